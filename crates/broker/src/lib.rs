@@ -1,0 +1,1 @@
+//! A durable broker that speaks the part of Service Bus that Headwater walks on.

@@ -1,0 +1,1 @@
+//! Leader election by a lease in MongoDB: who may lead, and in which term.

@@ -1,0 +1,1 @@
+//! A client for Azure Service Bus sessions and topics.

@@ -1,0 +1,1 @@
+//! Real MongoDB clusters, faulty networks, real processes, and waiting for states.
