@@ -1,1 +1,4 @@
 //! A durable broker that speaks the part of Service Bus that Headwater walks on.
+
+pub mod core;
+pub mod journal;

@@ -1,0 +1,1 @@
+//! The broker's decisions: entities, messages, locks, sessions. No I/O, no clock, no randomness of its own.

@@ -1,0 +1,133 @@
+//! Two journals without a disk: [`Volatile`] for `--ephemeral`, [`Memory`] for tests.
+//!
+//! `Volatile` keeps only bodies that are still referenced. `Memory` keeps everything ever appended, so that a test can
+//! recover a core from any prefix, and can be told to refuse.
+
+use bytes::Bytes;
+
+use super::{AppendError, Entry, Journal, Location, Lsn, ReadError, Stored};
+
+/// Bodies in memory, freed with their last reference; nothing to recover from.
+#[derive(Debug, Default)]
+pub struct Volatile {
+    slots: Vec<Option<Slot>>,
+    free: Vec<u32>,
+    appended: u64,
+}
+
+#[derive(Debug)]
+struct Slot {
+    stored: Stored,
+    references: u32,
+}
+
+impl Journal for Volatile {
+    fn append(&mut self, group: &[Entry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+        for entry in group {
+            let Some(body) = entry.body else { continue };
+            let stored = Stored { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
+            let slot = Some(Slot { stored, references: entry.references });
+            let offset = if let Some(index) = self.free.pop() {
+                self.slots[index as usize] = slot;
+                index
+            } else {
+                self.slots.push(slot);
+                self.slots.len() as u32 - 1
+            };
+            locations.push(Location { segment: 0, offset, len: body.len() as u32 });
+        }
+        self.appended += 1;
+        Ok(())
+    }
+
+    fn read(&self, location: Location) -> Result<Stored, ReadError> {
+        match self.slots.get(location.offset as usize) {
+            Some(Some(slot)) => Ok(slot.stored.clone()),
+            _ => Err(ReadError::Missing(location)),
+        }
+    }
+
+    fn release(&mut self, location: Location) {
+        let Some(place) = self.slots.get_mut(location.offset as usize) else { return };
+        let Some(slot) = place else { return };
+        slot.references = slot.references.saturating_sub(1);
+        if slot.references == 0 {
+            *place = None;
+            self.free.push(location.offset);
+        }
+    }
+
+    fn position(&self) -> Lsn {
+        Lsn(self.appended)
+    }
+}
+
+/// A journal for tests: every group is kept, references are counted per segment, and appends can be refused.
+#[derive(Debug, Default)]
+pub struct Memory {
+    groups: Vec<Vec<Kept>>,
+    /// Bodies by offset, with the number of references left.
+    bodies: Vec<(Stored, i64)>,
+    /// Groups to a segment; 0 keeps one segment.
+    pub groups_per_segment: u32,
+    /// While set, every append is refused as if the disk were full.
+    pub full: bool,
+}
+
+/// One entry as [`Memory`] keeps it.
+#[derive(Debug, Clone)]
+pub struct Kept {
+    pub meta: Vec<u8>,
+    pub body: Option<Location>,
+}
+
+impl Memory {
+    /// The groups appended so far, oldest first: what a store would replay.
+    pub fn groups(&self) -> &[Vec<Kept>] {
+        &self.groups
+    }
+
+    /// References left to each body ever appended, in append order.
+    pub fn references(&self) -> impl Iterator<Item = i64> + '_ {
+        self.bodies.iter().map(|(_, references)| *references)
+    }
+
+    fn segment(&self) -> u32 {
+        (self.groups.len() as u32).checked_div(self.groups_per_segment).unwrap_or(0)
+    }
+}
+
+impl Journal for Memory {
+    fn append(&mut self, group: &[Entry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+        if self.full {
+            return Err(AppendError::Full);
+        }
+        let segment = self.segment();
+        let mut kept = Vec::with_capacity(group.len());
+        for entry in group {
+            let body = entry.body.map(|body| {
+                let location = Location { segment, offset: self.bodies.len() as u32, len: body.len() as u32 };
+                let stored = Stored { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
+                self.bodies.push((stored, i64::from(entry.references)));
+                locations.push(location);
+                location
+            });
+            kept.push(Kept { meta: entry.meta.to_vec(), body });
+        }
+        self.groups.push(kept);
+        Ok(())
+    }
+
+    fn read(&self, location: Location) -> Result<Stored, ReadError> {
+        let body = self.bodies.get(location.offset as usize);
+        body.map(|(stored, _)| stored.clone()).ok_or(ReadError::Missing(location))
+    }
+
+    fn release(&mut self, location: Location) {
+        self.bodies[location.offset as usize].1 -= 1;
+    }
+
+    fn position(&self) -> Lsn {
+        Lsn(self.groups.len() as u64)
+    }
+}
