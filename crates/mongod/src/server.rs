@@ -1,1 +1,260 @@
+//! One mongod or mongos process: started, known to be ready, signalled, stopped, started again on the same port.
+//!
+//! Ready means that this very process said it listens and then answered `hello`. A server is killed when dropped, and
+//! also when this process dies without dropping anything (see [`LastWill`]).
 
+mod config;
+mod log;
+mod port;
+mod spawn;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus};
+use std::time::{Duration, Instant};
+
+use mongodb::Client;
+use mongodb::bson::doc;
+use mongodb::options::{ClientOptions, ServerAddress};
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+pub use config::{LastWill, Role, ServerConfig};
+
+use crate::binaries::Binaries;
+use log::Log;
+use port::Port;
+
+/// How often a state that only the operating system knows is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// mongod's exit status when it could not listen.
+const COULD_NOT_LISTEN: i32 = 48;
+const PORTS_TO_TRY: usize = 10;
+
+#[derive(Debug)]
+pub struct Server {
+    binaries: Binaries,
+    config: ServerConfig,
+    port: Port,
+    log: Log,
+    child: Option<Child>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("there is no mongos beside `{mongod}`")]
+    NoMongos { mongod: PathBuf },
+    #[error("no free port found")]
+    NoPort(#[source] io::Error),
+    #[error("use `{path}`")]
+    File {
+        path: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("start `{program}`")]
+    Start {
+        program: PathBuf,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{address} ended before it was ready ({status}); the end of its log:\n{log_tail}")]
+    Ended { address: String, status: ExitStatus, log_tail: String },
+    #[error("{address} was not ready within {within:?}; the end of its log:\n{log_tail}")]
+    NotReady { address: String, within: Duration, log_tail: String },
+    #[error("ask {address} `hello`")]
+    Hello {
+        address: String,
+        #[source]
+        source: mongodb::error::Error,
+    },
+    #[error("{address} is not running")]
+    NotRunning { address: String },
+    #[error("send {signal} to {address}")]
+    Signal {
+        address: String,
+        signal: Signal,
+        #[source]
+        source: nix::Error,
+    },
+    #[error("wait for {address} to end")]
+    Wait {
+        address: String,
+        #[source]
+        source: io::Error,
+    },
+    #[error("{address} did not stop within {within:?} and was killed; the end of its log:\n{log_tail}")]
+    StopTooSlow { address: String, within: Duration, log_tail: String },
+}
+
+impl Server {
+    /// Starts the process on a free port (or the configured one) and returns when it answers.
+    pub async fn start(binaries: &Binaries, config: ServerConfig) -> Result<Self, Error> {
+        std::fs::create_dir_all(config.database_folder())
+            .map_err(|source| Error::File { path: config.database_folder(), source })?;
+        let log = Log::at(config.folder.join("mongod.log"));
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let port = Port::reserve(config.port).map_err(Error::NoPort)?;
+            let mut server =
+                Self { binaries: binaries.clone(), config: config.clone(), port, log: log.clone(), child: None };
+            match server.launch().await {
+                // Someone else took the port between our look and its bind.
+                Err(Error::Ended { status, .. })
+                    if status.code() == Some(COULD_NOT_LISTEN) && config.port.is_none() && tries < PORTS_TO_TRY => {}
+                Err(error) => return Err(error),
+                Ok(()) => return Ok(server),
+            }
+        }
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port.number()
+    }
+
+    /// `host:port`, as it stands in URIs and in a replica set's configuration.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port())
+    }
+
+    pub fn pid(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
+    pub fn log_file(&self) -> &Path {
+        self.log.path()
+    }
+
+    pub fn config_mut(&mut self) -> &mut ServerConfig {
+        &mut self.config
+    }
+
+    /// Whether the process exists; a paused one does.
+    pub fn is_running(&mut self) -> bool {
+        self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
+    }
+
+    /// A client that talks to this server alone, whatever its state in a replica set.
+    pub fn direct_client(&self) -> Result<Client, Error> {
+        let mut options = ClientOptions::default();
+        options.hosts = vec![ServerAddress::Tcp { host: "127.0.0.1".into(), port: Some(self.port()) }];
+        options.direct_connection = Some(true);
+        options.server_selection_timeout = Some(Duration::from_secs(5));
+        options.connect_timeout = Some(Duration::from_secs(2));
+        Client::with_options(options).map_err(|source| self.hello_failed(source))
+    }
+
+    /// Starts the process again after [`Self::kill`] or [`Self::stop`]: same port, same data, configuration as it is now.
+    pub async fn restart(&mut self) -> Result<(), Error> {
+        self.kill().await?;
+        self.launch().await
+    }
+
+    /// SIGKILL: the process gets no chance to do anything. Returns when it is gone.
+    pub async fn kill(&mut self) -> Result<(), Error> {
+        if let Some(child) = &mut self.child {
+            // Fails only if it has been waited for already, which is what we want.
+            let _ = child.kill();
+            self.wait_for_exit(Duration::from_secs(30)).await?;
+        }
+        Ok(())
+    }
+
+    /// SIGTERM, then waits for a clean end; kills the process, and says so, when that takes too long.
+    pub async fn stop(&mut self, within: Duration) -> Result<(), Error> {
+        if self.child.is_none() {
+            return Ok(());
+        }
+        self.signal(Signal::SIGTERM)?;
+        if self.wait_for_exit(within).await?.is_some() {
+            return Ok(());
+        }
+        self.kill().await?;
+        Err(Error::StopTooSlow { address: self.address(), within, log_tail: self.log.tail() })
+    }
+
+    /// SIGSTOP: connections stay open, nothing answers.
+    pub fn pause(&self) -> Result<(), Error> {
+        self.signal(Signal::SIGSTOP)
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) -> Result<(), Error> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        let address = self.address();
+        let Some(pid) = self.pid() else { return Err(Error::NotRunning { address }) };
+        let pid = Pid::from_raw(pid.try_into().expect("a pid fits in an i32"));
+        nix::sys::signal::kill(pid, signal).map_err(|source| Error::Signal { address, signal, source })
+    }
+
+    async fn launch(&mut self) -> Result<(), Error> {
+        self.log.start_anew().map_err(|source| Error::File { path: self.log.path().into(), source })?;
+        let command = self.config.command(&self.binaries, self.port(), &self.log)?;
+        let program = self.binaries.mongod.clone();
+        self.child = Some(spawn::spawn(command).map_err(|source| Error::Start { program, source })?);
+        let deadline = Instant::now() + self.config.ready_within;
+        self.wait_until_it_listens(deadline).await?;
+        self.wait_until_it_answers().await
+    }
+
+    /// Its own log, not a connection, says that it listens: behind the port could be someone else's server.
+    async fn wait_until_it_listens(&mut self, deadline: Instant) -> Result<(), Error> {
+        while !self.log.says_listening() {
+            let child = self.child.as_mut().expect("just started");
+            let ended =
+                child.try_wait().map_err(|source| Error::Wait { address: format!("pid {}", child.id()), source })?;
+            if let Some(status) = ended {
+                self.child = None;
+                return Err(Error::Ended { address: self.address(), status, log_tail: self.log.tail() });
+            }
+            if Instant::now() > deadline {
+                let within = self.config.ready_within;
+                return Err(Error::NotReady { address: self.address(), within, log_tail: self.log.tail() });
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        Ok(())
+    }
+
+    async fn wait_until_it_answers(&self) -> Result<(), Error> {
+        let client = self.direct_client()?;
+        let hello = client.database("admin").run_command(doc! { "hello": 1 }).await;
+        hello.map(drop).map_err(|source| self.hello_failed(source))
+    }
+
+    /// The exit status, or `None` when the process is still there at the deadline.
+    async fn wait_for_exit(&mut self, within: Duration) -> Result<Option<ExitStatus>, Error> {
+        let address = self.address();
+        let Some(child) = &mut self.child else { return Ok(None) };
+        let deadline = Instant::now() + within;
+        loop {
+            let ended = child.try_wait().map_err(|source| Error::Wait { address: address.clone(), source })?;
+            if ended.is_some() {
+                self.child = None;
+                return Ok(ended);
+            }
+            if Instant::now() > deadline {
+                return Ok(None);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn hello_failed(&self, source: mongodb::error::Error) -> Error {
+        Error::Hello { address: self.address(), source }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            // Both fail only if it is gone already.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! What a server is started as, and the command line that makes of it.
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use super::log::Log;
+use super::{Error, spawn};
+use crate::binaries::Binaries;
+
+/// A mongod on a busy two-core machine is ready in a second or two; this only bounds a hang.
+const READY_WITHIN: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Clone)]
+pub struct ServerConfig {
+    pub role: Role,
+    /// Holds the data and the log; made if it is not there.
+    pub folder: PathBuf,
+    /// `None`: any free one.
+    pub port: Option<u16>,
+    /// `None`: mongod decides by the size of the disk.
+    pub oplog_megabytes: Option<u32>,
+    /// Added to the command line as they are.
+    pub arguments: Vec<OsString>,
+    /// All the variables the process sees, beside the library path its build needs.
+    pub variables: Vec<(OsString, OsString)>,
+    pub ready_within: Duration,
+    pub last_will: LastWill,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// A member of a plain replica set.
+    Member { replica_set: String },
+    /// A member of a shard's replica set.
+    Shard { replica_set: String },
+    /// A member of the config servers' replica set.
+    ConfigServer { replica_set: String },
+    /// A mongos; `config_servers` is `set/host:port,…`.
+    Router { config_servers: String },
+}
+
+/// What becomes of the server if this process dies without stopping it, even by SIGKILL. Needs `setpriv` of util-linux;
+/// where there is none (macOS), the server outlives us.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LastWill {
+    Kill,
+    Terminate,
+}
+
+impl ServerConfig {
+    pub fn new(role: Role, folder: impl Into<PathBuf>) -> Self {
+        Self {
+            role,
+            folder: folder.into(),
+            port: None,
+            oplog_megabytes: None,
+            arguments: vec![],
+            variables: vec![],
+            ready_within: READY_WITHIN,
+            last_will: LastWill::Kill,
+        }
+    }
+
+    pub fn argument(mut self, argument: impl Into<OsString>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// A server parameter, as `--setParameter` takes it.
+    pub fn parameter(self, name: &str, value: impl std::fmt::Display) -> Self {
+        self.argument("--setParameter").argument(format!("{name}={value}"))
+    }
+
+    pub fn variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.variables.push((name.into(), value.into()));
+        self
+    }
+
+    pub(super) fn database_folder(&self) -> PathBuf {
+        self.folder.join("db")
+    }
+
+    pub(super) fn command(&self, binaries: &Binaries, port: u16, log: &Log) -> Result<Command, Error> {
+        let program = match self.role {
+            Role::Router { .. } => {
+                binaries.mongos.as_ref().ok_or_else(|| Error::NoMongos { mongod: binaries.mongod.clone() })?
+            }
+            _ => &binaries.mongod,
+        };
+        let (stdout, stderr) = log.writers().map_err(|source| Error::File { path: log.path().into(), source })?;
+        let mut command = spawn::command_with_last_will(program, self.last_will);
+        command
+            .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string()])
+            .args(self.role_arguments())
+            .args(&self.arguments)
+            .env_clear()
+            .envs(self.library_path(binaries))
+            .envs(self.variables.iter().map(|(name, value)| (name, value)))
+            .stdin(Stdio::null())
+            .stdout(stdout)
+            .stderr(stderr);
+        Ok(command)
+    }
+
+    fn role_arguments(&self) -> Vec<OsString> {
+        let (replica_set, kind) = match &self.role {
+            Role::Member { replica_set } => (replica_set, None),
+            Role::Shard { replica_set } => (replica_set, Some("--shardsvr")),
+            Role::ConfigServer { replica_set } => (replica_set, Some("--configsvr")),
+            Role::Router { config_servers } => return vec!["--configdb".into(), config_servers.into()],
+        };
+        let mut arguments: Vec<OsString> = vec!["--replSet".into(), replica_set.into()];
+        arguments.extend(["--dbpath".into(), self.database_folder().into_os_string()]);
+        // Small on purpose: many of these run side by side, and none holds much. The journal stays as it is.
+        arguments.extend(["--wiredTigerCacheSizeGB", "0.25"].map(OsString::from));
+        arguments.extend(["--setParameter", "diagnosticDataCollectionEnabled=false"].map(OsString::from));
+        arguments.extend(kind.map(OsString::from));
+        if let Some(megabytes) = self.oplog_megabytes {
+            arguments.extend([OsString::from("--oplogSize"), megabytes.to_string().into()]);
+        }
+        arguments
+    }
+
+    fn library_path<'a>(&self, binaries: &'a Binaries) -> Option<(&'static str, &'a OsStr)> {
+        binaries.library_path.as_ref().map(|folder| ("LD_LIBRARY_PATH", folder.as_os_str()))
+    }
+}
