@@ -13,15 +13,15 @@
 //! # What the store does for the core
 //! | moment | store | core |
 //! | --- | --- | --- |
-//! | running | [`append`](Journal::append), [`read`](Journal::read), [`release`](Journal::release) | calls them, from the one engine thread |
+//! | running | [`append`](Journal::append), [`read`](Journal::read), [`retain`](Journal::retain), [`release`](Journal::release) | calls them, from the one engine thread |
 //! | snapshot | remembers the position `from` where it began; writes the records it is handed to a file | `Core::snapshot(&mut cursor, budget, sink)` in small steps, commands served in between |
 //! | start | feeds the newest complete snapshot's records, then every entry at or after its `from`, in order | `Core::replay(meta, body_location)`, then `Core::recovered(now)` |
 //! | start, after replay | zeroes its counters, then counts | `Core::visit_bodies(\|location\| …)`: one call for each reference |
 //! | cleaning | picks segments that are mostly dead | `Core::evacuate(…)` in small steps: appends live bodies again, releases the old places |
 //!
 //! # When a segment may go
-//! The store keeps one number per segment: references to bodies in it. [`Entry::references`] adds, [`Journal::release`]
-//! subtracts one. A segment may be deleted when all of these hold:
+//! The store keeps one number per segment: references to bodies in it. [`Entry::references`] and [`Journal::retain`] add,
+//! [`Journal::release`] subtracts one. A segment may be deleted when all of these hold:
 //! 1. its number is 0;
 //! 2. the release that made it 0 is durable: the journal is synced up to the [`position`](Journal::position) at that call
 //!    (else a crash brings back a message whose bytes are gone);
@@ -85,6 +85,9 @@ pub trait Journal {
 
     /// Reads an entry that has a body, synced or not.
     fn read(&self, location: Location) -> Result<Stored, ReadError>;
+
+    /// More references to a body that has at least one: a scheduled message that is due becomes one for each subscription.
+    fn retain(&mut self, location: Location, more: u32);
 
     /// One reference to the body at `location` is gone.
     fn release(&mut self, location: Location);

@@ -47,6 +47,12 @@ impl Journal for Volatile {
         }
     }
 
+    fn retain(&mut self, location: Location, more: u32) {
+        if let Some(Some(slot)) = self.slots.get_mut(location.offset as usize) {
+            slot.references += more;
+        }
+    }
+
     fn release(&mut self, location: Location) {
         let Some(place) = self.slots.get_mut(location.offset as usize) else { return };
         let Some(slot) = place else { return };
@@ -121,6 +127,10 @@ impl Journal for Memory {
     fn read(&self, location: Location) -> Result<Stored, ReadError> {
         let body = self.bodies.get(location.offset as usize);
         body.map(|(stored, _)| stored.clone()).ok_or(ReadError::Missing(location))
+    }
+
+    fn retain(&mut self, location: Location, more: u32) {
+        self.bodies[location.offset as usize].1 += i64::from(more);
     }
 
     fn release(&mut self, location: Location) {
