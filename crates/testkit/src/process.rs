@@ -1,0 +1,283 @@
+//! Real processes: a pod as Kubernetes would run it, with its output in hand and every signal at hand.
+//!
+//! A child is killed when its [`Process`] is dropped, and by the kernel when the test itself dies without dropping
+//! anything. A wait that fails, and a test that fails, show the end of what the child said.
+//!
+//! ```no_run
+//! # use std::time::Duration;
+//! # use testkit::process::Program;
+//! # async fn example() -> Result<(), testkit::process::Error> {
+//! let pod = Program::new("headwater").named("pod-1").args(["run"]).env("HOSTNAME", "pod-1").start()?;
+//! pod.wait_for_line("leading", Duration::from_secs(10)).await;
+//! pod.pause().await; // it holds its lease and its connections, and does nothing
+//! pod.resume();
+//! pod.terminate();
+//! assert!(pod.wait_for_exit(Duration::from_secs(10)).await.success());
+//! # Ok(()) }
+//! ```
+
+mod output;
+mod spawner;
+
+use std::{
+    ffi::{OsStr, OsString},
+    fmt::{self, Display},
+    io,
+    path::PathBuf,
+    process::{Child, ExitStatus, Stdio},
+    sync::{
+        Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use nix::{
+    sys::{
+        signal::{self, Signal},
+        wait::{Id, WaitPidFlag, WaitStatus, waitid},
+    },
+    unistd::Pid,
+};
+
+pub use output::{Line, Stream};
+
+use crate::wait::{TimedOut, try_wait_for};
+use output::Output;
+use spawner::{doomed_command, spawn};
+
+/// How many lines a failure shows.
+const TAIL: usize = 40;
+/// For what only the kernel has to do: stop a process, or end a killed one. Long, because the machine may be busy.
+const KERNEL_LIMIT: Duration = Duration::from_secs(30);
+
+/// What to run; can be started any number of times.
+#[derive(Clone, Debug)]
+pub struct Program {
+    name: String,
+    path: PathBuf,
+    args: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("start `{name}` from `{path}`")]
+pub struct Error {
+    name: String,
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+impl Program {
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        let path = path.into();
+        let name = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+        Self { name, path, args: Vec::new(), env: Vec::new() }
+    }
+
+    /// The name under which failures speak of it; the file's name if not given.
+    pub fn named(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    pub fn args(mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Self {
+        self.args.extend(args.into_iter().map(|arg| arg.as_ref().to_owned()));
+        self
+    }
+
+    /// Adds to the environment that the child inherits.
+    pub fn env(mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
+        self.env.push((key.as_ref().to_owned(), value.as_ref().to_owned()));
+        self
+    }
+
+    pub fn start(&self) -> Result<Process, Error> {
+        let failed = |source| Error { name: self.name.clone(), path: self.path.clone(), source };
+        let mut command = doomed_command(&self.path).map_err(failed)?;
+        command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = spawn(command).map_err(failed)?;
+        let output = Output::default();
+        output.capture(Stream::Stdout, child.stdout.take().expect("stdout is piped"));
+        output.capture(Stream::Stderr, child.stderr.take().expect("stderr is piped"));
+        Ok(Process {
+            name: self.name.clone(),
+            pid: child.id(),
+            child: Mutex::new(child),
+            output,
+            tail_shown: AtomicBool::new(false),
+        })
+    }
+}
+
+/// A child process, running or ended.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    pid: u32,
+    child: Mutex<Child>,
+    output: Output,
+    /// A failed wait has shown the tail; the drop need not again.
+    tail_shown: AtomicBool,
+}
+
+impl Process {
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// How it ended; `None` while it exists. A paused process exists.
+    pub fn exit_status(&self) -> Option<ExitStatus> {
+        self.child().try_wait().expect("a child of ours can be waited for")
+    }
+
+    /// SIGTERM: asks it to end in its own order.
+    pub fn terminate(&self) {
+        self.signal(Signal::SIGTERM);
+    }
+
+    /// SIGKILL, as `kill -9`: it gets no chance to do anything. Returns when it is gone.
+    pub async fn kill(&self) -> ExitStatus {
+        self.signal(Signal::SIGKILL);
+        self.wait_for_exit(KERNEL_LIMIT).await
+    }
+
+    /// SIGSTOP. Returns when every thread of it has stopped; its connections stay open.
+    pub async fn pause(&self) {
+        self.signal(Signal::SIGSTOP);
+        let stopped = try_wait_for("it to stop", KERNEL_LIMIT, async || match self.stop_status() {
+            Ok(WaitStatus::Stopped(..)) => Ok(()),
+            other => Err(other),
+        });
+        stopped.await.unwrap_or_else(|timed_out| self.fail(timed_out));
+    }
+
+    /// SIGCONT.
+    pub fn resume(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Waits until the process has ended and its output is complete.
+    ///
+    /// # Panics
+    /// With the end of its output, when it does not end in time.
+    pub async fn wait_for_exit(&self, within: Duration) -> ExitStatus {
+        let ended = try_wait_for("it to end", within, async || self.exit_status().ok_or("it still runs")).await;
+        let status = ended.unwrap_or_else(|timed_out| self.fail(timed_out));
+        // Not a failure: a child of the child may hold the streams open for longer.
+        let rest = Duration::from_secs(1);
+        let _: Result<(), TimedOut> =
+            try_wait_for(
+                "the end of its output",
+                rest,
+                async || {
+                    if self.output.has_ended() { Ok(()) } else { Err("open") }
+                },
+            )
+            .await;
+        status
+    }
+
+    /// Waits for a line that contains `text`, or finds it among the lines there have been.
+    ///
+    /// # Panics
+    /// With the end of its output, when the line does not come in time, or cannot come because the process has ended.
+    pub async fn wait_for_line(&self, text: &str, within: Duration) -> Line {
+        self.wait_for_line_from(Mark(0), text, within).await
+    }
+
+    /// As [`Self::wait_for_line`], of the lines since the mark.
+    pub async fn wait_for_line_from(&self, mark: Mark, text: &str, within: Duration) -> Line {
+        let what = format_args!("a line with `{text}`");
+        let found = try_wait_for(what, within, async || {
+            // Asked before the search: an end seen after it could hide a last line that came in between.
+            let ended = self.output.has_ended();
+            match self.output.find(mark.0, |line| line.contains(text)) {
+                Some(line) => Ok(Some(line)),
+                None if ended => Ok(None),
+                None => Err(format!("{} lines", self.output.said())),
+            }
+        });
+        match found.await {
+            Ok(Some(line)) => line,
+            Ok(None) => self.fail(format_args!("its output ended without {what}")),
+            Err(timed_out) => self.fail(timed_out),
+        }
+    }
+
+    /// This point in its output. Take it before the act whose line is awaited.
+    pub fn mark(&self) -> Mark {
+        Mark(self.output.said())
+    }
+
+    /// The lines so far, the oldest forgotten after ten thousand.
+    pub fn lines(&self) -> Vec<Line> {
+        self.output.lines()
+    }
+
+    /// The last lines, as a failure shows them.
+    pub fn tail(&self) -> impl Display {
+        Tail(self.output.tail(TAIL))
+    }
+
+    /// # Panics
+    /// When the process has ended: a test that signals a dead process is not testing what it thinks.
+    fn signal(&self, signal: Signal) {
+        let mut child = self.child();
+        // Under the lock, because only a child that has not been waited for is sure to own its pid.
+        let ended = child.try_wait().expect("a child of ours can be waited for");
+        let sent = if ended.is_none() { signal::kill(self.os_pid(), signal) } else { Ok(()) };
+        drop(child);
+        if let Some(status) = ended {
+            self.fail(format_args!("no process to send {signal} to, it has ended ({status})"));
+        }
+        sent.expect("a child of ours can be signalled");
+    }
+
+    /// Looks without taking, so that asking twice gives the same answer.
+    fn stop_status(&self) -> nix::Result<WaitStatus> {
+        waitid(Id::Pid(self.os_pid()), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT)
+    }
+
+    fn os_pid(&self) -> Pid {
+        Pid::from_raw(self.pid.try_into().expect("a pid fits in an i32"))
+    }
+
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.child.lock().expect("no one panics while holding the child")
+    }
+
+    fn fail(&self, why: impl Display) -> ! {
+        self.tail_shown.store(true, Relaxed);
+        panic!("{} (pid {}): {why}; its last lines:\n{}", self.name, self.pid, self.tail())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if std::thread::panicking() && !self.tail_shown.load(Relaxed) {
+            eprintln!("the last lines of {} (pid {}):\n{}", self.name, self.pid, self.tail());
+        }
+        let child = self.child.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        // Both fail only if it is gone already.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// A point in a process's output.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark(u64);
+
+struct Tail(Vec<Line>);
+
+impl Display for Tail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() {
+            return write!(f, "  (it said nothing)");
+        }
+        self.0.iter().try_for_each(|line| writeln!(f, "  {line}"))
+    }
+}

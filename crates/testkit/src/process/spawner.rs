@@ -1,0 +1,47 @@
+//! Children that do not outlive the test, without unsafe code.
+//!
+//! `setpriv --pdeathsig` asks the kernel to kill the child when its parent *thread* ends. So every child is started by
+//! one thread that lives as long as the process; a test's own thread would take its pods along when it ends.
+
+use std::{
+    io,
+    os::unix::process::CommandExt,
+    path::Path,
+    process::{Child, Command},
+    sync::{LazyLock, mpsc},
+    thread,
+};
+
+type Request = (Command, mpsc::Sender<io::Result<Child>>);
+
+static SPAWNER: LazyLock<mpsc::Sender<Request>> = LazyLock::new(|| {
+    let (requests, inbox) = mpsc::channel::<Request>();
+    thread::Builder::new()
+        .name("testkit-spawner".into())
+        .spawn(move || {
+            for (mut command, answer) in inbox {
+                // A caller that has gone away needs no child; its parent's death takes it along.
+                let _ = answer.send(command.spawn());
+            }
+        })
+        .expect("a thread can be started");
+    requests
+});
+
+/// `program`, wrapped so that the kernel kills it when we die.
+pub(super) fn doomed_command(program: &Path) -> io::Result<Command> {
+    let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].iter().find(|path| Path::new(path).exists());
+    let setpriv = setpriv.ok_or_else(|| io::Error::other("setpriv (util-linux) is missing"))?;
+    let mut command = Command::new(setpriv);
+    command.args(["--pdeathsig", "KILL", "--"]).arg(program);
+    // A group of its own: Ctrl-C reaches the test alone, and the kernel then ends its children.
+    command.process_group(0);
+    Ok(command)
+}
+
+pub(super) fn spawn(command: Command) -> io::Result<Child> {
+    let (answer, child) = mpsc::channel();
+    let gone = || io::Error::other("the spawning thread is gone");
+    SPAWNER.send((command, answer)).map_err(|_| gone())?;
+    child.recv().map_err(|_| gone())?
+}
