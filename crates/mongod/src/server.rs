@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 use mongodb::Client;
 use mongodb::bson::doc;
 use mongodb::options::{ClientOptions, ServerAddress};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
 pub use config::{LastWill, Role, ServerConfig};
@@ -87,6 +88,17 @@ pub enum Error {
     StopTooSlow { address: String, within: Duration, log_tail: String },
 }
 
+impl Error {
+    /// Whether another port might do better.
+    pub(crate) fn is_about_the_port(&self) -> bool {
+        match self {
+            Self::NoPort(_) => true,
+            Self::Ended { status, .. } => status.code() == Some(COULD_NOT_LISTEN),
+            _ => false,
+        }
+    }
+}
+
 impl Server {
     /// Starts the process on a free port (or the configured one) and returns when it answers.
     pub async fn start(binaries: &Binaries, config: ServerConfig) -> Result<Self, Error> {
@@ -101,8 +113,7 @@ impl Server {
                 Self { binaries: binaries.clone(), config: config.clone(), port, log: log.clone(), child: None };
             match server.launch().await {
                 // Someone else took the port between our look and its bind.
-                Err(Error::Ended { status, .. })
-                    if status.code() == Some(COULD_NOT_LISTEN) && config.port.is_none() && tries < PORTS_TO_TRY => {}
+                Err(error) if error.is_about_the_port() && config.port.is_none() && tries < PORTS_TO_TRY => {}
                 Err(error) => return Err(error),
                 Ok(()) => return Ok(server),
             }
@@ -174,9 +185,21 @@ impl Server {
         Err(Error::StopTooSlow { address: self.address(), within, log_tail: self.log.tail() })
     }
 
-    /// SIGSTOP: connections stay open, nothing answers.
-    pub fn pause(&self) -> Result<(), Error> {
-        self.signal(Signal::SIGSTOP)
+    /// SIGSTOP: connections stay open, nothing answers. Returns when it has stopped.
+    pub async fn pause(&mut self) -> Result<(), Error> {
+        self.signal(Signal::SIGSTOP)?;
+        let pid = self.raw_pid()?;
+        loop {
+            match waitpid(pid, Some(WaitPidFlag::WUNTRACED | WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Stopped(..)) => return Ok(()),
+                Ok(WaitStatus::StillAlive) => tokio::time::sleep(LOOK_EVERY).await,
+                // It ended by itself at this very moment, and has now been waited for.
+                Ok(_) | Err(_) => {
+                    self.child = None;
+                    return Err(Error::NotRunning { address: self.address() });
+                }
+            }
+        }
     }
 
     /// SIGCONT.
@@ -184,11 +207,27 @@ impl Server {
         self.signal(Signal::SIGCONT)
     }
 
-    fn signal(&self, signal: Signal) -> Result<(), Error> {
+    /// Returns when the process ends by itself, which a server that nobody stopped should not.
+    pub async fn ended(&mut self) -> Result<ExitStatus, Error> {
         let address = self.address();
-        let Some(pid) = self.pid() else { return Err(Error::NotRunning { address }) };
-        let pid = Pid::from_raw(pid.try_into().expect("a pid fits in an i32"));
-        nix::sys::signal::kill(pid, signal).map_err(|source| Error::Signal { address, signal, source })
+        let child = self.child.as_mut().ok_or(Error::NotRunning { address: address.clone() })?;
+        loop {
+            if let Some(status) = child.try_wait().map_err(|source| Error::Wait { address: address.clone(), source })? {
+                return Ok(status);
+            }
+            // cancel-safe: nothing is held between two looks
+            tokio::time::sleep(LOOK_EVERY * 10).await;
+        }
+    }
+
+    fn signal(&self, signal: Signal) -> Result<(), Error> {
+        let pid = self.raw_pid()?;
+        kill(pid, signal).map_err(|source| Error::Signal { address: self.address(), signal, source })
+    }
+
+    fn raw_pid(&self) -> Result<Pid, Error> {
+        let pid = self.pid().ok_or_else(|| Error::NotRunning { address: self.address() })?;
+        Ok(Pid::from_raw(pid.try_into().expect("a pid fits in an i32")))
     }
 
     async fn launch(&mut self) -> Result<(), Error> {

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use mongod::{Binaries, Environment, Progress, SingleNode, SingleNodeConfig, Source};
+use mongod::{Binaries, Environment, Progress, SingleNode, Source};
 use mongodb::bson::{Document, doc};
 
 fn binaries() -> Binaries {
@@ -17,7 +17,7 @@ async fn a_set_of_one_takes_majority_writes_within_two_seconds_and_stops_cleanly
     let folder = tempfile::tempdir().unwrap();
     let binaries = binaries();
     let started = Instant::now();
-    let mut node = SingleNode::start(&binaries, SingleNodeConfig::new(folder.path())).await.unwrap();
+    let mut node = SingleNode::start(&binaries, SingleNode::config(folder.path())).await.unwrap();
     let client = node.client().await.unwrap();
     client.database("d").collection::<Document>("c").insert_one(doc! { "_id": 1 }).await.unwrap();
     println!("started in {:?}", started.elapsed());

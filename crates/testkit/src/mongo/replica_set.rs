@@ -111,7 +111,7 @@ impl ReplicaSet {
     /// The member that is primary; waits for an election that is under way. With two that both think so (one has just
     /// been continued), the one elected last.
     pub async fn primary(&self) -> Result<usize, Error> {
-        self.wait_for("a primary", |hellos| newest_primary(hellos)).await
+        self.wait_for("a primary", newest_primary).await
     }
 
     /// A member that follows the primary.
@@ -137,8 +137,8 @@ impl ReplicaSet {
     }
 
     /// SIGSTOP: its connections stay open and nothing answers.
-    pub fn pause(&mut self, member: usize) -> Result<(), Error> {
-        self.members[member].pause()?;
+    pub async fn pause(&mut self, member: usize) -> Result<(), Error> {
+        self.members[member].pause().await?;
         self.paused[member] = true;
         Ok(())
     }

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-use mongod::{SingleNode, SingleNodeConfig};
+use mongod::SingleNode;
 use mongodb::{Client, Database};
 use tokio::sync::Mutex;
 
@@ -59,8 +59,8 @@ async fn of_this_process() -> Result<Arc<Owner>, Error> {
 impl Owner {
     async fn start() -> Result<Self, Error> {
         let scratch = Scratch::new().map_err(Error::Scratch)?;
-        let mut config = SingleNodeConfig::new(scratch.path());
-        config.server.oplog_megabytes = Some(OPLOG_MEGABYTES);
+        let mut config = SingleNode::config(scratch.path());
+        config.oplog_megabytes = Some(OPLOG_MEGABYTES);
         let node = SingleNode::start(&binaries().await?, config).await?;
         Ok(Self { node, _scratch: scratch })
     }
