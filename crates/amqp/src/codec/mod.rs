@@ -1,0 +1,25 @@
+//! The AMQP 1.0 type system on the wire: reading from [`bytes::Bytes`] without copying, writing into [`bytes::BytesMut`].
+//!
+//! [`Reader`] walks encoded values and hands out slices of the buffer; [`ValueRef`] and [`Raw`] are one encoded value,
+//! kept as it was received; [`put`] and the writers produce encodings. Nothing here panics on any input, nothing
+//! allocates by a length that the buffer does not hold, and nothing recurses without a bound.
+
+pub mod code;
+mod error;
+pub mod put;
+mod reader;
+mod value_ref;
+mod writer;
+
+pub use error::DecodeError;
+pub use reader::{Descriptor, Fields, Pairs, Reader};
+pub(crate) use reader::{ascii, utf8};
+pub use value_ref::{Raw, ValueRef};
+pub use writer::{ListWriter, MapWriter};
+
+/// How deep lists, maps, arrays and descriptions may nest when decoded into a [`crate::Value`].
+pub const MAX_DEPTH: u32 = 32;
+
+/// How many items one decoded [`crate::Value`] may hold in all: an item costs one byte on the wire and about forty in
+/// memory, so this keeps the worst message at ten megabytes.
+pub const MAX_ITEMS: u32 = 1 << 18;

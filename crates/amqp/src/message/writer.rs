@@ -1,0 +1,122 @@
+//! Writes message sections, in the order AMQP wants them.
+
+use bytes::BytesMut;
+
+use super::{Header, Properties, section};
+use crate::Value;
+use crate::codec::{ListWriter, MapWriter, Pairs, put};
+
+/// Appends sections to a buffer. Call in the order of the methods below; any may be left out.
+///
+/// A broker writes header and annotations and puts [`super::Message::after_annotations`] of the stored message behind
+/// them; a client goes on with properties and a body.
+#[derive(Debug)]
+pub struct MessageWriter<'b> {
+    buffer: &'b mut BytesMut,
+}
+
+impl<'b> MessageWriter<'b> {
+    pub fn new(buffer: &'b mut BytesMut) -> Self {
+        Self { buffer }
+    }
+
+    pub fn header(&mut self, header: &Header) -> &mut Self {
+        header.encode(self.buffer);
+        self
+    }
+
+    /// Left out if `write` writes nothing; so are the other maps.
+    pub fn delivery_annotations(&mut self, write: impl FnOnce(&mut MapWriter<'_>)) -> &mut Self {
+        self.map(section::DELIVERY_ANNOTATIONS, write)
+    }
+
+    pub fn message_annotations(&mut self, write: impl FnOnce(&mut MapWriter<'_>)) -> &mut Self {
+        self.map(section::MESSAGE_ANNOTATIONS, write)
+    }
+
+    /// The stored annotations byte for byte, except those named in `replaced`; then what `write` adds.
+    pub fn message_annotations_over(
+        &mut self,
+        stored: Pairs<'_>,
+        replaced: &[&str],
+        write: impl FnOnce(&mut MapWriter<'_>),
+    ) -> &mut Self {
+        self.map(section::MESSAGE_ANNOTATIONS, |map| {
+            copy_except(map, stored, replaced);
+            write(map);
+        })
+    }
+
+    pub fn properties(&mut self, properties: &Properties<'_>) -> &mut Self {
+        properties.encode(self.buffer);
+        self
+    }
+
+    /// Keys are strings here: `put::long(map.string("key"), 7)`.
+    pub fn application_properties(&mut self, write: impl FnOnce(&mut MapWriter<'_>)) -> &mut Self {
+        self.map(section::APPLICATION_PROPERTIES, write)
+    }
+
+    /// Like [`message_annotations_over`](Self::message_annotations_over): for properties changed by an abandon or a
+    /// dead-letter.
+    pub fn application_properties_over(
+        &mut self,
+        stored: Pairs<'_>,
+        replaced: &[&str],
+        write: impl FnOnce(&mut MapWriter<'_>),
+    ) -> &mut Self {
+        self.map(section::APPLICATION_PROPERTIES, |map| {
+            copy_except(map, stored, replaced);
+            write(map);
+        })
+    }
+
+    /// A section already encoded, such as [`super::Message::properties_section`].
+    pub fn encoded(&mut self, section: &[u8]) -> &mut Self {
+        self.buffer.extend_from_slice(section);
+        self
+    }
+
+    /// One data section; a body may have several.
+    pub fn data(&mut self, data: &[u8]) -> &mut Self {
+        put::descriptor(self.buffer, section::DATA);
+        put::binary(self.buffer, data);
+        self
+    }
+
+    pub fn sequence(&mut self, items: &[Value]) -> &mut Self {
+        let mut list = ListWriter::described(self.buffer, section::SEQUENCE);
+        for item in items {
+            item.encode(list.field());
+        }
+        list.finish();
+        self
+    }
+
+    pub fn value(&mut self, value: &Value) -> &mut Self {
+        put::descriptor(self.buffer, section::VALUE);
+        value.encode(self.buffer);
+        self
+    }
+
+    /// The last section: checksums and signatures over the bare message.
+    pub fn footer(&mut self, write: impl FnOnce(&mut MapWriter<'_>)) -> &mut Self {
+        self.map(section::FOOTER, write)
+    }
+
+    fn map(&mut self, section: u64, write: impl FnOnce(&mut MapWriter<'_>)) -> &mut Self {
+        let start = self.buffer.len();
+        let mut map = MapWriter::described(self.buffer, section);
+        write(&mut map);
+        map.finish_or_remove(start);
+        self
+    }
+}
+
+fn copy_except(map: &mut MapWriter<'_>, stored: Pairs<'_>, replaced: &[&str]) {
+    for (key, value) in stored {
+        if !replaced.iter().any(|name| key.is_text(name)) {
+            map.copy(key, value);
+        }
+    }
+}
