@@ -1,0 +1,62 @@
+//! `bench`, `soak` and `verify-lease`: programs of their own, built in release and run with what follows.
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use crate::steps::{cargo, run};
+
+/// A program, and what it answers.
+pub(crate) struct Program {
+    name: &'static str,
+    binary: &'static str,
+    answers: &'static str,
+}
+
+pub(crate) const BENCHES: &[Program] = &[Program {
+    name: "failover",
+    binary: "failover",
+    answers: "how long until the next pod owns the lease, after a release and after a crash",
+}];
+
+pub(crate) const SOAKS: &[Program] = &[Program {
+    name: "lease-races",
+    binary: "lease_races",
+    answers: "eight contenders race for a fresh lease, 200 rounds: one leader each time, nothing logged as an error",
+}];
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Which one
+    name: Option<String>,
+    #[command(flatten)]
+    passed: Passed,
+}
+
+#[derive(clap::Args)]
+pub(crate) struct Passed {
+    /// Handed to the program as they are
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+pub(crate) fn run_named(root: &Path, programs: &[Program], kind: &str, arguments: &Arguments) -> anyhow::Result<()> {
+    let listed = || programs.iter().map(|p| format!("  {:<14} {}", p.name, p.answers)).collect::<Vec<_>>().join("\n");
+    let Some(name) = &arguments.name else {
+        println!("cargo xtask {kind} NAME\n\n{}", listed());
+        return Ok(());
+    };
+    let Some(program) = programs.iter().find(|program| program.name == name) else {
+        bail!("there is no {kind} `{name}`; there is\n{}", listed());
+    };
+    release(root, "bench", program.binary, &arguments.passed)
+}
+
+pub(crate) fn verify_lease(root: &Path, passed: &Passed) -> anyhow::Result<()> {
+    release(root, "lease-model", "verify_lease", passed)
+}
+
+fn release(root: &Path, package: &str, binary: &str, passed: &Passed) -> anyhow::Result<()> {
+    let mut command = cargo(root, ["run", "--release", "--locked", "--quiet", "--package", package, "--bin", binary]);
+    run(command.arg("--").args(&passed.arguments))
+}
