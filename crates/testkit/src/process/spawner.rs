@@ -30,6 +30,10 @@ static SPAWNER: LazyLock<mpsc::Sender<Request>> = LazyLock::new(|| {
 
 /// `program`, wrapped so that the kernel kills it when we die.
 pub(super) fn doomed_command(program: &Path) -> io::Result<Command> {
+    // Asked here, because the wrapper starts well without it; a bare name is looked up on the PATH by the wrapper.
+    if program.components().count() > 1 {
+        program.metadata()?;
+    }
     let setpriv = ["/usr/bin/setpriv", "/bin/setpriv"].iter().find(|path| Path::new(path).exists());
     let setpriv = setpriv.ok_or_else(|| io::Error::other("setpriv (util-linux) is missing"))?;
     let mut command = Command::new(setpriv);
