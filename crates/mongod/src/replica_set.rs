@@ -4,8 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, doc};
-use mongodb::error::ErrorKind;
-use mongodb::{Client, Database};
+use mongodb::{Client, Collection};
 
 use crate::binaries::Binaries;
 use crate::server::{self, Role, Server, ServerConfig};
@@ -14,8 +13,6 @@ use crate::server::{self, Role, Server, ServerConfig};
 const NAME: &str = "headwater";
 const WRITABLE_WITHIN: Duration = Duration::from_secs(60);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
-/// What `replSetGetConfig` answers on a server that has never been in a set.
-const NOT_YET_INITIALIZED: i32 = 94;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -50,15 +47,15 @@ impl SingleNode {
     /// had if that is still free.
     pub async fn start(binaries: &Binaries, config: ServerConfig) -> Result<Self, Error> {
         let port_file = config.folder.join("port");
-        let server = start_where_it_was(binaries, config, &port_file).await?;
-        // Only a convenience for whoever keeps the URI in a shell; the next start finds another port without it.
+        let server = match start_where_it_was(binaries, &config, &port_file).await? {
+            Some(server) => server,
+            None if has_data(&config) => start_elsewhere(binaries, config).await?,
+            None => Server::start(binaries, config).await?,
+        };
+        // Only a convenience for whoever keeps the URI in a shell; without it the next start is a little slower.
         let _ = std::fs::write(&port_file, server.port().to_string());
-        let admin = server.direct_client()?.database("admin");
-        match stored_configuration(&admin, &server.address()).await? {
-            None => {
-                initiate(&server, doc! { "_id": NAME, "members": [{ "_id": 0, "host": server.address() }] }).await?
-            }
-            Some(stored) => move_to_address(&admin, stored, &server.address()).await?,
+        if stored_configuration(&server).await?.is_none() {
+            initiate(&server, doc! { "_id": NAME, "members": [{ "_id": 0, "host": server.address() }] }).await?;
         }
         wait_until_writable(&server, WRITABLE_WITHIN).await?;
         Ok(Self { server })
@@ -86,15 +83,40 @@ impl SingleNode {
     }
 }
 
-async fn start_where_it_was(binaries: &Binaries, config: ServerConfig, port_file: &Path) -> Result<Server, Error> {
-    let earlier = std::fs::read_to_string(port_file).ok().and_then(|text| text.trim().parse().ok());
-    if config.port.is_none() && earlier.is_some() {
-        match Server::start(binaries, ServerConfig { port: earlier, ..config.clone() }).await {
-            Err(error) if error.is_about_the_port() => {}
-            started => return Ok(started?),
-        }
+async fn start_where_it_was(
+    binaries: &Binaries,
+    config: &ServerConfig,
+    port_file: &Path,
+) -> Result<Option<Server>, Error> {
+    let text = std::fs::read_to_string(port_file).unwrap_or_default();
+    let Ok(port) = text.trim().parse() else { return Ok(None) };
+    if config.port.is_some_and(|wanted| wanted != port) {
+        return Ok(None);
     }
-    Ok(Server::start(binaries, config).await?)
+    match Server::start(binaries, ServerConfig { port: Some(port), ..config.clone() }).await {
+        Err(error) if error.is_about_the_port() => Ok(None),
+        started => Ok(Some(started?)),
+    }
+}
+
+/// The data names the port of an earlier run as its only member, and a server that does not find itself there never
+/// becomes primary. So the name is changed while the server is no member of anything.
+async fn start_elsewhere(binaries: &Binaries, config: ServerConfig) -> Result<Server, Error> {
+    let role = config.role.clone();
+    let mut server = Server::start(binaries, ServerConfig { role: Role::Alone, ..config }).await?;
+    if let Some(stored) = stored_configuration(&server).await? {
+        let moved = with_only_member(stored, &server.address())?;
+        let replaced = configurations(&server)?.replace_one(doc! { "_id": NAME }, moved).await;
+        replaced.map_err(failed("move the replica set to its new port", &server.address()))?;
+    }
+    server.stop(WRITABLE_WITHIN).await?;
+    server.config_mut().role = role;
+    server.restart().await?;
+    Ok(server)
+}
+
+fn has_data(config: &ServerConfig) -> bool {
+    config.database_folder().join("WiredTiger").exists()
 }
 
 /// Sends `replSetInitiate` to one server of a new set.
@@ -121,37 +143,22 @@ pub async fn wait_until_writable(server: &Server, within: Duration) -> Result<()
     }
 }
 
-async fn stored_configuration(admin: &Database, address: &str) -> Result<Option<Document>, Error> {
-    match admin.run_command(doc! { "replSetGetConfig": 1 }).await {
-        Ok(answer) => {
-            let stored = answer.get_document("config").cloned();
-            stored.map(Some).map_err(|_| Error::ForeignConfiguration { address: address.into() })
-        }
-        Err(error) if code_of(&error) == Some(NOT_YET_INITIALIZED) => Ok(None),
-        Err(error) => Err(failed("read the replica set configuration", address)(error)),
-    }
+/// Asked of the data itself: a server that is still starting denies having a configuration.
+async fn stored_configuration(server: &Server) -> Result<Option<Document>, Error> {
+    let found = configurations(server)?.find_one(doc! {}).await;
+    found.map_err(failed("read the replica set configuration", &server.address()))
 }
 
-/// Data of an earlier run names the port of that run; a set of one may be moved by force, nobody else votes.
-async fn move_to_address(admin: &Database, mut stored: Document, address: &str) -> Result<(), Error> {
+fn configurations(server: &Server) -> Result<Collection<Document>, Error> {
+    Ok(server.direct_client()?.database("local").collection("system.replset"))
+}
+
+fn with_only_member(mut stored: Document, address: &str) -> Result<Document, Error> {
     let foreign = || Error::ForeignConfiguration { address: address.into() };
-    let version = stored.get_i32("version").map_err(|_| foreign())?;
     let members = stored.get_array_mut("members").map_err(|_| foreign())?;
     let [Bson::Document(member)] = members.as_mut_slice() else { return Err(foreign()) };
-    if member.get_str("host").is_ok_and(|host| host == address) {
-        return Ok(());
-    }
     member.insert("host", address);
-    stored.insert("version", version + 1);
-    let answer = admin.run_command(doc! { "replSetReconfig": stored, "force": true }).await;
-    answer.map(drop).map_err(failed("move the replica set to its new port", address))
-}
-
-fn code_of(error: &mongodb::error::Error) -> Option<i32> {
-    match error.kind.as_ref() {
-        ErrorKind::Command(command) => Some(command.code),
-        _ => None,
-    }
+    Ok(stored)
 }
 
 fn failed(doing: &'static str, address: &str) -> impl FnOnce(mongodb::error::Error) -> Error {

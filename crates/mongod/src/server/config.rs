@@ -37,6 +37,8 @@ pub enum Role {
     Shard { replica_set: String },
     /// A member of the config servers' replica set.
     ConfigServer { replica_set: String },
+    /// A mongod that is in no set, for changing data while nobody serves it.
+    Alone,
     /// A mongos; `config_servers` is `set/host:port,…`.
     Router { config_servers: String },
 }
@@ -78,7 +80,7 @@ impl ServerConfig {
         self
     }
 
-    pub(super) fn database_folder(&self) -> PathBuf {
+    pub(crate) fn database_folder(&self) -> PathBuf {
         self.folder.join("db")
     }
 
@@ -105,18 +107,17 @@ impl ServerConfig {
     }
 
     fn role_arguments(&self) -> Vec<OsString> {
-        let (replica_set, kind) = match &self.role {
-            Role::Member { replica_set } => (replica_set, None),
-            Role::Shard { replica_set } => (replica_set, Some("--shardsvr")),
-            Role::ConfigServer { replica_set } => (replica_set, Some("--configsvr")),
+        let mut arguments: Vec<OsString> = match &self.role {
+            Role::Member { replica_set } => vec!["--replSet".into(), replica_set.into()],
+            Role::Shard { replica_set } => vec!["--shardsvr".into(), "--replSet".into(), replica_set.into()],
+            Role::ConfigServer { replica_set } => vec!["--configsvr".into(), "--replSet".into(), replica_set.into()],
+            Role::Alone => vec![],
             Role::Router { config_servers } => return vec!["--configdb".into(), config_servers.into()],
         };
-        let mut arguments: Vec<OsString> = vec!["--replSet".into(), replica_set.into()];
         arguments.extend(["--dbpath".into(), self.database_folder().into_os_string()]);
         // Small on purpose: many of these run side by side, and none holds much. The journal stays as it is.
         arguments.extend(["--wiredTigerCacheSizeGB", "0.25"].map(OsString::from));
         arguments.extend(["--setParameter", "diagnosticDataCollectionEnabled=false"].map(OsString::from));
-        arguments.extend(kind.map(OsString::from));
         if let Some(megabytes) = self.oplog_megabytes {
             arguments.extend([OsString::from("--oplogSize"), megabytes.to_string().into()]);
         }

@@ -2,7 +2,8 @@
 
 use std::error::Error as _;
 use std::fmt;
-use std::time::Duration;
+
+use crate::wait::TimedOut;
 
 #[derive(thiserror::Error)]
 pub enum Error {
@@ -20,8 +21,8 @@ pub enum Error {
         #[source]
         source: mongodb::error::Error,
     },
-    #[error("{waited_for} did not come about within {within:?}; last seen: {last}")]
-    TooLate { waited_for: String, within: Duration, last: String },
+    #[error(transparent)]
+    TooLate(#[from] TimedOut),
 }
 
 impl Error {

@@ -1,7 +1,7 @@
 //! A replica set of a test's own, whose members meet the fates members meet.
 
 use std::ffi::OsString;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use mongod::{Role, Server, ServerConfig};
@@ -10,13 +10,13 @@ use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
 
 use super::scratch::Scratch;
 use super::{Error, binaries};
+use crate::wait::try_wait_for;
 
 const NAME: &str = "testkit";
 /// Elections on a busy two-core machine can need a second try; this only bounds a hang.
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
 /// One member's answer; a member that is silent for longer is not the primary anyone wants.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Failovers in about two seconds instead of ten.
 const ELECTION_TIMEOUT_MILLIS: i32 = 2000;
 const HEARTBEAT_INTERVAL_MILLIS: i32 = 500;
@@ -193,21 +193,11 @@ impl ReplicaSet {
     }
 
     async fn wait_for<T>(&self, what: &str, seen: impl Fn(&[Option<Document>]) -> Option<T>) -> Result<T, Error> {
-        let deadline = Instant::now() + SETTLED_WITHIN;
-        loop {
+        let found = try_wait_for(what, SETTLED_WITHIN, async || {
             let hellos = self.hellos().await;
-            if let Some(found) = seen(&hellos) {
-                return Ok(found);
-            }
-            if Instant::now() > deadline {
-                return Err(Error::TooLate {
-                    waited_for: what.into(),
-                    within: SETTLED_WITHIN,
-                    last: describe(&hellos),
-                });
-            }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
+            seen(&hellos).ok_or_else(|| describe(&hellos))
+        });
+        Ok(found.await?)
     }
 
     /// What every member says of itself; `None` for one that is down, paused or silent.
