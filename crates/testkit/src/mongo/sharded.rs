@@ -75,16 +75,26 @@ impl ShardedCluster {
         Client::with_uri_str(self.uri()).await.map_err(Error::driver("connect to the mongos"))
     }
 
-    pub fn router(&mut self) -> &mut Server {
+    pub fn router(&self) -> &Server {
+        &self.router
+    }
+
+    pub fn shard(&self, shard: usize) -> &Server {
+        &self.shards[shard]
+    }
+
+    pub fn config_server(&self) -> &Server {
+        &self.config_server
+    }
+
+    /// To kill, pause or restart the mongos.
+    pub fn router_mut(&mut self) -> &mut Server {
         &mut self.router
     }
 
-    pub fn shard(&mut self, shard: usize) -> &mut Server {
+    /// To kill, pause or restart a shard.
+    pub fn shard_mut(&mut self, shard: usize) -> &mut Server {
         &mut self.shards[shard]
-    }
-
-    pub fn config_server(&mut self) -> &mut Server {
-        &mut self.config_server
     }
 
     async fn add_shards(&self) -> Result<(), Error> {
