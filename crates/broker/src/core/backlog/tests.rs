@@ -1,0 +1,170 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::core::id::Timestamp;
+
+const NOW: Timestamp = Timestamp(1_800_000_000_000);
+
+fn message(n: u64) -> Message {
+    Message::new(Location { segment: 0, offset: n as u32, len: 10 }, 0, Expires::NEVER)
+}
+
+fn filled(counters: impl IntoIterator<Item = u64>) -> Backlog {
+    let mut backlog = Backlog::default();
+    for counter in counters {
+        backlog.append(counter, message(counter), 0, &mut Expiring::new());
+    }
+    backlog
+}
+
+fn take(backlog: &mut Backlog) -> Option<u64> {
+    let counter = backlog.first_available()?;
+    backlog.lock(counter);
+    Some(counter)
+}
+
+#[test]
+fn a_message_costs_twenty_four_bytes() {
+    assert_eq!(size_of::<Message>(), 24);
+    assert!(size_of::<Backlog>() <= 64, "{}", size_of::<Backlog>());
+}
+
+#[test]
+fn memory_per_message_is_flat_from_a_thousand_to_a_million_and_from_one_session_to_many() {
+    for (sessions, each) in [(1, 1_000), (1, 1_000_000), (1_000, 50), (10_000, 5)] {
+        let bytes: usize = (0..sessions).map(|_| filled(1..=each).heap_bytes()).sum();
+        let per_message = bytes as f64 / (sessions * each) as f64;
+        let chunk_headers = if each < 10 { 48.0 / each as f64 } else { 3.0 };
+        assert!(per_message <= 24.0 * 1.25 + chunk_headers, "{sessions} x {each}: {per_message}");
+    }
+}
+
+#[test]
+fn emptied_backlogs_give_their_memory_back() {
+    let mut backlog = filled(1..=100_000);
+    for counter in (1..=100_000).rev().filter(|counter| counter % 1000 != 0) {
+        backlog.remove(counter, 0, &mut Expiring::new());
+    }
+    assert_eq!(backlog.len(), 100);
+    assert!(backlog.heap_bytes() < 100 * 600, "{}", backlog.heap_bytes());
+}
+
+#[test]
+fn what_comes_back_is_served_before_what_was_never_served() {
+    let mut backlog = filled(1..=5);
+    assert_eq!((take(&mut backlog), take(&mut backlog), take(&mut backlog)), (Some(1), Some(2), Some(3)));
+    backlog.unlock(2, 0, &mut Expiring::new());
+    assert_eq!((take(&mut backlog), take(&mut backlog)), (Some(2), Some(4)));
+}
+
+#[test]
+fn a_deferred_message_is_stepped_over_until_asked_for() {
+    let mut backlog = filled(1..=3);
+    take(&mut backlog);
+    backlog.alter(1, Message::set_deferred);
+    backlog.unlock(1, 0, &mut Expiring::new());
+    assert_eq!(take(&mut backlog), Some(2));
+    assert!(backlog.get(1).unwrap().is_deferred());
+    assert!(backlog.lock(1).is_some());
+}
+
+#[test]
+fn an_expired_chunk_names_its_messages_and_is_listed_under_the_next() {
+    let mut expiring = Expiring::new();
+    let mut backlog = Backlog::default();
+    for (counter, ttl) in [(1, 5_000), (2, 1_000), (3, 1_000)] {
+        let message = Message { expires: Expires::after(NOW, Some(ttl)), ..message(counter) };
+        backlog.append(counter, message, 7, &mut expiring);
+    }
+    backlog.lock(3);
+    let due = Expires::due(Timestamp(NOW.0 + 1_000));
+    assert_eq!(expiring.first().unwrap().0, due);
+    assert_eq!(backlog.expired(1, 7, due, &mut expiring), [2]);
+    // The locked one waits for its lock to end, whatever its time.
+    assert_eq!(expiring.first().unwrap().0, Expires::after(NOW, Some(5_000)));
+    backlog.unlock(3, 7, &mut expiring);
+    assert_eq!(expiring.first().unwrap().0, due);
+    for counter in 1..=3 {
+        backlog.remove(counter, 7, &mut expiring);
+    }
+    assert!(expiring.is_empty());
+}
+
+/// The same behaviour, obviously right and slow.
+#[derive(Default)]
+struct Plain(Vec<(u64, bool, bool)>);
+
+impl Plain {
+    fn first_available(&self) -> Option<u64> {
+        self.0.iter().find(|(_, locked, deferred)| !locked && !deferred).map(|(counter, ..)| *counter)
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Append(u64),
+    Take,
+    Unlock(usize),
+    Defer(usize),
+    Remove(usize),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => prop_oneof![9 => Just(1), 1 => Just(5_000_000_000)].prop_map(Step::Append),
+        3 => Just(Step::Take),
+        2 => any::<usize>().prop_map(Step::Unlock),
+        1 => any::<usize>().prop_map(Step::Defer),
+        2 => any::<usize>().prop_map(Step::Remove),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn a_backlog_behaves_like_a_plain_list(steps in proptest::collection::vec(step(), 1..800)) {
+        let (mut backlog, mut plain, mut counter) = (Backlog::default(), Plain::default(), 0);
+        let mut expiring = Expiring::new();
+        for step in steps {
+            match step {
+                Step::Append(gap) => {
+                    counter += gap;
+                    backlog.append(counter, message(counter), 0, &mut expiring);
+                    plain.0.push((counter, false, false));
+                }
+                Step::Take => {
+                    let expected = plain.first_available();
+                    prop_assert_eq!(take(&mut backlog), expected);
+                    if let Some(entry) = plain.0.iter_mut().find(|(counter, ..)| Some(*counter) == expected) {
+                        entry.1 = true;
+                    }
+                }
+                Step::Unlock(pick) | Step::Defer(pick) => {
+                    let mut locked: Vec<_> = plain.0.iter_mut().filter(|(_, locked, _)| *locked).collect();
+                    if locked.is_empty() { continue }
+                    let index = pick % locked.len();
+                    let entry = &mut locked[index];
+                    if matches!(step, Step::Defer(_)) {
+                        entry.2 = true;
+                        backlog.alter(entry.0, Message::set_deferred);
+                    }
+                    entry.1 = false;
+                    backlog.unlock(entry.0, 0, &mut expiring);
+                }
+                Step::Remove(pick) => {
+                    if plain.0.is_empty() { continue }
+                    let (gone, ..) = plain.0.remove(pick % plain.0.len());
+                    prop_assert!(backlog.remove(gone, 0, &mut expiring).is_some());
+                    prop_assert!(backlog.get(gone).is_none());
+                }
+            }
+            prop_assert_eq!(backlog.len() as usize, plain.0.len());
+            prop_assert_eq!(backlog.last(), plain.0.last().map(|entry| entry.0));
+        }
+        let held: Vec<_> = backlog.iter_from(0).map(|(counter, message)| (counter, message.is_locked(), message.is_deferred())).collect();
+        prop_assert_eq!(held, plain.0.clone());
+        let middle = counter / 2;
+        let tail: Vec<_> = backlog.iter_from(middle).map(|(counter, _)| counter).collect();
+        let expected: Vec<_> = plain.0.iter().map(|entry| entry.0).filter(|counter| *counter >= middle).collect();
+        prop_assert_eq!(tail, expected);
+    }
+}

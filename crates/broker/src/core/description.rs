@@ -1,0 +1,300 @@
+//! What an operator asks of an entity: the properties of the administration API, their defaults and their ranges.
+//!
+//! Kept in the journal as JSON, so that a later version can add a property and an older record still reads.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::Error;
+
+/// The properties of a queue, a topic or a subscription.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Description {
+    Queue(QueueDescription),
+    Topic(TopicDescription),
+    Subscription(SubscriptionDescription),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Status {
+    #[default]
+    Active,
+    Disabled,
+    SendDisabled,
+    ReceiveDisabled,
+}
+
+impl Status {
+    pub fn sends(self) -> bool {
+        matches!(self, Self::Active | Self::ReceiveDisabled)
+    }
+
+    pub fn receives(self) -> bool {
+        matches!(self, Self::Active | Self::SendDisabled)
+    }
+}
+
+/// How messages come in: properties that queues and topics share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct InletDescription {
+    pub max_size_in_megabytes: u64,
+    /// `None`: the broker's own limit.
+    pub max_message_size_in_kilobytes: Option<u64>,
+    pub requires_duplicate_detection: bool,
+    #[serde(with = "millis")]
+    pub duplicate_detection_window: Duration,
+    pub enable_partitioning: bool,
+}
+
+/// How messages go out: properties that queues and subscriptions share.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OutletDescription {
+    #[serde(with = "millis")]
+    pub lock_duration: Duration,
+    pub requires_session: bool,
+    pub max_delivery_count: u16,
+    pub dead_lettering_on_message_expiration: bool,
+    pub forward_to: Option<String>,
+    pub forward_dead_lettered_messages_to: Option<String>,
+}
+
+/// What every entity has.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CommonDescription {
+    pub status: Status,
+    /// `None`: messages without a time to live of their own live for ever.
+    #[serde(with = "optional_millis")]
+    pub default_message_time_to_live: Option<Duration>,
+    /// `None`: never. Kept and shown; not yet acted on.
+    #[serde(with = "optional_millis")]
+    pub auto_delete_on_idle: Option<Duration>,
+    pub enable_batched_operations: bool,
+    pub user_metadata: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct QueueDescription {
+    pub common: CommonDescription,
+    pub inlet: InletDescription,
+    pub outlet: OutletDescription,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TopicDescription {
+    pub common: CommonDescription,
+    pub inlet: InletDescription,
+    pub support_ordering: bool,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SubscriptionDescription {
+    pub common: CommonDescription,
+    pub outlet: OutletDescription,
+    pub dead_lettering_on_filter_evaluation_exceptions: bool,
+}
+
+// Defaults are those of the service (servicebus-semantics.md).
+impl Default for InletDescription {
+    fn default() -> Self {
+        Self {
+            max_size_in_megabytes: 1024,
+            max_message_size_in_kilobytes: None,
+            requires_duplicate_detection: false,
+            duplicate_detection_window: Duration::from_secs(600),
+            enable_partitioning: false,
+        }
+    }
+}
+
+impl Default for OutletDescription {
+    fn default() -> Self {
+        Self {
+            lock_duration: Duration::from_secs(60),
+            requires_session: false,
+            max_delivery_count: 10,
+            dead_lettering_on_message_expiration: false,
+            forward_to: None,
+            forward_dead_lettered_messages_to: None,
+        }
+    }
+}
+
+impl Description {
+    pub fn common(&self) -> &CommonDescription {
+        match self {
+            Self::Queue(queue) => &queue.common,
+            Self::Topic(topic) => &topic.common,
+            Self::Subscription(subscription) => &subscription.common,
+        }
+    }
+
+    pub fn inlet(&self) -> Option<&InletDescription> {
+        match self {
+            Self::Queue(queue) => Some(&queue.inlet),
+            Self::Topic(topic) => Some(&topic.inlet),
+            Self::Subscription(_) => None,
+        }
+    }
+
+    pub fn outlet(&self) -> Option<&OutletDescription> {
+        match self {
+            Self::Queue(queue) => Some(&queue.outlet),
+            Self::Topic(_) => None,
+            Self::Subscription(subscription) => Some(&subscription.outlet),
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), Error> {
+        check_common(self.common())?;
+        self.inlet().map_or(Ok(()), check_inlet)?;
+        self.outlet().map_or(Ok(()), check_outlet)
+    }
+
+    /// An update may not change what the stored messages already depend on.
+    pub(super) fn check_update(&self, new: &Self) -> Result<(), Error> {
+        new.check()?;
+        if std::mem::discriminant(self) != std::mem::discriminant(new) {
+            return Err(Error::NotAllowed("an entity cannot change its kind"));
+        }
+        if let (Some(old), Some(new)) = (self.inlet(), new.inlet()) {
+            if old.requires_duplicate_detection != new.requires_duplicate_detection {
+                return Err(Error::invalid("RequiresDuplicateDetection", "cannot be changed"));
+            }
+            if old.enable_partitioning != new.enable_partitioning {
+                return Err(Error::invalid("EnablePartitioning", "cannot be changed"));
+            }
+        }
+        if let (Some(old), Some(new)) = (self.outlet(), new.outlet())
+            && old.requires_session != new.requires_session
+        {
+            return Err(Error::invalid("RequiresSession", "cannot be changed"));
+        }
+        Ok(())
+    }
+}
+
+fn check_common(common: &CommonDescription) -> Result<(), Error> {
+    if common.default_message_time_to_live.is_some_and(|ttl| ttl < Duration::from_secs(1)) {
+        return Err(Error::invalid("DefaultMessageTimeToLive", "must be at least 1 second"));
+    }
+    if common.auto_delete_on_idle.is_some_and(|idle| idle < Duration::from_secs(300)) {
+        return Err(Error::invalid("AutoDeleteOnIdle", "must be at least 5 minutes"));
+    }
+    if common.user_metadata.as_ref().is_some_and(|text| text.chars().count() > 1024) {
+        return Err(Error::invalid("UserMetadata", "must not exceed 1024 characters"));
+    }
+    Ok(())
+}
+
+fn check_inlet(inlet: &InletDescription) -> Result<(), Error> {
+    if !(1..=81_920).contains(&inlet.max_size_in_megabytes) {
+        return Err(Error::invalid("MaxSizeInMegabytes", "must lie between 1 and 81920"));
+    }
+    if inlet.max_message_size_in_kilobytes.is_some_and(|size| !(1..=102_400).contains(&size)) {
+        return Err(Error::invalid("MaxMessageSizeInKilobytes", "must lie between 1 and 102400"));
+    }
+    let window = inlet.duplicate_detection_window;
+    if window < Duration::from_secs(20) || window > Duration::from_secs(7 * 86_400) {
+        return Err(Error::invalid("DuplicateDetectionHistoryTimeWindow", "must lie between 20 seconds and 7 days"));
+    }
+    Ok(())
+}
+
+fn check_outlet(outlet: &OutletDescription) -> Result<(), Error> {
+    if outlet.lock_duration < Duration::from_secs(5) || outlet.lock_duration > Duration::from_secs(300) {
+        return Err(Error::invalid("LockDuration", "must lie between 5 seconds and 5 minutes"));
+    }
+    if !(1..=2000).contains(&outlet.max_delivery_count) {
+        return Err(Error::invalid("MaxDeliveryCount", "must lie between 1 and 2000"));
+    }
+    Ok(())
+}
+
+mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(span: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        (span.as_millis() as u64).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        u64::deserialize(deserializer).map(Duration::from_millis)
+    }
+}
+
+mod optional_millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(span: &Option<Duration>, serializer: S) -> Result<S::Ok, S::Error> {
+        span.map(|span| span.as_millis() as u64).serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+        Ok(Option::<u64>::deserialize(deserializer)?.map(Duration::from_millis))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(change: impl FnOnce(&mut QueueDescription)) -> Description {
+        let mut description = QueueDescription::default();
+        change(&mut description);
+        Description::Queue(description)
+    }
+
+    #[test]
+    fn ranges_are_checked_at_both_ends() {
+        let secs = Duration::from_secs;
+        let cases: [(&str, Description, bool); 12] = [
+            ("defaults", queue(|_| {}), true),
+            ("lock 5 s", queue(|q| q.outlet.lock_duration = secs(5)), true),
+            ("lock 4 s", queue(|q| q.outlet.lock_duration = secs(4)), false),
+            ("lock 301 s", queue(|q| q.outlet.lock_duration = secs(301)), false),
+            ("window 20 s", queue(|q| q.inlet.duplicate_detection_window = secs(20)), true),
+            ("window 19 s", queue(|q| q.inlet.duplicate_detection_window = secs(19)), false),
+            ("window 8 d", queue(|q| q.inlet.duplicate_detection_window = secs(8 * 86_400)), false),
+            ("count 0", queue(|q| q.outlet.max_delivery_count = 0), false),
+            ("count 2000", queue(|q| q.outlet.max_delivery_count = 2000), true),
+            ("count 2001", queue(|q| q.outlet.max_delivery_count = 2001), false),
+            ("ttl 0", queue(|q| q.common.default_message_time_to_live = Some(secs(0))), false),
+            ("size 0", queue(|q| q.inlet.max_size_in_megabytes = 0), false),
+        ];
+        for (name, description, valid) in cases {
+            assert_eq!(description.check().is_ok(), valid, "{name}");
+        }
+    }
+
+    #[test]
+    fn sessions_duplicates_and_partitions_are_chosen_once() {
+        let old = queue(|_| {});
+        assert!(old.check_update(&queue(|q| q.outlet.lock_duration = Duration::from_secs(30))).is_ok());
+        for new in [
+            queue(|q| q.outlet.requires_session = true),
+            queue(|q| q.inlet.requires_duplicate_detection = true),
+            queue(|q| q.inlet.enable_partitioning = true),
+        ] {
+            assert!(old.check_update(&new).is_err());
+        }
+    }
+
+    #[test]
+    fn a_record_of_an_older_version_reads_with_defaults() {
+        let read: Description = serde_json::from_str(r#"{"kind":"queue","outlet":{"lock_duration":5000}}"#).unwrap();
+        assert_eq!(read, queue(|q| q.outlet.lock_duration = Duration::from_secs(5)));
+    }
+}

@@ -1,0 +1,95 @@
+//! What the broker refuses, as one list: each kind with its AMQP condition and its HTTP-like status.
+//!
+//! `servicebus-wire.md` §8 has the pairs. Texts name the entity, never a message's contents.
+
+use std::sync::Arc;
+
+use super::id::SequenceNumber;
+use crate::journal::{AppendError, ReadError};
+
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum Error {
+    #[error("the messaging entity '{path}' could not be found")]
+    EntityNotFound { path: Box<str> },
+    #[error("the messaging entity '{path}' already exists")]
+    EntityExists { path: Box<str> },
+    #[error("the messaging entity '{path}' is disabled for this operation")]
+    EntityDisabled { path: Box<str> },
+    #[error("the messaging entity '{path}' was deleted")]
+    EntityDeleted { path: Box<str> },
+    #[error("`{field}` {rule}")]
+    InvalidArgument { field: &'static str, rule: Box<str> },
+    #[error("{0}")]
+    NotAllowed(&'static str),
+    #[error("the message of {size} bytes exceeds the limit of {limit}")]
+    MessageTooLarge { size: usize, limit: usize },
+    #[error("the size quota of '{path}' ({limit} bytes) is used up")]
+    QuotaExceeded { path: Box<str>, limit: u64 },
+    #[error("the lock supplied is invalid: it expired, or the message was settled or removed")]
+    MessageLockLost,
+    #[error("the session lock was lost: it expired, or the session was accepted elsewhere")]
+    SessionLockLost,
+    #[error("the requested session '{session}' cannot be accepted: another receiver holds it")]
+    SessionCannotBeLocked { session: Box<str> },
+    #[error("no session became available within the time allowed")]
+    Timeout,
+    #[error("no message with sequence number {0} in the state asked for")]
+    MessageNotFound(SequenceNumber),
+    #[error("the broker's storage has no room")]
+    StorageFull,
+    #[error("the broker's storage failed")]
+    Storage(#[source] Arc<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// The AMQP error condition.
+    pub fn condition(&self) -> &'static str {
+        match self {
+            Self::EntityNotFound { .. } | Self::EntityDeleted { .. } => "amqp:not-found",
+            Self::EntityExists { .. } => "com.microsoft:entity-already-exists",
+            Self::EntityDisabled { .. } => "com.microsoft:entity-disabled",
+            Self::InvalidArgument { .. } => "com.microsoft:argument-error",
+            Self::NotAllowed(_) => "amqp:not-allowed",
+            Self::MessageTooLarge { .. } => "amqp:link:message-size-exceeded",
+            Self::QuotaExceeded { .. } | Self::StorageFull => "amqp:resource-limit-exceeded",
+            Self::MessageLockLost => "com.microsoft:message-lock-lost",
+            Self::SessionLockLost => "com.microsoft:session-lock-lost",
+            Self::SessionCannotBeLocked { .. } => "com.microsoft:session-cannot-be-locked",
+            Self::Timeout => "com.microsoft:timeout",
+            Self::MessageNotFound(_) => "com.microsoft:message-not-found",
+            Self::Storage(_) => "amqp:internal-error",
+        }
+    }
+
+    /// The status a management answer carries.
+    pub fn status(&self) -> u16 {
+        match self {
+            Self::EntityNotFound { .. } | Self::EntityDeleted { .. } | Self::MessageNotFound(_) => 404,
+            Self::EntityExists { .. } => 409,
+            Self::EntityDisabled { .. } | Self::InvalidArgument { .. } | Self::NotAllowed(_) => 400,
+            Self::MessageTooLarge { .. } | Self::QuotaExceeded { .. } | Self::StorageFull => 403,
+            Self::MessageLockLost | Self::SessionLockLost | Self::SessionCannotBeLocked { .. } => 410,
+            Self::Timeout => 408,
+            Self::Storage(_) => 500,
+        }
+    }
+
+    pub(super) fn invalid(field: &'static str, rule: impl Into<Box<str>>) -> Self {
+        Self::InvalidArgument { field, rule: rule.into() }
+    }
+}
+
+impl From<AppendError> for Error {
+    fn from(error: AppendError) -> Self {
+        match error {
+            AppendError::Full => Self::StorageFull,
+            AppendError::Io(_) => Self::Storage(Arc::new(error)),
+        }
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Self {
+        Self::Storage(Arc::new(error))
+    }
+}

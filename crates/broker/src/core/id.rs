@@ -1,0 +1,103 @@
+//! The small nouns everything else is told in: moments, entities, queues, links, sequence numbers, lock tokens.
+
+use std::fmt;
+use std::time::Duration;
+
+/// A moment: milliseconds since the Unix epoch. Always an argument, never read from a clock here.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
+pub struct Timestamp(pub u64);
+
+impl Timestamp {
+    pub fn after(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(span.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+/// An entity (queue, topic or subscription). Never used twice, so an old record cannot meet a new entity.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
+pub struct EntityId(pub u32);
+
+/// The two places in a queue or subscription that hold messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Subqueue {
+    Main,
+    DeadLetter,
+}
+
+/// One place that holds messages and that receivers attach to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct QueueId {
+    pub entity: EntityId,
+    pub subqueue: Subqueue,
+}
+
+impl QueueId {
+    pub fn main(entity: EntityId) -> Self {
+        Self { entity, subqueue: Subqueue::Main }
+    }
+
+    pub fn dead_letter(entity: EntityId) -> Self {
+        Self { entity, subqueue: Subqueue::DeadLetter }
+    }
+}
+
+/// A receiver link, named by the shell, which never uses a name twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LinkId(pub u64);
+
+/// A message's number as clients see it: the partition in the top 16 bits, a rising counter in the low 48.
+///
+/// All partitions of an entity draw from one counter. It still only rises within a partition, and it makes the counter
+/// alone tell which of two messages came first, whatever their partitions. The price is gaps within a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct SequenceNumber(pub u64);
+
+const COUNTER_BITS: u32 = 48;
+
+impl SequenceNumber {
+    pub fn new(partition: u8, counter: u64) -> Self {
+        debug_assert!(counter < 1 << COUNTER_BITS);
+        Self(u64::from(partition) << COUNTER_BITS | counter)
+    }
+
+    pub fn partition(self) -> u64 {
+        self.0 >> COUNTER_BITS
+    }
+
+    pub fn counter(self) -> u64 {
+        self.0 & ((1 << COUNTER_BITS) - 1)
+    }
+}
+
+impl fmt::Display for SequenceNumber {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The secret that settles one delivery: a GUID, fresh each time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct LockToken(pub u128);
+
+impl fmt::Debug for LockToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LockToken({:032x})", self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sequence_number_keeps_partition_and_counter_apart() {
+        let number = SequenceNumber::new(15, 7);
+        assert_eq!((number.partition(), number.counter()), (15, 7));
+        assert_eq!(number.0, 0x000f_0000_0000_0007);
+    }
+
+    #[test]
+    fn a_moment_beyond_all_time_does_not_wrap() {
+        assert_eq!(Timestamp(5).after(Duration::MAX), Timestamp(u64::MAX));
+    }
+}

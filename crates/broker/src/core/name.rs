@@ -1,0 +1,94 @@
+//! Names of entities, and the paths by which clients reach them.
+//!
+//! Case is kept as created and ignored when compared. Scheme, host, percent-encoding and `$management` are the shell's to
+//! strip; what arrives here is `orders`, `orders/Subscriptions/audit` or either with `/$DeadLetterQueue`.
+
+use super::error::Error;
+use super::id::Subqueue;
+
+const MAX_PATH: usize = 260;
+const MAX_SUBSCRIPTION: usize = 50;
+const SUBSCRIPTIONS: &str = "/subscriptions/";
+const DEAD_LETTER: &str = "/$deadletterqueue";
+
+/// The form in which paths are compared.
+pub(super) fn fold(path: &str) -> Box<str> {
+    path.trim_matches('/').to_lowercase().into()
+}
+
+/// A topic's path and a subscription's name as one path.
+pub(super) fn subscription_path(topic: &str, name: &str) -> Box<str> {
+    format!("{topic}/Subscriptions/{name}").into()
+}
+
+/// Splits a receiver's address into the entity's folded path and the place in it.
+pub(super) fn split_subqueue(address: &str) -> (Box<str>, Subqueue) {
+    let folded = fold(address);
+    match folded.strip_suffix(DEAD_LETTER) {
+        Some(entity) => (entity.into(), Subqueue::DeadLetter),
+        None => (folded, Subqueue::Main),
+    }
+}
+
+pub(super) fn check_entity(path: &str) -> Result<(), Error> {
+    let invalid = |rule: &str| Err(Error::invalid("path", rule));
+    if path.is_empty() || path.len() > MAX_PATH {
+        return invalid("must have 1 to 260 characters");
+    }
+    if path.starts_with('/') || path.ends_with('/') {
+        return invalid("must not begin or end with a slash");
+    }
+    if !path.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '/' | '~')) {
+        return invalid("may hold letters, digits, '.', '-', '_', '~' and '/'");
+    }
+    if format!("{}/", path.to_lowercase()).contains(SUBSCRIPTIONS) {
+        return invalid("must not contain '/Subscriptions/'");
+    }
+    Ok(())
+}
+
+pub(super) fn check_subscription(name: &str) -> Result<(), Error> {
+    let invalid = |rule: &str| Err(Error::invalid("subscription name", rule));
+    if name.is_empty() || name.len() > MAX_SUBSCRIPTION {
+        return invalid("must have 1 to 50 characters");
+    }
+    if !name.chars().all(|c| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '$')) {
+        return invalid("may hold letters, digits, '.', '-', '_' and '$'");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_compared_without_case_or_outer_slashes() {
+        assert_eq!(&*fold("/Orders/Subscriptions/Audit"), "orders/subscriptions/audit");
+    }
+
+    #[test]
+    fn the_dead_letter_suffix_selects_the_other_subqueue() {
+        assert_eq!(split_subqueue("Orders/$DeadLetterQueue"), ("orders".into(), Subqueue::DeadLetter));
+        assert_eq!(split_subqueue("orders"), ("orders".into(), Subqueue::Main));
+    }
+
+    #[test]
+    fn entity_names_are_checked() {
+        for good in ["orders", "a/b-c_d.e", "UPPER", "9"] {
+            assert!(check_entity(good).is_ok(), "{good}");
+        }
+        let long = "x".repeat(261);
+        for bad in ["", "/a", "a/", "a b", "a?b", "t/Subscriptions/s", "t/subscriptions", "$cbs", &long] {
+            assert!(check_entity(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn subscription_names_are_checked() {
+        assert!(check_subscription("read-models").is_ok());
+        for bad in ["", "a/b", &"x".repeat(51)] {
+            assert!(check_subscription(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Bytes to records. Borrows texts: recovery decodes five million of these.
+
+use super::codec::Reader;
+use super::write::kind;
+use super::*;
+
+/// Bytes that are no record of ours. The store's checksums make this a bug or another version, not a torn write.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("malformed record: {0}")]
+pub struct Malformed(pub(crate) &'static str);
+
+type Read<T> = Result<T, Malformed>;
+
+impl<'a> Record<'a> {
+    pub(crate) fn decode(meta: &'a [u8]) -> Read<Self> {
+        let r = &mut Reader(meta);
+        Ok(match r.byte()? {
+            kind::ENTITY => Self::Entity(entity(r)?),
+            kind::ENTITY_DELETED => Self::EntityDeleted { id: r.entity()? },
+            kind::ENQUEUED => Self::Enqueued(enqueued(r)?),
+            kind::ACTIVATED => Self::Activated(activated(r)?),
+            kind::CANCELLED => Self::Cancelled { entity: r.entity()?, counters: r.rising()? },
+            kind::SETTLED => Self::Settled { queue: r.queue()?, session: r.option_text()?, counters: r.rising()? },
+            kind::DEAD_LETTERED => Self::DeadLettered(dead_lettered(r)?),
+            kind::ALTERED => Self::Altered(altered(r)?),
+            kind::SESSION_STATE => Self::SessionState(session_state(r)?),
+            kind::MOVED => Self::Moved(moved(r)?),
+            kind::BACKLOG => Self::Backlog(backlog(r)?),
+            kind::SCHEDULED => Self::Scheduled(scheduled(r)?),
+            kind::REMEMBERED => Self::Remembered { entity: r.entity()?, ids: remembered(r)? },
+            _ => return Err(Malformed("unknown kind")),
+        })
+    }
+}
+
+fn entity<'a>(r: &mut Reader<'a>) -> Read<EntityRecord<'a>> {
+    Ok(EntityRecord {
+        id: r.entity()?,
+        topic: option_entity(r)?,
+        path: r.text()?,
+        description: r.bytes()?,
+        created_at: r.moment()?,
+        updated_at: r.moment()?,
+        counter: r.int()?,
+        dead_letter_counter: r.int()?,
+    })
+}
+
+fn option_entity(r: &mut Reader<'_>) -> Read<Option<EntityId>> {
+    let id = r.option()?.map(u32::try_from).transpose();
+    id.map(|id| id.map(EntityId)).map_err(|_| Malformed("an entity is out of range"))
+}
+
+fn enqueued<'a>(r: &mut Reader<'a>) -> Read<Enqueued<'a>> {
+    Ok(Enqueued {
+        entity: r.entity()?,
+        sequence: SequenceNumber(r.int()?),
+        enqueued_at: r.moment()?,
+        time_to_live: r.option()?,
+        due_at: r.option()?.map(Timestamp),
+        fingerprint: if flag(r)? { Some(fingerprint(r)?) } else { None },
+        session: r.option_text()?,
+        targets: targets(r)?,
+    })
+}
+
+fn activated<'a>(r: &mut Reader<'a>) -> Read<Activated<'a>> {
+    Ok(Activated {
+        entity: r.entity()?,
+        was: r.int()?,
+        sequence: SequenceNumber(r.int()?),
+        at: r.moment()?,
+        time_to_live: r.option()?,
+        session: r.option_text()?,
+        location: r.location()?,
+        targets: targets(r)?,
+    })
+}
+
+fn targets(r: &mut Reader<'_>) -> Read<Vec<Target>> {
+    (0..r.count()?)
+        .map(|_| Ok(Target { queue: r.queue()?, counter: r.option()?, alterations: alterations(r)? }))
+        .collect()
+}
+
+fn dead_lettered<'a>(r: &mut Reader<'a>) -> Read<DeadLettered<'a>> {
+    Ok(DeadLettered {
+        queue: r.queue()?,
+        session: r.option_text()?,
+        sequence: SequenceNumber(r.int()?),
+        counter: r.int()?,
+        delivery_count: r.small()?,
+        location: r.location()?,
+        alterations: alterations(r)?.ok_or(Malformed("a dead letter without alterations"))?,
+    })
+}
+
+fn altered<'a>(r: &mut Reader<'a>) -> Read<Altered<'a>> {
+    Ok(Altered {
+        queue: r.queue()?,
+        session: r.option_text()?,
+        counter: r.int()?,
+        delivery_count: r.small()?,
+        deferred: flag(r)?,
+        alterations: alterations(r)?,
+    })
+}
+
+fn alterations(r: &mut Reader<'_>) -> Read<Option<Arc<Alterations>>> {
+    if !flag(r)? {
+        return Ok(None);
+    }
+    let reason = r.option_text()?.map(Into::into);
+    let description = r.option_text()?.map(Into::into);
+    let enqueued_sequence = r.option()?.map(SequenceNumber);
+    let properties = (0..r.count()?)
+        .map(|_| Ok((r.text()?.into(), Bytes::copy_from_slice(r.bytes()?))))
+        .collect::<Read<Vec<_>>>()?;
+    Ok(Some(Arc::new(Alterations { reason, description, enqueued_sequence, properties })))
+}
+
+fn session_state<'a>(r: &mut Reader<'a>) -> Read<SessionState<'a>> {
+    let (queue, session, at) = (r.queue()?, r.text()?, r.moment()?);
+    let state = match r.byte()? {
+        0 => StatePlace::Cleared,
+        1 => StatePlace::Body,
+        2 => StatePlace::At(r.location()?),
+        _ => return Err(Malformed("unknown place of a session state")),
+    };
+    Ok(SessionState { queue, session, at, state })
+}
+
+fn moved<'a>(r: &mut Reader<'a>) -> Read<Moved<'a>> {
+    let from = r.location()?;
+    let holders = (0..r.count()?).map(|_| holder(r)).collect::<Read<Vec<_>>>()?;
+    Ok(Moved { from, holders, original: r.bytes()? })
+}
+
+fn holder<'a>(r: &mut Reader<'a>) -> Read<Holder<'a>> {
+    Ok(match r.byte()? {
+        0 => Holder::Message { queue: r.queue()?, session: r.option_text()?, counter: r.int()? },
+        1 => Holder::State { queue: r.queue()?, session: r.text()? },
+        2 => Holder::Scheduled { entity: r.entity()?, counter: r.int()? },
+        _ => return Err(Malformed("unknown holder of a body")),
+    })
+}
+
+fn backlog<'a>(r: &mut Reader<'a>) -> Read<BacklogPart<'a>> {
+    let (queue, session) = (r.queue()?, r.option_text()?);
+    let mut counter: u64 = 0;
+    let messages = (0..r.count()?)
+        .map(|_| {
+            counter = counter.checked_add(r.int()?).ok_or(Malformed("a counter is out of range"))?;
+            Ok(BacklogEntry {
+                counter,
+                location: r.location()?,
+                expires: r.small::<u32>()?.wrapping_sub(1),
+                delivery_count: r.small()?,
+                flags: r.small()?,
+            })
+        })
+        .collect::<Read<Vec<_>>>()?;
+    Ok(BacklogPart { queue, session, messages })
+}
+
+fn scheduled<'a>(r: &mut Reader<'a>) -> Read<ScheduledRecord<'a>> {
+    Ok(ScheduledRecord {
+        entity: r.entity()?,
+        sequence: SequenceNumber(r.int()?),
+        due_at: r.moment()?,
+        time_to_live: r.option()?,
+        session: r.option_text()?,
+        location: r.location()?,
+    })
+}
+
+fn remembered(r: &mut Reader<'_>) -> Read<Vec<(Fingerprint, Timestamp)>> {
+    (0..r.count()?).map(|_| Ok((fingerprint(r)?, r.moment()?))).collect()
+}
+
+fn fingerprint(r: &mut Reader<'_>) -> Read<Fingerprint> {
+    let bytes = r.take(Fingerprint::BYTES)?;
+    Ok(Fingerprint::from_bytes(bytes.try_into().expect("as many as asked for")))
+}
+
+fn flag(r: &mut Reader<'_>) -> Read<bool> {
+    Ok(r.byte()? != 0)
+}

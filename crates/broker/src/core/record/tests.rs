@@ -1,0 +1,141 @@
+use proptest::prelude::*;
+
+use super::*;
+
+fn round_trip(record: &Record<'_>) {
+    let mut bytes = Vec::new();
+    record.encode(&mut bytes);
+    assert_eq!(Record::decode(&bytes).as_ref(), Ok(record));
+    for cut in 0..bytes.len() {
+        assert!(Record::decode(&bytes[..cut]).is_err(), "{record:?} reads when cut at {cut} of {}", bytes.len());
+    }
+}
+
+const HERE: Location = Location { segment: 3, offset: u32::MAX, len: 1024 };
+
+fn altered() -> Arc<Alterations> {
+    Arc::new(Alterations {
+        reason: Some("why".into()),
+        description: None,
+        enqueued_sequence: Some(SequenceNumber::new(3, 9)),
+        properties: vec![("name".into(), Bytes::from_static(b"\xa1\x01x"))],
+    })
+}
+
+fn enqueued(session: SessionId<'_>) -> Enqueued<'_> {
+    Enqueued {
+        entity: EntityId(7),
+        sequence: SequenceNumber::new(15, 1 << 40),
+        enqueued_at: Timestamp(1_800_000_000_000),
+        time_to_live: Some(5_000),
+        due_at: None,
+        fingerprint: Some(Fingerprint::of("id", None)),
+        session,
+        targets: vec![
+            Target { queue: QueueId::main(EntityId(8)), counter: None, alterations: None },
+            Target { queue: QueueId::dead_letter(EntityId(9)), counter: Some(4), alterations: Some(altered()) },
+        ],
+    }
+}
+
+#[test]
+fn every_record_reads_as_it_was_written_and_no_shorter() {
+    let (entity, at) = (EntityId(7), Timestamp(1_800_000_000_000));
+    let queue = QueueId::main(entity);
+    let message = BacklogEntry { counter: 5, location: HERE, expires: u32::MAX, delivery_count: 2, flags: 0x0F02 };
+    let holders = vec![
+        Holder::Message { queue, session: Some("s"), counter: 1 },
+        Holder::State { queue, session: "" },
+        Holder::Scheduled { entity, counter: 9 },
+    ];
+    let records = [
+        Record::Entity(EntityRecord {
+            id: entity,
+            topic: Some(EntityId(0)),
+            path: "orders/Subscriptions/audit",
+            description: b"{}",
+            created_at: at,
+            updated_at: at,
+            counter: 12,
+            dead_letter_counter: 3,
+        }),
+        Record::EntityDeleted { id: entity },
+        Record::Enqueued(enqueued(Some("order-1"))),
+        Record::Activated(Activated {
+            entity,
+            was: 3,
+            sequence: SequenceNumber::new(0, 4),
+            at,
+            time_to_live: None,
+            session: None,
+            location: HERE,
+            targets: Vec::new(),
+        }),
+        Record::Cancelled { entity, counters: vec![1, 2, 700] },
+        Record::Settled { queue, session: Some(""), counters: vec![9, 10, 11] },
+        Record::DeadLettered(DeadLettered {
+            queue,
+            session: Some("s"),
+            sequence: SequenceNumber::new(1, 2),
+            counter: 3,
+            delivery_count: 10,
+            location: HERE,
+            alterations: altered(),
+        }),
+        Record::Altered(Altered {
+            queue,
+            session: None,
+            counter: 4,
+            delivery_count: 1,
+            deferred: true,
+            alterations: Some(altered()),
+        }),
+        Record::SessionState(SessionState { queue, session: "s", at, state: StatePlace::Cleared }),
+        Record::SessionState(SessionState { queue, session: "s", at, state: StatePlace::Body }),
+        Record::SessionState(SessionState { queue, session: "s", at, state: StatePlace::At(HERE) }),
+        Record::Moved(Moved { from: HERE, holders, original: b"meta" }),
+        Record::Backlog(BacklogPart {
+            queue,
+            session: Some("s"),
+            messages: vec![message, BacklogEntry { counter: 6, expires: 0, ..message }],
+        }),
+        Record::Scheduled(ScheduledRecord {
+            entity,
+            sequence: SequenceNumber::new(2, 5),
+            due_at: at,
+            time_to_live: Some(0),
+            session: Some("s"),
+            location: HERE,
+        }),
+        Record::Remembered { entity, ids: vec![(Fingerprint::of("a", None), at), (Fingerprint::of("b", None), at)] },
+    ];
+    records.iter().for_each(round_trip);
+}
+
+#[test]
+fn a_message_in_a_session_adds_little_to_its_id() {
+    let mut bytes = Vec::new();
+    let targets = vec![Target { queue: QueueId::main(EntityId(8)), counter: None, alterations: None }];
+    Record::Enqueued(Enqueued { targets, ..enqueued(Some(&"x".repeat(36))) }).encode(&mut bytes);
+    assert!(bytes.len() <= 36 + 40, "{}", bytes.len());
+}
+
+#[test]
+fn an_envelope_is_read_also_after_the_body_moved() {
+    let mut original = Vec::new();
+    Record::Enqueued(Enqueued { due_at: Some(Timestamp(1_900_000_000_000)), ..enqueued(Some("s")) })
+        .encode(&mut original);
+    let mut moved = Vec::new();
+    Record::Moved(Moved { from: HERE, holders: Vec::new(), original: &original }).encode(&mut moved);
+    let direct = Envelope::decode(&original.into()).unwrap();
+    assert_eq!(Envelope::decode(&moved.into()).unwrap(), direct);
+    assert_eq!(direct.enqueued_at, Timestamp(1_900_000_000_000));
+    assert_eq!(direct.session.as_deref(), Some("s"));
+}
+
+proptest! {
+    #[test]
+    fn damaged_bytes_are_refused_not_trusted(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+        let _ = Record::decode(&bytes);
+    }
+}
