@@ -41,6 +41,26 @@ impl Add<Duration> for Moment {
     }
 }
 
+/// Where moments come from: the boot clock, or in tests the runtime's own clock, which can be paused.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Clock {
+    Boot,
+    #[cfg(test)]
+    Runtime {
+        started: tokio::time::Instant,
+    },
+}
+
+impl Clock {
+    pub(crate) fn now(self) -> Moment {
+        match self {
+            Self::Boot => Moment::now(),
+            #[cfg(test)]
+            Self::Runtime { started } => Moment::since_boot(started.elapsed()),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -46,6 +46,12 @@ impl Contender {
     pub fn random() -> Self {
         Self(uuid::Uuid::new_v4().as_u128())
     }
+
+    /// Reads what `Display` writes.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        let digits = text.len() == 32 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
+        digits.then(|| u128::from_str_radix(text, 16).ok()).flatten().map(Self)
+    }
 }
 
 impl fmt::Display for Contender {
