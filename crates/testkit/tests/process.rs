@@ -186,7 +186,8 @@ async fn a_child_dies_with_its_test_even_on_kill_9() {
         println!("child is {}", child.pid());
         return std::future::pending().await;
     }
-    let parent = Program::new(std::env::current_exe().unwrap())
+    // Not `current_exe`: that names a file, which a build beside this test may have replaced.
+    let parent = Program::new(format!("/proc/{}/exe", std::process::id()))
         .args(["a_child_dies_with_its_test_even_on_kill_9", "--exact", "--nocapture"])
         .env(ROLE, "parent")
         .start()

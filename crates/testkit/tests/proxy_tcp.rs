@@ -136,6 +136,18 @@ async fn a_cut_ends_both_sides_with_fin_and_refuses_until_healed_on_the_same_por
     assert_passes(&mut client, &mut server).await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_connection_has_ended_when_the_call_that_cuts_them_returns() {
+    let wire = Wire::new().await;
+    let mut ends = Vec::new();
+    for _ in 0..200 {
+        ends.push(wire.connect().await);
+    }
+    wire.proxy.inject(Fault::Cut).await;
+    let seen = wire.proxy.counters();
+    assert_eq!((seen.open, seen.cut), (0, 200));
+}
+
 #[tokio::test]
 async fn a_cut_is_a_fin_even_with_bytes_that_were_never_read() {
     let wire = Wire::new().await;
