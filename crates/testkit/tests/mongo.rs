@@ -51,7 +51,8 @@ async fn a_run_passes_its_set_and_its_programs_on_by_environment() {
     let names: Vec<_> = variables.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["HEADWATER_TEST_MONGODB_URI", "HEADWATER_TEST_MONGOD_DIR"]);
     let client = Client::with_uri_str(&variables[0].1).await.unwrap();
-    client.database("d").collection::<Document>("c").insert_one(doc! { "_id": 1 }).await.unwrap();
+    let hello = client.database("admin").run_command(doc! { "hello": 1 }).await.unwrap();
+    assert!(hello.get_bool("isWritablePrimary").unwrap());
     assert!(std::path::Path::new(&variables[1].1).join("mongod").exists());
     drop(run);
 }

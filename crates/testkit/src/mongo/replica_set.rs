@@ -65,9 +65,11 @@ impl ReplicaSetConfig {
 
     fn member(&self, member: usize, scratch: &Scratch) -> ServerConfig {
         let role = Role::Member { replica_set: NAME.into() };
-        let mut config = ServerConfig::new(role, scratch.path().join(member.to_string()));
+        // A member that is told to stop gives its clients time to go elsewhere, by default fifteen seconds.
+        let mut config = ServerConfig::new(role, scratch.path().join(member.to_string()))
+            .parameter("shutdownTimeoutMillisForSignaledShutdown", 500);
         config.oplog_megabytes = Some(self.oplog_megabytes);
-        config.arguments.clone_from(&self.arguments);
+        config.arguments.extend(self.arguments.iter().cloned());
         config.variables.clone_from(&self.variables[member]);
         config
     }

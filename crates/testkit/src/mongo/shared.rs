@@ -120,15 +120,22 @@ fn drop_database(uri: &str, name: &str) -> Result<(), mongodb::error::Error> {
 /// The shared set of a whole run, for the program that starts the test processes. Lives as long as this value.
 #[derive(Debug)]
 pub struct SharedRun {
-    _owner: Owner,
+    /// `None` when whoever started the run has given a set of their own.
+    _owner: Option<Owner>,
 }
 
 impl SharedRun {
     /// Starts the set; the variables are to be set for every test process.
     pub async fn start() -> Result<(Self, Vec<(String, String)>), Error> {
         let folder = binaries().await?.folder().display().to_string();
-        let owner = Owner::start().await?;
-        let variables = vec![(URI_VARIABLE.into(), owner.node.uri()), (BINARIES_VARIABLE.into(), folder)];
+        let (uri, owner) = match std::env::var(URI_VARIABLE) {
+            Ok(given) => (given, None),
+            Err(_) => {
+                let owner = Owner::start().await?;
+                (owner.node.uri(), Some(owner))
+            }
+        };
+        let variables = vec![(URI_VARIABLE.into(), uri), (BINARIES_VARIABLE.into(), folder)];
         Ok((Self { _owner: owner }, variables))
     }
 }
