@@ -2,3 +2,4 @@
 
 pub mod core;
 pub mod journal;
+pub mod store;

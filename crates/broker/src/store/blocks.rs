@@ -1,0 +1,118 @@
+//! A stream of records (meta and body location) in checksummed blocks: what snapshots are made of, and segments' indexes.
+//!
+//! ```text
+//! block   length u32 · crc u32                                           then records
+//! record  meta length u32 · segment u32 · offset u32 · body length u32   then meta; without a body, segment is all ones
+//! ```
+
+use std::io;
+
+use super::disk::DiskFile;
+use super::frame::{checksum, u32_at};
+use crate::journal::Location;
+
+const BLOCK_HEAD: usize = 8;
+const RECORD_HEAD: usize = 16;
+const NO_BODY: u32 = u32::MAX;
+
+/// Large enough that heads and reads cost nothing, small enough that a reader needs next to no memory.
+const BLOCK: usize = 128 << 10;
+
+/// Gathers records into blocks.
+#[derive(Debug, Default)]
+pub(super) struct Blocks {
+    bytes: Vec<u8>,
+    /// Where the block in the making begins; equal to the length when there is none.
+    open: usize,
+}
+
+impl Blocks {
+    pub(super) fn push(&mut self, meta: &[u8], body: Option<Location>, salt: u32) {
+        if self.open == self.bytes.len() {
+            self.bytes.extend_from_slice(&[0; BLOCK_HEAD]);
+        }
+        let Location { segment, offset, len } = body.unwrap_or(Location { segment: NO_BODY, offset: 0, len: 0 });
+        for field in [meta.len() as u32, segment, offset, len] {
+            self.bytes.extend_from_slice(&field.to_le_bytes());
+        }
+        self.bytes.extend_from_slice(meta);
+        if self.bytes.len() - self.open >= BLOCK {
+            self.close(salt);
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Takes all bytes gathered so far, as whole blocks.
+    pub(super) fn take(&mut self, salt: u32) -> Vec<u8> {
+        self.close(salt);
+        self.open = 0;
+        std::mem::take(&mut self.bytes)
+    }
+
+    fn close(&mut self, salt: u32) {
+        let Some(block) = self.bytes.get_mut(self.open..).filter(|block| !block.is_empty()) else { return };
+        let length = (block.len() - BLOCK_HEAD) as u32;
+        let crc = checksum(salt, &block[BLOCK_HEAD..]);
+        block[..4].copy_from_slice(&length.to_le_bytes());
+        block[4..8].copy_from_slice(&crc.to_le_bytes());
+        self.open = self.bytes.len();
+    }
+}
+
+#[derive(Debug)]
+pub(super) enum BlocksError {
+    Damaged { at: u64 },
+    Io(io::Error),
+}
+
+/// Hands every record in `from..to` of the file to `record`, in order; returns how many there were.
+pub(super) fn read_blocks(
+    file: &dyn DiskFile,
+    from: u64,
+    to: u64,
+    salt: u32,
+    mut record: impl FnMut(&[u8], Option<Location>),
+) -> Result<u64, BlocksError> {
+    let mut at = from;
+    let mut block = Vec::new();
+    let mut count = 0;
+    while at < to {
+        let whole = read_block(file, at, to, salt, &mut block).map_err(BlocksError::Io)?;
+        let records = if whole { each_record(&block, &mut record) } else { None };
+        count += records.ok_or(BlocksError::Damaged { at })?;
+        at += (BLOCK_HEAD + block.len()) as u64;
+    }
+    Ok(count)
+}
+
+/// Reads the records of the block at `at` into `block`; `false` when they are not all there or fail their checksum.
+fn read_block(file: &dyn DiskFile, at: u64, to: u64, salt: u32, block: &mut Vec<u8>) -> io::Result<bool> {
+    let mut head = [0; BLOCK_HEAD];
+    let records_at = at + BLOCK_HEAD as u64;
+    if records_at > to || file.read_at(&mut head, at)? < head.len() {
+        return Ok(false);
+    }
+    let length = u32_at(&head, 0);
+    if records_at + u64::from(length) > to {
+        return Ok(false);
+    }
+    block.resize(length as usize, 0);
+    Ok(file.read_at(block, records_at)? == block.len() && checksum(salt, block) == u32_at(&head, 4))
+}
+
+fn each_record(mut block: &[u8], record: &mut impl FnMut(&[u8], Option<Location>)) -> Option<u64> {
+    let mut count = 0;
+    while !block.is_empty() {
+        let head = block.get(..RECORD_HEAD)?;
+        let end = RECORD_HEAD + u32_at(head, 0) as usize;
+        let meta = block.get(RECORD_HEAD..end)?;
+        let location = Location { segment: u32_at(head, 4), offset: u32_at(head, 8), len: u32_at(head, 12) };
+        record(meta, (location.segment != NO_BODY).then_some(location));
+        block = &block[end..];
+        count += 1;
+    }
+    Some(count)
+}

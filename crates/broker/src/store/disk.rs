@@ -1,0 +1,165 @@
+//! The few things the store asks of a file system, behind a trait so that tests can lose, tear and refuse them.
+//!
+//! [`Folder`] is the real one. Names are plain file names inside one folder. Nothing here retries or interprets an error:
+//! what a failed sync means is decided by the [writer](super::writer).
+
+use std::any::Any;
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A flat folder of files.
+pub trait Disk: Send + Sync + 'static {
+    fn list(&self) -> io::Result<Vec<String>>;
+
+    /// Creates `name` empty, or empties it.
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
+
+    /// Atomic: after a crash the file has one name or the other. Durable only after [`sync_folder`](Self::sync_folder).
+    fn rename(&self, from: &str, to: &str) -> io::Result<()>;
+
+    fn remove(&self, name: &str) -> io::Result<()>;
+
+    /// Makes created, renamed and removed names durable.
+    fn sync_folder(&self) -> io::Result<()>;
+
+    /// Takes the folder for this process until the guard is dropped; `None` when another has it.
+    fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>>;
+}
+
+/// One open file. All access is positioned, so that one handle serves several threads.
+pub trait DiskFile: Send + Sync {
+    fn size(&self) -> io::Result<u64>;
+
+    /// Reads until `buf` is full or the file ends; returns how much was read.
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
+
+    /// Takes room for `size` bytes, which read as zeros until written.
+    fn allocate(&self, size: u64) -> io::Result<()>;
+
+    fn truncate(&self, size: u64) -> io::Result<()>;
+
+    /// Returns when everything written is on stable storage. After an error nothing is known about any of it.
+    fn sync(&self) -> io::Result<()>;
+}
+
+/// A folder of the file system.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Creates the folder when it is not there.
+    pub fn new(path: impl Into<PathBuf>) -> io::Result<Self> {
+        let path = path.into();
+        std::fs::create_dir_all(&path)?;
+        Ok(Self { path })
+    }
+}
+
+impl Disk for Folder {
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.path)? {
+            // Every name of ours is ASCII, so a name that is not UTF-8 is somebody else's.
+            if let Ok(name) = entry?.file_name().into_string() {
+                names.push(name);
+            }
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(self.path.join(name))?;
+        Ok(Arc::new(file))
+    }
+
+    fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>> {
+        Ok(Arc::new(OpenOptions::new().read(true).write(true).open(self.path.join(name))?))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.path.join(from), self.path.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.path.join(name))
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        File::open(&self.path)?.sync_all()
+    }
+
+    fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>> {
+        let file = OpenOptions::new().write(true).create(true).truncate(false).open(self.path.join(name))?;
+        match file.try_lock() {
+            Ok(()) => Ok(Some(Box::new(file))),
+            Err(TryLockError::WouldBlock) => Ok(None),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
+    }
+}
+
+impl DiskFile for File {
+    fn size(&self) -> io::Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+        let mut filled = 0;
+        while filled < buf.len() {
+            match FileExt::read_at(self, &mut buf[filled..], offset + filled as u64) {
+                Ok(0) => break,
+                Ok(read) => filled += read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        self.write_all_at(bytes, offset)
+    }
+
+    fn allocate(&self, size: u64) -> io::Result<()> {
+        #[cfg(target_os = "linux")]
+        {
+            use nix::errno::Errno;
+            use nix::fcntl::{FallocateFlags, fallocate};
+            let length = i64::try_from(size).map_err(io::Error::other)?;
+            match fallocate(self, FallocateFlags::empty(), 0, length) {
+                Err(Errno::EOPNOTSUPP) => {}
+                outcome => return outcome.map_err(io::Error::from),
+            }
+        }
+        write_zeros(self, size)
+    }
+
+    fn truncate(&self, size: u64) -> io::Result<()> {
+        self.set_len(size)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.sync_data()
+    }
+}
+
+/// Where the file system cannot reserve room, zeros take it.
+fn write_zeros(file: &File, size: u64) -> io::Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut offset = 0;
+    while offset < size {
+        let length = (size - offset).min(zeros.len() as u64);
+        file.write_all_at(&zeros[..length as usize], offset)?;
+        offset += length;
+    }
+    Ok(())
+}

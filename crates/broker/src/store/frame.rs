@@ -1,0 +1,225 @@
+//! One appended group as bytes: a frame. Pure.
+//!
+//! ```text
+//! frame  head (32): crc u32 · length u32 · lsn u64 · synced u64 · entries u32 · 0 u32     then the entries, zeros to 8
+//! entry  head (12): crc u32 · meta length u32 · body length u32                          then meta, then body
+//! ```
+//! A frame is valid only with every entry in it, which is what makes a group whole or absent. Each byte is checksummed once:
+//! a head by its own sum, meta and body by their entry's, so that one body can be read and checked alone.
+//!
+//! `lsn` is the frame's own place, so bytes left over from anything else never pass. `synced` is how far the journal was known to be
+//! durable when the frame was made: it is how recovery tells a torn tail (nothing ever claimed it) from damage (something did).
+//! All sums start from the folder's random salt, so that no sender can write a body that reads as a frame.
+
+use std::ops::Range;
+
+use crate::journal::Entry;
+
+pub(super) const FRAME_HEAD: usize = 32;
+pub(super) const ENTRY_HEAD: usize = 12;
+const ALIGN: usize = 8;
+const NO_BODY: u32 = u32::MAX;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct FrameHead {
+    pub(super) length: u32,
+    pub(super) lsn: u64,
+    pub(super) synced: u64,
+    pub(super) entries: u32,
+}
+
+/// One entry's bounds inside its frame.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct EntryBounds {
+    /// Where the entry's head begins, from the frame's beginning.
+    pub(super) at: usize,
+    pub(super) meta: Range<usize>,
+    pub(super) body: Option<Range<usize>>,
+}
+
+/// The length of the frame that [`encode`] makes.
+pub(super) fn encoded_length(group: &[Entry<'_>]) -> usize {
+    let entries: usize =
+        group.iter().map(|entry| ENTRY_HEAD + entry.meta.len() + entry.body.map_or(0, <[u8]>::len)).sum();
+    (FRAME_HEAD + entries).next_multiple_of(ALIGN)
+}
+
+/// Appends the group's frame to `out`, and tells `placed` where each entry begins in it.
+pub(super) fn encode(
+    group: &[Entry<'_>],
+    salt: u32,
+    lsn: u64,
+    synced: u64,
+    out: &mut Vec<u8>,
+    mut placed: impl FnMut(u32, &Entry<'_>),
+) {
+    let start = out.len();
+    let length = encoded_length(group);
+    out.reserve(length);
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&(length as u32).to_le_bytes());
+    out.extend_from_slice(&lsn.to_le_bytes());
+    out.extend_from_slice(&synced.to_le_bytes());
+    out.extend_from_slice(&(group.len() as u32).to_le_bytes());
+    out.extend_from_slice(&[0; 4]);
+    let crc = checksum(salt, &out[start + 4..]);
+    out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
+    for entry in group {
+        placed((out.len() - start) as u32, entry);
+        encode_entry(entry, salt, out);
+    }
+    out.resize(start + length, 0);
+}
+
+fn encode_entry(entry: &Entry<'_>, salt: u32, out: &mut Vec<u8>) {
+    let at = out.len();
+    out.extend_from_slice(&[0; 4]);
+    out.extend_from_slice(&(entry.meta.len() as u32).to_le_bytes());
+    out.extend_from_slice(&entry.body.map_or(NO_BODY, |body| body.len() as u32).to_le_bytes());
+    out.extend_from_slice(entry.meta);
+    out.extend_from_slice(entry.body.unwrap_or_default());
+    let crc = checksum(salt, &out[at + 4..]);
+    out[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// The head at the beginning of `bytes`, if its checksum holds.
+pub(super) fn decode_head(bytes: &[u8], salt: u32) -> Option<FrameHead> {
+    let bytes = bytes.get(..FRAME_HEAD)?;
+    if u32_at(bytes, 0) != checksum(salt, &bytes[4..]) {
+        return None;
+    }
+    let head = FrameHead {
+        length: u32_at(bytes, 4),
+        lsn: u64_at(bytes, 8),
+        synced: u64_at(bytes, 16),
+        entries: u32_at(bytes, 24),
+    };
+    (head.length as usize >= FRAME_HEAD && (head.length as usize).is_multiple_of(ALIGN)).then_some(head)
+}
+
+/// Every entry of a whole frame, each checked; `None` when any of them fails.
+pub(super) fn decode_entries(frame: &[u8], head: FrameHead, salt: u32) -> Option<Vec<EntryBounds>> {
+    let frame = frame.get(..head.length as usize)?;
+    let mut entries = Vec::with_capacity((head.entries as usize).min(frame.len() / ENTRY_HEAD));
+    let mut at = FRAME_HEAD;
+    for _ in 0..head.entries {
+        let bounds = decode_entry(frame, at, salt)?;
+        at = bounds.body.as_ref().map_or(bounds.meta.end, |body| body.end);
+        entries.push(bounds);
+    }
+    (at.next_multiple_of(ALIGN) == frame.len()).then_some(entries)
+}
+
+/// The entry that begins at `at`, if all of it is in `bytes` and its checksum holds.
+pub(super) fn decode_entry(bytes: &[u8], at: usize, salt: u32) -> Option<EntryBounds> {
+    let (meta, body) = entry_bounds(bytes.get(at..)?)?;
+    let end = at + body.as_ref().map_or(meta.end, |body| body.end);
+    let sealed = bytes.get(at + 4..end)?;
+    (u32_at(bytes, at) == checksum(salt, sealed)).then(|| EntryBounds {
+        at,
+        meta: at + meta.start..at + meta.end,
+        body: body.map(|body| at + body.start..at + body.end),
+    })
+}
+
+/// How long the entry is whose head `bytes` begin with; nothing is checked.
+pub(super) fn entry_length(bytes: &[u8]) -> Option<usize> {
+    entry_bounds(bytes).map(|(meta, body)| body.map_or(meta.end, |body| body.end))
+}
+
+fn entry_bounds(head: &[u8]) -> Option<(Range<usize>, Option<Range<usize>>)> {
+    let head = head.get(..ENTRY_HEAD)?;
+    let meta = ENTRY_HEAD..ENTRY_HEAD.checked_add(u32_at(head, 4) as usize)?;
+    let body = match u32_at(head, 8) {
+        NO_BODY => None,
+        length => Some(meta.end..meta.end.checked_add(length as usize)?),
+    };
+    Some((meta, body))
+}
+
+/// The highest `synced` any frame head in `bytes` claims, whatever lies between; `lsn` is the place of `bytes[0]`.
+///
+/// Frames begin at multiples of 8 and know their own place, so stray bytes do not pass for a head.
+pub(super) fn highest_claim(bytes: &[u8], lsn: u64, salt: u32) -> Option<u64> {
+    let places = (0..bytes.len().saturating_sub(FRAME_HEAD - 1)).step_by(ALIGN);
+    places
+        .filter(|&at| u64_at(bytes, at + 8) == lsn + at as u64)
+        .filter_map(|at| decode_head(&bytes[at..], salt))
+        .map(|head| head.synced)
+        .max()
+}
+
+/// CRC-32 that begins at the folder's salt.
+pub(super) fn checksum(salt: u32, bytes: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new_with_initial(salt);
+    hasher.update(bytes);
+    hasher.finalize()
+}
+
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes: a range of four"))
+}
+
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight bytes: a range of eight"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SALT: u32 = 77;
+
+    fn group() -> Vec<Entry<'static>> {
+        vec![
+            Entry { meta: b"send 1", body: Some(b"the first body"), references: 1 },
+            Entry { meta: b"settle", body: None, references: 0 },
+            Entry { meta: b"", body: Some(b""), references: 2 },
+        ]
+    }
+
+    fn frame() -> Vec<u8> {
+        let mut out = b"12345678".to_vec();
+        encode(&group(), SALT, 8, 3, &mut out, |_, _| {});
+        out.split_off(8)
+    }
+
+    #[test]
+    fn a_frame_gives_back_its_group() {
+        let frame = frame();
+        let head = decode_head(&frame, SALT).unwrap();
+        assert_eq!(head, FrameHead { length: frame.len() as u32, lsn: 8, synced: 3, entries: 3 });
+        let entries = decode_entries(&frame, head, SALT).unwrap();
+        for (bounds, entry) in entries.iter().zip(group()) {
+            assert_eq!(&frame[bounds.meta.clone()], entry.meta);
+            assert_eq!(bounds.body.clone().map(|body| &frame[body]), entry.body);
+        }
+    }
+
+    #[test]
+    fn any_changed_bit_and_any_missing_end_is_noticed() {
+        let frame = frame();
+        let whole =
+            |bytes: &[u8]| decode_head(bytes, SALT).and_then(|head| decode_entries(bytes, head, SALT)).is_some();
+        assert!(whole(&frame));
+        for cut in 0..frame.len() {
+            assert!(!whole(&frame[..cut]), "cut at {cut}");
+        }
+        let content = decode_entries(&frame, decode_head(&frame, SALT).unwrap(), SALT).unwrap();
+        let end = content.last().unwrap().body.clone().unwrap().end;
+        for bit in 0..end * 8 {
+            let mut damaged = frame.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert!(!whole(&damaged), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn a_frame_of_another_folder_or_place_makes_no_claim() {
+        let mut bytes = vec![0xAB; 64];
+        encode(&group(), SALT, 64, 40, &mut bytes, |_, _| {});
+        assert_eq!(highest_claim(&bytes, 0, SALT), Some(40));
+        assert_eq!(highest_claim(&bytes, 8, SALT), None);
+        assert_eq!(highest_claim(&bytes, 0, SALT + 1), None);
+    }
+}

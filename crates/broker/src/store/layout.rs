@@ -1,0 +1,246 @@
+//! What lies in the data folder: names, and the fixed heads and ends of files. Pure.
+//!
+//! | name | is |
+//! | --- | --- |
+//! | `format` | format version and salt; written once |
+//! | `lock` | held while a broker uses the folder |
+//! | `0000001f-0000.seg` | segment 0x1f of the log, piece 0 |
+//! | `0000000000a3f000.snapshot` | a complete snapshot that began at that position |
+//! | `log.reserve`, `snapshot.reserve` | room kept for when there is none |
+//! | `*.tmp` | a file in the making; worth nothing after a crash |
+//!
+//! A segment is usually one piece. After a failed write or sync the unsynced rest is written again as a further piece, which replaces
+//! everything from its `start` on; so does recovery with what it cannot prove durable. A location (segment, offset) never changes.
+//!
+//! A file gets its final name only when its first bytes are durable: a file with a damaged head is damaged, never half made.
+
+use super::frame::{checksum, u32_at, u64_at};
+
+pub(super) const FORMAT: &str = "format";
+pub(super) const LOCK: &str = "lock";
+pub(super) const LOG_RESERVE: &str = "log.reserve";
+pub(super) const SNAPSHOT_RESERVE: &str = "snapshot.reserve";
+pub(super) const TEMPORARY: &str = ".tmp";
+
+/// Raised when a folder written by this version could not be read by the one before.
+pub(super) const FORMAT_VERSION: u32 = 1;
+
+pub(super) fn temporary(name: &str) -> String {
+    format!("{name}{TEMPORARY}")
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PieceName {
+    pub(super) segment: u32,
+    pub(super) piece: u32,
+}
+
+impl PieceName {
+    pub(super) fn parse(name: &str) -> Option<Self> {
+        let (segment, piece) = name.strip_suffix(".seg")?.split_once('-')?;
+        let parsed =
+            Self { segment: u32::from_str_radix(segment, 16).ok()?, piece: u32::from_str_radix(piece, 16).ok()? };
+        (parsed.to_string() == name).then_some(parsed)
+    }
+}
+
+impl std::fmt::Display for PieceName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:08x}-{:04x}.seg", self.segment, self.piece)
+    }
+}
+
+pub(super) fn snapshot_name(from: u64) -> String {
+    format!("{from:016x}.snapshot")
+}
+
+pub(super) fn parse_snapshot_name(name: &str) -> Option<u64> {
+    let from = u64::from_str_radix(name.strip_suffix(".snapshot")?, 16).ok()?;
+    (snapshot_name(from) == name).then_some(from)
+}
+
+/// The contents of `format`.
+pub(super) fn format_text(salt: u32) -> String {
+    format!("headwater broker store\nformat {FORMAT_VERSION}\nsalt {salt:08x}\n")
+}
+
+/// Version and salt out of [`format_text`]; of a later version only the version is understood.
+pub(super) fn parse_format(text: &str) -> Option<(u32, Option<u32>)> {
+    let mut lines = text.strip_prefix("headwater broker store\n")?.lines();
+    let version = lines.next()?.strip_prefix("format ")?.parse().ok()?;
+    let salt = lines.next().and_then(|line| u32::from_str_radix(line.strip_prefix("salt ")?, 16).ok());
+    Some((version, salt))
+}
+
+const PIECE_MAGIC: &[u8; 8] = b"HWLOG\0\0\x01";
+pub(super) const PIECE_HEAD: u64 = 64;
+
+/// How a piece begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct PieceHead {
+    pub(super) name: PieceName,
+    /// Position of the segment's first byte.
+    pub(super) base: u64,
+    /// Where in the segment this piece begins; it replaces whatever an earlier piece has from there on.
+    pub(super) start: u32,
+    /// The journal is durable up to here if this file is there under its name.
+    pub(super) durable: u64,
+}
+
+impl PieceHead {
+    pub(super) fn encode(self, salt: u32) -> [u8; PIECE_HEAD as usize] {
+        let mut bytes = [0; PIECE_HEAD as usize];
+        bytes[..8].copy_from_slice(PIECE_MAGIC);
+        bytes[12..16].copy_from_slice(&self.name.segment.to_le_bytes());
+        bytes[16..20].copy_from_slice(&self.name.piece.to_le_bytes());
+        bytes[20..24].copy_from_slice(&self.start.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.base.to_le_bytes());
+        bytes[32..40].copy_from_slice(&self.durable.to_le_bytes());
+        seal(&mut bytes, salt);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8], salt: u32) -> Option<Self> {
+        let bytes = sealed(bytes, PIECE_HEAD as usize, PIECE_MAGIC, salt)?;
+        Some(Self {
+            name: PieceName { segment: u32_at(bytes, 12), piece: u32_at(bytes, 16) },
+            start: u32_at(bytes, 20),
+            base: u64_at(bytes, 24),
+            durable: u64_at(bytes, 32),
+        })
+    }
+
+    /// Where in the file the byte at `offset` of the segment is.
+    pub(super) fn place(self, offset: u32) -> u64 {
+        PIECE_HEAD + u64::from(offset - self.start)
+    }
+}
+
+const SEAL_MAGIC: &[u8; 8] = b"HWSEALED";
+pub(super) const SEAL: u64 = 32;
+
+/// How a finished segment ends: its last bytes say where the index of all its metas begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seal {
+    pub(super) index_at: u64,
+    /// Position of the segment's end.
+    pub(super) end: u64,
+}
+
+impl Seal {
+    pub(super) fn encode(self, salt: u32) -> [u8; SEAL as usize] {
+        let mut bytes = [0; SEAL as usize];
+        bytes[..8].copy_from_slice(SEAL_MAGIC);
+        bytes[16..24].copy_from_slice(&self.index_at.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.end.to_le_bytes());
+        seal(&mut bytes, salt);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8], salt: u32) -> Option<Self> {
+        let bytes = sealed(bytes, SEAL as usize, SEAL_MAGIC, salt)?;
+        Some(Self { index_at: u64_at(bytes, 16), end: u64_at(bytes, 24) })
+    }
+}
+
+const SNAPSHOT_MAGIC: &[u8; 8] = b"HWSNAP\0\x01";
+const SNAPSHOT_END_MAGIC: &[u8; 8] = b"HWSNAPED";
+pub(super) const SNAPSHOT_HEAD: u64 = 32;
+pub(super) const SNAPSHOT_END: u64 = 32;
+
+/// How a snapshot begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SnapshotHead {
+    /// Entries from here on are replayed over the snapshot.
+    pub(super) from: u64,
+    /// The segment that begins at `from`; kept so that numbers rise even when no segment is left.
+    pub(super) segment: u32,
+}
+
+impl SnapshotHead {
+    pub(super) fn encode(self, salt: u32) -> [u8; SNAPSHOT_HEAD as usize] {
+        let mut bytes = [0; SNAPSHOT_HEAD as usize];
+        bytes[..8].copy_from_slice(SNAPSHOT_MAGIC);
+        bytes[12..16].copy_from_slice(&self.segment.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.from.to_le_bytes());
+        seal(&mut bytes, salt);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8], salt: u32) -> Option<Self> {
+        let bytes = sealed(bytes, SNAPSHOT_HEAD as usize, SNAPSHOT_MAGIC, salt)?;
+        Some(Self { segment: u32_at(bytes, 12), from: u64_at(bytes, 16) })
+    }
+}
+
+/// How a snapshot ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct SnapshotEnd {
+    pub(super) records: u64,
+    /// Position at which it was complete; the journal is durable up to here if the snapshot is there under its name.
+    pub(super) end: u64,
+}
+
+impl SnapshotEnd {
+    pub(super) fn encode(self, salt: u32) -> [u8; SNAPSHOT_END as usize] {
+        let mut bytes = [0; SNAPSHOT_END as usize];
+        bytes[..8].copy_from_slice(SNAPSHOT_END_MAGIC);
+        bytes[16..24].copy_from_slice(&self.records.to_le_bytes());
+        bytes[24..32].copy_from_slice(&self.end.to_le_bytes());
+        seal(&mut bytes, salt);
+        bytes
+    }
+
+    pub(super) fn decode(bytes: &[u8], salt: u32) -> Option<Self> {
+        let bytes = sealed(bytes, SNAPSHOT_END as usize, SNAPSHOT_END_MAGIC, salt)?;
+        Some(Self { records: u64_at(bytes, 16), end: u64_at(bytes, 24) })
+    }
+}
+
+/// Every head has its checksum at 8..12, over all that follows.
+fn seal(bytes: &mut [u8], salt: u32) {
+    let crc = checksum(salt, &bytes[12..]);
+    bytes[8..12].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn sealed<'a>(bytes: &'a [u8], length: usize, magic: &[u8; 8], salt: u32) -> Option<&'a [u8]> {
+    let bytes = bytes.get(..length)?;
+    (&bytes[..8] == magic && u32_at(bytes, 8) == checksum(salt, &bytes[12..])).then_some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_sort_as_their_segments_do_and_foreign_names_are_not_taken() {
+        let name = PieceName { segment: 0x1f, piece: 2 };
+        assert_eq!(name.to_string(), "0000001f-0002.seg");
+        assert_eq!(PieceName::parse("0000001f-0002.seg"), Some(name));
+        for foreign in ["1f-2.seg", "0000001F-0002.seg", "0000001f-0002.seg.tmp", "lost+found", "format"] {
+            assert_eq!(PieceName::parse(foreign), None, "{foreign}");
+        }
+        assert!(PieceName { segment: 9, piece: 9 }.to_string() < PieceName { segment: 0xa, piece: 0 }.to_string());
+        assert_eq!(parse_snapshot_name(&snapshot_name(0xa3f000)), Some(0xa3f000));
+    }
+
+    #[test]
+    fn heads_come_back_and_any_changed_byte_is_noticed() {
+        let head = PieceHead { name: PieceName { segment: 7, piece: 1 }, base: 99, start: 40, durable: 160 };
+        let bytes = head.encode(5);
+        assert_eq!(PieceHead::decode(&bytes, 5), Some(head));
+        assert_eq!(PieceHead::decode(&bytes, 6), None);
+        for at in 0..bytes.len() {
+            let mut damaged = bytes;
+            damaged[at] ^= 0x10;
+            assert_eq!(PieceHead::decode(&damaged, 5), None, "byte {at}");
+        }
+    }
+
+    #[test]
+    fn the_version_of_a_later_format_is_still_read() {
+        assert_eq!(parse_format(&format_text(0xabc)), Some((FORMAT_VERSION, Some(0xabc))));
+        assert_eq!(parse_format("headwater broker store\nformat 9\nwhatever\n"), Some((9, None)));
+        assert_eq!(parse_format("something else"), None);
+    }
+}

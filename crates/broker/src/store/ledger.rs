@@ -1,0 +1,224 @@
+//! How much of each segment is still needed: which may go, and which are worth cleaning. Pure.
+//!
+//! The rules of removal are those of [`crate::journal`]. Cleaning copies what lives in a segment forward and is paid by the room it gives
+//! back: a segment is *sparse* when at most a quarter of it lives, so each byte copied frees three, and messages
+//! that stay can hold at most about four times their own size. Only segments that nothing but their bodies keeps are cleaned: a young one
+//! often empties by itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::journal::Location;
+
+/// What an entry takes beside its body, for segments written before this start (whose entries were not counted).
+const USUAL_OVERHEAD: u64 = 128;
+
+#[derive(Debug, Default, Clone)]
+struct Account {
+    /// Position of the segment's end, so far.
+    end: u64,
+    bytes: u64,
+    /// Entries with bodies, and what they take beside their bodies.
+    entries: u64,
+    overhead: u64,
+    references: u64,
+    /// Bytes of bodies, once for each reference.
+    live: u64,
+    /// Nothing is appended any more.
+    closed: bool,
+    /// Position at the release of the last reference.
+    dead_at: u64,
+    /// Handed to the janitor.
+    leaving: bool,
+}
+
+impl Account {
+    fn is_sparse(&self) -> bool {
+        let each = self.overhead.checked_div(self.entries).unwrap_or(USUAL_OVERHEAD);
+        self.closed && self.references > 0 && (self.live + self.references * each) * 4 <= self.bytes
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    accounts: BTreeMap<u32, Account>,
+    /// Closed, without references, not leaving.
+    dead: BTreeSet<u32>,
+    /// Closed, with few references.
+    sparse: BTreeSet<u32>,
+    bytes: u64,
+}
+
+impl Ledger {
+    /// `length` bytes more in `segment`, which now ends at `end`.
+    pub(super) fn extend(&mut self, segment: u32, length: u64, end: u64) {
+        let account = self.accounts.entry(segment).or_default();
+        account.bytes += length;
+        account.end = end;
+        self.bytes += length;
+    }
+
+    /// An entry with a body, `overhead` bytes beside it.
+    pub(super) fn add(&mut self, location: Location, overhead: u64, references: u32) {
+        let Some(account) = self.accounts.get_mut(&location.segment) else { return };
+        account.entries += 1;
+        account.overhead += overhead;
+        account.references += u64::from(references);
+        account.live += u64::from(location.len) * u64::from(references);
+    }
+
+    pub(super) fn close(&mut self, segment: u32) {
+        let Some(account) = self.accounts.get_mut(&segment) else { return };
+        account.closed = true;
+        account.dead_at = account.dead_at.max(account.end);
+        self.classify(segment);
+    }
+
+    pub(super) fn retain(&mut self, location: Location, more: u32) {
+        let Some(account) = self.accounts.get_mut(&location.segment) else { return };
+        account.references += u64::from(more);
+        account.live += u64::from(location.len) * u64::from(more);
+        if account.closed {
+            self.classify(location.segment);
+        }
+    }
+
+    pub(super) fn release(&mut self, location: Location, position: u64) {
+        let Some(account) = self.accounts.get_mut(&location.segment) else { return };
+        debug_assert!(account.references > 0, "a reference is released once");
+        account.references = account.references.saturating_sub(1);
+        account.live = account.live.saturating_sub(u64::from(location.len));
+        account.dead_at = position;
+        if account.closed {
+            self.classify(location.segment);
+        }
+    }
+
+    /// Counts a reference found after a start; `false` when its segment is not there.
+    pub(super) fn count(&mut self, location: Location) -> bool {
+        let Some(account) = self.accounts.get_mut(&location.segment) else { return false };
+        account.references += 1;
+        account.live += u64::from(location.len);
+        true
+    }
+
+    fn classify(&mut self, segment: u32) {
+        let account = &self.accounts[&segment];
+        set(&mut self.dead, segment, account.references == 0 && !account.leaving);
+        set(&mut self.sparse, segment, account.is_sparse());
+    }
+
+    /// Segments that may go, given how far the journal is durable and where the newest complete snapshot began.
+    pub(super) fn take_dead(&mut self, synced: u64, from: u64) -> Vec<u32> {
+        let may_go = |account: &Account| account.end <= from && account.dead_at <= synced;
+        let going: Vec<_> = self.dead.iter().copied().filter(|segment| may_go(&self.accounts[segment])).collect();
+        for segment in &going {
+            self.dead.remove(segment);
+            self.accounts.get_mut(segment).expect("dead segments have accounts").leaving = true;
+        }
+        going
+    }
+
+    /// Segments of which little lives and which nothing else keeps.
+    pub(super) fn sparse(&self, from: u64) -> Vec<u32> {
+        self.sparse.iter().copied().filter(|segment| self.accounts[segment].end <= from).collect()
+    }
+
+    /// Bytes in dead segments that only wait for a snapshot begun later than `from`.
+    pub(super) fn wants_snapshot(&self, from: u64) -> u64 {
+        self.dead.iter().map(|segment| &self.accounts[segment]).filter(|a| a.end > from).map(|a| a.bytes).sum()
+    }
+
+    pub(super) fn removed(&mut self, segment: u32) {
+        if let Some(account) = self.accounts.remove(&segment) {
+            self.bytes -= account.bytes;
+        }
+    }
+
+    pub(super) fn not_removed(&mut self, segment: u32) {
+        if let Some(account) = self.accounts.get_mut(&segment) {
+            account.leaving = false;
+            self.dead.insert(segment);
+        }
+    }
+
+    /// Bytes of all segments.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn segments(&self) -> usize {
+        self.accounts.len()
+    }
+}
+
+fn set(segments: &mut BTreeSet<u32>, segment: u32, is_in: bool) {
+    if is_in {
+        segments.insert(segment)
+    } else {
+        segments.remove(&segment)
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn location(segment: u32, len: u32) -> Location {
+        Location { segment, offset: 0, len }
+    }
+
+    /// Segment 1 ends at 10,000 and holds ten bodies of 900 bytes.
+    fn ledger() -> Ledger {
+        let mut ledger = Ledger::default();
+        ledger.extend(1, 10_000, 10_000);
+        (0..10).for_each(|_| ledger.add(location(1, 900), 100, 1));
+        ledger
+    }
+
+    #[test]
+    fn a_segment_goes_only_when_unreferenced_durably_and_covered_by_a_snapshot() {
+        let mut ledger = ledger();
+        ledger.close(1);
+        (0..10).for_each(|_| ledger.release(location(1, 900), 12_000));
+        assert!(ledger.take_dead(11_999, 10_000).is_empty(), "the last release is not durable");
+        assert!(ledger.take_dead(12_000, 9_999).is_empty(), "no snapshot covers its small records");
+        assert_eq!(ledger.wants_snapshot(9_999), 10_000);
+        assert_eq!(ledger.take_dead(12_000, 10_000), [1]);
+        assert!(ledger.take_dead(12_000, 10_000).is_empty(), "it is handed out once");
+        ledger.not_removed(1);
+        assert_eq!(ledger.take_dead(12_000, 10_000), [1]);
+        ledger.removed(1);
+        assert_eq!((ledger.bytes(), ledger.segments()), (0, 0));
+    }
+
+    #[test]
+    fn the_segment_being_written_never_goes() {
+        let mut ledger = ledger();
+        (0..10).for_each(|_| ledger.release(location(1, 900), 10_000));
+        assert!(ledger.take_dead(u64::MAX, u64::MAX).is_empty());
+        ledger.close(1);
+        assert_eq!(ledger.take_dead(u64::MAX, u64::MAX), [1]);
+    }
+
+    #[test]
+    fn a_segment_is_sparse_when_a_quarter_or_less_of_it_lives() {
+        let mut ledger = ledger();
+        ledger.close(1);
+        (0..7).for_each(|_| ledger.release(location(1, 900), 12_000));
+        assert!(ledger.sparse(10_000).is_empty());
+        ledger.release(location(1, 900), 12_000);
+        assert_eq!(ledger.sparse(10_000), [1]);
+        assert!(ledger.sparse(9_999).is_empty(), "a snapshot must cover it first");
+        ledger.retain(location(1, 900), 5);
+        assert!(ledger.sparse(10_000).is_empty());
+    }
+
+    #[test]
+    fn a_segment_full_of_tiny_live_messages_is_not_sparse() {
+        let mut ledger = Ledger::default();
+        ledger.extend(1, 10_000, 10_000);
+        (0..50).for_each(|_| ledger.add(location(1, 1), 199, 1));
+        ledger.close(1);
+        assert!(ledger.sparse(10_000).is_empty());
+    }
+}

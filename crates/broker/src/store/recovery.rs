@@ -1,0 +1,339 @@
+//! From a folder to a running [`Store`]: open, replay, count.
+//!
+//! Replay reads the newest snapshot and every segment that begins at or after it; of finished segments only the index, so no body
+//! is read. Older segments only hold bodies and are not looked into.
+//!
+//! Only the last segment can have been cut short by a crash, for the next one gets its name when the one before is durable. Where its frames stop
+//! making sense, either nothing ever claimed to have synced that place (a torn tail: it was never acknowledged, and ends here) or
+//! something did (damage, which stops the start).
+//!
+//! Whole frames that nothing proves durable are kept, but not trusted to be on the disk: they are written again as a new piece. A process may
+//! have died after a failed sync, and then the page cache shows bytes that the disk does not have.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use super::blocks::{BlocksError, read_blocks};
+use super::disk::Disk;
+use super::error::OpenError;
+use super::frame::{decode_entries, decode_head, highest_claim};
+use super::inventory::{Inventory, Segment, read_some};
+use super::layout::{LOCK, PieceHead, PieceName, SEAL, SNAPSHOT_END, SNAPSHOT_HEAD, Seal, temporary};
+use super::ledger::Ledger;
+use super::reserve;
+use super::shared::{Health, State};
+use super::writer::publish;
+use super::{Options, Store};
+use crate::journal::Location;
+
+/// A folder that is locked and known, and not yet read.
+pub struct Recovery {
+    disk: Arc<dyn Disk>,
+    options: Options,
+    lock: Box<dyn Any + Send>,
+    inventory: Inventory,
+}
+
+/// A folder whose entries have all been handed out; it wants to know which bodies are still needed.
+pub struct Replayed {
+    disk: Arc<dyn Disk>,
+    options: Options,
+    lock: Box<dyn Any + Send>,
+    inventory: Inventory,
+    tail: Tail,
+}
+
+/// Everything a [`Store`] begins with.
+pub(super) struct Beginning {
+    pub(super) disk: Arc<dyn Disk>,
+    pub(super) options: Options,
+    pub(super) lock: Box<dyn Any + Send>,
+    pub(super) salt: u32,
+    pub(super) state: State,
+    pub(super) ledger: Ledger,
+    pub(super) end: u64,
+    pub(super) next_segment: u32,
+    pub(super) from: u64,
+    pub(super) snapshot_bytes: u64,
+}
+
+/// Where the journal ends, and the last frames of it that nothing proves durable.
+#[derive(Debug, Default)]
+struct Tail {
+    end: u64,
+    durable: u64,
+    unproven: Vec<u8>,
+    /// The last segment was left open: allocated room, or torn frames, may lie behind its end.
+    open: bool,
+}
+
+impl Recovery {
+    pub(super) fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Self, OpenError> {
+        let lock = disk.lock(LOCK).map_err(OpenError::io("lock", LOCK))?.ok_or(OpenError::Locked)?;
+        let inventory = Inventory::take(&*disk)?;
+        Ok(Self { disk, options, lock, inventory })
+    }
+
+    /// Hands over every record of the newest snapshot, then every entry since it began, in order.
+    pub fn replay(self, mut entry: impl FnMut(&[u8], Option<Location>)) -> Result<Replayed, OpenError> {
+        let Self { disk, options, lock, inventory } = self;
+        let reader = Reader { disk: &*disk, salt: inventory.salt };
+        if let Some(snapshot) = &inventory.snapshot {
+            let file = disk.open(&snapshot.file).map_err(OpenError::io("open", &snapshot.file))?;
+            let records = read_blocks(&*file, SNAPSHOT_HEAD, snapshot.size - SNAPSHOT_END, reader.salt, &mut entry);
+            match records {
+                Ok(records) if records == snapshot.end.records => {}
+                Ok(_) => return Err(damaged(&snapshot.file, snapshot.size - SNAPSHOT_END, "records are missing")),
+                Err(error) => return Err(reader.blocks_error(&snapshot.file, error)),
+            }
+        }
+        let tail = reader.replay_segments(&inventory, &mut entry)?;
+        Ok(Replayed { disk, options, lock, inventory, tail })
+    }
+}
+
+struct Reader<'a> {
+    disk: &'a dyn Disk,
+    salt: u32,
+}
+
+impl Reader<'_> {
+    fn replay_segments(
+        &self,
+        inventory: &Inventory,
+        entry: &mut impl FnMut(&[u8], Option<Location>),
+    ) -> Result<Tail, OpenError> {
+        let from = inventory.from();
+        let proven = inventory.snapshot.as_ref().map_or(0, |snapshot| snapshot.end.end);
+        let mut tail = Tail { end: from, durable: proven, ..Tail::default() };
+        let since: Vec<_> = inventory.segments.iter().filter(|segment| segment.base >= from).collect();
+        for (index, segment) in since.iter().enumerate() {
+            // Each segment is read up to where the next begins, so only the first can begin too late.
+            if segment.base != tail.end {
+                return Err(OpenError::Missing { after: "snapshot".to_owned() });
+            }
+            match since.get(index + 1) {
+                Some(next) => {
+                    self.replay_finished(segment, next.base, entry)?;
+                    tail.end = next.base;
+                    tail.durable = tail.durable.max(next.base);
+                }
+                None => tail = self.replay_last(segment, tail.durable, entry)?,
+            }
+        }
+        if tail.durable > tail.end {
+            return Err(OpenError::Missing { after: "snapshot".to_owned() });
+        }
+        Ok(tail)
+    }
+
+    /// A segment that was durable to its `end` before the next one was made.
+    fn replay_finished(
+        &self,
+        segment: &Segment,
+        end: u64,
+        entry: &mut impl FnMut(&[u8], Option<Location>),
+    ) -> Result<(), OpenError> {
+        match self.replay_index(segment, entry)? {
+            Some(indexed) if indexed == end => return Ok(()),
+            Some(_) => return Err(OpenError::Missing { after: segment.last_piece().name.to_string() }),
+            None => {}
+        }
+        for (index, piece) in segment.pieces.iter().enumerate() {
+            let until = segment.pieces.get(index + 1).map_or(end, |next| segment.base + u64::from(next.start));
+            let bytes = self.load(piece)?;
+            let reached = self.replay_frames(piece, &bytes, until, &mut 0, entry);
+            if reached != until {
+                return Err(damaged_frame(piece, reached));
+            }
+        }
+        Ok(())
+    }
+
+    /// Replays the index, if there is a sound one, and returns the segment's end.
+    fn replay_index(
+        &self,
+        segment: &Segment,
+        entry: &mut impl FnMut(&[u8], Option<Location>),
+    ) -> Result<Option<u64>, OpenError> {
+        let name = segment.last_piece().name.to_string();
+        let file = self.disk.open(&name).map_err(OpenError::io("open", &name))?;
+        let size = file.size().map_err(OpenError::io("measure", &name))?;
+        let Some(seal_at) = size.checked_sub(SEAL) else { return Ok(None) };
+        let bytes = read_some(&*file, SEAL, seal_at).map_err(OpenError::io("read", &name))?;
+        let Some(seal) = Seal::decode(&bytes, self.salt) else { return Ok(None) };
+        match read_blocks(&*file, seal.index_at, seal_at, self.salt, entry) {
+            Ok(_) => Ok(Some(seal.end)),
+            // The frames say the same. Entries already replayed come once more, in the same order, which changes nothing.
+            Err(BlocksError::Damaged { .. }) => Ok(None),
+            Err(error) => Err(self.blocks_error(&name, error)),
+        }
+    }
+
+    fn replay_last(
+        &self,
+        segment: &Segment,
+        proven: u64,
+        entry: &mut impl FnMut(&[u8], Option<Location>),
+    ) -> Result<Tail, OpenError> {
+        if let Some(end) = self.replay_index(segment, entry)? {
+            return Ok(Tail { end, durable: end.max(proven), ..Tail::default() });
+        }
+        let last = segment.last_piece();
+        let mut earlier = segment.clone();
+        earlier.pieces.pop();
+        let last_at = segment.base + u64::from(last.start);
+        if !earlier.pieces.is_empty() {
+            self.replay_finished(&earlier, last_at, entry)?;
+        }
+        let bytes = self.load(&last)?;
+        let mut durable = proven.max(last.durable);
+        let end = self.replay_frames(&last, &bytes, u64::MAX, &mut durable, entry);
+        let rest = &bytes[(end - last_at) as usize..];
+        if durable > end || highest_claim(rest, end, self.salt).is_some_and(|claim| claim > end) {
+            return Err(damaged_frame(&last, end));
+        }
+        let unproven = bytes[(durable - last_at) as usize..(end - last_at) as usize].to_vec();
+        Ok(Tail { end, durable, unproven, open: true })
+    }
+
+    /// Hands over the entries of whole frames until one is not, or `until`; returns where it stopped.
+    fn replay_frames(
+        &self,
+        piece: &PieceHead,
+        bytes: &[u8],
+        until: u64,
+        claimed: &mut u64,
+        entry: &mut impl FnMut(&[u8], Option<Location>),
+    ) -> u64 {
+        let start = piece.base + u64::from(piece.start);
+        let mut at = 0;
+        while start + (at as u64) < until {
+            let lsn = start + at as u64;
+            let Some(head) = decode_head(&bytes[at..], self.salt).filter(|head| head.lsn == lsn) else { break };
+            let frame = &bytes[at..bytes.len().min(at + head.length as usize)];
+            let Some(entries) = decode_entries(frame, head, self.salt) else { break };
+            for bounds in entries {
+                let location = bounds.body.map(|body| Location {
+                    segment: piece.name.segment,
+                    offset: piece.start + (at + bounds.at) as u32,
+                    len: body.len() as u32,
+                });
+                entry(&frame[bounds.meta], location);
+            }
+            *claimed = (*claimed).max(head.synced);
+            at += head.length as usize;
+        }
+        start + at as u64
+    }
+
+    /// All of a piece behind its head. A piece is one segment at most, and is let go at once.
+    fn load(&self, piece: &PieceHead) -> Result<Vec<u8>, OpenError> {
+        let name = piece.name.to_string();
+        let file = self.disk.open(&name).map_err(OpenError::io("open", &name))?;
+        let size = file.size().map_err(OpenError::io("measure", &name))?;
+        let at = piece.place(piece.start);
+        read_some(&*file, size.saturating_sub(at), at).map_err(OpenError::io("read", &name))
+    }
+
+    fn blocks_error(&self, file: &str, error: BlocksError) -> OpenError {
+        match error {
+            BlocksError::Damaged { at } => damaged(file, at, "a block fails its checksum"),
+            BlocksError::Io(source) => OpenError::io("read", file)(source),
+        }
+    }
+}
+
+impl Replayed {
+    /// Starts the store. `visit` calls its argument once for each reference to a body that is still needed.
+    pub fn finish(mut self, visit: impl FnOnce(&mut dyn FnMut(Location))) -> Result<Store, OpenError> {
+        self.rewrite_unproven().map_err(OpenError::io("write again the end of", "the log"))?;
+        self.tidy();
+        let ledger = self.count(visit)?;
+        let inventory = self.inventory;
+        let last = inventory.segments.last().map_or(0, |last| last.number + 1);
+        let from = inventory.from();
+        let (first, snapshot_bytes) = inventory.snapshot.as_ref().map_or((0, 0), |s| (s.head.segment, s.size));
+        let health = match reserve::restore(&*self.disk, u64::from(self.options.segment_bytes)) {
+            Ok(()) => Health::Good,
+            Err(error) if reserve::is_full(&error) => Health::Full,
+            Err(error) => Health::Failing(Arc::new(error)),
+        };
+        let pieces = inventory.segments.into_iter().map(|segment| (segment.number, segment.pieces)).collect();
+        Store::start(Beginning {
+            disk: self.disk,
+            options: self.options,
+            lock: self.lock,
+            salt: inventory.salt,
+            state: State::new(self.tail.end, health, pieces),
+            ledger,
+            end: self.tail.end,
+            next_segment: last.max(first),
+            from,
+            snapshot_bytes,
+        })
+    }
+
+    fn rewrite_unproven(&mut self) -> std::io::Result<()> {
+        let Tail { end, durable, unproven, .. } = &self.tail;
+        let Some(segment) = self.inventory.segments.last_mut().filter(|_| !unproven.is_empty()) else {
+            return Ok(());
+        };
+        let last = segment.last_piece();
+        let name = PieceName { segment: last.name.segment, piece: last.name.piece + 1 };
+        let start = (durable - segment.base) as u32;
+        let mut head = PieceHead { name, base: segment.base, start, durable: *end };
+        let size = head.place(start) + unproven.len() as u64;
+        let (file, _) = reserve::make_room(&*self.disk, &temporary(&name.to_string()), size, size)?;
+        file.write_at(unproven, head.place(start))?;
+        publish(&*self.disk, &mut head, &*file, *end, self.inventory.salt)?;
+        let replaced = segment.pieces.extract_if(.., |piece| piece.start >= start);
+        self.inventory.leftovers.extend(replaced.map(|piece| piece.name.to_string()));
+        segment.pieces.push(head);
+        Ok(())
+    }
+
+    /// Gives back room. A failure costs nothing but that room, until the next start.
+    fn tidy(&mut self) {
+        for name in self.inventory.leftovers.drain(..) {
+            let _ = self.disk.remove(&name);
+        }
+        let _ = self.disk.sync_folder();
+        if let Some(segment) = self.inventory.segments.last().filter(|_| self.tail.open) {
+            let last = segment.last_piece();
+            let size = last.place((self.tail.end - segment.base) as u32);
+            let _ = self.disk.open(&last.name.to_string()).and_then(|file| file.truncate(size));
+        }
+    }
+
+    fn count(&mut self, visit: impl FnOnce(&mut dyn FnMut(Location))) -> Result<Ledger, OpenError> {
+        let mut ledger = Ledger::default();
+        let segments = &self.inventory.segments;
+        for (index, segment) in segments.iter().enumerate() {
+            let end = segments.get(index + 1).map_or(self.tail.end, |next| next.base);
+            ledger.extend(segment.number, segment.bytes, end);
+        }
+        let mut lost = None;
+        visit(&mut |location| {
+            if !ledger.count(location) {
+                lost = Some(location.segment);
+            }
+        });
+        for segment in segments {
+            ledger.close(segment.number);
+        }
+        match lost {
+            Some(segment) => Err(OpenError::Lost { segment }),
+            None => Ok(ledger),
+        }
+    }
+}
+
+fn damaged(file: &str, at: u64, what: &'static str) -> OpenError {
+    OpenError::Damaged { file: file.to_owned(), at, what }
+}
+
+fn damaged_frame(piece: &PieceHead, lsn: u64) -> OpenError {
+    let at = piece.place((lsn - piece.base) as u32);
+    damaged(&piece.name.to_string(), at, "a frame that was durable does not read back")
+}

@@ -1,0 +1,270 @@
+//! A disk that fails, lies about it, or is damaged.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use broker::journal::{AppendError, Entry, Journal, ReadError};
+use broker::store::{Health, OpenError, Store};
+
+use crate::crash::{recover, run, small};
+use crate::mini::{Engine, Message, Mini, Op, Visible, workload};
+use crate::sim::{Loss, SimDisk};
+
+fn failure() -> io::Error {
+    io::Error::other("the disk fails")
+}
+
+fn send(sequence: u64) -> Op {
+    Op::Send { messages: vec![Message { sequence, session: 0, body: vec![sequence as u8; 100] }] }
+}
+
+fn expect_visible(engine: &Engine, store: &Store, ops: &[Op]) {
+    let mut expected = Visible::default();
+    ops.iter().for_each(|op| expected.apply(op));
+    assert_eq!(engine.mini.visible(store).unwrap(), expected);
+}
+
+/// Runs the workload with one failure, at the `at`-th operation of the kind; `false` when there are not as many.
+fn one_failure(kind: &'static str, at: usize) -> bool {
+    let ops = workload(at as u64, 150);
+    let disk = SimDisk::default();
+    let (mut store, mut engine) = recover(disk.shared(), small()).unwrap();
+    let (seen, failed) = (AtomicUsize::new(0), Arc::new(AtomicUsize::new(0)));
+    let counter = Arc::clone(&failed);
+    disk.inject(move |operation| {
+        let hit = operation.starts_with(kind) && seen.fetch_add(1, Ordering::Relaxed) == at;
+        hit.then(|| {
+            counter.store(1, Ordering::Relaxed);
+            failure()
+        })
+    });
+    // Refused while it fails, accepted when tried again.
+    for op in &ops {
+        while engine.mini.apply(op, &mut store).is_err() {
+            store.work();
+        }
+        engine.chore(&mut store);
+        store.work();
+    }
+    while engine.chore(&mut store) || store.work() {}
+    assert_eq!(store.synced(), store.position(), "{kind} {at}");
+    assert!(store.health().is_good(), "{kind} {at}: {:?}", store.health());
+    expect_visible(&engine, &store, &ops);
+    drop(store);
+    let disk = disk.after(Loss::Everything);
+    let (store, engine) = recover(disk.shared(), small()).unwrap_or_else(|error| panic!("{kind} {at}: {error}"));
+    expect_visible(&engine, &store, &ops);
+    failed.load(Ordering::Relaxed) == 1
+}
+
+#[test]
+fn one_failure_of_any_operation_loses_nothing_and_the_store_goes_on() {
+    for kind in ["write", "sync", "sync folder", "create", "rename", "allocate", "truncate", "remove"] {
+        let failures = (0..).take_while(|&at| one_failure(kind, at)).count();
+        assert!(failures > 5, "only {failures} times {kind}");
+    }
+}
+
+#[test]
+fn after_a_failed_sync_its_bytes_are_written_elsewhere_and_only_then_acknowledged() {
+    let disk = SimDisk::default();
+    let (mut store, mut engine) = recover(disk.shared(), small()).unwrap();
+    let ops: Vec<_> = (1..=3).map(send).collect();
+    run(&disk, &mut store, &mut engine, &ops[..1], 1);
+    let synced = store.synced();
+    // GIVEN a sync that fails; the next would succeed, with the bytes gone
+    disk.inject(|operation| operation.starts_with("sync").then(failure));
+    engine.mini.apply(&ops[1], &mut store).unwrap();
+    store.work();
+    // THEN it is not acknowledged, it can still be read, and new messages are refused with the reason
+    assert_eq!(store.synced(), synced);
+    assert!(matches!(store.health(), Health::Failing(_)));
+    expect_visible(&engine, &store, &ops[..2]);
+    assert!(matches!(engine.mini.apply(&ops[2], &mut store), Err(AppendError::Io(_))));
+    // WHEN the disk works again, everything goes on, in a new file
+    disk.heal();
+    store.work();
+    assert_eq!(store.synced(), store.position());
+    assert!(
+        disk.names().contains(&"00000000-0001.seg".to_owned())
+            || disk.names().contains(&"00000000-0002.seg".to_owned())
+    );
+    engine.mini.apply(&ops[2], &mut store).unwrap();
+    store.work();
+    drop(store);
+    let disk = disk.after(Loss::Everything);
+    let (store, engine) = recover(disk.shared(), small()).unwrap();
+    expect_visible(&engine, &store, &ops);
+}
+
+#[test]
+fn settlements_go_on_while_messages_are_refused() {
+    let disk = SimDisk::default();
+    let (mut store, mut engine) = recover(disk.shared(), small()).unwrap();
+    let ops = [send(1), send(2), Op::Settle { sequence: 1 }];
+    run(&disk, &mut store, &mut engine, &ops[..2], 1);
+    disk.inject(|operation| operation.starts_with("sync").then(failure));
+    engine.mini.apply(&ops[2], &mut store).unwrap();
+    store.work();
+    assert!(matches!(engine.mini.apply(&send(3), &mut store), Err(AppendError::Io(_))));
+    engine.mini.apply(&Op::ClearState { session: 1 }, &mut store).unwrap();
+    disk.heal();
+    store.work();
+    assert_eq!(store.synced(), store.position());
+}
+
+#[test]
+fn bytes_that_only_the_page_cache_has_after_a_failed_sync_are_written_again_at_the_next_start() {
+    let disk = SimDisk::default();
+    let (mut store, mut engine) = recover(disk.shared(), small()).unwrap();
+    let ops: Vec<_> = (1..=4).map(send).collect();
+    run(&disk, &mut store, &mut engine, &ops[..2], 1);
+    // GIVEN a sync that fails, and a process that dies before it can write the bytes elsewhere
+    disk.inject(|operation| (operation.starts_with("sync") || operation.starts_with("create")).then(failure));
+    engine.mini.apply(&ops[2], &mut store).unwrap();
+    store.work();
+    drop(store);
+    let disk = disk.after(Loss::Nothing);
+    // WHEN the next process sees them, builds on them, and then the power is cut
+    let (mut store, mut engine) = recover(disk.shared(), small()).unwrap();
+    assert_eq!(engine.mini.ops, 3, "the page cache shows them");
+    run(&disk, &mut store, &mut engine, &ops, 1);
+    drop(store);
+    let disk = disk.after(Loss::Everything);
+    // THEN they are there
+    let (store, engine) = recover(disk.shared(), small()).unwrap();
+    expect_visible(&engine, &store, &ops);
+}
+
+/// A folder with some closed segments and an open one.
+fn filled() -> (SimDisk, Vec<Op>) {
+    let disk = SimDisk::default();
+    let options = broker::store::Options { snapshot_every: 1 << 20, ..small() };
+    let (mut store, mut engine) = recover(disk.shared(), options).unwrap();
+    let ops: Vec<_> = (1..=40).map(send).collect();
+    run(&disk, &mut store, &mut engine, &ops, 1);
+    drop(store);
+    (disk, ops)
+}
+
+fn open_error(disk: &SimDisk) -> OpenError {
+    let replayed = Store::open(disk.shared(), small()).and_then(|recovery| recovery.replay(|_, _| {}));
+    replayed.err().expect("the folder is not sound")
+}
+
+#[test]
+fn damage_in_the_middle_of_the_open_segment_stops_the_start_and_names_file_and_byte() {
+    let (disk, _) = filled();
+    let last = disk.names().into_iter().rfind(|name| name.ends_with(".seg")).unwrap();
+    disk.damage(&last, |bytes| bytes[64 + 40] ^= 1);
+    let error = open_error(&disk);
+    assert!(matches!(&error, OpenError::Damaged { file, at: 64, .. } if *file == last), "{error}");
+}
+
+#[test]
+fn damage_in_a_closed_segment_without_its_index_stops_the_start() {
+    let (disk, _) = filled();
+    let first = disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
+    disk.damage(&first, |bytes| {
+        let end = bytes.len();
+        bytes[end - 1] ^= 1;
+    });
+    assert!(recover(disk.shared(), small()).is_ok(), "the frames say the same as the index");
+    disk.damage(&first, |bytes| bytes[64 + 40] ^= 1);
+    let error = open_error(&disk);
+    assert!(matches!(&error, OpenError::Damaged { file, at: 64, .. } if *file == first), "{error}");
+}
+
+#[test]
+fn a_torn_end_of_the_log_is_not_damage() {
+    let (disk, ops) = filled();
+    let last = disk.names().into_iter().rfind(|name| name.ends_with(".seg")).unwrap();
+    let (store, engine) = recover(disk.after(Loss::Nothing).shared(), small()).unwrap();
+    expect_visible(&engine, &store, &ops);
+    // The last frame's body; nothing was written after it.
+    disk.damage(&last, |bytes| {
+        let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+        bytes[end - 20] ^= 1;
+    });
+    let (store, engine) = recover(disk.shared(), small()).unwrap();
+    expect_visible(&engine, &store, &ops[..ops.len() - 1]);
+}
+
+#[test]
+fn after_an_orderly_end_even_damage_to_the_last_frame_is_noticed() {
+    let disk = SimDisk::default();
+    let (mut store, mut engine) = recover(disk.shared(), small()).unwrap();
+    run(&disk, &mut store, &mut engine, &[send(1), send(2)], 1);
+    assert!(store.close(std::time::Duration::from_secs(5)));
+    disk.damage("00000000-0000.seg", |bytes| {
+        let end = bytes.windows(100).position(|window| window == [2; 100]).unwrap();
+        bytes[end] ^= 1;
+    });
+    assert!(matches!(open_error(&disk), OpenError::Damaged { .. }));
+}
+
+#[test]
+fn a_missing_segment_stops_the_start() {
+    let (disk, _) = filled();
+    let names = disk.names();
+    let second = names.iter().filter(|name| name.ends_with(".seg")).nth(1).unwrap();
+    broker::store::Disk::remove(&disk, second).unwrap();
+    assert!(matches!(open_error(&disk), OpenError::Missing { .. }));
+}
+
+#[test]
+fn a_damaged_body_is_refused_when_it_is_read_and_nothing_else_is() {
+    let (disk, _) = filled();
+    let first = disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
+    let mut mini = Mini::default();
+    let replayed = Store::open(disk.shared(), small()).unwrap().replay(|meta, body| mini.replay(meta, body)).unwrap();
+    let mut locations = Vec::new();
+    let store = replayed.finish(|visit| {
+        mini.visit_bodies(&mut |location| {
+            locations.push(location);
+            visit(location);
+        })
+    });
+    let store = store.unwrap();
+    disk.damage(&first, |bytes| {
+        let body = bytes.windows(100).position(|window| window == [2; 100]).unwrap();
+        bytes[body + 50] ^= 1;
+    });
+    let damaged: Vec<_> = locations.iter().filter(|location| store.read(**location).is_err()).collect();
+    assert_eq!(damaged.len(), 1);
+    assert!(matches!(store.read(*damaged[0]), Err(ReadError::Corrupt(_))));
+}
+
+#[test]
+fn a_folder_of_a_later_format_or_of_somebody_else_is_refused() {
+    let (disk, _) = filled();
+    disk.damage("format", |bytes| *bytes = b"headwater broker store\nformat 2\n".to_vec());
+    assert!(matches!(open_error(&disk), OpenError::Format { found: 2, known: 1 }));
+    broker::store::Disk::remove(&disk, "format").unwrap();
+    assert!(matches!(open_error(&disk), OpenError::Foreign { .. }));
+}
+
+#[test]
+fn two_brokers_cannot_share_a_folder() {
+    let disk = SimDisk::default();
+    let (store, _) = recover(disk.shared(), small()).unwrap();
+    assert!(matches!(Store::open(disk.shared(), small()).err(), Some(OpenError::Locked)));
+    drop(store);
+    assert!(Store::open(disk.shared(), small()).is_ok());
+}
+
+#[test]
+fn a_group_larger_than_a_segment_has_one_of_its_own() {
+    let disk = SimDisk::default();
+    let (mut store, _) = recover(disk.shared(), small()).unwrap();
+    let large = vec![7; 10_000];
+    let mut locations = Vec::new();
+    for body in [&large[..100], &large, &large[..100]] {
+        store.append(&[Entry { meta: b"m", body: Some(body), references: 1 }], &mut locations).unwrap();
+    }
+    store.work();
+    let segments: Vec<_> = locations.iter().map(|location| location.segment).collect();
+    assert_eq!(segments, [0, 1, 2]);
+    assert_eq!(store.read(locations[1]).unwrap().body, large);
+}

@@ -1,0 +1,295 @@
+//! A core small enough to be right: messages in sessions, duplicate history, session state, over any journal.
+//!
+//! As the real one, it appends absolute facts, takes snapshots in steps while it changes, and evacuates in steps.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use broker::journal::{AppendError, Entry, Journal, Location};
+use broker::store::{Chore, Store};
+
+use crate::sim::Dice;
+
+/// What a client asks for. Its number in the history is written with it, so that a recovered state says how far it goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Op {
+    /// One group of messages.
+    Send {
+        messages: Vec<Message>,
+    },
+    Settle {
+        sequence: u64,
+    },
+    SetState {
+        session: u8,
+        value: Vec<u8>,
+    },
+    ClearState {
+        session: u8,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Message {
+    pub(crate) sequence: u64,
+    pub(crate) session: u8,
+    pub(crate) body: Vec<u8>,
+}
+
+/// What a client can see, bodies and all.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Visible {
+    pub(crate) messages: BTreeMap<u64, (u8, Vec<u8>)>,
+    pub(crate) history: BTreeSet<u64>,
+    pub(crate) states: BTreeMap<u8, Vec<u8>>,
+}
+
+impl Visible {
+    pub(crate) fn apply(&mut self, op: &Op) {
+        match op {
+            Op::Send { messages } => {
+                for message in messages {
+                    self.messages.insert(message.sequence, (message.session, message.body.clone()));
+                    self.history.insert(message.sequence);
+                }
+            }
+            Op::Settle { sequence } => {
+                self.messages.remove(sequence);
+            }
+            Op::SetState { session, value } => {
+                self.states.insert(*session, value.clone());
+            }
+            Op::ClearState { session } => {
+                self.states.remove(session);
+            }
+        }
+    }
+}
+
+/// One record: a tag, the number of the op behind it, and a key.
+const MESSAGE: u8 = 1;
+const SETTLED: u8 = 2;
+const STATE: u8 = 3;
+const STATE_CLEARED: u8 = 4;
+const KNOWN: u8 = 5;
+const OPS: u8 = 6;
+
+fn record(tag: u8, ops: u64, key: u64, session: u8) -> Vec<u8> {
+    let mut meta = vec![tag, session];
+    meta.extend_from_slice(&ops.to_le_bytes());
+    meta.extend_from_slice(&key.to_le_bytes());
+    meta
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Mini {
+    /// Ops done so far.
+    pub(crate) ops: u64,
+    messages: BTreeMap<u64, (u8, Location)>,
+    history: BTreeSet<u64>,
+    states: BTreeMap<u8, Location>,
+}
+
+impl Mini {
+    pub(crate) fn apply(&mut self, op: &Op, journal: &mut impl Journal) -> Result<(), AppendError> {
+        let ops = self.ops + 1;
+        match op {
+            Op::Send { messages } => self.send(messages, ops, journal)?,
+            Op::Settle { sequence } => {
+                append(journal, &record(SETTLED, ops, *sequence, 0), None)?;
+                if let Some((_, location)) = self.messages.remove(sequence) {
+                    journal.release(location);
+                }
+            }
+            Op::SetState { session, value } => {
+                let location = append(journal, &record(STATE, ops, 0, *session), Some(value))?;
+                let old = self.states.insert(*session, location.expect("a state has a body"));
+                old.into_iter().for_each(|old| journal.release(old));
+            }
+            Op::ClearState { session } => {
+                append(journal, &record(STATE_CLEARED, ops, 0, *session), None)?;
+                self.states.remove(session).into_iter().for_each(|old| journal.release(old));
+            }
+        }
+        self.ops = ops;
+        Ok(())
+    }
+
+    fn send(&mut self, messages: &[Message], ops: u64, journal: &mut impl Journal) -> Result<(), AppendError> {
+        let metas: Vec<_> = messages.iter().map(|m| record(MESSAGE, ops, m.sequence, m.session)).collect();
+        let entries = metas.iter().zip(messages);
+        let group: Vec<_> = entries.map(|(meta, m)| Entry { meta, body: Some(&m.body), references: 1 }).collect();
+        let mut locations = Vec::new();
+        journal.append(&group, &mut locations)?;
+        for (message, location) in messages.iter().zip(locations) {
+            self.messages.insert(message.sequence, (message.session, location));
+            self.history.insert(message.sequence);
+        }
+        Ok(())
+    }
+
+    pub(crate) fn replay(&mut self, meta: &[u8], body: Option<Location>) {
+        let number = |at: usize| u64::from_le_bytes(meta[at..at + 8].try_into().unwrap());
+        let (session, ops, key) = (meta[1], number(2), number(10));
+        self.ops = self.ops.max(ops);
+        match meta[0] {
+            MESSAGE => {
+                self.messages.insert(key, (session, body.expect("a message has a body")));
+                self.history.insert(key);
+            }
+            SETTLED => {
+                self.messages.remove(&key);
+            }
+            STATE => {
+                self.states.insert(session, body.expect("a state has a body"));
+            }
+            STATE_CLEARED => {
+                self.states.remove(&session);
+            }
+            KNOWN => {
+                self.history.insert(key);
+            }
+            OPS => {}
+            tag => panic!("no record has the tag {tag}"),
+        }
+    }
+
+    pub(crate) fn visit_bodies(&self, visit: &mut dyn FnMut(Location)) {
+        self.messages.values().for_each(|(_, location)| visit(*location));
+        self.states.values().for_each(|location| visit(*location));
+    }
+
+    /// What can be seen, with every body read back.
+    pub(crate) fn visible(&self, journal: &impl Journal) -> Result<Visible, String> {
+        let body = |location: Location| -> Result<Vec<u8>, String> {
+            journal.read(location).map(|stored| stored.body.to_vec()).map_err(|error| error.to_string())
+        };
+        let mut visible = Visible { history: self.history.clone(), ..Visible::default() };
+        for (sequence, (session, location)) in &self.messages {
+            visible.messages.insert(*sequence, (*session, body(*location)?));
+        }
+        for (session, location) in &self.states {
+            visible.states.insert(*session, body(*location)?);
+        }
+        Ok(visible)
+    }
+
+    /// A few records of a snapshot; `true` when there are no more.
+    fn snapshot(&self, cursor: &mut SnapshotCursor, mut put: impl FnMut(&[u8], Option<Location>)) -> bool {
+        const BUDGET: usize = 5;
+        let next = |after: Option<u64>| after.map_or(0, |after| after + 1);
+        if !cursor.states {
+            cursor.states = true;
+            put(&record(OPS, self.ops, 0, 0), None);
+            for (session, location) in &self.states {
+                put(&record(STATE, 0, 0, *session), Some(*location));
+            }
+            return false;
+        }
+        for sequence in self.history.range(next(cursor.known)..).take(BUDGET) {
+            put(&record(KNOWN, 0, *sequence, 0), None);
+            cursor.known = Some(*sequence);
+        }
+        for (sequence, (session, location)) in self.messages.range(next(cursor.message)..).take(BUDGET) {
+            put(&record(MESSAGE, 0, *sequence, *session), Some(*location));
+            cursor.message = Some(*sequence);
+        }
+        self.history.range(next(cursor.known)..).next().is_none()
+            && self.messages.range(next(cursor.message)..).next().is_none()
+    }
+
+    /// Moves a few bodies out of the segments.
+    fn evacuate(&mut self, segments: &[u32], journal: &mut impl Journal) -> Result<(), AppendError> {
+        const BUDGET: usize = 3;
+        for (session, location) in self.states.iter_mut().filter(|(_, at)| segments.contains(&at.segment)) {
+            let body = journal.read(*location).expect("what lives can be read").body;
+            let moved = append(journal, &record(STATE, 0, 0, *session), Some(&body))?;
+            journal.release(std::mem::replace(location, moved.expect("a state has a body")));
+        }
+        let here = self.messages.iter_mut().filter(|(_, (_, at))| segments.contains(&at.segment));
+        for (sequence, (session, location)) in here.take(BUDGET) {
+            let body = journal.read(*location).expect("what lives can be read").body;
+            let moved = append(journal, &record(MESSAGE, 0, *sequence, *session), Some(&body))?;
+            journal.release(std::mem::replace(location, moved.expect("a message has a body")));
+        }
+        Ok(())
+    }
+}
+
+fn append(journal: &mut impl Journal, meta: &[u8], body: Option<&[u8]>) -> Result<Option<Location>, AppendError> {
+    let mut locations = Vec::new();
+    journal.append(&[Entry { meta, body, references: u32::from(body.is_some()) }], &mut locations)?;
+    Ok(locations.pop())
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct SnapshotCursor {
+    states: bool,
+    known: Option<u64>,
+    message: Option<u64>,
+}
+
+/// The engine's part: does the store's chores until there are none.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) mini: Mini,
+    cursor: SnapshotCursor,
+}
+
+impl Engine {
+    pub(crate) fn new(mini: Mini) -> Self {
+        Self { mini, cursor: SnapshotCursor::default() }
+    }
+
+    /// One step of whatever the store wants; `false` when it wants nothing.
+    pub(crate) fn chore(&mut self, store: &mut Store) -> bool {
+        match store.tend() {
+            None => false,
+            Some(Chore::Snapshot { fresh }) => {
+                if fresh {
+                    self.cursor = SnapshotCursor::default();
+                }
+                if self.mini.snapshot(&mut self.cursor, |meta, body| store.snapshot_put(meta, body)) {
+                    store.snapshot_done();
+                }
+                true
+            }
+            // Refused for want of room: it is asked for again.
+            Some(Chore::Evacuate(segments)) => self.mini.evacuate(&segments, &mut store.cleaning()).is_ok(),
+        }
+    }
+}
+
+/// Ops in which most messages are settled soon, some late, and one in twelve never.
+pub(crate) fn workload(seed: u64, count: usize) -> Vec<Op> {
+    let mut dice = Dice::new(seed);
+    let mut sequence = 0;
+    let mut open: Vec<u64> = Vec::new();
+    let mut ops = Vec::new();
+    while ops.len() < count {
+        match dice.below(20) {
+            0..8 => {
+                let mut messages = Vec::new();
+                for _ in 0..=dice.below(3) {
+                    sequence += 1;
+                    let body = vec![sequence as u8; 20 + dice.below(200) as usize];
+                    messages.push(Message { sequence, session: dice.below(4) as u8, body });
+                    if !sequence.is_multiple_of(12) {
+                        open.push(sequence);
+                    }
+                }
+                ops.push(Op::Send { messages });
+            }
+            8..18 if !open.is_empty() => {
+                let at = dice.below(open.len().min(6) as u64) as usize;
+                ops.push(Op::Settle { sequence: open.remove(at) });
+            }
+            18 => {
+                let value = vec![ops.len() as u8; dice.below(100) as usize];
+                ops.push(Op::SetState { session: dice.below(4) as u8, value });
+            }
+            19 if dice.below(2) == 0 => ops.push(Op::ClearState { session: dice.below(4) as u8 }),
+            _ => {}
+        }
+    }
+    ops
+}
