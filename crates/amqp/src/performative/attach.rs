@@ -97,6 +97,12 @@ impl Attach {
         }
     }
 
+    /// What of a request an answer may echo, without the rest.
+    pub(crate) fn echoed(&self) -> Self {
+        let copied = Self { handle: self.handle, role: self.role, properties: None, ..self.reply() };
+        Self { initial_delivery_count: self.initial_delivery_count, max_message_size: self.max_message_size, ..copied }
+    }
+
     /// The answer that refuses: the terminus we would have provided is null. A detach with the reason follows it.
     pub fn refusal(&self) -> Self {
         let mut reply = self.reply();

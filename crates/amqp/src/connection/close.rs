@@ -1,0 +1,78 @@
+//! The connection's own beginning and end: open and close.
+
+use super::dispatch::{Handled, Violation};
+use super::{CommandError, Connection, Event, Phase};
+use crate::condition;
+use crate::frame::MIN_MAX_FRAME_SIZE;
+use crate::performative::{Close, Error, Open};
+
+impl Connection {
+    /// Closes the connection and waits for the peer's close, which comes as [`Event::Closed`]. The owner bounds the wait.
+    pub fn close(&mut self, error: Option<Error>) -> Result<(), CommandError> {
+        match self.phase {
+            Phase::Closed | Phase::Closing => Err(CommandError::Closed),
+            Phase::Frames => {
+                self.write_close(error);
+                self.phase = Phase::Closing;
+                Ok(())
+            }
+            _ => {
+                self.phase = Phase::Closed;
+                self.emit(Event::Closed { error: error.map(Box::new), by_peer: false });
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn on_open(&mut self, open: Box<Open>) -> Handled {
+        if self.peer.opened {
+            return Err(Violation::connection(condition::ILLEGAL_STATE, "second open"));
+        }
+        if open.max_frame_size < MIN_MAX_FRAME_SIZE {
+            return Err(Violation::connection(condition::INVALID_FIELD, "max-frame-size is below 512"));
+        }
+        self.peer.opened = true;
+        self.peer.max_frame_size = open.max_frame_size;
+        self.peer.channel_max = open.channel_max;
+        self.timers.opened(open.idle_time_out);
+        if self.is_server() {
+            self.write_open();
+        }
+        self.emit(Event::Opened(open));
+        Ok(())
+    }
+
+    pub(super) fn on_close(&mut self, close: Close) {
+        let by_peer = self.phase == Phase::Frames;
+        if by_peer {
+            self.write_close(None);
+        }
+        self.phase = Phase::Closed;
+        self.emit(Event::Closed { error: close.error, by_peer });
+    }
+
+    /// Ends the connection because of something the peer did, or did not do.
+    pub(super) fn fail(&mut self, error: Error) {
+        if self.phase == Phase::Closed {
+            return;
+        }
+        if self.phase == Phase::Frames {
+            self.write_close(Some(error.clone()));
+        }
+        self.phase = Phase::Closed;
+        self.emit(Event::Closed { error: Some(Box::new(error)), by_peer: false });
+    }
+
+    /// Even a connection that fails before it is open says open first: a close alone is not legal.
+    fn write_close(&mut self, error: Option<Error>) {
+        if !self.peer.opened && self.is_server() {
+            self.write_open();
+        }
+        let close = Close { error: error.map(Box::new) };
+        self.output.frame(0, |buffer| close.encode(buffer));
+    }
+
+    fn is_server(&self) -> bool {
+        matches!(self.side, super::Side::Server(_))
+    }
+}

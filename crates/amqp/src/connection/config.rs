@@ -1,0 +1,136 @@
+//! What one side of a connection offers and how much it lets the other side have.
+
+use std::time::Duration;
+
+use bytes::{BufMut, Bytes, BytesMut};
+
+use crate::codec::Raw;
+use crate::{Map, Symbol};
+
+/// Settings of one connection. `Default` is what Service Bus itself uses where that is known.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub container_id: String,
+    /// Named in open by a client: the host it means to reach.
+    pub hostname: Option<String>,
+    /// The largest frame we take. The service uses 64 KiB.
+    pub max_frame_size: u32,
+    /// The highest channel a peer may use, so also how many AMQP sessions it may have.
+    pub channel_max: u16,
+    /// The highest handle a peer may use in one AMQP session. At most 65,535.
+    pub handle_max: u32,
+    /// How many links one connection may have in all.
+    pub max_links: usize,
+    /// Silence after which the peer is given up. Half of it is announced, as AMQP advises, because some clients send
+    /// their heartbeats only at the announced time.
+    pub idle_time_out: Option<Duration>,
+    /// How long the peer may take until its open has arrived.
+    pub handshake_time_out: Duration,
+    /// Transfer frames the peer may send before it needs a new window; renewed when half is used.
+    pub incoming_window: u32,
+    /// Announced only; we send as far as the peer's own window reaches.
+    pub outgoing_window: u32,
+    /// The largest message a receiving link takes, unless its attach says otherwise.
+    pub max_message_size: u64,
+    /// Bytes of half-received messages that one connection may pin.
+    pub max_incomplete_bytes: usize,
+    /// Answer a peer's detach only when told to, with [`super::Connection::detach`]. For owners whose release of a lock
+    /// must be done before the peer hears that the link is gone.
+    pub hold_detach: bool,
+    /// The first transfer-id and delivery-id of an AMQP session. Anything does; tests begin near the wrap.
+    pub first_outgoing_id: u32,
+    pub offered_capabilities: Option<Raw>,
+    pub desired_capabilities: Option<Raw>,
+    pub properties: Option<Map>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            container_id: "headwater".to_owned(),
+            hostname: None,
+            max_frame_size: 65_536,
+            channel_max: 4_999,
+            handle_max: 255,
+            max_links: 5_000,
+            idle_time_out: Some(Duration::from_secs(120)),
+            handshake_time_out: Duration::from_secs(30),
+            incoming_window: 8_192,
+            outgoing_window: 8_192,
+            max_message_size: 1 << 20,
+            max_incomplete_bytes: 32 << 20,
+            hold_detach: false,
+            first_outgoing_id: 0,
+            offered_capabilities: None,
+            desired_capabilities: None,
+            properties: None,
+        }
+    }
+}
+
+/// How a client says who it is. The `Debug` form hides the password.
+#[derive(Clone, Default)]
+pub enum ClientSasl {
+    /// Straight to AMQP.
+    None,
+    #[default]
+    Anonymous,
+    External,
+    Plain {
+        user: String,
+        password: String,
+    },
+    /// Any mechanism that is done with one initial response.
+    Other {
+        mechanism: Symbol,
+        response: Bytes,
+    },
+}
+
+/// What a server offers. It accepts whatever of this the client picks: Service Bus decides rights by tokens later.
+#[derive(Debug, Clone)]
+pub struct ServerSasl {
+    pub mechanisms: Vec<Symbol>,
+    /// Refuse clients that begin with AMQP at once.
+    pub required: bool,
+}
+
+impl Default for ServerSasl {
+    fn default() -> Self {
+        let names = ["MSSBCBS", "ANONYMOUS", "PLAIN", "EXTERNAL"];
+        Self { mechanisms: names.into_iter().map(Symbol::from_static).collect(), required: false }
+    }
+}
+
+impl ClientSasl {
+    /// The mechanism and its initial response; `None` to skip SASL.
+    pub(super) fn initial(&self) -> Option<(Symbol, Option<Bytes>)> {
+        match self {
+            Self::None => None,
+            // Some servers want a response, even if it says nothing.
+            Self::Anonymous => Some((Symbol::from_static("ANONYMOUS"), Some(Bytes::from_static(b"anonymous")))),
+            Self::External => Some((Symbol::from_static("EXTERNAL"), Some(Bytes::new()))),
+            Self::Plain { user, password } => {
+                let mut response = BytesMut::new();
+                response.put_u8(0);
+                response.extend_from_slice(user.as_bytes());
+                response.put_u8(0);
+                response.extend_from_slice(password.as_bytes());
+                Some((Symbol::from_static("PLAIN"), Some(response.freeze())))
+            }
+            Self::Other { mechanism, response } => Some((mechanism.clone(), Some(response.clone()))),
+        }
+    }
+}
+
+impl std::fmt::Debug for ClientSasl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::None => "None",
+            Self::Anonymous => "Anonymous",
+            Self::External => "External",
+            Self::Plain { .. } => "Plain",
+            Self::Other { .. } => "Other",
+        })
+    }
+}

@@ -1,0 +1,214 @@
+//! Flow control: session windows, link credit, drain.
+
+use super::dispatch::{Handled, Violation};
+use super::link::LinkState;
+use super::{CommandError, Connection, Event, LinkId, SessionId};
+use crate::condition;
+use crate::performative::{Flow, Role};
+
+impl Connection {
+    /// As receiver: lets the peer send `credit` deliveries from here on, no more and no less. May be called before
+    /// [`Event::Attached`]. Ends what [`keep_credit`](Self::keep_credit) began.
+    pub fn set_credit(&mut self, link: LinkId, credit: u32) -> Result<(), CommandError> {
+        self.receiver(link)?.keep = 0;
+        self.grant(link, credit)
+    }
+
+    /// As receiver: keeps credit and unsettled deliveries together at `total`, granting more as deliveries are settled.
+    pub fn keep_credit(&mut self, link: LinkId, total: u32) -> Result<(), CommandError> {
+        let state = self.receiver(link)?;
+        state.keep = total;
+        let credit = total.saturating_sub(state.unsettled);
+        self.grant(link, credit)
+    }
+
+    /// As receiver: asks the peer to use the credit at once or give it back. [`Event::Drained`] follows.
+    pub fn drain(&mut self, link: LinkId) -> Result<(), CommandError> {
+        let state = self.receiver(link)?;
+        state.keep = 0;
+        state.drain = true;
+        if state.credit == 0 {
+            state.drain = false;
+            self.emit(Event::Drained { link });
+            return Ok(());
+        }
+        self.write_flow_for(link, true, false);
+        Ok(())
+    }
+
+    /// As sender: there is nothing more to send; gives back the credit that the peer wants drained.
+    pub fn drained(&mut self, link: LinkId) -> Result<(), CommandError> {
+        self.check_open()?;
+        let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
+        if state.role != Role::Sender {
+            return Err(CommandError::WrongRole);
+        }
+        if !matches!(state.state, LinkState::Attached) {
+            return Err(CommandError::WrongState);
+        }
+        state.delivery_count = state.delivery_count.wrapping_add(state.credit);
+        state.credit = 0;
+        state.drain = false;
+        self.write_flow_for(link, true, false);
+        Ok(())
+    }
+
+    /// Deliveries that may be sent on this link now, in the direction it has.
+    pub fn credit(&self, link: LinkId) -> u32 {
+        self.links.get(link.0).map_or(0, |link| link.credit)
+    }
+
+    fn receiver(&mut self, link: LinkId) -> Result<&mut super::Link, CommandError> {
+        self.check_open()?;
+        let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
+        if state.role != Role::Receiver {
+            return Err(CommandError::WrongRole);
+        }
+        if !matches!(state.state, LinkState::Attached | LinkState::AttachSent) {
+            return Err(CommandError::WrongState);
+        }
+        Ok(state)
+    }
+
+    fn grant(&mut self, link: LinkId, credit: u32) -> Result<(), CommandError> {
+        let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
+        state.credit = credit;
+        state.drain = false;
+        let until = state.delivery_count.wrapping_add(credit);
+        if (until.wrapping_sub(state.granted_until) as i32) > 0 {
+            state.granted_until = until;
+        }
+        self.write_flow_for(link, false, false);
+        Ok(())
+    }
+
+    /// Grants more where `keep_credit` asks for it, half a window at a time.
+    #[inline]
+    pub(super) fn replenish(&mut self, link: LinkId) {
+        let Some(state) = self.links.get(link.0) else { return };
+        let target = state.keep.saturating_sub(state.unsettled);
+        if target <= state.credit || !matches!(state.state, LinkState::Attached) {
+            return;
+        }
+        if state.credit == 0 || target - state.credit >= state.keep / 2 {
+            // Cannot fail: the link is there.
+            let _ = self.grant(link, target);
+        }
+    }
+
+    pub(super) fn on_flow(&mut self, session: SessionId, flow: &Flow) -> Handled {
+        let initial = self.config.first_outgoing_id;
+        let Some(state) = self.sessions.get_mut(session.0) else { return Ok(()) };
+        state.next_incoming_id = flow.next_outgoing_id;
+        let until = flow.next_incoming_id.unwrap_or(initial).wrapping_add(flow.incoming_window);
+        state.remote_incoming_window = serial_distance(state.next_outgoing_id, until);
+        if flow.incoming_window > i32::MAX as u32 {
+            // Windows beyond the reach of serial arithmetic are as good as endless (.NET opens with the largest).
+            state.remote_incoming_window = i32::MAX as u32;
+        }
+        self.flush_backlog(session);
+        let Some(handle) = flow.handle else {
+            if flow.echo {
+                self.write_session_flow(session);
+            }
+            return Ok(());
+        };
+        let link = self.linked(session, handle)?;
+        self.on_link_flow(link, flow)
+    }
+
+    fn on_link_flow(&mut self, link: LinkId, flow: &Flow) -> Handled {
+        let Some(state) = self.links.get_mut(link.0) else { return Ok(()) };
+        let requested = matches!(state.state, LinkState::Requested { .. });
+        if !requested && !matches!(state.state, LinkState::Attached) {
+            return Ok(());
+        }
+        match state.role {
+            Role::Sender => {
+                let Some(granted) = flow.link_credit else {
+                    return Err(Violation::link(link, condition::INVALID_FIELD, "flow without link-credit"));
+                };
+                let until = flow.delivery_count.unwrap_or(0).wrapping_add(granted);
+                let credit = serial_distance(state.delivery_count, until);
+                state.credit = credit;
+                state.drain = flow.drain;
+                if requested {
+                    return Ok(());
+                }
+                self.emit(Event::Credit { link, credit, drain: flow.drain });
+                if flow.drain && credit == 0 {
+                    // Nothing to give back, but the answer is due all the same.
+                    let _ = self.drained(link);
+                } else if flow.echo {
+                    self.write_flow_for(link, false, false);
+                }
+            }
+            Role::Receiver => {
+                if requested {
+                    return Ok(());
+                }
+                if let Some(count) = flow.delivery_count {
+                    // The sender may only use up credit by this, never make any.
+                    let advance = count.wrapping_sub(state.delivery_count);
+                    if advance <= state.credit {
+                        state.delivery_count = count;
+                        state.credit -= advance;
+                    }
+                }
+                self.note_drained(link);
+                if flow.echo {
+                    self.write_flow_for(link, false, false);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Credit used up while draining, be it by deliveries or by the sender's word.
+    pub(super) fn note_drained(&mut self, link: LinkId) {
+        if let Some(state) = self.links.get_mut(link.0)
+            && state.drain
+            && state.credit == 0
+        {
+            state.drain = false;
+            self.emit(Event::Drained { link });
+        }
+    }
+
+    /// A flow that speaks of the AMQP session only, and renews the peer's window.
+    pub(super) fn write_session_flow(&mut self, session: SessionId) {
+        self.write_flow(session, Flow::default());
+    }
+
+    fn write_flow_for(&mut self, link: LinkId, drain: bool, echo: bool) {
+        let Some(state) = self.links.get(link.0) else { return };
+        let count_known = state.role == Role::Sender || !matches!(state.state, LinkState::AttachSent);
+        let flow = Flow {
+            handle: state.local_handle,
+            delivery_count: count_known.then_some(state.delivery_count),
+            link_credit: Some(state.credit),
+            available: (state.role == Role::Sender).then_some(0),
+            drain,
+            echo,
+            ..Flow::default()
+        };
+        let session = state.session;
+        self.write_flow(session, flow);
+    }
+
+    fn write_flow(&mut self, session: SessionId, mut flow: Flow) {
+        let Some(state) = self.sessions.get_mut(session.0) else { return };
+        state.incoming_window = self.config.incoming_window;
+        flow.next_incoming_id = state.begun().then_some(state.next_incoming_id);
+        flow.incoming_window = state.incoming_window;
+        flow.next_outgoing_id = state.next_outgoing_id;
+        flow.outgoing_window = self.config.outgoing_window;
+        self.output.frame(state.channel, |buffer| flow.encode(buffer));
+    }
+}
+
+/// How far `until` lies ahead of `from`; 0 if it lies behind (RFC 1982).
+fn serial_distance(from: u32, until: u32) -> u32 {
+    let distance = until.wrapping_sub(from);
+    if distance > i32::MAX as u32 { 0 } else { distance }
+}

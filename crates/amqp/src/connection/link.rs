@@ -1,0 +1,371 @@
+//! Links: attach, answer, refuse, detach.
+
+use super::dispatch::{Handled, Violation};
+use super::receive::Partial;
+use super::{CommandError, Connection, Event, LinkId, SessionId};
+use crate::condition;
+use crate::performative::{Attach, Detach, Error, Role};
+
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) session: SessionId,
+    pub(super) name: String,
+    /// Our role.
+    pub(super) role: Role,
+    pub(super) state: LinkState,
+    pub(super) local_handle: Option<u32>,
+    pub(super) remote_handle: Option<u32>,
+    pub(super) delivery_count: u32,
+    pub(super) credit: u32,
+    /// The receiver wants the credit used up or given back.
+    pub(super) drain: bool,
+    /// As receiver: the delivery-count up to which we ever granted credit. What is sent below it is no fault, even if
+    /// we have lowered the credit since.
+    pub(super) granted_until: u32,
+    /// As receiver: credit and unsettled deliveries are kept at this sum; 0 leaves credit to the owner.
+    pub(super) keep: u32,
+    pub(super) unsettled: u32,
+    /// The receiver's limit; 0 is none.
+    pub(super) max_message_size: u64,
+    pub(super) partial: Option<Box<Partial>>,
+}
+
+#[derive(Debug)]
+pub(super) enum LinkState {
+    /// The peer's attach waits for the owner's answer. Of it, what a refusal echoes is kept, and counted as `size` bytes
+    /// against the connection's bound.
+    Requested {
+        request: Box<Attach>,
+        size: usize,
+    },
+    /// Our attach waits for the peer's answer.
+    AttachSent,
+    /// The peer answered with a null terminus; its detach with the reason follows.
+    Refused,
+    Attached,
+    /// The peer's detach waits for the owner to answer it (see `hold_detach`).
+    DetachReceived {
+        closed: bool,
+    },
+    /// Our detach is out. What the peer sent before it knew is ignored, and its own detach is not answered: a second
+    /// one stops Node silently. `report` if the owner waits for the end.
+    DetachSent {
+        report: bool,
+    },
+}
+
+impl Link {
+    fn new(session: SessionId, name: String, role: Role, state: LinkState) -> Self {
+        Self {
+            session,
+            name,
+            role,
+            state,
+            local_handle: None,
+            remote_handle: None,
+            delivery_count: 0,
+            credit: 0,
+            drain: false,
+            granted_until: 0,
+            keep: 0,
+            unsettled: 0,
+            max_message_size: 0,
+            partial: None,
+        }
+    }
+
+    /// Has the owner not yet been told that this link is over?
+    pub(super) fn reports_end(&self) -> bool {
+        !matches!(self.state, LinkState::DetachSent { report: false } | LinkState::DetachReceived { .. })
+    }
+}
+
+impl Connection {
+    /// Asks for a link. [`Event::Attached`] or [`Event::Detached`] follows.
+    pub fn attach(&mut self, session: SessionId, mut attach: Attach) -> Result<LinkId, CommandError> {
+        self.check_open()?;
+        let live = self.sessions.get(session.0).is_some_and(|state| {
+            matches!(state.state, super::session::SessionState::BeginSent | super::session::SessionState::Active)
+        });
+        if !live {
+            return Err(CommandError::SessionGone);
+        }
+        let mut link = Link::new(session, attach.name.clone(), attach.role, LinkState::AttachSent);
+        match attach.role {
+            Role::Sender => link.delivery_count = *attach.initial_delivery_count.get_or_insert(0),
+            Role::Receiver => {
+                link.max_message_size = *attach.max_message_size.get_or_insert(self.config.max_message_size);
+            }
+        }
+        let id = LinkId(self.links.insert(link));
+        let state = self.sessions.get_mut(session.0).expect("checked above");
+        let Some(handle) = state.allot_handle(id) else {
+            self.links.remove(id.0);
+            return Err(CommandError::TooManyLinks);
+        };
+        attach.handle = handle;
+        self.links.get_mut(id.0).expect("just inserted").local_handle = Some(handle);
+        self.output.frame(state.channel, |buffer| attach.encode(buffer));
+        Ok(id)
+    }
+
+    /// Agrees to a link the peer asked for. Make `reply` with [`Attach::reply`] and change what differs.
+    pub fn accept_attach(&mut self, link: LinkId, mut reply: Attach) -> Result<(), CommandError> {
+        self.check_open()?;
+        let max_message_size = self.config.max_message_size;
+        let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
+        let LinkState::Requested { request, .. } = &state.state else { return Err(CommandError::WrongState) };
+        let initial_delivery_count = request.initial_delivery_count;
+        reply.role = state.role;
+        reply.name.clone_from(&state.name);
+        match state.role {
+            Role::Sender => {
+                reply.initial_delivery_count = Some(state.delivery_count);
+                state.max_message_size = request.max_message_size.unwrap_or(0);
+            }
+            Role::Receiver => {
+                state.delivery_count = initial_delivery_count.unwrap_or(0);
+                state.granted_until = state.delivery_count;
+                state.max_message_size = *reply.max_message_size.get_or_insert(max_message_size);
+            }
+        }
+        self.write_attach(link, &mut reply)?;
+        self.set_state(link, LinkState::Attached);
+        let state = self.links.get(link.0).ok_or(CommandError::LinkGone)?;
+        // A hasty receiver may have sent its flow before our answer.
+        if state.role == Role::Sender && (state.credit > 0 || state.drain) {
+            let (credit, drain) = (state.credit, state.drain);
+            self.emit(Event::Credit { link, credit, drain });
+        }
+        Ok(())
+    }
+
+    /// Refuses a link the peer asked for: an attach without our terminus, then a detach with the reason.
+    pub fn refuse_attach(&mut self, link: LinkId, error: Error) -> Result<(), CommandError> {
+        self.check_open()?;
+        self.refuse(link, true, Some(error))
+    }
+
+    /// Ends a link, with an error if it is not in good order; also the answer to a detach that was held (see
+    /// [`super::Config::hold_detach`]). Its unsettled deliveries are forgotten.
+    pub fn detach(&mut self, link: LinkId, error: Option<Error>) -> Result<(), CommandError> {
+        self.check_open()?;
+        match self.links.get(link.0).ok_or(CommandError::LinkGone)?.state {
+            LinkState::Requested { .. } => self.refuse(link, true, error),
+            LinkState::DetachReceived { closed } => {
+                self.write_detach(link, closed, error);
+                self.remove_link(link);
+                Ok(())
+            }
+            LinkState::DetachSent { .. } => Err(CommandError::WrongState),
+            LinkState::AttachSent | LinkState::Refused | LinkState::Attached => {
+                self.forget_deliveries(link);
+                self.write_detach(link, true, error);
+                self.set_state(link, LinkState::DetachSent { report: true });
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn on_attach(&mut self, session: SessionId, attach: Box<Attach>, size: usize) -> Handled {
+        if attach.handle > self.config.handle_max {
+            return Err(Violation::connection(condition::FRAMING_ERROR, "handle is above handle-max"));
+        }
+        let Some(state) = self.sessions.get_mut(session.0) else { return Ok(()) };
+        if state.remote_handle(attach.handle).is_some() {
+            return Err(Violation::session(session, condition::HANDLE_IN_USE, "attach with a handle in use"));
+        }
+        let links = &self.links;
+        let asked = state.local_handles.iter().flatten().copied().find(|id| {
+            links.get(id.0).is_some_and(|link| {
+                link.remote_handle.is_none() && link.role != attach.role && link.name == attach.name
+            })
+        });
+        if let Some(link) = asked {
+            state.set_remote_handle(attach.handle, link);
+            self.on_attach_answer(link, attach);
+            return Ok(());
+        }
+        if self.links.len() >= self.config.max_links {
+            return Err(Violation::session(session, condition::RESOURCE_LIMIT_EXCEEDED, "too many links"));
+        }
+        if self.incomplete_bytes + size > self.config.max_incomplete_bytes {
+            return Err(Violation::session(session, condition::RESOURCE_LIMIT_EXCEEDED, "too many attaches wait"));
+        }
+        self.incomplete_bytes += size;
+        let requested = LinkState::Requested { request: Box::new(attach.echoed()), size };
+        let mut link = Link::new(session, attach.name.clone(), attach.role.opposite(), requested);
+        link.remote_handle = Some(attach.handle);
+        let link = LinkId(self.links.insert(link));
+        state.set_remote_handle(attach.handle, link);
+        self.emit(Event::AttachRequested { session, link, attach });
+        Ok(())
+    }
+
+    fn on_attach_answer(&mut self, link: LinkId, attach: Box<Attach>) {
+        let Some(state) = self.links.get_mut(link.0) else { return };
+        state.remote_handle = Some(attach.handle);
+        if !matches!(state.state, LinkState::AttachSent) {
+            return;
+        }
+        let refused = match state.role {
+            Role::Sender => {
+                state.max_message_size = attach.max_message_size.unwrap_or(0);
+                attach.target.is_none()
+            }
+            Role::Receiver => {
+                state.delivery_count = attach.initial_delivery_count.unwrap_or(0);
+                state.granted_until = state.delivery_count.wrapping_add(state.credit);
+                attach.source.is_none()
+            }
+        };
+        if refused {
+            state.state = LinkState::Refused;
+        } else {
+            state.state = LinkState::Attached;
+            self.emit(Event::Attached { link, attach });
+        }
+    }
+
+    pub(super) fn on_detach(&mut self, session: SessionId, detach: Detach) -> Handled {
+        let Detach { handle, closed, error } = detach;
+        let link = self.linked(session, handle)?;
+        let Some(state) = self.links.get(link.0) else { return Ok(()) };
+        match state.state {
+            LinkState::DetachSent { report } => {
+                self.remove_link(link);
+                if report {
+                    self.emit(Event::Detached { link, closed, error });
+                }
+            }
+            LinkState::Requested { .. } => {
+                // The peer has given up waiting. Its detach is answered on a handle it must first learn of; without
+                // one to spare, the whole AMQP session has just ended.
+                if self.refuse(link, closed, None).is_ok() {
+                    self.remove_link(link);
+                    self.emit(Event::Detached { link, closed, error });
+                }
+            }
+            LinkState::Attached if self.config.hold_detach => {
+                self.forget_deliveries(link);
+                self.set_state(link, LinkState::DetachReceived { closed });
+                self.emit(Event::Detached { link, closed, error });
+            }
+            LinkState::DetachReceived { .. } => {
+                return Err(Violation::session(session, condition::UNATTACHED_HANDLE, "second detach"));
+            }
+            LinkState::AttachSent | LinkState::Refused | LinkState::Attached => {
+                self.write_detach(link, closed, None);
+                self.remove_link(link);
+                self.emit(Event::Detached { link, closed, error });
+            }
+        }
+        Ok(())
+    }
+
+    /// Detaches a link because of what the peer did on it.
+    pub(super) fn abort_link(&mut self, link: LinkId, error: Error) {
+        let Some(state) = self.links.get(link.0) else { return };
+        let event = Event::Detached { link, closed: true, error: Some(Box::new(error.clone())) };
+        match state.state {
+            LinkState::DetachSent { .. } | LinkState::DetachReceived { .. } => return,
+            LinkState::Requested { .. } => {
+                if self.refuse(link, true, Some(error)).is_err() {
+                    // Not even a refusal could be sent: the AMQP session has gone, and the owner has been told.
+                    return;
+                }
+            }
+            LinkState::AttachSent | LinkState::Refused | LinkState::Attached => {
+                self.forget_deliveries(link);
+                self.write_detach(link, true, Some(error));
+                self.set_state(link, LinkState::DetachSent { report: false });
+            }
+        }
+        self.emit(event);
+    }
+
+    /// The link behind a peer's handle.
+    pub(super) fn linked(&self, session: SessionId, handle: u32) -> Result<LinkId, Box<Violation>> {
+        self.sessions.get(session.0).and_then(|state| state.remote_handle(handle)).ok_or_else(|| {
+            Violation::session(session, condition::UNATTACHED_HANDLE, format!("handle {handle} is not attached"))
+        })
+    }
+
+    fn refuse(&mut self, link: LinkId, closed: bool, error: Option<Error>) -> Result<(), CommandError> {
+        let state = self.links.get(link.0).ok_or(CommandError::LinkGone)?;
+        let LinkState::Requested { request, .. } = &state.state else { return Err(CommandError::WrongState) };
+        let mut refusal = request.refusal();
+        self.write_attach(link, &mut refusal)?;
+        self.write_detach(link, closed, error);
+        self.set_state(link, LinkState::DetachSent { report: false });
+        Ok(())
+    }
+
+    /// Our half of an attach the peer began. Without a handle to answer on, the AMQP session cannot go on.
+    fn write_attach(&mut self, link: LinkId, attach: &mut Attach) -> Result<(), CommandError> {
+        let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
+        let session_id = state.session;
+        let session = self.sessions.get_mut(session_id.0).ok_or(CommandError::SessionGone)?;
+        let Some(handle) = session.allot_handle(link) else {
+            self.abort_session(
+                session_id,
+                Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "no handle left to answer on"),
+            );
+            return Err(CommandError::TooManyLinks);
+        };
+        state.local_handle = Some(handle);
+        attach.handle = handle;
+        self.output.frame(session.channel, |buffer| attach.encode(buffer));
+        Ok(())
+    }
+
+    fn write_detach(&mut self, link: LinkId, closed: bool, error: Option<Error>) {
+        let Some(state) = self.links.get(link.0) else { return };
+        let (Some(handle), Some(session)) = (state.local_handle, self.sessions.get(state.session.0)) else { return };
+        let detach = Detach { handle, closed, error: error.map(Box::new) };
+        self.output.frame(session.channel, |buffer| detach.encode(buffer));
+    }
+
+    fn set_state(&mut self, link: LinkId, state: LinkState) {
+        if let Some(link) = self.links.get_mut(link.0)
+            && let LinkState::Requested { size, .. } = std::mem::replace(&mut link.state, state)
+        {
+            self.incomplete_bytes -= size;
+        }
+    }
+
+    /// Forgets what is unsettled, queued or half received on a link that is on its way out.
+    fn forget_deliveries(&mut self, id: LinkId) {
+        let Some(link) = self.links.get_mut(id.0) else { return };
+        if let Some(partial) = link.partial.take() {
+            self.incomplete_bytes -= partial.held();
+        }
+        let Some(session) = self.sessions.get_mut(link.session.0) else { return };
+        session.backlog.retain(|transfer| transfer.link != id);
+        if link.unsettled > 0 {
+            link.unsettled = 0;
+            match link.role {
+                Role::Sender => session.sent.remove_link(id),
+                Role::Receiver => session.received.remove_link(id),
+            }
+        }
+    }
+
+    /// Removes a link and frees its handles.
+    pub(super) fn remove_link(&mut self, id: LinkId) -> Option<Link> {
+        self.forget_deliveries(id);
+        let link = self.links.remove(id.0)?;
+        if let LinkState::Requested { size, .. } = link.state {
+            self.incomplete_bytes -= size;
+        }
+        if let Some(session) = self.sessions.get_mut(link.session.0) {
+            if let Some(handle) = link.local_handle {
+                session.local_handles[handle as usize] = None;
+            }
+            if let Some(handle) = link.remote_handle {
+                session.remote_handles[handle as usize] = None;
+            }
+        }
+        Some(link)
+    }
+}

@@ -1,0 +1,91 @@
+//! Bytes on their way to the peer.
+//!
+//! Frames of an owner in a hurry are held back until our open has gone out. Neighbouring dispositions that say the same
+//! become one range, so that a thousand accepted sends cost one frame.
+
+use bytes::{Bytes, BytesMut};
+
+use crate::frame::write_frame;
+use crate::performative::{DeliveryState, Disposition, Role};
+
+#[derive(Debug)]
+pub(super) struct Output {
+    ready: BytesMut,
+    /// Frames given before our open was written.
+    held: Option<BytesMut>,
+    disposition: Option<(u16, Disposition)>,
+}
+
+impl Output {
+    pub(super) fn new() -> Self {
+        Self { ready: BytesMut::new(), held: Some(BytesMut::new()), disposition: None }
+    }
+
+    /// For headers, SASL frames and open itself: nothing holds these back.
+    pub(super) fn handshake(&mut self) -> &mut BytesMut {
+        &mut self.ready
+    }
+
+    /// Our open has been written: what was held back follows it.
+    pub(super) fn release(&mut self) {
+        self.flush_disposition();
+        if let Some(held) = self.held.take() {
+            self.ready.extend_from_slice(&held);
+        }
+    }
+
+    /// Where the next frame goes.
+    #[inline]
+    pub(super) fn frames(&mut self) -> &mut BytesMut {
+        self.flush_disposition();
+        self.held.as_mut().unwrap_or(&mut self.ready)
+    }
+
+    pub(super) fn frame(&mut self, channel: u16, body: impl FnOnce(&mut BytesMut)) {
+        write_frame(self.frames(), channel, body);
+    }
+
+    #[inline]
+    pub(super) fn dispose(
+        &mut self,
+        channel: u16,
+        role: Role,
+        range: (u32, u32),
+        settled: bool,
+        state: Option<DeliveryState>,
+    ) {
+        let (first, last) = range;
+        if let Some((waiting_channel, waiting)) = &mut self.disposition {
+            let follows = waiting.last.is_some_and(|last| last.wrapping_add(1) == first);
+            let same = *waiting_channel == channel && waiting.role == role && waiting.settled == settled;
+            if follows && same && waiting.state == state {
+                waiting.last = Some(last);
+                return;
+            }
+        }
+        self.flush_disposition();
+        let disposition = Disposition { role, first, last: Some(last), settled, state, batchable: false };
+        self.disposition = Some((channel, disposition));
+    }
+
+    #[inline]
+    fn flush_disposition(&mut self) {
+        if let Some((channel, disposition)) = self.disposition.take() {
+            let buffer = self.held.as_mut().unwrap_or(&mut self.ready);
+            write_frame(buffer, channel, |buffer| disposition.encode(buffer));
+        }
+    }
+
+    pub(super) fn take(&mut self) -> Bytes {
+        self.flush_disposition();
+        self.ready.split().freeze()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        /// What a disposition without an error takes.
+        const DISPOSITION: usize = 40;
+        self.ready.len()
+            + self.held.as_ref().map_or(0, BytesMut::len)
+            + self.disposition.as_ref().map_or(0, |_| DISPOSITION)
+    }
+}

@@ -1,0 +1,145 @@
+//! Two machines talk over arbitrary chunk boundaries: everything sent arrives once, in order, and is settled once.
+
+use amqp::{Attach, ClientSasl, Config, Connection, DeliveryState, Event, LinkId, Outgoing, Source, Target};
+use bytes::Bytes;
+use proptest::prelude::*;
+
+use crate::house::{Pair, requested};
+
+#[derive(Debug, Clone)]
+struct Plan {
+    payloads: Vec<Vec<u8>>,
+    chunks: Vec<(usize, usize)>,
+    credit: u32,
+    client: Config,
+    server: Config,
+    pipelined: bool,
+    presettled: bool,
+}
+
+fn plan() -> impl Strategy<Value = Plan> {
+    let payload = prop::collection::vec(any::<u8>(), 0..2500);
+    let chunk = (prop_oneof![0usize..40, 0usize..5000], prop_oneof![0usize..40, 0usize..5000]);
+    (
+        prop::collection::vec(payload, 1..25),
+        prop::collection::vec(chunk, 1..30),
+        1u32..12,
+        (config(), config()),
+        any::<bool>(),
+        any::<bool>(),
+    )
+        .prop_map(|(payloads, chunks, credit, (client, server), pipelined, presettled)| Plan {
+            payloads,
+            chunks,
+            credit,
+            client,
+            server,
+            pipelined,
+            presettled,
+        })
+}
+
+fn config() -> impl Strategy<Value = Config> {
+    (512u32..2000, 1u32..9, any::<u32>()).prop_map(|(max_frame_size, incoming_window, first_outgoing_id)| Config {
+        max_frame_size,
+        incoming_window,
+        first_outgoing_id,
+        ..Config::default()
+    })
+}
+
+/// One side's deliveries out, and what it heard of them.
+#[derive(Default)]
+struct Sending {
+    link: Option<LinkId>,
+    next: usize,
+    settled: Vec<u64>,
+}
+
+impl Sending {
+    fn send_what_credit_allows(&mut self, connection: &mut Connection, plan: &Plan) {
+        let Some(link) = self.link else { return };
+        while self.next < plan.payloads.len() && connection.credit(link) > 0 {
+            let outgoing =
+                Outgoing { tag: b"t", token: self.next as u64, settled: plan.presettled, ..Outgoing::default() };
+            let (head, tail) = plan.payloads[self.next].split_at(plan.payloads[self.next].len() / 3);
+            connection.transfer(link, outgoing, &[head, tail]).unwrap();
+            self.next += 1;
+        }
+    }
+}
+
+fn receive(connection: &mut Connection, event: &Event, received: &mut Vec<Bytes>) {
+    if let Event::Delivery(delivery) = event {
+        received.push(delivery.payload.clone());
+        if !delivery.settled {
+            connection.dispose(delivery.link, delivery.id, delivery.id, true, Some(DeliveryState::Accepted)).unwrap();
+        }
+    }
+}
+
+fn note(event: &Event, sending: &mut Sending) {
+    if let Event::Disposition(disposition) = event {
+        assert_eq!(disposition.state, Some(DeliveryState::Accepted));
+        sending.settled.extend(disposition.deliveries.iter().map(|delivery| delivery.token));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
+
+    #[test]
+    fn all_deliveries_arrive_in_order_both_ways(plan in plan()) {
+        let mut pair = Pair::with(plan.client.clone(), plan.server.clone());
+        if plan.pipelined {
+            pair.client = Connection::pipelined_client(plan.client.clone(), ClientSasl::Anonymous, pair.now);
+        }
+        let session = pair.client.begin_session().unwrap();
+        let out = pair.client.attach(session, Attach::sender("out", Source::at("me"), Target::at("q"))).unwrap();
+        let back = pair.client.attach(session, Attach::receiver("back", Source::at("q"), Target::at("me"))).unwrap();
+        pair.client.keep_credit(back, plan.credit).unwrap();
+        let mut from_client = Sending { link: Some(out), ..Sending::default() };
+        let mut from_server = Sending::default();
+        let (mut at_server, mut at_client) = (Vec::new(), Vec::new());
+        let mut chunks = plan.chunks.iter().cycle();
+        let expected = plan.payloads.len();
+        let settlements = if plan.presettled { 0 } else { expected };
+        for round in 0.. {
+            prop_assert!(round < 200_000, "stuck at {} and {} of {expected}", at_server.len(), at_client.len());
+            let &(to_server, to_client) = chunks.next().unwrap();
+            pair.step(to_server + 1, to_client + 1);
+            for event in pair.take_server_events() {
+                if let Some((link, request)) = requested(std::slice::from_ref(&event)) {
+                    pair.server.accept_attach(link, request.reply()).unwrap();
+                    match request.role {
+                        amqp::Role::Sender => pair.server.keep_credit(link, plan.credit).unwrap(),
+                        amqp::Role::Receiver => from_server.link = Some(link),
+                    }
+                }
+                prop_assert!(!matches!(event, Event::Closed { .. } | Event::Detached { .. }), "{:?}", event);
+                receive(&mut pair.server, &event, &mut at_server);
+                note(&event, &mut from_server);
+            }
+            for event in pair.take_client_events() {
+                prop_assert!(!matches!(event, Event::Closed { .. } | Event::Detached { .. }), "{:?}", event);
+                receive(&mut pair.client, &event, &mut at_client);
+                note(&event, &mut from_client);
+            }
+            from_client.send_what_credit_allows(&mut pair.client, &plan);
+            from_server.send_what_credit_allows(&mut pair.server, &plan);
+            if at_server.len() == expected
+                && at_client.len() == expected
+                && from_client.settled.len() == settlements
+                && from_server.settled.len() == settlements
+            {
+                break;
+            }
+        }
+        let sent: Vec<Bytes> = plan.payloads.iter().cloned().map(Bytes::from).collect();
+        prop_assert_eq!(&at_server, &sent);
+        prop_assert_eq!(&at_client, &sent);
+        let tokens: Vec<u64> = (0..settlements as u64).collect();
+        prop_assert_eq!(&from_client.settled, &tokens);
+        prop_assert_eq!(&from_server.settled, &tokens);
+    }
+}

@@ -1,0 +1,281 @@
+//! Deliveries: whole and in frames, within credit and windows, drained, refused when too large.
+
+use amqp::performative::{Flow, Performative, Transfer};
+use amqp::{Attach, Config, DeliveryState, Event, LinkId, Outgoing, Source, Target, condition};
+use bytes::Bytes;
+
+use crate::house::{Pair, Raw, frames_of, requested};
+
+fn payloads(events: &[Event]) -> Vec<Bytes> {
+    let deliveries = events.iter().filter_map(|event| match event {
+        Event::Delivery(delivery) => Some(delivery.payload.clone()),
+        _ => None,
+    });
+    deliveries.collect()
+}
+
+fn send(pair: &mut Pair, link: LinkId, payload: &[u8]) -> u32 {
+    pair.client.transfer(link, Outgoing { tag: b"t", ..Outgoing::default() }, &[payload]).unwrap()
+}
+
+#[test]
+fn a_delivery_arrives_with_its_tag_format_and_parts_joined() {
+    let mut pair = Pair::new();
+    let (ours, theirs) = pair.sender();
+    pair.server.set_credit(theirs, 1).unwrap();
+    pair.run();
+    assert_eq!(pair.take_client_events(), [Event::Credit { link: ours, credit: 1, drain: false }]);
+    let outgoing = Outgoing { tag: &[9; 16], message_format: 0x8001_3700, settled: true, ..Outgoing::default() };
+    pair.client.transfer(ours, outgoing, &[b"he", b"", b"llo"]).unwrap();
+    pair.run();
+    let events = pair.take_server_events();
+    let [Event::Delivery(delivery)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((&delivery.payload[..], &delivery.tag[..]), (&b"hello"[..], &[9; 16][..]));
+    assert_eq!((delivery.message_format, delivery.settled, delivery.link), (0x8001_3700, true, theirs));
+    assert!(pair.client.transfer(ours, outgoing, &[b"x"]).is_err(), "credit is used up");
+}
+
+#[test]
+fn a_large_delivery_is_cut_to_the_peers_frames_and_joined_again() {
+    let mut pair = Pair::with(Config::default(), Config { max_frame_size: 600, ..Config::default() });
+    let (ours, theirs) = pair.sender();
+    pair.server.set_credit(theirs, 10).unwrap();
+    pair.run();
+    let large: Vec<u8> = (0..100_000u32).map(|n| n as u8).collect();
+    send(&mut pair, ours, &large);
+    send(&mut pair, ours, b"");
+    let wire = pair.client.take_output();
+    let frames = frames_of(wire.clone());
+    assert!(frames.len() > 170);
+    for (index, (_, frame, _)) in frames.iter().enumerate() {
+        let Performative::Transfer(transfer) = frame else { panic!("{frame:?}") };
+        assert_eq!(transfer.more, index < frames.len() - 2);
+    }
+    pair.to_server.extend_from_slice(&wire);
+    pair.run();
+    assert_eq!(payloads(&pair.take_server_events()), [Bytes::from(large), Bytes::new()]);
+}
+
+#[test]
+fn no_frame_is_larger_than_the_peer_takes() {
+    for size in 0..1300 {
+        let mut pair = Pair::with(Config::default(), Config { max_frame_size: 512, ..Config::default() });
+        let (ours, theirs) = pair.sender();
+        pair.server.set_credit(theirs, 1).unwrap();
+        pair.run();
+        send(&mut pair, ours, &vec![0; size]);
+        let mut wire = pair.client.take_output();
+        let total = wire.len();
+        while let Some(frame) = wire.first_chunk::<4>().map(|size| u32::from_be_bytes(*size) as usize) {
+            assert!(frame <= 512);
+            wire = wire.slice(frame..);
+        }
+        assert!(total >= size);
+    }
+}
+
+#[test]
+fn deliveries_wait_for_a_narrow_window_and_keep_their_order_over_the_wrap() {
+    let narrow = Config { incoming_window: 3, max_frame_size: 512, ..Config::default() };
+    let wrapping = Config { first_outgoing_id: u32::MAX - 20, ..Config::default() };
+    let mut pair = Pair::with(wrapping, narrow);
+    let (ours, theirs) = pair.sender();
+    pair.server.keep_credit(theirs, 500).unwrap();
+    pair.run();
+    let sent: Vec<_> = (0..200usize).map(|n| Bytes::from(vec![n as u8; n * 11])).collect();
+    let ids: Vec<_> = sent.iter().map(|payload| send(&mut pair, ours, payload)).collect();
+    assert!(ids.contains(&0), "ids wrap");
+    pair.take_server_events();
+    pair.run();
+    let events = pair.take_server_events();
+    assert_eq!(payloads(&events), sent);
+    for event in events {
+        if let Event::Delivery(delivery) = event {
+            pair.server.dispose(theirs, delivery.id, delivery.id, true, Some(DeliveryState::Accepted)).unwrap();
+        }
+    }
+    pair.run();
+    let settled: Vec<u32> = pair
+        .take_client_events()
+        .into_iter()
+        .flat_map(|event| match event {
+            Event::Disposition(disposition) => disposition.deliveries.iter().map(|delivery| delivery.id).collect(),
+            _ => Vec::new(),
+        })
+        .collect();
+    assert_eq!(settled, ids);
+}
+
+#[test]
+fn a_drained_sender_gives_back_what_it_does_not_use() {
+    let mut pair = Pair::new();
+    let (ours, theirs) = pair.receiver();
+    pair.client.set_credit(ours, 10).unwrap();
+    pair.run();
+    pair.take_server_events();
+    pair.client.drain(ours).unwrap();
+    pair.run();
+    assert_eq!(pair.take_server_events(), [Event::Credit { link: theirs, credit: 10, drain: true }]);
+    pair.server.transfer(theirs, Outgoing { tag: b"t", ..Outgoing::default() }, &[b"last"]).unwrap();
+    pair.server.drained(theirs).unwrap();
+    let answer = pair.server.take_output();
+    let frames = frames_of(answer.clone());
+    let Performative::Flow(flow) = &frames[1].1 else { panic!("{frames:?}") };
+    assert_eq!((flow.delivery_count, flow.link_credit, flow.drain), (Some(10), Some(0), true));
+    pair.to_client.extend_from_slice(&answer);
+    pair.run();
+    let events = pair.take_client_events();
+    assert!(matches!(&events[..], [Event::Delivery(_), Event::Drained { link }] if *link == ours));
+    // Credit works as before afterwards.
+    pair.client.set_credit(ours, 2).unwrap();
+    pair.run();
+    assert_eq!(pair.take_server_events(), [Event::Credit { link: theirs, credit: 2, drain: false }]);
+}
+
+#[test]
+fn a_drain_without_credit_is_answered_by_itself() {
+    let mut raw = Raw::begun(Config::default());
+    raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
+    let (link, request) = requested(&raw.events()).unwrap();
+    raw.server.accept_attach(link, request.reply()).unwrap();
+    raw.frames();
+    let flow = Flow {
+        handle: Some(0),
+        delivery_count: Some(0),
+        link_credit: Some(0),
+        drain: true,
+        next_incoming_id: Some(0),
+        incoming_window: 9,
+        ..Flow::default()
+    };
+    raw.frame(0, &Performative::Flow(flow));
+    let answers = raw.performatives();
+    assert!(matches!(&answers[..], [Performative::Flow(Flow { drain: true, link_credit: Some(0), .. })]));
+}
+
+#[test]
+fn an_echo_is_answered_for_link_and_session() {
+    let mut raw = receiving(Config::default());
+    for handle in [None, Some(0)] {
+        let flow = Flow {
+            handle,
+            next_incoming_id: Some(0),
+            incoming_window: 9,
+            next_outgoing_id: 3,
+            echo: true,
+            ..Flow::default()
+        };
+        raw.frame(0, &Performative::Flow(flow));
+        let answers = raw.performatives();
+        let [Performative::Flow(answer)] = &answers[..] else { panic!("{answers:?}") };
+        assert_eq!((answer.handle, answer.next_incoming_id, answer.echo), (handle, Some(3), false));
+    }
+}
+
+#[test]
+fn kept_credit_bounds_what_is_unsettled_and_follows_settlement() {
+    let mut pair = Pair::new();
+    let (ours, theirs) = pair.sender();
+    pair.server.keep_credit(theirs, 10).unwrap();
+    pair.run();
+    let mut sent = 0;
+    while pair.client.credit(ours) > 0 {
+        send(&mut pair, ours, b"x");
+        sent += 1;
+        pair.run();
+    }
+    assert_eq!(sent, 10, "unsettled deliveries hold the credit back");
+    let last = payloads(&pair.take_server_events()).len() as u32 - 1;
+    pair.server.dispose(theirs, 0, last, true, Some(DeliveryState::Accepted)).unwrap();
+    pair.run();
+    assert_eq!(pair.client.credit(ours), 10);
+}
+
+#[test]
+fn lowered_credit_does_not_make_deliveries_on_their_way_a_fault() {
+    let mut pair = Pair::new();
+    let (ours, theirs) = pair.sender();
+    pair.server.set_credit(theirs, 5).unwrap();
+    pair.run();
+    (0..5).for_each(|_| {
+        send(&mut pair, ours, b"x");
+    });
+    pair.server.set_credit(theirs, 0).unwrap();
+    pair.take_server_events();
+    pair.run();
+    assert_eq!(payloads(&pair.take_server_events()).len(), 5);
+}
+
+/// A server with a link on handle 0 on which it receives, with ten credits given.
+pub(crate) fn receiving(config: Config) -> Raw {
+    let mut raw = Raw::begun(config);
+    raw.frame(0, &Performative::Attach(Box::new(Attach::sender("s", Source::at("me"), Target::at("q")))));
+    let (link, request) = requested(&raw.events()).unwrap();
+    raw.server.accept_attach(link, request.reply()).unwrap();
+    raw.server.set_credit(link, 10).unwrap();
+    raw.frames();
+    raw
+}
+
+pub(crate) fn transfer(id: u32, more: bool) -> Transfer {
+    Transfer { delivery_id: Some(id), delivery_tag: Some(Bytes::from_static(b"t")), more, ..Transfer::default() }
+}
+
+#[test]
+fn an_aborted_delivery_is_forgotten_and_the_next_one_arrives() {
+    let mut raw = receiving(Config::default());
+    raw.frame_with(0, &Performative::Transfer(transfer(0, true)), b"half");
+    raw.frame_with(0, &Performative::Transfer(Transfer { aborted: true, ..Transfer::default() }), b"junk");
+    raw.frame_with(0, &Performative::Transfer(transfer(1, false)), b"whole");
+    assert_eq!(payloads(&raw.events()), [&b"whole"[..]]);
+}
+
+#[test]
+fn a_continuation_needs_neither_id_nor_tag_and_may_settle() {
+    let mut raw = receiving(Config::default());
+    raw.frame_with(0, &Performative::Transfer(transfer(0, true)), b"one ");
+    raw.frame_with(0, &Performative::Transfer(Transfer { more: true, ..Transfer::default() }), b"two ");
+    raw.frame_with(0, &Performative::Transfer(Transfer { settled: Some(true), ..Transfer::default() }), b"three");
+    let events = raw.events();
+    let [Event::Delivery(delivery)] = &events[..] else { panic!("{events:?}") };
+    assert_eq!((&delivery.payload[..], delivery.settled), (&b"one two three"[..], true));
+}
+
+#[test]
+fn a_message_over_the_limit_is_rejected_and_the_link_goes_on() {
+    let mut raw = receiving(Config { max_message_size: 100, ..Config::default() });
+    raw.frame_with(0, &Performative::Transfer(transfer(0, false)), &[0; 101]);
+    raw.frame_with(0, &Performative::Transfer(transfer(1, true)), &[0; 60]);
+    raw.frame_with(0, &Performative::Transfer(Transfer::default()), &[0; 60]);
+    raw.frame_with(0, &Performative::Transfer(transfer(2, false)), &[0; 100]);
+    assert_eq!(payloads(&raw.events()).len(), 1);
+    let answers = raw.performatives();
+    let [Performative::Disposition(rejected)] = &answers[..] else { panic!("{answers:?}") };
+    let Some(DeliveryState::Rejected(Some(error))) = &rejected.state else { panic!("{rejected:?}") };
+    assert_eq!(error.condition, condition::MESSAGE_SIZE_EXCEEDED);
+    assert_eq!((rejected.first, rejected.last, rejected.settled), (0, Some(1), true));
+}
+
+#[test]
+fn a_settled_message_over_the_limit_costs_the_link() {
+    let mut raw = receiving(Config { max_message_size: 100, ..Config::default() });
+    let settled = Transfer { settled: Some(true), ..transfer(0, false) };
+    raw.frame_with(0, &Performative::Transfer(settled), &[0; 101]);
+    let answers = raw.performatives();
+    let [Performative::Detach(detach)] = &answers[..] else { panic!("{answers:?}") };
+    assert_eq!(detach.error.as_ref().unwrap().condition, condition::MESSAGE_SIZE_EXCEEDED);
+    assert!(matches!(&raw.events()[..], [Event::Detached { error: Some(_), .. }]));
+}
+
+#[test]
+fn half_received_messages_are_bounded_per_connection() {
+    let mut raw = receiving(Config { max_incomplete_bytes: 1000, ..Config::default() });
+    raw.frame_with(0, &Performative::Transfer(transfer(0, true)), &[0; 900]);
+    raw.frame_with(0, &Performative::Transfer(Transfer { more: true, ..Transfer::default() }), &[0; 900]);
+    raw.frame_with(0, &Performative::Transfer(Transfer::default()), &[0; 900]);
+    assert_eq!(payloads(&raw.events()).len(), 0);
+    let answers = raw.performatives();
+    let [Performative::Disposition(rejected)] = &answers[..] else { panic!("{answers:?}") };
+    let Some(DeliveryState::Rejected(Some(error))) = &rejected.state else { panic!("{rejected:?}") };
+    assert_eq!(error.condition, condition::RESOURCE_LIMIT_EXCEEDED);
+}
