@@ -16,6 +16,8 @@ pub enum OpenError {
     Missing { after: String },
     #[error("a message is stored in segment {segment:08x} of the log, which is missing")]
     Lost { segment: u32 },
+    #[error("take up a record of the data folder")]
+    Record(#[source] Box<dyn std::error::Error + Send + Sync>),
     #[error("{doing} `{file}`")]
     Io {
         doing: &'static str,

@@ -15,6 +15,9 @@ use super::layout::{PieceName, Seal, SnapshotEnd, SnapshotHead, parse_snapshot_n
 use super::reserve;
 use super::shared::Wake;
 
+/// A snapshot is synced bit by bit: one large sync at its end would make the log's own syncs wait.
+const SYNC_EVERY: u64 = 8 << 20;
+
 pub(super) enum Job {
     /// Puts the index behind the frames, which end at `end_at`; an empty one only gives back the room allocated behind them.
     Seal {
@@ -60,6 +63,7 @@ pub(super) struct Snapshot {
     head: SnapshotHead,
     file: Arc<dyn DiskFile>,
     size: u64,
+    synced: u64,
 }
 
 impl Janitor {
@@ -121,7 +125,7 @@ impl Janitor {
         }
         let name = snapshot_name(head.from);
         let file = self.disk.create(&temporary(&name))?;
-        self.snapshot = Some(Snapshot { name, head, file, size: 0 });
+        self.snapshot = Some(Snapshot { name, head, file, size: 0, synced: 0 });
         self.add(&head.encode(self.salt))
     }
 
@@ -130,6 +134,10 @@ impl Janitor {
         let Some(snapshot) = &mut self.snapshot else { return Ok(()) };
         snapshot.file.write_at(bytes, snapshot.size)?;
         snapshot.size += bytes.len() as u64;
+        if snapshot.size - snapshot.synced >= SYNC_EVERY {
+            snapshot.file.sync()?;
+            snapshot.synced = snapshot.size;
+        }
         Ok(())
     }
 

@@ -12,6 +12,9 @@ use crate::journal::Location;
 /// What an entry takes beside its body, for segments written before this start (whose entries were not counted).
 const USUAL_OVERHEAD: u64 = 128;
 
+/// Sparse segments are emptied when they are one part in this many of the log.
+const WORTH_A_PASS: u64 = 16;
+
 #[derive(Debug, Default, Clone)]
 struct Account {
     /// Position of the segment's end, so far.
@@ -119,8 +122,13 @@ impl Ledger {
     }
 
     /// Segments of which little lives and which nothing else keeps.
-    pub(super) fn sparse(&self, from: u64) -> Vec<u32> {
-        self.sparse.iter().copied().filter(|segment| self.accounts[segment].end <= from).collect()
+    ///
+    /// None while they are few: the core looks through all it holds to empty them, so that has to be worth it. `hurry` says that it is.
+    pub(super) fn sparse(&self, from: u64, hurry: bool) -> Vec<u32> {
+        let ready = |segment: &u32| self.accounts[segment].end <= from;
+        let sparse: Vec<_> = self.sparse.iter().copied().filter(ready).collect();
+        let bytes: u64 = sparse.iter().map(|segment| self.accounts[segment].bytes).sum();
+        if hurry || bytes * WORTH_A_PASS >= self.bytes { sparse } else { Vec::new() }
     }
 
     /// Bytes in dead segments that only wait for a snapshot begun later than `from`.
@@ -205,12 +213,22 @@ mod tests {
         let mut ledger = ledger();
         ledger.close(1);
         (0..7).for_each(|_| ledger.release(location(1, 900), 12_000));
-        assert!(ledger.sparse(10_000).is_empty());
+        assert!(ledger.sparse(10_000, false).is_empty());
         ledger.release(location(1, 900), 12_000);
-        assert_eq!(ledger.sparse(10_000), [1]);
-        assert!(ledger.sparse(9_999).is_empty(), "a snapshot must cover it first");
+        assert_eq!(ledger.sparse(10_000, false), [1]);
+        assert!(ledger.sparse(9_999, false).is_empty(), "a snapshot must cover it first");
         ledger.retain(location(1, 900), 5);
-        assert!(ledger.sparse(10_000).is_empty());
+        assert!(ledger.sparse(10_000, false).is_empty());
+    }
+
+    #[test]
+    fn a_few_sparse_segments_wait_unless_there_is_a_hurry() {
+        let mut ledger = ledger();
+        ledger.close(1);
+        (0..9).for_each(|_| ledger.release(location(1, 900), 12_000));
+        ledger.extend(2, 200_000, 210_000);
+        assert!(ledger.sparse(10_000, false).is_empty());
+        assert_eq!(ledger.sparse(10_000, true), [1]);
     }
 
     #[test]
@@ -219,6 +237,6 @@ mod tests {
         ledger.extend(1, 10_000, 10_000);
         (0..50).for_each(|_| ledger.add(location(1, 1), 199, 1));
         ledger.close(1);
-        assert!(ledger.sparse(10_000).is_empty());
+        assert!(ledger.sparse(10_000, false).is_empty());
     }
 }

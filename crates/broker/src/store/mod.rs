@@ -216,8 +216,11 @@ impl Store {
             }
             return Some(Chore::Snapshot { fresh });
         }
-        let sparse = self.ledger.sparse(self.snapshots.from());
-        (!sparse.is_empty() && !matches!(health, Health::Failing(_))).then_some(Chore::Evacuate(sparse))
+        if let Health::Failing(_) = health {
+            return None;
+        }
+        let sparse = self.ledger.sparse(self.snapshots.from(), !health.is_good());
+        (!sparse.is_empty()).then_some(Chore::Evacuate(sparse))
     }
 
     fn begin_snapshot(&mut self, health: &Health) {

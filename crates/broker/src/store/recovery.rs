@@ -11,6 +11,7 @@
 //! have died after a failed sync, and then the page cache shows bytes that the disk does not have.
 
 use std::any::Any;
+use std::error::Error;
 use std::sync::Arc;
 
 use super::blocks::{BlocksError, read_blocks};
@@ -75,7 +76,23 @@ impl Recovery {
     }
 
     /// Hands over every record of the newest snapshot, then every entry since it began, in order.
-    pub fn replay(self, mut entry: impl FnMut(&[u8], Option<Location>)) -> Result<Replayed, OpenError> {
+    pub fn replay<E: Error + Send + Sync + 'static>(
+        self,
+        mut take: impl FnMut(&[u8], Option<Location>) -> Result<(), E>,
+    ) -> Result<Replayed, OpenError> {
+        let mut refused = None;
+        let replayed = self.replay_all(|meta, body| {
+            if let Err(error) = take(meta, body) {
+                refused.get_or_insert(error);
+            }
+        })?;
+        match refused {
+            Some(error) => Err(OpenError::Record(Box::new(error))),
+            None => Ok(replayed),
+        }
+    }
+
+    fn replay_all(self, mut entry: impl FnMut(&[u8], Option<Location>)) -> Result<Replayed, OpenError> {
         let Self { disk, options, lock, inventory } = self;
         let reader = Reader { disk: &*disk, salt: inventory.salt };
         if let Some(snapshot) = &inventory.snapshot {

@@ -1,5 +1,6 @@
 //! A disk that fails, lies about it, or is damaged.
 
+use std::convert::Infallible;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -149,7 +150,8 @@ fn filled() -> (SimDisk, Vec<Op>) {
 }
 
 fn open_error(disk: &SimDisk) -> OpenError {
-    let replayed = Store::open(disk.shared(), small()).and_then(|recovery| recovery.replay(|_, _| {}));
+    let replayed =
+        Store::open(disk.shared(), small()).and_then(|recovery| recovery.replay(|_, _| Ok::<_, Infallible>(())));
     replayed.err().expect("the folder is not sound")
 }
 

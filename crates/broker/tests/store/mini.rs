@@ -3,6 +3,7 @@
 //! As the real one, it appends absolute facts, takes snapshots in steps while it changes, and evacuates in steps.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
 
 use broker::journal::{AppendError, Entry, Journal, Location};
 use broker::store::{Chore, Store};
@@ -127,7 +128,7 @@ impl Mini {
         Ok(())
     }
 
-    pub(crate) fn replay(&mut self, meta: &[u8], body: Option<Location>) {
+    pub(crate) fn replay(&mut self, meta: &[u8], body: Option<Location>) -> Result<(), Infallible> {
         let number = |at: usize| u64::from_le_bytes(meta[at..at + 8].try_into().unwrap());
         let (session, ops, key) = (meta[1], number(2), number(10));
         self.ops = self.ops.max(ops);
@@ -151,6 +152,7 @@ impl Mini {
             OPS => {}
             tag => panic!("no record has the tag {tag}"),
         }
+        Ok(())
     }
 
     pub(crate) fn visit_bodies(&self, visit: &mut dyn FnMut(Location)) {
