@@ -193,7 +193,8 @@ impl<S: LeaseStore> Elector<S> {
         let term = tenure.term();
         let gate = Gate::open(term, tenure.valid_until(), self.clock);
         let (stop, told) = watch::channel(None);
-        let mut work = self.work_runtime.spawn((self.work)(Leadership { gate: gate.clone(), stop: told }));
+        let leadership = Leadership { contender: self.me.contender(), gate: gate.clone(), stop: told };
+        let mut work = self.work_runtime.spawn((self.work)(leadership));
         self.desk.status.send_replace(Status::Leading { gate: gate.clone() });
         info!(pod_id = self.rules.pod_id, lease = self.rules.key, %term, reason = why, "gained leadership");
 

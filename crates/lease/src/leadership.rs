@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 
 use crate::clock::{Clock, Moment};
-use crate::record::Term;
+use crate::record::{Contender, Term};
 
 /// Open while this pod may act in one term. Belongs to that term for good: it never opens again after it was shut.
 ///
@@ -70,6 +70,7 @@ fn nanos(moment: Moment) -> u64 {
 /// What the work is given when this pod gains a term. The lease goes back only after the work's future has ended.
 #[derive(Clone, Debug)]
 pub struct Leadership {
+    pub(crate) contender: Contender,
     pub(crate) gate: Gate,
     pub(crate) stop: watch::Receiver<Option<Stop>>,
 }
@@ -77,6 +78,11 @@ pub struct Leadership {
 impl Leadership {
     pub fn term(&self) -> Term {
         self.gate.term()
+    }
+
+    /// This process, for stores that must tell two holders of one term apart.
+    pub fn contender(&self) -> Contender {
+        self.contender
     }
 
     pub fn gate(&self) -> &Gate {

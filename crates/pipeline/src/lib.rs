@@ -1,1 +1,8 @@
 //! The walk of one event: capture, checkpoint, publish, session, view.
+//!
+//! Words, as everywhere in this house: an *event* is one change in the source, a *message* that event on the bus. A *term*
+//! is one leadership; a *deposed* leader is one whose term is over. The *checkpoint* is the token up to which the unbroken
+//! prefix of events is acknowledged by the bus. A *position* says where an event stands: epoch, then resume token.
+
+pub mod checkpoint;
+pub mod event;

@@ -1,0 +1,147 @@
+//! The checkpoint as MongoDB keeps it: field names, format, and reading a document without trusting it.
+
+use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
+
+use super::error::Error;
+use super::store::{Checkpoint, Phase, Snapshot};
+use crate::event::{Epoch, ResumeToken, Term};
+
+/// Kept in every document; a higher one was written by a version that knows more.
+pub(super) const FORMAT: i64 = 1;
+
+pub(super) const UNSTARTED: &str = "unstarted";
+pub(super) const SNAPSHOT: &str = "snapshot";
+pub(super) const STREAM: &str = "stream";
+
+/// A document that was read as far as it must be to tell whose it is.
+#[derive(Debug)]
+pub(super) struct Stored {
+    pub(super) checkpoint: Checkpoint,
+    pub(super) claimant: String,
+}
+
+impl Stored {
+    /// Whose first, then what: an operator should learn of a wrong source before a missing field.
+    pub(super) fn read(pipeline: &str, fingerprint: &str, document: &Document) -> Result<Self, Error> {
+        let fields = Fields { pipeline, document };
+        let format = fields.number("format")?;
+        if format != FORMAT {
+            return Err(Error::Format { pipeline: pipeline.into(), found: format, known: FORMAT });
+        }
+        let found = fields.text("fingerprint")?;
+        if found != fingerprint {
+            let (found, ours) = (found.to_owned(), fingerprint.to_owned());
+            return Err(Error::Fingerprint { pipeline: pipeline.into(), found, ours });
+        }
+        let checkpoint = Checkpoint {
+            term: Term::new(fields.natural("term")?),
+            epoch: Epoch::new(fields.natural("epoch")?),
+            phase: fields.phase()?,
+            cluster_time: fields.cluster_time()?,
+            saved_at: fields.saved_at()?,
+            saved_by: fields.text("savedBy")?.to_owned(),
+        };
+        Ok(Self { checkpoint, claimant: fields.text("claimedBy")?.to_owned() })
+    }
+}
+
+/// The fields a phase is stored in. `position` repeats the token's order, so that a statement can compare it.
+pub(super) fn phase_fields(phase: &Phase) -> Document {
+    match phase {
+        Phase::Unstarted => doc! { "phase": UNSTARTED, "token": Bson::Null, "position": "", "snapshot": Bson::Null },
+        Phase::Snapshot { start, progress: Snapshot { run, scanned, after } } => doc! {
+            "phase": SNAPSHOT,
+            "token": start.as_document().clone(),
+            "position": start.key(),
+            "snapshot": { "run": run, "scanned": stored_number(*scanned), "after": after.clone() },
+        },
+        Phase::Stream { token } => doc! {
+            "phase": STREAM,
+            "token": token.as_document().clone(),
+            "position": token.key(),
+            "snapshot": Bson::Null,
+        },
+    }
+}
+
+/// BSON has no unsigned 64-bit number.
+pub(super) fn stored_number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Errors name the field and never show what was in it.
+struct Fields<'a> {
+    pipeline: &'a str,
+    document: &'a Document,
+}
+
+impl Fields<'_> {
+    fn phase(&self) -> Result<Phase, Error> {
+        match self.text("phase")? {
+            UNSTARTED => Ok(Phase::Unstarted),
+            SNAPSHOT => Ok(Phase::Snapshot { start: self.token()?, progress: self.snapshot()? }),
+            STREAM => Ok(Phase::Stream { token: self.token()? }),
+            _ => Err(self.unreadable("phase", "is none that this version knows")),
+        }
+    }
+
+    fn token(&self) -> Result<ResumeToken, Error> {
+        let document =
+            self.document.get_document("token").map_err(|_| self.unreadable("token", "is not a document"))?;
+        let token = ResumeToken::try_from(document.clone());
+        let token = token.map_err(|_| self.unreadable("token", "is not a resume token"))?;
+        if token.key() != self.text("position")? {
+            return Err(self.unreadable("position", "is not that of the token"));
+        }
+        Ok(token)
+    }
+
+    fn snapshot(&self) -> Result<Snapshot, Error> {
+        let document = self.document.get_document("snapshot");
+        let document = document.map_err(|_| self.unreadable("snapshot", "is not a document"))?;
+        let inner = Fields { pipeline: self.pipeline, document };
+        let after = document.get("after").filter(|after| **after != Bson::Null).cloned();
+        Ok(Snapshot { run: inner.text("run")?.to_owned(), scanned: inner.natural("scanned")?, after })
+    }
+
+    fn cluster_time(&self) -> Result<Option<Timestamp>, Error> {
+        match self.document.get("clusterTime") {
+            None | Some(Bson::Null) => Ok(None),
+            Some(Bson::Timestamp(time)) => Ok(Some(*time)),
+            Some(_) => Err(self.unreadable("clusterTime", "is not a timestamp")),
+        }
+    }
+
+    fn saved_at(&self) -> Result<Option<DateTime>, Error> {
+        match self.document.get("savedAt") {
+            None | Some(Bson::Null) => Ok(None),
+            Some(Bson::DateTime(time)) => Ok(Some(*time)),
+            Some(_) => Err(self.unreadable("savedAt", "is not a date")),
+        }
+    }
+
+    fn number(&self, field: &'static str) -> Result<i64, Error> {
+        match self.document.get(field) {
+            Some(Bson::Int64(number)) => Ok(*number),
+            Some(Bson::Int32(number)) => Ok(i64::from(*number)),
+            Some(_) => Err(self.unreadable(field, "is not a whole number")),
+            None => Err(self.unreadable(field, "is missing")),
+        }
+    }
+
+    fn natural(&self, field: &'static str) -> Result<u64, Error> {
+        u64::try_from(self.number(field)?).map_err(|_| self.unreadable(field, "is negative"))
+    }
+
+    fn text(&self, field: &'static str) -> Result<&str, Error> {
+        match self.document.get(field) {
+            Some(Bson::String(text)) => Ok(text),
+            Some(_) => Err(self.unreadable(field, "is not a string")),
+            None => Err(self.unreadable(field, "is missing")),
+        }
+    }
+
+    fn unreadable(&self, field: &'static str, problem: &'static str) -> Error {
+        Error::Unreadable { pipeline: self.pipeline.to_owned(), field, problem }
+    }
+}

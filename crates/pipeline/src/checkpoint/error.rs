@@ -1,0 +1,52 @@
+//! Why a checkpoint could not be claimed, read or moved.
+
+use crate::event::{Epoch, Term};
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The lease's term fell behind: it was deleted or restored. The lease must be raised above `stored`.
+    #[error("claim checkpoint `{pipeline}` with term {term}: term {stored} claimed it before")]
+    TermBehind { pipeline: String, term: Term, stored: Term },
+    #[error("save checkpoint `{pipeline}` in term {term}: it belongs to term {stored} now")]
+    Deposed { pipeline: String, term: Term, stored: Term },
+    #[error("save checkpoint `{pipeline}` in epoch {epoch}: it is in epoch {stored} now")]
+    EpochEnded { pipeline: String, epoch: Epoch, stored: Epoch },
+    #[error("save checkpoint `{pipeline}`: a snapshot cannot follow in the same epoch, nor another run of it")]
+    SnapshotOutOfTurn { pipeline: String },
+    #[error("save checkpoint `{pipeline}`: it has vanished since it was claimed")]
+    Vanished { pipeline: String },
+    #[error(
+        "checkpoint `{pipeline}` belongs to another source: its fingerprint is `{found}`, ours `{ours}`; give this pipeline \
+         another name, or reset the checkpoint"
+    )]
+    Fingerprint { pipeline: String, found: String, ours: String },
+    #[error("checkpoint `{pipeline}` has format {found}, and this version knows {known}")]
+    Format { pipeline: String, found: i64, known: i64 },
+    #[error("checkpoint `{pipeline}` is not one this version can read: field `{field}` {problem}")]
+    Unreadable { pipeline: String, field: &'static str, problem: &'static str },
+    #[error("{doing} checkpoint `{pipeline}`")]
+    Store {
+        doing: &'static str,
+        pipeline: String,
+        #[source]
+        source: mongodb::error::Error,
+    },
+}
+
+impl Error {
+    /// Whether the same call may succeed when it is repeated.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Store { .. } => true,
+            Self::TermBehind { .. }
+            | Self::Deposed { .. }
+            | Self::EpochEnded { .. }
+            | Self::SnapshotOutOfTurn { .. }
+            | Self::Vanished { .. }
+            | Self::Fingerprint { .. }
+            | Self::Format { .. }
+            | Self::Unreadable { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! Station 2 of 5: where to resume. Read before capture opens, written after publish is acknowledged.
+//!
+//! A new leader first *claims* the checkpoint with its term and gets it back in the same statement; from then on every
+//! save of an older term is refused by the store, however late it arrives. Leans on nothing but the term: no clock, no
+//! lease. Never starts over by itself: a document it cannot read, or of another source, is an error for an operator.
+
+mod document;
+mod error;
+mod mongo;
+mod store;
+
+pub use error::Error;
+pub use mongo::{COLLECTION, MongoCheckpoints};
+pub use store::{Checkpoint, CheckpointStore, Claim, Phase, Saved, Snapshot};

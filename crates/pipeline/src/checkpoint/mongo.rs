@@ -1,0 +1,213 @@
+//! The checkpoint in MongoDB: compare-and-set on term, so that a deposed leader cannot move it.
+//!
+//! Majority throughout. A claim is one statement that decides, writes and returns; a save is one statement whose filter is
+//! the fence, and only a refused one costs a second look, to say why.
+
+use mongodb::bson::{Bson, Document, Timestamp, doc};
+use mongodb::error::ErrorKind;
+use mongodb::options::{
+    Acknowledgment, Collation, CollectionOptions, ReadConcern, ReadPreference, ReturnDocument, SelectionCriteria,
+    WriteConcern,
+};
+use mongodb::{Collection, Database};
+
+use super::document::{FORMAT, SNAPSHOT, STREAM, Stored, UNSTARTED, phase_fields, stored_number};
+use super::error::Error;
+use super::store::{Checkpoint, CheckpointStore, Claim, Phase, Saved};
+use crate::event::Epoch;
+
+/// The collection of the coordination database that holds the checkpoints of all pipelines.
+pub const COLLECTION: &str = "checkpoints";
+
+const DUPLICATE_KEY: i32 = 11000;
+
+/// The checkpoint of one pipeline.
+#[derive(Clone, Debug)]
+pub struct MongoCheckpoints {
+    checkpoints: Collection<Document>,
+    pipeline: String,
+    fingerprint: String,
+}
+
+impl MongoCheckpoints {
+    /// `fingerprint` names the source; a checkpoint with another one is not touched.
+    pub fn new(database: &Database, pipeline: impl Into<String>, fingerprint: impl Into<String>) -> Self {
+        let options = CollectionOptions::builder()
+            .read_concern(ReadConcern::majority())
+            .write_concern(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build())
+            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+            .build();
+        let checkpoints = database.collection_with_options(COLLECTION, options);
+        Self { checkpoints, pipeline: pipeline.into(), fingerprint: fingerprint.into() }
+    }
+
+    async fn submit_claim(&self, claim: &Claim) -> Result<Document, mongodb::error::Error> {
+        let asked = self.checkpoints.find_one_and_update(doc! { "_id": &self.pipeline }, self.claim_update(claim));
+        let stored = asked.upsert(true).return_document(ReturnDocument::After).collation(byte_order()).await?;
+        stored.ok_or_else(|| mongodb::error::Error::custom("an upsert returned nothing"))
+    }
+
+    /// Decides inside the statement, because an upsert's filter may not: a new document is made, ours is raised to a
+    /// higher term, and anything else is left exactly as it is.
+    fn claim_update(&self, claim: &Claim) -> Vec<Document> {
+        let (term, claimant) = (stored_number(claim.term.get()), claim.claimant.to_string());
+        let absent = doc! { "$eq": ["$$ROOT", { "_id": literal(&self.pipeline) }] };
+        let ours = doc! { "$and": [
+            { "$eq": ["$format", FORMAT] },
+            { "$eq": ["$fingerprint", literal(&self.fingerprint)] },
+            { "$in": [{ "$type": "$term" }, ["int", "long"]] },
+        ] };
+        let same = doc! { "$and": [{ "$eq": ["$term", term] }, { "$eq": ["$claimedBy", claimant.clone()] }] };
+        let higher = doc! { "$or": [{ "$lt": ["$term", term] }, same] };
+        let mut fresh = doc! { "_id": literal(&self.pipeline), "format": FORMAT };
+        fresh.extend(phase_fields(&Phase::Unstarted));
+        fresh.extend(doc! {
+            "term": term,
+            "claimedBy": claimant.clone(),
+            "epoch": stored_number(Epoch::FIRST.get()),
+            "clusterTime": Bson::Null,
+            "savedAt": "$$NOW",
+            "savedBy": literal(&claim.pod_id),
+            "fingerprint": literal(&self.fingerprint),
+        });
+        let raised = doc! { "$mergeObjects": ["$$ROOT", { "term": term, "claimedBy": claimant }] };
+        let branches =
+            vec![doc! { "case": absent, "then": fresh }, doc! { "case": { "$and": [ours, higher] }, "then": raised }];
+        vec![doc! { "$replaceWith": { "$switch": { "branches": branches, "default": "$$ROOT" } } }]
+    }
+
+    /// The fence: this document, of this source, in this term.
+    fn fence(&self, claim: &Claim, epoch: Epoch) -> Document {
+        doc! {
+            "_id": &self.pipeline,
+            "format": FORMAT,
+            "fingerprint": &self.fingerprint,
+            "term": stored_number(claim.term.get()),
+            "claimedBy": claim.claimant.to_string(),
+            "epoch": stored_number(epoch.get()),
+        }
+    }
+
+    /// Applies one fenced statement; `None` when the fence refused it.
+    async fn submit(&self, filter: Document, set: Document) -> Result<Option<Document>, Error> {
+        let update = doc! { "$set": set, "$currentDate": { "savedAt": true } };
+        let asked = self.checkpoints.find_one_and_update(filter, update).collation(byte_order());
+        asked.projection(doc! { "_id": 1 }).await.map_err(self.failed("save"))
+    }
+
+    /// Looks why the fence refused: returns what is stored if it is still this claim's.
+    async fn still_ours(&self, claim: &Claim) -> Result<Checkpoint, Error> {
+        let Some(Stored { checkpoint, claimant }) = self.find().await? else {
+            return Err(Error::Vanished { pipeline: self.pipeline.clone() });
+        };
+        if checkpoint.term == claim.term && claimant == claim.claimant.to_string() {
+            return Ok(checkpoint);
+        }
+        Err(Error::Deposed { pipeline: self.pipeline.clone(), term: claim.term, stored: checkpoint.term })
+    }
+
+    async fn find(&self) -> Result<Option<Stored>, Error> {
+        let found = self.checkpoints.find_one(doc! { "_id": &self.pipeline }).await.map_err(self.failed("read"))?;
+        found.map(|document| Stored::read(&self.pipeline, &self.fingerprint, &document)).transpose()
+    }
+
+    fn failed(&self, doing: &'static str) -> impl FnOnce(mongodb::error::Error) -> Error {
+        let pipeline = self.pipeline.clone();
+        move |source| Error::Store { doing, pipeline, source }
+    }
+}
+
+impl CheckpointStore for MongoCheckpoints {
+    async fn claim(&self, claim: &Claim) -> Result<Checkpoint, Error> {
+        let claimed = match self.submit_claim(claim).await {
+            // Two upserts met; there is a document now, so the second try is an update.
+            Err(error) if is_duplicate_key(&error) => self.submit_claim(claim).await,
+            answer => answer,
+        };
+        let document = claimed.map_err(self.failed("claim"))?;
+        let Stored { checkpoint, claimant } = Stored::read(&self.pipeline, &self.fingerprint, &document)?;
+        if checkpoint.term == claim.term && claimant == claim.claimant.to_string() {
+            return Ok(checkpoint);
+        }
+        Err(Error::TermBehind { pipeline: self.pipeline.clone(), term: claim.term, stored: checkpoint.term })
+    }
+
+    async fn save(
+        &self,
+        claim: &Claim,
+        epoch: Epoch,
+        phase: &Phase,
+        cluster_time: Option<Timestamp>,
+    ) -> Result<Saved, Error> {
+        let mut filter = self.fence(claim, epoch);
+        filter.extend(not_behind(phase));
+        let mut set = phase_fields(phase);
+        set.extend(doc! { "clusterTime": cluster_time, "savedBy": &claim.pod_id });
+        if self.submit(filter, set).await?.is_some() {
+            return Ok(Saved::Moved);
+        }
+        let stored = self.still_ours(claim).await?;
+        if stored.epoch != epoch {
+            return Err(Error::EpochEnded { pipeline: self.pipeline.clone(), epoch, stored: stored.epoch });
+        }
+        match (&stored.phase, phase) {
+            (Phase::Snapshot { progress: stored, .. }, Phase::Snapshot { progress, .. })
+                if stored.run == progress.run =>
+            {
+                Ok(Saved::Kept)
+            }
+            (_, Phase::Snapshot { .. }) => Err(Error::SnapshotOutOfTurn { pipeline: self.pipeline.clone() }),
+            (_, Phase::Stream { .. } | Phase::Unstarted) => Ok(Saved::Kept),
+        }
+    }
+
+    async fn begin_epoch(&self, claim: &Claim, ended: Epoch, phase: &Phase) -> Result<Epoch, Error> {
+        let begun = ended.next();
+        let mut set = phase_fields(phase);
+        let none = Bson::Null;
+        set.extend(doc! { "epoch": stored_number(begun.get()), "clusterTime": none, "savedBy": &claim.pod_id });
+        if self.submit(self.fence(claim, ended), set).await?.is_some() {
+            return Ok(begun);
+        }
+        // Asked again after a lost answer, it finds its own doing.
+        let stored = self.still_ours(claim).await?;
+        if stored.epoch == begun && stored.phase == *phase {
+            return Ok(begun);
+        }
+        Err(Error::EpochEnded { pipeline: self.pipeline.clone(), epoch: ended, stored: stored.epoch })
+    }
+
+    async fn show(&self) -> Result<Option<Checkpoint>, Error> {
+        Ok(self.find().await?.map(|stored| stored.checkpoint))
+    }
+}
+
+/// What must hold of the stored phase so that `phase` does not lie behind it.
+fn not_behind(phase: &Phase) -> Document {
+    match phase {
+        Phase::Unstarted => doc! { "phase": UNSTARTED },
+        Phase::Snapshot { progress, .. } => {
+            let further = stored_number(progress.scanned);
+            let same_run =
+                doc! { "phase": SNAPSHOT, "snapshot.run": &progress.run, "snapshot.scanned": { "$lte": further } };
+            doc! { "$or": [{ "phase": UNSTARTED }, same_run] }
+        }
+        Phase::Stream { token } => {
+            doc! { "phase": { "$in": [UNSTARTED, SNAPSHOT, STREAM] }, "position": { "$lte": token.key() } }
+        }
+    }
+}
+
+/// Tokens are ordered byte by byte, whatever collation the collection was made with.
+fn byte_order() -> Collation {
+    Collation::builder().locale("simple").build()
+}
+
+/// A name that begins with `$` is a name all the same.
+fn literal(text: &str) -> Document {
+    doc! { "$literal": text }
+}
+
+fn is_duplicate_key(error: &mongodb::error::Error) -> bool {
+    matches!(&*error.kind, ErrorKind::Command(command) if command.code == DUPLICATE_KEY)
+}

@@ -1,0 +1,292 @@
+//! The fenced checkpoint on a real mongod.
+
+use lease::Contender;
+use mongodb::Collection;
+use mongodb::bson::{Bson, Document, Timestamp, doc};
+use pipeline::checkpoint::{
+    COLLECTION, Checkpoint, CheckpointStore, Claim, Error, MongoCheckpoints, Phase, Saved, Snapshot,
+};
+use pipeline::event::{Epoch, ResumeToken, Term};
+use testkit::mongo::{ScratchDatabase, shared};
+
+/// One coordination database, and the pods that write into it.
+struct House {
+    database: ScratchDatabase,
+}
+
+impl House {
+    async fn new(purpose: &str) -> Self {
+        Self { database: shared().await.unwrap().database(purpose) }
+    }
+
+    fn pipeline(&self, name: &str) -> MongoCheckpoints {
+        MongoCheckpoints::new(&self.database, name, "shop.events")
+    }
+
+    fn documents(&self) -> Collection<Document> {
+        self.database.collection(COLLECTION)
+    }
+
+    async fn stored(&self, name: &str) -> Option<Document> {
+        self.documents().find_one(doc! { "_id": name }).await.unwrap()
+    }
+}
+
+fn claim(pod: &str, term: u64) -> Claim {
+    let process = pod.bytes().fold(0, |number, byte| number * 256 + u128::from(byte));
+    Claim { term: Term::new(term), claimant: Contender::new(process), pod_id: pod.into() }
+}
+
+fn token(data: &str) -> ResumeToken {
+    ResumeToken::try_from(doc! { "_data": data }).unwrap()
+}
+
+fn stream(data: &str) -> Phase {
+    Phase::Stream { token: token(data) }
+}
+
+fn snapshot(run: &str, scanned: u64) -> Phase {
+    let progress = Snapshot { run: run.into(), scanned, after: Some(Bson::from(i64::try_from(scanned).unwrap())) };
+    Phase::Snapshot { start: token("8210"), progress }
+}
+
+/// A save in the first epoch.
+async fn save(store: &MongoCheckpoints, claim: &Claim, phase: Phase) -> Result<Saved, Error> {
+    store.save(claim, Epoch::FIRST, &phase, Some(Timestamp { time: 5, increment: 1 })).await
+}
+
+async fn phase_of(store: &MongoCheckpoints) -> Phase {
+    store.show().await.unwrap().unwrap().phase
+}
+
+#[tokio::test]
+async fn the_next_leader_reads_what_the_last_one_saved() {
+    let house = House::new("claim").await;
+    let store = house.pipeline("shop");
+    let first = claim("a", 1);
+    let Checkpoint { phase, epoch, term, .. } = store.claim(&first).await.unwrap();
+    assert_eq!((phase, epoch, term), (Phase::Unstarted, Epoch::FIRST, Term::new(1)));
+    assert_eq!(save(&store, &first, stream("8220")).await.unwrap(), Saved::Moved);
+
+    let inherited = store.claim(&claim("b", 2)).await.unwrap();
+    assert_eq!(inherited.phase, stream("8220"));
+    assert_eq!(inherited.term, Term::new(2));
+    assert_eq!(inherited.saved_by, "a");
+    assert_eq!(inherited.cluster_time, Some(Timestamp { time: 5, increment: 1 }));
+}
+
+#[tokio::test]
+async fn a_deposed_leader_cannot_move_the_checkpoint() {
+    let house = House::new("deposed").await;
+    let store = house.pipeline("shop");
+    let (old, new) = (claim("a", 1), claim("b", 2));
+    store.claim(&old).await.unwrap();
+    save(&store, &old, stream("8220")).await.unwrap();
+    store.claim(&new).await.unwrap();
+    let before = house.stored("shop").await;
+
+    let refused = save(&store, &old, stream("8290")).await.unwrap_err();
+    assert!(matches!(refused, Error::Deposed { stored, .. } if stored == Term::new(2)), "{refused}");
+    let refused = store.begin_epoch(&old, Epoch::FIRST, &stream("8201")).await.unwrap_err();
+    assert!(matches!(refused, Error::Deposed { .. }), "{refused}");
+    assert_eq!(house.stored("shop").await, before);
+}
+
+#[tokio::test]
+async fn who_has_not_claimed_cannot_save_not_even_in_a_higher_term() {
+    let house = House::new("unclaimed").await;
+    let store = house.pipeline("shop");
+    assert!(matches!(save(&store, &claim("a", 1), stream("8220")).await, Err(Error::Vanished { .. })));
+    assert_eq!(house.stored("shop").await, None);
+    store.claim(&claim("a", 1)).await.unwrap();
+    assert!(matches!(save(&store, &claim("b", 2), stream("8220")).await, Err(Error::Deposed { .. })));
+}
+
+#[tokio::test]
+async fn a_claim_in_a_lower_term_is_refused_and_says_which_term_to_pass() {
+    let house = House::new("lower").await;
+    let store = house.pipeline("shop");
+    store.claim(&claim("a", 7)).await.unwrap();
+    let refused = store.claim(&claim("b", 6)).await.unwrap_err();
+    assert!(matches!(refused, Error::TermBehind { stored, .. } if stored == Term::new(7)), "{refused}");
+    assert_eq!(store.show().await.unwrap().unwrap().term, Term::new(7));
+}
+
+#[tokio::test]
+async fn one_term_is_claimed_by_one_process_only() {
+    let house = House::new("same_term").await;
+    let store = house.pipeline("shop");
+    store.claim(&claim("a", 1)).await.unwrap();
+    // the lease was deleted, and made again in the same term by another pod
+    assert!(matches!(store.claim(&claim("b", 1)).await, Err(Error::TermBehind { .. })));
+    // the answer to the first claim was lost, and it is asked again
+    assert!(store.claim(&claim("a", 1)).await.is_ok());
+}
+
+#[tokio::test]
+async fn a_checkpoint_never_moves_back_within_an_epoch() {
+    let house = House::new("back").await;
+    let store = house.pipeline("shop");
+    let leader = claim("a", 1);
+    store.claim(&leader).await.unwrap();
+    save(&store, &leader, stream("8250")).await.unwrap();
+    assert_eq!(save(&store, &leader, stream("8240")).await.unwrap(), Saved::Kept);
+    assert_eq!(save(&store, &leader, Phase::Unstarted).await.unwrap(), Saved::Kept);
+    assert_eq!(phase_of(&store).await, stream("8250"));
+    // nor does the next leader's
+    let next = claim("b", 2);
+    store.claim(&next).await.unwrap();
+    assert_eq!(save(&store, &next, stream("8249FF")).await.unwrap(), Saved::Kept);
+    assert_eq!(save(&store, &next, stream("825000")).await.unwrap(), Saved::Moved);
+}
+
+#[tokio::test]
+async fn a_new_epoch_may_begin_anywhere_and_ends_the_old_one() {
+    let house = House::new("epoch").await;
+    let store = house.pipeline("shop");
+    let leader = claim("a", 1);
+    store.claim(&leader).await.unwrap();
+    save(&store, &leader, stream("8250")).await.unwrap();
+    let begun = store.begin_epoch(&leader, Epoch::FIRST, &snapshot("second", 0)).await.unwrap();
+    assert_eq!(begun, Epoch::new(2));
+    let ended = save(&store, &leader, stream("8299")).await.unwrap_err();
+    assert!(matches!(ended, Error::EpochEnded { stored, .. } if stored == Epoch::new(2)), "{ended}");
+    // a lost answer: the same call finds its own doing, another call does not
+    assert_eq!(store.begin_epoch(&leader, Epoch::FIRST, &snapshot("second", 0)).await.unwrap(), Epoch::new(2));
+    assert!(store.begin_epoch(&leader, Epoch::FIRST, &stream("8201")).await.is_err());
+}
+
+#[tokio::test]
+async fn a_snapshot_resumes_and_is_followed_by_the_stream_for_good() {
+    let house = House::new("snapshot").await;
+    let store = house.pipeline("shop");
+    let leader = claim("a", 1);
+    store.claim(&leader).await.unwrap();
+    assert_eq!(save(&store, &leader, snapshot("run", 0)).await.unwrap(), Saved::Moved);
+    assert_eq!(save(&store, &leader, snapshot("run", 500)).await.unwrap(), Saved::Moved);
+    assert_eq!(save(&store, &leader, snapshot("run", 400)).await.unwrap(), Saved::Kept);
+    assert!(matches!(save(&store, &leader, snapshot("other", 900)).await, Err(Error::SnapshotOutOfTurn { .. })));
+
+    let next = claim("b", 2);
+    assert_eq!(store.claim(&next).await.unwrap().phase, snapshot("run", 500));
+    assert_eq!(save(&store, &next, stream("8209")).await.unwrap(), Saved::Kept, "before the snapshot's start");
+    assert_eq!(save(&store, &next, stream("8210")).await.unwrap(), Saved::Moved);
+    assert!(matches!(save(&store, &next, snapshot("run", 900)).await, Err(Error::SnapshotOutOfTurn { .. })));
+    assert_eq!(phase_of(&store).await, stream("8210"));
+}
+
+#[tokio::test]
+async fn another_source_s_checkpoint_is_an_error_and_stays_as_it_is() {
+    let house = House::new("fingerprint").await;
+    let ours = house.pipeline("shop");
+    let leader = claim("a", 1);
+    ours.claim(&leader).await.unwrap();
+    save(&ours, &leader, stream("8250")).await.unwrap();
+    let before = house.stored("shop").await;
+
+    let theirs = MongoCheckpoints::new(&house.database, "shop", "bank.events");
+    let refused = theirs.claim(&claim("b", 2)).await.unwrap_err();
+    assert!(matches!(&refused, Error::Fingerprint { found, .. } if found == "shop.events"), "{refused}");
+    assert!(save(&theirs, &claim("b", 2), stream("8299")).await.is_err());
+    assert_eq!(house.stored("shop").await, before);
+}
+
+#[tokio::test]
+async fn documents_of_another_kind_are_errors_and_not_a_new_beginning() {
+    let house = House::new("foreign").await;
+    let store = house.pipeline("shop");
+    let leader = claim("a", 9);
+    store.claim(&leader).await.unwrap();
+    save(&store, &leader, stream("8250")).await.unwrap();
+    let good = house.stored("shop").await.unwrap();
+
+    let spoiled = |field: &str, value: Bson| {
+        let mut document = good.clone();
+        document.insert(field, value);
+        document
+    };
+    let cases = [
+        (doc! { "_id": "shop", "resumeToken": { "_data": "secret" } }, "field `format` is missing"),
+        (spoiled("format", Bson::Int64(2)), "has format 2, and this version knows 1"),
+        (spoiled("term", "secret".into()), "field `term` is not a whole number"),
+        (spoiled("phase", "secret".into()), "field `phase` is none that this version knows"),
+        (spoiled("token", Bson::Null), "field `token` is not a document"),
+        (spoiled("token", Bson::Document(doc! { "_data": 5 })), "field `token` is not a resume token"),
+        (spoiled("position", "secret".into()), "field `position` is not that of the token"),
+    ];
+    for (document, expected) in cases {
+        house.documents().replace_one(doc! { "_id": "shop" }, &document).await.unwrap();
+        let refused = store.claim(&claim("b", 10)).await.unwrap_err().to_string();
+        assert!(refused.contains(expected), "{refused} should say: {expected}");
+        assert!(!refused.contains("secret"), "{refused}");
+        let left = house.stored("shop").await.unwrap();
+        assert_eq!(left.get("token"), document.get("token"));
+        assert_eq!(left.get("phase"), document.get("phase"));
+    }
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_vanished_is_not_made_again_by_a_save() {
+    let house = House::new("vanished").await;
+    let store = house.pipeline("shop");
+    let leader = claim("a", 1);
+    store.claim(&leader).await.unwrap();
+    house.documents().delete_one(doc! { "_id": "shop" }).await.unwrap();
+    assert!(matches!(save(&store, &leader, stream("8250")).await, Err(Error::Vanished { .. })));
+    assert_eq!(house.stored("shop").await, None);
+}
+
+#[tokio::test]
+async fn two_pipelines_in_one_database_do_not_touch_each_other() {
+    let house = House::new("two").await;
+    let (shop, bank) = (house.pipeline("shop"), house.pipeline("bank"));
+    let (shops, banks) = (claim("a", 5), claim("b", 1));
+    shop.claim(&shops).await.unwrap();
+    save(&shop, &shops, stream("8250")).await.unwrap();
+    assert_eq!(bank.claim(&banks).await.unwrap().phase, Phase::Unstarted);
+    save(&bank, &banks, stream("8220")).await.unwrap();
+    assert_eq!(phase_of(&shop).await, stream("8250"));
+    assert_eq!(save(&shop, &shops, stream("8251")).await.unwrap(), Saved::Moved);
+}
+
+#[tokio::test]
+async fn names_that_look_like_expressions_are_names() {
+    let house = House::new("names").await;
+    let store = MongoCheckpoints::new(&house.database, "$shop", "$fingerprint");
+    let leader = claim("$pod", 1);
+    assert_eq!(store.claim(&leader).await.unwrap().saved_by, "$pod");
+    assert_eq!(save(&store, &leader, stream("8250")).await.unwrap(), Saved::Moved);
+    assert_eq!(house.stored("$shop").await.unwrap().get_str("fingerprint").ok(), Some("$fingerprint"));
+}
+
+#[tokio::test]
+async fn tokens_are_ordered_by_bytes_whatever_the_collection_s_collation() {
+    let house = House::new("collation").await;
+    let numeric = mongodb::options::Collation::builder().locale("en").numeric_ordering(true).build();
+    house.database.create_collection(COLLECTION).collation(numeric).await.unwrap();
+    let store = house.pipeline("shop");
+    let leader = claim("a", 1);
+    store.claim(&leader).await.unwrap();
+    // as numbers 829 < 8210, as bytes the other way about
+    save(&store, &leader, stream("829")).await.unwrap();
+    assert_eq!(save(&store, &leader, stream("8210")).await.unwrap(), Saved::Kept);
+}
+
+#[tokio::test]
+async fn of_claims_that_meet_the_highest_term_stands() {
+    let house = House::new("meeting").await;
+    let store = house.pipeline("shop");
+    let claims = (1..=16).map(|term| {
+        let store = store.clone();
+        tokio::spawn(async move { (term, store.claim(&claim(&format!("pod-{term}"), term)).await) })
+    });
+    for claimed in claims.collect::<Vec<_>>() {
+        let (term, outcome) = claimed.await.unwrap();
+        match outcome {
+            Ok(checkpoint) => assert_eq!(checkpoint.term, Term::new(term)),
+            Err(Error::TermBehind { stored, .. }) => assert!(stored > Term::new(term)),
+            Err(error) => panic!("term {term}: {error}"),
+        }
+    }
+    assert_eq!(store.show().await.unwrap().unwrap().term, Term::new(16));
+}
