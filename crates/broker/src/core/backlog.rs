@@ -7,7 +7,6 @@
 //! Knows nothing of locks' owners or of the journal; a message here is only a place, a count and a few flags.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::mem::size_of;
 
 use super::expires::Expires;
 use crate::journal::Location;
@@ -93,23 +92,20 @@ pub(super) struct Backlog {
     chunks: VecDeque<Chunk>,
     /// No available message has a counter in `..next`, save those in `returned`.
     next: u64,
+    #[expect(clippy::box_collection, reason = "8 bytes rather than 24 in the many sessions where nothing came back")]
     returned: Option<Box<BTreeSet<u64>>>,
     available: u32,
     len: u32,
 }
 
 impl Backlog {
+    #[cfg(test)]
     pub(super) fn len(&self) -> u32 {
         self.len
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
-    }
-
-    /// How many could be handed out now.
-    pub(super) fn available(&self) -> u32 {
-        self.available
     }
 
     /// The highest counter held.
@@ -121,6 +117,11 @@ impl Backlog {
     pub(super) fn get(&self, counter: u64) -> Option<Message> {
         let (chunk, index) = self.find(counter)?;
         Some(self.chunks[chunk].messages[index])
+    }
+
+    pub(super) fn location_mut(&mut self, counter: u64) -> Option<&mut Location> {
+        let (chunk, index) = self.find(counter)?;
+        Some(&mut self.chunks[chunk].messages[index].location)
     }
 
     /// Adds a message after all others; `counter` must be above [`last`](Self::last).
@@ -238,14 +239,15 @@ impl Backlog {
         past
     }
 
-    /// Forgets every listing in `expiring`: the session is about to go.
-    pub(super) fn unlist(&mut self, slot: u32, expiring: &mut Expiring) {
-        for chunk in &mut self.chunks {
-            chunk.unlist(slot, expiring);
+    /// Lists a message's chunk under the message's own time again, after it could not be made to leave.
+    pub(super) fn list_again(&mut self, counter: u64, slot: u32, expiring: &mut Expiring) {
+        if let Some((chunk, index)) = self.find(counter) {
+            let chunk = &mut self.chunks[chunk];
+            chunk.list(chunk.messages[index].expires, slot, expiring);
         }
     }
 
-    /// Bytes of heap held, for the cost tests.
+    #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         let chunks = self.chunks.capacity() * size_of::<Chunk>();
         let messages: usize = self.chunks.iter().map(|chunk| chunk.messages.capacity() * size_of::<Message>()).sum();

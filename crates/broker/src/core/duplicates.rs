@@ -6,7 +6,6 @@
 //! The set is a table of sorted pages that grows one page at a time (linear hashing), so no insert ever waits for the
 //! whole table to be rebuilt, and a page is always nearly full: about 17 bytes for each id. Forgetting goes page by page.
 
-use std::mem::size_of;
 use std::time::Duration;
 
 use sha2::{Digest, Sha256};
@@ -75,6 +74,7 @@ impl History {
     }
 
     /// Ids held, some perhaps past the window.
+    #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -162,6 +162,7 @@ impl History {
         }
     }
 
+    #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
         let pages: usize = self.pages.iter().map(|page| page.capacity() * size_of::<u128>()).sum();
         pages + self.pages.capacity() * size_of::<Vec<u128>>()

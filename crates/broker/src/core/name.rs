@@ -21,6 +21,13 @@ pub(super) fn subscription_path(topic: &str, name: &str) -> Box<str> {
     format!("{topic}/Subscriptions/{name}").into()
 }
 
+/// Splits a subscription's path into its topic and its own name.
+pub(super) fn split_subscription(path: &str) -> Result<(&str, &str), Error> {
+    let at = path.to_ascii_lowercase().rfind(SUBSCRIPTIONS);
+    let at = at.ok_or_else(|| Error::invalid("path", "of a subscription is `topic/Subscriptions/name`"))?;
+    Ok((&path[..at], &path[at + SUBSCRIPTIONS.len()..]))
+}
+
 /// Splits a receiver's address into the entity's folded path and the place in it.
 pub(super) fn split_subqueue(address: &str) -> (Box<str>, Subqueue) {
     let folded = fold(address);

@@ -83,6 +83,8 @@ pub(super) struct EntityRecord<'a> {
 pub(super) struct Target {
     pub(super) queue: QueueId,
     pub(super) counter: Option<u64>,
+    /// Milliseconds, if this subscription allows less than the message's own.
+    pub(super) time_to_live: Option<u64>,
     pub(super) alterations: Option<Arc<Alterations>>,
 }
 

@@ -78,9 +78,11 @@ fn activated<'a>(r: &mut Reader<'a>) -> Read<Activated<'a>> {
 }
 
 fn targets(r: &mut Reader<'_>) -> Read<Vec<Target>> {
-    (0..r.count()?)
-        .map(|_| Ok(Target { queue: r.queue()?, counter: r.option()?, alterations: alterations(r)? }))
-        .collect()
+    let target = |r: &mut Reader<'_>| {
+        let (queue, counter, time_to_live) = (r.queue()?, r.option()?, r.option()?);
+        Ok(Target { queue, counter, time_to_live, alterations: alterations(r)? })
+    };
+    (0..r.count()?).map(|_| target(r)).collect()
 }
 
 fn dead_lettered<'a>(r: &mut Reader<'a>) -> Read<DeadLettered<'a>> {

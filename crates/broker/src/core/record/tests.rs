@@ -32,8 +32,13 @@ fn enqueued(session: SessionId<'_>) -> Enqueued<'_> {
         fingerprint: Some(Fingerprint::of("id", None)),
         session,
         targets: vec![
-            Target { queue: QueueId::main(EntityId(8)), counter: None, alterations: None },
-            Target { queue: QueueId::dead_letter(EntityId(9)), counter: Some(4), alterations: Some(altered()) },
+            Target { queue: QueueId::main(EntityId(8)), counter: None, time_to_live: Some(9), alterations: None },
+            Target {
+                queue: QueueId::dead_letter(EntityId(9)),
+                counter: Some(4),
+                time_to_live: None,
+                alterations: Some(altered()),
+            },
         ],
     }
 }
@@ -115,7 +120,8 @@ fn every_record_reads_as_it_was_written_and_no_shorter() {
 #[test]
 fn a_message_in_a_session_adds_little_to_its_id() {
     let mut bytes = Vec::new();
-    let targets = vec![Target { queue: QueueId::main(EntityId(8)), counter: None, alterations: None }];
+    let targets =
+        vec![Target { queue: QueueId::main(EntityId(8)), counter: None, time_to_live: Some(9), alterations: None }];
     Record::Enqueued(Enqueued { targets, ..enqueued(Some(&"x".repeat(36))) }).encode(&mut bytes);
     assert!(bytes.len() <= 36 + 40, "{}", bytes.len());
 }

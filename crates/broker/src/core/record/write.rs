@@ -29,7 +29,7 @@ impl Record<'_> {
                 w.byte(kind::ENTITY_DELETED);
                 w.int(id.0.into());
             }
-            Self::Enqueued(record) => enqueued(&mut w, record),
+            Self::Enqueued(record) => record.encode(out),
             Self::Activated(record) => activated(&mut w, record),
             Self::Cancelled { entity, counters } => {
                 w.byte(kind::CANCELLED);
@@ -73,6 +73,12 @@ fn entity(w: &mut Writer<'_>, record: &EntityRecord<'_>) {
     w.int(record.dead_letter_counter);
 }
 
+impl Enqueued<'_> {
+    pub(crate) fn encode(&self, out: &mut Vec<u8>) {
+        enqueued(&mut Writer(out), self);
+    }
+}
+
 fn enqueued(w: &mut Writer<'_>, record: &Enqueued<'_>) {
     w.byte(kind::ENQUEUED);
     w.int(record.entity.0.into());
@@ -105,6 +111,7 @@ fn targets(w: &mut Writer<'_>, targets: &[Target]) {
     for target in targets {
         w.queue(target.queue);
         w.option(target.counter);
+        w.option(target.time_to_live);
         alterations(w, target.alterations.as_deref());
     }
 }

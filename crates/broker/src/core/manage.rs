@@ -1,0 +1,263 @@
+//! What clients ask on `$management`: look, fetch what was set aside, session states and lists, delete in bulk.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Core;
+use super::alterations::Alterations;
+use super::backlog::Message;
+use super::desk::Desk;
+use super::error::Error;
+use super::id::{QueueId, SequenceNumber, Subqueue, Timestamp};
+use super::queue::Queue;
+use super::receivers::Mode;
+use super::record::{Envelope, Record, SessionState, StatePlace};
+use super::sessions::{Sessions, Slot, State};
+use super::turn::{Delivery, Turn};
+use crate::journal::{Entry, Location};
+
+/// The service's own bound on one bulk delete.
+const MAX_DELETED: usize = 4000;
+
+/// A message looked at without being received.
+#[derive(Debug, Clone)]
+pub struct Peeked {
+    pub sequence: SequenceNumber,
+    pub state: MessageState,
+    pub delivery_count: u16,
+    pub location: Location,
+    pub alterations: Option<Arc<Alterations>>,
+}
+
+/// `x-opt-message-state`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageState {
+    Active = 0,
+    Deferred = 1,
+    Scheduled = 2,
+}
+
+impl Core {
+    /// Up to `max` messages in order, from a sequence number on; locked, deferred and scheduled ones too.
+    pub fn peek(
+        &mut self,
+        turn: &mut Turn<'_>,
+        queue: QueueId,
+        session: Option<&str>,
+        from: SequenceNumber,
+        max: usize,
+    ) -> Result<Vec<Peeked>, Error> {
+        self.begin(turn);
+        let mut found = self.queue(queue)?.peek(session, from.counter(), max);
+        let inlet = self.entities.get(&queue.entity).and_then(|entity| entity.inlet.as_ref());
+        if let Some(inlet) = inlet.filter(|_| queue.subqueue == Subqueue::Main) {
+            let wanted = inlet.schedule.iter_from(from.counter());
+            let wanted =
+                wanted.filter(|(_, message)| session.is_none_or(|session| message.session.as_deref() == Some(session)));
+            found.extend(wanted.take(max).map(|(counter, message)| {
+                let (sequence, location) = (message.sequence, message.location);
+                let state = MessageState::Scheduled;
+                (counter, Peeked { sequence, state, delivery_count: 0, location, alterations: None })
+            }));
+        }
+        Ok(found.into_values().take(max).collect())
+    }
+
+    /// Receives deferred messages by number, all or none.
+    pub fn receive_deferred(
+        &mut self,
+        turn: &mut Turn<'_>,
+        queue: QueueId,
+        session: Option<&str>,
+        sequences: &[SequenceNumber],
+        mode: Mode,
+    ) -> Result<Vec<Delivery>, Error> {
+        self.begin(turn);
+        self.desk(turn, queue)?.receive_deferred(session, sequences, mode)
+    }
+
+    /// A session's state, for the session's holder.
+    pub fn session_state(
+        &mut self,
+        turn: &mut Turn<'_>,
+        queue: QueueId,
+        session: &str,
+    ) -> Result<Option<Bytes>, Error> {
+        self.begin(turn);
+        let desk = self.desk(turn, queue)?;
+        let slot = desk.held_session(session)?;
+        let state = desk.queue.sessions.get(slot).state.as_ref();
+        state.map(|state| Ok(desk.turn.journal.read(state.location)?.body)).transpose()
+    }
+
+    /// Sets or clears a session's state, for the session's holder.
+    pub fn set_session_state(
+        &mut self,
+        turn: &mut Turn<'_>,
+        queue: QueueId,
+        session: &str,
+        state: Option<Bytes>,
+    ) -> Result<(), Error> {
+        self.begin(turn);
+        let limit = self.tools.limits.max_message_size;
+        if let Some(size) = state.as_ref().map(Bytes::len).filter(|size| *size > limit) {
+            return Err(Error::MessageTooLarge { size, limit });
+        }
+        self.desk(turn, queue)?.set_state(session, state)
+    }
+
+    /// Ids of sessions with messages or state or, given a moment, of those whose state was set since.
+    pub fn sessions(
+        &mut self,
+        turn: &mut Turn<'_>,
+        queue: QueueId,
+        updated_since: Option<Timestamp>,
+        skip: usize,
+        top: usize,
+    ) -> Result<Vec<Arc<str>>, Error> {
+        self.begin(turn);
+        let queue = self.queue(queue)?;
+        if !queue.policy.sessions {
+            return Err(Error::NotAllowed("the entity has no sessions"));
+        }
+        let listed = queue.sessions.iter_from(0).filter(|(_, session)| match updated_since {
+            Some(since) => session.state.as_ref().is_some_and(|state| state.updated_at >= since),
+            None => session.state.is_some() || !session.backlog.is_empty(),
+        });
+        Ok(listed.filter_map(|(_, session)| session.id.clone()).skip(skip).take(top).collect())
+    }
+
+    /// Deletes up to `max` active messages that came in before a moment, oldest first; says how many.
+    pub fn delete_messages(
+        &mut self,
+        turn: &mut Turn<'_>,
+        queue: QueueId,
+        session: Option<&str>,
+        before: Timestamp,
+        max: usize,
+    ) -> Result<usize, Error> {
+        self.begin(turn);
+        self.desk(turn, queue)?.delete_messages(session, before, max.min(MAX_DELETED))
+    }
+}
+
+impl Queue {
+    fn peek(&self, session: Option<&str>, from: u64, max: usize) -> BTreeMap<u64, Peeked> {
+        let mut found = BTreeMap::new();
+        let all = self.policy.sessions && session.is_none();
+        let only = if all { None } else { self.sessions.find(self.session_of(session)) };
+        let sessions = self.sessions.iter_from(only.unwrap_or(0)).take_while(|(slot, _)| all || Some(*slot) == only);
+        for (_, session) in sessions {
+            for (counter, message) in session.backlog.iter_from(from).take(max) {
+                if found.len() >= max && found.last_key_value().is_some_and(|(last, _)| *last < counter) {
+                    break;
+                }
+                found.insert(counter, self.peeked(counter, message));
+                if found.len() > max {
+                    found.pop_last();
+                }
+            }
+        }
+        found
+    }
+
+    fn peeked(&self, counter: u64, message: Message) -> Peeked {
+        Peeked {
+            sequence: Self::sequence(counter, message),
+            state: if message.is_deferred() { MessageState::Deferred } else { MessageState::Active },
+            delivery_count: message.delivery_count,
+            location: message.location,
+            alterations: self.alterations(counter, message),
+        }
+    }
+}
+
+impl Desk<'_, '_> {
+    fn receive_deferred(
+        &mut self,
+        session: Option<&str>,
+        sequences: &[SequenceNumber],
+        mode: Mode,
+    ) -> Result<Vec<Delivery>, Error> {
+        let slot = self.session_to_read(session)?;
+        let mut counters = Vec::with_capacity(sequences.len());
+        for sequence in sequences {
+            let message = self.queue.find(session, *sequence).map(|(_, message)| message);
+            let here = message.is_some_and(|message| message.is_deferred() && !message.is_locked());
+            if !here || counters.contains(&sequence.counter()) {
+                return Err(Error::MessageNotFound(*sequence));
+            }
+            counters.push(sequence.counter());
+        }
+        match mode {
+            Mode::PeekLock => Ok(counters.into_iter().map(|counter| self.lock(None, slot, counter)).collect()),
+            Mode::ReceiveAndDelete => self.take(slot, counters),
+        }
+    }
+
+    /// The session a management request may receive from: the one named, which someone must hold, or the only one.
+    fn session_to_read(&self, session: Option<&str>) -> Result<Slot, Error> {
+        match session {
+            Some(id) if self.queue.policy.sessions => self.held_session(id),
+            None if self.queue.policy.sessions => Err(Error::NotAllowed("the entity requires sessions: name one")),
+            _ => Ok(Sessions::ONLY),
+        }
+    }
+
+    fn set_state(&mut self, id: &str, state: Option<Bytes>) -> Result<(), Error> {
+        let slot = self.held_session(id)?;
+        let place = if state.is_some() { StatePlace::Body } else { StatePlace::Cleared };
+        let record = SessionState { queue: self.queue.id, session: id, at: self.turn.now, state: place };
+        let mut meta = Vec::new();
+        Record::SessionState(record).encode(&mut meta);
+        let entry = Entry { meta: &meta, body: state.as_deref(), references: u32::from(state.is_some()) };
+        let mut locations = Vec::new();
+        self.turn.journal.append(&[entry], &mut locations)?;
+        let new = locations.pop().map(|location| State { location, updated_at: self.turn.now });
+        if let Some(old) = self.queue.set_state(slot, new) {
+            self.turn.journal.release(old);
+        }
+        Ok(())
+    }
+
+    fn delete_messages(&mut self, session: Option<&str>, before: Timestamp, max: usize) -> Result<usize, Error> {
+        let all = self.queue.policy.sessions && session.is_none();
+        let slots: Vec<Slot> = match all {
+            true => self.queue.sessions.iter_from(0).map(|(slot, _)| slot).collect(),
+            false => self.queue.sessions.find(self.queue.session_of(session)).into_iter().collect(),
+        };
+        let mut deleted = 0;
+        for slot in slots {
+            if deleted < max {
+                deleted += self.delete_from(slot, before, max - deleted)?;
+            }
+        }
+        Ok(deleted)
+    }
+
+    fn delete_from(&mut self, slot: Slot, before: Timestamp, max: usize) -> Result<usize, Error> {
+        let mut counters = Vec::new();
+        for (counter, message) in self.queue.sessions.get(slot).backlog.iter_from(0) {
+            if counters.len() == max || !self.is_older(message, before)? {
+                break;
+            }
+            if !message.is_locked() && !message.is_deferred() {
+                counters.push(counter);
+            }
+        }
+        if counters.is_empty() {
+            return Ok(0);
+        }
+        let taken = self.take(slot, counters)?;
+        taken.iter().for_each(|delivery| self.turn.journal.release(delivery.location));
+        self.serve(slot);
+        Ok(taken.len())
+    }
+
+    fn is_older(&self, message: Message, before: Timestamp) -> Result<bool, Error> {
+        let stored = self.turn.journal.read(message.location)?;
+        Ok(Envelope::decode(&stored.meta).is_ok_and(|envelope| envelope.enqueued_at < before))
+    }
+}

@@ -1,0 +1,352 @@
+//! Messages coming in: checked, told from duplicates, numbered, written down, then given to every queue that takes them.
+//!
+//! A batch is one group in the journal and one outcome: all of it is stored or none.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+
+use super::Core;
+use super::backlog::Message;
+use super::dead_letter::{self, Burial};
+use super::duplicates::Fingerprint;
+use super::entity::{Entity, Inlet};
+use super::error::Error;
+use super::expires::Expires;
+use super::id::{EntityId, QueueId, SequenceNumber, Subqueue, Timestamp};
+use super::partition;
+use super::record::{Activated, Enqueued, Target};
+use super::schedule::Scheduled;
+use super::timers::Alarm;
+use super::turn::Turn;
+use crate::journal::Location;
+
+/// Message ids, session ids and partition keys.
+const MAX_ID: usize = 128;
+const MEGABYTE: u64 = 1 << 20;
+
+/// A message as received: its bytes, and what the broker must know of them.
+#[derive(Debug, Clone, Default)]
+pub struct Incoming {
+    /// Stored and delivered as it is.
+    pub body: Bytes,
+    pub message_id: Option<Box<str>>,
+    pub session_id: Option<Box<str>>,
+    pub partition_key: Option<Box<str>>,
+    /// Milliseconds.
+    pub time_to_live: Option<u64>,
+    /// A moment in the future makes it a scheduled message; any other is ignored.
+    pub scheduled_for: Option<Timestamp>,
+}
+
+/// A stored message on its way to the queues that take it.
+pub(super) struct Arrival<'a> {
+    pub(super) entity: EntityId,
+    pub(super) sequence: SequenceNumber,
+    /// When its time to live began.
+    pub(super) start: Timestamp,
+    pub(super) time_to_live: Option<u64>,
+    pub(super) session: Option<&'a str>,
+    pub(super) location: Location,
+}
+
+impl Core {
+    /// Stores messages sent together, or none of them. The numbers are in order; a duplicate is accepted, dropped and has none.
+    pub fn send(
+        &mut self,
+        turn: &mut Turn<'_>,
+        entity: EntityId,
+        messages: &[Incoming],
+    ) -> Result<Vec<Option<SequenceNumber>>, Error> {
+        self.begin(turn);
+        self.check(entity, messages)?;
+        let records = self.plan(turn.now, entity, messages)?;
+        let locations = self.write(turn, entity, messages, &records)?;
+        let mut locations = locations.into_iter();
+        for record in records.iter().flatten() {
+            self.remember(record);
+            let stored = record.due_at.is_some() || self.holders(entity, &record.targets) > 0;
+            if let Some(location) = stored.then(|| locations.next()).flatten() {
+                self.accept(turn, record, location);
+            }
+        }
+        Ok(records.iter().map(|record| record.as_ref().map(|record| record.sequence)).collect())
+    }
+
+    /// Everything that can be wrong with a send, before anything happens.
+    fn check(&self, id: EntityId, messages: &[Incoming]) -> Result<(), Error> {
+        let entity = self.entities.get(&id).ok_or_else(|| Error::EntityNotFound { path: "".into() })?;
+        let Some(inlet) = entity.description.inlet() else {
+            return Err(Error::NotAllowed("messages are sent to a queue or a topic, not to a subscription"));
+        };
+        if !entity.description.common().status.sends() {
+            return Err(Error::EntityDisabled { path: entity.path.clone() });
+        }
+        let own_limit = inlet.max_message_size_in_kilobytes.map(|size| size as usize * 1024);
+        let limit = own_limit.unwrap_or(self.tools.limits.max_message_size);
+        let needs_session = entity.description.outlet().is_some_and(|outlet| outlet.requires_session);
+        for message in messages {
+            check_message(message, limit, needs_session)?;
+        }
+        if inlet.enable_partitioning && !partition::is_uniform(messages) {
+            return Err(Error::NotAllowed("a batch to a partitioned entity has one session id and one partition key"));
+        }
+        self.check_quota(entity, messages)
+    }
+
+    fn check_quota(&self, entity: &Entity, messages: &[Incoming]) -> Result<(), Error> {
+        let Some(inlet) = entity.description.inlet() else { return Ok(()) };
+        let partitions = if inlet.enable_partitioning { u64::from(partition::COUNT) } else { 1 };
+        let limit = inlet.max_size_in_megabytes * MEGABYTE * partitions;
+        let subscriptions = entity.subscriptions.iter().filter_map(|id| self.entities.get(id));
+        let used = entity.counts().bytes + subscriptions.map(|subscription| subscription.counts().bytes).sum::<u64>();
+        let more: u64 = messages.iter().map(|message| message.body.len() as u64).sum();
+        if used + more > limit { Err(Error::QuotaExceeded { path: entity.path.clone(), limit }) } else { Ok(()) }
+    }
+
+    /// One record for each message, `None` for a duplicate.
+    fn plan<'a>(
+        &self,
+        now: Timestamp,
+        id: EntityId,
+        messages: &'a [Incoming],
+    ) -> Result<Vec<Option<Enqueued<'a>>>, Error> {
+        let entity = &self.entities[&id];
+        let (inlet, description) = match (&entity.inlet, entity.description.inlet()) {
+            (Some(inlet), Some(description)) => (inlet, description),
+            _ => return Err(Error::NotAllowed("messages are sent to a queue or a topic")),
+        };
+        let mut chosen = Chosen { counter: inlet.counter, partition: inlet.next_partition, ..Chosen::default() };
+        let entity_ttl = entity.description.common().default_message_time_to_live.map(|ttl| ttl.as_millis() as u64);
+        let plan = |message: &'a Incoming| {
+            let fingerprint = fingerprint(inlet, description.enable_partitioning, message);
+            if fingerprint.is_some_and(|id| is_known(inlet, &mut chosen.seen, id, now)) {
+                return None;
+            }
+            chosen.counter += 1;
+            let partition = match description.enable_partitioning {
+                true => partition::choose(message, inlet.history.is_some(), &mut chosen.partition),
+                false => 0,
+            };
+            let due_at = message.scheduled_for.filter(|due| *due > now);
+            let time_to_live = lesser(message.time_to_live, entity_ttl);
+            let session = message.session_id.as_deref();
+            let targets = match due_at {
+                Some(_) => Vec::new(),
+                None => self.targets(id, session, time_to_live, &mut chosen.dead_letters),
+            };
+            let sequence = SequenceNumber::new(partition, chosen.counter);
+            Some(Enqueued {
+                entity: id,
+                sequence,
+                enqueued_at: now,
+                time_to_live,
+                due_at,
+                fingerprint,
+                session,
+                targets,
+            })
+        };
+        Ok(messages.iter().map(plan).collect())
+    }
+
+    fn write(
+        &mut self,
+        turn: &mut Turn<'_>,
+        entity: EntityId,
+        messages: &[Incoming],
+        records: &[Option<Enqueued<'_>>],
+    ) -> Result<Vec<Location>, Error> {
+        let mut group = self.tools.group();
+        for (message, record) in messages.iter().zip(records) {
+            let Some(record) = record else { continue };
+            let references = if record.due_at.is_some() { 1 } else { self.holders(entity, &record.targets) };
+            let body = (references > 0).then_some(&*message.body);
+            group.push(|page| record.encode(page), body, references);
+        }
+        let mut locations = Vec::new();
+        self.tools.append(turn, group, &mut locations)?;
+        Ok(locations)
+    }
+
+    /// Notes that a message was seen and its number used, stored or not.
+    pub(super) fn remember(&mut self, record: &Enqueued<'_>) {
+        let Ok(inlet) = self.inlet_mut(record.entity) else { return };
+        inlet.counter = inlet.counter.max(record.sequence.counter());
+        inlet.next_partition = (record.sequence.partition() as u8).wrapping_add(1) % partition::COUNT;
+        if let (Some(history), Some(id)) = (&mut inlet.history, record.fingerprint) {
+            history.insert(id, record.enqueued_at);
+        }
+    }
+
+    fn accept(&mut self, turn: &mut Turn<'_>, record: &Enqueued<'_>, location: Location) {
+        let Some(due_at) = record.due_at else {
+            return self.arrive(turn, &Arrival::of(record, location), &record.targets);
+        };
+        self.schedule(record, due_at, location);
+        self.tools.timers.arm(Alarm::Schedule(record.entity), due_at);
+    }
+
+    pub(super) fn schedule(&mut self, record: &Enqueued<'_>, due_at: Timestamp, location: Location) {
+        let message = Scheduled {
+            sequence: record.sequence,
+            due_at,
+            time_to_live: record.time_to_live,
+            session: record.session.map(Into::into),
+            location,
+        };
+        if let Ok(inlet) = self.inlet_mut(record.entity) {
+            inlet.schedule.insert(message);
+        }
+    }
+
+    /// Which queues take a message. Empty for a queue, which takes its own.
+    ///
+    /// `dead_letters` holds numbers already promised within a batch, by dead-letter queue.
+    pub(super) fn targets(
+        &self,
+        topic: EntityId,
+        session: Option<&str>,
+        time_to_live: Option<u64>,
+        dead_letters: &mut Vec<(EntityId, u64)>,
+    ) -> Vec<Target> {
+        let subscriptions = self.entities[&topic].subscriptions.iter().filter_map(|id| self.entities.get(id));
+        let target = |subscription: &Entity| {
+            let outlet = subscription.outlet.as_ref()?;
+            if outlet.main.policy.sessions && session.is_none() {
+                let counter = promise(dead_letters, subscription.id, outlet.dead_letter.counter);
+                let burial = Burial::by_broker(dead_letter::NO_SESSION, dead_letter::NO_SESSION_TEXT);
+                let alterations = Some(burial.alterations(None).into());
+                let queue = QueueId::dead_letter(subscription.id);
+                return Some(Target { queue, counter: Some(counter), time_to_live: None, alterations });
+            }
+            let own = subscription.description.common().default_message_time_to_live;
+            let own = own.map(|ttl| ttl.as_millis() as u64).filter(|own| time_to_live.is_none_or(|ttl| *own < ttl));
+            let queue = QueueId::main(subscription.id);
+            Some(Target { queue, counter: None, time_to_live: own, alterations: None })
+        };
+        subscriptions.filter_map(target).collect()
+    }
+
+    /// How many queues will refer to the body.
+    pub(super) fn holders(&self, entity: EntityId, targets: &[Target]) -> u32 {
+        let is_queue = self.entities.get(&entity).is_some_and(|entity| entity.outlet.is_some());
+        if is_queue { 1 } else { targets.len() as u32 }
+    }
+
+    pub(super) fn arrive(&mut self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, targets: &[Target]) {
+        let counter = arrival.sequence.counter();
+        if self.entities[&arrival.entity].outlet.is_some() {
+            let message = arrival.message(arrival.time_to_live);
+            if let Ok(mut desk) = self.desk(turn, QueueId::main(arrival.entity)) {
+                desk.arrive(arrival.session, counter, message, None);
+            }
+        }
+        for target in targets {
+            let message = arrival.message_for(target);
+            if let Ok(mut desk) = self.desk(turn, target.queue) {
+                desk.arrive(arrival.session, target.counter.unwrap_or(counter), message, target.alterations.clone());
+            }
+        }
+    }
+}
+
+impl<'a> From<&Activated<'a>> for Arrival<'a> {
+    fn from(record: &Activated<'a>) -> Self {
+        Self {
+            entity: record.entity,
+            sequence: record.sequence,
+            start: record.at,
+            time_to_live: record.time_to_live,
+            session: record.session,
+            location: record.location,
+        }
+    }
+}
+
+impl<'a> Arrival<'a> {
+    pub(super) fn of(record: &Enqueued<'a>, location: Location) -> Self {
+        Self {
+            entity: record.entity,
+            sequence: record.sequence,
+            start: record.enqueued_at,
+            time_to_live: record.time_to_live,
+            session: record.session,
+            location,
+        }
+    }
+
+    pub(super) fn message(&self, time_to_live: Option<u64>) -> Message {
+        Message::new(self.location, self.sequence.partition() as u8, Expires::after(self.start, time_to_live))
+    }
+
+    /// In a dead-letter queue nothing expires.
+    pub(super) fn message_for(&self, target: &Target) -> Message {
+        match target.queue.subqueue {
+            Subqueue::Main => self.message(lesser(self.time_to_live, target.time_to_live)),
+            Subqueue::DeadLetter => self.message(None),
+        }
+    }
+}
+
+/// What the messages of one batch have already used up.
+#[derive(Default)]
+struct Chosen {
+    counter: u64,
+    partition: u8,
+    seen: HashSet<u128>,
+    dead_letters: Vec<(EntityId, u64)>,
+}
+
+fn check_message(message: &Incoming, limit: usize, needs_session: bool) -> Result<(), Error> {
+    if message.body.len() > limit {
+        return Err(Error::MessageTooLarge { size: message.body.len(), limit });
+    }
+    check_length("MessageId", message.message_id.as_deref())?;
+    check_length("SessionId", message.session_id.as_deref())?;
+    check_length("PartitionKey", message.partition_key.as_deref())?;
+    match (&message.session_id, &message.partition_key) {
+        (Some(session), Some(key)) if session != key => {
+            Err(Error::NotAllowed("the partition key must be the session id where both are set"))
+        }
+        (None, _) if needs_session => {
+            Err(Error::NotAllowed("the entity requires sessions: the message has no session id"))
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn check_length(field: &'static str, text: Option<&str>) -> Result<(), Error> {
+    match text {
+        Some(text) if text.chars().count() > MAX_ID => Err(Error::invalid(field, "must not exceed 128 characters")),
+        _ => Ok(()),
+    }
+}
+
+fn fingerprint(inlet: &Inlet, partitioned: bool, message: &Incoming) -> Option<Fingerprint> {
+    inlet.history.as_ref()?;
+    let id = message.message_id.as_deref()?;
+    let key = message.partition_key.as_deref().or(message.session_id.as_deref());
+    Some(Fingerprint::of(id, key.filter(|_| partitioned)))
+}
+
+fn is_known(inlet: &Inlet, seen: &mut HashSet<u128>, id: Fingerprint, now: Timestamp) -> bool {
+    inlet.history.as_ref().is_some_and(|history| history.contains(id, now)) || !seen.insert(id.0)
+}
+
+fn promise(dead_letters: &mut Vec<(EntityId, u64)>, queue: EntityId, last: u64) -> u64 {
+    match dead_letters.iter_mut().find(|(promised, _)| *promised == queue) {
+        Some((_, counter)) => {
+            *counter += 1;
+            *counter
+        }
+        None => {
+            dead_letters.push((queue, last + 1));
+            last + 1
+        }
+    }
+}
+
+fn lesser(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+    one.into_iter().chain(other).min()
+}

@@ -1,0 +1,113 @@
+//! The sessions of one queue. A queue without sessions has exactly one, nameless, at [`Sessions::ONLY`].
+//!
+//! A session exists while it has a message, a state or a holder; then its slot is free for another.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::backlog::Backlog;
+use super::id::{LinkId, LockToken, Timestamp};
+use crate::journal::Location;
+
+/// Where a session is kept. Means nothing after a restart.
+pub(super) type Slot = u32;
+
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) id: Option<Arc<str>>,
+    pub(super) backlog: Backlog,
+    pub(super) lock: Option<Box<SessionLock>>,
+    pub(super) state: Option<Box<State>>,
+    /// What it is listed under as ready to be accepted: its first available counter.
+    pub(super) ready: Option<u64>,
+}
+
+/// One receiver's hold on a session.
+#[derive(Debug)]
+pub(super) struct SessionLock {
+    pub(super) link: LinkId,
+    pub(super) until: Timestamp,
+    /// Messages out under this lock.
+    pub(super) held: BTreeMap<u64, LockToken>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) struct State {
+    pub(super) location: Location,
+    pub(super) updated_at: Timestamp,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    slots: Vec<Option<Box<Session>>>,
+    free: Vec<Slot>,
+    by_id: HashMap<Arc<str>, Slot>,
+}
+
+impl Sessions {
+    /// The slot of the nameless session.
+    pub(super) const ONLY: Slot = 0;
+
+    pub(super) fn new(named: bool) -> Self {
+        let mut sessions = Self::default();
+        if !named {
+            sessions.insert(None);
+        }
+        sessions
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    pub(super) fn find(&self, id: Option<&str>) -> Option<Slot> {
+        id.map_or(Some(Self::ONLY), |id| self.by_id.get(id).copied())
+    }
+
+    pub(super) fn find_or_create(&mut self, id: Option<&str>) -> Slot {
+        self.find(id).unwrap_or_else(|| self.insert(id))
+    }
+
+    pub(super) fn get(&self, slot: Slot) -> &Session {
+        self.slots[slot as usize].as_deref().expect("a slot in use: whoever keeps one keeps the session alive")
+    }
+
+    pub(super) fn get_mut(&mut self, slot: Slot) -> &mut Session {
+        self.slots[slot as usize].as_deref_mut().expect("a slot in use: whoever keeps one keeps the session alive")
+    }
+
+    /// Sessions from `slot` on, in slot order.
+    pub(super) fn iter_from(&self, slot: Slot) -> impl Iterator<Item = (Slot, &Session)> {
+        let used = self.slots.iter().enumerate().skip(slot as usize);
+        used.filter_map(|(slot, session)| Some((slot as Slot, session.as_deref()?)))
+    }
+
+    /// Lets a session go if nothing keeps it.
+    pub(super) fn forget_if_idle(&mut self, slot: Slot) {
+        let session = self.get(slot);
+        if session.backlog.is_empty() && session.lock.is_none() && session.state.is_none() {
+            let Some(id) = session.id.clone() else { return };
+            debug_assert!(session.ready.is_none());
+            self.by_id.remove(&id);
+            if self.by_id.len() < self.by_id.capacity() / 8 {
+                self.by_id.shrink_to(self.by_id.len() * 2);
+            }
+            self.slots[slot as usize] = None;
+            self.free.push(slot);
+        }
+    }
+
+    fn insert(&mut self, id: Option<&str>) -> Slot {
+        let id: Option<Arc<str>> = id.map(Into::into);
+        let session = Session { id: id.clone(), backlog: Backlog::default(), lock: None, state: None, ready: None };
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            self.slots.len() as Slot - 1
+        });
+        self.slots[slot as usize] = Some(Box::new(session));
+        if let Some(id) = id {
+            self.by_id.insert(id, slot);
+        }
+        slot
+    }
+}
