@@ -1,0 +1,189 @@
+//! An XML document as a small tree, by local names: clients choose prefixes as they like.
+//!
+//! Bounded in depth and in number of elements, and without document types, so that no body can cost more than its size.
+
+use quick_xml::events::{BytesRef, BytesStart, Event};
+use quick_xml::{Reader, XmlVersion};
+
+const MAX_DEPTH: usize = 32;
+const MAX_ELEMENTS: usize = 20_000;
+
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Element {
+    pub(super) name: String,
+    /// Local names and values, namespace declarations left out.
+    attributes: Vec<(String, String)>,
+    pub(super) children: Vec<Element>,
+    pub(super) text: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Error {
+    #[error("the body is not UTF-8")]
+    NotUtf8,
+    #[error("the body is not well-formed XML")]
+    IllFormed(#[from] quick_xml::Error),
+    #[error("the body is not well-formed XML")]
+    Attribute(#[from] quick_xml::events::attributes::AttrError),
+    #[error("the body holds a document type or an unknown entity")]
+    Entity,
+    #[error("the body is nested too deeply or holds too many elements")]
+    TooMuch,
+    #[error("the body ends before its root element does")]
+    Unfinished,
+    #[error("the body holds more than one root element")]
+    Trailing,
+}
+
+impl Element {
+    pub(super) fn child(&self, name: &str) -> Option<&Self> {
+        self.children.iter().find(|child| child.name == name)
+    }
+
+    /// The part after the prefix of `xsi:type`, however the client spells `xsi`.
+    pub(super) fn kind(&self) -> Option<&str> {
+        let (_, value) = self.attributes.iter().find(|(name, _)| name == "type")?;
+        Some(value.rsplit(':').next().unwrap_or(value))
+    }
+
+    /// The text of a child, trimmed; `None` where the child is missing or empty.
+    pub(super) fn value(&self, name: &str) -> Option<&str> {
+        self.child(name).map(|child| child.text.trim()).filter(|text| !text.is_empty())
+    }
+}
+
+pub(super) fn parse(body: &[u8]) -> Result<Element, Error> {
+    let text = std::str::from_utf8(body).map_err(|_| Error::NotUtf8)?;
+    let mut reader = Reader::from_str(text.strip_prefix('\u{feff}').unwrap_or(text));
+    let mut growing = Growing::default();
+    loop {
+        match reader.read_event()? {
+            Event::Start(start) => growing.open(&start)?,
+            Event::Empty(start) => {
+                growing.open(&start)?;
+                growing.close()?;
+            }
+            Event::End(_) => growing.close()?,
+            Event::Text(text) => growing.text(&text.xml10_content()),
+            Event::CData(text) => growing.text(&text.xml10_content()),
+            Event::GeneralRef(reference) => growing.text(&resolve(&reference)?.to_string()),
+            Event::DocType(_) => return Err(Error::Entity),
+            Event::Decl(_) | Event::PI(_) | Event::Comment(_) => {}
+            Event::Eof => return growing.root.filter(|_| growing.open.is_empty()).ok_or(Error::Unfinished),
+        }
+    }
+}
+
+/// The elements still open, outermost first, and the finished root.
+#[derive(Default)]
+struct Growing {
+    open: Vec<Element>,
+    root: Option<Element>,
+    elements: usize,
+}
+
+impl Growing {
+    fn open(&mut self, start: &BytesStart<'_>) -> Result<(), Error> {
+        self.elements += 1;
+        if self.open.len() == MAX_DEPTH || self.elements > MAX_ELEMENTS {
+            return Err(Error::TooMuch);
+        }
+        if self.root.is_some() {
+            return Err(Error::Trailing);
+        }
+        self.open.push(Element {
+            name: start.local_name().into_inner().to_owned(),
+            attributes: attributes(start)?,
+            ..Element::default()
+        });
+        Ok(())
+    }
+
+    fn close(&mut self) -> Result<(), Error> {
+        let done = self.open.pop().ok_or(Error::Unfinished)?;
+        match self.open.last_mut() {
+            Some(parent) => parent.children.push(done),
+            None => self.root = Some(done),
+        }
+        Ok(())
+    }
+
+    fn text(&mut self, text: &str) {
+        if let Some(element) = self.open.last_mut() {
+            element.text.push_str(text);
+        }
+    }
+}
+
+fn attributes(start: &BytesStart<'_>) -> Result<Vec<(String, String)>, Error> {
+    let mut found = Vec::new();
+    for attribute in start.attributes() {
+        let attribute = attribute?;
+        if attribute.key.as_namespace_binding().is_none() {
+            let value = attribute.normalized_value(XmlVersion::Implicit1_0)?.into_owned();
+            found.push((attribute.key.local_name().into_inner().to_owned(), value));
+        }
+    }
+    Ok(found)
+}
+
+fn resolve(reference: &BytesRef<'_>) -> Result<char, Error> {
+    if let Some(character) = reference.resolve_char_ref()? {
+        return Ok(character);
+    }
+    match &**reference {
+        "lt" => Ok('<'),
+        "gt" => Ok('>'),
+        "amp" => Ok('&'),
+        "apos" => Ok('\''),
+        "quot" => Ok('"'),
+        _ => Err(Error::Entity),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prefixes_declarations_comments_and_escapes_are_seen_through() {
+        let body = br#"<?xml version="1.0"?><a:entry xmlns:a="x" i:type="q:Thing" xmlns:i="y"><!-- no -->
+            <b>1 &lt; 2 &#38; 3 &#x3e; 2</b><c><![CDATA[<raw>]]></c><d/></a:entry>"#;
+        let root = parse(body).unwrap();
+        assert_eq!((root.name.as_str(), root.kind()), ("entry", Some("Thing")));
+        assert_eq!(root.value("b"), Some("1 < 2 & 3 > 2"));
+        assert_eq!(root.value("c"), Some("<raw>"));
+        assert!(root.child("d").is_some() && root.value("d").is_none());
+    }
+
+    #[test]
+    fn broken_and_hostile_bodies_are_refused() {
+        let deep = "<a>".repeat(40) + &"</a>".repeat(40);
+        let many = format!("<a>{}</a>", "<b/>".repeat(MAX_ELEMENTS));
+        let bodies: [(&str, &[u8]); 13] = [
+            ("empty", b""),
+            ("text only", b"hello"),
+            ("cut", b"<a><b>"),
+            ("cut tag", b"<a><b"),
+            ("crossed", b"<a><b></a></b>"),
+            ("closed twice", b"<a></a></a>"),
+            ("two roots", b"<a/><b/>"),
+            ("unknown entity", b"<a>&huge;</a>"),
+            ("lone ampersand", b"<a>x & y</a>"),
+            ("document type", b"<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>"),
+            ("not UTF-8", b"<a>\xff</a>"),
+            ("deep", deep.as_bytes()),
+            ("many", many.as_bytes()),
+        ];
+        for (name, body) in bodies {
+            assert!(parse(body).is_err(), "{name}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_body_makes_the_reader_panic(body in "[<>/!?\\[\\]&;#xa-c =\"'-]{0,40}") {
+            let _ = parse(body.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,274 @@
+//! What a client's body says: the description of an entity, or a rule.
+//!
+//! A property that is not named has its default, also in an update: the service replaces, it does not merge. Elements that
+//! only the service sets (counts, times) and unknown ones are ignored. Ranges are the core's to check.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use crate::core::{
+    CommonDescription, Description, InletDescription, OutletDescription, QueueDescription, Status,
+    SubscriptionDescription, TopicDescription,
+};
+
+use super::duration;
+use super::element::{self, Element};
+use super::entity::{AuthorizationRule, Kept, MAX_AUTHORIZATION_RULES, Properties, Right};
+use super::rule::{self, Rule};
+
+/// Why a body cannot be understood. Names the element, and what would have been.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Malformed(#[from] Reason);
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Reason {
+    #[error(transparent)]
+    Xml(#[from] element::Error),
+    #[error("the body is not an Atom entry whose content is a description")]
+    NoContent,
+    #[error("the content `{0}` is not a description known here")]
+    UnknownContent(String),
+    #[error("`{field}` is `{value}`: {expected}")]
+    Value { field: &'static str, value: String, expected: &'static str },
+    #[error("`{field}` is missing")]
+    Missing { field: &'static str },
+    #[error("`AuthorizationRules` holds {0} rules: at most {MAX_AUTHORIZATION_RULES} are allowed")]
+    TooManyAuthorizationRules(usize),
+}
+
+/// What an entry carries.
+#[derive(Debug, PartialEq)]
+pub enum Content {
+    Queue(Submitted),
+    Topic(Submitted),
+    Subscription { submitted: Submitted, default_rule: Option<Box<Rule>> },
+    Rule(Box<Rule>),
+}
+
+/// The properties of an entity as a client submits them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Submitted {
+    properties: Properties,
+    names_sessions: bool,
+    names_duplicate_detection: bool,
+    names_partitioning: bool,
+}
+
+impl Submitted {
+    pub fn create(self) -> Properties {
+        self.properties
+    }
+
+    /// What is chosen once, and not named now, stays as it was; everything else is replaced.
+    pub fn replace(mut self, current: &Description) -> Properties {
+        let (inlet, outlet) = sides(&mut self.properties.description);
+        if let (Some(new), Some(old)) = (inlet, current.inlet()) {
+            if !self.names_duplicate_detection {
+                new.requires_duplicate_detection = old.requires_duplicate_detection;
+            }
+            if !self.names_partitioning {
+                new.enable_partitioning = old.enable_partitioning;
+            }
+        }
+        if let (Some(new), Some(old), false) = (outlet, current.outlet(), self.names_sessions) {
+            new.requires_session = old.requires_session;
+        }
+        self.properties
+    }
+}
+
+fn sides(description: &mut Description) -> (Option<&mut InletDescription>, Option<&mut OutletDescription>) {
+    match description {
+        Description::Queue(queue) => (Some(&mut queue.inlet), Some(&mut queue.outlet)),
+        Description::Topic(topic) => (Some(&mut topic.inlet), None),
+        Description::Subscription(subscription) => (None, Some(&mut subscription.outlet)),
+    }
+}
+
+pub fn content(body: &[u8]) -> Result<Content, Malformed> {
+    Ok(read(body)?)
+}
+
+fn read(body: &[u8]) -> Result<Content, Reason> {
+    let entry = element::parse(body)?;
+    let content = entry.child("content").filter(|_| entry.name == "entry").ok_or(Reason::NoContent)?;
+    let described = content.children.first().ok_or(Reason::NoContent)?;
+    match described.name.as_str() {
+        "QueueDescription" => Ok(Content::Queue(submitted(described, queue(described)?)?)),
+        "TopicDescription" => Ok(Content::Topic(submitted(described, topic(described)?)?)),
+        "SubscriptionDescription" => Ok(Content::Subscription {
+            submitted: submitted(described, subscription(described)?)?,
+            default_rule: described.child("DefaultRuleDescription").map(rule::read).transpose()?.map(Box::new),
+        }),
+        "RuleDescription" => Ok(Content::Rule(Box::new(rule::read(described)?))),
+        other => Err(Reason::UnknownContent(other.to_owned())),
+    }
+}
+
+fn submitted(described: &Element, description: Description) -> Result<Submitted, Reason> {
+    let names = |name| described.child(name).is_some();
+    Ok(Submitted {
+        properties: Properties { description, kept: kept(described)? },
+        names_sessions: names("RequiresSession"),
+        names_duplicate_detection: names("RequiresDuplicateDetection"),
+        names_partitioning: names("EnablePartitioning"),
+    })
+}
+
+fn queue(described: &Element) -> Result<Description, Reason> {
+    Ok(Description::Queue(QueueDescription {
+        common: common(described)?,
+        inlet: inlet(described)?,
+        outlet: outlet(described)?,
+    }))
+}
+
+fn topic(described: &Element) -> Result<Description, Reason> {
+    let mut topic = TopicDescription { common: common(described)?, inlet: inlet(described)?, support_ordering: true };
+    flag(described, "SupportOrdering", &mut topic.support_ordering)?;
+    Ok(Description::Topic(topic))
+}
+
+fn subscription(described: &Element) -> Result<Description, Reason> {
+    let mut subscription = SubscriptionDescription {
+        common: common(described)?,
+        outlet: outlet(described)?,
+        dead_lettering_on_filter_evaluation_exceptions: true,
+    };
+    flag(
+        described,
+        "DeadLetteringOnFilterEvaluationExceptions",
+        &mut subscription.dead_lettering_on_filter_evaluation_exceptions,
+    )?;
+    Ok(Description::Subscription(subscription))
+}
+
+fn common(described: &Element) -> Result<CommonDescription, Reason> {
+    let mut common = CommonDescription { enable_batched_operations: true, ..CommonDescription::default() };
+    if let Some(text) = described.value("Status") {
+        common.status = status(text)?;
+    }
+    bounded(described, "DefaultMessageTimeToLive", &mut common.default_message_time_to_live)?;
+    bounded(described, "AutoDeleteOnIdle", &mut common.auto_delete_on_idle)?;
+    flag(described, "EnableBatchedOperations", &mut common.enable_batched_operations)?;
+    common.user_metadata =
+        described.child("UserMetadata").map(|element| element.text.clone()).filter(|text| !text.is_empty());
+    Ok(common)
+}
+
+fn inlet(described: &Element) -> Result<InletDescription, Reason> {
+    let mut inlet = InletDescription::default();
+    number(described, "MaxSizeInMegabytes", &mut inlet.max_size_in_megabytes)?;
+    inlet.max_message_size_in_kilobytes = optional_number(described, "MaxMessageSizeInKilobytes")?;
+    flag(described, "RequiresDuplicateDetection", &mut inlet.requires_duplicate_detection)?;
+    span(described, "DuplicateDetectionHistoryTimeWindow", &mut inlet.duplicate_detection_window)?;
+    flag(described, "EnablePartitioning", &mut inlet.enable_partitioning)?;
+    Ok(inlet)
+}
+
+fn outlet(described: &Element) -> Result<OutletDescription, Reason> {
+    let mut outlet = OutletDescription::default();
+    span(described, "LockDuration", &mut outlet.lock_duration)?;
+    flag(described, "RequiresSession", &mut outlet.requires_session)?;
+    number(described, "MaxDeliveryCount", &mut outlet.max_delivery_count)?;
+    flag(described, "DeadLetteringOnMessageExpiration", &mut outlet.dead_lettering_on_message_expiration)?;
+    outlet.forward_to = text(described, "ForwardTo");
+    outlet.forward_dead_lettered_messages_to = text(described, "ForwardDeadLetteredMessagesTo");
+    Ok(outlet)
+}
+
+fn kept(described: &Element) -> Result<Kept, Reason> {
+    let mut kept = Kept::default();
+    flag(described, "EnableExpress", &mut kept.enable_express)?;
+    flag(described, "FilteringMessagesBeforePublishing", &mut kept.filtering_messages_before_publishing)?;
+    if let Some(rules) = described.child("AuthorizationRules") {
+        if rules.children.len() > MAX_AUTHORIZATION_RULES {
+            return Err(Reason::TooManyAuthorizationRules(rules.children.len()));
+        }
+        kept.authorization_rules = rules.children.iter().map(authorization_rule).collect::<Result<_, _>>()?;
+    }
+    Ok(kept)
+}
+
+fn authorization_rule(rule: &Element) -> Result<AuthorizationRule, Reason> {
+    let rights = rule.child("Rights").map_or(&[][..], |rights| &rights.children);
+    Ok(AuthorizationRule {
+        claim_type: text(rule, "ClaimType"),
+        claim_value: text(rule, "ClaimValue"),
+        rights: rights.iter().map(|right| access_right(&right.text)).collect::<Result<_, _>>()?,
+        created_time: text(rule, "CreatedTime"),
+        modified_time: text(rule, "ModifiedTime"),
+        key_name: text(rule, "KeyName"),
+        primary_key: text(rule, "PrimaryKey"),
+        secondary_key: text(rule, "SecondaryKey"),
+    })
+}
+
+fn access_right(text: &str) -> Result<Right, Reason> {
+    let found = Right::ALL.into_iter().find(|right| right.to_string() == text.trim());
+    found.ok_or_else(|| wrong("AccessRights", text, "valid are Manage, Send and Listen"))
+}
+
+fn status(text: &str) -> Result<Status, Reason> {
+    match text {
+        "Active" => Ok(Status::Active),
+        "Disabled" => Ok(Status::Disabled),
+        "SendDisabled" => Ok(Status::SendDisabled),
+        "ReceiveDisabled" => Ok(Status::ReceiveDisabled),
+        _ => Err(wrong("Status", text, "valid are Active, Disabled, SendDisabled and ReceiveDisabled")),
+    }
+}
+
+pub(super) fn text(described: &Element, field: &str) -> Option<String> {
+    described.value(field).map(str::to_owned)
+}
+
+fn flag(described: &Element, field: &'static str, into: &mut bool) -> Result<(), Reason> {
+    if let Some(element) = described.child(field) {
+        *into = boolean(&element.text).ok_or_else(|| wrong(field, &element.text, "valid are true and false"))?;
+    }
+    Ok(())
+}
+
+pub(super) fn boolean(text: &str) -> Option<bool> {
+    match text.trim().to_ascii_lowercase().as_str() {
+        "true" | "1" => Some(true),
+        "false" | "0" => Some(false),
+        _ => None,
+    }
+}
+
+fn number<N: FromStr>(described: &Element, field: &'static str, into: &mut N) -> Result<(), Reason> {
+    if let Some(number) = optional_number(described, field)? {
+        *into = number;
+    }
+    Ok(())
+}
+
+fn optional_number<N: FromStr>(described: &Element, field: &'static str) -> Result<Option<N>, Reason> {
+    let Some(element) = described.child(field) else { return Ok(None) };
+    let parsed = element.text.trim().parse().ok();
+    parsed.map(Some).ok_or_else(|| wrong(field, &element.text, "valid is a whole number in the property's range"))
+}
+
+fn span(described: &Element, field: &'static str, into: &mut Duration) -> Result<(), Reason> {
+    if let Some(element) = described.child(field) {
+        *into = duration::parse(&element.text).map_err(|_| wrong(field, &element.text, A_DURATION))?;
+    }
+    Ok(())
+}
+
+fn bounded(described: &Element, field: &'static str, into: &mut Option<Duration>) -> Result<(), Reason> {
+    if let Some(element) = described.child(field) {
+        *into = duration::parse_bounded(&element.text).map_err(|_| wrong(field, &element.text, A_DURATION))?;
+    }
+    Ok(())
+}
+
+const A_DURATION: &str = "valid is an ISO 8601 duration, such as PT30S, PT1M or P1DT12H";
+
+/// A client's value goes back to it, but not at any length.
+pub(super) fn wrong(field: &'static str, value: &str, expected: &'static str) -> Reason {
+    Reason::Value { field, value: value.trim().chars().take(100).collect(), expected }
+}

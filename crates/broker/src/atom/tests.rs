@@ -1,0 +1,410 @@
+//! Bodies that the official SDKs really send (`fixtures/`, recorded from them), and answers as the service words them.
+
+use std::time::Duration;
+
+use super::*;
+use crate::core::{
+    CommonDescription, Counts, Description, InletDescription, OutletDescription, QueueDescription, Status,
+    SubscriptionDescription, Timestamp, TopicDescription,
+};
+
+macro_rules! fixture {
+    ($name:literal) => {
+        include_bytes!(concat!("fixtures/", $name, ".xml"))
+    };
+}
+
+fn properties(body: &[u8]) -> Properties {
+    match content(body).expect("an SDK's body is understood") {
+        Content::Queue(submitted) | Content::Topic(submitted) | Content::Subscription { submitted, .. } => {
+            submitted.create()
+        }
+        Content::Rule(rule) => panic!("a rule: {rule:?}"),
+    }
+}
+
+fn rule(body: &[u8]) -> Rule {
+    match content(body).expect("an SDK's body is understood") {
+        Content::Rule(rule) => *rule,
+        other => panic!("not a rule: {other:?}"),
+    }
+}
+
+fn sender_rule() -> AuthorizationRule {
+    AuthorizationRule {
+        claim_type: Some("SharedAccessKey".into()),
+        claim_value: Some("None".into()),
+        rights: vec![Right::Send, Right::Listen],
+        created_time: None,
+        modified_time: None,
+        key_name: Some("sender".into()),
+        primary_key: Some("cHJpbWFyeQ==".into()),
+        secondary_key: Some("c2Vjb25kYXJ5".into()),
+    }
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+fn place() -> Place {
+    Place {
+        base: "http://localhost:5300".into(),
+        version: ApiVersion::default(),
+        namespace: NamespaceInfo {
+            name: "sbemulatorns".into(),
+            created_at: Timestamp(1_000),
+            modified_at: Timestamp(2_000),
+            max_message_size_in_kilobytes: 256,
+        },
+    }
+}
+
+fn entity(path: &str, properties: Properties) -> Entity {
+    let address = match path.split_once("/Subscriptions/") {
+        Some((topic, name)) => Address::Subscription { topic: topic.into(), name: name.into() },
+        None => Address::Entity(path.into()),
+    };
+    let runtime = Runtime { created_at: Timestamp(1_000), updated_at: Timestamp(2_500), ..Runtime::default() };
+    Entity { address, properties, runtime }
+}
+
+#[test]
+fn an_empty_description_is_all_defaults_of_the_service() {
+    let Description::Queue(queue) = properties(fixture!("python-queue-empty")).description else { panic!("a queue") };
+    let common = CommonDescription { enable_batched_operations: true, ..CommonDescription::default() };
+    let expected =
+        QueueDescription { common, inlet: InletDescription::default(), outlet: OutletDescription::default() };
+    assert_eq!(queue, expected);
+}
+
+#[test]
+fn a_queue_as_python_describes_it() {
+    let read = properties(fixture!("python-queue-full"));
+    let expected = QueueDescription {
+        common: CommonDescription {
+            status: Status::Active,
+            default_message_time_to_live: Some(secs(3 * 3600)),
+            auto_delete_on_idle: Some(secs(600)),
+            enable_batched_operations: false,
+            user_metadata: Some("five < six & \"so on\"".into()),
+        },
+        inlet: InletDescription {
+            max_size_in_megabytes: 2048,
+            max_message_size_in_kilobytes: Some(2048),
+            requires_duplicate_detection: true,
+            duplicate_detection_window: secs(720),
+            enable_partitioning: true,
+        },
+        outlet: OutletDescription {
+            lock_duration: secs(42),
+            requires_session: true,
+            max_delivery_count: 7,
+            dead_lettering_on_message_expiration: true,
+            forward_to: Some("sb://localhost:5300/elsewhere".into()),
+            forward_dead_lettered_messages_to: Some("sb://localhost:5300/graveyard".into()),
+        },
+    };
+    assert_eq!(read.description, Description::Queue(expected));
+    let authorization = AuthorizationRule {
+        created_time: Some("2026-01-02T03:04:05.000Z".into()),
+        modified_time: Some("2026-01-02T03:04:06.000Z".into()),
+        ..sender_rule()
+    };
+    let kept = Kept {
+        enable_express: true,
+        filtering_messages_before_publishing: false,
+        authorization_rules: vec![authorization],
+    };
+    assert_eq!(read.kept, kept);
+}
+
+#[test]
+fn a_queue_as_javascript_describes_it() {
+    let read = properties(fixture!("javascript-queue-full"));
+    let Description::Queue(queue) = read.description else { panic!("a queue") };
+    assert_eq!(queue.common.status, Status::ReceiveDisabled);
+    assert_eq!((queue.outlet.lock_duration, queue.outlet.max_delivery_count), (secs(45), 8));
+    assert_eq!(queue.common.default_message_time_to_live, Some(secs(2 * 86_400)));
+    assert_eq!(read.kept.authorization_rules, [sender_rule()]);
+    assert!(read.kept.enable_express);
+}
+
+#[test]
+fn a_topic_as_either_describes_it() {
+    for (body, window, days) in
+        [(&fixture!("python-topic-full")[..], 300, 14), (&fixture!("javascript-topic-full")[..], 60, 2)]
+    {
+        let read = properties(body);
+        let Description::Topic(TopicDescription { common, inlet, support_ordering }) = read.description else {
+            panic!("a topic")
+        };
+        assert!(support_ordering && inlet.requires_duplicate_detection && inlet.enable_partitioning);
+        assert_eq!(inlet.duplicate_detection_window, secs(window));
+        assert_eq!(common.default_message_time_to_live, Some(secs(days * 86_400)));
+        assert_eq!(common.user_metadata.as_deref(), Some("m"));
+    }
+}
+
+#[test]
+fn a_subscription_and_the_rule_it_begins_with() {
+    let Description::Subscription(python) = properties(fixture!("python-subscription-full")).description else {
+        panic!("a subscription")
+    };
+    let expected = SubscriptionDescription {
+        common: CommonDescription {
+            status: Status::Active,
+            default_message_time_to_live: Some(secs(660)),
+            auto_delete_on_idle: Some(secs(600)),
+            enable_batched_operations: false,
+            user_metadata: Some("u".into()),
+        },
+        outlet: OutletDescription {
+            lock_duration: secs(13),
+            requires_session: true,
+            max_delivery_count: 2000,
+            dead_lettering_on_message_expiration: true,
+            forward_to: Some("sb://localhost:5300/q".into()),
+            forward_dead_lettered_messages_to: Some("sb://localhost:5300/g".into()),
+        },
+        dead_lettering_on_filter_evaluation_exceptions: false,
+    };
+    assert_eq!(python, expected);
+
+    let Content::Subscription { default_rule, .. } = content(fixture!("javascript-subscription-default-rule")).unwrap()
+    else {
+        panic!("a subscription")
+    };
+    let rule = default_rule.expect("a first rule");
+    let filter = Correlation {
+        label: Some("red".into()),
+        properties: vec![
+            ("size".into(), Value::Double(3.0)),
+            ("when".into(), Value::DateTime("2026-01-02T03:04:05.000Z".into())),
+            ("loud".into(), Value::Boolean(true)),
+            ("tint".into(), Value::String("dark".into())),
+        ],
+        ..Correlation::default()
+    };
+    assert_eq!((rule.name.as_str(), &rule.filter), ("only-red", &Filter::Correlation(filter)));
+    assert_eq!(rule.action, Some(Action(Sql { expression: "SET a='b'".into(), parameters: vec![] })));
+    assert!(!rule.is_default());
+}
+
+#[test]
+fn rules_as_the_sdks_describe_them() {
+    let correlation = rule(fixture!("python-rule-correlation"));
+    let Filter::Correlation(filter) = &correlation.filter else { panic!("a correlation") };
+    assert_eq!(filter.reply_to_session_id.as_deref(), Some("rs"));
+    let expected = [
+        ("key_string", Value::String("str1".into())),
+        ("key_int", Value::Int(2)),
+        ("key_long", Value::Long(2_147_483_650)),
+        ("key_bool", Value::Boolean(false)),
+        ("key_double", Value::Double(1.5)),
+        ("key_datetime", Value::DateTime("2020-07-05T11:12:13".into())),
+        ("key_duration", Value::Duration("P1DT2H3M".into())),
+    ];
+    assert_eq!(filter.properties, expected.map(|(key, value)| (key.to_owned(), value)));
+    let sql =
+        Sql { expression: "Priority = @p1".into(), parameters: vec![("@p1".into(), Value::String("str1".into()))] };
+    assert_eq!(rule(fixture!("python-rule-sql")).filter, Filter::Sql(sql));
+    assert_eq!(rule(fixture!("python-rule-true")).filter, Filter::True);
+    assert_eq!(rule(fixture!("python-rule-false")).filter, Filter::False);
+    assert_eq!(rule(fixture!("javascript-rule-sql")).name, "r");
+}
+
+#[test]
+fn the_default_rule_is_known_however_it_is_spelt() {
+    assert!(Rule::takes_everything().is_default());
+    let spelt = Rule { name: "$default".into(), ..rule(fixture!("javascript-rule-none-given")) };
+    assert!(spelt.is_default(), "an SQL filter that is always true");
+    assert!(!rule(fixture!("javascript-rule-none-given")).is_default(), "by its name it is another");
+    assert!(!Rule { filter: Filter::False, ..Rule::takes_everything() }.is_default());
+}
+
+#[test]
+fn what_is_written_reads_back() {
+    for (path, body) in [
+        ("q", &fixture!("python-queue-full")[..]),
+        ("a/b", &fixture!("javascript-queue-full")[..]),
+        ("t", &fixture!("python-topic-full")[..]),
+        ("t/Subscriptions/s", &fixture!("python-subscription-full")[..]),
+    ] {
+        let sent = properties(body);
+        let answer = entity_entry(&place(), &entity(path, sent.clone()));
+        assert_eq!(properties(answer.as_bytes()), sent, "{path}");
+    }
+    let subscription = Address::Subscription { topic: "t".into(), name: "s".into() };
+    for body in [
+        &fixture!("python-rule-correlation")[..],
+        &fixture!("python-rule-sql")[..],
+        &fixture!("python-rule-true")[..],
+        &fixture!("python-rule-false")[..],
+        &fixture!("javascript-rule-sql")[..],
+    ] {
+        let sent = rule(body);
+        let answer = rule_entry(&place(), &subscription, &sent, Timestamp(0));
+        assert_eq!(rule(answer.as_bytes()), sent);
+    }
+}
+
+#[test]
+fn an_entry_is_worded_as_the_service_words_it() {
+    let mut queue = entity("orders", properties(fixture!("python-queue-empty")));
+    queue.runtime.counts = Counts { active: 3, dead_letter: 1, scheduled: 2, bytes: 4096, ..Counts::default() };
+    let expected = concat!(
+        r#"<entry xmlns="http://www.w3.org/2005/Atom"><id>http://localhost:5300/orders?api-version=2024-05</id>"#,
+        r#"<title type="text">orders</title><published>1970-01-01T00:00:01.000Z</published>"#,
+        r#"<updated>1970-01-01T00:00:02.500Z</updated><author><name>sbemulatorns</name></author>"#,
+        r#"<link rel="self" href="http://localhost:5300/orders?api-version=2024-05"></link><content type="application/xml">"#,
+        r#"<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect" "#,
+        r#"xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><LockDuration>PT1M</LockDuration>"#,
+        r#"<MaxSizeInMegabytes>1024</MaxSizeInMegabytes><RequiresDuplicateDetection>false</RequiresDuplicateDetection>"#,
+        r#"<RequiresSession>false</RequiresSession>"#,
+        r#"<DefaultMessageTimeToLive>P10675199DT2H48M5.4775807S</DefaultMessageTimeToLive>"#,
+        r#"<DeadLetteringOnMessageExpiration>false</DeadLetteringOnMessageExpiration>"#,
+        r#"<DuplicateDetectionHistoryTimeWindow>PT10M</DuplicateDetectionHistoryTimeWindow>"#,
+        r#"<MaxDeliveryCount>10</MaxDeliveryCount><EnableBatchedOperations>true</EnableBatchedOperations>"#,
+        r#"<SizeInBytes>4096</SizeInBytes><MessageCount>6</MessageCount><IsAnonymousAccessible>false</IsAnonymousAccessible>"#,
+        r#"<AuthorizationRules></AuthorizationRules><Status>Active</Status><CreatedAt>1970-01-01T00:00:01.000Z</CreatedAt>"#,
+        r#"<UpdatedAt>1970-01-01T00:00:02.500Z</UpdatedAt><AccessedAt>0001-01-01T00:00:00Z</AccessedAt>"#,
+        r#"<SupportOrdering>true</SupportOrdering>"#,
+        r#"<CountDetails xmlns:d2p1="http://schemas.microsoft.com/netservices/2011/06/servicebus">"#,
+        r#"<d2p1:ActiveMessageCount>3</d2p1:ActiveMessageCount><d2p1:DeadLetterMessageCount>1</d2p1:DeadLetterMessageCount>"#,
+        r#"<d2p1:ScheduledMessageCount>2</d2p1:ScheduledMessageCount><d2p1:TransferMessageCount>0</d2p1:TransferMessageCount>"#,
+        r#"<d2p1:TransferDeadLetterMessageCount>0</d2p1:TransferDeadLetterMessageCount></CountDetails>"#,
+        r#"<AutoDeleteOnIdle>P10675199DT2H48M5.4775807S</AutoDeleteOnIdle><EnablePartitioning>false</EnablePartitioning>"#,
+        r#"<EntityAvailabilityStatus>Available</EntityAvailabilityStatus><EnableExpress>false</EnableExpress>"#,
+        r#"<MaxMessageSizeInKilobytes>256</MaxMessageSizeInKilobytes></QueueDescription></content></entry>"#,
+    );
+    assert_eq!(entity_entry(&place(), &queue), expected);
+}
+
+#[test]
+fn an_older_client_is_not_shown_what_it_does_not_know() {
+    let queue = entity("orders", properties(fixture!("python-queue-full")));
+    let older = Place { version: ApiVersion::parse("2017-04").unwrap(), ..place() };
+    assert!(!entity_entry(&older, &queue).contains("MaxMessageSizeInKilobytes"));
+    assert!(entity_entry(&place(), &queue).contains("<MaxMessageSizeInKilobytes>2048<"));
+    for text in ["", "latest", "2021-5", "2021-050", "21-05-01"] {
+        assert_eq!(ApiVersion::parse(text), None, "{text}");
+    }
+}
+
+#[test]
+fn a_feed_names_its_next_page_only_when_there_is_one() {
+    let queues = [entity("a", properties(fixture!("python-queue-empty")))];
+    let page = Feed { title: "Queues", path: "$Resources/queues", skip: 2, top: 1, more: true };
+    let text = page.of_entities(&place(), &queues);
+    assert!(text.contains(
+        r#"<link rel="next" href="http://localhost:5300/$Resources/queues?$skip=3&amp;$top=1&amp;api-version=2024-05">"#
+    ));
+    assert!(text.contains(r#"<updated>1970-01-01T00:00:02.500Z</updated>"#));
+    let last = Feed { more: false, ..page };
+    assert!(!last.of_entities(&place(), &queues).contains("next"));
+    let empty = last.of_entities(&place(), &[]);
+    assert!(empty.ends_with("</link></feed>") && empty.contains("<updated>1970-01-01T00:00:02.000Z</updated>"));
+}
+
+#[test]
+fn the_default_rule_is_worded_as_the_service_words_it() {
+    let subscription = Address::Subscription { topic: "t".into(), name: "s".into() };
+    let page = Feed { title: "Rules", path: "t/Subscriptions/s/Rules", skip: 0, top: 100, more: false };
+    let text = page.of_rules(&place(), &subscription, &[Rule::takes_everything()], Timestamp(0));
+    assert!(text.contains(concat!(
+        r#"<Filter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></Filter>"#,
+        r#"<Action i:type="EmptyRuleAction"></Action><CreatedAt>1970-01-01T00:00:00.000Z</CreatedAt><Name>$Default</Name>"#,
+    )));
+    assert!(text.contains("<id>http://localhost:5300/t/Subscriptions/s/Rules/$Default?api-version=2024-05</id>"));
+}
+
+#[test]
+fn an_update_replaces_all_but_what_is_chosen_once() {
+    let Content::Queue(update) = content(fixture!("python-queue-empty")).unwrap() else { panic!("a queue") };
+    let current = properties(fixture!("python-queue-full")).description;
+    let Description::Queue(queue) = update.replace(&current).description else { panic!("a queue") };
+    assert!(
+        queue.outlet.requires_session && queue.inlet.requires_duplicate_detection && queue.inlet.enable_partitioning
+    );
+    assert_eq!((queue.outlet.max_delivery_count, queue.outlet.forward_to), (10, None));
+}
+
+#[test]
+fn what_a_body_gets_wrong_is_named() {
+    let queue =
+        |inside: &str| format!("<entry><content><QueueDescription>{inside}</QueueDescription></content></entry>");
+    let rules = "<AuthorizationRule/>".repeat(13);
+    let cases = [
+        ("<entry".to_owned(), "the body is not well-formed XML"),
+        ("<entry/>".to_owned(), "the body is not an Atom entry whose content is a description"),
+        (
+            "<feed><content><QueueDescription/></content></feed>".to_owned(),
+            "the body is not an Atom entry whose content is a description",
+        ),
+        (
+            "<entry><content><RelayDescription/></content></entry>".to_owned(),
+            "the content `RelayDescription` is not a description known here",
+        ),
+        (
+            queue("<LockDuration>one minute</LockDuration>"),
+            "`LockDuration` is `one minute`: valid is an ISO 8601 duration, such as PT30S, PT1M or P1DT12H",
+        ),
+        (
+            queue("<LockDuration/>"),
+            "`LockDuration` is ``: valid is an ISO 8601 duration, such as PT30S, PT1M or P1DT12H",
+        ),
+        (
+            queue("<RequiresSession>perhaps</RequiresSession>"),
+            "`RequiresSession` is `perhaps`: valid are true and false",
+        ),
+        (
+            queue("<MaxDeliveryCount>-1</MaxDeliveryCount>"),
+            "`MaxDeliveryCount` is `-1`: valid is a whole number in the property's range",
+        ),
+        (
+            queue("<MaxDeliveryCount>70000</MaxDeliveryCount>"),
+            "`MaxDeliveryCount` is `70000`: valid is a whole number in the property's range",
+        ),
+        (
+            queue("<Status>Asleep</Status>"),
+            "`Status` is `Asleep`: valid are Active, Disabled, SendDisabled and ReceiveDisabled",
+        ),
+        (
+            queue(
+                "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>All</AccessRights></Rights></AuthorizationRule></AuthorizationRules>",
+            ),
+            "`AccessRights` is `All`: valid are Manage, Send and Listen",
+        ),
+        (
+            queue(&format!("<AuthorizationRules>{rules}</AuthorizationRules>")),
+            "`AuthorizationRules` holds 13 rules: at most 12 are allowed",
+        ),
+        (
+            "<entry><content><RuleDescription><Filter type='LuaFilter'/></RuleDescription></content></entry>"
+                .to_owned(),
+            "`Filter` is `LuaFilter`: valid are TrueFilter, FalseFilter, SqlFilter and CorrelationFilter",
+        ),
+        (
+            "<entry><content><RuleDescription><Filter type='SqlFilter'/></RuleDescription></content></entry>"
+                .to_owned(),
+            "`SqlExpression` is missing",
+        ),
+    ];
+    for (body, message) in cases {
+        assert_eq!(content(body.as_bytes()).unwrap_err().to_string(), message, "{body}");
+    }
+}
+
+#[test]
+fn unknown_elements_and_what_only_the_service_sets_are_ignored() {
+    let body = b"<entry><id>x</id><content><QueueDescription><Shiny>1</Shiny><MessageCount>nine</MessageCount>
+        <CreatedAt>yesterday</CreatedAt></QueueDescription></content></entry>";
+    assert_eq!(properties(body), properties(fixture!("python-queue-empty")));
+}
+
+#[test]
+fn keys_stay_out_of_logs() {
+    let shown = format!("{:?}", properties(fixture!("python-queue-full")));
+    assert!(shown.contains("sender") && !shown.contains("cHJpbWFyeQ") && !shown.contains("c2Vjb25kYXJ5"));
+}

@@ -1,0 +1,63 @@
+//! Writes XML: elements, attributes and text, escaped.
+
+use std::fmt::{self, Write};
+
+use quick_xml::escape::escape;
+
+#[derive(Default)]
+pub(super) struct Xml(String);
+
+impl Xml {
+    pub(super) fn into_text(self) -> String {
+        self.0
+    }
+
+    pub(super) fn element(&mut self, name: &str, attributes: &[(&str, &str)], inside: impl FnOnce(&mut Self)) {
+        self.open(name, attributes);
+        inside(self);
+        self.0.push_str("</");
+        self.0.push_str(name);
+        self.0.push('>');
+    }
+
+    pub(super) fn leaf(&mut self, name: &str, value: impl fmt::Display) {
+        self.leaf_with(name, &[], value);
+    }
+
+    pub(super) fn leaf_with(&mut self, name: &str, attributes: &[(&str, &str)], value: impl fmt::Display) {
+        let text: String = value.to_string().chars().filter(|character| allowed(*character)).collect();
+        self.element(name, attributes, |xml| xml.0.push_str(&escape(text)));
+    }
+
+    pub(super) fn optional_leaf(&mut self, name: &str, value: Option<impl fmt::Display>) {
+        if let Some(value) = value {
+            self.leaf(name, value);
+        }
+    }
+
+    fn open(&mut self, name: &str, attributes: &[(&str, &str)]) {
+        self.0.push('<');
+        self.0.push_str(name);
+        for (key, value) in attributes {
+            write!(self.0, " {key}=\"{}\"", escape(*value)).expect("a String takes every write");
+        }
+        self.0.push('>');
+    }
+}
+
+/// What XML cannot hold, not even escaped, is left out: one odd name must not make a whole list unreadable.
+fn allowed(character: char) -> bool {
+    !character.is_control() || matches!(character, '\t' | '\n' | '\r')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_attributes_are_escaped() {
+        let mut xml = Xml::default();
+        xml.leaf_with("a", &[("b", "\"<&")], "x < y & \u{1}z");
+        assert_eq!(xml.into_text(), "<a b=\"&quot;&lt;&amp;\">x &lt; y &amp; z</a>");
+    }
+}
