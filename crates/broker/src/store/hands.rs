@@ -85,6 +85,12 @@ impl Hands {
             any = true;
         }
     }
+
+    /// See [`super::Store::work_aside`].
+    pub(super) fn work_aside(&mut self) -> bool {
+        let Workers::ByHand(workers) = &mut self.workers else { return false };
+        workers.1.step()
+    }
 }
 
 fn thread(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {

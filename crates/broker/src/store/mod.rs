@@ -200,6 +200,11 @@ impl Store {
         self.hands.work()
     }
 
+    /// Does only the janitor's part, which the threads may do at any moment.
+    pub fn work_aside(&mut self) -> bool {
+        self.hands.work_aside()
+    }
+
     /// Removes what may go, and says what to do next. Cheap; call it when woken, and again after each chore.
     pub fn tend(&mut self) -> Option<Chore> {
         self.take_reports();
@@ -209,11 +214,7 @@ impl Store {
         };
         self.snapshots.publish_when_durable(synced, &self.hands);
         self.remove_dead(synced);
-        if self.snapshots.wants_step(&health, self.active.end(), &self.ledger, &self.hands) {
-            let fresh = self.snapshots.is_idle();
-            if fresh {
-                self.begin_snapshot(&health);
-            }
+        if let Some(fresh) = self.snapshots.next_step(&self.active, &health, &self.ledger, &self.hands) {
             return Some(Chore::Snapshot { fresh });
         }
         if let Health::Failing(_) = health {
@@ -221,12 +222,6 @@ impl Store {
         }
         let sparse = self.ledger.sparse(self.snapshots.from(), !health.is_good());
         (!sparse.is_empty()).then_some(Chore::Evacuate(sparse))
-    }
-
-    fn begin_snapshot(&mut self, health: &Health) {
-        // A snapshot begins with a segment, so that replay never has to begin inside one.
-        self.roll();
-        self.snapshots.begin(self.active.base(), self.active.segment(), !health.is_good(), &self.hands);
     }
 
     /// One record of the snapshot in the making.
@@ -265,12 +260,6 @@ impl Store {
             let pieces = pieces.iter().map(|piece| piece.name).collect();
             self.files.borrow_mut().forget(segment);
             self.hands.send(Job::Remove { segment, pieces });
-        }
-    }
-
-    fn roll(&mut self) {
-        if let Some(closed) = self.active.roll(&mut self.shared.lock(), self.salt) {
-            self.ledger.close(closed);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
+use super::active::Active;
 use super::blocks::Blocks;
 use super::hands::Hands;
 use super::janitor::Job;
@@ -56,24 +57,29 @@ impl Snapshots {
         self.bytes
     }
 
-    pub(super) fn is_idle(&self) -> bool {
-        matches!(self.making, Making::Nothing)
-    }
-
-    /// Whether the core should begin one, or go on with it.
-    pub(super) fn wants_step(&self, health: &Health, position: u64, ledger: &Ledger, hands: &Hands) -> bool {
+    /// Whether the core should hand over records now, and if so, whether from the beginning.
+    pub(super) fn next_step(
+        &mut self,
+        active: &Active,
+        health: &Health,
+        ledger: &Ledger,
+        hands: &Hands,
+    ) -> Option<bool> {
         match self.making {
-            Making::Nothing => self.is_due(health, position, ledger),
-            Making::Gathering { .. } => hands.waiting.load(Ordering::Relaxed) < WAITING,
-            Making::Complete(_) | Making::Leaving => false,
+            Making::Nothing if self.is_due(active, health, ledger) => {
+                self.begin(active, health, hands);
+                Some(true)
+            }
+            Making::Gathering { .. } if hands.waiting.load(Ordering::Relaxed) < WAITING => Some(false),
+            _ => None,
         }
     }
 
-    fn is_due(&self, health: &Health, position: u64, ledger: &Ledger) -> bool {
-        if position < self.not_before {
+    fn is_due(&self, active: &Active, health: &Health, ledger: &Ledger) -> bool {
+        if active.end() < self.not_before || active.base() <= self.from {
             return false;
         }
-        let grown = position - self.from >= self.every.max(GROWTH * self.bytes);
+        let grown = active.end() - self.from >= self.every.max(GROWTH * self.bytes);
         match health {
             Health::Good => grown,
             // Where room is short, any segment that only waits for a snapshot is worth one.
@@ -82,9 +88,12 @@ impl Snapshots {
         }
     }
 
-    pub(super) fn begin(&mut self, from: u64, segment: u32, from_reserve: bool, hands: &Hands) {
+    /// It counts from the beginning of the open segment: replaying more than has happened since changes nothing, and replay never has to
+    /// begin inside a segment.
+    fn begin(&mut self, active: &Active, health: &Health, hands: &Hands) {
         self.making = Making::Gathering { blocks: Blocks::default(), records: 0 };
-        hands.send(Job::SnapshotBegin { head: SnapshotHead { from, segment }, from_reserve });
+        let head = SnapshotHead { from: active.base(), segment: active.segment() };
+        hands.send(Job::SnapshotBegin { head, from_reserve: !health.is_good() });
     }
 
     pub(super) fn put(&mut self, meta: &[u8], body: Option<Location>, salt: u32, hands: &Hands) {

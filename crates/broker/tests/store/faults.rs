@@ -179,6 +179,18 @@ fn damage_in_a_closed_segment_without_its_index_stops_the_start() {
 }
 
 #[test]
+fn a_frame_in_the_wrong_place_is_damage() {
+    let (disk, _) = filled();
+    let last = disk.names().into_iter().rfind(|name| name.ends_with(".seg")).unwrap();
+    // The disk wrote the first frame once more, over the second of the same length.
+    disk.damage(&last, |bytes| {
+        let length = u32::from_le_bytes(bytes[68..72].try_into().unwrap()) as usize;
+        bytes.copy_within(64..64 + length, 64 + length);
+    });
+    assert!(matches!(open_error(&disk), OpenError::Damaged { .. }));
+}
+
+#[test]
 fn a_torn_end_of_the_log_is_not_damage() {
     let (disk, ops) = filled();
     let last = disk.names().into_iter().rfind(|name| name.ends_with(".seg")).unwrap();

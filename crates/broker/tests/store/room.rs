@@ -1,14 +1,18 @@
 //! Room: given back when messages are consumed, and gone without it when the disk is full.
 
 use broker::journal::{AppendError, Journal};
-use broker::store::{Health, Options};
+use broker::store::{Health, Options, Store};
 
 use crate::crash::{recover, small};
-use crate::mini::{Message, Op, Visible};
+use crate::mini::{Engine, Message, Op, Visible};
 use crate::sim::{Loss, SimDisk};
 
 fn send(sequence: u64) -> Op {
-    Op::Send { messages: vec![Message { sequence, session: 0, body: vec![sequence as u8; 300] }] }
+    send_sized(sequence, 300)
+}
+
+fn send_sized(sequence: u64, size: usize) -> Op {
+    Op::Send { messages: vec![Message { sequence, session: 0, body: vec![sequence as u8; size] }] }
 }
 
 #[test]
@@ -64,12 +68,12 @@ fn one_stuck_message_in_each_segment_does_not_keep_the_segments() {
 }
 
 /// Sends until refused; returns what was accepted.
-fn fill(disk: &SimDisk, capacity: u64) -> (broker::store::Store, crate::mini::Engine, Vec<Op>) {
+fn fill(disk: &SimDisk, capacity: u64, size: usize, options: Options) -> (Store, Engine, Vec<Op>) {
     disk.set_capacity(Some(capacity));
-    let (mut store, mut engine) = recover(disk.shared(), small()).unwrap();
+    let (mut store, mut engine) = recover(disk.shared(), options).unwrap();
     let mut ops = Vec::new();
     loop {
-        let op = send(ops.len() as u64 + 1);
+        let op = send_sized(ops.len() as u64 + 1, size);
         match engine.mini.apply(&op, &mut store) {
             Ok(()) => ops.push(op),
             Err(AppendError::Full) => return (store, engine, ops),
@@ -85,7 +89,7 @@ fn fill(disk: &SimDisk, capacity: u64) -> (broker::store::Store, crate::mini::En
 #[test]
 fn a_full_disk_refuses_messages_takes_settlements_and_goes_on_when_there_is_room() {
     let disk = SimDisk::default();
-    let (mut store, mut engine, mut ops) = fill(&disk, 60 << 10);
+    let (mut store, mut engine, mut ops) = fill(&disk, 60 << 10, 300, small());
     // THEN nothing that was accepted is lost, and everything accepted is durable
     assert!(matches!(store.health(), Health::Full));
     assert_eq!(store.synced(), store.position(), "the reserve took what was under way");
@@ -118,9 +122,24 @@ fn a_full_disk_refuses_messages_takes_settlements_and_goes_on_when_there_is_room
 }
 
 #[test]
+fn on_a_full_disk_a_snapshot_is_taken_early_when_it_gives_back_room() {
+    let disk = SimDisk::default();
+    let options = Options { segment_bytes: 16 << 10, snapshot_every: 1 << 30, ..small() };
+    let (mut store, mut engine, ops) = fill(&disk, 150 << 10, 3_000, options);
+    assert!(store.usage().segments > 6, "{:?}", store.usage());
+    for sequence in 1..=ops.len() as u64 {
+        engine.mini.apply(&Op::Settle { sequence }, &mut store).unwrap();
+        store.work();
+    }
+    while engine.chore(&mut store) || store.work() {}
+    assert!(store.health().is_good());
+    assert!(store.usage().segments < 3, "{:?}", store.usage());
+}
+
+#[test]
 fn a_full_disk_that_somebody_else_empties_is_used_again_without_any_doing() {
     let disk = SimDisk::default();
-    let (mut store, mut engine, ops) = fill(&disk, 60 << 10);
+    let (mut store, mut engine, ops) = fill(&disk, 60 << 10, 300, small());
     disk.set_capacity(None);
     store.work();
     assert!(store.health().is_good());
@@ -130,7 +149,7 @@ fn a_full_disk_that_somebody_else_empties_is_used_again_without_any_doing() {
 #[test]
 fn a_store_can_start_and_settle_on_a_full_disk() {
     let disk = SimDisk::default();
-    let (store, _, ops) = fill(&disk, 60 << 10);
+    let (store, _, ops) = fill(&disk, 60 << 10, 300, small());
     drop(store);
     let disk = disk.after(Loss::Everything);
     disk.set_capacity(Some(disk.used()));
