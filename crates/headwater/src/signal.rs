@@ -1,8 +1,12 @@
 //! SIGINT or SIGTERM as something to await.
 
 use std::io;
+use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Two signals within this time are one wish.
+const SAME_SIGNAL: Duration = Duration::from_secs(1);
 
 /// From the moment this exists the signals no longer end the process by themselves.
 pub(crate) struct StopSignal {
@@ -15,11 +19,22 @@ impl StopSignal {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Returns at the next signal; call it again for the one after.
+    /// Returns at the next signal.
     pub(crate) async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {} // cancel-safe: recv
             _ = self.terminate.recv() => {} // cancel-safe: recv
         }
+    }
+
+    /// Returns at a signal that is meant as a second one: wrappers often pass the first on twice.
+    pub(crate) async fn received_again(&mut self) {
+        let _ = tokio::time::timeout(SAME_SIGNAL, async {
+            loop {
+                self.received().await;
+            }
+        })
+        .await;
+        self.received().await;
     }
 }

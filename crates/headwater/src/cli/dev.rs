@@ -70,7 +70,7 @@ async fn with_own(binaries: &Binaries, data_dir: &Path) -> anyhow::Result<()> {
     println!("Stopping.");
     tokio::select! {
         stopped = node.stop(STOP_WITHIN) => stopped?,
-        () = stop.received() => bail!("stopped at once, on the second signal"),
+        () = stop.received_again() => bail!("stopped at once, on the second signal"),
     }
     println!("Stopped; the data is in {}.", data_dir.display());
     Ok(())

@@ -81,6 +81,8 @@ impl<'a> Apt<'a> {
             option("Dir::Cache", &self.work.join("apt/cache")),
             // As root, apt would fetch as a user who cannot write into our folder, and warn.
             "APT::Sandbox::User=".into(),
+            // Else an unreachable mirror is a mere warning, and the download fails for a reason that misleads.
+            "APT::Update::Error-Mode=any".into(),
         ];
         let mut arguments: Vec<&OsStr> = vec![OsStr::new("-qq")];
         for option in ours.iter().chain(options) {

@@ -56,11 +56,12 @@ impl<'a> Tool<'a> {
             return fs::read_to_string(printed).map_err(at(printed));
         }
         let said = fs::read_to_string(said).unwrap_or_default();
-        Err(Error::Failed { tool: self.name, status, said: last_lines(&said, 5) })
+        Err(Error::Failed { tool: self.name, status, said: first_lines(&said, 4) })
     }
 }
 
-fn last_lines(text: &str, count: usize) -> String {
-    let lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-    lines[lines.len().saturating_sub(count)..].join("; ")
+/// npm and apt alike begin with the reason and end with advice.
+fn first_lines(text: &str, count: usize) -> String {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.take(count).collect::<Vec<_>>().join("; ")
 }
