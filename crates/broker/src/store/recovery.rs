@@ -316,10 +316,10 @@ impl Replayed {
             let _ = self.disk.remove(&name);
         }
         let _ = self.disk.sync_folder();
-        if let Some(segment) = self.inventory.segments.last().filter(|_| self.tail.open) {
-            let last = segment.last_piece();
-            let size = last.place((self.tail.end - segment.base) as u32);
-            let _ = self.disk.open(&last.name.to_string()).and_then(|file| file.truncate(size));
+        let Some(segment) = self.inventory.segments.last().filter(|_| self.tail.open) else { return };
+        let ends = segment.pieces[1..].iter().map(|next| next.start).chain([(self.tail.end - segment.base) as u32]);
+        for (piece, end) in segment.pieces.iter().zip(ends) {
+            let _ = self.disk.open(&piece.name.to_string()).and_then(|file| file.truncate(piece.place(end)));
         }
     }
 
