@@ -2,5 +2,6 @@
 
 pub mod atom;
 pub mod core;
+pub mod http;
 pub mod journal;
 pub mod store;

@@ -83,11 +83,11 @@ fn a_queue_as_python_describes_it() {
     let read = properties(fixture!("python-queue-full"));
     let expected = QueueDescription {
         common: CommonDescription {
-            status: Status::Active,
             default_message_time_to_live: Some(secs(3 * 3600)),
             auto_delete_on_idle: Some(secs(600)),
             enable_batched_operations: false,
             user_metadata: Some("five < six & \"so on\"".into()),
+            ..CommonDescription::default()
         },
         inlet: InletDescription {
             max_size_in_megabytes: 2048,
@@ -153,11 +153,11 @@ fn a_subscription_and_the_rule_it_begins_with() {
     };
     let expected = SubscriptionDescription {
         common: CommonDescription {
-            status: Status::Active,
             default_message_time_to_live: Some(secs(660)),
             auto_delete_on_idle: Some(secs(600)),
             enable_batched_operations: false,
             user_metadata: Some("u".into()),
+            ..CommonDescription::default()
         },
         outlet: OutletDescription {
             lock_duration: secs(13),

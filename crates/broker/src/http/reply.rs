@@ -1,0 +1,87 @@
+//! Answers: Atom, JSON, nothing, or the service's error.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{Method, StatusCode};
+use tracing::warn;
+
+use super::namespace::Failure;
+use crate::atom;
+
+pub(super) type Response = hyper::Response<Full<Bytes>>;
+
+pub(super) fn entry(status: StatusCode, xml: String) -> Response {
+    response(status, "application/atom+xml;type=entry;charset=utf-8", xml)
+}
+
+pub(super) fn feed(xml: String) -> Response {
+    response(StatusCode::OK, "application/atom+xml;type=feed;charset=utf-8", xml)
+}
+
+pub(super) fn json(status: StatusCode, value: &impl serde::Serialize) -> Response {
+    response(status, "application/json", serde_json::to_string(value).expect("answers are plain data"))
+}
+
+pub(super) fn done() -> Response {
+    Response::new(Full::default())
+}
+
+fn response(status: StatusCode, kind: &'static str, body: String) -> Response {
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+/// Why a request is not carried out: a status, and what its sender reads.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    pub(super) status: StatusCode,
+    pub(super) detail: String,
+}
+
+impl Refusal {
+    pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
+        Self { status, detail: detail.into() }
+    }
+
+    pub(super) fn bad_request(detail: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, detail)
+    }
+
+    pub(super) fn not_found(path: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, format!("nothing is found at '{path}'"))
+    }
+
+    pub(super) fn method(method: &Method) -> Self {
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not for this path"))
+    }
+
+    /// Worded as the service does; its sub-codes begin with the status.
+    pub(super) fn into_response(self) -> Response {
+        let detail = format!("SubCode={}00. {}", self.status.as_u16(), self.detail);
+        response(self.status, "application/xml; charset=utf-8", atom::error(self.status.as_u16(), &detail))
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        let status = match &failure {
+            Failure::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            Failure::Refused(error) => {
+                StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+            }
+        };
+        if status.is_server_error() {
+            warn!(error = &failure as &dyn std::error::Error, "an administration request failed");
+        }
+        Self::new(status, failure.to_string())
+    }
+}
+
+impl From<atom::Malformed> for Refusal {
+    fn from(malformed: atom::Malformed) -> Self {
+        Self::bad_request(malformed.to_string())
+    }
+}

@@ -1,0 +1,230 @@
+//! Where a request goes: its path and query, taken apart.
+
+use std::fmt;
+
+use super::namespace::{Listing, Page};
+use super::reply::Refusal;
+use crate::atom::{Address, ApiVersion};
+
+/// As many as the service gives to a client that does not say.
+const DEFAULT_TOP: usize = 100;
+/// Bounds what one answer may cost.
+const MAX_TOP: usize = 1000;
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Route {
+    Health,
+    NamespaceInfo,
+    List(Listing),
+    Entity(Address),
+    Rules {
+        topic: String,
+        subscription: String,
+    },
+    Rule {
+        topic: String,
+        subscription: String,
+        name: String,
+    },
+    /// What follows `$test/`.
+    Test(String),
+}
+
+/// What a request says besides its path.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Query {
+    /// `None`: not said, as by a browser or a probe.
+    pub(super) version: Option<ApiVersion>,
+    pub(super) page: Page,
+}
+
+pub(super) fn route(path: &str, query: &Query) -> Result<Route, Refusal> {
+    let path = decode(path)?;
+    let path = path.trim_matches('/');
+    let first = path.split('/').next().unwrap_or_default().to_ascii_lowercase();
+    match (first.as_str(), path.split_once('/')) {
+        ("", _) => Err(Refusal::bad_request("the path names no entity")),
+        // An SDK always says its version: then it is a queue that happens to be called so.
+        ("health", None) if query.version.is_none() => Ok(Route::Health),
+        ("$namespaceinfo", None) => Ok(Route::NamespaceInfo),
+        ("$resources", Some((_, kind))) if kind.eq_ignore_ascii_case("queues") => Ok(Route::List(Listing::Queues)),
+        ("$resources", Some((_, kind))) if kind.eq_ignore_ascii_case("topics") => Ok(Route::List(Listing::Topics)),
+        ("$test", rest) => Ok(Route::Test(rest.map_or_else(String::new, |(_, rest)| rest.to_owned()))),
+        (special, _) if special.starts_with('$') => Err(Refusal::not_found(path)),
+        _ => entity(path),
+    }
+}
+
+fn entity(path: &str) -> Result<Route, Refusal> {
+    let Some((topic, below)) = split_at_segment(path, "/subscriptions") else {
+        return Ok(Route::Entity(Address::Entity(path.to_owned())));
+    };
+    let topic = topic.to_owned();
+    if below.is_empty() {
+        return Ok(Route::List(Listing::Subscriptions { topic }));
+    }
+    let Some((name, rule)) = split_at_segment(below, "/rules") else {
+        let name = single(below)?;
+        return Ok(Route::Entity(Address::Subscription { topic, name }));
+    };
+    let subscription = single(name)?;
+    if rule.is_empty() {
+        return Ok(Route::Rules { topic, subscription });
+    }
+    Ok(Route::Rule { topic, subscription, name: single(rule)? })
+}
+
+/// Names of subscriptions and rules hold no slash.
+fn single(name: &str) -> Result<String, Refusal> {
+    match name.contains('/') {
+        true => Err(Refusal::bad_request(format!("'{name}' cannot be the name of a subscription or a rule"))),
+        false => Ok(name.to_owned()),
+    }
+}
+
+/// Splits around a whole segment, whatever its case; the slash that follows it belongs to neither side.
+fn split_at_segment<'a>(path: &'a str, segment: &str) -> Option<(&'a str, &'a str)> {
+    let lower = path.to_ascii_lowercase();
+    let (at, _) = lower.match_indices(segment).find(|(at, _)| {
+        let end = at + segment.len();
+        *at > 0 && (end == lower.len() || lower.as_bytes()[end] == b'/')
+    })?;
+    Some((&path[..at], path[at + segment.len()..].trim_start_matches('/')))
+}
+
+pub(super) fn query(text: &str) -> Result<Query, Refusal> {
+    let mut query = Query { version: None, page: Page { skip: 0, top: DEFAULT_TOP } };
+    for pair in text.split('&').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
+        let value = decode(value)?;
+        match decode(key)?.to_ascii_lowercase().as_str() {
+            "api-version" => query.version = Some(version(&value)?),
+            "$skip" => query.page.skip = number("$skip", &value)?,
+            "$top" => query.page.top = number("$top", &value)?.min(MAX_TOP),
+            _ => {}
+        }
+    }
+    Ok(query)
+}
+
+fn version(value: &str) -> Result<ApiVersion, Refusal> {
+    ApiVersion::parse(value).ok_or_else(|| {
+        Refusal::bad_request(format!(
+            "the api-version '{value}' is not known: valid are such as 2017-04, 2021-05 and 2024-05"
+        ))
+    })
+}
+
+fn number(key: &str, value: &str) -> Result<usize, Refusal> {
+    let parsed = value.parse::<u32>().ok().and_then(|number| usize::try_from(number).ok());
+    parsed.ok_or_else(|| Refusal::bad_request(format!("{key} is '{value}': valid is a whole number from 0 on")))
+}
+
+/// Undoes percent-encoding. Slashes may come encoded (Python) or not (JavaScript): both mean the same.
+fn decode(text: &str) -> Result<String, Refusal> {
+    let wrong = |why: &dyn fmt::Display| Refusal::bad_request(format!("the path or query is not valid: {why}"));
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((byte, tail)) = rest.split_first() {
+        rest = tail;
+        if *byte != b'%' {
+            bytes.push(*byte);
+            continue;
+        }
+        let (pair, tail) = tail.split_at_checked(2).ok_or_else(|| wrong(&"an escape is cut short"))?;
+        let digits = std::str::from_utf8(pair).ok().filter(|pair| pair.bytes().all(|byte| byte.is_ascii_hexdigit()));
+        let value = digits.and_then(|pair| u8::from_str_radix(pair, 16).ok());
+        bytes.push(value.ok_or_else(|| wrong(&"an escape is not two hexadecimal digits"))?);
+        rest = tail;
+    }
+    let text = String::from_utf8(bytes).map_err(|error| wrong(&error.utf8_error()))?;
+    match text.chars().any(char::is_control) {
+        true => Err(wrong(&"it holds a control character")),
+        false => Ok(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn to(path: &str) -> Route {
+        route(path, &query("api-version=2021-05").unwrap()).unwrap()
+    }
+
+    fn subscription(topic: &str, name: &str) -> Route {
+        Route::Entity(Address::Subscription { topic: topic.into(), name: name.into() })
+    }
+
+    #[test]
+    fn paths_of_every_sdk_find_their_entity() {
+        let rule = |topic: &str, subscription: &str, name: &str| Route::Rule {
+            topic: topic.into(),
+            subscription: subscription.into(),
+            name: name.into(),
+        };
+        let cases = [
+            ("/orders", Route::Entity(Address::Entity("orders".into()))),
+            ("/a%2Fb", Route::Entity(Address::Entity("a/b".into()))),
+            ("/a/b/", Route::Entity(Address::Entity("a/b".into()))),
+            ("/txt%2F.-_123", Route::Entity(Address::Entity("txt/.-_123".into()))),
+            ("/%C3%A4", Route::Entity(Address::Entity("ä".into()))),
+            ("/subscriptionsx", Route::Entity(Address::Entity("subscriptionsx".into()))),
+            ("/t/subscriptionsx", Route::Entity(Address::Entity("t/subscriptionsx".into()))),
+            ("/subscriptions", Route::Entity(Address::Entity("subscriptions".into()))),
+            ("/t/subscriptions", Route::List(Listing::Subscriptions { topic: "t".into() })),
+            ("/a/b/Subscriptions/s", subscription("a/b", "s")),
+            ("/a%2Fb/subscriptions/s", subscription("a/b", "s")),
+            ("/t/SUBSCRIPTIONS/S", subscription("t", "S")),
+            ("/t/Subscriptions/s/Rules", Route::Rules { topic: "t".into(), subscription: "s".into() }),
+            ("/t/subscriptions/s/rules/$Default", rule("t", "s", "$Default")),
+            ("/t/subscriptions/s/rules/%24Default", rule("t", "s", "$Default")),
+            ("/$Resources/queues", Route::List(Listing::Queues)),
+            ("/%24Resources/Topics", Route::List(Listing::Topics)),
+            ("/$namespaceinfo", Route::NamespaceInfo),
+            ("/$test/clock", Route::Test("clock".into())),
+            ("/health", Route::Entity(Address::Entity("health".into()))),
+        ];
+        for (path, expected) in cases {
+            assert_eq!(to(path), expected, "{path}");
+        }
+        assert_eq!(route("/health", &query("").unwrap()).unwrap(), Route::Health);
+    }
+
+    #[test]
+    fn paths_that_lead_nowhere_are_refused() {
+        for (path, status) in [
+            ("/", 400),
+            ("/a%2", 400),
+            ("/a%zz", 400),
+            ("/a%+1", 400),
+            ("/a%ff", 400),
+            ("/a%00b", 400),
+            ("/t/subscriptions/a/b", 400),
+            ("/t/subscriptions/s/rules/a/b", 400),
+            ("/$servicebus/websocket", 404),
+            ("/$Resources/relays", 404),
+        ] {
+            assert_eq!(route(path, &query("").unwrap()).unwrap_err().status.as_u16(), status, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_page_is_asked_for_in_the_query() {
+        let page = |text| query(text).unwrap().page;
+        assert_eq!(page("%24skip=200&%24top=50&api-version=2021-05"), Page { skip: 200, top: 50 });
+        assert_eq!(page("$skip=0&$top=100"), Page { skip: 0, top: 100 });
+        assert_eq!(page("enrich=false"), Page { skip: 0, top: DEFAULT_TOP });
+        assert_eq!(page("$top=99999"), Page { skip: 0, top: MAX_TOP });
+        for wrong in ["$skip=-1", "$top=x", "$top=", "api-version=newest", "$skip=99999999999999999999"] {
+            assert_eq!(query(wrong).unwrap_err().status.as_u16(), 400, "{wrong}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_path_makes_the_router_panic(path in "[/%a-cäsubription$ÀRles0-9]{0,30}", text in "\\PC{0,20}") {
+            let _ = query(&text).map(|query| route(&path, &query));
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! One HTTP/1.1 connection: bounded in headers, body, and how long a slow peer is borne with.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::namespace::Namespace;
+use super::patience::Patient;
+use super::service::Service;
+use super::test_hooks::TestControl;
+
+/// A whole request head, and also how long a connection may stay idle between requests.
+const HEAD_PATIENCE: Duration = Duration::from_secs(30);
+/// How long a peer may leave an answer unread.
+const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+/// How long an answer under way may take once the broker stops.
+const GRACE: Duration = Duration::from_secs(5);
+/// Tokens of Entra ID run to several kilobytes; nothing else is long.
+const MAX_HEAD: usize = 64 << 10;
+const MAX_HEADERS: usize = 64;
+
+/// Serves requests on `stream` until the peer leaves, breaks the rules above, or `shutdown` ends; an answer under way is
+/// finished first.
+pub async fn serve_connection<S, N>(stream: S, service: Service<N>, shutdown: impl Future<Output = ()>)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    N: Namespace + TestControl,
+{
+    let answer = service_fn(move |request| {
+        let service = service.clone();
+        async move { Ok::<_, Infallible>(service.answer(request).await) }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_PATIENCE)
+        .max_headers(MAX_HEADERS)
+        .max_header_size(MAX_HEAD)
+        .max_buf_size(2 * MAX_HEAD)
+        .serve_connection(TokioIo::new(Patient::new(stream, WRITE_PATIENCE)), answer);
+    let mut connection = pin!(connection);
+    // Either future may be polled again after the other has lost: the connection goes on below, the shutdown is over.
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = shutdown => {
+            connection.as_mut().graceful_shutdown();
+            timeout(GRACE, connection).await.unwrap_or(Ok(()))
+        }
+    };
+    if let Err(error) = ended {
+        debug!(error = %error, "an http connection ended badly");
+    }
+}

@@ -1,0 +1,242 @@
+//! Hooks for tests: a clock that can be moved, and faults that can be armed.
+//!
+//! There are none unless a token is configured, and a request must show it in [`TEST_TOKEN_HEADER`]; else the paths look
+//! like any other that leads nowhere. Bodies and answers are JSON.
+//!
+//! | request | body | |
+//! | --- | --- | --- |
+//! | `GET /$test/state` | | the [`TestReport`], which every other request answers too |
+//! | `POST /$test/clock` | `{"advance_ms": 60000}` | moves the broker's clock ahead |
+//! | `POST /$test/faults` | a [`Fault`], such as `{"kind": "server_busy", "times": 3}` | arms it |
+//! | `DELETE /$test/faults` | | disarms all |
+
+use std::future::Future;
+
+use hyper::header::HeaderMap;
+use hyper::{Method, StatusCode};
+use serde::{Deserialize, Serialize};
+
+use super::namespace::Failure;
+use super::reply::{self, Refusal, Response};
+
+pub const TEST_TOKEN_HEADER: &str = "x-headwater-test-token";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TestCommand {
+    Report,
+    AdvanceClock { ms: u64 },
+    Arm(Fault),
+    Disarm,
+}
+
+/// Something to go wrong, and when.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    #[serde(flatten)]
+    pub kind: FaultKind,
+    /// Only where this entity (path, without case) is concerned; `None`: anywhere.
+    #[serde(default)]
+    pub entity: Option<String>,
+    /// How many occasions pass before the first that may be struck.
+    #[serde(default)]
+    pub skip: u64,
+    /// How often it strikes.
+    #[serde(default = "once")]
+    pub times: u64,
+    /// Strikes one occasion in so many, chosen by `seed`; 1: every one.
+    #[serde(default = "once")]
+    pub one_in: u64,
+    #[serde(default)]
+    pub seed: u64,
+}
+
+fn once() -> u64 {
+    1
+}
+
+/// What goes wrong. An occasion is what the fault could strike: a frame, a link's transfer, a send, a lock.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum FaultKind {
+    /// At a send or a settlement: the connection is cut before it is carried out.
+    DropConnection,
+    /// At a send or a delivery: the link is detached with `amqp:link:detach-forced`.
+    DetachLink,
+    /// At a send: nothing is stored, the sender gets `com.microsoft:server-busy`.
+    ServerBusy,
+    /// At a send: stored, and the connection is cut before the sender hears of it.
+    LoseAcknowledgement,
+    /// At a delivery from a session, or at once for the session named: its lock is lost as if its time were over.
+    ExpireSessionLock {
+        #[serde(default)]
+        session: Option<String>,
+    },
+    /// At a send or a settlement: the answer is held back.
+    Delay { ms: u64 },
+}
+
+/// Tells, occasion by occasion, whether a fault strikes. The same fault gives the same answers.
+#[derive(Debug, Clone)]
+pub struct Schedule {
+    fault: Fault,
+    occasions: u64,
+    struck: u64,
+}
+
+impl Schedule {
+    pub fn new(fault: Fault) -> Self {
+        Self { fault, occasions: 0, struck: 0 }
+    }
+
+    pub fn fault(&self) -> &Fault {
+        &self.fault
+    }
+
+    /// Whether it has struck as often as it was to.
+    pub fn spent(&self) -> bool {
+        self.struck >= self.fault.times
+    }
+
+    /// To be asked once at every occasion.
+    pub fn strikes(&mut self) -> bool {
+        let occasion = self.occasions;
+        self.occasions += 1;
+        let chosen = mix(self.fault.seed, occasion).is_multiple_of(self.fault.one_in.max(1));
+        let strikes = !self.spent() && occasion >= self.fault.skip && chosen;
+        self.struck += u64::from(strikes);
+        strikes
+    }
+}
+
+/// SplitMix64: occasion after occasion of one seed look like dice.
+fn mix(seed: u64, occasion: u64) -> u64 {
+    let mut value = seed.wrapping_add(occasion.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct TestReport {
+    /// The broker's clock, in milliseconds since the Unix epoch.
+    pub now_ms: u64,
+    /// Faults armed and not yet spent.
+    pub armed: Vec<Fault>,
+    /// How often faults have struck since the start.
+    pub struck: u64,
+}
+
+/// What carries out the commands: the engine.
+pub trait TestControl: Send + Sync {
+    fn obey(&self, command: TestCommand) -> impl Future<Output = Result<TestReport, Failure>> + Send;
+}
+
+/// Whether this request may pass. The comparison takes as long for a token that is nearly right.
+pub(super) fn admit(token: Option<&str>, headers: &HeaderMap) -> Option<()> {
+    let (token, shown) = (token?.as_bytes(), headers.get(TEST_TOKEN_HEADER)?.as_bytes());
+    let differences = token.iter().zip(shown).fold(0, |all, (one, other)| all | (one ^ other));
+    (!token.is_empty() && token.len() == shown.len() && differences == 0).then_some(())
+}
+
+pub(super) async fn answer(
+    control: &impl TestControl,
+    method: &Method,
+    path: &str,
+    body: &[u8],
+) -> Result<Response, Refusal> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Clock {
+        advance_ms: u64,
+    }
+    let command = match (method, path) {
+        (&Method::GET, "state") => TestCommand::Report,
+        (&Method::POST, "clock") => TestCommand::AdvanceClock { ms: parse::<Clock>(body)?.advance_ms },
+        (&Method::POST, "faults") => TestCommand::Arm(fault(body)?),
+        (&Method::DELETE, "faults") => TestCommand::Disarm,
+        (_, "state" | "clock" | "faults") => return Err(Refusal::method(method)),
+        _ => return Err(Refusal::not_found(&format!("$test/{path}"))),
+    };
+    let report = control.obey(command).await?;
+    Ok(reply::json(StatusCode::OK, &report))
+}
+
+/// A misspelt key would arm another fault than was meant; serde cannot refuse it where a struct is flattened.
+fn fault(body: &[u8]) -> Result<Fault, Refusal> {
+    const KEYS: [&str; 8] = ["kind", "entity", "skip", "times", "one_in", "seed", "session", "ms"];
+    let keys = parse::<serde_json::Map<String, serde_json::Value>>(body)?;
+    match keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
+        Some(key) => Err(Refusal::bad_request(format!("`{key}` is not known here: valid are {}", KEYS.join(", ")))),
+        None => parse(body),
+    }
+}
+
+fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Refusal> {
+    serde_json::from_slice(body).map_err(|error| Refusal::bad_request(format!("the body is not as expected: {error}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(json: &str) -> Fault {
+        super::fault(json.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn faults_are_written_as_a_test_author_would() {
+        let plain = fault(r#"{"kind": "drop_connection"}"#);
+        assert_eq!((plain.times, plain.one_in, plain.skip, plain.entity.clone()), (1, 1, 0, None));
+        let named = fault(r#"{"kind": "expire_session_lock", "session": "a", "entity": "orders"}"#);
+        assert_eq!(named.kind, FaultKind::ExpireSessionLock { session: Some("a".into()) });
+        for kind in ["detach_link", "server_busy", "lose_acknowledgement", "expire_session_lock"] {
+            fault(&format!(r#"{{"kind": "{kind}"}}"#));
+        }
+        let delay = fault(r#"{"kind": "delay", "ms": 20, "times": 3, "one_in": 4, "seed": 9}"#);
+        assert_eq!(delay.kind, FaultKind::Delay { ms: 20 });
+        assert_eq!(fault(&serde_json::to_string(&delay).unwrap()), delay);
+        for wrong in
+            [r#"{"kind": "meteor"}"#, r#"{"kind": "delay"}"#, r#"{"kind": "server_busy", "tims": 3}"#, "[]", ""]
+        {
+            assert!(super::fault(wrong.as_bytes()).is_err(), "{wrong}");
+        }
+    }
+
+    fn strikes(json: &str, occasions: usize) -> Vec<usize> {
+        let mut schedule = Schedule::new(fault(json));
+        (0..occasions).filter(|_| schedule.strikes()).collect()
+    }
+
+    #[test]
+    fn a_fault_strikes_when_it_was_said_to() {
+        assert_eq!(strikes(r#"{"kind": "server_busy"}"#, 5), [0]);
+        assert_eq!(strikes(r#"{"kind": "server_busy", "skip": 2, "times": 2}"#, 6), [2, 3]);
+        let random = r#"{"kind": "server_busy", "one_in": 10, "times": 9999, "seed": 1}"#;
+        let hits = strikes(random, 10_000);
+        assert_eq!(hits, strikes(random, 10_000), "by seed, not by chance");
+        assert_ne!(hits, strikes(&random.replace(r#""seed": 1"#, r#""seed": 2"#), 10_000));
+        assert!((900..1100).contains(&hits.len()), "{} of 10,000", hits.len());
+    }
+
+    #[test]
+    fn only_the_configured_token_opens_the_hooks() {
+        let shown = |token: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            if let Some(token) = token {
+                headers.insert(TEST_TOKEN_HEADER, token.parse().unwrap());
+            }
+            headers
+        };
+        assert!(admit(Some("open sesame"), &shown(Some("open sesame"))).is_some());
+        for (token, header) in [
+            (None, Some("open sesame")),
+            (Some(""), Some("")),
+            (Some("open sesame"), None),
+            (Some("open sesame"), Some("open")),
+            (Some("open sesame"), Some("open sesamE")),
+            (Some("open"), Some("open sesame")),
+        ] {
+            assert!(admit(token, &shown(header)).is_none(), "{token:?} {header:?}");
+        }
+    }
+}

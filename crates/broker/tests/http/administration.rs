@@ -1,0 +1,268 @@
+//! What each request does and how it is answered.
+
+use std::sync::Arc;
+
+use broker::http::{Config, Service, TokenCheck};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, StatusCode};
+
+use crate::double::Double;
+
+pub(crate) struct Client {
+    pub(crate) service: Service<Double>,
+    pub(crate) namespace: Double,
+}
+
+pub(crate) struct Answer {
+    pub(crate) status: StatusCode,
+    pub(crate) kind: String,
+    pub(crate) body: String,
+}
+
+impl Client {
+    pub(crate) fn new(config: Config) -> Self {
+        let namespace = Double::new();
+        Self { service: Service::new(namespace.clone(), config), namespace }
+    }
+
+    pub(crate) async fn ask(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost:5300");
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).unwrap();
+        let answer = self.service.answer(request).await;
+        let kind = answer.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
+        let (status, kind) = (answer.status(), kind.unwrap_or_default());
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        Answer { status, kind, body: String::from_utf8(body.to_vec()).unwrap() }
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        self.ask(Method::GET, path, &[], "").await
+    }
+
+    async fn put(&self, path: &str, content: &str) -> Answer {
+        self.ask(Method::PUT, path, &[], &entry(content)).await
+    }
+
+    async fn update(&self, path: &str, content: &str) -> Answer {
+        self.ask(Method::PUT, path, &[("if-match", "*")], &entry(content)).await
+    }
+
+    async fn delete(&self, path: &str) -> Answer {
+        self.ask(Method::DELETE, path, &[], "").await
+    }
+}
+
+fn entry(content: &str) -> String {
+    format!(r#"<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">{content}</content></entry>"#)
+}
+
+impl Answer {
+    /// The text of the first element of this name.
+    fn value(&self, name: &str) -> &str {
+        let (_, after) =
+            self.body.split_once(&format!("<{name}>")).unwrap_or_else(|| panic!("no {name} in {}", self.body));
+        after.split_once("</").expect("it ends").0
+    }
+
+    fn titles(&self) -> Vec<&str> {
+        let entries = self.body.split("<entry").skip(1);
+        entries.map(|entry| entry.split(r#"<title type="text">"#).nth(1).unwrap().split('<').next().unwrap()).collect()
+    }
+}
+
+const QUEUE: &str = "<QueueDescription/>";
+const TOPIC: &str = "<TopicDescription/>";
+const SUBSCRIPTION: &str = "<SubscriptionDescription/>";
+
+#[tokio::test]
+async fn a_queue_is_created_read_changed_and_deleted() {
+    let client = Client::new(Config::default());
+    let created = client.put("/a%2Fb?api-version=2021-05", QUEUE).await;
+    assert_eq!(
+        (created.status, created.kind.as_str()),
+        (StatusCode::CREATED, "application/atom+xml;type=entry;charset=utf-8")
+    );
+    assert_eq!(created.value("id"), "http://localhost:5300/a/b?api-version=2021-05");
+    assert_eq!(client.get("/A/B").await.value("MaxDeliveryCount"), "10", "paths know no case");
+
+    let changed =
+        client.update("/a/b", "<QueueDescription><MaxDeliveryCount>9</MaxDeliveryCount></QueueDescription>").await;
+    assert_eq!((changed.status, changed.value("MaxDeliveryCount")), (StatusCode::OK, "9"));
+    assert_eq!(client.get("/a/b").await.value("MaxDeliveryCount"), "9");
+
+    let deleted = client.delete("/a/b").await;
+    assert_eq!((deleted.status, deleted.body.as_str()), (StatusCode::OK, ""));
+    let missing = client.get("/a/b").await;
+    assert_eq!((missing.status, missing.kind.as_str()), (StatusCode::NOT_FOUND, "application/xml; charset=utf-8"));
+    assert_eq!(
+        missing.body,
+        "<Error><Code>404</Code><Detail>SubCode=40400. the messaging entity &apos;a/b&apos; could not be found</Detail></Error>"
+    );
+}
+
+#[tokio::test]
+async fn what_is_only_kept_comes_back() {
+    let client = Client::new(Config::default());
+    let rule =
+        "<AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights><KeyName>k</KeyName></AuthorizationRule>";
+    let queue = format!(
+        "<QueueDescription><EnableExpress>true</EnableExpress><AuthorizationRules>{rule}</AuthorizationRules></QueueDescription>"
+    );
+    client.put("/q", &queue).await;
+    let read = client.get("/q").await;
+    assert_eq!((read.value("EnableExpress"), read.value("KeyName")), ("true", "k"));
+    client.update("/q", QUEUE).await;
+    assert_eq!(client.get("/q").await.value("EnableExpress"), "false", "an update replaces");
+}
+
+#[tokio::test]
+async fn what_exists_or_is_missing_or_of_another_kind_is_refused() {
+    let client = Client::new(Config::default());
+    client.put("/q", QUEUE).await;
+    client.put("/t", TOPIC).await;
+    let statuses = [
+        (client.put("/q", QUEUE).await, 409, "created twice"),
+        (client.put("/Q", TOPIC).await, 409, "a topic where a queue is"),
+        (client.update("/none", QUEUE).await, 404, "an update of nothing"),
+        (client.delete("/none").await, 404, "a deletion of nothing"),
+        (client.update("/q", TOPIC).await, 400, "a queue does not become a topic"),
+        (client.put("/none/Subscriptions/s", SUBSCRIPTION).await, 404, "a subscription of nothing"),
+        (client.put("/q/Subscriptions/s", SUBSCRIPTION).await, 400, "a subscription of a queue"),
+        (client.put("/t/Subscriptions/s", QUEUE).await, 400, "a queue below a topic"),
+        (client.put("/x", SUBSCRIPTION).await, 400, "a subscription on its own"),
+        (client.put("/", QUEUE).await, 400, "no name"),
+        (client.put("/a%20b", QUEUE).await, 400, "a name that may not be"),
+        (
+            client.put("/x", "<QueueDescription><LockDuration>PT6M</LockDuration></QueueDescription>").await,
+            400,
+            "out of range",
+        ),
+        (client.ask(Method::PUT, "/x", &[], "<entry").await, 400, "not XML"),
+        (client.get("/x?api-version=soon").await, 400, "not a version"),
+        (client.ask(Method::POST, "/q", &[], "").await, 405, "a verb there is none of"),
+        (client.ask(Method::PUT, "/$Resources/queues", &[], "").await, 405, "a list is not written"),
+        (client.get("/none/Subscriptions").await, 404, "a list of nothing"),
+    ];
+    for (answer, status, why) in statuses {
+        assert_eq!(answer.status.as_u16(), status, "{why}: {}", answer.body);
+        assert!(answer.body.starts_with(&format!("<Error><Code>{status}</Code><Detail>")), "{why}: {}", answer.body);
+    }
+}
+
+#[tokio::test]
+async fn what_is_chosen_once_cannot_be_changed() {
+    let client = Client::new(Config::default());
+    client.put("/q", "<QueueDescription><RequiresSession>true</RequiresSession></QueueDescription>").await;
+    let off =
+        client.update("/q", "<QueueDescription><RequiresSession>false</RequiresSession></QueueDescription>").await;
+    assert_eq!(off.status, StatusCode::BAD_REQUEST);
+    assert_eq!(off.value("Detail"), "SubCode=40000. `RequiresSession` cannot be changed");
+    assert_eq!(client.update("/q", QUEUE).await.value("RequiresSession"), "true", "not named: as it was");
+}
+
+#[tokio::test]
+async fn lists_come_in_pages() {
+    let client = Client::new(Config::default());
+    for name in ["b", "a", "d", "c", "e"] {
+        client.put(&format!("/{name}"), QUEUE).await;
+    }
+    client.put("/t", TOPIC).await;
+    let first = client.get("/$Resources/queues?$skip=0&$top=2&api-version=2021-05").await;
+    assert_eq!((first.kind.as_str(), first.titles()), ("application/atom+xml;type=feed;charset=utf-8", vec!["a", "b"]));
+    assert!(first.body.contains(r#"rel="next" href="http://localhost:5300/$Resources/queues?$skip=2&amp;$top=2&amp;"#));
+    let last = client.get("/$Resources/queues?$skip=4&$top=2").await;
+    assert_eq!(last.titles(), ["e"]);
+    assert!(!last.body.contains("next"));
+    let exactly = client.get("/$Resources/queues?$skip=0&$top=5").await;
+    assert!(exactly.titles().len() == 5 && !exactly.body.contains("next"), "a full last page is the last");
+    assert!(!client.get("/$Resources/queues?$top=0").await.body.contains("next"), "or a reader would never end");
+    assert_eq!(client.get("/$Resources/queues?$skip=9").await.titles(), Vec::<&str>::new());
+    assert_eq!(client.get("/$Resources/topics").await.titles(), ["t"]);
+}
+
+#[tokio::test]
+async fn subscriptions_have_the_default_rule_and_no_other_yet() {
+    let client = Client::new(Config::default());
+    client.put("/t", TOPIC).await;
+    let created = client.put("/t/subscriptions/s", SUBSCRIPTION).await;
+    assert_eq!(created.value("id"), "http://localhost:5300/t/Subscriptions/s?api-version=2024-05");
+    assert_eq!(client.get("/t/Subscriptions").await.titles(), ["s"]);
+    assert_eq!(client.get("/t").await.value("SubscriptionCount"), "1");
+
+    assert_eq!(client.get("/t/subscriptions/s/rules").await.titles(), ["$Default"]);
+    assert_eq!(client.get("/t/subscriptions/s/rules?$skip=1").await.titles(), Vec::<&str>::new());
+    let rule = client.get("/t/subscriptions/s/rules/$default").await;
+    assert_eq!((rule.status, rule.value("Name"), rule.value("SqlExpression")), (StatusCode::OK, "$Default", "1=1"));
+
+    let other = "<RuleDescription><Name>r</Name></RuleDescription>";
+    let filtered = "<SubscriptionDescription><DefaultRuleDescription><Filter type='FalseFilter'/><Name>$Default</Name>\
+        </DefaultRuleDescription></SubscriptionDescription>";
+    let refused = client.put("/t/Subscriptions/s/Rules/r", other).await;
+    assert_eq!(
+        refused.value("Detail"),
+        "SubCode=50100. rules other than the default one, which takes every message, are not implemented"
+    );
+    for (answer, status) in [
+        (refused, 501),
+        (client.put("/t/Subscriptions/filtered", filtered).await, 501),
+        (client.delete("/t/Subscriptions/s/Rules/$Default").await, 501),
+        (client.get("/t/Subscriptions/s/Rules/r").await, 404),
+        (client.delete("/t/Subscriptions/s/Rules/r").await, 404),
+        (client.get("/t/Subscriptions/none/Rules").await, 404),
+        (client.put("/t/Subscriptions/s/Rules/r", QUEUE).await, 400),
+    ] {
+        assert_eq!(answer.status.as_u16(), status, "{}", answer.body);
+    }
+    assert_eq!(client.get("/t/Subscriptions").await.titles(), ["s"], "what cannot be filtered is not created");
+    let spelt = "<SubscriptionDescription><DefaultRuleDescription><Filter type='TrueFilter'/><Name>$Default</Name>\
+        </DefaultRuleDescription></SubscriptionDescription>";
+    assert_eq!(client.put("/t/Subscriptions/spelt", spelt).await.status, StatusCode::CREATED);
+}
+
+#[tokio::test]
+async fn the_namespace_and_its_health_are_told() {
+    let client = Client::new(Config::default());
+    let info = client.get("/$namespaceinfo?api-version=2017-04").await;
+    assert_eq!((info.value("Name"), info.value("MessagingSKU")), ("sbemulatorns", "Standard"));
+    let well = client.get("/health").await;
+    assert_eq!((well.status, well.kind.as_str()), (StatusCode::OK, "application/json"));
+    assert_eq!(well.body, r#"{"status":"healthy","message":"Service is healthy."}"#);
+    client.namespace.with(|state| state.healthy = false);
+    assert_eq!(client.get("/health").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(client.ask(Method::PUT, "/health", &[], "").await.status, StatusCode::METHOD_NOT_ALLOWED);
+}
+
+#[tokio::test]
+async fn links_of_a_secure_connection_are_secure() {
+    let mut client = Client::new(Config::default());
+    client.service = client.service.clone().over_tls();
+    assert_eq!(client.put("/q", QUEUE).await.value("id"), "https://localhost:5300/q?api-version=2024-05");
+}
+
+struct OnlyOrders;
+
+impl TokenCheck for OnlyOrders {
+    fn may_manage(&self, token: &str, resource: &str) -> bool {
+        token == "SharedAccessSignature good" && resource == "/orders"
+    }
+}
+
+#[tokio::test]
+async fn a_strict_broker_asks_for_a_token() {
+    let client = Client::new(Config { access: Some(Arc::new(OnlyOrders)), ..Config::default() });
+    for (path, token, status) in [
+        ("/orders", Some("SharedAccessSignature good"), 404),
+        ("/orders", Some("SharedAccessSignature bad"), 401),
+        ("/orders", None, 401),
+        ("/others", Some("SharedAccessSignature good"), 401),
+        ("/health", None, 200),
+    ] {
+        let headers: Vec<_> = token.map(|token| ("authorization", token)).into_iter().collect();
+        let answer = client.ask(Method::GET, path, &headers, "").await;
+        assert_eq!(answer.status.as_u16(), status, "{path} {token:?}");
+    }
+}

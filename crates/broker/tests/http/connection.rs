@@ -1,0 +1,145 @@
+//! Whole connections: keep-alive, limits, slow peers, and a stop. Time is paused, so patience costs none.
+
+use std::time::Duration;
+
+use broker::http::{Config, Service, serve_connection};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout};
+
+use crate::double::Double;
+
+struct Connection {
+    peer: DuplexStream,
+    stop: oneshot::Sender<()>,
+    served: JoinHandle<()>,
+}
+
+/// `buffer` bounds what the peer may leave unread before writes to it wait.
+fn connect(buffer: usize) -> Connection {
+    let (peer, ours) = duplex(buffer);
+    let (stop, stopped) = oneshot::channel::<()>();
+    let service = Service::new(Double::new(), Config::default());
+    let served = tokio::spawn(serve_connection(ours, service, async { drop(stopped.await) }));
+    Connection { peer, stop, served }
+}
+
+impl Connection {
+    async fn write(&mut self, text: &str) {
+        self.peer.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    /// Everything up to where the other side closed.
+    async fn rest(&mut self) -> String {
+        let mut text = Vec::new();
+        self.peer.read_to_end(&mut text).await.unwrap();
+        String::from_utf8(text).unwrap()
+    }
+
+    /// One answer whose body has this many bytes and ends as given.
+    async fn answer(&mut self, end: &str) -> String {
+        let mut text = String::new();
+        while !text.ends_with(end) {
+            let mut buffer = [0; 1024];
+            let read = self.peer.read(&mut buffer).await.unwrap();
+            assert!(read > 0, "closed after {text:?}");
+            text.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+        }
+        text
+    }
+}
+
+const HEALTHY: &str = r#""Service is healthy."}"#;
+const HEALTH: &str = "GET /health HTTP/1.1\r\nhost: x\r\n\r\n";
+
+#[tokio::test(start_paused = true)]
+async fn one_connection_carries_many_requests() {
+    let mut connection = connect(4096);
+    for _ in 0..3 {
+        connection.write(HEALTH).await;
+        assert!(connection.answer(HEALTHY).await.starts_with("HTTP/1.1 200 OK\r\n"));
+    }
+    let body = "<entry><content><QueueDescription/></content></entry>";
+    connection.write(&format!("PUT /q HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())).await;
+    assert!(connection.answer("</entry>").await.starts_with("HTTP/1.1 201 Created\r\n"));
+    drop(connection.peer);
+    connection.served.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stop_lets_the_answer_under_way_out() {
+    let idle = connect(4096);
+    let mut busy = connect(4096);
+    busy.write("PUT /q HTTP/1.1\r\nhost: x\r\ncontent-length: 53\r\n\r\n<entry>").await;
+    tokio::task::yield_now().await;
+    drop((idle.stop, busy.stop));
+    idle.served.await.unwrap();
+    busy.peer.write_all(b"<content><QueueDescription/></content></entry>").await.unwrap();
+    let mut text = Vec::new();
+    busy.peer.read_to_end(&mut text).await.unwrap();
+    assert!(String::from_utf8(text).unwrap().starts_with("HTTP/1.1 201 Created\r\n"));
+    busy.served.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_head_and_an_idle_peer_are_let_go() {
+    for begun in ["", "GET /heal", "GET /health HTTP/1.1\r\nhost: x\r\n"] {
+        let mut connection = connect(4096);
+        let since = Instant::now();
+        connection.write(begun).await;
+        connection.rest().await;
+        assert_eq!(since.elapsed().as_secs(), 30, "{begun:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_body_is_not_waited_for_for_ever() {
+    let mut connection = connect(4096);
+    let since = Instant::now();
+    connection.write("PUT /q HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n<entry>").await;
+    let answer = connection.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answer}");
+    assert_eq!(since.elapsed().as_secs(), 10);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_that_reads_nothing_is_cut_off() {
+    let mut connection = connect(64);
+    let since = Instant::now();
+    connection.write(HEALTH).await;
+    timeout(Duration::from_secs(3600), connection.served).await.expect("it ends").unwrap();
+    assert_eq!(since.elapsed().as_secs(), 30);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_large_is_refused() {
+    let mut body = connect(1 << 20);
+    body.write("PUT /q HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n").await;
+    body.write(&"x".repeat(300_000)).await;
+    assert!(body.rest().await.starts_with("HTTP/1.1 413 Payload Too Large\r\n"));
+
+    let mut endless = connect(1 << 20);
+    endless.write("PUT /q HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n").await;
+    for _ in 0..20 {
+        endless.write(&format!("4000\r\n{}\r\n", "x".repeat(0x4000))).await;
+    }
+    assert!(endless.rest().await.starts_with("HTTP/1.1 413 Payload Too Large\r\n"));
+
+    let mut head = connect(1 << 20);
+    head.write(&format!("GET /health HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100_000))).await;
+    let answer = head.rest().await;
+    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+
+    let mut headers = connect(1 << 20);
+    headers.write(&format!("GET /health HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(65))).await;
+    assert!(headers.rest().await.starts_with("HTTP/1.1 431 "));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_not_http_is_refused() {
+    let mut connection = connect(4096);
+    connection.write("GET nonsense\r\n\r\n").await;
+    assert!(connection.rest().await.starts_with("HTTP/1.1 400 Bad Request\r\n"));
+    connection.served.await.unwrap();
+}
