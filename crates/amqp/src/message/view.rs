@@ -16,6 +16,8 @@ pub struct Message {
     spans: [Span; SPANS],
     bare: u32,
     body: Span,
+    /// Where bare message and footer end: the end of the message, unless delivery annotations trail it.
+    tail: u32,
     body_kind: Body,
 }
 
@@ -46,20 +48,30 @@ const FOOTER: usize = 5;
 /// Where we are in the order that sections must have; body sections may repeat.
 const RANK_BODY: usize = 5;
 const RANK_FOOTER: usize = 6;
+const RANK_END: usize = 8;
 
 impl Message {
     /// Finds the sections. Their content is looked at only when asked for.
     pub fn parse(bytes: Bytes) -> Result<Self, DecodeError> {
         let length = u32::try_from(bytes.len()).map_err(|_| DecodeError::OutOfRange("message size"))?;
         let whole = Span { start: length, end: length };
-        let mut found = Layout { spans: [Span::default(); SPANS], bare: None, body: whole, kind: Body::Empty, next: 0 };
+        let mut found = Layout {
+            spans: [Span::default(); SPANS],
+            bare: None,
+            body: whole,
+            tail: length,
+            kind: Body::Empty,
+            next: 0,
+        };
         let mut reader = Reader::new(&bytes);
         while !reader.is_empty() {
             found.section(&mut reader, length)?;
         }
-        let Layout { spans, bare, body, kind, .. } = found;
-        let bare = bare.unwrap_or(length);
-        Ok(Self { bytes, spans, bare, body, body_kind: kind })
+        let Layout { spans, bare, mut body, tail, kind, .. } = found;
+        if kind == Body::Empty && spans[FOOTER].is_empty() {
+            body = Span { start: tail, end: tail };
+        }
+        Ok(Self { bytes, spans, bare: bare.unwrap_or(tail), body, tail, body_kind: kind })
     }
 
     /// The whole message as received.
@@ -74,7 +86,7 @@ impl Message {
 
     /// Everything after the annotations: the bare message and the footer. What a broker puts behind its own header.
     pub fn after_annotations(&self) -> Bytes {
-        self.bytes.slice(self.bare as usize..)
+        self.bytes.slice(self.bare as usize..self.tail as usize)
     }
 
     /// The encoded properties section, empty if there is none: what stays when application properties are rewritten.
@@ -85,7 +97,7 @@ impl Message {
 
     /// The encoded body sections and the footer.
     pub fn body_and_footer(&self) -> Bytes {
-        self.bytes.slice(self.body.start as usize..)
+        self.bytes.slice(self.body.start as usize..self.tail as usize)
     }
 
     pub fn header(&self) -> Result<Header, DecodeError> {
@@ -176,6 +188,7 @@ struct Layout {
     spans: [Span; SPANS],
     bare: Option<u32>,
     body: Span,
+    tail: u32,
     kind: Body,
     /// The lowest rank the next section may have.
     next: usize,
@@ -204,6 +217,16 @@ impl Layout {
             section::FOOTER => RANK_FOOTER,
             before_body => (before_body - section::HEADER) as usize,
         };
+        // The Python SDK writes delivery annotations at the very end. They are read there, but are no part of the tail.
+        if rank == DELIVERY_ANNOTATIONS && self.next > rank && self.next < RANK_END {
+            if !self.spans[DELIVERY_ANNOTATIONS].is_empty() {
+                return Err(DecodeError::SectionOrder);
+            }
+            self.spans[DELIVERY_ANNOTATIONS] = span;
+            self.tail = at;
+            self.next = RANK_END;
+            return Ok(());
+        }
         if rank < self.next {
             return Err(DecodeError::SectionOrder);
         }
@@ -246,12 +269,13 @@ fn expect(value: ValueRef<'_>, is: fn(u8) -> bool, expected: &'static str) -> Re
     if is(value.code()) { Ok(()) } else { Err(DecodeError::Unexpected { expected, found: value.code() }) }
 }
 
+/// A null section says as little as one left out.
 fn is_list(format: u8) -> bool {
-    matches!(format, code::LIST0 | code::LIST8 | code::LIST32)
+    matches!(format, code::NULL | code::LIST0 | code::LIST8 | code::LIST32)
 }
 
 fn is_map(format: u8) -> bool {
-    matches!(format, code::MAP8 | code::MAP32)
+    matches!(format, code::NULL | code::MAP8 | code::MAP32)
 }
 
 fn is_binary(format: u8) -> bool {
@@ -373,6 +397,23 @@ mod tests {
         assert_eq!(changed.application_property("answer").unwrap().as_int(), Some(42));
         assert_eq!(changed.application_property("DeadLetterReason").unwrap().as_str(), Some("why"));
         assert_eq!(changed.body_and_footer(), stored.body_and_footer());
+    }
+
+    #[test]
+    fn delivery_annotations_at_the_end_are_read_but_stay_out_of_the_tail() {
+        let mut buffer = BytesMut::new();
+        MessageWriter::new(&mut buffer)
+            .properties(&Properties { subject: Some("s"), ..Properties::default() })
+            .data(b"body");
+        let tail = buffer.clone().freeze();
+        MessageWriter::new(&mut buffer).delivery_annotations(|map| {
+            map.put_long("d", 1);
+        });
+        let message = Message::parse(buffer.clone().freeze()).unwrap();
+        assert_eq!(message.delivery_annotations().get("d").unwrap().as_long(), Some(1));
+        assert_eq!((message.after_annotations(), message.bare()), (tail.clone(), tail));
+        MessageWriter::new(&mut buffer).data(b"more");
+        assert_eq!(Message::parse(buffer.freeze()).unwrap_err(), DecodeError::SectionOrder);
     }
 
     #[test]

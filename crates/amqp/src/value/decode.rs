@@ -139,6 +139,10 @@ impl Budget {
         let slice = reader.take(size)?;
         let mut body = Reader::within(reader.owner(), slice);
         let count = if wide { u32::from_be_bytes(body.array()?) } else { body.byte()?.into() };
+        if count == 0 && body.is_empty() {
+            // The Python SDK writes empty arrays without a constructor.
+            return Ok(Value::Array(Array::new(ElementType::Null, Vec::new()).expect("no items, no type broken")));
+        }
         let mut element = body.byte()?;
         let descriptor = match element {
             code::DESCRIBED => {
