@@ -177,6 +177,7 @@ impl LeaseStore for MongoLease {
             }
             Statement::Raise { by, term, to, heartbeat } => {
                 let mut filter = self.mine(by, term)?;
+                filter.insert("term", doc! { "$eq": number(term)?, "$lt": number(to)? });
                 filter.insert("heartbeat", doc! { "$lt": beat(heartbeat) });
                 self.update("raise", filter, taken(self.held(by, to, heartbeat)?)).await
             }

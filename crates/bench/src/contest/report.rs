@@ -1,0 +1,72 @@
+//! What a contender says on its standard output: one JSON object per line.
+
+use std::io::Write;
+
+use lease::{Moment, Term};
+use serde::{Deserialize, Serialize};
+
+/// Milliseconds of the boot clock, with fractions.
+pub type Millis = f64;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "report", rename_all = "snake_case")]
+pub enum Report {
+    /// The process runs and is about to contend.
+    Started { at: Millis },
+    /// It was given a term.
+    Gained { term: u64, at: Millis, valid_until: Millis },
+    /// A renewal moved the end of its term.
+    Renewed { term: u64, valid_until: Millis },
+    /// Its gate was open, at every look, from and to these moments.
+    Acted { term: u64, from: Millis, to: Millis },
+    /// It was not running for a while, and this is what its gate said at the first look afterwards.
+    Woke { term: u64, at: Millis, slept: Millis, gate_open: bool },
+    /// It was told to stop.
+    Lost { term: u64, at: Millis, drain: bool },
+    /// It claimed the checkpoint in its term; `position` is what it found.
+    Claimed { term: u64, at: Millis, position: String },
+    /// The last position it saved.
+    Saved { term: u64, position: String },
+    /// After its term was lost it tried, from this moment on, to save once more, far ahead, as a leader would that does not
+    /// know yet.
+    SavedLate { term: u64, at: Millis, outcome: LateSave },
+    /// The elector has ended.
+    Ended { at: Millis },
+}
+
+/// What became of a save in a lost term.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LateSave {
+    /// The checkpoint belongs to another term.
+    Refused,
+    /// Nobody had claimed the checkpoint since.
+    Moved,
+    /// MongoDB was away, or so slow that nobody knows.
+    Failed,
+}
+
+impl Report {
+    pub(super) fn say(&self) {
+        let line = serde_json::to_string(self).expect("a report is plain data");
+        let mut out = std::io::stdout().lock();
+        // A parent that is gone ends us anyhow.
+        let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+    }
+
+    pub(super) fn read(line: &str) -> Option<Self> {
+        serde_json::from_str(line).ok()
+    }
+}
+
+pub(super) fn millis(moment: Moment) -> Millis {
+    moment.as_duration().as_secs_f64() * 1000.0
+}
+
+pub(super) fn now() -> Millis {
+    millis(Moment::now())
+}
+
+pub(super) fn number(term: Term) -> u64 {
+    term.get()
+}

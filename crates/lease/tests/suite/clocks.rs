@@ -1,0 +1,90 @@
+//! Wall clocks an hour apart, of pods and of MongoDB's members.
+
+use std::time::Duration;
+
+use bench::contest::{Contest, Engine, WallClock};
+use mongodb::bson::{DateTime, doc};
+use testkit::mongo::{ReplicaSet, ReplicaSetConfig};
+
+use crate::{contest, quick, secs};
+
+const HOUR: i64 = 3600;
+
+/// A set whose members disagree about the time of day.
+async fn skewed_set() -> ReplicaSet {
+    let clocks = [WallClock::True, WallClock::Off(HOUR), WallClock::Off(-HOUR)];
+    let config = clocks.into_iter().enumerate().fold(ReplicaSetConfig::of(3), |config, (member, clock)| {
+        let variables = clock.variables().into_iter();
+        variables.fold(config, |config, (name, value)| config.variable(member, name, value))
+    });
+    let set = config.start().await.unwrap();
+    for (member, expected) in [(0, 0), (1, HOUR), (2, -HOUR)] {
+        let admin = set.member(member).direct_client().unwrap().database("admin");
+        let hello = admin.run_command(doc! { "hello": 1 }).await.unwrap();
+        let off = hello.get_datetime("localTime").unwrap().timestamp_millis() - DateTime::now().timestamp_millis();
+        assert!(
+            (off / 1000 - expected).abs() < 60,
+            "member {member} should be off by {expected} s, and is by {off} ms"
+        );
+    }
+    set
+}
+
+/// The pods' clocks, likewise: whoever leads, some pod that starts later is an hour ahead of it.
+fn start_pods(contest: &mut Contest) {
+    for (name, clock) in [("behind", -HOUR), ("true", 0), ("ahead", HOUR)] {
+        contest.contender_with(name, name, WallClock::Off(clock));
+    }
+}
+
+/// The primary moves on, so that every clock has its turn.
+async fn primary_moves(set: &ReplicaSet) {
+    set.step_down(secs(10)).await.unwrap();
+    set.primary().await.unwrap();
+}
+
+#[tokio::test]
+async fn clocks_an_hour_apart_change_nothing() {
+    let set = skewed_set().await;
+    let mut contest = contest(&set.uri(), "coordination").with_checkpoint();
+    start_pods(&mut contest);
+    let (_, mut term, _) = contest.next_leader(0, None, secs(30)).await;
+    for round in 0..3 {
+        // a lease that is alive stays where it is, also when a pod starts whose clock says that it is long over
+        contest.contender_with("newcomer", "newcomer", WallClock::Off(HOUR)).starts().await;
+        tokio::time::sleep(quick().ttl * 2).await;
+        assert_eq!(contest.judge().terms.last().unwrap().0, term, "round {round}: nobody should have taken over");
+
+        // a failover to a member an hour away: the term may end, for the election can outlast the deadline, but no two
+        primary_moves(&set).await;
+        tokio::time::sleep(quick().ttl).await;
+        let leader;
+        (leader, term) = contest.last_leader();
+
+        // and a crash is followed as fast as ever
+        let killed = contest.kill(&leader).await;
+        let (_, next, gained) = contest.next_leader(term, Some(&leader), secs(30)).await;
+        assert!(gained - killed <= within(quick().ttl + secs(1)), "round {round}: {} ms", gained - killed);
+        contest.contender_with(&leader, &leader, WallClock::Off(HOUR)).starts().await;
+        term = next;
+    }
+    contest.judge().must_be_clean();
+}
+
+fn within(span: Duration) -> f64 {
+    span.as_secs_f64() * 1000.0
+}
+
+#[tokio::test]
+async fn the_same_contest_by_the_notes_statement_catches_the_theft() {
+    let set = skewed_set().await;
+    let mut contest = contest(&set.uri(), "coordination").by(Engine::Seeds);
+    contest.contender_with("true", "true", WallClock::True);
+    assert_eq!(contest.first_leader(secs(30)).await, "true");
+    contest.contender_with("ahead", "ahead", WallClock::Off(HOUR)).starts().await;
+    testkit::wait::wait_for("the judge to see two leaders at once", secs(30), async || {
+        let overlaps = contest.judge().overlaps;
+        if overlaps.is_empty() { Err("one at a time") } else { Ok(()) }
+    })
+    .await;
+}

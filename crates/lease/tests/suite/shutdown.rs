@@ -1,0 +1,37 @@
+//! Giving the lease back.
+
+use bench::contest::Report;
+use testkit::mongo::shared;
+
+use crate::{contest, secs};
+
+#[tokio::test]
+async fn a_pod_that_is_told_to_stop_hands_over_at_once_and_says_so() {
+    let shared = shared().await.unwrap();
+    let database = shared.database("shutdown");
+    let mut contest = contest(shared.uri(), database.name()).with_checkpoint();
+    for name in ["a", "b"] {
+        contest.contender(name);
+    }
+    let (first, mut term, _) = contest.next_leader(0, None, secs(20)).await;
+    let mut leader = first;
+    for _ in 0..5 {
+        contest.get(&leader).terminate();
+        let drained = |report: &Report| match report {
+            Report::Lost { at, drain: true, .. } => Some(*at),
+            _ => None,
+        };
+        let released = contest.get(&leader).says("drained", secs(10), drained).await;
+        let (next, gained, at) = contest.next_leader(term, Some(&leader), secs(10)).await;
+        assert!(at - released < 1000.0, "{} ms: a release need not be waited for", at - released);
+        contest.get(&leader).ends().await;
+        let gain = ["gained leadership", "\"reason\":\"released\"", &format!("\"pod_id\":\"{next}\"")];
+        assert_eq!(contest.get(&next).logged(&gain).len(), 1);
+        let loss = ["lost leadership", "\"reason\":\"shutting down\"", &format!("\"term\":\"{term}\"")];
+        assert_eq!(contest.get(&leader).logged(&loss).len(), 1);
+        contest.contender(&leader).starts().await;
+        (leader, term) = (next, gained);
+    }
+    contest.judge().must_be_clean();
+    assert!(contest.logged(&["ERROR", "WARN"]).is_empty(), "{:?}", contest.logged(&["ERROR", "WARN"]));
+}

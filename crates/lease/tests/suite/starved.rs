@@ -1,0 +1,73 @@
+//! A pipeline that takes every worker of its runtime.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use lease::mongo::LeaseName;
+use lease::{Candidate, Outcome};
+use mongodb::options::ClientOptions;
+use testkit::mongo::shared;
+
+use crate::{quick, secs};
+
+const WORKERS: usize = 2;
+
+/// The test's own thread looks on: nothing on the runtime could.
+#[test]
+fn heartbeats_go_on_while_every_worker_of_the_runtime_is_busy() {
+    let mongo = tokio::runtime::Runtime::new().unwrap();
+    let shared = mongo.block_on(shared()).unwrap();
+    let database = shared.database("starved");
+    let client = mongo.block_on(async { ClientOptions::parse(shared.uri()).await }).unwrap();
+    let name = LeaseName {
+        database: database.name().into(),
+        key: "shop".into(),
+        pod_id: "pod".into(),
+        fingerprint: "shop.events".into(),
+    };
+
+    let pipeline = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().unwrap();
+    let done = Arc::new(AtomicBool::new(false));
+    let pulse = Arc::new(AtomicU64::new(0));
+    let running = pipeline.block_on(async {
+        let candidate = Candidate { name, config: quick(), client };
+        let work = |leadership: lease::Leadership| async move {
+            leadership.stopping().await;
+            Outcome::Done
+        };
+        candidate.start(work, std::future::pending()).unwrap()
+    });
+    let handle = running.handle();
+    let started = Instant::now();
+    while !handle.is_leader() {
+        assert!(started.elapsed() < secs(30), "the pod should lead");
+        sleep(Duration::from_millis(5));
+    }
+    let term = handle.term();
+
+    pipeline.spawn({
+        let pulse = Arc::clone(&pulse);
+        async move {
+            loop {
+                pulse.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    for _ in 0..WORKERS {
+        let done = Arc::clone(&done);
+        pipeline.spawn(async move { while !done.load(Ordering::Relaxed) {} });
+    }
+    sleep(Duration::from_millis(200));
+    let (before, saturated) = (pulse.load(Ordering::Relaxed), Instant::now());
+    while saturated.elapsed() < quick().ttl * 3 {
+        assert!(handle.is_leader(), "the term was lost after {:?}", saturated.elapsed());
+        sleep(Duration::from_millis(10));
+    }
+    assert_eq!(pulse.load(Ordering::Relaxed), before, "the runtime should have been saturated, or this shows nothing");
+    assert_eq!(handle.term(), term);
+    done.store(true, Ordering::Relaxed);
+    pipeline.shutdown_timeout(secs(5));
+}
