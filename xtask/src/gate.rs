@@ -109,7 +109,7 @@ fn run_the_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
 
 fn python(root: &Path, tools: &Tools, junit: &Path) -> Command {
     let mut command = Command::new(&tools.python);
-    command.args(["-m", "pytest", "--quiet", "-p", "no:cacheprovider"]);
+    command.args(["-m", "pytest", "--quiet", "--numprocesses=4", "-p", "no:cacheprovider"]);
     command.arg(format!("--junitxml={}", junit.display())).arg(root.join("tests/python"));
     command.env("HEADWATER_BIN", binary(root)).env("PYTHONDONTWRITEBYTECODE", "1");
     command

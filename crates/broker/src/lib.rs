@@ -1,7 +1,21 @@
 //! A durable broker that speaks the part of Service Bus that Headwater walks on.
+//!
+//! [`Broker`] is the whole of it. Reading order, as a message walks: `listener` (one port, three protocols) → `connection` (frames to requests)
+//! → `engine` (one thread, rounds, nothing said before it is durable) → [`core`] (the decisions, without I/O or clock) → [`journal`]
+//! (the seam) → [`store`] (the log on disk). [`http`], [`atom`] and `namespace` are the administration beside it.
 
 pub mod atom;
+mod connection;
 pub mod core;
+mod engine;
 pub mod http;
 pub mod journal;
+mod listener;
+mod namespace;
+mod server;
 pub mod store;
+mod tls;
+
+pub use engine::{MemoryError, Persistence};
+pub use server::{Broker, Config, Error};
+pub use tls::{Error as TlsError, TlsFiles};

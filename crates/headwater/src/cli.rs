@@ -1,5 +1,6 @@
 //! The command line: one file per command.
 
+mod broker;
 mod dev;
 
 use clap::{Parser, Subcommand};
@@ -15,11 +16,13 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Dev(dev::Arguments),
+    Broker(broker::Arguments),
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Dev(arguments) => dev::run(arguments).await,
+        Command::Broker(arguments) => broker::run(arguments).await,
     }
 }
 

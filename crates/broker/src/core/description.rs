@@ -76,6 +76,8 @@ pub struct CommonDescription {
     pub auto_delete_on_idle: Option<Duration>,
     pub enable_batched_operations: bool,
     pub user_metadata: Option<String>,
+    /// What administration keeps with the entity, in a form of its own.
+    pub kept: Option<Box<str>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -134,6 +136,14 @@ impl Description {
             Self::Queue(queue) => &queue.common,
             Self::Topic(topic) => &topic.common,
             Self::Subscription(subscription) => &subscription.common,
+        }
+    }
+
+    pub fn common_mut(&mut self) -> &mut CommonDescription {
+        match self {
+            Self::Queue(queue) => &mut queue.common,
+            Self::Topic(topic) => &mut topic.common,
+            Self::Subscription(subscription) => &mut subscription.common,
         }
     }
 
@@ -215,6 +225,10 @@ fn check_outlet(outlet: &OutletDescription) -> Result<(), Error> {
     }
     if !(1..=2000).contains(&outlet.max_delivery_count) {
         return Err(Error::invalid("MaxDeliveryCount", "must lie between 1 and 2000"));
+    }
+    // Refused, not ignored: messages would pile up where nobody looks for them.
+    if outlet.forward_to.is_some() || outlet.forward_dead_lettered_messages_to.is_some() {
+        return Err(Error::NotImplemented("forwarding"));
     }
     Ok(())
 }

@@ -17,10 +17,14 @@ pub enum Error {
     EntityDisabled { path: Box<str> },
     #[error("the messaging entity '{path}' was deleted")]
     EntityDeleted { path: Box<str> },
+    #[error("the broker is busy; wait and try again")]
+    ServerBusy,
     #[error("`{field}` {rule}")]
     InvalidArgument { field: &'static str, rule: Box<str> },
     #[error("{0}")]
     NotAllowed(&'static str),
+    #[error("not implemented yet: {0}")]
+    NotImplemented(&'static str),
     #[error("the message of {size} bytes exceeds the limit of {limit}")]
     MessageTooLarge { size: usize, limit: usize },
     #[error("the size quota of '{path}' ({limit} bytes) is used up")]
@@ -46,10 +50,12 @@ impl Error {
     pub fn condition(&self) -> &'static str {
         match self {
             Self::EntityNotFound { .. } | Self::EntityDeleted { .. } => "amqp:not-found",
+            Self::ServerBusy => "com.microsoft:server-busy",
             Self::EntityExists { .. } => "com.microsoft:entity-already-exists",
             Self::EntityDisabled { .. } => "com.microsoft:entity-disabled",
             Self::InvalidArgument { .. } => "com.microsoft:argument-error",
             Self::NotAllowed(_) => "amqp:not-allowed",
+            Self::NotImplemented(_) => "amqp:not-implemented",
             Self::MessageTooLarge { .. } => "amqp:link:message-size-exceeded",
             Self::QuotaExceeded { .. } | Self::StorageFull => "amqp:resource-limit-exceeded",
             Self::MessageLockLost => "com.microsoft:message-lock-lost",
@@ -69,8 +75,10 @@ impl Error {
             Self::EntityDisabled { .. } | Self::InvalidArgument { .. } | Self::NotAllowed(_) => 400,
             Self::MessageTooLarge { .. } | Self::QuotaExceeded { .. } | Self::StorageFull => 403,
             Self::MessageLockLost | Self::SessionLockLost | Self::SessionCannotBeLocked { .. } => 410,
+            Self::ServerBusy => 503,
             Self::Timeout => 408,
             Self::Storage(_) => 500,
+            Self::NotImplemented(_) => 501,
         }
     }
 

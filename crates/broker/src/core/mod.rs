@@ -184,6 +184,21 @@ impl Core {
         Ok(())
     }
 
+    /// Takes its session from a receiver, if it holds one: a fault for tests.
+    pub fn lose_session_of(&mut self, turn: &mut Turn<'_>, link: LinkId) {
+        self.begin(turn);
+        if let Some(mut desk) = self.desk_of(turn, link)
+            && let Some(slot) = desk.queue.receivers.get(link).and_then(|receiver| receiver.slot)
+        {
+            desk.lose(slot);
+        }
+    }
+
+    /// Where a receiver is attached or waits.
+    pub fn queue_of(&self, link: LinkId) -> Option<QueueId> {
+        self.tools.links.get(&link).copied()
+    }
+
     /// Every call begins by attending to what has fallen due, so that none sees a state older than its moment.
     fn begin(&mut self, turn: &mut Turn<'_>) {
         if self.next_deadline().is_some_and(|due| due <= turn.now) {

@@ -56,10 +56,14 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// Creates the folder when it is not there.
+    /// Creates the folder, durably, when it is not there.
     pub fn new(path: impl Into<PathBuf>) -> io::Result<Self> {
-        let path = path.into();
+        let path = std::path::absolute(path.into())?;
+        let missing: Vec<_> = path.ancestors().take_while(|folder| !folder.exists()).collect();
         std::fs::create_dir_all(&path)?;
+        for parent in missing.iter().filter_map(|folder| folder.parent()) {
+            File::open(parent)?.sync_all()?;
+        }
         Ok(Self { path })
     }
 }

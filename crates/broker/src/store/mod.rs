@@ -99,7 +99,8 @@ const LARGEST_GROUP: usize = 1 << 30;
 pub enum Chore {
     /// Hand records to [`Store::snapshot_put`], then call [`Store::snapshot_done`] when there are no more. `fresh`: from the beginning.
     Snapshot { fresh: bool },
-    /// Append what lives in these segments again, through [`Store::cleaning`], and release the old places.
+    /// Append what lives in these segments again, through [`Store::cleaning`], and release the old places; call
+    /// [`Store::evacuation_done`] when everything has been looked through. Those listed when it was begun are enough for one pass.
     Evacuate(Vec<u32>),
 }
 
@@ -123,6 +124,8 @@ pub struct Store {
     active: Active,
     ledger: Ledger,
     snapshots: Snapshots,
+    /// No evacuation before the log is this long.
+    next_evacuation: u64,
     files: RefCell<Files>,
     hands: Hands,
     /// The folder is ours until this is dropped, after everything else.
@@ -142,6 +145,7 @@ impl Store {
         Ok(Self {
             active: Active::new(next_segment, end),
             snapshots: Snapshots::new(options.snapshot_every, from, snapshot_bytes),
+            next_evacuation: 0,
             files: RefCell::new(Files::new(disk)),
             options,
             shared,
@@ -217,7 +221,7 @@ impl Store {
         if let Some(fresh) = self.snapshots.next_step(&self.active, &health, &self.ledger, &self.hands) {
             return Some(Chore::Snapshot { fresh });
         }
-        if let Health::Failing(_) = health {
+        if matches!(health, Health::Failing(_)) || self.active.end() < self.next_evacuation {
             return None;
         }
         let sparse = self.ledger.sparse(self.snapshots.from(), !health.is_good());
@@ -235,6 +239,11 @@ impl Store {
         self.flush();
     }
 
+    /// The core has looked through everything. If that emptied no segment, the next pass waits: what it could not move is on its way out.
+    pub fn evacuation_done(&mut self) {
+        self.next_evacuation = self.active.end() + u64::from(self.options.segment_bytes);
+    }
+
     /// This journal, for [`Chore::Evacuate`]: it may use the room that is kept for making room.
     pub fn cleaning(&mut self) -> Cleaning<'_> {
         Cleaning(self)
@@ -248,6 +257,7 @@ impl Store {
                 Report::Removed { segment } => {
                     self.ledger.removed(segment);
                     self.snapshots.room_was_made();
+                    self.next_evacuation = 0;
                 }
                 Report::NotRemoved { segment } => self.ledger.not_removed(segment),
             }

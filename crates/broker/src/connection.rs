@@ -1,0 +1,241 @@
+//! One AMQP connection: frames to requests for the engine, its replies back to frames.
+//!
+//! A task a connection. It reads what the socket has, lets the [protocol](amqp::Connection) take it apart, sends everything asked for to
+//! the engine in one piece, and writes everything there is to write in one piece. It never waits for an answer: attaches, settlements and
+//! management requests are answered when their replies come.
+//!
+//! | file | does |
+//! | --- | --- |
+//! | `address` | what an address means |
+//! | `links` | what is attached, and how the core and AMQP name it |
+//! | `attach` | links come and go |
+//! | `sending`, `incoming` | a client's messages on their way in |
+//! | `receiving`, `outgoing` | messages on their way out, and their settlement |
+//! | `requests`, `tokens`, `management` | requests and responses on `$cbs` and `$management` |
+
+mod address;
+mod attach;
+mod incoming;
+mod links;
+mod management;
+mod outgoing;
+mod receiving;
+mod requests;
+mod sending;
+mod tokens;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use amqp::{Event, ServerSasl, condition};
+use bytes::BytesMut;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::core::Error;
+use crate::engine::{Engine, Line, Reply, Request};
+use links::Links;
+pub(crate) use requests::Answer;
+
+/// What every connection of a broker shares.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    /// Announced to senders whose entity sets no limit of its own.
+    pub(crate) max_message_size: u64,
+    /// How long a peer may take to read what we wrote.
+    pub(crate) write_patience: Duration,
+}
+
+/// Bytes read at once: few by a connection that is quiet, many by one that is busy.
+const SMALL_READ: usize = 4 << 10;
+const LARGE_READ: usize = 64 << 10;
+/// How many may wait to be written before nothing more is read.
+const MUCH_OUTPUT: usize = 1 << 20;
+
+pub(crate) struct Connection<S> {
+    stream: S,
+    amqp: amqp::Connection,
+    line: Line,
+    replies: UnboundedReceiver<Vec<Reply>>,
+    settings: Arc<Settings>,
+    links: Links,
+    /// Asked by the events at hand; sent to the engine together.
+    asked: Vec<Request>,
+    asked_bytes: usize,
+    scratch: BytesMut,
+    hang_up: bool,
+}
+
+/// Why a connection ended, for the log.
+enum End {
+    Closed,
+    Lost(std::io::Error),
+    Stopping,
+    TooSlow,
+}
+
+/// Serves one connection until either side ends it.
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    engine: &Engine,
+    settings: Arc<Settings>,
+    shutdown: CancellationToken,
+) {
+    let Ok((line, replies)) = engine.connect() else { return };
+    let config = amqp::Config {
+        container_id: "headwater-broker".to_owned(),
+        max_message_size: settings.max_message_size,
+        ..amqp::Config::default()
+    };
+    let connection = Connection {
+        stream,
+        amqp: amqp::Connection::server(config, ServerSasl::default(), Instant::now()),
+        links: Links::new(line.id()),
+        line,
+        replies,
+        settings,
+        asked: Vec::new(),
+        asked_bytes: 0,
+        scratch: BytesMut::new(),
+        hang_up: false,
+    };
+    connection.run(shutdown).await;
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    async fn run(mut self, shutdown: CancellationToken) {
+        let end = self.talk(&shutdown).await;
+        self.line.gone(self.links.receivers().collect());
+        match end {
+            End::Closed => debug!("connection closed"),
+            End::Lost(error) => debug!(error = %error, "connection lost"),
+            End::Stopping => debug!("connection closed: the broker is stopping"),
+            End::TooSlow => debug!("connection dropped: the peer does not read"),
+        }
+    }
+
+    async fn talk(&mut self, shutdown: &CancellationToken) -> End {
+        let mut input = BytesMut::new();
+        let mut room = SMALL_READ;
+        let mut batch = Vec::new();
+        let mut stopping = false;
+        loop {
+            let deadline = self.amqp.next_deadline().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
+            input.reserve(room);
+            // every arm is cancel-safe: a read that was dropped has read nothing, replies stay in their channel
+            tokio::select! {
+                read = self.stream.read_buf(&mut input) => match read {
+                    Ok(0) => return End::Closed,
+                    Ok(read) => {
+                        room = if read >= room { LARGE_READ } else { read.next_power_of_two().clamp(SMALL_READ, LARGE_READ) };
+                        self.amqp.feed(&mut input, Instant::now());
+                    }
+                    Err(error) => return End::Lost(error),
+                },
+                _ = self.replies.recv_many(&mut batch, 64) => {
+                    batch.drain(..).flatten().for_each(|reply| self.on_reply(reply));
+                }
+                () = tokio::time::sleep_until(deadline.into()) => self.amqp.on_tick(Instant::now()),
+                () = shutdown.cancelled(), if !stopping => {
+                    stopping = true;
+                    let error = amqp::Error::new(condition::CONNECTION_FORCED, "the broker is stopping");
+                    let _ = self.amqp.close(Some(error));
+                }
+            }
+            let closed = self.take_events();
+            if let Err(end) = self.ask().await {
+                return end;
+            }
+            if self.hang_up {
+                return End::Closed;
+            }
+            if let Err(end) = self.write().await {
+                return end;
+            }
+            if closed {
+                return if stopping { End::Stopping } else { End::Closed };
+            }
+        }
+    }
+
+    /// Handles every event; true when the connection is over.
+    fn take_events(&mut self) -> bool {
+        while let Some(event) = self.amqp.poll_event() {
+            if matches!(event, Event::Closed { .. }) {
+                return true;
+            }
+            self.on_event(event);
+        }
+        false
+    }
+
+    fn on_event(&mut self, event: Event) {
+        match event {
+            Event::AttachRequested { session, link, attach } => self.on_attach(session, link, attach),
+            Event::Detached { link, .. } => self.on_detached(link),
+            Event::Delivery(delivery) => self.on_delivery(delivery),
+            Event::Credit { link, credit, drain } => self.on_credit(link, credit, drain),
+            Event::Disposition(disposition) => self.on_disposition(disposition),
+            Event::Opened(_)
+            | Event::SessionBegun { .. }
+            | Event::SessionEnded { .. }
+            | Event::Attached { .. }
+            | Event::Drained { .. }
+            | Event::Closed { .. } => {}
+        }
+    }
+
+    fn on_reply(&mut self, reply: Reply) {
+        match reply {
+            Reply::Sent { link, delivery, result } => self.on_sent(link, delivery, result),
+            Reply::Settled { link, deliveries, outcome, error } => self.on_settled(link, &deliveries, &outcome, error),
+            Reply::Deliver { link, delivery, stored } => self.deliver(link, &delivery, stored),
+            Reply::Drained { link } => self.drained(link),
+            Reply::Attached { link, session, locked_until } => self.on_session(link, &session, locked_until),
+            Reply::Refused { link, error } | Reply::Detached { link, error } => self.end_link(link, &error),
+            Reply::Answer(answer) => self.on_answer(*answer),
+            Reply::HangUp => self.hang_up = true,
+            Reply::ForceDetach { link } => self.force_detach(link),
+            Reply::ForceDetachReceiver { link } => {
+                if let Some(link) = self.links.of_core(link) {
+                    self.force_detach(link);
+                }
+            }
+            Reply::Later { by, reply } => self.line.postpone(by, *reply),
+        }
+    }
+
+    /// Sends what was asked to the engine.
+    async fn ask(&mut self) -> Result<(), End> {
+        if self.asked.is_empty() {
+            return Ok(());
+        }
+        let bytes = std::mem::take(&mut self.asked_bytes);
+        self.line.send(std::mem::take(&mut self.asked), bytes).await.map_err(|_| End::Stopping)
+    }
+
+    async fn write(&mut self) -> Result<(), End> {
+        loop {
+            let output = self.amqp.take_output();
+            if output.is_empty() {
+                return Ok(());
+            }
+            match timeout(self.settings.write_patience, self.stream.write_all(&output)).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => return Err(End::Lost(error)),
+                Err(_) => return Err(End::TooSlow),
+            }
+            if self.amqp.output_len() < MUCH_OUTPUT {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The core's word for what is wrong, in AMQP's form.
+pub(crate) fn to_amqp(error: &Error) -> amqp::Error {
+    amqp::Error::new(amqp::Symbol::from_static(error.condition()), error.to_string())
+}

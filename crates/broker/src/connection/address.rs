@@ -1,0 +1,89 @@
+//! What the address of a link means. Clients write addresses in many forms; the reply echoes theirs byte for byte.
+
+/// Where a link leads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Address {
+    /// `$cbs`: tokens are put here.
+    Tokens,
+    /// `<entity>/$management`: requests about an entity are put here.
+    Management(String),
+    /// A queue, topic, subscription, or the dead-letter queue of one, as the core knows it.
+    Entity(String),
+}
+
+const MANAGEMENT: &str = "/$management";
+
+impl Address {
+    /// Reads `topic`, `/topic`, `amqps://host:port/topic`, `sb://…`, percent-encoded or not.
+    pub(super) fn parse(text: &str) -> Self {
+        let path = match text.split_once("://") {
+            Some((_, rest)) => rest.split_once('/').map_or("", |(_, path)| path),
+            None => text,
+        };
+        let path = decoded(path.trim_matches('/'));
+        if path.eq_ignore_ascii_case("$cbs") {
+            return Self::Tokens;
+        }
+        let entity = path.len().checked_sub(MANAGEMENT.len()).filter(|at| path.is_char_boundary(*at));
+        match entity {
+            Some(at) if path[at..].eq_ignore_ascii_case(MANAGEMENT) => Self::Management(path[..at].to_owned()),
+            _ => Self::Entity(path),
+        }
+    }
+}
+
+/// Percent-decoding; a broken escape stays as it is, and what is not UTF-8 afterwards is left alone.
+fn decoded(path: &str) -> String {
+    if !path.contains('%') {
+        return path.to_owned();
+    }
+    let bytes = path.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let escape = (bytes[at] == b'%').then(|| path.get(at + 1..at + 3)).flatten();
+        match escape.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 3;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    String::from_utf8(out).unwrap_or_else(|_| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Address;
+
+    #[test]
+    fn every_form_of_an_address_names_the_same_place() {
+        let entity = |path: &str| Address::Entity(path.to_owned());
+        let management = |path: &str| Address::Management(path.to_owned());
+        let cases = [
+            ("orders", entity("orders")),
+            ("/orders", entity("orders")),
+            ("amqps://localhost/orders", entity("orders")),
+            ("sb://127.0.0.1:5672/a/b", entity("a/b")),
+            ("t/Subscriptions/s", entity("t/Subscriptions/s")),
+            ("/t/Subscriptions/s%2Ft", entity("t/Subscriptions/s/t")),
+            ("orders/$DeadLetterQueue", entity("orders/$DeadLetterQueue")),
+            ("orders/$management", management("orders")),
+            ("amqps://h/orders/$DeadLetterQueue/$management", management("orders/$DeadLetterQueue")),
+            ("ORDERS/$MANAGEMENT", management("ORDERS")),
+            ("$cbs", Address::Tokens),
+            ("/$cbs", Address::Tokens),
+            ("amqps://h:5671/$cbs", Address::Tokens),
+            ("amqps://h", entity("")),
+            ("50%", entity("50%")),
+            ("é/$management", management("é")),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(Address::parse(text), expected, "{text}");
+        }
+    }
+}

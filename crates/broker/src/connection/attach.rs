@@ -1,0 +1,225 @@
+//! Links come and go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use amqp::codec::Raw;
+use amqp::performative::SenderSettleMode;
+use amqp::{Attach, Map, Role, SessionId, Symbol, Target, Value, condition};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::address::Address;
+use super::links::{Asked, Link, Place, Receiver, Responses, Tokens};
+use super::requests::Answer;
+use super::{Connection, to_amqp};
+use crate::core::{Attached, Core, EntityId, Error, LinkId, Mode, SessionFilter, Subqueue, Timestamp};
+use crate::engine::{Reply, Request};
+
+const SESSION_FILTER: &str = "com.microsoft:session-filter";
+/// The service's own, when an attach that waits for a session names none.
+const SESSION_PATIENCE: Duration = Duration::from_secs(60);
+/// Deliveries a sender may have under way: enough to keep the disk busy at any size of message.
+const SENDER_CREDIT: u32 = 2_000;
+const REQUEST_CREDIT: u32 = 100;
+/// 100-nanosecond ticks from the year 1 to 1970.
+const TICKS_AT_EPOCH: i64 = 621_355_968_000_000_000;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    pub(super) fn on_attach(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
+        match attach.role {
+            Role::Sender => self.on_sender(session, link, attach),
+            Role::Receiver => self.on_receiver(session, link, attach),
+        }
+    }
+
+    fn on_sender(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
+        if matches!(attach.target, Some(Target::Coordinator(_))) {
+            let error = amqp::Error::new(condition::NOT_IMPLEMENTED, "transactions are not supported");
+            return self.refuse(link, error);
+        }
+        let Some(address) = attach.target.as_ref().and_then(Target::address) else {
+            return self.refuse(link, amqp::Error::new(condition::INVALID_FIELD, "the target names no address"));
+        };
+        match Address::parse(address) {
+            Address::Entity(path) => {
+                self.links.insert(link, Link::Asked(Box::new(Asked { attach, core: None, place: None })));
+                self.call(move |core, _| {
+                    let result = find_inlet(core, &path);
+                    Answer::Sender { link, result }
+                });
+            }
+            node => {
+                self.links.insert(link, Link::Requests { session, node });
+                if self.amqp.accept_attach(link, attach.reply()).is_ok() {
+                    let _ = self.amqp.keep_credit(link, REQUEST_CREDIT);
+                }
+            }
+        }
+    }
+
+    fn on_receiver(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
+        let Some(address) = attach.source.as_ref().and_then(|source| source.address()) else {
+            return self.refuse(link, amqp::Error::new(condition::INVALID_FIELD, "the source names no address"));
+        };
+        match Address::parse(address) {
+            Address::Entity(path) => {
+                let settled = attach.snd_settle_mode == SenderSettleMode::Settled;
+                let mode = if settled { Mode::ReceiveAndDelete } else { Mode::PeekLock };
+                let filter = session_filter(&attach);
+                let name = self.links.name(link);
+                self.links.insert(link, Link::Asked(Box::new(Asked { attach, core: Some(name), place: None })));
+                self.asked.push(Request::Call(Box::new(move |core, turn| {
+                    let result = find_outlet(core, &path).and_then(|place| {
+                        let attached = core.attach(turn, name, place.queue, mode, filter)?;
+                        Ok((place, attached))
+                    });
+                    Reply::Answer(Box::new(Answer::Receiver { link, result }))
+                })));
+            }
+            node => {
+                let target = attach.target.as_ref().and_then(Target::address).map(str::to_owned);
+                let name = attach.name.clone();
+                let responses = Responses { session, node, name, target, waiting: Default::default(), sent: 0 };
+                self.links.insert(link, Link::Responses(Box::new(responses)));
+                let _ = self.amqp.accept_attach(link, attach.reply());
+            }
+        }
+    }
+
+    pub(super) fn on_sender_found(&mut self, link: amqp::LinkId, result: Result<(EntityId, Option<u64>), Error>) {
+        let Some(Link::Asked(asked)) = self.links.get(link) else { return };
+        let (entity, own_limit) = match result {
+            Ok(found) => found,
+            Err(error) => {
+                self.links.remove(link);
+                return self.refuse(link, to_amqp(&error));
+            }
+        };
+        let limit = own_limit.unwrap_or(self.settings.max_message_size);
+        let mut reply = asked.attach.reply();
+        reply.max_message_size = Some(limit);
+        reply.properties = Some(Map::new().with(Symbol::from_static("com.microsoft:max-message-batch-size"), limit));
+        if self.amqp.accept_attach(link, reply).is_ok() {
+            self.links.insert(link, Link::Sender { entity });
+            let _ = self.amqp.keep_credit(link, SENDER_CREDIT);
+        }
+    }
+
+    pub(super) fn on_receiver_found(&mut self, link: amqp::LinkId, result: Result<(Place, Attached), Error>) {
+        // Gone while the engine looked: its detach has been sent on already.
+        let Some(Link::Asked(asked)) = self.links.get_mut(link) else { return };
+        match result {
+            Err(error) => {
+                self.links.remove(link);
+                self.refuse(link, to_amqp(&error));
+            }
+            Ok((place, attached)) => {
+                asked.place = Some(place);
+                match attached {
+                    Attached::Plain => self.accept_receiver(link, None),
+                    Attached::Session { id, locked_until } => self.accept_receiver(link, Some((&id, locked_until))),
+                    Attached::Waiting => {}
+                }
+            }
+        }
+    }
+
+    /// A receiver that waited has its session.
+    pub(super) fn on_session(&mut self, core: LinkId, session: &Arc<str>, locked_until: Timestamp) {
+        if let Some(link) = self.links.of_core(core) {
+            self.accept_receiver(link, Some((session, locked_until)));
+        }
+    }
+
+    fn accept_receiver(&mut self, link: amqp::LinkId, session: Option<(&str, Timestamp)>) {
+        let Some(Link::Asked(asked)) = self.links.get_mut(link) else { return };
+        let (Some(core), Some(place)) = (asked.core, asked.place.take()) else { return };
+        let mut reply = asked.attach.reply();
+        if let Some((id, locked_until)) = session {
+            if let Some(source) = &mut reply.source {
+                let asked_for = source.filter.as_ref().and_then(|filter| filter.get(SESSION_FILTER));
+                let answer = in_the_form_of(asked_for, id);
+                source.filter.get_or_insert_default().set(SESSION_FILTER, answer);
+            }
+            let ticks = (locked_until.0 as i64).saturating_mul(10_000).saturating_add(TICKS_AT_EPOCH);
+            let properties = Map::new().with(Symbol::from_static("com.microsoft:locked-until-utc"), ticks);
+            reply.properties = Some(properties);
+        }
+        let receiver = Receiver { core, place, sent: 0, tokens: Tokens::default() };
+        self.links.insert(link, Link::Receiver(Box::new(receiver)));
+        let _ = self.amqp.accept_attach(link, reply);
+    }
+
+    /// The core ends a link, or will not let it begin.
+    pub(super) fn end_link(&mut self, core: LinkId, error: &Error) {
+        let Some(link) = self.links.of_core(core) else { return };
+        self.links.remove(link);
+        // A link that is still asked for is refused by this.
+        let _ = self.amqp.detach(link, Some(to_amqp(error)));
+    }
+
+    /// A fault for tests; the core has been told, or need not be.
+    pub(super) fn force_detach(&mut self, link: amqp::LinkId) {
+        self.links.remove(link);
+        let error = amqp::Error::new(condition::DETACH_FORCED, "the link was detached by the broker");
+        let _ = self.amqp.detach(link, Some(error));
+    }
+
+    pub(super) fn on_detached(&mut self, link: amqp::LinkId) {
+        if let Some(core) = self.links.remove(link).and_then(|link| link.core()) {
+            self.asked.push(Request::Detach { link: core });
+        }
+    }
+
+    fn refuse(&mut self, link: amqp::LinkId, error: amqp::Error) {
+        let _ = self.amqp.refuse_attach(link, error);
+    }
+
+    /// Asks the core something whose answer is an [`Answer`].
+    pub(super) fn call(&mut self, act: impl FnOnce(&mut Core, &mut crate::core::Turn<'_>) -> Answer + Send + 'static) {
+        let call = move |core: &mut Core, turn: &mut crate::core::Turn<'_>| Reply::Answer(Box::new(act(core, turn)));
+        self.asked.push(Request::Call(Box::new(call)));
+    }
+}
+
+fn find_inlet(core: &Core, path: &str) -> Result<(EntityId, Option<u64>), Error> {
+    let entity = core.resolve_inlet(path)?;
+    let limit = core.entity(path)?.description.inlet().and_then(|inlet| inlet.max_message_size_in_kilobytes);
+    Ok((entity, limit.map(|kilobytes| kilobytes * 1024)))
+}
+
+pub(super) fn find_outlet(core: &Core, path: &str) -> Result<Place, Error> {
+    let queue = core.resolve_outlet(path)?;
+    let dead_letters = queue.subqueue == Subqueue::DeadLetter;
+    let entity = path.trim_matches('/').rsplit_once('/').map_or(path, |(entity, _)| entity);
+    Ok(Place { queue, dead_letters_of: dead_letters.then(|| entity.into()) })
+}
+
+/// No filter at all, any session, or the one named; described or plain.
+fn session_filter(attach: &Attach) -> SessionFilter {
+    let filter = attach.source.as_ref().and_then(|source| source.filter.as_ref());
+    let Some(asked) = filter.and_then(|filter| filter.get(SESSION_FILTER)) else { return SessionFilter::None };
+    match asked.get().undescribed().as_str() {
+        Some(id) => SessionFilter::Named(id.into()),
+        None => {
+            let asked = attach.properties.as_ref().and_then(|properties| properties.get("com.microsoft:timeout"));
+            let millis = asked.and_then(Value::as_integer).and_then(|millis| u64::try_from(millis).ok());
+            SessionFilter::Next { timeout: millis.map_or(SESSION_PATIENCE, Duration::from_millis) }
+        }
+    }
+}
+
+/// Some clients read only a described value, others only a plain one: the answer has the form of the question.
+fn in_the_form_of(asked: Option<&Raw>, id: &str) -> Raw {
+    let described = asked.and_then(|raw| match raw.to_value() {
+        Ok(Value::Described(described)) => Some(described.descriptor),
+        _ => None,
+    });
+    match described {
+        None => Raw::string(id),
+        Some(descriptor) => {
+            let value = amqp::Described { descriptor, value: Value::String(id.to_owned()) };
+            Raw::from_value(&Value::Described(Box::new(value)))
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! The links of one connection: what each is for, and the two names it has.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use amqp::{Attach, SessionId};
+use bytes::Bytes;
+
+use super::address::Address;
+use crate::core::{EntityId, LinkId, LockToken, QueueId};
+use crate::engine::ConnectionId;
+
+#[derive(Debug)]
+pub(super) enum Link {
+    /// The engine was asked about it. A receiver may stay so for a minute, until there is a session for it.
+    Asked(Box<Asked>),
+    /// A client sends to a queue or topic.
+    Sender { entity: EntityId },
+    /// A client receives.
+    Receiver(Box<Receiver>),
+    /// A client puts requests to a node.
+    Requests { session: SessionId, node: Address },
+    /// A client waits for responses of a node.
+    Responses(Box<Responses>),
+}
+
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) attach: Box<Attach>,
+    /// A receiver's name in the core.
+    pub(super) core: Option<LinkId>,
+    /// Known when the core lets it wait for a session.
+    pub(super) place: Option<Place>,
+}
+
+/// Where a receiver receives from.
+#[derive(Debug, Clone)]
+pub(crate) struct Place {
+    pub(crate) queue: QueueId,
+    /// The entity's path, if this is its dead-letter queue.
+    pub(crate) dead_letters_of: Option<Arc<str>>,
+}
+
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) core: LinkId,
+    pub(super) place: Place,
+    /// AMQP's delivery-count: deliveries sent, and credit drained.
+    pub(super) sent: u32,
+    pub(super) tokens: Tokens,
+}
+
+/// Lock tokens of deliveries under way, by a number of their own: AMQP's layer carries the number, not the token.
+#[derive(Debug, Default)]
+pub(super) struct Tokens {
+    tokens: HashMap<u64, LockToken>,
+    next: u64,
+}
+
+impl Tokens {
+    pub(super) fn add(&mut self, token: LockToken) -> u64 {
+        self.next += 1;
+        self.tokens.insert(self.next, token);
+        self.next
+    }
+
+    pub(super) fn take(&mut self, number: u64) -> Option<LockToken> {
+        self.tokens.remove(&number)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Responses {
+    pub(super) session: SessionId,
+    pub(super) node: Address,
+    pub(super) name: String,
+    pub(super) target: Option<String>,
+    /// Waiting for credit.
+    pub(super) waiting: VecDeque<Bytes>,
+    pub(super) sent: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Links {
+    connection: ConnectionId,
+    next: u32,
+    links: HashMap<amqp::LinkId, Link>,
+    by_core: HashMap<LinkId, amqp::LinkId>,
+}
+
+impl Links {
+    pub(super) fn new(connection: ConnectionId) -> Self {
+        Self { connection, next: 0, links: HashMap::new(), by_core: HashMap::new() }
+    }
+
+    /// A name for a receiver in the core.
+    pub(super) fn name(&mut self, link: amqp::LinkId) -> LinkId {
+        self.next += 1;
+        let core = self.connection.link(self.next);
+        self.by_core.insert(core, link);
+        core
+    }
+
+    pub(super) fn insert(&mut self, id: amqp::LinkId, link: Link) {
+        self.links.insert(id, link);
+    }
+
+    pub(super) fn get(&self, id: amqp::LinkId) -> Option<&Link> {
+        self.links.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: amqp::LinkId) -> Option<&mut Link> {
+        self.links.get_mut(&id)
+    }
+
+    pub(super) fn receiver(&mut self, id: amqp::LinkId) -> Option<&mut Receiver> {
+        match self.links.get_mut(&id) {
+            Some(Link::Receiver(receiver)) => Some(receiver),
+            _ => None,
+        }
+    }
+
+    /// AMQP's name of a link the core speaks of.
+    pub(super) fn of_core(&self, core: LinkId) -> Option<amqp::LinkId> {
+        self.by_core.get(&core).copied()
+    }
+
+    pub(super) fn remove(&mut self, id: amqp::LinkId) -> Option<Link> {
+        let link = self.links.remove(&id)?;
+        if let Some(core) = link.core() {
+            self.by_core.remove(&core);
+        }
+        Some(link)
+    }
+
+    /// The core's names of all receivers, waiting ones too.
+    pub(super) fn receivers(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.by_core.keys().copied()
+    }
+
+    /// The link on which a node's response to a request is awaited: named by its target, by its own name or, when the request
+    /// says nothing, the only one there is.
+    pub(super) fn awaiting(&self, session: SessionId, node: &Address, reply_to: Option<&str>) -> Option<amqp::LinkId> {
+        let of_node = || {
+            self.links.iter().filter_map(move |(id, link)| match link {
+                Link::Responses(responses) if responses.node == *node => Some((*id, responses)),
+                _ => None,
+            })
+        };
+        let found = match reply_to {
+            Some(name) => of_node()
+                .find(|(_, responses)| responses.target.as_deref() == Some(name))
+                .or_else(|| of_node().find(|(_, responses)| responses.name == name)),
+            None => None,
+        };
+        let same_session = || of_node().find(|(_, responses)| responses.session == session);
+        found.or_else(same_session).or_else(|| of_node().next()).map(|(id, _)| id)
+    }
+}
+
+impl Link {
+    pub(super) fn core(&self) -> Option<LinkId> {
+        match self {
+            Self::Asked(asked) => asked.core,
+            Self::Receiver(receiver) => Some(receiver.core),
+            Self::Sender { .. } | Self::Requests { .. } | Self::Responses(_) => None,
+        }
+    }
+}

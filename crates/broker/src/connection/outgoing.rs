@@ -1,0 +1,128 @@
+//! A stored message becomes what a receiver reads: a new header and new annotations before the bytes that were received.
+
+use amqp::Message;
+use amqp::codec::{DecodeError, put};
+use amqp::message::{Header, MessageWriter, annotation};
+use bytes::{Bytes, BytesMut};
+use uuid::Uuid;
+
+use crate::core::{Delivery, Envelope, LockToken, Timestamp};
+use crate::journal::Stored;
+
+/// How a message is shown besides being delivered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Shown {
+    /// On a link.
+    Delivered,
+    /// In the answer to a request, under a lock: the token travels inside the message too.
+    Fetched,
+    /// Peeked at: no lock, but its state.
+    Peeked(State),
+}
+
+/// The numbers are the wire's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum State {
+    Active = 0,
+    Deferred = 1,
+    Scheduled = 2,
+}
+
+/// The largest time to live that a header can say.
+const LONGEST_TTL: u64 = u32::MAX as u64;
+
+/// Writes the message to `head` and returns the stored bytes that follow it.
+///
+/// `source` is the entity a dead letter comes from.
+pub(super) fn write(
+    delivery: &Delivery,
+    stored: &Stored,
+    source: Option<&str>,
+    shown: Shown,
+    head: &mut BytesMut,
+) -> Result<Bytes, DecodeError> {
+    let envelope = Envelope::decode(&stored.meta).map_err(|_| DecodeError::Missing("envelope"))?;
+    let message = Message::parse(stored.body.clone())?;
+    let alterations = delivery.alterations.as_deref();
+    let mut writer = MessageWriter::new(head);
+    writer.header(&Header {
+        durable: true,
+        priority: message.header()?.priority,
+        ttl: envelope.time_to_live.map(|ttl| ttl.min(LONGEST_TTL) as u32),
+        first_acquirer: false,
+        delivery_count: delivery.delivery_count.into(),
+    });
+    if shown == Shown::Fetched {
+        writer.delivery_annotations(|map| put::uuid(map.symbol(annotation::LOCK_TOKEN), uuid(delivery.token)));
+    }
+    writer.message_annotations_over(message.message_annotations(), BROKERS_OWN, |map| {
+        let enqueued = alterations.and_then(|changed| changed.enqueued_sequence).unwrap_or(envelope.sequence);
+        map.put_long(annotation::SEQUENCE_NUMBER, delivery.sequence.0 as i64)
+            .put_timestamp(annotation::ENQUEUED_TIME, millis(envelope.enqueued_at))
+            .put_long(annotation::ENQUEUE_SEQUENCE_NUMBER, enqueued.0 as i64);
+        if let Some(session) = envelope.session.as_deref().filter(|_| message.partition_key().is_none()) {
+            map.put_string(annotation::PARTITION_KEY, session);
+        }
+        if let Some(source) = source {
+            map.put_string(annotation::DEAD_LETTER_SOURCE, source);
+        }
+        match shown {
+            Shown::Peeked(state) => put::int(map.symbol(annotation::MESSAGE_STATE), state as i32),
+            Shown::Delivered | Shown::Fetched if !delivery.settled => {
+                map.put_timestamp(annotation::LOCKED_UNTIL, millis(delivery.locked_until));
+            }
+            Shown::Delivered | Shown::Fetched => {}
+        }
+    });
+    let Some(changed) = alterations.filter(|changed| changes_properties(changed)) else {
+        return Ok(message.after_annotations());
+    };
+    let texts = [("DeadLetterReason", &changed.reason), ("DeadLetterErrorDescription", &changed.description)];
+    let texts = texts.map(|(name, text)| (name, text.as_deref()));
+    let mut replaced: Vec<&str> = changed.properties.iter().map(|(name, _)| &**name).collect();
+    replaced.extend(texts.iter().filter(|(_, text)| text.is_some()).map(|(name, _)| *name));
+    writer.encoded(&message.properties_section()).application_properties_over(
+        message.application_properties(),
+        &replaced,
+        |map| {
+            for (name, text) in texts {
+                if let Some(text) = text {
+                    put::string(map.string(name), text);
+                }
+            }
+            let given = |name: &str| texts.iter().any(|(own, text)| *own == name && text.is_some());
+            for (name, value) in changed.properties.iter().filter(|(name, _)| !given(name)) {
+                map.string(name).extend_from_slice(value);
+            }
+        },
+    );
+    Ok(message.body_and_footer())
+}
+
+/// Annotations the broker writes itself; what a sender put there is not believed.
+const BROKERS_OWN: &[&str] = &[
+    annotation::SEQUENCE_NUMBER,
+    annotation::ENQUEUED_TIME,
+    annotation::ENQUEUE_SEQUENCE_NUMBER,
+    annotation::LOCKED_UNTIL,
+    annotation::DEAD_LETTER_SOURCE,
+    annotation::MESSAGE_STATE,
+];
+
+fn changes_properties(changed: &crate::core::Alterations) -> bool {
+    changed.reason.is_some() || changed.description.is_some() || !changed.properties.is_empty()
+}
+
+pub(super) fn millis(at: Timestamp) -> i64 {
+    i64::try_from(at.0).unwrap_or(i64::MAX)
+}
+
+/// A lock token as `$management` writes it.
+pub(super) fn uuid(token: LockToken) -> Uuid {
+    Uuid::from_u128(token.0)
+}
+
+/// A lock token as a delivery tag: the same GUID in .NET's byte order.
+pub(super) fn tag(token: LockToken) -> [u8; 16] {
+    uuid(token).to_bytes_le()
+}

@@ -1,0 +1,198 @@
+//! Messages on their way to a client, and what the client says about them.
+
+use amqp::performative::Modified;
+use amqp::{CommandError, DeliveryState, Disposition, Map, Outgoing, Value, condition};
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::links::Link;
+use super::outgoing::{self, Shown};
+use super::{Connection, to_amqp};
+use crate::core::{Delivery, Error, LinkId, Outcome, Properties};
+use crate::engine::Request;
+use crate::journal::Stored;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    pub(super) fn on_credit(&mut self, link: amqp::LinkId, credit: u32, drain: bool) {
+        match self.links.get(link) {
+            Some(Link::Receiver(receiver)) => {
+                let (core, delivery_count) = (receiver.core, receiver.sent);
+                self.asked.push(Request::Flow { link: core, delivery_count, credit, drain });
+            }
+            Some(Link::Responses(_)) => {
+                self.send_responses(link);
+                if drain {
+                    let _ = self.amqp.drained(link);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn drained(&mut self, core: LinkId) {
+        let Some(link) = self.links.of_core(core) else { return };
+        let credit = self.amqp.credit(link);
+        if self.amqp.drained(link).is_ok()
+            && let Some(receiver) = self.links.receiver(link)
+        {
+            receiver.sent = receiver.sent.wrapping_add(credit);
+        }
+    }
+
+    pub(super) fn deliver(&mut self, core: LinkId, delivery: &Delivery, stored: Result<Stored, Error>) {
+        let Some(link) = self.links.of_core(core) else { return };
+        let Some(receiver) = self.links.receiver(link) else { return };
+        let stored = match stored {
+            Ok(stored) => stored,
+            Err(error) => {
+                self.asked.push(Request::Detach { link: core });
+                return self.end_link(core, &error);
+            }
+        };
+        self.scratch.clear();
+        let source = receiver.place.dead_letters_of.as_deref();
+        let Ok(tail) = outgoing::write(delivery, &stored, source, Shown::Delivered, &mut self.scratch) else {
+            // It was read when it came in; what comes out of the store differently fails its checksum before.
+            self.asked.push(Request::Detach { link: core });
+            return self.end_link(core, &Error::NotAllowed("the stored message cannot be read"));
+        };
+        let token = if delivery.settled { 0 } else { receiver.tokens.add(delivery.token) };
+        let tag = outgoing::tag(delivery.token);
+        let outgoing = Outgoing { tag: &tag, settled: delivery.settled, token, ..Outgoing::default() };
+        match self.amqp.transfer(link, outgoing, &[&self.scratch, &tail]) {
+            Ok(_) => receiver.sent = receiver.sent.wrapping_add(1),
+            Err(CommandError::NoCredit) => self.give_back(link, token),
+            Err(error) => {
+                let error = amqp::Error::new(condition::MESSAGE_SIZE_EXCEEDED, error.to_string());
+                let _ = self.amqp.detach(link, Some(error));
+                self.on_detached(link);
+            }
+        }
+    }
+
+    /// The client took its credit back while the message was under way to it.
+    fn give_back(&mut self, link: amqp::LinkId, number: u64) {
+        let Some(receiver) = self.links.receiver(link) else { return };
+        let Some(token) = receiver.tokens.take(number) else { return };
+        let queue = receiver.place.queue;
+        let deliveries = vec![(0, token)];
+        self.asked.push(Request::Settle { link, queue, deliveries, outcome: Outcome::Release, settled: true });
+    }
+
+    pub(super) fn on_disposition(&mut self, disposition: Disposition) {
+        let Disposition { link, deliveries, settled, state } = disposition;
+        let Some(receiver) = self.links.receiver(link) else { return };
+        let outcome = match state {
+            Some(state) => outcome(state),
+            None if settled => Ok(Outcome::Release),
+            // Nothing is said and nothing is settled.
+            None => return,
+        };
+        let queue = receiver.place.queue;
+        let mut known = Vec::with_capacity(deliveries.len());
+        let mut unknown = Vec::new();
+        for delivery in deliveries {
+            match receiver.tokens.take(delivery.token) {
+                Some(token) => known.push((delivery.id, token)),
+                None => unknown.push(delivery.id),
+            }
+        }
+        if !settled {
+            let lost = to_amqp(&Error::MessageLockLost);
+            self.reject(link, &unknown, &lost);
+        }
+        match outcome {
+            Ok(outcome) => self.asked.push(Request::Settle { link, queue, deliveries: known, outcome, settled }),
+            Err(error) => {
+                let ids: Vec<_> = known.iter().map(|(id, _)| *id).collect();
+                self.reject(link, &ids, &error);
+            }
+        }
+    }
+
+    /// The settlement is on disk, or failed for some.
+    pub(super) fn on_settled(
+        &mut self,
+        link: amqp::LinkId,
+        deliveries: &[(u32, bool)],
+        outcome: &Outcome,
+        error: Option<Error>,
+    ) {
+        let refusal = error.map(|error| DeliveryState::rejected(to_amqp(&error)));
+        for (id, failed) in deliveries {
+            let state = match (&refusal, failed) {
+                (Some(refusal), true) => refusal.clone(),
+                _ => echo(outcome),
+            };
+            let _ = self.amqp.dispose(link, *id, *id, true, Some(state));
+        }
+    }
+
+    fn reject(&mut self, link: amqp::LinkId, ids: &[u32], error: &amqp::Error) {
+        for id in ids {
+            let _ = self.amqp.dispose(link, *id, *id, true, Some(DeliveryState::rejected(error.clone())));
+        }
+    }
+}
+
+/// What a client's state means.
+fn outcome(state: DeliveryState) -> Result<Outcome, amqp::Error> {
+    match state {
+        DeliveryState::Accepted => Ok(Outcome::Complete),
+        DeliveryState::Released => Ok(Outcome::Release),
+        DeliveryState::Modified(modified) => {
+            let properties = properties(modified.message_annotations.as_ref());
+            Ok(if modified.undeliverable_here {
+                Outcome::Defer { properties }
+            } else {
+                Outcome::Abandon { properties }
+            })
+        }
+        DeliveryState::Rejected(error) => Ok(dead_letter(error.as_deref())),
+        DeliveryState::Transactional(_) => {
+            Err(amqp::Error::new(condition::NOT_IMPLEMENTED, "transactions are not supported"))
+        }
+        DeliveryState::Received { .. } | DeliveryState::Declared { .. } | DeliveryState::Other(_) => {
+            Err(amqp::Error::new(condition::NOT_ALLOWED, "not an outcome"))
+        }
+    }
+}
+
+const REASON: &str = "DeadLetterReason";
+const DESCRIPTION: &str = "DeadLetterErrorDescription";
+
+fn dead_letter(error: Option<&amqp::Error>) -> Outcome {
+    let text = |name: &str| error.and_then(|error| error.info.get(name)).and_then(Value::as_str).map(Into::into);
+    let other = error.filter(|error| error.condition != condition::DEAD_LETTER);
+    let reason = text(REASON).or_else(|| other.map(|error| error.condition.as_str().into()));
+    let description =
+        text(DESCRIPTION).or_else(|| error.and_then(|error| error.description.as_deref()).map(Into::into));
+    let mut properties = properties(error.map(|error| &error.info));
+    properties.retain(|(name, _)| **name != *REASON && **name != *DESCRIPTION);
+    Outcome::DeadLetter { reason, description, properties }
+}
+
+/// A map of changes, each value encoded.
+pub(super) fn properties(map: Option<&Map>) -> Properties {
+    let entries = map.into_iter().flat_map(Map::iter);
+    entries.filter_map(|(name, value)| Some((name.as_text()?.into(), encoded(value)))).collect()
+}
+
+fn encoded(value: &Value) -> Bytes {
+    let mut buffer = BytesMut::new();
+    value.encode(&mut buffer);
+    buffer.freeze()
+}
+
+/// The same kind of outcome as the client's, which is what it looks at.
+fn echo(outcome: &Outcome) -> DeliveryState {
+    match outcome {
+        Outcome::Complete => DeliveryState::Accepted,
+        Outcome::Release => DeliveryState::Released,
+        Outcome::Abandon { .. } => DeliveryState::Modified(Box::default()),
+        Outcome::Defer { .. } => {
+            DeliveryState::Modified(Box::new(Modified { undeliverable_here: true, ..Modified::default() }))
+        }
+        Outcome::DeadLetter { .. } => DeliveryState::Rejected(None),
+    }
+}

@@ -1,0 +1,101 @@
+//! Requests and responses: whose answer goes to which link.
+
+use amqp::codec::put;
+use amqp::message::{MessageId, MessageWriter, Properties};
+use amqp::{Map, Message, Outgoing, SessionId, Value};
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::address::Address;
+use super::links::{Link, Place};
+use super::{Connection, management, tokens};
+use crate::core::{Attached, EntityId, Error};
+
+/// What the engine answers to a call of a connection.
+pub(crate) enum Answer {
+    Sender { link: amqp::LinkId, result: Result<(EntityId, Option<u64>), Error> },
+    Receiver { link: amqp::LinkId, result: Result<(Place, Attached), Error> },
+    Response { link: amqp::LinkId, correlation: Option<MessageId<'static>>, response: Response },
+}
+
+/// A response, before it is written.
+pub(crate) struct Response {
+    pub(super) status: u16,
+    pub(super) text: String,
+    pub(super) condition: Option<&'static str>,
+    pub(super) body: Map,
+    /// Names of the fields that say how it went: `$cbs` and `$management` write them differently.
+    pub(super) dialect: &'static Dialect,
+}
+
+pub(super) struct Dialect {
+    pub(super) status: &'static str,
+    pub(super) text: &'static str,
+    pub(super) condition: &'static str,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    pub(super) fn on_request(&mut self, session: SessionId, node: &Address, payload: Bytes) {
+        let Ok(message) = Message::parse(payload) else { return };
+        let Ok(properties) = message.properties() else { return };
+        // Nobody waits for the answer; then there is nothing to say.
+        let Some(link) = self.links.awaiting(session, node, properties.reply_to) else { return };
+        let correlation = properties.message_id.clone().map(MessageId::into_owned);
+        match node {
+            Address::Management(path) => {
+                let request = management::Request::read(path, &message);
+                self.call(move |core, turn| {
+                    let response = request.carry_out(core, turn);
+                    Answer::Response { link, correlation, response }
+                });
+            }
+            Address::Tokens => self.respond(link, correlation, &tokens::answer(&message)),
+            Address::Entity(_) => {}
+        }
+    }
+
+    pub(super) fn on_answer(&mut self, answer: Answer) {
+        match answer {
+            Answer::Sender { link, result } => self.on_sender_found(link, result),
+            Answer::Receiver { link, result } => self.on_receiver_found(link, result),
+            Answer::Response { link, correlation, response } => self.respond(link, correlation, &response),
+        }
+    }
+
+    fn respond(&mut self, link: amqp::LinkId, correlation: Option<MessageId<'static>>, response: &Response) {
+        if let Some(Link::Responses(responses)) = self.links.get_mut(link) {
+            responses.waiting.push_back(written(correlation, response));
+            self.send_responses(link);
+        }
+    }
+
+    /// Sends the responses that have credit.
+    pub(super) fn send_responses(&mut self, link: amqp::LinkId) {
+        while self.amqp.credit(link) > 0 {
+            let Some(Link::Responses(responses)) = self.links.get_mut(link) else { return };
+            let Some(response) = responses.waiting.pop_front() else { return };
+            responses.sent += 1;
+            let tag = responses.sent.to_be_bytes();
+            let outgoing = Outgoing { tag: &tag, settled: true, ..Outgoing::default() };
+            if self.amqp.transfer(link, outgoing, &[&response]).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+fn written(correlation_id: Option<MessageId<'static>>, response: &Response) -> Bytes {
+    let mut buffer = BytesMut::new();
+    let Dialect { status, text, condition } = response.dialect;
+    MessageWriter::new(&mut buffer)
+        .properties(&Properties { correlation_id, ..Properties::default() })
+        .application_properties(|map| {
+            put::int(map.string(status), response.status.into());
+            put::string(map.string(text), &response.text);
+            if let Some(name) = response.condition {
+                put::symbol(map.string(condition), name);
+            }
+        })
+        .value(&Value::Map(response.body.clone()));
+    buffer.freeze()
+}

@@ -1,0 +1,17 @@
+//! `$cbs`: clients put tokens that say what they may do. Every token is accepted: who may connect is decided by who can
+//! reach the port, as with the official emulator.
+
+use amqp::{Map, Message};
+
+use super::requests::{Dialect, Response};
+
+const DIALECT: Dialect = Dialect { status: "status-code", text: "status-description", condition: "error-condition" };
+
+pub(super) fn answer(request: &Message) -> Response {
+    let operation = request.application_property("operation").and_then(|value| value.as_str());
+    let (status, text, condition) = match operation {
+        Some("put-token" | "delete-token") => (202, "Accepted", None),
+        _ => (400, "the operation is not known here", Some("amqp:not-implemented")),
+    };
+    Response { status, text: text.to_owned(), condition, body: Map::new(), dialect: &DIALECT }
+}

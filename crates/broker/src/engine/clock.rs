@@ -1,0 +1,43 @@
+//! The broker's clock: the machine's, never running backwards while the process lives, and movable by tests.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::core::Timestamp;
+
+/// Milliseconds since the Unix epoch: the wall clock at the start, and from then on the time that has really passed.
+#[derive(Debug)]
+pub(crate) struct Clock {
+    started_at: u64,
+    started: Instant,
+    /// How far tests have moved it.
+    ahead: AtomicU64,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        #[expect(clippy::disallowed_methods, reason = "clients are shown wall-clock times; taken once, at the start")]
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { started_at: millis(now), started: Instant::now(), ahead: AtomicU64::new(0) }
+    }
+}
+
+impl Clock {
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp(self.started_at + millis(self.started.elapsed()) + self.ahead.load(Ordering::Relaxed))
+    }
+
+    /// Moves the clock ahead, for tests. Locks and messages whose time is over by then expire.
+    pub(crate) fn advance(&self, by: Duration) {
+        self.ahead.fetch_add(millis(by), Ordering::Relaxed);
+    }
+
+    /// How long from now until `moment`; nothing when it has passed.
+    pub(super) fn until(&self, moment: Timestamp) -> Duration {
+        Duration::from_millis(moment.0.saturating_sub(self.now().0))
+    }
+}
+
+fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

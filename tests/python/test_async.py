@@ -1,0 +1,96 @@
+"""The same ground with the SDK's asynchronous client: sessions side by side, prefetch, streaming."""
+
+import asyncio
+
+import pytest
+from azure.servicebus import ServiceBusMessage
+from azure.servicebus.aio import AutoLockRenewer, ServiceBusClient
+from azure.servicebus.exceptions import SessionCannotBeLockedError, ServiceBusError
+
+
+@pytest.fixture
+async def aclient(broker):
+    async with ServiceBusClient.from_connection_string(broker.connection_string, retry_total=0) as client:
+        yield client
+
+
+async def test_many_sessions_are_read_side_by_side(aclient, make_topic):
+    topic = make_topic(enable_partitioning=True, subscription={"requires_session": True})
+    async with aclient.get_topic_sender(topic) as sender:
+        for session in range(8):
+            await sender.send_messages(
+                [ServiceBusMessage(f"{session}-{n}", session_id=f"s{session}") for n in range(25)])
+
+    async def read(session):
+        async with aclient.get_subscription_receiver(topic, "sub0", session_id=f"s{session}", prefetch_count=10) as receiver:
+            got = []
+            async for message in receiver:
+                got.append(str(message))
+                await receiver.complete_message(message)
+                if len(got) == 25:
+                    return got
+
+    for session, got in enumerate(await asyncio.gather(*[read(session) for session in range(8)])):
+        assert got == [f"{session}-{n}" for n in range(25)]
+
+
+async def test_streaming_with_a_lock_renewer(aclient, make_queue):
+    queue = make_queue()
+    async with aclient.get_queue_sender(queue) as sender:
+        await sender.send_messages([ServiceBusMessage(f"m{n}") for n in range(5)])
+    async with AutoLockRenewer() as renewer:
+        async with aclient.get_queue_receiver(queue, auto_lock_renewer=renewer, max_wait_time=2) as receiver:
+            got = []
+            async for message in receiver:
+                got.append(str(message))
+                await receiver.complete_message(message)
+    assert got == [f"m{n}" for n in range(5)]
+
+
+async def test_settling_in_every_way(aclient, make_queue):
+    queue = make_queue()
+    async with aclient.get_queue_sender(queue) as sender:
+        await sender.send_messages([ServiceBusMessage(word) for word in ("complete", "abandon", "defer", "dead")])
+    async with aclient.get_queue_receiver(queue) as receiver:
+        got = []
+        while len(got) < 4:
+            got += await receiver.receive_messages(max_message_count=4, max_wait_time=5)
+        assert [str(message) for message in got] == ["complete", "abandon", "defer", "dead"]
+        await receiver.complete_message(got[0])
+        await receiver.abandon_message(got[1])
+        await receiver.defer_message(got[2])
+        await receiver.dead_letter_message(got[3], reason="r", error_description="d")
+        [again] = await receiver.receive_messages(max_wait_time=5)
+        assert (str(again), again.delivery_count) == ("abandon", 1)
+        await receiver.complete_message(again)
+        [deferred] = await receiver.receive_deferred_messages(got[2].sequence_number)
+        await receiver.complete_message(deferred)
+
+
+async def test_a_held_session_is_refused_to_others(aclient, make_queue):
+    queue = make_queue(requires_session=True)
+    async with aclient.get_queue_sender(queue) as sender:
+        await sender.send_messages(ServiceBusMessage("m", session_id="s"))
+    async with aclient.get_queue_receiver(queue, session_id="s") as receiver:
+        await receiver.session.set_state("half")
+        with pytest.raises((SessionCannotBeLockedError, ServiceBusError)):
+            async with aclient.get_queue_receiver(queue, session_id="s") as second:
+                await second.receive_messages(max_wait_time=1)
+        assert await receiver.session.get_state() == b"half"
+
+
+async def test_sequence_numbers_of_a_partitioned_entity_name_their_partition(aclient, make_queue):
+    queue = make_queue(requires_session=True, enable_partitioning=True)
+    async with aclient.get_queue_sender(queue) as sender:
+        for number in range(24):
+            await sender.send_messages(ServiceBusMessage("m", session_id=f"s{number}"))
+
+    async def partition(session):
+        async with aclient.get_queue_receiver(queue, session_id=session) as receiver:
+            [message] = await receiver.receive_messages(max_wait_time=10)
+            assert message.partition_key == session
+            await receiver.complete_message(message)
+            return message.sequence_number >> 48
+
+    partitions = set(await asyncio.gather(*[partition(f"s{number}") for number in range(24)]))
+    assert partitions <= set(range(16)) and len(partitions) > 4
