@@ -165,9 +165,17 @@ async fn a_dropped_process_is_dead() {
 
 #[test]
 fn a_process_outlives_the_thread_that_started_it() {
-    let child = std::thread::spawn(ticking).join().unwrap();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(wait_for_ticks(&child, 10));
+    let wait_for_ten_ticks = |child: &Process| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(wait_for_ticks(child, 10));
+    };
+    let starter = std::thread::spawn(move || {
+        let child = ticking();
+        // Not before the child is under way: only then would it notice its starter's end.
+        wait_for_ten_ticks(&child);
+        child
+    });
+    wait_for_ten_ticks(&starter.join().unwrap());
 }
 
 #[test]
