@@ -7,6 +7,7 @@
 pub mod atom;
 mod connection;
 pub mod core;
+pub mod emulator_config;
 mod engine;
 pub mod http;
 pub mod journal;

@@ -1,0 +1,204 @@
+//! Entities from a file in the official emulator's format (`config.json`), comments and trailing commas allowed.
+//!
+//! Everything that is wrong with a file is reported at once, each [`Problem`] with its place: what was found, and what
+//! would be valid. Which values are valid, the [core](crate::core) says: every property is tried on a core that is thrown
+//! away. So ranges are the service's, which are wider than the emulator's, and so are defaults where they differ
+//! (messages do not expire after an hour). Properties the emulator does not know, such as `EnablePartitioning`, may be set.
+//!
+//! Never creates an entity: that is for who starts the broker.
+
+mod problem;
+mod properties;
+mod reader;
+mod rehearsal;
+mod rules;
+
+use jsonc_parser::ParseOptions;
+use jsonc_parser::ast::Value;
+
+pub use problem::{Problem, Problems};
+
+use crate::core::{Description, QueueDescription, SubscriptionDescription, TopicDescription};
+use properties::{QUEUE, SUBSCRIPTION, TOPIC};
+use reader::{Node, Reader};
+use rehearsal::Rehearsal;
+
+/// What a file declares.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EmulatorConfig {
+    /// The name of its one namespace.
+    pub namespace: String,
+    /// Paths and descriptions, every topic before its subscriptions.
+    pub entities: Vec<(String, Description)>,
+}
+
+/// JSON with comments and trailing commas, and no further liberties.
+const SYNTAX: ParseOptions = ParseOptions {
+    allow_comments: true,
+    allow_loose_object_property_names: false,
+    allow_trailing_commas: true,
+    allow_missing_commas: false,
+    allow_single_quoted_strings: false,
+    allow_hexadecimal_numbers: false,
+    allow_unary_plus_numbers: false,
+    allow_bare_decimal_point_numbers: false,
+    allow_non_finite_numbers: false,
+    allow_extended_string_escapes: false,
+};
+
+pub fn parse(text: &str) -> Result<EmulatorConfig, Problems> {
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+    let parsed = jsonc_parser::parse_to_ast(text, &Default::default(), &SYNTAX)
+        .map_err(|error| Problems::syntax(text, error.range().start, &error.kind().to_string()))?;
+    let Some(root) = parsed.value else { return Err(Problems::syntax(text, 0, "The file holds no value")) };
+    let mut walk = Walk {
+        reader: Reader::new(text),
+        rehearsal: Rehearsal::default(),
+        config: EmulatorConfig { namespace: String::new(), entities: Vec::new() },
+    };
+    walk.root(&Node::root(&root));
+    walk.reader.finish().map(|()| walk.config)
+}
+
+struct Walk<'t> {
+    reader: Reader<'t>,
+    rehearsal: Rehearsal,
+    config: EmulatorConfig,
+}
+
+impl Walk<'_> {
+    fn root(&mut self, root: &Node<'_>) {
+        let Some(fields) = self.reader.object(root, &["$schema", "UserConfig"]) else { return };
+        if let Some(config) = self.reader.required(root, &fields, "UserConfig") {
+            self.user_config(config);
+        }
+    }
+
+    fn user_config(&mut self, node: &Node<'_>) {
+        let Some(fields) = self.reader.object(node, &["Namespaces", "Logging"]) else { return };
+        let Some(namespaces) = self.reader.required(node, &fields, "Namespaces") else { return };
+        let Some(items) = self.reader.array(namespaces) else { return };
+        if items.len() != 1 {
+            let found = format!("holds {} namespaces: valid is exactly one", items.len());
+            self.reader.report(namespaces, found);
+        }
+        for namespace in &items {
+            self.namespace(namespace);
+        }
+    }
+
+    fn namespace(&mut self, node: &Node<'_>) {
+        let Some(fields) = self.reader.object(node, &["Name", "Queues", "Topics"]) else { return };
+        if let Some(name) = self.reader.required(node, &fields, "Name").and_then(|name| self.reader.string(name)) {
+            self.config.namespace = name;
+        }
+        for queue in self.reader.optional_array(&fields, "Queues") {
+            self.queue(&queue);
+        }
+        for topic in self.reader.optional_array(&fields, "Topics") {
+            self.topic(&topic);
+        }
+    }
+
+    fn queue(&mut self, node: &Node<'_>) {
+        let Some(fields) = self.reader.object(node, &["Name", "Properties"]) else { return };
+        let description = self.describe(node, fields.get("Properties"), &QUEUE, Description::Queue(queue()));
+        let Some((name, shown)) = self.name(node, &fields) else { return };
+        if let Err(rule) = self.rehearsal.place_entity(&name, &description) {
+            self.reader.reject(shown, &rule);
+        }
+        self.config.entities.push((name, description));
+    }
+
+    fn topic(&mut self, node: &Node<'_>) {
+        let Some(fields) = self.reader.object(node, &["Name", "Properties", "Subscriptions"]) else { return };
+        let description = self.describe(node, fields.get("Properties"), &TOPIC, Description::Topic(topic()));
+        let named = self.name(node, &fields).map(|(name, shown)| {
+            if let Err(rule) = self.rehearsal.place_entity(&name, &description) {
+                self.reader.reject(shown, &rule);
+            }
+            name
+        });
+        if let Some(name) = &named {
+            self.config.entities.push((name.clone(), description));
+        }
+        let mut siblings = Vec::new();
+        for subscription in self.reader.optional_array(&fields, "Subscriptions") {
+            self.subscription(named.as_deref(), &subscription, &mut siblings);
+        }
+    }
+
+    fn subscription(&mut self, topic: Option<&str>, node: &Node<'_>, siblings: &mut Vec<String>) {
+        let Some(fields) = self.reader.object(node, &["Name", "Properties", "Rules"]) else { return };
+        let new = Description::Subscription(subscription());
+        let description = self.describe(node, fields.get("Properties"), &SUBSCRIPTION, new);
+        for rule in self.reader.optional_array(&fields, "Rules") {
+            rules::check(&mut self.reader, &rule);
+        }
+        let Some((name, shown)) = self.name(node, &fields) else { return };
+        if let Err(rule) = self.rehearsal.check_subscription(&name, siblings) {
+            self.reader.reject(shown, &rule);
+        }
+        if let Some(topic) = topic {
+            self.config.entities.push((format!("{topic}/Subscriptions/{name}"), description));
+        }
+        siblings.push(name);
+    }
+
+    fn name<'n, 'v>(&mut self, node: &Node<'v>, fields: &'n reader::Fields<'v>) -> Option<(String, &'n Node<'v>)> {
+        let name = self.reader.required(node, fields, "Name")?;
+        Some((self.reader.string(name)?, name))
+    }
+
+    /// Sets what is given, property by property, each tried on its own; then, if all are well, all together.
+    fn describe(
+        &mut self,
+        entity: &Node<'_>,
+        given: Option<&Node<'_>>,
+        known: &[&str],
+        mut description: Description,
+    ) -> Description {
+        let Some(given) = given.filter(|given| !matches!(given.value, Value::NullKeyword(_))) else {
+            return description;
+        };
+        let Some(fields) = self.reader.object(given, known) else { return description };
+        let (before, plain) = (self.reader.problems(), description.clone());
+        for (name, node) in &fields {
+            let mut tried = plain.clone();
+            let outcome = properties::set(&mut tried, name, node.value).map_err(str::to_owned);
+            match outcome.and_then(|()| rehearsal::try_out(&tried)) {
+                Err(rule) => self.reader.reject(node, &rule),
+                Ok(()) => properties::set(&mut description, name, node.value).expect("set just now"),
+            }
+        }
+        if self.reader.problems() == before
+            && let Err(rule) = rehearsal::try_out(&description)
+        {
+            self.reader.report(entity, format!("cannot be created: {rule}"));
+        }
+        description
+    }
+}
+
+// The defaults of the service, where they are not the core's own.
+fn queue() -> QueueDescription {
+    let mut queue = QueueDescription::default();
+    queue.common.enable_batched_operations = true;
+    queue
+}
+
+fn topic() -> TopicDescription {
+    let mut topic = TopicDescription { support_ordering: true, ..TopicDescription::default() };
+    topic.common.enable_batched_operations = true;
+    topic
+}
+
+fn subscription() -> SubscriptionDescription {
+    let mut subscription = SubscriptionDescription::default();
+    subscription.common.enable_batched_operations = true;
+    subscription.dead_lettering_on_filter_evaluation_exceptions = true;
+    subscription
+}
+
+#[cfg(test)]
+mod tests;

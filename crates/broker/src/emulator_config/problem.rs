@@ -1,0 +1,56 @@
+//! What is wrong with a file, and where.
+
+use std::fmt;
+
+/// One thing to mend.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Both count from 1; columns count characters.
+    pub line: usize,
+    pub column: usize,
+    /// Such as `UserConfig.Namespaces[0].Queues[2].Name`; empty where the file is not JSON.
+    pub path: String,
+    /// Reads on from the path: "is 5: valid is a text".
+    pub message: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let separator = if self.path.is_empty() { "" } else { " " };
+        write!(f, "{}:{}: {}{separator}{}", self.line, self.column, self.path, self.message)
+    }
+}
+
+/// All that is wrong, in the order of the file, a line each.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub struct Problems(pub(super) Vec<Problem>);
+
+impl Problems {
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.0.iter()
+    }
+
+    pub(super) fn syntax(text: &str, offset: usize, message: &str) -> Self {
+        let (line, column) = position(text, offset);
+        let mut letters = message.chars();
+        let lowered = letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default();
+        Self(vec![Problem { line, column, path: String::new(), message: lowered }])
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, problem) in self.0.iter().enumerate() {
+            let separator = if number == 0 { "" } else { "\n" };
+            write!(f, "{separator}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Line and column of a byte.
+pub(super) fn position(text: &str, offset: usize) -> (usize, usize) {
+    let before = &text[..offset];
+    let line = before.rfind('\n').map_or(before, |end| &before[end + 1..]);
+    (before.matches('\n').count() + 1, line.chars().count() + 1)
+}

@@ -1,0 +1,159 @@
+//! The properties an entity may be given, and how each is set.
+
+use std::time::Duration;
+
+use jsonc_parser::ast::Value;
+
+use crate::atom::duration;
+use crate::core::{CommonDescription, Description, InletDescription, OutletDescription, Status};
+
+pub(super) const QUEUE: [&str; 16] = [
+    "AutoDeleteOnIdle",
+    "DeadLetteringOnMessageExpiration",
+    "DefaultMessageTimeToLive",
+    "DuplicateDetectionHistoryTimeWindow",
+    "EnableBatchedOperations",
+    "EnablePartitioning",
+    "ForwardDeadLetteredMessagesTo",
+    "ForwardTo",
+    "LockDuration",
+    "MaxDeliveryCount",
+    "MaxMessageSizeInKilobytes",
+    "MaxSizeInMegabytes",
+    "RequiresDuplicateDetection",
+    "RequiresSession",
+    "Status",
+    "UserMetadata",
+];
+
+pub(super) const TOPIC: [&str; 11] = [
+    "AutoDeleteOnIdle",
+    "DefaultMessageTimeToLive",
+    "DuplicateDetectionHistoryTimeWindow",
+    "EnableBatchedOperations",
+    "EnablePartitioning",
+    "MaxMessageSizeInKilobytes",
+    "MaxSizeInMegabytes",
+    "RequiresDuplicateDetection",
+    "Status",
+    "SupportOrdering",
+    "UserMetadata",
+];
+
+pub(super) const SUBSCRIPTION: [&str; 12] = [
+    "AutoDeleteOnIdle",
+    "DeadLetteringOnFilterEvaluationExceptions",
+    "DeadLetteringOnMessageExpiration",
+    "DefaultMessageTimeToLive",
+    "EnableBatchedOperations",
+    "ForwardDeadLetteredMessagesTo",
+    "ForwardTo",
+    "LockDuration",
+    "MaxDeliveryCount",
+    "RequiresSession",
+    "Status",
+    "UserMetadata",
+];
+
+const A_DURATION: &str = "valid is an ISO 8601 duration, such as \"PT30S\", \"PT1M\" or \"P1DT12H\"";
+const A_NUMBER: &str = "valid is a whole number";
+
+/// Sets one property of those the entity's kind has; `Err` says what its value would have to be. Null leaves it as it is.
+pub(super) fn set(description: &mut Description, name: &str, value: &Value<'_>) -> Result<(), &'static str> {
+    if let Value::NullKeyword(_) = value {
+        return Ok(());
+    }
+    match name {
+        "AutoDeleteOnIdle" => common(description).auto_delete_on_idle = bounded(value)?,
+        "DefaultMessageTimeToLive" => common(description).default_message_time_to_live = bounded(value)?,
+        "EnableBatchedOperations" => common(description).enable_batched_operations = flag(value)?,
+        "Status" => common(description).status = status(value)?,
+        "UserMetadata" => common(description).user_metadata = text(value)?,
+        "DuplicateDetectionHistoryTimeWindow" => inlet(description).duplicate_detection_window = span(value)?,
+        "EnablePartitioning" => inlet(description).enable_partitioning = flag(value)?,
+        "MaxMessageSizeInKilobytes" => inlet(description).max_message_size_in_kilobytes = Some(number(value)?),
+        "MaxSizeInMegabytes" => inlet(description).max_size_in_megabytes = number(value)?,
+        "RequiresDuplicateDetection" => inlet(description).requires_duplicate_detection = flag(value)?,
+        "DeadLetteringOnMessageExpiration" => {
+            outlet(description).dead_lettering_on_message_expiration = flag(value)?;
+        }
+        "ForwardDeadLetteredMessagesTo" => outlet(description).forward_dead_lettered_messages_to = text(value)?,
+        "ForwardTo" => outlet(description).forward_to = text(value)?,
+        "LockDuration" => outlet(description).lock_duration = span(value)?,
+        // Beyond what the property can hold is beyond its range too, and the core says which that is.
+        "MaxDeliveryCount" => {
+            outlet(description).max_delivery_count = number(value)?.try_into().unwrap_or(u16::MAX);
+        }
+        "RequiresSession" => outlet(description).requires_session = flag(value)?,
+        "SupportOrdering" | "DeadLetteringOnFilterEvaluationExceptions" => {
+            let flag = flag(value)?;
+            match description {
+                Description::Topic(topic) => topic.support_ordering = flag,
+                Description::Subscription(subscription) => {
+                    subscription.dead_lettering_on_filter_evaluation_exceptions = flag;
+                }
+                Description::Queue(_) => unreachable!("a queue has neither"),
+            }
+        }
+        _ => unreachable!("only the names above are read"),
+    }
+    Ok(())
+}
+
+fn common(description: &mut Description) -> &mut CommonDescription {
+    match description {
+        Description::Queue(queue) => &mut queue.common,
+        Description::Topic(topic) => &mut topic.common,
+        Description::Subscription(subscription) => &mut subscription.common,
+    }
+}
+
+fn inlet(description: &mut Description) -> &mut InletDescription {
+    match description {
+        Description::Queue(queue) => &mut queue.inlet,
+        Description::Topic(topic) => &mut topic.inlet,
+        Description::Subscription(_) => unreachable!("messages come in by the topic"),
+    }
+}
+
+fn outlet(description: &mut Description) -> &mut OutletDescription {
+    match description {
+        Description::Queue(queue) => &mut queue.outlet,
+        Description::Subscription(subscription) => &mut subscription.outlet,
+        Description::Topic(_) => unreachable!("messages go out by the subscriptions"),
+    }
+}
+
+fn flag(value: &Value<'_>) -> Result<bool, &'static str> {
+    value.as_boolean_lit().map(|flag| flag.value).ok_or("valid are true and false")
+}
+
+fn number(value: &Value<'_>) -> Result<u64, &'static str> {
+    value.as_number_lit().and_then(|number| number.value.parse().ok()).ok_or(A_NUMBER)
+}
+
+/// An empty text is how the emulator's own samples say "none".
+fn text(value: &Value<'_>) -> Result<Option<String>, &'static str> {
+    let text = value.as_string_lit().ok_or("valid is a text")?;
+    Ok(Some(text.value.to_string()).filter(|text| !text.is_empty()))
+}
+
+fn span(value: &Value<'_>) -> Result<Duration, &'static str> {
+    let text = value.as_string_lit().ok_or(A_DURATION)?;
+    duration::parse(&text.value).map_err(|_| A_DURATION)
+}
+
+fn bounded(value: &Value<'_>) -> Result<Option<Duration>, &'static str> {
+    let text = value.as_string_lit().ok_or(A_DURATION)?;
+    duration::parse_bounded(&text.value).map_err(|_| A_DURATION)
+}
+
+fn status(value: &Value<'_>) -> Result<Status, &'static str> {
+    match value.as_string_lit().map(|text| &*text.value) {
+        Some("Active") => Ok(Status::Active),
+        Some("Disabled") => Ok(Status::Disabled),
+        Some("SendDisabled") => Ok(Status::SendDisabled),
+        Some("ReceiveDisabled") => Ok(Status::ReceiveDisabled),
+        _ => Err("valid are \"Active\", \"Disabled\", \"SendDisabled\" and \"ReceiveDisabled\""),
+    }
+}

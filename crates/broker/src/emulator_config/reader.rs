@@ -1,0 +1,184 @@
+//! The file's values with their paths, read as what they should be; what they are not is reported.
+
+use std::collections::HashSet;
+
+use jsonc_parser::ast::Value;
+use jsonc_parser::common::Ranged;
+
+use super::problem::{Problem, Problems, position};
+
+/// A value and the way to it.
+pub(super) struct Node<'v> {
+    pub(super) path: String,
+    pub(super) value: &'v Value<'v>,
+    /// Where its name begins, or the value itself where it has none.
+    start: usize,
+}
+
+impl<'v> Node<'v> {
+    pub(super) fn root(value: &'v Value<'v>) -> Self {
+        Self { path: String::new(), value, start: value.start() }
+    }
+}
+
+/// The members of an object, in the order of the file. Small enough to be searched.
+pub(super) struct Fields<'v>(Vec<(String, Node<'v>)>);
+
+impl<'v> Fields<'v> {
+    pub(super) fn get(&self, name: &str) -> Option<&Node<'v>> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, node)| node)
+    }
+}
+
+impl<'f, 'v> IntoIterator for &'f Fields<'v> {
+    type Item = &'f (String, Node<'v>);
+    type IntoIter = std::slice::Iter<'f, (String, Node<'v>)>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.0.iter()
+    }
+}
+
+pub(super) struct Reader<'t> {
+    text: &'t str,
+    problems: Vec<(usize, Problem)>,
+}
+
+impl<'t> Reader<'t> {
+    pub(super) fn new(text: &'t str) -> Self {
+        Self { text, problems: Vec::new() }
+    }
+
+    pub(super) fn finish(mut self) -> Result<(), Problems> {
+        self.problems.sort_by_key(|(offset, _)| *offset);
+        match self.problems.is_empty() {
+            true => Ok(()),
+            false => Err(Problems(self.problems.into_iter().map(|(_, problem)| problem).collect())),
+        }
+    }
+
+    pub(super) fn problems(&self) -> usize {
+        self.problems.len()
+    }
+
+    /// The members of an object; unknown and repeated ones are reported and left out.
+    pub(super) fn object<'v>(&mut self, node: &Node<'v>, known: &[&str]) -> Option<Fields<'v>> {
+        let Value::Object(object) = node.value else {
+            self.reject(node, "valid is an object");
+            return None;
+        };
+        let mut seen = HashSet::new();
+        let mut fields = Vec::new();
+        for member in &object.properties {
+            let name = member.name.as_str();
+            let path = join(&node.path, name);
+            let child = Node { path, value: &member.value, start: member.start() };
+            if !known.contains(&name) {
+                self.report(&child, format!("is not known here: {}", suggestion(name, known)));
+            } else if !seen.insert(name) {
+                self.report(&child, "is given twice: the service would take only one".to_owned());
+            } else {
+                fields.push((name.to_owned(), child));
+            }
+        }
+        Some(Fields(fields))
+    }
+
+    pub(super) fn required<'f, 'v>(
+        &mut self,
+        object: &Node<'_>,
+        fields: &'f Fields<'v>,
+        name: &str,
+    ) -> Option<&'f Node<'v>> {
+        let found = fields.get(name);
+        if found.is_none() {
+            let missing = Node { path: join(&object.path, name), value: object.value, start: object.value.start() };
+            self.report(&missing, "is missing".to_owned());
+        }
+        found
+    }
+
+    pub(super) fn array<'v>(&mut self, node: &Node<'v>) -> Option<Vec<Node<'v>>> {
+        let Value::Array(array) = node.value else {
+            self.reject(node, "valid is a list");
+            return None;
+        };
+        let item = |(index, value): (usize, &'v Value<'v>)| Node {
+            path: format!("{}[{index}]", node.path),
+            value,
+            start: value.start(),
+        };
+        Some(array.elements.iter().enumerate().map(item).collect())
+    }
+
+    /// Nothing where there is no such member, or it is null.
+    pub(super) fn optional_array<'v>(&mut self, fields: &Fields<'v>, name: &str) -> Vec<Node<'v>> {
+        match fields.get(name) {
+            None | Some(Node { value: Value::NullKeyword(_), .. }) => Vec::new(),
+            Some(node) => self.array(node).unwrap_or_default(),
+        }
+    }
+
+    pub(super) fn string(&mut self, node: &Node<'_>) -> Option<String> {
+        let Value::StringLit(text) = node.value else {
+            self.reject(node, "valid is a text");
+            return None;
+        };
+        Some(text.value.to_string())
+    }
+
+    /// Reports a value that is not valid, and shows it.
+    pub(super) fn reject(&mut self, node: &Node<'_>, rule: &str) {
+        let found = self.shown(node.value);
+        self.report_at(node.value.start(), &node.path, format!("is {found}: {rule}"));
+    }
+
+    /// Reports something about a member as a whole.
+    pub(super) fn report(&mut self, node: &Node<'_>, message: String) {
+        self.report_at(node.start, &node.path, message);
+    }
+
+    fn report_at(&mut self, offset: usize, path: &str, message: String) {
+        let (line, column) = position(self.text, offset);
+        let path = if path.is_empty() { "the file" } else { path };
+        self.problems.push((offset, Problem { line, column, path: path.to_owned(), message }));
+    }
+
+    /// A value as it stands in the file, if it is short.
+    fn shown(&self, value: &Value<'_>) -> String {
+        const ENOUGH: usize = 60;
+        match value {
+            Value::Object(_) => "an object".to_owned(),
+            Value::Array(_) => "a list".to_owned(),
+            _ if value.text(self.text).chars().count() <= ENOUGH => value.text(self.text).to_owned(),
+            _ => value.text(self.text).chars().take(ENOUGH).chain(['…']).collect(),
+        }
+    }
+}
+
+fn join(path: &str, name: &str) -> String {
+    if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
+}
+
+fn suggestion(name: &str, known: &[&str]) -> String {
+    let near = known.iter().map(|other| (distance(&name.to_lowercase(), &other.to_lowercase()), other)).min();
+    match near {
+        Some((changes, other)) if changes <= 2 => format!("did you mean `{other}`?"),
+        _ => format!("valid are {}", known.join(", ")),
+    }
+}
+
+/// How many letters must be added, removed or replaced.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (above, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], above + 1);
+        for (index, target) in other.iter().enumerate() {
+            let replaced = diagonal + usize::from(letter != *target);
+            diagonal = row[index + 1];
+            row[index + 1] = replaced.min(row[index] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}

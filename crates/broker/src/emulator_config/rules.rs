@@ -1,0 +1,73 @@
+//! Rules of a subscription: their form is checked in full, but only one that takes every message can be honoured yet.
+
+use super::reader::{Fields, Node, Reader};
+
+const NOT_YET: &str =
+    "filters messages, which is not implemented: valid for now is a SqlFilter of \"1=1\" without an Action, or no rule";
+const CORRELATION: [&str; 9] = [
+    "ContentType",
+    "CorrelationId",
+    "Label",
+    "MessageId",
+    "Properties",
+    "ReplyTo",
+    "ReplyToSessionId",
+    "SessionId",
+    "To",
+];
+
+pub(super) fn check(reader: &mut Reader<'_>, node: &Node<'_>) {
+    let before = reader.problems();
+    let Some(fields) = reader.object(node, &["Name", "Properties"]) else { return };
+    if let Some(name) = reader.required(node, &fields, "Name") {
+        reader.string(name);
+    }
+    let Some(properties) = reader.required(node, &fields, "Properties") else { return };
+    let takes_everything = filter(reader, properties);
+    // Said only when the rule is otherwise in order: first things first.
+    if reader.problems() == before && !takes_everything {
+        reader.report(node, NOT_YET.to_owned());
+    }
+}
+
+/// Whether it takes every message, and leaves each as it is.
+fn filter(reader: &mut Reader<'_>, node: &Node<'_>) -> bool {
+    let known = ["FilterType", "CorrelationFilter", "SqlFilter", "Action"];
+    let Some(fields) = reader.object(node, &known) else { return false };
+    if let Some(action) = fields.get("Action") {
+        expression(reader, action);
+    }
+    let kind = reader.required(node, &fields, "FilterType").and_then(|kind| Some((kind, reader.string(kind)?)));
+    match kind {
+        None => false,
+        Some((_, kind)) if kind == "Sql" => {
+            let sql = reader.required(node, &fields, "SqlFilter").and_then(|sql| expression(reader, sql));
+            sql.is_some_and(|sql| sql.replace(' ', "") == "1=1") && fields.get("Action").is_none()
+        }
+        Some((_, kind)) if kind == "Correlation" => {
+            correlation(reader, node, &fields);
+            false
+        }
+        Some((node, _)) => {
+            reader.reject(node, "valid are \"Sql\" and \"Correlation\"");
+            false
+        }
+    }
+}
+
+fn expression(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<String> {
+    let fields = reader.object(node, &["SqlExpression"])?;
+    let expression = reader.required(node, &fields, "SqlExpression")?;
+    reader.string(expression)
+}
+
+fn correlation(reader: &mut Reader<'_>, node: &Node<'_>, fields: &Fields<'_>) {
+    let Some(filter) = reader.required(node, fields, "CorrelationFilter") else { return };
+    let Some(given) = reader.object(filter, &CORRELATION) else { return };
+    for (name, node) in &given {
+        // Under `Properties` a user may name and type things as they like.
+        if name != "Properties" {
+            reader.string(node);
+        }
+    }
+}
