@@ -7,3 +7,4 @@ mod mini;
 mod room;
 mod sim;
 mod threads;
+mod whole;

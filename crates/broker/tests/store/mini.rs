@@ -199,21 +199,21 @@ impl Mini {
             && self.messages.range(next(cursor.message)..).next().is_none()
     }
 
-    /// Moves a few bodies out of the segments.
-    fn evacuate(&mut self, segments: &[u32], journal: &mut impl Journal) -> Result<(), AppendError> {
+    /// Moves a few bodies out of the segments; `true` when none is left there.
+    fn evacuate(&mut self, segments: &[u32], journal: &mut impl Journal) -> Result<bool, AppendError> {
         const BUDGET: usize = 3;
         for (session, location) in self.states.iter_mut().filter(|(_, at)| segments.contains(&at.segment)) {
             let body = journal.read(*location).expect("what lives can be read").body;
             let moved = append(journal, &record(STATE, 0, 0, *session), Some(&body))?;
             journal.release(std::mem::replace(location, moved.expect("a state has a body")));
         }
-        let here = self.messages.iter_mut().filter(|(_, (_, at))| segments.contains(&at.segment));
-        for (sequence, (session, location)) in here.take(BUDGET) {
+        let mut here = self.messages.iter_mut().filter(|(_, (_, at))| segments.contains(&at.segment));
+        for (sequence, (session, location)) in here.by_ref().take(BUDGET) {
             let body = journal.read(*location).expect("what lives can be read").body;
             let moved = append(journal, &record(MESSAGE, 0, *sequence, *session), Some(&body))?;
             journal.release(std::mem::replace(location, moved.expect("a message has a body")));
         }
-        Ok(())
+        Ok(here.next().is_none())
     }
 }
 
@@ -255,8 +255,14 @@ impl Engine {
                 }
                 true
             }
-            // Refused for want of room: it is asked for again.
-            Some(Chore::Evacuate(segments)) => self.mini.evacuate(&segments, &mut store.cleaning()).is_ok(),
+            Some(Chore::Evacuate(segments)) => {
+                // Refused for want of room: it is asked for again.
+                let done = self.mini.evacuate(&segments, &mut store.cleaning());
+                if done.as_ref().is_ok_and(|done| *done) {
+                    store.evacuation_done();
+                }
+                done.is_ok()
+            }
         }
     }
 }
