@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::{Header, Properties, annotation, section};
+use super::{Header, MessageId, Properties, annotation, section};
 use crate::codec::{DecodeError, Pairs, Reader, ValueRef, code};
 
 /// One encoded message. Cloning shares the bytes. A slice shares them too, and keeps the whole read buffer alive: copy
@@ -15,6 +15,8 @@ pub struct Message {
     /// Where the value of each section before the body, and of the footer, is; empty where there is none.
     spans: [Span; SPANS],
     bare: u32,
+    /// Where the first of body and footer begins.
+    rest: u32,
     body: Span,
     /// Where bare message and footer end: the end of the message, unless delivery annotations trail it.
     tail: u32,
@@ -58,6 +60,7 @@ impl Message {
         let mut found = Layout {
             spans: [Span::default(); SPANS],
             bare: None,
+            rest: None,
             body: whole,
             tail: length,
             kind: Body::Empty,
@@ -67,11 +70,12 @@ impl Message {
         while !reader.is_empty() {
             found.section(&mut reader, length)?;
         }
-        let Layout { spans, bare, mut body, tail, kind, .. } = found;
+        let Layout { spans, bare, rest, mut body, tail, kind, .. } = found;
         if kind == Body::Empty && spans[FOOTER].is_empty() {
             body = Span { start: tail, end: tail };
         }
-        Ok(Self { bytes, spans, bare: bare.unwrap_or(tail), body, tail, body_kind: kind })
+        let (bare, rest) = (bare.unwrap_or(tail), rest.unwrap_or(tail));
+        Ok(Self { bytes, spans, bare, rest, body, tail, body_kind: kind })
     }
 
     /// The whole message as received.
@@ -97,7 +101,7 @@ impl Message {
 
     /// The encoded body sections and the footer.
     pub fn body_and_footer(&self) -> Bytes {
-        self.bytes.slice(self.body.start as usize..self.tail as usize)
+        self.bytes.slice(self.rest as usize..self.tail as usize)
     }
 
     pub fn header(&self) -> Result<Header, DecodeError> {
@@ -116,6 +120,27 @@ impl Message {
             Some(fields) => Properties::decode(fields),
             None => Ok(Properties::default()),
         }
+    }
+
+    /// The message-id alone: what is not asked for is not decoded.
+    pub fn message_id(&self) -> Result<Option<MessageId<'_>>, DecodeError> {
+        self.property(0)?.map(MessageId::decode).transpose()
+    }
+
+    /// The group-id alone, which Service Bus calls the session id.
+    pub fn group_id(&self) -> Result<Option<&str>, DecodeError> {
+        const GROUP_ID: u32 = 10;
+        self.property(GROUP_ID)?.map_or(Ok(None), |value| value.reader().string())
+    }
+
+    /// One field of the properties, by position.
+    fn property(&self, position: u32) -> Result<Option<ValueRef<'_>>, DecodeError> {
+        let Some(mut reader) = self.reader(PROPERTIES) else { return Ok(None) };
+        let Some(mut fields) = reader.list()? else { return Ok(None) };
+        for _ in 0..position {
+            fields.skip()?;
+        }
+        fields.raw()
     }
 
     pub fn delivery_annotations(&self) -> Pairs<'_> {
@@ -187,6 +212,8 @@ impl Message {
 struct Layout {
     spans: [Span; SPANS],
     bare: Option<u32>,
+    /// Where the first of body and footer begins.
+    rest: Option<u32>,
     body: Span,
     tail: u32,
     kind: Body,
@@ -235,16 +262,26 @@ impl Layout {
         }
         match rank {
             RANK_BODY => return self.body_section(kind, at, span.end),
-            RANK_FOOTER => {
-                self.spans[FOOTER] = span;
-                // Without a body, the bare message ends where the footer begins.
-                if self.kind == Body::Empty {
-                    self.body = Span { start: at, end: at };
-                }
-            }
+            RANK_FOOTER => return self.footer(at, span),
             before_body => self.spans[before_body] = span,
         }
         self.next = rank + 1;
+        Ok(())
+    }
+
+    /// The JavaScript SDK writes its footer before the body: while there is no body, one may follow.
+    fn footer(&mut self, at: u32, span: Span) -> Result<(), DecodeError> {
+        if !self.spans[FOOTER].is_empty() {
+            return Err(DecodeError::SectionOrder);
+        }
+        self.spans[FOOTER] = span;
+        self.rest.get_or_insert(at);
+        if self.kind == Body::Empty {
+            self.body = Span { start: at, end: at };
+            self.next = RANK_BODY;
+        } else {
+            self.next = RANK_FOOTER + 1;
+        }
         Ok(())
     }
 
@@ -259,6 +296,7 @@ impl Layout {
             same if same == kind && kind != Body::Value => self.body.end = end,
             _ => return Err(DecodeError::SectionOrder),
         }
+        self.rest.get_or_insert(at);
         self.kind = kind;
         self.next = RANK_BODY;
         Ok(())
@@ -324,7 +362,7 @@ mod tests {
     use super::*;
     use crate::Value;
     use crate::codec::put;
-    use crate::message::{MessageId, MessageWriter};
+    use crate::message::MessageWriter;
 
     fn full() -> Bytes {
         let mut buffer = BytesMut::new();
@@ -359,9 +397,25 @@ mod tests {
         assert_eq!(message.scheduled_enqueue_time(), Some(5));
         assert_eq!(message.properties().unwrap().message_id, Some(MessageId::Ulong(7)));
         assert_eq!(message.properties().unwrap().group_id, Some("s"));
+        assert_eq!((message.message_id(), message.group_id()), (Ok(Some(MessageId::Ulong(7))), Ok(Some("s"))));
         assert_eq!(message.application_property("answer").unwrap().as_int(), Some(42));
         assert_eq!(message.data().collect::<Vec<_>>(), [&b"one"[..], b"two"]);
         assert_eq!(message.footer().get("crc").unwrap().as_long(), Some(1));
+    }
+
+    #[test]
+    fn a_footer_before_the_body_is_read_and_kept_in_place() {
+        let mut buffer = BytesMut::new();
+        MessageWriter::new(&mut buffer)
+            .properties(&Properties { group_id: Some("s"), ..Properties::default() })
+            .footer(|map| {
+                map.put_long("crc", 1);
+            })
+            .data(b"body");
+        let message = Message::parse(buffer.freeze()).unwrap();
+        assert_eq!(message.data().collect::<Vec<_>>(), [&b"body"[..]]);
+        assert_eq!(message.footer().get("crc").unwrap().as_long(), Some(1));
+        assert_eq!(message.properties_section().len() + message.body_and_footer().len(), message.encoded().len());
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use amqp::Message;
 use amqp::codec::{DecodeError, put};
-use amqp::message::{Header, MessageWriter, annotation};
+use amqp::message::{Header, MessageWriter, Properties, annotation};
 use bytes::{Bytes, BytesMut};
 use uuid::Uuid;
 
-use crate::core::{Delivery, Envelope, LockToken, Timestamp};
+use crate::core::{Alterations, Delivery, Envelope, LockToken, Timestamp};
 use crate::journal::Stored;
 
 /// How a message is shown besides being delivered.
@@ -74,28 +74,36 @@ pub(super) fn write(
             Shown::Delivered | Shown::Fetched => {}
         }
     });
-    let Some(changed) = alterations.filter(|changed| changes_properties(changed)) else {
+    let changed = alterations.filter(|changed| changes_properties(changed));
+    let properties = message.properties()?;
+    if changed.is_none() && properties.message_id.is_some() {
         return Ok(message.after_annotations());
-    };
+    }
+    match properties.message_id {
+        Some(_) => drop(writer.encoded(&message.properties_section())),
+        // The service gives a message an id if its sender did not; the JavaScript SDK relies on it.
+        None => {
+            let id = given_id(&envelope);
+            writer.properties(&Properties { message_id: Some(id.as_str().into()), ..properties });
+        }
+    }
+    let unchanged = Alterations::default();
+    let changed = changed.unwrap_or(&unchanged);
     let texts = [("DeadLetterReason", &changed.reason), ("DeadLetterErrorDescription", &changed.description)];
     let texts = texts.map(|(name, text)| (name, text.as_deref()));
     let mut replaced: Vec<&str> = changed.properties.iter().map(|(name, _)| &**name).collect();
     replaced.extend(texts.iter().filter(|(_, text)| text.is_some()).map(|(name, _)| *name));
-    writer.encoded(&message.properties_section()).application_properties_over(
-        message.application_properties(),
-        &replaced,
-        |map| {
-            for (name, text) in texts {
-                if let Some(text) = text {
-                    put::string(map.string(name), text);
-                }
+    writer.application_properties_over(message.application_properties(), &replaced, |map| {
+        for (name, text) in texts {
+            if let Some(text) = text {
+                put::string(map.string(name), text);
             }
-            let given = |name: &str| texts.iter().any(|(own, text)| *own == name && text.is_some());
-            for (name, value) in changed.properties.iter().filter(|(name, _)| !given(name)) {
-                map.string(name).extend_from_slice(value);
-            }
-        },
-    );
+        }
+        let given = |name: &str| texts.iter().any(|(own, text)| *own == name && text.is_some());
+        for (name, value) in changed.properties.iter().filter(|(name, _)| !given(name)) {
+            map.string(name).extend_from_slice(value);
+        }
+    });
     Ok(message.body_and_footer())
 }
 
@@ -109,7 +117,12 @@ const BROKERS_OWN: &[&str] = &[
     annotation::MESSAGE_STATE,
 ];
 
-fn changes_properties(changed: &crate::core::Alterations) -> bool {
+/// The same at every delivery: made of what was noted when the message came in.
+fn given_id(envelope: &Envelope) -> String {
+    format!("{:016x}{:016x}", envelope.enqueued_at.0, envelope.sequence.0)
+}
+
+fn changes_properties(changed: &Alterations) -> bool {
     changed.reason.is_some() || changed.description.is_some() || !changed.properties.is_empty()
 }
 

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use broker::{Broker, Config, Persistence, TlsFiles};
+use broker::{Broker, Config, Persistence, TlsFiles, emulator_config};
 use clap::Args;
 
 use crate::signal::StopSignal;
@@ -67,7 +67,7 @@ fn configuration(arguments: Arguments) -> anyhow::Result<Config> {
     let mut config = Config::new(arguments.listen, persistence);
     if let Some(file) = arguments.config {
         let text = std::fs::read_to_string(&file).with_context(|| format!("read `{}`", file.display()))?;
-        anyhow::bail!("not yet: {} {}", file.display(), text.len());
+        config.entities = emulator_config::parse(&text).with_context(|| format!("`{}`", file.display()))?.entities;
     }
     config.tls = arguments.tls_cert.zip(arguments.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
     config.test_token = arguments.test_token;
