@@ -88,8 +88,7 @@ impl Core {
     }
 
     fn move_body(&mut self, turn: &mut Turn<'_>, found: &Found) -> Result<(), Error> {
-        let holders = self.all_holders(found);
-        if holders.is_empty() {
+        if !self.is_held(found) {
             return Ok(());
         }
         let stored = turn.journal.read(found.location)?;
@@ -97,6 +96,8 @@ impl Core {
             Ok(Record::Moved(moved)) => moved.original,
             _ => &stored.meta,
         };
+        let session = message_session(original).or(found.session.as_deref());
+        let holders = self.all_holders(found, session);
         let mut meta = Vec::new();
         Record::Moved(Moved { from: found.location, holders: holders.clone(), original }).encode(&mut meta);
         let mut locations = Vec::new();
@@ -111,9 +112,19 @@ impl Core {
         Ok(())
     }
 
-    /// The holder found and, for a message of a topic, those of its other subscriptions: the body is copied once.
-    fn all_holders<'a>(&mut self, found: &'a Found) -> Vec<Holder<'a>> {
+    /// Whether a body is still where it was found: a body of several subscriptions is found once for each, and moved once.
+    fn is_held(&mut self, found: &Found) -> bool {
         let session = found.session.as_deref();
+        let holder = match found.what {
+            What::State(queue) => Holder::State { queue, session: session.unwrap_or_default() },
+            What::Scheduled(entity, counter) => Holder::Scheduled { entity, counter },
+            What::Message(queue, counter) => Holder::Message { queue, session, counter },
+        };
+        self.place_of(&holder).is_some_and(|place| *place == found.location)
+    }
+
+    /// The holder found and, for a message of a topic, those of its other subscriptions: the body is copied once.
+    fn all_holders<'a>(&mut self, found: &Found, session: Option<&'a str>) -> Vec<Holder<'a>> {
         let holders = match found.what {
             What::State(queue) => vec![Holder::State { queue, session: session.unwrap_or_default() }],
             What::Scheduled(entity, counter) => vec![Holder::Scheduled { entity, counter }],
@@ -149,10 +160,18 @@ impl Core {
             }
             Holder::Message { queue, session, counter } => {
                 let queue = self.entities.get_mut(&queue.entity)?.outlet.as_mut()?.queue_mut(queue.subqueue);
-                let slot = queue.sessions.find(queue.session_of(session))?;
+                let slot = queue.sessions.find(session)?;
                 queue.sessions.get_mut(slot).backlog.location_mut(counter)
             }
         }
+    }
+}
+
+/// The session a message was sent in, which a subscription without sessions does not know.
+fn message_session(meta: &[u8]) -> Option<&str> {
+    match Record::decode(meta) {
+        Ok(Record::Enqueued(record)) => record.session,
+        _ => None,
     }
 }
 

@@ -6,6 +6,7 @@ use super::desk::Desk;
 use super::error::Error;
 use super::expires::Expires;
 use super::sessions::Slot;
+use super::settle::AT_ONCE;
 use super::timers::Alarm;
 
 impl Desk<'_, '_> {
@@ -31,23 +32,31 @@ impl Desk<'_, '_> {
         Ok(())
     }
 
-    /// Attends to messages whose time is over, one chunk of a backlog at a time.
+    /// Attends to messages whose time is over, some at a time.
     pub(super) fn expire(&mut self) {
-        let due = Expires::due(self.turn.now);
-        let Some((_, slot, base)) = self.queue.expiring.first().copied().filter(|(when, ..)| *when <= due) else {
-            return self.arm_expiry();
-        };
+        let (due, mut left) = (Expires::due(self.turn.now), AT_ONCE);
+        while left > 0
+            && let Some((when, slot, base)) = self.queue.expiring.first().copied()
+            && when <= due
+        {
+            let Ok(gone) = self.expire_chunk(slot, base, due) else { return self.retry_later() };
+            left = left.saturating_sub(gone.max(1));
+        }
+        self.arm_expiry();
+    }
+
+    /// One chunk of a backlog; says how many left.
+    fn expire_chunk(&mut self, slot: Slot, base: u64, due: Expires) -> Result<usize, Error> {
         let backlog = &mut self.queue.sessions.get_mut(slot).backlog;
         let expired = backlog.expired(base, slot, due, &mut self.queue.expiring);
-        let refused = expired.iter().position(|counter| self.make_leave(slot, *counter).is_err());
-        if let Some(first) = refused {
+        let refused = expired.iter().find_map(|counter| Some((*counter, self.make_leave(slot, *counter).err()?)));
+        if let Some((first, _)) = &refused {
             let backlog = &mut self.queue.sessions.get_mut(slot).backlog;
-            expired[first..].iter().for_each(|counter| backlog.list_again(*counter, slot, &mut self.queue.expiring));
-            self.retry_later();
-        } else {
-            self.arm_expiry();
+            let left = expired.iter().filter(|counter| *counter >= first);
+            left.for_each(|counter| backlog.list_again(*counter, slot, &mut self.queue.expiring));
         }
         self.serve(slot);
+        refused.map_or(Ok(expired.len()), |(_, error)| Err(error))
     }
 
     pub(super) fn arm_expiry(&mut self) {

@@ -147,7 +147,7 @@ impl Queue {
     fn peek(&self, session: Option<&str>, from: u64, max: usize) -> BTreeMap<u64, Peeked> {
         let mut found = BTreeMap::new();
         let all = self.policy.sessions && session.is_none();
-        let only = if all { None } else { self.sessions.find(self.session_of(session)) };
+        let only = if all { None } else { self.sessions.find(session) };
         let sessions = self.sessions.iter_from(only.unwrap_or(0)).take_while(|(slot, _)| all || Some(*slot) == only);
         for (_, session) in sessions {
             for (counter, message) in session.backlog.iter_from(from).take(max) {
@@ -226,7 +226,7 @@ impl Desk<'_, '_> {
         let all = self.queue.policy.sessions && session.is_none();
         let slots: Vec<Slot> = match all {
             true => self.queue.sessions.iter_from(0).map(|(slot, _)| slot).collect(),
-            false => self.queue.sessions.find(self.queue.session_of(session)).into_iter().collect(),
+            false => self.queue.sessions.find(session).into_iter().collect(),
         };
         let mut deleted = 0;
         for slot in slots {

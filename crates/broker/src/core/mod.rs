@@ -181,6 +181,7 @@ impl Core {
         let mut desk = self.desk(turn, queue)?;
         let slot = desk.held_session(session)?;
         desk.lose(slot);
+        desk.grant_sessions();
         Ok(())
     }
 
@@ -191,6 +192,7 @@ impl Core {
             && let Some(slot) = desk.queue.receivers.get(link).and_then(|receiver| receiver.slot)
         {
             desk.lose(slot);
+            desk.grant_sessions();
         }
     }
 

@@ -95,11 +95,6 @@ impl Queue {
         }
     }
 
-    /// The session a message belongs to here: its own, or the only one.
-    pub(super) fn session_of<'a>(&self, session: Option<&'a str>) -> Option<&'a str> {
-        session.filter(|_| self.policy.sessions)
-    }
-
     /// Puts a message behind all others of its session.
     pub(super) fn place(
         &mut self,
@@ -108,7 +103,7 @@ impl Queue {
         mut message: Message,
         alterations: Option<Arc<Alterations>>,
     ) -> Slot {
-        let slot = self.sessions.find_or_create(self.session_of(session));
+        let slot = self.sessions.find_or_create(session);
         message.set_altered(alterations.is_some());
         self.sessions.get_mut(slot).backlog.append(counter, message, slot, &mut self.expiring);
         if let Some(alterations) = alterations {
@@ -185,7 +180,7 @@ impl Queue {
 
     /// A message found by the number a client names.
     pub(super) fn find(&self, session: Option<&str>, sequence: SequenceNumber) -> Option<(Slot, Message)> {
-        let slot = self.sessions.find(self.session_of(session))?;
+        let slot = self.sessions.find(session)?;
         let message = self.sessions.get(slot).backlog.get(sequence.counter())?;
         (u64::from(message.partition()) == sequence.partition()).then_some((slot, message))
     }

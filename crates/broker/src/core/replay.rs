@@ -184,7 +184,7 @@ impl Queue {
     /// Adds a message unless it is already reflected; says whether it was added.
     fn restore(&mut self, session: Option<&str>, counter: u64, message: Message) -> bool {
         self.counter = self.counter.max(counter);
-        let slot = self.sessions.find_or_create(self.session_of(session));
+        let slot = self.sessions.find_or_create(session);
         let session = self.sessions.get_mut(slot);
         if session.backlog.last().is_some_and(|last| last >= counter) {
             return false;
@@ -196,7 +196,7 @@ impl Queue {
     }
 
     fn restore_settled(&mut self, session: Option<&str>, counters: &[u64]) {
-        let Some(slot) = self.sessions.find(self.session_of(session)) else { return };
+        let Some(slot) = self.sessions.find(session) else { return };
         for counter in counters {
             self.take_out(slot, *counter);
         }
@@ -222,7 +222,7 @@ impl Queue {
     }
 
     fn restored(&self, session: Option<&str>, counter: u64) -> Option<Slot> {
-        let slot = self.sessions.find(self.session_of(session))?;
+        let slot = self.sessions.find(session)?;
         self.sessions.get(slot).backlog.get(counter).map(|_| slot)
     }
 

@@ -68,6 +68,7 @@ impl Desk<'_, '_> {
             && let Some(slot) = receiver.slot
         {
             self.let_go(slot);
+            self.grant_sessions();
         }
     }
 
@@ -119,12 +120,13 @@ impl Desk<'_, '_> {
         let late = self.queue.session_lock_ends.iter().take_while(|(until, _)| *until <= self.turn.now);
         let late: Vec<_> = late.take(AT_ONCE).map(|(_, slot)| *slot).collect();
         late.into_iter().for_each(|slot| self.lose(slot));
+        self.grant_sessions();
         if let Some((until, _)) = self.queue.session_lock_ends.first() {
             self.tools.timers.arm(Alarm::SessionLock(self.queue.id), *until);
         }
     }
 
-    /// Takes a session from its holder: its time is over, or a test says so.
+    /// Takes a session from its holder: its time is over, or a test says so. The caller grants it to others.
     pub(super) fn lose(&mut self, slot: Slot) {
         let lock = self.queue.sessions.get(slot).lock.as_deref().expect("only held sessions have an end listed");
         let link = lock.link;
@@ -149,14 +151,16 @@ impl Desk<'_, '_> {
 
     fn attach_named(&mut self, link: LinkId, mode: Mode, id: &str) -> Result<Attached, Error> {
         super::send::check_length("SessionId", Some(id))?;
+        if let Some(slot) = self.queue.sessions.find(Some(id)) {
+            if self.is_locked(slot) {
+                return Err(Error::SessionCannotBeLocked { session: id.into() });
+            }
+            if self.queue.sessions.get(slot).lock.is_some() {
+                // Its time is over, only nobody has attended to that yet.
+                self.lose(slot);
+            }
+        }
         let slot = self.queue.sessions.find_or_create(Some(id));
-        if self.is_locked(slot) {
-            return Err(Error::SessionCannotBeLocked { session: id.into() });
-        }
-        if self.queue.sessions.get(slot).lock.is_some() {
-            self.lose(slot);
-            return self.attach_named(link, mode, id);
-        }
         let (id, locked_until) = self.hold(slot, link, mode);
         Ok(Attached::Session { id, locked_until })
     }
@@ -174,7 +178,8 @@ impl Desk<'_, '_> {
         (id, until)
     }
 
-    /// Ends a hold: what was out comes back to its place, and the session is there for others.
+    /// Ends a hold: what was out comes back to its place. The caller grants the session to others, once all that end
+    /// together have ended: the longest waiting is to be next, not the first to be let go.
     fn let_go(&mut self, slot: Slot) {
         let Some(lock) = self.queue.sessions.get(slot).lock.as_deref() else { return };
         let (until, held) = (lock.until, lock.held.values().copied().collect::<Vec<_>>());
@@ -183,6 +188,7 @@ impl Desk<'_, '_> {
         }
         self.queue.session_lock_ends.remove(&(until, slot));
         self.queue.sessions.get_mut(slot).lock = None;
-        self.serve(slot);
+        self.queue.refresh_ready(slot);
+        self.queue.sessions.forget_if_idle(slot);
     }
 }

@@ -37,8 +37,9 @@ pub(super) struct State {
     pub(super) updated_at: Timestamp,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sessions {
+    named: bool,
     slots: Vec<Option<Box<Session>>>,
     free: Vec<Slot>,
     by_id: HashMap<Arc<str>, Slot>,
@@ -49,7 +50,7 @@ impl Sessions {
     pub(super) const ONLY: Slot = 0;
 
     pub(super) fn new(named: bool) -> Self {
-        let mut sessions = Self::default();
+        let mut sessions = Self { named, slots: Vec::new(), free: Vec::new(), by_id: HashMap::new() };
         if !named {
             sessions.insert(None);
         }
@@ -60,12 +61,14 @@ impl Sessions {
         self.by_id.len()
     }
 
+    /// Where messages of a session are kept. Without sessions, all in one place whatever their session.
     pub(super) fn find(&self, id: Option<&str>) -> Option<Slot> {
-        id.map_or(Some(Self::ONLY), |id| self.by_id.get(id).copied())
+        if self.named { self.by_id.get(id?).copied() } else { Some(Self::ONLY) }
     }
 
     pub(super) fn find_or_create(&mut self, id: Option<&str>) -> Slot {
-        self.find(id).unwrap_or_else(|| self.insert(id))
+        debug_assert!(!self.named || id.is_some(), "checked when the message was sent");
+        self.find(id).unwrap_or_else(|| self.insert(Some(id.unwrap_or_default())))
     }
 
     pub(super) fn get(&self, slot: Slot) -> &Session {
