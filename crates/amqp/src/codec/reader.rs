@@ -136,6 +136,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Enters a described value: reads the descriptor, leaves the described value to be read.
+    #[inline]
     pub fn descriptor(&mut self) -> Result<Descriptor<'a>, DecodeError> {
         match self.byte()? {
             code::DESCRIBED => {}
@@ -157,6 +158,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub fn boolean(&mut self) -> Result<Option<bool>, DecodeError> {
         match self.byte()? {
             code::NULL => Ok(None),
@@ -171,6 +173,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub fn ubyte(&mut self) -> Result<Option<u8>, DecodeError> {
         match self.byte()? {
             code::NULL => Ok(None),
@@ -179,6 +182,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub fn ushort(&mut self) -> Result<Option<u16>, DecodeError> {
         match self.byte()? {
             code::NULL => Ok(None),
@@ -198,6 +202,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub fn ulong(&mut self) -> Result<Option<u64>, DecodeError> {
         match self.byte()? {
             code::NULL => Ok(None),
@@ -227,6 +232,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Milliseconds since the Unix epoch.
+    #[inline]
     pub fn timestamp(&mut self) -> Result<Option<i64>, DecodeError> {
         match self.byte()? {
             code::NULL => Ok(None),
@@ -260,6 +266,7 @@ impl<'a> Reader<'a> {
         Ok(self.binary()?.map(|slice| self.owner.slice_ref(slice)))
     }
 
+    #[inline]
     pub fn string(&mut self) -> Result<Option<&'a str>, DecodeError> {
         let length = match self.byte()? {
             code::NULL => return Ok(None),
@@ -270,6 +277,7 @@ impl<'a> Reader<'a> {
         utf8(self.take(length)?).map(Some)
     }
 
+    #[inline]
     pub fn symbol(&mut self) -> Result<Option<&'a str>, DecodeError> {
         let length = match self.byte()? {
             code::NULL => return Ok(None),
@@ -281,6 +289,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Any value but null, as it is encoded.
+    #[inline]
     pub fn raw(&mut self) -> Result<Option<ValueRef<'a>>, DecodeError> {
         let value = self.skip()?;
         Ok((!value.is_null()).then_some(value))
@@ -297,6 +306,7 @@ impl<'a> Reader<'a> {
         }
     }
 
+    #[inline]
     pub fn map(&mut self) -> Result<Option<Pairs<'a>>, DecodeError> {
         let (reader, left) = match self.byte()? {
             code::NULL => return Ok(None),
@@ -363,6 +373,7 @@ impl<'a> Fields<'a> {
         self.left
     }
 
+    #[inline]
     pub fn skip(&mut self) -> Result<(), DecodeError> {
         self.raw().map(drop)
     }
@@ -403,10 +414,12 @@ impl<'a> Iterator for Pairs<'a> {
     }
 }
 
+#[inline]
 pub(crate) fn utf8(bytes: &[u8]) -> Result<&str, DecodeError> {
     std::str::from_utf8(bytes).map_err(|_| DecodeError::NotUtf8)
 }
 
+#[inline]
 pub(crate) fn ascii(bytes: &[u8]) -> Result<&str, DecodeError> {
     if bytes.is_ascii() { utf8(bytes) } else { Err(DecodeError::NotAscii) }
 }

@@ -99,18 +99,12 @@ impl<'b> ListWriter<'b> {
     }
 
     pub fn finish(&mut self) {
-        self.finish_and_shift();
-    }
-
-    /// Finishes, and tells by how much the fields were moved to make room for a wide head.
-    #[inline]
-    pub(crate) fn finish_and_shift(&mut self) -> usize {
         if self.count == 0 {
             self.buffer.truncate(self.start);
             self.buffer.put_u8(code::LIST0);
-            return 0;
+        } else {
+            finish_compound(self.buffer, self.start, self.count, code::LIST32);
         }
-        finish_compound(self.buffer, self.start, self.count, code::LIST32)
     }
 }
 
@@ -187,15 +181,14 @@ symbol_entries! {
     put_short(i16) = put::short, put_boolean(bool) = put::boolean, put_binary(&[u8]) = put::binary, put_value(&Value) = Value::write,
 }
 
-/// Fills in size and count of the compound that begins at `start`, widening it if one byte each is not enough. Returns
-/// by how much that moved the content.
+/// Fills in size and count of the compound that begins at `start`, widening it if one byte each is not enough.
 #[inline]
-fn finish_compound(buffer: &mut BytesMut, start: usize, count: u32, wide: u8) -> usize {
+fn finish_compound(buffer: &mut BytesMut, start: usize, count: u32, wide: u8) {
     let body = buffer.len() - start - HEAD8;
     if let (Ok(size), Ok(count)) = (u8::try_from(body + 1), u8::try_from(count)) {
         buffer[start + 1] = size;
         buffer[start + 2] = count;
-        return 0;
+        return;
     }
     let size = u32::try_from(body + 4).expect("an AMQP value is shorter than 4 GiB");
     buffer.put_bytes(0, HEAD32 - HEAD8);
@@ -203,7 +196,6 @@ fn finish_compound(buffer: &mut BytesMut, start: usize, count: u32, wide: u8) ->
     buffer[start] = wide;
     buffer[start + 1..start + 5].copy_from_slice(&size.to_be_bytes());
     buffer[start + 5..start + 9].copy_from_slice(&count.to_be_bytes());
-    HEAD32 - HEAD8
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ mod credit;
 mod dispatch;
 mod event;
 mod handshake;
+mod hot;
 mod link;
 mod output;
 mod receive;

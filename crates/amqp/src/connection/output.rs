@@ -5,6 +5,7 @@
 
 use bytes::{Bytes, BytesMut};
 
+use super::hot::FrameStart;
 use crate::frame::write_frame;
 use crate::performative::{DeliveryState, Disposition, Role};
 
@@ -72,7 +73,12 @@ impl Output {
     fn flush_disposition(&mut self) {
         if let Some((channel, disposition)) = self.disposition.take() {
             let buffer = self.held.as_mut().unwrap_or(&mut self.ready);
-            write_frame(buffer, channel, |buffer| disposition.encode(buffer));
+            let Disposition { role, first, last, settled, ref state, .. } = disposition;
+            let range = (first, last.unwrap_or(first));
+            match FrameStart::disposition(channel, role, range, settled, state.as_ref()) {
+                Some(mut plain) => buffer.extend_from_slice(plain.finish(0, true)),
+                None => write_frame(buffer, channel, |buffer| disposition.encode(buffer)),
+            }
         }
     }
 

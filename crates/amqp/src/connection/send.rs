@@ -1,14 +1,14 @@
 //! Deliveries going out: cut to the peer's frames, paced by its window.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 
+use super::hot::{DeliveryHead, FrameStart};
 use super::link::LinkState;
 use super::session::Session;
 use super::unsettled::Entry;
 use super::{CommandError, Connection, LinkId, SessionId};
-use crate::codec::{ListWriter, put};
 use crate::frame::write_frame;
-use crate::performative::{DeliveryState, Role, descriptor};
+use crate::performative::{DeliveryState, Role, Transfer};
 
 /// A delivery to be sent.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,10 +46,7 @@ struct Head {
 /// The fields of a delivery's first frame.
 #[derive(Clone, Copy)]
 struct FirstFrame<'a> {
-    id: u32,
-    tag: &'a [u8],
-    message_format: u32,
-    settled: bool,
+    head: DeliveryHead<'a>,
     state: Option<&'a DeliveryState>,
 }
 
@@ -90,7 +87,7 @@ impl Connection {
             session.sent.insert(id, Entry { link, token: delivery.token });
         }
         let Outgoing { tag, message_format, settled, state, .. } = delivery;
-        let mut first = Some(FirstFrame { id, tag, message_format, settled, state });
+        let mut first = Some(FirstFrame { head: DeliveryHead { id, tag, message_format, settled }, state });
         let max_frame_size = self.peer.max_frame_size as usize;
         let done = session.backlog.is_empty()
             && write_transfers(session, self.output.frames(), max_frame_size, handle, &mut first, &mut parts);
@@ -139,71 +136,77 @@ fn write_transfers(
         }
         session.remote_incoming_window -= 1;
         session.next_outgoing_id = session.next_outgoing_id.wrapping_add(1);
-        let start = buffer.len();
-        let mut complete = false;
-        write_frame(buffer, session.channel, |buffer| {
-            let more = write_performative(buffer, handle, first.take());
-            let room = max_frame_size.saturating_sub(buffer.len() - start);
-            complete = parts.length <= room;
-            if complete {
-                buffer[more] = crate::codec::code::FALSE;
+        let complete = match first.take() {
+            Some(FirstFrame { head, state: Some(state) }) => {
+                write_first_with_state(buffer, session.channel, handle, head, state, max_frame_size, parts)
             }
-            // A frame always carries something, even if a peer's frames have hardly room for the performative.
-            parts.write(buffer, room.max(1));
-        });
+            first => {
+                let mut start = FrameStart::transfer(session.channel, handle, first.map(|first| first.head));
+                let room = max_frame_size.saturating_sub(start.len());
+                let complete = parts.length <= room;
+                let payload = parts.length.min(room);
+                buffer.reserve(start.len() + payload);
+                buffer.extend_from_slice(start.finish(payload, complete));
+                parts.write(buffer, payload);
+                complete
+            }
+        };
         if complete {
             return true;
         }
     }
 }
 
-/// Writes a transfer with `more` set, and tells where that flag is. All eleven fields are written: older Python clients
-/// take the payload for the twelfth.
-#[inline]
-fn write_performative(buffer: &mut BytesMut, handle: u32, first: Option<FirstFrame<'_>>) -> usize {
-    let mut list = ListWriter::described(buffer, descriptor::TRANSFER);
-    list.uint(handle);
-    let state = match first {
-        Some(first) => {
-            list.uint(first.id);
-            put::binary(list.field(), first.tag);
-            list.uint(first.message_format).boolean(first.settled);
-            first.state
-        }
-        None => {
-            list.null().null().null().null();
-            None
-        }
+/// The rare first frame that carries a delivery state, as inside transactions.
+fn write_first_with_state(
+    buffer: &mut BytesMut,
+    channel: u16,
+    handle: u32,
+    head: DeliveryHead<'_>,
+    state: &DeliveryState,
+    max_frame_size: usize,
+    parts: &mut Parts<'_>,
+) -> bool {
+    let mut transfer = Transfer {
+        handle,
+        delivery_id: Some(head.id),
+        delivery_tag: Some(Bytes::copy_from_slice(head.tag)),
+        message_format: Some(head.message_format),
+        settled: Some(head.settled),
+        more: true,
+        state: Some(state.clone()),
+        ..Transfer::default()
     };
-    let field = list.field();
-    let mut more = field.len();
-    field.put_u8(crate::codec::code::TRUE);
-    list.null().optional(state, |buffer, state| state.encode(buffer)).null().null().boolean(false);
-    more += list.finish_and_shift();
-    more
+    let start = buffer.len();
+    let mut complete = false;
+    write_frame(buffer, channel, |buffer| {
+        let performative = buffer.len();
+        transfer.encode(buffer);
+        let room = max_frame_size.saturating_sub(buffer.len() - start);
+        complete = parts.length <= room;
+        if complete {
+            // As long as before: either boolean takes one byte, or none.
+            buffer.truncate(performative);
+            transfer.more = false;
+            transfer.encode(buffer);
+        }
+        parts.write(buffer, room);
+    });
+    complete
 }
 
 impl FirstFrame<'_> {
     fn into_head(self) -> Head {
-        Head {
-            id: self.id,
-            tag: Bytes::copy_from_slice(self.tag),
-            message_format: self.message_format,
-            settled: self.settled,
-            state: self.state.cloned(),
-        }
+        let DeliveryHead { id, tag, message_format, settled } = self.head;
+        Head { id, tag: Bytes::copy_from_slice(tag), message_format, settled, state: self.state.cloned() }
     }
 }
 
 impl Head {
     fn first_frame(&self) -> FirstFrame<'_> {
-        FirstFrame {
-            id: self.id,
-            tag: &self.tag,
-            message_format: self.message_format,
-            settled: self.settled,
-            state: self.state.as_ref(),
-        }
+        let head =
+            DeliveryHead { id: self.id, tag: &self.tag, message_format: self.message_format, settled: self.settled };
+        FirstFrame { head, state: self.state.as_ref() }
     }
 }
 

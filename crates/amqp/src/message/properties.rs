@@ -84,7 +84,8 @@ fn text(raw: ValueRef<'_>) -> Result<&str, DecodeError> {
 }
 
 impl<'a> MessageId<'a> {
-    fn decode(raw: ValueRef<'a>) -> Result<Self, DecodeError> {
+    #[inline]
+    pub(super) fn decode(raw: ValueRef<'a>) -> Result<Self, DecodeError> {
         let mut reader = raw.reader();
         let missing = DecodeError::Missing("message-id");
         match raw.code() {

@@ -107,14 +107,16 @@ fn message_id() -> impl Strategy<Value = MessageId<'static>> {
 }
 
 pub(crate) fn content() -> impl Strategy<Value = Content> {
-    let header = (any::<bool>(), option::of(any::<u8>()), option::of(any::<u32>()), any::<bool>(), any::<u32>())
-        .prop_map(|(durable, priority, ttl, first_acquirer, delivery_count)| Header {
+    // Priority 4 is the default, which others leave out.
+    let header = (any::<bool>(), option::of(5u8..), option::of(any::<u32>()), any::<bool>(), any::<u32>()).prop_map(
+        |(durable, priority, ttl, first_acquirer, delivery_count)| Header {
             durable,
             priority,
             ttl,
             first_acquirer,
             delivery_count,
-        });
+        },
+    );
     // A content type is a symbol, so ASCII.
     let texts = (
         [option::of(arbitrary::text()), option::of(arbitrary::text()), option::of(arbitrary::text())],
