@@ -1,4 +1,6 @@
 //! Questions asked with a clock: benches and soaks, and the contest they share with the lease's tests.
 
+pub mod broker_process;
 pub mod contest;
+pub mod peer;
 pub mod race;

@@ -1,0 +1,103 @@
+//! A bare AMQP peer for measurements and soaks: the protocol, a socket, and nothing that could be slow in between.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use amqp::codec::Raw;
+use amqp::message::{MessageWriter, Properties, annotation};
+use amqp::performative::{ReceiverSettleMode, SenderSettleMode};
+use amqp::{Attach, ClientSasl, Config, Connection, Event, LinkId, Map, Source, Symbol, Target, Value};
+use bytes::{Bytes, BytesMut};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// A broker that says nothing for so long has failed the measurement.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+pub struct Peer {
+    stream: TcpStream,
+    pub amqp: Connection,
+    session: amqp::SessionId,
+    input: BytesMut,
+}
+
+impl Peer {
+    pub async fn connect(address: SocketAddr) -> io::Result<Self> {
+        let stream = TcpStream::connect(address).await?;
+        stream.set_nodelay(true)?;
+        let config = Config { container_id: "bench".into(), hostname: Some("127.0.0.1".into()), ..Config::default() };
+        let mut amqp = Connection::pipelined_client(config, ClientSasl::Anonymous, Instant::now());
+        let session = amqp.begin_session().map_err(io::Error::other)?;
+        Ok(Self { stream, amqp, session, input: BytesMut::new() })
+    }
+
+    pub fn sender(&mut self, address: &str) -> LinkId {
+        let mut attach = Attach::sender(format!("send-{address}"), Source::at("bench"), Target::at(address));
+        attach.snd_settle_mode = SenderSettleMode::Unsettled;
+        self.amqp.attach(self.session, attach).expect("an AMQP session takes a link")
+    }
+
+    /// A receiver that locks; with `session` of that session, with `Some(None)` of the next available one.
+    pub fn receiver(&mut self, name: String, address: &str, session: Option<Option<&str>>) -> LinkId {
+        let mut source = Source::at(address);
+        if let Some(id) = session {
+            let wanted = id.map_or_else(|| Raw::from_value(&Value::Null), Raw::string);
+            source = source.with_filter("com.microsoft:session-filter", wanted);
+        }
+        let mut attach = Attach::receiver(name, source, Target::at("bench"));
+        attach.snd_settle_mode = SenderSettleMode::Unsettled;
+        attach.rcv_settle_mode = ReceiverSettleMode::Second;
+        attach.properties = Some(Map::new().with(Symbol::from_static("com.microsoft:timeout"), 20_000_u32));
+        self.amqp.attach(self.session, attach).expect("an AMQP session takes a link")
+    }
+
+    /// Writes what there is to write.
+    pub async fn flush(&mut self) -> io::Result<()> {
+        let output = self.amqp.take_output();
+        if output.is_empty() { Ok(()) } else { self.stream.write_all(&output).await }
+    }
+
+    /// Writes, reads once, and returns what that brought; an error when the broker is gone or silent.
+    pub async fn exchange(&mut self) -> io::Result<Vec<Event>> {
+        self.flush().await?;
+        let waiting = self.events();
+        if !waiting.is_empty() {
+            return Ok(waiting);
+        }
+        self.input.reserve(256 << 10);
+        if timeout(PATIENCE, self.stream.read_buf(&mut self.input)).await?? == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        self.amqp.feed(&mut self.input, Instant::now());
+        Ok(self.events())
+    }
+
+    fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.amqp.poll_event()).collect()
+    }
+
+    /// Exchanges until an event satisfies `wanted`; the others are dropped.
+    pub async fn until(&mut self, mut wanted: impl FnMut(&Event) -> bool) -> io::Result<()> {
+        loop {
+            if self.exchange().await?.iter().any(&mut wanted) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// A message with an id, a session and a body.
+pub fn message(id: &str, session: Option<&str>, body: &[u8]) -> Bytes {
+    let mut buffer = BytesMut::with_capacity(body.len() + 128);
+    let mut writer = MessageWriter::new(&mut buffer);
+    if let Some(session) = session {
+        writer.message_annotations(|map| {
+            map.put_string(annotation::PARTITION_KEY, session);
+        });
+    }
+    writer.properties(&Properties { message_id: Some(id.into()), group_id: session, ..Properties::default() });
+    writer.data(body);
+    buffer.freeze()
+}
