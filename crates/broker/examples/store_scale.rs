@@ -100,7 +100,7 @@ impl Broker {
                 let evacuation = self.evacuation.get_or_insert_with(|| Evacuation::of(segments));
                 let mut journal = self.store.cleaning();
                 let mut turn = Turn { now: START, journal: &mut journal, effects: &mut self.effects };
-                let more = self.core.evacuate(&mut turn, evacuation, 1_000).expect("room to clean");
+                let more = self.core.evacuate(&mut turn, evacuation, 200).expect("room to clean");
                 if !more {
                     self.evacuation = None;
                     self.store.evacuation_done();

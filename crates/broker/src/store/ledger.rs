@@ -131,6 +131,11 @@ impl Ledger {
         if hurry || bytes * WORTH_A_PASS >= self.bytes { sparse } else { Vec::new() }
     }
 
+    /// Whether anything refers to bodies in the segment.
+    pub(super) fn is_referenced(&self, segment: u32) -> bool {
+        self.accounts.get(&segment).is_some_and(|account| account.references > 0)
+    }
+
     /// Bytes in dead segments that only wait for a snapshot begun later than `from`.
     pub(super) fn wants_snapshot(&self, from: u64) -> u64 {
         self.dead.iter().map(|segment| &self.accounts[segment]).filter(|a| a.end > from).map(|a| a.bytes).sum()

@@ -99,8 +99,8 @@ const LARGEST_GROUP: usize = 1 << 30;
 pub enum Chore {
     /// Hand records to [`Store::snapshot_put`], then call [`Store::snapshot_done`] when there are no more. `fresh`: from the beginning.
     Snapshot { fresh: bool },
-    /// Append what lives in these segments again, through [`Store::cleaning`], and release the old places; call
-    /// [`Store::evacuation_done`] when everything has been looked through. Those listed when it was begun are enough for one pass.
+    /// Append what lives in these segments again, through [`Store::cleaning`], and release the old places. The list stays the same until they are
+    /// empty, or until [`Store::evacuation_done`] says that everything has been looked through.
     Evacuate(Vec<u32>),
 }
 
@@ -124,7 +124,9 @@ pub struct Store {
     active: Active,
     ledger: Ledger,
     snapshots: Snapshots,
-    /// No evacuation before the log is this long.
+    /// Being emptied.
+    evacuating: Vec<u32>,
+    /// No evacuation is begun before the log is this long.
     next_evacuation: u64,
     files: RefCell<Files>,
     hands: Hands,
@@ -145,6 +147,7 @@ impl Store {
         Ok(Self {
             active: Active::new(next_segment, end),
             snapshots: Snapshots::new(options.snapshot_every, from, snapshot_bytes),
+            evacuating: Vec::new(),
             next_evacuation: 0,
             files: RefCell::new(Files::new(disk)),
             options,
@@ -221,11 +224,19 @@ impl Store {
         if let Some(fresh) = self.snapshots.next_step(&self.active, &health, &self.ledger, &self.hands) {
             return Some(Chore::Snapshot { fresh });
         }
-        if matches!(health, Health::Failing(_)) || self.active.end() < self.next_evacuation {
+        self.evacuation_step(&health)
+    }
+
+    fn evacuation_step(&mut self, health: &Health) -> Option<Chore> {
+        if let Health::Failing(_) = health {
             return None;
         }
-        let sparse = self.ledger.sparse(self.snapshots.from(), !health.is_good());
-        (!sparse.is_empty()).then_some(Chore::Evacuate(sparse))
+        if !self.evacuating.iter().any(|segment| self.ledger.is_referenced(*segment)) {
+            let waits = self.active.end() < self.next_evacuation;
+            let from = self.snapshots.from();
+            self.evacuating = if waits { Vec::new() } else { self.ledger.sparse(from, !health.is_good()) };
+        }
+        (!self.evacuating.is_empty()).then(|| Chore::Evacuate(self.evacuating.clone()))
     }
 
     /// One record of the snapshot in the making.
@@ -241,6 +252,7 @@ impl Store {
 
     /// The core has looked through everything. If that emptied no segment, the next pass waits: what it could not move is on its way out.
     pub fn evacuation_done(&mut self) {
+        self.evacuating.clear();
         self.next_evacuation = self.active.end() + u64::from(self.options.segment_bytes);
     }
 

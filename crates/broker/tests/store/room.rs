@@ -1,7 +1,7 @@
 //! Room: given back when messages are consumed, and gone without it when the disk is full.
 
 use broker::journal::{AppendError, Journal};
-use broker::store::{Health, Options, Store};
+use broker::store::{Chore, Health, Options, Store};
 
 use crate::crash::{recover, small};
 use crate::mini::{Engine, Message, Op, Visible};
@@ -65,6 +65,44 @@ fn one_stuck_message_in_each_segment_does_not_keep_the_segments() {
     drop(store);
     let (store, engine) = recover(disk.after(Loss::Everything).shared(), small()).unwrap();
     assert_eq!(engine.mini.visible(&store).unwrap(), expected);
+}
+
+#[test]
+fn a_pass_of_cleaning_keeps_its_segments_and_the_next_waits_if_it_moved_nothing() {
+    let disk = SimDisk::default();
+    let (mut store, mut engine) = recover(disk.shared(), small()).unwrap();
+    for sequence in 1..=400 {
+        engine.mini.apply(&send(sequence), &mut store).unwrap();
+        if sequence % 5 != 0 {
+            engine.mini.apply(&Op::Settle { sequence }, &mut store).unwrap();
+        }
+        store.work();
+    }
+    let offered = next_but_snapshots(&mut store);
+    assert!(matches!(offered, Some(Chore::Evacuate(_))));
+    // Meanwhile some of them become empty.
+    for sequence in (300..=350).filter(|sequence| sequence % 5 == 0) {
+        engine.mini.apply(&Op::Settle { sequence }, &mut store).unwrap();
+    }
+    assert_eq!(next_but_snapshots(&mut store), offered);
+    store.evacuation_done();
+    assert_eq!(next_but_snapshots(&mut store), None);
+    for sequence in 401..=410 {
+        engine.mini.apply(&send(sequence), &mut store).unwrap();
+    }
+    assert!(matches!(next_but_snapshots(&mut store), Some(Chore::Evacuate(_))));
+}
+
+/// What the store wants done, when no snapshot is wanted any more; they are left empty.
+fn next_but_snapshots(store: &mut Store) -> Option<Chore> {
+    loop {
+        store.work();
+        match store.tend() {
+            Some(Chore::Snapshot { .. }) => store.snapshot_done(),
+            other if store.work() => drop(other),
+            other => return other,
+        }
+    }
 }
 
 /// Sends until refused; returns what was accepted.
