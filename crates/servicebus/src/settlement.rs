@@ -1,0 +1,135 @@
+//! What becomes of received messages. Nothing counts as settled before the bus has said so, delivery by delivery.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use amqp::performative::Modified;
+use amqp::{DeliveryState, Map, Value, condition};
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::connection::{Command, Link, Settle};
+use crate::error::{Error, Refusal, Step};
+use crate::message::ReceivedMessage;
+
+/// What a message's receiver decides.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Settlement {
+    /// Done; the message is removed.
+    Complete,
+    /// Failed; to be delivered again, with a higher delivery count and these properties changed.
+    Abandon { properties: Map },
+    /// To the dead-letter queue.
+    DeadLetter { reason: String, description: String, properties: Map },
+    /// Kept aside; received again by its sequence number only.
+    Defer { properties: Map },
+    /// As if it had not been delivered: the delivery count stays.
+    Release,
+}
+
+impl Settlement {
+    fn state(self) -> DeliveryState {
+        let modified = |undeliverable_here: bool, properties: Map| {
+            let message_annotations = (!properties.is_empty()).then_some(properties);
+            let delivery_failed = !undeliverable_here;
+            DeliveryState::Modified(Box::new(Modified { delivery_failed, undeliverable_here, message_annotations }))
+        };
+        match self {
+            Self::Complete => DeliveryState::Accepted,
+            Self::Release => DeliveryState::Released,
+            Self::Abandon { properties } => modified(false, properties),
+            Self::Defer { properties } => modified(true, properties),
+            Self::DeadLetter { reason, description, mut properties } => {
+                let mut error = amqp::Error::new(condition::DEAD_LETTER, description.clone());
+                properties.insert("DeadLetterReason", Value::String(reason));
+                properties.insert("DeadLetterErrorDescription", Value::String(description));
+                error.info = properties;
+                DeliveryState::rejected(error)
+            }
+        }
+    }
+}
+
+/// Settles what one receiver received. Cheap to clone, and works beside a `receive` that waits.
+#[derive(Clone)]
+pub struct Settler {
+    link: Arc<Link>,
+    number: u64,
+    patience: Duration,
+}
+
+impl Settler {
+    pub(crate) fn new(link: Arc<Link>, number: u64, patience: Duration) -> Self {
+        Self { link, number, patience }
+    }
+
+    pub async fn complete<'a>(&self, messages: impl IntoIterator<Item = &'a ReceivedMessage>) -> Result<(), Error> {
+        self.settle(messages, Settlement::Complete).await
+    }
+
+    pub async fn abandon(&self, message: &ReceivedMessage) -> Result<(), Error> {
+        self.settle([message], Settlement::Abandon { properties: Map::new() }).await
+    }
+
+    pub async fn dead_letter(&self, message: &ReceivedMessage, reason: &str, description: &str) -> Result<(), Error> {
+        let (reason, description) = (reason.to_owned(), description.to_owned());
+        self.settle([message], Settlement::DeadLetter { reason, description, properties: Map::new() }).await
+    }
+
+    pub async fn defer(&self, message: &ReceivedMessage) -> Result<(), Error> {
+        self.settle([message], Settlement::Defer { properties: Map::new() }).await
+    }
+
+    pub async fn release<'a>(&self, messages: impl IntoIterator<Item = &'a ReceivedMessage>) -> Result<(), Error> {
+        self.settle(messages, Settlement::Release).await
+    }
+
+    /// Settles all messages the same way; those that follow each other go in one frame. On [`Error::Unsettled`] the others are settled.
+    pub async fn settle<'a>(
+        &self,
+        messages: impl IntoIterator<Item = &'a ReceivedMessage>,
+        how: Settlement,
+    ) -> Result<(), Error> {
+        let mut asked = 0;
+        let mut failed = Vec::new();
+        let mut sequence_numbers = HashMap::new();
+        for message in messages {
+            asked += 1;
+            if message.link == self.number {
+                sequence_numbers.insert(message.delivery_id, message.sequence_number());
+            } else {
+                failed.push((message.sequence_number(), foreign()));
+            }
+        }
+        if !sequence_numbers.is_empty() {
+            let deliveries = sequence_numbers.keys().copied().collect();
+            let refused = self.settle_deliveries(deliveries, how).await?;
+            failed.extend(refused.into_iter().map(|(id, refusal)| (sequence_numbers[&id], refusal)));
+        }
+        if failed.is_empty() {
+            return Ok(());
+        }
+        failed.sort_by_key(|(number, _)| *number);
+        Err(Error::Unsettled { address: Arc::clone(self.link.address()), asked, failed: failed.into() })
+    }
+
+    pub(crate) async fn settle_deliveries(
+        &self,
+        deliveries: Vec<u32>,
+        how: Settlement,
+    ) -> Result<Vec<(u32, Refusal)>, Error> {
+        if let Some(error) = self.link.ended() {
+            return Err(error);
+        }
+        let (reply, answer) = oneshot::channel();
+        let settle = Settle { link: self.link.key(), deliveries, state: how.state(), reply };
+        self.link.connection().command(Command::Settle(settle))?;
+        self.link.answer(Step::Settle, Instant::now() + self.patience, answer).await
+    }
+}
+
+fn foreign() -> Refusal {
+    let description = "the message came over another link".into();
+    Refusal { condition: condition::MESSAGE_LOCK_LOST, description }
+}
