@@ -26,11 +26,18 @@ pub(crate) const BENCHES: &[Program] = &[
     },
 ];
 
-pub(crate) const SOAKS: &[Program] = &[Program {
-    name: "lease-races",
-    binary: "lease-races",
-    answers: "eight contenders race for a fresh lease, 200 rounds: one leader each time, nothing logged as an error",
-}];
+pub(crate) const SOAKS: &[Program] = &[
+    Program {
+        name: "lease-races",
+        binary: "lease-races",
+        answers: "eight contenders race for a fresh lease, 200 rounds: one leader each time, nothing logged as an error",
+    },
+    Program {
+        name: "broker-kills",
+        binary: "broker-kills",
+        answers: "the broker killed -9 under load, 200 rounds: nothing accepted lost, nothing completed back, order kept",
+    },
+];
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {

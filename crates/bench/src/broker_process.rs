@@ -16,7 +16,7 @@ pub struct BrokerProcess {
 }
 
 /// `HEADWATER_BIN`, or the binary beside this program.
-fn binary() -> PathBuf {
+pub fn binary() -> PathBuf {
     let beside = || Some(std::env::current_exe().ok()?.with_file_name("headwater"));
     std::env::var_os("HEADWATER_BIN").map(PathBuf::from).or_else(beside).expect("a path to the headwater binary")
 }
@@ -24,8 +24,12 @@ fn binary() -> PathBuf {
 impl BrokerProcess {
     /// Starts it on a data folder and waits for its line.
     pub async fn start(data: &Path, config: Option<&Path>) -> Self {
+        Self::start_with(&binary(), data, config).await
+    }
+
+    pub async fn start_with(binary: &Path, data: &Path, config: Option<&Path>) -> Self {
         let began = Instant::now();
-        let mut command = Command::new(binary());
+        let mut command = Command::new(binary);
         command.args(["broker", "--listen", "127.0.0.1:0", "--data-dir"]).arg(data);
         if let Some(config) = config {
             command.arg("--config").arg(config);

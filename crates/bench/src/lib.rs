@@ -2,5 +2,6 @@
 
 pub mod broker_process;
 pub mod contest;
+pub mod kills;
 pub mod peer;
 pub mod race;
