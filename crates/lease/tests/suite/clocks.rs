@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use bench::contest::{Contest, Engine, WallClock};
+use bench::contest::{Contest, Engine, Report, WallClock};
+use lease::Config;
 use mongodb::bson::{DateTime, doc};
-use testkit::mongo::{ReplicaSet, ReplicaSetConfig};
+use testkit::mongo::{ReplicaSet, ReplicaSetConfig, shared};
 
-use crate::{contest, quick, secs};
+use crate::{CONTENDER, contest, quick, secs};
 
 const HOUR: i64 = 3600;
 
@@ -73,6 +74,30 @@ async fn clocks_an_hour_apart_change_nothing() {
 
 fn within(span: Duration) -> f64 {
     span.as_secs_f64() * 1000.0
+}
+
+/// Only where the operator vouches for the servers' clocks.
+#[tokio::test]
+async fn a_pod_that_may_trust_the_server_s_clock_takes_a_long_dead_lease_at_once() {
+    let shared = shared().await.unwrap();
+    let database = shared.database("vouched");
+    let ttl = secs(6);
+    let config = Config { ttl, renew_deadline: secs(4), heartbeat: secs(1), ..quick() };
+    let vouched = Config { max_clock_skew: Some(Duration::from_millis(200)), ..config.clone() };
+    let mut contest = Contest::new(shared.uri(), database.name(), vouched, CONTENDER);
+    contest.contender("first");
+    let (_, term, _) = contest.next_leader(0, None, secs(20)).await;
+    contest.kill("first").await;
+    tokio::time::sleep(ttl + Duration::from_millis(500)).await;
+    contest.contender("second").starts().await;
+    let started = contest.get("second").says("started", secs(1), |report| match report {
+        Report::Started { at } => Some(*at),
+        _ => None,
+    });
+    let started = started.await;
+    let (_, _, gained) = contest.next_leader(term, Some("first"), secs(20)).await;
+    assert!(gained - started < within(ttl / 2), "{} ms", gained - started);
+    contest.judge().must_be_clean();
 }
 
 #[tokio::test]

@@ -5,6 +5,8 @@ mod failover;
 mod inspection;
 mod paused;
 mod races;
+mod recovery;
+mod sharded;
 mod shutdown;
 mod starved;
 mod statements;

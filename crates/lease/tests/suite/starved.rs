@@ -29,7 +29,7 @@ fn heartbeats_go_on_while_every_worker_of_the_runtime_is_busy() {
     };
 
     let pipeline = tokio::runtime::Builder::new_multi_thread().worker_threads(WORKERS).enable_all().build().unwrap();
-    let done = Arc::new(AtomicBool::new(false));
+    let relief = Relief(Arc::default());
     let pulse = Arc::new(AtomicU64::new(0));
     let running = pipeline.block_on(async {
         let candidate = Candidate { name, config: quick(), client };
@@ -57,7 +57,7 @@ fn heartbeats_go_on_while_every_worker_of_the_runtime_is_busy() {
         }
     });
     for _ in 0..WORKERS {
-        let done = Arc::clone(&done);
+        let done = Arc::clone(&relief.0);
         pipeline.spawn(async move { while !done.load(Ordering::Relaxed) {} });
     }
     sleep(Duration::from_millis(200));
@@ -68,6 +68,15 @@ fn heartbeats_go_on_while_every_worker_of_the_runtime_is_busy() {
     }
     assert_eq!(pulse.load(Ordering::Relaxed), before, "the runtime should have been saturated, or this shows nothing");
     assert_eq!(handle.term(), term);
-    done.store(true, Ordering::Relaxed);
+    drop(relief);
     pipeline.shutdown_timeout(secs(5));
+}
+
+/// Lets the workers go, also when the test fails: a runtime waits for them.
+struct Relief(Arc<AtomicBool>);
+
+impl Drop for Relief {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
