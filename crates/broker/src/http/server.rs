@@ -46,7 +46,7 @@ where
         .max_buf_size(2 * MAX_HEAD)
         .serve_connection(TokioIo::new(Patient::new(stream, WRITE_PATIENCE)), answer);
     let mut connection = pin!(connection);
-    // Either future may be polled again after the other has lost: the connection goes on below, the shutdown is over.
+    // cancel-safe: the connection is only borrowed, and goes on in the other arm; a shutdown that lost is not asked again.
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = shutdown => {

@@ -19,6 +19,7 @@ use super::route::{self, Query, Route};
 use super::rules;
 use super::test_hooks::{self, TestControl};
 use crate::atom::{self, Address, Content, Feed, Place, Submitted};
+use crate::core::{Description, QueueDescription, TopicDescription};
 
 /// A description with every property and twelve authorization rules is below 8 KiB; a rule may carry more.
 const MAX_BODY: usize = 256 << 10;
@@ -192,12 +193,16 @@ impl<N: Namespace + TestControl> Service<N> {
     }
 
     async fn put(&self, asked: &Asked, address: Address, submitted: Submitted) -> Result<Response, Refusal> {
+        let usual = asked.place.namespace.max_message_size_in_kilobytes;
         let (status, entity) = if asked.changes {
-            let current = self.namespace.get(address.clone()).await?;
-            let properties = submitted.replace(&current.properties.description);
+            let current = self.namespace.get(address.clone()).await?.properties.description;
+            let mut properties = submitted.replace(&current);
+            fix_message_size(&mut properties.description, Some(&current), usual)?;
             (StatusCode::OK, self.namespace.update(address, properties).await?)
         } else {
-            (StatusCode::CREATED, self.namespace.create(address, submitted.create()).await?)
+            let mut properties = submitted.create();
+            fix_message_size(&mut properties.description, None, usual)?;
+            (StatusCode::CREATED, self.namespace.create(address, properties).await?)
         };
         Ok(reply::entry(status, atom::entity_entry(&asked.place, &entity)))
     }
@@ -229,6 +234,23 @@ impl<N: Namespace + TestControl> Service<N> {
         let subscription = self.namespace.get(Address::Subscription { topic, name: subscription }).await?;
         rules::answer(&asked.method, &asked.place, &subscription, name)
     }
+}
+
+/// The namespace presents itself as a Standard one, where partitioned entities are and where no client chooses how large a
+/// message may be. What an update sends back is what it was shown, and leaves the limit as it is.
+fn fix_message_size(new: &mut Description, current: Option<&Description>, usual: u64) -> Result<(), Refusal> {
+    let own = |description: &Description| description.inlet().and_then(|inlet| inlet.max_message_size_in_kilobytes);
+    let limit = current.and_then(own);
+    let shown = current.map(|_| limit.unwrap_or(usual));
+    if let Some(asked) = own(new).filter(|asked| Some(*asked) != shown) {
+        let detail = format!("`MaxMessageSizeInKilobytes` is `{asked}`: it cannot be chosen in a Standard namespace");
+        return Err(Refusal::bad_request(detail));
+    }
+    if let Description::Queue(QueueDescription { inlet, .. }) | Description::Topic(TopicDescription { inlet, .. }) = new
+    {
+        inlet.max_message_size_in_kilobytes = limit;
+    }
+    Ok(())
 }
 
 /// What a body asks of the entity at this address. A first rule other than the default one cannot be honoured yet.

@@ -165,6 +165,25 @@ async fn what_is_chosen_once_cannot_be_changed() {
 }
 
 #[tokio::test]
+async fn how_large_a_message_may_be_is_shown_and_not_chosen() {
+    let client = Client::new(Config::default());
+    let sized = |size: u32| {
+        format!("<QueueDescription><MaxMessageSizeInKilobytes>{size}</MaxMessageSizeInKilobytes></QueueDescription>")
+    };
+    let refused = client.put("/q", &sized(1024)).await;
+    assert_eq!(
+        (refused.status, refused.value("Detail")),
+        (
+            StatusCode::BAD_REQUEST,
+            "SubCode=40000. `MaxMessageSizeInKilobytes` is `1024`: it cannot be chosen in a Standard namespace"
+        )
+    );
+    assert_eq!(client.put("/q", QUEUE).await.value("MaxMessageSizeInKilobytes"), "256");
+    assert_eq!(client.update("/q", &sized(256)).await.status, StatusCode::OK, "what was shown may be sent back");
+    assert_eq!(client.update("/q", &sized(512)).await.status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
 async fn lists_come_in_pages() {
     let client = Client::new(Config::default());
     for name in ["b", "a", "d", "c", "e"] {

@@ -10,6 +10,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::double::Double;
 
+/// Beyond all patience; costs nothing while time is paused.
+const A_LONG_TIME: Duration = Duration::from_secs(3600);
+
 struct Connection {
     peer: DuplexStream,
     stop: oneshot::Sender<()>,
@@ -33,11 +36,11 @@ impl Connection {
     /// Everything up to where the other side closed.
     async fn rest(&mut self) -> String {
         let mut text = Vec::new();
-        self.peer.read_to_end(&mut text).await.unwrap();
+        timeout(A_LONG_TIME, self.peer.read_to_end(&mut text)).await.expect("it closes").unwrap();
         String::from_utf8(text).unwrap()
     }
 
-    /// One answer whose body has this many bytes and ends as given.
+    /// One answer, whose body ends as given.
     async fn answer(&mut self, end: &str) -> String {
         let mut text = String::new();
         while !text.ends_with(end) {
@@ -108,7 +111,7 @@ async fn a_peer_that_reads_nothing_is_cut_off() {
     let mut connection = connect(64);
     let since = Instant::now();
     connection.write(HEALTH).await;
-    timeout(Duration::from_secs(3600), connection.served).await.expect("it ends").unwrap();
+    timeout(A_LONG_TIME, connection.served).await.expect("it ends").unwrap();
     assert_eq!(since.elapsed().as_secs(), 30);
 }
 
