@@ -60,15 +60,15 @@ impl SessionReceiver {
     }
 
     async fn open(client: &Client, entity: &str, id: Option<&str>, wait: Duration) -> Result<Self, Error> {
-        let connected = client.connected(client.deadline()).await?;
+        // The bus may use up the whole wait before it answers.
+        let deadline = client.deadline() + wait;
+        let connected = client.connected(deadline).await?;
         let filter = id.map_or_else(|| Raw::from_value(&Value::Null), Raw::string);
         let mut attach = locking(entity, Source::at(entity).with_filter(FILTER, filter));
         if id.is_none() {
             let millis = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
             attach.properties = Some(Map::new().with(TIMEOUT, millis));
         }
-        // The bus may use up the whole wait before it answers.
-        let deadline = client.deadline() + wait;
         let address: Arc<str> = entity.into();
         let config = client.config();
         let inbox = Inbox::open(&connected, attach, Arc::clone(&address), config.credit, deadline).await?;

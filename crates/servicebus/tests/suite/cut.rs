@@ -1,0 +1,159 @@
+//! Nothing hangs, wherever a conversation is cut or freezes.
+//!
+//! One conversation with every step a pod takes is run once to learn how many bytes it has each way. Then it is run again for point after
+//! point along those bytes, each over a line that fails there: every call must end by its deadline, well or with an error that may be
+//! retried, and the client must come back.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use servicebus::{Client, Error};
+use testkit::proxy::Direction::{self, ToClient, ToTarget};
+use testkit::proxy::{Fault, Proxy};
+use tokio::sync::Semaphore;
+
+use crate::house::*;
+
+/// A call's own deadline, and room for a machine that is busy with a hundred other conversations.
+const LIMIT: Duration = Duration::from_secs(8);
+
+/// How far a conversation came.
+struct Story {
+    client: Client,
+    session: String,
+}
+
+impl Story {
+    /// Every step: connect, SASL, open, token, attach, send, disposition, accept, receive, settle, renew, state, detach, close.
+    async fn tell(&self) -> Result<(), Error> {
+        let sender = self.client.sender(ORDERS);
+        timely("connect", self.client.connect()).await?;
+        timely("send", sender.send_message(&in_session(&self.session, "1"))).await?;
+        let mut batch = timely("batch", sender.batch()).await?;
+        batch.try_add(&in_session(&self.session, "2").encode());
+        timely("send a batch", sender.send(&batch.finish())).await?;
+        let mut receiver = timely("accept", self.client.accept_session(ORDERS, &self.session)).await?;
+        let mut messages = Vec::new();
+        while messages.len() < 2 {
+            let more = timely("receive", receiver.receive(2, BRIEF)).await?;
+            if more.is_empty() {
+                return Ok(());
+            }
+            messages.extend(more);
+        }
+        timely("complete", receiver.settler().complete(&messages[..1])).await?;
+        timely("dead-letter", receiver.settler().dead_letter(&messages[1], "r", "d")).await?;
+        timely("renew", receiver.session().renew_lock()).await?;
+        timely("set state", receiver.session().set_state(Some("x".into()))).await?;
+        timely("close the session", receiver.close()).await?;
+        timely("close the sender", sender.close()).await?;
+        timely("close", self.client.close()).await
+    }
+}
+
+async fn timely<T>(what: &str, call: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    let started = Instant::now();
+    let result = tokio::time::timeout(LIMIT * 4, call).await;
+    let took = started.elapsed();
+    let result = result.unwrap_or_else(|_| panic!("{what} hangs"));
+    assert!(took < LIMIT, "{what} took {took:?}");
+    if let Err(error) = &result {
+        assert!(error.is_retryable(), "{what}: {error:?}");
+    }
+    result
+}
+
+async fn story(house: &House, number: usize, rule: Option<testkit::proxy::Rule>) -> (Proxy, Story) {
+    let proxy = Proxy::start(house.broker.address()).await.unwrap();
+    if let Some(rule) = rule {
+        proxy.on_next_connection(rule).await;
+    }
+    let client = House::client_by(proxy.address(), impatient());
+    // Names of one length, so that all conversations are as long.
+    (proxy, Story { client, session: format!("session-{number:06}") })
+}
+
+async fn sweep(fault: Fault, direction: Direction, stride: usize) {
+    let house = Arc::new(House::start().await);
+    let (proxy, whole) = story(&house, 0, None).await;
+    whole.tell().await.unwrap();
+    let counters = proxy.counters();
+    let length = match direction {
+        ToTarget => counters.to_target.delivered,
+        ToClient => counters.to_client.delivered,
+    };
+    assert!(length > 1_000, "{length}");
+    let failed = Arc::new(AtomicUsize::new(0));
+    let places = Arc::new(Semaphore::new(48));
+    let mut tasks = tokio::task::JoinSet::new();
+    let points: Vec<_> = (0..length as usize).step_by(stride).collect();
+    for (index, point) in points.iter().copied().enumerate() {
+        let place = Arc::clone(&places).acquire_owned().await.unwrap();
+        let (house, failed) = (Arc::clone(&house), Arc::clone(&failed));
+        tasks.spawn(async move {
+            let _place = place;
+            let (proxy, story) = story(&house, index + 1, Some(fault.after(point as u64, direction))).await;
+            if story.tell().await.is_err() {
+                failed.fetch_add(1, Relaxed);
+            }
+            // Whatever happened, a client is not spoilt by it.
+            let again = House::client_by(proxy.address(), impatient());
+            let client = if point % 2 == 0 { again } else { story.client };
+            comes_back(&client, &story.session).await;
+        });
+    }
+    while let Some(task) = tasks.join_next().await {
+        task.unwrap();
+    }
+    // Nearly every point is inside some call; those behind the last answer are not.
+    let failed = failed.load(Relaxed);
+    eprintln!("{fault:?} {direction:?}: {} points of {length} bytes, {failed} conversations failed", points.len());
+    assert!(failed * 10 >= points.len() * 7, "{failed} of {} failed", points.len());
+}
+
+async fn comes_back(client: &Client, session: &str) {
+    let sender = client.sender(ORDERS);
+    let until = Instant::now() + SOON;
+    loop {
+        match tokio::time::timeout(LIMIT * 4, sender.send_message(&in_session(session, "again")))
+            .await
+            .expect("no hang")
+        {
+            Ok(()) => return,
+            // Its conversation was told to the end.
+            Err(Error::Closed { .. }) => return,
+            Err(error) => assert!(Instant::now() < until, "{error:?}"),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_hangs_when_requests_are_cut_at_any_byte() {
+    sweep(Fault::Cut, ToTarget, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_hangs_when_answers_are_cut_at_any_byte() {
+    sweep(Fault::Cut, ToClient, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_hangs_when_requests_freeze_at_any_byte() {
+    sweep(Fault::Withhold(ToTarget), ToTarget, 11).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_hangs_when_answers_freeze_at_any_byte() {
+    sweep(Fault::Withhold(ToClient), ToClient, 11).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_hangs_when_the_line_goes_dark_at_any_byte() {
+    sweep(Fault::BlackHole, ToClient, 11).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_call_hangs_when_the_line_is_reset_at_any_byte() {
+    sweep(Fault::Reset, ToClient, 7).await;
+}

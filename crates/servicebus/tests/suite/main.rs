@@ -1,0 +1,9 @@
+//! The client against the real broker, in this process, and through networks that fail.
+
+mod cut;
+mod faults;
+mod house;
+mod receiving;
+mod sending;
+mod sessions;
+mod tls;
