@@ -9,6 +9,7 @@
 
 mod binaries;
 mod cache;
+pub mod child;
 mod environment;
 mod fetch;
 mod package;

@@ -6,7 +6,6 @@
 mod config;
 mod log;
 mod port;
-mod spawn;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,6 +22,7 @@ use nix::unistd::Pid;
 pub use config::{LastWill, Role, ServerConfig};
 
 use crate::binaries::Binaries;
+use crate::child;
 use log::Log;
 use port::Port;
 
@@ -234,7 +234,7 @@ impl Server {
         self.log.start_anew().map_err(|source| Error::File { path: self.log.path().into(), source })?;
         let command = self.config.command(&self.binaries, self.port(), &self.log)?;
         let program = self.binaries.mongod.clone();
-        self.child = Some(spawn::spawn(command).map_err(|source| Error::Start { program, source })?);
+        self.child = Some(child::spawn(command).map_err(|source| Error::Start { program, source })?);
         let deadline = Instant::now() + self.config.ready_within;
         self.wait_until_it_listens(deadline).await?;
         self.wait_until_it_answers().await

@@ -17,7 +17,6 @@
 //! ```
 
 mod output;
-mod spawner;
 
 use std::{
     ffi::{OsStr, OsString},
@@ -32,6 +31,7 @@ use std::{
     time::Duration,
 };
 
+use mongod::{LastWill, child};
 use nix::{
     sys::{
         signal::{self, Signal},
@@ -44,7 +44,6 @@ pub use output::{Line, Stream};
 
 use crate::wait::{TimedOut, try_wait_for};
 use output::Output;
-use spawner::{doomed_command, spawn};
 
 /// How many lines a failure shows.
 const TAIL: usize = 40;
@@ -95,10 +94,14 @@ impl Program {
 
     pub fn start(&self) -> Result<Process, Error> {
         let failed = |source| Error { name: self.name.clone(), path: self.path.clone(), source };
-        let mut command = doomed_command(&self.path).map_err(failed)?;
+        // Asked here, because the wrapper starts well without it; a bare name is looked up on the PATH by the wrapper.
+        if self.path.components().count() > 1 {
+            self.path.metadata().map_err(failed)?;
+        }
+        let mut command = child::command(&self.path, LastWill::Kill);
         command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = spawn(command).map_err(failed)?;
+        let mut child = child::spawn(command).map_err(failed)?;
         let output = Output::default();
         output.capture(Stream::Stdout, child.stdout.take().expect("stdout is piped"));
         output.capture(Stream::Stderr, child.stderr.take().expect("stderr is piped"));

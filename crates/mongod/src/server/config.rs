@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use super::Error;
 use super::log::Log;
-use super::{Error, spawn};
 use crate::binaries::Binaries;
+use crate::child;
 
 /// A mongod on a busy two-core machine is ready in a second or two; this only bounds a hang.
 const READY_WITHIN: Duration = Duration::from_secs(60);
@@ -92,7 +93,7 @@ impl ServerConfig {
             _ => &binaries.mongod,
         };
         let (stdout, stderr) = log.writers().map_err(|source| Error::File { path: log.path().into(), source })?;
-        let mut command = spawn::command_with_last_will(program, self.last_will);
+        let mut command = child::command(program, self.last_will);
         command
             .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string()])
             .args(self.role_arguments())
