@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use mongod::Environment;
+use mongod::{Environment, Progress};
 use sha2::{Digest, Sha256};
 
 use crate::steps::{answers, cargo, run, step};
@@ -17,14 +17,35 @@ use crate::steps::{answers, cargo, run, step};
 /// The version the gate was written with; any that answers is used.
 const NEXTEST: &str = "0.9.143";
 
-/// Debian packages, and a program of each that tells whether it is there.
-const DEBIAN: &[(&str, &str)] = &[("faketime", "faketime"), ("chromium", "chromium")];
+/// What the npm packages ask for.
+const OLDEST_NODE: u32 = 20;
+
+/// Debian packages, and how to tell that one is there.
+const DEBIAN: &[(&str, Sign)] =
+    &[("chromium", Sign::Program("chromium")), ("python3-venv", Sign::PythonModule("ensurepip"))];
+
+enum Sign {
+    Program(&'static str),
+    /// Debian's Python comes in parts.
+    PythonModule(&'static str),
+}
+
+impl Sign {
+    fn is_there(&self, environment: &Environment) -> bool {
+        match self {
+            Self::Program(name) => environment.find_program(name).is_some(),
+            Self::PythonModule(name) => answers("python3", &["-c", &format!("import {name}")]),
+        }
+    }
+}
 
 pub(crate) struct Tools {
     /// A Python with the packages of `tests/python/requirements.txt`.
     pub(crate) python: PathBuf,
     /// A folder holding `node_modules` for `tests/javascript`.
     pub(crate) node: PathBuf,
+    /// A browser for tests.
+    pub(crate) chromium: PathBuf,
     /// Extra folder for PATH, where cargo's own plug-ins were installed.
     pub(crate) cargo_bin: PathBuf,
 }
@@ -39,7 +60,9 @@ impl Tools {
         step("tools: Debian packages", || debian(&environment))?;
         let python = step("tools: Python packages", || python(root, &cache))?;
         let node = step("tools: npm packages", || node(root, &cache))?;
-        Ok(Self { python, node, cargo_bin })
+        step("tools: mongod", || Ok(mongod::provide(None, &environment, Progress::to_stderr())?))?;
+        let chromium = environment.find_program("chromium").context("find chromium")?;
+        Ok(Self { python, node, chromium, cargo_bin })
     }
 
     /// PATH with our own plug-ins in front.
@@ -61,24 +84,26 @@ fn nextest(root: &Path, cache: &Path) -> anyhow::Result<PathBuf> {
 }
 
 fn debian(environment: &Environment) -> anyhow::Result<()> {
-    let on_path = |program: &str| environment.find_program(program).is_some();
-    let missing: Vec<_> = DEBIAN.iter().filter(|(_, program)| !on_path(program)).map(|(package, _)| *package).collect();
-    if missing.is_empty() {
+    let missing = || DEBIAN.iter().filter(|(_, sign)| !sign.is_there(environment)).map(|(package, _)| *package);
+    let wanted: Vec<_> = missing().collect();
+    if wanted.is_empty() {
         return Ok(());
     }
-    if !on_path("apt-get") {
-        bail!("these programs are missing and there is no apt-get to install them: {}", missing.join(", "));
+    let list = wanted.join(" ");
+    if environment.find_program("apt-get").is_none() {
+        bail!("missing, and there is no apt-get to install them: {list}");
     }
-    println!("installing {}", missing.join(", "));
-    run(Command::new("apt-get").args(["update", "-qq"]))?;
+    println!("installing {list}");
+    let advice = || format!("as root, or by hand: apt-get install {list}");
+    run(Command::new("apt-get").args(["update", "-qq"])).with_context(advice)?;
     run(Command::new("apt-get")
         .args(["install", "-y", "-qq", "--no-install-recommends"])
-        .args(&missing)
+        .args(&wanted)
         .env("DEBIAN_FRONTEND", "noninteractive"))
-    .with_context(|| format!("install {} (as root: apt-get install {})", missing.join(", "), missing.join(" ")))?;
-    match DEBIAN.iter().find(|(_, program)| !on_path(program)) {
+    .with_context(advice)?;
+    match missing().next() {
         None => Ok(()),
-        Some((package, program)) => bail!("`{package}` was installed but brought no `{program}`"),
+        Some(package) => bail!("`{package}` was installed and still does not answer"),
     }
 }
 
@@ -95,6 +120,10 @@ fn python(root: &Path, cache: &Path) -> anyhow::Result<PathBuf> {
 }
 
 fn node(root: &Path, cache: &Path) -> anyhow::Result<PathBuf> {
+    let newer = format!("process.exit(parseInt(process.versions.node) >= {OLDEST_NODE} ? 0 : 1)");
+    if !answers("node", &["-e", &newer]) {
+        bail!("Node {OLDEST_NODE} or newer is needed");
+    }
     let source = root.join("tests/javascript");
     let lists = [source.join("package.json"), source.join("package-lock.json")];
     let folder = cache.join(format!("node-{}", digest(&[&lists[0], &lists[1]])?));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::atom::{Address, Entity, Kept, NamespaceInfo, Properties};
-use crate::core::{Core, Description, EntityView, Error, Timestamp};
+use crate::core::{self, Core, Description, EntityView, Error, Timestamp};
 use crate::engine::{Clock, Engine, Faults, Stopped};
 use crate::http::{self, Failure, Fault, FaultKind, Listing, Page, TestCommand, TestControl, TestReport};
 
@@ -127,13 +127,14 @@ fn show(core: &Core, at: &Address) -> Result<Entity, Error> {
 
 fn entity(view: &EntityView<'_>) -> Entity {
     // What does not read was written by a version that kept more; nothing depends on it.
-    let kept: Option<Kept> = view.description.common().kept.as_ref().and_then(|kept| serde_json::from_str(kept).ok());
+    let kept: Option<Kept> =
+        view.description.common().kept.as_ref().and_then(|kept| serde_json::from_str(&kept.0).ok());
     Entity::new(view, kept.unwrap_or_default())
 }
 
 fn with_kept(properties: Properties) -> Description {
     let Properties { mut description, kept } = properties;
     let text = serde_json::to_string(&kept).expect("what is kept is plain data");
-    description.common_mut().kept = (kept != Kept::default()).then(|| text.into());
+    description.common_mut().kept = (kept != Kept::default()).then(|| core::Kept(text.into()));
     description
 }

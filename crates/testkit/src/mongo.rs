@@ -1,6 +1,6 @@
 //! Real MongoDB for tests, in three sizes.
 //!
-//! * [`shared`]: one replica set of one for a whole test run; each test takes databases of its own from it.
+//! * [`shared()`]: one replica set of one for a whole test run; each test takes databases of its own from it.
 //! * [`ReplicaSet`]: a set of a test's own, whose members can be killed, paused, stepped down and started again.
 //! * [`ShardedCluster`]: shards, config server and mongos.
 //!

@@ -77,7 +77,18 @@ pub struct CommonDescription {
     pub enable_batched_operations: bool,
     pub user_metadata: Option<String>,
     /// What administration keeps with the entity, in a form of its own.
-    pub kept: Option<Box<str>>,
+    pub kept: Option<Kept>,
+}
+
+/// Text that means nothing to the core and may hold keys: it is never shown.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Kept(pub Box<str>);
+
+impl std::fmt::Debug for Kept {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Kept({} bytes)", self.0.len())
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -53,7 +53,7 @@ use std::collections::BTreeMap;
 
 pub use alterations::Alterations;
 pub use description::{
-    CommonDescription, Description, InletDescription, OutletDescription, QueueDescription, Status,
+    CommonDescription, Description, InletDescription, Kept, OutletDescription, QueueDescription, Status,
     SubscriptionDescription, TopicDescription,
 };
 use desk::Desk;

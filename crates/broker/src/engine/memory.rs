@@ -159,7 +159,10 @@ impl Durable {
         let mut turn = Turn { now, journal: &mut journal, effects: &mut effects };
         match core.evacuate(&mut turn, evacuation, MESSAGES) {
             Ok(true) => {}
-            Ok(false) => self.evacuation = None,
+            Ok(false) => {
+                self.evacuation = None;
+                self.store.evacuation_done();
+            }
             Err(error) => {
                 warn!(error = %error, "the store could not be cleaned up; trying again later");
                 self.busy = false;
