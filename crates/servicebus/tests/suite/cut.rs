@@ -37,13 +37,16 @@ impl Story {
         let mut messages = Vec::new();
         while messages.len() < 2 {
             let more = timely("receive", receiver.receive(2, BRIEF)).await?;
+            // Nothing came in time, which is no error; the next step tells.
             if more.is_empty() {
-                return Ok(());
+                break;
             }
             messages.extend(more);
         }
-        timely("complete", receiver.settler().complete(&messages[..1])).await?;
-        timely("dead-letter", receiver.settler().dead_letter(&messages[1], "r", "d")).await?;
+        if let [first, second] = &messages[..] {
+            timely("complete", receiver.settler().complete([first])).await?;
+            timely("dead-letter", receiver.settler().dead_letter(second, "r", "d")).await?;
+        }
         timely("renew", receiver.session().renew_lock()).await?;
         timely("set state", receiver.session().set_state(Some("x".into()))).await?;
         timely("close the session", receiver.close()).await?;
@@ -74,6 +77,7 @@ async fn story(house: &House, number: usize, rule: Option<testkit::proxy::Rule>)
     (proxy, Story { client, session: format!("session-{number:06}") })
 }
 
+/// `stride`: every so many bytes. A cut costs nothing and is tried at each; a freeze costs a deadline, and three bytes are less than any field that matters.
 async fn sweep(fault: Fault, direction: Direction, stride: usize) {
     let house = Arc::new(House::start().await);
     let (proxy, whole) = story(&house, 0, None).await;
@@ -85,7 +89,7 @@ async fn sweep(fault: Fault, direction: Direction, stride: usize) {
     };
     assert!(length > 1_000, "{length}");
     let failed = Arc::new(AtomicUsize::new(0));
-    let places = Arc::new(Semaphore::new(48));
+    let places = Arc::new(Semaphore::new(128));
     let mut tasks = tokio::task::JoinSet::new();
     let points: Vec<_> = (0..length as usize).step_by(stride).collect();
     for (index, point) in points.iter().copied().enumerate() {
@@ -109,7 +113,7 @@ async fn sweep(fault: Fault, direction: Direction, stride: usize) {
     // Nearly every point is inside some call; those behind the last answer are not.
     let failed = failed.load(Relaxed);
     eprintln!("{fault:?} {direction:?}: {} points of {length} bytes, {failed} conversations failed", points.len());
-    assert!(failed * 10 >= points.len() * 7, "{failed} of {} failed", points.len());
+    assert!(failed * 10 >= points.len() * 9, "{failed} of {} failed", points.len());
 }
 
 async fn comes_back(client: &Client, session: &str) {
@@ -130,30 +134,30 @@ async fn comes_back(client: &Client, session: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_hangs_when_requests_are_cut_at_any_byte() {
-    sweep(Fault::Cut, ToTarget, 3).await;
+    sweep(Fault::Cut, ToTarget, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_hangs_when_answers_are_cut_at_any_byte() {
-    sweep(Fault::Cut, ToClient, 3).await;
+    sweep(Fault::Cut, ToClient, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_hangs_when_requests_freeze_at_any_byte() {
-    sweep(Fault::Withhold(ToTarget), ToTarget, 11).await;
+async fn no_call_hangs_when_requests_freeze_anywhere() {
+    sweep(Fault::Withhold(ToTarget), ToTarget, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_hangs_when_answers_freeze_at_any_byte() {
-    sweep(Fault::Withhold(ToClient), ToClient, 11).await;
+async fn no_call_hangs_when_answers_freeze_anywhere() {
+    sweep(Fault::Withhold(ToClient), ToClient, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn no_call_hangs_when_the_line_goes_dark_at_any_byte() {
-    sweep(Fault::BlackHole, ToClient, 11).await;
+async fn no_call_hangs_when_the_line_goes_dark_anywhere() {
+    sweep(Fault::BlackHole, ToClient, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_hangs_when_the_line_is_reset_at_any_byte() {
-    sweep(Fault::Reset, ToClient, 7).await;
+    sweep(Fault::Reset, ToClient, 1).await;
 }
