@@ -1,8 +1,5 @@
 //! The core's rules, each as a few sentences, and random histories against a model.
 
-#[path = "core/rig.rs"]
-mod rig;
-
 #[path = "core/delivery.rs"]
 mod delivery;
 #[path = "core/duplicates.rs"]
@@ -19,10 +16,14 @@ mod locks;
 mod management;
 #[path = "core/model.rs"]
 mod model;
+#[path = "core/pair.rs"]
+mod pair;
 #[path = "core/partitions.rs"]
 mod partitions;
 #[path = "core/recovery.rs"]
 mod recovery;
+#[path = "core/rig.rs"]
+mod rig;
 #[path = "core/scheduling.rs"]
 mod scheduling;
 #[path = "core/sending.rs"]
@@ -31,3 +32,5 @@ mod sending;
 mod sessions;
 #[path = "core/settlement.rs"]
 mod settlement;
+#[path = "core/steps.rs"]
+mod steps;

@@ -129,12 +129,12 @@ impl Backlog {
         debug_assert!(self.last().is_none_or(|last| last < counter), "messages are appended in order");
         let fits = |chunk: &Chunk| chunk.messages.len() < CHUNK && counter - chunk.base <= u64::from(u32::MAX);
         if !self.chunks.back().is_some_and(fits) {
-            grow(&mut self.chunks, 1);
+            grow(&mut self.chunks, 1, usize::MAX);
             self.chunks.push_back(Chunk { base: counter, messages: VecDeque::new(), listed: Expires::NEVER });
         }
         let chunk = self.chunks.back_mut().expect("a chunk with room: pushed above if there was none");
         let offset = (counter - chunk.base) as u32;
-        grow(&mut chunk.messages, 2);
+        grow(&mut chunk.messages, 2, CHUNK);
         chunk.messages.push_back(Message { offset, ..message });
         chunk.list(message.expires, slot, expiring);
         self.len += 1;
@@ -291,9 +291,9 @@ impl Chunk {
 }
 
 /// Grows by a quarter rather than doubling: with a hundred thousand short backlogs, slack is what costs.
-fn grow<T>(items: &mut VecDeque<T>, least: usize) {
+fn grow<T>(items: &mut VecDeque<T>, least: usize, most: usize) {
     if items.len() == items.capacity() {
-        items.reserve_exact((items.len() / 4).max(least));
+        items.reserve_exact((items.len() / 4).max(least).min(most - items.len()));
     }
 }
 

@@ -12,7 +12,9 @@ use super::turn::{Delivery, Effect};
 impl Desk<'_, '_> {
     /// Takes credit from a link, serves it and, if asked, answers the drain.
     pub(super) fn flow(&mut self, link: LinkId, delivery_count: u32, link_credit: u32, drain: bool) {
-        let Some(receiver) = self.queue.receivers.get_mut(link) else { return };
+        let Some(receiver) = self.queue.receivers.get_mut(link) else {
+            return self.queue.waiting.grant(link, delivery_count, link_credit);
+        };
         receiver.grant(delivery_count, link_credit);
         match receiver.slot {
             Some(slot) => self.serve_holder(slot),

@@ -6,7 +6,7 @@
 //! every message and session, with counts unchanged.
 //!
 //! # How a message walks through
-//! [`send`](Core::send) (checks, duplicates, partition, number, journal) → `desk::arrive` at every queue that takes it →
+//! [`send`](Core::send) (checks, duplicates, partition, number, journal) → `topic` (who takes it) → `desk::arrive` at each of them →
 //! `backlog` → `delivery` (credit, lock, [`Effect::Deliver`]) → [`settle`](Core::settle) → gone, back in its place, set
 //! aside or in the dead-letter queue.
 //!
@@ -18,6 +18,7 @@
 //! Read a message's contents, evaluate filters, forward, or keep transactions: those are to come, and have their places
 //! (`record::Target` may carry alterations, a journal group is atomic).
 
+mod administration;
 mod alterations;
 mod backlog;
 mod dead_letter;
@@ -46,6 +47,7 @@ mod settle;
 mod snapshot;
 mod timers;
 mod tools;
+mod topic;
 mod turn;
 mod waiting;
 

@@ -12,8 +12,8 @@ use super::id::{EntityId, QueueId, Timestamp};
 use super::queue::{Change, Queue};
 use super::record::*;
 use super::schedule::Scheduled;
-use super::send::Arrival;
 use super::sessions::{Slot, State};
+use super::topic::Arrival;
 use crate::journal::Location;
 
 impl Core {
@@ -21,7 +21,10 @@ impl Core {
     pub fn replay(&mut self, meta: &[u8], body: Option<Location>) -> Result<(), Malformed> {
         match Record::decode(meta)? {
             Record::Entity(record) => self.replay_entity(&record)?,
-            Record::EntityDeleted { id } => drop(self.disown(id)),
+            Record::EntityDeleted { id } => {
+                self.next_entity = self.next_entity.max(id.0 + 1);
+                self.disown(id);
+            }
             Record::Enqueued(record) => self.replay_enqueued(&record, body),
             Record::Activated(record) => self.replay_activated(&record),
             Record::Cancelled { entity, counters } => {

@@ -9,9 +9,9 @@ use super::desk::RETRY;
 use super::error::Error;
 use super::id::{EntityId, SequenceNumber, Timestamp};
 use super::record::{Activated, Record};
-use super::send::Arrival;
 use super::settle::AT_ONCE;
 use super::timers::Alarm;
+use super::topic::Arrival;
 use super::turn::Turn;
 use crate::journal::Location;
 

@@ -102,6 +102,8 @@ impl Desk<'_, '_> {
             let waiter = self.queue.waiting.pop().expect("someone waits: checked above");
             let (session, locked_until) = self.hold(slot, waiter.link, waiter.mode);
             self.turn.effects.push(Effect::Attached { link: waiter.link, session, locked_until });
+            let (delivery_count, link_credit) = waiter.credit;
+            self.flow(waiter.link, delivery_count, link_credit, false);
         }
     }
 

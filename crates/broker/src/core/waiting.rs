@@ -9,6 +9,8 @@ use super::receivers::Mode;
 pub(super) struct Waiter {
     pub(super) link: LinkId,
     pub(super) mode: Mode,
+    /// Credit granted before there is anything to grant it for: delivery-count and link-credit.
+    pub(super) credit: (u32, u32),
     deadline: Timestamp,
 }
 
@@ -28,9 +30,16 @@ impl Waiting {
     pub(super) fn push(&mut self, link: LinkId, mode: Mode, deadline: Timestamp) {
         let ticket = self.next;
         self.next += 1;
-        self.line.insert(ticket, Waiter { link, mode, deadline });
+        self.line.insert(ticket, Waiter { link, mode, credit: (0, 0), deadline });
         self.deadlines.insert((deadline, ticket));
         self.tickets.insert(link, ticket);
+    }
+
+    /// Keeps credit for when the attach is answered.
+    pub(super) fn grant(&mut self, link: LinkId, delivery_count: u32, link_credit: u32) {
+        if let Some(waiter) = self.tickets.get(&link).and_then(|ticket| self.line.get_mut(ticket)) {
+            waiter.credit = (delivery_count, link_credit);
+        }
     }
 
     pub(super) fn pop(&mut self) -> Option<Waiter> {

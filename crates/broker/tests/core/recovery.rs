@@ -141,6 +141,21 @@ fn a_snapshot_taken_while_everything_changes_is_mended_by_what_was_appended_sinc
 }
 
 #[test]
+fn an_entity_deleted_and_created_again_during_a_snapshot_is_found_by_its_name() {
+    let mut rig = Rig::new();
+    let old = rig.queue("q", |_| {});
+    let from = rig.journal.groups().len();
+    let (mut cursor, mut records) = (Snapshot::begin(rig.now), Vec::new());
+    rig.core.snapshot(&mut cursor, 1, |record| records.push(record.to_vec()));
+    rig.turn(|core, turn| core.delete(turn, "q")).unwrap();
+    let new = rig.queue("q", |_| {});
+    while rig.core.snapshot(&mut cursor, 1, |record| records.push(record.to_vec())) {}
+    rig.recover(&records, from);
+    assert_eq!(rig.core.resolve_outlet("q").unwrap(), new);
+    assert!(new != old && rig.queue("other", |_| {}).entity > new.entity);
+}
+
+#[test]
 fn evacuated_segments_are_empty_and_nothing_else_has_changed() {
     let (mut rig, sessions, ..) = furnished();
     let before = contents(&mut rig);

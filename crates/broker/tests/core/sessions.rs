@@ -41,6 +41,16 @@ fn an_attach_waits_for_a_session_first_come_first_served() {
 }
 
 #[test]
+fn credit_granted_while_waiting_is_kept_for_the_session() {
+    let mut rig = Rig::new();
+    let queue = rig.session_queue("q");
+    let link = rig.next_session(queue);
+    rig.credit(link, 2);
+    sending(&mut rig, queue, &[("a", "1"), ("a", "2"), ("a", "3")]);
+    assert_eq!(rig.bodies(link), ["1", "2"]);
+}
+
+#[test]
 fn an_attach_that_waited_long_enough_is_refused() {
     let mut rig = Rig::new();
     let queue = rig.session_queue("q");
