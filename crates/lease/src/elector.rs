@@ -102,7 +102,8 @@ impl<S: LeaseStore> Elector<S> {
             drop(work.await);
         }
         self.desk.status.send_replace(Status::Stopped);
-        self.store.close().await;
+        // The driver says good-bye to servers that may not answer: that must not hold up a stop.
+        let _ = timeout(self.rules.contest.timing.attempt(), self.store.close()).await;
         ended
     }
 
@@ -246,7 +247,8 @@ impl<S: LeaseStore> Elector<S> {
                         asked_by = Some(Loss::ShuttingDown);
                         stop.send_replace(Some(Stop::Drain));
                     }
-                    _ = asked.wait_for(|asked| *asked == Some(term)), if asked_by.is_none() => {
+                    // Nobody left who could ask is not somebody asking.
+                    Ok(_) = asked.wait_for(|asked| *asked == Some(term)), if asked_by.is_none() => {
                         asked_by = Some(Loss::SteppedDown);
                         stop.send_replace(Some(Stop::Drain));
                     }
@@ -262,10 +264,14 @@ impl<S: LeaseStore> Elector<S> {
         match self.submit(&self.me.renewal(tenure.term()), within).await {
             Ok(Some((record, sent))) => {
                 self.out_of_trouble();
-                self.saw(Some(record), self.clock.now());
-                *tenure = tenure.renewed(sent, &timing);
-                gate.extend(tenure.valid_until());
-                self.desk.status.send_replace(Status::Leading { gate: gate.clone() });
+                let now = self.clock.now();
+                self.saw(Some(record), now);
+                // An answer that comes after the deadline changes nothing: the gate was shut, and stays so.
+                if tenure.is_valid(now) {
+                    *tenure = tenure.renewed(sent, &timing);
+                    gate.extend(tenure.valid_until());
+                    self.desk.status.send_replace(Status::Leading { gate: gate.clone() });
+                }
             }
             Ok(None) => return false,
             Err(error) => {

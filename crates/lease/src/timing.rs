@@ -11,6 +11,9 @@ use std::time::Duration;
 /// The stated drift bound: no pod's boot clock is faster or slower than true time by more than this.
 pub const DRIFT_PERCENT: u32 = 1;
 
+/// What must lie between a heartbeat and the deadline: two attempts of 50 ms, which a healthy server answers in a few.
+const SHORTEST_GAP: Duration = Duration::from_millis(100);
+
 /// How often, and for how long. Checked when made, so that whoever holds one need not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
@@ -27,6 +30,10 @@ pub enum Invalid {
     #[error("`renew_deadline` must be longer than `heartbeat`, or one renewal that is late ends the term")]
     DeadlineTooShort,
     #[error(
+        "between `heartbeat` and `renew_deadline` there must be at least {SHORTEST_GAP:?}, or no renewal is answered in time"
+    )]
+    NoTimeToRenew,
+    #[error(
         "`ttl` must be longer than `renew_deadline` by more than {} % (twice the drift bound), or two pods can lead at once",
         2 * DRIFT_PERCENT
     )]
@@ -40,6 +47,9 @@ impl Timing {
         }
         if renew_deadline <= heartbeat {
             return Err(Invalid::DeadlineTooShort);
+        }
+        if renew_deadline - heartbeat < SHORTEST_GAP {
+            return Err(Invalid::NoTimeToRenew);
         }
         let longest_belief = renew_deadline.saturating_mul(100 + DRIFT_PERCENT);
         let shortest_wait = ttl.saturating_mul(100 - DRIFT_PERCENT);
@@ -95,6 +105,8 @@ mod tests {
             (10_000, 10_000, 5_000, Err(Invalid::TtlTooShort)),
             (9_000, 10_000, 5_000, Err(Invalid::TtlTooShort)),
             (15_000, 10_000, 0, Err(Invalid::NoHeartbeat)),
+            (15_000, 10_000, 9_900, Ok(())),
+            (15_000, 10_000, 9_901, Err(Invalid::NoTimeToRenew)),
         ];
         for (ttl, deadline, heartbeat, expected) in cases {
             assert_eq!(timing(ttl, deadline, heartbeat).map(drop), expected, "{ttl} {deadline} {heartbeat}");

@@ -312,6 +312,19 @@ async fn who_steps_down_does_not_win_again_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_term_does_not_end_because_nobody_holds_a_handle() {
+    inside(async {
+        let house = House::new();
+        let pod = house.pod("a");
+        pod.leads().await;
+        drop(pod.handle);
+        sleep(secs(60)).await;
+        assert_eq!(pod.story.lock().unwrap().join(", "), "+1");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn who_steps_down_alone_leads_again_after_ttl() {
     inside(async {
         let house = House::new();
