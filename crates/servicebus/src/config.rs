@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use amqp::performative::ReceiverSettleMode;
+
 /// Settings of one [`Client`](crate::Client).
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -19,6 +21,9 @@ pub struct Config {
     pub send_window: usize,
     /// Deliveries a receiver may hold unsettled, the bus's share of the prefetch included.
     pub credit: u32,
+    /// How receivers settle. Service Bus wants `Second`: a message is forgotten when both sides have settled. Some other servers know only
+    /// `First`; their answers are checked all the same.
+    pub settle_mode: ReceiverSettleMode,
     /// The pause after the first failed connect; doubles up to `longest_backoff`, with jitter.
     pub first_backoff: Duration,
     pub longest_backoff: Duration,
@@ -39,6 +44,7 @@ impl Default for Config {
             // What the embedded broker gives as credit, so that neither waits for the other.
             send_window: 2_000,
             credit: 200,
+            settle_mode: ReceiverSettleMode::Second,
             first_backoff: Duration::from_millis(100),
             longest_backoff: Duration::from_secs(15),
             token_lifetime: Duration::from_secs(3_600),

@@ -42,6 +42,7 @@ mod session_receiver;
 mod settlement;
 mod tls;
 
+pub use amqp::performative::ReceiverSettleMode;
 pub use amqp::{Map, Value};
 pub use client::Client;
 pub use config::Config;

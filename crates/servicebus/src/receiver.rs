@@ -96,18 +96,18 @@ impl Receiver {
 
     async fn attach(&self, deadline: Instant) -> Result<Open, Error> {
         let connected = self.client.connected(deadline).await?;
-        let attach = locking(&self.address, Source::at(&self.address));
-        let credit = self.client.config().credit;
-        let inbox = Inbox::open(&connected, attach, Arc::clone(&self.address), credit, deadline).await?;
+        let config = self.client.config();
+        let attach = locking(&self.address, Source::at(&self.address), config.settle_mode);
+        let inbox = Inbox::open(&connected, attach, Arc::clone(&self.address), config.credit, deadline).await?;
         Ok(Open { connected, inbox })
     }
 }
 
 /// The attach of a receiver that locks (peek-lock): the bus forgets a message only when both sides have settled.
-pub(crate) fn locking(address: &str, source: Source) -> Attach {
+pub(crate) fn locking(address: &str, source: Source, settle_mode: ReceiverSettleMode) -> Attach {
     let name = format!("{address}-{}", Uuid::new_v4());
     let mut attach = Attach::receiver(name.clone(), source, Target::at(&name));
     attach.snd_settle_mode = SenderSettleMode::Unsettled;
-    attach.rcv_settle_mode = ReceiverSettleMode::Second;
+    attach.rcv_settle_mode = settle_mode;
     attach
 }

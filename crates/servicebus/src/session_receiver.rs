@@ -64,13 +64,13 @@ impl SessionReceiver {
         let deadline = client.deadline() + wait;
         let connected = client.connected(deadline).await?;
         let filter = id.map_or_else(|| Raw::from_value(&Value::Null), Raw::string);
-        let mut attach = locking(entity, Source::at(entity).with_filter(FILTER, filter));
+        let config = client.config();
+        let mut attach = locking(entity, Source::at(entity).with_filter(FILTER, filter), config.settle_mode);
         if id.is_none() {
             let millis = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX);
             attach.properties = Some(Map::new().with(TIMEOUT, millis));
         }
         let address: Arc<str> = entity.into();
-        let config = client.config();
         let inbox = Inbox::open(&connected, attach, Arc::clone(&address), config.credit, deadline).await?;
         let (id, locked_until) = granted(&inbox.link.attach).map_err(|what| {
             let address = Arc::clone(&address);

@@ -3,6 +3,7 @@
 mod cut;
 mod faults;
 mod house;
+mod rabbitmq;
 mod receiving;
 mod sending;
 mod sessions;
