@@ -21,11 +21,17 @@ const NEXTEST: &str = "0.9.143";
 const OLDEST_NODE: u32 = 20;
 
 /// Debian packages, and how to tell that one is there.
-const DEBIAN: &[(&str, Sign)] =
-    &[("chromium", Sign::Program("chromium")), ("python3-venv", Sign::PythonModule("ensurepip"))];
+const DEBIAN: &[(&str, Sign)] = &[
+    ("chromium", Sign::Program("chromium")),
+    ("python3-venv", Sign::PythonModule("ensurepip")),
+    // An AMQP 1.0 server we did not write, for the Service Bus client.
+    ("rabbitmq-server", Sign::File("/usr/lib/rabbitmq/bin/rabbitmq-server")),
+];
 
 enum Sign {
     Program(&'static str),
+    /// Debian puts some programs where PATH does not lead.
+    File(&'static str),
     /// Debian's Python comes in parts.
     PythonModule(&'static str),
 }
@@ -34,6 +40,7 @@ impl Sign {
     fn is_there(&self, environment: &Environment) -> bool {
         match self {
             Self::Program(name) => environment.find_program(name).is_some(),
+            Self::File(path) => Path::new(path).exists(),
             Self::PythonModule(name) => answers("python3", &["-c", &format!("import {name}")]),
         }
     }
