@@ -89,8 +89,8 @@ impl Connection {
         let Outgoing { tag, message_format, settled, state, .. } = delivery;
         let mut first = Some(FirstFrame { head: DeliveryHead { id, tag, message_format, settled }, state });
         let max_frame_size = self.peer.max_frame_size as usize;
-        let done = session.backlog.is_empty()
-            && write_transfers(session, self.output.frames(), max_frame_size, handle, &mut first, &mut parts);
+        // Order is kept: while anything is backlogged, the window is empty, because a wider one flushes the backlog.
+        let done = write_transfers(session, self.output.frames(), max_frame_size, handle, &mut first, &mut parts);
         if !done {
             let head = first.map(FirstFrame::into_head);
             session.backlog.push_back(Backlogged { link, handle, head, payload: parts.into_bytes() });

@@ -179,7 +179,7 @@ fn kept_credit_bounds_what_is_unsettled_and_follows_settlement() {
     pair.server.keep_credit(theirs, 10).unwrap();
     pair.run();
     let mut sent = 0;
-    while pair.client.credit(ours) > 0 {
+    while pair.client.credit(ours) > 0 && sent < 100 {
         send(&mut pair, ours, b"x");
         sent += 1;
         pair.run();
