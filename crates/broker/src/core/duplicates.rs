@@ -88,7 +88,7 @@ impl History {
         page.get(position(page, id)).is_some_and(|found| same(*found, id) && !self.is_old(*found, now))
     }
 
-    /// Remembers an id seen at `at`; one already there keeps its first moment unless that is past the window.
+    /// Remembers an id seen at `at`. Of two moments the later counts: only recovery tells the same one twice.
     pub(super) fn insert(&mut self, id: Fingerprint, at: Timestamp) {
         self.catch_up(at);
         let moment = id.0 | u128::from(self.moment(at));
@@ -96,7 +96,7 @@ impl History {
         let place = position(&self.pages[index], id);
         match self.pages[index].get(place).copied() {
             Some(found) if same(found, id) => {
-                if self.is_old(found, at) {
+                if (moment as u16).wrapping_sub(found as u16) < FUTURE {
                     self.pages[index][place] = moment;
                 }
             }

@@ -89,7 +89,10 @@ impl Core {
             self.adopt(Entity::new(record, description));
             return Ok(());
         };
-        entity.redescribe(description, record.updated_at);
+        // A snapshot may be ahead of the records: going back to an older window would forget ids.
+        if record.updated_at >= entity.updated_at {
+            entity.redescribe(description, record.updated_at);
+        }
         if let Some(inlet) = &mut entity.inlet {
             inlet.counter = inlet.counter.max(record.counter);
         }

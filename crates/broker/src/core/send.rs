@@ -62,7 +62,7 @@ impl Core {
 
     /// Everything that can be wrong with a send, before anything happens.
     fn check(&self, id: EntityId, messages: &[Incoming]) -> Result<(), Error> {
-        let entity = self.entities.get(&id).ok_or_else(|| Error::EntityNotFound { path: "".into() })?;
+        let entity = self.entities.get(&id).ok_or_else(super::gone)?;
         let Some(inlet) = entity.description.inlet() else {
             return Err(Error::NotAllowed("messages are sent to a queue or a topic, not to a subscription"));
         };

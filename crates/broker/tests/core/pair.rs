@@ -20,6 +20,8 @@ pub(crate) struct Pair {
     pub(crate) outlets: Vec<EntityId>,
     /// Deliveries ever made, with their queues: some still held, most not.
     deliveries: Vec<(QueueId, LockToken)>,
+    taking: Option<(Snapshot, Taken)>,
+    taken: Option<Taken>,
     next_link: u64,
     bodies: u64,
     starts: u8,
@@ -27,6 +29,12 @@ pub(crate) struct Pair {
     held_up: bool,
     /// What must be recovered from so many groups, at such a moment.
     pub(crate) checkpoints: Vec<(usize, u64, BTreeMap<QueueId, Vec<Message>>)>,
+}
+
+/// A snapshot's records, and the group it began at.
+struct Taken {
+    from: usize,
+    records: Vec<Vec<u8>>,
 }
 
 impl Pair {
@@ -38,6 +46,8 @@ impl Pair {
             inlets: Vec::new(),
             outlets: Vec::new(),
             deliveries: Vec::new(),
+            taking: None,
+            taken: None,
             next_link: 1,
             bodies: 0,
             starts: 0,
@@ -156,6 +166,7 @@ impl Pair {
             Step::Fetch { message } => self.fetch(message),
             Step::Pass { millis } => self.pass(millis),
             Step::Full => unreachable!("handled by run()"),
+            Step::Snapshot { budget } => self.snapshot(budget),
             Step::Restart { snapshot } => self.restart(snapshot),
             Step::Evacuate { back } => self.evacuate(back),
         }
@@ -330,13 +341,21 @@ impl Pair {
         self.turn(|core, turn| core.peek(turn, queue, None, SequenceNumber(0), 100_000)).unwrap()
     }
 
-    fn restart(&mut self, snapshot: bool) {
-        let mut records = Vec::new();
-        let from = if snapshot { self.journal.groups().len() } else { 0 };
-        if snapshot {
-            let mut cursor = Snapshot::begin(Timestamp(self.model.now));
-            while self.core.snapshot(&mut cursor, 200, |record| records.push(record.to_vec())) {}
+    /// One step of a snapshot; whatever happens before the next is mended by what is appended since the first.
+    fn snapshot(&mut self, budget: usize) {
+        let now = Timestamp(self.model.now);
+        let (cursor, begun) = self.taking.get_or_insert_with(|| {
+            (Snapshot::begin(now), Taken { from: self.journal.groups().len(), records: Vec::new() })
+        });
+        let more = self.core.snapshot(cursor, budget, |record| begun.records.push(record.to_vec()));
+        if !more {
+            self.taken = self.taking.take().map(|(_, taken)| taken);
         }
+    }
+
+    fn restart(&mut self, snapshot: bool) {
+        let taken = self.taken.as_ref().filter(|_| snapshot);
+        let (records, from) = taken.map_or((&[][..], 0), |taken| (&taken.records[..], taken.from));
         self.starts += 1;
         let mut new = core(self.starts);
         records.iter().for_each(|record| new.replay(record, None).unwrap());
@@ -345,6 +364,7 @@ impl Pair {
         }
         new.recovered(Timestamp(self.model.now));
         self.core = new;
+        self.taking = None;
         self.model.restart();
         self.pass(0);
     }

@@ -52,6 +52,11 @@ pub(crate) enum Step {
     },
     /// The journal is full for the next step.
     Full,
+    /// Goes on with a snapshot, or begins one.
+    Snapshot {
+        budget: usize,
+    },
+    /// From the last complete snapshot, or from the whole journal.
     Restart {
         snapshot: bool,
     },
@@ -83,6 +88,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         2 => any::<usize>().prop_map(|message| Step::Fetch { message }),
         5 => (1u64..4_000).prop_map(|millis| Step::Pass { millis }),
         1 => Just(Step::Full),
+        4 => (1usize..400).prop_map(|budget| Step::Snapshot { budget }),
         1 => any::<bool>().prop_map(|snapshot| Step::Restart { snapshot }),
         1 => (0u32..4).prop_map(|back| Step::Evacuate { back }),
     ]
