@@ -36,7 +36,8 @@ pub struct Round {
 pub async fn cold_start(client: &ClientOptions, database: &Database, contenders: usize, polls: u32) -> Round {
     listen();
     let round = format!("race-{:08x}", rand::random::<u32>());
-    let config = Config { poll: Some(Duration::from_millis(20)), ..short() };
+    // Losers look often, so that traces they left would be many; otherwise as in production.
+    let config = Config { poll: Some(Duration::from_millis(20)), ..Config::default() };
     let terms = Arc::<Mutex<Vec<(u64, String)>>>::default();
     let stop = CancellationToken::new();
     let running: Vec<Running> = (0..contenders)

@@ -1,10 +1,11 @@
 //! The process that contends: a pod reduced to its lease and its checkpoint.
 
 use std::convert::Infallible;
+use std::pin::pin;
 use std::time::Duration;
 
 use lease::mongo::LeaseName;
-use lease::{Candidate, Config, Gate, Handle, Leadership, Outcome, Status, Stop};
+use lease::{Candidate, Config, Handle, Leadership, Outcome, Status, Stop};
 use mongodb::bson::doc;
 use mongodb::options::ClientOptions;
 use pipeline::checkpoint::{CheckpointStore, Claim, Error, MongoCheckpoints, Phase};
@@ -125,12 +126,13 @@ impl Worker {
             }
             Report::Claimed { term, at: now(), position: position.clone() }.say();
         }
-        // The work of a leader, the word to stop, and somebody who looks at the gate all the while.
+        // A task of its own, as the one that writes the socket would be: it looks once more after any pause.
+        let acting = tokio::spawn(Acting::new(leadership.clone()).watch());
         let stop = tokio::select! {
             stop = leadership.stopping() => stop,
             never = self.save_on_and_on(&claim, &mut position) => match never {},
-            never = Acting::new(gate.clone()).watch() => match never {},
         };
+        acting.await.expect("looking at a gate does not panic");
         Report::Lost { term, at: now(), drain: stop == Stop::Drain }.say();
         if let (Some(store), Stop::Lost) = (&self.checkpoints, stop) {
             save_late(store, &claim, &position).await;
@@ -181,30 +183,31 @@ fn position_of(phase: &Phase) -> String {
     }
 }
 
-/// Looks at the gate as the task would that writes the socket.
+/// Looks at the gate as the task would that writes the socket, until the work is told to stop.
 struct Acting {
-    gate: Gate,
+    leadership: Leadership,
     from: Option<Millis>,
     to: Millis,
 }
 
 impl Acting {
-    fn new(gate: Gate) -> Self {
-        Self { gate, from: None, to: now() }
+    fn new(leadership: Leadership) -> Self {
+        Self { leadership, from: None, to: now() }
     }
 
-    async fn watch(mut self) -> Infallible {
-        loop {
-            let last = self.to;
-            let gate_open = self.gate.is_open();
-            let at = now();
-            let term = number(self.gate.term());
-            if at - last > ASLEEP {
-                Report::Woke { term, at, slept: at - last, gate_open }.say();
+    async fn watch(mut self) {
+        let leadership = self.leadership.clone();
+        let mut stopping = pin!(leadership.stopping());
+        let mut told = false;
+        while !told {
+            told = tokio::time::timeout(TICK, &mut stopping).await.is_ok();
+            let (gate_open, at) = (leadership.gate().is_open(), now());
+            if at - self.to > ASLEEP {
+                Report::Woke { term: number(leadership.term()), at, slept: at - self.to, gate_open }.say();
             }
             self.look(gate_open, at);
-            tokio::time::sleep(TICK).await;
         }
+        self.tell();
     }
 
     /// Two looks with a pause between them are two intervals: nothing is known about the pause.
@@ -221,13 +224,7 @@ impl Acting {
 
     fn tell(&mut self) {
         if let Some(from) = self.from.take() {
-            Report::Acted { term: number(self.gate.term()), from, to: self.to }.say();
+            Report::Acted { term: number(self.leadership.term()), from, to: self.to }.say();
         }
-    }
-}
-
-impl Drop for Acting {
-    fn drop(&mut self) {
-        self.tell();
     }
 }

@@ -62,6 +62,9 @@ impl Contest {
     }
 
     /// Starts a contender; `name` is also its pod id.
+    ///
+    /// # Panics
+    /// When one of that name is still running: it would go on, unseen.
     pub fn contender(&mut self, name: &str) -> &Contestant {
         self.contender_with(name, name, WallClock::True)
     }
@@ -75,6 +78,7 @@ impl Contest {
         let process = program.start().expect("this program can be started again");
         let contestant = Contestant { name: name.into(), process, killed: None };
         if let Some(before) = self.contestants.insert(name.into(), contestant) {
+            assert!(!before.is_running(), "{name} is still running");
             self.retired.push(before);
         }
         &self.contestants[name]
@@ -127,12 +131,6 @@ impl Contest {
         // What it did between `at` and its end is not to be judged as done after its death.
         contestant.killed = Some(now());
         at
-    }
-
-    /// Takes a contender out of the contest; what it said is still judged.
-    pub fn retire(&mut self, name: &str) {
-        let contestant = self.contestants.remove(name).expect("a contender of that name was started");
-        self.retired.push(contestant);
     }
 
     pub fn judge(&self) -> Judgement {
@@ -206,7 +204,16 @@ impl Contestant {
         assert!(status.success(), "{}: {status}", self.name);
     }
 
-    /// Lines of its log that contain all of these.
+    /// Waits for a line of its log that contains all of these, and returns how many there are.
+    pub async fn logs(&self, texts: &[&str], within: Duration) -> usize {
+        wait_for(format_args!("{} to log {texts:?}", self.name), within, async || {
+            let lines = self.logged(texts).len();
+            if lines > 0 { Ok(lines) } else { Err(self.process.tail().to_string()) }
+        })
+        .await
+    }
+
+    /// Lines of its log so far that contain all of these.
     pub fn logged(&self, texts: &[&str]) -> Vec<String> {
         let lines = self.process.lines().into_iter().map(|line| line.text);
         lines.filter(|line| texts.iter().all(|text| line.contains(text))).collect()

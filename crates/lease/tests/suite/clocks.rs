@@ -52,7 +52,8 @@ async fn clocks_an_hour_apart_change_nothing() {
     let (_, mut term, _) = contest.next_leader(0, None, secs(30)).await;
     for round in 0..3 {
         // a lease that is alive stays where it is, also when a pod starts whose clock says that it is long over
-        contest.contender_with("newcomer", "newcomer", WallClock::Off(HOUR)).starts().await;
+        let newcomer = format!("newcomer-{round}");
+        contest.contender_with(&newcomer, &newcomer, WallClock::Off(HOUR)).starts().await;
         tokio::time::sleep(quick().ttl * 2).await;
         assert_eq!(contest.judge().terms.last().unwrap().0, term, "round {round}: nobody should have taken over");
 

@@ -33,5 +33,5 @@ async fn a_leader_stopped_past_its_lease_wakes_to_a_shut_gate_and_a_refused_save
     };
     assert_eq!(contest.get(&first).says("tried to save", secs(10), late).await, LateSave::Refused);
     contest.judge().must_be_clean();
-    assert_eq!(contest.get(&first).logged(&["lost leadership", "\"pod_id\"", "\"reason\""]).len(), 1);
+    assert_eq!(contest.get(&first).logs(&["lost leadership", "\"pod_id\"", "\"reason\""], secs(10)).await, 1);
 }

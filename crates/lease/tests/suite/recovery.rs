@@ -37,5 +37,5 @@ async fn a_lease_whose_term_fell_behind_is_raised_above_the_checkpoint_s() {
     assert!(found >= position, "{found} < {position}: it should go on where the last one was");
     let lease = database.collection::<Document>(COLLECTION).find_one(doc! {}).await.unwrap().unwrap();
     assert_eq!(lease.get_i64("term").ok(), i64::try_from(raised).ok());
-    assert_eq!(pod.logged(&["lost leadership", "fell behind"]).len(), 1);
+    assert_eq!(pod.logs(&["lost leadership", "fell behind"], secs(10)).await, 1);
 }
