@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::config;
+use crate::driver_error::DriverError;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -15,7 +16,7 @@ pub enum Error {
         doing: &'static str,
         key: String,
         #[source]
-        source: mongodb::error::Error,
+        source: DriverError,
     },
     #[error("{doing} the lease `{key}`: no answer within {within:?}")]
     NoAnswer { doing: &'static str, key: String, within: Duration },
@@ -32,6 +33,8 @@ pub enum Error {
          `{ours}`"
     )]
     Fingerprint { key: String, found: String, ours: String },
+    #[error("watch the lease `{key}`: its collection was dropped or renamed")]
+    WatchEnded { key: String },
     #[error("term {0} is too high to be stored")]
     TermTooHigh(u64),
     #[error("start the lease's thread")]
@@ -44,7 +47,7 @@ impl Error {
     /// Whether trying again can help. What cannot heal by itself is told to the operator at start, or loudly.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Store { .. } | Self::NoAnswer { .. } => true,
+            Self::Store { .. } | Self::NoAnswer { .. } | Self::WatchEnded { .. } => true,
             Self::Config(_)
             | Self::TtlIndex { .. }
             | Self::Unreadable { .. }

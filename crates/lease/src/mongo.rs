@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
-use mongodb::error::ErrorKind;
 use mongodb::options::{
     Acknowledgment, ClientOptions, CollectionOptions, ReadConcern, ReturnDocument, SelectionCriteria, WriteConcern,
 };
@@ -16,6 +15,7 @@ use mongodb::{Client, Collection};
 use tokio::sync::Notify;
 
 use crate::document::{FORMAT, LeaseDocument};
+use crate::driver_error::code_of;
 use crate::error::Error;
 use crate::record::{Contender, Record, Statement, Term, Version, millis};
 use crate::store::LeaseStore;
@@ -202,7 +202,7 @@ impl LeaseStore for MongoLease {
                 Err(error) => return self.failed("watch")(error),
             }
         }
-        self.failed("watch")(mongodb::error::Error::custom("the collection was dropped or renamed"))
+        Error::WatchEnded { key: self.name.key.clone() }
     }
 
     async fn close(&self) {
@@ -226,13 +226,5 @@ fn beat(heartbeat: u64) -> i64 {
 
 fn failed(doing: &'static str, name: &LeaseName) -> impl FnOnce(mongodb::error::Error) -> Error + use<> {
     let key = name.key.clone();
-    move |source| Error::Store { doing, key, source }
-}
-
-fn code_of(error: &mongodb::error::Error) -> Option<i32> {
-    match &*error.kind {
-        ErrorKind::Command(command) => Some(command.code),
-        ErrorKind::Write(mongodb::error::WriteFailure::WriteError(write)) => Some(write.code),
-        _ => None,
-    }
+    move |source| Error::Store { doing, key, source: source.into() }
 }

@@ -7,7 +7,7 @@ use lease::Moment;
 use testkit::mongo::ReplicaSet;
 use testkit::wait::wait_for;
 
-use crate::{contest, quick, secs};
+use crate::{SLACK, contest, quick, secs};
 
 fn now() -> f64 {
     Moment::now().as_duration().as_secs_f64() * 1000.0
@@ -26,7 +26,7 @@ async fn when_the_primary_is_killed_terms_rise_and_leadership_is_back_after_elec
         set.kill(primary).await.unwrap();
         set.primary().await.unwrap();
         let elected = now();
-        let limit = quick().ttl + secs(1);
+        let limit = quick().ttl + SLACK;
         let back = leads_again(&contest, elected, limit * 3).await;
         assert!(
             back - elected <= limit.as_secs_f64() * 1000.0,

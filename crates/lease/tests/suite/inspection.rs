@@ -95,7 +95,7 @@ async fn two_processes_with_one_pod_id_are_two_contenders() {
     let (leader, term, _) = contest.next_leader(0, None, secs(20)).await;
     contest.contender_with("second", "pod", bench::contest::WallClock::True).starts().await;
     // the twin does not take the lease that bears its name
-    tokio::time::sleep(quick().ttl * 2).await;
+    tokio::time::sleep(quick().ttl + quick().ttl / 2).await;
     assert_eq!(contest.judge().terms.len(), 1, "{:?}", contest.judge().terms);
     contest.kill(&leader).await;
     let (next, _, _) = contest.next_leader(term, Some(&leader), secs(20)).await;

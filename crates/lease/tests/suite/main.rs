@@ -30,15 +30,19 @@ fn contest(uri: &str, database: &str) -> Contest {
     Contest::new(uri, database, quick(), CONTENDER)
 }
 
-/// ttl 2 s: long enough for a machine that is busy with other tests, short enough to wait for.
+/// Short enough to wait for, and long enough that a request may take almost a second on a machine busy with other tests.
 fn quick() -> Config {
     Config {
-        ttl: Duration::from_secs(2),
-        renew_deadline: Duration::from_millis(1400),
+        ttl: Duration::from_secs(3),
+        renew_deadline: Duration::from_millis(2200),
         heartbeat: Duration::from_millis(400),
         ..Config::default()
     }
 }
+
+/// What may come on top of ttl here. That it is less than a second is `cargo xtask bench failover`'s to show, alone on a
+/// machine.
+const SLACK: Duration = Duration::from_secs(3);
 
 fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)

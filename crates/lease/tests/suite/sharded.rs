@@ -2,7 +2,7 @@
 
 use testkit::mongo::ShardedCluster;
 
-use crate::{contest, quick, secs};
+use crate::{SLACK, contest, quick, secs};
 
 #[tokio::test]
 async fn a_lease_is_kept_handed_over_and_taken_over_through_mongos() {
@@ -16,7 +16,7 @@ async fn a_lease_is_kept_handed_over_and_taken_over_through_mongos() {
     let (second, term, _) = contest.next_leader(term, Some(&first), secs(30)).await;
     let killed = contest.kill(&second).await;
     let (_, _, gained) = contest.next_leader(term, Some(&second), secs(30)).await;
-    let limit = (quick().ttl + secs(1)).as_secs_f64() * 1000.0;
+    let limit = (quick().ttl + SLACK).as_secs_f64() * 1000.0;
     assert!(gained - killed <= limit, "{} ms", gained - killed);
     contest.judge().must_be_clean();
 }

@@ -1,5 +1,7 @@
 //! Why a checkpoint could not be claimed, read or moved.
 
+use lease::DriverError;
+
 use crate::event::{Epoch, Term};
 
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +32,7 @@ pub enum Error {
         doing: &'static str,
         pipeline: String,
         #[source]
-        source: mongodb::error::Error,
+        source: DriverError,
     },
 }
 

@@ -3,8 +3,8 @@
 //! Majority throughout. A claim is one statement that decides, writes and returns; a save is one statement whose filter is
 //! the fence, and only a refused one costs a second look, to say why.
 
+use lease::code_of;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
-use mongodb::error::ErrorKind;
 use mongodb::options::{
     Acknowledgment, Collation, CollectionOptions, ReadConcern, ReadPreference, ReturnDocument, SelectionCriteria,
     WriteConcern,
@@ -113,7 +113,7 @@ impl MongoCheckpoints {
 
     fn failed(&self, doing: &'static str) -> impl FnOnce(mongodb::error::Error) -> Error {
         let pipeline = self.pipeline.clone();
-        move |source| Error::Store { doing, pipeline, source }
+        move |source| Error::Store { doing, pipeline, source: source.into() }
     }
 }
 
@@ -121,7 +121,7 @@ impl CheckpointStore for MongoCheckpoints {
     async fn claim(&self, claim: &Claim) -> Result<Checkpoint, Error> {
         let claimed = match self.submit_claim(claim).await {
             // Two upserts met; there is a document now, so the second try is an update.
-            Err(error) if is_duplicate_key(&error) => self.submit_claim(claim).await,
+            Err(error) if code_of(&error) == Some(DUPLICATE_KEY) => self.submit_claim(claim).await,
             answer => answer,
         };
         let document = claimed.map_err(self.failed("claim"))?;
@@ -206,8 +206,4 @@ fn byte_order() -> Collation {
 /// A name that begins with `$` is a name all the same.
 fn literal(text: &str) -> Document {
     doc! { "$literal": text }
-}
-
-fn is_duplicate_key(error: &mongodb::error::Error) -> bool {
-    matches!(&*error.kind, ErrorKind::Command(command) if command.code == DUPLICATE_KEY)
 }
