@@ -1,0 +1,104 @@
+//! `cargo xtask verify-lease`: searches every history of the lease protocol within stated bounds for one that breaks a promise.
+
+use std::process::ExitCode;
+use std::thread;
+
+use clap::Parser;
+use lease_model::cuts::{self, Cut};
+use lease_model::defect::Defect;
+use lease_model::planted::Planted;
+use lease_model::verify::{Outcome, verify};
+
+#[derive(Parser)]
+#[command(about = "Searches every history of the lease protocol, within stated bounds, for one that breaks a promise")]
+struct Arguments {
+    /// Only these cuts; `--list` names them
+    cuts: Vec<String>,
+    /// Name the cuts and what they cover
+    #[arg(long)]
+    list: bool,
+    /// Search with each planted defect instead; every one must be found
+    #[arg(long)]
+    planted: bool,
+    /// Defaults to the number of cores
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.list {
+        all_cuts().iter().for_each(|cut| println!("{:<16} {}", cut.name, cut.covers));
+        return ExitCode::SUCCESS;
+    }
+    let held = if arguments.planted { search_for_defects() } else { search(&arguments) };
+    if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn all_cuts() -> Vec<Cut> {
+    cuts::all().into_iter().chain(cuts::small()).collect()
+}
+
+fn search(arguments: &Arguments) -> bool {
+    let threads = arguments.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let wanted = |cut: &Cut| arguments.cuts.iter().any(|name| name == cut.name);
+    let chosen: Vec<Cut> = match arguments.cuts.as_slice() {
+        [] => cuts::all(),
+        _ => all_cuts().into_iter().filter(wanted).collect(),
+    };
+    let mut total = Total::default();
+    for cut in &chosen {
+        println!("{}: {}", cut.name, cut.covers);
+        let outcome = verify(&cut.bounds, threads, None);
+        print(&outcome);
+        total.add(&outcome);
+    }
+    let result = if total.broken == 0 && !chosen.is_empty() { "holds" } else { "broken" };
+    println!(
+        r#"{{"verify_lease":"{result}","cuts":{},"states":{},"steps":{},"seconds":{:.1}}}"#,
+        chosen.len(),
+        total.states,
+        total.steps,
+        total.seconds
+    );
+    result == "holds"
+}
+
+#[derive(Default)]
+struct Total {
+    states: usize,
+    steps: usize,
+    seconds: f64,
+    broken: usize,
+}
+
+impl Total {
+    fn add(&mut self, outcome: &Outcome) {
+        self.states += outcome.states;
+        self.steps += outcome.steps;
+        self.seconds += outcome.took.as_secs_f64();
+        self.broken += outcome.broken.len();
+    }
+}
+
+fn print(outcome: &Outcome) {
+    let Outcome { states, steps, depth, took, .. } = outcome;
+    println!("  {states} states, {steps} steps, depth {depth}, {:.1} s", took.as_secs_f64());
+    println!("  met: {}", outcome.tally);
+    for promise in &outcome.checked {
+        let kept = outcome.broken.iter().all(|broken| broken.promise != *promise);
+        println!("  {} {promise}", if kept { "holds: " } else { "BROKEN:" });
+    }
+    outcome.broken.iter().for_each(|broken| println!("{broken}"));
+}
+
+fn search_for_defects() -> bool {
+    let found = Defect::ALL.map(|defect| {
+        let planted = Planted::new(defect);
+        let outcome = verify(&planted.bounds, 1, Some(planted.breaks));
+        println!("{defect:?}: {} states", outcome.states);
+        let found = outcome.broken.iter().find(|broken| broken.promise == planted.breaks);
+        found.inspect(|broken| println!("{broken}")).is_some()
+    });
+    found.into_iter().all(|found| found)
+}
