@@ -91,8 +91,17 @@ impl Leadership {
 
     /// Waits until the work should end, and says in which way.
     pub async fn stopping(&self) -> Stop {
+        self.told(Option::is_some).await
+    }
+
+    /// Waits until the term is lost; also while the work drains.
+    pub async fn lost(&self) {
+        self.told(|stop| *stop == Some(Stop::Lost)).await;
+    }
+
+    async fn told(&self, wanted: impl FnMut(&Option<Stop>) -> bool) -> Stop {
         let mut stop = self.stop.clone();
-        let told = stop.wait_for(Option::is_some).await;
+        let told = stop.wait_for(wanted).await;
         // An elector that is gone cannot renew: the term is as good as lost.
         told.ok().and_then(|told| *told).unwrap_or(Stop::Lost)
     }

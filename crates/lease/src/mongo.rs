@@ -48,8 +48,8 @@ pub struct MongoLease {
 impl MongoLease {
     /// To be called on the runtime that is to run the client's own tasks. Does not wait for a connection.
     pub fn open(mut options: ClientOptions, name: LeaseName, timing: &Timing) -> Result<Self, Error> {
-        // An attempt that finds no server must end in time for the next one.
-        options.server_selection_timeout = Some(timing.attempt());
+        // An attempt that finds no server must end in time for the next one, and before it is given up unexplained.
+        options.server_selection_timeout = Some(timing.attempt() * 3 / 4);
         options.connect_timeout = Some(timing.attempt());
         options.app_name.get_or_insert_with(|| "headwater-lease".to_owned());
         let client = Client::with_options(options).map_err(|source| failed("open", &name)(source))?;

@@ -4,8 +4,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lease::Config;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
 use testkit::process::{Line, Process, Program, Stream};
 use testkit::wait::wait_for;
 
@@ -55,10 +53,6 @@ impl Contest {
     pub fn with_checkpoint(mut self) -> Self {
         self.task.checkpoint = true;
         self
-    }
-
-    pub fn set_uri(&mut self, uri: &str) {
-        self.task.uri = uri.into();
     }
 
     /// Starts a contender; `name` is also its pod id.
@@ -202,6 +196,8 @@ impl Contestant {
     pub async fn ends(&self) {
         let status = self.process.wait_for_exit(Duration::from_secs(30)).await;
         assert!(status.success(), "{}: {status}", self.name);
+        let panics = self.logged(&["panicked at"]);
+        assert!(panics.is_empty(), "{}: {panics:?}", self.name);
     }
 
     /// Waits for a line of its log that contains all of these, and returns how many there are.
@@ -217,13 +213,6 @@ impl Contestant {
     pub fn logged(&self, texts: &[&str]) -> Vec<String> {
         let lines = self.process.lines().into_iter().map(|line| line.text);
         lines.filter(|line| texts.iter().all(|text| line.contains(text))).collect()
-    }
-
-    /// A signal that `Process` has no name for.
-    pub fn signal(&self, signal: Signal) {
-        assert!(self.is_running(), "{} has ended", self.name);
-        let pid = Pid::from_raw(self.process.pid().try_into().expect("a pid fits in an i32"));
-        kill(pid, signal).expect("a child of ours can be signalled");
     }
 
     fn first_term_after(&self, after: u64) -> Option<(u64, Millis)> {

@@ -37,6 +37,7 @@ struct Pod {
 #[derive(Clone, Default)]
 struct Script {
     drains_for: Duration,
+    drains_until_lost: bool,
     ends_by_itself: Option<Outcome>,
     panics: bool,
     guards: Option<Term>,
@@ -91,6 +92,9 @@ async fn perform(script: Script, leadership: Leadership, story: Arc<Mutex<Vec<St
     let open = if leadership.gate().is_open() { "open" } else { "shut" };
     tell(format!("{stop:?} {open}"));
     sleep(script.drains_for).await;
+    if script.drains_until_lost {
+        leadership.lost().await;
+    }
     tell(format!("-{}", leadership.term()));
     Outcome::Done
 }
@@ -141,6 +145,22 @@ async fn one_pod_leads_and_keeps_its_term() {
         sleep(secs(3600)).await;
         assert_eq!(pod.handle.term(), Some(Term::new(1)));
         assert_eq!(pod.story(), "+1");
+    })
+    .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_drains_learns_that_its_term_is_lost() {
+    inside(async {
+        let house = House::new();
+        let pod = house.pod_with("a", Script { drains_until_lost: true, ..Script::default() });
+        pod.leads().await;
+        pod.handle.step_down();
+        sleep(secs(1)).await;
+        pod.line.fail(Some(Fault::Silence));
+        pod.loses().await;
+        sleep(secs(1)).await;
+        assert_eq!(pod.story(), "+1, Drain open, -1");
     })
     .await;
 }

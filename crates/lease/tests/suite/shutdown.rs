@@ -4,7 +4,7 @@ use bench::contest::{Contest, Report};
 use lease::Config;
 use testkit::mongo::shared;
 
-use crate::{CONTENDER, secs};
+use crate::{CONTENDER, SLACK, quick, secs};
 
 #[tokio::test]
 async fn a_pod_that_is_told_to_stop_hands_over_at_once_and_says_so() {
@@ -38,4 +38,23 @@ async fn a_pod_that_is_told_to_stop_hands_over_at_once_and_says_so() {
     }
     contest.judge().must_be_clean();
     assert!(contest.logged(&["ERROR", "WARN"]).is_empty(), "{:?}", contest.logged(&["ERROR", "WARN"]));
+}
+
+#[tokio::test]
+async fn without_the_watch_a_release_and_a_crash_are_seen_by_looking() {
+    let shared = shared().await.unwrap();
+    let database = shared.database("unwatched");
+    let config = Config { watch: false, ..quick() };
+    let mut contest = Contest::new(shared.uri(), database.name(), config.clone(), CONTENDER);
+    for name in ["a", "b", "c"] {
+        contest.contender(name);
+    }
+    let (first, term, _) = contest.next_leader(0, None, secs(20)).await;
+    contest.get(&first).terminate();
+    let (second, term, _) = contest.next_leader(term, Some(&first), config.ttl).await;
+    let killed = contest.kill(&second).await;
+    let (_, _, gained) = contest.next_leader(term, Some(&second), secs(20)).await;
+    let limit = (config.ttl + SLACK).as_secs_f64() * 1000.0;
+    assert!(gained - killed <= limit, "{} ms", gained - killed);
+    contest.judge().must_be_clean();
 }
