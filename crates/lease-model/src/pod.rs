@@ -1,7 +1,7 @@
 //! One pod as the model keeps it: what it remembers, and what it has under way.
 //!
 //! Production keeps [`Me`], [`Sighting`] and [`Tenure`], which hold moments. The model keeps ages and builds the production
-//! values from them whenever it asks a production function. [`Sight::of`] goes the other way by search: the small form is the one
+//! values from them whenever it asks a production function. `Sight::of` goes the other way by search: the small form is the one
 //! whose rebuilt value *equals* what production made, so nothing production remembers can be forgotten here unnoticed.
 
 use std::iter;
