@@ -182,10 +182,10 @@ fn a_body_of_several_subscriptions_is_moved_once() {
     let mut rig = Rig::new();
     rig.journal.groups_per_segment = 1;
     let topic = rig.topic("t", |_| {});
-    for name in ["a", "b", "c"] {
-        rig.subscription("t", name, |_| {});
+    for (name, sessions) in [("a", false), ("b", true), ("c", false)] {
+        rig.subscription("t", name, |subscription| subscription.outlet.requires_session = sessions);
     }
-    rig.send_all(topic, &["body"]);
+    rig.send(topic, in_session("s", "body"));
     let segment = rig.journal.groups().len() as u32 - 1;
     let before = rig.journal.groups().len();
     let mut evacuation = Evacuation::of([segment]);

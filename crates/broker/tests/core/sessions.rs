@@ -138,6 +138,20 @@ fn a_session_lock_that_ends_is_told_to_its_holder_and_counts_what_was_out() {
 }
 
 #[test]
+fn of_sessions_lost_together_the_longest_waiting_is_next() {
+    let mut rig = Rig::new();
+    let queue = rig.session_queue("q");
+    // "late" is held first and so ends first in any order but that of the messages.
+    rig.named_session(queue, "late").unwrap();
+    sending(&mut rig, queue, &[("early", "1"), ("late", "2")]);
+    rig.named_session(queue, "early").unwrap();
+    rig.pass(50_000);
+    let waiting = rig.next_session(queue);
+    rig.pass(10_000);
+    assert_eq!(session_of(&mut rig, waiting).as_deref(), Some("early"));
+}
+
+#[test]
 fn a_renewed_session_keeps_its_holder() {
     let mut rig = Rig::new();
     let queue = rig.session_queue("q");
