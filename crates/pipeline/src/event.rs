@@ -2,16 +2,156 @@
 
 use std::cmp::Ordering;
 use std::fmt;
+use std::sync::Arc;
 
-use mongodb::bson::{Bson, Document};
+use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp};
 
 pub use lease::Term;
+
+/// One change in the source, as capture hands it on.
+#[derive(Clone, Debug)]
+pub struct ChangeEvent {
+    /// Where it stands. Of an event that a snapshot read: where the stream will start.
+    pub token: ResumeToken,
+    pub operation: Operation,
+    pub namespace: Arc<Namespace>,
+    /// The `_id` of the document that changed.
+    pub key: Bson,
+    /// Whom it belongs to; `None` when the document does not say.
+    pub aggregate: Option<AggregateId>,
+    /// For `documents` sources, the operation's name.
+    pub event_type: Option<String>,
+    /// The aggregate's own count, where the source has one and the document holds a whole number.
+    pub sequence: Option<i64>,
+    /// When it was committed; none for what a snapshot read.
+    pub cluster_time: Option<Timestamp>,
+    /// The document as it stands after the change. Of a delete, and of a document that is gone since: its key alone.
+    pub document: RawDocumentBuf,
+}
+
+/// What was done to the document.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    Insert,
+    Update,
+    Replace,
+    Delete,
+    /// Nothing: it was there when a snapshot passed.
+    Snapshot,
+}
+
+impl Operation {
+    pub const ALL: [Self; 5] = [Self::Insert, Self::Update, Self::Replace, Self::Delete, Self::Snapshot];
+
+    /// As it is written on the bus.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Insert => "insert",
+            Self::Update => "update",
+            Self::Replace => "replace",
+            Self::Delete => "delete",
+            Self::Snapshot => "snapshot",
+        }
+    }
+
+    pub fn read(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|operation| operation.as_str() == name)
+    }
+}
+
+/// A collection, with its database.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Namespace {
+    pub database: String,
+    pub collection: String,
+}
+
+impl Namespace {
+    pub fn new(database: impl Into<String>, collection: impl Into<String>) -> Self {
+        Self { database: database.into(), collection: collection.into() }
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.database, self.collection)
+    }
+}
+
+/// Whom an event belongs to: the typed value the source holds. Never shown: it may be a name or a number of a person.
+#[derive(Clone, PartialEq)]
+pub struct AggregateId(Bson);
+
+/// What Service Bus allows.
+const LONGEST_SESSION_ID: usize = 128;
+
+impl AggregateId {
+    /// Nothing, null and undefined name nobody.
+    pub fn new(value: Bson) -> Option<Self> {
+        match value {
+            Bson::Null | Bson::Undefined => None,
+            value => Some(Self(value)),
+        }
+    }
+
+    pub fn value(&self) -> &Bson {
+        &self.0
+    }
+
+    /// The session its messages travel in: the id as text, or a hash where the bus would refuse that. Two ids that look
+    /// alike as text share a session, which is harmless: cursors use the typed value.
+    pub fn session_id(&self) -> String {
+        let text = self.text();
+        if text.is_empty() || text.len() > LONGEST_SESSION_ID {
+            format!("sha256:{}", hex_digest(&[text.as_bytes()]))
+        } else {
+            text
+        }
+    }
+
+    fn text(&self) -> String {
+        match &self.0 {
+            Bson::String(text) => text.clone(),
+            Bson::ObjectId(id) => id.to_hex(),
+            Bson::Int32(number) => number.to_string(),
+            Bson::Int64(number) => number.to_string(),
+            Bson::Double(number) => number.to_string(),
+            Bson::Boolean(truth) => truth.to_string(),
+            Bson::Binary(binary) => match binary.to_uuid() {
+                Ok(id) => id.to_string(),
+                Err(_) => self.0.clone().into_canonical_extjson().to_string(),
+            },
+            _ => self.0.clone().into_canonical_extjson().to_string(),
+        }
+    }
+}
+
+impl fmt::Debug for AggregateId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AggregateId(sha256:{:.12}…)", hex_digest(&[self.text().as_bytes()]))
+    }
+}
+
+/// SHA-256 of the parts, one after the other, in hexadecimal.
+pub fn hex_digest(parts: &[&[u8]]) -> String {
+    use std::fmt::Write;
+
+    use sha2::{Digest, Sha256};
+    let mut hash = Sha256::new();
+    for part in parts {
+        hash.update(part);
+    }
+    hash.finalize().iter().fold(String::with_capacity(64), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
 
 /// Where a change stream can be taken up again. Opaque but for its order: the server's key strings sort, as text, in the
 /// order of commits, also inside one transaction.
 #[derive(Clone)]
 pub struct ResumeToken {
-    document: Document,
+    raw: RawDocumentBuf,
 }
 
 /// Not a resume token: it has no text `_data`.
@@ -21,13 +161,28 @@ pub struct NotAToken;
 
 impl ResumeToken {
     /// The token as the server gave it.
-    pub fn as_document(&self) -> &Document {
-        &self.document
+    pub fn as_raw(&self) -> &RawDocument {
+        &self.raw
+    }
+
+    pub fn to_document(&self) -> Document {
+        Document::try_from(&*self.raw).expect("its bytes were a document when it was made")
     }
 
     /// What orders it; compared byte by byte.
     pub fn key(&self) -> &str {
-        self.document.get_str("_data").expect("checked when the token was made")
+        self.raw.get_str("_data").expect("checked when the token was made")
+    }
+}
+
+impl TryFrom<&RawDocument> for ResumeToken {
+    type Error = NotAToken;
+
+    fn try_from(raw: &RawDocument) -> Result<Self, NotAToken> {
+        match raw.get_str("_data") {
+            Ok(_) => Ok(Self { raw: raw.to_owned() }),
+            Err(_) => Err(NotAToken),
+        }
     }
 }
 
@@ -35,10 +190,8 @@ impl TryFrom<Document> for ResumeToken {
     type Error = NotAToken;
 
     fn try_from(document: Document) -> Result<Self, NotAToken> {
-        match document.get("_data") {
-            Some(Bson::String(_)) => Ok(Self { document }),
-            _ => Err(NotAToken),
-        }
+        let raw = RawDocumentBuf::try_from(&document).map_err(|_| NotAToken)?;
+        Self::try_from(&*raw)
     }
 }
 
@@ -107,7 +260,7 @@ pub struct Position {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mongodb::bson::doc;
+    use mongodb::bson::{doc, oid::ObjectId, uuid::Uuid};
 
     fn token(data: &str) -> ResumeToken {
         ResumeToken::try_from(doc! { "_data": data }).unwrap()
@@ -131,5 +284,36 @@ mod tests {
     fn a_token_shows_no_document_key() {
         let shown = format!("{:?}", token("82690B1C2D000000012B042C0100296E5A1004SECRETKEY"));
         assert_eq!(shown, "ResumeToken(82690B1C2D00000001…)");
+    }
+
+    fn session_of(value: impl Into<Bson>) -> String {
+        AggregateId::new(value.into()).unwrap().session_id()
+    }
+
+    #[test]
+    fn an_aggregate_id_of_any_type_has_a_session() {
+        assert_eq!(session_of("order-7"), "order-7");
+        assert_eq!(session_of(7), "7");
+        assert_eq!(session_of(7_i64), "7");
+        assert_eq!(session_of(7.0), "7");
+        let id = ObjectId::new();
+        assert_eq!(session_of(id), id.to_hex());
+        let id = Uuid::new();
+        assert_eq!(session_of(id), id.to_string());
+        assert!(AggregateId::new(Bson::Null).is_none());
+    }
+
+    #[test]
+    fn an_id_the_bus_would_refuse_as_a_session_is_hashed() {
+        assert_eq!(session_of("x".repeat(128)), "x".repeat(128));
+        let long = session_of("x".repeat(4096));
+        assert!(long.starts_with("sha256:") && long.len() == 71, "{long}");
+        assert_ne!(long, session_of("x".repeat(4097)));
+        assert!(session_of("").starts_with("sha256:"));
+    }
+
+    #[test]
+    fn an_aggregate_id_is_not_shown() {
+        assert!(!format!("{:?}", AggregateId::new("alice@example.com".into())).contains("alice"));
     }
 }

@@ -4,5 +4,9 @@
 //! is one leadership; a *deposed* leader is one whose term is over. The *checkpoint* is the token up to which the unbroken
 //! prefix of events is acknowledged by the bus. A *position* says where an event stands: epoch, then resume token.
 
+pub mod capture;
 pub mod checkpoint;
+pub mod envelope;
 pub mod event;
+pub mod publish;
+pub mod source;

@@ -51,13 +51,13 @@ pub(super) fn phase_fields(phase: &Phase) -> Document {
         Phase::Unstarted => doc! { "phase": UNSTARTED, "token": Bson::Null, "position": "", "snapshot": Bson::Null },
         Phase::Snapshot { start, progress: Snapshot { run, scanned, after } } => doc! {
             "phase": SNAPSHOT,
-            "token": start.as_document().clone(),
+            "token": start.to_document(),
             "position": start.key(),
             "snapshot": { "run": run, "scanned": stored_number(*scanned), "after": after.clone() },
         },
         Phase::Stream { token } => doc! {
             "phase": STREAM,
-            "token": token.as_document().clone(),
+            "token": token.to_document(),
             "position": token.key(),
             "snapshot": Bson::Null,
         },

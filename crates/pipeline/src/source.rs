@@ -1,0 +1,154 @@
+//! What is captured: which collections, of which kind, and where in a document its aggregate, type and sequence are.
+
+use serde::{Deserialize, Serialize};
+
+use crate::event::Namespace;
+
+/// The part `source` of the configuration, without the address of the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    pub database: String,
+    /// One collection…
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub collection: Option<String>,
+    /// …or several.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub collections: Vec<String>,
+    #[serde(default)]
+    pub kind: Kind,
+    /// Dotted path to the aggregate's id. For `documents` it is always the document's key.
+    #[serde(default = "aggregate_id")]
+    pub aggregate_id: String,
+    /// Dotted path to the event's type. For `documents` the type is the operation.
+    #[serde(default = "event_type")]
+    pub event_type: String,
+    /// Dotted path to the aggregate's own count of its events, if it has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sequence: Option<String>,
+    /// For `documents`: where the state after an update comes from.
+    #[serde(default)]
+    pub full_document: FullDocument,
+}
+
+/// What the collections hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// An append-only collection: inserts are events, everything else is counted and reported.
+    #[default]
+    Events,
+    /// Ordinary documents: every change is an event, and the document is its own aggregate.
+    Documents,
+}
+
+/// Where the state after an update comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FullDocument {
+    /// Looked up when the change is read: needs nothing of the collection; states in between may be skipped.
+    #[default]
+    Lookup,
+    /// The collection keeps post-images (`changeStreamPreAndPostImages`): exact, and four times faster to read.
+    PostImage,
+}
+
+fn aggregate_id() -> String {
+    "aggregateId".to_owned()
+}
+
+fn event_type() -> String {
+    "type".to_owned()
+}
+
+/// A setting that is refused: which one, and by what rule.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    #[error("`source` must name a `collection`, or several `collections`, and not both")]
+    Collections,
+    #[error("`source.{field}` must not be empty")]
+    Empty { field: &'static str },
+    #[error("`source.collections` names `{0}` twice")]
+    Twice(String),
+}
+
+impl Source {
+    /// One collection of events, by the usual names.
+    pub fn events(database: impl Into<String>, collection: impl Into<String>) -> Self {
+        Self {
+            database: database.into(),
+            collection: Some(collection.into()),
+            collections: Vec::new(),
+            kind: Kind::Events,
+            aggregate_id: aggregate_id(),
+            event_type: event_type(),
+            sequence: None,
+            full_document: FullDocument::default(),
+        }
+    }
+
+    /// One collection of ordinary documents.
+    pub fn documents(database: impl Into<String>, collection: impl Into<String>) -> Self {
+        Self { kind: Kind::Documents, ..Self::events(database, collection) }
+    }
+
+    pub fn validate(&self) -> Result<(), Invalid> {
+        if self.collection.is_some() != self.collections.is_empty() {
+            return Err(Invalid::Collections);
+        }
+        let texts =
+            [("database", &self.database), ("aggregate_id", &self.aggregate_id), ("event_type", &self.event_type)];
+        if let Some((field, _)) = texts.into_iter().find(|(_, text)| text.is_empty()) {
+            return Err(Invalid::Empty { field });
+        }
+        if self.sequence.as_deref() == Some("") {
+            return Err(Invalid::Empty { field: "sequence" });
+        }
+        let names: Vec<_> = self.names().collect();
+        if names.iter().any(|name| name.is_empty()) {
+            return Err(Invalid::Empty { field: "collections" });
+        }
+        let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+        twice.map_or(Ok(()), |(_, name)| Err(Invalid::Twice((*name).to_owned())))
+    }
+
+    pub fn namespaces(&self) -> Vec<Namespace> {
+        self.names().map(|name| Namespace::new(&self.database, name)).collect()
+    }
+
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.collection.iter().chain(&self.collections).map(String::as_str)
+    }
+
+    /// Names what is captured: a checkpoint of another source is not ours. What only changes how events are read is left out.
+    pub fn fingerprint(&self) -> String {
+        let mut names: Vec<_> = self.names().collect();
+        names.sort_unstable();
+        let kind = match self.kind {
+            Kind::Events => "events",
+            Kind::Documents => "documents",
+        };
+        format!("{kind}:{}.{}", self.database, names.join(","))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_collection_or_several_and_not_both() {
+        let one = Source::events("shop", "events");
+        assert_eq!(one.validate(), Ok(()));
+        assert_eq!(one.fingerprint(), "events:shop.events");
+        let both = Source { collections: vec!["orders".into()], ..one.clone() };
+        assert_eq!(both.validate(), Err(Invalid::Collections));
+        let none = Source { collection: None, ..one.clone() };
+        assert_eq!(none.validate(), Err(Invalid::Collections));
+        let several = Source { collection: None, collections: vec!["b".into(), "a".into()], ..one.clone() };
+        assert_eq!(several.validate(), Ok(()));
+        assert_eq!(several.fingerprint(), "events:shop.a,b");
+        let twice = Source { collection: None, collections: vec!["a".into(), "a".into()], ..one };
+        assert_eq!(twice.validate(), Err(Invalid::Twice("a".into())));
+    }
+}
