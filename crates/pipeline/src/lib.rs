@@ -8,5 +8,6 @@ pub mod capture;
 pub mod checkpoint;
 pub mod envelope;
 pub mod event;
+pub mod planted;
 pub mod publish;
 pub mod source;
