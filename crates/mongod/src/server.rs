@@ -5,7 +5,6 @@
 
 mod config;
 mod log;
-mod port;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,8 +22,8 @@ pub use config::{LastWill, Role, ServerConfig};
 
 use crate::binaries::Binaries;
 use crate::child;
+use crate::port::Port;
 use log::Log;
-use port::Port;
 
 /// How often a state that only the operating system knows is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

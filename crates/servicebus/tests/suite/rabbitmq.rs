@@ -1,10 +1,11 @@
 //! An AMQP 1.0 server we did not write: RabbitMQ with its AMQP 1.0 plugin (Debian's `rabbitmq-server`). What client and broker of this house might
 //! both misread, this one reads by itself.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
+use mongod::Port;
 use servicebus::{Client, Config, Error, Kind, Message, ReceivedMessage, Receiver, ReceiverSettleMode, Settlement};
 use tempfile::TempDir;
 use testkit::process::{Process, Program};
@@ -21,6 +22,7 @@ struct Rabbit {
     server: Process,
     _names: Process,
     _folder: TempDir,
+    _ports: [Port; 3],
     address: SocketAddr,
 }
 
@@ -29,7 +31,8 @@ impl Rabbit {
         let folder = TempDir::new().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("plugins"), "[rabbitmq_amqp1_0].").unwrap();
-        let [names, node, distribution] = free_ports();
+        let ports = [(); 3].map(|()| Port::reserve(None).unwrap());
+        let [names, node, distribution] = ports.each_ref().map(Port::number);
         let with_names = |program: Program| {
             program
                 .env("HOME", folder.path())
@@ -58,7 +61,7 @@ impl Rabbit {
             .unwrap();
         server.wait_for_line("Server startup complete", START).await;
         let address = SocketAddr::from(([127, 0, 0, 1], node));
-        Self { server, _names: name_service, _folder: folder, address }
+        Self { server, _names: name_service, _folder: folder, _ports: ports, address }
     }
 
     fn client(&self) -> Client {
@@ -67,11 +70,6 @@ impl Rabbit {
         // And it forgets a message as soon as we have settled.
         Client::new(&connection_string, Config { settle_mode: ReceiverSettleMode::First, ..patient() }).unwrap()
     }
-}
-
-fn free_ports() -> [u16; 3] {
-    let sockets = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
-    sockets.each_ref().map(|socket| socket.local_addr().unwrap().port())
 }
 
 async fn listens(port: u16) {

@@ -12,14 +12,14 @@ const RANGE: std::ops::Range<u16> = 20_000..32_000;
 const TRIES: usize = 200;
 
 #[derive(Debug)]
-pub(super) struct Port {
+pub struct Port {
     number: u16,
     _lock: File,
 }
 
 impl Port {
     /// The wanted port, or a free one.
-    pub(super) fn reserve(wanted: Option<u16>) -> io::Result<Self> {
+    pub fn reserve(wanted: Option<u16>) -> io::Result<Self> {
         if let Some(number) = wanted {
             return Self::take(number);
         }
@@ -33,7 +33,7 @@ impl Port {
         Err(last)
     }
 
-    pub(super) fn number(&self) -> u16 {
+    pub fn number(&self) -> u16 {
         self.number
     }
 
