@@ -51,6 +51,8 @@ pub struct Bounds {
     pub step_downs: Option<u8>,
     /// How often an operator deletes the lease. Only with pods of one span: of a passed version, its holder's ttl is forgotten.
     pub deletions: u8,
+    /// Whether two pods may be valid at once after a deletion, in the one way that is known (see `model.rs`).
+    pub excuse_deletion: bool,
     /// No contender asks for a higher term.
     pub terms: Option<u8>,
     /// By how many ticks a primary's wall clock may be wrong.
@@ -79,6 +81,7 @@ impl Bounds {
             failovers: None,
             step_downs: None,
             deletions: 0,
+            excuse_deletion: true,
             terms: None,
             offsets: vec![0],
             max_clock_skew: None,

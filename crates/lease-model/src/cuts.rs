@@ -89,6 +89,11 @@ pub fn small() -> Vec<Cut> {
             covers: "three pods whose clocks lie, failovers unbounded, one late claim or save",
             bounds: Bounds { crashes: Some(0), ..fence() },
         },
+        Cut {
+            name: "small-deletion",
+            covers: "two pods whose clocks lie, a deletion, and the term raised again above the checkpoint's; at most four terms",
+            bounds: Bounds { deletions: 1, terms: Some(4), positions: 1, clocks: Clocks::Lying, ..Bounds::calm(2) },
+        },
     ]
 }
 

@@ -5,14 +5,15 @@
 //! differs from it), and a statement that needs it (it is *doomed*: refused whenever it comes). To forget them changes nothing but idle
 //! steps of that one pod: a standby whose doomed statement is dropped is one that was refused, and looks again.
 
-use crate::bounds::Bounds;
+use crate::bounds::{Bounds, PODS};
 use crate::checkpoint::{Errand, Reply};
 use crate::defect::Defect;
 use crate::pod::{Asked, Look, Pod, Sight, Stage};
 use crate::settle::settled;
+use crate::store::ALONE;
 use crate::stored::{Ask, Edition, Glance, Nonce, What};
 use crate::tick::{Span, Waited};
-use crate::world::World;
+use crate::world::{LATE, World};
 
 /// Stands for every passed version: no real one has the heartbeat zero.
 const PASSED: Glance = Glance { edition: Edition { holder: Nonce::NOBODY, term: 0, beat: 0 }, span: Span::Short };
@@ -67,8 +68,9 @@ fn forget_errands(world: &mut World, bounds: &Bounds) {
 struct Past {
     /// What a majority has.
     stored: Option<Edition>,
-    /// A first record under way, which after a deletion may still be written: by whom, and in which term.
-    first: [Option<(Nonce, u8)>; 5],
+    /// A first record under way, which after a deletion may still be written, or is and may reach a majority yet: by whom, and
+    /// in which term.
+    first: [Option<(Nonce, u8)>; PODS + LATE + ALONE],
     may_vanish: bool,
     /// The lease is never deleted.
     lasting: bool,
@@ -78,13 +80,16 @@ impl Past {
     fn of(world: &World, bounds: &Bounds) -> Self {
         let asked = world.pods.iter().map(|pod| pod.asked.filter(|asked| asked.stage != Stage::Refused));
         let under_way = asked.map(|asked| asked.map(|asked| asked.ask)).chain(world.late);
-        let mut first = [None; 5];
-        for (place, ask) in first.iter_mut().zip(under_way) {
-            *place = ask.and_then(|ask| match ask.what {
+        let under_way = under_way.map(|ask| {
+            ask.and_then(|ask| match ask.what {
                 What::Create { term, .. } => Some((ask.by, term)),
                 _ => None,
-            });
-        }
+            })
+        });
+        let alone = world.store.alone.map(|write| write.map(|write| write.lease.glance.edition));
+        let written = alone.map(|edition| edition.map(|edition| (edition.holder, edition.term)));
+        let mut first = [None; PODS + LATE + ALONE];
+        first.iter_mut().zip(under_way.chain(written)).for_each(|(place, known)| *place = known);
         let stored = world.store.majority.map(|lease| lease.glance.edition);
         let may_vanish = world.spent.deletions < bounds.deletions;
         Self { stored, first, may_vanish, lasting: bounds.deletions == 0 }

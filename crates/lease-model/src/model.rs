@@ -77,5 +77,6 @@ fn one_valid(world: &World, bounds: &Bounds) -> bool {
     let open = || world.pods.iter().filter(|pod| is_valid(pod, bounds)).filter_map(|pod| pod.hold);
     let bereft = open().filter(|hold| hold.bereft).count();
     let others = open().count() - bereft;
-    if world.ghost.written_afresh { bereft <= 1 && others <= 1 } else { bereft + others <= 1 }
+    let excused = world.ghost.written_afresh && bounds.excuse_deletion;
+    if excused { bereft <= 1 && others <= 1 } else { bereft + others <= 1 }
 }

@@ -55,6 +55,23 @@ pub fn verify(bounds: &Bounds, threads: usize, until_broken: Option<&'static str
     }
 }
 
+/// A shortest history that breaks the promise, if there is one. (What [`verify`] reports is short, not always shortest.)
+pub fn shortest(bounds: &Bounds, promise: &'static str) -> Option<Broken> {
+    let mut found: Option<Broken> = None;
+    loop {
+        let model = Protocol::new(bounds.clone()).checker().finish_when(HasDiscoveries::AllOf([promise].into()));
+        // A history of n steps ends at depth n + 1.
+        let search = match &found {
+            Some(broken) => model.target_max_depth(broken.history.len() + 1),
+            None => model,
+        };
+        match search.spawn_bfs().join().discovery(promise) {
+            Some(path) => found = Some(Broken { promise, history: path.into_actions() }),
+            None => return found,
+        }
+    }
+}
+
 impl fmt::Display for Broken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "broken: {}, after {} steps", self.promise, self.history.len())?;

@@ -15,7 +15,8 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use stateright::Model;
 
-const WALKS: u64 = 150;
+/// A few seconds each. Six thousand found no more than a thousand did.
+const WALKS: u64 = 400;
 const STEPS: usize = 150;
 
 /// The two models, side by side.
@@ -68,8 +69,12 @@ impl Pair {
 }
 
 fn follows_every_walk(bounds: &Bounds) {
+    follows_walks(bounds, WALKS);
+}
+
+fn follows_walks(bounds: &Bounds, walks: u64) {
     let pair = Pair::new(bounds);
-    (0..WALKS).for_each(|seed| pair.walk(StdRng::seed_from_u64(seed)));
+    (0..walks).for_each(|seed| pair.walk(StdRng::seed_from_u64(seed)));
 }
 
 #[test]
@@ -100,5 +105,6 @@ fn lying_clocks_can_be_followed() {
 
 #[test]
 fn a_deletion_can_be_followed() {
-    follows_every_walk(&Bounds { deletions: 3, positions: 200, late_errands: 1, late: 1, ..Bounds::of(3) });
+    // among fewer, none releases a lease that was written anew and has not reached a majority
+    follows_walks(&Bounds { deletions: 3, positions: 200, late_errands: 1, late: 1, ..Bounds::of(3) }, 1000);
 }

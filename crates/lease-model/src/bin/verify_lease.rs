@@ -7,7 +7,7 @@ use clap::Parser;
 use lease_model::cuts::{self, Cut};
 use lease_model::defect::Defect;
 use lease_model::planted::Planted;
-use lease_model::verify::{Outcome, verify};
+use lease_model::verify::{Outcome, shortest, verify};
 
 #[derive(Parser)]
 #[command(about = "Searches every history of the lease protocol, within stated bounds, for one that breaks a promise")]
@@ -95,10 +95,12 @@ fn print(outcome: &Outcome) {
 fn search_for_defects() -> bool {
     let found = Defect::ALL.map(|defect| {
         let planted = Planted::new(defect);
-        let outcome = verify(&planted.bounds, 1, Some(planted.breaks));
-        println!("{defect:?}: {} states", outcome.states);
-        let found = outcome.broken.iter().find(|broken| broken.promise == planted.breaks);
-        found.inspect(|broken| println!("{broken}")).is_some()
+        let broken = shortest(&planted.bounds, planted.breaks);
+        match &broken {
+            Some(broken) => println!("{defect:?}\n{broken}"),
+            None => println!("{defect:?}\nNOT FOUND\n"),
+        }
+        broken.is_some()
     });
     found.into_iter().all(|found| found)
 }
