@@ -26,7 +26,7 @@ pub enum Error {
 }
 
 impl Error {
-    pub(super) fn driver(doing: impl Into<String>) -> impl FnOnce(mongodb::error::Error) -> Self {
+    pub(crate) fn driver(doing: impl Into<String>) -> impl FnOnce(mongodb::error::Error) -> Self {
         move |source| Self::Driver { doing: doing.into(), source }
     }
 }

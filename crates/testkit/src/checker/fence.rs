@@ -1,0 +1,123 @@
+//! Who saved the checkpoint: only the pod that held the lease in the term the checkpoint was claimed in.
+//!
+//! Fed with the changes of the coordination database in commit order, where a take of the lease comes before the claim, and the claim before
+//! that term's saves. A save by anybody else got past the fence, whether or not it did harm this time.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The history of one pipeline's lease and checkpoint.
+#[derive(Clone, Debug, Default)]
+pub struct FenceBook {
+    holders: BTreeMap<i64, String>,
+    holder: String,
+    claimed: i64,
+    saved_by: String,
+    saves: u64,
+    breaches: Vec<Breach>,
+}
+
+/// A save that should have been refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Breach {
+    pub term: i64,
+    pub holder: String,
+    pub saved_by: String,
+}
+
+impl FenceBook {
+    /// The lease was taken; `by` only if that changed.
+    pub fn taken(&mut self, term: i64, by: Option<&str>) {
+        if let Some(by) = by {
+            by.clone_into(&mut self.holder);
+        }
+        self.holders.insert(term, self.holder.clone());
+    }
+
+    /// The checkpoint was claimed in this term.
+    pub fn claimed(&mut self, term: i64) {
+        if term < self.claimed {
+            self.breaches.push(Breach {
+                term: self.claimed,
+                holder: "a later term".into(),
+                saved_by: format!("term {term}"),
+            });
+        }
+        self.claimed = self.claimed.max(term);
+    }
+
+    /// The checkpoint was saved; `by` only if that changed.
+    pub fn saved(&mut self, by: Option<&str>) {
+        self.saves += 1;
+        if let Some(by) = by {
+            by.clone_into(&mut self.saved_by);
+        }
+        if let Some(holder) = self.holders.get(&self.claimed).filter(|holder| **holder != self.saved_by) {
+            let (holder, saved_by) = (holder.clone(), self.saved_by.clone());
+            self.breaches.push(Breach { term: self.claimed, holder, saved_by });
+        }
+    }
+
+    pub fn saves(&self) -> u64 {
+        self.saves
+    }
+
+    /// How many terms there were.
+    pub fn terms(&self) -> usize {
+        self.holders.len()
+    }
+
+    pub fn breaches(&self) -> &[Breach] {
+        &self.breaches
+    }
+}
+
+impl fmt::Display for Breach {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the checkpoint of term {} ({}) was saved by {}", self.term, self.holder, self.saved_by)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two_terms() -> FenceBook {
+        let mut book = FenceBook::default();
+        book.taken(1, Some("pod-1"));
+        book.claimed(1);
+        book.saved(Some("pod-1"));
+        book.saved(None);
+        book.taken(2, Some("pod-2"));
+        book
+    }
+
+    #[test]
+    fn a_deposed_leader_may_save_until_the_next_has_claimed() {
+        let mut book = two_terms();
+        book.saved(None);
+        book.claimed(2);
+        book.saved(Some("pod-2"));
+        assert_eq!(book.breaches(), []);
+        assert_eq!((book.terms(), book.saves()), (2, 4));
+    }
+
+    #[test]
+    fn a_save_after_the_next_claim_is_a_breach_before_and_after_the_next_has_saved() {
+        let mut book = two_terms();
+        book.claimed(2);
+        book.saved(None);
+        book.saved(Some("pod-2"));
+        book.saved(Some("pod-1"));
+        let breach = Breach { term: 2, holder: "pod-2".into(), saved_by: "pod-1".into() };
+        assert_eq!(book.breaches(), [breach.clone(), breach]);
+    }
+
+    #[test]
+    fn a_term_that_falls_is_a_breach() {
+        let mut book = two_terms();
+        book.claimed(2);
+        book.claimed(1);
+        assert_eq!(book.breaches().len(), 1);
+    }
+}

@@ -1,0 +1,127 @@
+//! The nemesis: breaks a house by plan, counts what it broke, and mends it.
+//!
+//! A [`Plan`] is drawn from a seed and a [`Profile`] and is plain data, so that a run that found something can be run again. Whom a fault
+//! strikes is decided when it strikes: the leader of that moment. Faults may overlap, but nobody is struck who is down already, and never two
+//! members of a replica set at once.
+
+mod fault;
+mod plan;
+mod strike;
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use crate::cluster::{Error, House};
+
+pub use fault::{BrokerHarm, FarEnd, Fault, LinkHarm, PodHarm, PrimaryHarm, Whom};
+pub use plan::{Plan, Profile, Strike};
+use strike::{Mend, mend, strike};
+
+/// How often the house is looked after between two strikes.
+const ROUNDS: Duration = Duration::from_millis(200);
+
+/// What a nemesis did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    pub faults: BTreeMap<Fault, Hits>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hits {
+    pub struck: u64,
+    /// Of these, while events were in flight.
+    pub in_flight: u64,
+    /// There was nobody to strike: no leader just then, or down already.
+    pub missed: u64,
+}
+
+/// Carries the plan out until it ends, or until `until` does; then mends everything. `in_flight` tells how many events are under way.
+pub async fn haunt(
+    house: &mut House,
+    plan: &Plan,
+    in_flight: impl Fn() -> u64,
+    until: impl Future<Output = ()>,
+) -> Result<Report, Error> {
+    let mut report = Report::default();
+    let mut open: Vec<(Instant, Mend)> = vec![];
+    let mut last = Instant::now();
+    tokio::pin!(until);
+    for Strike { after, fault, lasts } in &plan.strikes {
+        let at = last + *after;
+        if !wait(house, &mut open, at, until.as_mut()).await? {
+            break;
+        }
+        last = Instant::now();
+        let in_flight = in_flight();
+        let hits = report.faults.entry(*fault).or_default();
+        match strike(house, *fault, open.iter().map(|(_, mend)| mend)).await? {
+            None => hits.missed += 1,
+            Some(mend) => {
+                hits.struck += 1;
+                hits.in_flight += u64::from(in_flight > 0);
+                tracing::info!(%fault, in_flight, "struck");
+                open.extend(mend.map(|mend| (last + *lasts, mend)));
+            }
+        }
+    }
+    for (_, undone) in open {
+        mend(house, undone).await?;
+    }
+    house.heal().await?;
+    Ok(report)
+}
+
+/// Mends what is due and looks after the house until `at`; false when `until` was there first.
+async fn wait(
+    house: &mut House,
+    open: &mut Vec<(Instant, Mend)>,
+    at: Instant,
+    mut until: std::pin::Pin<&mut impl Future<Output = ()>>,
+) -> Result<bool, Error> {
+    loop {
+        house.bury()?;
+        let now = Instant::now();
+        let (due, rest) = std::mem::take(open).into_iter().partition(|(due, _)| *due <= now);
+        *open = rest;
+        for (_, undone) in due {
+            mend(house, undone).await?;
+        }
+        if Instant::now() >= at {
+            return Ok(true);
+        }
+        let next = open.iter().map(|(due, _)| *due).chain([at, now + ROUNDS]).min().unwrap_or(at);
+        tokio::select! {
+            // cancel-safe: a sleep, and a future that is pinned outside
+            biased;
+            () = &mut until => return Ok(false),
+            () = sleep_until(next) => {}
+        }
+    }
+}
+
+impl Report {
+    pub fn struck(&self) -> u64 {
+        self.faults.values().map(|hits| hits.struck).sum()
+    }
+
+    pub fn in_flight(&self) -> u64 {
+        self.faults.values().map(|hits| hits.in_flight).sum()
+    }
+
+    pub fn hits(&self, fault: Fault) -> Hits {
+        self.faults.get(&fault).copied().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} faults, {} while events were in flight", self.struck(), self.in_flight())?;
+        for (fault, Hits { struck, in_flight, missed }) in &self.faults {
+            write!(f, "\n  {fault}: {struck}, {in_flight} in flight, {missed} missed")?;
+        }
+        Ok(())
+    }
+}
