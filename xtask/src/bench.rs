@@ -22,7 +22,7 @@ pub(crate) const BENCHES: &[Program] = &[
     Program {
         name: "broker",
         binary: "broker",
-        answers: "how fast the durable broker sends, receives and accepts, beside raw TCP in the same run",
+        answers: "how fast the durable broker sends, receives and accepts, beside raw TCP in the same run; --flat: the same as it fills",
     },
 ];
 

@@ -58,6 +58,17 @@ impl BrokerProcess {
         line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).expect("in kibibytes") / 1024.0
     }
 
+    /// Processor time its threads have taken so far.
+    pub fn cpu(&self) -> Duration {
+        let pid = self.child.id().expect("it runs");
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process has threads");
+        let taken = threads.filter_map(|thread| {
+            let stat = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+            stat.split_whitespace().next()?.parse::<u64>().ok()
+        });
+        Duration::from_nanos(taken.sum())
+    }
+
     /// Creates a queue with these properties, written as the administration API's elements.
     pub async fn create_queue(&self, name: &str, properties: &str) {
         let body = format!(

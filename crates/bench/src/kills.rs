@@ -3,6 +3,7 @@
 //! One sender keeps one message of each session under way, and sends it again after a kill if it never heard what became of it: duplicate
 //! detection must make that harmless. Two receivers accept whatever session is next and complete what they get. The book then holds the broker to:
 //! nothing accepted is lost, nothing whose completion was acknowledged comes back, and every session reads 1, 2, 3 ….
+//! Bodies of up to 16 KiB fill enough segments that kills also hit while snapshots are written and consumed segments removed.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,6 +28,7 @@ const PROPERTIES: &str = "<RequiresSession>true</RequiresSession>\
 const SESSIONS: usize = 40;
 const RECEIVERS: usize = 2;
 const LONGEST_ROUND_MS: u64 = 150;
+const LARGEST_BODY: usize = 16 << 10;
 const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What was seen.
@@ -64,19 +66,34 @@ impl Book {
     }
 
     fn fault(&self, what: String) {
-        self.faults.lock().expect("nobody panics while writing the book").push(what);
+        self.faults().push(what);
+    }
+
+    fn faults(&self) -> MutexGuard<'_, Vec<String>> {
+        self.faults.lock().expect("nobody panics while writing the book")
+    }
+
+    /// Adds what is in doubt now, and tells what is certain.
+    fn sum_up(&self, report: &mut Report) {
+        (report.accepted, report.completed) = (0, 0);
+        for session in self.sessions().iter() {
+            report.sends_in_doubt += u64::from(session.in_flight);
+            report.completions_in_doubt += u64::from(session.asked > session.completed);
+            report.accepted += session.accepted;
+            report.completed += session.completed;
+        }
     }
 }
 
-/// Runs the rounds, then drains the queue and closes the book. The error says what the broker did wrong.
-pub async fn run(binary: &Path, rounds: u32, seed: u64) -> Result<Report, String> {
+/// Runs the rounds, then drains the queue and closes the book; `seen` is told after every kill. The error says what the broker did wrong.
+pub async fn run(binary: &Path, rounds: u32, seed: u64, mut seen: impl FnMut(&Report)) -> Result<Report, String> {
     let mut dice = StdRng::seed_from_u64(seed);
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let book = Arc::new(Book { sessions: Mutex::new(vec![Session::default(); SESSIONS]), ..Book::default() });
-    let mut report = Report { rounds, ..Report::default() };
-    for round in 0..rounds {
+    let mut report = Report::default();
+    while report.rounds < rounds && book.faults().is_empty() {
         let broker = BrokerProcess::start_with(binary, folder.path(), None).await;
-        if round == 0 {
+        if report.rounds == 0 {
             broker.create_queue(QUEUE, PROPERTIES).await;
         }
         let work = load(broker.address(), &book);
@@ -84,20 +101,20 @@ pub async fn run(binary: &Path, rounds: u32, seed: u64) -> Result<Report, String
         // Ended by the kill in any case; the peers see a dead connection and stop.
         let _ = timeout(round, work).await;
         broker.kill().await;
-        for session in book.sessions().iter() {
-            report.sends_in_doubt += u64::from(session.in_flight);
-            report.completions_in_doubt += u64::from(session.asked > session.completed);
-        }
+        report.rounds += 1;
+        book.sum_up(&mut report);
+        seen(&report);
     }
     let broker = BrokerProcess::start_with(binary, folder.path(), None).await;
-    drain(broker.address(), &book).await?;
+    let drained = drain(broker.address(), &book).await;
     broker.kill().await;
-    for session in book.sessions().iter() {
-        report.accepted += session.accepted;
-        report.completed += session.completed;
+    let faults: Vec<_> = book.faults().drain(..).chain(drained.err()).collect();
+    if !faults.is_empty() {
+        return Err(format!("after {} rounds: {}", report.rounds, faults.join("\n")));
     }
-    let faults = book.faults.lock().expect("nobody panics while writing the book");
-    if faults.is_empty() { Ok(report) } else { Err(faults.join("\n")) }
+    let mut settled = Report::default();
+    book.sum_up(&mut settled);
+    Ok(Report { accepted: settled.accepted, completed: settled.completed, ..report })
 }
 
 async fn load(address: SocketAddr, book: &Arc<Book>) {
@@ -146,8 +163,7 @@ async fn send(address: SocketAddr, book: &Book, more: bool) -> io::Result<()> {
                 sessions[session].in_flight = true;
                 sessions[session].accepted + 1
             };
-            let bytes =
-                message(&format!("{session}-{number}"), Some(&session.to_string()), number.to_string().as_bytes());
+            let bytes = message(&format!("{session}-{number}"), Some(&session.to_string()), &body(session, number));
             let outgoing = Outgoing { tag: &session.to_be_bytes(), token: session as u64 + 1, ..Outgoing::default() };
             peer.amqp.transfer(link, outgoing, &[&bytes]).map_err(io::Error::other)?;
             under_way.insert(session as u64 + 1, session);
@@ -224,6 +240,11 @@ fn check(book: &Book, session: usize, number: u64, last: Option<u64>) {
     if !expected.contains(&number) {
         book.fault(format!("session {session} delivered {number}, expected one of {expected:?} ({entry:?})"));
     }
+}
+
+/// Of a length that differs from message to message, and is the same when one is sent again.
+fn body(session: usize, number: u64) -> Vec<u8> {
+    vec![b'x'; (session * 7_919 + number as usize * 104_729) % LARGEST_BODY]
 }
 
 fn read(payload: bytes::Bytes) -> io::Result<(usize, u64)> {

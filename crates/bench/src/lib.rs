@@ -1,5 +1,7 @@
 //! Questions asked with a clock: benches and soaks, and the contest they share with the lease's tests.
 
+pub mod broker_flat;
+pub mod broker_load;
 pub mod broker_process;
 pub mod contest;
 pub mod kills;

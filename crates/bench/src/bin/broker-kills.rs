@@ -1,9 +1,14 @@
 //! `cargo xtask soak broker-kills [-- ROUNDS [SEED]]`: the broker killed -9 under load, 200 rounds unless told otherwise.
+//!
+//! A line every ten rounds, and the verdict as the last one. The seed decides when each kill comes; what it hits is up to the machine.
 
 use std::process::ExitCode;
+use std::time::Instant;
 
 use bench::broker_process::binary;
-use bench::kills;
+use bench::kills::{self, Report};
+
+const LINE_EVERY: u32 = 10;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -11,14 +16,27 @@ async fn main() -> ExitCode {
     let rounds = numbers.next().map_or(200, |rounds| u32::try_from(rounds).expect("rounds fit 32 bits"));
     let seed = numbers.next().unwrap_or(1);
     println!("{rounds} rounds, seed {seed}");
-    match kills::run(&binary(), rounds, seed).await {
+    let began = Instant::now();
+    let line = |report: &Report| {
+        if report.rounds.is_multiple_of(LINE_EVERY) {
+            println!("{:>4.0} s {}", began.elapsed().as_secs_f64(), told(report));
+        }
+    };
+    match kills::run(&binary(), rounds, seed, line).await {
         Ok(report) => {
-            println!("{report:?}");
+            println!("held: nothing accepted lost, nothing completed back, order kept; {}", told(&report));
             ExitCode::SUCCESS
         }
         Err(faults) => {
-            println!("{faults}");
+            println!("broken, seed {seed}, {faults}");
             ExitCode::FAILURE
         }
     }
+}
+
+fn told(report: &Report) -> String {
+    let Report { rounds, accepted, completed, sends_in_doubt, completions_in_doubt } = report;
+    format!(
+        "{rounds} kills, {accepted} accepted, {completed} completed, {sends_in_doubt} sends and {completions_in_doubt} completions in doubt"
+    )
 }
