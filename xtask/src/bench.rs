@@ -37,6 +37,11 @@ pub(crate) const SOAKS: &[Program] = &[
         binary: "broker-kills",
         answers: "the broker killed -9 under load, 200 rounds: nothing accepted lost, nothing completed back, order kept",
     },
+    Program {
+        name: "producer",
+        binary: "soak-producer",
+        answers: "200,000 events while leaders are killed, paused and deposed: all on the topic, in order, once",
+    },
 ];
 
 #[derive(clap::Args)]

@@ -7,3 +7,4 @@ pub mod contest;
 pub mod kills;
 pub mod peer;
 pub mod race;
+pub mod soak;

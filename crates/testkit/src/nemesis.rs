@@ -49,9 +49,10 @@ pub async fn haunt(
     let mut open: Vec<(Instant, Mend)> = vec![];
     let mut last = Instant::now();
     tokio::pin!(until);
+    let mut undisturbed = true;
     for Strike { after, fault, lasts } in &plan.strikes {
-        let at = last + *after;
-        if !wait(house, &mut open, at, until.as_mut()).await? {
+        undisturbed = wait(house, &mut open, last + *after, until.as_mut()).await?;
+        if !undisturbed {
             break;
         }
         last = Instant::now();
@@ -66,6 +67,9 @@ pub async fn haunt(
                 open.extend(mend.map(|mend| (last + *lasts, mend)));
             }
         }
+    }
+    if undisturbed && let Some(latest) = open.iter().map(|(due, _)| *due).max() {
+        wait(house, &mut open, latest, until.as_mut()).await?;
     }
     for (_, undone) in open {
         mend(house, undone).await?;

@@ -1,0 +1,12 @@
+//! Soaks of the whole house: writers write, a [nemesis](testkit::nemesis) breaks things, a [checker](testkit::checker) keeps the books.
+//!
+//! [`producer`](run) is the walk as far as the topic: everything acknowledged to a writer comes out of the subscription, in order per session, once.
+//! [`find_defect`] plants a defect in the pods and looks for the seed that shows it: a check that cannot fail proves nothing.
+
+mod defects;
+mod drain;
+mod producer;
+
+pub use defects::{find_defect, hunting};
+pub use drain::Drain;
+pub use producer::{Options, Outcome, run};

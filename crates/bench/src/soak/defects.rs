@@ -1,0 +1,54 @@
+//! A defect is planted in every pod; the soak that suits it must notice within a few seeds.
+
+use std::ops::Range;
+use std::path::Path;
+use std::time::Duration;
+
+use pipeline::planted::Defect;
+use testkit::cluster::Error;
+use testkit::load::Load;
+use testkit::nemesis::Profile;
+
+use super::producer::{Options, Outcome, run};
+
+/// A change event of more than 16 MB is split; a document just below the limit makes one.
+const LARGE: usize = (16 << 20) - 300;
+
+/// The first of the seeds whose run was not clean, with what it found.
+pub async fn find_defect(binary: &Path, defect: Defect, seeds: Range<u64>) -> Result<Option<(u64, Outcome)>, Error> {
+    for seed in seeds {
+        let options = Options { defect: Some(defect), ..hunting(defect, seed) };
+        let outcome = run(binary, &options).await?;
+        if !outcome.is_clean() {
+            return Ok(Some((seed, outcome)));
+        }
+    }
+    Ok(None)
+}
+
+/// The run in which this defect would show, without it: must be clean.
+pub fn hunting(defect: Defect, seed: u64) -> Options {
+    let cut = Options { patience: Duration::from_secs(8), ..Options::cut(seed) };
+    let load = cut.load.clone();
+    match defect {
+        Defect::NoFence => Options { profile: Profile::late_saves(), ..cut },
+        Defect::CheckpointAhead => Options { profile: Profile::lost_sends(), ..cut },
+        Defect::TwoTransfersPerLane => Options {
+            // Few aggregates and long runs: a refused transfer has a successor on the way.
+            load: Load { aggregates: 20, run: 4..=12, ..load },
+            profile: Profile::busy_broker(),
+            ..cut
+        },
+        Defect::TokenInsideSplit => Options {
+            load: Load { events: 160, aggregates: 16, rate: Some(16.0), large: Some((4, LARGE)), ..load },
+            profile: Profile::kills(),
+            // Saves as often as it can, so that one falls between two fragments.
+            producer: "start: beginning, checkpoint: 10ms, body: bson".into(),
+            ..cut
+        },
+        Defect::NoCursorCheck
+        | Defect::SettleBeforeCommit
+        | Defect::OverlappingTransactions
+        | Defect::ParkedCheckSkipped => Options { profile: Profile::everything().quick(), ..cut },
+    }
+}

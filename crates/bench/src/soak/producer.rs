@@ -1,0 +1,207 @@
+//! The producer's soak: from writes that were acknowledged to what the subscription holds.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use pipeline::planted::Defect;
+use testkit::checker::{Checker, Duplicates, FenceBook, Kind, Verdict};
+use testkit::cluster::{Blueprint, Death, Error, House, StoreKind, Topic, Witness};
+use testkit::load::{Load, Written};
+use testkit::nemesis::{self, Plan, Profile};
+
+use super::Drain;
+
+const LED_WITHIN: Duration = Duration::from_secs(60);
+/// Nothing more came for so long: all that will come has come.
+const QUIET: Duration = Duration::from_secs(1);
+const SAY_EVERY: Duration = Duration::from_secs(5);
+/// A plan is drawn longer than its load should last: takeovers and dead primaries hold writers up.
+const RESERVE: f64 = 3.0;
+
+/// What to do, and to whom.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub load: Load,
+    pub pods: usize,
+    pub store: StoreKind,
+    pub topic: Topic,
+    /// The inside of the pods' `producer:`.
+    pub producer: String,
+    pub profile: Profile,
+    /// Of the plan; the load has its own.
+    pub seed: u64,
+    pub defect: Option<Defect>,
+    /// When nothing has come for so long, what is still missing is lost.
+    pub patience: Duration,
+    /// Print the plan and how far things are.
+    pub talkative: bool,
+}
+
+impl Options {
+    /// The run: 200,000 events of 5,000 aggregates at 1,000 a second.
+    pub fn full(seed: u64) -> Self {
+        let load =
+            Load { events: 200_000, aggregates: 5_000, writers: 32, rate: Some(1_000.0), seed, ..Load::default() };
+        Self {
+            load,
+            pods: 3,
+            store: StoreKind::Three,
+            topic: Topic::default(),
+            producer: Blueprint::new("").producer,
+            profile: Profile::leaders(),
+            seed,
+            defect: None,
+            patience: Duration::from_secs(60),
+            talkative: true,
+        }
+    }
+
+    /// A cut for the suite: a few thousand events in some ten seconds, on one member.
+    pub fn cut(seed: u64) -> Self {
+        let load = Load { events: 3_000, aggregates: 150, writers: 8, rate: Some(300.0), seed, ..Load::default() };
+        let (pods, store, patience) = (2, StoreKind::One, Duration::from_secs(30));
+        Self { load, pods, store, patience, profile: Profile::leaders().quick(), talkative: false, ..Self::full(seed) }
+    }
+
+    fn blueprint(&self, binary: &Path) -> Blueprint {
+        let environment = self.defect.map(|defect| (Defect::VARIABLE.to_owned(), format!("{defect:?}")));
+        Blueprint {
+            pods: self.pods,
+            store: self.store,
+            topic: self.topic,
+            producer: self.producer.clone(),
+            environment: environment.into_iter().collect(),
+            ..Blueprint::new(binary)
+        }
+    }
+
+    /// Without duplicate detection copies are what a takeover costs.
+    fn duplicates(&self) -> Duplicates {
+        if self.topic.duplicate_window.is_some() { Duplicates::Refused } else { Duplicates::Counted }
+    }
+
+    pub fn plan(&self) -> Plan {
+        let seconds = self.load.rate.map_or(60.0, |rate| self.load.events as f64 / rate);
+        Plan::draw(&self.profile, self.seed, Duration::from_secs_f64(seconds * RESERVE + 10.0))
+    }
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    pub verdict: Verdict,
+    /// Who took the lease, and who saved the checkpoint.
+    pub fence: FenceBook,
+    pub faults: nemesis::Report,
+    pub written: Written,
+    /// Pods that ended on their own.
+    pub deaths: Vec<Death>,
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// Every promise was kept. (A pod that died and was started again is told apart: see [`Self::deaths`].)
+    pub fn is_clean(&self) -> bool {
+        self.verdict.is_clean() && self.fence.breaches().is_empty()
+    }
+
+    /// The last line of a soak.
+    pub fn json(&self, soak: &str) -> serde_json::Value {
+        let Self { verdict, fence, faults, written, deaths, took } = self;
+        serde_json::json!({
+            "soak": soak,
+            "acknowledged": verdict.tally.acknowledged,
+            "in_doubt": verdict.in_doubt,
+            "asked_for": written.asked_for,
+            "lost": verdict.count(Kind::Lost),
+            "doubled": verdict.count(Kind::Doubled),
+            "out_of_order": verdict.count(Kind::OutOfOrder),
+            "alien": verdict.count(Kind::Alien),
+            "copies": verdict.duplicates(),
+            "most_copies_in_a_term": verdict.most_duplicates_in_a_term(),
+            "terms": fence.terms(),
+            "fence_breaches": fence.breaches().len(),
+            "faults": faults.struck(),
+            "faults_in_flight": faults.in_flight(),
+            "pod_deaths": deaths.len(),
+            "seconds": (took.as_secs_f64() * 10.0).round() / 10.0,
+        })
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { verdict, fence, faults, written, deaths, took } = self;
+        writeln!(f, "{verdict}")?;
+        writeln!(f, "{written:?}, {} terms, {} saves, {:.1} s", fence.terms(), fence.saves(), took.as_secs_f64())?;
+        write!(f, "{faults}")?;
+        fence.breaches().iter().take(10).try_for_each(|breach| write!(f, "\n{breach}"))?;
+        deaths.iter().try_for_each(|death| write!(f, "\n{death}"))
+    }
+}
+
+/// Builds the house, writes, breaks, mends, drains and judges.
+pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
+    let began = Instant::now();
+    let mut house = House::build(options.blueprint(binary)).await?;
+    let witness = Witness::of(&house).await?;
+    house.start_pods()?;
+    house.wait_for_leader(LED_WITHIN).await?;
+    let checker = Arc::new(Checker::new());
+    let drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
+    let narrator = options.talkative.then(|| tokio::spawn(narrate(Arc::clone(&checker), options.plan())));
+
+    let (done, finished) = tokio::sync::oneshot::channel();
+    let (load, events, ledger) = (options.load.clone(), house.events(), Arc::clone(&checker));
+    let writing = tokio::spawn(async move {
+        let written = load.write(&events, &ledger).await;
+        let _ = done.send(());
+        written
+    });
+    let until = async { finished.await.unwrap_or_default() };
+    let faults = nemesis::haunt(&mut house, &options.plan(), || checker.outstanding(), until).await?;
+    let written = writing.await.expect("writers do not panic");
+
+    until_all_came(&mut house, &checker, options.patience).await?;
+    house.stop_pods().await;
+    // A pod that flushed at its end may have sent more.
+    until_all_came(&mut house, &checker, QUIET).await?;
+    if let Some(narrator) = narrator {
+        narrator.abort();
+    }
+    drop(drain);
+    let fence = witness.book();
+    let deaths = house.stop().await;
+    let verdict = checker.judge(options.duplicates());
+    Ok(Outcome { verdict, fence, faults, written, deaths, took: began.elapsed() })
+}
+
+/// Until nothing is outstanding and nothing more comes, or nothing has come for as long as `patience`.
+async fn until_all_came(house: &mut House, checker: &Checker, patience: Duration) -> Result<(), Error> {
+    let (mut seen, mut since) = (checker.tally().seen, Instant::now());
+    loop {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        house.bury()?;
+        let tally = checker.tally();
+        if tally.seen != seen {
+            (seen, since) = (tally.seen, Instant::now());
+        }
+        let enough = if tally.outstanding == 0 { QUIET } else { patience };
+        if since.elapsed() > enough {
+            return Ok(());
+        }
+    }
+}
+
+async fn narrate(checker: Arc<Checker>, plan: Plan) {
+    print!("{plan}");
+    let began = Instant::now();
+    loop {
+        tokio::time::sleep(SAY_EVERY).await;
+        let tally = checker.tally();
+        let (seconds, acknowledged) = (began.elapsed().as_secs(), tally.acknowledged);
+        println!("{seconds:5} s: {acknowledged} acknowledged, {} seen, {} outstanding", tally.seen, tally.outstanding);
+    }
+}
