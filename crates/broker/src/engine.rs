@@ -4,6 +4,9 @@
 //! sync, and takes the next round while the disk works. Answers are held until the journal is durable up to where it was when
 //! they were made, and then go out in the order they were made: nothing is told that a crash could take back.
 //!
+//! What rests on nothing that is still on its way to the disk is told at once (see [`said`]): that a session is held, for holds end with the
+//! process in any case, and a message that has long been stored. A consumer's accepts do not wait for other people's syncs.
+//!
 //! Never here: sockets, or waiting for the disk. Bodies are read in the round that delivers them, while their place is certain.
 
 mod clock;
@@ -12,13 +15,13 @@ mod inbox;
 mod memory;
 mod reply;
 mod request;
+mod said;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tokio::sync::mpsc::UnboundedSender;
 use tracing::{info, warn};
 
 pub(crate) use clock::Clock;
@@ -33,6 +36,7 @@ use crate::core::{Core, Effect, LinkId, Turn};
 use crate::journal::Lsn;
 use faults::{Occasion, Strike};
 use inbox::{Inbox, Message};
+use said::{Certain, Outbox, Said};
 
 /// One connection. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -72,10 +76,14 @@ struct Worker {
     clock: Arc<Clock>,
     faults: Arc<Faults>,
     inbox: Inbox,
-    outboxes: HashMap<ConnectionId, UnboundedSender<Vec<Reply>>>,
+    outboxes: HashMap<ConnectionId, Outbox>,
     held: VecDeque<Held>,
+    /// What was held for the journal to be durable up to here has gone out.
+    durable: Lsn,
+    /// The writer was woken for what is appended up to here.
+    flushed: Lsn,
     /// What this round has to say, by connection, in the order of their first word.
-    said: Vec<(ConnectionId, Vec<Reply>)>,
+    said: Vec<Said>,
     calls: Vec<Box<dyn FnOnce() + Send>>,
     effects: Vec<Effect>,
 }
@@ -96,6 +104,8 @@ pub(crate) fn start(
         inbox,
         outboxes: HashMap::new(),
         held: VecDeque::new(),
+        durable: Lsn::default(),
+        flushed: Lsn::default(),
         said: Vec::new(),
         calls: Vec::new(),
         effects: Vec::new(),
@@ -139,13 +149,13 @@ impl Worker {
         }
         self.on_core(|core, turn| core.tick(turn));
         self.hold();
-        self.memory.flush();
+        self.flush();
         stopping
     }
 
     fn take(&mut self, message: Message) -> bool {
         match message {
-            Message::Connected(id, outbox) => drop(self.outboxes.insert(id, outbox)),
+            Message::Connected(id, outbox) => drop(self.outboxes.insert(id, Outbox::new(outbox))),
             Message::Requests { from, requests, budget } => {
                 for request in requests {
                     self.obey(from, request);
@@ -176,33 +186,35 @@ impl Worker {
     }
 
     fn carry_out(&mut self, from: ConnectionId, request: Request) {
+        let before = self.memory.journal().position();
         let reply = self.on_core(|core, turn| request.carry_out(core, turn));
         if let Some(reply) = reply {
-            self.say(from, reply);
+            let certain = Certain::when(reply.is_only_a_hold() && self.memory.journal().position() == before);
+            self.say(from, reply, certain);
         }
     }
 
     /// Tests ask for this.
     fn carry_out_wrongly(&mut self, from: ConnectionId, request: Request, strike: Strike) {
         match strike {
-            Strike::DropConnection => self.say(from, Reply::HangUp),
+            Strike::DropConnection => self.say(from, Reply::HangUp, Certain::WhenDurable),
             Strike::Busy => {
                 if let Some(reply) = request.refuse_as_busy() {
-                    self.say(from, reply);
+                    self.say(from, reply, Certain::WhenDurable);
                 }
             }
             Strike::LoseAcknowledgement => {
                 self.on_core(|core, turn| request.carry_out(core, turn));
-                self.say(from, Reply::HangUp);
+                self.say(from, Reply::HangUp, Certain::WhenDurable);
             }
             Strike::DetachLink => {
                 if let Some(link) = request.link() {
-                    self.say(from, Reply::ForceDetach { link });
+                    self.say(from, Reply::ForceDetach { link }, Certain::WhenDurable);
                 }
             }
             Strike::Delay(by) => {
                 if let Some(reply) = self.on_core(|core, turn| request.carry_out(core, turn)) {
-                    self.say(from, Reply::Later { by, reply: Box::new(reply) });
+                    self.say(from, Reply::Later { by, reply: Box::new(reply) }, Certain::WhenDurable);
                 }
             }
             Strike::LoseSession => self.carry_out(from, request),
@@ -213,13 +225,16 @@ impl Worker {
     fn on_core<T>(&mut self, act: impl FnOnce(&mut Core, &mut Turn<'_>) -> T) -> T {
         let mut effects = std::mem::take(&mut self.effects);
         let now = self.clock.now();
+        let before = self.memory.journal().position();
         let mut turn = Turn { now, journal: self.memory.journal(), effects: &mut effects };
         let answer = act(&mut self.core, &mut turn);
+        let noted = self.memory.journal().position() != before;
         for effect in effects.drain(..) {
             let link = reply::link_of(&effect);
             let strike = self.strike_at(&effect);
+            let certain = Certain::when(!noted && reply::is_certain(&effect, self.memory.journal()));
             let reply = Reply::from_effect(effect, self.memory.journal());
-            self.say(ConnectionId::of(link), reply);
+            self.say(ConnectionId::of(link), reply, certain);
             if let Some(strike) = strike {
                 self.strike_receiver(link, strike);
             }
@@ -233,7 +248,7 @@ impl Worker {
         match strike {
             Strike::DetachLink => {
                 self.on_core(|core, turn| core.detach(turn, link));
-                self.say(ConnectionId::of(link), Reply::ForceDetachReceiver { link });
+                self.say(ConnectionId::of(link), Reply::ForceDetachReceiver { link }, Certain::WhenDurable);
             }
             Strike::LoseSession => self.on_core(|core, turn| core.lose_session_of(turn, link)),
             Strike::DropConnection | Strike::Busy | Strike::LoseAcknowledgement | Strike::Delay(_) => {}
@@ -246,19 +261,34 @@ impl Worker {
         self.faults.strikes(Occasion::Delivery, entity)
     }
 
-    fn say(&mut self, to: ConnectionId, reply: Reply) {
-        match self.said.iter_mut().rev().find(|(id, _)| *id == to) {
-            Some((_, replies)) => replies.push(reply),
-            None => self.said.push((to, vec![reply])),
-        }
+    fn say(&mut self, to: ConnectionId, reply: Reply, certain: Certain) {
+        let said = match self.said.iter().rposition(|said| said.to == to) {
+            Some(place) => &mut self.said[place],
+            None => {
+                let held = self.outboxes.get(&to).is_some_and(|outbox| outbox.held_until > self.durable);
+                self.said.push(Said::new(to, held));
+                self.said.last_mut().expect("not empty: just pushed")
+            }
+        };
+        said.add(reply, certain);
     }
 
-    /// Everything said in this round waits for everything appended in it.
+    /// Lets out what is certain. All else said in this round waits for everything appended in it.
     fn hold(&mut self) {
         let until = self.memory.journal().position();
-        let replies = self.said.drain(..).map(|(to, replies)| Waiting::Replies(to, replies));
-        let calls = self.calls.drain(..).map(Waiting::Call);
-        self.held.extend(replies.chain(calls).map(|what| Held { until, what }));
+        for said in self.said.drain(..) {
+            let Some(outbox) = self.outboxes.get_mut(&said.to) else { continue };
+            if !said.now.is_empty() {
+                outbox.send(said.now);
+            }
+            if said.holds_a_link {
+                outbox.held_until = until;
+            }
+            if !said.later.is_empty() {
+                self.held.push_back(Held { until, what: Waiting::Replies(said.to, said.later) });
+            }
+        }
+        self.held.extend(self.calls.drain(..).map(|call| Held { until, what: Waiting::Call(call) }));
     }
 
     fn let_go(&mut self, durable: Lsn) {
@@ -268,11 +298,20 @@ impl Worker {
                 Waiting::Call(answer) => answer(),
                 Waiting::Replies(to, replies) => {
                     if let Some(outbox) = self.outboxes.get(&to) {
-                        // A connection that has gone is told nothing; its links are detached when it says so.
-                        let _ = outbox.send(replies);
+                        outbox.send(replies);
                     }
                 }
             }
+        }
+        self.durable = durable;
+    }
+
+    /// Wakes the writer, if there is anything for it to write.
+    fn flush(&mut self) {
+        let position = self.memory.journal().position();
+        if position != self.flushed {
+            self.flushed = position;
+            self.memory.flush();
         }
     }
 

@@ -86,6 +86,12 @@ pub trait Journal {
     /// Reads an entry that has a body, synced or not.
     fn read(&self, location: Location) -> Result<Stored, ReadError>;
 
+    /// Whether a crash would leave the body where it is. A store that cannot tell says no.
+    fn is_durable(&self, location: Location) -> bool {
+        let _ = location;
+        false
+    }
+
     /// More references to a body that has at least one: a scheduled message that is due becomes one for each subscription.
     fn retain(&mut self, location: Location, more: u32);
 

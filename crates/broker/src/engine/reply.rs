@@ -58,6 +58,20 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
+    /// Whether it says no more than that a receiver is attached: true as long as the process lives, and no longer.
+    pub(super) fn is_only_a_hold(&self) -> bool {
+        matches!(self, Self::Answer(answer) if matches!(**answer, Answer::Receiver { result: Ok(_), .. }))
+    }
+
+    /// Whether it is about a receiver, whose story is told in order: attached, deliveries, the end.
+    pub(super) fn is_of_a_link(&self) -> bool {
+        match self {
+            Self::Sent { .. } | Self::Settled { .. } => false,
+            Self::Answer(answer) => matches!(**answer, Answer::Receiver { .. }),
+            _ => true,
+        }
+    }
+
     /// Reads the body of a delivery now, while its place is certain.
     pub(super) fn from_effect(effect: Effect, journal: &mut dyn Journal) -> Self {
         match effect {
@@ -76,6 +90,15 @@ impl Reply {
     }
 }
 
+/// Whether an effect of a call that appended nothing can be told at once: a crash takes nothing of it back.
+pub(super) fn is_certain(effect: &Effect, journal: &dyn Journal) -> bool {
+    match effect {
+        Effect::Deliver { delivery, .. } => !delivery.settled && journal.is_durable(delivery.location),
+        Effect::Attached { .. } => true,
+        Effect::Drained { .. } | Effect::Refused { .. } | Effect::Detached { .. } => false,
+    }
+}
+
 pub(super) fn link_of(effect: &Effect) -> LinkId {
     match effect {
         Effect::Deliver { link, .. }
@@ -83,5 +106,43 @@ pub(super) fn link_of(effect: &Effect) -> LinkId {
         | Effect::Attached { link, .. }
         | Effect::Refused { link, .. }
         | Effect::Detached { link, .. } => *link,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{LockToken, SequenceNumber};
+    use crate::journal::{Entry, Location};
+    use crate::store::{Folder, Options, Store};
+
+    fn deliver(location: Location, settled: bool) -> Effect {
+        let delivery = Delivery {
+            token: LockToken(1),
+            sequence: SequenceNumber(1),
+            delivery_count: 0,
+            locked_until: Timestamp(1),
+            location,
+            alterations: None,
+            settled,
+        };
+        Effect::Deliver { link: LinkId(1), delivery }
+    }
+
+    #[test]
+    fn a_message_is_certain_once_it_is_on_the_disk() {
+        let folder = tempfile::tempdir().unwrap();
+        let disk = Arc::new(Folder::new(folder.path()).unwrap());
+        let recovery = Store::open(disk, Options { by_hand: true, ..Options::default() }).unwrap();
+        let mut store = recovery.replay(|_, _| Ok::<_, Error>(())).unwrap().finish(|_| {}).unwrap();
+        let mut locations = Vec::new();
+        store.append(&[Entry { meta: b"meta", body: Some(b"body"), references: 1 }], &mut locations).unwrap();
+        assert!(!is_certain(&deliver(locations[0], false), &store), "still in memory");
+        store.work();
+        assert!(is_certain(&deliver(locations[0], false), &store));
+        assert!(
+            !is_certain(&deliver(locations[0], true), &store),
+            "receiving it deleted it, which is to be noted first"
+        );
     }
 }

@@ -338,6 +338,10 @@ impl Journal for Store {
         self.files.borrow_mut().read(piece, location, self.salt)
     }
 
+    fn is_durable(&self, location: Location) -> bool {
+        self.shared.lock().unsynced(location.segment, location.offset).is_none()
+    }
+
     fn retain(&mut self, location: Location, more: u32) {
         self.ledger.retain(location, more);
     }
