@@ -18,8 +18,8 @@
 //! [`Connection::output_len`] is large. Commands may be given at any time, between events or days later.
 //!
 //! What is automatic: headers, SASL, open and begin of the answering side, heartbeats, session windows, splitting and
-//! joining of multi-frame deliveries, `echo`, the answer to detach (unless [`Config::hold_detach`]), end and close, joining
-//! of neighbouring dispositions. What the owner does: answer attaches, give credit, send within credit, answer a drain with
+//! joining of multi-frame deliveries, `echo`, the answers to detach, end and close, joining of
+//! neighbouring dispositions. What the owner does: answer attaches, give credit, send within credit, answer a drain with
 //! [`Connection::drained`], settle.
 //!
 //! # Server

@@ -34,9 +34,6 @@ pub struct Config {
     pub max_message_size: u64,
     /// Bytes of half-received messages that one connection may pin.
     pub max_incomplete_bytes: usize,
-    /// Answer a peer's detach only when told to, with [`super::Connection::detach`]. For owners whose release of a lock
-    /// must be done before the peer hears that the link is gone.
-    pub hold_detach: bool,
     /// The first transfer-id and delivery-id of an AMQP session. Anything does; tests begin near the wrap.
     pub first_outgoing_id: u32,
     pub offered_capabilities: Option<Raw>,
@@ -59,7 +56,6 @@ impl Default for Config {
             outgoing_window: 8_192,
             max_message_size: 1 << 20,
             max_incomplete_bytes: 32 << 20,
-            hold_detach: false,
             first_outgoing_id: 0,
             offered_capabilities: None,
             desired_capabilities: None,

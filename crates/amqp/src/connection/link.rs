@@ -43,10 +43,6 @@ pub(super) enum LinkState {
     /// The peer answered with a null terminus; its detach with the reason follows.
     Refused,
     Attached,
-    /// The peer's detach waits for the owner to answer it (see `hold_detach`).
-    DetachReceived {
-        closed: bool,
-    },
     /// Our detach is out. What the peer sent before it knew is ignored, and its own detach is not answered: a second
     /// one stops Node silently. `report` if the owner waits for the end.
     DetachSent {
@@ -76,7 +72,7 @@ impl Link {
 
     /// Has the owner not yet been told that this link is over?
     pub(super) fn reports_end(&self) -> bool {
-        !matches!(self.state, LinkState::DetachSent { report: false } | LinkState::DetachReceived { .. })
+        !matches!(self.state, LinkState::DetachSent { report: false })
     }
 }
 
@@ -146,17 +142,11 @@ impl Connection {
         self.refuse(link, true, Some(error))
     }
 
-    /// Ends a link, with an error if it is not in good order; also the answer to a detach that was held (see
-    /// [`super::Config::hold_detach`]). Its unsettled deliveries are forgotten.
+    /// Ends a link, with an error if it is not in good order. Its unsettled deliveries are forgotten.
     pub fn detach(&mut self, link: LinkId, error: Option<Error>) -> Result<(), CommandError> {
         self.check_open()?;
         match self.links.get(link.0).ok_or(CommandError::LinkGone)?.state {
             LinkState::Requested { .. } => self.refuse(link, true, error),
-            LinkState::DetachReceived { closed } => {
-                self.write_detach(link, closed, error);
-                self.remove_link(link);
-                Ok(())
-            }
             LinkState::DetachSent { .. } => Err(CommandError::WrongState),
             LinkState::AttachSent | LinkState::Refused | LinkState::Attached => {
                 self.forget_deliveries(link);
@@ -246,14 +236,6 @@ impl Connection {
                     self.emit(Event::Detached { link, closed, error });
                 }
             }
-            LinkState::Attached if self.config.hold_detach => {
-                self.forget_deliveries(link);
-                self.set_state(link, LinkState::DetachReceived { closed });
-                self.emit(Event::Detached { link, closed, error });
-            }
-            LinkState::DetachReceived { .. } => {
-                return Err(Violation::session(session, condition::UNATTACHED_HANDLE, "second detach"));
-            }
             LinkState::AttachSent | LinkState::Refused | LinkState::Attached => {
                 self.write_detach(link, closed, None);
                 self.remove_link(link);
@@ -268,7 +250,7 @@ impl Connection {
         let Some(state) = self.links.get(link.0) else { return };
         let event = Event::Detached { link, closed: true, error: Some(Box::new(error.clone())) };
         match state.state {
-            LinkState::DetachSent { .. } | LinkState::DetachReceived { .. } => return,
+            LinkState::DetachSent { .. } => return,
             LinkState::Requested { .. } => {
                 if self.refuse(link, true, Some(error)).is_err() {
                     // Not even a refusal could be sent: the AMQP session has gone, and the owner has been told.
@@ -341,7 +323,13 @@ impl Connection {
             self.incomplete_bytes -= partial.held();
         }
         let Some(session) = self.sessions.get_mut(link.session.0) else { return };
-        session.backlog.retain(|transfer| transfer.link != id);
+        session.backlog.retain(|transfer| {
+            let stays = transfer.link != id;
+            if !stays {
+                self.backlog_bytes -= transfer.payload.len();
+            }
+            stays
+        });
         if link.unsettled > 0 {
             link.unsettled = 0;
             match link.role {

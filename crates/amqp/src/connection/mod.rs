@@ -62,6 +62,8 @@ pub struct Connection {
     timers: Timers,
     /// Bytes held in half-received messages of all links.
     incomplete_bytes: usize,
+    /// Bytes of deliveries that wait for the peer's windows.
+    backlog_bytes: usize,
 }
 
 /// How far the connection has come.
@@ -129,6 +131,7 @@ impl Connection {
             output: Output::new(),
             timers,
             incomplete_bytes: 0,
+            backlog_bytes: 0,
         }
     }
 
@@ -168,6 +171,23 @@ impl Connection {
     /// How much waits to be taken: an owner stops feeding a peer that does not read.
     pub fn output_len(&self) -> usize {
         self.output.len()
+    }
+
+    /// Bytes of deliveries given to [`transfer`](Self::transfer) that the peer's session windows do not let out: an owner
+    /// sends nothing more to a peer that grants credit and closes its windows.
+    pub fn backlog_len(&self) -> usize {
+        self.backlog_bytes
+    }
+
+    /// Bytes held in half-received messages and in attaches that wait for an answer.
+    pub fn incomplete_len(&self) -> usize {
+        self.incomplete_bytes
+    }
+
+    /// Sets [`Config::max_incomplete_bytes`] anew, for an owner of many connections that share one bound. What is held
+    /// already stays.
+    pub fn set_max_incomplete_bytes(&mut self, bytes: usize) {
+        self.config.max_incomplete_bytes = bytes;
     }
 
     /// When [`on_tick`](Self::on_tick) has something to do. Changes with every feed and every write.

@@ -56,9 +56,6 @@ impl Connection {
                 let text = "transfer before any credit";
                 return Err(Violation::link(link, condition::TRANSFER_LIMIT_EXCEEDED, text));
             }
-            LinkState::DetachReceived { .. } => {
-                return Err(Violation::session(session_id, condition::UNATTACHED_HANDLE, "transfer after detach"));
-            }
         }
         if state.role != Role::Receiver {
             return Err(Violation::session(session_id, condition::NOT_ALLOWED, "transfer on a link we send on"));
@@ -147,7 +144,7 @@ impl Connection {
 
     /// Adds to a half-received message, or, once it is too large, only pretends to.
     fn append(&mut self, link: LinkId, payload: &[u8]) {
-        let room = self.config.max_incomplete_bytes - self.incomplete_bytes;
+        let room = self.config.max_incomplete_bytes.saturating_sub(self.incomplete_bytes);
         let state = self.links.get_mut(link.0).expect("found by on_transfer");
         let partial = state.partial.as_mut().expect("made by the first frame");
         if partial.refused.is_some() {

@@ -31,7 +31,7 @@ pub(super) struct Backlogged {
     handle: u32,
     /// What the first frame says; `None` if it has gone out.
     head: Option<Head>,
-    payload: Bytes,
+    pub(super) payload: Bytes,
 }
 
 #[derive(Debug)]
@@ -93,6 +93,7 @@ impl Connection {
         let done = write_transfers(session, self.output.frames(), max_frame_size, handle, &mut first, &mut parts);
         if !done {
             let head = first.map(FirstFrame::into_head);
+            self.backlog_bytes += parts.length;
             session.backlog.push_back(Backlogged { link, handle, head, payload: parts.into_bytes() });
         }
         Ok(id)
@@ -108,8 +109,10 @@ impl Connection {
             let mut parts = Parts::new(payload);
             let max_frame_size = self.peer.max_frame_size as usize;
             let handle = waiting.handle;
+            self.backlog_bytes -= parts.length;
             if !write_transfers(session, self.output.frames(), max_frame_size, handle, &mut first, &mut parts) {
                 let sent = first.is_none();
+                self.backlog_bytes += parts.length;
                 waiting.payload = waiting.payload.slice(waiting.payload.len() - parts.length..);
                 if sent {
                     waiting.head = None;

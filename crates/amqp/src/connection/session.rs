@@ -225,7 +225,7 @@ impl Connection {
     fn write_end(&mut self, session: SessionId, error: Option<Error>, report: bool) {
         let Some(state) = self.sessions.get_mut(session.0) else { return };
         state.state = SessionState::EndSent { report };
-        state.backlog.clear();
+        self.backlog_bytes -= state.backlog.drain(..).map(|transfer| transfer.payload.len()).sum::<usize>();
         let end = End { error: error.map(Box::new) };
         self.output.frame(state.channel, |buffer| end.encode(buffer));
     }

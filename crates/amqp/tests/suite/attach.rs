@@ -119,20 +119,6 @@ fn a_detach_is_answered_with_the_same_closed() {
 }
 
 #[test]
-fn a_held_detach_is_answered_only_when_the_owner_says_so() {
-    let mut pair = Pair::with(Config::default(), Config { hold_detach: true, ..Config::default() });
-    let (ours, theirs) = pair.receiver();
-    pair.client.detach(ours, None).unwrap();
-    pair.run();
-    assert_eq!(pair.take_server_events(), [Event::Detached { link: theirs, closed: true, error: None }]);
-    assert_eq!(pair.take_client_events(), []);
-    pair.server.detach(theirs, None).unwrap();
-    pair.run();
-    assert_eq!(pair.take_client_events(), [Event::Detached { link: ours, closed: true, error: None }]);
-    assert_eq!(pair.take_server_events(), [], "told already");
-}
-
-#[test]
 fn a_forced_detach_carries_the_error_and_both_sides_forget_the_link() {
     let mut pair = Pair::new();
     let (ours, theirs) = pair.receiver();

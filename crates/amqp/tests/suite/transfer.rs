@@ -85,8 +85,10 @@ fn deliveries_wait_for_a_narrow_window_and_keep_their_order_over_the_wrap() {
     let sent: Vec<_> = (0..200usize).map(|n| Bytes::from(vec![n as u8; n * 11])).collect();
     let ids: Vec<_> = sent.iter().map(|payload| send(&mut pair, ours, payload)).collect();
     assert!(ids.contains(&0), "ids wrap");
+    assert!(pair.client.backlog_len() > 100_000, "what waits is told");
     pair.take_server_events();
     pair.run();
+    assert_eq!(pair.client.backlog_len(), 0);
     let events = pair.take_server_events();
     assert_eq!(payloads(&events), sent);
     for event in events {
@@ -278,4 +280,23 @@ fn half_received_messages_are_bounded_per_connection() {
     let [Performative::Disposition(rejected)] = &answers[..] else { panic!("{answers:?}") };
     let Some(DeliveryState::Rejected(Some(error))) = &rejected.state else { panic!("{rejected:?}") };
     assert_eq!(error.condition, condition::RESOURCE_LIMIT_EXCEEDED);
+}
+
+#[test]
+fn what_waits_for_a_window_is_forgotten_with_its_link_or_its_session() {
+    for end_session in [false, true] {
+        let mut pair = Pair::with(Config::default(), Config { incoming_window: 0, ..Config::default() });
+        let session = pair.session();
+        let (ours, theirs) = pair.link_in(session, Attach::sender("s", Source::at("me"), Target::at("orders")));
+        pair.server.keep_credit(theirs, 500).unwrap();
+        pair.run();
+        (0..5).for_each(|_| drop(send(&mut pair, ours, &Bytes::from_static(b"waits"))));
+        assert_eq!(pair.client.backlog_len(), 25);
+        if end_session {
+            pair.client.end_session(session, None).unwrap();
+        } else {
+            pair.client.detach(ours, None).unwrap();
+        }
+        assert_eq!(pair.client.backlog_len(), 0);
+    }
 }
