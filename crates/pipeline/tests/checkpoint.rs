@@ -4,7 +4,7 @@ use lease::Contender;
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use pipeline::checkpoint::{
-    COLLECTION, Checkpoint, CheckpointStore, Claim, Error, MongoCheckpoints, Phase, Saved, Snapshot,
+    COLLECTION, Checkpoint, CheckpointStore, Claim, Error, MongoCheckpoints, PIPELINES, Phase, Saved, Snapshot,
 };
 use pipeline::event::{Epoch, ResumeToken, Term};
 use testkit::mongo::{ScratchDatabase, shared};
@@ -166,6 +166,9 @@ async fn a_snapshot_resumes_and_is_followed_by_the_stream_for_good() {
     assert_eq!(save(&store, &leader, snapshot("run", 500)).await.unwrap(), Saved::Moved);
     assert_eq!(save(&store, &leader, snapshot("run", 400)).await.unwrap(), Saved::Kept);
     assert!(matches!(save(&store, &leader, snapshot("other", 900)).await, Err(Error::SnapshotOutOfTurn { .. })));
+    let Phase::Snapshot { progress, .. } = snapshot("run", 900) else { unreachable!() };
+    let elsewhere = Phase::Snapshot { start: token("8211"), progress };
+    assert!(matches!(save(&store, &leader, elsewhere).await, Err(Error::SnapshotOutOfTurn { .. })));
 
     let next = claim("b", 2);
     assert_eq!(store.claim(&next).await.unwrap().phase, snapshot("run", 500));
@@ -219,9 +222,7 @@ async fn documents_of_another_kind_are_errors_and_not_a_new_beginning() {
         let refused = store.claim(&claim("b", 10)).await.unwrap_err().to_string();
         assert!(refused.contains(expected), "{refused} should say: {expected}");
         assert!(!refused.contains("secret"), "{refused}");
-        let left = house.stored("shop").await.unwrap();
-        assert_eq!(left.get("token"), document.get("token"));
-        assert_eq!(left.get("phase"), document.get("phase"));
+        assert_eq!(house.stored("shop").await.unwrap(), document, "it should not even be claimed");
     }
 }
 
@@ -234,6 +235,36 @@ async fn a_checkpoint_that_vanished_is_not_made_again_by_a_save() {
     house.documents().delete_one(doc! { "_id": "shop" }).await.unwrap();
     assert!(matches!(save(&store, &leader, stream("8250")).await, Err(Error::Vanished { .. })));
     assert_eq!(house.stored("shop").await, None);
+}
+
+#[tokio::test]
+async fn a_checkpoint_that_is_gone_is_an_error_and_not_a_new_beginning() {
+    let house = House::new("gone").await;
+    let store = house.pipeline("shop");
+    let leader = claim("a", 1);
+    store.claim(&leader).await.unwrap();
+    save(&store, &leader, stream("8250")).await.unwrap();
+    house.documents().drop().await.unwrap();
+    for term in [1, 2] {
+        let refused = store.claim(&claim("a", term)).await.unwrap_err();
+        assert!(matches!(refused, Error::Lost { .. }) && !refused.is_transient(), "{refused}");
+        assert_eq!(house.stored("shop").await, None);
+    }
+    // the operator means it
+    house.database.collection::<Document>(PIPELINES).delete_one(doc! { "_id": "shop" }).await.unwrap();
+    assert_eq!(store.claim(&claim("b", 3)).await.unwrap().phase, Phase::Unstarted);
+}
+
+#[tokio::test]
+async fn a_pipeline_whose_first_leaders_died_before_their_claim_begins_in_a_later_term() {
+    let house = House::new("late_founding").await;
+    let store = house.pipeline("shop");
+    assert_eq!(store.claim(&claim("c", 9)).await.unwrap().phase, Phase::Unstarted);
+    // one that was founded before foundings were entered, or whose entry was lost with its leader, is entered by the next claim
+    let pipelines = house.database.collection::<Document>(PIPELINES);
+    pipelines.delete_one(doc! { "_id": "shop" }).await.unwrap();
+    store.claim(&claim("d", 10)).await.unwrap();
+    assert_eq!(pipelines.find_one(doc! { "_id": "shop" }).await.unwrap().unwrap().get_i64("term").ok(), Some(10));
 }
 
 #[tokio::test]

@@ -2,13 +2,17 @@
 //!
 //! A new leader first *claims* the checkpoint with its term and gets it back in the same statement; from then on every
 //! save of an older term is refused by the store, however late it arrives. Leans on nothing but the term: no clock, no
-//! lease. Never starts over by itself: a document it cannot read, or of another source, is an error for an operator.
+//! lease. Never starts over by itself: a document it cannot read, or of another source, or one that is gone, is an error
+//! for an operator.
 
 mod document;
 mod error;
+mod founding;
 mod mongo;
+mod refused;
 mod store;
 
 pub use error::Error;
+pub use founding::PIPELINES;
 pub use mongo::{COLLECTION, MongoCheckpoints};
 pub use store::{Checkpoint, CheckpointStore, Claim, Phase, Saved, Snapshot};

@@ -1,7 +1,8 @@
 //! The checkpoint in MongoDB: compare-and-set on term, so that a deposed leader cannot move it.
 //!
-//! Majority throughout. A claim is one statement that decides, writes and returns; a save is one statement whose filter is
-//! the fence, and only a refused one costs a second look, to say why.
+//! Majority throughout. A claim looks whether it may touch what is there, and then is one statement that decides, writes and
+//! returns; a save is one statement whose filter is the fence, and only a refused one costs a second look, to say why
+//! (`refused.rs`).
 
 use lease::code_of;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
@@ -13,18 +14,21 @@ use mongodb::{Collection, Database};
 
 use super::document::{FORMAT, SNAPSHOT, STREAM, Stored, UNSTARTED, phase_fields, stored_number};
 use super::error::Error;
+use super::founding::Foundings;
+use super::refused;
 use super::store::{Checkpoint, CheckpointStore, Claim, Phase, Saved};
 use crate::event::Epoch;
 
 /// The collection of the coordination database that holds the checkpoints of all pipelines.
 pub const COLLECTION: &str = "checkpoints";
 
-const DUPLICATE_KEY: i32 = 11000;
+pub(super) const DUPLICATE_KEY: i32 = 11000;
 
 /// The checkpoint of one pipeline.
 #[derive(Clone, Debug)]
 pub struct MongoCheckpoints {
     checkpoints: Collection<Document>,
+    foundings: Foundings,
     pipeline: String,
     fingerprint: String,
 }
@@ -37,14 +41,15 @@ impl MongoCheckpoints {
             .write_concern(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .build();
+        let foundings = Foundings::new(database, options.clone());
         let checkpoints = database.collection_with_options(COLLECTION, options);
-        Self { checkpoints, pipeline: pipeline.into(), fingerprint: fingerprint.into() }
+        Self { checkpoints, foundings, pipeline: pipeline.into(), fingerprint: fingerprint.into() }
     }
 
-    async fn submit_claim(&self, claim: &Claim) -> Result<Document, mongodb::error::Error> {
+    /// `None` when there is no document and `make` is false.
+    async fn submit_claim(&self, claim: &Claim, make: bool) -> Result<Option<Document>, mongodb::error::Error> {
         let asked = self.checkpoints.find_one_and_update(doc! { "_id": &self.pipeline }, self.claim_update(claim));
-        let stored = asked.upsert(true).return_document(ReturnDocument::After).collation(byte_order()).await?;
-        stored.ok_or_else(|| mongodb::error::Error::custom("an upsert returned nothing"))
+        asked.upsert(make).return_document(ReturnDocument::After).collation(byte_order()).await
     }
 
     /// Decides inside the statement, because an upsert's filter may not: a new document is made, ours is raised to a
@@ -95,15 +100,9 @@ impl MongoCheckpoints {
         asked.projection(doc! { "_id": 1 }).await.map_err(self.failed("save"))
     }
 
-    /// Looks why the fence refused: returns what is stored if it is still this claim's.
-    async fn still_ours(&self, claim: &Claim) -> Result<Checkpoint, Error> {
-        let Some(Stored { checkpoint, claimant }) = self.find().await? else {
-            return Err(Error::Vanished { pipeline: self.pipeline.clone() });
-        };
-        if checkpoint.term == claim.term && claimant == claim.claimant.to_string() {
-            return Ok(checkpoint);
-        }
-        Err(Error::Deposed { pipeline: self.pipeline.clone(), term: claim.term, stored: checkpoint.term })
+    /// What a majority has after the fence refused something.
+    async fn refusing(&self) -> Result<Stored, Error> {
+        self.find().await?.ok_or_else(|| Error::Vanished { pipeline: self.pipeline.clone() })
     }
 
     async fn find(&self) -> Result<Option<Stored>, Error> {
@@ -119,13 +118,21 @@ impl MongoCheckpoints {
 
 impl CheckpointStore for MongoCheckpoints {
     async fn claim(&self, claim: &Claim) -> Result<Checkpoint, Error> {
-        let claimed = match self.submit_claim(claim).await {
+        // Read before the checkpoint is: where a founding shows, its checkpoint was made.
+        let founded = self.foundings.contains(&self.pipeline).await.map_err(self.failed("claim"))?;
+        // What cannot be read is not written either, not even a term.
+        self.find().await?;
+        let claimed = match self.submit_claim(claim, !founded).await {
             // Two upserts met; there is a document now, so the second try is an update.
-            Err(error) if code_of(&error) == Some(DUPLICATE_KEY) => self.submit_claim(claim).await,
+            Err(error) if code_of(&error) == Some(DUPLICATE_KEY) => self.submit_claim(claim, !founded).await,
             answer => answer,
         };
-        let document = claimed.map_err(self.failed("claim"))?;
+        let claimed = claimed.map_err(self.failed("claim"))?;
+        let document = claimed.ok_or_else(|| Error::Lost { pipeline: self.pipeline.clone(), term: claim.term })?;
         let Stored { checkpoint, claimant } = Stored::read(&self.pipeline, &self.fingerprint, &document)?;
+        if !founded {
+            self.foundings.enter(&self.pipeline, claim).await.map_err(self.failed("claim"))?;
+        }
         if checkpoint.term == claim.term && claimant == claim.claimant.to_string() {
             return Ok(checkpoint);
         }
@@ -146,19 +153,7 @@ impl CheckpointStore for MongoCheckpoints {
         if self.submit(filter, set).await?.is_some() {
             return Ok(Saved::Moved);
         }
-        let stored = self.still_ours(claim).await?;
-        if stored.epoch != epoch {
-            return Err(Error::EpochEnded { pipeline: self.pipeline.clone(), epoch, stored: stored.epoch });
-        }
-        match (&stored.phase, phase) {
-            (Phase::Snapshot { progress: stored, .. }, Phase::Snapshot { progress, .. })
-                if stored.run == progress.run =>
-            {
-                Ok(Saved::Kept)
-            }
-            (_, Phase::Snapshot { .. }) => Err(Error::SnapshotOutOfTurn { pipeline: self.pipeline.clone() }),
-            (_, Phase::Stream { .. } | Phase::Unstarted) => Ok(Saved::Kept),
-        }
+        refused::save(&self.pipeline, &self.refusing().await?, claim, epoch, phase)
     }
 
     async fn begin_epoch(&self, claim: &Claim, ended: Epoch, phase: &Phase) -> Result<Epoch, Error> {
@@ -169,12 +164,7 @@ impl CheckpointStore for MongoCheckpoints {
         if self.submit(self.fence(claim, ended), set).await?.is_some() {
             return Ok(begun);
         }
-        // Asked again after a lost answer, it finds its own doing.
-        let stored = self.still_ours(claim).await?;
-        if stored.epoch == begun && stored.phase == *phase {
-            return Ok(begun);
-        }
-        Err(Error::EpochEnded { pipeline: self.pipeline.clone(), epoch: ended, stored: stored.epoch })
+        refused::begin_epoch(&self.pipeline, &self.refusing().await?, claim, ended, phase)
     }
 
     async fn show(&self) -> Result<Option<Checkpoint>, Error> {
@@ -182,14 +172,17 @@ impl CheckpointStore for MongoCheckpoints {
     }
 }
 
-/// What must hold of the stored phase so that `phase` does not lie behind it.
+/// What must hold of the stored phase so that `phase` does not lie behind it; `refused.rs` says the same in Rust.
 fn not_behind(phase: &Phase) -> Document {
     match phase {
         Phase::Unstarted => doc! { "phase": UNSTARTED },
-        Phase::Snapshot { progress, .. } => {
-            let further = stored_number(progress.scanned);
-            let same_run =
-                doc! { "phase": SNAPSHOT, "snapshot.run": &progress.run, "snapshot.scanned": { "$lte": further } };
+        Phase::Snapshot { start, progress } => {
+            let same_run = doc! {
+                "phase": SNAPSHOT,
+                "position": start.key(),
+                "snapshot.run": &progress.run,
+                "snapshot.scanned": { "$lte": stored_number(progress.scanned) },
+            };
             doc! { "$or": [{ "phase": UNSTARTED }, same_run] }
         }
         Phase::Stream { token } => {

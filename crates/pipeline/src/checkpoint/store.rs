@@ -10,10 +10,12 @@ use crate::event::{Epoch, ResumeToken, Term};
 /// may have been applied all the same, and may be repeated as it is.
 pub trait CheckpointStore: Send + Sync {
     /// Shuts out all lower terms for good, and returns what there is. A term that was claimed before, by this term or a
-    /// higher one of somebody else, is refused: see [`Error::TermBehind`].
+    /// higher one of somebody else, is refused: see [`Error::TermBehind`]. Makes the checkpoint of a pipeline that never had
+    /// one; one that is gone is [`Error::Lost`].
     fn claim(&self, claim: &Claim) -> impl Future<Output = Result<Checkpoint, Error>> + Send;
 
-    /// Moves the checkpoint of the claimed term. Within an epoch it never moves back.
+    /// Moves the checkpoint of the claimed term. Within an epoch it never moves back. [`Saved::Kept`] is said only where a
+    /// majority has it further than `phase`.
     fn save(
         &self,
         claim: &Claim,
@@ -90,6 +92,6 @@ pub struct Snapshot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Saved {
     Moved,
-    /// The store was there already, or further: nothing was changed.
+    /// The store is further already: nothing was changed.
     Kept,
 }
