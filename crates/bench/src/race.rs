@@ -32,8 +32,36 @@ pub struct Round {
     pub holder: Option<String>,
 }
 
+impl Round {
+    /// What is wrong with it, if anything.
+    pub fn problem(&self) -> Option<&'static str> {
+        if self.terms.len() != 1 {
+            Some("not exactly one leader")
+        } else if self.holder.as_ref() != Some(&self.terms[0].1) {
+            Some("the lease names somebody else")
+        } else if !self.complaints.is_empty() {
+            Some("something was logged as a warning or an error")
+        } else if self.oplog_entries != self.heartbeats {
+            Some("a standby left a trace in the oplog")
+        } else {
+            None
+        }
+    }
+}
+
 /// Lets `contenders` race once for a new lease, and then lets the losers look at it for `polls` times their interval.
 pub async fn cold_start(client: &ClientOptions, database: &Database, contenders: usize, polls: u32) -> Round {
+    cold_start_with(client, database, contenders, polls, async |_| {}).await
+}
+
+/// As [`cold_start`], with somebody who does something while the losers look: given the lease's key, to show that a race hears it.
+pub async fn cold_start_with(
+    client: &ClientOptions,
+    database: &Database,
+    contenders: usize,
+    polls: u32,
+    meddle: impl AsyncFnOnce(&str),
+) -> Round {
     listen();
     let round = format!("race-{:08x}", rand::random::<u32>());
     // Losers look often, so that traces they left would be many; otherwise as in production.
@@ -57,6 +85,7 @@ pub async fn cold_start(client: &ClientOptions, database: &Database, contenders:
     })
     .await;
     tokio::time::sleep(config.poll() * polls).await;
+    meddle(&round).await;
     let (oplog_entries, heartbeats, holder) = traces(database, &round).await;
     stop.cancel();
     for running in running {

@@ -3,6 +3,7 @@
 //! The thread has its own runtime and its own MongoDB client. A pipeline that keeps every worker of the main runtime busy
 //! can therefore delay its own work, but not a heartbeat.
 
+use std::sync::Arc;
 use std::thread;
 
 use futures_util::FutureExt;
@@ -35,14 +36,15 @@ pub struct Running {
 }
 
 impl Candidate {
-    /// Starts contending. `work` is called with every term this pod gains, and its future runs on the current runtime;
-    /// `shutdown` drains that work, gives the lease back and ends the elector.
+    /// Starts contending. `work` is called with every term this pod gains, on the current runtime, as its future is run: nothing
+    /// it does, not even making that future, stands in the way of a heartbeat. `shutdown` drains that work, gives the
+    /// lease back and ends the elector.
     ///
     /// # Panics
     /// When called outside a tokio runtime.
     pub fn start<W, F>(self, work: W, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<Running, Error>
     where
-        W: Fn(Leadership) -> F + Send + 'static,
+        W: Fn(Leadership) -> F + Send + Sync + 'static,
         F: Future<Output = Outcome> + Send + 'static,
     {
         let contest = self.config.validate()?;
@@ -53,7 +55,7 @@ impl Candidate {
             poll: self.config.poll(),
             watch: self.config.watch,
         };
-        let work: Work = Box::new(move |leadership| work(leadership).boxed());
+        let work: Work = Arc::new(move |leadership| work(leadership).boxed());
         let (handle, desk) = Handle::new();
         let (end, ended) = oneshot::channel();
         let work_runtime = runtime::Handle::current();

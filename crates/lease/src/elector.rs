@@ -4,7 +4,6 @@
 //! led can starve it. The work runs elsewhere, as one task per term, and the lease goes back only after it has ended.
 //! Never ends because MongoDB is away: a leader stops at its deadline, a standby keeps trying.
 
-use std::convert::Infallible;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +12,7 @@ use futures_util::future::BoxFuture;
 use tokio::runtime;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinHandle};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
@@ -25,9 +24,10 @@ use crate::handle::{Desk, Status};
 use crate::leadership::{Gate, Leadership, Loss, Outcome, Stop};
 use crate::record::{Contender, Record, Statement, Term};
 use crate::store::LeaseStore;
+use crate::watch::Watch;
 
-/// What is led: called once per term. Its future runs on the runtime the elector was started from.
-pub(crate) type Work = Box<dyn Fn(Leadership) -> BoxFuture<'static, Outcome> + Send>;
+/// What is led: called once per term, in a task on the runtime the elector was started from.
+pub(crate) type Work = Arc<dyn Fn(Leadership) -> BoxFuture<'static, Outcome> + Send + Sync>;
 
 /// Who contends, for what, and by which rules.
 #[derive(Clone, Debug)]
@@ -51,7 +51,23 @@ pub(crate) struct Elector<S> {
     /// The work of a term that was lost, until it has ended: nobody leads twice at once, not even with himself.
     unfinished: Option<JoinHandle<Outcome>>,
     shutdown: CancellationToken,
-    in_trouble: bool,
+    trouble: Option<Trouble>,
+}
+
+/// What was last said about the store, until it can be used again. Ordered by how much it concerns an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Trouble {
+    OutOfReach,
+    Unusable,
+}
+
+/// What became of a statement that was asked until there was an answer.
+enum Answer {
+    Applied(Applied),
+    /// The lease is no longer this contender's in that term: an earlier try was applied after all, or another pod has it.
+    Refused,
+    /// There was none in time.
+    None,
 }
 
 /// An acknowledged statement: the record it made, and when it was sent.
@@ -91,7 +107,7 @@ impl<S: LeaseStore> Elector<S> {
             work_runtime,
             unfinished: None,
             shutdown,
-            in_trouble: false,
+            trouble: None,
         }
     }
 
@@ -136,7 +152,8 @@ impl<S: LeaseStore> Elector<S> {
     async fn follow(&mut self) -> Option<(Tenure, &'static str)> {
         let changed = Notify::new();
         let store = Arc::clone(&self.store);
-        let mut watching = pin!(watch(&*store, self.rules.watch, &changed, self.backoff()));
+        let watch = Watch { pod_id: self.rules.pod_id.clone(), backoff: self.backoff(), failures: 0 };
+        let mut watching = pin!(watch.run(&*store, self.rules.watch, &changed));
         let mut backoff = self.backoff();
         let shutdown = self.shutdown.clone();
         while !shutdown.is_cancelled() {
@@ -195,7 +212,8 @@ impl<S: LeaseStore> Elector<S> {
         let gate = Gate::open(term, tenure.valid_until(), self.clock);
         let (stop, told) = watch::channel(None);
         let leadership = Leadership { contender: self.me.contender(), gate: gate.clone(), stop: told };
-        let mut work = self.work_runtime.spawn((self.work)(leadership));
+        let work = Arc::clone(&self.work);
+        let mut work = self.work_runtime.spawn(async move { work(leadership).await });
         self.desk.status.send_replace(Status::Leading { gate: gate.clone() });
         info!(pod_id = self.rules.pod_id, lease = self.rules.key, %term, reason = why, "gained leadership");
 
@@ -286,7 +304,8 @@ impl<S: LeaseStore> Elector<S> {
     async fn raise(&mut self, tenure: Tenure, seen: Term) -> Option<Tenure> {
         self.lost(tenure.term(), &Loss::TermBehind { seen });
         let statement = |me: &Me| me.raise(tenure.term(), seen);
-        let applied = self.insist(statement, tenure.valid_until()).await?;
+        // Refused: it is taken anew, as any lease that names us.
+        let Answer::Applied(applied) = self.insist(statement, tenure.valid_until()).await else { return None };
         match self.gained(applied, "") {
             Next::Lead(raised, _) => Some(raised),
             Next::LookAgainIn(_) => None,
@@ -300,22 +319,28 @@ impl<S: LeaseStore> Elector<S> {
         if *loss != Loss::ShuttingDown {
             self.me.stand_down(term, self.clock.now(), &self.rules.contest.timing);
         }
-        if self.insist(|me| me.release(term), tenure.valid_until()).await.is_none() {
-            let lease = &self.rules.key;
-            warn!(pod_id = self.rules.pod_id, lease, %term, "the lease could not be given back; it runs out by itself");
+        let Rules { pod_id, key: lease, .. } = &self.rules;
+        let (pod_id, lease) = (pod_id.clone(), lease.clone());
+        match self.insist(|me| me.release(term), tenure.valid_until()).await {
+            Answer::Applied(_) => {}
+            Answer::Refused => debug!(pod_id, lease, %term, "the lease was given back, or taken, before"),
+            Answer::None => warn!(pod_id, lease, %term, "the lease could not be given back; it runs out by itself"),
         }
     }
 
     /// Asks until there is an answer, or `until`.
-    async fn insist(&mut self, statement: impl Fn(&Me) -> Statement, until: Moment) -> Option<Applied> {
+    async fn insist(&mut self, statement: impl Fn(&Me) -> Statement, until: Moment) -> Answer {
         let timing = self.rules.contest.timing;
         loop {
             let left = until.since(self.clock.now());
             if left.is_zero() {
-                return None;
+                return Answer::None;
             }
             match self.submit(&statement(&self.me), timing.attempt().min(left)).await {
-                Ok(answer) => return answer,
+                Ok(answer) => {
+                    self.out_of_trouble();
+                    return answer.map_or(Answer::Refused, Answer::Applied);
+                }
                 Err(error) => self.trouble(&error),
             }
             sleep(timing.retry().min(left)).await;
@@ -365,43 +390,29 @@ impl<S: LeaseStore> Elector<S> {
         }
     }
 
-    /// Says once that the store cannot be used, and what it said; the rest is for those who debug.
+    /// Says once that the store cannot be used, and what it said, and once more if it comes to what cannot heal by itself; the
+    /// rest is for those who debug.
     fn trouble(&mut self, problem: &Error) {
         let pod_id = &self.rules.pod_id;
-        match (problem.is_transient(), self.in_trouble) {
-            (true, false) => warn!(pod_id, error = %Chain(problem), "lease out of reach; trying on"),
-            (false, false) => error!(pod_id, error = %Chain(problem), "lease cannot be used; trying on"),
-            (_, true) => debug!(pod_id, error = %Chain(problem), "lease still out of reach"),
+        let now = if problem.is_transient() { Trouble::OutOfReach } else { Trouble::Unusable };
+        let worse = self.trouble.is_none_or(|said| said < now);
+        match now {
+            _ if !worse => debug!(pod_id, error = %Chain(problem), "lease still out of reach"),
+            Trouble::OutOfReach => warn!(pod_id, error = %Chain(problem), "lease out of reach; trying on"),
+            Trouble::Unusable => error!(pod_id, error = %Chain(problem), "lease cannot be used; trying on"),
         }
-        self.in_trouble = true;
+        self.trouble = self.trouble.max(Some(now));
     }
 
     fn out_of_trouble(&mut self) {
-        if self.in_trouble {
+        if self.trouble.take().is_some() {
             info!(pod_id = self.rules.pod_id, "lease within reach again");
         }
-        self.in_trouble = false;
     }
 
     /// Fast enough to be there when a new primary is, and no load on it while there is none.
     fn backoff(&self) -> Backoff {
         Backoff::new(Duration::from_millis(50), (self.rules.contest.timing.ttl() / 4).min(Duration::from_secs(1)))
-    }
-}
-
-/// Keeps a change stream open, with pauses when it fails; what it sees only wakes the loop that looks.
-async fn watch(store: &impl LeaseStore, wanted: bool, changed: &Notify, mut backoff: Backoff) -> Infallible {
-    if !wanted {
-        std::future::pending::<()>().await;
-    }
-    loop {
-        let opened = Instant::now();
-        let error = store.watch(changed).await;
-        if opened.elapsed() > Duration::from_secs(10) {
-            backoff.succeeded();
-        }
-        debug!(error = %Chain(&error), "watching the lease ended; opening it again");
-        sleep(backoff.failed()).await;
     }
 }
 

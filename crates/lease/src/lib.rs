@@ -5,7 +5,7 @@
 //! (the checkpoint does). What cannot refuse (a topic) must bear a late duplicate.
 //!
 //! This crate knows nothing of what is led. Reading order: [`record`] and [`timing`] (the nouns), [`decide`] (the protocol),
-//! `elector` (the loop that obeys it), [`mongo`] (the statements), [`candidate`] (the thread it runs on).
+//! `elector` (the loop that obeys it), `watch` (what wakes it), [`mongo`] (the statements), [`candidate`] (the thread it runs on).
 
 mod backoff;
 pub mod candidate;
@@ -24,6 +24,7 @@ pub mod mongo;
 pub mod record;
 mod store;
 pub mod timing;
+mod watch;
 
 pub use candidate::{Candidate, Running};
 pub use clock::Moment;

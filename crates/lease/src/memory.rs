@@ -19,6 +19,10 @@ pub(crate) enum Fault {
     DoThenFail,
     /// Nothing is done, and there is no answer.
     Silence,
+    /// Nothing is done, and the error is one that trying again does not heal.
+    Unfit,
+    /// All is well, but for the watch.
+    Unwatchable,
 }
 
 /// Shared by all pods of a test.
@@ -71,7 +75,8 @@ impl MemoryLease {
         match fault {
             Some(Fault::Refuse) => Err(away()),
             Some(Fault::Silence) => std::future::pending().await,
-            Some(Fault::DoThenFail) | None => Ok(fault),
+            Some(Fault::Unfit) => Err(Error::Format { key: "memory".into(), found: 2, known: 1 }),
+            Some(Fault::DoThenFail | Fault::Unwatchable) | None => Ok(fault),
         }
     }
 }
@@ -102,6 +107,9 @@ impl LeaseStore for MemoryLease {
     }
 
     async fn watch(&self, changed: &Notify) -> Error {
+        if *self.line.lock().unwrap() == Some(Fault::Unwatchable) {
+            return away();
+        }
         let mut changes = self.changes.subscribe();
         changed.notify_one();
         while changes.changed().await.is_ok() {

@@ -9,7 +9,8 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::{
-    Acknowledgment, ClientOptions, CollectionOptions, ReadConcern, ReturnDocument, SelectionCriteria, WriteConcern,
+    Acknowledgment, ClientOptions, CollectionOptions, ReadConcern, ReturnDocument, SelectionCriteria,
+    ServerMonitoringMode, WriteConcern,
 };
 use mongodb::{Client, Collection};
 use tokio::sync::Notify;
@@ -26,6 +27,12 @@ pub const COLLECTION: &str = "leader_leases";
 
 const DUPLICATE_KEY: i32 = 11000;
 const NAMESPACE_NOT_FOUND: i32 = 26;
+
+/// Connections to one server.
+const POOL: u32 = 10;
+/// What the driver allows at least, and what it does by default.
+const SHORTEST_MONITORING: Duration = Duration::from_millis(500);
+const LONGEST_MONITORING: Duration = Duration::from_secs(10);
 
 /// Which lease, and what a holder writes into it besides the protocol.
 #[derive(Clone, Debug)]
@@ -47,12 +54,8 @@ pub struct MongoLease {
 
 impl MongoLease {
     /// To be called on the runtime that is to run the client's own tasks. Does not wait for a connection.
-    pub fn open(mut options: ClientOptions, name: LeaseName, timing: &Timing) -> Result<Self, Error> {
-        // An attempt that finds no server must end in time for the next one, and before it is given up unexplained.
-        options.server_selection_timeout = Some(timing.attempt() * 3 / 4);
-        options.connect_timeout = Some(timing.attempt());
-        options.app_name.get_or_insert_with(|| "headwater-lease".to_owned());
-        let client = Client::with_options(options).map_err(|source| failed("open", &name)(source))?;
+    pub fn open(options: ClientOptions, name: LeaseName, timing: &Timing) -> Result<Self, Error> {
+        let client = Client::with_options(tuned(options, timing)).map_err(|source| failed("open", &name)(source))?;
         let majority =
             WriteConcern::builder().w(Acknowledgment::Majority).journal(true).w_timeout(timing.attempt()).build();
         let options = CollectionOptions::builder()
@@ -210,6 +213,23 @@ impl LeaseStore for MongoLease {
     }
 }
 
+/// How to reach the servers is the operator's to say, in the URI; how a heartbeat gets through is not.
+fn tuned(mut options: ClientOptions, timing: &Timing) -> ClientOptions {
+    // An attempt that finds no server must end in time for the next one, and before it is given up unexplained.
+    options.server_selection_timeout = Some(timing.attempt() * 3 / 4);
+    options.connect_timeout = Some(timing.attempt());
+    // A watch holds one connection, and a request that was given up may hold one until the server answers.
+    options.max_pool_size = Some(POOL);
+    options.min_pool_size = None;
+    options.max_connecting = None;
+    options.max_idle_time = None;
+    // A primary that is gone must be noticed in time, and a new one found.
+    options.heartbeat_freq = Some(timing.heartbeat().clamp(SHORTEST_MONITORING, LONGEST_MONITORING));
+    options.server_monitoring_mode = Some(ServerMonitoringMode::Stream);
+    options.app_name.get_or_insert_with(|| "headwater-lease".to_owned());
+    options
+}
+
 fn taken(mut held: Document) -> Document {
     held.insert("acquiredAt", "$$NOW");
     doc! { "$set": held }
@@ -227,4 +247,24 @@ fn beat(heartbeat: u64) -> i64 {
 fn failed(doing: &'static str, name: &LeaseName) -> impl FnOnce(mongodb::error::Error) -> Error + use<> {
     let key = name.key.clone();
     move |source| Error::Store { doing, key, source: source.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn what_a_uri_says_of_pools_and_monitoring_does_not_starve_the_lease() {
+        let uri = "mongodb://localhost/?maxPoolSize=1&maxConnecting=1&heartbeatFrequencyMS=600000&\
+                   serverMonitoringMode=poll&connectTimeoutMS=600000&serverSelectionTimeoutMS=600000&appName=shop";
+        let secs = Duration::from_secs;
+        let timing = Timing::new(secs(15), secs(10), secs(5)).unwrap();
+        let tuned = tuned(ClientOptions::parse(uri).await.unwrap(), &timing);
+        assert_eq!((tuned.max_pool_size, tuned.max_connecting), (Some(POOL), None));
+        assert_eq!(tuned.heartbeat_freq, Some(secs(5)));
+        assert!(matches!(tuned.server_monitoring_mode, Some(ServerMonitoringMode::Stream)));
+        assert!(tuned.connect_timeout.unwrap() <= timing.attempt());
+        assert!(tuned.server_selection_timeout.unwrap() < timing.attempt());
+        assert_eq!(tuned.app_name.as_deref(), Some("shop"));
+    }
 }

@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use bench::race::{Round, cold_start, database, options};
+use bench::race::{cold_start, database, options};
 use testkit::mongo::shared;
 
 const CONTENDERS: usize = 8;
@@ -23,25 +23,11 @@ async fn main() -> ExitCode {
     let mut failed = 0;
     for round in 1..=rounds {
         let seen = cold_start(&options, &database, CONTENDERS, POLLS).await;
-        if let Some(problem) = problem(&seen) {
+        if let Some(problem) = seen.problem() {
             failed += 1;
             eprintln!("round {round}: {problem}: {seen:?}");
         }
     }
     println!(r#"{{"soak":"lease-races","rounds":{rounds},"contenders":{CONTENDERS},"failed":{failed}}}"#);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-}
-
-fn problem(seen: &Round) -> Option<&'static str> {
-    if seen.terms.len() != 1 {
-        Some("not exactly one leader")
-    } else if seen.holder.as_ref() != Some(&seen.terms[0].1) {
-        Some("the lease names somebody else")
-    } else if !seen.complaints.is_empty() {
-        Some("something was logged as a warning or an error")
-    } else if seen.oplog_entries != seen.heartbeats {
-        Some("a standby left a trace in the oplog")
-    } else {
-        None
-    }
 }

@@ -47,6 +47,16 @@ pub enum LateSave {
 }
 
 impl Report {
+    /// When this shows that the store granted something that was asked after `moment`: a term that began, or a renewal that was
+    /// sent. To act on what was granted before is none.
+    pub fn granted_after(&self, moment: Millis, renew_deadline: Millis) -> Option<Millis> {
+        let sent = match self {
+            Self::Gained { valid_until, .. } | Self::Renewed { valid_until, .. } => valid_until - renew_deadline,
+            _ => return None,
+        };
+        (sent > moment).then_some(sent)
+    }
+
     pub(super) fn say(&self) {
         let line = serde_json::to_string(self).expect("a report is plain data");
         let mut out = std::io::stdout().lock();
@@ -69,4 +79,19 @@ pub(super) fn now() -> Millis {
 
 pub(super) fn number(term: Term) -> u64 {
     term.get()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn to_act_on_an_old_renewal_is_not_to_lead_again() {
+        let acted = Report::Acted { term: 1, from: 90.0, to: 110.0 };
+        let old = Report::Renewed { term: 1, valid_until: 130.0 };
+        let new = Report::Renewed { term: 1, valid_until: 145.0 };
+        let gained = Report::Gained { term: 2, at: 120.0, valid_until: 150.0 };
+        let granted = [acted, old, new, gained].map(|report| report.granted_after(100.0, 40.0));
+        assert_eq!(granted, [None, None, Some(105.0), Some(110.0)]);
+    }
 }

@@ -1,3 +1,5 @@
+mod logs;
+
 use super::*;
 use std::sync::Mutex;
 
@@ -40,6 +42,7 @@ struct Script {
     drains_until_lost: bool,
     ends_by_itself: Option<Outcome>,
     panics: bool,
+    panics_at_once: bool,
     guards: Option<Term>,
 }
 
@@ -65,7 +68,10 @@ impl House {
         };
         let story = Arc::<Mutex<Vec<String>>>::default();
         let told = Arc::clone(&story);
-        let work: Work = Box::new(move |leadership| Box::pin(perform(script.clone(), leadership, Arc::clone(&told))));
+        let work: Work = Arc::new(move |leadership| {
+            assert!(!script.panics_at_once, "the work panics before there is any, as it was told to");
+            Box::pin(perform(script.clone(), leadership, Arc::clone(&told)))
+        });
         let shutdown = CancellationToken::new();
         let runtime = runtime::Handle::current();
         let elector = Elector::new(line.clone(), rules, self.clock, desk, work, runtime, shutdown.clone());
@@ -364,7 +370,8 @@ async fn who_steps_down_alone_leads_again_after_ttl() {
 async fn work_that_cannot_go_on_hands_the_term_to_another_pod() {
     let gives_up = Script { ends_by_itself: Some(Outcome::StepDown("no disk".into())), ..Script::default() };
     let panics = Script { panics: true, ..Script::default() };
-    for script in [gives_up, panics] {
+    let panics_at_once = Script { panics_at_once: true, ..Script::default() };
+    for script in [gives_up, panics, panics_at_once] {
         inside(async {
             let house = House::new();
             let first = house.pod_with("a", script);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bench::contest::{Contest, Report};
+use bench::contest::Contest;
 use lease::Moment;
 use testkit::mongo::ReplicaSet;
 use testkit::wait::wait_for;
@@ -40,15 +40,13 @@ async fn when_the_primary_is_killed_terms_rise_and_leadership_is_back_after_elec
     assert!(contest.names().iter().all(|name| contest.get(name).is_running()), "nobody should have exited");
 }
 
-/// When somebody first acted after `moment`.
+/// When somebody asked for what it first was granted after `moment`: whoever only acts on what it had is not back.
 async fn leads_again(contest: &Contest, moment: f64, within: Duration) -> f64 {
-    wait_for("somebody to act again", within, async || {
+    wait_for("somebody to be granted a term or a renewal", within, async || {
         let reports = contest.names().into_iter().flat_map(|name| contest.get(&name).reports());
-        let acted = reports.filter_map(|report| match report {
-            Report::Acted { to, .. } if to > moment => Some(to),
-            _ => None,
-        });
-        acted.min_by(f64::total_cmp).ok_or("nobody acts")
+        let deadline = quick().renew_deadline.as_secs_f64() * 1000.0;
+        let granted = reports.filter_map(|report| report.granted_after(moment, deadline));
+        granted.min_by(f64::total_cmp).ok_or("nobody was granted anything")
     })
     .await
 }

@@ -72,6 +72,40 @@ fn heartbeats_go_on_while_every_worker_of_the_runtime_is_busy() {
     pipeline.shutdown_timeout(secs(5));
 }
 
+/// The closure itself is slow: it makes no future before the test lets it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn heartbeats_go_on_while_the_work_is_slow_to_begin() {
+    let shared = shared().await.unwrap();
+    let database = shared.database("slow_to_begin");
+    let name = LeaseName {
+        database: database.name().into(),
+        key: "shop".into(),
+        pod_id: "pod".into(),
+        fingerprint: "shop.events".into(),
+    };
+    let client = ClientOptions::parse(shared.uri()).await.unwrap();
+    let relief = Relief(Arc::default());
+    let done = Arc::clone(&relief.0);
+    let work = move |leadership: lease::Leadership| {
+        while !done.load(Ordering::Relaxed) {
+            sleep(Duration::from_millis(5));
+        }
+        async move {
+            leadership.stopping().await;
+            Outcome::Done
+        }
+    };
+    let running = Candidate { name, config: quick(), client }.start(work, std::future::pending()).unwrap();
+    let handle = running.handle();
+    let led = testkit::wait::wait_for("the pod to lead", secs(30), async || handle.term().ok_or("it does not")).await;
+    let began = Instant::now();
+    while began.elapsed() < quick().ttl * 2 {
+        assert_eq!(handle.term(), Some(led), "the term was lost after {:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    drop(relief);
+}
+
 /// Lets the workers go, also when the test fails: a runtime waits for them.
 struct Relief(Arc<AtomicBool>);
 

@@ -1,6 +1,7 @@
 //! `mongo.rs` and `Statement::apply` say the same.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use lease::mongo::{COLLECTION, LeaseName, MongoLease};
 use lease::record::{Record, ServerTime, Statement, Version};
@@ -28,6 +29,14 @@ impl House {
 
     async fn document(&self) -> Option<Document> {
         self.database.collection::<Document>(COLLECTION).find_one(doc! {}).await.unwrap()
+    }
+
+    /// As if the last heartbeat had been an hour and a ttl ago.
+    async fn expire(&self) {
+        let ago = DateTime::now().timestamp_millis() - HOUR;
+        let ttl = i64::try_from(timing().ttl().as_millis()).unwrap();
+        self.set(doc! { "expiresAt": DateTime::from_millis(ago), "heartbeatAt": DateTime::from_millis(ago - ttl) })
+            .await;
     }
 
     async fn set(&self, change: Document) {
@@ -95,7 +104,10 @@ async fn a_release_keeps_the_document_and_its_term() {
     assert!(!lease.contains_key("leaderId") && !lease.contains_key("contender"), "{lease}");
 }
 
-/// A random walk over statements that are near enough to what is stored to be applied about half of the time.
+const HOUR: i64 = 3_600_000;
+
+/// A random walk over statements that are near enough to what is stored to be applied about half of the time. Now and then
+/// the lease is made to have expired an hour ago, which no skew around that hour mistakes.
 #[tokio::test]
 async fn every_statement_does_to_the_document_what_it_does_to_the_record() {
     let house = House::new("walk").await;
@@ -103,33 +115,38 @@ async fn every_statement_does_to_the_document_what_it_does_to_the_record() {
     let mut expected: Option<Record> = None;
     let mut seen = BTreeSet::new();
     for step in 0..400 {
+        if expected.is_some() && random.random_bool(0.3) {
+            house.expire().await;
+            expected = house.lease.read().await.unwrap();
+        }
         let mut statement = near(expected.as_ref(), &mut random);
         if let Statement::Create { heartbeat, .. } = &mut statement {
             // no version is written twice: `create` knows its own document by that
             *heartbeat = 1_000_000 + step;
         }
         let answer = house.lease.submit(&statement).await.unwrap();
-        let next = statement.apply(expected.as_ref(), timing().ttl(), ServerTime::default());
+        let next = statement.apply(expected.as_ref(), timing().ttl(), ServerTime(DateTime::now().timestamp_millis()));
         assert_eq!(versions(answer), versions(next), "step {step}: {statement:?} on {expected:?}");
         seen.insert((kind(&statement), next.is_some()));
-        expected = next.or(expected);
         let stored = house.lease.read().await.unwrap();
-        assert_eq!(versions(stored), versions(expected), "step {step}: {statement:?}");
+        assert_eq!(versions(stored), versions(next.or(expected)), "step {step}: {statement:?}");
+        expected = stored;
     }
-    assert_eq!(seen.len(), 10, "every kind should be applied and refused at least once: {seen:?}");
+    assert_eq!(seen.len(), 12, "every kind should be applied and refused at least once: {seen:?}");
 }
 
 fn kind(statement: &Statement) -> &'static str {
     match statement {
         Statement::Create { .. } => "create",
-        Statement::Take { .. } | Statement::TakeIfExpired { .. } => "take",
+        Statement::Take { .. } => "take",
+        Statement::TakeIfExpired { .. } => "take if expired",
         Statement::Renew { .. } => "renew",
         Statement::Raise { .. } => "raise",
         Statement::Release { .. } => "release",
     }
 }
 
-fn versions(record: Option<Record>) -> Option<(Version, std::time::Duration)> {
+fn versions(record: Option<Record>) -> Option<(Version, Duration)> {
     record.map(|record| (record.version, record.ttl))
 }
 
@@ -144,11 +161,16 @@ fn near(stored: Option<&Record>, random: &mut StdRng) -> Statement {
         true => seen,
         false => Version { holder: random.random_bool(0.5).then_some(by), term, heartbeat },
     };
-    match random.random_range(0..5) {
+    match random.random_range(0..6) {
         0 => Statement::Create { by, term, heartbeat },
         1 => Statement::Take { seen: likely, by, term: term.next(), heartbeat },
         2 => Statement::Renew { by, term, heartbeat },
-        3 => Statement::Raise { by, term, to: Term::new(off(term.get(), random) + 1), heartbeat },
+        3 => {
+            // none, or more than the hour
+            let max_clock_skew = secs(random.random_range(0..=1) * 2 * 3600);
+            Statement::TakeIfExpired { seen: likely, max_clock_skew, by, term: term.next(), heartbeat }
+        }
+        4 => Statement::Raise { by, term, to: Term::new(off(term.get(), random) + 1), heartbeat },
         _ => Statement::Release { by, term },
     }
 }
