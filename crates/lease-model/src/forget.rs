@@ -8,7 +8,7 @@
 use crate::bounds::{Bounds, PODS};
 use crate::checkpoint::{Errand, Reply};
 use crate::defect::Defect;
-use crate::pod::{Asked, Look, Pod, Sight, Stage};
+use crate::pod::{Asked, Hold, Look, Pod, Sight, Stage};
 use crate::settle::settled;
 use crate::store::ALONE;
 use crate::stored::{Ask, Edition, Glance, Nonce, What};
@@ -96,7 +96,12 @@ impl Past {
     }
 
     fn forget_statement(&self, pod: &mut Pod, bounds: &Bounds) {
-        let Some(asked) = &mut pod.asked else { return };
+        let Some(asked) = &mut pod.asked else {
+            // With a shut gate, and every raise that it could still send doomed, it has nothing to lose either.
+            let hopeless = |hold: &Hold| hold.raising_above.is_some() && self.is_over(pod.nonce, hold.term, u8::MAX);
+            pod.hold = pod.hold.filter(|hold| !hopeless(hold));
+            return;
+        };
         if asked.stage == Stage::Sent && self.dooms(&asked.ask) {
             asked.stage = Stage::Refused;
         }

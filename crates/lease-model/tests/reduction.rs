@@ -15,7 +15,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use stateright::Model;
 
-/// A few seconds each. Six thousand found no more than a thousand did.
+/// A few seconds each.
 const WALKS: u64 = 400;
 const STEPS: usize = 150;
 
