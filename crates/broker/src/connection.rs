@@ -11,6 +11,7 @@
 //! | `attach` | links come and go |
 //! | `sending`, `incoming` | a client's messages on their way in |
 //! | `receiving`, `outgoing` | messages on their way out, and their settlement |
+//! | `pace` | how much may be under way to a peer, or half received from it |
 //! | `requests`, `tokens`, `management` | requests and responses on `$cbs` and `$management` |
 
 mod address;
@@ -19,6 +20,7 @@ mod incoming;
 mod links;
 mod management;
 mod outgoing;
+mod pace;
 mod receiving;
 mod requests;
 mod sending;
@@ -38,6 +40,7 @@ use tracing::debug;
 use crate::core::Error;
 use crate::engine::{Engine, Line, Reply, Request};
 use links::Links;
+use pace::{Half, Shared};
 pub(crate) use requests::Answer;
 
 /// What every connection of a broker shares.
@@ -45,13 +48,40 @@ pub(crate) use requests::Answer;
 pub(crate) struct Settings {
     /// Announced to senders whose entity sets no limit of its own.
     pub(crate) max_message_size: u64,
-    /// How long a peer may take to read what we wrote.
-    pub(crate) write_patience: Duration,
+    pub(crate) patience: Patience,
+    /// Bytes of half-received messages in all connections.
+    pub(crate) half_received: Shared,
+}
+
+/// How long peers are borne with.
+#[derive(Debug, Clone)]
+pub struct Patience {
+    /// Until a connection has said which protocol it speaks; and again for a TLS handshake.
+    pub first_bytes: Duration,
+    /// Until an AMQP connection is open.
+    pub handshake: Duration,
+    /// With an AMQP peer from which nothing whole arrives. Half of it is announced to the peer.
+    pub silence: Duration,
+    /// With a peer that does not read what we wrote.
+    pub unread: Duration,
+}
+
+impl Default for Patience {
+    fn default() -> Self {
+        Self {
+            first_bytes: Duration::from_secs(10),
+            handshake: Duration::from_secs(30),
+            silence: Duration::from_secs(120),
+            unread: Duration::from_secs(60),
+        }
+    }
 }
 
 /// Bytes read at once: few by a connection that is quiet, many by one that is busy.
 const SMALL_READ: usize = 4 << 10;
 const LARGE_READ: usize = 64 << 10;
+/// What a request takes beside its messages: even one without any must not pile up before an engine that waits for its disk.
+const REQUEST: usize = 128;
 /// How many may wait to be written before nothing more is read.
 const MUCH_OUTPUT: usize = 1 << 20;
 
@@ -65,6 +95,11 @@ pub(crate) struct Connection<S> {
     /// Asked by the events at hand; sent to the engine together.
     asked: Vec<Request>,
     asked_bytes: usize,
+    /// Receivers that may have more than the core was told.
+    thirsty: Vec<amqp::LinkId>,
+    /// Weight of the management requests that the engine has not answered yet.
+    requests: u32,
+    half: Half,
     scratch: BytesMut,
     hang_up: bool,
 }
@@ -88,6 +123,8 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let config = amqp::Config {
         container_id: "headwater-broker".to_owned(),
         max_message_size: settings.max_message_size,
+        handshake_time_out: settings.patience.handshake,
+        idle_time_out: Some(settings.patience.silence),
         ..amqp::Config::default()
     };
     let connection = Connection {
@@ -96,9 +133,12 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         links: Links::new(line.id()),
         line,
         replies,
+        half: Half::of(&settings.half_received),
         settings,
         asked: Vec::new(),
         asked_bytes: 0,
+        thirsty: Vec::new(),
+        requests: 0,
         scratch: BytesMut::new(),
         hang_up: false,
     };
@@ -131,7 +171,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     Ok(0) => return End::Closed,
                     Ok(read) => {
                         room = if read >= room { LARGE_READ } else { read.next_power_of_two().clamp(SMALL_READ, LARGE_READ) };
+                        self.amqp.set_max_incomplete_bytes(self.half.allowance());
                         self.amqp.feed(&mut input, Instant::now());
+                        self.half.hold(self.amqp.incomplete_len());
                     }
                     Err(error) => return End::Lost(error),
                 },
@@ -157,6 +199,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             if closed {
                 return if stopping { End::Stopping } else { End::Closed };
+            }
+            // Only now: a peer that does not read is not given more.
+            self.quench();
+            if let Err(end) = self.ask().await {
+                return end;
             }
         }
     }
@@ -193,7 +240,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Reply::Sent { link, delivery, result } => self.on_sent(link, delivery, result),
             Reply::Settled { link, deliveries, outcome, error } => self.on_settled(link, &deliveries, &outcome, error),
             Reply::Deliver { link, delivery, stored } => self.deliver(link, &delivery, stored),
-            Reply::Drained { link } => self.drained(link),
+            Reply::Drained { link, delivery_count } => self.drained(link, delivery_count),
             Reply::Attached { link, session, locked_until } => self.on_session(link, &session, locked_until),
             Reply::Refused { link, error } | Reply::Detached { link, error } => self.end_link(link, &error),
             Reply::Answer(answer) => self.on_answer(*answer),
@@ -213,7 +260,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if self.asked.is_empty() {
             return Ok(());
         }
-        let bytes = std::mem::take(&mut self.asked_bytes);
+        let bytes = std::mem::take(&mut self.asked_bytes) + self.asked.len() * REQUEST;
         self.line.send(std::mem::take(&mut self.asked), bytes).await.map_err(|_| End::Stopping)
     }
 
@@ -223,7 +270,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if output.is_empty() {
                 return Ok(());
             }
-            match timeout(self.settings.write_patience, self.stream.write_all(&output)).await {
+            match timeout(self.settings.patience.unread, self.stream.write_all(&output)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => return Err(End::Lost(error)),
                 Err(_) => return Err(End::TooSlow),

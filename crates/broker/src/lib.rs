@@ -17,6 +17,7 @@ mod server;
 pub mod store;
 mod tls;
 
+pub use connection::Patience;
 pub use engine::{MemoryError, Persistence};
 pub use server::{Broker, Config, Error};
 pub use tls::{Error as TlsError, TlsFiles};

@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
@@ -21,8 +22,6 @@ use crate::engine::Engine;
 use crate::http;
 use crate::namespace::Namespace;
 
-/// How long a peer may take to say which protocol it speaks.
-const FIRST_BYTES: Duration = Duration::from_secs(10);
 /// After an accept that failed for want of file descriptors, when to try again.
 const BREATH: Duration = Duration::from_millis(100);
 
@@ -49,6 +48,22 @@ enum Protocol {
     Amqp,
     Tls,
     Http,
+}
+
+/// Descriptors a broker needs beside its connections: files of the store, pipes, and room for what shares the process.
+const OTHER_DESCRIPTORS: u64 = 1_000;
+
+/// Lets this process have as many descriptors as connections are allowed. The usual limit, 1,024, is a courtesy to programs that use `select`;
+/// beyond it connections would wait in the kernel, unanswered.
+pub(crate) fn make_room(connections: usize) {
+    let wanted = connections as u64 + OTHER_DESCRIPTORS;
+    let Ok((now, most)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
+    if now < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted.min(most), most).is_err() || most < wanted {
+        warn!(
+            allowed = most.max(now),
+            wanted, "fewer connections can be served than are allowed: raise the limit of open files"
+        );
+    }
 }
 
 impl Listener {
@@ -93,7 +108,7 @@ impl Reception {
         let _ = stream.set_nodelay(true);
         let Some((protocol, stream)) = self.first_bytes(stream).await else { return };
         match (protocol, &self.tls) {
-            (Protocol::Tls, Some(tls)) => match timeout(FIRST_BYTES, tls.accept(stream)).await {
+            (Protocol::Tls, Some(tls)) => match timeout(self.settings.patience.first_bytes, tls.accept(stream)).await {
                 Ok(Ok(stream)) => {
                     if let Some((protocol, stream)) = self.first_bytes(stream).await {
                         self.serve(&protocol, stream, true).await;
@@ -137,7 +152,7 @@ impl Reception {
         };
         // cancel-safe enough: a connection whose first bytes are given up is hung up
         tokio::select! {
-            read = timeout(FIRST_BYTES, read) => read.ok()?.ok()?,
+            read = timeout(self.settings.patience.first_bytes, read) => read.ok()?.ok()?,
             () = self.shutdown.cancelled() => return None,
         }
         let protocol = protocol(&first)?;

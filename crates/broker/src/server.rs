@@ -8,11 +8,11 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::Settings;
+use crate::connection::{Patience, Settings};
 use crate::core::{self, Description, Limits};
 use crate::engine::{self, Clock, Engine, Faults, MemoryError, Persistence};
-use crate::http;
-use crate::listener::Listener;
+use crate::http::{self, TestCommand, TestControl, TestReport};
+use crate::listener::{Listener, make_room};
 use crate::namespace::Namespace;
 use crate::tls::{self, TlsFiles};
 
@@ -27,6 +27,7 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     pub limits: Limits,
     pub max_connections: usize,
+    pub patience: Patience,
     /// With a token, tests may move the clock and arm faults over HTTP. Never set it on a broker that matters.
     pub test_token: Option<String>,
 }
@@ -41,6 +42,7 @@ impl Config {
             limits: Limits::default(),
             // The service allows 5,000 to a namespace; some room for administration beside them.
             max_connections: 6_000,
+            patience: Patience::default(),
             test_token: None,
         }
     }
@@ -70,14 +72,11 @@ pub enum Error {
     Stopped,
 }
 
-/// How long a peer may leave what we wrote unread.
-const WRITE_PATIENCE: Duration = Duration::from_secs(60);
-
 /// A running broker.
 pub struct Broker {
     address: SocketAddr,
     engine: Engine,
-    clock: Arc<Clock>,
+    namespace: Namespace,
     shutdown: CancellationToken,
     listener: tokio::task::JoinHandle<()>,
     thread: JoinHandle<()>,
@@ -92,6 +91,7 @@ impl Broker {
         // Bound before the store is opened: a port in use is the likelier mistake, and the cheaper one to find.
         let socket = TcpListener::bind(listen).await.map_err(unbound)?;
         let address = socket.local_addr().map_err(unbound)?;
+        make_room(config.max_connections);
 
         let clock = Arc::new(Clock::default());
         let faults = Arc::new(Faults::default());
@@ -109,9 +109,12 @@ impl Broker {
             started_at: clock.now(),
             max_message_size: config.limits.max_message_size,
         };
-        let http = http::Service::new(namespace, http::Config { test_token: config.test_token, access: None });
-        let settings =
-            Settings { max_message_size: config.limits.max_message_size as u64, write_patience: WRITE_PATIENCE };
+        let http = http::Service::new(namespace.clone(), http::Config { test_token: config.test_token, access: None });
+        let settings = Settings {
+            max_message_size: config.limits.max_message_size as u64,
+            patience: config.patience,
+            half_received: Arc::default(),
+        };
         let listener = Listener {
             socket,
             tls,
@@ -121,7 +124,7 @@ impl Broker {
             max_connections: config.max_connections,
         };
         let listener = tokio::spawn(listener.run(shutdown.clone()));
-        Ok(Self { address, engine, clock, shutdown, listener, thread })
+        Ok(Self { address, engine, namespace, shutdown, listener, thread })
     }
 
     pub fn address(&self) -> SocketAddr {
@@ -138,8 +141,13 @@ impl Broker {
 
     /// Moves the broker's clock ahead, for tests.
     pub fn advance_clock(&self, by: Duration) {
-        self.clock.advance(by);
+        self.namespace.clock.advance(by);
         self.engine.wake();
+    }
+
+    /// Moves the clock, or arms a fault, for tests: what `/$test` does over HTTP, without a token.
+    pub async fn test(&self, command: TestCommand) -> Result<TestReport, http::Failure> {
+        self.namespace.obey(command).await
     }
 
     /// Tells every peer, waits for them to go, and brings the store to the disk.

@@ -1,5 +1,6 @@
 //! Links come and go.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::address::Address;
 use super::links::{Asked, Link, Place, Receiver, Responses, Tokens};
+use super::pace::Pace;
 use super::requests::Answer;
 use super::{Connection, to_amqp};
 use crate::core::{Attached, Core, EntityId, Error, LinkId, Mode, SessionFilter, Subqueue, Timestamp};
@@ -79,7 +81,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             node => {
                 let target = attach.target.as_ref().and_then(Target::address).map(str::to_owned);
                 let name = attach.name.clone();
-                let responses = Responses { session, node, name, target, waiting: Default::default(), sent: 0 };
+                let waiting = VecDeque::new();
+                let responses = Responses { session, node, name, target, waiting, waiting_bytes: 0, sent: 0 };
                 self.links.insert(link, Link::Responses(Box::new(responses)));
                 let _ = self.amqp.accept_attach(link, attach.reply());
             }
@@ -145,7 +148,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let properties = Map::new().with(Symbol::from_static("com.microsoft:locked-until-utc"), ticks);
             reply.properties = Some(properties);
         }
-        let receiver = Receiver { core, place, sent: 0, tokens: Tokens::default() };
+        let receiver = Receiver { core, place, pace: Pace::default(), tokens: Tokens::default() };
         self.links.insert(link, Link::Receiver(Box::new(receiver)));
         let _ = self.amqp.accept_attach(link, reply);
     }

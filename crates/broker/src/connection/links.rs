@@ -7,6 +7,7 @@ use amqp::{Attach, SessionId};
 use bytes::Bytes;
 
 use super::address::Address;
+use super::pace::Pace;
 use crate::core::{EntityId, LinkId, LockToken, QueueId};
 use crate::engine::ConnectionId;
 
@@ -45,8 +46,7 @@ pub(crate) struct Place {
 pub(super) struct Receiver {
     pub(super) core: LinkId,
     pub(super) place: Place,
-    /// AMQP's delivery-count: deliveries sent, and credit drained.
-    pub(super) sent: u32,
+    pub(super) pace: Pace,
     pub(super) tokens: Tokens,
 }
 
@@ -77,6 +77,7 @@ pub(super) struct Responses {
     pub(super) target: Option<String>,
     /// Waiting for credit.
     pub(super) waiting: VecDeque<Bytes>,
+    pub(super) waiting_bytes: usize,
     pub(super) sent: u64,
 }
 

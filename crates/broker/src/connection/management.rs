@@ -19,8 +19,10 @@ const DIALECT: Dialect = Dialect { status: "statusCode", text: "statusDescriptio
 
 /// Messages handed out by one peek or one list: what an answer can hold.
 const MOST: i64 = 1_000;
-/// An answer to a peek stays below what any client takes.
-const PEEK_BYTES: usize = 768 << 10;
+/// An answer to a peek stays below what any client takes, and below what many of them at once may cost.
+const PEEK_BYTES: usize = 256 << 10;
+/// How many plain requests weigh as much as one whose answer holds messages or a session's state.
+const HEAVY: u32 = 25;
 /// .NET's largest moment: "list all sessions", not "those changed since".
 const END_OF_TIME: i64 = 253_402_300_799_000;
 
@@ -62,6 +64,14 @@ impl Request {
             _ => Map::new(),
         };
         Self { path: path.to_owned(), operation: operation.to_owned(), body }
+    }
+
+    /// How much of a connection's allowance it takes until it is answered.
+    pub(super) fn weight(&self) -> u32 {
+        match self.operation.strip_prefix("com.microsoft:") {
+            Some("peek-message" | "receive-by-sequence-number" | "get-session-state") => HEAVY,
+            _ => 1,
+        }
     }
 
     pub(super) fn carry_out(self, core: &mut Core, turn: &mut Turn<'_>) -> Response {
@@ -304,6 +314,13 @@ impl Request {
 const RULE_DESCRIPTION: u64 = 0x0137_0000_0004;
 const EMPTY_ACTION: u64 = 0x0137_0000_0005;
 const TRUE_FILTER: u64 = 0x0013_7000_0007;
+
+/// To a peer that asks for more than it may at once.
+pub(super) fn busy() -> Response {
+    let error = Error::ServerBusy;
+    let (status, text) = (error.status(), error.to_string());
+    Response { status, text, condition: Some(error.condition()), body: Map::new(), dialect: &DIALECT }
+}
 
 fn done() -> Done {
     Done { status: 200, condition: None, body: Map::new() }

@@ -14,10 +14,13 @@ use crate::journal::Stored;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn on_credit(&mut self, link: amqp::LinkId, credit: u32, drain: bool) {
-        match self.links.get(link) {
+        let backlogged = self.is_backlogged();
+        match self.links.get_mut(link) {
             Some(Link::Receiver(receiver)) => {
-                let (core, delivery_count) = (receiver.core, receiver.sent);
+                let core = receiver.core;
+                let (delivery_count, credit) = receiver.pace.promise(if backlogged { 0 } else { credit });
                 self.asked.push(Request::Flow { link: core, delivery_count, credit, drain });
+                self.note_thirst(link);
             }
             Some(Link::Responses(_)) => {
                 self.send_responses(link);
@@ -29,13 +32,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    pub(super) fn drained(&mut self, core: LinkId) {
+    pub(super) fn drained(&mut self, core: LinkId, delivery_count: u32) {
         let Some(link) = self.links.of_core(core) else { return };
-        let credit = self.amqp.credit(link);
-        if self.amqp.drained(link).is_ok()
-            && let Some(receiver) = self.links.receiver(link)
-        {
-            receiver.sent = receiver.sent.wrapping_add(credit);
+        if let Some(receiver) = self.links.receiver(link) {
+            receiver.pace.drained(delivery_count);
+            let _ = self.amqp.drained(link);
         }
     }
 
@@ -59,8 +60,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let token = if delivery.settled { 0 } else { receiver.tokens.add(delivery.token) };
         let tag = outgoing::tag(delivery.token);
         let outgoing = Outgoing { tag: &tag, settled: delivery.settled, token, ..Outgoing::default() };
+        receiver.pace.came(self.scratch.len() + tail.len());
         match self.amqp.transfer(link, outgoing, &[&self.scratch, &tail]) {
-            Ok(_) => receiver.sent = receiver.sent.wrapping_add(1),
+            Ok(_) => self.note_thirst(link),
             Err(CommandError::NoCredit) => self.give_back(link, token),
             Err(error) => {
                 let error = amqp::Error::new(condition::MESSAGE_SIZE_EXCEEDED, error.to_string());

@@ -2,7 +2,7 @@
 
 use amqp::codec::put;
 use amqp::message::{MessageId, MessageWriter, Properties};
-use amqp::{Map, Message, Outgoing, SessionId, Value};
+use amqp::{Map, Message, Outgoing, SessionId, Value, condition};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -15,7 +15,7 @@ use crate::core::{Attached, EntityId, Error};
 pub(crate) enum Answer {
     Sender { link: amqp::LinkId, result: Result<(EntityId, Option<u64>), Error> },
     Receiver { link: amqp::LinkId, result: Result<(Place, Attached), Error> },
-    Response { link: amqp::LinkId, correlation: Option<MessageId<'static>>, response: Response },
+    Response { link: amqp::LinkId, correlation: Option<MessageId<'static>>, response: Response, weight: u32 },
 }
 
 /// A response, before it is written.
@@ -34,8 +34,15 @@ pub(super) struct Dialect {
     pub(super) condition: &'static str,
 }
 
+/// Weight of the requests that one connection may have under way: so many small ones, or a few dozen whose answers hold messages.
+const MUCH_ASKED: u32 = 1_000;
+/// What may wait on a link whose peer gives no credit for responses.
+const MUCH_WAITING: usize = 1 << 20;
+const MANY_WAITING: usize = 1_000;
+
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn on_request(&mut self, session: SessionId, node: &Address, payload: Bytes) {
+        let size = payload.len();
         let Ok(message) = Message::parse(payload) else { return };
         let Ok(properties) = message.properties() else { return };
         // Nobody waits for the answer; then there is nothing to say.
@@ -44,9 +51,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match node {
             Address::Management(path) => {
                 let request = management::Request::read(path, &message);
+                let weight = request.weight();
+                if self.requests + weight > MUCH_ASKED {
+                    return self.respond(link, correlation, &management::busy());
+                }
+                self.requests += weight;
+                self.asked_bytes += size;
                 self.call(move |core, turn| {
                     let response = request.carry_out(core, turn);
-                    Answer::Response { link, correlation, response }
+                    Answer::Response { link, correlation, response, weight }
                 });
             }
             Address::Tokens => self.respond(link, correlation, &tokens::answer(&message)),
@@ -58,22 +71,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match answer {
             Answer::Sender { link, result } => self.on_sender_found(link, result),
             Answer::Receiver { link, result } => self.on_receiver_found(link, result),
-            Answer::Response { link, correlation, response } => self.respond(link, correlation, &response),
+            Answer::Response { link, correlation, response, weight } => {
+                self.requests -= weight;
+                self.respond(link, correlation, &response);
+            }
         }
     }
 
     fn respond(&mut self, link: amqp::LinkId, correlation: Option<MessageId<'static>>, response: &Response) {
-        if let Some(Link::Responses(responses)) = self.links.get_mut(link) {
-            responses.waiting.push_back(written(correlation, response));
-            self.send_responses(link);
+        let Some(Link::Responses(responses)) = self.links.get_mut(link) else { return };
+        let response = written(correlation, response);
+        responses.waiting_bytes += response.len();
+        responses.waiting.push_back(response);
+        self.send_responses(link);
+        if let Some(Link::Responses(responses)) = self.links.get_mut(link)
+            && (responses.waiting_bytes > MUCH_WAITING || responses.waiting.len() > MANY_WAITING)
+        {
+            self.links.remove(link);
+            let error = amqp::Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "too many responses wait for credit");
+            let _ = self.amqp.detach(link, Some(error));
         }
     }
 
     /// Sends the responses that have credit.
     pub(super) fn send_responses(&mut self, link: amqp::LinkId) {
-        while self.amqp.credit(link) > 0 {
+        while self.amqp.credit(link) > 0 && !self.is_backlogged() {
             let Some(Link::Responses(responses)) = self.links.get_mut(link) else { return };
             let Some(response) = responses.waiting.pop_front() else { return };
+            responses.waiting_bytes -= response.len();
             responses.sent += 1;
             let tag = responses.sent.to_be_bytes();
             let outgoing = Outgoing { tag: &tag, settled: true, ..Outgoing::default() };

@@ -25,8 +25,10 @@ pub(crate) enum Reply {
         delivery: Delivery,
         stored: Result<Stored, Error>,
     },
+    /// The credit is used up; the core has counted this far.
     Drained {
         link: LinkId,
+        delivery_count: u32,
     },
     Attached {
         link: LinkId,
@@ -82,7 +84,7 @@ impl Reply {
                 }
                 Self::Deliver { link, delivery, stored }
             }
-            Effect::Drained { link, .. } => Self::Drained { link },
+            Effect::Drained { link, delivery_count } => Self::Drained { link, delivery_count },
             Effect::Attached { link, session, locked_until } => Self::Attached { link, session, locked_until },
             Effect::Refused { link, error } => Self::Refused { link, error },
             Effect::Detached { link, error } => Self::Detached { link, error },

@@ -1,10 +1,11 @@
 //! Requests in, answers out.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt;
 use hyper::body::Body;
 use hyper::header::{AUTHORIZATION, HOST, HeaderMap, IF_MATCH};
 use hyper::{Method, Request, StatusCode};
@@ -23,6 +24,8 @@ use crate::core::{Description, QueueDescription, TopicDescription};
 
 /// A description with every property and twelve authorization rules is below 8 KiB; a rule may carry more.
 const MAX_BODY: usize = 256 << 10;
+/// How much of a body that is too large is read before the connection is closed on it.
+const MAX_DROPPED: usize = 4 << 20;
 /// For all of a body: it is small.
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -276,13 +279,33 @@ async fn collect<B>(body: B) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    match timeout(BODY_PATIENCE, Limited::new(body, MAX_BODY).collect()).await {
-        Ok(Ok(collected)) => Ok(collected.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+    match timeout(BODY_PATIENCE, read(body)).await {
+        Ok(Ok(Some(body))) => Ok(body),
+        Ok(Ok(None)) => {
             let detail = format!("the body is larger than {MAX_BODY} bytes");
             Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, detail))
         }
         Ok(Err(_)) => Err(Refusal::bad_request("the body ended early")),
         Err(_) => Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
     }
+}
+
+/// The body, or `None` if it is too large: then the rest is read and dropped, within reason, because a peer that is still writing does not
+/// hear the answer.
+async fn read<B>(body: B) -> Result<Option<Bytes>, BoxError>
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    let mut body = pin!(body);
+    let (mut kept, mut seen) = (BytesMut::new(), 0);
+    while let Some(frame) = body.frame().await {
+        let Ok(data) = frame.map_err(Into::into)?.into_data() else { continue };
+        seen += data.len();
+        match seen {
+            0..=MAX_BODY => kept.extend_from_slice(&data),
+            MAX_DROPPED.. => break,
+            _ => {}
+        }
+    }
+    Ok((seen <= MAX_BODY).then(|| kept.freeze()))
 }

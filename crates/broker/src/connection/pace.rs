@@ -1,0 +1,194 @@
+//! How much a peer can make the broker hold: deliveries it has granted credit for and does not take, messages it has half
+//! sent, requests whose answers it does not fetch.
+//!
+//! Credit is the peer's word and may be any number. The core is told only of as much as one link should have under way, and of more when
+//! that has been written to the socket; so what waits for a peer that has stopped reading is one such portion a link.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::Connection;
+use super::links::Receiver;
+use crate::engine::Request;
+
+/// Bytes of deliveries that one link has under way: enough to keep the engine and the socket busy.
+const PORTION: usize = 1 << 20;
+/// The same in deliveries. At least a few, however large they are; never so many that a change in their size matters.
+const FEWEST: u32 = 2;
+const MOST: u32 = 1_000;
+/// A link begins as if its messages were this large.
+const UNKNOWN_SIZE: usize = 64 << 10;
+/// Bytes that may wait for a peer's session windows before it is sent nothing more.
+const MUCH_BACKLOG: usize = 256 << 10;
+
+/// What one receiver was promised, in deliveries as the core counts them.
+#[derive(Debug)]
+pub(super) struct Pace {
+    /// Deliveries that came from the core, and credit drained.
+    seen: u32,
+    /// As far as the core may go.
+    until: u32,
+    /// The size of a delivery, rather too large than too small.
+    size: usize,
+    thirsty: bool,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { seen: 0, until: 0, size: UNKNOWN_SIZE, thirsty: false }
+    }
+}
+
+impl Pace {
+    fn portion(&self) -> u32 {
+        u32::try_from(PORTION / self.size.max(1)).unwrap_or(MOST).clamp(FEWEST, MOST)
+    }
+
+    /// What the core is told of the peer's credit: where counting begins, and how many.
+    pub(super) fn promise(&mut self, credit: u32) -> (u32, u32) {
+        let credit = credit.min(self.portion());
+        self.until = self.seen.wrapping_add(credit);
+        (self.seen, credit)
+    }
+
+    /// A delivery has come, whether or not it could be passed on.
+    pub(super) fn came(&mut self, size: usize) {
+        self.seen = self.seen.wrapping_add(1);
+        self.size = size.max(self.size - self.size / 8);
+    }
+
+    pub(super) fn drained(&mut self, delivery_count: u32) {
+        self.seen = delivery_count;
+        self.until = delivery_count;
+    }
+
+    /// Is there credit beyond what was promised, and most of that used?
+    fn wants_more(&self, credit: u32) -> bool {
+        let left = self.until.wrapping_sub(self.seen);
+        let left = if left > i32::MAX as u32 { 0 } else { left };
+        credit > left && left <= self.portion() / 2
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Is the core to be told of more credit, once there is room?
+    pub(super) fn note_thirst(&mut self, link: amqp::LinkId) {
+        let credit = self.amqp.credit(link);
+        let Some(Receiver { pace, .. }) = self.links.receiver(link) else { return };
+        if !pace.thirsty && pace.wants_more(credit) {
+            pace.thirsty = true;
+            self.thirsty.push(link);
+        }
+    }
+
+    /// Tells the core of more credit where there is some, unless the peer keeps its windows shut.
+    pub(super) fn quench(&mut self) {
+        if self.thirsty.is_empty() || self.is_backlogged() {
+            return;
+        }
+        for link in std::mem::take(&mut self.thirsty) {
+            let credit = self.amqp.credit(link);
+            let Some(Receiver { core, pace, .. }) = self.links.receiver(link) else { continue };
+            pace.thirsty = false;
+            if credit > 0 {
+                let (delivery_count, credit) = pace.promise(credit);
+                self.asked.push(Request::Flow { link: *core, delivery_count, credit, drain: false });
+            }
+        }
+    }
+
+    pub(super) fn is_backlogged(&self) -> bool {
+        self.amqp.backlog_len() > MUCH_BACKLOG
+    }
+}
+
+/// Bytes of half-received messages in all connections together.
+const ALL_HALVES: usize = 64 << 20;
+/// What every connection may have, however greedy the others are: the largest message of a Standard namespace.
+const OWN_HALF: usize = 256 << 10;
+
+pub(crate) type Shared = Arc<AtomicUsize>;
+
+/// One connection's part in what is half received: a quarter of what is still free. So one alone may have much, and many greedy ones
+/// together no more than the bound and the little that is everyone's.
+#[derive(Debug)]
+pub(super) struct Half {
+    held: usize,
+    all: Shared,
+}
+
+impl Half {
+    pub(super) fn of(all: &Shared) -> Self {
+        Self { held: 0, all: Arc::clone(all) }
+    }
+
+    pub(super) fn allowance(&self) -> usize {
+        let free = ALL_HALVES.saturating_sub(self.all.load(Ordering::Relaxed));
+        (free / 4).max(OWN_HALF)
+    }
+
+    pub(super) fn hold(&mut self, bytes: usize) {
+        if bytes != self.held {
+            self.all.fetch_add(bytes.wrapping_sub(self.held), Ordering::Relaxed);
+            self.held = bytes;
+        }
+    }
+}
+
+impl Drop for Half {
+    fn drop(&mut self) {
+        self.hold(0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_is_promised_a_portion_and_more_when_most_of_it_has_come() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.promise(u32::MAX), (0, 16));
+        for seen in 1..=16 {
+            pace.came(1024);
+            assert_eq!(pace.wants_more(u32::MAX - seen), seen > 3, "{seen}: the portion grows as messages prove small");
+        }
+        let (from, credit) = pace.promise(u32::MAX - 16);
+        assert!(from == 16 && (100..=MOST).contains(&credit), "{credit}");
+    }
+
+    #[test]
+    fn large_messages_come_few_at_a_time() {
+        let mut pace = Pace::default();
+        pace.promise(100);
+        pace.came(1 << 20);
+        assert_eq!(pace.promise(99), (1, FEWEST));
+        assert!(!pace.wants_more(99), "just promised");
+    }
+
+    #[test]
+    fn credit_that_is_all_promised_is_not_promised_twice() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.promise(10), (0, 10));
+        pace.came(100);
+        assert!(!pace.wants_more(9));
+        pace.drained(10);
+        assert_eq!(pace.promise(3), (10, 3));
+    }
+
+    #[test]
+    fn many_greedy_connections_leave_room_for_a_modest_one() {
+        let all = Shared::default();
+        let mut greedy: Vec<_> = (0..100).map(|_| Half::of(&all)).collect();
+        for half in &mut greedy {
+            half.hold(half.allowance());
+        }
+        let held = all.load(Ordering::Relaxed);
+        assert!((ALL_HALVES / 2..=ALL_HALVES + 100 * OWN_HALF).contains(&held), "{held}");
+        assert!(Half::of(&all).allowance() >= OWN_HALF);
+        drop(greedy);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
+}
