@@ -5,8 +5,10 @@
 
 mod defects;
 mod drain;
+pub mod plain_pod;
 mod producer;
 
 pub use defects::{find_defect, hunting};
 pub use drain::Drain;
+pub use pipeline::planted::Defect;
 pub use producer::{Options, Outcome, run};

@@ -8,16 +8,22 @@ use pipeline::planted::Defect;
 use testkit::cluster::Error;
 use testkit::load::Load;
 use testkit::nemesis::Profile;
+use testkit::process::Program;
 
 use super::producer::{Options, Outcome, run};
 
 /// A change event of more than 16 MB is split; a document just below the limit makes one.
 const LARGE: usize = (16 << 20) - 300;
 
-/// The first of the seeds whose run was not clean, with what it found.
-pub async fn find_defect(binary: &Path, defect: Defect, seeds: Range<u64>) -> Result<Option<(u64, Outcome)>, Error> {
+/// The first of the seeds whose run was not clean, with what it found. `pod`: another program in the place of `headwater run`.
+pub async fn find_defect(
+    binary: &Path,
+    pod: Option<Program>,
+    defect: Defect,
+    seeds: Range<u64>,
+) -> Result<Option<(u64, Outcome)>, Error> {
     for seed in seeds {
-        let options = Options { defect: Some(defect), ..hunting(defect, seed) };
+        let options = Options { defect: Some(defect), pod: pod.clone(), ..hunting(defect, seed) };
         let outcome = run(binary, &options).await?;
         if !outcome.is_clean() {
             return Ok(Some((seed, outcome)));

@@ -10,6 +10,7 @@ use testkit::checker::{Checker, Duplicates, FenceBook, Kind, Verdict};
 use testkit::cluster::{Blueprint, Death, Error, House, StoreKind, Topic, Witness};
 use testkit::load::{Load, Written};
 use testkit::nemesis::{self, Plan, Profile};
+use testkit::process::Program;
 
 use super::Drain;
 
@@ -17,8 +18,6 @@ const LED_WITHIN: Duration = Duration::from_secs(60);
 /// Nothing more came for so long: all that will come has come.
 const QUIET: Duration = Duration::from_secs(1);
 const SAY_EVERY: Duration = Duration::from_secs(5);
-/// A plan is drawn longer than its load should last: takeovers and dead primaries hold writers up.
-const RESERVE: f64 = 3.0;
 
 /// What to do, and to whom.
 #[derive(Clone, Debug)]
@@ -33,6 +32,8 @@ pub struct Options {
     /// Of the plan; the load has its own.
     pub seed: u64,
     pub defect: Option<Defect>,
+    /// Another program in the place of `headwater run`.
+    pub pod: Option<Program>,
     /// When nothing has come for so long, what is still missing is lost.
     pub patience: Duration,
     /// Print the plan and how far things are.
@@ -53,6 +54,7 @@ impl Options {
             profile: Profile::leaders(),
             seed,
             defect: None,
+            pod: None,
             patience: Duration::from_secs(60),
             talkative: true,
         }
@@ -73,6 +75,7 @@ impl Options {
             topic: self.topic,
             producer: self.producer.clone(),
             environment: environment.into_iter().collect(),
+            pod: self.pod.clone(),
             ..Blueprint::new(binary)
         }
     }
@@ -84,7 +87,7 @@ impl Options {
 
     pub fn plan(&self) -> Plan {
         let seconds = self.load.rate.map_or(60.0, |rate| self.load.events as f64 / rate);
-        Plan::draw(&self.profile, self.seed, Duration::from_secs_f64(seconds * RESERVE + 10.0))
+        Plan::draw(&self.profile, self.seed, Duration::from_secs_f64(seconds))
     }
 }
 

@@ -37,9 +37,12 @@ pub struct Profile {
     pub blows: Vec<(u32, Vec<Fault>)>,
     /// Between the faults of one blow.
     pub within: RangeInclusive<Duration>,
-    /// Happen exactly once, somewhere in the first half.
+    /// Happen exactly once, somewhere in the first half of the time a run should take.
     pub once: Vec<Fault>,
 }
+
+/// How much longer than its run a plan is.
+const RESERVE: u32 = 4;
 
 const fn millis(from: u64, to: u64) -> RangeInclusive<Duration> {
     Duration::from_millis(from)..=Duration::from_millis(to)
@@ -151,12 +154,16 @@ impl Profile {
 }
 
 impl Plan {
-    /// A plan that goes on for `length`. The same for the same seed and profile.
+    /// A plan for a run that should take `length`, and then some: faults hold a run up. The same for the same seed and profile.
     pub fn draw(profile: &Profile, seed: u64, length: Duration) -> Self {
         let mut dice = StdRng::seed_from_u64(seed);
         let mut strikes = vec![];
         let mut spent = Duration::ZERO;
-        while spent < length {
+        let mut half = 0;
+        while spent < length * RESERVE {
+            if spent < length / 2 {
+                half = strikes.len();
+            }
             let mut after = dice.random_range(profile.every.clone());
             for fault in blow(profile, &mut dice).to_vec() {
                 strikes.push(Strike { after, fault, lasts: dice.random_range(profile.lasts.clone()) });
@@ -165,7 +172,7 @@ impl Plan {
             }
         }
         for fault in &profile.once {
-            let place = dice.random_range(0..=strikes.len() / 2);
+            let place = dice.random_range(0..=half);
             let after = dice.random_range(profile.every.clone());
             strikes.insert(place, Strike { after, fault: *fault, lasts: dice.random_range(profile.lasts.clone()) });
         }
@@ -238,6 +245,15 @@ mod tests {
         let plan = Plan::draw(&profile, 11, MINUTE * 20);
         let times = |fault: &Fault| plan.strikes.iter().filter(|strike| strike.fault == *fault).count();
         assert!(profile.once.iter().all(|fault| times(fault) == 1));
+        let mut at = Duration::ZERO;
+        let starts = plan.strikes.iter().map(|strike| {
+            (strike.fault, {
+                at += strike.after;
+                at
+            })
+        });
+        let soon = |fault: &Fault, at: Duration| !profile.once.contains(fault) || at < MINUTE * 11;
+        assert!(starts.into_iter().all(|(fault, at)| soon(&fault, at)));
         assert!(profile.blows.iter().flat_map(|(_, faults)| faults).all(|fault| times(fault) > 0));
     }
 
