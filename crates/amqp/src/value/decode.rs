@@ -90,7 +90,8 @@ impl Budget {
             code::SYMBOL8 | code::SYMBOL32 => {
                 Value::Symbol(Symbol::from(crate::codec::ascii(slice(format, reader)?)?.to_owned()))
             }
-            code::LIST0 => Value::List(Vec::new()),
+            // As deep as any other list: inside an array it is written in the wide form, which is.
+            code::LIST0 => self.deeper(|_| Ok(Value::List(Vec::new())))?,
             code::LIST8 | code::LIST32 => self.deeper(|budget| budget.list(format, reader))?,
             code::MAP8 | code::MAP32 => self.deeper(|budget| budget.map(format, reader))?,
             code::ARRAY8 | code::ARRAY32 => self.deeper(|budget| budget.array(format, reader))?,
@@ -204,6 +205,24 @@ mod tests {
         }
         bytes.push(code::NULL);
         assert_eq!(Value::from_bytes(&Bytes::from(bytes)), Err(DecodeError::TooDeep));
+    }
+
+    #[test]
+    fn what_is_read_at_the_deepest_level_is_read_again_after_it_is_written() {
+        let mut deepest = 0;
+        for depth in 0..=MAX_DEPTH {
+            let mut bytes = vec![code::ARRAY8, 2, 1, code::LIST0];
+            for _ in 0..depth {
+                let size = u32::try_from(bytes.len() + 4).unwrap();
+                bytes = [&[code::LIST32][..], &size.to_be_bytes(), &1u32.to_be_bytes(), &bytes].concat();
+            }
+            let Ok(value) = Value::from_bytes(&Bytes::from(bytes)) else { continue };
+            let mut buffer = bytes::BytesMut::new();
+            value.encode(&mut buffer);
+            assert_eq!(Value::from_bytes(&buffer.freeze()), Ok(value), "{depth}");
+            deepest = depth;
+        }
+        assert_eq!(deepest, MAX_DEPTH - 2);
     }
 
     #[test]
