@@ -56,7 +56,7 @@ async fn serve(configuration: &str) {
     let name = LeaseName { database: coordination, key: "shop".into(), pod_id, fingerprint: "plain".into() };
     let candidate = Candidate { name, config: crate::race::short(), client };
     let mut terminate = signal(SignalKind::terminate()).expect("SIGTERM can be listened for");
-    let stop = async move { drop(terminate.recv().await) };
+    let stop = async move { terminate.recv().await.unwrap_or_default() };
     let work = move |leadership| pod.clone().lead(leadership);
     let running = candidate.start(work, stop).expect("the configuration is valid");
     running.ended().await.expect("the store is fit for leases");
@@ -113,6 +113,13 @@ impl Pod {
             if Defect::CheckpointAhead.is_planted() {
                 self.save(claim, &from).await;
             }
+            if Defect::TwoTransfersPerLane.is_planted() {
+                match topic.enqueue(&message).await {
+                    Ok(outcome) => drop(tokio::spawn(make_good(topic.clone(), message, outcome))),
+                    Err(_) => return "send".to_owned(),
+                }
+                continue;
+            }
             while leadership.gate().is_open() && !sent(&topic, &message).await {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
@@ -144,6 +151,15 @@ impl Pod {
 
 async fn sent(topic: &Sender, message: &Encoded) -> bool {
     topic.send(message).await.is_ok()
+}
+
+/// Sends again what was refused, whatever has been sent since.
+async fn make_good(topic: Sender, message: Encoded, outcome: impl Future<Output = Result<(), servicebus::Error>>) {
+    let mut done = outcome.await.is_ok();
+    while !done {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        done = sent(&topic, &message).await;
+    }
 }
 
 fn message(change: &Document, token: &ResumeToken, claim: &Claim) -> Encoded {

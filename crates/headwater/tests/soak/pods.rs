@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use bench::soak::{Defect, Options, find_defect, plain_pod, run};
+use testkit::checker::Kind;
 use testkit::process::Program;
 
 use super::BINARY;
@@ -34,7 +35,7 @@ async fn pods_that_keep_their_word_lose_nothing_while_leaders_fall() {
 async fn a_checkpoint_ahead_of_the_acknowledgements_is_found() {
     let found = Box::pin(find_defect(Path::new(BINARY), Some(plain()), Defect::CheckpointAhead, 1..11)).await.unwrap();
     let (_, outcome) = found.expect("ten seeds show it");
-    assert!(outcome.verdict.count(testkit::checker::Kind::Lost) > 0, "{outcome}");
+    assert!(outcome.verdict.count(Kind::Lost) > 0, "{outcome}");
 }
 
 #[tokio::test]
@@ -42,4 +43,12 @@ async fn a_checkpoint_without_a_fence_is_found() {
     let found = Box::pin(find_defect(Path::new(BINARY), Some(plain()), Defect::NoFence, 1..11)).await.unwrap();
     let (_, outcome) = found.expect("ten seeds show it");
     assert!(!outcome.fence.breaches().is_empty(), "{outcome}");
+}
+
+#[tokio::test]
+async fn two_transfers_in_one_lane_are_found() {
+    let found =
+        Box::pin(find_defect(Path::new(BINARY), Some(plain()), Defect::TwoTransfersPerLane, 1..11)).await.unwrap();
+    let (_, outcome) = found.expect("ten seeds show it");
+    assert!(outcome.verdict.count(Kind::OutOfOrder) > 0, "{outcome}");
 }
