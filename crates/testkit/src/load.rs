@@ -39,7 +39,7 @@ pub struct Load {
     pub run: RangeInclusive<u64>,
     /// Bytes of payload.
     pub payload: usize,
-    /// Every so many-th event has a payload of this many bytes instead.
+    /// Every so many-th event of a writer has a payload of this many bytes instead. Over some 10 MB a test's mongod wants more cache than it has.
     pub large: Option<(u64, usize)>,
     pub seed: u64,
 }

@@ -12,9 +12,6 @@ use testkit::process::Program;
 
 use super::producer::{Options, Outcome, run};
 
-/// A change event of more than 16 MB is split; a document just below the limit makes one.
-const LARGE: usize = (16 << 20) - 300;
-
 /// The first of the seeds whose run was not clean, with what it found. `pod`: another program in the place of `headwater run`.
 pub async fn find_defect(
     binary: &Path,
@@ -45,13 +42,9 @@ pub fn hunting(defect: Defect, seed: u64) -> Options {
             profile: Profile::busy_broker(),
             ..cut
         },
-        Defect::TokenInsideSplit => Options {
-            load: Load { events: 160, aggregates: 16, rate: Some(16.0), large: Some((4, LARGE)), ..load },
-            profile: Profile::kills(),
-            // Saves as often as it can, so that one falls between two fragments.
-            producer: "start: beginning, checkpoint: 10ms, body: bson".into(),
-            ..cut
-        },
+        // Not hunted yet. An insert with a short `_id` is never split (measured: a document of 16,777,042 bytes makes one event of 16,777,439 bytes, in
+        // one piece); updates with pre-images are, of a `documents` source, which the load cannot write yet.
+        Defect::TokenInsideSplit => Options { profile: Profile::kills(), ..cut },
         Defect::NoCursorCheck
         | Defect::SettleBeforeCommit
         | Defect::OverlappingTransactions
