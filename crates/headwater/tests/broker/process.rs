@@ -1,14 +1,27 @@
-//! The broker as a process: killed under load, and what it says on the command line.
+//! Killed under load, and what it says on the command line.
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
-const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
+use amqp::frame::{Frame, ProtocolHeader, read_frame, write_sasl_frame};
+use amqp::sasl::{SaslCode, SaslFrame};
+use bytes::{Bytes, BytesMut};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use servicebus::{Client, Config, Message};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
+use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
+
+use crate::house::{BINARY, House, SOON};
 
 /// A smaller cut of `cargo xtask soak broker-kills`, with a seed of its own.
 #[tokio::test]
 async fn a_broker_killed_again_and_again_loses_nothing_it_accepted() {
-    let report = bench::kills::run(Path::new(BINARY), 12, 20_261_115).await.expect("the broker kept its word");
+    let report = bench::kills::run(Path::new(BINARY), 12, 20_261_115, |_| {}).await.expect("the broker kept its word");
     assert!(report.accepted > 0 && report.completed == report.accepted, "{report:?}");
     assert!(report.sends_in_doubt > 0, "no kill hit while a send was under way: {report:?}");
 }
@@ -36,4 +49,96 @@ fn a_port_in_use_is_told() {
         Command::new(BINARY).args(["broker", "--ephemeral", "--listen", &address]).output().expect("the binary runs");
     assert!(!output.status.success());
     assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("listen on {address}")));
+}
+
+/// An authority made for one test, and a certificate for `localhost`: the files `ca.pem`, `cert.pem` and `key.pem`.
+fn certificates(folder: &Path) {
+    let mut params = CertificateParams::new(Vec::new()).expect("parameters");
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().expect("a key")).expect("an authority");
+    let key = KeyPair::generate().expect("a key");
+    let host = CertificateParams::new(vec!["localhost".to_owned()]).expect("parameters");
+    let certificate = host.signed_by(&key, &issuer).expect("a certificate");
+    for (name, text) in [("ca.pem", issuer.pem()), ("cert.pem", certificate.pem()), ("key.pem", key.serialize_pem())] {
+        std::fs::write(folder.join(name), text).expect("a file");
+    }
+}
+
+#[tokio::test]
+async fn one_port_serves_amqp_and_administration_with_tls_and_without() {
+    // GIVEN a broker with a certificate
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    certificates(folder.path());
+    let file = |name: &str| folder.path().join(name).display().to_string();
+    let house = House::with(&["--tls-cert", &file("cert.pem"), "--tls-key", &file("key.pem")]).await;
+    // THEN its one port speaks plain HTTP and plain AMQP
+    house.queue("plain", "").await;
+    house.client().sender("plain").send_message(&Message::new("a")).await.expect("a send in the clear");
+    // AND both inside TLS
+    let port = house.address.port();
+    let secret = format!("Endpoint=sb://localhost:{port}/;SharedAccessKeyName=any;SharedAccessKey=any");
+    let config = Config { ca_file: Some(folder.path().join("ca.pem")), ..Config::default() };
+    let client = Client::new(&secret, config).expect("a client");
+    let received = client.receiver("plain").receive(1, SOON).await.expect("a receive over TLS");
+    assert_eq!(received[0].body(), "a");
+    let health = secretly(
+        &house,
+        &folder.path().join("ca.pem"),
+        b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
+    )
+    .await;
+    assert!(health.starts_with("HTTP/1.1 200") && health.contains("healthy"), "{health}");
+    // AND who says neither is hung up on.
+    let mut stream = TcpStream::connect(house.address).await.expect("the broker listens");
+    stream.write_all(b"EHLO broker\r\n").await.expect("a write");
+    let mut answer = Vec::new();
+    assert!(matches!(stream.read_to_end(&mut answer).await, Ok(0) | Err(_)));
+}
+
+/// What the port answers inside TLS.
+async fn secretly(house: &House, ca: &Path, request: &[u8]) -> String {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(ca).expect("a certificate")).expect("an authority");
+    let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").expect("a name");
+    let stream = TcpStream::connect(house.address).await.expect("the broker listens");
+    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake");
+    stream.write_all(request).await.expect("a write");
+    let mut answer = Vec::new();
+    // It may end without a goodbye.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+/// .NET names the first, and no client that runs in these tests does.
+#[tokio::test]
+async fn every_mechanism_that_is_offered_is_accepted_and_no_other() {
+    let house = House::start().await;
+    for (mechanism, expected) in [("MSSBCBS", SaslCode::Ok), ("ANONYMOUS", SaslCode::Ok), ("GSSAPI", SaslCode::Auth)] {
+        let mut request = BytesMut::from(&ProtocolHeader::Sasl.bytes()[..]);
+        let init =
+            SaslFrame::Init { mechanism: mechanism.into(), initial_response: Some(Bytes::new()), hostname: None };
+        write_sasl_frame(&mut request, &init);
+        let mut stream = TcpStream::connect(house.address).await.expect("the broker listens");
+        stream.write_all(&request).await.expect("a write");
+        let mut answer = BytesMut::new();
+        let code = loop {
+            assert!(stream.read_buf(&mut answer).await.expect("a read") > 0, "{mechanism}: hung up");
+            let mut frames = Bytes::copy_from_slice(&answer).slice(ProtocolHeader::LENGTH.min(answer.len())..);
+            let mut outcome = None;
+            while let Some(frame) = read_frame(&mut frames, 512).expect("good frames") {
+                if let Frame::Sasl(SaslFrame::Outcome { code, .. }) = frame {
+                    outcome = Some(code);
+                }
+            }
+            if let Some(code) = outcome {
+                break code;
+            }
+        };
+        assert_eq!(code, expected, "{mechanism}");
+    }
 }

@@ -1,0 +1,176 @@
+//! Faults that tests ask for, over HTTP and through the library: each shows in what a client sees.
+
+use std::time::{Duration, Instant};
+
+use broker::http::{Fault, FaultKind, TestCommand};
+use broker::{Broker, Persistence};
+use servicebus::{Client, Kind, Message, ReceivedMessage};
+
+use crate::house::{House, SOON, TOKEN};
+
+const SESSIONS: &str = "<RequiresSession>true</RequiresSession>";
+
+async fn house() -> House {
+    let house = House::with(&["--test-token", TOKEN]).await;
+    house.queue("plain", "").await;
+    house.queue("orders", SESSIONS).await;
+    house
+}
+
+async fn send(client: &Client, body: &'static str) -> Result<(), Kind> {
+    client.sender("plain").send_message(&Message::new(body)).await.map_err(|error| error.kind())
+}
+
+/// Everything in the queue, completed.
+async fn taken(client: &Client) -> Vec<String> {
+    let mut receiver = client.receiver("plain");
+    let mut bodies = Vec::new();
+    loop {
+        let messages = receiver.receive(100, Duration::from_millis(300)).await.expect("a receive");
+        if messages.is_empty() {
+            return bodies;
+        }
+        bodies.extend(messages.iter().map(|message| String::from_utf8_lossy(&message.body()).into_owned()));
+        receiver.settler().expect("it received").complete(&messages).await.expect("a settlement");
+    }
+}
+
+#[tokio::test]
+async fn without_the_token_there_are_no_hooks() {
+    let (guarded, plain) = (house().await, House::start().await);
+    let clock = br#"{"advance_ms": 1000}"#;
+    let right = format!("x-headwater-test-token: {TOKEN}\r\n");
+    for answer in [
+        guarded.http("POST", "/$test/clock", "", clock).await,
+        guarded.http("POST", "/$test/clock", "x-headwater-test-token: open sesamE\r\n", clock).await,
+        guarded.http("GET", "/$test/state", "x-headwater-test-token: \r\n", b"").await,
+        plain.http("POST", "/$test/clock", &right, clock).await,
+    ] {
+        assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+    }
+    assert!(guarded.test("POST", "clock", r#"{"advance_ms": 1000}"#).await.starts_with("HTTP/1.1 200"));
+    assert!(guarded.test("POST", "faults", r#"{"kind": "meteor"}"#).await.starts_with("HTTP/1.1 400"));
+}
+
+#[tokio::test]
+async fn the_clock_can_be_moved() {
+    let house = house().await;
+    let client = house.client();
+    send(&client, "a").await.expect("a send");
+    let mut receiver = client.receiver("plain");
+    let first = receiver.receive(1, SOON).await.expect("a receive");
+    house.test("POST", "clock", r#"{"advance_ms": 61000}"#).await;
+    let again = receiver.receive(1, SOON).await.expect("a receive");
+    let counts =
+        [first, again].map(|messages| messages.iter().map(ReceivedMessage::delivery_count).collect::<Vec<_>>());
+    assert_eq!(counts, [vec![0], vec![1]], "the lock ended a minute early");
+}
+
+#[tokio::test]
+async fn a_send_can_be_refused_as_busy() {
+    let house = house().await;
+    let client = house.client();
+    house.arm(r#"{"kind": "server_busy", "entity": "plain", "times": 2}"#).await;
+    let outcomes = [send(&client, "a").await, send(&client, "b").await, send(&client, "c").await];
+    assert_eq!(outcomes, [Err(Kind::Busy), Err(Kind::Busy), Ok(())]);
+    assert_eq!(taken(&client).await, ["c"], "nothing that was refused was stored");
+}
+
+#[tokio::test]
+async fn a_connection_can_be_dropped_before_a_send_is_stored() {
+    let house = house().await;
+    let client = house.client();
+    send(&client, "a").await.expect("a send");
+    house.arm(r#"{"kind": "drop_connection", "entity": "plain"}"#).await;
+    assert_eq!(send(&client, "lost").await, Err(Kind::ConnectionLost));
+    send(&client, "b").await.expect("a send on a new connection");
+    assert_eq!(taken(&client).await, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn a_send_can_be_stored_and_its_acknowledgement_lost() {
+    let house = house().await;
+    let client = house.client();
+    house.arm(r#"{"kind": "lose_acknowledgement", "entity": "plain"}"#).await;
+    assert_eq!(send(&client, "kept").await, Err(Kind::ConnectionLost));
+    assert_eq!(taken(&client).await, ["kept"]);
+}
+
+#[tokio::test]
+async fn a_link_can_be_detached_by_force() {
+    let house = house().await;
+    let client = house.client();
+    let sender = client.sender("plain");
+    sender.send_message(&Message::new("a")).await.expect("a send");
+    house.arm(r#"{"kind": "detach_link", "entity": "plain"}"#).await;
+    let error = sender.send_message(&Message::new("b")).await.expect_err("the link goes");
+    assert_eq!((error.kind(), error.condition()), (Kind::Detached, Some("amqp:link:detach-forced")));
+    sender.send_message(&Message::new("c")).await.expect("a send on a new link of the same connection");
+    assert_eq!(taken(&client).await, ["a", "c"]);
+}
+
+#[tokio::test]
+async fn a_session_lock_can_be_expired() {
+    let house = house().await;
+    let client = house.client();
+    let sender = client.sender("orders");
+    sender.send_message(&Message::new("a").with_session("s")).await.expect("a send");
+    let mut session = client.accept_session("orders", "s").await.expect("the session");
+    let held = session.receive(1, SOON).await.expect("a receive");
+    house.arm(r#"{"kind": "expire_session_lock", "entity": "orders", "session": "s"}"#).await;
+    let error = session.settler().complete(&held).await.expect_err("the lock is lost");
+    assert_eq!(error.kind(), Kind::SessionLockLost, "{error:?}");
+    // Another has it at once, and sees that a delivery failed.
+    let mut next = client.accept_session("orders", "s").await.expect("the session again");
+    let again = next.receive(1, SOON).await.expect("a receive");
+    assert_eq!(again[0].delivery_count(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_can_be_delayed() {
+    let house = house().await;
+    let client = house.client();
+    send(&client, "a").await.expect("a send");
+    house.arm(r#"{"kind": "delay", "ms": 700, "entity": "plain"}"#).await;
+    let begun = Instant::now();
+    send(&client, "b").await.expect("a send, later");
+    assert!(begun.elapsed() >= Duration::from_millis(700), "{:?}", begun.elapsed());
+    assert_eq!(taken(&client).await, ["a", "b"]);
+}
+
+#[tokio::test]
+async fn faults_strike_by_seed() {
+    let house = house().await;
+    let client = house.client();
+    let mut histories = Vec::new();
+    for seed in [7, 7, 8] {
+        house.test("DELETE", "faults", "").await;
+        house.arm(&format!(r#"{{"kind": "server_busy", "one_in": 3, "times": 1000, "seed": {seed}}}"#)).await;
+        let mut history = Vec::new();
+        for _ in 0..40 {
+            history.push(send(&client, "a").await.is_ok());
+        }
+        histories.push(history);
+    }
+    assert_eq!(histories[0], histories[1]);
+    assert_ne!(histories[0], histories[2]);
+    assert!(histories[0].contains(&true) && histories[0].contains(&false));
+}
+
+#[tokio::test]
+async fn the_library_arms_the_same_faults() {
+    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
+    config.entities = vec![("plain".into(), broker::core::Description::Queue(Default::default()))];
+    let broker = Broker::start(config).await.expect("a broker");
+    let client = Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client");
+    let busy = Fault { kind: FaultKind::ServerBusy, entity: None, skip: 1, times: 1, one_in: 1, seed: 0 };
+    let armed = broker.test(TestCommand::Arm(busy)).await.expect("it is armed");
+    assert_eq!((armed.armed.len(), armed.struck), (1, 0));
+    let outcomes = [send(&client, "a").await, send(&client, "b").await, send(&client, "c").await];
+    assert_eq!(outcomes, [Ok(()), Err(Kind::Busy), Ok(())]);
+    let before = broker.test(TestCommand::Report).await.expect("a report");
+    let moved = broker.test(TestCommand::AdvanceClock { ms: 60_000 }).await.expect("the clock moves");
+    assert_eq!((before.struck, before.armed.len()), (1, 0));
+    assert!(moved.now_ms >= before.now_ms + 60_000);
+    broker.stop().await;
+}

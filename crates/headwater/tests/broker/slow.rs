@@ -1,0 +1,203 @@
+//! Slow peers: they are borne with for a while, and then let go.
+
+use std::time::{Duration, Instant};
+
+use amqp::message::{MessageWriter, Properties};
+use amqp::performative::{Performative, SenderSettleMode};
+use amqp::{Attach, Map, Source, Target, Value};
+use broker::{Broker, Patience, Persistence};
+use bytes::BytesMut;
+use servicebus::Message;
+
+use crate::house::{Bystander, House};
+use crate::peer::{self, Peer, attach, begin, credit, message, transfer};
+
+/// Half a megabyte: a hundred of them are more than a careless broker could hide.
+const LARGE: usize = 512 << 10;
+
+async fn fill(house: &House, queue: &str, messages: usize) {
+    house.queue(queue, "").await;
+    let sender = house.client().sender(queue);
+    for _ in 0..messages {
+        sender.send_message(&Message::new(vec![7; LARGE])).await.expect("a send");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn peers_that_dawdle_before_they_are_open_are_hung_up_on() {
+    let house = House::start().await;
+    let bystander = Bystander::start(&house).await;
+    let begun = Instant::now();
+    // In the first bytes, in AMQP's header, in the open frame, after the header of SASL, and in a request's head.
+    let beginnings: [&[u8]; 6] =
+        [b"", b"AMQ", b"AMQP\0\x01", b"AMQP\0\x01\0\0\0\0\0\x40\x02", b"AMQP\x03\x01\0\0", b"GET /hea"];
+    let mut peers = Vec::new();
+    for beginning in beginnings {
+        for _ in 0..30 {
+            let mut peer = Peer::connect(house.address).await;
+            peer.write(beginning).await;
+            peers.push(peer);
+        }
+    }
+    for peer in &mut peers {
+        peer.is_hung_up_on().await;
+    }
+    println!("180 dawdlers gone after {:?}", begun.elapsed());
+    bystander.was_served(&house, "180 dawdlers").await;
+}
+
+#[tokio::test]
+async fn an_open_peer_that_falls_silent_or_stops_reading_is_given_up() {
+    // The same waits as in the process, made short.
+    let patience = Patience {
+        first_bytes: Duration::from_secs(10),
+        handshake: Duration::from_secs(10),
+        silence: Duration::from_secs(5),
+        unread: Duration::from_secs(3),
+    };
+    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
+    config.patience = patience;
+    config.entities = vec![("plain".into(), broker::core::Description::Queue(Default::default()))];
+    let broker = Broker::start(config).await.expect("a broker");
+    // Silent; and silent in the middle of a frame, a byte at a time being no sign of life.
+    let mut silent = Peer::begun(broker.address()).await;
+    let mut halting = Peer::sending(broker.address(), "plain").await;
+    let mut frame = BytesMut::new();
+    peer::put(&mut frame, 0, &transfer(0, 0, false), &message(1_000));
+    let begun = Instant::now();
+    assert_eq!(silent.verdict().await, Some(("close", "amqp:resource-limit-exceeded".into())));
+    for byte in frame.iter() {
+        halting.write(&[*byte]).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        if begun.elapsed() > Duration::from_secs(9) {
+            break;
+        }
+    }
+    assert_eq!(halting.verdict().await, Some(("close", "amqp:resource-limit-exceeded".into())));
+    // Does not read: the socket fills, and the broker lets go. Heartbeats it would send are not needed for that.
+    let client = servicebus::Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client");
+    let sender = client.sender("plain");
+    for _ in 0..40 {
+        sender.send_message(&Message::new(vec![7; LARGE])).await.expect("a send");
+    }
+    let mut deaf = Peer::receiving(broker.address(), "plain").await;
+    deaf.frame(0, &credit(0, 1_000, u32::MAX / 4)).await;
+    let mut received = client.receiver("plain");
+    // What the deaf one had locked is free again when it is gone, long before its locks end.
+    let begun = Instant::now();
+    let mut count = 0;
+    while count < 40 && begun.elapsed() < Duration::from_secs(50) {
+        let messages = received.receive(10, Duration::from_secs(1)).await.expect("a receive");
+        count += messages.len();
+        if messages.is_empty() {
+            continue;
+        }
+        received.settler().expect("it received").complete(&messages).await.expect("a settlement");
+    }
+    assert_eq!(count, 40);
+    broker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reader_that_never_reads_holds_little_and_takes_little() {
+    // GIVEN a hundred and fifty megabytes of messages on disk
+    let house = House::start().await;
+    fill(&house, "large", 300).await;
+    let bystander = Bystander::start(&house).await;
+    let (before, _) = house.memory();
+    // WHEN peers grant all the credit there is, and read nothing; one of them deletes as it receives
+    let mut deaf = Vec::new();
+    for mode in [SenderSettleMode::Settled, SenderSettleMode::Unsettled, SenderSettleMode::Unsettled] {
+        let mut peer = Peer::begun(house.address).await;
+        let receiver = Attach { snd_settle_mode: mode, ..Attach::receiver("r", Source::at("large"), Target::at("me")) };
+        peer.frame(0, &attach(receiver)).await;
+        peer.until(|frame| matches!(frame, Performative::Attach(_))).await;
+        peer.frame(0, &credit(0, i32::MAX as u32, u32::MAX / 4)).await;
+        deaf.push(peer);
+    }
+    // AND one reads, but never opens its window
+    let mut shut = Peer::opened(house.address).await;
+    shut.frame(0, &begin(0)).await;
+    shut.frame(0, &attach(Attach::receiver("r", Source::at("large"), Target::at("me")))).await;
+    for _ in 0..200 {
+        shut.frame(0, &credit(0, i32::MAX as u32, 0)).await;
+    }
+    // THEN a client that reads still gets nearly all, while they stay
+    let mut receiver = house.client().receiver("large");
+    let mut count = 0;
+    loop {
+        let messages = receiver.receive(20, Duration::from_secs(2)).await.expect("a receive");
+        if messages.is_empty() {
+            break;
+        }
+        count += messages.len();
+        receiver.settler().expect("it received").complete(&messages).await.expect("a settlement");
+    }
+    let (_, peak) = house.memory();
+    println!("deaf readers: {count} of 300 left for others; {before} MiB before, {peak} at most");
+    assert!(count >= 150, "only {count} left for others");
+    assert!(peak < before + 80, "{before} MiB before, {peak} at most");
+    bystander.was_served(&house, "deaf readers").await;
+    drop((deaf, shut));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn answers_that_nobody_fetches_do_not_pile_up() {
+    // GIVEN a queue whose every peek is half a megabyte
+    let house = House::start().await;
+    fill(&house, "large", 4).await;
+    let bystander = Bystander::start(&house).await;
+    let (before, _) = house.memory();
+    // WHEN peers ask and ask, and give no credit for the answers
+    let node = "large/$management";
+    let mut request = BytesMut::new();
+    let body = Map::new().with("from-sequence-number", 0i64).with("message-count", 100i32);
+    MessageWriter::new(&mut request)
+        .properties(&Properties { message_id: Some("1".into()), reply_to: Some("me"), ..Properties::default() })
+        .application_properties(|map| amqp::codec::put::string(map.string("operation"), "com.microsoft:peek-message"))
+        .value(&Value::Map(body));
+    let mut requests = BytesMut::new();
+    for id in 0..90 {
+        peer::put(&mut requests, 0, &transfer(0, id, false), &request);
+    }
+    for _ in 0..10 {
+        let mut peer = Peer::sending(house.address, node).await;
+        peer.frame(0, &attach(Attach { handle: 1, ..Attach::receiver("hear", Source::at(node), Target::at("me")) }))
+            .await;
+        peer.until(|frame| matches!(frame, Performative::Attach(_))).await;
+        peer.write(&requests).await;
+        // THEN the link for the answers is closed
+        assert_eq!(peer.verdict().await, Some(("detach", "amqp:resource-limit-exceeded".into())));
+    }
+    let (_, peak) = house.memory();
+    println!("unfetched answers: {before} MiB before, {peak} at most");
+    assert!(peak < before + 80, "{before} MiB before, {peak} at most");
+    bystander.was_served(&house, "unfetched answers").await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn messages_that_are_never_finished_share_one_bound() {
+    let house = House::start().await;
+    house.queue("plain", "").await;
+    let bystander = Bystander::start(&house).await;
+    let (before, _) = house.memory();
+    // WHEN two hundred peers each send most of a megabyte, and then wait
+    let part = vec![0; 60_000];
+    let mut peers = Vec::new();
+    for _ in 0..200 {
+        let mut peer = Peer::sending(house.address, "plain").await;
+        let mut bytes = BytesMut::new();
+        for _ in 0..16 {
+            peer::put(&mut bytes, 0, &transfer(0, 0, true), &part);
+        }
+        peer.write(&bytes).await;
+        peers.push(peer);
+    }
+    let client = house.client();
+    let sender = client.sender("plain");
+    sender.send_message(&Message::new(vec![7; 40_000])).await.expect("a message of one frame is not concerned");
+    let (_, peak) = house.memory();
+    println!("unfinished messages: 183 MiB sent, {before} MiB before, {peak} at most");
+    assert!(peak < before + 140, "{before} MiB before, {peak} at most");
+    bystander.was_served(&house, "unfinished messages").await;
+}
