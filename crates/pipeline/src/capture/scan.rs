@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt;
 use mongodb::ClientSession;
-use mongodb::bson::{Bson, Document, RawDocument, doc};
+use mongodb::bson::{Bson, Document, RawDocument, Timestamp, doc};
 use mongodb::options::{Collation, Hint, ReadConcern};
 use mongodb::raw_batch_cursor::{RawBatch, SessionRawBatchCursor};
 
@@ -155,7 +155,7 @@ impl Scan {
         let asked = async { watched.client().start_session().causal_consistency(true).await };
         let mut session = answer("begin a session", patience, asked).await?;
         if let Some(time) = self.start.cluster_time() {
-            session.advance_operation_time(time);
+            session.advance_operation_time(before(time));
         }
         Ok(session)
     }
@@ -178,6 +178,14 @@ impl Scan {
             find = find.min(self.order.min(last)?);
         }
         answer(SCAN, patience, find.session(session).batch()).await
+    }
+}
+
+/// A stream that is opened now begins one tick after all that was; a read that waits for that very tick is refused while nobody writes.
+fn before(time: Timestamp) -> Timestamp {
+    match time.increment.checked_sub(1) {
+        Some(increment) => Timestamp { increment, ..time },
+        None => Timestamp { time: time.time.saturating_sub(1), increment: u32::MAX },
     }
 }
 
