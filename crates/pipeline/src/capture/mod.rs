@@ -142,7 +142,7 @@ impl Capture {
         let reader = Reader { watched, translator, outlet, handle: handle.clone(), foreign: ForeignReport::default() };
         let reading = async move {
             // Dropping the reader half way loses nothing: what it had not handed on is read again from the checkpoint.
-            let ended = stop.run_until_cancelled_owned(read_from(reader, phase)).await;
+            let ended = stop.run_until_cancelled(Box::pin(read_from(reader, phase))).await;
             handle.enter(State::Ended);
             match ended {
                 None | Some(End::Closed) => Ok(()),

@@ -23,6 +23,7 @@ pub(super) struct Translator {
 
 /// What a change means to us.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are events, and none is kept as it is")]
 pub(super) enum Meaning {
     Event(ChangeEvent),
     /// Nothing an append-only collection should see.
