@@ -2,7 +2,7 @@
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::options::ChangeStreamPreAndPostImages;
-use pipeline::capture::Start;
+use pipeline::capture::{Error, Start};
 use pipeline::event::{ChangeEvent, Operation};
 use pipeline::source::{FullDocument, Source};
 
@@ -71,6 +71,18 @@ async fn post_images_are_exact_where_a_lookup_is_not() {
     let seen: Vec<_> = reading.events(4).await.iter().map(|event| document(event).get_i32("n").unwrap()).collect();
     assert_eq!(seen, [0, 1, 2, 3]);
     reading.stop().await;
+}
+
+#[tokio::test]
+async fn a_post_image_that_is_gone_ends_the_stream_rather_than_look_like_a_document_that_is() {
+    let house = House::new("imageless").await;
+    house.database.create_collection("events").await.unwrap();
+    let capture = house.capture(Source { full_document: FullDocument::PostImage, ..house.documents() });
+    let reading = Reading::of(capture, Start::Now).await;
+    house.events().insert_one(doc! { "_id": 1 }).await.unwrap();
+    house.events().update_one(doc! {}, doc! { "$set": { "n": 1 } }).await.unwrap();
+    let error = reading.error().await;
+    assert!(matches!(error, Error::PostImageGone(_)), "{error:?}");
 }
 
 #[tokio::test]
