@@ -173,6 +173,13 @@ impl ResumeToken {
     pub fn key(&self) -> &str {
         self.raw.get_str("_data").expect("checked when the token was made")
     }
+
+    /// The cluster time a token begins with; `None` if the server writes tokens that this version does not know.
+    pub fn cluster_time(&self) -> Option<Timestamp> {
+        let digits = self.key().strip_prefix("82").filter(|digits| digits.is_ascii())?;
+        let number = |at: std::ops::Range<usize>| u32::from_str_radix(digits.get(at)?, 16).ok();
+        Some(Timestamp { time: number(0..8)?, increment: number(8..16)? })
+    }
 }
 
 impl TryFrom<&RawDocument> for ResumeToken {
@@ -278,6 +285,13 @@ mod tests {
     fn what_has_no_text_data_is_no_token() {
         assert!(ResumeToken::try_from(doc! { "_data": 5 }).is_err());
         assert!(ResumeToken::try_from(doc! {}).is_err());
+    }
+
+    #[test]
+    fn a_token_begins_with_its_cluster_time() {
+        let time = token("82690B1C2D000000012B042C0100296E5A1004").cluster_time();
+        assert_eq!(time, Some(Timestamp { time: 0x690B_1C2D, increment: 1 }));
+        assert_eq!(token("82690B").cluster_time(), None);
     }
 
     #[test]

@@ -1,0 +1,185 @@
+//! A change event as the server sends it: its fields, and the joining of one that came in fragments.
+
+use mongodb::bson::raw::RawBsonRef;
+use mongodb::bson::{RawArray, RawDocument, RawDocumentBuf, Timestamp};
+
+use super::error::Error;
+use crate::event::ResumeToken;
+
+/// The fields capture looks at, borrowed from where they lie.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Change<'a> {
+    token: Option<&'a RawDocument>,
+    pub(super) operation: Option<&'a str>,
+    pub(super) namespace: Option<&'a RawDocument>,
+    pub(super) key: Option<&'a RawDocument>,
+    pub(super) document: Option<&'a RawDocument>,
+    pub(super) cluster_time: Option<Timestamp>,
+    fragment: Option<Fragment>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Fragment {
+    number: i32,
+    of: i32,
+}
+
+const BROKEN: Error = Error::Unreadable { problem: "is not BSON" };
+
+impl<'a> Change<'a> {
+    pub(super) fn read(raw: &'a RawDocument) -> Result<Self, Error> {
+        let mut change = Self::default();
+        change.add(raw)?;
+        Ok(change)
+    }
+
+    /// In one pass. Of fragments each has some of the fields; what all of them have (`_id`, `splitEvent`) is the last one's.
+    fn add(&mut self, raw: &'a RawDocument) -> Result<(), Error> {
+        for element in raw {
+            let (name, value) = element.map_err(|_| BROKEN)?;
+            match (name.as_str(), value) {
+                ("_id", RawBsonRef::Document(token)) => self.token = Some(token),
+                ("operationType", RawBsonRef::String(operation)) => self.operation = Some(operation),
+                ("ns", RawBsonRef::Document(namespace)) => self.namespace = Some(namespace),
+                ("documentKey", RawBsonRef::Document(key)) => self.key = Some(key),
+                ("fullDocument", RawBsonRef::Document(document)) => self.document = Some(document),
+                ("clusterTime", RawBsonRef::Timestamp(time)) => self.cluster_time = Some(time),
+                ("splitEvent", RawBsonRef::Document(split)) => self.fragment = Some(Fragment::read(split)?),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn token(&self) -> Result<ResumeToken, Error> {
+        let token = self.token.ok_or(Error::Unreadable { problem: "has no `_id`" })?;
+        ResumeToken::try_from(token).map_err(|_| Error::Unreadable { problem: "has no resume token as its `_id`" })
+    }
+}
+
+impl Fragment {
+    fn read(split: &RawDocument) -> Result<Self, Error> {
+        let number = |name| {
+            split.get_i32(name).map_err(|_| Error::Unreadable { problem: "has an unknown form of `splitEvent`" })
+        };
+        Ok(Self { number: number("fragment")?, of: number("of")? })
+    }
+}
+
+/// Fragments of an event that is not complete yet. Dropped with the stream they came from: a new one sends them all again.
+#[derive(Debug, Default)]
+pub(super) struct Fragments {
+    held: Vec<RawDocumentBuf>,
+}
+
+/// What became of a raw event.
+pub(super) enum Joined<'a> {
+    Whole(Change<'a>),
+    /// Kept until the rest is there. The token lies inside the event.
+    Part(ResumeToken),
+}
+
+impl Fragments {
+    /// Whether a token of now would lie inside an event.
+    pub(super) fn is_inside(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// To be called once a whole event has been dealt with.
+    pub(super) fn clear(&mut self) {
+        self.held.clear();
+    }
+
+    pub(super) fn join<'a>(&'a mut self, raw: &'a RawDocument) -> Result<Joined<'a>, Error> {
+        let change = Change::read(raw)?;
+        let Some(Fragment { number, of }) = change.fragment else {
+            return if self.is_inside() { Err(OUT_OF_TURN) } else { Ok(Joined::Whole(change)) };
+        };
+        if usize::try_from(number) != Ok(self.held.len() + 1) {
+            return Err(OUT_OF_TURN);
+        }
+        if number < of {
+            self.held.push(raw.to_owned());
+            return Ok(Joined::Part(change.token()?));
+        }
+        let mut whole = Change::default();
+        for fragment in &self.held {
+            whole.add(fragment)?;
+        }
+        whole.add(raw)?;
+        Ok(Joined::Whole(whole))
+    }
+}
+
+const OUT_OF_TURN: Error = Error::Unreadable { problem: "came in fragments out of turn" };
+
+/// One answer of the server: the events, and where the stream stands after them.
+#[derive(Debug)]
+pub(super) struct Reply<'a> {
+    pub(super) events: &'a RawArray,
+    pub(super) token: Option<ResumeToken>,
+}
+
+impl<'a> Reply<'a> {
+    pub(super) fn read(reply: &'a RawDocument) -> Result<Self, Error> {
+        let cursor = reply.get_document("cursor").map_err(|_| BROKEN)?;
+        let (mut events, mut token) = (None, None);
+        for element in cursor {
+            let (name, value) = element.map_err(|_| BROKEN)?;
+            match (name.as_str(), value) {
+                ("firstBatch" | "nextBatch", RawBsonRef::Array(batch)) => events = Some(batch),
+                ("postBatchResumeToken", RawBsonRef::Document(raw)) => token = ResumeToken::try_from(raw).ok(),
+                _ => {}
+            }
+        }
+        Ok(Self { events: events.ok_or(BROKEN)?, token })
+    }
+}
+
+/// The documents of a batch.
+pub(super) fn documents(batch: &RawArray) -> impl Iterator<Item = Result<&RawDocument, Error>> {
+    batch.into_iter().map(|value| value.ok().and_then(RawBsonRef::as_document).ok_or(BROKEN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mongodb::bson::rawdoc;
+
+    fn fragment(data: &str, number: i32, of: i32, rest: RawDocumentBuf) -> RawDocumentBuf {
+        let mut raw = rawdoc! { "_id": { "_data": data }, "splitEvent": { "fragment": number, "of": of } };
+        for element in &rest {
+            let (name, value) = element.unwrap();
+            raw.append(name, value);
+        }
+        raw
+    }
+
+    #[test]
+    fn fragments_are_one_event_with_the_token_of_the_last() {
+        let first = fragment("8201", 1, 3, rawdoc! { "operationType": "update", "documentKey": { "_id": 7 } });
+        let second = fragment("8202", 2, 3, rawdoc! { "fullDocument": { "_id": 7 } });
+        let third = fragment("8203", 3, 3, rawdoc! { "updateDescription": {} });
+        let mut fragments = Fragments::default();
+        assert!(matches!(fragments.join(&first), Ok(Joined::Part(_))));
+        assert!(fragments.is_inside());
+        assert!(matches!(fragments.join(&second), Ok(Joined::Part(_))));
+        let Ok(Joined::Whole(whole)) = fragments.join(&third) else { panic!("not whole") };
+        assert_eq!(whole.token().unwrap().key(), "8203");
+        assert_eq!(whole.operation, Some("update"));
+        assert!(whole.key.is_some() && whole.document.is_some());
+        fragments.clear();
+        assert!(!fragments.is_inside());
+    }
+
+    #[test]
+    fn a_fragment_out_of_turn_is_an_error() {
+        let second = fragment("8202", 2, 3, rawdoc! {});
+        assert!(Fragments::default().join(&second).is_err());
+        let mut fragments = Fragments::default();
+        let first = fragment("8201", 1, 3, rawdoc! {});
+        assert!(matches!(fragments.join(&first), Ok(Joined::Part(_))));
+        let whole = rawdoc! { "_id": { "_data": "8205" }, "operationType": "insert" };
+        assert!(fragments.join(&whole).is_err());
+    }
+}

@@ -1,0 +1,151 @@
+//! What must hold before anything is captured, each with an error that says what to mend.
+
+use futures_util::TryStreamExt;
+use mongodb::IndexModel;
+use mongodb::bson::{Bson, Document, doc};
+
+use super::config::Start;
+use super::error::{Error, answer};
+use super::unresumable::is_refusal;
+use super::watched::{From, Watched};
+use crate::event::Namespace;
+use crate::source::{FullDocument, Kind};
+
+const NAMESPACE_NOT_FOUND: i32 = 26;
+
+pub(super) async fn check(watched: &Watched, start: &Start) -> Result<(), Error> {
+    watched.source.validate()?;
+    not_our_own(watched)?;
+    filter_shape(&watched.config.filter)?;
+    filter_accepted(watched).await?;
+    for namespace in watched.source.namespaces() {
+        match watched.source.kind {
+            Kind::Events if *start == Start::Beginning => ordered(watched, namespace).await?,
+            Kind::Documents if watched.source.full_document == FullDocument::PostImage => {
+                keeps_post_images(watched, namespace).await?;
+            }
+            Kind::Events | Kind::Documents => {}
+        }
+    }
+    Ok(())
+}
+
+fn not_our_own(watched: &Watched) -> Result<(), Error> {
+    let own = watched.source.namespaces().into_iter().find(|namespace| watched.config.own.contains(namespace));
+    own.map_or(Ok(()), |namespace| Err(Error::Own { namespace }))
+}
+
+fn filter_shape(filter: &[Document]) -> Result<(), Error> {
+    for (number, stage) in (1..).zip(filter) {
+        let mut names = stage.keys();
+        match (names.next(), names.next()) {
+            (Some(name), None) if name.starts_with('$') => {}
+            _ => return Err(Error::FilterShape { number, problem: "is not a map with one `$` operator" }),
+        }
+    }
+    Ok(())
+}
+
+/// Opens the stream with the filter; if that is refused, stage by stage, to find which one it is.
+async fn filter_accepted(watched: &Watched) -> Result<(), Error> {
+    let filter = &watched.config.filter;
+    if watched.open_unread(From::Now, filter).await.is_ok() {
+        return Ok(());
+    }
+    watched.open_unread(From::Now, &[]).await?;
+    for number in 1..=filter.len() {
+        if let Err(error) = watched.open_unread(From::Now, &filter[..number]).await {
+            let name = filter[number - 1].keys().next().cloned().unwrap_or_default();
+            return Err(blamed(number, name, error));
+        }
+    }
+    Ok(())
+}
+
+fn blamed(number: usize, name: String, error: Error) -> Error {
+    match error {
+        Error::Server { source, .. } | Error::Refused { source, .. } if is_refusal(source.get()) => {
+            Error::FilterRefused { number, name, source }
+        }
+        error => error,
+    }
+}
+
+/// A snapshot of events follows the index (aggregate, sequence).
+async fn ordered(watched: &Watched, namespace: Namespace) -> Result<(), Error> {
+    let Some(sequence) = watched.source.sequence.clone() else { return Err(Error::NoSequence) };
+    let aggregate_id = watched.source.aggregate_id.clone();
+    let collection = watched.collection(&namespace);
+    let listed = async { collection.list_indexes().await?.try_collect::<Vec<_>>().await };
+    let indexes = match answer("list the indexes of the source", watched.config.patience(), listed).await {
+        Err(Error::Server { source, .. }) if source.code() == Some(NAMESPACE_NOT_FOUND) => Vec::new(),
+        listed => listed?,
+    };
+    if indexes.iter().any(|index| serves(index, [&aggregate_id, &sequence])) {
+        return Ok(());
+    }
+    Err(Error::NoIndex { namespace, aggregate_id, sequence })
+}
+
+/// Whether the index has every document once, in the order of these fields.
+fn serves(index: &IndexModel, fields: [&str; 2]) -> bool {
+    let ascending = |value: &Bson| matches!(value, Bson::Int32(1) | Bson::Int64(1)) || *value == Bson::Double(1.0);
+    let keys = index.keys.iter().map(|(name, value)| (name.as_str(), ascending(value)));
+    let whole = index.options.as_ref().is_none_or(|options| {
+        options.sparse != Some(true)
+            && options.hidden != Some(true)
+            && options.partial_filter_expression.is_none()
+            && options.collation.is_none()
+    });
+    keys.eq(fields.map(|name| (name, true))) && whole
+}
+
+async fn keeps_post_images(watched: &Watched, namespace: Namespace) -> Result<(), Error> {
+    let database = watched.database();
+    let listed = async {
+        let found = database.list_collections().filter(doc! { "name": &namespace.collection }).await?;
+        found.try_collect::<Vec<_>>().await
+    };
+    let found = answer("look for post-images of the source", watched.config.patience(), listed).await?;
+    let images = found.iter().filter_map(|collection| collection.options.change_stream_pre_and_post_images.as_ref());
+    if images.into_iter().any(|images| images.enabled) { Ok(()) } else { Err(Error::NoPostImages { namespace }) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mongodb::options::IndexOptions;
+
+    fn index(keys: Document, options: Option<IndexOptions>) -> IndexModel {
+        IndexModel::builder().keys(keys).options(options).build()
+    }
+
+    #[test]
+    fn an_index_serves_if_it_has_every_document_in_order() {
+        let fields = ["aggregateId", "version"];
+        assert!(serves(&index(doc! { "aggregateId": 1, "version": 1 }, None), fields));
+        assert!(serves(&index(doc! { "aggregateId": 1.0, "version": 1_i64 }, None), fields));
+        let unique = IndexOptions::builder().unique(true).build();
+        assert!(serves(&index(doc! { "aggregateId": 1, "version": 1 }, Some(unique)), fields));
+        for keys in [
+            doc! { "aggregateId": 1 },
+            doc! { "version": 1, "aggregateId": 1 },
+            doc! { "aggregateId": 1, "version": -1 },
+            doc! { "aggregateId": "hashed", "version": 1 },
+            doc! { "aggregateId": 1, "version": 1, "at": 1 },
+        ] {
+            assert!(!serves(&index(keys.clone(), None), fields), "{keys}");
+        }
+        let sparse = IndexOptions::builder().sparse(true).build();
+        assert!(!serves(&index(doc! { "aggregateId": 1, "version": 1 }, Some(sparse)), fields));
+    }
+
+    #[test]
+    fn a_stage_is_one_operator() {
+        assert!(filter_shape(&[doc! { "$match": {} }, doc! { "$project": { "a": 0 } }]).is_ok());
+        for wrong in [doc! {}, doc! { "match": {} }, doc! { "$match": {}, "$set": {} }] {
+            let error = filter_shape(&[doc! { "$match": {} }, wrong]).unwrap_err();
+            assert!(matches!(error, Error::FilterShape { number: 2, .. }));
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! Why the source cannot be read.
+
+use std::time::Duration;
+
+use lease::DriverError;
+
+use super::config::Start;
+use super::unresumable::{Verdict, weigh};
+use crate::event::Namespace;
+use crate::source::Invalid;
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("the source is not one that can be captured")]
+    Source(#[from] Invalid),
+    #[error("`{namespace}` is written by this installation and cannot be its source as well")]
+    Own { namespace: Namespace },
+    #[error("stage {number} of `filter` {problem}")]
+    FilterShape { number: usize, problem: &'static str },
+    #[error("stage {number} of `filter` (`{name}`) is refused by the server")]
+    FilterRefused {
+        number: usize,
+        name: String,
+        #[source]
+        source: DriverError,
+    },
+    #[error("`filter` changes the `_id` of change events, and without it a stream cannot be resumed")]
+    FilterChangesId,
+    #[error("`start: beginning` needs `source.sequence`: without it old events have no order")]
+    NoSequence,
+    #[error(
+        "`start: beginning` needs the index {{ {aggregate_id}: 1, {sequence}: 1 }} on `{namespace}`, neither sparse nor partial \
+         nor hidden, and with the simple collation"
+    )]
+    NoIndex { namespace: Namespace, aggregate_id: String, sequence: String },
+    #[error(
+        "`{namespace}` keeps no post-images: enable `changeStreamPreAndPostImages`, or set `source.full_document: lookup`"
+    )]
+    NoPostImages { namespace: Namespace },
+    /// The oplog no longer holds what follows the token. What happens next is `on_history_lost`.
+    #[error("the history of the source is lost: the oplog no longer holds what follows the checkpoint")]
+    HistoryLost(#[source] DriverError),
+    #[error("the oplog does not reach back to {start}")]
+    StartTooEarly {
+        start: Start,
+        #[source]
+        source: DriverError,
+    },
+    /// Post-images expire, and there are none from before they were enabled.
+    #[error("a change has no post-image; to read past it set `source.full_document: lookup`")]
+    PostImageGone(#[source] DriverError),
+    /// Does not happen to a stream, whose large events are split.
+    #[error("a document is too large for one answer of the server")]
+    TooLarge(#[source] DriverError),
+    #[error("{doing}: refused by the server")]
+    Refused {
+        doing: &'static str,
+        #[source]
+        source: DriverError,
+    },
+    #[error(
+        "a change event {problem}: `filter` must leave `_id`, `operationType`, `ns`, `documentKey` and `fullDocument`"
+    )]
+    Unreadable { problem: &'static str },
+    #[error("the checkpoint's snapshot is not one this version can go on with")]
+    UnreadableProgress,
+    #[error("the pipeline has no place to start from yet")]
+    Unstarted,
+    #[error("{doing}")]
+    Server {
+        doing: &'static str,
+        #[source]
+        source: DriverError,
+    },
+    #[error("{doing}: no answer within {waited:?}")]
+    Silent { doing: &'static str, waited: Duration },
+    #[error("the server closed the change stream, and said nothing on it")]
+    StreamEnded,
+}
+
+impl Error {
+    /// Whether the same call may succeed when it is repeated.
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Self::Server { .. } | Self::Silent { .. } | Self::StreamEnded => true,
+            Self::Source(_)
+            | Self::Own { .. }
+            | Self::FilterShape { .. }
+            | Self::FilterRefused { .. }
+            | Self::FilterChangesId
+            | Self::NoSequence
+            | Self::NoIndex { .. }
+            | Self::NoPostImages { .. }
+            | Self::HistoryLost(_)
+            | Self::StartTooEarly { .. }
+            | Self::PostImageGone(_)
+            | Self::TooLarge(_)
+            | Self::Refused { .. }
+            | Self::Unreadable { .. }
+            | Self::UnreadableProgress
+            | Self::Unstarted => false,
+        }
+    }
+
+    pub(super) fn judged(doing: &'static str, error: mongodb::error::Error) -> Self {
+        let verdict = weigh(&error);
+        let source = DriverError::from(error);
+        match verdict {
+            Verdict::Retry => Self::Server { doing, source },
+            Verdict::HistoryLost => Self::HistoryLost(source),
+            Verdict::FilterChangesId => Self::FilterChangesId,
+            Verdict::PostImageGone => Self::PostImageGone(source),
+            Verdict::TooLarge => Self::TooLarge(source),
+            Verdict::Refused => Self::Refused { doing, source },
+        }
+    }
+}
+
+/// Waits for the server no longer than `patience`: the driver itself would wait for ever.
+pub(super) async fn answer<T>(
+    doing: &'static str,
+    patience: Duration,
+    asked: impl Future<Output = Result<T, mongodb::error::Error>>,
+) -> Result<T, Error> {
+    match tokio::time::timeout(patience, asked).await {
+        Ok(answer) => answer.map_err(|error| Error::judged(doing, error)),
+        Err(_) => Err(Error::Silent { doing, waited: patience }),
+    }
+}

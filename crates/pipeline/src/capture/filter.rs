@@ -1,0 +1,78 @@
+//! The filter over what a snapshot read.
+//!
+//! A filter is written against change events, so each document is made to look like the insert it once was, and the server itself runs
+//! the stages over them: the answer is the one a stream would give. That sends the documents back once more, which only a pipeline with a
+//! filter that starts at the beginning pays for, once.
+
+use futures_util::TryStreamExt;
+use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
+
+use super::change::Change;
+use super::error::{Error, answer};
+use super::watched::Watched;
+use crate::event::{Namespace, ResumeToken};
+
+/// Documents in one command; it may hold 16 MB, and one document may have that alone.
+const LARGEST_COMMAND: usize = 8 << 20;
+
+/// A document that passed.
+#[derive(Debug)]
+pub(super) struct Kept {
+    /// Which one it was.
+    pub(super) at: usize,
+    /// As the filter leaves it.
+    pub(super) document: RawDocumentBuf,
+}
+
+/// Those of `documents` that pass, in their order.
+pub(super) async fn run(
+    watched: &Watched,
+    start: &ResumeToken,
+    namespace: &Namespace,
+    documents: &[&RawDocument],
+) -> Result<Vec<Kept>, Error> {
+    let mut kept = Vec::new();
+    let (mut events, mut bytes) = (Vec::new(), 0);
+    for (at, document) in documents.iter().enumerate() {
+        let size = document.as_bytes().len();
+        if bytes + size > LARGEST_COMMAND && !events.is_empty() {
+            kept.extend(submit(watched, std::mem::take(&mut events)).await?);
+            bytes = 0;
+        }
+        events.push(as_insert(start, namespace, at, document)?);
+        bytes += size;
+    }
+    if !events.is_empty() {
+        kept.extend(submit(watched, events).await?);
+    }
+    Ok(kept)
+}
+
+async fn submit(watched: &Watched, events: Vec<Bson>) -> Result<Vec<Kept>, Error> {
+    let mut stages = vec![doc! { "$documents": { "$literal": events } }];
+    stages.extend(watched.config.filter.iter().cloned());
+    let database = watched.database();
+    let asked = async { database.aggregate(stages).with_type::<RawDocumentBuf>().await?.try_collect::<Vec<_>>().await };
+    let passed = answer("filter what a snapshot read", watched.config.patience(), asked).await?;
+    passed.iter().map(|event| keep(event)).collect()
+}
+
+fn as_insert(start: &ResumeToken, namespace: &Namespace, at: usize, document: &RawDocument) -> Result<Bson, Error> {
+    let document = Document::try_from(document).map_err(|_| Error::Unreadable { problem: "is not BSON" })?;
+    let mut event = doc! {
+        "_id": { "_data": start.key(), "at": i64::try_from(at).expect("a batch is small") },
+        "operationType": "insert",
+        "ns": { "db": &namespace.database, "coll": &namespace.collection },
+        "documentKey": { "_id": document.get("_id").cloned() },
+        "clusterTime": start.cluster_time(),
+    };
+    event.insert("fullDocument", document);
+    Ok(event.into())
+}
+
+fn keep(event: &RawDocument) -> Result<Kept, Error> {
+    let at = event.get_document("_id").ok().and_then(|id| id.get_i64("at").ok());
+    let at = at.and_then(|at| usize::try_from(at).ok()).ok_or(Error::FilterChangesId)?;
+    let document = Change::read(event)?.document.ok_or(Error::Unreadable { problem: "has no `fullDocument`" })?;
+    Ok(Kept { at, document: document.to_owned() })
+}

@@ -1,0 +1,103 @@
+//! What capture is doing, for whoever asks: `/api/status`, metrics, readiness.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use mongodb::bson::Timestamp;
+use tokio::time::Instant;
+
+use crate::event::ResumeToken;
+
+/// Cheap to clone; outlives the term it was made in.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    status: Arc<Mutex<Status>>,
+}
+
+#[derive(Clone, Debug)]
+pub struct Status {
+    pub state: State,
+    /// The last token handed on.
+    pub token: Option<ResumeToken>,
+    /// How far the source has been read, in its own time.
+    pub cluster_time: Option<Timestamp>,
+    /// Events handed on, of the stream and of a snapshot.
+    pub events: u64,
+    /// Updates, replaces and deletes seen in a source of kind `events`.
+    pub foreign: u64,
+    /// How often a collection of the source was dropped or renamed.
+    pub dropped: u64,
+    /// How often the stream was opened again.
+    pub reopened: u64,
+    /// When the server last answered. Stands still while the state is [`State::Full`], and for as long as a server skips foreign
+    /// oplog entries without an answer.
+    pub alive_at: Instant,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Not asked to read yet.
+    Idle,
+    Opening,
+    Scanning {
+        scanned: u64,
+    },
+    Reading,
+    /// Nobody takes what was read.
+    Full,
+    /// Failed, and waits before the next try.
+    Waiting,
+    Ended,
+}
+
+impl Handle {
+    pub(super) fn new() -> Self {
+        let status = Status {
+            state: State::Idle,
+            token: None,
+            cluster_time: None,
+            events: 0,
+            foreign: 0,
+            dropped: 0,
+            reopened: 0,
+            alive_at: Instant::now(),
+        };
+        Self { status: Arc::new(Mutex::new(status)) }
+    }
+
+    pub fn status(&self) -> Status {
+        self.lock().clone()
+    }
+
+    pub(super) fn enter(&self, state: State) {
+        self.lock().state = state;
+    }
+
+    /// The server answered.
+    pub(super) fn alive(&self, state: State) {
+        let mut status = self.lock();
+        (status.state, status.alive_at) = (state, Instant::now());
+    }
+
+    pub(super) fn handed_on(&self, events: usize, token: Option<&ResumeToken>, cluster_time: Option<Timestamp>) {
+        let mut status = self.lock();
+        status.events += events as u64;
+        if let Some(token) = token {
+            status.token = Some(token.clone());
+        }
+        status.cluster_time = cluster_time.or(status.cluster_time);
+    }
+
+    pub(super) fn counted(&self, foreign: u64, dropped: u64) {
+        let mut status = self.lock();
+        status.foreign += foreign;
+        status.dropped += dropped;
+    }
+
+    pub(super) fn reopened(&self) {
+        self.lock().reopened += 1;
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().expect("nobody panics while holding it")
+    }
+}

@@ -1,0 +1,133 @@
+//! The queue between reading and publishing, bounded in bytes and in events.
+//!
+//! Room is taken before a batch is put in and given back when it is taken out. A batch larger than the whole room waits until the
+//! queue is empty, and passes.
+
+use std::sync::Arc;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
+
+use super::Captured;
+
+/// The taker's end. Once capture has ended it gives out what was read, then `None`.
+#[derive(Debug)]
+pub struct Intake {
+    batches: mpsc::UnboundedReceiver<Held>,
+}
+
+impl Intake {
+    /// The next batch, in order; never an empty one. Cancel-safe.
+    pub async fn next(&mut self) -> Option<Vec<Captured>> {
+        self.batches.recv().await.map(|held| held.batch)
+    }
+}
+
+#[derive(Debug)]
+struct Held {
+    batch: Vec<Captured>,
+    _bytes: OwnedSemaphorePermit,
+    _events: OwnedSemaphorePermit,
+}
+
+/// The reader's end.
+#[derive(Debug)]
+pub(super) struct Outlet {
+    batches: mpsc::UnboundedSender<Held>,
+    bytes: Room,
+    events: Room,
+}
+
+/// Nobody will take anything again.
+#[derive(Debug)]
+pub(super) struct Closed;
+
+pub(super) fn bounded(bytes: u32, events: u32) -> (Outlet, Intake) {
+    let (sender, batches) = mpsc::unbounded_channel();
+    (Outlet { batches: sender, bytes: Room::new(bytes), events: Room::new(events) }, Intake { batches })
+}
+
+impl Outlet {
+    /// Waits for room, having called `full` if there was none.
+    pub(super) async fn send(&self, batch: Vec<Captured>, full: impl FnOnce()) -> Result<(), Closed> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let (bytes, events) = (batch.iter().map(Captured::weight).sum(), batch.len());
+        let room = async { (self.bytes.take(bytes).await, self.events.take(events).await) };
+        tokio::pin!(room);
+        let (bytes, events) = match futures_util::poll!(&mut room) {
+            std::task::Poll::Ready(room) => room,
+            std::task::Poll::Pending => {
+                full();
+                tokio::select! {
+                    room = room => room,
+                    () = self.batches.closed() => return Err(Closed),
+                }
+            }
+        };
+        self.batches.send(Held { batch, _bytes: bytes, _events: events }).map_err(|_| Closed)
+    }
+}
+
+#[derive(Debug)]
+struct Room {
+    size: u32,
+    free: Arc<Semaphore>,
+}
+
+impl Room {
+    fn new(size: u32) -> Self {
+        Self { size, free: Arc::new(Semaphore::new(size as usize)) }
+    }
+
+    async fn take(&self, amount: usize) -> OwnedSemaphorePermit {
+        let amount = u32::try_from(amount).unwrap_or(u32::MAX).min(self.size);
+        self.free.clone().acquire_many_owned(amount).await.expect("the semaphore is never closed")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checkpoint::Phase;
+    use mongodb::bson::Timestamp;
+    use std::cell::Cell;
+
+    fn marks(count: u32) -> Vec<Captured> {
+        let mark = |increment| Captured::Mark(Phase::Unstarted, Some(Timestamp { time: 1, increment }));
+        (0..count).map(mark).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_sends_waits_for_room_and_room_comes_back_when_a_batch_is_taken() {
+        let (outlet, mut intake) = bounded(1 << 20, 10);
+        let full = Cell::new(false);
+        outlet.send(marks(6), || full.set(true)).await.unwrap();
+        assert!(!full.get());
+        let second = outlet.send(marks(6), || full.set(true));
+        tokio::pin!(second);
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert!(full.get());
+        assert_eq!(intake.next().await.unwrap().len(), 6);
+        second.await.unwrap();
+        assert_eq!(intake.next().await.unwrap().len(), 6);
+    }
+
+    #[tokio::test]
+    async fn a_batch_larger_than_all_the_room_passes_alone() {
+        let (outlet, mut intake) = bounded(1, 1);
+        outlet.send(marks(100), || panic!("there was room")).await.unwrap();
+        assert_eq!(intake.next().await.unwrap().len(), 100);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_room_learns_that_nobody_takes() {
+        let (outlet, intake) = bounded(1, 1);
+        outlet.send(marks(1), || ()).await.unwrap();
+        let waiting = outlet.send(marks(1), || ());
+        tokio::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending());
+        drop(intake);
+        assert!(waiting.await.is_err());
+    }
+}

@@ -1,0 +1,312 @@
+//! A snapshot: what the source holds, read in an order that can be resumed.
+//!
+//! `events` are read along the index (aggregate, sequence), `documents` along `_id`, collection after collection by name. The scan is
+//! resumed by `min`, which unlike `$gt` passes from one BSON type to the next. Reads see at least everything committed before the start
+//! token, on whichever member: what came later is in the stream.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt;
+use mongodb::ClientSession;
+use mongodb::bson::{Bson, Document, RawDocument, Timestamp, doc};
+use mongodb::options::{Collation, Hint, ReadConcern};
+use mongodb::raw_batch_cursor::{RawBatch, SessionRawBatchCursor};
+
+use super::Captured;
+use super::change::{Reply, documents};
+use super::error::{Error, answer};
+use super::filter;
+use super::handle::State;
+use super::path::{Found, Path};
+use super::stream::{End, Reader};
+use super::trouble::Trouble;
+use super::watched::Watched;
+use crate::checkpoint::{Phase, Snapshot};
+use crate::event::{Namespace, ResumeToken};
+use crate::source::{Kind, Source};
+
+const SCAN: &str = "scan the source";
+
+impl Reader {
+    /// Hands on everything from `progress` to the end of the last collection, then a mark at which the stream follows.
+    pub(super) async fn scan(&mut self, start: &ResumeToken, progress: Snapshot) -> Result<(), End> {
+        let mut scan = Scan { order: Order::of(&self.watched.source), start: start.clone(), progress };
+        let mut namespaces = self.translator.namespaces().to_vec();
+        namespaces.sort();
+        let last = scan.last()?;
+        for namespace in namespaces {
+            if last.as_ref().is_none_or(|last| last.collection <= namespace.collection) {
+                self.scan_collection(&mut scan, &namespace).await?;
+            }
+        }
+        self.finish(scan).await
+    }
+
+    /// The seam for `documents`: the sweep of keys that the read models have and the source no longer has belongs before the mark.
+    async fn finish(&mut self, scan: Scan) -> Result<(), End> {
+        tracing::info!(scanned = scan.progress.scanned, "the snapshot is complete; the stream follows");
+        let cluster_time = scan.start.cluster_time();
+        let mark = Captured::Mark(Phase::Stream { token: scan.start }, cluster_time);
+        Ok(self.outlet.send(vec![mark], || self.handle.enter(State::Full)).await?)
+    }
+
+    async fn scan_collection(&mut self, scan: &mut Scan, namespace: &Arc<Namespace>) -> Result<(), End> {
+        let mut trouble = Trouble::none(self.watched.config.patience());
+        loop {
+            match self.scan_on(scan, namespace, &mut trouble).await {
+                Err(End::Error(error)) if error.is_transient() => {
+                    let pause = trouble.failed(&error);
+                    self.handle.enter(State::Waiting);
+                    tokio::time::sleep(pause).await;
+                    self.handle.reopened();
+                }
+                ended => return ended,
+            }
+        }
+    }
+
+    /// From where the scan stands to the end of the collection.
+    async fn scan_on(&mut self, scan: &mut Scan, namespace: &Arc<Namespace>, trouble: &mut Trouble) -> Result<(), End> {
+        self.handle.enter(State::Opening);
+        let patience = trouble.patience();
+        let mut session = scan.session(&self.watched, patience).await?;
+        let mut cursor = scan.open(&self.watched, namespace, &mut session, patience).await?;
+        let mut batches = cursor.stream(&mut session);
+        while let Some(batch) = answer(SCAN, trouble.patience(), async { batches.next().await.transpose() }).await? {
+            trouble.over();
+            self.handle.alive(State::Scanning { scanned: scan.progress.scanned });
+            self.hand_on_scanned(scan, namespace, &batch).await?;
+        }
+        Ok(())
+    }
+
+    async fn hand_on_scanned(
+        &mut self,
+        scan: &mut Scan,
+        namespace: &Arc<Namespace>,
+        batch: &RawBatch,
+    ) -> Result<(), End> {
+        let reply = Reply::read(batch.as_raw_document())?;
+        let last = scan.last()?.filter(|last| last.collection == namespace.collection);
+        let mut read = Vec::new();
+        let mut progress = scan.progress.clone();
+        for document in documents(reply.events) {
+            let document = document?;
+            if !last.as_ref().is_some_and(|last| last.is(document)) {
+                scan.order.advance(&mut progress, namespace, document);
+                read.push((document, progress.clone()));
+            }
+        }
+        let captured = self.translate_scanned(scan, namespace, read).await?;
+        let events = captured.iter().filter(|captured| captured.event().is_some()).count();
+        self.outlet.send(captured, || self.handle.enter(State::Full)).await?;
+        self.handle.enter(State::Scanning { scanned: progress.scanned });
+        self.handle.handed_on(events, None, None);
+        scan.progress = progress;
+        Ok(())
+    }
+
+    /// What the filter leaves of a batch, with a mark at its end if the last was filtered out.
+    async fn translate_scanned(
+        &self,
+        scan: &Scan,
+        namespace: &Arc<Namespace>,
+        read: Vec<(&RawDocument, Snapshot)>,
+    ) -> Result<Vec<Captured>, Error> {
+        let Some(reached) = read.last().map(|(_, progress)| progress.clone()) else { return Ok(Vec::new()) };
+        let start = &scan.start;
+        let event = |document| self.translator.scanned(start, namespace, document, Some(document));
+        if self.watched.config.filter.is_empty() {
+            return read
+                .into_iter()
+                .map(|(document, progress)| Ok(Captured::Scanned(event(document)?, progress)))
+                .collect();
+        }
+        let whole: Vec<_> = read.iter().map(|(document, _)| *document).collect();
+        let kept = filter::run(&self.watched, start, namespace, &whole).await?;
+        let mut captured = Vec::with_capacity(kept.len() + 1);
+        for filter::Kept { at, document } in &kept {
+            let (key, progress) = read.get(*at).ok_or(Error::FilterChangesId)?;
+            let event = self.translator.scanned(start, namespace, key, Some(document))?;
+            captured.push(Captured::Scanned(event, progress.clone()));
+        }
+        if kept.last().is_none_or(|last| last.at + 1 < read.len()) {
+            captured.push(Captured::Mark(Phase::Snapshot { start: start.clone(), progress: reached }, None));
+        }
+        Ok(captured)
+    }
+}
+
+/// A snapshot under way.
+#[derive(Debug)]
+struct Scan {
+    order: Order,
+    start: ResumeToken,
+    progress: Snapshot,
+}
+
+impl Scan {
+    fn last(&self) -> Result<Option<Last>, Error> {
+        self.progress.after.as_ref().map(|after| Last::read(after).ok_or(Error::UnreadableProgress)).transpose()
+    }
+
+    /// One whose reads see everything up to the start, whichever member answers.
+    async fn session(&self, watched: &Watched, patience: std::time::Duration) -> Result<ClientSession, Error> {
+        let asked = async { watched.client().start_session().causal_consistency(true).await };
+        let mut session = answer("begin a session", patience, asked).await?;
+        if let Some(time) = self.start.cluster_time() {
+            session.advance_operation_time(before(time));
+        }
+        Ok(session)
+    }
+
+    async fn open(
+        &self,
+        watched: &Watched,
+        namespace: &Namespace,
+        session: &mut ClientSession,
+        patience: std::time::Duration,
+    ) -> Result<SessionRawBatchCursor, Error> {
+        let collection = watched.collection(namespace);
+        let keys = self.order.keys();
+        let mut find = collection.find(doc! {}).hint(Hint::Keys(keys.clone())).sort(keys);
+        find = find.batch_size(watched.config.batch_size.get()).read_concern(ReadConcern::majority());
+        if let Some(collation) = self.order.collation() {
+            find = find.collation(collation);
+        }
+        if let Some(last) = self.last()?.filter(|last| last.collection == namespace.collection) {
+            find = find.min(self.order.min(last)?);
+        }
+        answer(SCAN, patience, find.session(session).batch()).await
+    }
+}
+
+/// A stream that is opened now begins one tick after all that was; a read that waits for that very tick is refused while nobody writes.
+fn before(time: Timestamp) -> Timestamp {
+    match time.increment.checked_sub(1) {
+        Some(increment) => Timestamp { increment, ..time },
+        None => Timestamp { time: time.time.saturating_sub(1), increment: u32::MAX },
+    }
+}
+
+/// What the scan follows.
+#[derive(Debug)]
+struct Order {
+    kind: Kind,
+    fields: Vec<(String, Path)>,
+}
+
+impl Order {
+    fn of(source: &Source) -> Self {
+        let names = match source.kind {
+            // Without a sequence `check` has refused; the index of one field then serves.
+            Kind::Events => {
+                [Some(source.aggregate_id.clone()), source.sequence.clone()].into_iter().flatten().collect()
+            }
+            Kind::Documents => vec!["_id".to_owned()],
+        };
+        Self { kind: source.kind, fields: names.into_iter().map(|name| (name.clone(), Path::new(&name))).collect() }
+    }
+
+    fn keys(&self) -> Document {
+        self.fields.iter().map(|(name, _)| (name.clone(), Bson::Int32(1))).collect()
+    }
+
+    /// That of the index: `check` wants a simple one for `events`; that of `_id` is the collection's.
+    fn collation(&self) -> Option<Collation> {
+        match self.kind {
+            Kind::Events => Some(Collation::builder().locale("simple").build()),
+            Kind::Documents => None,
+        }
+    }
+
+    fn min(&self, last: Last) -> Result<Document, Error> {
+        if last.key.len() != self.fields.len() {
+            return Err(Error::UnreadableProgress);
+        }
+        Ok(self.fields.iter().map(|(name, _)| name.clone()).zip(last.key).collect())
+    }
+
+    fn advance(&self, progress: &mut Snapshot, namespace: &Namespace, document: &RawDocument) {
+        progress.scanned += 1;
+        let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
+        if let (Some(key), Some(id)) = (self.key(document), id) {
+            progress.after = Some(Last { collection: namespace.collection.clone(), key, id }.write());
+        }
+    }
+
+    /// Where the index has the document. One with an array in its key stands in several places; the scan is then resumed from the document
+    /// before it, which repeats a little and skips nothing.
+    fn key(&self, document: &RawDocument) -> Option<Vec<Bson>> {
+        let value = |(_, path): &(String, Path)| match path.find(document) {
+            Found::Value(value) => Bson::try_from(value).ok(),
+            Found::Nothing => Some(Bson::Null),
+            Found::Array => None,
+        };
+        self.fields.iter().map(value).collect()
+    }
+}
+
+/// The last document behind a snapshot's progress. Others may have the same key, in an order that differs from member to member:
+/// the scan is resumed at the key, and leaves out only the document itself.
+#[derive(Debug, PartialEq)]
+struct Last {
+    collection: String,
+    key: Vec<Bson>,
+    id: Bson,
+}
+
+impl Last {
+    fn read(after: &Bson) -> Option<Self> {
+        let after = after.as_document()?;
+        let collection = after.get_str("in").ok()?.to_owned();
+        let key = after.get_array("key").ok()?.clone();
+        Some(Self { collection, key, id: after.get("id")?.clone() })
+    }
+
+    fn write(self) -> Bson {
+        doc! { "in": self.collection, "key": self.key, "id": self.id }.into()
+    }
+
+    fn is(&self, document: &RawDocument) -> bool {
+        document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok()).as_ref() == Some(&self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mongodb::bson::rawdoc;
+
+    fn order() -> Order {
+        Order::of(&Source { sequence: Some("version".into()), ..Source::events("shop", "events") })
+    }
+
+    fn none() -> Snapshot {
+        Snapshot { run: "run".into(), scanned: 0, after: None }
+    }
+
+    #[test]
+    fn progress_names_collection_key_and_document() {
+        let mut progress = none();
+        let namespace = Namespace::new("shop", "events");
+        order().advance(&mut progress, &namespace, &rawdoc! { "_id": 7, "aggregateId": "a", "version": 3 });
+        let last = Last::read(progress.after.as_ref().unwrap()).unwrap();
+        assert_eq!(progress.scanned, 1);
+        assert_eq!(last, Last { collection: "events".into(), key: vec!["a".into(), 3.into()], id: 7.into() });
+        assert!(last.is(&rawdoc! { "_id": 7 }) && !last.is(&rawdoc! { "_id": 8 }));
+        assert_eq!(order().min(last).unwrap(), doc! { "aggregateId": "a", "version": 3 });
+    }
+
+    #[test]
+    fn what_the_document_does_not_have_the_index_has_as_null() {
+        assert_eq!(order().key(&rawdoc! { "_id": 7 }), Some(vec![Bson::Null, Bson::Null]));
+    }
+
+    #[test]
+    fn an_array_in_the_key_does_not_move_the_place_to_resume_from() {
+        let (mut progress, namespace) = (none(), Namespace::new("shop", "events"));
+        order().advance(&mut progress, &namespace, &rawdoc! { "_id": 7, "aggregateId": ["a", "z"], "version": 3 });
+        assert_eq!(progress, Snapshot { scanned: 1, ..none() });
+    }
+}

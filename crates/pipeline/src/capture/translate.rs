@@ -1,0 +1,211 @@
+//! From the server's words to ours: what a change event, or a document that a snapshot read, is as a [`ChangeEvent`].
+
+use std::sync::Arc;
+
+use mongodb::bson::raw::{RawBsonRef, cstr};
+use mongodb::bson::{Bson, RawDocument, RawDocumentBuf};
+
+use super::change::Change;
+use super::error::Error;
+use super::path::Path;
+use crate::event::{AggregateId, ChangeEvent, Namespace, Operation, ResumeToken};
+use crate::source::{Kind, Source};
+
+/// What is known about the source's documents.
+#[derive(Clone, Debug)]
+pub(super) struct Translator {
+    kind: Kind,
+    aggregate_id: Path,
+    event_type: Path,
+    sequence: Option<Path>,
+    namespaces: Vec<Arc<Namespace>>,
+}
+
+/// What a change means to us.
+#[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "nearly all are events, and none is kept as it is")]
+pub(super) enum Meaning {
+    Event(ChangeEvent),
+    /// Nothing an append-only collection should see.
+    Foreign,
+    /// A collection of the source, or its database, was dropped or renamed, or the stream ends for such a reason.
+    Dropped,
+    /// Nothing to us.
+    Other,
+}
+
+impl Translator {
+    pub(super) fn new(source: &Source) -> Self {
+        Self {
+            kind: source.kind,
+            aggregate_id: Path::new(&source.aggregate_id),
+            event_type: Path::new(&source.event_type),
+            sequence: source.sequence.as_deref().map(Path::new),
+            namespaces: source.namespaces().into_iter().map(Arc::new).collect(),
+        }
+    }
+
+    pub(super) fn namespaces(&self) -> &[Arc<Namespace>] {
+        &self.namespaces
+    }
+
+    pub(super) fn change(&self, change: &Change<'_>) -> Result<Meaning, Error> {
+        let operation = match change.operation {
+            Some("insert") => Operation::Insert,
+            Some("update") => Operation::Update,
+            Some("replace") => Operation::Replace,
+            Some("delete") => Operation::Delete,
+            Some("drop" | "rename" | "dropDatabase" | "invalidate") => return Ok(Meaning::Dropped),
+            Some(_) => return Ok(Meaning::Other),
+            None => return Err(Error::Unreadable { problem: "has no `operationType`" }),
+        };
+        if self.kind == Kind::Events && operation != Operation::Insert {
+            return Ok(Meaning::Foreign);
+        }
+        let key = change.key.or(change.document).ok_or(Error::Unreadable { problem: "has no `documentKey`" })?;
+        let event = self.event(change.token()?, operation, self.namespace(change)?, key, change.document)?;
+        Ok(Meaning::Event(ChangeEvent { cluster_time: change.cluster_time, ..event }))
+    }
+
+    /// A document that a snapshot read.
+    pub(super) fn scanned(
+        &self,
+        start: &ResumeToken,
+        namespace: &Arc<Namespace>,
+        key: &RawDocument,
+        document: Option<&RawDocument>,
+    ) -> Result<ChangeEvent, Error> {
+        self.event(start.clone(), Operation::Snapshot, Arc::clone(namespace), key, document)
+    }
+
+    fn event(
+        &self,
+        token: ResumeToken,
+        operation: Operation,
+        namespace: Arc<Namespace>,
+        key: &RawDocument,
+        document: Option<&RawDocument>,
+    ) -> Result<ChangeEvent, Error> {
+        let id =
+            key.get("_id").ok().flatten().ok_or(Error::Unreadable { problem: "has no `_id` in its `documentKey`" })?;
+        let document = document.map_or_else(|| key_alone(id), RawDocument::to_owned);
+        let key = Bson::try_from(id).map_err(|_| Error::Unreadable { problem: "is not BSON" })?;
+        let (aggregate, event_type) = match self.kind {
+            Kind::Events => (self.aggregate_id.value(&document), self.event_type.text(&document).map(str::to_owned)),
+            Kind::Documents => (Some(key.clone()), Some(operation.as_str().to_owned())),
+        };
+        let sequence = self.sequence.as_ref().and_then(|path| path.whole_number(&document));
+        let aggregate = aggregate.and_then(AggregateId::new);
+        Ok(ChangeEvent {
+            token,
+            operation,
+            namespace,
+            key,
+            aggregate,
+            event_type,
+            sequence,
+            cluster_time: None,
+            document,
+        })
+    }
+
+    /// One of the source's; of a source with one collection the event need not say.
+    fn namespace(&self, change: &Change<'_>) -> Result<Arc<Namespace>, Error> {
+        if let [only] = &self.namespaces[..] {
+            return Ok(Arc::clone(only));
+        }
+        let collection = change.namespace.and_then(|namespace| namespace.get_str("coll").ok());
+        let found = self.namespaces.iter().find(|namespace| Some(namespace.collection.as_str()) == collection);
+        found.cloned().ok_or(Error::Unreadable { problem: "has no collection of the source in its `ns`" })
+    }
+}
+
+fn key_alone(id: RawBsonRef<'_>) -> RawDocumentBuf {
+    let mut document = RawDocumentBuf::new();
+    document.append(cstr!("_id"), id);
+    document
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mongodb::bson::{Timestamp, doc, rawdoc};
+
+    fn meaning(source: &Source, raw: &RawDocument) -> Meaning {
+        Translator::new(source).change(&Change::read(raw).unwrap()).unwrap()
+    }
+
+    fn event(source: &Source, raw: &RawDocument) -> ChangeEvent {
+        match meaning(source, raw) {
+            Meaning::Event(event) => event,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn change(operation: &str, document: RawDocumentBuf) -> RawDocumentBuf {
+        rawdoc! {
+            "_id": { "_data": "8201" },
+            "operationType": operation,
+            "clusterTime": Timestamp { time: 5, increment: 1 },
+            "ns": { "db": "shop", "coll": "events" },
+            "documentKey": { "_id": 7, "region": "north" },
+            "fullDocument": document,
+        }
+    }
+
+    #[test]
+    fn an_insert_into_an_event_store_is_an_event() {
+        let source = Source { sequence: Some("meta.version".into()), ..Source::events("shop", "events") };
+        let document = rawdoc! { "_id": 7, "aggregateId": "order-1", "type": "Placed", "meta": { "version": 3 } };
+        let event = event(&source, &change("insert", document.clone()));
+        assert_eq!((event.operation, event.key, event.sequence), (Operation::Insert, Bson::Int32(7), Some(3)));
+        assert_eq!(event.aggregate, AggregateId::new("order-1".into()));
+        assert_eq!(event.event_type.as_deref(), Some("Placed"));
+        assert_eq!(event.cluster_time, Some(Timestamp { time: 5, increment: 1 }));
+        assert_eq!(event.document, document);
+        assert_eq!(event.namespace.to_string(), "shop.events");
+    }
+
+    #[test]
+    fn an_event_store_is_only_appended_to() {
+        let source = Source::events("shop", "events");
+        for operation in ["update", "replace", "delete"] {
+            assert!(matches!(meaning(&source, &change(operation, rawdoc! {})), Meaning::Foreign), "{operation}");
+        }
+        for operation in ["drop", "rename", "dropDatabase", "invalidate"] {
+            assert!(matches!(meaning(&source, &change(operation, rawdoc! {})), Meaning::Dropped), "{operation}");
+        }
+        assert!(matches!(meaning(&source, &change("create", rawdoc! {})), Meaning::Other));
+    }
+
+    #[test]
+    fn what_the_document_does_not_say_is_left_open() {
+        let event = event(&Source::events("shop", "events"), &change("insert", rawdoc! { "_id": 7 }));
+        assert!(event.aggregate.is_none() && event.event_type.is_none() && event.sequence.is_none());
+    }
+
+    #[test]
+    fn a_document_is_its_own_aggregate_and_its_key_alone_when_it_is_gone() {
+        let source = Source::documents("shop", "events");
+        let gone = rawdoc! {
+            "_id": { "_data": "8201" },
+            "operationType": "update",
+            "documentKey": { "_id": 7, "region": "north" },
+            "fullDocument": null,
+        };
+        let event = event(&source, &gone);
+        assert_eq!(event.aggregate, AggregateId::new(Bson::Int32(7)));
+        assert_eq!(event.event_type.as_deref(), Some("update"));
+        assert_eq!(event.document, RawDocumentBuf::try_from(&doc! { "_id": 7 }).unwrap());
+    }
+
+    #[test]
+    fn a_filter_that_takes_away_what_is_needed_is_an_error() {
+        let translator = Translator::new(&Source::events("shop", "events"));
+        for raw in
+            [rawdoc! { "_id": { "_data": "82" } }, rawdoc! { "_id": { "_data": "82" }, "operationType": "insert" }]
+        {
+            assert!(translator.change(&Change::read(&raw).unwrap()).is_err());
+        }
+    }
+}

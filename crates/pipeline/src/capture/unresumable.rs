@@ -1,0 +1,122 @@
+//! Which server codes prove a token dead, and which do not.
+//!
+//! Both mistakes cost. Calling a dead token alive wedges us: the stream is reopened for ever and nothing moves, though the
+//! logs and the liveness by progress say so. Calling a live one dead halts the pipeline, or with `on_history_lost: snapshot`
+//! reads the whole source again. So only what the server says about the token itself proves it dead; everything that can
+//! pass (an election, a lost cursor, an overloaded server, a code nobody has met) is tried again.
+
+use lease::code_of;
+use mongodb::error::{Error, ErrorKind};
+
+/// What a failure means for the stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It may pass: reopen from the same token.
+    Retry,
+    /// No stream can be opened from this token again.
+    HistoryLost,
+    /// The filter's doing, though the server words it like a dead token.
+    FilterChangesId,
+    PostImageGone,
+    TooLarge,
+    /// The same request will be refused again.
+    Refused,
+}
+
+const NON_RESUMABLE: &str = "NonResumableChangeStreamError";
+const UNAUTHORIZED: i32 = 13;
+const NO_MATCHING_DOCUMENT: i32 = 47;
+/// An open stream that fell behind the oplog; comes without labels.
+const CAPPED_POSITION_LOST: i32 = 136;
+/// A token the server cannot use: of another cluster, or malformed. (An invalidate's token is none of those, because streams are
+/// always opened with `startAfter`.)
+const INVALID_RESUME_TOKEN: i32 = 260;
+const CHANGE_STREAM_FATAL: i32 = 280;
+/// A stream that is opened behind the oplog.
+const CHANGE_STREAM_HISTORY_LOST: i32 = 286;
+const OBJECT_TOO_LARGE: i32 = 10334;
+
+/// A request that is wrong stays wrong: BadValue, FailedToParse, TypeMismatch, IllegalOperation, CommandNotFound, InvalidOptions,
+/// InvalidNamespace, CommandNotSupportedOnView, InvalidPipelineOperator, OptionNotSupportedOnView, and by number: an unknown stage, an unknown field,
+/// `$changeStream` without a replica set.
+const REQUEST_IS_WRONG: [i32; 13] = [2, 9, 14, 20, 59, 72, 73, 166, 167, 168, 40324, 40415, 40573];
+
+/// What the server says when the pipeline changed an event's `_id`, also with code 280.
+const ID_CHANGED: &str = "modified by the pipeline";
+
+pub(super) fn weigh(error: &Error) -> Verdict {
+    match code_of(error) {
+        Some(code) => weigh_code(code, message_of(error), error.contains_label(NON_RESUMABLE)),
+        // The server never answered, or the driver could not read it.
+        None => Verdict::Retry,
+    }
+}
+
+fn weigh_code(code: i32, message: &str, non_resumable: bool) -> Verdict {
+    match code {
+        CHANGE_STREAM_FATAL if message.contains(ID_CHANGED) => Verdict::FilterChangesId,
+        // A post-image is asked for as `required`; this one comes labelled non-resumable too, but the token is sound.
+        NO_MATCHING_DOCUMENT => Verdict::PostImageGone,
+        OBJECT_TOO_LARGE => Verdict::TooLarge,
+        CHANGE_STREAM_HISTORY_LOST | CAPPED_POSITION_LOST | CHANGE_STREAM_FATAL | INVALID_RESUME_TOKEN => {
+            Verdict::HistoryLost
+        }
+        _ if non_resumable => Verdict::HistoryLost,
+        UNAUTHORIZED => Verdict::Refused,
+        code if REQUEST_IS_WRONG.contains(&code) => Verdict::Refused,
+        // A code nobody has met: see above.
+        _ => Verdict::Retry,
+    }
+}
+
+/// Elections, shutdowns and the like: what the server answers whatever it is asked.
+const PASSING: [i32; 17] = [6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436];
+
+/// Whether the server has read the request and does not want it. For a request that is tried beside others that differ in one stage.
+pub(super) fn is_refusal(error: &Error) -> bool {
+    code_of(error).is_some_and(|code| !PASSING.contains(&code))
+}
+
+/// To decide by, never to show: it may quote a document.
+fn message_of(error: &Error) -> &str {
+    match &*error.kind {
+        ErrorKind::Command(command) => &command.message,
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_said_of_the_token_proves_it_dead() {
+        let table = [
+            (286, "", true, Verdict::HistoryLost),
+            (136, "", false, Verdict::HistoryLost),
+            (280, "cannot resume", true, Verdict::HistoryLost),
+            (280, "an event whose _id field was modified by the pipeline", true, Verdict::FilterChangesId),
+            (260, "", false, Verdict::HistoryLost),
+            (4711, "", true, Verdict::HistoryLost),
+            (47, "", true, Verdict::PostImageGone),
+            (10334, "", false, Verdict::TooLarge),
+            (40324, "", false, Verdict::Refused),
+            (13, "", false, Verdict::Refused),
+            // CursorNotFound, NotWritablePrimary, InterruptedDueToReplStateChange, CursorKilled, QueryPlanKilled, an unknown one.
+            (43, "", false, Verdict::Retry),
+            (10107, "", false, Verdict::Retry),
+            (11602, "", false, Verdict::Retry),
+            (237, "", false, Verdict::Retry),
+            (175, "", false, Verdict::Retry),
+            (4711, "", false, Verdict::Retry),
+        ];
+        for (code, message, label, verdict) in table {
+            assert_eq!(weigh_code(code, message, label), verdict, "{code} {message} {label}");
+        }
+    }
+
+    #[test]
+    fn silence_proves_nothing() {
+        assert_eq!(weigh(&Error::custom("the connection broke")), Verdict::Retry);
+    }
+}

@@ -1,0 +1,114 @@
+//! The source as the server is asked for it: one change stream over its collections.
+
+use std::time::Duration;
+
+use mongodb::bson::{Bson, Document, Timestamp, doc};
+use mongodb::options::ReadConcern;
+use mongodb::raw_batch_cursor::RawBatchCursor;
+use mongodb::{Client, Collection, Database};
+
+use super::config::Config;
+use super::error::{Error, answer};
+use crate::event::{Namespace, ResumeToken};
+use crate::source::{FullDocument, Kind, Source};
+
+/// Where a stream is opened.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum From<'a> {
+    Now,
+    At(Timestamp),
+    /// Always by `startAfter`, which also takes an invalidate's token; `resumeAfter` does not.
+    After(&'a ResumeToken),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Watched {
+    client: Client,
+    pub(super) source: Source,
+    pub(super) config: Config,
+}
+
+impl Watched {
+    pub(super) fn new(client: &Client, source: Source, config: Config) -> Self {
+        Self { client: client.clone(), source, config }
+    }
+
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn database(&self) -> Database {
+        self.client.database(&self.source.database)
+    }
+
+    pub(super) fn collection(&self, namespace: &Namespace) -> Collection<Document> {
+        self.client.database(&namespace.database).collection(&namespace.collection)
+    }
+
+    /// Opens the stream; its first batch is in the cursor.
+    pub(super) async fn open(&self, from: From<'_>, patience: Duration) -> Result<RawBatchCursor, Error> {
+        self.open_with(from, &self.config.filter, self.config.batch_size.get(), patience).await
+    }
+
+    /// Opens the stream without reading anything: its first batch is empty.
+    pub(super) async fn open_unread(&self, from: From<'_>, filter: &[Document]) -> Result<RawBatchCursor, Error> {
+        self.open_with(from, filter, 0, self.config.patience()).await
+    }
+
+    async fn open_with(
+        &self,
+        from: From<'_>,
+        filter: &[Document],
+        batch_size: u32,
+        patience: Duration,
+    ) -> Result<RawBatchCursor, Error> {
+        let pipeline = self.pipeline(from, filter);
+        let database = self.database();
+        let only: Option<Collection<Document>> = self.source.collection.as_ref().map(|name| database.collection(name));
+        let asked = match &only {
+            Some(collection) => collection.aggregate(pipeline),
+            None => database.aggregate(pipeline),
+        };
+        // Only what a majority has is shown by a change stream in any case; said once more so that no client's setting contradicts it.
+        let asked =
+            asked.batch_size(batch_size).max_await_time(self.config.max_await).read_concern(ReadConcern::majority());
+        answer("open the change stream", patience, asked.batch()).await
+    }
+
+    fn pipeline(&self, from: From<'_>, filter: &[Document]) -> Vec<Document> {
+        let mut options = Document::new();
+        match from {
+            From::Now => {}
+            From::At(time) => drop(options.insert("startAtOperationTime", time)),
+            From::After(token) => drop(options.insert("startAfter", token.to_document())),
+        }
+        if let Some(full_document) = self.full_document() {
+            options.insert("fullDocument", full_document);
+        }
+        let mut stages = vec![doc! { "$changeStream": options }];
+        stages.extend(self.only_ours());
+        stages.extend(filter.iter().cloned());
+        stages.push(doc! { "$changeStreamSplitLargeEvent": {} });
+        stages
+    }
+
+    /// An insert always carries its document. `required`, not `whenAvailable`: a post-image that is gone must not look like a document
+    /// that is gone.
+    fn full_document(&self) -> Option<&'static str> {
+        match (self.source.kind, self.source.full_document) {
+            (Kind::Events, _) => None,
+            (Kind::Documents, FullDocument::Lookup) => Some("updateLookup"),
+            (Kind::Documents, FullDocument::PostImage) => Some("required"),
+        }
+    }
+
+    /// Of a whole database, our collections; and what says that the database is gone.
+    fn only_ours(&self) -> Option<Document> {
+        if self.source.collection.is_some() {
+            return None;
+        }
+        let names: Vec<Bson> = self.source.collections.iter().map(|name| name.as_str().into()).collect();
+        let gone = doc! { "operationType": { "$in": ["dropDatabase", "invalidate"] } };
+        Some(doc! { "$match": { "$or": [{ "ns.coll": { "$in": names } }, gone] } })
+    }
+}

@@ -1,0 +1,60 @@
+//! Collections that are dropped, renamed and made again.
+
+use mongodb::bson::doc;
+use pipeline::checkpoint::Phase;
+use pipeline::source::Source;
+
+use crate::house::{House, Reading, event, insert_all, majority, versions};
+
+#[tokio::test]
+async fn a_dropped_and_re_created_collection_goes_on() {
+    let house = House::new("dropped").await;
+    let mut reading = house.read(house.source()).await;
+    for round in 0..3 {
+        insert_all(&house.events(), (0..10).map(|n| event("a", round * 10 + n))).await;
+        house.events().drop().await.unwrap();
+    }
+    house.events().insert_one(event("a", 30)).await.unwrap();
+    assert_eq!(versions(&reading.events(31).await), (0..31).collect::<Vec<_>>());
+    // A drop and an invalidate each time.
+    assert_eq!(reading.handle.status().dropped, 6);
+    assert!(reading.handle.status().reopened >= 3);
+    // Every token handed on can be resumed from, an invalidate's too.
+    let marks = std::mem::take(&mut reading.marks);
+    reading.stop().await;
+    assert!(!marks.is_empty());
+    for phase in marks {
+        let Phase::Stream { token } = phase.clone() else { panic!("{phase:?}") };
+        let mut resumed = Reading::from(house.capture(house.source()), phase);
+        assert!(resumed.event().await.token > token);
+        resumed.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn a_renamed_collection_is_gone_and_its_name_is_followed() {
+    let house = House::new("renamed").await;
+    let mut reading = house.read(house.source()).await;
+    house.events().insert_one(event("a", 1)).await.unwrap();
+    let name = house.database.name();
+    let rename = doc! { "renameCollection": format!("{name}.events"), "to": format!("{name}.old") };
+    house.database.client().database("admin").run_command(rename).await.unwrap();
+    majority(&house.database, "old").insert_one(event("a", 2)).await.unwrap();
+    house.events().insert_one(event("a", 3)).await.unwrap();
+    assert_eq!(versions(&reading.events(2).await), [1, 3]);
+    reading.stop().await;
+}
+
+#[tokio::test]
+async fn a_dropped_database_goes_on_too() {
+    let house = House::new("database").await;
+    let source = Source { collection: None, collections: vec!["events".into(), "more".into()], ..house.source() };
+    let mut reading = house.read(source).await;
+    house.events().insert_one(event("a", 1)).await.unwrap();
+    majority(&house.database, "more").drop().await.unwrap();
+    house.events().insert_one(event("a", 2)).await.unwrap();
+    mongodb::Database::drop(&house.database).await.unwrap();
+    house.events().insert_one(event("a", 3)).await.unwrap();
+    assert_eq!(versions(&reading.events(3).await), [1, 2, 3]);
+    reading.stop().await;
+}

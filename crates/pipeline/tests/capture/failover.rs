@@ -1,0 +1,87 @@
+//! A primary that dies, or falls silent, while it is read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::time::Duration;
+
+use pipeline::capture::{Capture, Config, Start};
+use pipeline::source::Source;
+use testkit::mongo::ReplicaSet;
+use testkit::wait::wait_for;
+
+use crate::house::{Reading, WITHIN, direct, event, majority, quick, versions};
+
+#[tokio::test]
+async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_none() {
+    let mut set = ReplicaSet::start(3).await.unwrap();
+    // Its monitors are too slow to notice a silent member: only capture's own deadline does.
+    let slow = "heartbeatFrequencyMS=120000&connectTimeoutMS=120000";
+    let client = direct(&format!("{}&{slow}", set.uri())).await;
+    let source = Source { sequence: Some("version".into()), ..Source::events("shop", "events") };
+    let config = Config { answer_within: Duration::from_secs(2), ..Config::default() };
+    let mut reading = Reading::of(Capture::new(&client, source, quick(config)), Start::Now).await;
+    let (written, done) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
+    let writer = tokio::spawn(write(set.client().await.unwrap(), Arc::clone(&written), Arc::clone(&done)));
+
+    more_are_written(&written).await;
+    let killed = set.primary().await.unwrap();
+    set.kill(killed).await.unwrap();
+    more_are_written(&written).await;
+    set.restart(killed).await.unwrap();
+    set.wait_until_secondary(killed).await.unwrap();
+
+    let paused = set.primary().await.unwrap();
+    set.pause(paused).await.unwrap();
+    more_are_written(&written).await;
+    // Its connections are open still and nothing answers on them; who waits for that reads nothing until it wakes up.
+    let known = written.load(Ordering::SeqCst) as u64;
+    wait_for("what was written meanwhile to be read", WITHIN / 2, async || {
+        let status = reading.handle.status();
+        if status.events >= known { Ok(()) } else { Err((known, status)) }
+    })
+    .await;
+    set.resume(paused).unwrap();
+
+    done.store(true, Ordering::SeqCst);
+    writer.await.unwrap();
+    let all = written.load(Ordering::SeqCst);
+    let events = reading.events(all as usize).await;
+    assert_eq!(versions(&events), (0..i64::from(all)).collect::<Vec<_>>());
+    assert!(reading.handle.status().reopened >= 2, "{:?}", reading.handle.status());
+    reading.stop().await;
+}
+
+/// One event after the other, each written again until a majority has it; the version is the key, so that none is written twice.
+async fn write(client: mongodb::Client, written: Arc<AtomicI32>, done: Arc<AtomicBool>) {
+    let events = majority(&client.database("shop"), "events");
+    while !done.load(Ordering::SeqCst) {
+        let version = written.load(Ordering::SeqCst);
+        let mut event = event("a", version);
+        event.insert("_id", version);
+        let inserted = tokio::time::timeout(Duration::from_secs(2), async { events.insert_one(&event).await }).await;
+        let acknowledged = match inserted {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => lease::code_of(&error) == Some(11000) && is_there(&events, version).await,
+            Err(_) => false,
+        };
+        if acknowledged {
+            written.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+}
+
+/// A duplicate may still be rolled back; a majority read tells.
+async fn is_there(events: &mongodb::Collection<mongodb::bson::Document>, version: i32) -> bool {
+    let found =
+        events.find_one(mongodb::bson::doc! { "_id": version }).read_concern(mongodb::options::ReadConcern::majority());
+    matches!(tokio::time::timeout(Duration::from_secs(2), async { found.await }).await, Ok(Ok(Some(_))))
+}
+
+async fn more_are_written(written: &AtomicI32) {
+    let before = written.load(Ordering::SeqCst);
+    wait_for("more events to be written", WITHIN, async || {
+        let now = written.load(Ordering::SeqCst);
+        if now > before + 50 { Ok(()) } else { Err(now) }
+    })
+    .await;
+}

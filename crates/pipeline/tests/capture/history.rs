@@ -1,0 +1,82 @@
+//! An oplog that no longer holds what the checkpoint needs.
+
+use std::num::NonZeroU32;
+
+use mongodb::Client;
+use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
+use pipeline::capture::{Capture, Config, Error, Start, State};
+use pipeline::checkpoint::Phase;
+use pipeline::source::Source;
+use testkit::mongo::ReplicaSetConfig;
+use testkit::wait::wait_for;
+
+use crate::house::{Reading, WITHIN, event, majority, quick};
+
+#[tokio::test]
+async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behind() {
+    // Only what a checkpoint has behind it is cut off the oplog, and there is one a minute by default.
+    let set = ReplicaSetConfig::of(1).oplog_megabytes(1).argument("--syncdelay=1").start().await.unwrap();
+    let client = set.client().await.unwrap();
+    let events = majority(&client.database("shop"), "events");
+    let source = Source { sequence: Some("version".into()), ..Source::events("shop", "events") };
+    let config = Config {
+        batch_size: NonZeroU32::new(10).unwrap(),
+        read_ahead_events: NonZeroU32::new(10).unwrap(),
+        ..Config::default()
+    };
+    let capture = || Capture::new(&client, source.clone(), quick(config.clone()));
+    let start = capture().first_phase(&Start::Now).await.unwrap();
+
+    // One that is open and not taken from; it holds a cursor far from the oplog's end.
+    let behind = Reading::from(capture(), start.clone());
+    events.insert_many((0..1000).map(|version| event("a", version))).await.unwrap();
+    wait_for("the queue to be full", WITHIN, async || {
+        let status = behind.handle.status();
+        if status.state == State::Full { Ok(()) } else { Err(status) }
+    })
+    .await;
+
+    overrun(&client, &start).await;
+    let error = behind.error().await;
+    assert_eq!(code(&error), Some(136), "{error:?}");
+
+    let late = Reading::from(capture(), start);
+    let error = late.error().await;
+    assert_eq!(code(&error), Some(286), "{error:?}");
+    assert!(error.to_string().contains("history"), "{error}");
+
+    let early = Start::At(DateTime::from_millis(1_000_000_000_000));
+    let error = capture().first_phase(&early).await.unwrap_err();
+    assert!(matches!(error, Error::StartTooEarly { .. }), "{error:?}");
+    assert!(error.to_string().contains("2001-09-09"), "{error}");
+}
+
+fn code(error: &Error) -> Option<i32> {
+    match error {
+        Error::HistoryLost(source) => source.code(),
+        _ => None,
+    }
+}
+
+/// Writes until the oplog no longer reaches back to `start`.
+async fn overrun(client: &Client, start: &Phase) {
+    let Phase::Stream { token } = start else { panic!("{start:?}") };
+    let start = token.cluster_time().unwrap();
+    let filler = client.database("filler").collection::<Document>("filler");
+    wait_for("the oplog to be overrun", 2 * WITHIN, async || {
+        filler.insert_many((0..10).map(|_| doc! { "x": "x".repeat(1 << 20) })).await.unwrap();
+        let oldest = oldest(client).await;
+        // By a margin: the events that the open stream has not read yet must be gone too.
+        if oldest.time > start.time + 1 { Ok(()) } else { Err(oldest) }
+    })
+    .await;
+}
+
+async fn oldest(client: &Client) -> Timestamp {
+    let oplog = client.database("local").collection::<Document>("oplog.rs");
+    let first = oplog.find_one(doc! {}).sort(doc! { "$natural": 1 }).await.unwrap().unwrap();
+    match first.get("ts") {
+        Some(Bson::Timestamp(time)) => *time,
+        other => panic!("{other:?}"),
+    }
+}

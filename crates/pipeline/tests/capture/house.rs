@@ -1,0 +1,184 @@
+//! A small language for the tests: a house with a source, and somebody who reads it.
+
+use std::time::Duration;
+
+use mongodb::bson::{Bson, Document, doc};
+use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
+use mongodb::{Client, Collection, Database};
+use pipeline::capture::{Capture, Captured, Config, Error, Handle, Intake, Start};
+use pipeline::checkpoint::{Phase, Snapshot};
+use pipeline::event::{ChangeEvent, ResumeToken};
+use pipeline::source::Source;
+use testkit::mongo::{ScratchDatabase, shared};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+
+/// Far beyond what anything here takes on a busy machine.
+pub(crate) const WITHIN: Duration = Duration::from_secs(60);
+
+/// A database of a test's own on the shared set.
+pub(crate) struct House {
+    pub(crate) database: ScratchDatabase,
+}
+
+impl House {
+    pub(crate) async fn new(purpose: &str) -> Self {
+        Self { database: shared().await.unwrap().database(purpose) }
+    }
+
+    pub(crate) fn events(&self) -> Collection<Document> {
+        majority(&self.database, "events")
+    }
+
+    pub(crate) fn source(&self) -> Source {
+        Source { sequence: Some("version".into()), ..Source::events(self.database.name(), "events") }
+    }
+
+    pub(crate) fn documents(&self) -> Source {
+        Source::documents(self.database.name(), "events")
+    }
+
+    pub(crate) fn capture(&self, source: Source) -> Capture {
+        self.capture_with(source, Config::default())
+    }
+
+    pub(crate) fn capture_with(&self, source: Source, config: Config) -> Capture {
+        Capture::new(self.database.client(), source, quick(config))
+    }
+
+    /// Reads the source from now on.
+    pub(crate) async fn read(&self, source: Source) -> Reading {
+        Reading::of(self.capture(source), Start::Now).await
+    }
+}
+
+/// A collection whose writes are in the stream when they are acknowledged.
+pub(crate) fn majority(database: &Database, name: &str) -> Collection<Document> {
+    let concern = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build();
+    database.collection_with_options(name, CollectionOptions::builder().write_concern(concern).build())
+}
+
+/// Tests do not wait for a second of silence.
+pub(crate) fn quick(config: Config) -> Config {
+    Config { max_await: Duration::from_millis(100), ..config }
+}
+
+/// An event of an aggregate.
+pub(crate) fn event(aggregate: impl Into<Bson>, version: i32) -> Document {
+    doc! { "aggregateId": aggregate.into(), "type": "Happened", "version": version }
+}
+
+/// A capture that runs, and what it handed on.
+pub(crate) struct Reading {
+    pub(crate) intake: Intake,
+    pub(crate) handle: Handle,
+    pub(crate) stop: CancellationToken,
+    pub(crate) running: JoinHandle<Result<(), Error>>,
+    waiting: std::collections::VecDeque<Captured>,
+    /// The phases of all marks met so far.
+    pub(crate) marks: Vec<Phase>,
+}
+
+impl Reading {
+    pub(crate) async fn of(capture: Capture, start: Start) -> Self {
+        let phase = capture.first_phase(&start).await.unwrap();
+        Self::from(capture, phase)
+    }
+
+    pub(crate) fn from(capture: Capture, phase: Phase) -> Self {
+        let (stop, handle) = (CancellationToken::new(), capture.handle());
+        let (intake, reading) = capture.read(phase, stop.clone());
+        let running = tokio::spawn(reading);
+        Self { intake, handle, stop, running, waiting: Default::default(), marks: vec![] }
+    }
+
+    pub(crate) async fn next(&mut self) -> Option<Captured> {
+        while self.waiting.is_empty() {
+            let batch = timeout(WITHIN, self.intake.next()).await;
+            let batch = batch.unwrap_or_else(|_| panic!("nothing was handed on: {:?}", self.handle.status()))?;
+            assert!(!batch.is_empty(), "a batch is never empty");
+            self.waiting.extend(batch);
+        }
+        let captured = self.waiting.pop_front();
+        if let Some(Captured::Mark(phase, _)) = &captured {
+            self.marks.push(phase.clone());
+        }
+        captured
+    }
+
+    /// The next `count` events of the stream or of a snapshot.
+    pub(crate) async fn events(&mut self, count: usize) -> Vec<ChangeEvent> {
+        let mut events = Vec::new();
+        while events.len() < count {
+            match self.next().await {
+                Some(Captured::Change(event) | Captured::Scanned(event, _)) => events.push(event),
+                Some(Captured::Mark(..)) => {}
+                None => panic!("capture ended after {} of {count} events: {:?}", events.len(), self.handle.status()),
+            }
+        }
+        events
+    }
+
+    pub(crate) async fn event(&mut self) -> ChangeEvent {
+        self.events(1).await.remove(0)
+    }
+
+    /// A whole snapshot, up to and with the mark after which the stream begins.
+    pub(crate) async fn snapshot(&mut self) -> Vec<(ChangeEvent, Snapshot)> {
+        let mut scanned = Vec::new();
+        loop {
+            let Some(captured) = self.next().await else {
+                panic!("the snapshot ended: {:?}", (&mut self.running).await)
+            };
+            match captured {
+                Captured::Scanned(event, progress) => scanned.push((event, progress)),
+                Captured::Mark(Phase::Stream { .. }, _) => return scanned,
+                Captured::Mark(..) => {}
+                Captured::Change(_) => panic!("the stream began before the snapshot's end"),
+            }
+        }
+    }
+
+    pub(crate) async fn mark(&mut self) -> ResumeToken {
+        loop {
+            match self.next().await.expect("capture goes on") {
+                Captured::Mark(Phase::Stream { token }, _) => return token,
+                Captured::Mark(..) => {}
+                Captured::Change(_) | Captured::Scanned(..) => panic!("an event where none was written"),
+            }
+        }
+    }
+
+    /// How it ends when nobody stops it.
+    pub(crate) async fn error(mut self) -> Error {
+        while self.next().await.is_some() {}
+        timeout(WITHIN, self.running).await.expect("it ends with its intake").unwrap().unwrap_err()
+    }
+
+    pub(crate) async fn stop(self) {
+        self.stop.cancel();
+        timeout(WITHIN, self.running).await.expect("it ends when it is stopped").unwrap().unwrap();
+    }
+}
+
+pub(crate) fn versions(events: &[ChangeEvent]) -> Vec<i64> {
+    events.iter().map(|event| event.sequence.expect("every event has a version")).collect()
+}
+
+pub(crate) fn aggregate(event: &ChangeEvent) -> Bson {
+    event.aggregate.as_ref().expect("every event has an aggregate").value().clone()
+}
+
+pub(crate) async fn insert_all(collection: &Collection<Document>, documents: impl IntoIterator<Item = Document>) {
+    collection.insert_many(documents).await.unwrap();
+}
+
+pub(crate) async fn index(collection: &Collection<Document>) {
+    let keys = doc! { "aggregateId": 1, "version": 1 };
+    collection.create_index(mongodb::IndexModel::builder().keys(keys).build()).await.unwrap();
+}
+
+pub(crate) async fn direct(uri: &str) -> Client {
+    Client::with_uri_str(uri).await.unwrap()
+}

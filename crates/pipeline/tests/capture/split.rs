@@ -1,0 +1,77 @@
+//! Change events larger than 16 MB.
+
+use futures_util::StreamExt;
+use mongodb::bson::{Document, doc};
+use pipeline::capture::Start;
+use pipeline::checkpoint::Phase;
+use pipeline::event::{Operation, ResumeToken};
+
+use crate::house::{House, Reading};
+
+const MEGABYTE: usize = 1 << 20;
+
+/// An update whose event holds the document (15 MB) and the change (6 MB).
+async fn write_large(house: &House) {
+    let orders = house.events();
+    orders.insert_one(doc! { "_id": 1, "old": "x".repeat(9 * MEGABYTE) }).await.unwrap();
+    orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "new": "y".repeat(6 * MEGABYTE) } }).await.unwrap();
+    orders.insert_one(doc! { "_id": 2 }).await.unwrap();
+}
+
+#[tokio::test]
+async fn an_event_in_fragments_is_one_event_and_no_token_lies_inside_it() {
+    let house = House::new("split").await;
+    let capture = house.capture(house.documents());
+    let start = capture.first_phase(&Start::Now).await.unwrap();
+    write_large(&house).await;
+    let fragments = fragments(&house, &start).await;
+    assert!(fragments.len() >= 2);
+
+    let mut reading = Reading::from(capture, start.clone());
+    let events = reading.events(3).await;
+    assert_eq!(
+        events.iter().map(|event| event.operation).collect::<Vec<_>>(),
+        [Operation::Insert, Operation::Update, Operation::Insert]
+    );
+    let large = &events[1];
+    let document = Document::try_from(&*large.document).unwrap();
+    assert_eq!(document.get_str("old").unwrap().len(), 9 * MEGABYTE);
+    assert_eq!(document.get_str("new").unwrap().len(), 6 * MEGABYTE);
+    assert_eq!(Some(&large.token), fragments.last());
+    let inside = &fragments[..fragments.len() - 1];
+    for phase in &reading.marks {
+        let Phase::Stream { token } = phase else { panic!("{phase:?}") };
+        assert!(!inside.contains(token));
+    }
+    reading.stop().await;
+
+    // After the event before it, all of it is read again; after it, only what follows.
+    let mut again = Reading::from(house.capture(house.documents()), Phase::Stream { token: events[0].token.clone() });
+    assert_eq!(again.event().await.token, large.token);
+    again.stop().await;
+    let mut after = Reading::from(house.capture(house.documents()), Phase::Stream { token: large.token.clone() });
+    assert_eq!(after.event().await.key, 2.into());
+    after.stop().await;
+}
+
+/// The tokens of the large event's fragments, as the server sends them.
+async fn fragments(house: &House, start: &Phase) -> Vec<ResumeToken> {
+    let Phase::Stream { token } = start else { panic!("{start:?}") };
+    let stages = [
+        doc! { "$changeStream": { "startAfter": token.to_document(), "fullDocument": "updateLookup" } },
+        doc! { "$changeStreamSplitLargeEvent": {} },
+    ];
+    let mut raw = house.events().aggregate(stages).batch().await.unwrap();
+    let mut tokens = Vec::new();
+    loop {
+        let batch = raw.next().await.unwrap().unwrap();
+        for event in batch.doc_slices().unwrap() {
+            let event = event.unwrap().as_document().unwrap();
+            let Ok(split) = event.get_document("splitEvent") else { continue };
+            tokens.push(ResumeToken::try_from(event.get_document("_id").unwrap()).unwrap());
+            if split.get_i32("fragment").unwrap() == split.get_i32("of").unwrap() {
+                return tokens;
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The stream of an event store: order, types, back-pressure, stopping.
+
+use std::num::NonZeroU32;
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{Bson, Document, doc, oid::ObjectId, uuid::Uuid};
+use pipeline::capture::{Config, Error, Start, State};
+use pipeline::checkpoint::Phase;
+use pipeline::event::Operation;
+use testkit::wait::wait_for;
+
+use crate::house::{House, Reading, WITHIN, aggregate, event, insert_all, versions};
+
+#[tokio::test]
+async fn what_is_inserted_is_handed_on_in_order_with_all_it_says() {
+    let house = House::new("inserts").await;
+    let mut reading = house.read(house.source()).await;
+    insert_all(&house.events(), (0..5000).map(|version| event(format!("order-{}", version % 7), version))).await;
+    let events = reading.events(5000).await;
+    assert_eq!(versions(&events), (0..5000).collect::<Vec<_>>());
+    assert!(events.windows(2).all(|pair| pair[0].token < pair[1].token));
+    for event in &events {
+        assert_eq!(event.operation, Operation::Insert);
+        assert_eq!(event.event_type.as_deref(), Some("Happened"));
+        assert_eq!(event.document.get("_id").unwrap().and_then(|id| Bson::try_from(id).ok()), Some(event.key.clone()));
+        assert_eq!(event.namespace.collection, "events");
+        assert!(event.cluster_time.is_some() && event.cluster_time == event.token.cluster_time());
+    }
+    let status = reading.handle.status();
+    assert_eq!((status.state, status.events), (State::Reading, 5000));
+    assert!(status.token.is_some_and(|token| token >= events[4999].token));
+    reading.stop().await;
+}
+
+#[tokio::test]
+async fn aggregates_of_any_type_are_read_as_they_are() {
+    let house = House::new("types").await;
+    let mut reading = house.read(house.source()).await;
+    let ids: [Bson; 5] = ["a".into(), 7.into(), 7.5.into(), ObjectId::new().into(), Uuid::new().into()];
+    for (version, id) in (1..).zip(&ids) {
+        house.events().insert_one(event(id.clone(), version)).await.unwrap();
+    }
+    let read: Vec<_> = reading.events(5).await.iter().map(aggregate).collect();
+    assert_eq!(read, ids);
+    house.events().insert_one(doc! { "type": "Homeless" }).await.unwrap();
+    let homeless = reading.event().await;
+    assert!(homeless.aggregate.is_none() && homeless.sequence.is_none());
+    reading.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_an_insert_is_counted_and_not_handed_on() {
+    let house = House::new("foreign").await;
+    let mut reading = house.read(house.source()).await;
+    house.events().insert_one(event("a", 1)).await.unwrap();
+    house.events().update_one(doc! {}, doc! { "$set": { "version": 9 } }).await.unwrap();
+    house.events().replace_one(doc! {}, event("a", 10)).await.unwrap();
+    house.events().delete_one(doc! {}).await.unwrap();
+    house.events().insert_one(event("a", 2)).await.unwrap();
+    assert_eq!(versions(&reading.events(2).await), [1, 2]);
+    assert_eq!(reading.handle.status().foreign, 3);
+    reading.stop().await;
+}
+
+#[tokio::test]
+async fn a_quiet_stream_moves_and_what_it_skips_is_not_missed() {
+    let house = House::new("quiet").await;
+    let mut reading = house.read(house.source()).await;
+    let first = reading.mark().await;
+    house.database.collection::<Document>("others").insert_one(doc! { "x": 1 }).await.unwrap();
+    let later = reading.mark().await;
+    assert!(later > first);
+    reading.stop().await;
+
+    house.events().insert_one(event("a", 1)).await.unwrap();
+    let mut resumed = Reading::from(house.capture(house.source()), Phase::Stream { token: later });
+    assert_eq!(versions(&resumed.events(1).await), [1]);
+    resumed.stop().await;
+}
+
+#[tokio::test]
+async fn every_token_that_is_handed_on_resumes_after_it() {
+    let house = House::new("resume").await;
+    let mut reading = house.read(house.source()).await;
+    insert_all(&house.events(), (0..10).map(|version| event("a", version))).await;
+    let events = reading.events(10).await;
+    reading.stop().await;
+    for (at, event) in events.iter().enumerate().take(9) {
+        let phase = Phase::Stream { token: event.token.clone() };
+        let mut resumed = Reading::from(house.capture(house.source()), phase);
+        let expected: Vec<_> = (at as i64 + 1..10).collect();
+        assert_eq!(versions(&resumed.events(expected.len()).await), expected);
+        resumed.stop().await;
+    }
+}
+
+#[tokio::test]
+async fn the_filter_is_run_by_the_server_and_the_mark_passes_what_it_drops() {
+    let house = House::new("filter").await;
+    let filter = vec![doc! { "$match": { "fullDocument.aggregateId": { "$ne": "noise" } } }];
+    let capture = house.capture_with(house.source(), Config { filter, ..Config::default() });
+    let mut reading = Reading::of(capture, Start::Now).await;
+    house.events().insert_one(event("a", 1)).await.unwrap();
+    insert_all(&house.events(), (0..100).map(|version| event("noise", version))).await;
+    let only = reading.event().await;
+    assert_eq!(aggregate(&only), "a".into());
+    assert!(reading.mark().await > only.token);
+    reading.stop().await;
+}
+
+#[tokio::test]
+async fn what_nobody_takes_is_bounded() {
+    let house = House::new("pressure").await;
+    let config = Config {
+        batch_size: NonZeroU32::new(100).unwrap(),
+        read_ahead_events: NonZeroU32::new(300).unwrap(),
+        ..Config::default()
+    };
+    let mut reading = Reading::of(house.capture_with(house.source(), config), Start::Now).await;
+    insert_all(&house.events(), (0..5000).map(|version| event("a", version))).await;
+    let handle = reading.handle.clone();
+    let seen = wait_for("the queue to be full", WITHIN, async || {
+        let status = handle.status();
+        if status.state == State::Full { Ok(status.events) } else { Err(status) }
+    });
+    assert!(seen.await <= 300);
+    // It stays full, and no later batch slips in.
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let status = handle.status();
+    assert!(status.state == State::Full && status.events <= 300, "{status:?}");
+    assert_eq!(versions(&reading.events(5000).await), (0..5000).collect::<Vec<_>>());
+    reading.stop().await;
+}
+
+#[tokio::test]
+async fn bytes_are_bounded_as_events_are() {
+    let house = House::new("bytes").await;
+    let config = Config {
+        batch_size: NonZeroU32::new(10).unwrap(),
+        read_ahead_bytes: NonZeroU32::new(1 << 20).unwrap(),
+        ..Config::default()
+    };
+    let mut reading = Reading::of(house.capture_with(house.source(), config), Start::Now).await;
+    let large = |version| {
+        let mut document = event("a", version);
+        document.insert("payload", "x".repeat(50_000));
+        document
+    };
+    insert_all(&house.events(), (0..100).map(large)).await;
+    let handle = reading.handle.clone();
+    let seen = wait_for("the queue to be full", WITHIN, async || {
+        let status = handle.status();
+        if status.state == State::Full { Ok(status.events) } else { Err(status) }
+    });
+    assert!(seen.await <= 21);
+    assert_eq!(versions(&reading.events(100).await), (0..100).collect::<Vec<_>>());
+    reading.stop().await;
+}
+
+#[tokio::test]
+async fn stopping_ends_it_at_once_and_what_was_read_can_still_be_taken() {
+    let house = House::new("stop").await;
+    let config = Config { max_await: Duration::from_secs(30), ..Config::default() };
+    let capture = pipeline::capture::Capture::new(house.database.client(), house.source(), config);
+    let mut reading = Reading::of(capture, Start::Now).await;
+    house.events().insert_one(event("a", 1)).await.unwrap();
+    let handle = reading.handle.clone();
+    wait_for("the event to be read", WITHIN, async || {
+        let status = handle.status();
+        if status.events == 1 { Ok(()) } else { Err(status) }
+    })
+    .await;
+    // A getMore of thirty seconds is under way.
+    let asked = Instant::now();
+    reading.stop.cancel();
+    (&mut reading.running).await.unwrap().unwrap();
+    assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
+    assert_eq!(versions(&reading.events(1).await), [1]);
+    assert_eq!(reading.handle.status().state, State::Ended);
+    while let Some(captured) = reading.next().await {
+        assert!(captured.event().is_none());
+    }
+}
+
+#[tokio::test]
+async fn capture_ends_when_nobody_will_take_anything_again() {
+    let house = House::new("deserted").await;
+    let Reading { intake, running, .. } = house.read(house.source()).await;
+    drop(intake);
+    house.events().insert_one(event("a", 1)).await.unwrap();
+    tokio::time::timeout(WITHIN, running).await.unwrap().unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_pipeline_without_a_start_is_not_read() {
+    let house = House::new("unstarted").await;
+    let reading = Reading::from(house.capture(house.source()), Phase::Unstarted);
+    assert!(matches!(reading.error().await, Error::Unstarted));
+}
