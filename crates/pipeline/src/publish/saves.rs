@@ -1,0 +1,118 @@
+//! The checkpoint follows the prefix: one save at a time, beside the sending.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+
+use super::config::Checkpointing;
+use super::pause::backoff;
+use super::prefix::{Prefix, Stand};
+use crate::checkpoint::{CheckpointStore, Claim, Error, Saved};
+use crate::event::Epoch;
+use crate::planted::Defect;
+
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LONGEST_RETRY: Duration = Duration::from_secs(2);
+
+/// Decides when to save, and saves.
+pub(super) struct Saves<S> {
+    store: Arc<S>,
+    claim: Claim,
+    epoch: Epoch,
+    rule: Checkpointing,
+    under_way: Option<BoxFuture<'static, Result<Saved, Error>>>,
+    /// What is being saved, or could not be yet.
+    in_hand: Option<Stand>,
+    last: Instant,
+    failures: u32,
+    not_before: Option<Instant>,
+}
+
+impl<S: CheckpointStore + 'static> Saves<S> {
+    pub(super) fn new(store: Arc<S>, claim: Claim, epoch: Epoch, rule: Checkpointing, now: Instant) -> Self {
+        Self { store, claim, epoch, rule, under_way: None, in_hand: None, last: now, failures: 0, not_before: None }
+    }
+
+    /// Begins a save if it is time for one. `at_once`: however soon after the last.
+    pub(super) fn begin(&mut self, prefix: &mut Prefix, now: Instant, at_once: bool) {
+        let due = self.next(prefix, now, at_once).is_some_and(|at| at <= now);
+        if self.under_way.is_some() || !due {
+            return;
+        }
+        if let Some((stand, _)) = prefix.take() {
+            self.in_hand = Some(stand);
+        }
+        let Some(stand) = self.in_hand.clone() else { return };
+        let (store, claim, epoch) = (Arc::clone(&self.store), self.claim.clone(), self.epoch);
+        self.last = now;
+        self.under_way = Some(Box::pin(async move { save(&*store, &claim, epoch, &stand).await }));
+    }
+
+    /// When the next save is due; `None` if there is nothing to save, or a save is under way.
+    pub(super) fn next(&self, prefix: &Prefix, now: Instant, at_once: bool) -> Option<Instant> {
+        if self.under_way.is_some() {
+            return None;
+        }
+        if let Some(at) = self.not_before {
+            return Some(at);
+        }
+        let moved = prefix.moved()?;
+        match self.rule {
+            Checkpointing::Each => Some(now),
+            Checkpointing::Every(_) if at_once || moved >= Checkpointing::EVENTS => Some(now),
+            Checkpointing::Every(span) => Some(self.last + span),
+        }
+    }
+
+    /// Whether nothing is left to save.
+    pub(super) fn is_done(&self, prefix: &Prefix) -> bool {
+        self.under_way.is_none() && self.in_hand.is_none() && prefix.moved().is_none()
+    }
+
+    /// What became of the save under way. Cancel-safe: it goes on when asked again.
+    pub(super) async fn ended(&mut self) -> Result<Saved, Error> {
+        match &mut self.under_way {
+            Some(saving) => saving.await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The stand that is saved now; `None` if the save must be repeated. An error is for good.
+    pub(super) fn note(&mut self, result: Result<Saved, Error>, now: Instant) -> Result<Option<Stand>, Error> {
+        self.under_way = None;
+        match result {
+            Ok(Saved::Moved | Saved::Kept) => {
+                self.failures = 0;
+                self.not_before = None;
+                Ok(self.in_hand.take())
+            }
+            Err(error) if error.is_transient() => {
+                tracing::warn!(error = %chain(&error), "save the checkpoint");
+                self.not_before = Some(now + backoff(self.failures, FIRST_RETRY, LONGEST_RETRY));
+                self.failures = self.failures.saturating_add(1);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+async fn save<S: CheckpointStore>(store: &S, claim: &Claim, epoch: Epoch, stand: &Stand) -> Result<Saved, Error> {
+    let saved = store.save(claim, epoch, &stand.phase, stand.cluster_time).await;
+    match saved {
+        // Whoever claimed it since: taken back, and moved all the same.
+        Err(Error::Deposed { stored, .. }) if Defect::NoFence.is_planted() => {
+            let claim = Claim { term: stored.next(), ..claim.clone() };
+            store.claim(&claim).await?;
+            store.save(&claim, epoch, &stand.phase, stand.cluster_time).await
+        }
+        saved => saved,
+    }
+}
+
+/// An error with its causes, for the log.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
