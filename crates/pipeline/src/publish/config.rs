@@ -12,7 +12,7 @@ use super::lanes::Window;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Events that may be captured and not yet acknowledged.
+    /// Events that may be on their way and not yet behind the saved checkpoint: what a takeover publishes again at most.
     pub window_events: NonZeroUsize,
     /// And their bytes.
     pub window_bytes: NonZeroUsize,
@@ -85,6 +85,11 @@ impl Config {
             return Err(Invalid::KeepOversize);
         }
         Ok(())
+    }
+
+    /// A save is due after so many events. The window holds what is not saved yet, so a small one must not wait for a thousand.
+    pub(super) fn save_after(&self) -> u64 {
+        Checkpointing::EVENTS.min(self.window().events as u64 / 2).max(1)
     }
 
     pub(super) fn window(&self) -> Window {

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 use self::departures::Bridge;
 use self::probe::Probe;
 use super::batch::Rule;
-use super::config::{Checkpointing, Config};
+use super::config::Config;
 use super::error::{Ended, Error};
 use super::handle::{Handle, Pause, State};
 use super::lanes::Lanes;
@@ -68,6 +68,8 @@ pub struct Publisher<T: Topic, S> {
     /// Captured, and not yet in a lane.
     pending: VecDeque<Captured>,
     limits: Option<Limits>,
+    /// Events taken and not behind the saved checkpoint.
+    unsaved: u64,
     /// No more comes; until when what came may be brought out.
     draining: Option<Instant>,
     /// Time ran out: nothing more is sent, only saved.
@@ -107,11 +109,12 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             lanes: Lanes::new(config.window(), rule),
             prefix: Prefix::default(),
             stores: Stores::new(oversize, rejected, claim.term, handle.clone()),
-            saves: Saves::new(checkpoints, claim, epoch, config.checkpoint, now),
+            saves: Saves::new(checkpoints, (claim, epoch), config.checkpoint, config.save_after(), now),
             bridge: Bridge::new(Arc::clone(&topic)),
             probe: Probe::new(topic),
             pending: VecDeque::new(),
             limits: None,
+            unsaved: 0,
             draining: None,
             given_up: false,
             handle,
@@ -208,23 +211,25 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn on_saved(&mut self, saved: Result<Saved, checkpoint::Error>) -> Result<(), Error> {
         let saved = self.saves.note(saved, Instant::now()).map_err(Error::Checkpoint)?;
         match saved {
-            Some(stand) => self.handle.saved(stand.cluster_time),
+            Some((stand, events)) => {
+                self.unsaved -= events;
+                self.handle.saved(stand.cluster_time);
+            }
             None => drop(self.handle.counters().store_errors.fetch_add(1, Relaxed)),
         }
         Ok(())
-    }
-
-    /// One event at a time: the next waits until the last is saved.
-    fn waits_for_save(&self) -> bool {
-        self.config.checkpoint == Checkpointing::Each && !(self.saves.is_done(&self.prefix) && self.prefix.is_whole())
     }
 
     fn on_probed(&mut self, exists: Result<bool, servicebus::Error>) {
         self.probe.note(exists);
         match self.probe.allows() {
             Some(false) => self.handle.set(State::Paused(Pause::SubscriptionMissing)),
-            Some(true) if self.handle.state() == State::Paused(Pause::SubscriptionMissing) => self.set_active(),
-            Some(true) | None => {}
+            Some(true) => match self.handle.state() {
+                State::Paused(Pause::SubscriptionMissing) => self.set_active(),
+                State::Opening if self.bridge.is_open(Instant::now()) => self.set_active(),
+                State::Idle | State::Opening | State::Publishing | State::Paused(_) | State::Draining => {}
+            },
+            None => {}
         }
     }
 

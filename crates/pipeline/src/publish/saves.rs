@@ -9,7 +9,7 @@ use super::config::Checkpointing;
 use super::pause::backoff;
 use super::prefix::{Prefix, Stand};
 use crate::checkpoint::{CheckpointStore, Claim, Error, Saved};
-use crate::event::Epoch;
+use crate::event::{Epoch, Term};
 use crate::planted::Defect;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
@@ -21,17 +21,38 @@ pub(super) struct Saves<S> {
     claim: Claim,
     epoch: Epoch,
     rule: Checkpointing,
+    /// A save is due after so many events, however soon.
+    after: u64,
     under_way: Option<BoxFuture<'static, Result<Saved, Error>>>,
-    /// What is being saved, or could not be yet.
-    in_hand: Option<Stand>,
+    /// What is being saved, or could not be yet, and how many events it lies further than the last.
+    in_hand: Option<(Stand, u64)>,
     last: Instant,
     failures: u32,
     not_before: Option<Instant>,
+    no_fence: bool,
 }
 
 impl<S: CheckpointStore + 'static> Saves<S> {
-    pub(super) fn new(store: Arc<S>, claim: Claim, epoch: Epoch, rule: Checkpointing, now: Instant) -> Self {
-        Self { store, claim, epoch, rule, under_way: None, in_hand: None, last: now, failures: 0, not_before: None }
+    pub(super) fn new(
+        store: Arc<S>,
+        (claim, epoch): (Claim, Epoch),
+        rule: Checkpointing,
+        after: u64,
+        now: Instant,
+    ) -> Self {
+        Self {
+            store,
+            claim,
+            epoch,
+            rule,
+            after,
+            under_way: None,
+            in_hand: None,
+            last: now,
+            failures: 0,
+            not_before: None,
+            no_fence: Defect::NoFence.is_planted(),
+        }
     }
 
     /// Begins a save if it is time for one. `at_once`: however soon after the last.
@@ -40,13 +61,20 @@ impl<S: CheckpointStore + 'static> Saves<S> {
         if self.under_way.is_some() || !due {
             return;
         }
-        if let Some((stand, _)) = prefix.take() {
-            self.in_hand = Some(stand);
+        if let Some((stand, events)) = prefix.take() {
+            let before = self.in_hand.take().map_or(0, |(_, events)| events);
+            self.in_hand = Some((stand, before + events));
         }
-        let Some(stand) = self.in_hand.clone() else { return };
+        let Some((stand, _)) = self.in_hand.clone() else { return };
         let (store, claim, epoch) = (Arc::clone(&self.store), self.claim.clone(), self.epoch);
         self.last = now;
-        self.under_way = Some(Box::pin(async move { save(&*store, &claim, epoch, &stand).await }));
+        let no_fence = self.no_fence;
+        self.under_way = Some(Box::pin(async move {
+            match store.save(&claim, epoch, &stand.phase, stand.cluster_time).await {
+                Err(Error::Deposed { stored, .. }) if no_fence => seize(&*store, &claim, stored, epoch, &stand).await,
+                saved => saved,
+            }
+        }));
     }
 
     /// When the next save is due; `None` if there is nothing to save, or a save is under way.
@@ -60,7 +88,7 @@ impl<S: CheckpointStore + 'static> Saves<S> {
         let moved = prefix.moved()?;
         match self.rule {
             Checkpointing::Each => Some(now),
-            Checkpointing::Every(_) if at_once || moved >= Checkpointing::EVENTS => Some(now),
+            Checkpointing::Every(_) if at_once || moved >= self.after => Some(now),
             Checkpointing::Every(span) => Some(self.last + span),
         }
     }
@@ -78,8 +106,8 @@ impl<S: CheckpointStore + 'static> Saves<S> {
         }
     }
 
-    /// The stand that is saved now; `None` if the save must be repeated. An error is for good.
-    pub(super) fn note(&mut self, result: Result<Saved, Error>, now: Instant) -> Result<Option<Stand>, Error> {
+    /// The stand that is saved now, and by how many events it moved; `None` if the save must be repeated. An error is for good.
+    pub(super) fn note(&mut self, result: Result<Saved, Error>, now: Instant) -> Result<Option<(Stand, u64)>, Error> {
         self.under_way = None;
         match result {
             Ok(Saved::Moved | Saved::Kept) => {
@@ -98,17 +126,17 @@ impl<S: CheckpointStore + 'static> Saves<S> {
     }
 }
 
-async fn save<S: CheckpointStore>(store: &S, claim: &Claim, epoch: Epoch, stand: &Stand) -> Result<Saved, Error> {
-    let saved = store.save(claim, epoch, &stand.phase, stand.cluster_time).await;
-    match saved {
-        // Whoever claimed it since: taken back, and moved all the same.
-        Err(Error::Deposed { stored, .. }) if Defect::NoFence.is_planted() => {
-            let claim = Claim { term: stored.next(), ..claim.clone() };
-            store.claim(&claim).await?;
-            store.save(&claim, epoch, &stand.phase, stand.cluster_time).await
-        }
-        saved => saved,
-    }
+/// The planted defect: whoever claimed the checkpoint since, it is taken back and moved all the same.
+async fn seize<S: CheckpointStore>(
+    store: &S,
+    claim: &Claim,
+    stored: Term,
+    epoch: Epoch,
+    stand: &Stand,
+) -> Result<Saved, Error> {
+    let claim = Claim { term: stored.next(), ..claim.clone() };
+    store.claim(&claim).await?;
+    store.save(&claim, epoch, &stand.phase, stand.cluster_time).await
 }
 
 /// An error with its causes, for the log.
@@ -116,3 +144,6 @@ pub(super) fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
+
+#[cfg(test)]
+mod tests;

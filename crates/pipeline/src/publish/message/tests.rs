@@ -71,7 +71,7 @@ fn only_the_term_tells_two_leaders_apart() {
     let event = event("order-7", "8211");
     let aggregate = event.aggregate.as_ref().unwrap();
     let id = MessageId::of(&event, None);
-    let mut write = |term| encoder(term).encode(&event, aggregate, &id, "order-7", Content::Whole);
+    let write = |term| encoder(term).encode(&event, aggregate, &id, "order-7", Content::Whole);
     let (one, other) = (write(5), write(6));
     let different = one.iter().zip(&other).filter(|(one, other)| one != other).count();
     assert_eq!((one.len(), different), (other.len(), 1));

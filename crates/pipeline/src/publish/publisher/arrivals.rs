@@ -36,66 +36,76 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         // How large a message may be is known when the bus was seen once.
         let Some(limits) = self.limits else { return false };
         for _ in 0..AT_ONCE {
-            if self.given_up || self.waits_for_save() {
-                return false;
-            }
-            let room = match self.pending.front() {
-                None => return false,
-                Some(Captured::Mark(..)) => true,
-                Some(Captured::Change(event) | Captured::Scanned(event, _)) => self.has_room(event),
+            let Some(captured) = self.pending.front() else { return false };
+            let session = match captured {
+                Captured::Mark(..) => None,
+                Captured::Change(event) | Captured::Scanned(event, _) => {
+                    let session = event.aggregate.as_ref().map(|aggregate| self.encoder.session(aggregate));
+                    if !self.has_room(event, session.as_deref()) {
+                        return false;
+                    }
+                    session
+                }
             };
-            let Some(captured) = self.pending.pop_front_if(|_| room) else { return false };
-            match captured {
-                Captured::Mark(phase, cluster_time) => self.prefix.mark(Stand { phase, cluster_time }),
-                Captured::Change(event) => self.take(event, None, limits, now),
-                Captured::Scanned(event, progress) => self.take(event, Some(progress), limits, now),
+            match self.pending.pop_front() {
+                None => return false,
+                Some(Captured::Mark(phase, cluster_time)) => self.prefix.mark(Stand { phase, cluster_time }),
+                Some(Captured::Change(event)) => self.take(event, session, None, (limits, now)),
+                Some(Captured::Scanned(event, progress)) => self.take(event, session, Some(progress), (limits, now)),
             }
         }
         true
     }
 
-    fn has_room(&self, event: &ChangeEvent) -> bool {
-        match &event.aggregate {
-            None => self.stores.has_room(),
-            Some(aggregate) => {
-                self.stores.has_room() && self.lanes.admits(&self.encoder.session(aggregate), weight(event))
-            }
-        }
+    /// The window holds what is not behind the saved checkpoint: that much the next leader sends again at most.
+    fn has_room(&self, event: &ChangeEvent, session: Option<&str>) -> bool {
+        self.unsaved < self.config.window().events as u64
+            && !self.given_up
+            && self.stores.has_room()
+            && session.is_none_or(|session| self.lanes.admits(session, weight(event)))
     }
 
-    fn take(&mut self, mut event: ChangeEvent, progress: Option<Snapshot>, limits: Limits, now: Instant) {
+    fn take(
+        &mut self,
+        mut event: ChangeEvent,
+        session: Option<String>,
+        progress: Option<Snapshot>,
+        (limits, now): (Limits, Instant),
+    ) {
+        self.unsaved += 1;
         let id = MessageId::of(&event, progress.as_ref().map(|progress| &*progress.run));
-        let Some(aggregate) = event.aggregate.take() else {
+        let (Some(aggregate), Some(session)) = (event.aggregate.take(), session) else {
             let rejection = Rejection::of_event(&event, &id, Reason::NoAggregateId);
             let ordinal = self.prefix.expect(stand(event, progress));
             return self.stores.reject(ordinal, rejection, None);
         };
-        let session = self.encoder.session(&aggregate);
-        let whole = self.encoder.encode(&event, &aggregate, &id, &session, Content::Whole);
+        let fits = event.document.as_bytes().len() <= limits.message;
+        let whole = fits.then(|| self.encoder.encode(&event, &aggregate, &id, &session, Content::Whole));
         let weight = weight(&event);
-        if whole.len() <= limits.message {
-            let ordinal = self.prefix.expect(stand(event, progress));
-            self.lanes.push(&session, Entry { ordinal, weight }, Some(whole), now);
-            return;
+        match whole.filter(|whole| whole.len() <= limits.message) {
+            Some(whole) => {
+                let ordinal = self.prefix.expect(stand(event, progress));
+                self.lanes.push(&session, Entry { ordinal, weight }, Some(whole), now);
+            }
+            None => self.take_large(event, &aggregate, (id, &session), progress, (limits, now)),
         }
-        drop(whole);
-        self.take_large(event, &aggregate, (id, &session), progress, limits, now);
     }
 
     /// Its body is put aside, and its place in the lane held until that is done.
     fn take_large(
         &mut self,
-        event: ChangeEvent,
+        mut event: ChangeEvent,
         aggregate: &AggregateId,
         (id, session): (MessageId, &str),
         progress: Option<Snapshot>,
-        limits: Limits,
-        now: Instant,
+        (limits, now): (Limits, Instant),
     ) {
         let message = self.encoder.encode(&event, aggregate, &id, session, Content::Elsewhere);
-        let body = self.encoder.body(&event).unwrap_or_else(|| event.document.as_bytes().to_vec());
         let rejection = (message.len() > limits.message).then(|| Rejection::of_event(&event, &id, Reason::TooLarge));
         let weight = weight(&event);
+        let body = self.encoder.body(&event);
+        // Moved, not copied: it may be sixteen megabytes.
+        let body = body.unwrap_or_else(|| std::mem::take(&mut event.document).into_bytes());
         let ordinal = self.prefix.expect(stand(event, progress));
         let lane = self.lanes.push(session, Entry { ordinal, weight }, None, now);
         match rejection {

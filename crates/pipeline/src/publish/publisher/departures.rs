@@ -134,6 +134,11 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
                 let (count, linger) = (self.config.batch_count.get(), self.config.linger);
                 self.lanes.set_rule(Rule { count, bytes: limits.batch, linger });
                 self.bridge.line = Some(line);
+                match self.handle.state() {
+                    State::Idle | State::Publishing | State::Draining | State::Paused(Pause::SubscriptionMissing) => {}
+                    State::Opening if self.probe.allows() != Some(true) => {}
+                    State::Opening | State::Paused(_) => self.set_active(),
+                }
                 Ok(())
             }
             Err(error) => {
@@ -190,8 +195,8 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         if transfers > 0 {
             self.handle.counters().published.fetch_add(published, Relaxed);
             self.handle.counters().transfers.fetch_add(transfers, Relaxed);
-            self.bridge.failures = 0;
             if self.bridge.held_until.is_none_or(|until| now >= until) {
+                self.bridge.failures = 0;
                 self.bridge.held_until = None;
                 self.set_active_after_pause();
             }
