@@ -32,7 +32,7 @@ fn main() -> Result<(), Failure> {
     }
     let number = |at: usize, default| arguments.get(at).map_or(Ok(default), |text| text.parse());
     let (events, bytes, aggregates) = (number(0, 300_000)?, number(1, 158)?, number(2, 10_000)?);
-    runtime.block_on(measure(events, bytes, aggregates))
+    runtime.block_on(measure(events, usize::try_from(bytes)?, aggregates))
 }
 
 /// The broker: a partitioned topic with duplicate detection and a subscription with sessions, as the pipeline has them.
