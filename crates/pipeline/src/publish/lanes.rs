@@ -74,8 +74,8 @@ struct Lane {
     resting: u64,
 }
 
-/// A lane keeps at most this much memory for its successor.
-const KEPT: usize = 32;
+/// Places a lane keeps for its successor. There are thousands of lanes, and most ever hold one event.
+const KEPT: usize = 4;
 /// The low bits of a token name the lane.
 const LANE_BITS: u32 = 24;
 
@@ -123,6 +123,9 @@ impl Lanes {
         let id = self.lane(session);
         let lane = &mut self.lanes[id as usize];
         let was_empty = lane.queue.is_empty();
+        if lane.queue.capacity() == 0 {
+            lane.queue.reserve_exact(1);
+        }
         lane.queue.push_back(Parcel::new(entry, message));
         lane.events += 1;
         lane.bytes += entry.weight;
@@ -163,6 +166,7 @@ impl Lanes {
             let message = parcel.encoded().expect("what was gathered is ready");
             self.serial += 1;
             let token = self.serial << LANE_BITS | u64::from(id);
+            lane.under_way.reserve_exact(1);
             lane.under_way.push((token, parcel));
             self.transfers += 1;
             self.wake(id);

@@ -88,8 +88,8 @@ struct Fixed {
     bytes: BytesMut,
 }
 
-/// Shared by some dozens of messages. Larger ones have a buffer to themselves, so that a small one never holds on to much.
-const CHUNK: usize = 32 << 10;
+/// Shared by some eight messages: more would save little time and hold on to much memory. Larger ones have a buffer to themselves.
+const CHUNK: usize = 8 << 10;
 
 impl Encoder {
     pub fn new(body: Body, sessions: Sessions, epoch: Epoch, term: Term) -> Self {
