@@ -38,7 +38,7 @@ impl Bulk {
         self.batch_limit
     }
 
-    /// Puts transfers on their way, in this order. Each has a token that is not used twice on one connection.
+    /// Puts transfers on their way, in this order. Each has a token below 2^63 that is not used twice on one link.
     pub fn submit(&self, transfers: impl IntoIterator<Item = (u64, Encoded)>) {
         let link = self.link.key();
         let transfer = |(token, message): (u64, Encoded)| {

@@ -40,7 +40,8 @@ impl Sender {
 
     fn with_guard(client: Client, address: Arc<str>, guard: Option<Guard>) -> Self {
         let window = Arc::new(Semaphore::new(client.config().send_window));
-        let tokens = AtomicU64::new(1);
+        // Above all that a bulk's caller may use: both may send over one link.
+        let tokens = AtomicU64::new(1 << 63);
         let (link, opening) = Default::default();
         Self { inner: Arc::new(Inner { client, address, window, tokens, link, opening, guard }) }
     }

@@ -16,6 +16,8 @@ struct Inner {
     counters: Counters,
     state: watch::Sender<State>,
     progress: watch::Sender<Progress>,
+    /// Seconds and increment of a cluster time; 0: none yet.
+    acknowledged: AtomicU64,
 }
 
 /// What the publisher is doing.
@@ -50,8 +52,10 @@ pub enum Pause {
 /// How far it has come in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Progress {
-    /// Of the last event behind the checkpoint.
-    pub cluster_time: Option<Timestamp>,
+    /// Of the last event before which, and including which, the bus has acknowledged all.
+    pub acknowledged: Option<Timestamp>,
+    /// Of the last event behind the saved checkpoint.
+    pub saved: Option<Timestamp>,
     pub last_save: Option<Instant>,
 }
 
@@ -101,7 +105,9 @@ impl Handle {
     }
 
     pub fn progress(&self) -> Progress {
-        *self.0.progress.borrow()
+        let number = self.0.acknowledged.load(Relaxed);
+        let time = Timestamp { time: (number >> 32) as u32, increment: number as u32 };
+        Progress { acknowledged: (number > 0).then_some(time), ..*self.0.progress.borrow() }
     }
 
     /// For those who wait for a state.
@@ -124,10 +130,14 @@ impl Handle {
         }
     }
 
+    pub(super) fn acknowledged(&self, time: Timestamp) {
+        self.0.acknowledged.store(u64::from(time.time) << 32 | u64::from(time.increment), Relaxed);
+    }
+
     pub(super) fn saved(&self, cluster_time: Option<Timestamp>) {
         self.0.counters.saves.fetch_add(1, Relaxed);
         self.0.progress.send_modify(|progress| {
-            progress.cluster_time = cluster_time.or(progress.cluster_time);
+            progress.saved = cluster_time.or(progress.saved);
             progress.last_save = Some(Instant::now());
         });
     }

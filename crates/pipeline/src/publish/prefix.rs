@@ -28,6 +28,7 @@ pub struct Prefix {
     first: u64,
     slots: VecDeque<Slot>,
     reached: Option<Stand>,
+    cluster_time: Option<Timestamp>,
     passed: u64,
     follows_what_was_sent: bool,
 }
@@ -47,7 +48,7 @@ impl Default for Prefix {
 
 impl Prefix {
     pub(super) fn with_defect(follows_what_was_sent: bool) -> Self {
-        Self { first: 0, slots: VecDeque::new(), reached: None, passed: 0, follows_what_was_sent }
+        Self { first: 0, slots: VecDeque::new(), reached: None, cluster_time: None, passed: 0, follows_what_was_sent }
     }
 
     /// An event that must be acknowledged before the checkpoint may stand at it.
@@ -81,6 +82,7 @@ impl Prefix {
             let slot = self.slots.pop_front().expect("there is a front");
             self.first += 1;
             self.passed += u64::from(slot.event);
+            self.cluster_time = slot.stand.cluster_time.or(self.cluster_time);
             self.reached = Some(slot.stand);
         }
     }
@@ -94,6 +96,11 @@ impl Prefix {
     /// Whether it has moved since it was taken, and by how many events.
     pub fn moved(&self) -> Option<u64> {
         self.reached.as_ref().map(|_| self.passed)
+    }
+
+    /// Of the last item behind the prefix that has one.
+    pub fn cluster_time(&self) -> Option<Timestamp> {
+        self.cluster_time
     }
 
     /// Whether everything captured is behind the prefix.

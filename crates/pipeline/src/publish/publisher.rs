@@ -245,5 +245,8 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         let counters = self.handle.counters();
         counters.in_flight_events.store(self.lanes.events() as u64, Relaxed);
         counters.in_flight_bytes.store(self.lanes.bytes() as u64, Relaxed);
+        if let Some(time) = self.prefix.cluster_time() {
+            self.handle.acknowledged(time);
+        }
     }
 }
