@@ -8,7 +8,7 @@ pub const FORMAT: i32 = 1;
 
 /// Names of application properties.
 pub mod property {
-    /// [`super::FORMAT`].
+    /// [`super::FORMAT`]: an int.
     pub const FORMAT: &str = "headwater-format";
     /// [`crate::event::Operation::as_str`].
     pub const OPERATION: &str = "headwater-operation";
@@ -20,22 +20,27 @@ pub mod property {
     pub const KEY: &str = "headwater-key";
     /// The resume token's key string: with the epoch, the position.
     pub const TOKEN: &str = "headwater-token";
+    /// A long.
     pub const EPOCH: &str = "headwater-epoch";
-    /// The aggregate's own count, where it has one.
+    /// The aggregate's own count, where it has one: a long.
     pub const SEQUENCE: &str = "headwater-sequence";
-    /// The term it was published in.
+    /// The term it was published in: a long, and all in which the messages of two leaders for one event differ.
     pub const TERM: &str = "headwater-term";
-    /// When it was committed, in milliseconds since 1970.
+    /// When it was committed: an AMQP timestamp, in milliseconds since 1970. Absent on what a snapshot read.
     pub const COMMITTED: &str = "headwater-committed";
-    /// The body is in `oversize_events` under this id.
+    /// The body is in `oversize_events` under this id: [`crate::publish::Oversize::read`]. The content type is that of the body there.
     pub const OVERSIZE: &str = "headwater-oversize";
-    /// There is no body: the event was refused by the bus and is in `rejected_events` under this id. Consumers park on it.
+    /// The body is empty: the event was refused by the bus and is in `rejected_events` under this id. Consumers park on it. Subject, content
+    /// type and CloudEvents type are absent.
     pub const MARKER: &str = "headwater-rejected";
-    /// W3C trace context.
+    /// W3C trace context, made of the message id: one trace for each event, whoever publishes it.
     pub const TRACEPARENT: &str = "traceparent";
     pub const CLOUD_EVENTS_VERSION: &str = "cloudEvents:specversion";
+    /// The message id.
     pub const CLOUD_EVENTS_ID: &str = "cloudEvents:id";
+    /// `mongodb:database.collection`.
     pub const CLOUD_EVENTS_SOURCE: &str = "cloudEvents:source";
+    /// The event's type; the operation where it has none.
     pub const CLOUD_EVENTS_TYPE: &str = "cloudEvents:type";
 }
 

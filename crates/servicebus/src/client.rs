@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::cbs::Cbs;
 use crate::connection::{Attaching, Connection, Link, Patience};
-use crate::error::{Error, Lost, Step};
+use crate::error::{Error, Kind, Lost, Step};
 use crate::management::Management;
 use crate::request::RequestLink;
 use crate::{Config, ConnectionString, Receiver, Sender, SessionReceiver, tls};
@@ -87,6 +87,31 @@ impl Client {
     /// Accepts one session by name, with messages or without.
     pub async fn accept_session(&self, entity: &str, session: &str) -> Result<SessionReceiver, Error> {
         SessionReceiver::accept(self, entity, session).await
+    }
+
+    /// Whether a queue, topic or subscription is there. Needs the right to listen to it.
+    pub async fn entity_exists(&self, entity: &str) -> Result<bool, Error> {
+        let deadline = self.deadline();
+        match self.connected(deadline).await?.management(entity, deadline).await {
+            Ok(management) => management.exists(deadline).await,
+            // The service does not even attach to the node of what is not there.
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends as soon as the bus takes away the link that [`entity_exists`](Self::entity_exists) asked over, which it does when the
+    /// entity is deleted: time to ask again. Also ends with the connection.
+    pub async fn entity_disturbed(&self, entity: &str) -> Error {
+        let deadline = self.deadline();
+        let management = match self.connected(deadline).await {
+            Ok(connected) => connected.management(entity, deadline).await,
+            Err(error) => Err(error),
+        };
+        match management {
+            Ok(management) => management.ended().await,
+            Err(error) => error,
+        }
     }
 
     /// Connects now, rather than at the first use.

@@ -19,7 +19,8 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-pub(crate) use command::{AttachRequest, Command, Inbound, LinkKey, Settle, Transfer};
+pub use command::Outcome;
+pub(crate) use command::{AttachRequest, Caller, Command, Guard, Inbound, LinkKey, Promise, Settle, Transfer};
 
 use crate::error::{Error, Lost, Step};
 
@@ -155,17 +156,17 @@ impl Connection {
 
     /// Opens a link. If the caller stops waiting, the link is detached as soon as it is there.
     pub(crate) async fn attach(&self, attaching: Attaching, deadline: Instant) -> Result<Link, Error> {
-        let Attaching { attach, address, inbound, own_session, credit } = attaching;
+        let Attaching { attach, address, inbound, own_session, credit, guard } = attaching;
         let key = self.key();
         let end = Arc::new(OnceLock::new());
         let (reply, answer) = oneshot::channel();
         // Made before the wait: dropping it, at a time-out or with its caller, detaches what was asked for.
-        let guard = LinkGuard { connection: self.clone(), key, address, end: Arc::clone(&end) };
-        let address = Arc::clone(&guard.address);
-        let request = AttachRequest { key, attach, address, inbound, own_session, credit, end, reply };
+        let held = LinkGuard { connection: self.clone(), key, address, end: Arc::clone(&end) };
+        let address = Arc::clone(&held.address);
+        let request = AttachRequest { key, attach, address, inbound, own_session, credit, guard, end, reply };
         self.command(Command::Attach(Box::new(request)))?;
-        let attach = self.answer(Step::Attach, &guard.address, deadline, answer).await?;
-        Ok(Link { guard, attach })
+        let attach = self.answer(Step::Attach, &held.address, deadline, answer).await?;
+        Ok(Link { guard: held, attach })
     }
 }
 
@@ -178,6 +179,8 @@ pub(crate) struct Attaching {
     pub(crate) own_session: bool,
     /// Kept as credit and unsettled deliveries together; 0 gives none.
     pub(crate) credit: u32,
+    /// Of a link that sends.
+    pub(crate) guard: Option<Guard>,
 }
 
 /// An attached link. Dropping it detaches without waiting.

@@ -60,6 +60,9 @@ pub enum Error {
     Malformed { step: Step, address: Arc<str>, what: &'static str },
     #[error("`{address}` is closed")]
     Closed { address: Arc<str> },
+    /// The sender's own guard said no, right before the transfer would have been written: it never left.
+    #[error("send to `{address}`: held back, this sender may write no more")]
+    Withheld { address: Arc<str> },
 }
 
 /// What was being done.
@@ -136,6 +139,8 @@ pub enum Kind {
     NotImplemented,
     /// This end closed it.
     Closed,
+    /// This end did not let it out: see [`Sender::guarded`](crate::Sender::guarded).
+    Withheld,
     Configuration,
 }
 
@@ -164,6 +169,7 @@ impl Kind {
             | Self::SessionLockLost
             | Self::NotImplemented
             | Self::Closed
+            | Self::Withheld
             | Self::Configuration => false,
         }
     }
@@ -236,6 +242,7 @@ impl Error {
             Self::Impossible { source, .. } => of_command(*source),
             Self::Malformed { .. } => Kind::Protocol,
             Self::Closed { .. } => Kind::Closed,
+            Self::Withheld { .. } => Kind::Withheld,
         }
     }
 
@@ -255,7 +262,8 @@ impl Error {
             | Self::MessageTooLarge { .. }
             | Self::Impossible { .. }
             | Self::Malformed { .. }
-            | Self::Closed { .. } => None,
+            | Self::Closed { .. }
+            | Self::Withheld { .. } => None,
         }
     }
 }
@@ -296,6 +304,7 @@ impl Lost {
                 | Kind::SessionHeldElsewhere
                 | Kind::NotImplemented
                 | Kind::Closed
+                | Kind::Withheld
                 | Kind::Configuration => Kind::ConnectionLost,
             },
             Self::Closed => Kind::Closed,

@@ -32,7 +32,7 @@ impl Inbox {
     ) -> Result<Self, Error> {
         let (messages, deliveries) = mpsc::unbounded_channel();
         let inbound = Some(Inbound::Messages(messages));
-        let attaching = Attaching { attach, address, inbound, own_session: true, credit };
+        let attaching = Attaching { attach, address, inbound, own_session: true, credit, guard: None };
         let link = Arc::new(connected.attach(attaching, deadline).await?);
         Ok(Self { link, number: NUMBERS.fetch_add(1, Relaxed), deliveries })
     }

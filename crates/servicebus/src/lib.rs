@@ -26,6 +26,7 @@
 //! Every call has a deadline and ends by it, whatever the peer does. Never here: retries. A call that failed may have been carried
 //! out, and only the caller knows whether doing it twice is harmless.
 
+mod bulk;
 mod cbs;
 mod client;
 mod config;
@@ -44,8 +45,10 @@ mod tls;
 
 pub use amqp::performative::ReceiverSettleMode;
 pub use amqp::{Map, Value};
+pub use bulk::Bulk;
 pub use client::Client;
 pub use config::Config;
+pub use connection::Outcome;
 pub use connection_string::{ConnectionString, Credential, Error as ConnectionStringError};
 pub use error::{Error, Kind, Lost, Refusal, Step};
 pub use message::{Encoded, Message, ReceivedMessage};

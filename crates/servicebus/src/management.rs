@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::cbs::of_status;
-use crate::error::{Error, Refusal, Step};
+use crate::error::{Error, Kind, Refusal, Step};
 use crate::message::from_millis;
 use crate::request::{Request, RequestLink};
 
@@ -69,6 +69,21 @@ impl Management {
         let first = answer.get("expirations").and_then(Value::as_items).and_then(<[Value]>::first);
         let expiration = first.and_then(Value::as_timestamp).and_then(from_millis);
         expiration.ok_or_else(|| self.malformed("the answer has no expiration"))
+    }
+
+    /// The cheapest question that an entity must exist to answer, and that changes nothing.
+    pub(crate) async fn exists(&self, deadline: Instant) -> Result<bool, Error> {
+        let body = Map::new().with("from-sequence-number", 0i64).with("message-count", 1i32);
+        match self.ask("com.microsoft:peek-message", body, "", deadline).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends with the link it goes over: when the connection does, or when the entity is taken away.
+    pub(crate) async fn ended(&self) -> Error {
+        self.link.ended().await
     }
 
     async fn ask(&self, operation: &str, body: Map, link: &str, deadline: Instant) -> Result<Map, Error> {

@@ -41,12 +41,22 @@ impl Encoded {
         self.bytes.is_empty()
     }
 
+    /// As they go on the wire.
+    pub fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    pub fn is_batch(&self) -> bool {
+        self.format == BATCH_FORMAT
+    }
+
     /// One message that is encoded already.
     pub fn message(bytes: Bytes) -> Self {
         Self { bytes, format: FORMAT }
     }
 
-    pub(crate) fn batch(bytes: Bytes) -> Self {
+    /// A batch that is encoded already: see [`BatchBuilder`](amqp::message::BatchBuilder).
+    pub fn batch(bytes: Bytes) -> Self {
         Self { bytes, format: BATCH_FORMAT }
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use crate::connection::{Attaching, Command, Connection, Inbound, Link, Transfer};
+use crate::connection::{Attaching, Caller, Command, Connection, Inbound, Link, Transfer};
 use crate::error::{Error, Step};
 
 /// Answers under way at most; a request beyond that waits on the other side.
@@ -96,6 +96,7 @@ impl RequestLink {
             inbound,
             own_session: false,
             credit,
+            guard: None,
         };
         let responses = pair(receive, Some(Inbound::Answers(Arc::clone(&answers))), ANSWERS);
         let (responses, requests) =
@@ -105,6 +106,17 @@ impl RequestLink {
 
     pub(crate) fn is_alive(&self) -> bool {
         self.requests.ended().is_none() && self.responses.ended().is_none()
+    }
+
+    /// Ends when either link does, with the reason: a way to hear of it at once.
+    pub(crate) async fn ended(&self) -> Error {
+        let number = self.numbers.fetch_add(1, Relaxed);
+        let _forget = Forget { answers: &self.answers, number };
+        match self.answers.expect(number) {
+            // No request was sent under this number, so only the end of the link can answer it.
+            Ok(answer) => answer.await.ok().and_then(Result::err).unwrap_or_else(|| self.over()),
+            Err(error) => error,
+        }
     }
 
     /// Sends a request and waits for its answer, not for its acceptance; a refusal of the request is an answer too.
@@ -119,7 +131,7 @@ impl RequestLink {
             payload: self.encode(number, request),
             message_format: 0,
             permit: None,
-            reply,
+            caller: Caller::One(reply),
         };
         let connection = self.requests.connection();
         connection.command(Command::Transfer(transfer))?;

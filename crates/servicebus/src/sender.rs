@@ -11,7 +11,8 @@ use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use crate::Client;
-use crate::connection::{Attaching, Command, Link, Transfer};
+use crate::bulk::Bulk;
+use crate::connection::{Attaching, Caller, Command, Guard, Link, Transfer};
 use crate::error::{Error, Step};
 use crate::message::{Encoded, Message};
 
@@ -29,14 +30,34 @@ struct Inner {
     link: Mutex<Option<Arc<Link>>>,
     /// Held while a link is opened, so that it is opened once.
     opening: tokio::sync::Mutex<()>,
+    guard: Option<Guard>,
 }
 
 impl Sender {
     pub(crate) fn new(client: Client, entity: &str) -> Self {
+        Self::with_guard(client, entity.into(), None)
+    }
+
+    fn with_guard(client: Client, address: Arc<str>, guard: Option<Guard>) -> Self {
         let window = Arc::new(Semaphore::new(client.config().send_window));
-        let tokens = AtomicU64::new(1);
+        // Above all that a bulk's caller may use: both may send over one link.
+        let tokens = AtomicU64::new(1 << 63);
         let (link, opening) = Default::default();
-        Self { inner: Arc::new(Inner { client, address: entity.into(), window, tokens, link, opening }) }
+        Self { inner: Arc::new(Inner { client, address, window, tokens, link, opening, guard }) }
+    }
+
+    /// A sender of its own that asks `may_write` before each transfer, in the task that writes the socket, right before the transfer is
+    /// encoded. What is held back fails with [`Error::Withheld`] and has not left; what is already in the socket cannot be called back.
+    #[must_use]
+    pub fn guarded(&self, may_write: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
+        Self::with_guard(self.inner.client.clone(), Arc::clone(&self.inner.address), Some(may_write))
+    }
+
+    /// Opens the link if there is none, for someone who sends very many and keeps a window of their own.
+    pub async fn bulk(&self) -> Result<Bulk, Error> {
+        let link = self.link(self.inner.client.deadline()).await?;
+        let limit = batch_limit(&link.attach);
+        Ok(Bulk::new(link, limit))
     }
 
     /// Sends one message or batch and waits for its outcome.
@@ -74,7 +95,7 @@ impl Sender {
             payload: message.bytes.clone(),
             message_format: message.format,
             permit: Some(permit),
-            reply,
+            caller: Caller::One(reply),
         };
         link.connection().command(Command::Transfer(transfer))?;
         Ok(async move {
@@ -121,7 +142,8 @@ impl Sender {
         let mut attach = Attach::sender(name.clone(), Source::at(&name), Target::at(&inner.address));
         attach.snd_settle_mode = SenderSettleMode::Unsettled;
         let address = Arc::clone(&inner.address);
-        let attaching = Attaching { attach, address, inbound: None, own_session: false, credit: 0 };
+        let guard = inner.guard.clone();
+        let attaching = Attaching { attach, address, inbound: None, own_session: false, credit: 0, guard };
         let link = Arc::new(connected.attach(attaching, deadline).await?);
         *inner.link.lock().expect("no one panics while holding the link") = Some(Arc::clone(&link));
         Ok(link)

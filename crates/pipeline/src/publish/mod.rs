@@ -2,3 +2,46 @@
 //!
 //! Takes what [`crate::capture`] read, in order; keeps at most one unacknowledged transfer per session and many sessions in flight; lets
 //! the checkpoint follow the unbroken prefix of acknowledgements. Writes nothing once the gate of its term is shut.
+//!
+//! Reading order: [`message`] (an event becomes bytes) → [`lanes`] with [`batch`] and [`prefix`] (what may go when, and how far all is
+//! acknowledged; pure) → [`topic`] (the seam) → [`publisher`] (the loop that obeys them) → [`saves`] (the checkpoint follows). Beside
+//! them [`oversize`] and [`rejected`], for events that the bus would not take.
+
+pub mod batch;
+mod config;
+mod error;
+mod handle;
+pub mod lanes;
+pub mod message;
+pub mod oversize;
+mod pause;
+pub mod prefix;
+mod publisher;
+pub mod rejected;
+mod saves;
+mod stores;
+mod topic;
+
+use mongodb::bson::Document;
+use mongodb::options::{
+    Acknowledgment, CollectionOptions, ReadConcern, ReadPreference, SelectionCriteria, WriteConcern,
+};
+use mongodb::{Collection, Database};
+
+pub use config::{Body, Checkpointing, Config, Invalid, Sessions};
+pub use error::{Ended, Error};
+pub use handle::{Counts, Handle, Pause, Progress, State};
+pub use oversize::Oversize;
+pub use publisher::{Intake, Publisher, Tenure};
+pub use rejected::Rejected;
+pub use topic::{Limits, Line, ServiceBusTopic, Topic};
+
+/// A collection whose answers hold whatever member of the replica set dies.
+fn majority(database: &Database, name: &str) -> Collection<Document> {
+    let options = CollectionOptions::builder()
+        .read_concern(ReadConcern::majority())
+        .write_concern(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build())
+        .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
+        .build();
+    database.collection_with_options(name, options)
+}

@@ -6,7 +6,7 @@ use amqp::{Attach, Delivery, DeliveryState};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use crate::error::{Error, Refusal, Step};
+use crate::error::{Error, Lost, Refusal, Step};
 use crate::request::Answers;
 
 /// How callers name a link, from before it is attached. Never used twice on one connection.
@@ -18,6 +18,8 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 pub(crate) enum Command {
     Attach(Box<AttachRequest>),
     Transfer(Transfer),
+    /// Many at once, for the price of one.
+    Transfers(Vec<Transfer>),
     /// A transfer's caller has waited long enough. If it is on its way, the connection is not to be trusted.
     OverdueTransfer {
         link: LinkKey,
@@ -45,6 +47,7 @@ pub(crate) struct AttachRequest {
     pub(super) inbound: Option<Inbound>,
     pub(super) own_session: bool,
     pub(super) credit: u32,
+    pub(super) guard: Option<Guard>,
     /// Set before anyone who waits on the link is let go.
     pub(super) end: Arc<OnceLock<Error>>,
     pub(super) reply: Reply<Box<Attach>>,
@@ -58,6 +61,60 @@ pub(crate) enum Inbound {
     Answers(Arc<Answers>),
 }
 
+/// Asked by the driver right before it encodes a transfer: `false` holds it back.
+pub(crate) type Guard = Arc<dyn Fn() -> bool + Send + Sync>;
+
+/// What became of a delivery, under the token its sender gave it.
+pub type Outcome = (u64, Result<(), Error>);
+
+/// Who is told what became of a transfer.
+pub(crate) enum Caller {
+    One(Reply<()>),
+    /// One channel for many transfers.
+    Many(Promise),
+}
+
+/// Tells the outcome, and says so even when it is dropped with the connection that should have found it.
+pub(crate) struct Promise {
+    pub(crate) token: u64,
+    pub(crate) outcomes: mpsc::UnboundedSender<Outcome>,
+    pub(crate) host: Arc<str>,
+    pub(crate) told: bool,
+}
+
+impl Promise {
+    fn keep(&mut self, result: Result<(), Error>) {
+        self.told = true;
+        let _ = self.outcomes.send((self.token, result));
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if !self.told {
+            let lost = Error::ConnectionLost { host: Arc::clone(&self.host), source: Lost::HungUp };
+            self.keep(Err(lost));
+        }
+    }
+}
+
+impl Caller {
+    pub(crate) fn tell(self, result: Result<(), Error>) {
+        match self {
+            Self::One(reply) => drop(reply.send(result)),
+            Self::Many(mut promise) => promise.keep(result),
+        }
+    }
+
+    /// Nobody wants to know any more.
+    pub(crate) fn has_left(&self) -> bool {
+        match self {
+            Self::One(reply) => reply.is_closed(),
+            Self::Many(promise) => promise.outcomes.is_closed(),
+        }
+    }
+}
+
 /// One delivery to be sent.
 pub(crate) struct Transfer {
     pub(crate) link: LinkKey,
@@ -67,7 +124,7 @@ pub(crate) struct Transfer {
     pub(crate) message_format: u32,
     /// Given back when the peer has answered, even if the caller has left: the window counts what is under way.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
-    pub(crate) reply: Reply<()>,
+    pub(crate) caller: Caller,
 }
 
 /// What becomes of deliveries.

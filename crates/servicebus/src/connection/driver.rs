@@ -209,6 +209,7 @@ impl Protocol {
         match command {
             Command::Attach(request) => self.attach(*request),
             Command::Transfer(transfer) => self.transfer(transfer),
+            Command::Transfers(transfers) => self.transfers(transfers),
             Command::OverdueTransfer { link, token } => {
                 if self.links.get(link).is_some_and(|link| link.sent.contains_key(&token)) {
                     return Err(Lost::NoAnswer(Step::Send));
@@ -240,7 +241,7 @@ impl Protocol {
     }
 
     fn attach(&mut self, request: AttachRequest) {
-        let AttachRequest { key, attach, address, inbound, own_session, credit, end, reply } = request;
+        let AttachRequest { key, attach, address, inbound, own_session, credit, guard, end, reply } = request;
         let asked = self.sessions.take(&mut self.amqp, own_session).and_then(|session| {
             let attached = self.amqp.attach(session, attach);
             if attached.is_err() {
@@ -262,6 +263,7 @@ impl Protocol {
                     draining: None,
                     queue: VecDeque::new(),
                     sent: Default::default(),
+                    guard,
                 };
                 self.links.insert(key, link);
             }
@@ -281,23 +283,38 @@ impl Protocol {
         self.pump(id);
     }
 
+    /// All are of one link.
+    fn transfers(&mut self, transfers: Vec<Transfer>) {
+        let Some(key) = transfers.first().map(|transfer| transfer.link) else { return };
+        // A link that is gone: the promises are broken as they are dropped.
+        let Some(link) = self.links.get(key) else { return };
+        link.queue.extend(transfers);
+        let id = link.id;
+        self.pump(id);
+    }
+
     /// Sends what has credit.
     fn pump(&mut self, id: LinkId) {
         let Some(link) = self.links.by_id(id) else { return };
         while self.amqp.credit(id) > 0 {
             let Some(transfer) = link.queue.pop_front() else { return };
             // Nobody waits for it any more, and it has not gone out: then it never was.
-            if transfer.reply.is_closed() {
+            if transfer.caller.has_left() {
                 continue;
             }
-            let Transfer { token, payload, message_format, permit, reply, .. } = transfer;
+            let Transfer { token, payload, message_format, permit, caller, .. } = transfer;
+            // Asked here and not where the transfer was handed in: between the two it may have waited long for credit.
+            if link.guard.as_ref().is_some_and(|may_write| !may_write()) {
+                caller.tell(Err(Error::Withheld { address: Arc::clone(&link.address) }));
+                continue;
+            }
             let tag = token.to_be_bytes();
             let outgoing = Outgoing { tag: &tag, message_format, token, ..Outgoing::default() };
             match self.amqp.transfer(id, outgoing, &[&payload]) {
-                Ok(_) => drop(link.sent.insert(token, Sent { reply, _permit: permit })),
+                Ok(_) => drop(link.sent.insert(token, Sent { caller, _permit: permit })),
                 Err(source) => {
                     let address = Arc::clone(&link.address);
-                    let _ = reply.send(Err(Error::Impossible { step: Step::Send, address, source }));
+                    caller.tell(Err(Error::Impossible { step: Step::Send, address, source }));
                 }
             }
         }

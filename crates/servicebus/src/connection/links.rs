@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use amqp::{Attach, DeliveryState, LinkId, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::command::{Inbound, LinkKey, Reply, Transfer};
+use super::command::{Caller, Guard, Inbound, LinkKey, Reply, Transfer};
 use super::settling::{Settling, another};
 use crate::error::{Error, Refusal, Step};
 
@@ -30,11 +30,12 @@ pub(super) struct Link {
     /// Of a link that sends: what waits for credit, and what waits for the peer's outcome.
     pub(super) queue: VecDeque<Transfer>,
     pub(super) sent: HashMap<u64, Sent>,
+    pub(super) guard: Option<Guard>,
 }
 
 /// A delivery under way.
 pub(super) struct Sent {
-    pub(super) reply: Reply<()>,
+    pub(super) caller: Caller,
     pub(super) _permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -87,7 +88,7 @@ impl Link {
                 Err(Error::Malformed { step: Step::Send, address: Arc::clone(&self.address), what })
             }
         };
-        let _ = sent.reply.send(result);
+        sent.caller.tell(result);
     }
 
     /// The link is over: stores why, then lets everyone go who waits on it.
@@ -107,10 +108,10 @@ impl Link {
             let _ = reply.send(Err(why.clone()));
         }
         for transfer in self.queue {
-            let _ = transfer.reply.send(Err(why.clone()));
+            transfer.caller.tell(Err(why.clone()));
         }
         for (_, sent) in self.sent {
-            let _ = sent.reply.send(Err(why.clone()));
+            sent.caller.tell(Err(why.clone()));
         }
     }
 }

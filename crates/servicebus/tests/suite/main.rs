@@ -1,5 +1,6 @@
 //! The client against the real broker, in this process, and through networks that fail.
 
+mod bulk;
 mod cut;
 mod faults;
 mod house;

@@ -1,0 +1,351 @@
+//! One lane per session id: at most one unacknowledged transfer each, many lanes at once. Pure.
+//!
+//! A later message may pass an earlier one that the bus throttles, so the next of a lane goes only when the last is acknowledged; what is
+//! sent again is sent byte for byte. All lanes share one window in events and bytes, of which no lane takes more than an eighth: the one
+//! aggregate that is slow, or hot, leaves room for the others. Lanes that have something to send take turns.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::time::Instant;
+
+use bytes::Bytes;
+use servicebus::Encoded;
+
+use super::batch::{Entry, Parcel, Rule, gather};
+use super::prefix::Ordinal;
+use crate::planted::Defect;
+
+/// How much may be on its way at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    pub events: usize,
+    pub bytes: usize,
+}
+
+/// A lane's share of the window.
+const SHARE: usize = 8;
+
+/// Names a lane while it has something in it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LaneId(u32);
+
+/// A message the bus will not have, whose place is held.
+#[derive(Debug)]
+pub struct Refused {
+    pub lane: LaneId,
+    pub ordinal: Ordinal,
+    pub message: Bytes,
+}
+
+/// One transfer under way.
+#[derive(Debug)]
+pub struct Takeoff {
+    pub token: u64,
+    pub message: Encoded,
+}
+
+#[derive(Debug)]
+pub struct Lanes {
+    window: Window,
+    rule: Rule,
+    /// Transfers one lane may have under way.
+    per_lane: usize,
+    by_session: HashMap<Box<str>, u32>,
+    lanes: Vec<Lane>,
+    free: Vec<u32>,
+    /// Lanes with something to send, in turn.
+    ready: VecDeque<u32>,
+    resting: BinaryHeap<Reverse<(Instant, u32, u64)>>,
+    events: usize,
+    bytes: usize,
+    transfers: usize,
+    serial: u64,
+}
+
+#[derive(Debug, Default)]
+struct Lane {
+    session: Box<str>,
+    queue: VecDeque<Parcel>,
+    under_way: Vec<(u64, Parcel)>,
+    events: usize,
+    bytes: usize,
+    is_ready: bool,
+    /// Rests until the alarm of this number; 0: does not rest.
+    resting: u64,
+}
+
+/// Places a lane keeps for its successor. There are thousands of lanes, and most ever hold one event.
+const KEPT: usize = 4;
+/// The low bits of a token name the lane.
+const LANE_BITS: u32 = 24;
+
+impl Lanes {
+    pub fn new(window: Window, rule: Rule) -> Self {
+        Self::with_defect(window, rule, Defect::TwoTransfersPerLane.is_planted())
+    }
+
+    pub(super) fn with_defect(window: Window, rule: Rule, two_transfers: bool) -> Self {
+        Self {
+            window,
+            rule,
+            per_lane: if two_transfers { 2 } else { 1 },
+            by_session: HashMap::new(),
+            lanes: Vec::new(),
+            free: Vec::new(),
+            ready: VecDeque::new(),
+            resting: BinaryHeap::new(),
+            events: 0,
+            bytes: 0,
+            transfers: 0,
+            serial: 0,
+        }
+    }
+
+    /// The link says how much a batch may hold.
+    pub fn set_rule(&mut self, rule: Rule) {
+        self.rule = rule;
+    }
+
+    /// Whether one more event fits, in the window and in its lane. What is larger than either still goes, alone.
+    pub fn admits(&self, session: &str, weight: usize) -> bool {
+        let fits = |events: usize, bytes: usize, share: usize| {
+            events == 0 || (events < (self.window.events / share).max(1) && bytes + weight <= self.window.bytes / share)
+        };
+        fits(self.events, self.bytes, 1)
+            && self.by_session.get(session).is_none_or(|lane| {
+                let lane = &self.lanes[*lane as usize];
+                fits(lane.events, lane.bytes, SHARE)
+            })
+    }
+
+    /// Puts an event at the end of its lane. Without a message it holds its place until [`fulfil`](Self::fulfil).
+    pub fn push(&mut self, session: &str, entry: Entry, message: Option<Bytes>, now: Instant) -> LaneId {
+        let id = self.lane(session);
+        let lane = &mut self.lanes[id as usize];
+        let was_empty = lane.queue.is_empty();
+        if lane.queue.capacity() == 0 {
+            lane.queue.reserve_exact(1);
+        }
+        lane.queue.push_back(Parcel::new(entry, message));
+        lane.events += 1;
+        lane.bytes += entry.weight;
+        self.events += 1;
+        self.bytes += entry.weight;
+        if self.rule.linger.is_zero() {
+            self.wake(id);
+        } else if was_empty {
+            self.rest(id, now + self.rule.linger);
+        } else if lane.queue.len() >= self.rule.count {
+            // Full before its time. A lane that rests because the bus said so rests on.
+            let lingers = lane.queue.front().is_some_and(|front| !front.sealed);
+            lane.resting = if lingers { 0 } else { lane.resting };
+            self.wake(id);
+        }
+        LaneId(id)
+    }
+
+    /// What had to be stored first is stored: the event has its message now.
+    pub fn fulfil(&mut self, LaneId(id): LaneId, ordinal: Ordinal, message: &Bytes) {
+        let parcels = &mut self.lanes[id as usize].queue;
+        if parcels.iter_mut().any(|parcel| parcel.fulfil(ordinal, message)) {
+            self.wake(id);
+        }
+    }
+
+    /// The next transfer, of the lane whose turn it is.
+    pub fn take(&mut self, now: Instant) -> Option<Takeoff> {
+        self.rouse(now);
+        loop {
+            let id = self.ready.pop_front()?;
+            let lane = &mut self.lanes[id as usize];
+            lane.is_ready = false;
+            if lane.under_way.len() >= self.per_lane || lane.resting != 0 {
+                continue;
+            }
+            let Some(parcel) = gather(&mut lane.queue, &self.rule) else { continue };
+            let message = parcel.encoded().expect("what was gathered is ready");
+            self.serial += 1;
+            let token = self.serial << LANE_BITS | u64::from(id);
+            lane.under_way.reserve_exact(1);
+            lane.under_way.push((token, parcel));
+            self.transfers += 1;
+            self.wake(id);
+            return Some(Takeoff { token, message });
+        }
+    }
+
+    /// The events of a transfer under way.
+    pub fn ordinals(&self, token: u64) -> impl Iterator<Item = Ordinal> {
+        self.under_way(token).into_iter().flat_map(Parcel::entries).map(|entry| entry.ordinal)
+    }
+
+    fn under_way(&self, token: u64) -> Option<&Parcel> {
+        let lane = self.lanes.get(lane_of(token) as usize)?;
+        lane.under_way.iter().find(|(under_way, _)| *under_way == token).map(|(_, parcel)| parcel)
+    }
+
+    /// The bus has it. Tells each event to `see`.
+    pub fn acknowledged(&mut self, token: u64, see: impl FnMut(Ordinal)) {
+        if let Some(parcel) = self.land(token) {
+            self.let_go(lane_of(token), &parcel, see);
+        }
+    }
+
+    /// Takes a parcel's events out of the window.
+    fn let_go(&mut self, id: u32, parcel: &Parcel, mut see: impl FnMut(Ordinal)) {
+        let lane = &mut self.lanes[id as usize];
+        for entry in parcel.entries() {
+            lane.events -= 1;
+            lane.bytes -= entry.weight;
+            self.events -= 1;
+            self.bytes -= entry.weight;
+            see(entry.ordinal);
+        }
+        if lane.events == 0 {
+            self.remove(id);
+        } else {
+            self.wake(id);
+        }
+    }
+
+    /// How often the transfer under way has been tried before, and how many events are in it. `None` if it is not under way.
+    pub fn attempts(&self, token: u64) -> Option<(u32, usize)> {
+        self.under_way(token).map(|parcel| (parcel.attempts, parcel.len()))
+    }
+
+    /// It is to go again as it is: not before `at`, and before everything behind it.
+    pub fn retry(&mut self, token: u64, at: Option<Instant>) {
+        let Some(mut parcel) = self.land(token) else { return };
+        parcel.attempts += 1;
+        let id = lane_of(token);
+        self.lanes[id as usize].queue.push_front(parcel);
+        match at {
+            Some(at) => self.rest(id, at),
+            None => self.wake(id),
+        }
+    }
+
+    /// A batch was refused: its messages go one by one. A single message was refused: it is given back, and its place is held for
+    /// [`fulfil`](Self::fulfil) or [`abandon`](Self::abandon).
+    pub fn refused(&mut self, token: u64) -> Option<Refused> {
+        let mut parcel = self.land(token)?;
+        let id = lane_of(token);
+        let queue = &mut self.lanes[id as usize].queue;
+        if parcel.len() == 1 {
+            let refused = parcel.empty().map(|(ordinal, message)| Refused { lane: LaneId(id), ordinal, message });
+            queue.push_front(parcel);
+            return refused;
+        }
+        for alone in parcel.split().into_iter().rev() {
+            queue.push_front(alone);
+        }
+        self.wake(id);
+        None
+    }
+
+    /// Gives up a place that was held: nothing will be sent for this event.
+    pub fn abandon(&mut self, LaneId(id): LaneId, ordinal: Ordinal) {
+        let lane = &mut self.lanes[id as usize];
+        let held = |parcel: &Parcel| !parcel.is_ready() && parcel.entries().any(|entry| entry.ordinal == ordinal);
+        let Some(parcel) = lane.queue.iter().position(held).and_then(|at| lane.queue.remove(at)) else { return };
+        self.let_go(id, &parcel, |_| {});
+    }
+
+    /// When the next lane has rested enough.
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.resting.peek().map(|Reverse((at, _, _))| *at)
+    }
+
+    /// Whether a transfer is ready to be taken; resting lanes do not count.
+    pub fn is_ready(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.events == 0
+    }
+
+    pub fn events(&self) -> usize {
+        self.events
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Transfers under way.
+    pub fn transfers(&self) -> usize {
+        self.transfers
+    }
+
+    fn land(&mut self, token: u64) -> Option<Parcel> {
+        let lane = self.lanes.get_mut(lane_of(token) as usize)?;
+        let at = lane.under_way.iter().position(|(under_way, _)| *under_way == token)?;
+        self.transfers -= 1;
+        Some(lane.under_way.swap_remove(at).1)
+    }
+
+    fn lane(&mut self, session: &str) -> u32 {
+        if let Some(id) = self.by_session.get(session) {
+            return *id;
+        }
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.lanes.push(Lane::default());
+            u32::try_from(self.lanes.len() - 1).expect("a window of events is smaller than that")
+        });
+        debug_assert!(id < 1 << LANE_BITS, "a window holds fewer lanes than a token can name");
+        self.lanes[id as usize].session = session.into();
+        self.by_session.insert(session.into(), id);
+        id
+    }
+
+    fn remove(&mut self, id: u32) {
+        let lane = &mut self.lanes[id as usize];
+        self.by_session.remove(&lane.session);
+        let queue = std::mem::take(&mut lane.queue);
+        let under_way = std::mem::take(&mut lane.under_way);
+        *lane = Lane { is_ready: lane.is_ready, under_way, ..Lane::default() };
+        if queue.capacity() <= KEPT {
+            lane.queue = queue;
+        }
+        self.free.push(id);
+    }
+
+    /// The lane takes its turn, if there is something in it that may go.
+    fn wake(&mut self, id: u32) {
+        let lane = &mut self.lanes[id as usize];
+        let may_go = lane.under_way.len() < self.per_lane && lane.resting == 0;
+        if may_go && !lane.is_ready && lane.queue.front().is_some_and(Parcel::is_ready) {
+            lane.is_ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    fn rest(&mut self, id: u32, until: Instant) {
+        self.serial += 1;
+        self.lanes[id as usize].resting = self.serial;
+        self.resting.push(Reverse((until, id, self.serial)));
+    }
+
+    /// Lanes that have rested enough take their turn.
+    pub fn rouse(&mut self, now: Instant) {
+        while let Some(Reverse((at, id, alarm))) = self.resting.peek().copied() {
+            if at > now {
+                return;
+            }
+            self.resting.pop();
+            let lane = &mut self.lanes[id as usize];
+            if lane.resting == alarm {
+                lane.resting = 0;
+                self.wake(id);
+            }
+        }
+    }
+}
+
+fn lane_of(token: u64) -> u32 {
+    (token & ((1 << LANE_BITS) - 1)) as u32
+}
+
+#[cfg(test)]
+mod tests;

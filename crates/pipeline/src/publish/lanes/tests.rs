@@ -1,0 +1,270 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use amqp::message::{MessageWriter, Properties};
+use bytes::BytesMut;
+use proptest::prelude::*;
+
+use super::*;
+use crate::checkpoint::Phase;
+use crate::publish::prefix::{Prefix, tests::stand};
+
+const RULE: Rule = Rule { count: 4, bytes: 100_000, linger: Duration::ZERO };
+const WINDOW: Window = Window { events: 40, bytes: 4_000 };
+
+fn message(session: &str, number: u64) -> Bytes {
+    let mut buffer = BytesMut::new();
+    let id = number.to_string();
+    let properties = Properties { message_id: Some((&*id).into()), group_id: Some(session), ..Properties::default() };
+    MessageWriter::new(&mut buffer).properties(&properties).data(id.as_bytes());
+    buffer.freeze()
+}
+
+/// The numbers of the messages in a transfer.
+fn numbers(takeoff: &Takeoff) -> Vec<u64> {
+    let envelope = amqp::Message::parse(takeoff.message.bytes().clone()).unwrap();
+    let number = |message: amqp::Message| {
+        message.properties().unwrap().message_id.unwrap().as_str().unwrap().parse::<u64>().unwrap()
+    };
+    if takeoff.message.is_batch() {
+        envelope.data().map(|inner| number(amqp::Message::parse(inner).unwrap())).collect()
+    } else {
+        vec![number(envelope)]
+    }
+}
+
+/// Lanes, and a naive account of what they should do.
+struct Run {
+    lanes: Lanes,
+    prefix: Prefix,
+    now: Instant,
+    pushed: u64,
+    ordinals: BTreeMap<u64, Ordinal>,
+    /// By session: what is not acknowledged, oldest first.
+    open: BTreeMap<String, Vec<u64>>,
+    /// Placeholders, with their lane.
+    unfulfilled: Vec<(LaneId, String, u64)>,
+    under_way: Vec<(u64, String, Vec<u64>)>,
+    /// The bytes a message first went out in, by the first number in it.
+    tried: BTreeMap<u64, (Vec<u64>, Bytes)>,
+    weights: BTreeMap<u64, usize>,
+}
+
+impl Run {
+    fn new(defect: bool) -> Self {
+        Self {
+            lanes: Lanes::with_defect(WINDOW, RULE, defect),
+            prefix: Prefix::with_defect(false),
+            now: Instant::now(),
+            pushed: 0,
+            ordinals: BTreeMap::new(),
+            open: BTreeMap::new(),
+            unfulfilled: Vec::new(),
+            under_way: Vec::new(),
+            tried: BTreeMap::new(),
+            weights: BTreeMap::new(),
+        }
+    }
+
+    fn push(&mut self, session: u8, weight: usize, placeholder: bool) {
+        let session = format!("s{session}");
+        if !self.lanes.admits(&session, weight) {
+            return;
+        }
+        let number = self.pushed;
+        self.pushed += 1;
+        let ordinal = self.prefix.expect(stand(number));
+        let entry = Entry { ordinal, weight };
+        let ready = (!placeholder).then(|| message(&session, number));
+        let lane = self.lanes.push(&session, entry, ready, self.now);
+        if placeholder {
+            self.unfulfilled.push((lane, session.clone(), number));
+        }
+        self.ordinals.insert(number, ordinal);
+        self.weights.insert(number, weight);
+        self.open.entry(session).or_default().push(number);
+    }
+
+    fn take(&mut self) -> bool {
+        let Some(takeoff) = self.lanes.take(self.now) else { return false };
+        let taken = numbers(&takeoff);
+        let (session, open) = self.open.iter().find(|(_, open)| open.contains(&taken[0])).expect("not taken twice");
+        assert!(self.under_way.iter().all(|(_, other, _)| other != session), "two under way in {session}");
+        assert_eq!(taken[..], open[..taken.len()], "the oldest of {session} first");
+        assert!(taken.len() <= RULE.count);
+        let bytes = takeoff.message.bytes().clone();
+        if let Some((before, sent)) = self.tried.get(&taken[0]) {
+            assert!(before.len() > taken.len() || *sent == bytes, "sent again, and other bytes");
+        }
+        self.tried.insert(taken[0], (taken.clone(), bytes));
+        self.under_way.push((takeoff.token, session.clone(), taken));
+        true
+    }
+
+    fn acknowledge(&mut self, which: usize) {
+        let (token, session, taken) = self.under_way.swap_remove(which);
+        let mut seen = Vec::new();
+        self.lanes.acknowledged(token, |ordinal| seen.push(ordinal));
+        assert_eq!(seen, taken.iter().map(|number| self.ordinals[number]).collect::<Vec<_>>());
+        seen.into_iter().for_each(|ordinal| self.prefix.acknowledge(ordinal));
+        self.open.get_mut(&session).unwrap().drain(..taken.len());
+    }
+
+    fn refuse(&mut self, which: usize) {
+        let (token, session, taken) = self.under_way.swap_remove(which);
+        let alone = self.lanes.refused(token);
+        assert_eq!(alone.is_some(), taken.len() == 1);
+        if let Some(Refused { lane, ordinal, message }) = alone {
+            assert_eq!(ordinal, self.ordinals[&taken[0]]);
+            assert_eq!(self.tried.remove(&taken[0]).unwrap().1, message);
+            self.unfulfilled.push((lane, session, taken[0]));
+        }
+    }
+
+    fn abandon(&mut self, which: usize) {
+        let (lane, session, number) = self.unfulfilled.swap_remove(which);
+        self.lanes.abandon(lane, self.ordinals[&number]);
+        self.prefix.acknowledge(self.ordinals[&number]);
+        self.open.get_mut(&session).unwrap().retain(|open| *open != number);
+    }
+
+    fn fulfil(&mut self, which: usize) {
+        let (lane, session, number) = self.unfulfilled.swap_remove(which);
+        self.lanes.fulfil(lane, self.ordinals[&number], &message(&session, number));
+    }
+
+    fn check(&mut self) {
+        let open: Vec<u64> = self.open.values().flatten().copied().collect();
+        let bytes: usize = open.iter().map(|number| self.weights[number]).sum();
+        assert_eq!((self.lanes.events(), self.lanes.bytes()), (open.len(), bytes));
+        assert_eq!(self.lanes.transfers(), self.under_way.len());
+        assert!(open.len() <= WINDOW.events);
+        assert!(bytes <= WINDOW.bytes || open.len() == 1);
+        for lane in self.open.values() {
+            let bytes: usize = lane.iter().map(|number| self.weights[number]).sum();
+            assert!(lane.len() <= WINDOW.events / SHARE && (bytes <= WINDOW.bytes / SHARE || lane.len() == 1));
+        }
+        let oldest = open.into_iter().min().unwrap_or(self.pushed);
+        if let Some((reached, _)) = self.prefix.take() {
+            let Phase::Stream { token } = &reached.phase else { panic!("a stream") };
+            assert_eq!(*token, stand_token(oldest - 1), "the prefix ends before {oldest}");
+        }
+    }
+}
+
+fn stand_token(number: u64) -> crate::event::ResumeToken {
+    match stand(number).phase {
+        Phase::Stream { token } => token,
+        Phase::Unstarted | Phase::Snapshot { .. } => unreachable!("a stand of a stream"),
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Push { session: u8, weight: usize, placeholder: bool },
+    Take,
+    Acknowledge(usize),
+    Retry(usize, u64),
+    Refuse(usize),
+    Fulfil(usize),
+    Abandon(usize),
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..12_u8, 1..600_usize, prop::bool::weighted(0.1))
+            .prop_map(|(session, weight, placeholder)| Step::Push { session, weight, placeholder }),
+        4 => Just(Step::Take),
+        3 => any::<usize>().prop_map(Step::Acknowledge),
+        1 => (any::<usize>(), 0..20_u64).prop_map(|(which, wait)| Step::Retry(which, wait)),
+        1 => any::<usize>().prop_map(Step::Refuse),
+        1 => any::<usize>().prop_map(Step::Fulfil),
+        1 => any::<usize>().prop_map(Step::Abandon),
+        1 => (0..20_u64).prop_map(Step::Pass),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn lanes_do_what_a_naive_account_says(steps in prop::collection::vec(step(), 1..400)) {
+        let mut run = Run::new(false);
+        for step in steps {
+            let (flying, waiting) = (run.under_way.len(), run.unfulfilled.len());
+            match step {
+                Step::Push { session, weight, placeholder } => run.push(session, weight, placeholder),
+                Step::Take => drop(run.take()),
+                Step::Acknowledge(which) if flying > 0 => run.acknowledge(which % flying),
+                Step::Retry(which, wait) if flying > 0 => {
+                    let (token, ..) = run.under_way.swap_remove(which % flying);
+                    run.lanes.retry(token, (wait > 0).then(|| run.now + Duration::from_millis(wait)));
+                }
+                Step::Refuse(which) if flying > 0 => run.refuse(which % flying),
+                Step::Fulfil(which) if waiting > 0 => run.fulfil(which % waiting),
+                Step::Abandon(which) if waiting > 0 => run.abandon(which % waiting),
+                Step::Pass(time) => run.now += Duration::from_millis(time),
+                Step::Acknowledge(_) | Step::Retry(..) | Step::Refuse(_) | Step::Fulfil(_) | Step::Abandon(_) => {}
+            }
+            run.check();
+        }
+        // In the end everything gets through.
+        run.now += Duration::from_secs(1);
+        while !run.unfulfilled.is_empty() {
+            run.fulfil(0);
+        }
+        while run.take() || !run.under_way.is_empty() {
+            if !run.under_way.is_empty() {
+                run.acknowledge(0);
+            }
+            run.check();
+        }
+        prop_assert!(run.lanes.is_empty() && run.prefix.is_whole());
+        prop_assert_eq!(run.lanes.next_wake().filter(|at| *at > run.now), None);
+    }
+}
+
+#[test]
+fn lanes_take_turns() {
+    let mut run = Run::new(false);
+    for session in [0, 0, 1, 2] {
+        run.push(session, 1, false);
+    }
+    while run.take() {}
+    let sessions: Vec<_> = run.under_way.iter().map(|(_, session, _)| session.as_str()).collect();
+    assert_eq!(sessions, ["s0", "s1", "s2"], "one each, in the order they came");
+}
+
+#[test]
+fn a_planted_defect_lets_a_lane_have_two_transfers_under_way() {
+    for (planted, transfers) in [(false, 1), (true, 2)] {
+        let mut lanes = Lanes::with_defect(WINDOW, Rule { count: 1, ..RULE }, planted);
+        let mut prefix = Prefix::with_defect(false);
+        for number in 0..3 {
+            let entry = Entry { ordinal: prefix.expect(stand(number)), weight: 1 };
+            lanes.push("s", entry, Some(message("s", number)), Instant::now());
+        }
+        while lanes.take(Instant::now()).is_some() {}
+        assert_eq!(lanes.transfers(), transfers);
+    }
+}
+
+#[test]
+fn a_lane_lingers_until_it_is_full_or_its_time_has_come() {
+    let linger = Duration::from_millis(50);
+    let mut lanes = Lanes::with_defect(WINDOW, Rule { linger, ..RULE }, false);
+    let mut prefix = Prefix::with_defect(false);
+    let now = Instant::now();
+    let mut push = |lanes: &mut Lanes, session: &str, number| {
+        let entry = Entry { ordinal: prefix.expect(stand(number)), weight: 1 };
+        lanes.push(session, entry, Some(message(session, number)), now);
+    };
+    push(&mut lanes, "a", 0);
+    assert!(lanes.take(now).is_none());
+    assert_eq!(lanes.next_wake(), Some(now + linger));
+    (1..5).for_each(|number| push(&mut lanes, "b", number));
+    assert_eq!(numbers(&lanes.take(now).unwrap()), [1, 2, 3, 4], "full before its time");
+    assert!(lanes.take(now).is_none());
+    assert_eq!(numbers(&lanes.take(now + linger).unwrap()), [0]);
+}

@@ -1,0 +1,304 @@
+//! An event as a message: the same bytes whichever leader sends it, but for the term.
+//!
+//! This is the hot path: the message is written straight into one buffer, the document's bytes as they are, and what does not change
+//! from one event to the next is encoded once.
+
+use std::sync::Arc;
+
+use amqp::codec::{MapWriter, put};
+use amqp::message::{MessageWriter, Properties, annotation};
+use bytes::{Bytes, BytesMut};
+use mongodb::bson::{Bson, Document, RawBson, RawDocumentBuf, cstr};
+use sha2::{Digest, Sha256};
+
+use super::config::{Body, Sessions};
+use crate::envelope::{self, content_type, property};
+use crate::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, Term};
+
+/// SHA-256 in hexadecimal: of the resume token, or for what a snapshot read of run, namespace and `_id`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct MessageId([u8; 64]);
+
+impl MessageId {
+    /// `run` names the snapshot that read the event, if one did.
+    pub fn of(event: &ChangeEvent, run: Option<&str>) -> Self {
+        let mut hash = Sha256::new();
+        match run {
+            None => hash.update(event.token.key()),
+            Some(run) => {
+                let Namespace { database, collection } = &*event.namespace;
+                // No name holds a zero byte, so no two lists of parts look the same.
+                for part in [run, database, collection] {
+                    hash.update(part);
+                    hash.update([0]);
+                }
+                hash.update(typed(&event.key).as_bytes());
+            }
+        }
+        Self(hex(&hash.finalize()))
+    }
+
+    pub fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.0).expect("hexadecimal digits")
+    }
+}
+
+impl std::fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+fn hex(digest: &[u8]) -> [u8; 64] {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = [0; 64];
+    for (pair, byte) in text.chunks_exact_mut(2).zip(digest) {
+        pair[0] = DIGITS[usize::from(byte >> 4)];
+        pair[1] = DIGITS[usize::from(byte & 15)];
+    }
+    text
+}
+
+/// What a message carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    Whole,
+    /// The body is in `oversize_events`.
+    Elsewhere,
+}
+
+/// Writes messages of one term.
+#[derive(Debug)]
+pub struct Encoder {
+    body: Body,
+    sessions: Sessions,
+    epoch: Epoch,
+    term: Term,
+    /// Small messages share allocations; each holds on to one for as long as it lives.
+    buffer: BytesMut,
+    fixed: Option<Fixed>,
+}
+
+/// What events of one namespace and operation have in common, encoded.
+#[derive(Debug)]
+struct Fixed {
+    operation: Operation,
+    namespace: Arc<Namespace>,
+    entries: u32,
+    bytes: BytesMut,
+}
+
+/// Shared by some eight messages: more would save little time and hold on to much memory. Larger ones have a buffer to themselves.
+const CHUNK: usize = 8 << 10;
+
+impl Encoder {
+    pub fn new(body: Body, sessions: Sessions, epoch: Epoch, term: Term) -> Self {
+        Self { body, sessions, epoch, term, buffer: BytesMut::new(), fixed: None }
+    }
+
+    pub fn session(&self, aggregate: &AggregateId) -> String {
+        let text = aggregate.session_id();
+        match self.sessions {
+            Sessions::Aggregate => text,
+            Sessions::Buckets(count) => {
+                let digest = Sha256::digest(&text);
+                let (head, _) = digest.split_first_chunk::<8>().expect("a digest has 32 bytes");
+                format!("bucket-{}", u64::from_be_bytes(*head) % u64::from(count.get()))
+            }
+        }
+    }
+
+    /// The event's document as it travels, if not as it is.
+    pub fn body(&self, event: &ChangeEvent) -> Option<Vec<u8>> {
+        match self.body {
+            Body::Bson => None,
+            Body::Json => Some(relaxed(event)),
+        }
+    }
+
+    pub fn content_type(&self) -> &'static str {
+        match self.body {
+            Body::Bson => content_type::BSON,
+            Body::Json => content_type::JSON,
+        }
+    }
+
+    /// One encoded message.
+    pub fn encode(
+        &mut self,
+        event: &ChangeEvent,
+        aggregate: &AggregateId,
+        id: &MessageId,
+        session: &str,
+        content: Content,
+    ) -> Bytes {
+        let json = (content == Content::Whole).then(|| self.body(event)).flatten();
+        let body: &[u8] = match (content, &json) {
+            (Content::Whole, Some(json)) => json,
+            (Content::Whole, None) => event.document.as_bytes(),
+            (Content::Elsewhere, _) => &[],
+        };
+        self.fix(event);
+        let fixed = self.fixed.as_ref().expect("fixed right before");
+        let expected = body.len() + fixed.bytes.len() + event.token.key().len() + 2 * session.len() + 640;
+        let content_type = self.content_type();
+        let large = expected > CHUNK / 4;
+        let mut own = BytesMut::new();
+        let buffer = if large { &mut own } else { &mut self.buffer };
+        if buffer.capacity() - buffer.len() < expected {
+            buffer.reserve(if large { expected } else { CHUNK });
+        }
+        let mut writer = MessageWriter::new(buffer);
+        writer.message_annotations(|map| {
+            map.put_string(annotation::PARTITION_KEY, session);
+        });
+        writer.properties(&Properties {
+            message_id: Some(id.as_str().into()),
+            subject: event.event_type.as_deref(),
+            content_type: Some(content_type),
+            group_id: Some(session),
+            ..Properties::default()
+        });
+        writer.application_properties(|map| {
+            fixed.write(map);
+            write_event(map, event, aggregate, id, content);
+        });
+        writer.data(body);
+        if large { own.freeze() } else { self.buffer.split().freeze() }
+    }
+
+    /// Encodes what this event has in common with others, unless the last one had it too.
+    fn fix(&mut self, event: &ChangeEvent) {
+        let same = |fixed: &Fixed| fixed.operation == event.operation && fixed.namespace == event.namespace;
+        if !self.fixed.as_ref().is_some_and(same) {
+            self.fixed = Some(Fixed::new(event.operation, &event.namespace, self.epoch, self.term));
+        }
+    }
+}
+
+impl Fixed {
+    fn new(operation: Operation, namespace: &Arc<Namespace>, epoch: Epoch, term: Term) -> Self {
+        let mut bytes = BytesMut::new();
+        let name = namespace.to_string();
+        let mut entries = 0;
+        let mut key = |bytes: &mut BytesMut, key| {
+            entries += 1;
+            put::string(bytes, key);
+        };
+        key(&mut bytes, property::FORMAT);
+        put::int(&mut bytes, envelope::FORMAT);
+        key(&mut bytes, property::OPERATION);
+        put::string(&mut bytes, operation.as_str());
+        key(&mut bytes, property::NAMESPACE);
+        put::string(&mut bytes, &name);
+        key(&mut bytes, property::EPOCH);
+        put::long(&mut bytes, signed(epoch.get()));
+        key(&mut bytes, property::TERM);
+        put::long(&mut bytes, signed(term.get()));
+        key(&mut bytes, property::CLOUD_EVENTS_VERSION);
+        put::string(&mut bytes, "1.0");
+        key(&mut bytes, property::CLOUD_EVENTS_SOURCE);
+        put::string(&mut bytes, &format!("mongodb:{name}"));
+        Self { operation, namespace: Arc::clone(namespace), entries, bytes }
+    }
+
+    fn write(&self, map: &mut MapWriter<'_>) {
+        for _ in 1..self.entries {
+            map.entry();
+        }
+        map.entry().extend_from_slice(&self.bytes);
+    }
+}
+
+/// What is this event's own.
+fn write_event(
+    map: &mut MapWriter<'_>,
+    event: &ChangeEvent,
+    aggregate: &AggregateId,
+    id: &MessageId,
+    content: Content,
+) {
+    put::binary(map.string(property::AGGREGATE), typed(aggregate.value()).as_bytes());
+    if event.key != *aggregate.value() {
+        put::binary(map.string(property::KEY), typed(&event.key).as_bytes());
+    }
+    put::string(map.string(property::TOKEN), event.token.key());
+    if let Some(sequence) = event.sequence {
+        put::long(map.string(property::SEQUENCE), sequence);
+    }
+    if let Some(time) = event.cluster_time {
+        put::timestamp(map.string(property::COMMITTED), i64::from(time.time) * 1_000);
+    }
+    put::string(map.string(property::CLOUD_EVENTS_ID), id.as_str());
+    // A trace for each event, told by nothing but the event: the id's first digits are as random as any.
+    put::string(map.string(property::TRACEPARENT), &trace(id));
+    if content == Content::Elsewhere {
+        put::string(map.string(property::OVERSIZE), id.as_str());
+    }
+    let kind = event.event_type.as_deref().unwrap_or(event.operation.as_str());
+    put::string(map.string(property::CLOUD_EVENTS_TYPE), kind);
+}
+
+/// A message without a body that takes the place of one the bus would not have: who it is for and where it stands, and nothing that may
+/// have been the reason. `None` if what is given is such a marker already, or none of ours.
+pub fn marker(refused: &amqp::Message) -> Option<Bytes> {
+    let properties = refused.properties().ok()?;
+    let id = properties.message_id.as_ref()?.as_str()?.to_owned();
+    if refused.application_property(property::MARKER).is_some() {
+        return None;
+    }
+    let mut buffer = BytesMut::new();
+    MessageWriter::new(&mut buffer)
+        .message_annotations_over(refused.message_annotations(), &[], |_| {})
+        .properties(&Properties {
+            message_id: Some((&*id).into()),
+            group_id: properties.group_id,
+            ..Properties::default()
+        })
+        .application_properties_over(refused.application_properties(), &[property::CLOUD_EVENTS_TYPE], |map| {
+            put::string(map.string(property::MARKER), &id);
+        })
+        .data(&[]);
+    Some(buffer.freeze())
+}
+
+fn trace(id: &MessageId) -> String {
+    let (digits, rest) = id.as_str().split_at(32);
+    let span = &rest[..16];
+    let mut text = String::with_capacity(55);
+    for part in ["00-", digits, "-", span, "-00"] {
+        text.push_str(part);
+    }
+    text
+}
+
+/// A value with its type: the document `{v: value}`.
+fn typed(value: &Bson) -> RawDocumentBuf {
+    let mut document = RawDocumentBuf::new();
+    match value {
+        Bson::String(text) => document.append(cstr!("v"), text.as_str()),
+        Bson::ObjectId(id) => document.append(cstr!("v"), *id),
+        other => match RawBson::try_from(other.clone()) {
+            Ok(raw) => document.append(cstr!("v"), raw),
+            // Only a text with a zero byte where none may be: it was no BSON when it was read.
+            Err(_) => document.append(cstr!("v"), RawBson::Null),
+        },
+    }
+    document
+}
+
+fn relaxed(event: &ChangeEvent) -> Vec<u8> {
+    match Document::try_from(&*event.document) {
+        Ok(document) => Bson::Document(document).into_relaxed_extjson().to_string().into_bytes(),
+        // Not a document that can be read: as it is, for whoever can.
+        Err(_) => event.document.as_bytes().to_vec(),
+    }
+}
+
+/// AMQP and BSON both have signed numbers, and terms and epochs never come near the end of them.
+fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,116 @@
+//! Bodies too large for the bus: stored in chunks before the message that names them is sent, and read back by consumers.
+//!
+//! The id is the message's, so a retry and another leader write the same. Kept as long as messages can live, then removed by a TTL index: unlike
+//! a lease or a checkpoint, whose absence would be read as a fresh start, a body nobody can ask for any more is only weight, and one that
+//! is missed is an error that names it.
+
+use std::time::Duration;
+
+use lease::DriverError;
+use mongodb::bson::spec::BinarySubtype;
+use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
+use mongodb::options::IndexOptions;
+use mongodb::{Collection, Database, IndexModel};
+
+use super::majority;
+
+/// The collection of the coordination database.
+pub const COLLECTION: &str = "oversize_events";
+
+/// Well below what a document may have, and few round trips for the largest event there is.
+const CHUNK: usize = 4 << 20;
+const FORMAT: i32 = 1;
+
+/// Where bodies go that the bus would refuse.
+#[derive(Clone, Debug)]
+pub struct Oversize {
+    chunks: Collection<Document>,
+    keep: Duration,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// It was never stored here, or its time was over.
+    #[error("oversize event `{id}`: chunk {chunk} is missing")]
+    Missing { id: String, chunk: usize },
+    #[error("oversize event `{id}`: chunk {chunk} is not one this version can read")]
+    Unreadable { id: String, chunk: usize },
+    #[error("{doing} oversize event")]
+    Store {
+        doing: &'static str,
+        #[source]
+        source: DriverError,
+    },
+}
+
+impl Oversize {
+    pub fn new(coordination: &Database, keep: Duration) -> Self {
+        Self { chunks: majority(coordination, COLLECTION), keep }
+    }
+
+    /// Makes sure that what is stored goes when its time is over.
+    pub async fn prepare(&self) -> Result<(), Error> {
+        let options = IndexOptions::builder().expire_after(Duration::ZERO).build();
+        let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(options).build();
+        self.chunks.create_index(index).await.map(drop).map_err(failed("prepare"))
+    }
+
+    /// Stores a body under its message's id. Done again, it only moves the moment until which it is kept.
+    pub async fn store(&self, id: &str, body: &[u8]) -> Result<(), Error> {
+        let expires = DateTime::from_millis(DateTime::now().timestamp_millis() + millis(self.keep));
+        let count = body.len().div_ceil(CHUNK).max(1);
+        for chunk in 0..count {
+            let bytes = &body[chunk * CHUNK..body.len().min((chunk + 1) * CHUNK)];
+            let document = doc! {
+                "_id": chunk_id(id, chunk),
+                "format": FORMAT,
+                "chunks": stored(count),
+                "length": stored(body.len()),
+                "body": Binary { subtype: BinarySubtype::Generic, bytes: bytes.to_vec() },
+                "expiresAt": expires,
+            };
+            let replaced = self.chunks.replace_one(doc! { "_id": chunk_id(id, chunk) }, document).upsert(true).await;
+            replaced.map_err(failed("store"))?;
+        }
+        Ok(())
+    }
+
+    /// The body that a message names in [`OVERSIZE`](crate::envelope::property::OVERSIZE).
+    pub async fn read(&self, id: &str) -> Result<Vec<u8>, Error> {
+        let (mut body, mut chunk, mut count) = (Vec::new(), 0, 1);
+        while chunk < count {
+            let at = chunk;
+            let found = self.chunks.find_one(doc! { "_id": chunk_id(id, chunk) }).await.map_err(failed("read"))?;
+            let document = found.ok_or_else(|| Error::Missing { id: id.into(), chunk })?;
+            let unreadable = || Error::Unreadable { id: id.into(), chunk: at };
+            let format = document.get_i32("format").map_err(|_| unreadable())?;
+            let part = document.get_binary_generic("body").map_err(|_| unreadable())?;
+            let named = document.get_i64("chunks").ok().and_then(|count| usize::try_from(count).ok());
+            let length = document.get_i64("length").ok().and_then(|length| usize::try_from(length).ok());
+            let (Some(named), Some(length), FORMAT) = (named, length, format) else { return Err(unreadable()) };
+            count = named;
+            body.extend_from_slice(part);
+            chunk += 1;
+            if chunk == count && body.len() != length {
+                return Err(unreadable());
+            }
+        }
+        Ok(body)
+    }
+}
+
+fn chunk_id(id: &str, chunk: usize) -> Document {
+    doc! { "message": id, "chunk": stored(chunk) }
+}
+
+fn stored(number: usize) -> Bson {
+    Bson::Int64(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+fn millis(span: Duration) -> i64 {
+    i64::try_from(span.as_millis()).unwrap_or(i64::MAX / 2)
+}
+
+fn failed(doing: &'static str) -> impl FnOnce(mongodb::error::Error) -> Error {
+    move |source| Error::Store { doing, source: source.into() }
+}

@@ -1,0 +1,160 @@
+//! How far the unbroken prefix of acknowledgements reaches. Pure.
+//!
+//! Everything captured gets the next number; numbers are acknowledged in any order; the checkpoint may stand at the last one before
+//! which, and including which, all are.
+
+use std::collections::VecDeque;
+
+use mongodb::bson::Timestamp;
+
+use crate::checkpoint::Phase;
+use crate::planted::Defect;
+
+/// Where a captured item stands in the order of capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ordinal(u64);
+
+/// Where the checkpoint may stand.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stand {
+    pub phase: Phase,
+    pub cluster_time: Option<Timestamp>,
+}
+
+/// The items that are not behind the prefix yet.
+#[derive(Debug)]
+pub struct Prefix {
+    /// Number of the first slot.
+    first: u64,
+    slots: VecDeque<Slot>,
+    reached: Option<Stand>,
+    cluster_time: Option<Timestamp>,
+    passed: u64,
+    follows_what_was_sent: bool,
+}
+
+#[derive(Debug)]
+struct Slot {
+    acknowledged: bool,
+    event: bool,
+    stand: Stand,
+}
+
+impl Default for Prefix {
+    fn default() -> Self {
+        Self::with_defect(Defect::CheckpointAhead.is_planted())
+    }
+}
+
+impl Prefix {
+    pub(super) fn with_defect(follows_what_was_sent: bool) -> Self {
+        Self { first: 0, slots: VecDeque::new(), reached: None, cluster_time: None, passed: 0, follows_what_was_sent }
+    }
+
+    /// An event that must be acknowledged before the checkpoint may stand at it.
+    pub fn expect(&mut self, stand: Stand) -> Ordinal {
+        self.add(stand, true)
+    }
+
+    /// Nothing to wait for: the checkpoint may stand here once all before is acknowledged.
+    pub fn mark(&mut self, stand: Stand) {
+        let ordinal = self.add(stand, false);
+        self.acknowledge(ordinal);
+    }
+
+    fn add(&mut self, stand: Stand, event: bool) -> Ordinal {
+        self.slots.push_back(Slot { acknowledged: false, event, stand });
+        Ordinal(self.first + self.slots.len() as u64 - 1)
+    }
+
+    /// Handed to the bus, which has not answered.
+    pub fn sent(&mut self, ordinal: Ordinal) {
+        if self.follows_what_was_sent {
+            self.acknowledge(ordinal);
+        }
+    }
+
+    pub fn acknowledge(&mut self, ordinal: Ordinal) {
+        let slot = ordinal.0.checked_sub(self.first).and_then(|at| self.slots.get_mut(usize::try_from(at).ok()?));
+        let Some(slot) = slot else { return };
+        slot.acknowledged = true;
+        while self.slots.front().is_some_and(|slot| slot.acknowledged) {
+            let slot = self.slots.pop_front().expect("there is a front");
+            self.first += 1;
+            self.passed += u64::from(slot.event);
+            self.cluster_time = slot.stand.cluster_time.or(self.cluster_time);
+            self.reached = Some(slot.stand);
+        }
+    }
+
+    /// Where the checkpoint may stand now, and how many events lie between there and where it was taken last. `None` if it has not moved.
+    pub fn take(&mut self) -> Option<(Stand, u64)> {
+        let reached = self.reached.take()?;
+        Some((reached, std::mem::take(&mut self.passed)))
+    }
+
+    /// Whether it has moved since it was taken, and by how many events.
+    pub fn moved(&self) -> Option<u64> {
+        self.reached.as_ref().map(|_| self.passed)
+    }
+
+    /// Of the last item behind the prefix that has one.
+    pub fn cluster_time(&self) -> Option<Timestamp> {
+        self.cluster_time
+    }
+
+    /// Whether everything captured is behind the prefix.
+    pub fn is_whole(&self) -> bool {
+        self.slots.is_empty()
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::event::ResumeToken;
+    use mongodb::bson::doc;
+
+    pub(crate) fn stand(number: u64) -> Stand {
+        let token = ResumeToken::try_from(doc! { "_data": format!("82{number:010}") }).unwrap();
+        Stand { phase: Phase::Stream { token }, cluster_time: None }
+    }
+
+    #[test]
+    fn the_prefix_waits_for_its_oldest_item() {
+        let mut prefix = Prefix::with_defect(false);
+        let ordinals: Vec<_> = (0..4).map(|number| prefix.expect(stand(number))).collect();
+        prefix.acknowledge(ordinals[1]);
+        prefix.acknowledge(ordinals[2]);
+        assert_eq!(prefix.take(), None);
+        prefix.acknowledge(ordinals[0]);
+        assert_eq!(prefix.take(), Some((stand(2), 3)));
+        assert_eq!(prefix.take(), None, "it has not moved since");
+        prefix.acknowledge(ordinals[0]);
+        prefix.acknowledge(ordinals[3]);
+        assert_eq!(prefix.take(), Some((stand(3), 1)));
+        assert!(prefix.is_whole());
+    }
+
+    #[test]
+    fn a_mark_passes_when_nothing_older_is_unacknowledged() {
+        let mut prefix = Prefix::with_defect(false);
+        prefix.mark(stand(1));
+        assert_eq!(prefix.take(), Some((stand(1), 0)));
+        let event = prefix.expect(stand(2));
+        prefix.mark(stand(3));
+        assert_eq!(prefix.moved(), None);
+        prefix.acknowledge(event);
+        assert_eq!(prefix.take(), Some((stand(3), 1)));
+    }
+
+    #[test]
+    fn what_is_only_sent_does_not_move_it_unless_that_defect_is_planted() {
+        for planted in [false, true] {
+            let mut prefix = Prefix::with_defect(planted);
+            let ordinal = prefix.expect(stand(1));
+            prefix.sent(ordinal);
+            assert_eq!(prefix.take().is_some(), planted);
+        }
+    }
+}

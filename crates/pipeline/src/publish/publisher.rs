@@ -1,0 +1,252 @@
+//! The loop: fill lanes, send, take acknowledgements, let the checkpoint follow.
+//!
+//! One task. It waits for whatever comes first and then does everything that is possible; all decisions about order are [`Lanes`]', about
+//! the checkpoint [`Prefix`]'s. What it cannot do now (a bus that is busy, away, or without its subscription) it holds, and says why.
+
+mod arrivals;
+mod departures;
+mod probe;
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use servicebus::Outcome;
+use tokio::sync::mpsc;
+
+use self::departures::Bridge;
+use self::probe::Probe;
+use super::batch::Rule;
+use super::config::Config;
+use super::error::{Ended, Error};
+use super::handle::{Handle, Pause, State};
+use super::lanes::Lanes;
+use super::message::Encoder;
+use super::oversize::Oversize;
+use super::prefix::Prefix;
+use super::rejected::Rejected;
+use super::saves::Saves;
+use super::stores::{Stored, Stores};
+use super::topic::{Limits, Topic};
+use crate::capture::Captured;
+use crate::checkpoint::{self, CheckpointStore, Claim, Saved};
+use crate::event::Epoch;
+
+/// Where captured events come from, in order. `None`: there is no more to come, and what there was is to be brought out.
+pub trait Intake: Send {
+    /// Cancel-safe: what is not returned is not lost.
+    fn next(&mut self) -> impl Future<Output = Option<Vec<Captured>>> + Send;
+}
+
+impl Intake for mpsc::Receiver<Vec<Captured>> {
+    fn next(&mut self) -> impl Future<Output = Option<Vec<Captured>>> + Send {
+        self.recv()
+    }
+}
+
+/// In whose name is published.
+#[derive(Clone, Debug)]
+pub struct Tenure {
+    pub claim: Claim,
+    pub epoch: Epoch,
+}
+
+/// Publishes during one term.
+pub struct Publisher<T: Topic, S> {
+    config: Config,
+    tenure: Tenure,
+    handle: Handle,
+    encoder: Encoder,
+    lanes: Lanes,
+    prefix: Prefix,
+    saves: Saves<S>,
+    stores: Stores,
+    bridge: Bridge<T>,
+    probe: Probe<T>,
+    /// Captured, and not yet in a lane.
+    pending: VecDeque<Captured>,
+    limits: Option<Limits>,
+    /// Events taken and not behind the saved checkpoint.
+    unsaved: u64,
+    /// No more comes; until when what came may be brought out.
+    draining: Option<Instant>,
+    /// Time ran out: nothing more is sent, only saved.
+    given_up: bool,
+}
+
+/// What the loop woke up for.
+enum News<L> {
+    Lost,
+    Captured(Option<Vec<Captured>>),
+    Outcomes,
+    Saved(Result<Saved, checkpoint::Error>),
+    Stored(Stored),
+    Opened(Result<L, servicebus::Error>),
+    Probed(Result<bool, servicebus::Error>),
+    /// A moment has come, or there is more to do.
+    Time,
+}
+
+/// However quiet it is, the loop looks at its clock this often.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
+    pub fn new(
+        config: Config,
+        tenure: Tenure,
+        topic: T,
+        checkpoints: Arc<S>,
+        (oversize, rejected): (Oversize, Rejected),
+        handle: Handle,
+    ) -> Self {
+        let (topic, now) = (Arc::new(topic), Instant::now());
+        let Tenure { claim, epoch } = tenure.clone();
+        let rule = Rule { count: config.batch_count.get(), bytes: 0, linger: config.linger };
+        Self {
+            encoder: Encoder::new(config.body, config.sessions, epoch, claim.term),
+            lanes: Lanes::new(config.window(), rule),
+            prefix: Prefix::default(),
+            stores: Stores::new(oversize, rejected, claim.term, handle.clone()),
+            saves: Saves::new(checkpoints, (claim, epoch), config.checkpoint, config.save_after(), now),
+            bridge: Bridge::new(Arc::clone(&topic)),
+            probe: Probe::new(topic),
+            pending: VecDeque::new(),
+            limits: None,
+            unsaved: 0,
+            draining: None,
+            given_up: false,
+            handle,
+            tenure,
+            config,
+        }
+    }
+
+    /// Publishes what `intake` gives until it ends, or until `lost` does: then the term is over, and nothing more is done.
+    pub async fn run(mut self, intake: impl Intake, lost: impl Future<Output = ()> + Send) -> Result<Ended, Error> {
+        self.handle.set(State::Opening);
+        self.stores.prepare();
+        let ended = self.publish(intake, lost).await;
+        self.show();
+        self.handle.set(State::Idle);
+        ended
+    }
+
+    async fn publish(
+        &mut self,
+        mut intake: impl Intake,
+        lost: impl Future<Output = ()> + Send,
+    ) -> Result<Ended, Error> {
+        let mut lost = pin!(lost);
+        let mut outcomes: Vec<Outcome> = Vec::new();
+        loop {
+            let now = Instant::now();
+            self.look_at_the_clock(now);
+            let more = self.admit(now);
+            self.depart(now);
+            let at_once = self.draining.is_some() && (self.given_up || self.lanes.is_empty());
+            self.saves.begin(&mut self.prefix, now, at_once);
+            if let Some(ended) = self.end() {
+                return Ok(ended);
+            }
+            self.show();
+            let wake = self.next_moment(now, at_once);
+            let hungry = self.pending.is_empty() && self.draining.is_none();
+            let news = tokio::select! {
+                () = &mut lost => News::Lost,
+                // cancel-safe, each: what was not returned is there when asked again
+                captured = intake.next(), if hungry => News::Captured(captured),
+                opened = self.bridge.next(&mut outcomes) => opened.map_or(News::Outcomes, News::Opened),
+                saved = self.saves.ended() => News::Saved(saved),
+                stored = self.stores.next() => News::Stored(stored),
+                exists = self.probe.ended() => News::Probed(exists),
+                () = tokio::time::sleep_until(wake.into()) => News::Time,
+                () = tokio::task::yield_now(), if more => News::Time,
+            };
+            match news {
+                News::Lost => return Ok(Ended::Lost),
+                News::Captured(captured) => self.on_captured(captured),
+                News::Outcomes => self.on_outcomes(&mut outcomes)?,
+                News::Opened(opened) => self.on_opened(opened)?,
+                News::Saved(saved) => self.on_saved(saved)?,
+                News::Stored(stored) => self.on_stored(stored),
+                News::Probed(exists) => self.on_probed(exists),
+                News::Time => {}
+            }
+        }
+    }
+
+    fn look_at_the_clock(&mut self, now: Instant) {
+        self.bridge.look_at_the_clock(&self.lanes, now);
+        self.lanes.rouse(now);
+        if self.draining.is_some_and(|until| now >= until) {
+            self.given_up = true;
+        }
+    }
+
+    fn next_moment(&self, now: Instant, at_once: bool) -> Instant {
+        let save = self.saves.next(&self.prefix, now, at_once);
+        let drain = self.draining.map(|until| if self.given_up { until + self.config.drain } else { until });
+        let moments = [save, drain, self.lanes.next_wake(), self.bridge.next_moment()];
+        moments.into_iter().flatten().min().unwrap_or(now + LONGEST_WAIT)
+    }
+
+    /// Whether there is nothing left to do.
+    fn end(&self) -> Option<Ended> {
+        self.draining?;
+        let empty = self.pending.is_empty() && self.lanes.is_empty() && self.stores.is_empty();
+        if !(empty || self.given_up) || !self.saves.is_done(&self.prefix) {
+            // A bus or a store that is away must not keep a pod from ending.
+            let late = self.draining.is_some_and(|until| Instant::now() >= until + self.config.drain);
+            return late.then(|| Ended::Unfinished { events: self.lanes.events() + self.pending.len() });
+        }
+        Some(if empty {
+            Ended::Drained
+        } else {
+            Ended::Unfinished { events: self.lanes.events() + self.pending.len() }
+        })
+    }
+
+    fn on_saved(&mut self, saved: Result<Saved, checkpoint::Error>) -> Result<(), Error> {
+        let saved = self.saves.note(saved, Instant::now()).map_err(Error::Checkpoint)?;
+        match saved {
+            Some((stand, events)) => {
+                self.unsaved -= events;
+                self.handle.saved(stand.cluster_time);
+            }
+            None => drop(self.handle.counters().store_errors.fetch_add(1, Relaxed)),
+        }
+        Ok(())
+    }
+
+    fn on_probed(&mut self, exists: Result<bool, servicebus::Error>) {
+        self.probe.note(exists);
+        match self.probe.allows() {
+            Some(false) => self.handle.set(State::Paused(Pause::SubscriptionMissing)),
+            Some(true) => match self.handle.state() {
+                State::Paused(Pause::SubscriptionMissing) => self.set_active(),
+                State::Opening if self.bridge.is_open(Instant::now()) => self.set_active(),
+                State::Idle | State::Opening | State::Publishing | State::Paused(_) | State::Draining => {}
+            },
+            None => {}
+        }
+    }
+
+    fn set_active(&self) {
+        self.handle.set(if self.draining.is_some() { State::Draining } else { State::Publishing });
+    }
+
+    fn may_send(&self, now: Instant) -> bool {
+        self.probe.allows() == Some(true) && !self.given_up && self.bridge.is_open(now)
+    }
+
+    fn show(&self) {
+        let counters = self.handle.counters();
+        counters.in_flight_events.store(self.lanes.events() as u64, Relaxed);
+        counters.in_flight_bytes.store(self.lanes.bytes() as u64, Relaxed);
+        if let Some(time) = self.prefix.cluster_time() {
+            self.handle.acknowledged(time);
+        }
+    }
+}

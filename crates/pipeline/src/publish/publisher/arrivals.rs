@@ -1,0 +1,148 @@
+//! Captured events come into lanes, as messages; those that cannot be messages are kept.
+
+use std::time::Instant;
+
+use super::{Publisher, State};
+use crate::capture::Captured;
+use crate::checkpoint::{CheckpointStore, Phase, Snapshot};
+use crate::event::{AggregateId, ChangeEvent};
+use crate::publish::batch::Entry;
+use crate::publish::message::{Content, MessageId, marker};
+use crate::publish::prefix::{Ordinal, Stand};
+use crate::publish::rejected::{Reason, Rejection};
+use crate::publish::stores::Stored;
+use crate::publish::topic::{Limits, Topic};
+
+/// Events taken into lanes before the loop looks at anything else: some milliseconds' worth.
+const AT_ONCE: usize = 512;
+/// What an event takes in memory beside its document: properties, token, places in books.
+const OVERHEAD: usize = 1_024;
+
+impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
+    pub(super) fn on_captured(&mut self, captured: Option<Vec<Captured>>) {
+        match captured {
+            Some(captured) => self.pending.extend(captured),
+            None => {
+                self.draining = Some(Instant::now() + self.config.drain);
+                if self.handle.state() == State::Publishing {
+                    self.handle.set(State::Draining);
+                }
+            }
+        }
+    }
+
+    /// Takes captured events into lanes as far as the window goes. `true`: there is room for more of them.
+    pub(super) fn admit(&mut self, now: Instant) -> bool {
+        // How large a message may be is known when the bus was seen once.
+        let Some(limits) = self.limits else { return false };
+        for _ in 0..AT_ONCE {
+            let Some(captured) = self.pending.front() else { return false };
+            let session = match captured {
+                Captured::Mark(..) => None,
+                Captured::Change(event) | Captured::Scanned(event, _) => {
+                    let session = event.aggregate.as_ref().map(|aggregate| self.encoder.session(aggregate));
+                    if !self.has_room(event, session.as_deref()) {
+                        return false;
+                    }
+                    session
+                }
+            };
+            match self.pending.pop_front() {
+                None => return false,
+                Some(Captured::Mark(phase, cluster_time)) => self.prefix.mark(Stand { phase, cluster_time }),
+                Some(Captured::Change(event)) => self.take(event, session, None, (limits, now)),
+                Some(Captured::Scanned(event, progress)) => self.take(event, session, Some(progress), (limits, now)),
+            }
+        }
+        true
+    }
+
+    /// The window holds what is not behind the saved checkpoint: that much the next leader sends again at most.
+    fn has_room(&self, event: &ChangeEvent, session: Option<&str>) -> bool {
+        self.unsaved < self.config.window().events as u64
+            && !self.given_up
+            && self.stores.has_room()
+            && session.is_none_or(|session| self.lanes.admits(session, weight(event)))
+    }
+
+    fn take(
+        &mut self,
+        mut event: ChangeEvent,
+        session: Option<String>,
+        progress: Option<Snapshot>,
+        (limits, now): (Limits, Instant),
+    ) {
+        self.unsaved += 1;
+        let id = MessageId::of(&event, progress.as_ref().map(|progress| &*progress.run));
+        let (Some(aggregate), Some(session)) = (event.aggregate.take(), session) else {
+            let rejection = Rejection::of_event(&event, &id, Reason::NoAggregateId);
+            let ordinal = self.prefix.expect(stand(event, progress));
+            return self.stores.reject(ordinal, rejection, None);
+        };
+        let fits = event.document.as_bytes().len() <= limits.message;
+        let whole = fits.then(|| self.encoder.encode(&event, &aggregate, &id, &session, Content::Whole));
+        let weight = weight(&event);
+        match whole.filter(|whole| whole.len() <= limits.message) {
+            Some(whole) => {
+                let ordinal = self.prefix.expect(stand(event, progress));
+                self.lanes.push(&session, Entry { ordinal, weight }, Some(whole), now);
+            }
+            None => self.take_large(event, &aggregate, (id, &session), progress, (limits, now)),
+        }
+    }
+
+    /// Its body is put aside, and its place in the lane held until that is done.
+    fn take_large(
+        &mut self,
+        mut event: ChangeEvent,
+        aggregate: &AggregateId,
+        (id, session): (MessageId, &str),
+        progress: Option<Snapshot>,
+        (limits, now): (Limits, Instant),
+    ) {
+        let message = self.encoder.encode(&event, aggregate, &id, session, Content::Elsewhere);
+        let rejection = (message.len() > limits.message).then(|| Rejection::of_event(&event, &id, Reason::TooLarge));
+        let weight = weight(&event);
+        let body = self.encoder.body(&event);
+        // Moved, not copied: it may be sixteen megabytes.
+        let body = body.unwrap_or_else(|| std::mem::take(&mut event.document).into_bytes());
+        let ordinal = self.prefix.expect(stand(event, progress));
+        let lane = self.lanes.push(session, Entry { ordinal, weight }, None, now);
+        match rejection {
+            None => self.stores.put_aside(lane, ordinal, id.as_str().to_owned(), body, message),
+            Some(rejection) => {
+                let marker = amqp::Message::parse(message).ok().and_then(|message| marker(&message));
+                let marker = marker.filter(|marker| marker.len() <= limits.message);
+                self.stores.reject(ordinal, rejection, Some((lane, marker)));
+            }
+        }
+    }
+
+    pub(super) fn on_stored(&mut self, stored: Stored) {
+        match stored {
+            Stored::Prepared => {}
+            Stored::Message { lane, ordinal, message } => self.lanes.fulfil(lane, ordinal, &message),
+            Stored::Kept { lane, ordinal } => self.without_message(lane, ordinal),
+        }
+    }
+
+    fn without_message(&mut self, lane: Option<crate::publish::lanes::LaneId>, ordinal: Ordinal) {
+        if let Some(lane) = lane {
+            self.lanes.abandon(lane, ordinal);
+        }
+        self.prefix.acknowledge(ordinal);
+    }
+}
+
+fn weight(event: &ChangeEvent) -> usize {
+    event.document.as_bytes().len() + OVERHEAD
+}
+
+/// Where the checkpoint may stand when this event is acknowledged.
+fn stand(event: ChangeEvent, progress: Option<Snapshot>) -> Stand {
+    let ChangeEvent { token, cluster_time, .. } = event;
+    match progress {
+        None => Stand { phase: Phase::Stream { token }, cluster_time },
+        Some(progress) => Stand { phase: Phase::Snapshot { start: token, progress }, cluster_time },
+    }
+}

@@ -1,0 +1,255 @@
+//! Messages go out, and what the bus says of them comes back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+use servicebus::{Encoded, Outcome};
+
+use super::{Pause, Publisher, State};
+use crate::checkpoint::CheckpointStore;
+use crate::publish::batch::Rule;
+use crate::publish::error::Error;
+use crate::publish::lanes::{Lanes, Refused, Takeoff};
+use crate::publish::message::marker;
+use crate::publish::pause::backoff;
+use crate::publish::rejected::{Reason, Rejection};
+use crate::publish::saves::chain;
+use crate::publish::topic::{Line, Topic, Verdict};
+
+/// What the bus gives as credit, so that what waits here can still travel together.
+const MOST_TRANSFERS: usize = 2_000;
+/// A lane whose message was refused for now.
+const FIRST_REST: Duration = Duration::from_millis(20);
+const LONGEST_REST: Duration = Duration::from_secs(5);
+/// All lanes, when the bus asks for patience: it says two seconds itself.
+const FIRST_HOLD: Duration = Duration::from_millis(50);
+const LONGEST_HOLD: Duration = Duration::from_secs(2);
+/// When it is the topic or our rights that are amiss: a person must mend it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+/// Between two tries to open a line; the client paces its dials by itself.
+const FIRST_REOPEN: Duration = Duration::from_millis(20);
+/// An answer later than this does not come.
+const OVERDUE: Duration = Duration::from_secs(30);
+
+/// The way to the topic: open, being opened, or held.
+pub(super) struct Bridge<T: Topic> {
+    topic: Arc<T>,
+    line: Option<T::Line>,
+    opening: Option<BoxFuture<'static, Result<T::Line, servicebus::Error>>>,
+    /// Nothing is sent before this moment.
+    held_until: Option<Instant>,
+    /// Times in a row that it was held, or could not be opened.
+    failures: u32,
+    /// The line is lost; what is under way on it is told so one by one.
+    broken: bool,
+    /// When transfers went out, oldest first; those that have landed since are still in it.
+    sent: VecDeque<(Instant, u64)>,
+}
+
+impl<T: Topic> Bridge<T> {
+    pub(super) fn new(topic: Arc<T>) -> Self {
+        let opening = Some(open(Arc::clone(&topic), Duration::ZERO));
+        Self { topic, line: None, opening, held_until: None, failures: 0, broken: false, sent: VecDeque::new() }
+    }
+
+    pub(super) fn is_open(&self, now: Instant) -> bool {
+        self.line.is_some() && !self.broken && self.held_until.is_none_or(|until| now >= until)
+    }
+
+    /// Outcomes of what is under way (`None`), or a line that was being opened. Cancel-safe: a line keeps what it did not hand out, and
+    /// an opening goes on.
+    pub(super) async fn next(&mut self, outcomes: &mut Vec<Outcome>) -> Option<Result<T::Line, servicebus::Error>> {
+        match (&mut self.line, &mut self.opening) {
+            (Some(line), _) => {
+                line.outcomes(outcomes).await;
+                None
+            }
+            (None, Some(opening)) => Some(opening.await),
+            (None, None) => std::future::pending().await,
+        }
+    }
+
+    /// Lets go of a lost line once everything on it has been told, and of what takes too long.
+    pub(super) fn look_at_the_clock(&mut self, lanes: &Lanes, now: Instant) {
+        self.held_until = self.held_until.filter(|until| now < *until);
+        while self.sent.front().is_some_and(|(_, token)| lanes.attempts(*token).is_none()) {
+            self.sent.pop_front();
+        }
+        if let (Some((at, _)), Some(line)) = (self.sent.front(), &self.line)
+            && now >= *at + OVERDUE
+            && !self.broken
+        {
+            tracing::warn!("the bus does not answer: the connection is given up");
+            line.suspect();
+            self.broken = true;
+        }
+        self.broken |= self.line.as_ref().is_some_and(Line::is_over);
+        if self.broken && lanes.transfers() == 0 && self.opening.is_none() {
+            self.line = None;
+            self.broken = false;
+            let pause = backoff(self.failures, FIRST_REOPEN, LONGEST_PAUSE);
+            self.opening = Some(open(Arc::clone(&self.topic), pause));
+        }
+    }
+
+    pub(super) fn next_moment(&self) -> Option<Instant> {
+        let held = self.held_until;
+        let overdue = self.sent.front().map(|(at, _)| *at + OVERDUE).filter(|_| !self.broken);
+        held.into_iter().chain(overdue).min()
+    }
+
+    fn submit(&mut self, transfers: Vec<(u64, Encoded)>, now: Instant) {
+        self.sent.extend(transfers.iter().map(|(token, _)| (now, *token)));
+        if let Some(line) = &mut self.line {
+            line.submit(transfers);
+        }
+    }
+
+    fn hold(&mut self, longest: Duration, now: Instant) {
+        // Many that were under way together are refused together: that is one failure.
+        if self.held_until.is_none_or(|until| now >= until) {
+            self.held_until = Some(now + backoff(self.failures, FIRST_HOLD, longest));
+            self.failures = self.failures.saturating_add(1);
+        }
+    }
+}
+
+fn open<T: Topic>(topic: Arc<T>, pause: Duration) -> BoxFuture<'static, Result<T::Line, servicebus::Error>> {
+    Box::pin(async move {
+        tokio::time::sleep(pause).await;
+        topic.open().await
+    })
+}
+
+impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
+    pub(super) fn on_opened(&mut self, opened: Result<T::Line, servicebus::Error>) -> Result<(), Error> {
+        self.bridge.opening = None;
+        match opened {
+            Ok(line) => {
+                let limits = line.limits();
+                self.limits = Some(limits);
+                let (count, linger) = (self.config.batch_count.get(), self.config.linger);
+                self.lanes.set_rule(Rule { count, bytes: limits.batch, linger });
+                self.bridge.line = Some(line);
+                match self.handle.state() {
+                    State::Idle | State::Publishing | State::Draining | State::Paused(Pause::SubscriptionMissing) => {}
+                    State::Opening if self.probe.allows() != Some(true) => {}
+                    State::Opening | State::Paused(_) => self.set_active(),
+                }
+                Ok(())
+            }
+            Err(error) => {
+                tracing::warn!(error = %chain(&error), "open a way to the topic");
+                let why = match Verdict::of(error.kind()) {
+                    Verdict::Hold(why) => why,
+                    Verdict::Again | Verdict::Reopen | Verdict::Refused => Pause::Unreachable,
+                    Verdict::GateShut => return Err(self.gate_shut()),
+                    Verdict::Fatal => return Err(Error::Bus(error)),
+                };
+                self.handle.set(State::Paused(why));
+                let pause = backoff(self.bridge.failures, FIRST_REOPEN, LONGEST_PAUSE);
+                self.bridge.failures = self.bridge.failures.saturating_add(1);
+                self.bridge.opening = Some(open(Arc::clone(&self.bridge.topic), pause));
+                Ok(())
+            }
+        }
+    }
+
+    /// Sends what may go.
+    pub(super) fn depart(&mut self, now: Instant) {
+        if !self.may_send(now) {
+            return;
+        }
+        let mut transfers = Vec::new();
+        while self.lanes.transfers() < MOST_TRANSFERS {
+            let Some(Takeoff { token, message }) = self.lanes.take(now) else { break };
+            for ordinal in self.lanes.ordinals(token) {
+                self.prefix.sent(ordinal);
+            }
+            transfers.push((token, message));
+        }
+        if !transfers.is_empty() {
+            self.bridge.submit(transfers, now);
+        }
+    }
+
+    pub(super) fn on_outcomes(&mut self, outcomes: &mut Vec<Outcome>) -> Result<(), Error> {
+        let now = Instant::now();
+        let (mut published, mut transfers) = (0, 0);
+        for (token, outcome) in outcomes.drain(..) {
+            match outcome {
+                Ok(()) => {
+                    transfers += 1;
+                    let prefix = &mut self.prefix;
+                    self.lanes.acknowledged(token, |ordinal| {
+                        published += 1;
+                        prefix.acknowledge(ordinal);
+                    });
+                }
+                Err(error) => self.on_failed(token, error, now)?,
+            }
+        }
+        if transfers > 0 {
+            self.handle.counters().published.fetch_add(published, Relaxed);
+            self.handle.counters().transfers.fetch_add(transfers, Relaxed);
+            if self.bridge.held_until.is_none_or(|until| now >= until) {
+                self.bridge.failures = 0;
+                self.bridge.held_until = None;
+                self.set_active_after_pause();
+            }
+        }
+        Ok(())
+    }
+
+    fn set_active_after_pause(&self) {
+        match self.handle.state() {
+            State::Publishing | State::Draining | State::Paused(Pause::SubscriptionMissing) => {}
+            State::Idle | State::Opening | State::Paused(_) => self.set_active(),
+        }
+    }
+
+    fn on_failed(&mut self, token: u64, error: servicebus::Error, now: Instant) -> Result<(), Error> {
+        let Some((attempts, events)) = self.lanes.attempts(token) else { return Ok(()) };
+        let counters = self.handle.counters();
+        match Verdict::of(error.kind()) {
+            Verdict::Again => {
+                counters.uncertain.fetch_add(events as u64, Relaxed);
+                tracing::warn!(error = %chain(&error), attempts, "send");
+                self.lanes.retry(token, Some(now + backoff(attempts, FIRST_REST, LONGEST_REST)));
+            }
+            Verdict::Reopen => {
+                counters.uncertain.fetch_add(events as u64, Relaxed);
+                self.bridge.broken = true;
+                self.lanes.retry(token, None);
+            }
+            Verdict::Hold(why) => {
+                counters.retried.fetch_add(events as u64, Relaxed);
+                self.bridge.hold(if why == Pause::Busy { LONGEST_HOLD } else { LONGEST_PAUSE }, now);
+                self.handle.set(State::Paused(why));
+                self.lanes.retry(token, None);
+            }
+            Verdict::Refused => self.on_refused(token, &error),
+            Verdict::GateShut => return Err(self.gate_shut()),
+            Verdict::Fatal => return Err(Error::Bus(error)),
+        }
+        Ok(())
+    }
+
+    /// A batch comes apart; a single message is kept, and a marker takes its place.
+    fn on_refused(&mut self, token: u64, error: &servicebus::Error) {
+        let Some(Refused { lane, ordinal, message }) = self.lanes.refused(token) else { return };
+        let message = amqp::Message::parse(message).expect("a message we encoded can be decoded");
+        let marker = marker(&message);
+        // Even the marker was refused; what it stands for is kept already.
+        let words = if marker.is_some() { "refused" } else { "refused, and so was its marker" };
+        let reason = Reason::Refused(format!("{words}: {}", chain(error)));
+        self.stores.reject(ordinal, Rejection::of_message(&message, reason), Some((lane, marker)));
+    }
+
+    fn gate_shut(&self) -> Error {
+        Error::GateShut { term: self.tenure.claim.term }
+    }
+}

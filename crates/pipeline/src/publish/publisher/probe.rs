@@ -1,0 +1,92 @@
+//! Whether the subscription is there: a topic accepts what no subscription keeps, so nothing is sent while it is missing.
+//!
+//! Asked once a second, and at once when the bus takes away the link it is asked over. What is sent between the end of a subscription
+//! and our hearing of it is lost to it, as it would have been a moment earlier: nobody can mend that from here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use servicebus::Kind;
+
+use crate::publish::saves::chain;
+use crate::publish::topic::Topic;
+
+/// A question costs ten of the thousand credits a Standard namespace has each second.
+const RHYTHM: Duration = Duration::from_secs(1);
+/// However often the link is disturbed.
+const SHORTEST: Duration = Duration::from_millis(50);
+
+pub(super) struct Probe<T> {
+    topic: Arc<T>,
+    under_way: BoxFuture<'static, Result<bool, servicebus::Error>>,
+    exists: Option<bool>,
+    cannot_ask: bool,
+}
+
+impl<T: Topic> Probe<T> {
+    pub(super) fn new(topic: Arc<T>) -> Self {
+        Self { under_way: ask(Arc::clone(&topic), false), topic, exists: None, cannot_ask: false }
+    }
+
+    /// Cancel-safe: the question stays asked.
+    pub(super) async fn ended(&mut self) -> Result<bool, servicebus::Error> {
+        (&mut self.under_way).await
+    }
+
+    pub(super) fn note(&mut self, exists: Result<bool, servicebus::Error>) {
+        match exists {
+            Ok(exists) => self.exists = Some(exists),
+            Err(error) => self.not_known(&error),
+        }
+        self.under_way = ask(Arc::clone(&self.topic), true);
+    }
+
+    /// `None` before the first answer.
+    pub(super) fn allows(&self) -> Option<bool> {
+        self.exists
+    }
+
+    fn not_known(&mut self, error: &servicebus::Error) {
+        match error.kind() {
+            // Who may send need not be allowed to ask. Then there is nothing to go by.
+            Kind::Unauthorized | Kind::NotAllowed | Kind::NotImplemented | Kind::InvalidArgument => {
+                if !std::mem::replace(&mut self.cannot_ask, true) {
+                    tracing::warn!(error = %chain(error), "cannot ask whether the subscription exists: taken for granted");
+                }
+                self.exists = Some(true);
+            }
+            // What was known last still is the best there is.
+            Kind::Busy
+            | Kind::Timeout
+            | Kind::Detached
+            | Kind::ConnectionLost
+            | Kind::Internal
+            | Kind::Cancelled
+            | Kind::Unknown
+            | Kind::Protocol
+            | Kind::NotFound
+            | Kind::AlreadyExists
+            | Kind::Disabled
+            | Kind::MessageTooLarge
+            | Kind::QuotaExceeded
+            | Kind::MessageLockLost
+            | Kind::SessionLockLost
+            | Kind::SessionHeldElsewhere
+            | Kind::Closed
+            | Kind::Withheld
+            | Kind::Configuration => {}
+        }
+    }
+}
+
+fn ask<T: Topic>(topic: Arc<T>, later: bool) -> BoxFuture<'static, Result<bool, servicebus::Error>> {
+    Box::pin(async move {
+        if later {
+            tokio::time::sleep(SHORTEST).await;
+            // Either is reason enough to ask; how it ends is of no interest.
+            let _ = tokio::time::timeout(RHYTHM - SHORTEST, topic.disturbed()).await;
+        }
+        topic.subscription_exists().await
+    })
+}

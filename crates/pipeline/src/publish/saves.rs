@@ -1,0 +1,149 @@
+//! The checkpoint follows the prefix: one save at a time, beside the sending.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::future::BoxFuture;
+
+use super::config::Checkpointing;
+use super::pause::backoff;
+use super::prefix::{Prefix, Stand};
+use crate::checkpoint::{CheckpointStore, Claim, Error, Saved};
+use crate::event::{Epoch, Term};
+use crate::planted::Defect;
+
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+const LONGEST_RETRY: Duration = Duration::from_secs(2);
+
+/// Decides when to save, and saves.
+pub(super) struct Saves<S> {
+    store: Arc<S>,
+    claim: Claim,
+    epoch: Epoch,
+    rule: Checkpointing,
+    /// A save is due after so many events, however soon.
+    after: u64,
+    under_way: Option<BoxFuture<'static, Result<Saved, Error>>>,
+    /// What is being saved, or could not be yet, and how many events it lies further than the last.
+    in_hand: Option<(Stand, u64)>,
+    last: Instant,
+    failures: u32,
+    not_before: Option<Instant>,
+    no_fence: bool,
+}
+
+impl<S: CheckpointStore + 'static> Saves<S> {
+    pub(super) fn new(
+        store: Arc<S>,
+        (claim, epoch): (Claim, Epoch),
+        rule: Checkpointing,
+        after: u64,
+        now: Instant,
+    ) -> Self {
+        Self {
+            store,
+            claim,
+            epoch,
+            rule,
+            after,
+            under_way: None,
+            in_hand: None,
+            last: now,
+            failures: 0,
+            not_before: None,
+            no_fence: Defect::NoFence.is_planted(),
+        }
+    }
+
+    /// Begins a save if it is time for one. `at_once`: however soon after the last.
+    pub(super) fn begin(&mut self, prefix: &mut Prefix, now: Instant, at_once: bool) {
+        let due = self.next(prefix, now, at_once).is_some_and(|at| at <= now);
+        if self.under_way.is_some() || !due {
+            return;
+        }
+        if let Some((stand, events)) = prefix.take() {
+            let before = self.in_hand.take().map_or(0, |(_, events)| events);
+            self.in_hand = Some((stand, before + events));
+        }
+        let Some((stand, _)) = self.in_hand.clone() else { return };
+        let (store, claim, epoch) = (Arc::clone(&self.store), self.claim.clone(), self.epoch);
+        self.last = now;
+        let no_fence = self.no_fence;
+        self.under_way = Some(Box::pin(async move {
+            match store.save(&claim, epoch, &stand.phase, stand.cluster_time).await {
+                Err(Error::Deposed { stored, .. }) if no_fence => seize(&*store, &claim, stored, epoch, &stand).await,
+                saved => saved,
+            }
+        }));
+    }
+
+    /// When the next save is due; `None` if there is nothing to save, or a save is under way.
+    pub(super) fn next(&self, prefix: &Prefix, now: Instant, at_once: bool) -> Option<Instant> {
+        if self.under_way.is_some() {
+            return None;
+        }
+        if let Some(at) = self.not_before {
+            return Some(at);
+        }
+        let moved = prefix.moved()?;
+        match self.rule {
+            Checkpointing::Each => Some(now),
+            Checkpointing::Every(_) if at_once || moved >= self.after => Some(now),
+            Checkpointing::Every(span) => Some(self.last + span),
+        }
+    }
+
+    /// Whether nothing is left to save.
+    pub(super) fn is_done(&self, prefix: &Prefix) -> bool {
+        self.under_way.is_none() && self.in_hand.is_none() && prefix.moved().is_none()
+    }
+
+    /// What became of the save under way. Cancel-safe: it goes on when asked again.
+    pub(super) async fn ended(&mut self) -> Result<Saved, Error> {
+        match &mut self.under_way {
+            Some(saving) => saving.await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// The stand that is saved now, and by how many events it moved; `None` if the save must be repeated. An error is for good.
+    pub(super) fn note(&mut self, result: Result<Saved, Error>, now: Instant) -> Result<Option<(Stand, u64)>, Error> {
+        self.under_way = None;
+        match result {
+            Ok(Saved::Moved | Saved::Kept) => {
+                self.failures = 0;
+                self.not_before = None;
+                Ok(self.in_hand.take())
+            }
+            Err(error) if error.is_transient() => {
+                tracing::warn!(error = %chain(&error), "save the checkpoint");
+                self.not_before = Some(now + backoff(self.failures, FIRST_RETRY, LONGEST_RETRY));
+                self.failures = self.failures.saturating_add(1);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The planted defect: whoever claimed the checkpoint since, it is taken back and moved all the same.
+async fn seize<S: CheckpointStore>(
+    store: &S,
+    claim: &Claim,
+    stored: Term,
+    epoch: Epoch,
+    stand: &Stand,
+) -> Result<Saved, Error> {
+    let claim = Claim { term: stored.next(), ..claim.clone() };
+    store.claim(&claim).await?;
+    store.save(&claim, epoch, &stand.phase, stand.cluster_time).await
+}
+
+/// An error with its causes, for the log.
+pub(super) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}
+
+#[cfg(test)]
+mod tests;

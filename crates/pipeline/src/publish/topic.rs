@@ -1,0 +1,145 @@
+//! The seam: where messages go. And the one table that says what the bus's answers mean for a publisher.
+
+use std::sync::Arc;
+
+use servicebus::{Bulk, Client, Encoded, Kind, Outcome, Sender};
+
+use super::handle::Pause;
+
+/// A topic with the subscription that keeps its messages.
+pub trait Topic: Send + Sync + 'static {
+    type Line: Line + 'static;
+
+    /// Opens a way to send. Waits as long as the bus asks for between two tries.
+    fn open(&self) -> impl Future<Output = Result<Self::Line, servicebus::Error>> + Send;
+
+    fn subscription_exists(&self) -> impl Future<Output = Result<bool, servicebus::Error>> + Send;
+
+    /// Ends when something happened that may have taken the subscription away. May end without a reason.
+    fn disturbed(&self) -> impl Future<Output = ()> + Send;
+}
+
+/// An open way to send. Every transfer submitted gets exactly one outcome, also when the way is lost.
+pub trait Line: Send {
+    fn limits(&self) -> Limits;
+
+    fn submit(&mut self, transfers: Vec<(u64, Encoded)>);
+
+    /// Adds what came of transfers to `into`; waits for the first. Cancel-safe.
+    fn outcomes(&mut self, into: &mut Vec<Outcome>) -> impl Future<Output = ()> + Send;
+
+    /// It leads nowhere any more.
+    fn is_over(&self) -> bool;
+
+    /// An outcome is overdue: the way is to be given up, and everything under way with it.
+    fn suspect(&self);
+}
+
+/// Sizes in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    pub message: usize,
+    pub batch: usize,
+}
+
+/// The smallest tier's, where the bus names none.
+const STANDARD: usize = 256 << 10;
+/// Outcomes taken at once.
+const MANY: usize = 1_024;
+
+/// A topic of Service Bus.
+pub struct ServiceBusTopic {
+    client: Client,
+    sender: Sender,
+    subscription: String,
+}
+
+impl ServiceBusTopic {
+    /// `may_write` is the gate of the term: asked in the task that writes the socket, before each transfer.
+    pub fn new(
+        client: Client,
+        topic: &str,
+        subscription: &str,
+        may_write: Arc<dyn Fn() -> bool + Send + Sync>,
+    ) -> Self {
+        let sender = client.sender(topic).guarded(may_write);
+        Self { client, sender, subscription: format!("{topic}/Subscriptions/{subscription}") }
+    }
+}
+
+impl Topic for ServiceBusTopic {
+    type Line = Bulk;
+
+    async fn open(&self) -> Result<Bulk, servicebus::Error> {
+        self.sender.bulk().await
+    }
+
+    async fn subscription_exists(&self) -> Result<bool, servicebus::Error> {
+        self.client.entity_exists(&self.subscription).await
+    }
+
+    async fn disturbed(&self) {
+        self.client.entity_disturbed(&self.subscription).await;
+    }
+}
+
+impl Line for Bulk {
+    fn limits(&self) -> Limits {
+        Limits { message: self.message_limit().unwrap_or(STANDARD), batch: self.batch_limit() }
+    }
+
+    fn submit(&mut self, transfers: Vec<(u64, Encoded)>) {
+        Self::submit(self, transfers);
+    }
+
+    async fn outcomes(&mut self, into: &mut Vec<Outcome>) {
+        Self::outcomes(self, into, MANY).await;
+    }
+
+    fn is_over(&self) -> bool {
+        self.ended().is_some()
+    }
+
+    fn suspect(&self) {
+        Self::suspect(self);
+    }
+}
+
+/// What an answer of the bus means for what was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// This one again, after a pause of its own.
+    Again,
+    /// The way is lost, and whether it arrived is not known: again on the next.
+    Reopen,
+    /// Nothing goes for a while.
+    Hold(Pause),
+    /// Never, as it is.
+    Refused,
+    /// The term's gate is shut: it did not leave, and nothing else will.
+    GateShut,
+    /// Not to be mended from here.
+    Fatal,
+}
+
+impl Verdict {
+    /// Weighing both mistakes: a message wrongly tried again holds up its lane, and the state says so; one wrongly refused is parked by
+    /// every consumer. So only what the bus says of the message itself is a refusal.
+    pub(super) fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::Timeout | Kind::Internal | Kind::Cancelled | Kind::Unknown | Kind::Protocol => Self::Again,
+            Kind::Detached | Kind::ConnectionLost => Self::Reopen,
+            Kind::Busy | Kind::QuotaExceeded => Self::Hold(Pause::Busy),
+            Kind::NotFound => Self::Hold(Pause::TopicMissing),
+            Kind::Unauthorized => Self::Hold(Pause::Unauthorized),
+            Kind::Disabled => Self::Hold(Pause::Disabled),
+            Kind::NotAllowed | Kind::InvalidArgument | Kind::MessageTooLarge | Kind::NotImplemented => Self::Refused,
+            // Of receivers; a sender does not meet them.
+            Kind::MessageLockLost | Kind::SessionLockLost | Kind::SessionHeldElsewhere | Kind::AlreadyExists => {
+                Self::Again
+            }
+            Kind::Withheld => Self::GateShut,
+            Kind::Closed | Kind::Configuration => Self::Fatal,
+        }
+    }
+}

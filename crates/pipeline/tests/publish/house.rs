@@ -1,0 +1,309 @@
+//! A broker, a coordination database, and publishers between them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::Duration;
+
+use broker::core::{Description, TopicDescription};
+use broker::{Broker, Persistence};
+use lease::Contender;
+use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
+use pipeline::capture::Captured;
+use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpoints, Phase};
+use pipeline::envelope::property;
+use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
+use pipeline::publish::{
+    Config, Counts, Ended, Error, Handle, Oversize, Publisher, Rejected, ServiceBusTopic, State, Tenure, Topic,
+};
+use servicebus::{Client, ReceivedMessage};
+use testkit::mongo::{ScratchDatabase, shared};
+use testkit::wait::wait_for;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+/// Long enough for a machine under load; no test waits for it in vain.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+/// To see that something does not come.
+pub(crate) const MOMENT: Duration = Duration::from_millis(100);
+
+const TOPIC: &str = "events";
+const SUBSCRIPTION: &str = "read-models";
+pub(crate) const KEPT_BY: &str = "events/Subscriptions/read-models";
+const TOKEN: &str = "open sesame";
+
+pub(crate) struct House {
+    pub(crate) broker: Broker,
+    pub(crate) bus: Client,
+    pub(crate) database: ScratchDatabase,
+}
+
+impl House {
+    pub(crate) async fn start(set: impl FnOnce(&mut TopicDescription)) -> Self {
+        let mut house = Self::without_subscription(set).await;
+        house.subscribe().await;
+        house.bus = house.client(house.broker.address());
+        house
+    }
+
+    pub(crate) async fn without_subscription(set: impl FnOnce(&mut TopicDescription)) -> Self {
+        let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
+        let mut topic = TopicDescription::default();
+        set(&mut topic);
+        config.entities = vec![(TOPIC.to_owned(), Description::Topic(topic))];
+        config.test_token = Some(TOKEN.to_owned());
+        let broker = Broker::start(config).await.unwrap();
+        let bus = Client::new(&broker.connection_string(), servicebus::Config::default()).unwrap();
+        let database = shared().await.unwrap().database("publish");
+        Self { broker, bus, database }
+    }
+
+    /// The topic as design.md has it: partitioned, and duplicates detected.
+    pub(crate) async fn as_designed() -> Self {
+        Self::start(|topic| {
+            topic.inlet.enable_partitioning = true;
+            topic.inlet.requires_duplicate_detection = true;
+        })
+        .await
+    }
+
+    pub(crate) fn client(&self, address: SocketAddr) -> Client {
+        let text =
+            format!("Endpoint=sb://{address};SharedAccessKeyName=R;SharedAccessKey=k;UseDevelopmentEmulator=true");
+        let config = servicebus::Config {
+            first_backoff: Duration::from_millis(5),
+            longest_backoff: Duration::from_millis(50),
+            ..servicebus::Config::default()
+        };
+        Client::new(&text, config).unwrap()
+    }
+
+    pub(crate) async fn subscribe(&self) {
+        let content = r#"<SubscriptionDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect"><RequiresSession>true</RequiresSession></SubscriptionDescription>"#;
+        let entry = format!(
+            r#"<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">{content}</content></entry>"#
+        );
+        self.http("PUT", &format!("/{KEPT_BY}?api-version=2021-05"), &entry).await;
+    }
+
+    pub(crate) async fn unsubscribe(&self) {
+        self.http("DELETE", &format!("/{KEPT_BY}?api-version=2021-05"), "").await;
+    }
+
+    /// Arms a fault of the broker's own.
+    pub(crate) async fn arm(&self, fault: &str) {
+        self.http("POST", "/$test/faults", fault).await;
+    }
+
+    async fn http(&self, method: &str, path: &str, body: &str) {
+        let mut stream = TcpStream::connect(self.broker.address()).await.unwrap();
+        let length = body.len();
+        let head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: x\r\nx-headwater-test-token: {TOKEN}\r\nconnection: close\r\ncontent-length: {length}\r\n\r\n"
+        );
+        stream.write_all(format!("{head}{body}").as_bytes()).await.unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await.unwrap();
+        assert!(answer.starts_with("HTTP/1.1 20"), "{method} {path}: {answer}");
+    }
+
+    pub(crate) fn checkpoints(&self) -> MongoCheckpoints {
+        MongoCheckpoints::new(&self.database, "shop", "events:shop.events")
+    }
+
+    pub(crate) fn oversize(&self) -> Oversize {
+        Oversize::new(&self.database, Duration::from_secs(3_600))
+    }
+
+    /// A publisher in a term of its own, over the house's own way to the bus.
+    pub(crate) async fn publish(&self, term: u64, config: Config) -> Run {
+        let gate = Arc::new(AtomicBool::new(true));
+        let topic = self.topic(self.bus.clone(), &gate);
+        self.publish_to(topic, gate, term, config).await
+    }
+
+    pub(crate) fn topic(&self, bus: Client, gate: &Arc<AtomicBool>) -> ServiceBusTopic {
+        let gate = Arc::clone(gate);
+        ServiceBusTopic::new(bus, TOPIC, SUBSCRIPTION, Arc::new(move || gate.load(SeqCst)))
+    }
+
+    pub(crate) async fn publish_to<T: Topic>(&self, topic: T, gate: Arc<AtomicBool>, term: u64, config: Config) -> Run {
+        let claim =
+            Claim { term: Term::new(term), claimant: Contender::new(term.into()), pod_id: format!("pod-{term}") };
+        let checkpoints = Arc::new(self.checkpoints());
+        let epoch = checkpoints.claim(&claim).await.unwrap().epoch;
+        let handle = Handle::default();
+        let kept = (self.oversize(), Rejected::new(&self.database, "shop"));
+        let publisher = Publisher::new(config, Tenure { claim, epoch }, topic, checkpoints, kept, handle.clone());
+        let (intake, captured) = mpsc::channel(4);
+        let (lose, lost) = oneshot::channel::<()>();
+        let lost = async move {
+            if lost.await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        };
+        let ended = tokio::spawn(publisher.run(captured, lost));
+        Run { intake: Some(intake), lose: Some(lose), ended, handle, gate }
+    }
+
+    /// Everything the subscription holds, by session, in order; there must be `count`.
+    pub(crate) async fn received(&self, count: usize) -> BTreeMap<String, Vec<ReceivedMessage>> {
+        let mut sessions: BTreeMap<String, Vec<ReceivedMessage>> = BTreeMap::new();
+        let mut all = 0;
+        loop {
+            let wait = if all < count { SOON } else { MOMENT };
+            let Some(mut session) = self.bus.accept_next_session(KEPT_BY, wait).await.unwrap() else { break };
+            loop {
+                // What was acknowledged is there: a session that seems empty is, or is accepted again.
+                let messages = session.receive(200, MOMENT / 10).await.unwrap();
+                if messages.is_empty() {
+                    break;
+                }
+                all += messages.len();
+                session.settler().complete(&messages).await.unwrap();
+                sessions.entry(session.session_id().to_owned()).or_default().extend(messages);
+            }
+            session.close().await.unwrap();
+        }
+        assert_eq!(all, count, "messages in the subscription");
+        sessions
+    }
+
+    /// Everything published from `events` is there once, in order.
+    pub(crate) async fn holds_in_order(&self, events: &[Captured]) {
+        let mut expected: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+        for event in events {
+            let Captured::Change(event) = event else { continue };
+            let session = event.aggregate.as_ref().unwrap().session_id();
+            expected.entry(session).or_default().push(event.document.get_i64("n").unwrap());
+        }
+        let received = self.received(events.len()).await;
+        let received: BTreeMap<String, Vec<i64>> =
+            received.into_iter().map(|(session, messages)| (session, messages.iter().map(number).collect())).collect();
+        assert_eq!(received, expected);
+    }
+
+    pub(crate) async fn phase(&self) -> Phase {
+        self.checkpoints().show().await.unwrap().unwrap().phase
+    }
+
+    pub(crate) async fn documents(&self, collection: &str) -> Vec<Document> {
+        let mut cursor = self.database.collection::<Document>(collection).find(doc! {}).await.unwrap();
+        let mut all = Vec::new();
+        while cursor.advance().await.unwrap() {
+            all.push(cursor.deserialize_current().unwrap());
+        }
+        all
+    }
+}
+
+/// A publisher at work.
+pub(crate) struct Run {
+    intake: Option<mpsc::Sender<Vec<Captured>>>,
+    lose: Option<oneshot::Sender<()>>,
+    ended: JoinHandle<Result<Ended, Error>>,
+    pub(crate) handle: Handle,
+    pub(crate) gate: Arc<AtomicBool>,
+}
+
+impl Run {
+    /// Hands over captured events, in batches as capture would.
+    pub(crate) async fn give(&self, events: &[Captured]) {
+        for batch in events.chunks(64) {
+            self.intake.as_ref().unwrap().send(batch.to_vec()).await.expect("the publisher takes more");
+        }
+    }
+
+    /// As `give`, but the publisher may end meanwhile.
+    pub(crate) async fn offer(&self, events: &[Captured]) {
+        for batch in events.chunks(64) {
+            let _ = self.intake.as_ref().unwrap().send(batch.to_vec()).await;
+        }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.handle.counts()
+    }
+
+    pub(crate) async fn published(&self, events: u64) {
+        wait_for("events to be published", SOON, async || {
+            let counts = self.counts();
+            if counts.published >= events { Ok(()) } else { Err((counts, self.handle.state())) }
+        })
+        .await;
+    }
+
+    pub(crate) async fn is_in(&self, state: State) {
+        wait_for(format!("{state:?}"), SOON, async || {
+            let now = self.handle.state();
+            if now == state { Ok(()) } else { Err(now) }
+        })
+        .await;
+    }
+
+    pub(crate) fn lose(&mut self) {
+        self.lose.take().unwrap().send(()).unwrap();
+    }
+
+    /// There is no more to come; how it ended.
+    pub(crate) async fn drain(mut self) -> Result<Ended, Error> {
+        self.intake.take();
+        self.end().await
+    }
+
+    pub(crate) async fn end(self) -> Result<Ended, Error> {
+        tokio::time::timeout(SOON, self.ended).await.expect("it ends in time").unwrap()
+    }
+}
+
+pub(crate) fn token(number: i64) -> ResumeToken {
+    ResumeToken::try_from(doc! { "_data": format!("82{number:010}") }).unwrap()
+}
+
+pub(crate) fn stream(number: i64) -> Phase {
+    Phase::Stream { token: token(number) }
+}
+
+pub(crate) fn event(aggregate: impl Into<Bson>, number: i64) -> ChangeEvent {
+    let aggregate = aggregate.into();
+    ChangeEvent {
+        token: token(number),
+        operation: Operation::Insert,
+        namespace: Arc::new(Namespace::new("shop", "events")),
+        key: Bson::ObjectId(ObjectId::new()),
+        aggregate: AggregateId::new(aggregate.clone()),
+        event_type: Some("OrderPlaced".into()),
+        sequence: Some(number),
+        cluster_time: Some(Timestamp { time: 1_700_000_000, increment: u32::try_from(number).unwrap() }),
+        document: RawDocumentBuf::try_from(&doc! { "aggregateId": aggregate, "n": number }).unwrap(),
+    }
+}
+
+/// So many events, dealt out to so many aggregates in turn.
+pub(crate) fn events(count: i64, aggregates: i64) -> Vec<Captured> {
+    (1..=count).map(|number| Captured::Change(event(format!("order-{}", number % aggregates), number))).collect()
+}
+
+/// The number in an event's document.
+pub(crate) fn number(message: &ReceivedMessage) -> i64 {
+    RawDocumentBuf::from_bytes(message.body().to_vec()).unwrap().get_i64("n").unwrap()
+}
+
+pub(crate) fn typed(message: &ReceivedMessage, name: &str) -> Bson {
+    let bytes = message.application_property(name).unwrap();
+    let document = RawDocumentBuf::from_bytes(bytes.as_binary().unwrap().to_vec()).unwrap();
+    Document::try_from(&*document).unwrap().get("v").unwrap().clone()
+}
+
+pub(crate) fn text(message: &ReceivedMessage, name: &str) -> Option<String> {
+    message.application_property(name).and_then(|value| value.as_str()).map(str::to_owned)
+}
+
+pub(crate) fn is_marker(message: &ReceivedMessage) -> bool {
+    message.application_property(property::MARKER).is_some()
+}
+
+pub(crate) const EPOCH: Epoch = Epoch::FIRST;

@@ -1,0 +1,103 @@
+//! A message that the bus will not have, whatever is tried: kept, and a marker takes its place.
+
+use std::sync::Arc;
+
+use mongodb::bson::{RawDocumentBuf, doc};
+use pipeline::capture::Captured;
+use pipeline::envelope::property;
+use pipeline::event::ChangeEvent;
+use pipeline::publish::{Config, Ended, Limits, Line, ServiceBusTopic, Topic, rejected};
+use servicebus::{Encoded, Outcome};
+
+use crate::house::*;
+
+/// Text that makes a message illegible on its way to the bus, which then refuses it.
+const POISON: &str = "POISON";
+
+struct Garbling(ServiceBusTopic);
+
+struct GarblingLine<L>(L);
+
+impl Topic for Garbling {
+    type Line = GarblingLine<<ServiceBusTopic as Topic>::Line>;
+
+    async fn open(&self) -> Result<Self::Line, servicebus::Error> {
+        Ok(GarblingLine(self.0.open().await?))
+    }
+
+    async fn subscription_exists(&self) -> Result<bool, servicebus::Error> {
+        self.0.subscription_exists().await
+    }
+
+    async fn disturbed(&self) {
+        self.0.disturbed().await;
+    }
+}
+
+impl<L: Line> Line for GarblingLine<L> {
+    fn limits(&self) -> Limits {
+        self.0.limits()
+    }
+
+    fn submit(&mut self, transfers: Vec<(u64, Encoded)>) {
+        let garble = |(token, message): (u64, Encoded)| {
+            let poisoned = message.bytes().windows(POISON.len()).any(|window| window == POISON.as_bytes());
+            (token, if poisoned { Encoded::message((&b"\x00\x53"[..]).into()) } else { message })
+        };
+        self.0.submit(transfers.into_iter().map(garble).collect());
+    }
+
+    async fn outcomes(&mut self, into: &mut Vec<Outcome>) {
+        self.0.outcomes(into).await;
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_over()
+    }
+
+    fn suspect(&self) {
+        self.0.suspect();
+    }
+}
+
+fn poisoned(aggregate: &str, number: i64) -> Captured {
+    let document = doc! { "aggregateId": aggregate, "n": number, "text": POISON };
+    Captured::Change(ChangeEvent { document: RawDocumentBuf::try_from(&document).unwrap(), ..event(aggregate, number) })
+}
+
+#[tokio::test]
+async fn a_refused_message_is_kept_and_a_marker_takes_its_place_in_the_lane() {
+    let house = House::as_designed().await;
+    let gate = Arc::new(true.into());
+    let topic = Garbling(house.topic(house.bus.clone(), &gate));
+    let run = house.publish_to(topic, gate, 1, Config::default()).await;
+    // Alone in its lane, and in the middle of a batch.
+    let mut events = vec![poisoned("b", 1)];
+    events.extend((2..=20).map(|number| match number {
+        10 => poisoned("a", number),
+        _ => Captured::Change(event("a", number)),
+    }));
+    run.give(&events).await;
+    run.published(20).await;
+    assert_eq!(run.counts().rejected, 2);
+    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(house.phase().await, stream(20));
+
+    let mut received = house.received(20).await;
+    let lane = received.remove("a").unwrap();
+    let marks: Vec<_> = lane.iter().map(|message| (!is_marker(message)).then(|| number(message))).collect();
+    let expected: Vec<_> = (2..=20).map(|number| (number != 10).then_some(number)).collect();
+    assert_eq!(marks, expected);
+    let marker = lane.iter().find(|message| is_marker(message)).unwrap();
+    assert_eq!(text(marker, property::TOKEN).as_deref(), Some(token(10).key()));
+    assert_eq!(typed(marker, property::AGGREGATE), "a".into());
+    assert!(marker.body().is_empty() && is_marker(&received.remove("b").unwrap()[0]));
+
+    let kept = house.documents(rejected::COLLECTION).await;
+    let id = marker.message_id().unwrap();
+    let kept = kept.iter().find(|kept| kept.get_document("_id").unwrap().get_str("message").unwrap() == id).unwrap();
+    assert_eq!(kept.get_str("reason").unwrap(), "refused");
+    assert!(kept.get_str("detail").unwrap().contains("decode"), "{kept}");
+    let document = RawDocumentBuf::from_bytes(kept.get_binary_generic("document").unwrap().clone()).unwrap();
+    assert_eq!(document.get_i64("n").unwrap(), 10);
+}
