@@ -39,7 +39,7 @@ const PASSING: [i32; 37] = [
 const PASSING_TOO: [i32; 6] = [13388, 13435, 13436, 14031, 211, 388];
 
 /// Rights, a server that is no member of a set, a version that lacks a command, a write concern that cannot be met.
-const FATAL: [i32; 12] = [11, 13, 18, 20, 59, 72, 79, 100, 115, 263, 8000, 13297];
+const FATAL: [i32; 11] = [11, 13, 18, 20, 59, 79, 100, 115, 263, 8000, 13297];
 
 /// What an answer or a failure of MongoDB means.
 pub fn mongo(error: &Error) -> Verdict {
