@@ -59,7 +59,7 @@ pub(super) struct Shared {
     pub(super) counters: Arc<Counters>,
     queue: Mutex<Queue>,
     arrived: Notify,
-    /// How many events a group may have just now.
+    /// How many statements a group may have just now.
     room: AtomicUsize,
 }
 
@@ -103,7 +103,7 @@ impl Applier {
             alone_at_delivery: config.alone_at_delivery,
             again: tokio::sync::Mutex::new(()),
         };
-        let room = AtomicUsize::new(config.group_events.get());
+        let room = AtomicUsize::new(config.group_statements.get());
         let (queue, arrived) = (Mutex::default(), Notify::new());
         Ok(Self { shared: Arc::new(Shared { config, groups, history, counters, queue, arrived, room }) })
     }
@@ -175,7 +175,7 @@ impl Shared {
                 // A session that has gone meanwhile needs no answer.
                 let _ = answer.send(told.by_ref().take(length).collect());
             }
-            self.adapt(candidates.len(), started);
+            self.adapt(candidates.iter().map(|candidate| candidate.weight).sum(), started);
         }
     }
 
@@ -205,11 +205,11 @@ impl Shared {
 
     /// As many as fit; one always does.
     fn take(&self, waiting: &mut VecDeque<Submission>) -> Vec<Submission> {
-        let (mut events, mut bytes, mut group) = (0, 0, vec![]);
+        let (mut statements, mut bytes, mut group) = (0, 0, vec![]);
         while let Some(next) = waiting.front() {
-            events += next.candidates.len();
+            statements += next.statements();
             bytes += next.bytes();
-            let fits = events <= self.room.load(Relaxed) && bytes <= self.config.group_bytes;
+            let fits = statements <= self.room.load(Relaxed) && bytes <= self.config.group_bytes;
             // The defect would be harmless if both halves of a batch came into one transaction.
             let overlapping = Defect::OverlappingTransactions.is_planted();
             if (!fits || overlapping) && !group.is_empty() {
@@ -221,24 +221,28 @@ impl Shared {
     }
 
     /// Halves the room after a group that took too long, and gives it back step by step.
-    fn adapt(&self, events: usize, started: Instant) {
-        let most = self.config.group_events.get();
+    fn adapt(&self, statements: usize, started: Instant) {
+        let most = self.config.group_statements.get();
         let room = self.room.load(Relaxed);
         let adapted = if started.elapsed() > self.config.group_within {
-            (events / 2).max(LEAST_ROOM).min(room)
+            (statements / 2).max(LEAST_ROOM).min(room)
         } else {
             (room + room / 4 + 1).min(most)
         };
         self.room.store(adapted, Relaxed);
     }
 
-    /// How many events a submission may have.
+    /// How many statements a submission may have.
     pub(super) fn room(&self) -> usize {
         self.room.load(Relaxed)
     }
 }
 
 impl Submission {
+    fn statements(&self) -> usize {
+        self.candidates.iter().map(|candidate| candidate.weight).sum()
+    }
+
     fn bytes(&self) -> usize {
         self.candidates.iter().map(|candidate| candidate.event.body.len()).sum()
     }

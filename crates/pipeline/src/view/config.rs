@@ -13,8 +13,8 @@ use crate::source::{Kind, Source};
 pub struct Config {
     /// Transactions side by side. Two keep a server of two cores busy: 61k events a second against 25k with one.
     pub connections: NonZeroUsize,
-    /// Events in one transaction. Beyond a thousand nothing is gained, and a re-run costs more.
-    pub group_events: NonZeroUsize,
+    /// Statements on read models in one transaction. Beyond a thousand nothing is gained, and a re-run costs more.
+    pub group_statements: NonZeroUsize,
     /// Bytes of events in one transaction; a single larger event goes alone.
     pub group_bytes: usize,
     /// A group that took longer makes the next ones smaller.
@@ -55,7 +55,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             connections: NonZeroUsize::new(2).expect("2 is not 0"),
-            group_events: NonZeroUsize::new(1000).expect("1000 is not 0"),
+            group_statements: NonZeroUsize::new(1000).expect("1000 is not 0"),
             group_bytes: 8 * 1024 * 1024,
             group_within: Duration::from_secs(2),
             transaction_within: Duration::from_secs(20),

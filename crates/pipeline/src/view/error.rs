@@ -49,6 +49,15 @@ pub enum Error {
 }
 
 impl Error {
+    /// What the server said, for whoever reads why an event waits.
+    pub(super) fn detail(&self) -> String {
+        match self {
+            Self::Statement { code, .. } => format!("the server refused a statement with error {code}"),
+            Self::Store { source, .. } => source.to_string(),
+            other => other.to_string(),
+        }
+    }
+
     pub fn verdict(&self) -> Verdict {
         match self {
             Self::Store { source, .. } | Self::Source { source, .. } => retry::mongo(source.get()),

@@ -68,10 +68,10 @@ impl Feed {
     pub async fn apply(&mut self, events: Vec<Delivered>) -> Applied {
         self.resolve_what_was_left().await;
         let mut outcomes: Vec<Option<Outcome>> = vec![None; events.len()];
-        let naming = &self.shared.groups.rules.naming;
+        let rules = &self.shared.groups.rules;
         let placed = events.into_iter().enumerate();
         let mut waiting: VecDeque<Placed> =
-            placed.map(|(at, event)| Placed { at: Some(at), candidate: Candidate::new(event, naming) }).collect();
+            placed.map(|(at, event)| Placed { at: Some(at), candidate: Candidate::new(event, rules) }).collect();
         let mut healing = Healing::default();
         while !waiting.is_empty() {
             let batch = self.take(&mut waiting);
@@ -88,13 +88,15 @@ impl Feed {
 
     /// As many as one transaction takes.
     fn take(&self, waiting: &mut VecDeque<Placed>) -> Vec<Placed> {
-        let mut bytes = 0;
-        let fits = |placed: &Placed, bytes: &mut usize, taken: usize| {
-            *bytes += placed.candidate.event.body.len();
-            taken == 0 || (taken < self.shared.room() && *bytes <= self.shared.config.group_bytes)
-        };
+        let (mut bytes, mut statements) = (0, 0);
         let mut batch: Vec<Placed> = vec![];
-        while waiting.front().is_some_and(|next| fits(next, &mut bytes, batch.len())) {
+        while let Some(next) = waiting.front() {
+            bytes += next.candidate.event.body.len();
+            statements += next.candidate.weight;
+            let fits = statements <= self.shared.room() && bytes <= self.shared.config.group_bytes;
+            if !fits && !batch.is_empty() {
+                break;
+            }
             batch.extend(waiting.pop_front());
         }
         batch
@@ -226,8 +228,8 @@ impl Feed {
 
     /// Events from the source; `of_first` is known of the first of them.
     fn placed(&self, events: Vec<Delivered>, of_first: Option<Evidence>) -> Vec<Placed> {
-        let naming = &self.shared.groups.rules.naming;
-        let candidates = events.into_iter().map(|event| Candidate::new(event, naming));
+        let rules = &self.shared.groups.rules;
+        let candidates = events.into_iter().map(|event| Candidate::new(event, rules));
         let mut placed: Vec<Placed> = candidates.map(|candidate| Placed { at: None, candidate }).collect();
         if let Some(first) = placed.first_mut() {
             first.candidate.evidence = of_first;

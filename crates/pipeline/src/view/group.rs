@@ -59,7 +59,10 @@ impl Groups {
                         told[at] = Some(Told::Answer(answer));
                     }
                 }
-                Err(Failure::Refused { culprit, detail }) => take_apart(candidates, part, culprit, detail, &mut parts),
+                Err(Failure::Refused { culprit: None, error }) if part.strict => {
+                    tell(&mut told, &part, &Told::Failed(Arc::new(error)));
+                }
+                Err(Failure::Refused { culprit, error }) => take_apart(candidates, part, culprit, &error, &mut parts),
                 Err(Failure::Unknown) => {
                     self.counters.unknown.fetch_add(1, Relaxed);
                     tell(&mut told, &part, &Told::Unknown);
@@ -124,19 +127,21 @@ fn take_apart(
     candidates: &[Candidate],
     mut part: Part,
     culprit: Option<(usize, usize)>,
-    detail: String,
+    error: &Error,
     parts: &mut Vec<Part>,
 ) {
     let aggregates = by_aggregate(candidates, &part.places);
     if let ([_], Some(culprit), true) = (&aggregates[..], culprit, part.strict) {
         // Refused twice, and alone the second time: it is parked in the next run.
-        tracing::warn!(aggregate = ?candidates[culprit.0].event.aggregate, model = culprit.1, detail, "an event cannot be applied");
-        part.refusals.insert(culprit, detail);
+        let aggregate = &candidates[culprit.0].event.aggregate;
+        tracing::warn!(?aggregate, model = culprit.1, error = %error.detail(), "an event cannot be applied");
+        part.refusals.insert(culprit, error.detail());
         return parts.push(part);
     }
     let blamed = culprit.map(|(at, _)| &candidates[at].identity);
     let is_blamed = |places: &Vec<usize>| blamed == Some(&candidates[places[0]].identity);
     let (guilty, others): (Vec<_>, Vec<_>) = aggregates.into_iter().partition(is_blamed);
+    // One that is left is tried alone, whoever was blamed.
     let (guilty, others) = if others.len() == 1 && guilty.is_empty() { (others, vec![]) } else { (guilty, others) };
     parts.extend(guilty.into_iter().map(Part::strict));
     let half = others.len().div_ceil(2).max(1);

@@ -5,6 +5,7 @@
 
 mod desk;
 mod document;
+mod replay;
 
 use std::fmt;
 

@@ -26,6 +26,8 @@ pub(super) struct Candidate {
     pub(super) evidence: Option<Evidence>,
     /// The events before it are not to be had: it is parked where it stands.
     pub(super) unhealable: bool,
+    /// How many statements it will probably be; at least one, for the room it takes.
+    pub(super) weight: usize,
 }
 
 /// What became of an event.
@@ -198,7 +200,9 @@ impl<'a> Planner<'a> {
         let mut poisoned = false;
         let mut waits = false;
         for (number, model) in self.rules.models.iter().enumerate() {
-            let concerned = model.handles(event) || trouble.is_some_and(Reason::is_of_the_aggregate);
+            // Of an event without body and type nobody can say whom it concerns.
+            let unknown = event.event_type.is_none() && trouble.is_some();
+            let concerned = model.handles(event) || unknown || trouble.is_some_and(Reason::is_of_the_aggregate);
             if !concerned {
                 continue;
             }
@@ -277,9 +281,10 @@ impl<'a> Planner<'a> {
 }
 
 impl Candidate {
-    pub(super) fn new(event: Delivered, naming: &Naming) -> Self {
-        let identity = naming.identity(&event.namespace, &event.aggregate);
-        Self { event: Arc::new(event), identity, evidence: None, unhealable: false }
+    pub(super) fn new(event: Delivered, rules: &Rules) -> Self {
+        let identity = rules.naming.identity(&event.namespace, &event.aggregate);
+        let weight = rules.models.iter().filter(|model| model.handles(&event)).count().max(1);
+        Self { event: Arc::new(event), identity, evidence: None, unhealable: false, weight }
     }
 
     fn facts(&self) -> Facts<'_> {

@@ -45,7 +45,7 @@ pub(super) enum Failure {
     /// One statement will not succeed: the event's and the model's number, when the server said which.
     Refused {
         culprit: Option<(usize, usize)>,
-        detail: String,
+        error: Error,
     },
     Fatal(Error),
     /// It may have been committed.
@@ -143,7 +143,7 @@ impl Store {
         Ok(cursors)
     }
 
-    /// A command on what is ours: no event is to blame when it is refused.
+    /// A command on what is ours: the server does not say which event is to blame when it is refused.
     pub(super) async fn own(
         &self,
         session: &mut ClientSession,
@@ -158,7 +158,9 @@ impl Store {
             // A key that is taken: somebody else was faster, and the next run sees it.
             Verdict::Permanent if code == DUPLICATE_KEY => Err(Failure::Transient(error)),
             Verdict::Transient => Err(Failure::Transient(error)),
-            Verdict::Permanent | Verdict::Fatal => Err(Failure::Fatal(error)),
+            // An aggregate whose id MongoDB does not take: found by taking the group apart.
+            Verdict::Permanent => Err(Failure::Refused { culprit: None, error }),
+            Verdict::Fatal => Err(Failure::Fatal(error)),
         }
     }
 
@@ -173,8 +175,7 @@ impl Store {
         let answer = match self.database.run_raw_command(command).session(&mut *session).await {
             Ok(answer) => answer,
             Err(error) if retry::mongo(&error) == Verdict::Permanent => {
-                let detail = lease::DriverError::from(error).to_string();
-                return Err(Failure::Refused { culprit: only(), detail });
+                return Err(Failure::Refused { culprit: only(), error: self.store_error(DOING, error) });
             }
             Err(error) => return Err(self.failed(DOING, error)),
         };
@@ -185,8 +186,7 @@ impl Store {
             Verdict::Fatal => Err(Failure::Fatal(error)),
             Verdict::Permanent => {
                 let culprit = run.statements.get(index).map(|number| culprit(*number));
-                let detail = format!("the server refused a statement with error {code}");
-                Err(Failure::Refused { culprit, detail })
+                Err(Failure::Refused { culprit, error })
             }
         }
     }

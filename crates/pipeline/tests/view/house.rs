@@ -25,6 +25,7 @@ pub(crate) struct House {
     pub(crate) models: Vec<Arc<dyn Projection>>,
     pub(crate) mode: Mode,
     pub(crate) config: Config,
+    pub(crate) by_collection: bool,
 }
 
 /// An applier that runs.
@@ -41,7 +42,14 @@ impl House {
         let models = compiled(&models);
         prepare(&views, &models).await.unwrap();
         let config = Config { unhealable_after: Duration::from_millis(300), ..Config::default() };
-        Self { views, source: shared.database(&format!("{purpose}_source")), models, mode: STRICT, config }
+        Self {
+            views,
+            source: shared.database(&format!("{purpose}_source")),
+            models,
+            mode: STRICT,
+            config,
+            by_collection: false,
+        }
     }
 
     /// The shop's orders, and its customers by a foreign key.
@@ -76,7 +84,7 @@ impl House {
             database: database.clone(),
             pipeline: "shop".into(),
             mode: self.mode,
-            by_collection: false,
+            by_collection: self.by_collection,
             models: self.models.clone(),
             history: Some(self.history()),
         }

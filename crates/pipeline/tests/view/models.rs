@@ -2,7 +2,8 @@
 
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use pipeline::event::{AggregateId, Operation};
-use pipeline::view::{Applier, Body, Delivered, Error, Event, Outcome, Projection, Refused, Setup, Statements};
+use pipeline::retry::Verdict;
+use pipeline::view::{Applier, Body, Delivered, End, Error, Event, Outcome, Projection, Refused, Setup, Statements};
 use serde_json::json;
 
 use crate::house::{House, all_delivered, delivered, event};
@@ -159,4 +160,61 @@ async fn indexes_are_made_at_start_and_starting_again_is_fine() {
     let mut names = house.views.collection::<Document>("orders").list_index_names().await.unwrap();
     names.sort();
     assert_eq!(names, ["_id_", "codes", "customer_1_at_-1"]);
+}
+
+/// Falls over an event it does not like.
+struct Fragile;
+
+impl Projection for Fragile {
+    fn name(&self) -> &str {
+        "fragile"
+    }
+
+    fn apply(&self, event: &Event<'_>, _writes: &mut Statements) -> Result<(), Refused> {
+        assert_ne!(event.sequence, Some(2), "it does not like twos");
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_projection_that_panics_parks_its_aggregate_and_the_others_go_on() {
+    let mut house = House::shop("panics").await;
+    house.models.push(std::sync::Arc::new(Fragile));
+    pipeline::view::prepare(&house.views, &house.models).await.unwrap();
+    let pod = house.pod();
+    let outcomes = pod.apply(all_delivered(&crate::fold::day(2, 2))).await;
+    assert_eq!(outcomes, [Outcome::Applied, Outcome::Applied, Outcome::Parked, Outcome::Parked]);
+    assert_eq!(house.view("orders").await.len(), 2);
+    assert!(house.desk().list(10).await.unwrap().iter().all(|waiting| waiting.model == "fragile"));
+}
+
+#[tokio::test]
+async fn in_a_source_of_documents_one_key_in_two_collections_is_two_aggregates() {
+    let declared =
+        json!({ "copies": { "mirror": true, "from": "left" }, "others": { "mirror": true, "from": "right" } });
+    let mut house = House::new("two_collections", declared).await.by_position();
+    house.by_collection = true;
+    let pod = house.pod();
+    let in_collection = |name: &str, change: Delivered| {
+        let namespace = std::sync::Arc::new(pipeline::event::Namespace::new("shop", name));
+        Delivered { namespace, ..change }
+    };
+    let left = in_collection("left", change(Operation::Insert, 1, doc! { "_id": 1, "a": "left" }, 9));
+    let right = in_collection("right", change(Operation::Insert, 1, doc! { "_id": 1, "a": "right" }, 5));
+    assert_eq!(pod.apply(vec![left, right]).await, [Outcome::Applied; 2]);
+    assert_eq!(house.view("copies").await, [doc! { "_id": 1, "a": "left" }]);
+    assert_eq!(house.view("others").await, [doc! { "_id": 1, "a": "right" }]);
+}
+
+#[tokio::test]
+async fn an_aggregate_whose_id_the_server_does_not_take_fails_alone() {
+    let house = House::shop("odd_id").await;
+    let pod = house.pod();
+    let added = |id: &str| event(id, 1, "Added", doc! { "customer": "c", "price": 1_i64 });
+    let mut odd = added("odd");
+    odd.insert("aggregateId", doc! { "$gt": 1 });
+    let applied = pod.feed().apply(all_delivered(&[added("a"), odd, added("b")])).await;
+    assert_eq!(applied.outcomes, [Outcome::Applied]);
+    assert!(matches!(&applied.end, End::Failed(error) if error.verdict() == Verdict::Permanent), "{:?}", applied.end);
+    assert_eq!(house.view("orders").await.len(), 2, "the one after it is applied as well");
 }

@@ -184,6 +184,16 @@ async fn a_marker_a_dead_letter_and_a_message_seen_too_often_park_and_can_be_rep
 }
 
 #[tokio::test]
+async fn a_marker_without_a_type_parks_in_every_model() {
+    let house = House::shop("untyped").await;
+    let pod = house.pod();
+    let mut all = all_delivered(&day(1, 1));
+    (all[0].body, all[0].event_type) = (Body::Marker("rejected-1".into()), None);
+    assert_eq!(pod.apply(all).await, [Outcome::Parked]);
+    assert_eq!(house.desk().list(10).await.unwrap().len(), 2);
+}
+
+#[tokio::test]
 async fn a_message_seen_often_is_applied_alone_and_well() {
     let house = House::shop("alone").await;
     let pod = house.pod();
