@@ -32,7 +32,7 @@ async fn without_the_parked_check_events_pass_those_that_wait() {
 
 #[tokio::test]
 async fn transactions_of_one_session_that_overlap_lose_events() {
-    let test = "once::a_position_alone_does_as_well";
+    let test = "once::a_batch_that_must_be_tried_again_stays_in_one_piece";
     assert!(!passes_with(Defect::OverlappingTransactions, test).await);
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 use pipeline::event::AggregateId;
 use pipeline::view::{Delivered, Outcome};
+use testkit::wait::{try_wait_for, wait_for};
 
 use crate::fold::{day, fold, plain};
 use crate::house::{House, Pod, all_delivered, complete, delivered, event, position};
@@ -159,6 +160,71 @@ async fn a_call_that_was_dropped_is_resolved_before_the_next_begins() {
     }
     assert_folded(&house, &events).await;
     pod.stop().await;
+}
+
+#[tokio::test]
+async fn what_follows_a_dropped_call_does_not_overtake_it() {
+    let house = House::shop("overtake").await.by_position();
+    let pod = house.pod();
+    let events = day(1, 20);
+    let all = all_delivered(&events);
+    let mut feed = pod.feed();
+    // GIVEN somebody who keeps the customer's document, so that all but the last event must be tried again and again
+    let mut somebody = keep_customer(&house).await;
+    // WHEN their call is dropped, and the session goes on with the last
+    {
+        let mut dropped = std::pin::pin!(feed.apply(all[..19].to_vec()));
+        assert!(futures_util::poll!(dropped.as_mut()).is_pending());
+        until_a_conflict(&pod).await;
+    }
+    let early = tokio::time::timeout(Duration::from_millis(500), feed.apply(all[19..].to_vec())).await;
+    somebody.abort_transaction().await.unwrap();
+    // THEN the last waited for the others
+    assert!(early.is_err(), "{early:?}");
+    assert_eq!(complete(feed.apply(all[19..].to_vec()).await), [Outcome::Applied]);
+    assert_folded(&house, &events).await;
+}
+
+#[tokio::test]
+async fn a_batch_that_must_be_tried_again_stays_in_one_piece() {
+    let house = House::shop("one_piece").await.by_position();
+    let pod = house.pod();
+    let payload = doc! { "customer": "customer-0", "price": 1_i64 };
+    let added = (1..=10).map(|version| event("order-0", version, "Added", payload.clone()));
+    let paid = (11..=20).map(|version| event("order-0", version, "Paid", doc! { "amount": 1_i64 }));
+    let events: Vec<Document> = added.chain(paid).collect();
+    let mut somebody = keep_customer(&house).await;
+    let let_go = async {
+        until_a_conflict(&pod).await;
+        // Time for a second half to overtake the first, if there were two.
+        let _ = try_wait_for("nothing", Duration::from_millis(500), async || match pod.handle.counts().applied {
+            0 => Err(()),
+            _ => Ok(()),
+        })
+        .await;
+        somebody.abort_transaction().await.unwrap();
+    };
+    let mut feed = pod.feed();
+    let (applied, ()) = tokio::join!(feed.apply(all_delivered(&events)), let_go);
+    assert_eq!(complete(applied), [Outcome::Applied; 20]);
+    assert_folded(&house, &events).await;
+}
+
+/// Whoever writes this customer conflicts until the transaction that is returned ends.
+async fn keep_customer(house: &House) -> mongodb::ClientSession {
+    let mut session = house.views.client().start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    let kept = doc! { "_id": "customer-0", "orders": 0 };
+    house.views.collection::<Document>("customers").insert_one(kept).session(&mut session).await.unwrap();
+    session
+}
+
+async fn until_a_conflict(pod: &Pod) {
+    wait_for("a conflict", Duration::from_secs(10), async || match pod.handle.counts().conflicts {
+        0 => Err(pod.handle.counts()),
+        _ => Ok(()),
+    })
+    .await;
 }
 
 #[tokio::test]
