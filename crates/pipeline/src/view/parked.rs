@@ -89,6 +89,8 @@ pub struct Parked {
     /// The events that wait are numbered from `head` up to, not with, `next`.
     pub head: i64,
     pub next: i64,
+    /// Message ids of dead letters among them. Without a sequence nothing else tells a letter that is given out again.
+    pub letters: Vec<String>,
 }
 
 impl Parked {

@@ -156,7 +156,9 @@ impl<'a> Planner<'a> {
         }
         // Without numbers nobody noticed that it was missing when its successors were applied.
         if event.dead_lettered && self.rules.mode == Mode::Position {
-            decision = Decision::Next;
+            let parked = standing.cursor.iter().flat_map(|cursor| cursor.parked.values());
+            let is_there = parked.flat_map(|entry| &entry.letters).any(|id| *id == event.message_id);
+            decision = if is_there { Decision::Duplicate } else { Decision::Next };
         }
         match decision {
             Decision::Next => self.take(at, candidate, standing, self.trouble_of(event)),
@@ -223,6 +225,9 @@ impl<'a> Planner<'a> {
                 let id = queue_id(&self.rules.naming, &event.namespace, &event.aggregate, model.name(), entry.next);
                 self.plan.parked.push(event_document(id, event, self.now));
                 entry.next += 1;
+                if event.dead_lettered {
+                    entry.letters.push(event.message_id.clone());
+                }
                 waits = true;
             }
         }
@@ -294,5 +299,14 @@ impl Candidate {
 }
 
 fn parked_entry(reason: Reason, detail: String, event: &Delivered, now: DateTime) -> Parked {
-    Parked { reason, detail, event_id: event.key.clone(), sequence: event.sequence, since: now, head: 0, next: 0 }
+    Parked {
+        reason,
+        detail,
+        event_id: event.key.clone(),
+        sequence: event.sequence,
+        since: now,
+        head: 0,
+        next: 0,
+        letters: vec![],
+    }
 }

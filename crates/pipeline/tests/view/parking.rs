@@ -214,7 +214,8 @@ async fn without_numbers_a_dead_letter_parks_though_its_successors_were_applied(
     let mut letter = all.remove(1);
     pod.apply(all).await;
     letter.dead_lettered = true;
-    assert_eq!(pod.apply(vec![letter]).await, [Outcome::Parked]);
+    assert_eq!(pod.apply(vec![letter.clone()]).await, [Outcome::Parked]);
+    assert_eq!(pod.apply(vec![letter]).await, [Outcome::Duplicate], "given out again, it waits once");
     let cursor = house.cursor("order-0000").await.unwrap();
     assert_eq!(
         cursor.get_str("position").ok(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mongodb::bson::raw::{CString, cstr};
-use mongodb::bson::{Bson, DateTime, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use mongodb::bson::{Bson, DateTime, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::{Parked, Reason};
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
@@ -31,6 +31,11 @@ pub(in crate::view) fn entry_fields(parked: &BTreeMap<String, Parked>) -> RawDoc
         raw.append(cstr!("since"), entry.since);
         raw.append(cstr!("head"), entry.head);
         raw.append(cstr!("next"), entry.next);
+        if !entry.letters.is_empty() {
+            let mut letters = RawArrayBuf::new();
+            entry.letters.iter().for_each(|id| letters.push(id.as_str()));
+            raw.append(cstr!("letters"), letters);
+        }
         fields.append(model, raw);
     }
     fields
@@ -57,7 +62,13 @@ fn read_entry(document: &RawDocument) -> Result<Parked, Error> {
         since: fields.date("since")?,
         head: fields.number("head")?,
         next: fields.number("next")?,
+        letters: read_letters(document),
     })
+}
+
+fn read_letters(document: &RawDocument) -> Vec<String> {
+    let letters = document.get_array("letters").into_iter().flatten().flatten();
+    letters.filter_map(|id| id.as_str().map(str::to_owned)).collect()
 }
 
 /// Under which an event waits. Ids of one queue stand side by side, in the order of their numbers.
