@@ -10,4 +10,6 @@ pub mod envelope;
 pub mod event;
 pub mod planted;
 pub mod publish;
+pub mod retry;
 pub mod source;
+pub mod view;

@@ -1,0 +1,152 @@
+//! What an error means: the only table of its sort.
+//!
+//! Weighing both mistakes. A passing error called permanent parks an aggregate: an operator sees it, and `retry` mends it. A permanent
+//! error called passing is tried for ever, and with it waits the session and everyone in it. So a refusal nobody knows is
+//! permanent, and everything that happens between us and a server is passing.
+
+use mongodb::error::{
+    Error, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
+    UNKNOWN_TRANSACTION_COMMIT_RESULT,
+};
+use servicebus::Kind;
+
+/// What to do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// The same may succeed later: try again, with a pause.
+    Transient,
+    /// The same fails again, and only because of what it is: put it aside and go on.
+    Permanent,
+    /// Everything fails until an operator has acted: rights, settings, a server of the wrong kind.
+    Fatal,
+}
+
+/// Labels by which server and driver say that a repetition may succeed.
+const PASSING_LABELS: [&str; 5] = [
+    TRANSIENT_TRANSACTION_ERROR,
+    UNKNOWN_TRANSACTION_COMMIT_RESULT,
+    RETRYABLE_WRITE_ERROR,
+    RETRYABLE_ERROR,
+    SYSTEM_OVERLOADED_ERROR,
+];
+
+/// Codes of a server that cannot just now. 251 with it: a transaction that is gone is begun again.
+const PASSING: [i32; 37] = [
+    6, 7, 24, 39, 43, 46, 50, 63, 64, 89, 91, 112, 117, 133, 134, 150, 175, 189, 202, 225, 234, 239, 246, 251, 262,
+    267, 290, 313, 314, 317, 361, 365, 462, 9001, 10107, 11600, 11602,
+];
+/// More of them, of servers that step down and of sharding that moves; and a disk that is full now.
+const PASSING_TOO: [i32; 6] = [13388, 13435, 13436, 14031, 211, 388];
+
+/// Rights, a server that is no member of a set, a version that lacks a command, a write concern that cannot be met.
+const FATAL: [i32; 11] = [11, 13, 18, 20, 59, 79, 100, 115, 263, 8000, 13297];
+
+/// What an answer or a failure of MongoDB means.
+pub fn mongo(error: &Error) -> Verdict {
+    if PASSING_LABELS.iter().any(|label| error.contains_label(label)) {
+        return Verdict::Transient;
+    }
+    if let Some(code) = lease::code_of(error) {
+        return mongo_code(code);
+    }
+    // The driver's enum may grow: what it adds is taken for a trouble on the way.
+    match &*error.kind {
+        ErrorKind::InvalidArgument { .. }
+        | ErrorKind::Authentication { .. }
+        | ErrorKind::InvalidTlsConfig { .. }
+        | ErrorKind::SessionsNotSupported
+        | ErrorKind::IncompatibleServer { .. }
+        | ErrorKind::Shutdown => Verdict::Fatal,
+        ErrorKind::BsonSerialization(_) | ErrorKind::Bson(_) => Verdict::Permanent,
+        _ => Verdict::Transient,
+    }
+}
+
+/// What a server's code means: of a command, or of one statement in it.
+pub fn mongo_code(code: i32) -> Verdict {
+    if PASSING.contains(&code) || PASSING_TOO.contains(&code) {
+        Verdict::Transient
+    } else if FATAL.contains(&code) {
+        Verdict::Fatal
+    } else {
+        Verdict::Permanent
+    }
+}
+
+/// What an answer or a failure of the bus means.
+pub const fn bus(kind: Kind) -> Verdict {
+    match kind {
+        Kind::Busy
+        | Kind::Timeout
+        | Kind::Detached
+        | Kind::ConnectionLost
+        | Kind::Internal
+        | Kind::Cancelled
+        | Kind::Unknown
+        | Kind::Protocol
+        | Kind::QuotaExceeded
+        | Kind::MessageLockLost
+        | Kind::SessionLockLost
+        | Kind::SessionHeldElsewhere => Verdict::Transient,
+        Kind::MessageTooLarge | Kind::InvalidArgument => Verdict::Permanent,
+        Kind::NotFound
+        | Kind::AlreadyExists
+        | Kind::Disabled
+        | Kind::NotAllowed
+        | Kind::Unauthorized
+        | Kind::NotImplemented
+        | Kind::Closed
+        | Kind::Configuration => Verdict::Fatal,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn codes_mean_what_the_table_says() {
+        let table = [
+            (112, "WriteConflict", Verdict::Transient),
+            (251, "NoSuchTransaction", Verdict::Transient),
+            (246, "SnapshotUnavailable", Verdict::Transient),
+            (189, "PrimarySteppedDown", Verdict::Transient),
+            (10107, "NotWritablePrimary", Verdict::Transient),
+            (91, "ShutdownInProgress", Verdict::Transient),
+            (64, "WriteConcernTimeout", Verdict::Transient),
+            (11000, "DuplicateKey", Verdict::Permanent),
+            (2, "BadValue", Verdict::Permanent),
+            (9, "FailedToParse", Verdict::Permanent),
+            (14, "TypeMismatch", Verdict::Permanent),
+            (28, "PathNotViable", Verdict::Permanent),
+            (66, "ImmutableField", Verdict::Permanent),
+            (121, "DocumentValidationFailure", Verdict::Permanent),
+            (17419, "a document that grew over 16 MB", Verdict::Permanent),
+            (7_749_501, "too many stages", Verdict::Permanent),
+            (987_654_321, "nobody knows", Verdict::Permanent),
+            (13, "Unauthorized", Verdict::Fatal),
+            (20, "IllegalOperation: not a replica set", Verdict::Fatal),
+        ];
+        for (code, name, verdict) in table {
+            assert_eq!(mongo_code(code), verdict, "{code} {name}");
+        }
+    }
+
+    #[test]
+    fn trouble_on_the_way_passes() {
+        let broken = Error::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+        assert_eq!(mongo(&broken), Verdict::Transient);
+    }
+
+    #[test]
+    fn what_the_client_calls_retryable_is_never_final() {
+        let retryable =
+            [Kind::Busy, Kind::Timeout, Kind::Detached, Kind::ConnectionLost, Kind::Internal, Kind::Unknown];
+        for kind in retryable {
+            assert!(kind.is_retryable(), "{kind:?}");
+            assert_eq!(bus(kind), Verdict::Transient, "{kind:?}");
+        }
+        assert_eq!(bus(Kind::Unauthorized), Verdict::Fatal);
+        assert_eq!(bus(Kind::MessageTooLarge), Verdict::Permanent);
+    }
+}

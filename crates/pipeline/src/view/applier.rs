@@ -1,0 +1,249 @@
+//! One per pod: gathers the events of all sessions into transactions.
+//!
+//! A transaction begins as soon as one may: nobody waits for company. While all are under way, what sessions hand in gathers, and the
+//! next transaction takes as much of it as its limits allow. That is how groups grow under load and vanish when it is quiet.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use mongodb::Database;
+use tokio::sync::{Notify, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::config::{Config, OnPoison};
+use super::counts::{Counters, Counts};
+use super::cursor::Mode;
+use super::error::Error;
+use super::feed::Feed;
+use super::gap::History;
+use super::group::{Groups, Told};
+use super::plan::{Candidate, Rules};
+use super::projection::Projection;
+use super::stored::Naming;
+use super::transaction::Store;
+use crate::planted::Defect;
+
+/// Applies what its [`Feed`]s hand in, while it runs.
+pub struct Applier {
+    shared: Arc<Shared>,
+}
+
+/// For sessions, and for who asks how it goes.
+#[derive(Clone)]
+pub struct Handle {
+    pub(super) shared: Arc<Shared>,
+}
+
+/// What is applied where, and in what order.
+pub struct Setup {
+    pub config: Config,
+    /// The database of the read models.
+    pub database: Database,
+    /// The pipeline's name; keys its cursors.
+    pub pipeline: String,
+    pub mode: Mode,
+    /// In a source of documents, the same key in two collections is two aggregates.
+    pub by_collection: bool,
+    pub models: Vec<Arc<dyn Projection>>,
+    /// Where missing events are read; needed where events have a sequence.
+    pub history: Option<History>,
+}
+
+pub(super) struct Shared {
+    pub(super) config: Config,
+    pub(super) groups: Groups,
+    pub(super) history: Option<History>,
+    pub(super) counters: Arc<Counters>,
+    queue: Mutex<Queue>,
+    arrived: Notify,
+    /// How many statements a group may have just now.
+    room: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Submission>,
+    closed: bool,
+}
+
+/// Events of one session, which fit into one group; told once all of them are resolved.
+pub(super) struct Submission {
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) answer: oneshot::Sender<Vec<Told>>,
+}
+
+/// Under this a group is never made smaller.
+const LEAST_ROOM: usize = 16;
+
+impl Applier {
+    /// Two models of one name are refused: an aggregate is parked under it.
+    pub fn new(setup: Setup) -> Result<Self, Error> {
+        let Setup { config, database, pipeline, mode, by_collection, models, history } = setup;
+        let mut names: Vec<&str> = models.iter().map(|model| model.name()).collect();
+        names.sort_unstable();
+        if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(Error::NameTaken(twice[0].to_owned()));
+        }
+        let counters = Arc::new(Counters::default());
+        let rules = Rules {
+            naming: Naming { pipeline, by_collection },
+            mode,
+            models,
+            dead_letter_poison: config.on_poison == OnPoison::DeadLetter,
+            park_at_delivery: config.park_at_delivery.get(),
+        };
+        let groups = Groups {
+            store: Store { database, within: config.transaction_within },
+            rules,
+            counters: counters.clone(),
+            retry_for: config.retry_for,
+            alone_at_delivery: config.alone_at_delivery,
+            again: tokio::sync::Mutex::new(()),
+        };
+        let room = AtomicUsize::new(config.group_statements.get());
+        let (queue, arrived) = (Mutex::default(), Notify::new());
+        Ok(Self { shared: Arc::new(Shared { config, groups, history, counters, queue, arrived, room }) })
+    }
+
+    pub fn handle(&self) -> Handle {
+        Handle { shared: self.shared.clone() }
+    }
+
+    /// Returns after `stop`, when all that was handed in before is resolved. What comes later is told that it failed.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut workers = JoinSet::new();
+        for _ in 0..self.shared.config.connections.get() {
+            workers.spawn(self.shared.clone().work());
+        }
+        stop.cancelled().await;
+        self.shared.close();
+        while let Some(ended) = workers.join_next().await {
+            if let Err(error) = ended {
+                tracing::error!(error = %error, "a transaction's task ended before its time");
+            }
+        }
+    }
+}
+
+impl Drop for Applier {
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+impl Handle {
+    /// A session's way in.
+    pub fn feed(&self) -> Feed {
+        Feed::new(self.shared.clone())
+    }
+
+    pub fn counts(&self) -> Counts {
+        self.shared.counters.look()
+    }
+}
+
+impl Shared {
+    pub(super) fn submit(&self, submission: Submission) {
+        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+        // Dropped, it tells its session that nobody will answer.
+        if !queue.closed {
+            queue.waiting.push_back(submission);
+            self.arrived.notify_one();
+        }
+    }
+
+    fn close(&self) {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
+        self.arrived.notify_waiters();
+    }
+
+    async fn work(self: Arc<Self>) {
+        while let Some(group) = self.next_group().await {
+            let started = Instant::now();
+            let lengths: Vec<usize> = group.iter().map(|submission| submission.candidates.len()).collect();
+            let mut candidates = Vec::with_capacity(lengths.iter().sum());
+            let mut answers = Vec::with_capacity(group.len());
+            for submission in group {
+                candidates.extend(submission.candidates);
+                answers.push(submission.answer);
+            }
+            let mut told = self.groups.resolve(&candidates).await.into_iter();
+            for (answer, length) in answers.into_iter().zip(lengths) {
+                // A session that has gone meanwhile needs no answer.
+                let _ = answer.send(told.by_ref().take(length).collect());
+            }
+            self.adapt(candidates.iter().map(|candidate| candidate.weight).sum(), started);
+        }
+    }
+
+    /// `None` when it is closed and empty.
+    async fn next_group(&self) -> Option<Vec<Submission>> {
+        loop {
+            let arrived = self.arrived.notified();
+            tokio::pin!(arrived);
+            // Before the look at the queue, so that what comes right after it wakes us.
+            arrived.as_mut().enable();
+            {
+                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
+                let group = self.take(&mut queue.waiting);
+                if !queue.waiting.is_empty() {
+                    self.arrived.notify_one();
+                }
+                if !group.is_empty() {
+                    return Some(group);
+                }
+                if queue.closed {
+                    return None;
+                }
+            }
+            arrived.await;
+        }
+    }
+
+    /// As many as fit; one always does.
+    fn take(&self, waiting: &mut VecDeque<Submission>) -> Vec<Submission> {
+        let (mut statements, mut bytes, mut group) = (0, 0, vec![]);
+        while let Some(next) = waiting.front() {
+            statements += next.statements();
+            bytes += next.bytes();
+            let fits = statements <= self.room.load(Relaxed) && bytes <= self.config.group_bytes;
+            // The defect would be harmless if both halves of a batch came into one transaction.
+            let overlapping = Defect::OverlappingTransactions.is_planted();
+            if (!fits || overlapping) && !group.is_empty() {
+                break;
+            }
+            group.extend(waiting.pop_front());
+        }
+        group
+    }
+
+    /// Halves the room after a group that took too long, and gives it back step by step.
+    fn adapt(&self, statements: usize, started: Instant) {
+        let most = self.config.group_statements.get();
+        let room = self.room.load(Relaxed);
+        let adapted = if started.elapsed() > self.config.group_within {
+            (statements / 2).max(LEAST_ROOM).min(room)
+        } else {
+            (room + room / 4 + 1).min(most)
+        };
+        self.room.store(adapted, Relaxed);
+    }
+
+    /// How many statements a submission may have.
+    pub(super) fn room(&self) -> usize {
+        self.room.load(Relaxed)
+    }
+}
+
+impl Submission {
+    fn statements(&self) -> usize {
+        self.candidates.iter().map(|candidate| candidate.weight).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        self.candidates.iter().map(|candidate| candidate.event.body.len()).sum()
+    }
+}

@@ -1,0 +1,72 @@
+//! Why events could not be applied, or a command of an operator not carried out. Contents of documents are in none of them.
+
+use std::time::Duration;
+
+use lease::DriverError;
+
+use super::model::Mistake;
+use crate::retry::{self, Verdict};
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    #[error("{doing} in read-model database `{database}`")]
+    Store {
+        doing: &'static str,
+        database: String,
+        #[source]
+        source: DriverError,
+    },
+    /// A statement inside a command that was answered.
+    #[error("{doing} in read-model database `{database}`: the server refused a statement with error {code}")]
+    Statement { doing: &'static str, database: String, code: i32 },
+    #[error("{doing}: no end within {within:?}")]
+    TooLate { doing: &'static str, within: Duration },
+    #[error("{doing} of source `{namespace}`")]
+    Source {
+        doing: &'static str,
+        namespace: String,
+        #[source]
+        source: DriverError,
+    },
+    #[error("a stored {what} has format {found}, and this version knows {known}")]
+    Format { what: &'static str, found: i64, known: i64 },
+    #[error("a stored {what} is not one this version can read: field `{field}` {problem}")]
+    Unreadable { what: &'static str, field: &'static str, problem: &'static str },
+    #[error("{} mistakes in the declared read models; the first: {}", .0.len(), .0[0])]
+    Mistakes(Vec<Mistake>),
+    #[error("two read models are called `{0}`")]
+    NameTaken(String),
+    #[error("no read model is called `{0}`")]
+    NoModel(String),
+    #[error("the aggregate is not parked in read model `{0}`")]
+    NotParked(String),
+    /// The first event that waits still cannot be applied; those before it are.
+    #[error("replay in read model `{model}`: the event still cannot be applied: {detail}")]
+    StillRefused { model: String, detail: String },
+    #[error("the applier has stopped")]
+    Stopped,
+}
+
+impl Error {
+    /// What the server said, for whoever reads why an event waits.
+    pub(super) fn detail(&self) -> String {
+        match self {
+            Self::Statement { code, .. } => format!("the server refused a statement with error {code}"),
+            Self::Store { source, .. } => source.to_string(),
+            other => other.to_string(),
+        }
+    }
+
+    pub fn verdict(&self) -> Verdict {
+        match self {
+            Self::Store { source, .. } | Self::Source { source, .. } => retry::mongo(source.get()),
+            Self::Statement { code, .. } => retry::mongo_code(*code),
+            Self::TooLate { .. } => Verdict::Transient,
+            Self::NotParked(_) | Self::NoModel(_) | Self::StillRefused { .. } => Verdict::Permanent,
+            Self::Format { .. } | Self::Unreadable { .. } | Self::Mistakes(_) | Self::NameTaken(_) | Self::Stopped => {
+                Verdict::Fatal
+            }
+        }
+    }
+}

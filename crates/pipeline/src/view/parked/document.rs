@@ -1,0 +1,165 @@
+//! Parked entries and parked events as MongoDB keeps them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mongodb::bson::raw::{CString, cstr};
+use mongodb::bson::{Bson, DateTime, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+
+use super::{Parked, Reason};
+use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
+use crate::view::delivered::{Body, Delivered, PositionKey};
+use crate::view::error::Error;
+use crate::view::stored::{FORMAT, Fields, Naming, number};
+
+/// A larger body is left in the source, from where a replay reads it again: a document must hold it and what we add.
+const LARGEST_KEPT: usize = 15 * 1024 * 1024;
+
+const ENTRY: &str = "parked entry";
+const EVENT: &str = "parked event";
+
+/// The map `parked` of a cursor.
+pub(in crate::view) fn entry_fields(parked: &BTreeMap<String, Parked>) -> RawDocumentBuf {
+    let mut fields = RawDocumentBuf::new();
+    for (model, entry) in parked {
+        let Ok(model) = CString::try_from(model.as_str()) else { continue };
+        let mut raw = RawDocumentBuf::new();
+        raw.append(cstr!("reason"), entry.reason.as_str());
+        raw.append(cstr!("detail"), entry.detail.as_str());
+        raw.append(cstr!("eventId"), raw_value(&entry.event_id));
+        raw.append(cstr!("sequence"), entry.sequence.map_or(RawBson::Null, RawBson::Int64));
+        raw.append(cstr!("since"), entry.since);
+        raw.append(cstr!("head"), entry.head);
+        raw.append(cstr!("next"), entry.next);
+        if !entry.letters.is_empty() {
+            let mut letters = RawArrayBuf::new();
+            entry.letters.iter().for_each(|id| letters.push(id.as_str()));
+            raw.append(cstr!("letters"), letters);
+        }
+        fields.append(model, raw);
+    }
+    fields
+}
+
+pub(in crate::view) fn read_entries(fields: &RawDocument) -> Result<BTreeMap<String, Parked>, Error> {
+    let mut parked = BTreeMap::new();
+    for field in fields {
+        let unreadable = || Error::Unreadable { what: ENTRY, field: "parked", problem: "is not a document" };
+        let Ok((model, RawBsonRef::Document(entry))) = field else { return Err(unreadable()) };
+        parked.insert(model.as_str().to_owned(), read_entry(entry)?);
+    }
+    Ok(parked)
+}
+
+fn read_entry(document: &RawDocument) -> Result<Parked, Error> {
+    let fields = Fields { what: ENTRY, document };
+    let reason = Reason::read(fields.text("reason")?);
+    Ok(Parked {
+        reason: reason.ok_or_else(|| fields.unreadable("reason", "is none that this version knows"))?,
+        detail: fields.text("detail")?.to_owned(),
+        event_id: fields.value("eventId")?,
+        sequence: fields.optional_number("sequence")?,
+        since: fields.date("since")?,
+        head: fields.number("head")?,
+        next: fields.number("next")?,
+        letters: read_letters(document),
+    })
+}
+
+fn read_letters(document: &RawDocument) -> Vec<String> {
+    let letters = document.get_array("letters").into_iter().flatten().flatten();
+    letters.filter_map(|id| id.as_str().map(str::to_owned)).collect()
+}
+
+/// Under which an event waits. Ids of one queue stand side by side, in the order of their numbers.
+pub(in crate::view) fn queue_id(
+    naming: &Naming,
+    namespace: &Namespace,
+    aggregate: &AggregateId,
+    model: &str,
+    number: impl Into<RawBson>,
+) -> RawDocumentBuf {
+    let mut id = naming.id(namespace, aggregate);
+    id.append(cstr!("model"), model);
+    id.append(cstr!("n"), number.into());
+    id
+}
+
+/// An event that waits.
+pub(in crate::view) fn event_document(id: RawDocumentBuf, event: &Delivered, now: DateTime) -> RawDocumentBuf {
+    let mut raw = RawDocumentBuf::new();
+    raw.append(cstr!("_id"), id);
+    raw.append(cstr!("format"), FORMAT);
+    raw.append(cstr!("state"), WAITING);
+    raw.append(cstr!("messageId"), event.message_id.as_str());
+    raw.append(cstr!("operation"), event.operation.as_str());
+    raw.append(cstr!("database"), event.namespace.database.as_str());
+    raw.append(cstr!("collection"), event.namespace.collection.as_str());
+    raw.append(cstr!("eventId"), raw_value(&event.key));
+    if let Some(event_type) = &event.event_type {
+        raw.append(cstr!("type"), event_type.as_str());
+    }
+    raw.append(cstr!("sequence"), event.sequence.map_or(RawBson::Null, RawBson::Int64));
+    if let Some(position) = &event.position {
+        raw.append(cstr!("epoch"), number(position.epoch.get()));
+        raw.append(cstr!("position"), &*position.key);
+    }
+    raw.append(cstr!("term"), number(event.term.get()));
+    raw.append(cstr!("committed"), event.committed.map_or(RawBson::Null, RawBson::DateTime));
+    raw.append(cstr!("parkedAt"), now);
+    match &event.body {
+        Body::Document(body) if body.as_bytes().len() <= LARGEST_KEPT => raw.append(cstr!("body"), body),
+        Body::Document(_) => raw.append(cstr!("oversize"), ""),
+        Body::Oversize(kept) => raw.append(cstr!("oversize"), kept.as_str()),
+        Body::Marker(kept) => raw.append(cstr!("marker"), kept.as_str()),
+    }
+    raw
+}
+
+pub(super) const WAITING: &str = "waiting";
+pub(super) const DISCARDED: &str = "discarded";
+
+/// The number it waits under, and the event.
+pub(super) fn read_event(document: &RawDocument) -> Result<(i64, Delivered), Error> {
+    let fields = Fields { what: EVENT, document };
+    fields.known_format()?;
+    let id = document.get_document("_id").map_err(|_| fields.unreadable("_id", "is not a document"))?;
+    let id = Fields { what: EVENT, document: id };
+    let aggregate = AggregateId::new(id.value("aggregate")?);
+    let operation = Operation::read(fields.text("operation")?);
+    let position = match (fields.optional_number("epoch")?, document.get_str("position")) {
+        (Some(epoch), Ok(key)) => Some(PositionKey::new(Epoch::new(epoch.unsigned_abs()), key)),
+        (_, _) => None,
+    };
+    let delivered = Delivered {
+        message_id: fields.text("messageId")?.to_owned(),
+        operation: operation.ok_or_else(|| fields.unreadable("operation", "is none that this version knows"))?,
+        namespace: Arc::new(Namespace::new(fields.text("database")?, fields.text("collection")?)),
+        aggregate: aggregate.ok_or_else(|| fields.unreadable("_id", "names no aggregate"))?,
+        key: fields.value("eventId")?,
+        event_type: document.get_str("type").ok().map(str::to_owned),
+        sequence: fields.optional_number("sequence")?,
+        position,
+        term: Term::new(fields.number("term")?.unsigned_abs()),
+        body: read_body(document),
+        committed: document.get_datetime("committed").ok(),
+        delivery_count: 0,
+        dead_lettered: false,
+    };
+    Ok((id.number("n")?, delivered))
+}
+
+fn read_body(document: &RawDocument) -> Body {
+    if let Ok(body) = document.get_document("body") {
+        return Body::Document(body.to_owned());
+    }
+    match document.get_str("oversize") {
+        Ok(kept) => Body::Oversize(kept.to_owned()),
+        Err(_) => Body::Marker(document.get_str("marker").unwrap_or_default().to_owned()),
+    }
+}
+
+/// What came out of BSON goes back in.
+fn raw_value(value: &Bson) -> RawBson {
+    RawBson::try_from(value.clone()).unwrap_or(RawBson::Null)
+}

@@ -1,0 +1,150 @@
+//! The cursor as MongoDB keeps it: its id, its fields, and reading a document without trusting it.
+
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{Bson, DateTime, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+
+use super::cursor::Cursor;
+use super::delivered::PositionKey;
+use super::error::Error;
+use super::identity::Identity;
+use super::parked::{entry_fields, read_entries};
+use crate::event::{AggregateId, Epoch, Namespace};
+
+/// Kept in every document; a higher one was written by a version that knows more.
+pub(super) const FORMAT: i64 = 1;
+const CURSOR: &str = "cursor";
+
+/// How an aggregate is named in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Naming {
+    pub(super) pipeline: String,
+    /// In a source of documents the same key in two collections is two aggregates.
+    pub(super) by_collection: bool,
+}
+
+impl Naming {
+    /// `{pipeline, aggregate}`, or `{pipeline, collection, aggregate}`. More may be added after.
+    pub(super) fn id(&self, namespace: &Namespace, aggregate: &AggregateId) -> RawDocumentBuf {
+        let mut id = RawDocumentBuf::new();
+        id.append(cstr!("pipeline"), self.pipeline.as_str());
+        if let Some(scope) = self.scope(namespace) {
+            id.append(cstr!("collection"), scope);
+        }
+        id.append(cstr!("aggregate"), RawBson::try_from(aggregate.value().clone()).unwrap_or(RawBson::Null));
+        id
+    }
+
+    pub(super) fn identity(&self, namespace: &Namespace, aggregate: &AggregateId) -> Identity {
+        Identity::of_aggregate(self.scope(namespace), aggregate)
+    }
+
+    fn scope<'a>(&self, namespace: &'a Namespace) -> Option<&'a str> {
+        self.by_collection.then_some(namespace.collection.as_str())
+    }
+}
+
+/// A cursor with whose it is.
+pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), Error> {
+    let fields = Fields { what: CURSOR, document };
+    fields.known_format()?;
+    let id = document.get_document("_id").map_err(|_| fields.unreadable("_id", "is not a document"))?;
+    let aggregate = AggregateId::new(Fields { what: CURSOR, document: id }.value("aggregate")?);
+    let aggregate = aggregate.ok_or_else(|| fields.unreadable("_id", "names no aggregate"))?;
+    let identity = Identity::of_aggregate(id.get_str("collection").ok(), &aggregate);
+    let position = match (fields.optional_number("epoch")?, document.get_str("position")) {
+        (Some(epoch), Ok(key)) => Some(PositionKey::new(Epoch::new(epoch.unsigned_abs()), key)),
+        (_, _) => None,
+    };
+    let parked = match document.get_document("parked") {
+        Ok(parked) => read_entries(parked)?,
+        Err(_) => Default::default(),
+    };
+    let event_id = Some(fields.value("eventId")?).filter(|id| *id != Bson::Null);
+    Ok((identity, Cursor { position, sequence: fields.optional_number("sequence")?, event_id, parked }))
+}
+
+/// An entry of an `update` command. Fields of a version that knows more are left alone.
+pub(super) fn cursor_statement(id: RawDocumentBuf, cursor: &Cursor) -> RawDocumentBuf {
+    let mut set = RawDocumentBuf::new();
+    if let Some(position) = &cursor.position {
+        set.append(cstr!("epoch"), number(position.epoch.get()));
+        set.append(cstr!("position"), &*position.key);
+    }
+    if let Some(sequence) = cursor.sequence {
+        set.append(cstr!("sequence"), sequence);
+    }
+    let event_id = cursor.event_id.clone().and_then(|id| RawBson::try_from(id).ok());
+    set.append(cstr!("eventId"), event_id.unwrap_or(RawBson::Null));
+    set.append(cstr!("format"), FORMAT);
+    let mut update = RawDocumentBuf::new();
+    if cursor.parked.is_empty() {
+        let mut gone = RawDocumentBuf::new();
+        gone.append(cstr!("parked"), "");
+        update.append(cstr!("$unset"), gone);
+    } else {
+        set.append(cstr!("parked"), entry_fields(&cursor.parked));
+    }
+    update.append(cstr!("$set"), set);
+    let mut filter = RawDocumentBuf::new();
+    filter.append(cstr!("_id"), id);
+    let mut statement = RawDocumentBuf::new();
+    statement.append(cstr!("q"), filter);
+    statement.append(cstr!("u"), update);
+    statement.append(cstr!("upsert"), true);
+    statement
+}
+
+/// BSON has no unsigned 64-bit number.
+pub(super) fn number(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Errors name the field and never show what was in it.
+#[derive(Clone, Copy)]
+pub(super) struct Fields<'a> {
+    pub(super) what: &'static str,
+    pub(super) document: &'a RawDocument,
+}
+
+impl<'a> Fields<'a> {
+    pub(super) fn known_format(&self) -> Result<(), Error> {
+        match self.number("format")? {
+            FORMAT => Ok(()),
+            found => Err(Error::Format { what: self.what, found, known: FORMAT }),
+        }
+    }
+
+    fn get(&self, field: &'static str) -> Result<Option<RawBsonRef<'a>>, Error> {
+        self.document.get(field).map_err(|_| self.unreadable(field, "is not BSON"))
+    }
+
+    pub(super) fn optional_number(&self, field: &'static str) -> Result<Option<i64>, Error> {
+        match self.get(field)? {
+            Some(RawBsonRef::Int64(number)) => Ok(Some(number)),
+            Some(RawBsonRef::Int32(number)) => Ok(Some(i64::from(number))),
+            None | Some(RawBsonRef::Null) => Ok(None),
+            Some(_) => Err(self.unreadable(field, "is not a whole number")),
+        }
+    }
+
+    pub(super) fn number(&self, field: &'static str) -> Result<i64, Error> {
+        self.optional_number(field)?.ok_or_else(|| self.unreadable(field, "is missing"))
+    }
+
+    pub(super) fn text(&self, field: &'static str) -> Result<&'a str, Error> {
+        self.get(field)?.and_then(RawBsonRef::as_str).ok_or_else(|| self.unreadable(field, "is not a string"))
+    }
+
+    pub(super) fn date(&self, field: &'static str) -> Result<DateTime, Error> {
+        self.get(field)?.and_then(RawBsonRef::as_datetime).ok_or_else(|| self.unreadable(field, "is not a date"))
+    }
+
+    pub(super) fn value(&self, field: &'static str) -> Result<Bson, Error> {
+        let value = self.get(field)?.ok_or_else(|| self.unreadable(field, "is missing"))?;
+        Bson::try_from(value).map_err(|_| self.unreadable(field, "is not BSON"))
+    }
+
+    pub(super) fn unreadable(&self, field: &'static str, problem: &'static str) -> Error {
+        Error::Unreadable { what: self.what, field, problem }
+    }
+}
