@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod envelope;
 pub mod event;
 pub mod planted;
+pub mod producer;
 pub mod publish;
 pub mod retry;
 pub mod source;

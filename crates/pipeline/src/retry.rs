@@ -96,7 +96,9 @@ pub const fn bus(kind: Kind) -> Verdict {
         | Kind::Unauthorized
         | Kind::NotImplemented
         | Kind::Closed
-        | Kind::Configuration => Verdict::Fatal,
+        | Kind::Configuration
+        // Of a sender whose term is over; a consumer does not meet it.
+        | Kind::Withheld => Verdict::Fatal,
     }
 }
 

@@ -77,6 +77,17 @@ pub enum Phase {
     Stream { token: ResumeToken },
 }
 
+impl Phase {
+    /// For logs and status.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Unstarted => "unstarted",
+            Self::Snapshot { .. } => "snapshot",
+            Self::Stream { .. } => "stream",
+        }
+    }
+}
+
 /// How far a snapshot has come.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {

@@ -52,6 +52,7 @@ impl Rabbit {
             .env("RABBITMQ_MNESIA_BASE", path("mnesia"))
             .env("RABBITMQ_LOG_BASE", path("log"))
             .env("RABBITMQ_LOGS", "-")
+            .env("ERL_CRASH_DUMP", path("crash"))
             .env("RABBITMQ_PID_FILE", path("pid"))
             .env("RABBITMQ_CONFIG_FILE", path("none"))
             .env("RABBITMQ_ENABLED_PLUGINS_FILE", path("plugins"))

@@ -1,0 +1,360 @@
+//! A leader's work during one term: claim the checkpoint, then capture and publish side by side, until the term ends.
+//!
+//! Leans on [`crate::capture`], [`crate::publish`] and [`crate::checkpoint`], and adds the order in which they begin and end, and what
+//! happens when they cannot go on. Never gives up by itself what another pod could not do better: a history that is lost, or a source
+//! that cannot be captured, is a state in which the leader waits, says so, and looks again.
+
+mod insist;
+mod outcome;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use lease::{Leadership, Outcome};
+use mongodb::{Client, Database};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::capture::{self, Capture, Start};
+use crate::checkpoint::{self, Checkpoint, CheckpointStore, Claim, MongoCheckpoints, Phase};
+use crate::event::{Epoch, Term};
+use crate::publish::{self, Ended, Oversize, Publisher, Rejected, ServiceBusTopic, Tenure};
+use crate::source::Source;
+
+use insist::insist;
+use outcome::{Error, chain};
+
+/// What can be set about producing.
+#[derive(Clone, Debug, Default)]
+pub struct Config {
+    pub start: Start,
+    pub on_history_lost: OnHistoryLost,
+    pub capture: capture::Config,
+    pub publish: publish::Config,
+}
+
+/// What a leader does when the oplog no longer holds what follows the checkpoint.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnHistoryLost {
+    /// Waits for an operator: only he knows whether reading everything again is right.
+    #[default]
+    Halt,
+    /// Reads everything the source holds again, in a new epoch.
+    Snapshot,
+}
+
+/// Where the producer reads and writes.
+#[derive(Clone)]
+pub struct Places {
+    pub pipeline: String,
+    pub pod_id: String,
+    pub source: Source,
+    /// The server that holds the source.
+    pub server: Client,
+    pub coordination: Database,
+    pub bus: servicebus::Client,
+    pub topic: String,
+    pub subscription: String,
+}
+
+/// Where the producer of this pod stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum State {
+    /// Set while this pod does not lead.
+    #[default]
+    Standby,
+    /// Set when a term is gained, until there is a place to read from.
+    Starting { term: Term },
+    /// Set while events are captured and published.
+    Running { term: Term, epoch: Epoch },
+    /// Set while the term ends and what was read is brought out.
+    Stopping { term: Term },
+    /// Set when only an operator can say how to go on. The pod keeps leading: another could not do better.
+    Halted { term: Term, why: Halt },
+}
+
+/// Why only an operator can say how to go on; with the page that says what to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Halt {
+    /// The oplog no longer holds what follows the checkpoint: `docs/errors/E0001.md`.
+    HistoryLost,
+    /// The source cannot be captured as it is, or from where it should start: `docs/errors/E0002.md`.
+    Source(String),
+    /// The checkpoint cannot be used: `docs/errors/E0003.md`.
+    Checkpoint(String),
+}
+
+impl Halt {
+    pub fn page(&self) -> &'static str {
+        match self {
+            Self::HistoryLost => "E0001",
+            Self::Source(_) => "E0002",
+            Self::Checkpoint(_) => "E0003",
+        }
+    }
+}
+
+/// How often a halted leader looks whether an operator has acted.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+pub struct Producer {
+    config: Config,
+    places: Places,
+    checkpoints: Arc<MongoCheckpoints>,
+    state: watch::Sender<State>,
+    publishing: publish::Handle,
+    capturing: watch::Sender<Option<capture::Handle>>,
+}
+
+/// What the rest of the pod may know of the producer.
+#[derive(Clone)]
+pub struct Handle {
+    state: watch::Receiver<State>,
+    publishing: publish::Handle,
+    capturing: watch::Receiver<Option<capture::Handle>>,
+}
+
+impl Handle {
+    pub fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    pub fn states(&self) -> watch::Receiver<State> {
+        self.state.clone()
+    }
+
+    pub fn publishing(&self) -> &publish::Handle {
+        &self.publishing
+    }
+
+    /// Of the present or the last term; `None` if this pod never led.
+    pub fn capturing(&self) -> Option<capture::Handle> {
+        self.capturing.borrow().clone()
+    }
+}
+
+impl Producer {
+    pub fn new(config: Config, places: Places) -> Self {
+        let Places { pipeline, source, coordination, .. } = &places;
+        let checkpoints = Arc::new(MongoCheckpoints::new(coordination, pipeline, source.fingerprint()));
+        let (state, capturing) = (watch::Sender::default(), watch::Sender::default());
+        Self { config, checkpoints, state, publishing: publish::Handle::default(), capturing, places }
+    }
+
+    pub fn handle(&self) -> Handle {
+        let (state, capturing) = (self.state.subscribe(), self.capturing.subscribe());
+        Handle { state, publishing: self.publishing.clone(), capturing }
+    }
+
+    /// The work of one term, from gaining it to the moment the lease may go back.
+    pub async fn lead(&self, leadership: Leadership) -> Outcome {
+        let outcome = match self.in_term(&leadership).await {
+            Ok(()) => Outcome::Done,
+            Err(error) => error.outcome(),
+        };
+        self.state.send_replace(State::Standby);
+        outcome
+    }
+
+    async fn in_term(&self, leadership: &Leadership) -> Result<(), Error> {
+        let claim = Claim::of(leadership, &self.places.pod_id);
+        let term = claim.term;
+        self.state.send_replace(State::Starting { term });
+        // Until something is read nothing must be brought out: whatever the word to stop is, what was begun is dropped.
+        let Some(begun) = unless_stopped(leadership, self.begin(&claim)).await else { return Ok(()) };
+        let (mut epoch, mut phase) = begun?;
+        loop {
+            self.state.send_replace(State::Running { term, epoch });
+            info!(pod_id = self.places.pod_id, pipeline = self.places.pipeline, %term, %epoch, from = phase.name(), "publishing");
+            match self.walk(leadership, &claim, epoch, phase).await? {
+                Walked::Stopped => return Ok(()),
+                Walked::Stuck(error) => {
+                    let Some(again) = unless_stopped(leadership, self.mend(&claim, epoch, error)).await else {
+                        return Ok(());
+                    };
+                    (epoch, phase) = again?;
+                }
+            }
+        }
+    }
+
+    /// Claims the checkpoint; a pipeline that has none yet stores where it starts before anything is read.
+    async fn begin(&self, claim: &Claim) -> Result<(Epoch, Phase), Error> {
+        let Checkpoint { epoch, phase, .. } = self.claimed(claim).await?;
+        self.inspected(claim, phase == Phase::Unstarted).await;
+        if phase != Phase::Unstarted {
+            return Ok((epoch, phase));
+        }
+        let first = self.first_phase(claim, self.config.start).await;
+        insist("store where the pipeline starts", checkpoint::Error::is_transient, || {
+            self.checkpoints.save(claim, epoch, &first, None)
+        })
+        .await?;
+        Ok((epoch, first))
+    }
+
+    async fn claimed(&self, claim: &Claim) -> Result<Checkpoint, Error> {
+        loop {
+            match insist("claim the checkpoint", checkpoint::Error::is_transient, || self.checkpoints.claim(claim))
+                .await
+            {
+                Ok(checkpoint) => return Ok(checkpoint),
+                Err(error @ checkpoint::Error::TermBehind { .. }) => return Err(error.into()),
+                Err(error) => self.halted(claim.term, Halt::Checkpoint(chain(&error))).await,
+            }
+        }
+    }
+
+    /// Looks at the source until it can be captured.
+    async fn inspected(&self, claim: &Claim, is_new: bool) {
+        // What only a start needs must not stop a pipeline that has long started.
+        let start = if is_new { self.config.start } else { Start::Now };
+        let capture = self.capture();
+        while let Err(error) =
+            insist("look at the source", capture::Error::is_transient, || capture.check(&start)).await
+        {
+            self.halted(claim.term, Halt::Source(chain(&error))).await;
+        }
+        self.state.send_replace(State::Starting { term: claim.term });
+    }
+
+    async fn first_phase(&self, claim: &Claim, start: Start) -> Phase {
+        let capture = self.capture();
+        loop {
+            match insist("find where the pipeline starts", capture::Error::is_transient, || capture.first_phase(&start))
+                .await
+            {
+                Ok(phase) => return phase,
+                Err(error) => self.halted(claim.term, Halt::Source(chain(&error))).await,
+            }
+        }
+    }
+
+    /// Says once what is wrong, and waits a moment.
+    async fn halted(&self, term: Term, why: Halt) {
+        let state = State::Halted { term, why: why.clone() };
+        if *self.state.borrow() != state {
+            let reason = match &why {
+                Halt::HistoryLost => "the oplog no longer holds what follows the checkpoint",
+                Halt::Source(reason) | Halt::Checkpoint(reason) => reason,
+            };
+            error!(pod_id = self.places.pod_id, pipeline = self.places.pipeline, %term, page = why.page(), reason, "the producer waits for an operator");
+            self.state.send_replace(state);
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+
+    /// Captures and publishes until told to stop, or until one of them cannot go on.
+    async fn walk(&self, leadership: &Leadership, claim: &Claim, epoch: Epoch, phase: Phase) -> Result<Walked, Error> {
+        let capture = self.capture();
+        self.capturing.send_replace(Some(capture.handle()));
+        let enough = CancellationToken::new();
+        let (intake, reading) = capture.read(phase, enough.clone());
+        // A task of its own: reading and publishing need a core each. Dropped with this future.
+        let mut reader = JoinSet::new();
+        reader.spawn(reading);
+        let publishing = self.publisher(leadership, claim, epoch).run(intake, leadership.lost());
+        let stopping = leadership.stopping().inspect(|_| {
+            self.state.send_replace(State::Stopping { term: claim.term });
+            enough.cancel();
+        });
+        let mut stopping = std::pin::pin!(stopping.fuse());
+        let mut publishing = std::pin::pin!(publishing);
+        let ended = loop {
+            tokio::select! {
+                ended = &mut publishing => break ended?,
+                // Lost is the publisher's to see; both end the reading, and with it the publisher's input.
+                _ = &mut stopping => {}
+            }
+        };
+        if let Ended::Unfinished { events } = ended {
+            warn!(term = %claim.term, events, "stopped before everything read was acknowledged; the next leader sends it");
+        }
+        let read = reader.join_next().await.and_then(Result::ok);
+        match read {
+            Some(Err(error)) if ended != Ended::Lost => Ok(Walked::Stuck(error)),
+            _ if enough.is_cancelled() || ended == Ended::Lost => Ok(Walked::Stopped),
+            _ => Err(Error::Ended),
+        }
+    }
+
+    /// Capture cannot go on: decides what follows, or waits for somebody who can.
+    async fn mend(&self, claim: &Claim, epoch: Epoch, error: capture::Error) -> Result<(Epoch, Phase), Error> {
+        let why = match &error {
+            capture::Error::HistoryLost(_) if self.config.on_history_lost == OnHistoryLost::Snapshot => {
+                warn!(term = %claim.term, page = Halt::HistoryLost.page(), "history lost: reading the whole source again");
+                self.inspected(claim, true).await;
+                let phase = self.first_phase(claim, Start::Beginning).await;
+                let begun = insist("begin a new epoch", checkpoint::Error::is_transient, || {
+                    self.checkpoints.begin_epoch(claim, epoch, &phase)
+                });
+                return Ok((begun.await?, phase));
+            }
+            capture::Error::HistoryLost(_) => Halt::HistoryLost,
+            error => Halt::Source(chain(error)),
+        };
+        loop {
+            self.halted(claim.term, why.clone()).await;
+            let stored =
+                insist("look at the checkpoint", checkpoint::Error::is_transient, || self.checkpoints.show()).await?;
+            match stored {
+                // An operator took a term and moved the checkpoint: the lease must follow.
+                Some(stored) if stored.term > claim.term => return Err(Error::Moved { by: stored.term }),
+                // What is wrong with the source may have been mended there.
+                Some(Checkpoint { epoch, phase, .. }) if matches!(why, Halt::Source(_)) => return Ok((epoch, phase)),
+                Some(_) | None => {}
+            }
+        }
+    }
+
+    fn capture(&self) -> Capture {
+        Capture::new(&self.places.server, self.places.source.clone(), self.config.capture.clone())
+    }
+
+    fn publisher(
+        &self,
+        leadership: &Leadership,
+        claim: &Claim,
+        epoch: Epoch,
+    ) -> Publisher<ServiceBusTopic, MongoCheckpoints> {
+        let Places { pipeline, coordination, bus, topic, subscription, .. } = &self.places;
+        let gate = leadership.gate().clone();
+        let topic = ServiceBusTopic::new(bus.clone(), topic, subscription, Arc::new(move || gate.is_open()));
+        let stores =
+            (Oversize::new(coordination, self.config.publish.keep_oversize), Rejected::new(coordination, pipeline));
+        let tenure = Tenure { claim: claim.clone(), epoch };
+        Publisher::new(
+            self.config.publish.clone(),
+            tenure,
+            topic,
+            Arc::clone(&self.checkpoints),
+            stores,
+            self.publishing.clone(),
+        )
+    }
+}
+
+/// How capturing and publishing came to an end.
+enum Walked {
+    Stopped,
+    /// Everything read before is brought out, as far as that was possible.
+    Stuck(capture::Error),
+}
+
+/// `None` when the work is told to stop first, in whatever way.
+async fn unless_stopped<T>(leadership: &Leadership, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        // cancel-safe: whatever was begun is begun again by the next leader
+        done = work => Some(done),
+        _ = leadership.stopping() => None,
+    }
+}
+
+impl publish::Intake for capture::Intake {
+    fn next(&mut self) -> impl Future<Output = Option<Vec<capture::Captured>>> + Send {
+        self.next()
+    }
+}
