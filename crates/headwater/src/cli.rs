@@ -1,7 +1,10 @@
 //! The command line: one file per command.
 
 mod broker;
+mod checkpoint;
+mod config;
 mod dev;
+mod run;
 
 use clap::{Parser, Subcommand};
 
@@ -16,13 +19,29 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Dev(dev::Arguments),
+    Run(run::Arguments),
     Broker(broker::Arguments),
+    Checkpoint(checkpoint::Arguments),
+    Config(config::Arguments),
+}
+
+impl Command {
+    /// What is logged when `RUST_LOG` says nothing: a pod tells its story, a command only what goes wrong.
+    pub(crate) fn log_filter(&self) -> &'static str {
+        match self {
+            Self::Run(_) => "info",
+            Self::Dev(_) | Self::Broker(_) | Self::Checkpoint(_) | Self::Config(_) => "warn",
+        }
+    }
 }
 
 pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Dev(arguments) => dev::run(arguments).await,
+        Command::Run(arguments) => run::run(arguments).await,
         Command::Broker(arguments) => broker::run(arguments).await,
+        Command::Checkpoint(arguments) => checkpoint::run(arguments).await,
+        Command::Config(arguments) => config::run(&arguments),
     }
 }
 

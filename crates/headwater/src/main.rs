@@ -1,8 +1,11 @@
 //! The binary: reading starts here. Phases only: arguments, telemetry, runtime, the command, the exit code.
 
 mod cli;
+mod config;
+mod run;
 mod signal;
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -10,7 +13,7 @@ use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
     let arguments = cli::Arguments::parse();
-    start_telemetry();
+    start_telemetry(arguments.command.log_filter());
     match run(arguments) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -25,10 +28,11 @@ fn run(arguments: cli::Arguments) -> anyhow::Result<()> {
     runtime.block_on(cli::run(arguments.command))
 }
 
-/// Warnings by default; `RUST_LOG` says otherwise.
-fn start_telemetry() {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+/// To stderr: for people on a terminal, else one JSON object per line. `RUST_LOG` overrides how much.
+fn start_telemetry(default: &str) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
+    let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    if std::io::stderr().is_terminal() { logs.init() } else { logs.json().flatten_event(true).init() }
 }
 
 /// One line per cause, the outermost first.

@@ -1,0 +1,35 @@
+//! `headwater config`: what a pod would run with, and every key there is.
+
+use clap::{Args, Subcommand};
+
+use super::run::ConfigArguments;
+use crate::config;
+
+/// Show the configuration.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Print what a pod would run with: file, environment and flags together, defaults included, secrets masked.
+    Print {
+        #[command(flatten)]
+        config: ConfigArguments,
+    },
+    /// Print every key with its default and its reason: a file to start from.
+    Reference,
+    /// Print a JSON schema, for editors that check YAML as it is written.
+    Schema,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    match &arguments.command {
+        Command::Print { config } => print!("{}", config::effective(config.config.as_deref(), &config.set)?),
+        Command::Reference => print!("{}", config::reference_file()),
+        Command::Schema => println!("{:#}", config::json_schema()),
+    }
+    Ok(())
+}

@@ -1,0 +1,41 @@
+//! `headwater run`: one pod.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::config::Config;
+use crate::signal::StopSignal;
+
+/// Run one pod.
+///
+/// Takes part in the election; while it leads, it watches the change stream and publishes every event to the topic. SIGTERM or Ctrl-C
+/// stops it in order: what was read is sent, the checkpoint saved, the lease given back. A second signal ends it at once.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) config: ConfigArguments,
+}
+
+/// Where the configuration comes from.
+#[derive(Debug, Args)]
+pub(crate) struct ConfigArguments {
+    /// The configuration file; without it `HEADWATER_CONFIG`, then `./headwater.yaml`.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Set one key, whatever file and environment say: `--set producer.body=json`. May be repeated.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+impl ConfigArguments {
+    pub(crate) fn load(&self) -> anyhow::Result<Config> {
+        Config::of_this_process(self.config.as_deref(), &self.set)
+    }
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let stop = StopSignal::new()?;
+    crate::run::pod(arguments.config.load()?, stop).await
+}

@@ -1,0 +1,352 @@
+//! A tree of nodes to settings, by the table in [`super::schema`]: every mistake is found, not only the first.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::node::{Node, Origin, Value};
+use super::problem::Problem;
+use super::schema::{self, Default, KEYS, Key, Kind};
+use super::{units, yaml};
+
+/// What every key is set to.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    set: BTreeMap<&'static str, Setting>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Setting {
+    pub(crate) value: Typed,
+    pub(crate) origin: Origin,
+}
+
+/// A value that its kind allows.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Typed {
+    Text(String),
+    Flag(bool),
+    Count(u64),
+    Duration(Duration),
+    Size(u64),
+    Texts(Vec<String>),
+    Tree(Node),
+}
+
+/// Reads secrets from files; a seam, so that reading a configuration touches nothing else.
+pub(crate) type ReadFile<'a> = &'a dyn Fn(&str) -> std::io::Result<String>;
+
+/// The sources of a configuration, weakest first.
+pub(crate) struct Sources<'a> {
+    pub(crate) file: Option<&'a str>,
+    pub(crate) environment: &'a [(String, String)],
+    /// `path=value`.
+    pub(crate) flags: &'a [String],
+    pub(crate) read_file: ReadFile<'a>,
+}
+
+const PREFIX: &str = "HEADWATER__";
+
+impl Sources<'_> {
+    /// Everything that was said, or everything that is wrong with it.
+    pub(crate) fn load(&self) -> Result<Settings, Vec<Problem>> {
+        let mut root = match self.file.map(yaml::parse) {
+            Some(Ok(root)) => root,
+            Some(Err(problem)) => return Err(vec![problem]),
+            None => Node::map(Origin::Nowhere),
+        };
+        let mut problems = Vec::new();
+        self.overlay(&mut root, &mut problems);
+        let mut reading = Reading { set: BTreeMap::new(), problems, read_file: self.read_file };
+        reading.section("", &root);
+        reading.complete();
+        if reading.problems.is_empty() { Ok(Settings { set: reading.set }) } else { Err(in_order(reading.problems)) }
+    }
+
+    fn overlay(&self, root: &mut Node, problems: &mut Vec<Problem>) {
+        for (name, value) in self.environment {
+            let Some(path) = name.strip_prefix(PREFIX) else { continue };
+            let path: Vec<String> = path.split("__").map(str::to_lowercase).collect();
+            root.set(&path, said_plainly(value, Origin::Environment(name.clone())));
+        }
+        for flag in self.flags {
+            match flag.split_once('=') {
+                Some((path, value)) if !path.is_empty() => {
+                    let path: Vec<String> = path.split('.').map(str::to_owned).collect();
+                    root.set(&path, said_plainly(value, Origin::Flag));
+                }
+                _ => problems.push(Problem::at(
+                    Origin::Flag,
+                    "",
+                    format!("`{flag}` sets nothing; write `--set producer.body=json`"),
+                )),
+            }
+        }
+    }
+}
+
+/// A value from a variable or a flag is YAML too, so that numbers and lists can be given; what is not is a text.
+fn said_plainly(value: &str, origin: Origin) -> Node {
+    let mut node = yaml::parse(value).unwrap_or_else(|_| Node::text(value, origin.clone()));
+    if matches!(node.value, Value::Map(_)) {
+        // `Endpoint=…;Key: x` may look like a map by accident; nothing that is set this way is one.
+        node = Node::text(value, origin.clone());
+    }
+    node.origin = origin;
+    node
+}
+
+struct Reading<'a> {
+    set: BTreeMap<&'static str, Setting>,
+    problems: Vec<Problem>,
+    read_file: ReadFile<'a>,
+}
+
+impl Reading<'_> {
+    fn section(&mut self, prefix: &str, node: &Node) {
+        let entries = match &node.value {
+            Value::Map(entries) => entries,
+            // `producer:` with nothing below it says nothing.
+            Value::Null => return,
+            _ => {
+                let names = schema::names_below(prefix).join("`, `");
+                return self.wrong(node, prefix, format!("is {node}, and must be a map with keys such as `{names}`"));
+            }
+        };
+        for entry in entries {
+            let path = if prefix.is_empty() { entry.key.clone() } else { format!("{prefix}.{}", entry.key) };
+            match schema::key(&path) {
+                Some(key) => self.key(key, &entry.node),
+                None if schema::is_section(&path) => self.section(&path, &entry.node),
+                None => match path
+                    .strip_suffix("_file")
+                    .and_then(schema::key)
+                    .filter(|key| matches!(key.kind, Kind::Secret))
+                {
+                    Some(key) => self.secret_file(key, &path, &entry.node),
+                    None => self.unknown(prefix, &path, &entry.key, &entry.key_origin),
+                },
+            }
+        }
+    }
+
+    fn key(&mut self, key: &'static Key, node: &Node) {
+        // A key with nothing behind it is as good as left out.
+        if node.value == Value::Null {
+            return;
+        }
+        match typed(key, node) {
+            Ok(value) => drop(self.set.insert(key.path, Setting { value, origin: node.origin.clone() })),
+            Err(rule) => {
+                let written = if matches!(key.kind, Kind::Secret) { "not a text".to_owned() } else { node.to_string() };
+                self.wrong(node, key.path, format!("is {written}, and {rule}"));
+            }
+        }
+    }
+
+    fn secret_file(&mut self, key: &'static Key, path: &str, node: &Node) {
+        let Value::Text(file) = &node.value else {
+            return self.wrong(node, path, format!("is {node}, and must name a file, such as `/run/secrets/uri`"));
+        };
+        match (self.read_file)(file) {
+            Ok(text) => {
+                let value = Typed::Text(text.trim_end_matches(['\r', '\n']).to_owned());
+                self.set.insert(key.path, Setting { value, origin: node.origin.clone() });
+            }
+            Err(error) => {
+                self.wrong(node, path, format!("is `{file}`, which cannot be read ({error}); name a file that can"))
+            }
+        }
+    }
+
+    fn unknown(&mut self, prefix: &str, path: &str, name: &str, origin: &Origin) {
+        let known = schema::names_below(prefix);
+        let nearest = known.iter().map(|known| (distance(name, known), *known)).min();
+        let advice = match nearest {
+            Some((distance, nearest)) if distance <= 1 + name.len() / 3 => format!("did you mean `{nearest}`?"),
+            _ => format!("known here: `{}`", known.join("`, `")),
+        };
+        self.problems.push(Problem::at(origin.clone(), path, format!("is not a key; {advice}")));
+    }
+
+    /// Defaults, and what must be there and is not.
+    fn complete(&mut self) {
+        for key in KEYS {
+            if self.set.contains_key(key.path) {
+                continue;
+            }
+            match key.default {
+                Default::Absent(_) => {}
+                Default::Is(text) => {
+                    let node = yaml::parse(text).expect("a default is YAML");
+                    let value = typed(key, &node).expect("a default is of its own kind");
+                    self.set.insert(key.path, Setting { value, origin: Origin::Nowhere });
+                }
+                // Said wrongly, it is in the list already.
+                Default::Required(_)
+                    if self.problems.iter().any(|problem| problem.path.trim_end_matches("_file") == key.path) => {}
+                Default::Required(example) => {
+                    let what = format!("is missing; write, for example, `{example}`");
+                    self.problems.push(Problem::at(Origin::Nowhere, key.path, what));
+                }
+            }
+        }
+    }
+
+    fn wrong(&mut self, node: &Node, path: &str, what: impl Into<String>) {
+        self.problems.push(Problem::at(node.origin.clone(), path, what));
+    }
+}
+
+/// The value as its kind has it, or the rule it breaks with an example of what keeps it.
+fn typed(key: &Key, node: &Node) -> Result<Typed, String> {
+    match (key.kind, &node.value) {
+        (Kind::Text | Kind::Secret, Value::Text(text)) if !text.trim().is_empty() => Ok(Typed::Text(text.clone())),
+        // A database may well be called 2024.
+        (Kind::Text, Value::Integer(number)) => Ok(Typed::Text(number.to_string())),
+        (Kind::Text | Kind::Secret, _) => Err(format!("must be a text, such as `{}`", example(key))),
+        (Kind::Flag, Value::Flag(flag)) => Ok(Typed::Flag(*flag)),
+        (Kind::Flag, _) => Err("must be `true` or `false`".to_owned()),
+        (Kind::Count { least, most }, value) => {
+            count(value).filter(|number| (least..=most).contains(number)).map(Typed::Count).ok_or_else(|| {
+                if least == most {
+                    format!("must be `{least}`")
+                } else {
+                    format!("must be a whole number from {least} to {most}, such as `{}`", example(key))
+                }
+            })
+        }
+        (Kind::Duration { least, most }, value) => {
+            let duration = if let Value::Text(text) = value { units::duration(text) } else { None };
+            duration.filter(|duration| (least..=most).contains(duration)).map(Typed::Duration).ok_or_else(|| {
+                let unit = count(value).map_or_else(|| example(key).to_owned(), |number| format!("{number}s"));
+                let (least, most) = (units::duration_text(least), units::duration_text(most));
+                format!("must be a duration from {least} to {most}, such as `{unit}`")
+            })
+        }
+        (Kind::Size { least, most }, value) => {
+            let size = if let Value::Text(text) = value { units::size(text) } else { None };
+            size.filter(|size| (least..=most).contains(size)).map(Typed::Size).ok_or_else(|| {
+                format!(
+                    "must be a size from {} to {}, such as `{}`",
+                    units::size_text(least),
+                    units::size_text(most),
+                    example(key)
+                )
+            })
+        }
+        (Kind::Choice(words), Value::Text(text)) if words.contains(&text.as_str()) => Ok(Typed::Text(text.clone())),
+        (Kind::Choice(words), _) => Err(format!("must be `{}`", words.join("` or `"))),
+        (Kind::Pattern { .. }, Value::Text(text)) => Ok(Typed::Text(text.clone())),
+        (Kind::Pattern { rule, example }, _) => Err(format!("must be {rule}, such as `{example}`")),
+        (Kind::Texts, Value::List(nodes)) => {
+            let texts =
+                nodes.iter().map(|node| if let Value::Text(text) = &node.value { Some(text.clone()) } else { None });
+            texts
+                .collect::<Option<Vec<_>>>()
+                .map(Typed::Texts)
+                .ok_or_else(|| format!("must be a list of texts, such as `{}`", example(key)))
+        }
+        (Kind::Texts, _) => Err(format!("must be a list of texts, such as `{}`", example(key))),
+        (Kind::Documents, Value::List(nodes)) if nodes.iter().all(|node| matches!(node.value, Value::Map(_))) => {
+            Ok(Typed::Tree(node.clone()))
+        }
+        (Kind::Documents, _) => {
+            Err("must be a list of stages, such as `[ { $match: { fullDocument.region: eu } } ]`".to_owned())
+        }
+    }
+}
+
+fn count(value: &Value) -> Option<u64> {
+    match value {
+        Value::Integer(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+fn example(key: &Key) -> &'static str {
+    match key.default {
+        Default::Required(text) | Default::Absent(text) | Default::Is(text) => text,
+    }
+}
+
+/// Mistakes as they stand in the file, then those of variables and flags, then what is missing.
+fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
+    problems.sort_by_key(|problem| match &problem.origin {
+        Origin::File { line, column } => (0, *line, *column),
+        Origin::Environment(_) => (1, 0, 0),
+        Origin::Flag => (2, 0, 0),
+        Origin::Nowhere => (3, 0, 0),
+    });
+    problems
+}
+
+/// How many letters must change to make one word the other.
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (at, letter) in one.chars().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], at + 1);
+        for (column, same) in other.iter().enumerate() {
+            let substituted = diagonal + usize::from(letter != *same);
+            diagonal = row[column + 1];
+            row[column + 1] = substituted.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+impl Settings {
+    pub(crate) fn get(&self, path: &str) -> Option<&Setting> {
+        debug_assert!(schema::key(path).is_some(), "`{path}` is in the table");
+        self.set.get(path)
+    }
+
+    pub(crate) fn text(&self, path: &str) -> Option<&str> {
+        match &self.get(path)?.value {
+            Typed::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    /// Of a key that is required or has a default.
+    pub(crate) fn given(&self, path: &str) -> &str {
+        self.text(path).expect("the table gives it a value")
+    }
+
+    pub(crate) fn flag(&self, path: &str) -> bool {
+        matches!(self.get(path).map(|setting| &setting.value), Some(Typed::Flag(true)))
+    }
+
+    pub(crate) fn duration(&self, path: &str) -> Option<Duration> {
+        match self.get(path)?.value {
+            Typed::Duration(duration) => Some(duration),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn number(&self, path: &str) -> u64 {
+        match self.get(path).map(|setting| &setting.value) {
+            Some(Typed::Count(number) | Typed::Size(number)) => *number,
+            _ => unreachable!("the table gives `{path}` a number"),
+        }
+    }
+
+    pub(crate) fn texts(&self, path: &str) -> Vec<String> {
+        match self.get(path).map(|setting| &setting.value) {
+            Some(Typed::Texts(texts)) => texts.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    pub(crate) fn tree(&self, path: &str) -> Option<&Node> {
+        match &self.get(path)?.value {
+            Typed::Tree(node) => Some(node),
+            _ => None,
+        }
+    }
+
+    /// Where a key was set, for a problem found later.
+    pub(crate) fn origin(&self, path: &str) -> Origin {
+        self.get(path).map_or(Origin::Nowhere, |setting| setting.origin.clone())
+    }
+}

@@ -1,0 +1,272 @@
+//! The configuration of one pod: a YAML file, then the environment, then flags; checked as a whole, and every mistake told at once.
+//!
+//! Reading order: [`schema`] (every key), [`yaml`] and [`node`] (what was written, and where), [`load`] (by the table), this file (the
+//! structs the parts take, and the rules between keys).
+
+mod load;
+mod node;
+mod problem;
+mod reference;
+mod schema;
+mod units;
+mod yaml;
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use mongodb::bson::{Bson, Document};
+use pipeline::producer::{self, OnHistoryLost};
+use pipeline::publish::{Body, Checkpointing, Sessions};
+use pipeline::source::{FullDocument, Kind, Source};
+use pipeline::{capture, publish};
+
+use load::{Settings, Sources};
+use problem::{Problem, Problems};
+pub(crate) use reference::{json_schema, reference_file};
+
+/// Everything a pod needs to know, checked.
+#[derive(Debug)]
+pub(crate) struct Config {
+    pub(crate) pipeline: String,
+    pub(crate) pod_id: String,
+    pub(crate) source_uri: Secret,
+    pub(crate) source: Source,
+    pub(crate) coordination: Coordination,
+    pub(crate) service_bus: ServiceBus,
+    pub(crate) producer: producer::Config,
+}
+
+#[derive(Debug)]
+pub(crate) struct Coordination {
+    pub(crate) uri: Secret,
+    pub(crate) database: String,
+    pub(crate) lease: lease::Config,
+}
+
+#[derive(Debug)]
+pub(crate) struct ServiceBus {
+    pub(crate) connection_string: Secret,
+    pub(crate) topic: String,
+    pub(crate) subscription: String,
+    pub(crate) ca_file: Option<PathBuf>,
+}
+
+/// What must not be shown.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Secret(String);
+
+impl Secret {
+    pub(crate) fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("***")
+    }
+}
+
+/// Where a configuration is looked for when no flag names it.
+const FILE: &str = "headwater.yaml";
+const FILE_VARIABLE: &str = "HEADWATER_CONFIG";
+
+impl Config {
+    /// Of this process: `--config`, else `HEADWATER_CONFIG`, else `./headwater.yaml` where there is one.
+    pub(crate) fn of_this_process(file: Option<&Path>, flags: &[String]) -> anyhow::Result<Self> {
+        with_sources(file, flags, |sources, hostname| Self::load(sources, hostname))
+    }
+
+    fn load(sources: &Sources<'_>, hostname: Option<&str>) -> Result<Self, Vec<Problem>> {
+        let settings = sources.load()?;
+        let mut problems = Vec::new();
+        let source = source(&settings, &mut problems);
+        let lease = lease_config(&settings, &mut problems);
+        let producer = producer(&settings, &mut problems);
+        if !problems.is_empty() {
+            return Err(problems);
+        }
+        let secret = |path| settings.text(path).map(|text| Secret(text.to_owned()));
+        let source_uri = secret("source.uri").expect("required");
+        Ok(Self {
+            pipeline: settings.given("pipeline").to_owned(),
+            pod_id: lease::pod_id(settings.text("pod_id"), hostname),
+            source,
+            coordination: Coordination {
+                uri: secret("coordination.uri").unwrap_or_else(|| source_uri.clone()),
+                database: settings.given("coordination.database").to_owned(),
+                lease,
+            },
+            source_uri,
+            service_bus: ServiceBus {
+                connection_string: secret("service_bus.connection_string").expect("required"),
+                topic: settings.given("service_bus.topic").to_owned(),
+                subscription: settings.given("service_bus.subscription").to_owned(),
+                ca_file: settings.text("service_bus.ca_file").map(PathBuf::from),
+            },
+            producer,
+        })
+    }
+}
+
+/// What a pod of this process would run with, as YAML, secrets masked.
+pub(crate) fn effective(file: Option<&Path>, flags: &[String]) -> anyhow::Result<String> {
+    with_sources(file, flags, |sources, hostname| {
+        Config::load(sources, hostname)?;
+        Ok(reference::effective(&sources.load()?))
+    })
+}
+
+/// Gathers what this process was given, and names the file in what is wrong with it.
+fn with_sources<T>(
+    file: Option<&Path>,
+    flags: &[String],
+    load: impl FnOnce(&Sources<'_>, Option<&str>) -> Result<T, Vec<Problem>>,
+) -> anyhow::Result<T> {
+    let environment: Vec<(String, String)> = std::env::vars().collect();
+    let variable = |name: &str| environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let asked = file.map(Path::to_path_buf).or_else(|| variable(FILE_VARIABLE).map(PathBuf::from));
+    let path = asked.or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)));
+    let name = path.as_ref().map(|path| path.display().to_string());
+    let text = path.as_ref().map(std::fs::read_to_string).transpose();
+    let text = text.with_context(|| format!("read the configuration `{}`", name.as_deref().unwrap_or_default()))?;
+    let read_file = |file: &str| std::fs::read_to_string(file);
+    let sources = Sources { file: text.as_deref(), environment: &environment, flags, read_file: &read_file };
+    load(&sources, variable("HOSTNAME")).map_err(|list| Problems { file: name, list }.into())
+}
+
+fn source(settings: &Settings, problems: &mut Vec<Problem>) -> Source {
+    let source = Source {
+        database: settings.given("source.database").to_owned(),
+        collection: settings.text("source.collection").map(str::to_owned),
+        collections: settings.texts("source.collections"),
+        kind: if settings.given("source.kind") == "documents" { Kind::Documents } else { Kind::Events },
+        aggregate_id: settings.given("source.aggregate_id").to_owned(),
+        event_type: settings.given("source.event_type").to_owned(),
+        sequence: settings.text("source.sequence").map(str::to_owned),
+        full_document: if settings.given("source.full_document") == "post_image" {
+            FullDocument::PostImage
+        } else {
+            FullDocument::Lookup
+        },
+    };
+    if let Err(invalid) = source.validate() {
+        let written = ["source.collections", "source.collection"].map(|path| settings.origin(path));
+        let origin =
+            written.into_iter().find(|origin| *origin != node::Origin::Nowhere).unwrap_or(node::Origin::Nowhere);
+        let what = format!("cannot be used: {invalid}; write, for example, `collection: events`");
+        problems.push(Problem::at(origin, "source", what));
+    }
+    source
+}
+
+fn lease_config(settings: &Settings, problems: &mut Vec<Problem>) -> lease::Config {
+    let duration = |name: &str| settings.duration(&format!("coordination.lease.{name}"));
+    let lease = lease::Config {
+        ttl: duration("ttl").expect("has a default"),
+        renew_deadline: duration("renew_deadline").expect("has a default"),
+        heartbeat: duration("heartbeat").expect("has a default"),
+        poll: duration("poll"),
+        watch: settings.flag("coordination.lease.watch"),
+        max_clock_skew: duration("max_clock_skew"),
+    };
+    if let Err(invalid) = lease.validate() {
+        // Of the keys that were set, the one to look at first.
+        let named = ["ttl", "renew_deadline", "heartbeat", "poll"].map(|name| format!("coordination.lease.{name}"));
+        let set = named.iter().find(|path| settings.origin(path) != node::Origin::Nowhere);
+        let path = set.map_or("coordination.lease", String::as_str);
+        let origin = set.map_or(node::Origin::Nowhere, |path| settings.origin(path));
+        let what = format!(
+            "does not go with its neighbours: {invalid}; the defaults are ttl 15s, renew_deadline 10s, heartbeat 5s"
+        );
+        problems.push(Problem::at(origin, path, what));
+    }
+    lease
+}
+
+fn producer(settings: &Settings, problems: &mut Vec<Problem>) -> producer::Config {
+    let start = pattern(settings, "producer.start", problems, |text| text.parse().ok());
+    let sessions = pattern(settings, "producer.sessions", problems, read_sessions);
+    let checkpoint = pattern(settings, "producer.checkpoint", problems, read_checkpoint);
+    let filter = settings.tree("producer.filter").map(|node| documents(node, problems)).unwrap_or_default();
+    let number =
+        |path| u32::try_from(settings.number(path)).ok().and_then(NonZeroU32::new).expect("within the table's bounds");
+    let size = |path| {
+        usize::try_from(settings.number(path)).ok().and_then(NonZeroUsize::new).expect("within the table's bounds")
+    };
+    producer::Config {
+        start: start.unwrap_or_default(),
+        on_history_lost: match settings.given("producer.on_history_lost") {
+            "snapshot" => OnHistoryLost::Snapshot,
+            _ => OnHistoryLost::Halt,
+        },
+        capture: capture::Config {
+            filter,
+            read_ahead_events: number("producer.read_ahead.events"),
+            read_ahead_bytes: number("producer.read_ahead.bytes"),
+            ..capture::Config::default()
+        },
+        publish: publish::Config {
+            body: if settings.given("producer.body") == "json" { Body::Json } else { Body::Bson },
+            sessions: sessions.unwrap_or_default(),
+            checkpoint: checkpoint.unwrap_or(Checkpointing::Each),
+            window_events: size("producer.window.events"),
+            window_bytes: size("producer.window.bytes"),
+            drain: settings.duration("producer.drain").expect("has a default"),
+            ..publish::Config::default()
+        },
+    }
+}
+
+/// A text that must be one of a few words, or follow a rule.
+fn pattern<T>(
+    settings: &Settings,
+    path: &str,
+    problems: &mut Vec<Problem>,
+    read: impl Fn(&str) -> Option<T>,
+) -> Option<T> {
+    let text = settings.given(path);
+    let read = read(text);
+    if read.is_none()
+        && let Some(schema::Kind::Pattern { rule, example }) = schema::key(path).map(|key| key.kind)
+    {
+        let what = format!("is `{text}`, and must be {rule}, such as `{example}`");
+        problems.push(Problem::at(settings.origin(path), path, what));
+    }
+    read
+}
+
+fn read_sessions(text: &str) -> Option<Sessions> {
+    if text == "aggregate" {
+        return Some(Sessions::Aggregate);
+    }
+    let number = text.strip_prefix("buckets(")?.strip_suffix(')')?.trim().parse().ok()?;
+    NonZeroU32::new(number).map(Sessions::Buckets)
+}
+
+fn read_checkpoint(text: &str) -> Option<Checkpointing> {
+    if text == "each" {
+        return Some(Checkpointing::Each);
+    }
+    let allowed = Duration::from_millis(1)..=Duration::from_secs(60);
+    units::duration(text).filter(|every| allowed.contains(every)).map(Checkpointing::Every)
+}
+
+/// Documents in MongoDB's language, Extended JSON included.
+fn documents(node: &node::Node, problems: &mut Vec<Problem>) -> Vec<Document> {
+    let node::Value::List(nodes) = &node.value else { return Vec::new() };
+    let read = nodes.iter().filter_map(|node| match Bson::try_from(node.to_json()) {
+        Ok(Bson::Document(document)) => Some(document),
+        Ok(_) | Err(_) => {
+            let what = "is not a stage; write, for example, `- $match: { fullDocument.region: eu }`";
+            problems.push(Problem::at(node.origin.clone(), "producer.filter", what));
+            None
+        }
+    });
+    read.collect()
+}
+
+#[cfg(test)]
+mod tests;

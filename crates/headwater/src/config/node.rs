@@ -1,0 +1,113 @@
+//! A configuration as written: a tree whose every node knows where it came from.
+
+use std::fmt;
+
+/// One value, and who said so.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) value: Value,
+    pub(crate) origin: Origin,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Null,
+    Flag(bool),
+    Integer(i64),
+    Float(f64),
+    Text(String),
+    List(Vec<Node>),
+    /// In the order written; no key twice.
+    Map(Vec<Entry>),
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_origin: Origin,
+    pub(crate) node: Node,
+}
+
+/// Where something was said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// In the file, counted from 1.
+    File { line: usize, column: usize },
+    /// In an environment variable.
+    Environment(String),
+    /// After `--set`.
+    Flag,
+    /// Nowhere: it is the default, or it is missing.
+    Nowhere,
+}
+
+impl Node {
+    pub(crate) fn text(text: impl Into<String>, origin: Origin) -> Self {
+        Self { value: Value::Text(text.into()), origin }
+    }
+
+    pub(crate) fn map(origin: Origin) -> Self {
+        Self { value: Value::Map(Vec::new()), origin }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+        match &self.value {
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
+            _ => None,
+        }
+    }
+
+    /// Says something else at this path, and remembers who did.
+    pub(crate) fn set(&mut self, path: &[String], node: Node) {
+        let Some((first, rest)) = path.split_first() else {
+            *self = node;
+            return;
+        };
+        if !matches!(self.value, Value::Map(_)) {
+            self.value = Value::Map(Vec::new());
+        }
+        let Value::Map(entries) = &mut self.value else { unreachable!("made a map just above") };
+        let at = entries.iter().position(|entry| entry.key == *first).unwrap_or_else(|| {
+            let origin = node.origin.clone();
+            entries.push(Entry { key: first.clone(), key_origin: origin.clone(), node: Self::map(origin) });
+            entries.len() - 1
+        });
+        entries[at].node.set(rest, node);
+    }
+
+    /// As Extended JSON has it, for documents in MongoDB's language.
+    pub(crate) fn to_json(&self) -> serde_json::Value {
+        match &self.value {
+            Value::Null => serde_json::Value::Null,
+            Value::Flag(flag) => (*flag).into(),
+            Value::Integer(number) => (*number).into(),
+            Value::Float(number) => (*number).into(),
+            Value::Text(text) => text.clone().into(),
+            Value::List(nodes) => nodes.iter().map(Self::to_json).collect(),
+            Value::Map(entries) => entries
+                .iter()
+                .map(|entry| (entry.key.clone(), entry.node.to_json()))
+                .collect::<serde_json::Map<_, _>>()
+                .into(),
+        }
+    }
+}
+
+/// What was written, short enough for a message.
+impl fmt::Display for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.value {
+            Value::Null => f.write_str("nothing"),
+            Value::Flag(flag) => write!(f, "`{flag}`"),
+            Value::Integer(number) => write!(f, "`{number}`"),
+            Value::Float(number) => write!(f, "`{number}`"),
+            Value::Text(text) if text.chars().count() > 60 => {
+                write!(f, "`{}…`", text.chars().take(59).collect::<String>())
+            }
+            Value::Text(text) => write!(f, "`{text}`"),
+            Value::List(nodes) => write!(f, "a list of {}", nodes.len()),
+            Value::Map(entries) => write!(f, "a map of {}", entries.len()),
+        }
+    }
+}

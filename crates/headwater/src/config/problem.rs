@@ -1,0 +1,63 @@
+//! What is wrong with a configuration: where, what was written, and what to write instead.
+
+use std::fmt;
+
+use super::node::Origin;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Problem {
+    pub(crate) origin: Origin,
+    /// Dotted; empty when the file as a whole is meant.
+    pub(crate) path: String,
+    pub(crate) what: String,
+}
+
+impl Problem {
+    pub(crate) fn at(origin: Origin, path: impl Into<String>, what: impl Into<String>) -> Self {
+        Self { origin, path: path.into(), what: what.into() }
+    }
+}
+
+/// All problems of one configuration, in the order of the file.
+#[derive(Debug)]
+pub(crate) struct Problems {
+    /// The file's name, where there is one.
+    pub(crate) file: Option<String>,
+    pub(crate) list: Vec<Problem>,
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File { line, column } => write!(f, "line {line}, column {column}"),
+            Self::Environment(name) => write!(f, "environment variable {name}"),
+            Self::Flag => f.write_str("--set"),
+            Self::Nowhere => f.write_str("not in the file"),
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: ", self.origin)?;
+        if !self.path.is_empty() {
+            write!(f, "`{}` ", self.path)?;
+        }
+        f.write_str(&self.what)
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count = self.list.len();
+        let file = self.file.as_deref().map(|file| format!(" `{file}`")).unwrap_or_default();
+        let problems = if count == 1 { "one problem".to_owned() } else { format!("{count} problems") };
+        write!(f, "the configuration{file} has {problems}")?;
+        for problem in &self.list {
+            write!(f, "\n  {problem}")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Problems {}

@@ -1,0 +1,149 @@
+//! The table told to people and editors: the commented reference file, the effective configuration, the JSON schema.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::load::{Settings, Typed};
+use super::schema::{self, Default, Key, Kind, SECTIONS};
+use super::{node, units};
+
+/// How wide a comment may grow.
+const WIDTH: usize = 110;
+
+/// `config/headwater.yaml`: every key with its default and its reason. What is optional and has none is commented out.
+pub(crate) fn reference_file() -> String {
+    let mut text = String::from("# Every key of Headwater's configuration, with its default and its reason.\n");
+    text.push_str("# A variable overrides the file (HEADWATER__SERVICE_BUS__TOPIC), and `--set service_bus.topic=…` overrides both.\n");
+    text.push_str("# A secret can be given as a file: `uri_file`, `connection_string_file`.\n");
+    write_section(&mut text, "", &mut |text, key, name, indent| {
+        comment(text, key.about, indent);
+        let (off, value) = match key.default {
+            Default::Required(value) | Default::Is(value) => ("", value),
+            Default::Absent(value) => ("# ", value),
+        };
+        text.push_str(&format!("{indent}{off}{name}: {}\n", quoted(key, value)));
+    });
+    text
+}
+
+/// What a pod would run with, secrets masked.
+pub(crate) fn effective(settings: &Settings) -> String {
+    let mut text = String::new();
+    write_section(&mut text, "", &mut |text, key, name, indent| {
+        if let Some(setting) = settings.get(key.path) {
+            text.push_str(&format!("{indent}{name}: {}\n", shown(key, &setting.value)));
+        }
+    });
+    text
+}
+
+fn write_section(text: &mut String, path: &str, write: &mut impl FnMut(&mut String, &Key, &str, &str)) {
+    let depth = if path.is_empty() { 0 } else { path.split('.').count() };
+    let indent = "  ".repeat(depth);
+    for name in schema::names_below(path) {
+        let below = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        match schema::key(&below) {
+            Some(key) => write(text, key, name, &indent),
+            None => {
+                let mut inner = String::new();
+                write_section(&mut inner, &below, write);
+                if inner.is_empty() {
+                    continue;
+                }
+                // The effective configuration has no comments, and no empty lines.
+                if inner.contains("# ") {
+                    if depth == 0 {
+                        text.push('\n');
+                    }
+                    let about = SECTIONS.iter().find(|(section, _)| *section == below).map_or("", |(_, about)| about);
+                    comment(text, about, &indent);
+                }
+                text.push_str(&format!("{indent}{name}:\n{inner}"));
+            }
+        }
+    }
+}
+
+fn comment(text: &mut String, about: &str, indent: &str) {
+    let mut line = String::new();
+    for word in about.split_whitespace() {
+        if !line.is_empty() && indent.len() + line.len() + word.len() > WIDTH {
+            text.push_str(&format!("{indent}#{line}\n"));
+            line.clear();
+        }
+        line.push(' ');
+        line.push_str(word);
+    }
+    if !line.is_empty() {
+        text.push_str(&format!("{indent}#{line}\n"));
+    }
+}
+
+fn quoted(key: &Key, value: &str) -> String {
+    match key.kind {
+        Kind::Secret => format!("\"{value}\""),
+        _ => value.to_owned(),
+    }
+}
+
+fn shown(key: &Key, value: &Typed) -> String {
+    match value {
+        _ if matches!(key.kind, Kind::Secret) => "\"***\"".to_owned(),
+        Typed::Text(text) => Json::from(text.as_str()).to_string(),
+        Typed::Flag(flag) => flag.to_string(),
+        Typed::Count(number) => number.to_string(),
+        Typed::Duration(duration) => units::duration_text(*duration),
+        Typed::Size(bytes) => units::size_text(*bytes),
+        Typed::Texts(texts) => Json::from(texts.clone()).to_string(),
+        // JSON is YAML.
+        Typed::Tree(node) => node::Node::to_json(node).to_string(),
+    }
+}
+
+/// For editors that check YAML as it is written.
+pub(crate) fn json_schema() -> Json {
+    let mut root = object("");
+    root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
+    root["title"] = "Headwater's configuration".into();
+    root
+}
+
+fn object(path: &str) -> Json {
+    let mut properties = Map::new();
+    let mut required = Vec::new();
+    for name in schema::names_below(path) {
+        let below = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        match schema::key(&below) {
+            Some(key) => {
+                if matches!(key.default, Default::Required(_)) && !matches!(key.kind, Kind::Secret) {
+                    required.push(name);
+                }
+                properties.insert(name.to_owned(), property(key));
+                if matches!(key.kind, Kind::Secret) {
+                    let about = format!("A file that holds `{name}`.");
+                    properties.insert(format!("{name}_file"), json!({ "type": "string", "description": about }));
+                }
+            }
+            None => drop(properties.insert(name.to_owned(), object(&below))),
+        }
+    }
+    let about = SECTIONS.iter().find(|(section, _)| *section == path).map_or("", |(_, about)| about);
+    json!({ "type": "object", "description": about, "additionalProperties": false, "properties": properties, "required": required })
+}
+
+fn property(key: &Key) -> Json {
+    let mut property = match key.kind {
+        Kind::Text | Kind::Secret | Kind::Pattern { .. } => json!({ "type": "string" }),
+        Kind::Duration { .. } => json!({ "type": "string", "pattern": "^([0-9]+(ms|s|m|h|d|days))+$" }),
+        Kind::Size { .. } => json!({ "type": "string", "pattern": "^[0-9]+ ?(B|KiB|MiB|GiB|kB|KB|MB|GB)$" }),
+        Kind::Flag => json!({ "type": "boolean" }),
+        Kind::Count { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        Kind::Choice(words) => json!({ "enum": words }),
+        Kind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
+        Kind::Documents => json!({ "type": "array", "items": { "type": "object" } }),
+    };
+    property["description"] = key.about.into();
+    if let Default::Is(value) = key.default {
+        property["default"] = super::yaml::parse(value).expect("a default is YAML").to_json();
+    }
+    property
+}

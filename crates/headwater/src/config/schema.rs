@@ -1,0 +1,299 @@
+//! Every key there is: its type, its default and its reason. The one table behind loading, `config print`, the commented reference
+//! file and the JSON schema for editors.
+
+use std::time::Duration;
+
+pub(crate) struct Key {
+    /// Dotted.
+    pub(crate) path: &'static str,
+    pub(crate) kind: Kind,
+    pub(crate) default: Default,
+    /// What it means, and why the default is what it is.
+    pub(crate) about: &'static str,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Kind {
+    Text,
+    /// Never shown. May also be given as a file, under the same name with `_file` behind it.
+    Secret,
+    Flag,
+    Count {
+        least: u64,
+        most: u64,
+    },
+    Duration {
+        least: Duration,
+        most: Duration,
+    },
+    /// Bytes.
+    Size {
+        least: u64,
+        most: u64,
+    },
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// One of these words, or what the rule says, as `example` shows.
+    Pattern {
+        rule: &'static str,
+        example: &'static str,
+    },
+    Texts,
+    /// A list of documents in MongoDB's own language.
+    Documents,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Default {
+    /// Must be given; an example of it.
+    Required(&'static str),
+    /// May be left out; an example of it.
+    Absent(&'static str),
+    /// As it would be written.
+    Is(&'static str),
+}
+
+const fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+const fn millis(number: u64) -> Duration {
+    Duration::from_millis(number)
+}
+
+/// What a section is for, shown above it.
+pub(crate) const SECTIONS: &[(&str, &str)] = &[
+    ("source", "Where the events are."),
+    ("coordination", "Where pods agree on who leads and how far they have come."),
+    ("coordination.lease", "ttl > renew_deadline > heartbeat."),
+    ("service_bus", "The bus: Azure Service Bus, or `headwater broker`."),
+    ("producer", "The leader's part: change stream to topic."),
+    (
+        "producer.window",
+        "How much may be under way to the bus at once, over all aggregates; none may fill more than an eighth of it.",
+    ),
+    ("producer.read_ahead", "How much is read from the change stream before the bus takes it."),
+];
+
+pub(crate) const KEYS: &[Key] = &[
+    Key {
+        path: "format",
+        kind: Kind::Count { least: 1, most: 1 },
+        default: Default::Required("1"),
+        about: "The shape of this file.",
+    },
+    Key {
+        path: "pipeline",
+        kind: Kind::Text,
+        default: Default::Is("changeStreamPublisher"),
+        about: "Names this deployment: its lease, checkpoint and cursors. Two pipelines in one database don't touch each other.",
+    },
+    Key {
+        path: "pod_id",
+        kind: Kind::Text,
+        default: Default::Absent("pod-1"),
+        about: "What this pod is called, in logs and in the lease. Left out: HOSTNAME, else something random.",
+    },
+    Key {
+        path: "source.uri",
+        kind: Kind::Secret,
+        default: Default::Required("mongodb://localhost:27017/?replicaSet=rs0"),
+        about: "The MongoDB that holds the events: a replica set or a sharded cluster.",
+    },
+    Key { path: "source.database", kind: Kind::Text, default: Default::Required("shop"), about: "" },
+    Key {
+        path: "source.collection",
+        kind: Kind::Text,
+        default: Default::Absent("events"),
+        about: "One collection, or several under `collections`.",
+    },
+    Key { path: "source.collections", kind: Kind::Texts, default: Default::Absent("[orders, customers]"), about: "" },
+    Key {
+        path: "source.kind",
+        kind: Kind::Choice(&["events", "documents"]),
+        default: Default::Is("events"),
+        about: "`events`: an append-only collection; each insert is an event. `documents`: ordinary documents; each change is an event.",
+    },
+    Key {
+        path: "source.aggregate_id",
+        kind: Kind::Text,
+        default: Default::Is("aggregateId"),
+        about: "Dotted path to the id whose events stay in order. For `documents` it is always the document's `_id`.",
+    },
+    Key {
+        path: "source.event_type",
+        kind: Kind::Text,
+        default: Default::Is("type"),
+        about: "Dotted path to the event's type. For `documents` the type is the operation.",
+    },
+    Key {
+        path: "source.sequence",
+        kind: Kind::Text,
+        default: Default::Absent("version"),
+        about: "Dotted path to the aggregate's own count of its events (1, 2, 3 …). With it, gaps are seen and healed.",
+    },
+    Key {
+        path: "source.full_document",
+        kind: Kind::Choice(&["lookup", "post_image"]),
+        default: Default::Is("lookup"),
+        about: "For `documents`: look the state up when a change is read, or use the post-images that the collection keeps (exact, and faster).",
+    },
+    Key {
+        path: "coordination.uri",
+        kind: Kind::Secret,
+        default: Default::Absent("mongodb://localhost:27017/?replicaSet=rs0"),
+        about: "Left out: the source's.",
+    },
+    Key { path: "coordination.database", kind: Kind::Text, default: Default::Is("headwater"), about: "" },
+    Key {
+        path: "coordination.lease.ttl",
+        kind: Kind::Duration { least: seconds(1), most: seconds(600) },
+        default: Default::Is("15s"),
+        about: "How long a standby must see nothing of the leader before it takes over: what a crash costs.",
+    },
+    Key {
+        path: "coordination.lease.renew_deadline",
+        kind: Kind::Duration { least: millis(100), most: seconds(600) },
+        default: Default::Is("10s"),
+        about: "How long the leader may rely on its last acknowledged renewal.",
+    },
+    Key {
+        path: "coordination.lease.heartbeat",
+        kind: Kind::Duration { least: millis(50), most: seconds(600) },
+        default: Default::Is("5s"),
+        about: "How long the leader waits between two renewals.",
+    },
+    Key {
+        path: "coordination.lease.poll",
+        kind: Kind::Duration { least: millis(10), most: seconds(600) },
+        default: Default::Absent("1s"),
+        about: "How often a standby looks at the lease. Left out: a fifth of `heartbeat`.",
+    },
+    Key {
+        path: "coordination.lease.watch",
+        kind: Kind::Flag,
+        default: Default::Is("true"),
+        about: "Whether standbys also watch the lease, and so take over milliseconds after a release. Turn it off for large fleets.",
+    },
+    Key {
+        path: "coordination.lease.max_clock_skew",
+        kind: Kind::Duration { least: millis(0), most: seconds(86_400) },
+        default: Default::Absent("1m"),
+        about: "A promise about the clocks of the MongoDB servers; lets a pod that has just started take an expired lease at once.",
+    },
+    Key {
+        path: "service_bus.connection_string",
+        kind: Kind::Secret,
+        default: Default::Required(
+            "Endpoint=sb://localhost;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true",
+        ),
+        about: "As Azure's portal and SDKs have it.",
+    },
+    Key { path: "service_bus.topic", kind: Kind::Text, default: Default::Is("events"), about: "" },
+    Key {
+        path: "service_bus.subscription",
+        kind: Kind::Text,
+        default: Default::Is("read-models"),
+        about: "Session-enabled. Publishing pauses while it does not exist: a topic accepts what no subscription keeps.",
+    },
+    Key {
+        path: "service_bus.ca_file",
+        kind: Kind::Text,
+        default: Default::Absent("/etc/headwater/ca.pem"),
+        about: "PEM file of the authorities to trust instead of the public ones.",
+    },
+    Key {
+        path: "producer.start",
+        kind: Kind::Pattern { rule: "`beginning`, `now` or a time", example: "2026-01-31T00:00:00Z" },
+        default: Default::Is("beginning"),
+        about: "Where a new pipeline begins. `beginning` reads what the source holds, then follows the stream.",
+    },
+    Key {
+        path: "producer.on_history_lost",
+        kind: Kind::Choice(&["halt", "snapshot"]),
+        default: Default::Is("halt"),
+        about: "When the oplog no longer holds the checkpoint: wait for an operator, or read the whole source again.",
+    },
+    Key {
+        path: "producer.filter",
+        kind: Kind::Documents,
+        default: Default::Is("[]"),
+        about: "Stages of an aggregation pipeline that the change stream passes, e.g. `- $match: { fullDocument.region: eu }`.",
+    },
+    Key {
+        path: "producer.body",
+        kind: Kind::Choice(&["bson", "json"]),
+        default: Default::Is("bson"),
+        about: "`bson` loses nothing; `json` (relaxed Extended JSON) where others read the topic.",
+    },
+    Key {
+        path: "producer.sessions",
+        kind: Kind::Pattern { rule: "`aggregate` or `buckets(n)`", example: "buckets(256)" },
+        default: Default::Is("aggregate"),
+        about: "One session per aggregate, or one per bucket of aggregates: for millions that live shortly.",
+    },
+    Key {
+        path: "producer.checkpoint",
+        kind: Kind::Pattern { rule: "a duration or `each`", example: "200ms" },
+        default: Default::Is("200ms"),
+        about: "How often the checkpoint is saved (and every 1,000 events). `each` saves per event, at a fiftieth of the rate.",
+    },
+    Key {
+        path: "producer.window.events",
+        kind: Kind::Count { least: 16, most: 1_000_000 },
+        default: Default::Is("8192"),
+        about: "",
+    },
+    Key {
+        path: "producer.window.bytes",
+        kind: Kind::Size { least: 1 << 20, most: 1 << 31 },
+        default: Default::Is("8MiB"),
+        about: "",
+    },
+    Key {
+        path: "producer.read_ahead.events",
+        kind: Kind::Count { least: 1, most: 1_000_000 },
+        default: Default::Is("16000"),
+        about: "",
+    },
+    Key {
+        path: "producer.read_ahead.bytes",
+        kind: Kind::Size { least: 1 << 20, most: 1 << 31 },
+        default: Default::Is("16MiB"),
+        about: "",
+    },
+    Key {
+        path: "producer.drain",
+        kind: Kind::Duration { least: millis(0), most: seconds(600) },
+        default: Default::Is("10s"),
+        about: "How long a leader that stops may take to send what it has read, before it gives the lease back.",
+    },
+];
+
+/// The key of this path.
+pub(crate) fn key(path: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path == path)
+}
+
+/// Whether there are keys below this path.
+pub(crate) fn is_section(path: &str) -> bool {
+    KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// The names directly below this path (empty: at the top), in the table's order.
+pub(crate) fn names_below(path: &str) -> Vec<&'static str> {
+    let mut names: Vec<&'static str> = Vec::new();
+    for key in KEYS {
+        let rest = if path.is_empty() {
+            Some(key.path)
+        } else {
+            key.path.strip_prefix(path).and_then(|rest| rest.strip_prefix('.'))
+        };
+        if let Some(name) = rest.and_then(|rest| rest.split('.').next())
+            && !names.contains(&name)
+        {
+            names.push(name);
+        }
+    }
+    names
+}

@@ -1,0 +1,287 @@
+//! What is loaded, from where, and every mistake with its exact words.
+
+use super::*;
+
+const MINIMAL: &str = "\
+format: 1
+source: { uri: \"mongodb://localhost\", database: shop, collection: events }
+service_bus: { connection_string: \"Endpoint=sb://localhost;UseDevelopmentEmulator=true\" }
+";
+
+fn load_from(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result<Config, String> {
+    let environment: Vec<_> =
+        environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+    let read_file = |file: &str| match file {
+        "/secret" => Ok("mongodb://user:pass@host\n".to_owned()),
+        _ => Err(std::io::Error::from(std::io::ErrorKind::NotFound)),
+    };
+    let sources = Sources { file: Some(file), environment: &environment, flags: &flags, read_file: &read_file };
+    let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    Config::load(&sources, Some("host-1")).map_err(told)
+}
+
+fn load(file: &str) -> Result<Config, String> {
+    load_from(file, &[], &[])
+}
+
+#[test]
+fn a_short_file_is_enough() {
+    let config = load(MINIMAL).unwrap();
+    assert_eq!(config.pipeline, "changeStreamPublisher");
+    assert_eq!(config.pod_id, "host-1");
+    assert_eq!(config.coordination.uri.reveal(), "mongodb://localhost");
+    assert_eq!(config.coordination.lease, lease::Config::default());
+    assert_eq!(config.source, Source::events("shop", "events"));
+    assert_eq!(
+        (config.service_bus.topic.as_str(), config.service_bus.subscription.as_str()),
+        ("events", "read-models")
+    );
+}
+
+#[test]
+fn the_defaults_are_those_of_the_parts() {
+    let config = load(MINIMAL).unwrap().producer;
+    assert_eq!(config.capture, capture::Config::default());
+    assert_eq!(config.publish, publish::Config::default());
+    assert_eq!(config.start, capture::Start::default());
+    assert_eq!(config.on_history_lost, OnHistoryLost::default());
+}
+
+#[test]
+fn the_environment_overrides_the_file_and_flags_override_both() {
+    let environment =
+        [("HEADWATER__SERVICE_BUS__TOPIC", "from-env"), ("HEADWATER__PIPELINE", "from-env"), ("PATH", "/bin")];
+    let config = load_from(MINIMAL, &environment, &["pipeline=from-flag", "coordination.lease.watch=false"]).unwrap();
+    assert_eq!((config.service_bus.topic.as_str(), config.pipeline.as_str()), ("from-env", "from-flag"));
+    assert!(!config.coordination.lease.watch);
+    // A connection string full of signs is a text all the same.
+    let key = "Endpoint=sb://a.example/;SharedAccessKeyName=n;SharedAccessKey=a+b/c=: d";
+    let config = load_from(MINIMAL, &[("HEADWATER__SERVICE_BUS__CONNECTION_STRING", key)], &[]).unwrap();
+    assert_eq!(config.service_bus.connection_string.reveal(), key);
+}
+
+#[test]
+fn a_secret_can_be_a_file_and_is_never_shown() {
+    let file = MINIMAL.replace("uri: \"mongodb://localhost\"", "uri_file: /secret");
+    let config = load(&file).unwrap();
+    assert_eq!(config.source_uri.reveal(), "mongodb://user:pass@host");
+    assert!(!format!("{config:?}").contains("pass"));
+    let read_file = |_: &str| Ok("mongodb://user:pass@host".to_owned());
+    let settings = Sources { file: Some(&file), environment: &[], flags: &[], read_file: &read_file }.load().unwrap();
+    let shown = reference::effective(&settings);
+    assert!(shown.contains("uri: \"***\"") && !shown.contains("pass"), "{shown}");
+    // What is printed can be loaded again, once the secrets are back.
+    load(&shown).unwrap();
+}
+
+#[test]
+fn every_value_can_be_set() {
+    let file = format!(
+        "{MINIMAL}{}",
+        "producer:\n  start: 2026-01-31T00:00:00Z\n  sessions: buckets(256)\n  checkpoint: each\n  body: json\n  on_history_lost: snapshot\n  \
+         filter: [ { $match: { fullDocument.region: eu } } ]\n  window: { events: 100, bytes: 1MiB }\n  drain: 3s\n"
+    );
+    let producer = load(&file).unwrap().producer;
+    assert!(matches!(producer.start, capture::Start::At(_)));
+    assert_eq!(producer.publish.sessions, Sessions::Buckets(NonZeroU32::new(256).unwrap()));
+    assert_eq!((producer.publish.checkpoint, producer.publish.body), (Checkpointing::Each, Body::Json));
+    assert_eq!(producer.publish.window_bytes.get(), 1 << 20);
+    assert_eq!(producer.capture.filter, [mongodb::bson::doc! { "$match": { "fullDocument.region": "eu" } }]);
+    assert_eq!(producer.on_history_lost, OnHistoryLost::Snapshot);
+}
+
+#[test]
+fn the_reference_file_is_the_code_and_loads() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/headwater.yaml");
+    let stored = std::fs::read_to_string(&path).expect("config/headwater.yaml");
+    assert_eq!(stored, reference_file(), "write it anew: cargo run -- config reference > config/headwater.yaml");
+    let loaded = load(&stored).map(|_| ());
+    // Its example of an optional `collection` is commented out; that is all it lacks.
+    assert!(loaded.unwrap_err().contains("must name a `collection`"));
+}
+
+#[test]
+fn the_schema_for_editors_knows_every_key() {
+    let schema = json_schema();
+    for key in schema::KEYS {
+        let pointer: String = key.path.split('.').map(|name| format!("/properties/{name}")).collect();
+        assert!(schema.pointer(&pointer).is_some(), "{}", key.path);
+    }
+}
+
+/// A change to the minimal file, and everything that is said about it.
+const MISTAKES: &[(&str, &str, &str)] = &[
+    ("format: 1\n", "", "not in the file: `format` is missing; write, for example, `1`"),
+    ("format: 1", "format: 2", "line 1, column 9: `format` is `2`, and must be `1`"),
+    ("format: 1", "format: 1\nformat: 1", "line 2, column 1: `format` said before, line 1, column 1; say it once"),
+    (
+        "database: shop",
+        "databse: shop",
+        "line 2, column 39: `source.databse` is not a key; did you mean `database`?\nnot in the file: `source.database` is missing; write, for example, `shop`",
+    ),
+    (
+        "database: shop",
+        "database: { name: shop }",
+        "line 2, column 49: `source.database` is a map of 1, and must be a text, such as `shop`",
+    ),
+    (
+        "database: shop",
+        "database: \"\"",
+        "line 2, column 49: `source.database` is ``, and must be a text, such as `shop`",
+    ),
+    (
+        ", collection: events",
+        "",
+        "not in the file: `source` cannot be used: `source` must name a `collection`, or several `collections`, and not both; write, for example, `collection: events`",
+    ),
+    (
+        "collection: events",
+        "collection: events, collections: [orders]",
+        "line 2, column 88: `source` cannot be used: `source` must name a `collection`, or several `collections`, and not both; write, for example, `collection: events`",
+    ),
+    (
+        "collection: events",
+        "collections: [orders, orders]",
+        "line 2, column 68: `source` cannot be used: `source.collections` names `orders` twice; write, for example, `collection: events`",
+    ),
+    (
+        "collection: events",
+        "collections: orders",
+        "line 2, column 68: `source.collections` is `orders`, and must be a list of texts, such as `[orders, customers]`",
+    ),
+    (
+        "collection: events",
+        "collection: events, kind: event",
+        "line 2, column 81: `source.kind` is `event`, and must be `events` or `documents`",
+    ),
+    (
+        "collection: events",
+        "collection: events, sequenze: version",
+        "line 2, column 75: `source.sequenze` is not a key; did you mean `sequence`?",
+    ),
+    (
+        "uri: \"mongodb://localhost\"",
+        "uri: 5",
+        "line 2, column 16: `source.uri` is not a text, and must be a text, such as `mongodb://localhost:27017/?replicaSet=rs0`",
+    ),
+    (
+        "uri: \"mongodb://localhost\"",
+        "uri_file: /nowhere",
+        "line 2, column 21: `source.uri_file` is `/nowhere`, which cannot be read (entity not found); name a file that can",
+    ),
+    ("", "produser: {}\n", "line 4, column 1: `produser` is not a key; did you mean `producer`?"),
+    (
+        "",
+        "coordination: { lease: { ttl: 15 } }\n",
+        "line 4, column 31: `coordination.lease.ttl` is `15`, and must be a duration from 1s to 10m, such as `15s`",
+    ),
+    (
+        "",
+        "coordination: { lease: { ttl: 500ms } }\n",
+        "line 4, column 31: `coordination.lease.ttl` is `500ms`, and must be a duration from 1s to 10m, such as `15s`",
+    ),
+    (
+        "",
+        "coordination: { lease: { ttl: 5s } }\n",
+        "line 4, column 31: `coordination.lease.ttl` does not go with its neighbours: `lease`: `ttl` must be longer than `renew_deadline` by more than 2 % (twice the drift bound), or two pods can lead at once; the defaults are ttl 15s, renew_deadline 10s, heartbeat 5s",
+    ),
+    (
+        "",
+        "coordination: { lease: { heartbeat: soon } }\n",
+        "line 4, column 37: `coordination.lease.heartbeat` is `soon`, and must be a duration from 50ms to 10m, such as `5s`",
+    ),
+    (
+        "",
+        "coordination: { lease: { watch: yes } }\n",
+        "line 4, column 33: `coordination.lease.watch` is `yes`, and must be `true` or `false`",
+    ),
+    (
+        "",
+        "coordination: { lease: 15s }\n",
+        "line 4, column 24: `coordination.lease` is `15s`, and must be a map with keys such as `ttl`, `renew_deadline`, `heartbeat`, `poll`, `watch`, `max_clock_skew`",
+    ),
+    (
+        "",
+        "producer: { start: yesterday }\n",
+        "line 4, column 20: `producer.start` is `yesterday`, and must be `beginning`, `now` or a time, such as `2026-01-31T00:00:00Z`",
+    ),
+    (
+        "",
+        "producer: { sessions: buckets(0) }\n",
+        "line 4, column 23: `producer.sessions` is `buckets(0)`, and must be `aggregate` or `buckets(n)`, such as `buckets(256)`",
+    ),
+    (
+        "",
+        "producer: { checkpoint: often }\n",
+        "line 4, column 25: `producer.checkpoint` is `often`, and must be a duration or `each`, such as `200ms`",
+    ),
+    (
+        "",
+        "producer: { checkpoint: 200 }\n",
+        "line 4, column 25: `producer.checkpoint` is `200`, and must be a duration or `each`, such as `200ms`",
+    ),
+    ("", "producer: { body: xml }\n", "line 4, column 19: `producer.body` is `xml`, and must be `bson` or `json`"),
+    (
+        "",
+        "producer: { on_history_lost: restart }\n",
+        "line 4, column 30: `producer.on_history_lost` is `restart`, and must be `halt` or `snapshot`",
+    ),
+    (
+        "",
+        "producer: { filter: { $match: {} } }\n",
+        "line 4, column 21: `producer.filter` is a map of 1, and must be a list of stages, such as `[ { $match: { fullDocument.region: eu } } ]`",
+    ),
+    (
+        "",
+        "producer: { filter: [ 5 ] }\n",
+        "line 4, column 21: `producer.filter` is a list of 1, and must be a list of stages, such as `[ { $match: { fullDocument.region: eu } } ]`",
+    ),
+    (
+        "",
+        "producer: { window: { events: 3 } }\n",
+        "line 4, column 31: `producer.window.events` is `3`, and must be a whole number from 16 to 1000000, such as `8192`",
+    ),
+    (
+        "",
+        "producer: { window: { events: many } }\n",
+        "line 4, column 31: `producer.window.events` is `many`, and must be a whole number from 16 to 1000000, such as `8192`",
+    ),
+    (
+        "",
+        "producer: { window: { bytes: 100 } }\n",
+        "line 4, column 30: `producer.window.bytes` is `100`, and must be a size from 1MiB to 2GiB, such as `8MiB`",
+    ),
+    (
+        "",
+        "producer: [ body, json ]\n",
+        "line 4, column 11: `producer` is a list of 2, and must be a map with keys such as `start`, `on_history_lost`, `filter`, `body`, `sessions`, `checkpoint`, `window`, `read_ahead`, `drain`",
+    ),
+    ("", "producer: { body: !!str json }\n", "line 4, column 19: tags are not used here; write the value plainly"),
+    (
+        "",
+        "producer: { body: json\n",
+        "line 5, column 1: not YAML: while parsing a flow mapping, did not find expected ',' or '}'",
+    ),
+    ("", "---\nformat: 1\n", "line 5, column 1: a second document begins here; one file holds one configuration"),
+    (
+        "",
+        "# three at once\npod: 1\nproducer: { body: xml, drain: 1y }\n",
+        "line 5, column 1: `pod` is not a key; known here: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`\nline 6, column 19: `producer.body` is `xml`, and must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, and must be a duration from 0s to 10m, such as `10s`",
+    ),
+];
+
+#[test]
+fn every_mistake_is_told_with_its_place_and_what_to_write_instead() {
+    let mut wrong = Vec::new();
+    for (from, to, said) in MISTAKES {
+        assert!(from.is_empty() || MINIMAL.contains(from), "`{from}` is in the minimal file");
+        let file = if from.is_empty() { format!("{MINIMAL}{to}") } else { MINIMAL.replace(from, to) };
+        let told = load(&file).map(|_| "loaded".to_owned()).unwrap_or_else(|told| told);
+        if told != *said {
+            wrong.push(format!("--- {to}\n{told}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(MISTAKES.len() >= 25, "{} mistakes", MISTAKES.len());
+}
