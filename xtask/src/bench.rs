@@ -24,6 +24,11 @@ pub(crate) const BENCHES: &[Program] = &[
         binary: "broker",
         answers: "how fast the durable broker sends, receives and accepts, beside raw TCP in the same run; --flat: the same as it fills",
     },
+    Program {
+        name: "producer",
+        binary: "producer",
+        answers: "how fast a pod publishes a backlog, beside the raw change stream in the same run; how late a live event is",
+    },
 ];
 
 pub(crate) const SOAKS: &[Program] = &[

@@ -60,13 +60,19 @@ impl BrokerProcess {
 
     /// Processor time its threads have taken so far.
     pub fn cpu(&self) -> Duration {
-        let pid = self.child.id().expect("it runs");
-        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process has threads");
-        let taken = threads.filter_map(|thread| {
-            let stat = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
-            stat.split_whitespace().next()?.parse::<u64>().ok()
-        });
-        Duration::from_nanos(taken.sum())
+        cpu_of(self.child.id().expect("it runs"))
+    }
+
+    /// Messages that wait in an entity.
+    pub async fn waiting(&self, entity: &str) -> u64 {
+        let request = format!(
+            "GET /{entity}?api-version=2021-05 HTTP/1.1\r\nhost: {}\r\nconnection: close\r\n\r\n",
+            self.address
+        );
+        let answer = self.ask(&request).await;
+        let after = answer.split_once("ActiveMessageCount>").map_or("", |(_, after)| after);
+        let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+        digits.parse().unwrap_or_else(|_| panic!("{}", answer.lines().next().unwrap_or_default()))
     }
 
     /// Creates a queue with these properties, written as the administration API's elements.
@@ -80,10 +86,25 @@ impl BrokerProcess {
             self.address,
             body.len()
         );
+        let answer = self.ask(&request).await;
+        assert!(answer.starts_with("HTTP/1.1 201"), "{}", answer.lines().next().unwrap_or_default());
+    }
+
+    async fn ask(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).await.expect("the broker listens");
         stream.write_all(request.as_bytes()).await.expect("it reads");
         let mut answer = String::new();
         stream.read_to_string(&mut answer).await.expect("it answers");
-        assert!(answer.starts_with("HTTP/1.1 201"), "{}", answer.lines().next().unwrap_or_default());
+        answer
     }
+}
+
+/// Processor time the threads of a process have taken so far.
+pub fn cpu_of(pid: u32) -> Duration {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a process has threads");
+    let taken = threads.filter_map(|thread| {
+        let stat = std::fs::read_to_string(thread.ok()?.path().join("schedstat")).ok()?;
+        stat.split_whitespace().next()?.parse::<u64>().ok()
+    });
+    Duration::from_nanos(taken.sum())
 }

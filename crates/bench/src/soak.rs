@@ -5,7 +5,6 @@
 
 mod defects;
 mod drain;
-pub mod plain_pod;
 mod producer;
 
 pub use defects::{find_defect, hunting};

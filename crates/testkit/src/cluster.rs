@@ -39,6 +39,7 @@ pub use witness::Witness;
 
 /// Where the lease is kept, and whom it names.
 const LEASES: &str = "leader_leases";
+const CHECKPOINTS: &str = "checkpoints";
 /// A store that is being killed does not answer; whoever asks must not wait for it.
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 const STOPPED_WITHIN: Duration = Duration::from_secs(30);
@@ -144,6 +145,20 @@ impl House {
                 Ok(leader)
             } else {
                 Err("the lease names one that is down")
+            }
+        });
+        Ok(found.await?)
+    }
+
+    /// Waits until the pipeline follows the stream: whatever its snapshot had to read is behind it.
+    pub async fn wait_for_the_stream(&self, within: Duration) -> Result<(), Error> {
+        let checkpoints = self.coordination().collection::<Document>(CHECKPOINTS);
+        let found = try_wait_for("the stream", within, async || {
+            match checkpoints.find_one(doc! { "_id": blueprint::PIPELINE }).await {
+                Ok(Some(checkpoint)) if checkpoint.get_str("phase").is_ok_and(|phase| phase == "stream") => Ok(()),
+                Ok(Some(_)) => Err("another phase"),
+                Ok(None) => Err("no checkpoint"),
+                Err(_) => Err("no answer"),
             }
         });
         Ok(found.await?)

@@ -1,7 +1,6 @@
 //! The house, the nemesis and the checker themselves, with the real broker and MongoDB: a harness that cannot see a fault proves nothing.
 
 mod house;
-mod pods;
 mod publisher;
 mod walk;
 

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -23,6 +23,7 @@ pub enum Standing {
 #[derive(Debug)]
 pub struct Pod {
     name: String,
+    config: PathBuf,
     program: Program,
     process: Option<Process>,
     standing: Standing,
@@ -60,12 +61,17 @@ impl Pod {
         let program = blueprint.pod.clone().unwrap_or_else(headwater).named(&name);
         let program = program.env("HOSTNAME", &name).env("HEADWATER_CONFIG", &config);
         let program = blueprint.environment.iter().fold(program, |program, (key, value)| program.env(key, value));
-        Ok(Self { name, program, process: None, standing: Standing::Down, store_link, broker_link })
+        Ok(Self { name, config, program, process: None, standing: Standing::Down, store_link, broker_link })
     }
 
     /// Also its pod id.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The file it is configured by.
+    pub fn config(&self) -> &Path {
+        &self.config
     }
 
     pub fn standing(&self) -> Standing {

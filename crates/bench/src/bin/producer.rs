@@ -1,0 +1,319 @@
+//! How fast the producer is, beside the raw reading of the same change stream in the same run; and how late an event is.
+//!
+//! `cargo xtask bench producer [-- EVENTS]`. Real processes, release, one machine: mongod, the durable broker (partitioned topic, duplicate
+//! detection, sessions) and one pod. Ceiling: `aggregate().batch()` with a read-ahead task, nothing done with what is read. Backlog: events of 158
+//! bytes and of 1 KiB over 10,000 aggregates, written before the pod starts; counted is what the subscription holds. Live: 1,000 inserts a
+//! second with majority, from the moment an insert is sent to the moment the broker says it enqueued the message, which it says in whole
+//! milliseconds: one is added, so that the figures are upper bounds.
+
+use std::fs;
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use bench::broker_process::{BrokerProcess, binary};
+use futures_util::{StreamExt, stream};
+use mongodb::bson::{DateTime, Document, doc};
+use mongodb::options::{Acknowledgment, ReadConcern, WriteConcern};
+use mongodb::{Collection, Database};
+use servicebus::Client;
+use tokio::process::{Child, Command};
+use tokio::sync::mpsc;
+use tokio::time::{interval, sleep};
+
+const AGGREGATES: u64 = 10_000;
+/// Paddings that make documents of 158 bytes and of 1 KiB.
+const SIZES: [(usize, usize); 2] = [(158, 55), (1024, 920)];
+const LIVE_RATE: u64 = 1_000;
+const LIVE_SECONDS: u64 = 15;
+const BATCH: u32 = 2_000;
+const ENTITIES: &str = r#"{ "UserConfig": { "Namespaces": [ { "Name": "bench", "Topics": [ TOPICS ] } ] } }"#;
+const TOPIC: &str = r#"{ "Name": "NAME", "Properties": { "RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT10M", "EnablePartitioning": true },
+    "Subscriptions": [ { "Name": "read-models", "Properties": { "RequiresSession": true, "LockDuration": "PT1M", "MaxDeliveryCount": 2000 } } ] }"#;
+
+#[tokio::main]
+async fn main() {
+    let events = std::env::args().nth(1).map_or(300_000, |given| given.parse().expect("a number of events"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let topics: Vec<_> = ["small", "large", "live"].map(|name| TOPIC.replace("NAME", name)).into();
+    let entities = folder.path().join("entities.json");
+    fs::write(&entities, ENTITIES.replace("TOPICS", &topics.join(","))).expect("a file");
+    let broker = BrokerProcess::start(&folder.path().join("broker"), Some(&entities)).await;
+    let mongo = testkit::mongo::shared().await.expect("a mongod");
+
+    let mut ratios = Vec::new();
+    let mut most_rss: f64 = 0.0;
+    let mut rates = Vec::new();
+    for ((size, padding), topic) in SIZES.into_iter().zip(["small", "large"]) {
+        let database = mongo.database(topic);
+        let backlog = Backlog::write(&database, events, padding).await;
+        let ceiling = backlog.ceiling(events).await;
+        let pod = Pod::start(folder.path(), mongo.uri(), &database, topic, &broker, &backlog.start).await;
+        let rate = published(&broker, topic, events).await;
+        most_rss = most_rss.max(pod.peak_rss_mb());
+        let cpu = pod.cpu().as_secs_f64() * 1e6 / events as f64;
+        println!(
+            "{size:>5} B: raw {ceiling:>7.0}/s, published {rate:>7.0}/s, ratio {:.3}; {cpu:.1} us of the pod's cpu each, {:.0} MB at most",
+            rate / ceiling,
+            pod.peak_rss_mb()
+        );
+        pod.stop().await;
+        ratios.push(rate / ceiling);
+        rates.push(rate);
+    }
+
+    let database = mongo.database("live");
+    let pod = Pod::start(folder.path(), mongo.uri(), &database, "live", &broker, "now").await;
+    let mut late = live(&database, &broker).await;
+    most_rss = most_rss.max(pod.peak_rss_mb());
+    pod.stop().await;
+    late.sort_by(f64::total_cmp);
+    let at = |share: f64| late[((late.len() - 1) as f64 * share) as usize];
+    println!(
+        "live at {LIVE_RATE}/s: {} events, p50 {:.1} ms, p99 {:.1} ms, at most {:.1} ms",
+        late.len(),
+        at(0.5),
+        at(0.99),
+        at(1.0)
+    );
+
+    let lower = if ratios[0] < ratios[1] { 0 } else { 1 };
+    println!(
+        r#"{{"bench":"producer","ratio":{:.3},"events_per_s":{:.0},"p50_ms":{:.1},"p99_ms":{:.1},"rss_mb":{most_rss:.0}}}"#,
+        ratios[lower],
+        rates[lower],
+        at(0.5),
+        at(0.99)
+    );
+    broker.kill().await;
+}
+
+/// Events that wait in the source.
+struct Backlog {
+    events: Collection<Document>,
+    /// A time before the first of them.
+    start: String,
+    token: Document,
+}
+
+impl Backlog {
+    async fn write(database: &Database, count: u64, padding: usize) -> Self {
+        let events = collection(database);
+        // So that there is a time between what was before and the first event.
+        let before = DateTime::now();
+        sleep(Duration::from_millis(1_100)).await;
+        let token = first_token(&events).await;
+        let padding = "x".repeat(padding);
+        let chunks = (0..count.div_ceil(1_000)).map(|chunk| {
+            let (events, padding) = (events.clone(), padding.clone());
+            async move {
+                let numbers = chunk * 1_000..count.min((chunk + 1) * 1_000);
+                let documents: Vec<_> = numbers.map(|number| event(number, &padding)).collect();
+                events.insert_many(documents).await.expect("events are written");
+            }
+        });
+        stream::iter(chunks).buffer_unordered(2).collect::<Vec<()>>().await;
+        let start = DateTime::from_millis(before.timestamp_millis() + 1_000).try_to_rfc3339_string().expect("a time");
+        Self { events, start, token }
+    }
+
+    /// Events a second of a reader that does nothing with them; the best of three, as a ceiling should be.
+    async fn ceiling(&self, count: u64) -> f64 {
+        let mut best: f64 = 0.0;
+        for _ in 0..3 {
+            let began = Instant::now();
+            self.read(count).await;
+            best = best.max(count as f64 / began.elapsed().as_secs_f64());
+        }
+        best
+    }
+
+    async fn read(&self, count: u64) {
+        let stages = [doc! { "$changeStream": { "startAfter": self.token.clone() } }];
+        let asked = self.events.aggregate(stages).batch_size(BATCH).read_concern(ReadConcern::majority());
+        let mut batches = asked.batch().await.expect("a change stream");
+        let (sender, mut read_ahead) = mpsc::channel(2);
+        let reader = tokio::spawn(async move {
+            while let Some(batch) = batches.next().await {
+                if sender.send(batch.expect("a batch")).await.is_err() {
+                    return;
+                }
+            }
+        });
+        let mut read = 0;
+        while read < count {
+            let batch = read_ahead.recv().await.expect("the stream goes on");
+            read += batch.doc_slices().expect("documents").into_iter().count() as u64;
+        }
+        reader.abort();
+    }
+}
+
+fn collection(database: &Database) -> Collection<Document> {
+    let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
+    let options = mongodb::options::CollectionOptions::builder().write_concern(majority).build();
+    database.collection_with_options("events", options)
+}
+
+async fn first_token(events: &Collection<Document>) -> Document {
+    let stream = events.watch().await.expect("a change stream");
+    let token = stream.resume_token().expect("a token");
+    mongodb::bson::serialize_to_document(&token).expect("a token is a document")
+}
+
+fn event(number: u64, padding: &str) -> Document {
+    let aggregate = format!("order-{}", number % AGGREGATES);
+    let version = i64::try_from(number / AGGREGATES + 1).expect("a version");
+    doc! { "aggregateId": aggregate, "version": version, "type": "ItemAdded", "padding": padding }
+}
+
+/// One pod as a process.
+struct Pod {
+    child: Child,
+    pid: u32,
+}
+
+impl Pod {
+    async fn start(
+        folder: &Path,
+        uri: &str,
+        database: &Database,
+        topic: &str,
+        broker: &BrokerProcess,
+        start: &str,
+    ) -> Self {
+        let config = format!(
+            "format: 1\npipeline: {topic}\nsource: {{ uri: \"{uri}\", database: \"{}\", collection: events, sequence: version }}\n\
+             coordination: {{ database: \"{}-coordination\", lease: {{ ttl: 5s, renew_deadline: 3s, heartbeat: 1s }} }}\n\
+             service_bus: {{ connection_string: \"Endpoint=sb://{};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true\", topic: {topic} }}\n\
+             producer: {{ start: \"{start}\" }}\n",
+            database.name(),
+            database.name(),
+            broker.address()
+        );
+        let file = folder.join(format!("{topic}.yaml"));
+        fs::write(&file, config).expect("a file");
+        let mut command = Command::new(binary());
+        command.arg("run").arg("--config").arg(&file).stdout(Stdio::null()).stderr(Stdio::inherit());
+        command.env("RUST_LOG", "warn").kill_on_drop(true);
+        let child = command.spawn().expect("the headwater binary can be started");
+        let pid = child.id().expect("it runs");
+        Self { child, pid }
+    }
+
+    async fn stop(mut self) {
+        nix::sys::signal::kill(
+            nix::unistd::Pid::from_raw(i32::try_from(self.pid).expect("a pid")),
+            nix::sys::signal::Signal::SIGTERM,
+        )
+        .expect("it runs");
+        let ended = tokio::time::timeout(Duration::from_secs(30), self.child.wait()).await;
+        assert!(ended.expect("it stops in time").expect("it is ours").success());
+    }
+
+    fn peak_rss_mb(&self) -> f64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("a process has a status");
+        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("with its memory");
+        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).expect("in kibibytes") / 1024.0
+    }
+
+    fn cpu(&self) -> Duration {
+        bench::broker_process::cpu_of(self.pid)
+    }
+}
+
+/// Messages a second from the first look that finds some to the one that finds all.
+async fn published(broker: &BrokerProcess, topic: &str, count: u64) -> f64 {
+    let path = format!("{topic}/Subscriptions/read-models");
+    let mut first = None;
+    let began = Instant::now();
+    loop {
+        let (now, there) = (Instant::now(), broker.waiting(&path).await);
+        let (since, had) = *first.get_or_insert((now, there));
+        if had == 0 {
+            first = None;
+        }
+        if there >= count {
+            return (there - had) as f64 / now.duration_since(since).as_secs_f64();
+        }
+        assert!(began.elapsed() < Duration::from_secs(300), "{there} of {count} after five minutes");
+        sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// How late each event was, in milliseconds.
+async fn live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
+    let events = collection(database);
+    // The pipeline starts now: what is written before its first checkpoint is saved is not its.
+    let warm = wait_for_the_checkpoint(database).await;
+    assert!(warm, "the pod stored where it starts");
+    let count = LIVE_RATE * LIVE_SECONDS;
+    let mut tick = interval(Duration::from_millis(1));
+    let mut inserts = Vec::new();
+    for number in 0..count {
+        if number % (LIVE_RATE / 1_000) == 0 {
+            tick.tick().await;
+        }
+        let events = events.clone();
+        inserts.push(tokio::spawn(async move {
+            let mut event = event(number, "live");
+            event.insert("sentMicros", micros());
+            events.insert_one(event).await.expect("an event is written");
+        }));
+    }
+    for insert in inserts {
+        insert.await.expect("an insert ends");
+    }
+    let connection = format!(
+        "Endpoint=sb://{};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true",
+        broker.address()
+    );
+    let client = Client::new(&connection, servicebus::Config::default()).expect("a client");
+    let mut late = Vec::new();
+    while (late.len() as u64) < count {
+        let accepted = client
+            .accept_next_session("live/Subscriptions/read-models", Duration::from_secs(20))
+            .await
+            .expect("the broker serves");
+        let mut session = accepted.expect("there are more");
+        loop {
+            let messages = session.receive(100, Duration::from_millis(5)).await.expect("messages");
+            if messages.is_empty() {
+                break;
+            }
+            for message in &messages {
+                let body = mongodb::bson::RawDocumentBuf::from_bytes(message.body().to_vec()).expect("a document");
+                let sent = body.get_i64("sentMicros").expect("its time");
+                let enqueued =
+                    message.enqueued_time().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).expect("a time");
+                late.push((enqueued.as_micros() as f64 - sent as f64) / 1_000.0 + 1.0);
+            }
+            session.settler().complete(&messages).await.expect("completed");
+        }
+        session.close().await.expect("let go");
+    }
+    late
+}
+
+async fn wait_for_the_checkpoint(database: &Database) -> bool {
+    let checkpoints: Collection<Document> =
+        database.client().database(&format!("{}-coordination", database.name())).collection("checkpoints");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(30) {
+        if checkpoints.find_one(doc! { "phase": "stream" }).await.ok().flatten().is_some() {
+            return true;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    false
+}
+
+/// The wall clock, which the broker stamps with too: only ever subtracted from one another.
+#[allow(clippy::disallowed_methods)]
+fn micros() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| i64::try_from(since.as_micros()).ok())
+        .expect("after 1970")
+}

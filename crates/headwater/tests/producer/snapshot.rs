@@ -1,0 +1,174 @@
+//! A snapshot under writes, with a takeover in its middle: complete, in order, resumed and not restarted.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bench::soak::Drain;
+use futures_util::TryStreamExt;
+use mongodb::Collection;
+use mongodb::bson::{Bson, Document, RawDocument, doc};
+use pipeline::envelope::property;
+use servicebus::{Client, Config};
+use testkit::checker::{Checker, Duplicates, Kind};
+use testkit::cluster::{Blueprint, House, StoreKind};
+use testkit::load::Load;
+use testkit::wait::wait_for;
+
+use super::{BINARY, SOON, checkpoint, phase};
+
+/// Small, so that a snapshot takes its time.
+const WINDOW: &str = "start: beginning, checkpoint: 20ms, window: { events: 16, bytes: 1MiB }";
+
+fn scanned(checkpoint: &Document) -> i64 {
+    checkpoint.get_document("snapshot").and_then(|snapshot| snapshot.get_i64("scanned")).unwrap_or(0)
+}
+
+fn run(checkpoint: &Document) -> String {
+    checkpoint.get_document("snapshot").and_then(|snapshot| snapshot.get_str("run")).unwrap_or_default().to_owned()
+}
+
+/// Kills the leader in the middle of its snapshot, and sees the next one go on there.
+async fn takeover_in_the_middle(house: &mut House, after: i64) -> i64 {
+    let what = "a snapshot on its way";
+    let before = checkpoint(house, what, |stored| phase(stored) == "snapshot" && scanned(stored) >= after).await;
+    let leader = house.wait_for_leader(SOON).await.unwrap();
+    house.pod_mut(leader).kill().await;
+    let left = checkpoint(house, what, |_| true).await;
+    assert_eq!(phase(&left), "snapshot", "the snapshot was over before the leader died: the test shows nothing");
+    let (term, done) = (before.get_i64("term").unwrap(), scanned(&left));
+    let next = checkpoint(house, "the next leader's save", |stored| stored.get_i64("term").unwrap() > term).await;
+    if phase(&next) == "snapshot" {
+        assert_eq!(run(&next), run(&left), "another run");
+        assert!(scanned(&next) >= done, "{} after {done}", scanned(&next));
+    }
+    done
+}
+
+#[tokio::test]
+async fn a_snapshot_of_events_under_inserts_goes_on_with_the_next_leader() {
+    const HELD: u64 = 12_000;
+    let blueprint = Blueprint { pods: 2, store: StoreKind::Shared, producer: WINDOW.into(), ..Blueprint::new(BINARY) };
+    let mut house = House::build(blueprint).await.unwrap();
+    let checker = Arc::new(Checker::new());
+    Load { events: HELD, aggregates: 400, writers: 16, seed: 31, ..Load::default() }
+        .write(&house.events(), &checker)
+        .await;
+    house.start_pods().unwrap();
+    let (events, ledger) = (house.events(), Arc::clone(&checker));
+    let inserts =
+        Load { events: 4_000, aggregates: 400, writers: 16, rate: Some(1_000.0), seed: 32, ..Load::default() };
+    let inserting = tokio::spawn(async move { inserts.write(&events, &ledger).await });
+    takeover_in_the_middle(&mut house, 500).await;
+    let _drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
+    inserting.await.unwrap();
+    wait_for("every event to come", SOON, async || match checker.outstanding() {
+        0 => Ok(()),
+        outstanding => Err(outstanding),
+    })
+    .await;
+    checkpoint(&house, "the stream", |stored| phase(stored) == "stream").await;
+    house.stop_pods().await;
+    let verdict = checker.judge(Duplicates::Counted);
+    assert_eq!(
+        (verdict.count(Kind::Lost), verdict.count(Kind::OutOfOrder), verdict.count(Kind::Alien)),
+        (0, 0, 0),
+        "{verdict}"
+    );
+    // Read by the snapshot and by the stream: each insert at most twice, and nothing else again.
+    assert!(verdict.duplicates() <= 4_000 + 16, "{} copies: the snapshot was read again", verdict.duplicates());
+    house.stop().await;
+}
+
+/// Inserts, updates and deletes at about 1,000 a second, until told that it is enough.
+async fn churn(documents: Collection<Document>, enough: Arc<std::sync::atomic::AtomicBool>) {
+    let began = Instant::now();
+    let mut number = 0_i64;
+    while !enough.load(std::sync::atomic::Ordering::Relaxed) {
+        number += 1;
+        match number % 4 {
+            0 => drop(documents.delete_one(doc! { "_id": number * 7 % 4_000 }).await.unwrap()),
+            1 => drop(documents.insert_one(doc! { "_id": 10_000 + number, "n": 0 }).await.unwrap()),
+            _ => drop(
+                documents.update_one(doc! { "_id": number * 5 % 4_000 }, doc! { "$inc": { "n": 1 } }).await.unwrap(),
+            ),
+        }
+        let due = began + Duration::from_millis(u64::try_from(number).unwrap());
+        tokio::time::sleep_until(due.into()).await;
+    }
+}
+
+#[tokio::test]
+async fn a_snapshot_of_documents_under_every_kind_of_write_ends_as_the_source_is() {
+    let environment = vec![("HEADWATER__SOURCE__KIND".to_owned(), "documents".to_owned())];
+    let blueprint =
+        Blueprint { pods: 2, store: StoreKind::Shared, producer: WINDOW.into(), environment, ..Blueprint::new(BINARY) };
+    let mut house = House::build(blueprint).await.unwrap();
+    // The house's index is for events; documents have no version.
+    house.events().drop_indexes().await.unwrap();
+    let all: Vec<_> = (0..4_000_i64).map(|id| doc! { "_id": id, "n": 0 }).collect();
+    house.events().insert_many(all).await.unwrap();
+    let enough = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let churning = tokio::spawn(churn(house.events(), Arc::clone(&enough)));
+    house.start_pods().unwrap();
+    takeover_in_the_middle(&mut house, 200).await;
+    checkpoint(&house, "the stream", |stored| phase(stored) == "stream").await;
+    enough.store(true, std::sync::atomic::Ordering::Relaxed);
+    churning.await.unwrap();
+
+    let source: Vec<Document> = house.events().find(doc! {}).await.unwrap().try_collect().await.unwrap();
+    let source: HashMap<String, Document> =
+        source.into_iter().map(|document| (document.get("_id").unwrap().to_string(), document)).collect();
+    let mut fold = Fold::default();
+    let client = Client::new(&house.broker().connection_string(), Config::default()).unwrap();
+    let began = Instant::now();
+    while fold.documents != source {
+        let session = client.accept_next_session(&house.broker().subscription(), Duration::from_secs(5)).await.unwrap();
+        if let Some(mut session) = session {
+            loop {
+                let messages = session.receive(200, Duration::from_millis(20)).await.unwrap();
+                if messages.is_empty() {
+                    break;
+                }
+                messages.iter().for_each(|message| fold.apply(message));
+                session.settler().complete(&messages).await.unwrap();
+            }
+            session.close().await.unwrap();
+        }
+        let (have, want) = (fold.documents.len(), source.len());
+        assert!(began.elapsed() < SOON * 2, "{have} documents, and the source has {want}");
+    }
+    assert!(fold.out_of_order.is_empty(), "{:?}", fold.out_of_order);
+    house.stop().await;
+}
+
+/// What a consumer would make of the messages, and whether each session was in order.
+#[derive(Default)]
+struct Fold {
+    documents: HashMap<String, Document>,
+    last: HashMap<String, String>,
+    out_of_order: Vec<String>,
+}
+
+impl Fold {
+    fn apply(&mut self, message: &servicebus::ReceivedMessage) {
+        let text = |name: &str| {
+            message.application_property(name).and_then(|value| value.as_str().map(str::to_owned)).unwrap_or_default()
+        };
+        let (session, token) = (message.session_id().unwrap().to_owned(), text(property::TOKEN));
+        if self.last.get(&session).is_some_and(|last| *last > token) {
+            self.out_of_order.push(session.clone());
+        }
+        self.last.insert(session, token);
+        let body = message.body();
+        let document = Document::try_from(RawDocument::from_bytes(&body).unwrap()).unwrap();
+        let id: &Bson = document.get("_id").unwrap();
+        let is_key_alone = document.len() == 1;
+        match text(property::OPERATION).as_str() {
+            "delete" => drop(self.documents.remove(&id.to_string())),
+            // Looked up, and gone meanwhile: its delete follows.
+            "update" if is_key_alone => {}
+            _ => drop(self.documents.insert(id.to_string(), document)),
+        }
+    }
+}

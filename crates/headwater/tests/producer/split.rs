@@ -1,0 +1,97 @@
+//! Change events larger than 16 MB come in fragments: leaders that are killed between two of them lose nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use mongodb::bson::{Bson, Document, RawDocument, doc};
+use pipeline::envelope::property;
+use pipeline::planted::Defect;
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+use servicebus::{Client, Config};
+use testkit::cluster::{Blueprint, House, StoreKind};
+
+use super::{BINARY, SOON};
+
+/// An update's event holds the new fields and the document they are in: twice this.
+const LARGE: usize = 9 << 20;
+const UPDATES: i64 = 14;
+
+/// Updates large documents while leaders are killed; returns the updates that never came, by document.
+async fn missing(seed: u64, defect: Option<Defect>) -> BTreeMap<i64, usize> {
+    let mut environment = vec![("HEADWATER__SOURCE__KIND".to_owned(), "documents".to_owned())];
+    environment.extend(defect.map(|defect| (Defect::VARIABLE.to_owned(), format!("{defect:?}"))));
+    let producer = "start: now, checkpoint: 1ms".to_owned();
+    let blueprint = Blueprint { pods: 2, store: StoreKind::Shared, producer, environment, ..Blueprint::new(BINARY) };
+    let mut house = House::build(blueprint).await.unwrap();
+    house.events().drop_indexes().await.unwrap();
+    house.events().insert_many((0..2_i64).map(|id| doc! { "_id": id })).await.unwrap();
+    house.start_pods().unwrap();
+    house.wait_for_the_stream(SOON).await.unwrap();
+
+    let mut dice = StdRng::seed_from_u64(seed);
+    for number in 0..UPDATES {
+        let blob = "x".repeat(LARGE);
+        let update = doc! { "$set": { "blob": blob, "number": number } };
+        house.events().update_one(doc! { "_id": number % 2 }, update).await.unwrap();
+        if number % 3 == 2 {
+            let leader = house.wait_for_leader(SOON).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(dice.random_range(0..400))).await;
+            house.pod_mut(leader).kill().await;
+            house.restart_pod(leader).await.unwrap();
+        }
+    }
+    let came = arrived(&house).await;
+    house.stop().await;
+    let expected = usize::try_from(UPDATES / 2).unwrap();
+    let missing = (0..2).map(|id| (id, expected - came.get(&id).map_or(0, BTreeSet::len)));
+    missing.filter(|(_, count)| *count > 0).collect()
+}
+
+/// The messages of each document's updates, by their ids; all that come, or all that will.
+async fn arrived(house: &House) -> BTreeMap<i64, BTreeSet<String>> {
+    let client = Client::new(&house.broker().connection_string(), Config::default()).unwrap();
+    let mut came: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
+    let mut last = Instant::now();
+    while came.values().map(BTreeSet::len).sum::<usize>() < usize::try_from(UPDATES).unwrap()
+        && last.elapsed() < Duration::from_secs(15)
+    {
+        let session = client.accept_next_session(&house.broker().subscription(), Duration::from_secs(1)).await.unwrap();
+        let Some(mut session) = session else { continue };
+        let messages = session.receive(100, Duration::from_millis(200)).await.unwrap();
+        for message in &messages {
+            let text =
+                |name: &str| message.application_property(name).and_then(|value| value.as_str().map(str::to_owned));
+            if text(property::OPERATION).as_deref() == Some("update") {
+                let id = aggregate(message).expect("an aggregate");
+                came.entry(id).or_default().insert(message.message_id().expect("an id"));
+                last = Instant::now();
+            }
+        }
+        session.settler().complete(&messages).await.unwrap();
+        session.close().await.unwrap();
+    }
+    came
+}
+
+fn aggregate(message: &servicebus::ReceivedMessage) -> Option<i64> {
+    let value = message.application_property(property::AGGREGATE)?;
+    let document = Document::try_from(RawDocument::from_bytes(value.as_binary()?).ok()?).ok()?;
+    document.get("v").and_then(Bson::as_i64)
+}
+
+#[tokio::test]
+async fn an_event_in_fragments_is_published_whole_though_leaders_are_killed() {
+    let missing = missing(1, None).await;
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[tokio::test]
+async fn a_token_saved_inside_a_split_event_loses_it() {
+    for seed in 0..10 {
+        if !missing(seed, Some(Defect::TokenInsideSplit)).await.is_empty() {
+            return;
+        }
+    }
+    panic!("ten seeds did not show it");
+}

@@ -1,0 +1,40 @@
+//! Where a pipeline begins is stored before anything is read.
+
+use std::sync::Arc;
+
+use bench::soak::Drain;
+use testkit::checker::{Checker, Duplicates};
+use testkit::cluster::{Blueprint, House, StoreKind};
+use testkit::load::Load;
+use testkit::wait::wait_for;
+
+use super::{BINARY, SOON, checkpoint, phase};
+
+/// The bus takes nothing until the first leader is dead, so it can have saved nothing but where it began.
+#[tokio::test]
+async fn a_leader_that_began_now_and_died_before_its_first_save_loses_nothing() {
+    let blueprint =
+        Blueprint { pods: 2, store: StoreKind::Shared, producer: "start: now".into(), ..Blueprint::new(BINARY) };
+    let mut house = House::build(blueprint).await.unwrap();
+    house.broker_mut().pause().await;
+    house.start_pods().unwrap();
+    let began = checkpoint(&house, "where the pipeline begins", |stored| phase(stored) == "stream").await;
+    let checker = Arc::new(Checker::new());
+    let written =
+        Load { events: 500, aggregates: 20, seed: 11, ..Load::default() }.write(&house.events(), &checker).await;
+    assert_eq!(written.in_doubt, 0);
+    let leader = house.wait_for_leader(SOON).await.unwrap();
+    house.pod_mut(leader).kill().await;
+    let left = checkpoint(&house, "the checkpoint", |_| true).await;
+    assert_eq!(left.get("token"), began.get("token"), "it saved something: the test shows nothing");
+    house.broker_mut().resume();
+    let _drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
+    wait_for("every event to come", SOON, async || match checker.outstanding() {
+        0 => Ok(()),
+        outstanding => Err(outstanding),
+    })
+    .await;
+    let verdict = checker.judge(Duplicates::Refused);
+    assert!(verdict.is_clean(), "{verdict}");
+    house.stop().await;
+}
