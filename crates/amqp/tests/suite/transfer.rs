@@ -290,7 +290,9 @@ fn what_waits_for_a_window_is_forgotten_with_its_link_or_its_session() {
         let (ours, theirs) = pair.link_in(session, Attach::sender("s", Source::at("me"), Target::at("orders")));
         pair.server.keep_credit(theirs, 500).unwrap();
         pair.run();
-        (0..5).for_each(|_| drop(send(&mut pair, ours, &Bytes::from_static(b"waits"))));
+        for _ in 0..5 {
+            send(&mut pair, ours, &Bytes::from_static(b"waits"));
+        }
         assert_eq!(pair.client.backlog_len(), 25);
         if end_session {
             pair.client.end_session(session, None).unwrap();
