@@ -5,7 +5,7 @@
 /// One promise's mechanism, left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Defect {
-    /// The checkpoint is saved whatever term claimed it since.
+    /// The checkpoint is saved whatever term claimed it since, and wherever it stands.
     NoFence,
     /// The checkpoint follows what was sent, not what was acknowledged.
     CheckpointAhead,

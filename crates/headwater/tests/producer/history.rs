@@ -1,6 +1,5 @@
 //! A history that is lost is a state, and there is a documented way out of it (`docs/errors/E0001.md`).
 
-use std::process::Command;
 use std::sync::Arc;
 
 use bench::soak::Drain;
@@ -9,6 +8,7 @@ use testkit::checker::{Checker, Duplicates, Kind};
 use testkit::cluster::{Blueprint, House, StoreKind};
 use testkit::load::Load;
 use testkit::wait::wait_for;
+use tokio::process::Command;
 
 use super::{BINARY, SOON, checkpoint, phase};
 
@@ -73,15 +73,15 @@ async fn a_lost_history_halts_the_producer_until_the_checkpoint_is_reset() {
 
     // Without --yes it only says what it would do.
     let config = house.pod(leader).config().to_owned();
-    let reset = |yes: &[&str]| {
+    let reset = async |yes: &[&str]| {
         let mut command = Command::new(BINARY);
         command.args(["checkpoint", "reset", "--start", "beginning", "--config"]).arg(&config).args(yes);
-        command.output().expect("the binary runs")
+        command.output().await.expect("the binary runs")
     };
-    let refused = reset(&[]);
+    let refused = reset(&[]).await;
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("say --yes"));
-    let done = reset(&["--yes"]);
+    let done = reset(&["--yes"]).await;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 
     all_come(&checker).await;

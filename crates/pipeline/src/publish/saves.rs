@@ -29,7 +29,6 @@ pub(super) struct Saves<S> {
     last: Instant,
     failures: u32,
     not_before: Option<Instant>,
-    no_fence: bool,
 }
 
 impl<S: CheckpointStore + 'static> Saves<S> {
@@ -51,7 +50,6 @@ impl<S: CheckpointStore + 'static> Saves<S> {
             last: now,
             failures: 0,
             not_before: None,
-            no_fence: Defect::NoFence.is_planted(),
         }
     }
 
@@ -68,13 +66,8 @@ impl<S: CheckpointStore + 'static> Saves<S> {
         let Some((stand, _)) = self.in_hand.clone() else { return };
         let (store, claim, epoch) = (Arc::clone(&self.store), self.claim.clone(), self.epoch);
         self.last = now;
-        let no_fence = self.no_fence;
-        self.under_way = Some(Box::pin(async move {
-            match store.save(&claim, epoch, &stand.phase, stand.cluster_time).await {
-                Err(Error::Deposed { stored, .. }) if no_fence => seize(&*store, &claim, stored, epoch, &stand).await,
-                saved => saved,
-            }
-        }));
+        self.under_way =
+            Some(Box::pin(async move { store.save(&claim, epoch, &stand.phase, stand.cluster_time).await }));
     }
 
     /// When the next save is due; `None` if there is nothing to save, or a save is under way.
@@ -124,19 +117,6 @@ impl<S: CheckpointStore + 'static> Saves<S> {
             Err(error) => Err(error),
         }
     }
-}
-
-/// The planted defect: whoever claimed the checkpoint since, it is taken back and moved all the same.
-async fn seize<S: CheckpointStore>(
-    store: &S,
-    claim: &Claim,
-    stored: Term,
-    epoch: Epoch,
-    stand: &Stand,
-) -> Result<Saved, Error> {
-    let claim = Claim { term: stored.next(), ..claim.clone() };
-    store.claim(&claim).await?;
-    store.save(&claim, epoch, &stand.phase, stand.cluster_time).await
 }
 
 /// An error with its causes, for the log.
