@@ -26,12 +26,17 @@ mod requests;
 mod sending;
 mod tokens;
 
+use std::future::poll_fn;
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
 use amqp::{Event, ServerSasl, condition};
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
@@ -58,7 +63,7 @@ pub(crate) struct Settings {
 pub struct Patience {
     /// Until a connection has said which protocol it speaks; and again for a TLS handshake.
     pub first_bytes: Duration,
-    /// Until an AMQP connection is open.
+    /// Until an AMQP connection is open, or the head of an HTTP request is whole.
     pub handshake: Duration,
     /// With an AMQP peer from which nothing whole arrives. Half of it is announced to the peer.
     pub silence: Duration,
@@ -107,7 +112,7 @@ pub(crate) struct Connection<S> {
 /// Why a connection ended, for the log.
 enum End {
     Closed,
-    Lost(std::io::Error),
+    Lost(io::Error),
     Stopping,
     TooSlow,
 }
@@ -148,7 +153,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     async fn run(mut self, shutdown: CancellationToken) {
         let end = self.talk(&shutdown).await;
-        self.line.gone(self.links.receivers().collect());
+        self.line.gone(self.links.in_core().collect());
         match end {
             End::Closed => debug!("connection closed"),
             End::Lost(error) => debug!(error = %error, "connection lost"),
@@ -164,10 +169,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let mut stopping = false;
         loop {
             let deadline = self.amqp.next_deadline().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
-            input.reserve(room);
             // every arm is cancel-safe: a read that was dropped has read nothing, replies stay in their channel
             tokio::select! {
-                read = self.stream.read_buf(&mut input) => match read {
+                read = read(&mut self.stream, &mut input, room) => match read {
                     Ok(0) => return End::Closed,
                     Ok(read) => {
                         room = if read >= room { LARGE_READ } else { read.next_power_of_two().clamp(SMALL_READ, LARGE_READ) };
@@ -280,6 +284,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
     }
+}
+
+/// Reads what there is, up to `room`. A quiet connection holds no buffer while it waits: what comes is read onto the stack first.
+async fn read<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut, room: usize) -> io::Result<usize> {
+    if room > SMALL_READ {
+        input.reserve(room);
+        return stream.read_buf(input).await;
+    }
+    if input.is_empty() {
+        *input = BytesMut::new();
+    }
+    poll_fn(|cx| {
+        let mut bytes = [MaybeUninit::uninit(); SMALL_READ];
+        let mut buffer = ReadBuf::uninit(&mut bytes);
+        ready!(Pin::new(&mut *stream).poll_read(cx, &mut buffer))?;
+        input.extend_from_slice(buffer.filled());
+        Poll::Ready(Ok(buffer.filled().len()))
+    })
+    .await
 }
 
 /// The core's word for what is wrong, in AMQP's form.

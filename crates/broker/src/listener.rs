@@ -108,17 +108,21 @@ impl Reception {
         let _ = stream.set_nodelay(true);
         let Some((protocol, stream)) = self.first_bytes(stream).await else { return };
         match (protocol, &self.tls) {
-            (Protocol::Tls, Some(tls)) => match timeout(self.settings.patience.first_bytes, tls.accept(stream)).await {
-                Ok(Ok(stream)) => {
-                    if let Some((protocol, stream)) = self.first_bytes(stream).await {
-                        self.serve(&protocol, stream, true).await;
-                    }
-                }
-                Ok(Err(error)) => debug!(error = %error, "TLS handshake failed"),
-                Err(_) => debug!("TLS handshake took too long"),
-            },
+            (Protocol::Tls, Some(tls)) => Box::pin(self.receive_tls(tls, stream)).await,
             (Protocol::Tls, None) => debug!("a peer speaks TLS, and there is no certificate"),
             (protocol, _) => self.serve(&protocol, stream, false).await,
+        }
+    }
+
+    async fn receive_tls(&self, tls: &TlsAcceptor, stream: Prefixed<TcpStream>) {
+        match timeout(self.settings.patience.first_bytes, tls.accept(stream)).await {
+            Ok(Ok(stream)) => {
+                if let Some((protocol, stream)) = self.first_bytes(stream).await {
+                    self.serve(&protocol, stream, true).await;
+                }
+            }
+            Ok(Err(error)) => debug!(error = %error, "TLS handshake failed"),
+            Err(_) => debug!("TLS handshake took too long"),
         }
     }
 
@@ -128,13 +132,15 @@ impl Reception {
         stream: S,
         over_tls: bool,
     ) {
+        // Boxed: else each connection's task has room for whatever the others could be.
         match protocol {
             Protocol::Amqp => {
-                connection::serve(stream, &self.engine, Arc::clone(&self.settings), self.shutdown.clone()).await;
+                let (settings, shutdown) = (Arc::clone(&self.settings), self.shutdown.clone());
+                Box::pin(connection::serve(stream, &self.engine, settings, shutdown)).await;
             }
             Protocol::Http => {
                 let service = if over_tls { self.http.clone().over_tls() } else { self.http.clone() };
-                http::serve_connection(stream, service, self.shutdown.cancelled()).await;
+                Box::pin(http::serve_connection(stream, service, self.shutdown.cancelled())).await;
             }
             Protocol::Tls => debug!("TLS inside TLS"),
         }

@@ -109,7 +109,12 @@ impl Broker {
             started_at: clock.now(),
             max_message_size: config.limits.max_message_size,
         };
-        let http = http::Service::new(namespace.clone(), http::Config { test_token: config.test_token, access: None });
+        let http = http::Config {
+            test_token: config.test_token,
+            head_patience: config.patience.handshake,
+            ..http::Config::default()
+        };
+        let http = http::Service::new(namespace.clone(), http);
         let settings = Settings {
             max_message_size: config.limits.max_message_size as u64,
             patience: config.patience,

@@ -10,7 +10,7 @@ use amqp::{Attach, Map, Role, SessionId, Symbol, Target, Value, condition};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::address::Address;
-use super::links::{Asked, Link, Place, Receiver, Responses, Tokens};
+use super::links::{Asked, Coming, Link, Place, Receiver, Responses, Tokens};
 use super::pace::Pace;
 use super::requests::Answer;
 use super::{Connection, to_amqp};
@@ -50,12 +50,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     Answer::Sender { link, result }
                 });
             }
-            node => {
-                self.links.insert(link, Link::Requests { session, node });
-                if self.amqp.accept_attach(link, attach.reply()).is_ok() {
-                    let _ = self.amqp.keep_credit(link, REQUEST_CREDIT);
-                }
-            }
+            node => self.on_node(session, link, node, &attach),
         }
     }
 
@@ -78,14 +73,46 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     Reply::Answer(Box::new(Answer::Receiver { link, result }))
                 })));
             }
-            node => {
+            node => self.on_node(session, link, node, &attach),
+        }
+    }
+
+    /// Requests are to be put to a node, or its responses heard. `$management` is there as long as its entity.
+    fn on_node(&mut self, session: SessionId, link: amqp::LinkId, node: Address, attach: &Attach) {
+        let entity = match &node {
+            Address::Management(path) => Some((self.links.name(link), path.clone())),
+            _ => None,
+        };
+        let core = entity.as_ref().map(|(core, _)| *core);
+        let becomes = match attach.role {
+            Role::Sender => Link::Requests { session, node, core },
+            Role::Receiver => {
                 let target = attach.target.as_ref().and_then(Target::address).map(str::to_owned);
-                let name = attach.name.clone();
-                let waiting = VecDeque::new();
-                let responses = Responses { session, node, name, target, waiting, waiting_bytes: 0, sent: 0 };
-                self.links.insert(link, Link::Responses(Box::new(responses)));
-                let _ = self.amqp.accept_attach(link, attach.reply());
+                let (name, waiting) = (attach.name.clone(), VecDeque::new());
+                let responses = Responses { session, node, core, name, target, waiting, waiting_bytes: 0, sent: 0 };
+                Link::Responses(Box::new(responses))
             }
+        };
+        self.links.insert(link, Link::Coming(Box::new(Coming { becomes, reply: attach.reply() })));
+        match entity {
+            None => self.on_node_found(link, Ok(())),
+            Some((name, path)) => self.call(move |core, turn| {
+                let result = core.look_on(turn, name, &path);
+                Answer::Node { link, result }
+            }),
+        }
+    }
+
+    pub(super) fn on_node_found(&mut self, link: amqp::LinkId, result: Result<(), Error>) {
+        if let Err(error) = result {
+            self.links.remove(link);
+            return self.refuse(link, to_amqp(&error));
+        }
+        // None: gone while the engine looked, and its detach has been sent on already.
+        let Some(reply) = self.links.arrive(link) else { return };
+        let hears_requests = reply.role == Role::Receiver;
+        if self.amqp.accept_attach(link, reply).is_ok() && hears_requests {
+            let _ = self.amqp.keep_credit(link, REQUEST_CREDIT);
         }
     }
 

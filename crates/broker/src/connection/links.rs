@@ -15,12 +15,14 @@ use crate::engine::ConnectionId;
 pub(super) enum Link {
     /// The engine was asked about it. A receiver may stay so for a minute, until there is a session for it.
     Asked(Box<Asked>),
+    /// The engine was asked whether the node it leads to is there.
+    Coming(Box<Coming>),
     /// A client sends to a queue or topic.
     Sender { entity: EntityId },
     /// A client receives.
     Receiver(Box<Receiver>),
     /// A client puts requests to a node.
-    Requests { session: SessionId, node: Address },
+    Requests { session: SessionId, node: Address, core: Option<LinkId> },
     /// A client waits for responses of a node.
     Responses(Box<Responses>),
 }
@@ -32,6 +34,13 @@ pub(super) struct Asked {
     pub(super) core: Option<LinkId>,
     /// Known when the core lets it wait for a session.
     pub(super) place: Option<Place>,
+}
+
+/// A link to a node, before it is attached.
+#[derive(Debug)]
+pub(super) struct Coming {
+    pub(super) becomes: Link,
+    pub(super) reply: Attach,
 }
 
 /// Where a receiver receives from.
@@ -73,6 +82,7 @@ impl Tokens {
 pub(super) struct Responses {
     pub(super) session: SessionId,
     pub(super) node: Address,
+    pub(super) core: Option<LinkId>,
     pub(super) name: String,
     pub(super) target: Option<String>,
     /// Waiting for credit.
@@ -94,7 +104,7 @@ impl Links {
         Self { connection, next: 0, links: HashMap::new(), by_core: HashMap::new() }
     }
 
-    /// A name for a receiver in the core.
+    /// A name for a link in the core.
     pub(super) fn name(&mut self, link: amqp::LinkId) -> LinkId {
         self.next += 1;
         let core = self.connection.link(self.next);
@@ -121,6 +131,20 @@ impl Links {
         }
     }
 
+    /// A link to a node becomes what it was to be; returns the answer to its attach.
+    pub(super) fn arrive(&mut self, id: amqp::LinkId) -> Option<Attach> {
+        match self.links.remove(&id)? {
+            Link::Coming(coming) => {
+                self.links.insert(id, coming.becomes);
+                Some(coming.reply)
+            }
+            other => {
+                self.links.insert(id, other);
+                None
+            }
+        }
+    }
+
     /// AMQP's name of a link the core speaks of.
     pub(super) fn of_core(&self, core: LinkId) -> Option<amqp::LinkId> {
         self.by_core.get(&core).copied()
@@ -134,8 +158,8 @@ impl Links {
         Some(link)
     }
 
-    /// The core's names of all receivers, waiting ones too.
-    pub(super) fn receivers(&self) -> impl Iterator<Item = LinkId> + '_ {
+    /// The core's names of all links it knows, waiting ones too.
+    pub(super) fn in_core(&self) -> impl Iterator<Item = LinkId> + '_ {
         self.by_core.keys().copied()
     }
 
@@ -163,8 +187,11 @@ impl Link {
     pub(super) fn core(&self) -> Option<LinkId> {
         match self {
             Self::Asked(asked) => asked.core,
+            Self::Coming(coming) => coming.becomes.core(),
             Self::Receiver(receiver) => Some(receiver.core),
-            Self::Sender { .. } | Self::Requests { .. } | Self::Responses(_) => None,
+            Self::Requests { core, .. } => *core,
+            Self::Responses(responses) => responses.core,
+            Self::Sender { .. } => None,
         }
     }
 }

@@ -13,9 +13,25 @@ use crate::core::{Attached, EntityId, Error};
 
 /// What the engine answers to a call of a connection.
 pub(crate) enum Answer {
-    Sender { link: amqp::LinkId, result: Result<(EntityId, Option<u64>), Error> },
-    Receiver { link: amqp::LinkId, result: Result<(Place, Attached), Error> },
-    Response { link: amqp::LinkId, correlation: Option<MessageId<'static>>, response: Response, weight: u32 },
+    Sender {
+        link: amqp::LinkId,
+        result: Result<(EntityId, Option<u64>), Error>,
+    },
+    Receiver {
+        link: amqp::LinkId,
+        result: Result<(Place, Attached), Error>,
+    },
+    /// Whether the entity of a `$management` node is there.
+    Node {
+        link: amqp::LinkId,
+        result: Result<(), Error>,
+    },
+    Response {
+        link: amqp::LinkId,
+        correlation: Option<MessageId<'static>>,
+        response: Response,
+        weight: u32,
+    },
 }
 
 /// A response, before it is written.
@@ -71,6 +87,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match answer {
             Answer::Sender { link, result } => self.on_sender_found(link, result),
             Answer::Receiver { link, result } => self.on_receiver_found(link, result),
+            Answer::Node { link, result } => self.on_node_found(link, result),
             Answer::Response { link, correlation, response, weight } => {
                 self.requests -= weight;
                 self.respond(link, correlation, &response);

@@ -22,7 +22,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     Err(unreadable) => self.answer(link, id, DeliveryState::rejected(unreadable.to_amqp())),
                 }
             }
-            Some(Link::Requests { session, node }) => {
+            Some(Link::Requests { session, node, .. }) => {
                 let (session, node) = (*session, node.clone());
                 if !delivery.settled {
                     self.answer(delivery.link, delivery.id, DeliveryState::Accepted);

@@ -66,6 +66,7 @@ impl Core {
         for id in ids {
             let error = Error::EntityDeleted { path: self.entities[&id].path.clone() };
             self.detach_all(turn, id, &error);
+            self.dismiss_onlookers(turn, id, &error);
             let entity = self.disown(id).expect("listed above");
             entity.visit_bodies(&mut |location| turn.journal.release(location));
         }
@@ -137,7 +138,7 @@ impl Core {
         }
     }
 
-    fn find(&self, path: &str) -> Result<EntityId, Error> {
+    pub(super) fn find(&self, path: &str) -> Result<EntityId, Error> {
         let id = self.by_path.get(&name::fold(path)).copied();
         id.ok_or_else(|| Error::EntityNotFound { path: path.trim_matches('/').into() })
     }

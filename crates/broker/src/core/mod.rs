@@ -34,6 +34,7 @@ mod expiry;
 mod id;
 mod manage;
 mod name;
+mod onlookers;
 mod partition;
 mod queue;
 mod receivers;
@@ -65,6 +66,7 @@ pub use error::Error;
 pub use evacuate::Evacuation;
 pub use id::{EntityId, LinkId, LockToken, QueueId, SequenceNumber, Subqueue, Timestamp};
 pub use manage::{MessageState, Peeked};
+use onlookers::Onlookers;
 pub use receivers::Mode;
 pub use record::{Envelope, Malformed};
 pub use send::Incoming;
@@ -82,13 +84,20 @@ pub struct Core {
     entities: Entities,
     by_path: BTreeMap<Box<str>, EntityId>,
     next_entity: u32,
+    onlookers: Onlookers,
     tools: Tools,
 }
 
 impl Core {
     /// An empty broker. `seed` is the source of its lock tokens: secret and different at every start.
     pub fn new(limits: Limits, seed: [u8; 32]) -> Self {
-        Self { entities: Entities::new(), by_path: BTreeMap::new(), next_entity: 1, tools: Tools::new(limits, seed) }
+        Self {
+            entities: Entities::new(),
+            by_path: BTreeMap::new(),
+            next_entity: 1,
+            onlookers: Onlookers::default(),
+            tools: Tools::new(limits, seed),
+        }
     }
 
     /// When [`tick`](Self::tick) is next to be called, if nothing else happens before. May lie in the past: then there is
@@ -133,12 +142,13 @@ impl Core {
         }
     }
 
-    /// A receiver link is gone: detached, or its connection lost. Unknown links are ignored.
+    /// A receiver or an onlooker is gone: detached, or its connection lost. Unknown links are ignored.
     pub fn detach(&mut self, turn: &mut Turn<'_>, link: LinkId) {
         self.begin(turn);
         if let Some(mut desk) = self.desk_of(turn, link) {
-            desk.detach(link);
+            return desk.detach(link);
         }
+        self.onlookers.leave(link);
     }
 
     /// Settles deliveries by their tokens, from the link that has them or from elsewhere. `Ok` lists the tokens whose lock

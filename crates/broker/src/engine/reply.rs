@@ -60,16 +60,16 @@ pub(crate) enum Reply {
 }
 
 impl Reply {
-    /// Whether it says no more than that a receiver is attached: true as long as the process lives, and no longer.
+    /// Whether it says no more than that a link is attached: true as long as the process lives, and no longer.
     pub(super) fn is_only_a_hold(&self) -> bool {
-        matches!(self, Self::Answer(answer) if matches!(**answer, Answer::Receiver { result: Ok(_), .. }))
+        matches!(self, Self::Answer(answer) if matches!(**answer, Answer::Receiver { result: Ok(_), .. } | Answer::Node { result: Ok(()), .. }))
     }
 
-    /// Whether it is about a receiver, whose story is told in order: attached, deliveries, the end.
+    /// Whether it is about a link the core knows, whose story is told in order: attached, deliveries, the end.
     pub(super) fn is_of_a_link(&self) -> bool {
         match self {
             Self::Sent { .. } | Self::Settled { .. } => false,
-            Self::Answer(answer) => matches!(**answer, Answer::Receiver { .. }),
+            Self::Answer(answer) => matches!(**answer, Answer::Receiver { .. } | Answer::Node { .. }),
             _ => true,
         }
     }

@@ -17,8 +17,6 @@ use super::patience::Patient;
 use super::service::Service;
 use super::test_hooks::TestControl;
 
-/// A whole request head, and also how long a connection may stay idle between requests.
-const HEAD_PATIENCE: Duration = Duration::from_secs(30);
 /// How long a peer may leave an answer unread.
 const WRITE_PATIENCE: Duration = Duration::from_secs(30);
 /// How long an answer under way may take once the broker stops.
@@ -34,13 +32,14 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     N: Namespace + TestControl,
 {
+    let head_patience = service.head_patience();
     let answer = service_fn(move |request| {
         let service = service.clone();
         async move { Ok::<_, Infallible>(service.answer(request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_PATIENCE)
+        .header_read_timeout(head_patience)
         .max_headers(MAX_HEADERS)
         .max_header_size(MAX_HEAD)
         .max_buf_size(2 * MAX_HEAD)

@@ -1,6 +1,6 @@
 //! Requests in, answers out.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,15 +28,25 @@ const MAX_BODY: usize = 256 << 10;
 const MAX_DROPPED: usize = 4 << 20;
 /// For all of a body: it is small.
 const BODY_PATIENCE: Duration = Duration::from_secs(10);
+/// For the rest of one that is too large: who has stopped writing by then listens.
+const DROP_PATIENCE: Duration = Duration::from_secs(2);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Config {
     /// With a token there are test hooks; see [`super::TestCommand`].
     pub test_token: Option<String>,
     /// `None`: whoever reaches the broker may administer it.
     pub access: Option<Arc<dyn TokenCheck>>,
+    /// How long the whole head of a request may take, and how long a connection may stay idle between requests.
+    pub head_patience: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self { test_token: None, access: None, head_patience: Duration::from_secs(30) }
+    }
 }
 
 /// Answers requests for one namespace. Cheap to clone.
@@ -70,6 +80,10 @@ impl<N: Namespace + TestControl> Service<N> {
     pub fn over_tls(mut self) -> Self {
         self.scheme = "https";
         self
+    }
+
+    pub(super) fn head_patience(&self) -> Duration {
+        self.config.head_patience
     }
 
     /// Never fails: what cannot be done is answered with its reason.
@@ -279,9 +293,12 @@ async fn collect<B>(body: B) -> Result<Bytes, Refusal>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    match timeout(BODY_PATIENCE, read(body)).await {
+    let mut body = pin!(body);
+    match timeout(BODY_PATIENCE, read(body.as_mut())).await {
         Ok(Ok(Some(body))) => Ok(body),
         Ok(Ok(None)) => {
+            // In time or not, and whatever it ends with: the peer is told that it was too much.
+            let _ = timeout(DROP_PATIENCE, read_away(body)).await;
             let detail = format!("the body is larger than {MAX_BODY} bytes");
             Err(Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, detail))
         }
@@ -290,22 +307,32 @@ where
     }
 }
 
-/// The body, or `None` if it is too large: then the rest is read and dropped, within reason, because a peer that is still writing does not
-/// hear the answer.
-async fn read<B>(body: B) -> Result<Option<Bytes>, BoxError>
+/// The body; or `None` as soon as it proves too large.
+async fn read<B>(mut body: Pin<&mut B>) -> Result<Option<Bytes>, BoxError>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
-    let mut body = pin!(body);
-    let (mut kept, mut seen) = (BytesMut::new(), 0);
+    let mut kept = BytesMut::new();
     while let Some(frame) = body.frame().await {
         let Ok(data) = frame.map_err(Into::into)?.into_data() else { continue };
-        seen += data.len();
-        match seen {
-            0..=MAX_BODY => kept.extend_from_slice(&data),
-            MAX_DROPPED.. => break,
-            _ => {}
+        if kept.len() + data.len() > MAX_BODY {
+            return Ok(None);
+        }
+        kept.extend_from_slice(&data);
+    }
+    Ok(Some(kept.freeze()))
+}
+
+/// Reads what is left and drops it, within reason: a peer that is still writing when the connection closes does not hear the answer.
+async fn read_away<B>(mut body: Pin<&mut B>)
+where
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    let mut dropped = 0;
+    while let Some(Ok(frame)) = body.frame().await {
+        dropped += frame.data_ref().map_or(0, Bytes::len);
+        if dropped > MAX_DROPPED {
+            return;
         }
     }
-    Ok((seen <= MAX_BODY).then(|| kept.freeze()))
 }

@@ -92,6 +92,32 @@ fn a_deleted_entity_closes_its_links_and_frees_its_messages() {
 }
 
 #[test]
+fn who_looks_on_is_told_when_the_entity_goes() {
+    let mut rig = Rig::new();
+    rig.topic("t", |_| {});
+    rig.subscription("t", "one", |_| {});
+    rig.subscription("t", "two", |_| {});
+    let looks = ["T", "t/subscriptions/ONE", "t/Subscriptions/one/$DeadLetterQueue", "t/Subscriptions/two"];
+    for (link, address) in (100..).map(LinkId).zip(looks) {
+        rig.turn(|core, turn| core.look_on(turn, link, address)).unwrap();
+    }
+    let nothing = rig.turn(|core, turn| core.look_on(turn, LinkId(9), "t/Subscriptions/three")).unwrap_err();
+    assert_eq!(nothing.condition(), "amqp:not-found");
+    let told = |rig: &mut Rig| {
+        let told = |link| rig.inbox(LinkId(link)).detached.take().map(|error| error.condition());
+        [100, 101, 102, 103].map(told)
+    };
+    // One subscription goes, then the topic with all that is left; who has left before is told nothing.
+    rig.turn(|core, turn| core.delete(turn, "t/Subscriptions/one")).unwrap();
+    assert_eq!(told(&mut rig), [None, Some("amqp:not-found"), Some("amqp:not-found"), None]);
+    rig.turn(|core, turn| core.look_on(turn, LinkId(104), "t")).unwrap();
+    rig.turn(|core, turn| core.detach(turn, LinkId(104)));
+    rig.turn(|core, turn| core.delete(turn, "t")).unwrap();
+    assert_eq!(told(&mut rig), [Some("amqp:not-found"), None, None, Some("amqp:not-found")]);
+    assert!(rig.inbox(LinkId(104)).detached.is_none());
+}
+
+#[test]
 fn a_disabled_entity_serves_no_one() {
     let mut rig = Rig::new();
     let queue = rig.queue("q", |_| {});

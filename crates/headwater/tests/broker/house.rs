@@ -15,6 +15,7 @@ use tokio::task::JoinHandle;
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
 /// Long enough for a machine under load; no test waits for it in vain.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
+pub(crate) const BYSTANDERS_QUEUE: &str = "bystander";
 pub(crate) const TOKEN: &str = "open sesame";
 
 /// One `headwater broker`, with its messages on disk.
@@ -64,18 +65,9 @@ impl House {
         assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
     }
 
-    /// One request, on a connection of its own; the whole answer as text.
+    /// As [`request`] does.
     pub(crate) async fn http(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> String {
-        let head = format!(
-            "{method} {path} HTTP/1.1\r\nhost: broker\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n",
-            body.len()
-        );
-        let mut stream = TcpStream::connect(self.address).await.expect("the broker listens");
-        // A broker that refuses early need not read the rest.
-        let _ = stream.write_all(&[head.as_bytes(), body].concat()).await;
-        let mut answer = Vec::new();
-        let _ = tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await.expect("an answer in time");
-        String::from_utf8_lossy(&answer).into_owned()
+        request(self.address, method, path, headers, body).await
     }
 
     /// As `/$test` is asked by a test that has the token.
@@ -89,6 +81,12 @@ impl House {
         assert!(answer.starts_with("HTTP/1.1 200"), "{fault}: {answer}");
     }
 
+    /// Descriptors it has: its connections, and a few files.
+    pub(crate) fn open_files(&self) -> usize {
+        let path = Path::new("/proc").join(self.broker.pid().to_string()).join("fd");
+        std::fs::read_dir(path).expect("it runs").count()
+    }
+
     /// Mebibytes it has in memory now, and the most it ever had.
     pub(crate) fn memory(&self) -> (u64, u64) {
         let path = Path::new("/proc").join(self.broker.pid().to_string()).join("status");
@@ -99,6 +97,20 @@ impl House {
         };
         (field("VmRSS:"), field("VmHWM:"))
     }
+}
+
+/// One request, on a connection of its own; the whole answer as text.
+pub(crate) async fn request(address: SocketAddr, method: &str, path: &str, headers: &str, body: &[u8]) -> String {
+    let head = format!(
+        "{method} {path} HTTP/1.1\r\nhost: broker\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n",
+        body.len()
+    );
+    let mut stream = TcpStream::connect(address).await.expect("the broker listens");
+    // A broker that refuses early need not read the rest.
+    let _ = stream.write_all(&[head.as_bytes(), body].concat()).await;
+    let mut answer = Vec::new();
+    let _ = tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await.expect("an answer in time");
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 fn address_in(ready: &str) -> SocketAddr {
@@ -119,11 +131,15 @@ pub(crate) struct Seen {
 
 impl Bystander {
     pub(crate) async fn start(house: &House) -> Self {
-        house.queue("bystander", "").await;
-        let client = house.client();
+        house.queue(BYSTANDERS_QUEUE, "").await;
+        Self::of(house.client())
+    }
+
+    /// The queue is there.
+    pub(crate) fn of(client: Client) -> Self {
         let (stop, mut stopped) = oneshot::channel();
         let running = tokio::spawn(async move {
-            let (sender, mut receiver) = (client.sender("bystander"), client.receiver("bystander"));
+            let (sender, mut receiver) = (client.sender(BYSTANDERS_QUEUE), client.receiver(BYSTANDERS_QUEUE));
             let mut seen = Seen { messages: 0, slowest: Duration::ZERO };
             while stopped.try_recv().is_err() {
                 let begun = Instant::now();
@@ -142,13 +158,16 @@ impl Bystander {
 
     /// Ends it. It must have been served, and in good time even on a machine under load.
     pub(crate) async fn was_served(self, house: &House, what: &str) {
+        self.noticed_nothing(what).await;
+        let (now, peak) = house.memory();
+        println!("{what}: memory {now} MiB, peak {peak}");
+    }
+
+    /// The same, of a broker in this process.
+    pub(crate) async fn noticed_nothing(self, what: &str) {
         let _ = self.stop.send(());
         let seen = self.running.await.expect("the bystander noticed nothing");
-        let (now, peak) = house.memory();
-        println!(
-            "{what}: bystander {} messages, slowest {:?}; memory {now} MiB, peak {peak}",
-            seen.messages, seen.slowest
-        );
+        println!("{what}: bystander {} messages, slowest {:?}", seen.messages, seen.slowest);
         assert!(seen.messages > 0 && seen.slowest < Duration::from_secs(10), "{what}: {seen:?}");
     }
 }

@@ -5,6 +5,7 @@ mod faults;
 mod fe2o3;
 mod hostile;
 mod house;
+mod nodes;
 mod peer;
 mod process;
 mod slow;

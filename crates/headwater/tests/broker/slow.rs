@@ -2,14 +2,17 @@
 
 use std::time::{Duration, Instant};
 
+use amqp::codec::Raw;
 use amqp::message::{MessageWriter, Properties};
 use amqp::performative::{Performative, SenderSettleMode};
 use amqp::{Attach, Map, Source, Target, Value};
+use broker::core::{Description, QueueDescription};
 use broker::{Broker, Patience, Persistence};
 use bytes::BytesMut;
-use servicebus::Message;
+use servicebus::{Client, Message};
+use testkit::wait::wait_for;
 
-use crate::house::{Bystander, House};
+use crate::house::{BYSTANDERS_QUEUE, Bystander, House, SOON};
 use crate::peer::{self, Peer, attach, begin, credit, message, transfer};
 
 /// Half a megabyte: a hundred of them are more than a careless broker could hide.
@@ -23,10 +26,32 @@ async fn fill(house: &House, queue: &str, messages: usize) {
     }
 }
 
+async fn broker_with(patience: Patience, name: &str, queue: QueueDescription) -> Broker {
+    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
+    config.patience = patience;
+    config.entities = vec![(name.into(), Description::Queue(queue))];
+    Broker::start(config).await.expect("a broker")
+}
+
+/// A broker with the same waits as any, made short.
+async fn impatient(queue: &str) -> Broker {
+    let patience = Patience {
+        first_bytes: Duration::from_secs(1),
+        handshake: Duration::from_secs(2),
+        silence: Duration::from_secs(3),
+        unread: Duration::from_secs(1),
+    };
+    broker_with(patience, queue, QueueDescription::default()).await
+}
+
+fn client(broker: &Broker) -> Client {
+    Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client")
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn peers_that_dawdle_before_they_are_open_are_hung_up_on() {
-    let house = House::start().await;
-    let bystander = Bystander::start(&house).await;
+    let broker = impatient(BYSTANDERS_QUEUE).await;
+    let bystander = Bystander::of(client(&broker));
     let begun = Instant::now();
     // In the first bytes, in AMQP's header, in the open frame, after the header of SASL, and in a request's head.
     let beginnings: [&[u8]; 6] =
@@ -34,7 +59,7 @@ async fn peers_that_dawdle_before_they_are_open_are_hung_up_on() {
     let mut peers = Vec::new();
     for beginning in beginnings {
         for _ in 0..30 {
-            let mut peer = Peer::connect(house.address).await;
+            let mut peer = Peer::connect(broker.address()).await;
             peer.write(beginning).await;
             peers.push(peer);
         }
@@ -43,58 +68,64 @@ async fn peers_that_dawdle_before_they_are_open_are_hung_up_on() {
         peer.is_hung_up_on().await;
     }
     println!("180 dawdlers gone after {:?}", begun.elapsed());
-    bystander.was_served(&house, "180 dawdlers").await;
+    bystander.noticed_nothing("180 dawdlers").await;
+    broker.stop().await;
 }
 
 #[tokio::test]
-async fn an_open_peer_that_falls_silent_or_stops_reading_is_given_up() {
-    // The same waits as in the process, made short.
-    let patience = Patience {
-        first_bytes: Duration::from_secs(10),
-        handshake: Duration::from_secs(10),
-        silence: Duration::from_secs(5),
-        unread: Duration::from_secs(3),
-    };
-    let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
-    config.patience = patience;
-    config.entities = vec![("plain".into(), broker::core::Description::Queue(Default::default()))];
-    let broker = Broker::start(config).await.expect("a broker");
+async fn an_open_peer_that_falls_silent_is_given_up() {
+    let broker = impatient("plain").await;
     // Silent; and silent in the middle of a frame, a byte at a time being no sign of life.
     let mut silent = Peer::begun(broker.address()).await;
     let mut halting = Peer::sending(broker.address(), "plain").await;
     let mut frame = BytesMut::new();
     peer::put(&mut frame, 0, &transfer(0, 0, false), &message(1_000));
     let begun = Instant::now();
-    assert_eq!(silent.verdict().await, Some(("close", "amqp:resource-limit-exceeded".into())));
     for byte in frame.iter() {
         halting.write(&[*byte]).await;
         tokio::time::sleep(Duration::from_millis(10)).await;
-        if begun.elapsed() > Duration::from_secs(9) {
+        if begun.elapsed() > Duration::from_secs(5) {
             break;
         }
     }
     assert_eq!(halting.verdict().await, Some(("close", "amqp:resource-limit-exceeded".into())));
-    // Does not read: the socket fills, and the broker lets go. Heartbeats it would send are not needed for that.
-    let client = servicebus::Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client");
-    let sender = client.sender("plain");
+    assert_eq!(silent.verdict().await, Some(("close", "amqp:resource-limit-exceeded".into())));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn the_session_of_a_peer_that_stops_reading_is_free_again() {
+    // GIVEN a session with more than sockets hold
+    let patience = Patience { unread: Duration::from_secs(1), ..Patience::default() };
+    let mut sessions = QueueDescription::default();
+    sessions.outlet.requires_session = true;
+    let broker = broker_with(patience, "orders", sessions).await;
+    let client = client(&broker);
+    let sender = client.sender("orders");
     for _ in 0..40 {
-        sender.send_message(&Message::new(vec![7; LARGE])).await.expect("a send");
+        sender.send_message(&Message::new(vec![7; LARGE]).with_session("s")).await.expect("a send");
     }
-    let mut deaf = Peer::receiving(broker.address(), "plain").await;
+    // WHEN one holds it, asks for all there is, and does not read
+    let mut source = Source::at("orders");
+    source.filter.get_or_insert_default().set("com.microsoft:session-filter", Raw::string("s"));
+    let mut deaf = Peer::begun(broker.address()).await;
+    deaf.frame(0, &attach(Attach::receiver("r", source, Target::at("me")))).await;
+    deaf.until(|frame| matches!(frame, Performative::Attach(_))).await;
     deaf.frame(0, &credit(0, 1_000, u32::MAX / 4)).await;
-    let mut received = client.receiver("plain");
-    // What the deaf one had locked is free again when it is gone, long before its locks end.
-    let begun = Instant::now();
+    // THEN it is given up, and another gets everything, long before the lock ends. (Locks of a queue without sessions are the messages'
+    // own: they outlive the link, as they do in the service.)
+    let mut receiver = wait_for("the session", Duration::from_secs(20), async || {
+        client.accept_session("orders", "s").await.map_err(|error| error.kind())
+    })
+    .await;
     let mut count = 0;
-    while count < 40 && begun.elapsed() < Duration::from_secs(50) {
-        let messages = received.receive(10, Duration::from_secs(1)).await.expect("a receive");
+    while count < 40 {
+        let messages = receiver.receive(10, SOON).await.expect("a receive");
+        assert!(!messages.is_empty(), "only {count} came");
         count += messages.len();
-        if messages.is_empty() {
-            continue;
-        }
-        received.settler().expect("it received").complete(&messages).await.expect("a settlement");
+        receiver.settler().complete(&messages).await.expect("a settlement");
     }
-    assert_eq!(count, 40);
+    drop(deaf);
     broker.stop().await;
 }
 
