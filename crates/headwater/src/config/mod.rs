@@ -76,7 +76,7 @@ const FILE_VARIABLE: &str = "HEADWATER_CONFIG";
 impl Config {
     /// Of this process: `--config`, else `HEADWATER_CONFIG`, else `./headwater.yaml` where there is one.
     pub(crate) fn of_this_process(file: Option<&Path>, flags: &[String]) -> anyhow::Result<Self> {
-        with_sources(file, flags, |sources, hostname| Self::load(sources, hostname))
+        with_sources(file, flags, Self::load)
     }
 
     fn load(sources: &Sources<'_>, hostname: Option<&str>) -> Result<Self, Vec<Problem>> {
