@@ -259,7 +259,7 @@ pub(crate) const KEYS: &[Key] = &[
     Key {
         path: "producer.read_ahead.bytes",
         kind: Kind::Size { least: 1 << 20, most: 1 << 31 },
-        default: Default::Is("16MiB"),
+        default: Default::Is("8MiB"),
         about: "",
     },
     Key {
