@@ -24,7 +24,7 @@ const QUEUE: &str = "kills";
 const PROPERTIES: &str = "<RequiresSession>true</RequiresSession>\
      <RequiresDuplicateDetection>true</RequiresDuplicateDetection>\
      <DuplicateDetectionHistoryTimeWindow>PT1H</DuplicateDetectionHistoryTimeWindow>\
-     <MaxDeliveryCount>2000</MaxDeliveryCount><LockDuration>PT5M</LockDuration>";
+     <MaxDeliveryCount>2000</MaxDeliveryCount><LockDuration>PT5M</LockDuration><MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
 const SESSIONS: usize = 40;
 const RECEIVERS: usize = 2;
 const LONGEST_ROUND_MS: u64 = 150;
