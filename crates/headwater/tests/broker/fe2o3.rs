@@ -14,6 +14,8 @@ use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::types::definitions::{self, Fields, ReceiverSettleMode, SenderSettleMode};
 use fe2o3_amqp::types::messaging::{ApplicationProperties, Body, Data, Message, Modified, Outcome, Properties, Source};
 use fe2o3_amqp::types::primitives::{Binary, OrderedMap, SimpleValue, Symbol, Value};
+use serde_amqp::described::Described;
+use serde_amqp::descriptor::Descriptor;
 use fe2o3_amqp::{Connection, Delivery, Receiver, Sendable, Sender, Session};
 use tokio::time::timeout;
 
@@ -221,6 +223,51 @@ async fn a_session_is_accepted_by_name_and_has_one_holder() {
     // It is held: nobody else gets it.
     let refused = bus.receiver_of(session_source(Value::String("a".into())), PEEK_LOCK).await.expect_err("it is held");
     assert!(refused.contains("session-cannot-be-locked"), "{refused}");
+}
+
+/// The filter as the service's own clients write it: described.
+fn described(session: &str) -> Value {
+    let descriptor = Descriptor::Name(Symbol::from(SESSION_FILTER));
+    Value::Described(Box::new(Described { descriptor, value: Value::String(session.into()) }))
+}
+
+#[tokio::test]
+async fn the_next_session_is_had_in_order_and_let_go_and_had_again() {
+    let mut bus = Bus::start().await;
+    let mut sender = bus.sender("orders").await;
+    for body in ["a1", "a2", "a3"] {
+        send(&mut sender, text(body, Some("a"))).await;
+    }
+    let mut next = bus.receiver_of(session_source(Value::Null), PEEK_LOCK).await.expect("the next session");
+    assert_eq!(granted(&next), Some(&Value::String("a".into())));
+    let first = receive(&mut next).await;
+    assert_eq!((body(&first).as_str(), body(&receive(&mut next).await).as_str()), ("a1", "a2"));
+    next.accept(&first).await.expect("a settlement");
+    next.close().await.expect("a close");
+    // What was not settled comes again, first, and uncounted.
+    let mut again = bus.receiver_of(session_source(described("a")), PEEK_LOCK).await.expect("session a again");
+    let second = receive(&mut again).await;
+    assert_eq!((body(&second).as_str(), delivery_count(&second)), ("a2", 0));
+    again.close().await.expect("a close");
+}
+
+#[tokio::test]
+async fn a_session_that_does_not_come_is_waited_for_as_long_as_asked() {
+    let mut bus = Bus::start().await;
+    let none = bus.receiver_of(session_source(Value::Null), PEEK_LOCK).await.expect_err("there is none");
+    assert!(none.contains("com.microsoft:timeout"), "{none}");
+}
+
+#[tokio::test]
+async fn a_message_sent_twice_is_stored_once_where_duplicates_are_detected() {
+    let mut bus = Bus::start().await;
+    bus.house.queue("once", "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>").await;
+    let mut sender = bus.sender("once").await;
+    for body in ["x", "x", "y"] {
+        send(&mut sender, text(body, None)).await;
+    }
+    let mut receiver = bus.locking("once").await;
+    assert_eq!([body(&receive(&mut receiver).await), body(&receive(&mut receiver).await)], ["x", "y"]);
 }
 
 /// Requests to a node, and their answers.
