@@ -12,9 +12,9 @@ use mongodb::Database;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use crate::publish::Oversize;
 use crate::retry::Verdict;
@@ -73,6 +73,9 @@ pub enum State {
 
 /// How often a halted consumer looks whether an operator has acted.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// What the applier may still take when the sessions have ended: nothing is left to be done, unless they were cut short.
+const AFTERMATH: Duration = Duration::from_secs(1);
 
 pub struct Consumer {
     places: Places,
@@ -177,7 +180,10 @@ impl Consumer {
         futures_util::future::join(acceptor.run(stop.clone()), stopping).await;
         // Nobody hands anything in any more; what was handed in is resolved.
         sessions_ended.cancel();
-        applying.join_all().await;
+        if timeout(AFTERMATH, async { while applying.join_next().await.is_some() {} }).await.is_err() {
+            warn!("a transaction is dropped that did not end in time; its events come again");
+            applying.shutdown().await;
+        }
         phase.send_replace(State::Idle);
         Ok(())
     }

@@ -9,7 +9,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::budget::{Budget, EXPECTED};
 use super::chain;
@@ -82,13 +82,29 @@ impl Acceptor {
     pub async fn run(self, stop: CancellationToken) {
         let Config { connections, max_concurrent_sessions, drain_within, .. } = self.shared.config;
         let clients: Vec<Client> = (0..connections.get()).map(|_| self.shared.bus.another(FIRST_CREDIT)).collect();
+        let client = |number: usize| clients[number % clients.len()].clone();
         let mut workers = JoinSet::new();
         for number in 0..max_concurrent_sessions.get() {
-            let client = clients[number % clients.len()].clone();
-            workers.spawn(Arc::clone(&self.shared).work(client, stop.clone()));
+            workers.spawn(Arc::clone(&self.shared).work(client(number), stop.clone()));
         }
-        workers.spawn(dead_letters::read(Arc::clone(&self.shared), stop.clone()));
-        stop.cancelled().await;
+        let read = || dead_letters::read(Arc::clone(&self.shared), stop.clone());
+        let mut reader = workers.spawn(read()).id();
+        let mut replaced = 0;
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                // cancel-safe: join_next. A task that panicked has dropped its link, and with it let its session go.
+                Some(Err(error)) = workers.join_next() => {
+                    error!(error = %error, "a task of the sessions ended before its time; another takes its place");
+                    if error.id() == reader {
+                        reader = workers.spawn(read()).id();
+                    } else {
+                        replaced += 1;
+                        workers.spawn(Arc::clone(&self.shared).work(client(replaced), stop.clone()));
+                    }
+                }
+            }
+        }
         drain(&mut workers, drain_within).await;
         for client in clients {
             let _ = client.close().await;
@@ -163,7 +179,6 @@ impl Shared {
     fn refused(&self, error: &Error) {
         // Told once: every worker meets it, again and again.
         let before = self.handle.trouble();
-        // A connection that dies is dialled again at once by whoever comes next; only what lasts is a trouble.
         let trouble = Trouble::of(error.kind());
         self.handle.0.bus(Some(trouble));
         if before != Some(trouble) && error.kind() != Kind::Closed {

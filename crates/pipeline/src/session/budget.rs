@@ -1,7 +1,8 @@
 //! One budget of bytes, which the credit of all sessions comes from.
 //!
 //! A session is charged for what it may hold: its credit, at the size of its messages. A busy one may take a part of what is free;
-//! none is left without credit for one message, so the budget can be exceeded by one message for each session, and by no more.
+//! none is left without credit for one message, so the budget can be exceeded by one message for each session. Sizes are known when
+//! messages are there: a session whose messages grow exceeds its share for one window, until it is charged anew.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -60,20 +61,27 @@ impl Budget {
 impl Share {
     /// Credit for messages of this size: as much as is wanted and to be had, and never none.
     pub(super) fn resize(&mut self, want: u32, size: usize) -> u32 {
-        let size = size.max(1);
-        let others = self.budget.taken().saturating_sub(self.bytes);
-        let free = self.budget.total.saturating_sub(others);
-        let most = u32::try_from(free / PART / size).unwrap_or(u32::MAX);
-        let credit = want.min(most).max(1);
-        self.charge(size.saturating_mul(credit as usize));
+        let (size, total) = (size.max(1), self.budget.total);
+        let mut credit = 1;
+        self.charge(|others| {
+            let most = u32::try_from(total.saturating_sub(others) / PART / size).unwrap_or(u32::MAX);
+            credit = want.min(most).max(1);
+            size.saturating_mul(credit as usize)
+        });
         credit
     }
 
-    fn charge(&mut self, bytes: usize) {
-        let before = std::mem::replace(&mut self.bytes, bytes);
-        self.budget.taken.fetch_add(bytes, SeqCst);
-        self.budget.taken.fetch_sub(before, SeqCst);
-        if bytes < before {
+    /// Changes what it is charged for, given what the others are.
+    fn charge(&mut self, mut bytes: impl FnMut(usize) -> usize) {
+        let (before, mut after) = (self.bytes, 0);
+        let changed = self.budget.taken.fetch_update(SeqCst, SeqCst, |taken| {
+            let others = taken.saturating_sub(before);
+            after = bytes(others);
+            Some(others.saturating_add(after))
+        });
+        debug_assert!(changed.is_ok(), "the change is never refused");
+        self.bytes = after;
+        if after < before {
             self.budget.given_back.notify_waiters();
         }
     }
@@ -81,7 +89,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        self.charge(0);
+        self.charge(|_| 0);
     }
 }
 

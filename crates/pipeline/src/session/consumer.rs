@@ -16,13 +16,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::acceptor::Shared;
-use super::budget::Share;
+use super::batch::{Batch, Fate, Sorted};
+use super::budget::{EXPECTED, Share};
 use super::handle::Trouble;
-use super::message::{Reader, Unreadable, fetch};
-use super::settle::{Batch, Fate, How, goes_on, settle};
+use super::message::{Reader, fetch};
+use super::settle::{How, goes_on, resolved, settle};
 use super::{chain, renewal};
 use crate::planted::Defect;
-use crate::view::{Applied, Body, Delivered, End, Feed};
+use crate::view::{Applied, Delivered, End, Feed};
 
 /// What a session begins with: enough for the many that are short. A longer one is given more when it has used this up.
 pub(super) const FIRST_CREDIT: u32 = 16;
@@ -44,7 +45,7 @@ enum Ended {
     /// Its lock is lost, or the way to the bus.
     Lost(Option<Kind>),
     /// Something failed; what was not settled comes again.
-    Failed(Trouble),
+    Failed,
 }
 
 /// Holds a session until it is to be let go, and lets it go. When this returns another may have it.
@@ -67,13 +68,14 @@ pub(super) async fn hold(shared: &Arc<Shared>, receiver: SessionReceiver, share:
     match &ended {
         Ended::Idle | Ended::Limit | Ended::Stopped => {}
         Ended::Lost(kind) => {
+            let kind = kind.or_else(|| session.lost().map(|error| error.kind()));
             if matches!(kind, None | Some(Kind::SessionLockLost)) {
                 book.locks_lost.fetch_add(1, Relaxed);
             }
             book.dropped.fetch_add(1, Relaxed);
             info!(?kind, "a session is lost; what was not settled comes again");
         }
-        Ended::Failed(_) => drop(book.dropped.fetch_add(1, Relaxed)),
+        Ended::Failed => drop(book.dropped.fetch_add(1, Relaxed)),
     }
     debug!(?ended, events = held.events, "a session is let go");
     if let Err(error) = held.receiver.close().await {
@@ -94,6 +96,8 @@ struct Holding<'a> {
     since: Instant,
     events: usize,
     credit: u32,
+    /// What its messages are charged at.
+    size: usize,
     /// Received, and not yet handed over.
     waiting: VecDeque<ReceivedMessage>,
     /// Whether the bus was kept from sending more by our credit alone.
@@ -123,6 +127,7 @@ impl<'a> Holding<'a> {
             since: Instant::now(),
             events: 0,
             credit: FIRST_CREDIT,
+            size: EXPECTED,
             waiting: VecDeque::new(),
             window_full: false,
             begun: false,
@@ -144,7 +149,14 @@ impl<'a> Holding<'a> {
                 self.settle(&done).await?;
                 return Ok(ended);
             }
-            let batch = self.next_batch(!done.is_empty()).await?;
+            let batch = match self.next_batch(!done.is_empty()).await {
+                Ok(batch) => batch,
+                Err(ended) => {
+                    // What is done is done, whatever comes after it. Without a lock this fails at once, and it comes again.
+                    let _ = self.settle(&done).await;
+                    return Err(ended);
+                }
+            };
             if batch.is_empty() {
                 if done.is_empty() {
                     return Ok(self.turn_is_over().unwrap_or(Ended::Idle));
@@ -154,17 +166,14 @@ impl<'a> Holding<'a> {
                 continue;
             }
             let Batch { events, messages } = batch;
-            if Defect::SettleBeforeCommit.is_planted() {
-                self.settle(&done).await?;
+            let too_early = Defect::SettleBeforeCommit.is_planted();
+            if too_early {
                 self.settle_unapplied(&messages).await?;
-                self.apply(events).await;
-                done.clear();
-                continue;
             }
             let (settler, shared) = (self.settler.clone(), self.shared);
             // Side by side: the last batch is committed, and this one's transaction has nothing to do with its messages.
             let (settled, applied) = join(settle_counted(shared, &settler, &done), self.apply(events)).await;
-            done = Batch::resolved(messages, &applied);
+            done = if too_early { vec![] } else { resolved(messages, &applied) };
             settled?;
             if !goes_on(&applied.end) {
                 self.settle(&done).await?;
@@ -198,55 +207,51 @@ impl<'a> Holding<'a> {
         let most = self.shared.config.most_events.get().saturating_sub(self.events).max(1);
         let mut batch = Batch::default();
         while let Some(message) = self.waiting.pop_front() {
-            let (event, fate) = match self.reader.read(message.raw(), message.delivery_count()) {
-                Ok(event) => (Some(event), Fate::Event),
-                Err(Unreadable::Newer { format }) => {
-                    self.waiting.push_front(message);
-                    if batch.is_empty() {
-                        warn!(format, "a message was written by a newer version; its session is left to others");
-                        return Err(Ended::Failed(Trouble::NewerFormat));
-                    }
-                    break;
-                }
-                Err(Unreadable::Body(event)) => (Some(*event), Fate::Mangled("its body cannot be read".to_owned())),
-                Err(error @ (Unreadable::NotOurs | Unreadable::Property { .. })) => {
-                    (None, Fate::NotAnEvent(error.to_string()))
-                }
-            };
-            if !matches!(fate, Fate::Event) {
-                self.shared.handle.0.unreadable.fetch_add(1, Relaxed);
-            }
-            let large = matches!((&event, &fate), (Some(Delivered { body: Body::Oversize(_), .. }), Fate::Event));
-            // A large one goes alone: what goes with it would only make it larger.
-            if large && !batch.is_empty() {
+            let sorted = Sorted::of(&message, &mut self.reader);
+            if sorted.begins_a_batch() && !batch.is_empty() {
                 self.waiting.push_front(message);
                 break;
             }
-            let mut event = event;
-            if large && let Some(event) = &mut event {
-                self.fetch(&message, event).await?;
+            match sorted {
+                Sorted::Event(event) => batch.add(message, Some(event), Fate::Event),
+                Sorted::Large(mut event) => {
+                    self.fetch(&message, &mut event).await?;
+                    batch.add(message, Some(event), Fate::Event);
+                    break;
+                }
+                Sorted::Mangled(event) => {
+                    self.count_unreadable();
+                    batch.add(message, Some(event), Fate::Mangled("its body cannot be read".to_owned()));
+                }
+                Sorted::NotAnEvent(why) => {
+                    self.count_unreadable();
+                    batch.add(message, None, Fate::NotAnEvent(why));
+                }
+                Sorted::Newer { format } => {
+                    warn!(format, "a message was written by a newer version; its session is left to others");
+                    return Err(self.trouble(Trouble::NewerFormat));
+                }
             }
-            batch.events.extend(event);
-            batch.messages.push((message, fate));
-            if large || batch.events.len() >= most {
+            if batch.events.len() >= most {
                 break;
             }
         }
         Ok(batch)
     }
 
+    fn count_unreadable(&self) {
+        self.shared.handle.0.unreadable.fetch_add(1, Relaxed);
+    }
+
     async fn receive(&mut self, in_hand: bool) -> Result<Vec<ReceivedMessage>, Ended> {
         let most = self.shared.config.batch();
         let mut free_workers = self.shared.free_workers.subscribe();
-        let now = Duration::ZERO;
         let idle = self.shared.config.idle;
-        let wait = if in_hand { now } else { idle };
-        let at_least = if !in_hand && !self.begun {
-            idle
-        } else if !in_hand && self.window_full {
-            UNDER_WAY
-        } else {
-            now
+        let (wait, at_least) = match (in_hand, self.begun, self.window_full) {
+            (true, _, _) => (Duration::ZERO, Duration::ZERO),
+            (false, false, _) => (idle, idle),
+            (false, true, true) => (idle, UNDER_WAY),
+            (false, true, false) => (idle, Duration::ZERO),
         };
         let crowded = async {
             // It has messages, or had: the first of them and those under way are waited for in any case.
@@ -277,8 +282,9 @@ impl<'a> Holding<'a> {
         }
         self.begun = true;
         self.window_full = received.len() as u64 * 2 >= u64::from(self.credit);
-        if self.window_full {
-            let largest = received.iter().map(|message| message.body().len()).max().unwrap_or(0) + ENVELOPE;
+        let largest = received.iter().map(|message| message.body().len()).max().unwrap_or(0) + ENVELOPE;
+        if self.window_full || largest > self.size {
+            self.size = largest;
             let credit = self.share.resize(self.shared.config.credit.get(), largest);
             if credit != self.credit && self.receiver.session().keep_credit(credit).is_ok() {
                 self.credit = credit;
@@ -331,19 +337,15 @@ impl<'a> Holding<'a> {
 
     fn trouble(&self, trouble: Trouble) -> Ended {
         self.shared.handle.0.applying(Some(trouble));
-        Ended::Failed(trouble)
+        Ended::Failed
     }
 
     /// Keeps a session that failed before for a while, so that it does not fail again at once, here or elsewhere.
     async fn pause_after(&mut self, ended: &Ended) {
-        let Ended::Failed(trouble) = ended else { return };
+        let Ended::Failed = ended else { return };
         self.waiting.clear();
         self.large = None;
         let pause = self.shared.troubles.failed(self.receiver.session_id());
-        // Left to a pod that can read it: held here, it would be kept from just that.
-        if *trouble == Trouble::NewerFormat {
-            return;
-        }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = self.over.cancelled() => {}

@@ -13,11 +13,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::acceptor::Shared;
+use super::batch::Sorted;
 use super::chain;
 use super::message::{Reader, fetch};
 use super::settle::{goes_on, reason};
 use super::troubles::backoff;
-use crate::view::{Body, Delivered, Feed};
+use crate::view::{Delivered, Feed};
 
 /// Read at once; each has a lock of its own, which is not renewed, so they must be few.
 const MOST: usize = 16;
@@ -84,57 +85,73 @@ async fn deal_with(
     feed: &mut Feed,
     letters: &[ReceivedMessage],
 ) -> Result<bool, Error> {
-    let (mut events, mut parked, mut aside, mut back) = (vec![], vec![], vec![], vec![]);
+    let (mut events, mut waiting, mut aside, mut back) = (vec![], vec![], vec![], vec![]);
     let mut reader = Reader::default();
     for letter in letters {
         match sort(shared, &mut reader, letter).await {
-            Sorted::Event(event) => {
-                events.push(*event);
-                parked.push(letter);
+            Sort::Event(event, then) => {
+                events.push(Delivered { dead_lettered: true, ..*event });
+                waiting.push((letter, then));
             }
-            Sorted::ForPeople => aside.push(letter),
-            Sorted::NotNow => back.push(letter),
+            Sort::ForPeople => aside.push(letter),
+            Sort::NotNow => back.push(letter),
         }
     }
+    let applied = feed.apply(events).await;
+    let mut parked = vec![];
+    for (at, (letter, then)) in waiting.into_iter().enumerate() {
+        match then {
+            _ if at >= applied.outcomes.len() => back.push(letter),
+            Then::Gone => parked.push(letter),
+            Then::Aside => aside.push(letter),
+        }
+    }
+    if !parked.is_empty() {
+        receiver.settle(parked.iter().copied(), Settlement::Complete).await?;
+        shared.handle.0.dead_letters.fetch_add(parked.len() as u64, Relaxed);
+        warn!(letters = parked.len(), "the bus had dead-lettered events; they are parked");
+    }
     if !aside.is_empty() {
-        let deferred = Settlement::Defer { properties: Map::new() };
-        receiver.settle(aside.iter().copied(), deferred).await?;
+        receiver.settle(aside.iter().copied(), Settlement::Defer { properties: Map::new() }).await?;
         shared.handle.0.set_aside.fetch_add(aside.len() as u64, Relaxed);
         info!(letters = aside.len(), "dead letters are set aside for an operator");
     }
-    let applied = feed.apply(events).await;
-    let resolved = &parked[..applied.outcomes.len()];
-    if !resolved.is_empty() {
-        receiver.settle(resolved.iter().copied(), Settlement::Complete).await?;
-        shared.handle.0.dead_letters.fetch_add(resolved.len() as u64, Relaxed);
-        warn!(letters = resolved.len(), "the bus had dead-lettered events; they are parked");
-    }
-    back.extend(&parked[applied.outcomes.len()..]);
     if !back.is_empty() {
         receiver.settle(back.iter().copied(), Settlement::Release).await?;
     }
     Ok(back.is_empty() && goes_on(&applied.end))
 }
 
-enum Sorted {
-    Event(Box<Delivered>),
+/// What a letter is.
+enum Sort {
+    /// To be parked.
+    Event(Box<Delivered>, Then),
     ForPeople,
     NotNow,
 }
 
-async fn sort(shared: &Shared, reader: &mut Reader, letter: &ReceivedMessage) -> Sorted {
-    let ours = letter.dead_letter_reason().is_some_and(|why| reason::ALL.contains(&why));
-    if ours {
-        return Sorted::ForPeople;
+/// What becomes of it when its event is parked.
+enum Then {
+    Gone,
+    /// Its body could not be read, and may be wanted.
+    Aside,
+}
+
+async fn sort(shared: &Shared, reader: &mut Reader, letter: &ReceivedMessage) -> Sort {
+    if letter.dead_letter_reason().is_some_and(|why| reason::ALL.contains(&why)) {
+        return Sort::ForPeople;
     }
-    // One that a newer version wrote is for people, too: in this queue nobody waits behind it.
-    let Ok(mut event) = reader.read(letter.raw(), letter.delivery_count()) else { return Sorted::ForPeople };
-    event.dead_lettered = true;
-    if matches!(event.body, Body::Oversize(_))
-        && let Err(error) = fetch(&shared.oversize, letter.raw(), &mut event).await
-    {
-        warn!(error = chain(&error), "an event's body cannot be fetched");
-        return Sorted::NotNow;
+    match Sorted::of(letter, reader) {
+        Sorted::Event(event) => Sort::Event(Box::new(event), Then::Gone),
+        Sorted::Large(mut event) => match fetch(&shared.oversize, letter.raw(), &mut event).await {
+            Ok(()) => Sort::Event(Box::new(event), Then::Gone),
+            Err(error) => {
+                warn!(error = chain(&error), "an event's body cannot be fetched");
+                Sort::NotNow
+            }
+        },
+        Sorted::Mangled(event) => Sort::Event(Box::new(event), Then::Aside),
+        // One of a newer version is for people, too: in this queue nobody waits behind it.
+        Sorted::NotAnEvent(_) | Sorted::Newer { .. } => Sort::ForPeople,
     }
-    Sorted::Event(Box::new(event))
 }

@@ -8,9 +8,10 @@
 //! begins a session's next transaction before the last one is resolved.
 //!
 //! Reading order: [`message`] (bytes become an event) → `acceptor` (the workers) → `consumer` (the life of one held session) → `settle`
-//! (what becomes of a message). Beside them `budget` (bytes in flight), `renewal` (the lock) and `dead_letters` (what the bus put aside).
+//! with `batch` (what becomes of a message). Beside them `budget` (bytes in flight), `renewal` (the lock) and `dead_letters` (what the bus put aside).
 
 mod acceptor;
+mod batch;
 mod budget;
 mod config;
 mod consumer;

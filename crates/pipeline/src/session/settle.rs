@@ -4,7 +4,8 @@
 
 use servicebus::{Error, ReceivedMessage, Settler};
 
-use crate::view::{Applied, Delivered, End, Outcome};
+use super::batch::Fate;
+use crate::view::{Applied, End, Outcome};
 
 /// Why we put a message among the dead letters: its `DeadLetterReason`. By these the reader of dead letters knows its own.
 pub mod reason {
@@ -23,33 +24,10 @@ pub(super) enum How {
     DeadLetter { reason: &'static str, description: String },
 }
 
-/// Messages of one session, in order, and the events among them.
-#[derive(Default)]
-pub(super) struct Batch {
-    pub(super) events: Vec<Delivered>,
-    pub(super) messages: Vec<(ReceivedMessage, Fate)>,
-}
-
-/// What a message waits for.
-pub(super) enum Fate {
-    /// Its event's outcome.
-    Event,
-    /// Its event's outcome, after which it is kept for people to look at.
-    Mangled(String),
-    /// Nothing.
-    NotAnEvent(String),
-}
-
-impl Batch {
-    pub(super) fn is_empty(&self) -> bool {
-        self.messages.is_empty()
-    }
-
-    /// The messages that may be settled, in order: up to the first whose event is not resolved.
-    pub(super) fn resolved(messages: Vec<(ReceivedMessage, Fate)>, applied: &Applied) -> Vec<(ReceivedMessage, How)> {
-        let mut outcomes = applied.outcomes.iter();
-        messages.into_iter().map_while(|(message, fate)| Some((message, how(&fate, &mut outcomes)?))).collect()
-    }
+/// The messages that may be settled, in order: up to the first whose event is not resolved.
+pub(super) fn resolved(messages: Vec<(ReceivedMessage, Fate)>, applied: &Applied) -> Vec<(ReceivedMessage, How)> {
+    let mut outcomes = applied.outcomes.iter();
+    messages.into_iter().map_while(|(message, fate)| Some((message, how(&fate, &mut outcomes)?))).collect()
 }
 
 /// `None`: its event is not resolved.

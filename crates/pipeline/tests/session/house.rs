@@ -155,6 +155,31 @@ impl House {
         assert_eq!(self.seen().await, expected);
     }
 
+    /// The reason an aggregate waits for, and how many events wait.
+    pub(crate) async fn parked(&self, aggregate: &str) -> Option<(String, i64)> {
+        let id = doc! { "pipeline": "shop", "aggregate": aggregate };
+        let cursors = self.views.collection::<Document>("_headwater_cursors");
+        let cursor = cursors.find_one(doc! { "_id": id }).await.unwrap()?;
+        let entry = cursor.get_document("parked").ok()?.get_document("orders").ok()?;
+        let reason = entry.get_str("reason").unwrap().to_owned();
+        Some((reason, entry.get_i64("next").unwrap() - entry.get_i64("head").unwrap()))
+    }
+
+    /// No session waits to be accepted again, for as long as it takes to say so.
+    pub(crate) async fn is_quiet(&self) {
+        wait_for("all sessions to be served", SOON, async || {
+            match self.bus.accept_next_session(KEPT_BY, Duration::from_millis(300)).await.unwrap() {
+                None => Ok(()),
+                Some(session) => {
+                    let id = session.session_id().to_owned();
+                    session.close().await.unwrap();
+                    Err(id)
+                }
+            }
+        })
+        .await;
+    }
+
     /// Nothing is left in the subscription.
     pub(crate) async fn is_drained(&self) {
         let next = self.bus.accept_next_session(KEPT_BY, Duration::from_millis(100)).await.unwrap();
@@ -162,6 +187,25 @@ impl House {
             let left = session.receive(10, Duration::from_millis(100)).await.unwrap();
             assert!(left.is_empty(), "{} messages are left", left.len());
         }
+    }
+}
+
+/// Somebody else's transaction, which has the document of `order-0`: whoever wants to write it must try again.
+pub(crate) struct Blocker(mongodb::ClientSession);
+
+impl Blocker {
+    pub(crate) async fn new(house: &House) -> Self {
+        let orders = house.views.collection::<Document>("orders");
+        orders.insert_one(doc! { "_id": "order-0", "seen": [] }).await.unwrap();
+        let mut session = house.views.client().start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        let held = doc! { "$set": { "held": 1 } };
+        orders.update_one(doc! { "_id": "order-0" }, held).session(&mut session).await.unwrap();
+        Self(session)
+    }
+
+    pub(crate) async fn go(mut self) {
+        self.0.abort_transaction().await.unwrap();
     }
 }
 

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use mongodb::bson::doc;
 use serde_json::json;
 
 use crate::house::*;
@@ -15,6 +14,7 @@ async fn locks_that_are_lost_while_others_take_the_sessions_do_no_harm() {
     house.publish(&events).await;
     let (one, other) = (house.consume(sessions(8)), house.consume(sessions(8)));
     house.holds(&events).await;
+    house.is_quiet().await;
     let lost = one.counts().sessions.locks_lost + other.counts().sessions.locks_lost;
     assert!(lost > 0, "no lock was lost");
     assert!(one.counts().sessions.redelivered + other.counts().sessions.redelivered > 0);
@@ -28,18 +28,14 @@ async fn a_holder_that_is_slow_past_its_lock_settles_nothing_and_the_next_one_sk
     let house = House::start().await;
     let events = events(40, 1);
     house.publish(&events).await;
-    let order = house.views.collection::<mongodb::bson::Document>("orders");
-    order.insert_one(doc! { "_id": "order-0", "seen": [] }).await.unwrap();
-    // The first holder's transaction meets another's lock on the document, and is tried again until that is gone.
-    let mut others = house.views.client().start_session().await.unwrap();
-    others.start_transaction().await.unwrap();
-    order.update_one(doc! { "_id": "order-0" }, doc! { "$set": { "held": 1 } }).session(&mut others).await.unwrap();
+    // The transaction meets another's lock on the document, and is tried again until that is gone.
+    let blocker = Blocker::new(&house).await;
     let one = house.consume(sessions(1));
     one.until("the first to be at work", |counts, _| counts.events.conflicts > 0).await;
     house.arm(json!({ "kind": "expire_session_lock", "entity": KEPT_BY, "session": "order-0" })).await;
     let other = house.consume(sessions(1));
     other.until("the second to be at work on the same session", |counts, _| counts.events.conflicts > 0).await;
-    others.abort_transaction().await.unwrap();
+    blocker.go().await;
     house.holds(&events).await;
     other.until("the second to settle it all", |counts, _| counts.sessions.settled == 40).await;
     one.until("the first to see that its lock is lost", |counts, _| counts.sessions.locks_lost == 1).await;
@@ -62,8 +58,7 @@ async fn connections_that_die_while_messages_are_settled_cost_only_a_redelivery(
     house.publish(&events).await;
     let run = house.consume(sessions(8));
     house.holds(&events).await;
-    run.until("everything to be settled", |counts, _| counts.sessions.held == 0 || counts.sessions.settled >= 1_000)
-        .await;
+    house.is_quiet().await;
     assert!(run.counts().sessions.dropped > 0, "no connection died");
     run.stop().await.unwrap();
     house.is_drained().await;
@@ -74,16 +69,13 @@ async fn a_lock_is_renewed_while_a_transaction_takes_long() {
     let house = House::with(|outlet| outlet.lock_duration = Duration::from_secs(5)).await;
     let events = events(5, 1);
     house.publish(&events).await;
-    let order = house.views.collection::<mongodb::bson::Document>("orders");
-    order.insert_one(doc! { "_id": "order-0", "seen": [] }).await.unwrap();
-    let mut others = house.views.client().start_session().await.unwrap();
-    others.start_transaction().await.unwrap();
-    order.update_one(doc! { "_id": "order-0" }, doc! { "$set": { "held": 1 } }).session(&mut others).await.unwrap();
+    // The transaction meets another's lock on the document, and is tried again until that is gone.
+    let blocker = Blocker::new(&house).await;
     let run = house.consume(sessions(1));
     run.until("it to be at work", |counts, _| counts.events.conflicts > 0).await;
     // Longer than the lock.
     tokio::time::sleep(Duration::from_secs(7)).await;
-    others.abort_transaction().await.unwrap();
+    blocker.go().await;
     run.until("everything to be settled", |counts, _| counts.sessions.settled == 5).await;
     assert_eq!((run.counts().sessions.locks_lost, run.counts().sessions.accepted), (0, 1));
     house.holds(&events).await;
