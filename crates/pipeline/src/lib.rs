@@ -6,11 +6,13 @@
 
 pub mod capture;
 pub mod checkpoint;
+pub mod consumer;
 pub mod envelope;
 pub mod event;
 pub mod planted;
 pub mod producer;
 pub mod publish;
 pub mod retry;
+pub mod session;
 pub mod source;
 pub mod view;

@@ -65,6 +65,15 @@ impl Client {
         Ok(Self { inner: Arc::new(Inner { connection_string, config, tls, state: Default::default() }) })
     }
 
+    /// A client of the same settings with a connection of its own; its receivers begin with this credit.
+    #[must_use]
+    pub fn another(&self, credit: u32) -> Self {
+        let Inner { connection_string, config, tls, .. } = &*self.inner;
+        let config = Config { credit, ..config.clone() };
+        let (connection_string, tls) = (connection_string.clone(), tls.clone());
+        Self { inner: Arc::new(Inner { connection_string, config, tls, state: Default::default() }) }
+    }
+
     pub fn connection_string(&self) -> &ConnectionString {
         &self.inner.connection_string
     }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::Client;
 use crate::client::Connected;
-use crate::connection::Link;
+use crate::connection::{Command, Link};
 use crate::error::{Error, Kind, Step};
 use crate::inbox::Inbox;
 use crate::message::{ReceivedMessage, from_millis};
@@ -134,6 +134,13 @@ impl Session {
     pub fn settler(&self) -> Settler {
         let inner = &self.inner;
         Settler::new(Arc::clone(&inner.link), inner.number, inner.patience)
+    }
+
+    /// How many messages may be held unsettled from now on, those fetched ahead included. Fewer than are held: none come until enough
+    /// are settled.
+    pub fn keep_credit(&self, credit: u32) -> Result<(), Error> {
+        let link = &self.inner.link;
+        link.connection().command(Command::KeepCredit { link: link.key(), credit })
     }
 
     /// Why the session is lost; `None` while it is held, as far as is known here.

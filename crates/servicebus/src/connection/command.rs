@@ -26,6 +26,11 @@ pub(crate) enum Command {
         token: u64,
     },
     Settle(Settle),
+    /// How many deliveries the link may hold unsettled from now on.
+    KeepCredit {
+        link: LinkKey,
+        credit: u32,
+    },
     /// Use the credit up or give it back; answered when done.
     Drain {
         link: LinkKey,

@@ -216,6 +216,7 @@ impl Protocol {
                 }
             }
             Command::Settle(settle) => self.settle(settle),
+            Command::KeepCredit { link, credit } => self.keep_credit(link, credit),
             Command::Drain { link, reply } => self.drain(link, reply),
             Command::Detach { link, reply } => self.detach(link, reply),
             Command::Suspect(step) => return Err(Lost::NoAnswer(step)),
@@ -406,6 +407,15 @@ impl Protocol {
                 }
             }
             phase @ (Phase::Attached | Phase::Detaching(_)) => link.phase = phase,
+        }
+    }
+
+    fn keep_credit(&mut self, key: LinkKey, credit: u32) {
+        let Some(link) = self.links.get(key) else { return };
+        link.credit = credit;
+        if matches!(link.phase, Phase::Attached) {
+            let id = link.id;
+            let _ = self.amqp.keep_credit(id, credit);
         }
     }
 

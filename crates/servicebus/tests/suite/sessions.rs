@@ -168,3 +168,18 @@ async fn many_sessions_are_held_at_once_on_one_connection() {
         session.close().await.unwrap();
     }
 }
+
+#[tokio::test]
+async fn a_client_of_its_own_begins_with_its_own_credit_which_can_be_raised() {
+    let house = House::start().await;
+    house.send(ORDERS, (0..10).map(|number| in_session("s", number.to_string()))).await;
+    let other = house.client.another(2);
+    let mut session = other.accept_session(ORDERS, "s").await.unwrap();
+    let first = receive_all(&mut session, 2).await;
+    assert_eq!(bodies(&first), ["0", "1"]);
+    assert!(session.receive(10, MOMENT).await.unwrap().is_empty(), "two may be held unsettled, and no more");
+    session.session().keep_credit(10).unwrap();
+    assert_eq!(receive_all(&mut session, 8).await.len(), 8);
+    other.close().await.unwrap();
+    house.client.connect().await.expect("the first client has its own connection");
+}

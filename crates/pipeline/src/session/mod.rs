@@ -1,0 +1,34 @@
+//! Station 4 of 5: one session = one ordered stream of messages.
+//!
+//! Workers accept whichever session is free and has messages; each holds one at a time, hands its events in order to
+//! [`crate::view`], and settles a message when, and only when, the transaction that dealt with it is committed. Leans on the
+//! session's lock for fairness and thrift alone: that nothing is applied twice or out of order is the cursor's doing.
+//!
+//! Never abandons a single message: after anything but success the whole session is let go, unsettled, and accepted again. Never
+//! begins a session's next transaction before the last one is resolved.
+//!
+//! Reading order: [`message`] (bytes become an event) → `acceptor` (the workers) → `consumer` (the life of one held session) → `settle`
+//! with `batch` (what becomes of a message). Beside them `budget` (bytes in flight), `renewal` (the lock) and `dead_letters` (what the bus put aside).
+
+mod acceptor;
+mod batch;
+mod budget;
+mod config;
+mod consumer;
+mod dead_letters;
+mod handle;
+pub mod message;
+mod renewal;
+mod settle;
+mod troubles;
+
+pub use acceptor::{Acceptor, Places};
+pub use config::{Config, Invalid};
+pub use handle::{Counts, Handle, Trouble};
+pub use settle::reason;
+
+/// An error with its causes, for the log.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
+}

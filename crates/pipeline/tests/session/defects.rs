@@ -1,0 +1,37 @@
+//! The tests find what they are for: the mechanism is left out, in a process of its own, and the test that holds it fails.
+
+use std::process::Stdio;
+
+use pipeline::planted::Defect;
+use testkit::mongo::shared;
+
+/// Runs a test of this very program with a defect planted; whether it passed.
+async fn passes_with(defect: Defect, test: &str) -> bool {
+    let shared = shared().await.unwrap();
+    let status = tokio::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test])
+        .env(Defect::VARIABLE, format!("{defect:?}"))
+        .env("HEADWATER_TEST_MONGODB_URI", shared.uri())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status();
+    status.await.unwrap().success()
+}
+
+#[tokio::test]
+async fn messages_settled_before_their_commit_are_lost_when_it_fails() {
+    let test = "drains::a_batch_that_fails_is_not_settled_and_comes_again";
+    assert!(!passes_with(Defect::SettleBeforeCommit, test).await);
+}
+
+#[tokio::test]
+async fn without_the_cursor_check_a_lost_lock_does_harm() {
+    let test = "locks::a_holder_that_is_slow_past_its_lock_settles_nothing_and_the_next_one_skips_what_it_did";
+    assert!(!passes_with(Defect::NoCursorCheck, test).await);
+}
+
+#[tokio::test]
+async fn a_defect_that_is_not_ours_changes_nothing() {
+    let test = "drains::a_batch_that_fails_is_not_settled_and_comes_again";
+    assert!(passes_with(Defect::NoFence, test).await);
+}

@@ -1,0 +1,309 @@
+//! A broker with a subscription, a database of read models, and consumers between them.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::core::{Description, OutletDescription, SubscriptionDescription, TopicDescription};
+use broker::http::{Fault, TestCommand};
+use broker::{Broker, Persistence};
+use futures_util::TryStreamExt;
+use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
+use pipeline::consumer::{Config, Consumer, Counts, Handle, Places, State};
+use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
+use pipeline::publish::message::{Content, Encoder, MessageId};
+use pipeline::publish::{Body, Oversize, Sessions};
+use pipeline::source::Source;
+use pipeline::view::{Error, Model, Start};
+use serde_json::{Value, json};
+use servicebus::{Client, Encoded};
+use testkit::mongo::{ScratchDatabase, shared};
+use testkit::wait::wait_for;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Long enough for a machine under load; no test waits for it in vain.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+pub(crate) const TOPIC: &str = "events";
+pub(crate) const SUBSCRIPTION: &str = "read-models";
+pub(crate) const KEPT_BY: &str = "events/Subscriptions/read-models";
+
+pub(crate) struct House {
+    pub(crate) broker: Broker,
+    pub(crate) bus: Client,
+    pub(crate) views: ScratchDatabase,
+    pub(crate) coordination: ScratchDatabase,
+    pub(crate) source: Source,
+    pub(crate) source_database: ScratchDatabase,
+    pub(crate) models: Value,
+}
+
+impl House {
+    pub(crate) async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub(crate) async fn with(set: impl FnOnce(&mut OutletDescription)) -> Self {
+        let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
+        let mut subscription = SubscriptionDescription::default();
+        subscription.outlet.requires_session = true;
+        subscription.outlet.max_delivery_count = 2_000;
+        set(&mut subscription.outlet);
+        config.entities = vec![
+            (TOPIC.to_owned(), Description::Topic(TopicDescription::default())),
+            (KEPT_BY.to_owned(), Description::Subscription(subscription)),
+        ];
+        let broker = Broker::start(config).await.unwrap();
+        let shared = shared().await.unwrap();
+        Self {
+            bus: client(&broker),
+            broker,
+            views: shared.database("session_views"),
+            coordination: shared.database("session_house"),
+            source: Source::events("shop", "events"),
+            source_database: shared.database("session_source"),
+            models: json!({ "orders": { "when": { "Added": { "$push": { "seen": "$$event.n" } } } } }),
+        }
+    }
+
+    pub(crate) fn oversize(&self) -> Oversize {
+        Oversize::new(&self.coordination, Duration::from_secs(3_600))
+    }
+
+    pub(crate) fn places(&self, bus: Client) -> Places {
+        let declared = self.models.as_object().unwrap().iter();
+        let compile = |(name, declared): (&String, &Value)| {
+            Arc::new(Model::compile(name, &serde_json::from_value(declared.clone()).unwrap()).unwrap())
+        };
+        Places {
+            pipeline: "shop".into(),
+            source: self.source.clone(),
+            source_database: (*self.source_database).clone(),
+            start: Start::Beginning,
+            filtered: false,
+            views: (*self.views).clone(),
+            coordination: (*self.coordination).clone(),
+            bus,
+            topic: TOPIC.into(),
+            subscription: SUBSCRIPTION.into(),
+            models: declared.map(compile).collect(),
+            projections: vec![],
+        }
+    }
+
+    pub(crate) fn consume(&self, config: Config) -> Run {
+        Run::start(config, self.places(client(&self.broker)))
+    }
+
+    /// Sends, and waits until the bus has everything.
+    pub(crate) async fn publish(&self, events: &[ChangeEvent]) {
+        self.publish_as(events, encoder()).await;
+    }
+
+    pub(crate) async fn publish_as(&self, events: &[ChangeEvent], mut encoder: Encoder) {
+        let messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, Content::Whole)).collect();
+        self.send(messages).await;
+    }
+
+    pub(crate) async fn send(&self, messages: Vec<Encoded>) {
+        let sender = self.bus.sender(TOPIC);
+        let mut under_way = vec![];
+        for message in &messages {
+            under_way.push(sender.enqueue(message).await.unwrap());
+        }
+        for sent in under_way {
+            sent.await.unwrap();
+        }
+    }
+
+    pub(crate) async fn arm(&self, fault: Value) {
+        let fault: Fault = serde_json::from_value(fault).unwrap();
+        self.broker.test(TestCommand::Arm(fault)).await.unwrap();
+    }
+
+    pub(crate) async fn view(&self, name: &str) -> Vec<Document> {
+        let found = self.views.collection::<Document>(name).find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap();
+        found.try_collect().await.unwrap()
+    }
+
+    /// What each aggregate has seen, in the order in which it was applied.
+    pub(crate) async fn seen(&self) -> BTreeMap<String, Vec<i64>> {
+        let numbers =
+            |order: &Document| order.get_array("seen").unwrap().iter().map(|number| number.as_i64().unwrap()).collect();
+        self.view("orders")
+            .await
+            .iter()
+            .map(|order| (order.get_str("_id").unwrap().to_owned(), numbers(order)))
+            .collect()
+    }
+
+    /// Every event took effect once and in order, and nothing else did.
+    pub(crate) async fn holds(&self, events: &[ChangeEvent]) {
+        self.holds_within(events, SOON).await;
+    }
+
+    pub(crate) async fn holds_within(&self, events: &[ChangeEvent], within: Duration) {
+        let expected = expected(events);
+        let count = |seen: &BTreeMap<String, Vec<i64>>| seen.values().map(Vec::len).sum::<usize>();
+        wait_for("all events to be applied", within, async || {
+            let seen = self.seen().await;
+            if count(&seen) >= events.len() { Ok(()) } else { Err(count(&seen)) }
+        })
+        .await;
+        assert_eq!(self.seen().await, expected);
+    }
+
+    /// The reason an aggregate waits for, and how many events wait.
+    pub(crate) async fn parked(&self, aggregate: &str) -> Option<(String, i64)> {
+        let id = doc! { "pipeline": "shop", "aggregate": aggregate };
+        let cursors = self.views.collection::<Document>("_headwater_cursors");
+        let cursor = cursors.find_one(doc! { "_id": id }).await.unwrap()?;
+        let entry = cursor.get_document("parked").ok()?.get_document("orders").ok()?;
+        let reason = entry.get_str("reason").unwrap().to_owned();
+        Some((reason, entry.get_i64("next").unwrap() - entry.get_i64("head").unwrap()))
+    }
+
+    /// No session waits to be accepted again, for as long as it takes to say so.
+    pub(crate) async fn is_quiet(&self) {
+        wait_for("all sessions to be served", SOON, async || {
+            match self.bus.accept_next_session(KEPT_BY, Duration::from_millis(300)).await.unwrap() {
+                None => Ok(()),
+                Some(session) => {
+                    let id = session.session_id().to_owned();
+                    session.close().await.unwrap();
+                    Err(id)
+                }
+            }
+        })
+        .await;
+    }
+
+    /// Nothing is left in the subscription.
+    pub(crate) async fn is_drained(&self) {
+        let next = self.bus.accept_next_session(KEPT_BY, Duration::from_millis(100)).await.unwrap();
+        if let Some(mut session) = next {
+            let left = session.receive(10, Duration::from_millis(100)).await.unwrap();
+            assert!(left.is_empty(), "{} messages are left", left.len());
+        }
+    }
+}
+
+/// Somebody else's transaction, which has the document of `order-0`: whoever wants to write it must try again.
+pub(crate) struct Blocker(mongodb::ClientSession);
+
+impl Blocker {
+    pub(crate) async fn new(house: &House) -> Self {
+        let orders = house.views.collection::<Document>("orders");
+        orders.insert_one(doc! { "_id": "order-0", "seen": [] }).await.unwrap();
+        let mut session = house.views.client().start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        let held = doc! { "$set": { "held": 1 } };
+        orders.update_one(doc! { "_id": "order-0" }, held).session(&mut session).await.unwrap();
+        Self(session)
+    }
+
+    pub(crate) async fn go(mut self) {
+        self.0.abort_transaction().await.unwrap();
+    }
+}
+
+/// What a consumer that starts from nothing comes to.
+pub(crate) fn expected(events: &[ChangeEvent]) -> BTreeMap<String, Vec<i64>> {
+    let mut expected: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for event in events {
+        let aggregate = event.aggregate.as_ref().unwrap().value().as_str().unwrap().to_owned();
+        expected.entry(aggregate).or_default().push(event.document.get_i64("n").unwrap());
+    }
+    expected
+}
+
+pub(crate) fn client(broker: &Broker) -> Client {
+    client_at(&broker.address().to_string())
+}
+
+pub(crate) fn client_at(address: &str) -> Client {
+    let text = format!("Endpoint=sb://{address};SharedAccessKeyName=R;SharedAccessKey=k;UseDevelopmentEmulator=true");
+    let config = servicebus::Config {
+        first_backoff: Duration::from_millis(5),
+        longest_backoff: Duration::from_millis(50),
+        ..servicebus::Config::default()
+    };
+    Client::new(&text, config).unwrap()
+}
+
+/// A consumer at work.
+pub(crate) struct Run {
+    pub(crate) handle: Handle,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), Error>>,
+}
+
+impl Run {
+    pub(crate) fn start(config: Config, places: Places) -> Self {
+        let consumer = Consumer::new(config, places).unwrap();
+        let (handle, stop) = (consumer.handle(), CancellationToken::new());
+        let task = tokio::spawn(consumer.run(stop.clone()));
+        Self { handle, stop, task }
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        self.handle.counts()
+    }
+
+    pub(crate) async fn until(&self, what: &str, is_so: impl Fn(Counts, State) -> bool) {
+        wait_for(what, SOON, async || {
+            let (counts, state) = (self.counts(), self.handle.state());
+            if is_so(counts, state.clone()) { Ok(()) } else { Err((counts, state)) }
+        })
+        .await;
+    }
+
+    pub(crate) async fn stop(self) -> Result<(), Error> {
+        self.stop.cancel();
+        self.ended().await
+    }
+
+    pub(crate) async fn ended(self) -> Result<(), Error> {
+        tokio::time::timeout(SOON, self.task).await.expect("it ends in time").unwrap()
+    }
+}
+
+pub(crate) fn sessions(count: usize) -> Config {
+    let mut config = Config::default();
+    config.session.max_concurrent_sessions = NonZeroUsize::new(count).unwrap();
+    config.session.connections = NonZeroUsize::new(count.min(2)).unwrap();
+    config
+}
+
+pub(crate) fn encoder() -> Encoder {
+    Encoder::new(Body::Bson, Sessions::Aggregate, Epoch::FIRST, Term::new(1))
+}
+
+pub(crate) fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: Content) -> Encoded {
+    let aggregate = event.aggregate.as_ref().unwrap();
+    let session = encoder.session(aggregate);
+    Encoded::message(encoder.encode(event, aggregate, &MessageId::of(event, None), &session, content))
+}
+
+/// The number is its place in the oplog and in the read model.
+pub(crate) fn event(aggregate: impl Into<Bson>, number: i64) -> ChangeEvent {
+    let aggregate = aggregate.into();
+    ChangeEvent {
+        token: ResumeToken::try_from(doc! { "_data": format!("82{number:010}") }).unwrap(),
+        operation: Operation::Insert,
+        namespace: Arc::new(Namespace::new("shop", "events")),
+        key: Bson::Int64(number),
+        aggregate: AggregateId::new(aggregate.clone()),
+        event_type: Some("Added".into()),
+        sequence: None,
+        cluster_time: Some(Timestamp { time: 1_700_000_000, increment: u32::try_from(number).unwrap() }),
+        document: RawDocumentBuf::try_from(&doc! { "aggregateId": aggregate, "type": "Added", "n": number }).unwrap(),
+    }
+}
+
+/// So many events, dealt out to so many aggregates in turn.
+pub(crate) fn events(count: i64, aggregates: i64) -> Vec<ChangeEvent> {
+    (1..=count).map(|number| event(format!("order-{}", number % aggregates), number)).collect()
+}
