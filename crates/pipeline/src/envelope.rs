@@ -1,6 +1,6 @@
 //! How an event is written on a message, and read from it again: names of properties, format, body.
 //!
-//! Written by [`crate::publish`], read by `session`. Everything a consumer needs besides the body is in the properties, so that a
+//! Written by [`crate::publish`], read by [`crate::session`]. Everything a consumer needs besides the body is in the properties, so that a
 //! message whose body is elsewhere, or cannot be read, can still be put in its place in the order.
 
 /// Kept in every message; a higher one was written by a version that knows more.
