@@ -14,9 +14,9 @@ use fe2o3_amqp::session::SessionHandle;
 use fe2o3_amqp::types::definitions::{self, Fields, ReceiverSettleMode, SenderSettleMode};
 use fe2o3_amqp::types::messaging::{ApplicationProperties, Body, Data, Message, Modified, Outcome, Properties, Source};
 use fe2o3_amqp::types::primitives::{Binary, OrderedMap, SimpleValue, Symbol, Value};
+use fe2o3_amqp::{Connection, Delivery, Receiver, Sendable, Sender, Session};
 use serde_amqp::described::Described;
 use serde_amqp::descriptor::Descriptor;
-use fe2o3_amqp::{Connection, Delivery, Receiver, Sendable, Sender, Session};
 use tokio::time::timeout;
 
 use crate::house::{House, SOON};

@@ -10,7 +10,6 @@ use super::pause::backoff;
 use super::prefix::{Prefix, Stand};
 use crate::checkpoint::{CheckpointStore, Claim, Error, Saved};
 use crate::event::{Epoch, Term};
-use crate::planted::Defect;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
