@@ -48,7 +48,7 @@ async fn main() {
         let database = mongo.database(topic);
         let backlog = Backlog::write(&database, events, padding).await;
         let ceiling = backlog.ceiling(events).await;
-        let pod = Pod::start(folder.path(), mongo.uri(), &database, topic, &broker, &backlog.start).await;
+        let pod = Pod::start(folder.path(), mongo.uri(), &database, topic, &broker, &backlog.start);
         let rate = published(&broker, topic, events).await;
         most_rss = most_rss.max(pod.peak_rss_mb());
         let cpu = pod.cpu().as_secs_f64() * 1e6 / events as f64;
@@ -63,7 +63,7 @@ async fn main() {
     }
 
     let database = mongo.database("live");
-    let pod = Pod::start(folder.path(), mongo.uri(), &database, "live", &broker, "now").await;
+    let pod = Pod::start(folder.path(), mongo.uri(), &database, "live", &broker, "now");
     let mut late = live(&database, &broker).await;
     most_rss = most_rss.max(pod.peak_rss_mb());
     pod.stop().await;
@@ -174,14 +174,7 @@ struct Pod {
 }
 
 impl Pod {
-    async fn start(
-        folder: &Path,
-        uri: &str,
-        database: &Database,
-        topic: &str,
-        broker: &BrokerProcess,
-        start: &str,
-    ) -> Self {
+    fn start(folder: &Path, uri: &str, database: &Database, topic: &str, broker: &BrokerProcess, start: &str) -> Self {
         let config = format!(
             "format: 1\npipeline: {topic}\nsource: {{ uri: \"{uri}\", database: \"{}\", collection: events, sequence: version }}\n\
              coordination: {{ database: \"{}-coordination\", lease: {{ ttl: 5s, renew_deadline: 3s, heartbeat: 1s }} }}\n\
@@ -248,12 +241,10 @@ async fn live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
     let warm = wait_for_the_checkpoint(database).await;
     assert!(warm, "the pod stored where it starts");
     let count = LIVE_RATE * LIVE_SECONDS;
-    let mut tick = interval(Duration::from_millis(1));
+    let mut tick = interval(Duration::from_secs(1) / u32::try_from(LIVE_RATE).expect("a small number"));
     let mut inserts = Vec::new();
     for number in 0..count {
-        if number % (LIVE_RATE / 1_000) == 0 {
-            tick.tick().await;
-        }
+        tick.tick().await;
         let events = events.clone();
         inserts.push(tokio::spawn(async move {
             let mut event = event(number, "live");

@@ -9,7 +9,7 @@ use super::config::Checkpointing;
 use super::pause::backoff;
 use super::prefix::{Prefix, Stand};
 use crate::checkpoint::{CheckpointStore, Claim, Error, Saved};
-use crate::event::{Epoch, Term};
+use crate::event::Epoch;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);

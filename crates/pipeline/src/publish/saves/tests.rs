@@ -5,6 +5,7 @@ use mongodb::bson::Timestamp;
 
 use super::*;
 use crate::checkpoint::{Checkpoint, Phase};
+use crate::event::Term;
 use crate::publish::prefix::tests::stand;
 
 /// A store that keeps its fence, and fails as often as it is told to.
