@@ -4,7 +4,7 @@
 //! the checkpoint follow the unbroken prefix of acknowledgements. Writes nothing once the gate of its term is shut.
 //!
 //! Reading order: [`message`] (an event becomes bytes) → [`lanes`] with [`batch`] and [`prefix`] (what may go when, and how far all is
-//! acknowledged; pure) → [`topic`] (the seam) → [`publisher`] (the loop that obeys them) → [`saves`] (the checkpoint follows). Beside
+//! acknowledged; pure) → `topic` (the seam) → `publisher` (the loop that obeys them) → `saves` (the checkpoint follows). Beside
 //! them [`oversize`] and [`rejected`], for events that the bus would not take.
 
 pub mod batch;
