@@ -134,7 +134,11 @@ impl Profile {
             name: "busy broker",
             every: millis(300, 800),
             lasts: millis(600, 900),
-            blows: vec![(1, vec![Fault::Broker(BrokerHarm::Throttle)])],
+            // Its answers come late besides, so that on a quick machine too a refused send has a successor on its way.
+            blows: vec![(
+                1,
+                vec![Fault::Link(Whom::Leader, FarEnd::Broker, LinkHarm::Delay), Fault::Broker(BrokerHarm::Throttle)],
+            )],
             within: millis(0, 0),
             once: vec![],
         }
