@@ -8,7 +8,7 @@ mod insist;
 mod outcome;
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use lease::{Leadership, Outcome};
@@ -99,6 +99,8 @@ impl Halt {
 
 /// How often a halted leader looks whether an operator has acted.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// How long a source that could not be read on is left alone; trying opens a change stream.
+const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 pub struct Producer {
     config: Config,
@@ -273,10 +275,12 @@ impl Producer {
         if let Ended::Unfinished { events } = ended {
             warn!(term = %claim.term, events, "stopped before everything read was acknowledged; the next leader sends it");
         }
-        let read = reader.join_next().await.and_then(Result::ok);
-        match read {
+        let was_told = enough.is_cancelled() || ended == Ended::Lost;
+        // A reader of a quiet source would notice only with the next event that nobody takes any more, and hold up the next term.
+        enough.cancel();
+        match reader.join_next().await.and_then(Result::ok) {
             Some(Err(error)) if ended != Ended::Lost => Ok(Walked::Stuck(error)),
-            _ if enough.is_cancelled() || ended == Ended::Lost => Ok(Walked::Stopped),
+            _ if was_told => Ok(Walked::Stopped),
             _ => Err(Error::Ended),
         }
     }
@@ -296,6 +300,7 @@ impl Producer {
             capture::Error::HistoryLost(_) => Halt::HistoryLost,
             error => Halt::Source(chain(error)),
         };
+        let began = Instant::now();
         loop {
             self.halted(claim.term, why.clone()).await;
             let stored =
@@ -304,7 +309,11 @@ impl Producer {
                 // An operator took a term and moved the checkpoint: the lease must follow.
                 Some(stored) if stored.term > claim.term => return Err(Error::Moved { by: stored.term }),
                 // What is wrong with the source may have been mended there.
-                Some(Checkpoint { epoch, phase, .. }) if matches!(why, Halt::Source(_)) => return Ok((epoch, phase)),
+                Some(Checkpoint { epoch, phase, .. })
+                    if matches!(why, Halt::Source(_)) && began.elapsed() >= TRY_AGAIN =>
+                {
+                    return Ok((epoch, phase));
+                }
                 Some(_) | None => {}
             }
         }
