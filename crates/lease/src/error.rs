@@ -61,7 +61,7 @@ impl Error {
 }
 
 /// An error with its causes, as logs show it.
-pub(crate) struct Chain<'a>(pub(crate) &'a dyn std::error::Error);
+pub struct Chain<'a>(pub &'a dyn std::error::Error);
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

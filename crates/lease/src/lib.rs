@@ -31,7 +31,7 @@ pub use clock::Moment;
 pub use config::{Config, pod_id};
 pub use document::LeaseDocument;
 pub use driver_error::{DriverError, code_of};
-pub use error::Error;
+pub use error::{Chain, Error};
 pub use handle::{Handle, Status};
 pub use leadership::{Gate, Leadership, Loss, Outcome, Shut, Stop};
 pub use record::{Contender, Term};

@@ -16,6 +16,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
+use crate::chain::chain;
 use crate::publish::Oversize;
 use crate::retry::Verdict;
 use crate::session::{self, Acceptor, Trouble};
@@ -197,12 +198,12 @@ impl Consumer {
                 Err(failed) => {
                     let waits_for = match failed.verdict() {
                         Verdict::Transient => State::Preparing,
-                        Verdict::Permanent | Verdict::Fatal => State::Halted(session::chain(&failed)),
+                        Verdict::Permanent | Verdict::Fatal => State::Halted(chain(&failed)),
                     };
                     if *self.phase.borrow() != waits_for {
                         error!(
                             pipeline = self.places.pipeline,
-                            error = session::chain(&failed),
+                            error = chain(&failed),
                             "read models cannot be made ready"
                         );
                         self.phase.send_replace(waits_for);

@@ -5,6 +5,7 @@
 //! prefix of events is acknowledged by the bus. A *position* says where an event stands: epoch, then resume token.
 
 pub mod capture;
+mod chain;
 pub mod checkpoint;
 pub mod consumer;
 pub mod envelope;

@@ -19,13 +19,14 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::capture::{self, Capture, Start};
+use crate::chain::chain;
 use crate::checkpoint::{self, Checkpoint, CheckpointStore, Claim, MongoCheckpoints, Phase};
 use crate::event::{Epoch, Term};
 use crate::publish::{self, Ended, Oversize, Publisher, Rejected, ServiceBusTopic, Tenure};
 use crate::source::Source;
 
 use insist::insist;
-use outcome::{Error, chain};
+use outcome::Error;
 
 /// What can be set about producing.
 #[derive(Clone, Debug, Default)]

@@ -2,6 +2,7 @@
 
 use lease::Outcome;
 
+use crate::chain::chain;
 use crate::checkpoint;
 use crate::event::Term;
 use crate::publish;
@@ -47,10 +48,4 @@ fn of_checkpoint(error: &checkpoint::Error) -> Outcome {
         | checkpoint::Error::Unreadable { .. }
         | checkpoint::Error::Store { .. } => Outcome::StepDown(chain(error)),
     }
-}
-
-/// An error with its causes, for the log.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

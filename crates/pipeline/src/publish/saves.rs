@@ -8,6 +8,7 @@ use futures_util::future::BoxFuture;
 use super::config::Checkpointing;
 use super::pause::backoff;
 use super::prefix::{Prefix, Stand};
+use crate::chain::chain;
 use crate::checkpoint::{CheckpointStore, Claim, Error, Saved};
 use crate::event::Epoch;
 
@@ -116,12 +117,6 @@ impl<S: CheckpointStore + 'static> Saves<S> {
             Err(error) => Err(error),
         }
     }
-}
-
-/// An error with its causes, for the log.
-pub(super) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use super::oversize::Oversize;
 use super::pause::backoff;
 use super::prefix::Ordinal;
 use super::rejected::{Rejected, Rejection};
-use super::saves::chain;
+use crate::chain::chain;
 use crate::event::Term;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);

@@ -12,12 +12,12 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use super::budget::{Budget, EXPECTED};
-use super::chain;
 use super::config::Config;
 use super::consumer::{self, FIRST_CREDIT};
 use super::dead_letters;
 use super::handle::{Handle, Trouble};
 use super::troubles::{Troubles, backoff};
+use crate::chain::chain;
 use crate::publish::Oversize;
 use crate::view;
 

@@ -20,8 +20,9 @@ use super::batch::{Batch, Fate, Sorted};
 use super::budget::{EXPECTED, Share};
 use super::handle::Trouble;
 use super::message::{Reader, fetch};
+use super::renewal;
 use super::settle::{How, goes_on, resolved, settle};
-use super::{chain, renewal};
+use crate::chain::chain;
 use crate::planted::Defect;
 use crate::view::{Applied, Delivered, End, Feed};
 

@@ -14,10 +14,10 @@ use tracing::{info, warn};
 
 use super::acceptor::Shared;
 use super::batch::Sorted;
-use super::chain;
 use super::message::{Reader, fetch};
 use super::settle::{goes_on, reason};
 use super::troubles::backoff;
+use crate::chain::chain;
 use crate::view::{Delivered, Feed};
 
 /// Read at once; each has a lock of its own, which is not renewed, so they must be few.

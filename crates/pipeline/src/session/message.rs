@@ -11,7 +11,7 @@ use std::sync::Arc;
 use amqp::Message;
 use mongodb::bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf};
 
-use super::chain;
+use crate::chain::chain;
 use crate::envelope::{FORMAT, content_type, property};
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
 use crate::publish::{Oversize, oversize};

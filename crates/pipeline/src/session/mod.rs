@@ -26,9 +26,3 @@ pub use acceptor::{Acceptor, Places};
 pub use config::{Config, Invalid};
 pub use handle::{Counts, Handle, Trouble};
 pub use settle::reason;
-
-/// An error with its causes, for the log.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let causes = std::iter::successors(Some(error), |error| error.source());
-    causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")
-}

@@ -9,7 +9,7 @@ use servicebus::{Kind, Session};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use super::chain;
+use crate::chain::chain;
 use crate::retry::{self, Verdict};
 
 /// No lock is so short that it must be renewed more often; a clock that runs ahead of the bus's must not make us ask all the time.

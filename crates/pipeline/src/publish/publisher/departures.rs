@@ -9,6 +9,7 @@ use futures_util::future::BoxFuture;
 use servicebus::{Encoded, Outcome};
 
 use super::{Pause, Publisher, State};
+use crate::chain::chain;
 use crate::checkpoint::CheckpointStore;
 use crate::publish::batch::Rule;
 use crate::publish::error::Error;
@@ -16,7 +17,6 @@ use crate::publish::lanes::{Lanes, Refused, Takeoff};
 use crate::publish::message::marker;
 use crate::publish::pause::backoff;
 use crate::publish::rejected::{Reason, Rejection};
-use crate::publish::saves::chain;
 use crate::publish::topic::{Line, Topic, Verdict};
 
 /// What the bus gives as credit, so that what waits here can still travel together.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use servicebus::Kind;
 
-use crate::publish::saves::chain;
+use crate::chain::chain;
 use crate::publish::topic::Topic;
 
 /// A question costs ten of the thousand credits a Standard namespace has each second.

@@ -1,0 +1,6 @@
+//! An error with its causes, in one line.
+
+/// For logs, and for states that people read.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    lease::Chain(error).to_string()
+}
