@@ -234,7 +234,9 @@ fn session_filter(attach: &Attach) -> SessionFilter {
         None => {
             let asked = attach.properties.as_ref().and_then(|properties| properties.get("com.microsoft:timeout"));
             let millis = asked.and_then(Value::as_integer).and_then(|millis| u64::try_from(millis).ok());
-            SessionFilter::Next { timeout: millis.map_or(SESSION_PATIENCE, Duration::from_millis) }
+            let patience = millis.map_or(SESSION_PATIENCE, Duration::from_millis);
+            // The broker's clock counts whole milliseconds and may be almost one behind: a wait never ends before its time.
+            SessionFilter::Next { timeout: patience + Duration::from_millis(1) }
         }
     }
 }

@@ -50,21 +50,23 @@ const fn millis(from: u64, to: u64) -> RangeInclusive<Duration> {
 
 impl Profile {
     /// Leaders are killed, paused and deposed at random, standbys sometimes, and the primary is killed once. Pauses outlast a lease of two
-    /// seconds as often as not.
+    /// seconds as often as not. Before a leader falls its bus answers late, so that on a quick machine too it falls with events under way.
     pub fn leaders() -> Self {
         use PodHarm::{Depose, Kill, Pause, Terminate};
-        let pod = |whom, harm| vec![Fault::Pod(whom, harm)];
+        let late = Fault::Link(Whom::Leader, FarEnd::Broker, LinkHarm::Delay);
+        let leader = |harm| vec![late, Fault::Pod(Whom::Leader, harm)];
+        let standby = |harm| vec![Fault::Pod(Whom::Standby, harm)];
         Self {
             name: "leaders",
             every: millis(1_500, 5_000),
             lasts: millis(300, 4_000),
             blows: vec![
-                (4, pod(Whom::Leader, Kill)),
-                (4, pod(Whom::Leader, Pause)),
-                (3, pod(Whom::Leader, Depose)),
-                (2, pod(Whom::Leader, Terminate)),
-                (1, pod(Whom::Standby, Kill)),
-                (1, pod(Whom::Standby, Pause)),
+                (4, leader(Kill)),
+                (4, leader(Pause)),
+                (3, leader(Depose)),
+                (2, leader(Terminate)),
+                (1, standby(Kill)),
+                (1, standby(Pause)),
             ],
             within: millis(100, 300),
             once: vec![Fault::Primary(PrimaryHarm::Kill)],
