@@ -110,7 +110,7 @@ def test_scheduled_and_deferred_messages_say_so(client, make_queue):
     with client.get_queue_receiver(queue) as receiver:
         [message] = receive(receiver, 1)
         receiver.defer_message(message)
-        states = {str(peeked): peeked.state for peeked in receiver.peek_messages(max_message_count=10)}
+        states = {str(peeked): peeked.state for peeked in receiver.peek_messages(10, sequence_number=1)}
         assert states == {"later": ServiceBusMessageState.SCHEDULED, "now": ServiceBusMessageState.DEFERRED}
         [deferred] = receiver.receive_deferred_messages(message.sequence_number)
         assert deferred.state == ServiceBusMessageState.DEFERRED
