@@ -45,7 +45,7 @@ use tracing::debug;
 use crate::core::Error;
 use crate::engine::{Engine, Line, Reply, Request};
 use links::Links;
-use pace::{Half, Shared};
+use pace::{Half, Places, Shared};
 pub(crate) use requests::Answer;
 
 /// What every connection of a broker shares.
@@ -139,7 +139,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let connection = Connection {
         stream,
         amqp: amqp::Connection::server(config, ServerSasl::default(), Instant::now()),
-        links: Links::new(line.id(), &settings.links),
+        links: Links::new(line.id(), Places::of(&settings.links)),
         line,
         replies,
         half: Half::of(&settings.half_received),

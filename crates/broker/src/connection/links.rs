@@ -2,13 +2,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use amqp::{Attach, SessionId, Target};
 use bytes::Bytes;
 
 use super::address::Address;
-use super::pace::{Pace, Shared};
+use super::pace::{Pace, Places};
 use crate::core::{ConnectionId, EntityId, LinkId, LockToken, QueueId};
 
 #[derive(Debug)]
@@ -105,25 +104,20 @@ pub(super) struct Links {
     by_core: HashMap<LinkId, amqp::LinkId>,
     /// Bytes of all responses that wait for credit.
     waiting: usize,
-    /// How many links all connections have.
-    everywhere: Shared,
+    places: Places,
 }
-
-/// Links of all connections together: ten for each of the five thousand that the service allows. One takes about a kilobyte.
-const MOST: usize = 50_000;
 
 /// What a response takes while it waits, beside its bytes.
 const RESPONSE: usize = 128;
 
 impl Links {
-    pub(super) fn new(connection: ConnectionId, everywhere: &Shared) -> Self {
-        let everywhere = Arc::clone(everywhere);
-        Self { connection, next: 0, links: HashMap::new(), by_core: HashMap::new(), waiting: 0, everywhere }
+    pub(super) fn new(connection: ConnectionId, places: Places) -> Self {
+        Self { connection, next: 0, links: HashMap::new(), by_core: HashMap::new(), waiting: 0, places }
     }
 
     /// Whether the broker takes another link.
     pub(super) fn have_room(&self) -> bool {
-        self.everywhere.load(Ordering::Relaxed) < MOST
+        self.places.are_free()
     }
 
     /// A name for a link in the core.
@@ -135,9 +129,8 @@ impl Links {
     }
 
     pub(super) fn insert(&mut self, id: amqp::LinkId, link: Link) {
-        if self.links.insert(id, link).is_none() {
-            self.everywhere.fetch_add(1, Ordering::Relaxed);
-        }
+        self.links.insert(id, link);
+        self.places.hold(self.links.len());
     }
 
     pub(super) fn get(&self, id: amqp::LinkId) -> Option<&Link> {
@@ -176,7 +169,7 @@ impl Links {
 
     pub(super) fn remove(&mut self, id: amqp::LinkId) -> Option<Link> {
         let link = self.links.remove(&id)?;
-        self.everywhere.fetch_sub(1, Ordering::Relaxed);
+        self.places.hold(self.links.len());
         if let Some(core) = link.core() {
             self.by_core.remove(&core);
         }
@@ -230,12 +223,6 @@ impl Links {
         };
         let same_session = || of_node().find(|(_, responses)| responses.session == session);
         found.or_else(same_session).or_else(|| of_node().next()).map(|(id, _)| id)
-    }
-}
-
-impl Drop for Links {
-    fn drop(&mut self) {
-        self.everywhere.fetch_sub(self.links.len(), Ordering::Relaxed);
     }
 }
 

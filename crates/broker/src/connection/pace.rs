@@ -133,35 +133,70 @@ const OWN_HALF: usize = 256 << 10;
 
 pub(crate) type Shared = Arc<AtomicUsize>;
 
-/// One connection's part in what is half received: a quarter of what is still free. So one alone may have much, and many greedy ones
-/// together no more than the bound and the little that is everyone's.
+/// One connection's part in a number that all share; gone with it.
 #[derive(Debug)]
-pub(super) struct Half {
-    held: usize,
+struct Part {
+    own: usize,
     all: Shared,
 }
 
-impl Half {
-    pub(super) fn of(all: &Shared) -> Self {
-        Self { held: 0, all: Arc::clone(all) }
+impl Part {
+    fn of(all: &Shared) -> Self {
+        Self { own: 0, all: Arc::clone(all) }
     }
 
-    pub(super) fn allowance(&self) -> usize {
-        let free = ALL_HALVES.saturating_sub(self.all.load(Ordering::Relaxed));
-        (free / 4).max(OWN_HALF)
-    }
-
-    pub(super) fn hold(&mut self, bytes: usize) {
-        if bytes != self.held {
-            self.all.fetch_add(bytes.wrapping_sub(self.held), Ordering::Relaxed);
-            self.held = bytes;
+    fn set(&mut self, own: usize) {
+        if own != self.own {
+            self.all.fetch_add(own.wrapping_sub(self.own), Ordering::Relaxed);
+            self.own = own;
         }
     }
 }
 
-impl Drop for Half {
+impl Drop for Part {
     fn drop(&mut self) {
-        self.hold(0);
+        self.set(0);
+    }
+}
+
+/// Links of all connections together: ten for each of the five thousand connections that the service allows. One takes about a kilobyte.
+const ALL_LINKS: usize = 50_000;
+
+/// How many links a connection has, of all that the broker takes.
+#[derive(Debug)]
+pub(super) struct Places(Part);
+
+impl Places {
+    pub(super) fn of(all: &Shared) -> Self {
+        Self(Part::of(all))
+    }
+
+    pub(super) fn are_free(&self) -> bool {
+        self.0.all.load(Ordering::Relaxed) < ALL_LINKS
+    }
+
+    pub(super) fn hold(&mut self, links: usize) {
+        self.0.set(links);
+    }
+}
+
+/// One connection's part in what is half received: a quarter of what is still free. So one alone may have much, and many greedy ones
+/// together no more than the bound and the little that is everyone's.
+#[derive(Debug)]
+pub(super) struct Half(Part);
+
+impl Half {
+    pub(super) fn of(all: &Shared) -> Self {
+        Self(Part::of(all))
+    }
+
+    pub(super) fn allowance(&self) -> usize {
+        let free = ALL_HALVES.saturating_sub(self.0.all.load(Ordering::Relaxed));
+        (free / 4).max(OWN_HALF)
+    }
+
+    pub(super) fn hold(&mut self, bytes: usize) {
+        self.0.set(bytes);
     }
 }
 
@@ -221,6 +256,19 @@ mod tests {
         assert!((ALL_HALVES / 2..=ALL_HALVES + 100 * OWN_HALF).contains(&held), "{held}");
         assert!(Half::of(&all).allowance() >= OWN_HALF);
         drop(greedy);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn links_are_counted_for_all_connections_and_given_back() {
+        let all = Shared::default();
+        let (mut many, mut few) = (Places::of(&all), Places::of(&all));
+        few.hold(1);
+        many.hold(ALL_LINKS - 1);
+        assert!(!few.are_free());
+        many.hold(10);
+        assert!(few.are_free());
+        drop((many, few));
         assert_eq!(all.load(Ordering::Relaxed), 0);
     }
 }
