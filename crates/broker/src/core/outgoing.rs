@@ -38,8 +38,15 @@ impl Outgoing {
     }
 
     fn has_room_for(&self, connection: ConnectionId) -> bool {
-        let share = (self.most.saturating_sub(self.all) / 4).max(OWN);
-        self.connections.get(&connection).is_none_or(|underway| underway.bytes < share)
+        self.has_less_than(connection, self.share())
+    }
+
+    fn share(&self) -> usize {
+        (self.most.saturating_sub(self.all) / 4).max(OWN)
+    }
+
+    fn has_less_than(&self, connection: ConnectionId, bytes: usize) -> bool {
+        self.connections.get(&connection).is_none_or(|underway| underway.bytes < bytes)
     }
 
     pub(super) fn add(&mut self, connection: ConnectionId, bytes: usize) {
@@ -98,9 +105,11 @@ impl Core {
         }
     }
 
-    /// Whether a connection takes what it is given: only then is it told more than a few words.
+    /// Whether a connection takes what it is given: only then is it told more than a few words. One that is only busy with its deliveries,
+    /// which fill a share and no more, does.
     pub fn listens(&self, connection: ConnectionId) -> bool {
-        self.tools.outgoing.has_room_for(connection)
+        let outgoing = &self.tools.outgoing;
+        outgoing.has_less_than(connection, outgoing.share().saturating_mul(2))
     }
 
     /// So many bytes are on their way to a connection besides its deliveries.

@@ -99,8 +99,8 @@ impl Reply {
 pub(super) fn is_certain(effect: &Effect, journal: &dyn Journal) -> bool {
     match effect {
         Effect::Deliver { delivery, .. } => !delivery.settled && journal.is_durable(delivery.location),
-        Effect::Attached { .. } => true,
-        Effect::Drained { .. } | Effect::Refused { .. } | Effect::Detached { .. } => false,
+        Effect::Attached { .. } | Effect::Drained { .. } => true,
+        Effect::Refused { .. } | Effect::Detached { .. } => false,
     }
 }
 

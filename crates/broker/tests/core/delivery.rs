@@ -139,6 +139,10 @@ fn a_connection_that_takes_nothing_is_given_no_more_whatever_its_links() {
     let links = [(); 3].map(|()| rig.receiver(queue, 1_000));
     let deliveries: Vec<_> = links.iter().flat_map(|link| rig.received(*link)).collect();
     assert_eq!(deliveries.len(), 3, "its share, and the one that passed it");
+    assert!(rig.core.listens(ConnectionId(0)), "deliveries alone do not make it deaf");
+    rig.core.tell(ConnectionId(0), 512 << 10);
+    assert!(!rig.core.listens(ConnectionId(0)));
+    rig.turn(|core, turn| core.written(turn, ConnectionId(0), 512 << 10));
     // THEN another still gets its own
     let other = ConnectionId(9).link(1);
     rig.turn(|core, turn| core.attach(turn, other, queue, Mode::PeekLock, SessionFilter::None)).unwrap();
