@@ -16,7 +16,7 @@ use testkit::load::Load;
 use testkit::wait::wait_for;
 use tokio::task::JoinSet;
 
-use super::{BINARY, SOON, checkpoint, phase};
+use super::{BINARY, SOON, all_come, checkpoint, phase};
 
 /// Small, so that a snapshot takes its time.
 const WINDOW: &str = "start: beginning, checkpoint: 20ms, window: { events: 64, bytes: 1MiB }";
@@ -63,11 +63,7 @@ async fn a_snapshot_of_events_under_inserts_goes_on_with_the_next_leader() {
     takeover_in_the_middle(&mut house, 500).await;
     let _drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
     inserting.await.unwrap();
-    wait_for("every event to come", SOON, async || match checker.outstanding() {
-        0 => Ok(()),
-        outstanding => Err(outstanding),
-    })
-    .await;
+    all_come(&checker).await;
     checkpoint(&house, "the stream", |stored| phase(stored) == "stream").await;
     house.stop_pods().await;
     let verdict = checker.judge(Duplicates::Counted);
@@ -78,6 +74,35 @@ async fn a_snapshot_of_events_under_inserts_goes_on_with_the_next_leader() {
     );
     // Read by the snapshot and by the stream: each insert at most twice, and nothing else again.
     assert!(verdict.duplicates() <= 4_000 + 64, "{} copies: the snapshot was read again", verdict.duplicates());
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn a_snapshot_goes_on_when_the_primary_is_killed_in_its_middle() {
+    // Sixteen events between two saves, and twenty milliseconds: however quick the machine, this takes seconds.
+    let producer = "start: beginning, checkpoint: 20ms, window: { events: 16, bytes: 1MiB }".to_owned();
+    let blueprint = Blueprint { pods: 2, store: StoreKind::Three, producer, ..Blueprint::new(BINARY) };
+    let mut house = House::build(blueprint).await.unwrap();
+    let checker = Arc::new(Checker::new());
+    Load { events: 3_000, aggregates: 200, writers: 16, seed: 33, ..Load::default() }
+        .write(&house.events(), &checker)
+        .await;
+    house.start_pods().unwrap();
+    let on_its_way = |stored: &Document| phase(stored) == "snapshot" && scanned(stored) >= 200;
+    checkpoint(&house, "a snapshot on its way", on_its_way).await;
+    house.store_mut().kill_primary().await.unwrap();
+    let left = checkpoint(&house, "what the others have of it", |_| true).await;
+    assert_eq!(phase(&left), "snapshot", "the snapshot was over before the primary died: the test shows nothing");
+    let further = |stored: &Document| phase(stored) == "stream" || scanned(stored) > scanned(&left);
+    let next = checkpoint(&house, "the snapshot to go on", further).await;
+    assert_eq!((phase(&next), run(&next)), ("snapshot", run(&left)), "another run");
+    let _drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
+    all_come(&checker).await;
+    checkpoint(&house, "the stream", |stored| phase(stored) == "stream").await;
+    house.stop_pods().await;
+    // The bus knows a message of the same run again; of another it would not.
+    let verdict = checker.judge(Duplicates::Refused);
+    assert!(verdict.is_clean(), "{verdict}");
     house.stop().await;
 }
 
