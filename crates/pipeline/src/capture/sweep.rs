@@ -5,7 +5,8 @@
 //! snapshot's start. A sweep resumes after the last cursor it has behind it.
 //!
 //! What is deleted while the snapshot runs is in the stream as well, and what was deleted long ago still has its cursor: then the delete is told
-//! once more than it happened, which changes nothing. Never touches the read models: that is a consumer's.
+//! once more than it happened, which changes no read model that deletes. A key of which no message was ever applied has no cursor: what
+//! consumers left on the bus before the history was lost is not swept. Never touches the read models: that is a consumer's.
 
 use std::collections::HashSet;
 use std::sync::Arc;
