@@ -37,8 +37,9 @@ const PASSING: [i32; 37] = [
     6, 7, 24, 39, 43, 46, 50, 63, 64, 89, 91, 112, 117, 133, 134, 150, 175, 189, 202, 225, 234, 239, 246, 251, 262,
     267, 290, 313, 314, 317, 361, 365, 462, 9001, 10107, 11600, 11602,
 ];
-/// More of them, of servers that step down and of sharding that moves; and a disk that is full now.
-const PASSING_TOO: [i32; 6] = [13388, 13435, 13436, 14031, 211, 388];
+/// More of them, of servers that step down (50746: a write is explained on one that just has) and of sharding that moves; and a disk that
+/// is full now.
+const PASSING_TOO: [i32; 7] = [13388, 13435, 13436, 14031, 211, 388, 50746];
 
 /// Rights, a server that is no member of a set, a version that lacks a command, a write concern that cannot be met.
 const FATAL: [i32; 11] = [11, 13, 18, 20, 59, 79, 100, 115, 263, 8000, 13297];
@@ -137,6 +138,7 @@ mod tests {
             (10107, "NotWritablePrimary", Verdict::Transient),
             (91, "ShutdownInProgress", Verdict::Transient),
             (64, "WriteConcernTimeout", Verdict::Transient),
+            (50746, "an explained write on a secondary", Verdict::Transient),
             (11000, "DuplicateKey", Verdict::Permanent),
             (2, "BadValue", Verdict::Permanent),
             (9, "FailedToParse", Verdict::Permanent),

@@ -4,8 +4,8 @@
 //! their ids, a page at a time, each page's keys are looked up in the source, and what is not there is handed on as deleted at the
 //! snapshot's start. A sweep resumes after the last cursor it has behind it.
 //!
-//! What is deleted while the snapshot runs is in the stream as well, and what was deleted long ago still has its cursor: then the delete is told
-//! once more than it happened, which changes no read model that deletes. A key of which no message was ever applied has no cursor: what
+//! What is deleted while the snapshot runs is in the stream as well: then the delete is told once more than it happened, which changes no
+//! read model that deletes. What the read models know as deleted is passed over. A key of which no message was ever applied has no cursor: what
 //! consumers left on the bus before the history was lost is not swept. Never touches the read models: that is a consumer's.
 
 use std::collections::HashSet;
@@ -27,7 +27,7 @@ use super::trouble::Trouble;
 use crate::checkpoint::{Phase, Snapshot};
 use crate::event::Namespace;
 use crate::source::Kind;
-use crate::view::{CURSORS, Identity};
+use crate::view::{CURSORS, GONE, Identity};
 
 const LIST: &str = "read the cursors of the read models";
 const LOOK_UP: &str = "look keys up in the source";
@@ -56,7 +56,8 @@ impl Views {
         if let Some(after) = after {
             range.insert("$gt", after);
         }
-        let asked = self.cursors.find(doc! { "_id": range }).projection(doc! { "_id": 1 }).sort(doc! { "_id": 1 });
+        let there = doc! { "_id": range, GONE: { "$ne": true } };
+        let asked = self.cursors.find(there).projection(doc! { "_id": 1 }).sort(doc! { "_id": 1 });
         let mut found = asked.limit(most as i64).read_concern(ReadConcern::majority()).await?;
         let mut page = Page::default();
         let mut bytes = 0;

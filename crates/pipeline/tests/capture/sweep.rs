@@ -203,6 +203,9 @@ async fn what_went_with_a_lost_history_goes_from_the_read_models_too_and_nothing
     // Told again, as after a takeover without duplicate detection.
     assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == Outcome::Duplicate));
     shop.the_views_are_the_source().await;
+    // What the read models know as deleted is not told a second time.
+    let (start, progress) = shop.begin().await;
+    assert_eq!(swept(&shop.snapshot(&start, &progress).await), []);
     pod.stop().await;
 }
 
