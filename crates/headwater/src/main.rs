@@ -2,7 +2,9 @@
 
 mod cli;
 mod config;
+mod dev;
 mod run;
+mod shop;
 mod signal;
 
 use std::io::IsTerminal;
