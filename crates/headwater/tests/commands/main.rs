@@ -3,5 +3,6 @@
 mod check;
 mod house;
 mod parked;
+mod recipes;
 mod step_down;
 mod topology;
