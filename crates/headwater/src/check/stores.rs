@@ -14,28 +14,23 @@ use pipeline::view::{self, CURSORS, PARKED_EVENTS, Projection};
 use super::Finding;
 use super::source::{hello, is_router};
 use crate::config::Config;
+use crate::step_down;
 
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 const UNAUTHORIZED: i32 = 13;
+const COORDINATION: &str = "coordination";
 
 pub(super) async fn coordination(config: &Config) -> anyhow::Result<Vec<Finding>> {
-    const ABOUT: &str = "coordination";
+    const ABOUT: &str = COORDINATION;
     let client = crate::run::client(&config.coordination.uri, "coordination.uri", Some(FOUND_WITHIN)).await?;
     let hello = match hello(&client).await {
         Ok(hello) => hello,
         Err(finding) => return Ok(vec![Finding { about: ABOUT, ..finding }]),
     };
-    let mut findings = vec![];
-    if is_router(&hello) {
-        let remedy = "give `coordination.uri` a replica set of its own, small is enough";
-        let problem = "goes through mongos, whose clock is then the lease's, and which is one more thing to be away";
-        findings.push(Finding::warning(ABOUT, problem, remedy));
-    } else if !hello.contains_key("setName") {
-        let problem = "is a standalone mongod, which cannot promise a majority";
-        findings.push(Finding::error(ABOUT, problem, "use a replica set"));
-    }
+    let mut findings: Vec<_> = unfit_for_leases(&hello).into_iter().collect();
     let database = client.database(&config.coordination.database);
-    let collections = [lease::mongo::COLLECTION, CHECKPOINTS, PIPELINES, oversize::COLLECTION, rejected::COLLECTION];
+    let kept = [CHECKPOINTS, PIPELINES, oversize::COLLECTION, rejected::COLLECTION, step_down::COLLECTION];
+    let collections = [&[lease::mongo::COLLECTION], &kept[..]].concat();
     findings.extend(rights(&database, ABOUT, &collections).await);
     if let Ok(indexes) = indexes(&database, lease::mongo::COLLECTION).await {
         findings.extend(expiring_leases(&indexes));
@@ -79,6 +74,17 @@ pub(super) async fn views(config: &Config) -> anyhow::Result<Vec<Finding>> {
     Ok(findings)
 }
 
+fn unfit_for_leases(hello: &Document) -> Option<Finding> {
+    if is_router(hello) {
+        let problem = "goes through mongos, whose clock is then the lease's, and which is one more thing to be away";
+        let remedy = "give `coordination.uri` a replica set of its own, small is enough";
+        return Some(Finding::warning(COORDINATION, problem, remedy));
+    }
+    (!hello.contains_key("setName")).then(|| {
+        Finding::error(COORDINATION, "is a standalone mongod, which cannot promise a majority", "use a replica set")
+    })
+}
+
 /// Tries to read and to write each, without a trace.
 async fn rights(database: &Database, about: &'static str, collections: &[&str]) -> Vec<Finding> {
     let mut findings = vec![];
@@ -112,7 +118,21 @@ fn expiring_leases(indexes: &[IndexModel]) -> Vec<Finding> {
         let name = options.name.as_deref().unwrap_or("?");
         let leases = lease::mongo::COLLECTION;
         let problem = format!("the TTL index `{name}` on `{leases}` deletes leases, and with them the count of terms");
-        Finding::error("coordination", problem, format!("drop it: db.{leases}.dropIndex(\"{name}\")"))
+        Finding::error(COORDINATION, problem, format!("drop it: db.{leases}.dropIndex(\"{name}\")"))
     });
     expiring.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Level;
+    use super::*;
+
+    #[test]
+    fn leases_want_a_replica_set_of_their_own() {
+        assert_eq!(unfit_for_leases(&doc! { "setName": "rs0" }), None);
+        let level = |hello| unfit_for_leases(&hello).map(|finding| finding.level);
+        assert_eq!(level(doc! { "msg": "isdbgrid" }), Some(Level::Warning));
+        assert_eq!(level(doc! { "isWritablePrimary": true }), Some(Level::Error));
+    }
 }

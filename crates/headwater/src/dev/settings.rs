@@ -95,8 +95,9 @@ impl Settings {
         println!("MongoDB:   {}", store.shown());
         println!("           events in `{database}.{COLLECTION}`, read models in `{views}`");
         println!("Bus:       {bus}");
-        if let Some(first) = self.admin.first() {
-            println!("Dashboard: http://{}", address(first));
+        let dashboards: Vec<_> = self.admin.iter().map(|port| format!("http://{}", address(port))).collect();
+        if !dashboards.is_empty() {
+            println!("Dashboard: {} (one a pod; any will do)", dashboards.join(", "));
         }
         println!("Data:      {}", data_dir.display());
         println!("           configuration in {}, logs in {}", file.display(), data_dir.join("logs").display());

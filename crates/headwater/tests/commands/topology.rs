@@ -1,6 +1,10 @@
 //! Topic and subscription: made, brought in line, or refused with what to do.
 
-use servicebus::administration::Description;
+use std::net::SocketAddr;
+
+use broker::{Broker, Config, Persistence, TlsFiles};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use servicebus::administration::{Administration, Description};
 
 use crate::house::House;
 
@@ -44,4 +48,30 @@ async fn what_no_bus_changes_in_place_is_refused_and_nothing_is_done() {
     assert!(refused.contains("nothing was done"), "{refused}");
     assert!(refused.contains("RequiresDuplicateDetection must be true: name a new topic"), "{refused}");
     assert!(bus.get(SUBSCRIPTION).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn administration_goes_over_tls_to_whom_it_trusts_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    for (name, text) in [("ca", issuer.pem()), ("cert", certificate.pem()), ("key", key.serialize_pem())] {
+        std::fs::write(file(name), text).unwrap();
+    }
+    let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), Persistence::Ephemeral);
+    config.tls = Some(TlsFiles { certificate: file("cert"), key: file("key") });
+    let broker = Broker::start(config).await.unwrap();
+    let port = broker.address().port();
+    let at = format!("Endpoint=sb://localhost:{port}/;SharedAccessKeyName=Root;SharedAccessKey=key");
+    let trusting = servicebus::Config { ca_file: Some(file("ca")), ..servicebus::Config::default() };
+    let bus = Administration::new(&at, &trusting).unwrap();
+    bus.create("events", &Description::topic(&[])).await.unwrap();
+    assert!(bus.get("events").await.unwrap().is_some());
+    let wary = Administration::new(&at, &servicebus::Config::default()).unwrap();
+    let refused = wary.get("events").await.unwrap_err();
+    assert!(matches!(refused, servicebus::administration::Error::Unreachable { .. }), "{refused}");
 }
