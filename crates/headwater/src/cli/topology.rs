@@ -2,6 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
+use serde_json::{Value as Json, json};
 use servicebus::administration::{Administration, Description};
 
 use super::run::ConfigArguments;
@@ -31,11 +32,14 @@ enum Command {
         /// Only say what would be done.
         #[arg(long)]
         dry_run: bool,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Command::Apply { config, partitioned, dry_run } = arguments.command;
+    let Command::Apply { config, partitioned, dry_run, json } = arguments.command;
     let config = config.load()?;
     let bus = administration(&config)?;
     let topic = config.service_bus.topic.clone();
@@ -54,10 +58,55 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if !fixed.is_empty() {
         bail!("nothing was done: a bus does not change these in place\n  {}", fixed.join("\n  "));
     }
+    let mut all = vec![];
     for (path, wanted, found, plan) in plans {
-        carry_out(&bus, &path, &wanted, found, plan, dry_run).await?;
+        let outcome = carry_out(&bus, path, &wanted, found, plan, dry_run).await?;
+        if !json {
+            println!("{}", outcome.told(dry_run));
+        }
+        all.push(outcome.to_json());
+    }
+    if json {
+        println!("{:#}", json!({ "dry_run": dry_run, "entities": Json::Array(all) }));
     }
     Ok(())
+}
+
+/// What was done to one entity, or would be.
+struct Outcome {
+    path: String,
+    action: Action,
+}
+
+enum Action {
+    Created,
+    Changed(Vec<Change>),
+    Left,
+}
+
+impl Outcome {
+    fn told(&self, dry_run: bool) -> String {
+        let (path, would) = (&self.path, if dry_run { "would be " } else { "" });
+        match &self.action {
+            Action::Created => format!("{path}: {would}created"),
+            Action::Left => format!("{path}: left as it is"),
+            Action::Changed(changes) => {
+                let changes: Vec<_> = changes.iter().map(ToString::to_string).collect();
+                format!("{path}: {would}changed ({})", changes.join(", "))
+            }
+        }
+    }
+
+    fn to_json(&self) -> Json {
+        let (action, changes) = match &self.action {
+            Action::Created => ("created", &[][..]),
+            Action::Changed(changes) => ("changed", &changes[..]),
+            Action::Left => ("left", &[][..]),
+        };
+        let change = |Change { name, from, to }: &Change| json!({ "name": name, "from": from, "to": to });
+        let changes: Vec<_> = changes.iter().map(change).collect();
+        json!({ "path": self.path, "action": action, "changes": changes })
+    }
 }
 
 pub(crate) fn administration(config: &Config) -> anyhow::Result<Administration> {
@@ -68,21 +117,20 @@ pub(crate) fn administration(config: &Config) -> anyhow::Result<Administration> 
 
 async fn carry_out(
     bus: &Administration,
-    path: &str,
+    path: String,
     wanted: &Wanted,
     found: Option<Description>,
     plan: Plan,
     dry_run: bool,
-) -> anyhow::Result<()> {
-    let would = if dry_run { "would be " } else { "" };
-    match (plan, found) {
+) -> anyhow::Result<Outcome> {
+    let action = match (plan, found) {
         (Plan::Create, _) | (_, None) => {
             if !dry_run {
-                bus.create(path, &wanted.description()).await.with_context(|| format!("create `{path}`"))?;
+                bus.create(&path, &wanted.description()).await.with_context(|| format!("create `{path}`"))?;
             }
-            println!("{path}: {would}created");
+            Action::Created
         }
-        (Plan::Change { changes, .. }, Some(_)) if changes.is_empty() => println!("{path}: left as it is"),
+        (Plan::Change { changes, .. }, Some(_)) if changes.is_empty() => Action::Left,
         (Plan::Change { changes, .. }, Some(mut description)) => {
             for Change { name, to, .. } in &changes {
                 if !description.set(name, to) {
@@ -90,11 +138,10 @@ async fn carry_out(
                 }
             }
             if !dry_run {
-                bus.update(path, &description).await.with_context(|| format!("change `{path}`"))?;
+                bus.update(&path, &description).await.with_context(|| format!("change `{path}`"))?;
             }
-            let changes: Vec<_> = changes.iter().map(ToString::to_string).collect();
-            println!("{path}: {would}changed ({})", changes.join(", "));
+            Action::Changed(changes)
         }
-    }
-    Ok(())
+    };
+    Ok(Outcome { path, action })
 }

@@ -83,6 +83,7 @@ struct House {
 impl House {
     async fn build(source: mongod::Source, plan: &Plan, folder: &Folder) -> anyhow::Result<Self> {
         let mut panel = Panel::default();
+        panel.status("MongoDB starts …");
         let began = Instant::now();
         let store = Store::start(source, folder).await?;
         panel.step("MongoDB", began);
@@ -165,11 +166,16 @@ impl House {
 
     /// Until every event that was written is applied.
     async fn drain(&mut self) -> anyhow::Result<()> {
+        let mut told = Instant::now();
         loop {
             self.tend()?;
             let look = self.gauges.look().await;
             if look.behind() == Some(0) {
                 return Ok(());
+            }
+            if told.elapsed() >= TELL_EVERY {
+                told = Instant::now();
+                self.tell(&look);
             }
             tokio::time::sleep(TEND_EVERY.max(self.gauges.pause())).await;
         }

@@ -29,7 +29,8 @@ impl Panel {
     pub(super) fn status(&mut self, line: &str) {
         self.clear();
         if self.terminal {
-            print!("{line}");
+            // A line that is too long is cut by the terminal, not wrapped: a wrapped one could not be cleared.
+            print!("\x1b[?7l{line}\x1b[?7h");
             self.open = true;
         } else {
             println!("{line}");

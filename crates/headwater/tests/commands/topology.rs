@@ -33,6 +33,9 @@ async fn what_is_missing_is_created_what_differs_is_changed_and_the_rest_is_left
 
     assert!(subscription.set("MaxDeliveryCount", "7"));
     bus.update(SUBSCRIPTION, &subscription).await.unwrap();
+    let would = house.ask(&["topology", "apply", "--dry-run", "--json"]).await.json();
+    assert_eq!((&would["entities"][0]["action"], &would["entities"][1]["action"]), (&"left".into(), &"changed".into()));
+    assert_eq!(would["entities"][1]["changes"][0]["from"], "7");
     let changed = house.ask(&["topology", "apply"]).await.well();
     assert!(changed.contains("read-models: changed (MaxDeliveryCount from 7 to 2000)"), "{changed}");
     let now = bus.get(SUBSCRIPTION).await.unwrap().unwrap();
