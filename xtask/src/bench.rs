@@ -29,6 +29,11 @@ pub(crate) const BENCHES: &[Program] = &[
         binary: "producer",
         answers: "how fast a pod publishes a backlog, beside the raw change stream in the same run; how late a live event is",
     },
+    Program {
+        name: "consumer",
+        binary: "consumer",
+        answers: "how fast a pod applies a backlog, beside the raw cursor transactions in the same run; long sessions, short ones, buckets",
+    },
 ];
 
 pub(crate) const SOAKS: &[Program] = &[
@@ -46,6 +51,11 @@ pub(crate) const SOAKS: &[Program] = &[
         name: "producer",
         binary: "soak-producer",
         answers: "200,000 events while leaders are killed, paused and deposed: all on the topic, in order, once",
+    },
+    Program {
+        name: "consumer",
+        binary: "soak-consumer",
+        answers: "200,000 events while pods, primary and broker are killed, messages said twice, one event refused: read models equal a fold",
     },
 ];
 

@@ -1,8 +1,10 @@
-//! What an error means: the only table of its sort.
+//! What an error means, the only table of its sort; and how long to wait before trying again, the only formula.
 //!
 //! Weighing both mistakes. A passing error called permanent parks an aggregate: an operator sees it, and `retry` mends it. A permanent
 //! error called passing is tried for ever, and with it waits the session and everyone in it. So a refusal nobody knows is
 //! permanent, and everything that happens between us and a server is passing.
+
+use std::time::Duration;
 
 use mongodb::error::{
     Error, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
@@ -102,9 +104,28 @@ pub const fn bus(kind: Kind) -> Verdict {
     }
 }
 
+/// The pause after so many failures before: doubles from `first` to `longest`.
+pub fn span(failures: u32, first: Duration, longest: Duration) -> Duration {
+    first.saturating_mul(1 << failures.min(16)).min(longest)
+}
+
+/// The same, drawn from the upper half, so that many who failed together do not come back together.
+pub fn backoff(failures: u32, first: Duration, longest: Duration) -> Duration {
+    span(failures, first, longest).mul_f64(rand::random_range(0.5..=1.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_double_to_the_longest() {
+        let (first, longest) = (Duration::from_millis(10), Duration::from_secs(1));
+        assert_eq!([0, 1, 2].map(|failures| span(failures, first, longest)), [first, first * 2, first * 4]);
+        assert_eq!(span(u32::MAX, first, longest), longest);
+        let late = backoff(60, first, longest);
+        assert!(late >= longest / 2 && late <= longest);
+    }
 
     #[test]
     fn codes_mean_what_the_table_says() {
