@@ -14,6 +14,8 @@ use testkit::wait::wait_for;
 /// A cold cache is filled first; that took a quarter of a minute on a good line.
 const READY_WITHIN: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(60);
+/// What is under way may take its minute, and processes their time to stop; then `dev` itself says what was wrong.
+const ENDED_WITHIN: Duration = Duration::from_secs(120);
 
 fn headwater(arguments: &[&str]) -> Process {
     Program::new(env!("CARGO_BIN_EXE_headwater")).args(arguments).start().unwrap()
@@ -72,7 +74,7 @@ async fn orders_flow_a_killed_leader_is_replaced_and_nothing_is_lost_over_two_ru
     first.wait_for_line_from(mark, &format!("{pod} is back"), SOON).await;
 
     first.terminate();
-    assert!(first.wait_for_exit(SOON).await.success());
+    assert!(first.wait_for_exit(ENDED_WITHIN).await.success());
     first.wait_for_line("Check: nothing was lost", SOON).await;
     first.wait_for_line("Stopped; the data is in", SOON).await;
 
@@ -85,7 +87,7 @@ async fn orders_flow_a_killed_leader_is_replaced_and_nothing_is_lost_over_two_ru
     assert!(found >= before + 20, "{found} orders of {before} are left");
     grown(&views, "order_summary", found + 10).await;
     second.terminate();
-    assert!(second.wait_for_exit(SOON).await.success());
+    assert!(second.wait_for_exit(ENDED_WITHIN).await.success());
     second.wait_for_line("Check: nothing was lost", SOON).await;
 }
 
@@ -99,7 +101,7 @@ async fn a_read_model_that_lacks_something_is_found_at_the_end() {
     let change = doc! { "$inc": { "orders": 1 } };
     views.collection::<Document>("customers").update_one(doc! {}, change).await.unwrap();
     dev.terminate();
-    assert!(!dev.wait_for_exit(SOON).await.success());
+    assert!(!dev.wait_for_exit(ENDED_WITHIN).await.success());
     let check = dev.wait_for_line("Check: read models differ", SOON).await.text;
     assert!(check.contains("in `customers`") && check.contains("in `products`"), "{check}");
 }
@@ -156,7 +158,7 @@ async fn a_given_mongodb_is_used_in_databases_of_its_own_and_left_running() {
     let views = database(shared.uri(), &format!("{name}_views")).await;
     grown(&views, "order_summary", 3).await;
     dev.terminate();
-    assert!(dev.wait_for_exit(SOON).await.success());
+    assert!(dev.wait_for_exit(ENDED_WITHIN).await.success());
     dev.wait_for_line("Check: nothing was lost", SOON).await;
     for name in [name.clone(), format!("{name}_views"), format!("{name}_headwater")] {
         database(shared.uri(), &name).await.drop().await.expect("it still runs");
