@@ -17,7 +17,7 @@ use crate::config::Config;
 /// Look at aggregates that wait behind an event that cannot be applied, and let them go on.
 ///
 /// An event that cannot be applied does not stop the others: its aggregate is parked in that one read model, and its later events queue
-/// behind it, in order. Mend the cause (a read model's declaration, an index, the event's consequence), then `retry`. Only if the events
+/// behind it, in order. Mend the cause (a read model's declaration, an index, the document it meets), then `retry`. Only if the events
 /// are not wanted in that read model, `discard` them. New events queue behind meanwhile; pods need not be stopped.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
