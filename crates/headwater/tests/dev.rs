@@ -62,6 +62,10 @@ async fn orders_flow_a_killed_leader_is_replaced_and_nothing_is_lost_over_two_ru
     let uri = uri_of(&first).await;
     let views = database(&uri, "shop_views").await;
     grown(&views, "order_summary", 20).await;
+    let config = folder.path().join("headwater.yaml");
+    let check = headwater(&["check", "--config", config.to_str().unwrap()]);
+    assert!(check.wait_for_exit(SOON).await.success());
+    check.wait_for_line("all is well", SOON).await;
 
     let (pod, pid) = leader(&first.wait_for_line(" leads, in term ", SOON).await.text);
     let mark = first.mark();

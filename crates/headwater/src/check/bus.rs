@@ -68,6 +68,7 @@ fn meaning(name: &str, value: &str, lock: Duration) -> (Level, &'static str) {
         }
         "RequiresSession" => (Level::Error, "without sessions there is no order, and no pod can receive"),
         "DefaultMessageTimeToLive" => (Level::Error, "events that wait longer expire, and are lost to the read models"),
+        "DeadLetteringOnMessageExpiration" => (Level::Warning, "should an event expire, it is dropped without a trace"),
         "AutoDeleteOnIdle" => (Level::Error, "it deletes itself, and what it holds, when nobody uses it for that long"),
         "MaxDeliveryCount" => {
             (Level::Error, "too low: while something is broken the bus dead-letters events out of order")

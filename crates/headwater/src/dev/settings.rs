@@ -147,7 +147,7 @@ fn entities() -> String {
   "Properties": {{ "RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT10M", "EnablePartitioning": true }},
   "Subscriptions": [ {{
     "Name": "{SUBSCRIPTION}",
-    "Properties": {{ "RequiresSession": true, "LockDuration": "PT1M", "MaxDeliveryCount": 2000 }}
+    "Properties": {{ "RequiresSession": true, "LockDuration": "PT1M", "MaxDeliveryCount": 2000, "DeadLetteringOnMessageExpiration": true }}
   }} ]
 }} ] }} ] }} }}"#
     )
