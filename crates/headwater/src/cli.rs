@@ -1,10 +1,15 @@
 //! The command line: one file per command.
 
 mod broker;
+mod check;
 mod checkpoint;
 mod config;
 mod dev;
+mod parked;
 mod run;
+mod step_down;
+mod table;
+pub(crate) mod topology;
 
 use clap::{Parser, Subcommand};
 
@@ -21,7 +26,11 @@ pub(crate) enum Command {
     Dev(dev::Arguments),
     Run(run::Arguments),
     Broker(broker::Arguments),
+    Check(check::Arguments),
+    Topology(topology::Arguments),
+    Parked(parked::Arguments),
     Checkpoint(checkpoint::Arguments),
+    StepDown(step_down::Arguments),
     Config(config::Arguments),
 }
 
@@ -30,7 +39,14 @@ impl Command {
     pub(crate) fn log_filter(&self) -> &'static str {
         match self {
             Self::Run(_) => "info",
-            Self::Dev(_) | Self::Broker(_) | Self::Checkpoint(_) | Self::Config(_) => "warn",
+            Self::Dev(_)
+            | Self::Broker(_)
+            | Self::Check(_)
+            | Self::Topology(_)
+            | Self::Parked(_)
+            | Self::Checkpoint(_)
+            | Self::StepDown(_)
+            | Self::Config(_) => "warn",
         }
     }
 }
@@ -40,6 +56,10 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Dev(arguments) => dev::run(arguments).await,
         Command::Run(arguments) => run::run(arguments).await,
         Command::Broker(arguments) => broker::run(arguments).await,
+        Command::Check(arguments) => check::run(arguments).await,
+        Command::Topology(arguments) => topology::run(arguments).await,
+        Command::Parked(arguments) => parked::run(arguments).await,
+        Command::StepDown(arguments) => step_down::run(arguments).await,
         Command::Checkpoint(arguments) => checkpoint::run(arguments).await,
         Command::Config(arguments) => config::run(&arguments),
     }

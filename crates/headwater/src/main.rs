@@ -1,9 +1,14 @@
 //! The binary: reading starts here. Phases only: arguments, telemetry, runtime, the command, the exit code.
 
+mod check;
 mod cli;
 mod config;
+mod dev;
 mod run;
+mod shop;
 mod signal;
+mod step_down;
+mod topology;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

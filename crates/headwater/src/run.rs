@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::{Config, ReadModels, Secret};
 use crate::signal::StopSignal;
+use crate::step_down::{self, Wish};
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
 /// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. A second signal ends the
@@ -32,6 +33,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let candidate = candidate(&config).await?;
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
+    let wish = Wish::of(&places.coordination, &config.pipeline);
     let producer = Producer::new(producing, places);
     // Where nothing is built from the events, nothing is known that a snapshot could find gone.
     let producer = Arc::new(match &views {
@@ -45,6 +47,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         async move { producer.lead(leadership).await }
     };
     let elector = candidate.start(work, shutdown.clone().cancelled_owned())?;
+    tokio::spawn(wish.obey(elector.handle(), shutdown.clone()));
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };
     let consuming = consume(consumer, &config, shutdown.clone());
     // One that ends, whatever the reason, takes the other along.
@@ -158,7 +161,7 @@ fn bus(config: &Config) -> anyhow::Result<Bus> {
     Bus::new(config.service_bus.connection_string.reveal(), bus).context("`service_bus.connection_string`")
 }
 
-async fn client(uri: &Secret, key: &str, found_within: Option<Duration>) -> anyhow::Result<mongodb::Client> {
+pub(crate) async fn client(uri: &Secret, key: &str, found_within: Option<Duration>) -> anyhow::Result<mongodb::Client> {
     connect(options(uri, key).await?, key, found_within)
 }
 
@@ -168,7 +171,7 @@ fn connect(mut options: ClientOptions, key: &str, found_within: Option<Duration>
 }
 
 /// The driver's own words may quote the URI, and with it a password.
-async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions> {
+pub(crate) async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions> {
     let mut options = ClientOptions::parse(uri.reveal()).await.map_err(|_| {
         anyhow::anyhow!("`{key}` is not a MongoDB URI; write, for example, `mongodb://host:27017/?replicaSet=rs0`")
     })?;
@@ -178,7 +181,14 @@ async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions> {
 
 /// What this installation itself writes: never captured.
 fn own_namespaces(config: &Config) -> Vec<Namespace> {
-    let names = [lease::mongo::COLLECTION, CHECKPOINTS, PIPELINES, oversize::COLLECTION, rejected::COLLECTION];
+    let names = [
+        lease::mongo::COLLECTION,
+        CHECKPOINTS,
+        PIPELINES,
+        oversize::COLLECTION,
+        rejected::COLLECTION,
+        step_down::COLLECTION,
+    ];
     let coordination = names.map(|name| Namespace::new(&config.coordination.database, name));
     // Where they live with the source; elsewhere they cannot be captured.
     let views = &config.read_models;

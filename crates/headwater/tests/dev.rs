@@ -1,92 +1,179 @@
-//! `headwater dev` as a person meets it: the built program, a real mongod, signals.
+//! `headwater dev` as a person meets it: the built program, a real mongod, real pods, signals.
 
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mongodb::bson::{Document, doc};
-use mongodb::{Client, Collection};
+use mongodb::{Client, Database};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use testkit::process::{Process, Program};
 use testkit::wait::wait_for;
 
 /// A cold cache is filled first; that took a quarter of a minute on a good line.
 const READY_WITHIN: Duration = Duration::from_secs(180);
-const SOON: Duration = Duration::from_secs(30);
+const SOON: Duration = Duration::from_secs(60);
+/// What is under way may take its minute, and processes their time to stop; then `dev` itself says what was wrong.
+const ENDED_WITHIN: Duration = Duration::from_secs(120);
 
 fn headwater(arguments: &[&str]) -> Process {
     Program::new(env!("CARGO_BIN_EXE_headwater")).args(arguments).start().unwrap()
 }
 
-fn dev(data_dir: &Path) -> Process {
-    headwater(&["dev", "--data-dir", data_dir.to_str().unwrap()])
+fn dev(data_dir: &Path, more: &[&str]) -> Process {
+    let arguments = ["dev", "--data-dir", data_dir.to_str().unwrap()];
+    headwater(&[&arguments, more].concat())
 }
 
 async fn uri_of(dev: &Process) -> String {
-    let line = dev.wait_for_line("MongoDB: ", READY_WITHIN).await.text;
-    line.trim_start_matches("MongoDB: ").to_owned()
+    let line = dev.wait_for_line("MongoDB:   ", READY_WITHIN).await.text;
+    line.trim_start_matches("MongoDB:").trim().to_owned()
 }
 
-async fn collection(uri: &str) -> Collection<Document> {
-    Client::with_uri_str(uri).await.unwrap().database("d").collection("c")
+async fn database(uri: &str, name: &str) -> Database {
+    Client::with_uri_str(uri).await.unwrap().database(name)
+}
+
+/// Waits until this read model has so many documents.
+async fn grown(views: &Database, model: &str, to: u64) {
+    let model = views.collection::<Document>(model);
+    wait_for("the read model to grow", SOON, async || match model.count_documents(doc! {}).await {
+        Ok(count) if count >= to => Ok(()),
+        other => Err(format!("{other:?}")),
+    })
+    .await;
+}
+
+async fn count(views: &Database, model: &str) -> u64 {
+    views.collection::<Document>(model).count_documents(doc! {}).await.unwrap()
+}
+
+/// Pod and pid of the last line that says who leads.
+fn leader(line: &str) -> (String, i32) {
+    let (pod, rest) = line.split_once(" (pid ").unwrap_or_else(|| panic!("no leader in `{line}`"));
+    (pod.to_owned(), rest.split(')').next().unwrap().parse().unwrap())
 }
 
 #[tokio::test]
-async fn dev_serves_a_mongodb_stops_cleanly_and_serves_the_same_data_again() {
+async fn orders_flow_a_killed_leader_is_replaced_and_nothing_is_lost_over_two_runs() {
     let folder = tempfile::tempdir().unwrap();
-    let first = dev(folder.path());
+    let first = dev(folder.path(), &["--pods", "2", "--rate", "50"]);
     let uri = uri_of(&first).await;
-    collection(&uri).await.insert_one(doc! { "_id": 1 }).await.unwrap();
-    first.wait_for_line("Not there yet", SOON).await;
-    first.terminate();
-    assert!(first.wait_for_exit(SOON).await.success());
-    first.wait_for_line("Stopped", SOON).await;
+    let views = database(&uri, "shop_views").await;
+    grown(&views, "order_summary", 20).await;
+    let config = folder.path().join("headwater.yaml");
+    let check = headwater(&["check", "--config", config.to_str().unwrap()]);
+    assert!(check.wait_for_exit(SOON).await.success());
+    check.wait_for_line("all is well", SOON).await;
 
-    let second = dev(folder.path());
+    let (pod, pid) = leader(&first.wait_for_line(" leads, in term ", SOON).await.text);
+    let mark = first.mark();
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    first.wait_for_line_from(mark, &format!("{pod} (pid {pid}) was killed by signal 9"), SOON).await;
+    let (next, _) = leader(&first.wait_for_line_from(mark, " leads, in term ", SOON).await.text);
+    assert_ne!(next, pod, "another pod leads");
+    let before = count(&views, "order_summary").await;
+    grown(&views, "order_summary", before + 20).await;
+    first.wait_for_line_from(mark, &format!("{pod} is back"), SOON).await;
+
+    first.terminate();
+    assert!(first.wait_for_exit(ENDED_WITHIN).await.success());
+    first.wait_for_line("Check: nothing was lost", SOON).await;
+    first.wait_for_line("Stopped; the data is in", SOON).await;
+
+    let began = Instant::now();
+    let second = dev(folder.path(), &["--pods", "2", "--rate", "50"]);
     assert_eq!(uri_of(&second).await, uri);
-    assert_eq!(collection(&uri).await.count_documents(doc! {}).await.unwrap(), 1);
+    eprintln!("the second start took {:?}", began.elapsed());
+    let views = database(&uri, "shop_views").await;
+    let found = count(&views, "order_summary").await;
+    assert!(found >= before + 20, "{found} orders of {before} are left");
+    grown(&views, "order_summary", found + 10).await;
+    second.terminate();
+    assert!(second.wait_for_exit(ENDED_WITHIN).await.success());
+    second.wait_for_line("Check: nothing was lost", SOON).await;
 }
 
 #[tokio::test]
-async fn a_killed_dev_leaves_no_mongod_behind() {
+async fn a_read_model_that_lacks_something_is_found_at_the_end() {
     let folder = tempfile::tempdir().unwrap();
-    let dev = dev(folder.path());
+    let dev = dev(folder.path(), &["--pods", "1", "--rate", "50"]);
+    let views = database(&uri_of(&dev).await, "shop_views").await;
+    grown(&views, "products", 4).await;
+    views.collection::<Document>("products").delete_one(doc! {}).await.unwrap();
+    let change = doc! { "$inc": { "orders": 1 } };
+    views.collection::<Document>("customers").update_one(doc! {}, change).await.unwrap();
+    dev.terminate();
+    assert!(!dev.wait_for_exit(ENDED_WITHIN).await.success());
+    let check = dev.wait_for_line("Check: read models differ", SOON).await.text;
+    assert!(check.contains("in `customers`") && check.contains("in `products`"), "{check}");
+}
+
+#[tokio::test]
+async fn a_killed_dev_leaves_nothing_behind() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = dev(folder.path(), &["--pods", "2"]);
     let uri = uri_of(&dev).await;
     let address = uri.trim_start_matches("mongodb://").split('/').next().unwrap();
     TcpStream::connect(address).expect("it listens");
+    let bus = dev.wait_for_line("Bus: ", SOON).await.text;
+    let bus = bus.split("sb://").nth(1).unwrap().split(';').next().unwrap();
+    TcpStream::connect(bus).expect("it listens");
+    let pods = dev.wait_for_line("Pods: ", SOON).await.text;
+    let pids: Vec<i32> =
+        pods.split("(pid ").skip(1).map(|rest| rest.split(')').next().unwrap().parse().unwrap()).collect();
+    assert_eq!(pids.len(), 2);
     dev.kill().await;
-    wait_for("mongod to end", SOON, async || match TcpStream::connect(address) {
-        Err(_) => Ok(()),
-        Ok(_) => Err("it still listens"),
-    })
-    .await;
+    for address in [address, bus] {
+        wait_for("it to end", SOON, async || match TcpStream::connect(address) {
+            Err(_) => Ok(()),
+            Ok(_) => Err(format!("{address} still listens")),
+        })
+        .await;
+    }
+    for pid in pids {
+        wait_for("a pod to end", SOON, async || match kill(Pid::from_raw(pid), None) {
+            Err(_) => Ok(()),
+            Ok(()) => Err(format!("{pid} is still there")),
+        })
+        .await;
+    }
 }
 
 #[tokio::test]
 async fn a_data_folder_in_use_is_refused_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
-    let first = dev(folder.path());
+    let first = dev(folder.path(), &["--pods", "1", "--rate", "0"]);
     uri_of(&first).await;
-    let second = dev(folder.path());
+    let second = dev(folder.path(), &[]);
     assert!(!second.wait_for_exit(SOON).await.success());
     second.wait_for_line("pass --data-dir", SOON).await;
 }
 
 #[tokio::test]
-async fn a_given_mongodb_is_used_and_nothing_is_started() {
+async fn a_given_mongodb_is_used_in_databases_of_its_own_and_left_running() {
     let shared = testkit::mongo::shared().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let data_dir = folder.path().join("data");
-    let dev = headwater(&["dev", "--mongodb-uri", shared.uri(), "--data-dir", data_dir.to_str().unwrap()]);
+    let dev = dev(folder.path(), &["--mongodb-uri", shared.uri(), "--pods", "1"]);
     dev.wait_for_line("yours", SOON).await;
+    let name = std::fs::read_to_string(folder.path().join("database")).unwrap();
+    assert!(name.starts_with("shop_"), "{name}");
+    let views = database(shared.uri(), &format!("{name}_views")).await;
+    grown(&views, "order_summary", 3).await;
     dev.terminate();
-    assert!(dev.wait_for_exit(SOON).await.success());
-    assert!(!data_dir.exists());
+    assert!(dev.wait_for_exit(ENDED_WITHIN).await.success());
+    dev.wait_for_line("Check: nothing was lost", SOON).await;
+    for name in [name.clone(), format!("{name}_views"), format!("{name}_headwater")] {
+        database(shared.uri(), &name).await.drop().await.expect("it still runs");
+    }
 }
 
 #[tokio::test]
 async fn a_password_in_a_given_uri_is_never_shown() {
+    let folder = tempfile::tempdir().unwrap();
     let uri = "mongodb://someone:open-sesame@127.0.0.1:1/?serverSelectionTimeoutMS=200";
-    let dev = headwater(&["dev", "--mongodb-uri", uri]);
+    let dev = dev(folder.path(), &["--mongodb-uri", uri]);
     assert!(!dev.wait_for_exit(SOON).await.success());
     let said: String = dev.lines().iter().map(|line| format!("{line}\n")).collect();
     assert!(said.contains("reach MongoDB at 127.0.0.1:1"), "{said}");

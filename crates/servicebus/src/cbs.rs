@@ -140,6 +140,11 @@ pub(crate) fn of_status(status: i64) -> Symbol {
     }
 }
 
+/// A token for this audience, as an `Authorization` header has it.
+pub(crate) fn authorization(credential: &Credential, audience: &str, lifetime: Duration) -> Option<String> {
+    token(credential, audience, since_epoch(), lifetime).map(|(token, _)| token)
+}
+
 /// The token and when it expires, counted from the Unix epoch.
 fn token(
     credential: &Credential,

@@ -23,9 +23,12 @@
 //! Reading order: [`Client`] (reconnects) → `connection` (one task, owner of socket and protocol) → [`Sender`], [`SessionReceiver`], [`Receiver`] →
 //! [`Settler`]; `cbs` and `management` are requests beside them; [`Error`] says what went wrong and [`Kind`] whether to try again.
 //!
+//! [`administration`] makes and describes entities, over HTTP.
+//!
 //! Every call has a deadline and ends by it, whatever the peer does. Never here: retries. A call that failed may have been carried
 //! out, and only the caller knows whether doing it twice is harmless.
 
+pub mod administration;
 mod bulk;
 mod cbs;
 mod client;

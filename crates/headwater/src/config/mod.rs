@@ -130,6 +130,11 @@ impl Config {
     }
 }
 
+/// Whether there is such a key.
+pub(crate) fn knows(path: &str) -> bool {
+    schema::key(path).is_some()
+}
+
 /// What a pod of this process would run with, as YAML, secrets masked.
 pub(crate) fn effective(file: Option<&Path>, flags: &[String]) -> anyhow::Result<String> {
     with_sources(file, flags, |sources, hostname| {

@@ -1,0 +1,91 @@
+//! What stands in the way of running well, each with what to do about it.
+//!
+//! Looks and changes nothing: a right to write is tried with an update that matches no document.
+
+mod bus;
+mod source;
+mod stores;
+
+use std::fmt;
+
+use serde_json::{Value as Json, json};
+
+use crate::config::Config;
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Level {
+    /// Worth knowing.
+    Note,
+    /// It runs, and will hurt some day.
+    Warning,
+    /// It does not run, or loses what it promises.
+    Error,
+}
+
+/// One thing that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    pub(crate) level: Level,
+    /// The part of the configuration it is about.
+    pub(crate) about: &'static str,
+    pub(crate) problem: String,
+    pub(crate) remedy: String,
+}
+
+impl Level {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Warning => "warning",
+            Self::Error => "error",
+        }
+    }
+}
+
+impl Finding {
+    fn new(level: Level, about: &'static str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { level, about, problem: problem.into(), remedy: remedy.into() }
+    }
+
+    fn error(about: &'static str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(Level::Error, about, problem, remedy)
+    }
+
+    fn warning(about: &'static str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(Level::Warning, about, problem, remedy)
+    }
+
+    fn note(about: &'static str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self::new(Level::Note, about, problem, remedy)
+    }
+
+    pub(crate) fn to_json(&self) -> Json {
+        let Self { level, about, problem, remedy } = self;
+        json!({ "level": level.as_str(), "about": about, "problem": problem, "remedy": remedy })
+    }
+}
+
+/// One line.
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { level, about, problem, remedy } = self;
+        write!(f, "{}: {about}: {problem}; {remedy}", level.as_str())
+    }
+}
+
+/// What the configuration alone says.
+pub(crate) fn offline(config: &Config) -> Vec<Finding> {
+    source::declared(config)
+}
+
+/// What MongoDB and the bus say besides; the worst first.
+pub(crate) async fn online(config: &Config) -> anyhow::Result<Vec<Finding>> {
+    let mut findings = offline(config);
+    findings.extend(source::ask(config).await?);
+    findings.extend(stores::coordination(config).await?);
+    findings.extend(stores::views(config).await?);
+    findings.extend(bus::ask(config).await?);
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
+    Ok(findings)
+}

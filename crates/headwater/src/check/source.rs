@@ -1,0 +1,188 @@
+//! The source: a replica set with change streams, an oplog that reaches back far enough, a clock that is ours.
+
+use std::time::Duration;
+
+use lease::DriverError;
+use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
+use mongodb::{Client, Database};
+use pipeline::capture::{self, Capture, Start};
+use pipeline::source::Kind;
+
+use super::Finding;
+use crate::config::Config;
+
+const ABOUT: &str = "source";
+const FOUND_WITHIN: Duration = Duration::from_secs(5);
+/// A weekend in which nobody looks.
+const OPLOG_HOURS: f64 = 48.0;
+/// Clocks that differ by more make lag and times in logs untrue.
+const CLOCK_SKEW: Duration = Duration::from_secs(2);
+/// A set that is younger than this says nothing yet of its load.
+const YOUNG: f64 = 0.5;
+
+/// What can be told without asking anybody.
+pub(super) fn declared(config: &Config) -> Vec<Finding> {
+    let mut findings = vec![];
+    let events = config.source.kind == Kind::Events;
+    if events && config.source.sequence.is_none() {
+        let problem = "has no `sequence`: order is kept, and a gap cannot be seen";
+        let remedy = "if events count per aggregate (1, 2, 3 …), name that field in `source.sequence`";
+        findings.push(Finding::note(ABOUT, problem, remedy));
+        if config.producer.start == Start::Beginning {
+            let remedy = "name the field in `source.sequence`, or write `producer.start: now`";
+            findings.push(Finding::error(ABOUT, "`producer.start: beginning` needs a sequence", remedy));
+        }
+    }
+    if config.read_models.models.is_empty() {
+        let remedy = "declare some under `read_models`; docs/read-models.md has recipes";
+        findings.push(Finding::note("read_models", "none are declared: pods only publish", remedy));
+    }
+    findings
+}
+
+/// What the server says.
+pub(super) async fn ask(config: &Config) -> anyhow::Result<Vec<Finding>> {
+    let client = crate::run::client(&config.source_uri, "source.uri", Some(FOUND_WITHIN)).await?;
+    let began = DateTime::now();
+    let hello = match hello(&client).await {
+        Ok(hello) => hello,
+        Err(finding) => return Ok(vec![Finding { about: ABOUT, ..finding }]),
+    };
+    let mut findings: Vec<_> = clock(&hello, began, DateTime::now()).into_iter().collect();
+    if !hello.contains_key("setName") && !is_router(&hello) {
+        let remedy = "start mongod with `--replSet rs0` and run `rs.initiate()` once; one member is enough";
+        findings.push(Finding::error(ABOUT, "is a standalone mongod, which has no change streams", remedy));
+        return Ok(findings);
+    }
+    findings.extend(readable(config, &client).await);
+    if is_router(&hello) {
+        let remedy = "ask each shard: its oplog must outlast the longest time all pods may be away";
+        findings.push(Finding::note(ABOUT, "is a sharded cluster, whose oplogs cannot be seen from here", remedy));
+    } else {
+        findings.extend(oplog(&client.database("local")).await);
+    }
+    Ok(findings)
+}
+
+/// Greets a server, or says why that cannot be done.
+pub(super) async fn hello(client: &Client) -> Result<Document, Finding> {
+    client.database("admin").run_command(doc! { "hello": 1 }).await.map_err(|error| {
+        let problem = format!("cannot be reached: {}", DriverError::from(error));
+        Finding::error("", problem, "check host, port, credentials and TLS in the URI, and that the server runs")
+    })
+}
+
+pub(super) fn is_router(hello: &Document) -> bool {
+    hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid")
+}
+
+/// The same questions a leader asks before it reads.
+async fn readable(config: &Config, client: &Client) -> Option<Finding> {
+    let patient = capture::Config { answer_within: Duration::from_secs(30), ..config.producer.capture.clone() };
+    let capture = Capture::new(client, config.source.clone(), patient);
+    let error = capture.check(&config.producer.start).await.err()?;
+    if matches!(error, capture::Error::NoSequence) {
+        return None; // told already
+    }
+    let told = chain(&error);
+    let remedy = if told.contains("error 13 ") {
+        "grant the user `read` on the source's database (find and changeStream)"
+    } else {
+        "mend that; no pod can publish before"
+    };
+    Some(Finding::error(ABOUT, told, remedy))
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+fn clock(hello: &Document, before: DateTime, after: DateTime) -> Option<Finding> {
+    let theirs = hello.get_datetime("localTime").ok()?.timestamp_millis();
+    let (before, after) = (before.timestamp_millis(), after.timestamp_millis());
+    let skew = (before - theirs).max(theirs - after).max(0);
+    let skew = Duration::from_millis(skew.unsigned_abs());
+    (skew > CLOCK_SKEW).then(|| {
+        let problem = format!("its clock and this machine's differ by {:.1} s", skew.as_secs_f64());
+        let remedy =
+            "run a time service (chrony, ntp) on both; who leads does not depend on it, lag and times in logs do";
+        Finding::warning(ABOUT, problem, remedy)
+    })
+}
+
+/// How long the oplog would reach back if the load stayed as it was.
+async fn oplog(local: &Database) -> Option<Finding> {
+    let unknown = |why: String| {
+        let remedy = "grant the user `read` on `local`, or watch the oplog window elsewhere";
+        Some(Finding::note(ABOUT, format!("the oplog cannot be looked at ({why}), so its window is unknown"), remedy))
+    };
+    match look_at_oplog(local).await {
+        Ok(Some((hours, full))) => short_oplog(hours, full),
+        Ok(None) => unknown("it says nothing of its size".to_owned()),
+        Err(error) => unknown(DriverError::from(error).to_string()),
+    }
+}
+
+/// Hours between its first and its last entry, and how full it is.
+async fn look_at_oplog(local: &Database) -> mongodb::error::Result<Option<(f64, f64)>> {
+    let oplog = local.collection::<Document>("oplog.rs");
+    let mut times = vec![];
+    for direction in [1, -1] {
+        let found = oplog.find_one(doc! {}).sort(doc! { "$natural": direction }).projection(doc! { "ts": 1 }).await?;
+        times.push(found.and_then(|entry| entry.get_timestamp("ts").ok()));
+    }
+    let stats = local.run_command(doc! { "collStats": "oplog.rs" }).await?;
+    let number = |name: &str| match stats.get(name) {
+        Some(Bson::Int32(number)) => Some(f64::from(*number)),
+        Some(Bson::Int64(number)) => Some(*number as f64),
+        Some(Bson::Double(number)) => Some(*number),
+        _ => None,
+    };
+    let (Some(Some(Timestamp { time: first, .. })), Some(Some(Timestamp { time: last, .. }))) =
+        (times.first(), times.get(1))
+    else {
+        return Ok(None);
+    };
+    let full = number("size").zip(number("maxSize")).map(|(size, most)| size / most.max(1.0));
+    Ok(full.map(|full| (f64::from(last.saturating_sub(*first)) / 3_600.0, full)))
+}
+
+fn short_oplog(hours: f64, full: f64) -> Option<Finding> {
+    if hours < YOUNG && full < 0.9 {
+        return None;
+    }
+    let window = hours / full.clamp(1e-6, 1.0);
+    (window < OPLOG_HOURS).then(|| {
+        let problem = format!("under this load the oplog reaches back {window:.1} h; pods away for longer lose events");
+        let remedy = "enlarge it: db.adminCommand({ replSetResizeOplog: 1, size: <MB>, minRetentionHours: 72 })";
+        Finding::warning(ABOUT, problem, remedy)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_is_ahead_or_behind_is_told_and_a_slow_answer_is_not() {
+        let at = DateTime::from_millis;
+        let hello = |millis| doc! { "localTime": at(millis) };
+        assert_eq!(clock(&hello(105_000), at(100_000), at(110_000)), None, "it was asked for ten seconds");
+        assert!(clock(&hello(113_000), at(100_000), at(110_000)).unwrap().problem.contains("3.0 s"));
+        assert!(clock(&hello(90_000), at(100_000), at(110_000)).unwrap().problem.contains("10.0 s"));
+    }
+
+    #[test]
+    fn an_oplog_is_judged_by_how_long_it_would_last_when_full() {
+        assert_eq!(short_oplog(0.1, 0.2), None, "too young to tell");
+        assert_eq!(short_oplog(10.0, 0.1), None, "a hundred hours, when full");
+        assert!(short_oplog(10.0, 0.5).unwrap().problem.contains("20.0 h"));
+        assert!(short_oplog(0.2, 0.99).unwrap().problem.contains("0.2 h"));
+    }
+}

@@ -1,0 +1,45 @@
+//! `headwater check`: what stands in the way of running well.
+
+use anyhow::bail;
+use clap::Args;
+use serde_json::{Value as Json, json};
+
+use super::run::ConfigArguments;
+use crate::check::{self, Finding, Level};
+
+/// Check configuration, MongoDB and the bus, and say what to mend.
+///
+/// Looks and changes nothing. Every finding is one line: how bad it is, what it is about, and what to do. Errors stop pods from running, or
+/// lose what is promised; warnings will hurt some day; notes are worth knowing. Exits with 1 if there is an error, else with 0.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    config: ConfigArguments,
+
+    /// Only the configuration itself: ask neither MongoDB nor the bus.
+    #[arg(long)]
+    offline: bool,
+
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let config = arguments.config.load()?;
+    let findings = if arguments.offline { check::offline(&config) } else { check::online(&config).await? };
+    let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();
+    if arguments.json {
+        let list: Vec<_> = findings.iter().map(Finding::to_json).collect();
+        println!("{:#}", json!({ "ok": errors == 0, "findings": Json::Array(list) }));
+    } else {
+        findings.iter().for_each(|finding| println!("{finding}"));
+        if findings.is_empty() {
+            println!("all is well");
+        }
+    }
+    if errors > 0 {
+        bail!("{errors} of {} findings must be mended", findings.len());
+    }
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! `headwater step-down`: the leader gives its term up, and another pod leads.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use lease::mongo::{LeaseName, MongoLease};
+use lease::{LeaseDocument, Timing};
+use tokio::time::Instant;
+
+use super::run::ConfigArguments;
+use crate::config::Config;
+use crate::step_down::Wish;
+
+/// Ask the leading pod to give its term up, and wait until another leads.
+///
+/// For moving leadership away from a pod that is to be looked at, or from a node that is to go. The leader sends what it has read, saves the
+/// checkpoint and gives the lease back; nothing is lost and nothing is published twice. It keeps away from the lease for a while, so
+/// that another pod has it; where there is no other, it leads again after that. Every pod goes on applying events all the time.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    config: ConfigArguments,
+
+    /// How long to wait for it.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+    within: Duration,
+}
+
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let Arguments { config, within } = arguments;
+    let config = config.load()?;
+    let places = crate::run::places(&config, None).await?;
+    let lease = lease(&config).await?;
+    let Some(LeaseDocument { leader_id: Some(leader), term, .. }) = lease.show().await? else {
+        bail!("nobody leads `{}` just now, so there is nobody to step down", config.pipeline);
+    };
+    let began = Instant::now();
+    Wish::of(&places.coordination, &config.pipeline).ask(term, &config.pod_id).await?;
+    println!("{leader} is asked to give term {term} up");
+    while began.elapsed() < within {
+        let now = lease.show().await?;
+        if let Some(LeaseDocument { leader_id: Some(next), term: next_term, .. }) = now
+            && next_term > term
+        {
+            println!("{next} leads in term {next_term} ({:.1} s)", began.elapsed().as_secs_f64());
+            return Ok(());
+        }
+        tokio::time::sleep(LOOK_EVERY).await;
+    }
+    bail!(
+        "{leader} still has term {term} after {within:?}, or nobody has taken it; is that pod alive, and is there another? \
+         `headwater status` tells; the request stands until the term ends"
+    )
+}
+
+async fn lease(config: &Config) -> anyhow::Result<MongoLease> {
+    let lease = &config.coordination.lease;
+    let name = LeaseName {
+        database: config.coordination.database.clone(),
+        key: config.pipeline.clone(),
+        pod_id: config.pod_id.clone(),
+        fingerprint: config.source.fingerprint(),
+    };
+    let options = crate::run::options(&config.coordination.uri, "coordination.uri").await?;
+    let timing = Timing::new(lease.ttl, lease.renew_deadline, lease.heartbeat).context("`coordination.lease`")?;
+    Ok(MongoLease::open(options, name, &timing)?)
+}

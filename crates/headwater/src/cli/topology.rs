@@ -1,0 +1,147 @@
+//! `headwater topology`: topic and subscription on the bus, as Headwater wants them.
+
+use anyhow::{Context, bail};
+use clap::{Args, Subcommand};
+use serde_json::{Value as Json, json};
+use servicebus::administration::{Administration, Description};
+
+use super::run::ConfigArguments;
+use crate::config::Config;
+use crate::topology::{Change, Plan, Wanted, plan};
+
+/// Create topic and subscription on the bus, or bring them in line.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Create what is missing and change what differs, and say what was created, changed and left.
+    ///
+    /// The topic: duplicate detection, nothing expires, nothing deletes itself. The subscription: sessions, the highest delivery count, nothing
+    /// expires, nothing deletes itself, and the lock of `consumer.lock_duration`. Some things a bus lets nobody change in place (sessions,
+    /// duplicate detection, partitions): then nothing is done, and it says what to do. The key needs the right to manage.
+    Apply {
+        #[command(flatten)]
+        config: ConfigArguments,
+        /// Whether a topic that is created is partitioned. Premium namespaces partition as a whole: say false there.
+        #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+        partitioned: bool,
+        /// Only say what would be done.
+        #[arg(long)]
+        dry_run: bool,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let Command::Apply { config, partitioned, dry_run, json } = arguments.command;
+    let config = config.load()?;
+    let bus = administration(&config)?;
+    let topic = config.service_bus.topic.clone();
+    let subscription = format!("{topic}/Subscriptions/{}", config.service_bus.subscription);
+    let lock = config.consumer.session.lock_duration;
+    let wanted = [(topic, Wanted::topic(partitioned)), (subscription, Wanted::subscription(lock))];
+
+    // Both are looked at before either is touched.
+    let mut plans = vec![];
+    for (path, wanted) in wanted {
+        let found = bus.get(&path).await.with_context(|| format!("look at `{path}`"))?;
+        let plan = plan(&wanted, found.as_ref());
+        plans.push((path, wanted, found, plan));
+    }
+    let fixed: Vec<_> = plans.iter().flat_map(|(path, _, _, plan)| plan.refusals(path)).collect();
+    if !fixed.is_empty() {
+        bail!("nothing was done: a bus does not change these in place\n  {}", fixed.join("\n  "));
+    }
+    let mut all = vec![];
+    for (path, wanted, found, plan) in plans {
+        let outcome = carry_out(&bus, path, &wanted, found, plan, dry_run).await?;
+        if !json {
+            println!("{}", outcome.told(dry_run));
+        }
+        all.push(outcome.to_json());
+    }
+    if json {
+        println!("{:#}", json!({ "dry_run": dry_run, "entities": Json::Array(all) }));
+    }
+    Ok(())
+}
+
+/// What was done to one entity, or would be.
+struct Outcome {
+    path: String,
+    action: Action,
+}
+
+enum Action {
+    Created,
+    Changed(Vec<Change>),
+    Left,
+}
+
+impl Outcome {
+    fn told(&self, dry_run: bool) -> String {
+        let (path, would) = (&self.path, if dry_run { "would be " } else { "" });
+        match &self.action {
+            Action::Created => format!("{path}: {would}created"),
+            Action::Left => format!("{path}: left as it is"),
+            Action::Changed(changes) => {
+                let changes: Vec<_> = changes.iter().map(ToString::to_string).collect();
+                format!("{path}: {would}changed ({})", changes.join(", "))
+            }
+        }
+    }
+
+    fn to_json(&self) -> Json {
+        let (action, changes) = match &self.action {
+            Action::Created => ("created", &[][..]),
+            Action::Changed(changes) => ("changed", &changes[..]),
+            Action::Left => ("left", &[][..]),
+        };
+        let change = |Change { name, from, to }: &Change| json!({ "name": name, "from": from, "to": to });
+        let changes: Vec<_> = changes.iter().map(change).collect();
+        json!({ "path": self.path, "action": action, "changes": changes })
+    }
+}
+
+pub(crate) fn administration(config: &Config) -> anyhow::Result<Administration> {
+    let settings = servicebus::Config { ca_file: config.service_bus.ca_file.clone(), ..servicebus::Config::default() };
+    let made = Administration::new(config.service_bus.connection_string.reveal(), &settings);
+    made.context("`service_bus.connection_string`")
+}
+
+async fn carry_out(
+    bus: &Administration,
+    path: String,
+    wanted: &Wanted,
+    found: Option<Description>,
+    plan: Plan,
+    dry_run: bool,
+) -> anyhow::Result<Outcome> {
+    let action = match (plan, found) {
+        (Plan::Create, _) | (_, None) => {
+            if !dry_run {
+                bus.create(&path, &wanted.description()).await.with_context(|| format!("create `{path}`"))?;
+            }
+            Action::Created
+        }
+        (Plan::Change { changes, .. }, Some(_)) if changes.is_empty() => Action::Left,
+        (Plan::Change { changes, .. }, Some(mut description)) => {
+            for Change { name, to, .. } in &changes {
+                if !description.set(name, to) {
+                    bail!("`{path}` does not show `{name}`, and so it cannot be changed");
+                }
+            }
+            if !dry_run {
+                bus.update(&path, &description).await.with_context(|| format!("change `{path}`"))?;
+            }
+            Action::Changed(changes)
+        }
+    };
+    Ok(Outcome { path, action })
+}

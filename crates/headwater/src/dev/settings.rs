@@ -1,0 +1,177 @@
+//! What the processes of `headwater dev` are started with: files in the data folder, as a person would write them.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::bail;
+use mongod::Port;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+
+use super::child::{Child, Program};
+use super::folder::Folder;
+use super::store::Store;
+use super::{Plan, store};
+use crate::{config, shop};
+
+pub(super) const COLLECTION: &str = "events";
+pub(super) const PIPELINE: &str = "shop";
+pub(super) const TOPIC: &str = "events";
+pub(super) const SUBSCRIPTION: &str = "read-models";
+/// With a journal to read first, on a busy machine.
+const BROKER_WITHIN: Duration = Duration::from_secs(60);
+/// Where a pod serves its dashboard, once pods have one.
+const ADMIN_LISTEN: &str = "admin.listen";
+
+/// Names and places of this run.
+pub(super) struct Settings {
+    pub(super) database: String,
+    pub(super) views: String,
+    pub(super) coordination: String,
+    pub(super) bus: String,
+    /// Every pod's configuration.
+    pub(super) file: PathBuf,
+    data_dir: PathBuf,
+    broker: Port,
+    /// One a pod; none while pods serve nothing.
+    admin: Vec<Port>,
+    pods: u16,
+}
+
+impl Settings {
+    pub(super) fn of(plan: &Plan, folder: &Folder, store: &Store) -> anyhow::Result<Self> {
+        let database = folder.remember("database", || store::new_database(store))?;
+        let broker = folder.port("broker")?;
+        let bus = connection_string(address(&broker));
+        let admin = (1..=plan.pods).filter(|_| config::knows(ADMIN_LISTEN)).map(|pod| folder.port(&pod_name(pod)));
+        let admin = admin.collect::<anyhow::Result<_>>()?;
+        let (views, coordination) = (format!("{database}_views"), format!("{database}_headwater"));
+        let file =
+            folder.write("headwater.yaml", &configuration(store.uri(), &database, &views, &coordination, &bus))?;
+        let data_dir = folder.path().to_owned();
+        Ok(Self { database, views, coordination, bus, file, data_dir, broker, admin, pods: plan.pods })
+    }
+
+    /// Returns when it serves.
+    pub(super) async fn start_broker(&self, folder: &Folder) -> anyhow::Result<Child> {
+        let entities = folder.write("entities.json", &entities())?;
+        let address = address(&self.broker);
+        let mut arguments = ["broker", "--listen"].map(Into::into).to_vec();
+        arguments.extend([address.to_string().into(), "--data-dir".into(), folder.at("broker").into()]);
+        arguments.extend(["--config".into(), entities.into()]);
+        let program = Program { name: "broker".into(), arguments, variables: vec![], log: folder.log("broker")? };
+        let mut broker = Child::start(program)?;
+        let deadline = Instant::now() + BROKER_WITHIN;
+        // It listens before it has read its journal, and answers when it has; a connection waits for that by itself.
+        while TcpStream::connect(address).await.is_err() {
+            if !broker.is_up() || Instant::now() > deadline {
+                bail!("the broker does not start; its log is {}", broker.log().display());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        Ok(broker)
+    }
+
+    pub(super) fn start_pods(&self, folder: &Folder) -> anyhow::Result<Vec<Child>> {
+        let pod = |pod: u16| {
+            let name = pod_name(pod);
+            let mut variables = vec![("HOSTNAME".to_owned(), name.clone())];
+            if let Some(port) = self.admin.get(usize::from(pod) - 1) {
+                variables.push(("HEADWATER__ADMIN__LISTEN".to_owned(), address(port).to_string()));
+            }
+            let arguments = vec!["run".into(), "--config".into(), self.file.clone().into()];
+            Child::start(Program { log: folder.log(&name)?, name, arguments, variables })
+        };
+        (1..=self.pods).map(pod).collect()
+    }
+
+    /// The addresses a person wants.
+    pub(super) fn tell(&self, store: &Store, pods: &[Child]) {
+        let Self { database, views, bus, file, data_dir, .. } = self;
+        let pods: Vec<_> =
+            pods.iter().map(|pod| format!("{} (pid {})", pod.name(), pod.pid().unwrap_or_default())).collect();
+        println!();
+        println!("MongoDB:   {}", store.shown());
+        println!("           events in `{database}.{COLLECTION}`, read models in `{views}`");
+        println!("Bus:       {bus}");
+        let dashboards: Vec<_> = self.admin.iter().map(|port| format!("http://{}", address(port))).collect();
+        if !dashboards.is_empty() {
+            println!("Dashboard: {} (one a pod; any will do)", dashboards.join(", "));
+        }
+        println!("Data:      {}", data_dir.display());
+        println!("           configuration in {}, logs in {}", file.display(), data_dir.join("logs").display());
+        println!("Pods:      {}", pods.join(", "));
+        println!();
+        println!(
+            "Kill a pod (kill -9) and watch another lead. Ctrl-C stops everything, and checks that nothing was lost."
+        );
+    }
+}
+
+fn pod_name(pod: u16) -> String {
+    format!("pod-{pod}")
+}
+
+fn address(port: &Port) -> SocketAddr {
+    SocketAddr::from(([127, 0, 0, 1], port.number()))
+}
+
+fn connection_string(address: SocketAddr) -> String {
+    format!("Endpoint=sb://{address};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true")
+}
+
+/// A lease of two seconds: who kills a pod does not want to wait. In production it would be 15.
+fn configuration(uri: &str, database: &str, views: &str, coordination: &str, bus: &str) -> String {
+    // JSON's texts are YAML's as well.
+    let [uri, database, views, coordination, bus] =
+        [uri, database, views, coordination, bus].map(|text| serde_json::Value::from(text).to_string());
+    let read_models = shop::READ_MODELS.replacen("read_models:\n", &format!("read_models:\n  database: {views}\n"), 1);
+    format!(
+        "# Written by `headwater dev` at every start. To try a change of your own: copy it, and `headwater run --config <copy>`.
+format: 1
+pipeline: {PIPELINE}
+source: {{ uri: {uri}, database: {database}, collection: {COLLECTION}, sequence: version }}
+coordination: {{ database: {coordination}, lease: {{ ttl: 2s, renew_deadline: 1500ms, heartbeat: 500ms }} }}
+service_bus: {{ connection_string: {bus}, topic: {TOPIC}, subscription: {SUBSCRIPTION} }}
+producer: {{ start: beginning }}
+{read_models}"
+    )
+}
+
+/// As the official emulator's file has them.
+fn entities() -> String {
+    format!(
+        r#"{{ "UserConfig": {{ "Namespaces": [ {{ "Name": "dev", "Topics": [ {{
+  "Name": "{TOPIC}",
+  "Properties": {{ "RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT10M", "EnablePartitioning": true }},
+  "Subscriptions": [ {{
+    "Name": "{SUBSCRIPTION}",
+    "Properties": {{ "RequiresSession": true, "LockDuration": "PT1M", "MaxDeliveryCount": 2000, "DeadLetteringOnMessageExpiration": true }}
+  }} ]
+}} ] }} ] }} }}"#
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_broker_understands_what_it_is_given() {
+        let read = broker::emulator_config::parse(&entities()).unwrap();
+        assert_eq!(read.entities.len(), 2);
+    }
+
+    #[test]
+    fn a_pod_understands_what_it_is_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("headwater.yaml");
+        let uri = "mongodb://someone:p\"ss@localhost/?replicaSet=rs0";
+        std::fs::write(&file, configuration(uri, "shop", "shop_views", "shop_headwater", "Endpoint=sb://x")).unwrap();
+        let read = config::Config::of_this_process(Some(&file), &[]).unwrap();
+        assert_eq!(read.source_uri.reveal(), uri);
+        assert_eq!(read.read_models.database, "shop_views");
+        assert_eq!(read.read_models.models.len(), 5);
+    }
+}

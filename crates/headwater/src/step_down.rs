@@ -1,0 +1,57 @@
+//! An operator's wish that the leader gives its term up: a document in the coordination database, which the leader looks at.
+//!
+//! Names the term that is to end, so that a late wish ends nobody else's. What ends it is the leader itself, in its own order: what was
+//! read is sent, the checkpoint saved, the lease given back.
+
+use std::time::Duration;
+
+use lease::{DriverError, Term};
+use mongodb::bson::{Document, doc};
+use mongodb::options::{CollectionOptions, ReadConcern, WriteConcern};
+use mongodb::{Collection, Database};
+use tokio_util::sync::CancellationToken;
+
+pub(crate) const COLLECTION: &str = "step_down";
+const FORMAT: i64 = 1;
+/// How often a leader looks. Whoever asks waits this long.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The wish for one pipeline.
+pub(crate) struct Wish {
+    wishes: Collection<Document>,
+    pipeline: String,
+}
+
+impl Wish {
+    pub(crate) fn of(coordination: &Database, pipeline: &str) -> Self {
+        let majority = CollectionOptions::builder()
+            .read_concern(ReadConcern::majority())
+            .write_concern(WriteConcern::majority())
+            .build();
+        Self { wishes: coordination.collection_with_options(COLLECTION, majority), pipeline: pipeline.to_owned() }
+    }
+
+    /// Asks whoever leads in this term to give it up.
+    pub(crate) async fn ask(&self, term: Term, by: &str) -> anyhow::Result<()> {
+        let term = i64::try_from(term.get())?;
+        let update = doc! { "$set": { "format": FORMAT, "term": term, "by": by }, "$currentDate": { "at": true } };
+        let asked = self.wishes.update_one(doc! { "_id": &self.pipeline }, update).upsert(true).await;
+        asked.map(drop).map_err(|error| anyhow::Error::new(DriverError::from(error)).context("ask for a step-down"))
+    }
+
+    /// A pod's part, until `stop`: looks while it leads, and does what is asked.
+    pub(crate) async fn obey(self, lease: lease::Handle, stop: CancellationToken) {
+        while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
+            let Some(term) = lease.term() else { continue };
+            // Out of reach: looked at again; so is one of a version that knows more.
+            let Ok(Some(wish)) = self.wishes.find_one(doc! { "_id": &self.pipeline, "format": FORMAT }).await else {
+                continue;
+            };
+            if wish.get_i64("term").ok().and_then(|asked| u64::try_from(asked).ok()) == Some(term.get()) {
+                let by = wish.get_str("by").unwrap_or("?");
+                tracing::info!(pipeline = self.pipeline, %term, by, "asked to step down");
+                lease.step_down();
+            }
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! What `check` finds, and what it says to do.
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use mongod::{Binaries, Environment, Progress, Role, Server, ServerConfig, Source};
+use mongodb::bson::{Document, doc};
+use mongodb::options::IndexOptions;
+use mongodb::{Client, IndexModel};
+use servicebus::administration::Description;
+
+use crate::house::{House, SOON};
+
+const MODELS: &str =
+    "read_models: { database: VIEWS, totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } } }";
+
+#[tokio::test]
+async fn all_is_well_with_what_topology_apply_made() {
+    let house = House::new("check_well", MODELS).await;
+    house.ask(&["topology", "apply"]).await.well();
+    let said = house.ask(&["check", "--json"]).await;
+    assert_eq!(said.json()["ok"], true, "{}", said.out);
+    said.well();
+}
+
+#[tokio::test]
+async fn a_bus_that_would_lose_events_is_found() {
+    let house = House::new("check_bus", "").await;
+    let missing = house.ask(&["check"]).await;
+    assert!(
+        missing.out.contains("`events` is not there; create it with `headwater topology apply`"),
+        "{}",
+        missing.out
+    );
+    missing.refused();
+
+    let bus = house.administration();
+    bus.create("events", &Description::topic(&[])).await.unwrap();
+    let poor = [("LockDuration", "PT30S"), ("DefaultMessageTimeToLive", "P1D"), ("MaxDeliveryCount", "10")];
+    let poor = poor.map(|(name, value)| (name, value.to_owned()));
+    bus.create("events/Subscriptions/read-models", &Description::subscription(&poor)).await.unwrap();
+    let said = house.ask(&["check"]).await;
+    for (level, word) in [
+        ("warning", "RequiresDuplicateDetection is false"),
+        ("error", "RequiresSession is false: without sessions there is no order"),
+        ("error", "DefaultMessageTimeToLive is P1D"),
+        ("error", "MaxDeliveryCount is 10"),
+        ("error", "LockDuration is PT30S"),
+    ] {
+        let found = said.out.lines().any(|line| line.starts_with(level) && line.contains(word));
+        assert!(found, "{level} {word}: {}", said.out);
+    }
+    said.refused();
+}
+
+#[tokio::test]
+async fn an_index_that_deletes_leases_is_found() {
+    let house = House::new("check_ttl", "").await;
+    let expiring = IndexOptions::builder().expire_after(Duration::from_secs(60)).build();
+    let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(expiring).build();
+    house.coordination.collection::<Document>("leader_leases").create_index(index).await.unwrap();
+    let said = house.ask(&["check"]).await;
+    let line = "error: coordination: the TTL index `expiresAt_1` on `leader_leases`";
+    assert!(said.out.contains(line) && said.out.contains("dropIndex"), "{}", said.out);
+    said.refused();
+}
+
+#[tokio::test]
+async fn a_missing_index_and_a_mistake_in_a_read_model_are_found() {
+    let wrong = "read_models: { database: VIEWS, totals: { when: { Added: { $incr: { total: 1 } } } } }";
+    let house = House::new("check_models", wrong).await;
+    house.source.collection::<Document>("events").drop_indexes().await.unwrap();
+    let said = house.ask(&["check"]).await;
+    let (all, _) = (format!("{}{}", said.out, said.err), said.status);
+    assert!(all.contains("$incr"), "{all}");
+    house.configure(testkit::mongo::shared().await.unwrap().uri(), MODELS);
+    let said = house.ask(&["check"]).await;
+    assert!(said.out.contains("error: source: `start: beginning` needs the index"), "{}", said.out);
+}
+
+async fn binaries() -> Binaries {
+    let find = || mongod::provide(None, &Environment::of_this_process(), Progress::Silent);
+    match tokio::task::spawn_blocking(find).await.unwrap().unwrap() {
+        Source::Binaries(binaries) => binaries,
+        Source::Uri(_) => unreachable!("none was given"),
+    }
+}
+
+#[tokio::test]
+async fn a_lone_mongod_is_told_from_a_replica_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let alone = Server::start(&binaries().await, ServerConfig::new(Role::Alone, folder.path())).await.unwrap();
+    let house = House::new("check_alone", MODELS).await;
+    house.configure(&format!("mongodb://{}/?directConnection=true", alone.address()), MODELS);
+    let said = house.ask(&["check"]).await;
+    for line in [
+        "error: source: is a standalone mongod, which has no change streams; start mongod with `--replSet",
+        "error: coordination: is a standalone mongod",
+        "error: read_models: are on a standalone mongod",
+    ] {
+        assert!(said.out.contains(line), "{line}: {}", said.out);
+    }
+    said.refused();
+}
+
+#[tokio::test]
+async fn offline_asks_nobody_and_a_server_that_is_away_is_told() {
+    let house = House::new("check_offline", "").await;
+    house.configure("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200", "producer: { start: now }");
+    let offline = house.ask(&["check", "--offline", "--json"]).await;
+    assert_eq!(offline.json()["findings"][0]["about"], "read_models");
+    offline.well();
+    let online = house.ask(&["check"]).await;
+    assert!(online.out.contains("error: source: cannot be reached"), "{}", online.out);
+    online.refused();
+}
+
+/// A replica set of one that asks for passwords, and its root.
+async fn guarded(folder: &Path) -> (Server, Client) {
+    let key = folder.join("key");
+    std::fs::write(&key, "a key that members share").unwrap();
+    std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+    let role = Role::Member { replica_set: "rs0".into() };
+    let config = ServerConfig::new(role, folder).argument("--keyFile").argument(&key);
+    let server = Server::start(&binaries().await, config).await.unwrap();
+    let members = doc! { "_id": "rs0", "members": [{ "_id": 0, "host": server.address() }] };
+    mongod::initiate(&server, members).await.unwrap();
+    mongod::wait_until_writable(&server, SOON).await.unwrap();
+    let root = doc! { "createUser": "root", "pwd": "root", "roles": ["root"] };
+    server.direct_client().unwrap().database("admin").run_command(root).await.unwrap();
+    let uri = format!("mongodb://root:root@{}/?directConnection=true", server.address());
+    let root = Client::with_uri_str(uri).await.unwrap();
+    (server, root)
+}
+
+#[tokio::test]
+async fn missing_rights_are_found_and_named_and_the_password_is_not_shown() {
+    let folder = tempfile::tempdir().unwrap();
+    let (server, root) = guarded(folder.path()).await;
+    let house = House::new("check_rights", MODELS).await;
+    house.ask(&["topology", "apply"]).await.well();
+    let names = [house.source.name(), house.coordination.name(), house.views.name()];
+    let roles = |granted: &[&str]| {
+        let roles = granted.iter().map(|name| doc! { "role": "readWrite", "db": *name });
+        roles.collect::<Vec<_>>()
+    };
+    let user = doc! { "createUser": "pods", "pwd": "open-sesame", "roles": roles(&names[..2]) };
+    root.database("admin").run_command(user).await.unwrap();
+    let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
+    root.database(names[0]).collection::<Document>("events").create_index(index).await.unwrap();
+    house.configure(&format!("mongodb://pods:open-sesame@{}/?replicaSet=rs0", server.address()), MODELS);
+
+    let said = house.ask(&["check"]).await;
+    let refused = format!("error: read_models: `update` on `{}.totals` is refused", names[2]);
+    let remedy = format!("grant the user `readWrite` on `{}`", names[2]);
+    assert!(said.out.contains(&refused) && said.out.contains(&remedy), "{}", said.out);
+    assert!(!said.out.contains("error: coordination") && !said.out.contains("error: source"), "{}", said.out);
+    assert!(!format!("{}{}", said.out, said.err).contains("open-sesame"));
+    said.refused();
+
+    let grant = doc! { "grantRolesToUser": "pods", "roles": roles(&names[2..]) };
+    root.database("admin").run_command(grant).await.unwrap();
+    let said = house.ask(&["check"]).await;
+    assert!(said.out.contains("note: source: the oplog cannot be looked at"), "{}", said.out);
+    said.well();
+}

@@ -1,0 +1,111 @@
+//! A pipeline with nothing running but its servers, and commands that are asked about it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use broker::{Broker, Config, Persistence};
+use mongodb::IndexModel;
+use mongodb::bson::{Document, doc};
+use servicebus::administration::Administration;
+use tempfile::TempDir;
+use testkit::mongo::{ScratchDatabase, shared};
+use testkit::process::{Process, Program, Stream};
+
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+pub(crate) struct House {
+    pub(crate) source: ScratchDatabase,
+    pub(crate) views: ScratchDatabase,
+    pub(crate) coordination: ScratchDatabase,
+    pub(crate) broker: Broker,
+    folder: TempDir,
+}
+
+/// What a command said, and how it ended.
+pub(crate) struct Said {
+    pub(crate) status: ExitStatus,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl House {
+    /// `more`: the rest of the configuration, as lines of YAML.
+    pub(crate) async fn new(purpose: &str, more: &str) -> Self {
+        let shared = shared().await.unwrap();
+        let [source, views, coordination] =
+            ["source", "views", "pods"].map(|part| shared.database(&format!("{purpose}_{part}")));
+        let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
+        source.collection::<Document>("events").create_index(index).await.unwrap();
+        let broker = Broker::start(Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), Persistence::Ephemeral));
+        let broker = broker.await.unwrap();
+        let house = Self { source, views, coordination, broker, folder: tempfile::tempdir().unwrap() };
+        house.configure(shared.uri(), more);
+        house
+    }
+
+    pub(crate) fn configure(&self, uri: &str, more: &str) {
+        let Self { source, views, coordination, broker, .. } = self;
+        let [source, views, coordination] = [source, views, coordination].map(|database| database.name());
+        let bus = broker.connection_string();
+        let more = more.replace("VIEWS", views);
+        let text = format!(
+            "format: 1
+pipeline: shop
+source: {{ uri: \"{uri}\", database: {source}, collection: events, sequence: version }}
+coordination: {{ database: {coordination}, lease: {{ ttl: 2s, renew_deadline: 1500ms, heartbeat: 500ms }} }}
+service_bus: {{ connection_string: \"{bus}\" }}
+{more}"
+        );
+        std::fs::write(self.config(), text).unwrap();
+    }
+
+    fn config(&self) -> PathBuf {
+        self.folder.path().join("headwater.yaml")
+    }
+
+    pub(crate) fn administration(&self) -> Administration {
+        Administration::new(&self.broker.connection_string(), &servicebus::Config::default()).unwrap()
+    }
+
+    pub(crate) async fn insert(&self, id: &str, version: i64, kind: &str, payload: Document) {
+        let event = doc! { "aggregateId": id, "version": version, "type": kind, "payload": payload };
+        self.source.collection("events").insert_one(event).await.unwrap();
+    }
+
+    pub(crate) fn pod(&self, name: &str) -> Process {
+        let program = Program::new(env!("CARGO_BIN_EXE_headwater")).named(name).env("HOSTNAME", name);
+        program.args(["run", "--config", self.config().to_str().unwrap()]).start().unwrap()
+    }
+
+    /// Runs a command to its end.
+    pub(crate) async fn ask(&self, arguments: &[&str]) -> Said {
+        let program = Program::new(env!("CARGO_BIN_EXE_headwater")).env("RUST_LOG", "off");
+        let process = program.args(arguments).args(["--config", self.config().to_str().unwrap()]).start().unwrap();
+        let status = process.wait_for_exit(SOON).await;
+        let said = |stream: Stream| {
+            let lines = process.lines().into_iter().filter(|line| line.stream == stream);
+            lines.map(|line| line.text + "\n").collect::<String>()
+        };
+        Said { status, out: said(Stream::Stdout), err: said(Stream::Stderr) }
+    }
+}
+
+impl Said {
+    /// What it said, if it ended well.
+    pub(crate) fn well(self) -> String {
+        assert!(self.status.success(), "{}\n{}", self.out, self.err);
+        self.out
+    }
+
+    /// What it said of why it did not.
+    pub(crate) fn refused(self) -> String {
+        assert!(!self.status.success(), "{}", self.out);
+        self.err
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|_| panic!("no JSON: {}\n{}", self.out, self.err))
+    }
+}

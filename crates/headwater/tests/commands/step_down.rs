@@ -1,0 +1,22 @@
+//! The leader gives its term up when it is asked to.
+
+use crate::house::{House, SOON};
+
+#[tokio::test]
+async fn the_leader_steps_down_and_another_pod_leads() {
+    let house = House::new("step_down", "").await;
+    let nobody = house.ask(&["step-down"]).await.refused();
+    assert!(nobody.contains("nobody leads"), "{nobody}");
+    house.ask(&["topology", "apply"]).await.well();
+    let first = house.pod("pod-1");
+    first.wait_for_line("gained leadership", SOON).await;
+    let second = house.pod("pod-2");
+    second.wait_for_line("pod started", SOON).await;
+    let said = house.ask(&["step-down"]).await.well();
+    assert!(said.contains("pod-1 is asked to give term 1 up") && said.contains("pod-2 leads in term 2"), "{said}");
+    first.wait_for_line("asked to step down", SOON).await;
+    for pod in [first, second] {
+        pod.terminate();
+        assert!(pod.wait_for_exit(SOON).await.success());
+    }
+}

@@ -1,0 +1,80 @@
+//! Topic and subscription: made, brought in line, or refused with what to do.
+
+use std::net::SocketAddr;
+
+use broker::{Broker, Config, Persistence, TlsFiles};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use servicebus::administration::{Administration, Description};
+
+use crate::house::House;
+
+const SUBSCRIPTION: &str = "events/Subscriptions/read-models";
+
+#[tokio::test]
+async fn what_is_missing_is_created_what_differs_is_changed_and_the_rest_is_left() {
+    let house = House::new("topology", "").await;
+    let would = house.ask(&["topology", "apply", "--dry-run"]).await.well();
+    assert!(would.contains("events: would be created"), "{would}");
+    assert!(house.administration().get("events").await.unwrap().is_none(), "nothing was done");
+
+    let created = house.ask(&["topology", "apply"]).await.well();
+    assert_eq!(created, format!("events: created\n{SUBSCRIPTION}: created\n"));
+    let bus = house.administration();
+    let topic = bus.get("events").await.unwrap().unwrap();
+    let value = |description: &Description, name: &str| description.value(name).unwrap();
+    assert_eq!(value(&topic, "RequiresDuplicateDetection"), "true");
+    assert_eq!(value(&topic, "EnablePartitioning"), "true");
+    let mut subscription = bus.get(SUBSCRIPTION).await.unwrap().unwrap();
+    assert_eq!(value(&subscription, "RequiresSession"), "true");
+    assert_eq!(value(&subscription, "MaxDeliveryCount"), "2000");
+    assert_eq!(value(&subscription, "LockDuration"), "PT1M");
+    let left = house.ask(&["topology", "apply"]).await.well();
+    assert_eq!(left, format!("events: left as it is\n{SUBSCRIPTION}: left as it is\n"));
+
+    assert!(subscription.set("MaxDeliveryCount", "7"));
+    bus.update(SUBSCRIPTION, &subscription).await.unwrap();
+    let would = house.ask(&["topology", "apply", "--dry-run", "--json"]).await.json();
+    assert_eq!((&would["entities"][0]["action"], &would["entities"][1]["action"]), (&"left".into(), &"changed".into()));
+    assert_eq!(would["entities"][1]["changes"][0]["from"], "7");
+    let changed = house.ask(&["topology", "apply"]).await.well();
+    assert!(changed.contains("read-models: changed (MaxDeliveryCount from 7 to 2000)"), "{changed}");
+    let now = bus.get(SUBSCRIPTION).await.unwrap().unwrap();
+    assert_eq!(value(&now, "MaxDeliveryCount"), "2000");
+}
+
+#[tokio::test]
+async fn what_no_bus_changes_in_place_is_refused_and_nothing_is_done() {
+    let house = House::new("topology_fixed", "").await;
+    let bus = house.administration();
+    bus.create("events", &Description::topic(&[])).await.unwrap();
+    let refused = house.ask(&["topology", "apply"]).await.refused();
+    assert!(refused.contains("nothing was done"), "{refused}");
+    assert!(refused.contains("RequiresDuplicateDetection must be true: name a new topic"), "{refused}");
+    assert!(bus.get(SUBSCRIPTION).await.unwrap().is_none());
+}
+
+#[tokio::test]
+async fn administration_goes_over_tls_to_whom_it_trusts_only() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str| folder.path().join(name);
+    let mut params = CertificateParams::new(Vec::new()).unwrap();
+    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+    let key = KeyPair::generate().unwrap();
+    let certificate = CertificateParams::new(vec!["localhost".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+    for (name, text) in [("ca", issuer.pem()), ("cert", certificate.pem()), ("key", key.serialize_pem())] {
+        std::fs::write(file(name), text).unwrap();
+    }
+    let mut config = Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), Persistence::Ephemeral);
+    config.tls = Some(TlsFiles { certificate: file("cert"), key: file("key") });
+    let broker = Broker::start(config).await.unwrap();
+    let port = broker.address().port();
+    let at = format!("Endpoint=sb://localhost:{port}/;SharedAccessKeyName=Root;SharedAccessKey=key");
+    let trusting = servicebus::Config { ca_file: Some(file("ca")), ..servicebus::Config::default() };
+    let bus = Administration::new(&at, &trusting).unwrap();
+    bus.create("events", &Description::topic(&[])).await.unwrap();
+    assert!(bus.get("events").await.unwrap().is_some());
+    let wary = Administration::new(&at, &servicebus::Config::default()).unwrap();
+    let refused = wary.get("events").await.unwrap_err();
+    assert!(matches!(refused, servicebus::administration::Error::Unreachable { .. }), "{refused}");
+}
