@@ -4,34 +4,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
+use futures_util::FutureExt;
 use lease::Candidate;
 use lease::mongo::LeaseName;
 use mongodb::options::ClientOptions;
+use pipeline::capture;
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
+use pipeline::consumer::{self, Consumer};
 use pipeline::event::Namespace;
 use pipeline::producer::{Places, Producer};
 use pipeline::publish::{oversize, rejected};
+use pipeline::view::{self, Projection};
 use servicebus::Client as Bus;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Secret};
+use crate::config::{Config, ReadModels, Secret};
 use crate::signal::StopSignal;
 
-/// Runs until a signal. Then the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint and gives the
-/// lease back; a second signal ends it at once.
+/// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
+/// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. A second signal ends the
+/// pod at once.
 pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<()> {
     let places = places(&config, Some(FOUND_WITHIN)).await?;
-    let coordination = options(&config.coordination.uri, "coordination.uri").await?;
-    let candidate = Candidate {
-        name: LeaseName {
-            database: config.coordination.database.clone(),
-            key: config.pipeline.clone(),
-            pod_id: config.pod_id.clone(),
-            fingerprint: config.source.fingerprint(),
-        },
-        config: config.coordination.lease.clone(),
-        client: coordination,
-    };
+    let consumer = consumer(&config, &places).await?;
+    let candidate = candidate(&config).await?;
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
     let producer = Arc::new(Producer::new(producing, places));
@@ -41,22 +37,83 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         let producer = Arc::clone(&producer);
         async move { producer.lead(leadership).await }
     };
-    let mut elector = std::pin::pin!(candidate.start(work, shutdown.clone().cancelled_owned())?.ended());
+    let elector = candidate.start(work, shutdown.clone().cancelled_owned())?;
+    let contending = async { elector.ended().await.context("the lease cannot be contended for") };
+    let consuming = consume(consumer, &config, shutdown.clone());
+    // One that ends, whatever the reason, takes the other along.
+    let services =
+        futures_util::future::join(contending.inspect(|_| shutdown.cancel()), consuming.inspect(|_| shutdown.cancel()));
+    let mut services = std::pin::pin!(services.map(|(contended, consumed)| consumed.and(contended)));
     tracing::info!(pod_id = config.pod_id, pipeline = config.pipeline, "pod started");
 
     tokio::select! {
         // cancel-safe: asked again below
-        ended = &mut elector => return ended.context("the lease cannot be contended for"),
+        ended = &mut services => return ended,
         () = stop.received() => {}
     }
     tracing::info!(pod_id = config.pod_id, "stopping");
     shutdown.cancel();
     tokio::select! {
-        ended = &mut elector => ended.context("stop")?,
+        ended = &mut services => ended?,
         () = stop.received_again() => anyhow::bail!("stopped at once, on the second signal"),
     }
     tracing::info!(pod_id = config.pod_id, "stopped");
     Ok(())
+}
+
+async fn candidate(config: &Config) -> anyhow::Result<Candidate> {
+    Ok(Candidate {
+        name: LeaseName {
+            database: config.coordination.database.clone(),
+            key: config.pipeline.clone(),
+            pod_id: config.pod_id.clone(),
+            fingerprint: config.source.fingerprint(),
+        },
+        config: config.coordination.lease.clone(),
+        client: options(&config.coordination.uri, "coordination.uri").await?,
+    })
+}
+
+/// `None` where no read model is declared.
+async fn consumer(config: &Config, places: &Places) -> anyhow::Result<Option<Consumer>> {
+    let ReadModels { uri, database, models, .. } = &config.read_models;
+    if models.is_empty() {
+        tracing::info!(pod_id = config.pod_id, "no read models are declared: this pod only publishes");
+        return Ok(None);
+    }
+    let views = client(uri, "read_models.uri", Some(FOUND_WITHIN)).await?;
+    let places = consumer::Places {
+        pipeline: places.pipeline.clone(),
+        source: places.source.clone(),
+        source_database: places.server.database(&places.source.database),
+        start: match config.producer.start {
+            capture::Start::Beginning => view::Start::Beginning,
+            capture::Start::Now | capture::Start::At(_) => view::Start::Now,
+        },
+        filtered: !config.producer.capture.filter.is_empty(),
+        views: views.database(database),
+        coordination: places.coordination.clone(),
+        // Connections of its own: what the producer sends does not wait behind what is received.
+        bus: bus(config)?,
+        topic: places.topic.clone(),
+        subscription: places.subscription.clone(),
+        models: models.clone(),
+        projections: vec![],
+    };
+    Ok(Some(Consumer::new(config.consumer.clone(), places)?))
+}
+
+/// Until `shutdown`, and then until what is in hand is settled.
+async fn consume(consumer: Option<Consumer>, config: &Config, shutdown: CancellationToken) -> anyhow::Result<()> {
+    let Some(consumer) = consumer else {
+        shutdown.cancelled().await;
+        return Ok(());
+    };
+    // A task of its own, beside the one that waits for signals.
+    match tokio::spawn(consumer.run(shutdown)).await.context("the consumer ended before its time")? {
+        Err(view::Error::Mistakes(mistakes)) => Err(config.read_models.declared.explain(&mistakes).into()),
+        ended => ended.context("the read models cannot be used"),
+    }
 }
 
 /// A server that is away is found out soon: whoever asks in a pod asks again.
@@ -66,23 +123,25 @@ const FOUND_WITHIN: Duration = Duration::from_secs(5);
 pub(crate) async fn places(config: &Config, found_within: Option<Duration>) -> anyhow::Result<Places> {
     let server = client(&config.source_uri, "source.uri", found_within).await?;
     let coordination = client(&config.coordination.uri, "coordination.uri", found_within).await?;
-    let bus = servicebus::Config {
-        container_id: config.pod_id.clone(),
-        ca_file: config.service_bus.ca_file.clone(),
-        ..servicebus::Config::default()
-    };
-    let bus =
-        Bus::new(config.service_bus.connection_string.reveal(), bus).context("`service_bus.connection_string`")?;
     Ok(Places {
         pipeline: config.pipeline.clone(),
         pod_id: config.pod_id.clone(),
         source: config.source.clone(),
         server,
         coordination: coordination.database(&config.coordination.database),
-        bus,
+        bus: bus(config)?,
         topic: config.service_bus.topic.clone(),
         subscription: config.service_bus.subscription.clone(),
     })
+}
+
+fn bus(config: &Config) -> anyhow::Result<Bus> {
+    let bus = servicebus::Config {
+        container_id: config.pod_id.clone(),
+        ca_file: config.service_bus.ca_file.clone(),
+        ..servicebus::Config::default()
+    };
+    Bus::new(config.service_bus.connection_string.reveal(), bus).context("`service_bus.connection_string`")
 }
 
 async fn client(uri: &Secret, key: &str, found_within: Option<Duration>) -> anyhow::Result<mongodb::Client> {
@@ -103,5 +162,11 @@ async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions> {
 /// What this installation itself writes: never captured.
 fn own_namespaces(config: &Config) -> Vec<Namespace> {
     let names = [lease::mongo::COLLECTION, CHECKPOINTS, PIPELINES, oversize::COLLECTION, rejected::COLLECTION];
-    names.map(|name| Namespace::new(&config.coordination.database, name)).into()
+    let coordination = names.map(|name| Namespace::new(&config.coordination.database, name));
+    // Where they live with the source; elsewhere they cannot be captured.
+    let views = &config.read_models;
+    let with_the_source = views.uri == config.source_uri;
+    let models = views.models.iter().map(|model| model.name()).chain([view::CURSORS, view::PARKED_EVENTS]);
+    let views = models.filter(|_| with_the_source).map(|name| Namespace::new(&views.database, name));
+    coordination.into_iter().chain(views).collect()
 }

@@ -9,8 +9,9 @@ use crate::signal::StopSignal;
 
 /// Run one pod.
 ///
-/// Takes part in the election; while it leads, it watches the change stream and publishes every event to the topic. SIGTERM or Ctrl-C
-/// stops it in order: what was read is sent, the checkpoint saved, the lease given back. A second signal ends it at once.
+/// Takes part in the election; while it leads, it watches the change stream and publishes every event to the topic. Leading or not, it
+/// holds sessions of the subscription and keeps the read models in step. SIGTERM or Ctrl-C stops it in order: what was read is sent, the
+/// checkpoint saved, the lease given back, what was received applied and settled. A second signal ends it at once.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::node::{Node, Origin, Value};
+use super::node::{Entry, Node, Origin, Value};
 use super::problem::Problem;
 use super::schema::{self, Default, KEYS, Key, Kind};
 use super::{units, yaml};
@@ -37,7 +37,9 @@ pub(crate) type ReadFile<'a> = &'a dyn Fn(&str) -> std::io::Result<String>;
 
 /// The sources of a configuration, weakest first.
 pub(crate) struct Sources<'a> {
+    /// Its text.
     pub(crate) file: Option<&'a str>,
+    pub(crate) file_name: Option<&'a str>,
     pub(crate) environment: &'a [(String, String)],
     /// `path=value`.
     pub(crate) flags: &'a [String],
@@ -114,7 +116,7 @@ impl Reading<'_> {
         };
         for entry in entries {
             let path = if prefix.is_empty() { entry.key.clone() } else { format!("{prefix}.{}", entry.key) };
-            match schema::key(&path) {
+            match schema::key(&path).filter(|_| entry.key != "*") {
                 Some(key) => self.key(key, &entry.node),
                 None if schema::is_section(&path) => self.section(&path, &entry.node),
                 None => match path
@@ -123,9 +125,24 @@ impl Reading<'_> {
                     .filter(|key| matches!(key.kind, Kind::Secret))
                 {
                     Some(key) => self.secret_file(key, &path, &entry.node),
-                    None => self.unknown(prefix, &path, &entry.key, &entry.key_origin),
+                    None => match schema::any_key(prefix) {
+                        Some(key) => self.named(key, entry),
+                        None => self.unknown(prefix, &path, &entry.key, &entry.key_origin),
+                    },
                 },
             }
+        }
+    }
+
+    /// One of the names that a section takes freely: gathered, in the order written.
+    fn named(&mut self, key: &'static Key, entry: &Entry) {
+        let origin = entry.key_origin.clone();
+        let gathered = self
+            .set
+            .entry(key.path)
+            .or_insert_with(|| Setting { value: Typed::Tree(Node::map(origin.clone())), origin });
+        if let Typed::Tree(Node { value: Value::Map(entries), .. }) = &mut gathered.value {
+            entries.push(entry.clone());
         }
     }
 
@@ -250,6 +267,7 @@ fn typed(key: &Key, node: &Node) -> Result<Typed, String> {
         (Kind::Documents, Value::List(nodes)) if nodes.iter().all(|node| matches!(node.value, Value::Map(_))) => {
             Ok(Typed::Tree(node.clone()))
         }
+        (Kind::ReadModels, _) => unreachable!("gathered name by name"),
         (Kind::Documents, _) => {
             Err("must be a list of stages, such as `[ { $match: { fullDocument.region: eu } } ]`".to_owned())
         }
@@ -270,7 +288,7 @@ fn example(key: &Key) -> &'static str {
 }
 
 /// Mistakes as they stand in the file, then those of variables and flags, then what is missing.
-fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
+pub(super) fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort_by_key(|problem| match &problem.origin {
         Origin::File { line, column } => (0, *line, *column),
         Origin::Environment(_) => (1, 0, 0),
@@ -281,7 +299,7 @@ fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
 }
 
 /// How many letters must change to make one word the other.
-fn distance(one: &str, other: &str) -> usize {
+pub(super) fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, letter) in one.chars().enumerate() {

@@ -1,11 +1,12 @@
 //! The configuration of one pod: a YAML file, then the environment, then flags; checked as a whole, and every mistake told at once.
 //!
 //! Reading order: [`schema`] (every key), [`yaml`] and [`node`] (what was written, and where), [`load`] (by the table), this file (the
-//! structs the parts take, and the rules between keys).
+//! structs the parts take, and the rules between keys). [`read_models`] has the one section whose keys are the user's.
 
 mod load;
 mod node;
 mod problem;
+mod read_models;
 mod reference;
 mod schema;
 mod units;
@@ -17,13 +18,16 @@ use std::time::Duration;
 
 use anyhow::Context;
 use mongodb::bson::{Bson, Document};
+use pipeline::consumer;
 use pipeline::producer::{self, OnHistoryLost};
 use pipeline::publish::{Body, Checkpointing, Sessions};
 use pipeline::source::{FullDocument, Kind, Source};
-use pipeline::{capture, publish};
+use pipeline::view::{self, OnPoison};
+use pipeline::{capture, publish, session};
 
 use load::{Settings, Sources};
 use problem::{Problem, Problems};
+pub(crate) use read_models::ReadModels;
 pub(crate) use reference::{json_schema, reference_file};
 
 /// Everything a pod needs to know, checked.
@@ -36,6 +40,8 @@ pub(crate) struct Config {
     pub(crate) coordination: Coordination,
     pub(crate) service_bus: ServiceBus,
     pub(crate) producer: producer::Config,
+    pub(crate) consumer: consumer::Config,
+    pub(crate) read_models: ReadModels,
 }
 
 #[derive(Debug)]
@@ -85,11 +91,22 @@ impl Config {
         let source = source(&settings, &mut problems);
         let lease = lease_config(&settings, &mut problems);
         let producer = producer(&settings, &mut problems);
-        if !problems.is_empty() {
-            return Err(problems);
-        }
+        let consumer = consumer(&settings, &mut problems);
+        let (models, declared) = read_models::read(&settings, &mut problems);
         let secret = |path| settings.text(path).map(|text| Secret(text.to_owned()));
         let source_uri = secret("source.uri").expect("required");
+        let read_models = ReadModels {
+            uri: secret("read_models.uri").unwrap_or_else(|| source_uri.clone()),
+            database: settings
+                .text("read_models.database")
+                .map_or_else(|| format!("{}_views", source.database), str::to_owned),
+            models,
+            declared: declared.in_file(sources.file_name.map(str::to_owned)),
+        };
+        read_models.keep_out_of(&source_uri, &source, &mut problems);
+        if !problems.is_empty() {
+            return Err(load::in_order(problems));
+        }
         Ok(Self {
             pipeline: settings.given("pipeline").to_owned(),
             pod_id: lease::pod_id(settings.text("pod_id"), hostname),
@@ -107,6 +124,8 @@ impl Config {
                 ca_file: settings.text("service_bus.ca_file").map(PathBuf::from),
             },
             producer,
+            consumer,
+            read_models,
         })
     }
 }
@@ -133,8 +152,14 @@ fn with_sources<T>(
     let text = path.as_ref().map(std::fs::read_to_string).transpose();
     let text = text.with_context(|| format!("read the configuration `{}`", name.as_deref().unwrap_or_default()))?;
     let read_file = |file: &str| std::fs::read_to_string(file);
-    let sources = Sources { file: text.as_deref(), environment: &environment, flags, read_file: &read_file };
-    load(&sources, variable("HOSTNAME")).map_err(|list| Problems { file: name, list }.into())
+    let sources = Sources {
+        file: text.as_deref(),
+        file_name: name.as_deref(),
+        environment: &environment,
+        flags,
+        read_file: &read_file,
+    };
+    load(&sources, variable("HOSTNAME")).map_err(|list| Problems { file: name.clone(), list }.into())
 }
 
 fn source(settings: &Settings, problems: &mut Vec<Problem>) -> Source {
@@ -220,6 +245,41 @@ fn producer(settings: &Settings, problems: &mut Vec<Problem>) -> producer::Confi
     }
 }
 
+fn consumer(settings: &Settings, problems: &mut Vec<Problem>) -> consumer::Config {
+    let size = |name: &str| {
+        let number = usize::try_from(settings.number(&format!("consumer.{name}"))).ok();
+        number.and_then(NonZeroUsize::new).expect("within the table's bounds")
+    };
+    let duration = |name: &str| settings.duration(&format!("consumer.{name}")).expect("has a default");
+    let session = session::Config {
+        max_concurrent_sessions: size("max_concurrent_sessions"),
+        connections: size("connections"),
+        idle: duration("idle"),
+        longest_hold: duration("longest_hold"),
+        most_events: size("most_events"),
+        credit: u32::try_from(size("credit").get()).ok().and_then(NonZeroU32::new).expect("within the table's bounds"),
+        bytes_in_flight: size("bytes_in_flight"),
+        lock_duration: duration("lock_duration"),
+        drain_within: duration("drain"),
+    };
+    if let Err(invalid) = session.validate() {
+        let written = ["consumer.connections", "consumer.max_concurrent_sessions"];
+        let path =
+            written.into_iter().find(|path| settings.origin(path) != node::Origin::Nowhere).unwrap_or("consumer");
+        let origin = if path == "consumer" { node::Origin::Nowhere } else { settings.origin(path) };
+        let what = format!("does not go with its neighbours: {invalid}; the defaults are 2 and 64");
+        problems.push(Problem::at(origin, path, what));
+    }
+    let view = view::Config {
+        connections: size("transactions"),
+        unhealable_after: duration("unhealable_after"),
+        on_poison: if settings.given("consumer.on_poison") == "park" { OnPoison::Park } else { OnPoison::DeadLetter },
+        first_sequence: i64::try_from(settings.number("consumer.first_sequence")).expect("within the table's bounds"),
+        ..view::Config::default()
+    };
+    consumer::Config { session, view }
+}
+
 /// A text that must be one of a few words, or follow a rule.
 fn pattern<T>(
     settings: &Settings,
@@ -257,9 +317,9 @@ fn read_checkpoint(text: &str) -> Option<Checkpointing> {
 /// Documents in MongoDB's language, Extended JSON included.
 fn documents(node: &node::Node, problems: &mut Vec<Problem>) -> Vec<Document> {
     let node::Value::List(nodes) = &node.value else { return Vec::new() };
-    let read = nodes.iter().filter_map(|node| match Bson::try_from(node.to_json()) {
-        Ok(Bson::Document(document)) => Some(document),
-        Ok(_) | Err(_) => {
+    let read = nodes.iter().filter_map(|node| match node.to_bson() {
+        Some(Bson::Document(document)) => Some(document),
+        Some(_) | None => {
             let what = "is not a stage; write, for example, `- $match: { fullDocument.region: eu }`";
             problems.push(Problem::at(node.origin.clone(), "producer.filter", what));
             None

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use mongodb::bson::{Bson, Document};
+
 /// One value, and who said so.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Node {
@@ -41,6 +43,23 @@ pub(crate) enum Origin {
     Nowhere,
 }
 
+/// How Extended JSON writes what JSON has no type for. No operator is called so.
+const EXTENDED: [&str; 13] = [
+    "$oid",
+    "$date",
+    "$uuid",
+    "$binary",
+    "$numberInt",
+    "$numberLong",
+    "$numberDouble",
+    "$numberDecimal",
+    "$timestamp",
+    "$regularExpression",
+    "$code",
+    "$minKey",
+    "$maxKey",
+];
+
 impl Node {
     pub(crate) fn text(text: impl Into<String>, origin: Origin) -> Self {
         Self { value: Value::Text(text.into()), origin }
@@ -56,6 +75,12 @@ impl Node {
             Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
             _ => None,
         }
+    }
+
+    /// Of a map, in the order written; nothing of anything else.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Node)> {
+        let entries = if let Value::Map(entries) = &self.value { entries.as_slice() } else { &[] };
+        entries.iter().map(|entry| (entry.key.as_str(), &entry.node))
     }
 
     /// Says something else at this path, and remembers who did.
@@ -76,7 +101,38 @@ impl Node {
         entries[at].node.set(rest, node);
     }
 
-    /// As Extended JSON has it, for documents in MongoDB's language.
+    /// In MongoDB's language: fields in the order written, Extended JSON's types (`{ $oid: … }`) understood. `None` for a value that only
+    /// looks like one of those.
+    pub(crate) fn to_bson(&self) -> Option<Bson> {
+        Some(match &self.value {
+            Value::Null => Bson::Null,
+            Value::Flag(flag) => Bson::Boolean(*flag),
+            Value::Integer(number) => i32::try_from(*number).map_or(Bson::Int64(*number), Bson::Int32),
+            Value::Float(number) => Bson::Double(*number),
+            Value::Text(text) => Bson::String(text.clone()),
+            Value::List(nodes) => Bson::Array(nodes.iter().map(Self::to_bson).collect::<Option<_>>()?),
+            Value::Map(entries) if entries.iter().any(|entry| EXTENDED.contains(&entry.key.as_str())) => {
+                Bson::try_from(self.to_json()).ok()?
+            }
+            Value::Map(entries) => {
+                let fields = entries.iter().map(|entry| Some((entry.key.clone(), entry.node.to_bson()?)));
+                Bson::Document(fields.collect::<Option<Document>>()?)
+            }
+        })
+    }
+
+    /// As deep as this path leads, lists by number; with what is left of it.
+    pub(crate) fn nearest<'a>(&self, path: &'a [String]) -> (&Self, &'a [String]) {
+        let Some((first, rest)) = path.split_first() else { return (self, path) };
+        let below = match &self.value {
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == *first).map(|entry| &entry.node),
+            Value::List(nodes) => first.parse().ok().and_then(|at: usize| nodes.get(at)),
+            _ => None,
+        };
+        below.map_or((self, path), |node| node.nearest(rest))
+    }
+
+    /// As Extended JSON has it.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.value {
             Value::Null => serde_json::Value::Null,

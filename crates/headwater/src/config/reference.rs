@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::load::{Settings, Typed};
 use super::schema::{self, Default, Key, Kind, SECTIONS};
-use super::{node, units};
+use super::{node, read_models, units};
 
 /// How wide a comment may grow.
 const WIDTH: usize = 110;
@@ -29,7 +29,12 @@ pub(crate) fn reference_file() -> String {
 pub(crate) fn effective(settings: &Settings) -> String {
     let mut text = String::new();
     write_section(&mut text, "", &mut |text, key, name, indent| {
-        if let Some(setting) = settings.get(key.path) {
+        if let (Kind::ReadModels, Some(models)) = (key.kind, settings.tree(key.path)) {
+            for (name, model) in models.entries() {
+                // JSON is YAML.
+                text.push_str(&format!("{indent}{}: {}\n", Json::from(name), model.to_json()));
+            }
+        } else if let Some(setting) = settings.get(key.path) {
             text.push_str(&format!("{indent}{name}: {}\n", shown(key, &setting.value)));
         }
     });
@@ -60,6 +65,9 @@ fn write_section(text: &mut String, path: &str, write: &mut impl FnMut(&mut Stri
                 text.push_str(&format!("{indent}{name}:\n{inner}"));
             }
         }
+    }
+    if let Some(key) = schema::any_key(path) {
+        write(text, key, schema::A_READ_MODEL, &indent);
     }
 }
 
@@ -127,7 +135,8 @@ fn object(path: &str) -> Json {
         }
     }
     let about = SECTIONS.iter().find(|(section, _)| *section == path).map_or("", |(_, about)| about);
-    json!({ "type": "object", "description": about, "additionalProperties": false, "properties": properties, "required": required })
+    let others = schema::any_key(path).map_or(Json::Bool(false), property);
+    json!({ "type": "object", "description": about, "additionalProperties": others, "properties": properties, "required": required })
 }
 
 fn property(key: &Key) -> Json {
@@ -140,6 +149,7 @@ fn property(key: &Key) -> Json {
         Kind::Choice(words) => json!({ "enum": words }),
         Kind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
         Kind::Documents => json!({ "type": "array", "items": { "type": "object" } }),
+        Kind::ReadModels => read_models::json_schema(),
     };
     property["description"] = key.about.into();
     if let Default::Is(value) = key.default {

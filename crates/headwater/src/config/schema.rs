@@ -41,6 +41,8 @@ pub(crate) enum Kind {
     Texts,
     /// A list of documents in MongoDB's own language.
     Documents,
+    /// Read models by name, as `pipeline::view` has them: the section's other keys, whatever they are called.
+    ReadModels,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +75,11 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "How much may be under way to the bus at once, over all aggregates; none may fill more than an eighth of it.",
     ),
     ("producer.read_ahead", "How much is read from the change stream before the bus takes it."),
+    ("consumer", "Every pod's part: sessions of the subscription to read models."),
+    (
+        "read_models",
+        "What is built from the events: collections by name, and where they are. None: this pod only publishes. docs/read-models.md has recipes.",
+    ),
 ];
 
 pub(crate) const KEYS: &[Key] = &[
@@ -268,7 +275,111 @@ pub(crate) const KEYS: &[Key] = &[
         default: Default::Is("10s"),
         about: "How long a leader that stops may take to send what it has read, before it gives the lease back.",
     },
+    Key {
+        path: "consumer.max_concurrent_sessions",
+        kind: Kind::Count { least: 1, most: 10_000 },
+        default: Default::Is("64"),
+        about: "Sessions one pod holds at a time. Each is cheap; what they hold is bounded by `bytes_in_flight`.",
+    },
+    Key {
+        path: "consumer.on_poison",
+        kind: Kind::Choice(&["park", "dead_letter"]),
+        default: Default::Is("park"),
+        about: "An event that cannot be applied parks its aggregate in that read model; `dead_letter` also puts its message there.",
+    },
+    Key {
+        path: "consumer.connections",
+        kind: Kind::Count { least: 1, most: 64 },
+        default: Default::Is("2"),
+        about: "Connections to the bus that the sessions are spread over.",
+    },
+    Key {
+        path: "consumer.transactions",
+        kind: Kind::Count { least: 1, most: 64 },
+        default: Default::Is("2"),
+        about: "Transactions side by side; two keep a server of two cores busy.",
+    },
+    Key {
+        path: "consumer.credit",
+        kind: Kind::Count { least: 2, most: 100_000 },
+        default: Default::Is("1000"),
+        about: "Messages one session may hold unsettled; half of them are a batch, so that the next comes in meanwhile.",
+    },
+    Key {
+        path: "consumer.bytes_in_flight",
+        kind: Kind::Size { least: 1 << 20, most: 1 << 33 },
+        default: Default::Is("64MiB"),
+        about: "What all sessions of a pod may hold together.",
+    },
+    Key {
+        path: "consumer.idle",
+        kind: Kind::Duration { least: millis(0), most: seconds(600) },
+        default: Default::Is("1s"),
+        about: "How long a session without messages is kept, while nobody waits for its place.",
+    },
+    Key {
+        path: "consumer.longest_hold",
+        kind: Kind::Duration { least: millis(100), most: seconds(3_600) },
+        default: Default::Is("10s"),
+        about: "After this time, or after `most_events`, a session is let go, so that others have their turn.",
+    },
+    Key {
+        path: "consumer.most_events",
+        kind: Kind::Count { least: 1, most: 10_000_000 },
+        default: Default::Is("5000"),
+        about: "",
+    },
+    Key {
+        path: "consumer.lock_duration",
+        kind: Kind::Duration { least: seconds(5), most: seconds(300) },
+        default: Default::Is("1m"),
+        about: "The subscription's own; locks are renewed at half of it.",
+    },
+    Key {
+        path: "consumer.unhealable_after",
+        kind: Kind::Duration { least: millis(0), most: seconds(3_600) },
+        default: Default::Is("10s"),
+        about: "How long a gap may stay that the source does not fill, before what lies behind it is parked.",
+    },
+    Key {
+        path: "consumer.first_sequence",
+        kind: Kind::Count { least: 0, most: 1_000_000 },
+        default: Default::Is("1"),
+        about: "What an aggregate's first event is numbered.",
+    },
+    Key {
+        path: "consumer.drain",
+        kind: Kind::Duration { least: millis(0), most: seconds(600) },
+        default: Default::Is("20s"),
+        about: "How long a stop may take: what is in hand is applied and settled, then sessions are let go.",
+    },
+    Key {
+        path: "read_models.uri",
+        kind: Kind::Secret,
+        default: Default::Absent("mongodb://localhost:27017/?replicaSet=rs0"),
+        about: "The MongoDB that holds the read models. Left out: the source's.",
+    },
+    Key {
+        path: "read_models.database",
+        kind: Kind::Text,
+        default: Default::Absent("shop_views"),
+        about: "Left out: the source's database with `_views` behind it.",
+    },
+    Key {
+        path: READ_MODELS,
+        kind: Kind::ReadModels,
+        default: Default::Absent(
+            "{ when: { OrderPlaced: { $set: { status: placed, customer: $$event.payload.customer } }, OrderCancelled: delete }, indexes: [ { keys: { customer: 1 } } ] }",
+        ),
+        about: "Every other key is a read model: a collection, and per event type an update document, a pipeline or `delete`.",
+    },
 ];
+
+/// Stands for every key of its section that has no line of its own.
+pub(crate) const READ_MODELS: &str = "read_models.*";
+
+/// An example of a name, where the table has a star.
+pub(crate) const A_READ_MODEL: &str = "order_summary";
 
 /// The key of this path.
 pub(crate) fn key(path: &str) -> Option<&'static Key> {
@@ -278,6 +389,11 @@ pub(crate) fn key(path: &str) -> Option<&'static Key> {
 /// Whether there are keys below this path.
 pub(crate) fn is_section(path: &str) -> bool {
     KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
+}
+
+/// The key for names that have none of their own, in a section that takes any.
+pub(crate) fn any_key(section: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.path.strip_suffix(".*") == Some(section))
 }
 
 /// The names directly below this path (empty: at the top), in the table's order.
@@ -290,6 +406,7 @@ pub(crate) fn names_below(path: &str) -> Vec<&'static str> {
             key.path.strip_prefix(path).and_then(|rest| rest.strip_prefix('.'))
         };
         if let Some(name) = rest.and_then(|rest| rest.split('.').next())
+            && name != "*"
             && !names.contains(&name)
         {
             names.push(name);

@@ -16,7 +16,8 @@ fn load_from(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result
         "/secret" => Ok("mongodb://user:pass@host\n".to_owned()),
         _ => Err(std::io::Error::from(std::io::ErrorKind::NotFound)),
     };
-    let sources = Sources { file: Some(file), environment: &environment, flags: &flags, read_file: &read_file };
+    let sources =
+        Sources { file: Some(file), file_name: None, environment: &environment, flags: &flags, read_file: &read_file };
     let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     Config::load(&sources, Some("host-1")).map_err(told)
 }
@@ -68,7 +69,9 @@ fn a_secret_can_be_a_file_and_is_never_shown() {
     assert_eq!(config.source_uri.reveal(), "mongodb://user:pass@host");
     assert!(!format!("{config:?}").contains("pass"));
     let read_file = |_: &str| Ok("mongodb://user:pass@host".to_owned());
-    let settings = Sources { file: Some(&file), environment: &[], flags: &[], read_file: &read_file }.load().unwrap();
+    let settings = Sources { file: Some(&file), file_name: None, environment: &[], flags: &[], read_file: &read_file }
+        .load()
+        .unwrap();
     let shown = reference::effective(&settings);
     assert!(shown.contains("uri: \"***\"") && !shown.contains("pass"), "{shown}");
     // What is printed can be loaded again, once the secrets are back.
@@ -92,6 +95,77 @@ fn every_value_can_be_set() {
 }
 
 #[test]
+fn the_defaults_of_the_consumer_are_those_of_its_parts() {
+    assert_eq!(load(MINIMAL).unwrap().consumer, consumer::Config::default());
+    let config =
+        load(&format!("{MINIMAL}consumer: {{ on_poison: dead_letter, transactions: 5, drain: 3s }}\n")).unwrap();
+    assert_eq!(config.consumer.view.on_poison, OnPoison::DeadLetter);
+    assert_eq!(
+        (config.consumer.view.connections.get(), config.consumer.session.drain_within),
+        (5, Duration::from_secs(3))
+    );
+}
+
+const READ_MODELS: &str = "\
+read_models:
+  order_summary:
+    when:
+      OrderPlaced: { $set: { status: placed, customer: $$event.payload.customer } }
+      PaymentTaken: [ { $set: { paid: true } } ]
+      OrderCancelled: delete
+    indexes: [ { keys: { customer: 1, _id: -1 }, unique: true } ]
+  customers: { key: $$event.payload.customer, when: { OrderPlaced: { $inc: { orders: 1 } } } }
+";
+
+#[test]
+fn read_models_are_declared_beside_where_they_live() {
+    use pipeline::view::Projection;
+    let file = format!("{MINIMAL}{READ_MODELS}");
+    let config = load(&file).unwrap().read_models;
+    let names: Vec<_> = config.models.iter().map(|model| model.name()).collect();
+    assert_eq!(names, ["order_summary", "customers"]);
+    // The order of an index is the order written.
+    assert_eq!(config.models[0].indexes()[0].keys, mongodb::bson::doc! { "customer": 1, "_id": -1 });
+    assert_eq!((config.database.as_str(), config.uri.reveal()), ("shop_views", "mongodb://localhost"));
+    let elsewhere =
+        load_from(&file, &[("HEADWATER__READ_MODELS__URI", "mongodb://other")], &["read_models.database=v"]);
+    let elsewhere = elsewhere.unwrap().read_models;
+    assert_eq!((elsewhere.database.as_str(), elsewhere.uri.reveal()), ("v", "mongodb://other"));
+    // What is printed says the same.
+    let read_file = |_: &str| Ok(String::new());
+    let sources = Sources { file: Some(&file), file_name: None, environment: &[], flags: &[], read_file: &read_file };
+    let shown = reference::effective(&sources.load().unwrap());
+    let again = load(&shown).unwrap().read_models;
+    assert_eq!(again.models[0].indexes(), config.models[0].indexes(), "{shown}");
+}
+
+#[test]
+fn what_the_server_finds_wrong_is_told_with_its_line() {
+    let config = load(&format!("{MINIMAL}{READ_MODELS}")).unwrap().read_models;
+    let mistake = |path: &[&str]| pipeline::view::Mistake {
+        model: "order_summary".into(),
+        event_type: Some("OrderPlaced".into()),
+        path: path.iter().map(|part| (*part).to_owned()).collect(),
+        problem: "no".into(),
+    };
+    let mistakes = [
+        mistake(&["when", "OrderPlaced", "$set", "status"]),
+        mistake(&["when", "PaymentTaken", "0"]),
+        mistake(&["when", "OrderPlaced", "$set", "status", "deeper"]),
+    ];
+    let told = config.declared.explain(&mistakes).to_string();
+    let lines: Vec<&str> = told.lines().skip(1).collect();
+    assert_eq!(
+        lines,
+        [
+            "  line 7, column 38: `read_models.order_summary.when.OrderPlaced.$set.status` is `placed`: no",
+            "  line 8, column 23: `read_models.order_summary.when.PaymentTaken.0` no",
+            "  line 7, column 38: `read_models.order_summary.when.OrderPlaced.$set.status.deeper` no",
+        ]
+    );
+}
+
+#[test]
 fn the_reference_file_is_the_code_and_loads() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/headwater.yaml");
     let stored = std::fs::read_to_string(&path).expect("config/headwater.yaml");
@@ -106,6 +180,7 @@ fn the_schema_for_editors_knows_every_key() {
     let schema = json_schema();
     for key in schema::KEYS {
         let pointer: String = key.path.split('.').map(|name| format!("/properties/{name}")).collect();
+        let pointer = pointer.replace("/properties/*", "/additionalProperties/properties/when");
         assert!(schema.pointer(&pointer).is_some(), "{}", key.path);
     }
 }
@@ -267,7 +342,107 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "",
         "# three at once\npod: 1\nproducer: { body: xml, drain: 1y }\n",
-        "line 5, column 1: `pod` is not a key; known here: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`\nline 6, column 19: `producer.body` is `xml`, and must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, and must be a duration from 0s to 10m, such as `10s`",
+        "line 5, column 1: `pod` is not a key; known here: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`, `consumer`, `read_models`\nline 6, column 19: `producer.body` is `xml`, and must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, and must be a duration from 0s to 10m, such as `10s`",
+    ),
+    (
+        "",
+        "consumer: { connections: 9, max_concurrent_sessions: 3 }\n",
+        "line 4, column 26: `consumer.connections` does not go with its neighbours: `consumer.connections` must not exceed `consumer.max_concurrent_sessions`; the defaults are 2 and 64",
+    ),
+    (
+        "",
+        "consumer: { on_poison: drop }\n",
+        "line 4, column 24: `consumer.on_poison` is `drop`, and must be `park` or `dead_letter`",
+    ),
+    (
+        "",
+        "consumer: { lock_duration: 1h }\n",
+        "line 4, column 28: `consumer.lock_duration` is `1h`, and must be a duration from 5s to 5m, such as `1m`",
+    ),
+    (
+        "",
+        "consumer: { sessions: 5 }\n",
+        "line 4, column 13: `consumer.sessions` is not a key; known here: `max_concurrent_sessions`, `on_poison`, `connections`, `transactions`, `credit`, `bytes_in_flight`, `idle`, `longest_hold`, `most_events`, `lock_duration`, `unhealable_after`, `first_sequence`, `drain`",
+    ),
+    (
+        "",
+        "read_models: [ a ]\n",
+        "line 4, column 14: `read_models` is a list of 1, and must be a map with keys such as `uri`, `database`",
+    ),
+    (
+        "",
+        "read_models: { a: 5 }\n",
+        "line 4, column 19: `read_models.a` is `5`, and must be a map, such as `{ when: { OrderPlaced: { $set: { status: placed } } } }`",
+    ),
+    (
+        "",
+        "read_models: { a: {} }\n",
+        "line 4, column 19: `read_models.a.when` names no event type, so nothing would be written",
+    ),
+    (
+        "",
+        "read_models: { a: { on: { OrderPlaced: delete } } }\n",
+        "line 4, column 21: `read_models.a.on` is not a key; write `when` (`on` means true to many readers of YAML)",
+    ),
+    (
+        "",
+        "read_models: { a: { wen: { OrderPlaced: delete } } }\n",
+        "line 4, column 21: `read_models.a.wen` is not a key; did you mean `when`?",
+    ),
+    (
+        "",
+        "read_models: { a: { when: [ OrderPlaced ] } }\n",
+        "line 4, column 27: `read_models.a.when` is a list of 1, and must be a map from event types, such as `{ OrderPlaced: { $set: { status: placed } } }`",
+    ),
+    (
+        "",
+        "read_models: { a: { when: { OrderPlaced: remove } } }\n",
+        "line 4, column 42: `read_models.a.when.OrderPlaced` is `remove`: must be a map (an update document), a list (a pipeline) or `delete`",
+    ),
+    (
+        "",
+        "read_models: { a: { when: { OrderPlaced: { status: placed } } } }\n",
+        "line 4, column 52: `read_models.a.when.OrderPlaced.status` is `placed`: is not an operator; write `{ $set: { … } }`, or `[ { $replaceWith: … } ]` for the whole document",
+    ),
+    (
+        "",
+        "read_models: { a: { when: { OrderPlaced: { $set: { _id: 1 } } } } }\n",
+        "line 4, column 57: `read_models.a.when.OrderPlaced.$set._id` is `1`: the key of a read model cannot be changed",
+    ),
+    (
+        "",
+        "read_models: { a: { key: fixed, when: { OrderPlaced: delete } } }\n",
+        "line 4, column 26: `read_models.a.key` is `fixed`: names no value of the event, such as `$$event.customerId`",
+    ),
+    (
+        "",
+        "read_models: { a: { mirror: maybe } }\n",
+        "line 4, column 29: `read_models.a.mirror` is `maybe`, and must be `true` or `false`",
+    ),
+    (
+        "",
+        "read_models: { a: { mirror: true, when: { insert: delete } } }\n",
+        "line 4, column 29: `read_models.a.mirror` is `true`: a mirror copies, and has no `when`",
+    ),
+    (
+        "",
+        "read_models: { a: { when: { OrderPlaced: delete }, indexes: { customer: 1 } } }\n",
+        "line 4, column 61: `read_models.a.indexes` is a map of 1, and must be a list of indexes, such as `[ { keys: { customer: 1 } } ]`",
+    ),
+    (
+        "",
+        "read_models: { a: { when: { OrderPlaced: delete }, indexes: [ { customer: 1 } ] } }\n",
+        "line 4, column 63: `read_models.a.indexes.0` an index needs `keys`, such as `{ customer: 1 }`",
+    ),
+    (
+        "",
+        "read_models: { _headwater_cursors: { when: { OrderPlaced: delete } } }\n",
+        "line 4, column 36: `read_models._headwater_cursors` is the name of a collection Headwater keeps for itself",
+    ),
+    (
+        "",
+        "read_models: { database: shop, events: { when: { OrderPlaced: delete } } }\n",
+        "line 4, column 40: `read_models.events` is captured itself, and would feed itself; give `read_models.database` another name",
     ),
 ];
 

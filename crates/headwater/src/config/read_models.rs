@@ -1,0 +1,162 @@
+//! The section `read_models`: what is declared, compiled, with the line of every mistake; also of those that only the server can see.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use mongodb::bson::{Bson, Document};
+use pipeline::event::Namespace;
+use pipeline::source::Source;
+use pipeline::view::{Declaration, Mistake, Model};
+use serde_json::{Value as Json, json};
+
+use super::Secret;
+use super::load::{Settings, distance};
+use super::node::{Node, Origin, Value};
+use super::problem::{Problem, Problems};
+use super::schema::READ_MODELS;
+
+/// Where the read models are, and what they are.
+#[derive(Debug)]
+pub(crate) struct ReadModels {
+    pub(crate) uri: Secret,
+    pub(crate) database: String,
+    pub(crate) models: Vec<Arc<Model>>,
+    pub(crate) declared: Declared,
+}
+
+/// The declarations as written, by model.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Declared {
+    file: Option<String>,
+    nodes: BTreeMap<String, Node>,
+}
+
+impl ReadModels {
+    /// A read model among what is captured would feed itself.
+    pub(super) fn keep_out_of(&self, source_uri: &Secret, source: &Source, problems: &mut Vec<Problem>) {
+        if self.uri != *source_uri {
+            return;
+        }
+        let captured = source.namespaces();
+        let inside = |name: &&str| captured.contains(&Namespace::new(&self.database, *name));
+        for name in self.declared.nodes.keys().map(String::as_str).filter(inside) {
+            let what = "is captured itself, and would feed itself; give `read_models.database` another name";
+            problems.push(Problem::at(self.declared.nodes[name].origin.clone(), format!("read_models.{name}"), what));
+        }
+    }
+}
+
+const NAMES: [&str; 5] = ["key", "when", "mirror", "from", "indexes"];
+
+/// Every model that can be compiled, and all that is wrong with the others.
+pub(super) fn read(settings: &Settings, problems: &mut Vec<Problem>) -> (Vec<Arc<Model>>, Declared) {
+    let (mut models, mut declared) = (vec![], Declared::default());
+    let Some(tree) = settings.tree(READ_MODELS) else { return (models, declared) };
+    for (name, node) in tree.entries() {
+        declared.nodes.insert(name.to_owned(), node.clone());
+        let found = problems.len();
+        let declaration = declaration(name, node, problems);
+        if problems.len() > found {
+            continue;
+        }
+        match Model::compile(name, &declaration) {
+            Ok(model) => models.push(Arc::new(model)),
+            Err(mistakes) => problems.extend(mistakes.iter().map(|mistake| declared.problem(mistake))),
+        }
+    }
+    (models, declared)
+}
+
+fn declaration(name: &str, node: &Node, problems: &mut Vec<Problem>) -> Declaration {
+    let mut declaration = Declaration::default();
+    let mut wrong = |node: &Node, key: &str, rule: &str| {
+        let path = format!("read_models.{name}{key}");
+        problems.push(Problem::at(node.origin.clone(), path, format!("is {node}, and must be {rule}")));
+    };
+    let Value::Map(entries) = &node.value else {
+        wrong(node, "", "a map, such as `{ when: { OrderPlaced: { $set: { status: placed } } } }`");
+        return declaration;
+    };
+    let mut unknown = vec![];
+    for entry in entries {
+        let node = &entry.node;
+        match (entry.key.as_str(), node.to_bson()) {
+            ("key", Some(key)) => declaration.key = Some(key),
+            ("when", Some(Bson::Document(when))) => declaration.when = when,
+            ("when", _) => {
+                wrong(node, ".when", "a map from event types, such as `{ OrderPlaced: { $set: { status: placed } } }`");
+            }
+            ("mirror", Some(Bson::Boolean(mirror))) => declaration.mirror = mirror,
+            ("mirror", _) => wrong(node, ".mirror", "`true` or `false`"),
+            ("from", Some(Bson::String(from))) => declaration.from = Some(from),
+            ("from", _) => wrong(node, ".from", "the name of a collection, such as `orders`"),
+            ("indexes", Some(Bson::Array(indexes))) if documents(&indexes).is_some() => {
+                declaration.indexes = documents(&indexes).unwrap_or_default();
+            }
+            ("indexes", _) => wrong(node, ".indexes", "a list of indexes, such as `[ { keys: { customer: 1 } } ]`"),
+            ("key", None) => wrong(node, ".key", "a value of the event, such as `$$event.payload.customer`"),
+            (name, _) => unknown.push((name, entry.key_origin.clone())),
+        }
+    }
+    for (unknown, origin) in unknown {
+        let nearest = NAMES.iter().map(|known| (distance(unknown, known), *known)).min();
+        let advice = match nearest.filter(|(distance, _)| *distance <= 2) {
+            _ if unknown == "on" => "write `when` (`on` means true to many readers of YAML)".to_owned(),
+            Some((_, nearest)) => format!("did you mean `{nearest}`?"),
+            None => format!("known here: `{}`", NAMES.join("`, `")),
+        };
+        problems.push(Problem::at(origin, format!("read_models.{name}.{unknown}"), format!("is not a key; {advice}")));
+    }
+    declaration
+}
+
+fn documents(values: &[Bson]) -> Option<Vec<Document>> {
+    values.iter().map(|value| value.as_document().cloned()).collect()
+}
+
+impl Declared {
+    pub(super) fn in_file(mut self, file: Option<String>) -> Self {
+        self.file = file;
+        self
+    }
+
+    /// What the server found wrong, with file, line, model and event type.
+    pub(crate) fn explain(&self, mistakes: &[Mistake]) -> Problems {
+        Problems { file: self.file.clone(), list: mistakes.iter().map(|mistake| self.problem(mistake)).collect() }
+    }
+
+    fn problem(&self, mistake: &Mistake) -> Problem {
+        let path = format!("read_models.{}", mistake.model);
+        let path = mistake.path.iter().fold(path, |path, part| format!("{path}.{part}"));
+        let Some(node) = self.nodes.get(&mistake.model) else {
+            return Problem::at(Origin::Nowhere, path, mistake.problem.clone());
+        };
+        let (nearest, rest) = node.nearest(&mistake.path);
+        let what = match &nearest.value {
+            Value::List(_) | Value::Map(_) => mistake.problem.clone(),
+            _ if rest.is_empty() => format!("is {nearest}: {}", mistake.problem),
+            _ => mistake.problem.clone(),
+        };
+        Problem::at(nearest.origin.clone(), path, what)
+    }
+}
+
+/// One declaration, for editors.
+pub(super) fn json_schema() -> Json {
+    let clause = json!({ "oneOf": [
+        { "type": "object", "description": "An update document; `$$event.path` is the event's value." },
+        { "type": "array", "items": { "type": "object" }, "description": "An update pipeline, with the event as `$$event`." },
+        { "const": "delete" },
+    ] });
+    json!({
+        "type": "object",
+        "additionalProperties": false,
+        "properties": {
+            "key": { "description": "Which document an event changes; by default `$$event.aggregateId`." },
+            "when": { "type": "object", "additionalProperties": clause, "description": "By event type." },
+            "mirror": { "type": "boolean", "description": "Copies a source of documents." },
+            "from": { "type": "string", "description": "Only events of this collection." },
+            "indexes": { "type": "array", "items": { "type": "object", "required": ["keys"] } },
+        },
+    })
+}
