@@ -64,7 +64,8 @@ pub struct Server {
 #[derive(Debug)]
 pub struct Running {
     address: SocketAddr,
-    ended: oneshot::Receiver<Result<(), Error>>,
+    /// `None` once it is known how it ended.
+    ended: Option<oneshot::Receiver<Result<(), Error>>>,
 }
 
 impl Server {
@@ -93,7 +94,7 @@ impl Server {
             drop(end.send(result));
         };
         thread::Builder::new().name("admin".into()).spawn(body).map_err(Error::Thread)?;
-        Ok(Running { address, ended })
+        Ok(Running { address, ended: Some(ended) })
     }
 
     async fn serve(self, desk: Desk, shutdown: CancellationToken) -> Result<(), Error> {
@@ -135,8 +136,12 @@ impl Running {
         self.address
     }
 
-    pub async fn ended(self) -> Result<(), Error> {
-        self.ended.await.unwrap_or(Err(Error::Died))
+    /// Waits until it has ended. Cancel-safe; told once, and `Ok` from then on.
+    pub async fn ended(&mut self) -> Result<(), Error> {
+        let Some(ended) = &mut self.ended else { return Ok(()) };
+        let ended = ended.await;
+        self.ended = None;
+        ended.unwrap_or(Err(Error::Died))
     }
 }
 

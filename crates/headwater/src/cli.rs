@@ -5,6 +5,7 @@ mod checkpoint;
 mod config;
 mod dev;
 mod run;
+mod status;
 
 use clap::{Parser, Subcommand};
 
@@ -21,6 +22,7 @@ pub(crate) enum Command {
     Dev(dev::Arguments),
     Run(run::Arguments),
     Broker(broker::Arguments),
+    Status(status::Arguments),
     Checkpoint(checkpoint::Arguments),
     Config(config::Arguments),
 }
@@ -30,7 +32,7 @@ impl Command {
     pub(crate) fn log_filter(&self) -> &'static str {
         match self {
             Self::Run(_) => "info",
-            Self::Dev(_) | Self::Broker(_) | Self::Checkpoint(_) | Self::Config(_) => "warn",
+            Self::Dev(_) | Self::Broker(_) | Self::Status(_) | Self::Checkpoint(_) | Self::Config(_) => "warn",
         }
     }
 }
@@ -40,6 +42,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Dev(arguments) => dev::run(arguments).await,
         Command::Run(arguments) => run::run(arguments).await,
         Command::Broker(arguments) => broker::run(arguments).await,
+        Command::Status(arguments) => status::run(arguments).await,
         Command::Checkpoint(arguments) => checkpoint::run(arguments).await,
         Command::Config(arguments) => config::run(&arguments),
     }

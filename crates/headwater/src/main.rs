@@ -1,9 +1,12 @@
 //! The binary: reading starts here. Phases only: arguments, telemetry, runtime, the command, the exit code.
 
+mod admin_side;
 mod cli;
 mod config;
+mod pods;
 mod run;
 mod signal;
+mod status;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

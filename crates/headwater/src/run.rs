@@ -18,19 +18,27 @@ use pipeline::view::{self, Projection};
 use servicebus::Client as Bus;
 use tokio_util::sync::CancellationToken;
 
+use crate::admin_side::{Door, Parts};
 use crate::config::{Config, ReadModels, Secret};
+use crate::pods::{self, Register};
 use crate::signal::StopSignal;
+use crate::status::Observer;
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
 /// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. A second signal ends the
 /// pod at once.
 pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<()> {
+    let door = Door::open(config.admin.listen)?;
     let places = places(&config, Some(FOUND_WITHIN)).await?;
     let consumer = consumer(&config, &places).await?;
+    let observer = observer(&config, &places, Some(FOUND_WITHIN)).await?;
+    let register = Register::new(&places.coordination, &config.pipeline, &config.pod_id);
     let candidate = candidate(&config).await?;
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
     let producer = Arc::new(Producer::new(producing, places));
+
+    let (producing, consuming) = (producer.handle(), consumer.as_ref().map(Consumer::handle));
 
     let shutdown = CancellationToken::new();
     let work = move |leadership| {
@@ -38,6 +46,15 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         async move { producer.lead(leadership).await }
     };
     let elector = candidate.start(work, shutdown.clone().cancelled_owned())?;
+    let parts = Parts {
+        pod_id: config.pod_id.clone(),
+        ttl: config.coordination.lease.ttl,
+        lease: elector.handle(),
+        producer: producing,
+        consumer: consuming,
+        latency: admin::Latency::default(),
+    };
+    let mut side = door.start(parts, register, observer)?;
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };
     let consuming = consume(consumer, &config, shutdown.clone());
     // One that ends, whatever the reason, takes the other along.
@@ -48,15 +65,22 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
 
     tokio::select! {
         // cancel-safe: asked again below
-        ended = &mut services => return ended,
+        ended = &mut services => {
+            side.stop().await?;
+            return ended;
+        }
+        // What cannot be looked at must not run on unseen.
+        error = side.died() => tracing::error!(error = %error, "stopping: the dashboard is gone"),
         () = stop.received() => {}
     }
     tracing::info!(pod_id = config.pod_id, "stopping");
+    side.readings().stopping();
     shutdown.cancel();
     tokio::select! {
         ended = &mut services => ended?,
         () = stop.received_again() => anyhow::bail!("stopped at once, on the second signal"),
     }
+    side.stop().await?;
     tracing::info!(pod_id = config.pod_id, "stopped");
     Ok(())
 }
@@ -71,6 +95,23 @@ async fn candidate(config: &Config) -> anyhow::Result<Candidate> {
         },
         config: config.coordination.lease.clone(),
         client: options(&config.coordination.uri, "coordination.uri").await?,
+    })
+}
+
+/// Who looks at the whole pipeline.
+pub(crate) async fn observer(
+    config: &Config,
+    places: &Places,
+    found_within: Option<Duration>,
+) -> anyhow::Result<Observer> {
+    let ReadModels { uri, database, models, .. } = &config.read_models;
+    Ok(Observer {
+        pipeline: config.pipeline.clone(),
+        by: config.pod_id.clone(),
+        coordination: places.coordination.clone(),
+        source: places.server.clone(),
+        views: client(uri, "read_models.uri", found_within).await?.database(database),
+        read_models: models.iter().map(|model| model.name().to_owned()).collect(),
     })
 }
 
@@ -161,7 +202,15 @@ async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions> {
 
 /// What this installation itself writes: never captured.
 fn own_namespaces(config: &Config) -> Vec<Namespace> {
-    let names = [lease::mongo::COLLECTION, CHECKPOINTS, PIPELINES, oversize::COLLECTION, rejected::COLLECTION];
+    let names = [
+        lease::mongo::COLLECTION,
+        CHECKPOINTS,
+        PIPELINES,
+        oversize::COLLECTION,
+        rejected::COLLECTION,
+        pods::PODS,
+        pods::TERMS,
+    ];
     let coordination = names.map(|name| Namespace::new(&config.coordination.database, name));
     // Where they live with the source; elsewhere they cannot be captured.
     let views = &config.read_models;

@@ -75,7 +75,7 @@ impl House {
         Answer { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
     }
 
-    pub(crate) async fn stop(self) {
+    pub(crate) async fn stop(mut self) {
         self.shutdown.cancel();
         self.running.ended().await.unwrap();
     }

@@ -1,0 +1,196 @@
+// The dashboard in a real browser, served by real pods: it shows a takeover, and everybody can read it.
+import assert from "node:assert/strict";
+import { mkdtemp } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import test, { after, before } from "node:test";
+import { browser } from "./browser.mjs";
+import { illegible } from "./legibility.mjs";
+import { startPods } from "./pods.mjs";
+
+const SOON = 60_000;
+
+let chromium;
+let house;
+let screenshots;
+
+before(async () => {
+  screenshots = process.env.SCREENSHOTS ?? await mkdtemp(join(tmpdir(), "headwater-screenshots-"));
+  [chromium, house] = await Promise.all([browser(), startPods(3)]);
+});
+
+after(async () => {
+  await chromium?.close();
+  await house?.stop();
+});
+
+/** Opens a pod's page, and fails if anything on it does. */
+async function open(pod, options = {}) {
+  const context = await chromium.newContext({ viewport: { width: 1280, height: 900 }, ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(SOON);
+  page.errors = [];
+  page.on("pageerror", (error) => page.errors.push(error.message));
+  // A pod that is gone is no fault of the page's.
+  page.on("console", (message) => {
+    if (message.type() === "error" && !/ERR_|Failed to load resource/.test(message.text())) page.errors.push(message.text());
+  });
+  await page.goto(pod.url);
+  return page;
+}
+
+const close = (page) => page.context().close();
+const settled = (page) => page.waitForFunction(() => document.getElementById("leader").textContent.startsWith("pod-"));
+const asked = async (pod) => (await fetch(`${pod.url}api/status`)).json();
+
+/** Waits until a pod tells of a state, and returns what it told. */
+async function told(pod, what, is) {
+  const until = Date.now() + SOON;
+  let last;
+  while (Date.now() < until) {
+    last = await asked(pod).catch((error) => error.message);
+    if (typeof last === "object" && is(last)) return last;
+    await new Promise((resolve) => setTimeout(resolve, 100));
+  }
+  throw new Error(`waited for ${what}; last: ${JSON.stringify(last)}`);
+}
+
+const allThere = (status) => status.leader && status.pods.filter((pod) => !pod.silent).length === 3;
+
+test("every pod's page tells the same leader, pods and read models", async () => {
+  const { leader } = await told(house.pods[0], "a leader and three pods", allThere);
+  for (const pod of house.pods) {
+    await told(pod, "a leader and three pods", allThere);
+    const page = await open(pod);
+    await page.waitForFunction((id) => document.getElementById("leader").textContent === id, leader.pod);
+    assert.match(await page.textContent("#leader-note"), new RegExp(`^term ${leader.term} · for \\d`));
+    const rows = await page.locator("#pods tbody tr").allTextContents();
+    assert.deepEqual(rows.map((row) => row.slice(0, 5)), ["pod-0", "pod-1", "pod-2"]);
+    assert.equal(await page.locator("#pods .tag.lead").count(), 1);
+    assert.deepEqual((await page.locator("#models .id").allTextContents()).sort(), ["customers", "order_summary"]);
+    assert.equal(await page.textContent("#parked"), "none");
+    assert.equal(await page.textContent("#rejected"), "none");
+    assert.equal(await page.locator("svg.plot").count(), 3);
+    assert.equal(await page.title(), `${leader.pod} leads · shop · Headwater`);
+    assert.deepEqual(page.errors, []);
+    await close(page);
+  }
+});
+
+test("it can be read in light and in dark, on a desk and on a phone", async () => {
+  const grounds = [];
+  for (const colorScheme of ["light", "dark"]) {
+    for (const [device, viewport] of [["desk", { width: 1280, height: 900 }], ["tablet", { width: 820, height: 1100 }],
+      ["phone", { width: 390, height: 844 }], ["small", { width: 320, height: 640 }]]) {
+      const page = await open(house.pods[0], { colorScheme, viewport });
+      await settled(page);
+      assert.deepEqual(await page.evaluate(illegible), [], `${colorScheme}, ${device}`);
+      const [content, room] = await page.evaluate(() => [document.documentElement.scrollWidth, document.documentElement.clientWidth]);
+      assert.ok(content <= room, `${colorScheme}, ${device}: ${content} px wide in ${room}`);
+      await page.screenshot({ path: join(screenshots, `dashboard-${device}-${colorScheme}.png`), fullPage: true });
+      if (device === "desk") grounds.push(await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
+      assert.deepEqual(page.errors, []);
+      await close(page);
+    }
+  }
+  assert.notEqual(grounds[0], grounds[1], "light and dark differ");
+});
+
+test("problems, and what nobody knows, can be read as well", async () => {
+  const status = await asked(house.pods[0]);
+  const hostile = `<img src=x onerror="document.title='owned'">`;
+  Object.assign(status, {
+    healthy: false, leader: null, latency: null, checkpoint: null, parked: null, rejected: [{ reason: "too_large", events: 2 }],
+    problems: [{ code: "no_leader", severity: "critical", text: "no pod leads: nothing is published" },
+      { code: "oplog_headroom", severity: "warning", text: "the checkpoint falls off", page: "E0001" }],
+    lag: { seconds: null, events: null, at_least: true }, oplog: { headroom_seconds: null, window_seconds: null },
+  });
+  Object.assign(status.pods[1], { id: hostile, silent: true, seen_seconds_ago: 12, address: "javascript:alert(1)" });
+  status.pods[2].troubles = [{ service: "consumer", text: "the bus cannot be reached" }];
+  for (const colorScheme of ["light", "dark"]) {
+    const page = await open(house.pods[0], { colorScheme });
+    await page.route("**/api/status", (route) => route.fulfill({ json: status }));
+    await page.waitForFunction(() => document.getElementById("leader").textContent === "nobody");
+    assert.deepEqual(await page.evaluate(illegible), [], colorScheme);
+    for (const id of ["lag", "headroom", "latency", "parked", "phase"]) assert.equal(await page.textContent(`#${id}`), "unknown", id);
+    assert.equal(await page.textContent("#rejected"), "2 events");
+    assert.deepEqual(await page.locator("#problem-list .word").allTextContents(), ["critical", "warning"]);
+    assert.match(await page.textContent("#problem-list"), /docs\/errors\/E0001\.md/);
+    assert.ok((await page.locator("#pods tbody").textContent()).includes(hostile), "a name is shown as it is");
+    assert.equal(await page.locator("#pods tbody img").count(), 0);
+    assert.equal(await page.locator('a[href^="javascript"]').count(), 0);
+    await page.screenshot({ path: join(screenshots, `dashboard-problems-${colorScheme}.png`), fullPage: true });
+    await close(page);
+  }
+});
+
+test("it can be walked through with the keyboard alone", async () => {
+  const page = await open(house.pods[0]);
+  await settled(page);
+  await page.keyboard.press("Tab");
+  assert.equal(await page.evaluate(() => document.activeElement.className), "skip");
+  assert.ok(await page.evaluate(() => document.activeElement.getBoundingClientRect().left >= 0), "the way past the head is seen");
+  await page.keyboard.press("Enter");
+  assert.equal(await page.evaluate(() => document.activeElement.id), "main");
+
+  const links = await page.locator("main a, footer a").allTextContents();
+  const passed = [];
+  for (let step = 0; step < links.length; step += 1) {
+    await page.keyboard.press("Tab");
+    const focus = await page.evaluate(() => {
+      const style = getComputedStyle(document.activeElement);
+      return { text: document.activeElement.textContent, ring: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2 };
+    });
+    assert.ok(focus.ring, `${focus.text} shows that it has the focus`);
+    passed.push(focus.text);
+  }
+  assert.deepEqual(passed, links);
+
+  // The table is drawn anew every second; whoever stands on a link stays there.
+  await page.locator("#pods a").first().focus();
+  const drawn = await page.evaluateHandle(() => document.querySelector("#pods tbody tr"));
+  await page.waitForFunction((row) => !row.isConnected, drawn);
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), await page.locator("#pods a").first().textContent());
+  await close(page);
+});
+
+test("a screen reader hears what the plots show", async () => {
+  const page = await open(house.pods[0]);
+  await page.waitForFunction(() => document.querySelector("svg.plot")?.getAttribute("aria-label"));
+  const labels = await page.locator("svg.plot").evaluateAll((plots) => plots.map((plot) => plot.getAttribute("aria-label")));
+  for (const [n, title] of ["Lag", "Events / s", "Insert to read model"].entries()) {
+    assert.match(labels[n], new RegExp(`^${title}: now .*; at most .* in the last five minutes$`));
+  }
+  const unnamed = await page.evaluate(() => [...document.querySelectorAll("main section")]
+    .filter((section) => !section.ariaLabel && !document.getElementById(section.getAttribute("aria-labelledby"))).length);
+  assert.equal(unnamed, 0, "every section has a name");
+  await close(page);
+});
+
+// Last: it takes a pod away.
+test("when the leader is killed, the page shows the next pod and its term", async () => {
+  const before = await told(house.pods[0], "a leader and three pods", allThere);
+  const leading = house.pods.find((pod) => pod.id === before.leader.pod);
+  const page = await open(house.pods.find((pod) => pod !== leading));
+  await page.waitForFunction((id) => document.getElementById("leader").textContent === id, leading.id);
+
+  await leading.kill();
+  await page.waitForFunction((id) => {
+    const shown = document.getElementById("leader").textContent;
+    return shown.startsWith("pod-") && shown !== id;
+  }, leading.id);
+
+  const shown = await page.textContent("#leader");
+  const term = Number(/^term (\d+)/.exec(await page.textContent("#leader-note"))[1]);
+  assert.ok(term > before.leader.term, `term ${term} follows ${before.leader.term}`);
+  await page.waitForFunction(([term, pod]) => {
+    const [first] = document.querySelectorAll("#terms tbody tr");
+    return first?.cells[0].textContent === `${term}` && first.cells[1].textContent === pod;
+  }, [term, shown]);
+  await page.waitForFunction((id) => [...document.querySelectorAll("#pods tr.silent")].some((row) => row.textContent.startsWith(id)), leading.id);
+  await page.waitForFunction(() => document.getElementById("problem-list").textContent.includes("not heard of any more"));
+  assert.equal(await page.textContent("#health"), "1 problem");
+  assert.deepEqual(page.errors, []);
+  await page.screenshot({ path: join(screenshots, "dashboard-takeover.png"), fullPage: true });
+  await close(page);
+});
