@@ -1,5 +1,6 @@
 // The dashboard in a real browser, served by real pods: it shows a takeover, and everybody can read it.
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { mkdtemp } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -55,6 +56,12 @@ async function told(pod, what, is) {
   throw new Error(`waited for ${what}; last: ${JSON.stringify(last)}`);
 }
 
+/** `headwater status`: how it ended, and what it said. */
+const command = (...words) => new Promise((resolve) => {
+  execFile(process.env.HEADWATER_BIN, ["status", "--config", house.file, ...words], (error, stdout, stderr) =>
+    resolve({ code: error ? error.code : 0, stdout, stderr }));
+});
+
 const allThere = (status) => status.leader && status.pods.filter((pod) => !pod.silent).length === 3;
 
 test("every pod's page tells the same leader, pods and read models", async () => {
@@ -74,6 +81,28 @@ test("every pod's page tells the same leader, pods and read models", async () =>
     assert.equal(await page.title(), `${leader.pod} leads · shop · Headwater`);
     assert.deepEqual(page.errors, []);
     await close(page);
+  }
+});
+
+test("the command line tells what the page shows, and every pod says that it is well", async () => {
+  const { leader } = await told(house.pods[0], "a leader and three pods", allThere);
+  const json = await command("--json");
+  assert.equal(json.code, 0, json.stderr);
+  const status = JSON.parse(json.stdout);
+  assert.deepEqual([status.leader.pod, status.leader.term], [leader.pod, leader.term]);
+  const table = await command();
+  assert.equal(table.code, 0, table.stderr);
+  assert.match(table.stdout, new RegExp(`^leader +${leader.pod}, term ${leader.term}, for `, "m"));
+  assert.match(table.stdout, /^dead letters +0$/m, "the broker was asked");
+  for (const pod of house.pods) {
+    for (const path of ["healthz", "readyz"]) {
+      const answer = await fetch(`${pod.url}${path}`);
+      assert.equal(answer.status, 200, await answer.text());
+    }
+    const metrics = await (await fetch(`${pod.url}metrics`)).text();
+    assert.ok(metrics.includes(`headwater_build_info{pod="${pod.id}",`));
+    assert.match(metrics, new RegExp(`^headwater_leads ${pod.id === leader.pod ? 1 : 0}$`, "m"));
+    assert.match(metrics, /^headwater_leader_present 1$/m);
   }
 });
 
@@ -167,7 +196,7 @@ test("a screen reader hears what the plots show", async () => {
   await close(page);
 });
 
-// Last: it takes a pod away.
+// Last: they take pods away.
 test("when the leader is killed, the page shows the next pod and its term", async () => {
   const before = await told(house.pods[0], "a leader and three pods", allThere);
   const leading = house.pods.find((pod) => pod.id === before.leader.pod);
@@ -193,4 +222,20 @@ test("when the leader is killed, the page shows the next pod and its term", asyn
   assert.deepEqual(page.errors, []);
   await page.screenshot({ path: join(screenshots, "dashboard-takeover.png"), fullPage: true });
   await close(page);
+});
+
+test("a pod that is told to stop is not silent but gone, and without pods nobody leads", async () => {
+  const running = [];
+  for (const pod of house.pods) {
+    if (await asked(pod).then(() => true, () => false)) running.push(pod);
+  }
+  await running[1].kill("SIGTERM");
+  await told(running[0], "one pod fewer", ({ pods }) => !pods.some((pod) => pod.id === running[1].id));
+  await running[0].kill();
+  const until = Date.now() + SOON;
+  let said;
+  do said = await command("--json"); while (said.code === 0 && Date.now() < until);
+  assert.equal(said.code, 1, said.stdout);
+  assert.equal(JSON.parse(said.stdout).problems[0].code, "no_leader");
+  assert.match(said.stderr, /`shop` is not healthy: 1 critical/);
 });

@@ -191,8 +191,8 @@ function showPods({ pods }) {
     state(pod, "producer"),
     state(pod, "consumer"),
     cell(told(pod, pod.sessions, (held) => bar(held, most))),
-    cell(told(pod, pod.published_per_second, (value) => `${rate(value)} /s`), "number roomy"),
-    cell(told(pod, pod.applied_per_second, (value) => `${rate(value)} /s`), "number"),
+    cell(told(pod, pod.role === "leader" ? pod.published_per_second : "–", perSecond), "number roomy"),
+    cell(told(pod, pod.applied_per_second, perSecond), "number"),
     cell(told(pod, pod.latency ?? "–", quantiles), "number wide"),
     cell(seen(pod), "number"),
     cell(pod.version, "wide"),
@@ -201,6 +201,7 @@ function showPods({ pods }) {
 
 /** What a pod last said is not worth showing once it is silent. */
 const told = (pod, value, words) => (pod.silent ? "–" : known(value) ? words(value) : null);
+const perSecond = (value) => (value === "–" ? value : `${rate(value)} /s`);
 const quantiles = (latency) =>
   (latency === "–" ? latency : `${joined(short(latency.p50_seconds))} / ${joined(short(latency.p99_seconds))}`);
 

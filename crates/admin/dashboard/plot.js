@@ -66,7 +66,8 @@ export class Plot {
       svg("line", { class: n === 0 ? "base" : "grid", x1: MARGIN.left, x2: width - MARGIN.right, y1: y(mark), y2: y(mark) }),
       svg("text", { x: MARGIN.left - 8, y: y(mark) + 4, "text-anchor": "end" }, this.tick(mark)),
     ]);
-    const vertical = [4, 3, 2, 1, 0].map((minutes) =>
+    const minutes = width > 300 ? [4, 3, 2, 1, 0] : [4, 2, 0];
+    const vertical = minutes.map((minutes) =>
       svg("text", { x: x(this.now - minutes * 60_000), y: HEIGHT - 5, "text-anchor": minutes ? "middle" : "end" },
         minutes ? `−${minutes} min` : "now"));
     return [...horizontal, ...vertical];

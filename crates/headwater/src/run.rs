@@ -22,7 +22,7 @@ use crate::admin_side::{Door, Parts};
 use crate::config::{Config, ReadModels, Secret};
 use crate::pods::{self, Register};
 use crate::signal::StopSignal;
-use crate::status::Observer;
+use crate::status::{Observer, Subscription};
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
 /// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. A second signal ends the
@@ -112,6 +112,7 @@ pub(crate) async fn observer(
         source: places.server.clone(),
         views: client(uri, "read_models.uri", found_within).await?.database(database),
         read_models: models.iter().map(|model| model.name().to_owned()).collect(),
+        subscription: Subscription::new(places.bus.connection_string(), &places.topic, &places.subscription),
     })
 }
 

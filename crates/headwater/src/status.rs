@@ -1,10 +1,13 @@
 //! The state of the whole pipeline, gathered from what all pods share: any process that reaches MongoDB can answer for all of them.
 //!
-//! Reads the lease, the checkpoint, what pods announce, terms, what is parked and rejected, the read models' sizes and the oplog. Never writes, and
+//! Reads the lease, the checkpoint, what pods announce, terms, what is parked and rejected, the read models' sizes, the oplog, and the bus's own counts. Never writes, and
 //! never fails: what cannot be read is unknown, and named. What costs more than a look at one document is read less often.
 
+mod bus;
 mod facts;
 mod oplog;
+#[cfg(test)]
+mod tests;
 mod waiting;
 
 use std::time::{Duration, Instant};
@@ -16,6 +19,8 @@ use mongodb::bson::Document;
 use tokio::time::timeout;
 
 use crate::pods::{Seen, quantiles};
+
+pub(crate) use bus::Subscription;
 
 pub(crate) const THE_LEASE: &str = "the lease";
 
@@ -35,6 +40,7 @@ pub(crate) struct Observer {
     pub(crate) source: mongodb::Client,
     pub(crate) views: Database,
     pub(crate) read_models: Vec<String>,
+    pub(crate) subscription: Subscription,
 }
 
 /// What is read less often, and when it was.
@@ -79,11 +85,11 @@ impl Observer {
         let mut status = Status::unknown(&self.pipeline, gathered);
         let heard: Vec<&Seen> = facts.pods.iter().filter(|seen| !seen.pod.silent).collect();
         let behind = facts.checkpoint.as_ref().and_then(|(_, at)| at.zip(facts.newest));
+        let in_flight = heard.iter().filter_map(|seen| seen.in_flight).reduce(u64::saturating_add);
         status.lag = Lag {
             seconds: behind.map(|(checkpoint, newest)| newest.saturating_sub(checkpoint).into()),
-            events: sum(heard.iter().filter_map(|seen| seen.in_flight)),
-            // What waits on the bus is not counted.
-            at_least: true,
+            events: in_flight.map(|in_flight| in_flight + facts.bus.waiting.unwrap_or(0)),
+            at_least: facts.bus.waiting.is_none() || heard.iter().any(|seen| seen.read_ahead_full),
         };
         status.throughput = Throughput {
             published_per_second: total(heard.iter().filter_map(|seen| seen.pod.published_per_second)),
@@ -99,6 +105,7 @@ impl Observer {
         status.parked.clone_from(&slow.waiting.parked);
         status.rejected.clone_from(&slow.waiting.rejected);
         status.checkpoint = facts.checkpoint.map(|(checkpoint, _)| checkpoint);
+        status.bus = facts.bus;
         status.leader = facts.leader;
         status.terms = facts.terms;
         status.pods = facts.pods.into_iter().map(|seen| seen.pod).collect();
@@ -123,10 +130,6 @@ impl Observer {
 }
 
 /// `None` of nothing: nobody said.
-fn sum(numbers: impl Iterator<Item = u64>) -> Option<u64> {
-    numbers.reduce(u64::saturating_add)
-}
-
 fn total(numbers: impl Iterator<Item = f64>) -> Option<f64> {
     numbers.reduce(|sum, number| sum + number)
 }

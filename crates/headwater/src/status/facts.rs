@@ -3,7 +3,7 @@
 use std::future::Future;
 
 use admin::Time;
-use admin::status::{Checkpoint, Leader, Term};
+use admin::status::{Bus, Checkpoint, Leader, Term};
 use lease::mongo::COLLECTION as LEASES;
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 use pipeline::checkpoint::COLLECTION as CHECKPOINTS;
@@ -25,6 +25,7 @@ pub(super) struct Facts {
     pub(super) terms: Vec<Term>,
     /// The source's newest operation, in its own seconds.
     pub(super) newest: Option<u32>,
+    pub(super) bus: Bus,
     pub(super) missing: Vec<String>,
 }
 
@@ -32,7 +33,7 @@ impl Observer {
     pub(super) async fn facts(&self) -> Facts {
         let coordination = |collection, filter| self.read(collection, filter);
         let by_name = doc! { "_id": &self.pipeline };
-        let (lease, checkpoint, pods, terms, newest) = tokio::join!(
+        let (lease, checkpoint, pods, terms, newest, bus) = tokio::join!(
             in_time(coordination(LEASES, vec![doc! { "$match": by_name.clone() }])),
             in_time(coordination(CHECKPOINTS, vec![doc! { "$match": by_name }])),
             in_time(coordination(
@@ -48,6 +49,7 @@ impl Observer {
                 ]
             )),
             in_time(self.newest()),
+            self.subscription.counts(),
         );
         let mut missing = Vec::new();
         let mut found = |what: &str, read: Option<Vec<Document>>| {
@@ -65,7 +67,7 @@ impl Observer {
             missing.push("the source".to_owned());
         }
         let pods = pods.iter().filter_map(|pod| Seen::read(pod, leads.as_deref(), now_of(pod))).collect();
-        Facts { leader, checkpoint, pods, terms, newest, missing }
+        Facts { leader, checkpoint, pods, terms, newest, bus, missing }
     }
 
     /// Documents with the server's time of the look, so that ages need no second clock.
@@ -86,7 +88,7 @@ impl Observer {
     }
 
     /// Every answer of a replica set or a mongos says when it was; an answer to nothing is the cheapest.
-    async fn newest(&self) -> Result<u32, mongodb::error::Error> {
+    pub(super) async fn newest(&self) -> Result<u32, mongodb::error::Error> {
         let answer = self.source.database("admin").run_command(doc! { "ping": 1 }).await?;
         let time = answer.get_timestamp("operationTime").ok();
         let cluster = || answer.get_document("$clusterTime").ok()?.get_timestamp("clusterTime").ok();
