@@ -47,6 +47,11 @@ pub(crate) const SOAKS: &[Program] = &[
         binary: "soak-producer",
         answers: "200,000 events while leaders are killed, paused and deposed: all on the topic, in order, once",
     },
+    Program {
+        name: "consumer",
+        binary: "soak-consumer",
+        answers: "200,000 events while pods, primary and broker are killed, messages said twice, one event refused: read models equal a fold",
+    },
 ];
 
 #[derive(clap::Args)]

@@ -1,13 +1,17 @@
 //! Soaks of the whole house: writers write, a [nemesis](testkit::nemesis) breaks things, a [checker](testkit::checker) keeps the books.
 //!
 //! [`producer`](run) is the walk as far as the topic: everything acknowledged to a writer comes out of the subscription, in order per session, once.
+//! [`consumer`] is the whole walk: the read models equal a fold of the source, whoever fell on the way.
 //! [`find_defect`] plants a defect in the pods and looks for the seed that shows it: a check that cannot fail proves nothing.
 
+pub mod consumer;
 mod defects;
 mod drain;
+mod echo;
+pub mod models;
 mod producer;
 
-pub use defects::{find_defect, hunting};
+pub use defects::{find_consumer_defect, find_defect, hunting, hunting_consumers};
 pub use drain::Drain;
 pub use pipeline::planted::Defect;
 pub use producer::{Options, Outcome, run};

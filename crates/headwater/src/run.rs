@@ -123,7 +123,10 @@ async fn consumer(config: &Config, places: &Places) -> anyhow::Result<Option<Con
         tracing::info!(pod_id = config.pod_id, "no read models are declared: this pod only publishes");
         return Ok(None);
     }
-    let views = client(uri, "read_models.uri", Some(FOUND_WITHIN)).await?;
+    let mut views = options(uri, "read_models.uri").await?;
+    // By that name pods know each other's transactions, and end those of the dead.
+    views.app_name = Some(view::application(&config.pipeline));
+    let views = connect(views, "read_models.uri", Some(FOUND_WITHIN))?;
     let places = consumer::Places {
         pipeline: places.pipeline.clone(),
         source: places.source.clone(),
@@ -187,7 +190,10 @@ fn bus(config: &Config) -> anyhow::Result<Bus> {
 }
 
 async fn client(uri: &Secret, key: &str, found_within: Option<Duration>) -> anyhow::Result<mongodb::Client> {
-    let mut options = options(uri, key).await?;
+    connect(options(uri, key).await?, key, found_within)
+}
+
+fn connect(mut options: ClientOptions, key: &str, found_within: Option<Duration>) -> anyhow::Result<mongodb::Client> {
     options.server_selection_timeout = options.server_selection_timeout.or(found_within);
     mongodb::Client::with_options(options).map_err(|_| anyhow::anyhow!("`{key}` cannot be used"))
 }

@@ -37,6 +37,8 @@ pub struct Load {
     pub rate: Option<f64>,
     /// How many events of an aggregate are written in one go.
     pub run: RangeInclusive<u64>,
+    /// How many customers the aggregates belong to; few of them make hot documents.
+    pub customers: u64,
     /// Bytes of payload.
     pub payload: usize,
     /// Every so many-th event of a writer has a payload of this many bytes instead. Over some 10 MB a test's mongod wants more cache than it has.
@@ -47,7 +49,7 @@ pub struct Load {
 impl Default for Load {
     fn default() -> Self {
         let (events, aggregates, writers) = (2_000, 100, 8);
-        Self { events, aggregates, writers, rate: None, run: 1..=6, payload: 64, large: None, seed: 1 }
+        Self { events, aggregates, writers, rate: None, run: 1..=6, customers: 100, payload: 64, large: None, seed: 1 }
     }
 }
 
@@ -142,7 +144,10 @@ impl Writer {
         };
         let document = doc! {
             "_id": id, "aggregateId": &aggregate, "version": sequence, "type": TYPES[self.dice.random_range(0..TYPES.len())],
-            "payload": { "text": "x".repeat(bytes), "price": self.dice.random_range(1..100_i32) },
+            "payload": {
+                "text": "x".repeat(bytes), "price": self.dice.random_range(1..100_i32),
+                "customer": format!("customer-{}", number % self.load.customers),
+            },
         };
         Pending { aggregate, sequence, document }
     }

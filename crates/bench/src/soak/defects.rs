@@ -9,6 +9,7 @@ use testkit::cluster::Error;
 use testkit::load::Load;
 use testkit::nemesis::Profile;
 
+use super::consumer;
 use super::producer::{Options, Outcome, run};
 
 /// The first of the seeds whose run was not clean, with what it found.
@@ -42,6 +43,56 @@ pub fn hunting(defect: Defect, seed: u64) -> Options {
         Defect::NoCursorCheck
         | Defect::SettleBeforeCommit
         | Defect::OverlappingTransactions
-        | Defect::ParkedCheckSkipped => Options { profile: Profile::everything().quick(), ..cut },
+        | Defect::ParkedCheckSkipped => unreachable!("a consumer's: see `hunting_consumers`"),
     }
+}
+
+/// As [`find_defect`], for what consumers do.
+pub async fn find_consumer_defect(
+    binary: &Path,
+    defect: Defect,
+    seeds: Range<u64>,
+) -> Result<Option<(u64, consumer::Outcome)>, consumer::Error> {
+    for seed in seeds {
+        let mut options = hunting_consumers(defect, seed);
+        options.walk.defect = Some(defect);
+        let outcome = consumer::run(binary, &options).await?;
+        if !outcome.is_clean() {
+            return Ok(Some((seed, outcome)));
+        }
+    }
+    Ok(None)
+}
+
+/// As [`hunting`], for what consumers do.
+pub fn hunting_consumers(defect: Defect, seed: u64) -> consumer::Options {
+    let mut cut = consumer::Options { echo: false, poison: false, ..consumer::Options::cut(seed) };
+    let walk = &mut cut.walk;
+    walk.patience = Duration::from_secs(6);
+    walk.load = Load { events: 1_500, aggregates: 20, customers: 2, run: 4..=12, ..walk.load.clone() };
+    match defect {
+        // What was applied is said again.
+        Defect::NoCursorCheck => {
+            walk.profile = Profile::peace();
+            cut.echo = true;
+        }
+        // Without a sequence nothing heals what was settled and never applied.
+        Defect::SettleBeforeCommit => {
+            walk.profile = Profile::dead_pods();
+            cut.sequence = false;
+        }
+        // Two customers for twenty aggregates: first halves of batches meet at a hot document, second halves overtake them.
+        Defect::OverlappingTransactions => {
+            walk.profile = Profile::peace();
+            cut.sequence = false;
+        }
+        Defect::ParkedCheckSkipped => {
+            walk.profile = Profile::peace();
+            cut.poison = true;
+        }
+        Defect::NoFence | Defect::CheckpointAhead | Defect::TwoTransfersPerLane | Defect::TokenInsideSplit => {
+            unreachable!("a producer's: see `hunting`")
+        }
+    }
+    cut
 }

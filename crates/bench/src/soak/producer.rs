@@ -10,6 +10,7 @@ use testkit::checker::{Checker, Duplicates, FenceBook, Kind, Verdict};
 use testkit::cluster::{Blueprint, Death, Error, House, StoreKind, Topic, Witness};
 use testkit::load::{Load, Written};
 use testkit::nemesis::{self, Plan, Profile};
+use tokio::task::JoinSet;
 
 use super::Drain;
 
@@ -63,7 +64,7 @@ impl Options {
         Self { load, pods, store, patience, profile: Profile::leaders().quick(), talkative: false, ..Self::full(seed) }
     }
 
-    fn blueprint(&self, binary: &Path) -> Blueprint {
+    pub(super) fn blueprint(&self, binary: &Path) -> Blueprint {
         let environment = self.defect.map(|defect| (Defect::VARIABLE.to_owned(), format!("{defect:?}")));
         Blueprint {
             pods: self.pods,
@@ -151,31 +152,40 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     house.wait_for_the_stream(LED_WITHIN).await?;
     let checker = Arc::new(Checker::new());
     let drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
-    let narrator = options.talkative.then(|| tokio::spawn(narrate(Arc::clone(&checker), options.plan())));
+    let (faults, written) = write_and_haunt(&mut house, options, &checker, || checker.outstanding()).await?;
 
+    until_all_came(&mut house, &checker, options.patience).await?;
+    house.stop_pods().await;
+    // A pod that flushed at its end may have sent more.
+    until_all_came(&mut house, &checker, QUIET).await?;
+    drop(drain);
+    let fence = witness.book();
+    let deaths = house.stop().await;
+    let verdict = checker.judge(options.duplicates());
+    Ok(Outcome { verdict, fence, faults, written, deaths, took: began.elapsed() })
+}
+
+/// Writes the load while the plan is carried out. `in_flight` tells how many events are under way.
+pub(super) async fn write_and_haunt(
+    house: &mut House,
+    options: &Options,
+    checker: &Arc<Checker>,
+    in_flight: impl Fn() -> u64,
+) -> Result<(nemesis::Report, Written), Error> {
+    let mut narrator = JoinSet::new();
+    if options.talkative {
+        narrator.spawn(narrate(Arc::clone(checker), options.plan()));
+    }
     let (done, finished) = tokio::sync::oneshot::channel();
-    let (load, events, ledger) = (options.load.clone(), house.events(), Arc::clone(&checker));
+    let (load, events, ledger) = (options.load.clone(), house.events(), Arc::clone(checker));
     let writing = tokio::spawn(async move {
         let written = load.write(&events, &ledger).await;
         let _ = done.send(());
         written
     });
     let until = async { finished.await.unwrap_or_default() };
-    let faults = nemesis::haunt(&mut house, &options.plan(), || checker.outstanding(), until).await?;
-    let written = writing.await.expect("writers do not panic");
-
-    until_all_came(&mut house, &checker, options.patience).await?;
-    house.stop_pods().await;
-    // A pod that flushed at its end may have sent more.
-    until_all_came(&mut house, &checker, QUIET).await?;
-    if let Some(narrator) = narrator {
-        narrator.abort();
-    }
-    drop(drain);
-    let fence = witness.book();
-    let deaths = house.stop().await;
-    let verdict = checker.judge(options.duplicates());
-    Ok(Outcome { verdict, fence, faults, written, deaths, took: began.elapsed() })
+    let faults = nemesis::haunt(house, &options.plan(), in_flight, until).await?;
+    Ok((faults, writing.await.expect("writers do not panic")))
 }
 
 /// Until nothing is outstanding and nothing more comes, or nothing has come for as long as `patience`.

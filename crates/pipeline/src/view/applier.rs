@@ -20,6 +20,7 @@ use super::error::Error;
 use super::feed::Feed;
 use super::gap::History;
 use super::group::{Groups, Told};
+use super::orphans::Orphans;
 use super::plan::{Candidate, Rules};
 use super::projection::Projection;
 use super::stored::Naming;
@@ -88,6 +89,7 @@ impl Applier {
             return Err(Error::NameTaken(twice[0].to_owned()));
         }
         let counters = Arc::new(Counters::default());
+        let orphans = Orphans::of(&pipeline);
         let rules = Rules {
             naming: Naming { pipeline, by_collection },
             mode,
@@ -101,6 +103,7 @@ impl Applier {
             counters: counters.clone(),
             retry_for: config.retry_for,
             alone_at_delivery: config.alone_at_delivery,
+            orphans,
             again: tokio::sync::Mutex::new(()),
         };
         let room = AtomicUsize::new(config.group_statements.get());

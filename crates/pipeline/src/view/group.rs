@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep};
 use super::counts::Counters;
 use super::error::Error;
 use super::identity::Identity;
+use super::orphans::{self, Orphans};
 use super::plan::{Answer, Candidate, Refusals, Rules};
 use super::transaction::{Attempt, Failure, Store};
 use crate::planted::Defect;
@@ -26,6 +27,7 @@ pub(super) struct Groups {
     pub(super) counters: Arc<Counters>,
     pub(super) retry_for: Duration,
     pub(super) alone_at_delivery: u32,
+    pub(super) orphans: Orphans,
     /// Held by the one group that is run again after a conflict.
     pub(super) again: Mutex<()>,
 }
@@ -91,7 +93,8 @@ impl Groups {
 
     /// Runs one part until it is committed, refused, or given up.
     async fn settle(&self, candidates: &[Candidate], part: &Part) -> Result<Vec<(usize, Answer)>, Failure> {
-        let deadline = Instant::now() + self.retry_for;
+        let began = Instant::now();
+        let deadline = began + self.retry_for;
         let mut pause = FIRST_PAUSE;
         let mut alone = None;
         loop {
@@ -108,6 +111,9 @@ impl Groups {
                     // With the defect the lock would keep a batch's second half behind its first.
                     if alone.is_none() && !Defect::OverlappingTransactions.is_planted() {
                         alone = Some(self.again.lock().await);
+                    }
+                    if began.elapsed() > orphans::PATIENCE {
+                        self.orphans.end(self.store.database.client()).await;
                     }
                     sleep(pause.mul_f64(rand::random_range(0.2..1.0))).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);

@@ -78,7 +78,7 @@ impl House {
         Pod::start(self.setup(&client.database(self.views.name())))
     }
 
-    fn setup(&self, database: &Database) -> Setup {
+    pub(crate) fn setup(&self, database: &Database) -> Setup {
         Setup {
             config: self.config.clone(),
             database: database.clone(),

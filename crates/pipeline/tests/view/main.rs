@@ -8,5 +8,6 @@ mod healing;
 mod house;
 mod models;
 mod once;
+mod orphans;
 mod parking;
 mod validation;

@@ -10,6 +10,7 @@ pub(super) const PIPELINE: &str = "shop";
 pub(super) const COLLECTION: &str = "events";
 pub(super) const TOPIC: &str = "events";
 pub(super) const SUBSCRIPTION: &str = "read-models";
+pub(super) const ECHO: &str = "echo";
 
 /// Which MongoDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub enum StoreKind {
     Three,
 }
 
-/// The topic and its one subscription.
+/// The topic and its subscription.
 #[derive(Clone, Copy, Debug)]
 pub struct Topic {
     /// `None`: no duplicate detection.
@@ -30,6 +31,8 @@ pub struct Topic {
     pub partitioned: bool,
     /// Of a session.
     pub lock: Duration,
+    /// A second subscription, without sessions, for whoever wants to say everything once more.
+    pub echo: bool,
 }
 
 impl Default for Topic {
@@ -39,6 +42,7 @@ impl Default for Topic {
             duplicate_window: Some(Duration::from_secs(1_200)),
             partitioned: false,
             lock: Duration::from_secs(30),
+            echo: false,
         }
     }
 }
@@ -70,6 +74,8 @@ pub struct Blueprint {
     pub store: StoreKind,
     pub topic: Topic,
     pub lease: LeaseTimes,
+    /// Whether pods are told of the events' `version`; without it only the position orders.
+    pub sequence: bool,
     /// The inside of `producer:`.
     pub producer: String,
     /// More of the configuration, as lines of YAML.
@@ -89,6 +95,7 @@ impl Blueprint {
             store: StoreKind::Three,
             topic: Topic::default(),
             lease: LeaseTimes::default(),
+            sequence: true,
             producer: "start: beginning, checkpoint: 200ms, body: bson".into(),
             more: String::new(),
             environment: vec![],
@@ -102,10 +109,11 @@ impl Blueprint {
         let [ttl, renew_deadline, heartbeat] = [ttl, renew_deadline, heartbeat].map(|time| time.as_millis());
         let connection_string = connection_string(broker);
         let Self { producer, more, .. } = self;
+        let sequence = if self.sequence { ", sequence: version" } else { "" };
         format!(
             r#"format: 1
 pipeline: {PIPELINE}
-source: {{ uri: "{uri}", database: {source}, collection: {COLLECTION}, kind: events, aggregate_id: aggregateId, event_type: type, sequence: version }}
+source: {{ uri: "{uri}", database: {source}, collection: {COLLECTION}, kind: events, aggregate_id: aggregateId, event_type: type{sequence} }}
 coordination: {{ database: {coordination}, lease: {{ ttl: {ttl}ms, renew_deadline: {renew_deadline}ms, heartbeat: {heartbeat}ms }} }}
 service_bus: {{ connection_string: "{connection_string}", topic: {TOPIC}, subscription: {SUBSCRIPTION} }}
 producer: {{ {producer} }}
@@ -115,12 +123,17 @@ producer: {{ {producer} }}
 
     /// The entities, as the official emulator's file has them.
     pub(super) fn entities(&self) -> String {
-        let Topic { duplicate_window, partitioned, lock } = self.topic;
+        let Topic { duplicate_window, partitioned, lock, echo } = self.topic;
         let detection = duplicate_window.map_or(String::new(), |window| {
             let seconds = window.as_secs();
             format!(r#""RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT{seconds}S", "#)
         });
         let lock = lock.as_secs();
+        let echo = if echo {
+            format!(r#", {{ "Name": "{ECHO}", "Properties": {{ "MaxDeliveryCount": 2000 }} }}"#)
+        } else {
+            String::new()
+        };
         format!(
             r#"{{ "UserConfig": {{ "Namespaces": [ {{ "Name": "house", "Topics": [ {{
   "Name": "{TOPIC}",
@@ -128,7 +141,7 @@ producer: {{ {producer} }}
   "Subscriptions": [ {{
     "Name": "{SUBSCRIPTION}",
     "Properties": {{ "RequiresSession": true, "LockDuration": "PT{lock}S", "MaxDeliveryCount": 2000 }}
-  }} ]
+  }}{echo} ]
 }} ] }} ] }} }}"#
         )
     }

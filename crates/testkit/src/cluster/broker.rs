@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::blueprint::{Blueprint, SUBSCRIPTION, TOPIC, connection_string};
+use super::blueprint::{Blueprint, ECHO, SUBSCRIPTION, TOPIC, connection_string};
 use super::{Error, Standing, write};
 use crate::process::{Process, Program};
 
@@ -61,6 +61,11 @@ impl Broker {
     /// The path of the subscription.
     pub fn subscription(&self) -> String {
         format!("{TOPIC}/Subscriptions/{SUBSCRIPTION}")
+    }
+
+    /// The path of the second subscription, where the [topic](super::Topic) has one.
+    pub fn echo(&self) -> String {
+        format!("{TOPIC}/Subscriptions/{ECHO}")
     }
 
     pub fn topic(&self) -> &'static str {

@@ -102,6 +102,43 @@ impl Profile {
         profile
     }
 
+    /// Pods are killed, paused and stopped, leaders and others alike, their links are cut, and primary and broker are killed once. Pauses
+    /// outlast a session's lock of five seconds now and then.
+    pub fn consumers() -> Self {
+        use PodHarm::{Depose, Kill, Pause, Terminate};
+        let mut blows = vec![(1, vec![Fault::Pod(Whom::Leader, Depose)])];
+        for whom in [Whom::Leader, Whom::Standby] {
+            blows.extend([Kill, Pause, Terminate].map(|harm| (3, vec![Fault::Pod(whom, harm)])));
+            let harms = [LinkHarm::Cut, LinkHarm::Reset, LinkHarm::Freeze, LinkHarm::LoseAnswers];
+            blows.extend(harms.map(|harm| (1, vec![Fault::Link(whom, FarEnd::Broker, harm)])));
+        }
+        Self {
+            name: "consumers",
+            every: millis(1_500, 5_000),
+            lasts: millis(300, 7_000),
+            blows,
+            within: millis(0, 0),
+            once: vec![Fault::Primary(PrimaryHarm::Kill), Fault::Broker(BrokerHarm::Kill)],
+        }
+    }
+
+    /// Pods die in quick succession, leaders and others alike.
+    pub fn dead_pods() -> Self {
+        let dead = |whom| (1, vec![Fault::Pod(whom, PodHarm::Kill)]);
+        Self {
+            name: "dead pods",
+            every: millis(500, 900),
+            blows: [Whom::Leader, Whom::Standby].map(dead).into(),
+            ..Self::kills()
+        }
+    }
+
+    /// Nothing happens.
+    pub fn peace() -> Self {
+        let (name, never) = ("peace", millis(0, 0));
+        Self { name, every: never.clone(), lasts: never.clone(), blows: vec![], within: never, once: vec![] }
+    }
+
     /// Links to MongoDB stand still for longer than a lease, and then deliver what they held: the late saves of a deposed leader. Wants a
     /// store whose links are [proxied](crate::cluster::StoreKind::One).
     pub fn late_saves() -> Self {
@@ -166,7 +203,7 @@ impl Plan {
         let mut strikes = vec![];
         let mut spent = Duration::ZERO;
         let mut half = 0;
-        while spent < length * RESERVE {
+        while spent < length * RESERVE && !profile.blows.is_empty() {
             if spent < length / 2 {
                 half = strikes.len();
             }
@@ -215,8 +252,10 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn profiles() -> [Profile; 6] {
+    fn profiles() -> [Profile; 8] {
         [
+            Profile::consumers(),
+            Profile::dead_pods(),
             Profile::leaders(),
             Profile::everything(),
             Profile::late_saves(),

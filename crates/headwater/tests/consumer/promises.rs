@@ -1,0 +1,54 @@
+//! Cuts of `cargo xtask soak consumer`, with seeds of their own; and the defects that must not pass it.
+
+use std::path::Path;
+
+use bench::soak::consumer::{Options, run};
+use bench::soak::{find_consumer_defect, hunting_consumers};
+use pipeline::planted::Defect;
+
+use super::BINARY;
+
+#[tokio::test]
+async fn while_everything_falls_read_models_equal_a_fold_of_the_source() {
+    let outcome = run(Path::new(BINARY), &Options::cut(3)).await.unwrap();
+    println!("{outcome}");
+    assert!(outcome.is_clean(), "{outcome}");
+    assert!(outcome.faults.in_flight() > 0 && outcome.echoed > 0, "nothing happened: {outcome}");
+    assert!(outcome.replayed > 0 && outcome.deaths.is_empty(), "{outcome}");
+}
+
+#[tokio::test]
+async fn without_a_sequence_too() {
+    let outcome = run(Path::new(BINARY), &Options { sequence: false, ..Options::cut(4) }).await.unwrap();
+    assert!(outcome.is_clean(), "{outcome}");
+    assert!(outcome.faults.in_flight() > 0 && outcome.echoed > 0, "nothing happened: {outcome}");
+}
+
+/// The defect is found within ten seeds, and the same run without it is clean.
+async fn is_found(defect: Defect) {
+    let found = find_consumer_defect(Path::new(BINARY), defect, 0..10).await.unwrap();
+    let (seed, outcome) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
+    println!("{defect:?}: seed {seed}\n{outcome}");
+    let without = run(Path::new(BINARY), &hunting_consumers(defect, seed)).await.unwrap();
+    assert!(without.is_clean(), "{without}");
+}
+
+#[tokio::test]
+async fn without_the_cursor_check_what_is_said_again_is_applied_again() {
+    is_found(Defect::NoCursorCheck).await;
+}
+
+#[tokio::test]
+async fn what_is_settled_before_the_commit_is_lost() {
+    is_found(Defect::SettleBeforeCommit).await;
+}
+
+#[tokio::test]
+async fn two_transactions_of_one_session_overtake_each_other() {
+    is_found(Defect::OverlappingTransactions).await;
+}
+
+#[tokio::test]
+async fn without_the_parked_check_events_pass_the_one_they_should_wait_behind() {
+    is_found(Defect::ParkedCheckSkipped).await;
+}
