@@ -25,8 +25,8 @@ use crate::signal::StopSignal;
 use crate::status::{Observer, Subscription};
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
-/// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. A second signal ends the
-/// pod at once.
+/// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. The HTTP side is not ready from
+/// the first moment of a stop, and ends last. A second signal ends the pod at once.
 pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<()> {
     let door = Door::open(config.admin.listen)?;
     let places = places(&config, Some(FOUND_WITHIN)).await?;
@@ -63,14 +63,12 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let mut services = std::pin::pin!(services.map(|(contended, consumed)| consumed.and(contended)));
     tracing::info!(pod_id = config.pod_id, pipeline = config.pipeline, "pod started");
 
+    let mut gone = Ok(());
     tokio::select! {
         // cancel-safe: asked again below
-        ended = &mut services => {
-            side.stop().await?;
-            return ended;
-        }
+        ended = &mut services => return ended.and(side.stop().await),
         // What cannot be looked at must not run on unseen.
-        error = side.died() => tracing::error!(error = %error, "stopping: the dashboard is gone"),
+        error = side.died() => gone = Err(error),
         () = stop.received() => {}
     }
     tracing::info!(pod_id = config.pod_id, "stopping");
@@ -82,7 +80,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     }
     side.stop().await?;
     tracing::info!(pod_id = config.pod_id, "stopped");
-    Ok(())
+    gone
 }
 
 async fn candidate(config: &Config) -> anyhow::Result<Candidate> {
