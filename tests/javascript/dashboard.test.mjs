@@ -7,6 +7,7 @@ import { join } from "node:path";
 import test, { after, before } from "node:test";
 import { browser } from "./browser.mjs";
 import { illegible } from "./legibility.mjs";
+import { openMongo } from "./mongo.mjs";
 import { startPods } from "./pods.mjs";
 
 const SOON = 60_000;
@@ -104,6 +105,32 @@ test("the command line tells what the page shows, and every pod says that it is 
     assert.match(metrics, new RegExp(`^headwater_leads ${pod.id === leader.pod ? 1 : 0}$`, "m"));
     assert.match(metrics, /^headwater_leader_present 1$/m);
   }
+});
+
+test("events that are written are seen on the page: what was applied, and what is parked", async () => {
+  await told(house.pods[0], "a pipeline that follows the stream", ({ checkpoint }) => checkpoint?.phase === "stream");
+  const mongo = await openMongo(house.uri);
+  const placed = (order, payload) => ({ aggregateId: `order-${order}`, version: 1, type: "OrderPlaced", payload });
+  await mongo.insert(house.source, "events",
+    Array.from({ length: 300 }, (_, n) => placed(n, { customer: `customer-${n % 20}`, count: 1 })));
+  // What is no number cannot be added: this order is parked in one of the two read models.
+  await mongo.insert(house.source, "events", [placed("odd", { customer: "customer-0", count: "many" })]);
+  mongo.close();
+
+  const page = await open(house.pods[0]);
+  await page.waitForFunction(() => {
+    const documents = Object.fromEntries([...document.querySelectorAll("#models tbody tr")].map((row) => [row.cells[0].textContent, row.cells[1].textContent]));
+    return documents.order_summary === "301" && documents.customers === "20";
+  });
+  await page.waitForFunction(() => document.getElementById("parked").textContent === "1 aggregate");
+  assert.equal(await page.textContent("#parked-note"), "1 event in customers");
+  assert.equal(await page.textContent("#problem-list"), "warning1 aggregate is parked");
+  const status = await told(house.pods[0], "an idle bus", ({ bus, lag }) => bus.waiting === 0 && lag.events === 0);
+  assert.deepEqual([status.healthy, status.lag.at_least, status.bus.dead_letters], [true, false, 0]);
+  const applied = await Promise.all(house.pods.map(async (pod) =>
+    Number(/^headwater_events_applied_total (\d+)$/m.exec(await (await fetch(`${pod.url}metrics`)).text())[1])));
+  assert.equal(applied.reduce((sum, count) => sum + count), 300, "and one is parked");
+  await close(page);
 });
 
 test("it can be read in light and in dark, on a desk and on a phone", async () => {
@@ -218,7 +245,7 @@ test("when the leader is killed, the page shows the next pod and its term", asyn
   }, [term, shown]);
   await page.waitForFunction((id) => [...document.querySelectorAll("#pods tr.silent")].some((row) => row.textContent.startsWith(id)), leading.id);
   await page.waitForFunction(() => document.getElementById("problem-list").textContent.includes("not heard of any more"));
-  assert.equal(await page.textContent("#health"), "1 problem");
+  assert.equal(await page.textContent("#health"), "2 problems", "the silent pod, and the parked order");
   assert.deepEqual(page.errors, []);
   await page.screenshot({ path: join(screenshots, "dashboard-takeover.png"), fullPage: true });
   await close(page);

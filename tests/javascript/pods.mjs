@@ -10,11 +10,13 @@ import { startBroker } from "./broker.mjs";
 
 const SERVED = "dashboard, metrics and health are served";
 
-const configuration = (broker) => {
+function mongodb() {
   const uri = process.env.HEADWATER_TEST_MONGODB_URI;
   if (!uri) throw new Error("HEADWATER_TEST_MONGODB_URI names no MongoDB; `cargo xtask test` starts one and sets it");
-  const name = `dashboard_${randomBytes(6).toString("hex")}`;
-  return `format: 1
+  return uri;
+}
+
+const configuration = (broker, uri, name) => `format: 1
 pipeline: shop
 source: { uri: "${uri}", database: ${name}, collection: events, sequence: version }
 coordination: { database: ${name}_coordination, lease: { ttl: 3s, renew_deadline: 2s, heartbeat: 500ms } }
@@ -22,10 +24,9 @@ service_bus: { connection_string: "${broker.connectionString}", topic: events, s
 producer: { start: now }
 read_models:
   order_summary: { when: { OrderPlaced: { $set: { status: placed } } } }
-  customers: { key: $$event.payload.customer, when: { OrderPlaced: { $inc: { orders: 1 } } } }
+  customers: { key: $$event.payload.customer, when: { OrderPlaced: { $inc: { orders: $$event.payload.count } } } }
 admin: { listen: "127.0.0.1:0" }
 `;
-};
 
 /** Starts a pod; returns once its dashboard is served. */
 async function startPod(id, file) {
@@ -55,11 +56,14 @@ export async function startPods(count) {
   const folder = await mkdtemp(join(tmpdir(), "headwater-dashboard-"));
   const broker = await startBroker();
   const file = join(folder, "headwater.yaml");
-  await writeFile(file, configuration(broker));
+  const [uri, name] = [mongodb(), `dashboard_${randomBytes(6).toString("hex")}`];
+  await writeFile(file, configuration(broker, uri, name));
   const pods = await Promise.all(Array.from({ length: count }, (_, n) => startPod(`pod-${n}`, file)));
   return {
     pods,
     file,
+    uri,
+    source: name,
     async stop() {
       await Promise.all(pods.map((pod) => pod.kill("SIGTERM")));
       await broker.stop();

@@ -174,7 +174,7 @@ function showFigures(status) {
 
   const [median, unit] = latency ? short(latency.p50_seconds) : [];
   sayFigure("latency", latency ? [median, `${unit} median`] : null);
-  say("latency-note", latency ? `99 % within ${joined(short(latency.p99_seconds))}` : "no event lately");
+  say("latency-note", latency ? `99 % within ${joined(short(latency.p99_seconds))}` : throughput.applied_per_second ? "not measured" : "no event lately");
 
   const { applied_per_second: applied, published_per_second: published } = throughput;
   sayFigure("throughput", known(applied) ? [rate(applied), "/s applied"] : null);

@@ -55,7 +55,7 @@ pub(crate) struct Slow {
 impl Observer {
     /// One look. `slow` is kept by the caller from one to the next.
     pub(crate) async fn gather(&self, slow: &mut Option<Slow>) -> Status {
-        let (fast, refreshed) = tokio::join!(self.facts(), self.slow(slow.take()));
+        let (fast, refreshed) = tokio::join!(Box::pin(self.facts()), Box::pin(self.slow(slow.take())));
         let status = self.assemble(fast, &refreshed).judged();
         *slow = Some(refreshed);
         status

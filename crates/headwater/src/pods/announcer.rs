@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use admin::Buckets;
 use lease::Chain;
@@ -14,6 +14,7 @@ use crate::admin_side::Readings;
 
 /// Latencies are told of the last half minute: long enough for a quantile, short enough to see a change.
 const WINDOW: usize = 15;
+const SHORTEST_SPAN: Duration = Duration::from_secs(1);
 /// Sweeping is nobody's hurry.
 const SWEEP_EVERY: u64 = 100;
 
@@ -111,10 +112,12 @@ impl Announcer {
         let counters = self.readings.counters();
         let mark =
             Mark { at: now, published: counters.published, applied: counters.applied, latency: counters.latency };
-        let (published, applied) = self.marks.back().map_or((0.0, 0.0), |last| {
-            let span = now.saturating_duration_since(last.at).as_secs_f64().max(0.001);
+        // An announcement out of turn follows another closely: a rate is of a second at least.
+        let before = self.marks.iter().rev().find(|mark| now.saturating_duration_since(mark.at) >= SHORTEST_SPAN);
+        let (published, applied) = before.map_or((0.0, 0.0), |before| {
+            let span = now.saturating_duration_since(before.at).as_secs_f64();
             let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / span;
-            (rate(mark.published, last.published), rate(mark.applied, last.applied))
+            (rate(mark.published, before.published), rate(mark.applied, before.applied))
         });
         let latency = self.marks.front().map_or_else(Buckets::default, |first| mark.latency.since(&first.latency));
         self.marks.push_back(mark);

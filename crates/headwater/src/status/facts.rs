@@ -23,7 +23,7 @@ pub(super) struct Facts {
     pub(super) checkpoint: Option<(Checkpoint, Option<u32>)>,
     pub(super) pods: Vec<Seen>,
     pub(super) terms: Vec<Term>,
-    /// The source's newest operation, in its own seconds.
+    /// The source's newest operation, in its own seconds; `None` also of a server that has no such time.
     pub(super) newest: Option<u32>,
     pub(super) bus: Bus,
     pub(super) missing: Vec<String>,
@@ -67,7 +67,7 @@ impl Observer {
             missing.push("the source".to_owned());
         }
         let pods = pods.iter().filter_map(|pod| Seen::read(pod, leads.as_deref(), now_of(pod))).collect();
-        Facts { leader, checkpoint, pods, terms, newest, bus, missing }
+        Facts { leader, checkpoint, pods, terms, newest: newest.flatten(), bus, missing }
     }
 
     /// Documents with the server's time of the look, so that ages need no second clock.
@@ -88,11 +88,11 @@ impl Observer {
     }
 
     /// Every answer of a replica set or a mongos says when it was; an answer to nothing is the cheapest.
-    pub(super) async fn newest(&self) -> Result<u32, mongodb::error::Error> {
+    pub(super) async fn newest(&self) -> Result<Option<u32>, mongodb::error::Error> {
         let answer = self.source.database("admin").run_command(doc! { "ping": 1 }).await?;
         let time = answer.get_timestamp("operationTime").ok();
         let cluster = || answer.get_document("$clusterTime").ok()?.get_timestamp("clusterTime").ok();
-        Ok(time.or_else(cluster).map_or(0, |Timestamp { time, .. }| time))
+        Ok(time.or_else(cluster).map(|Timestamp { time, .. }| time))
     }
 }
 

@@ -109,7 +109,7 @@ async fn an_empty_store_is_no_error_and_nobody_leads() {
 async fn what_the_parts_write_is_found() {
     let scene = Scene::set().await;
     let _lease = scene.crown("pod-1", 7, Duration::from_secs(600)).await;
-    let newest = scene.observer().newest().await.unwrap();
+    let newest = scene.observer().newest().await.unwrap().expect("a replica set tells the time");
     scene.checkpoint(newest - 100).await;
     scene.register("pod-0").announce(&said("standby")).await.unwrap();
     let leads = Announcement { in_flight: Some(4), published_per_second: Some(20.0), ..said("publishing") };

@@ -66,15 +66,17 @@ fn checkpoint(status: &Status) -> String {
 
 fn pods(text: &mut String, status: &Status) {
     let rows = status.pods.iter().map(|pod| {
-        let rate = |rate: Option<f64>| rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}/s"));
+        // What a pod last said is not worth showing once it is silent.
+        let told = |text: Option<String>| text.filter(|_| !pod.silent).unwrap_or_else(|| "-".to_owned());
+        let rate = |rate: Option<f64>| told(rate.map(|rate| format!("{rate:.0}/s")));
         let role = if pod.role == Role::Leader { "leader" } else { "standby" };
         let seen = if pod.silent { format!("silent for {}", long(pod.seen_seconds_ago)) } else { "now".to_owned() };
         vec![
             pod.id.clone(),
-            role.to_owned(),
-            pod.producer.clone(),
-            pod.consumer.clone(),
-            pod.sessions.map_or_else(|| "-".to_owned(), |held| held.to_string()),
+            told(Some(role.to_owned())),
+            told(Some(pod.producer.clone())),
+            told(Some(pod.consumer.clone())),
+            told(pod.sessions.map(|held| held.to_string())),
             rate(pod.published_per_second),
             rate(pod.applied_per_second),
             seen,
