@@ -19,7 +19,7 @@ function mongodb() {
 const configuration = (broker, uri, name) => `format: 1
 pipeline: shop
 source: { uri: "${uri}", database: ${name}, collection: events, sequence: version }
-coordination: { database: ${name}_coordination, lease: { ttl: 3s, renew_deadline: 2s, heartbeat: 500ms } }
+coordination: { database: ${name}_coordination, lease: { ttl: 8s, renew_deadline: 6s, heartbeat: 1s } }
 service_bus: { connection_string: "${broker.connectionString}", topic: events, subscription: read-models }
 producer: { start: now }
 read_models:
