@@ -12,8 +12,19 @@ export async function startBroker() {
   const [ready] = await once(createInterface({ input: child.stdout }), "line");
   const address = ready.split(/\s+/).find((word) => word.startsWith("127.0.0.1:"));
   if (!address) throw new Error(`the broker did not become ready: ${ready}`);
+  let queues = 0;
   return {
     address,
+    /// Creates a queue of its own for a test; `settings` are elements of its description, in the service's order.
+    async makeQueue(settings = "") {
+      const name = `queue-${++queues}`;
+      const body = '<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">' +
+        '<QueueDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect">' +
+        `${settings}</QueueDescription></content></entry>`;
+      const answer = await fetch(`http://${address}/${name}?api-version=2021-05`, { method: "PUT", body });
+      if (answer.status !== 201) throw new Error(`${name} was not created: ${await answer.text()}`);
+      return name;
+    },
     connectionString: `Endpoint=sb://${address};SharedAccessKeyName=RootManageSharedAccessKey;` +
       "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;",
     async stop() {

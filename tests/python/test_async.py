@@ -1,11 +1,16 @@
 """The same ground with the SDK's asynchronous client: sessions side by side, prefetch, streaming."""
 
 import asyncio
+import datetime
 
 import pytest
-from azure.servicebus import ServiceBusMessage
+from azure.core.exceptions import ResourceNotFoundError
+from azure.servicebus import NEXT_AVAILABLE_SESSION, ServiceBusMessage, ServiceBusMessageState, ServiceBusSubQueue
 from azure.servicebus.aio import AutoLockRenewer, ServiceBusClient
-from azure.servicebus.exceptions import SessionCannotBeLockedError, ServiceBusError
+from azure.servicebus.aio.management import ServiceBusAdministrationClient
+from azure.servicebus.exceptions import OperationTimeoutError, SessionCannotBeLockedError, ServiceBusError
+
+from conftest import unique
 
 
 @pytest.fixture
@@ -94,3 +99,74 @@ async def test_sequence_numbers_of_a_partitioned_entity_name_their_partition(acl
 
     partitions = set(await asyncio.gather(*[partition(f"s{number}") for number in range(24)]))
     assert partitions <= set(range(16)) and len(partitions) > 4
+
+
+def soon(seconds):
+    return datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=seconds)
+
+
+async def test_scheduling_cancelling_and_peeking(aclient, make_queue):
+    queue = make_queue()
+    async with aclient.get_queue_sender(queue) as sender:
+        numbers = await sender.schedule_messages([ServiceBusMessage("a"), ServiceBusMessage("b")], soon(3600))
+        await sender.cancel_scheduled_messages(numbers[0])
+        await sender.schedule_messages(ServiceBusMessage("soon"), soon(1))
+    async with aclient.get_queue_receiver(queue) as receiver:
+        states = {str(peeked): peeked.state for peeked in await receiver.peek_messages(10)}
+        assert states.keys() == {"b", "soon"} and states["b"] == ServiceBusMessageState.SCHEDULED
+        [message] = await receiver.receive_messages(max_wait_time=10)
+        assert str(message) == "soon"
+        await receiver.complete_message(message)
+
+
+async def test_the_next_session_is_awaited_and_may_not_come(aclient, make_queue):
+    queue = make_queue(requires_session=True)
+    with pytest.raises(OperationTimeoutError):
+        async with aclient.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=1) as receiver:
+            await receiver.receive_messages()
+
+    async def accept():
+        async with aclient.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION, max_wait_time=30) as receiver:
+            [message] = await receiver.receive_messages(max_wait_time=30)
+            before = receiver.session.locked_until_utc
+            assert await receiver.session.renew_lock() >= before
+            await receiver.complete_message(message)
+            return receiver.session.session_id
+
+    async def send():
+        async with aclient.get_queue_sender(queue) as sender:
+            await sender.send_messages(ServiceBusMessage("here", session_id="late"))
+
+    accepted, _ = await asyncio.gather(accept(), send())
+    assert accepted == "late"
+
+
+async def test_a_topic_with_duplicates_and_its_dead_letters(aclient, make_topic):
+    topic = make_topic(requires_duplicate_detection=True, subscriptions=2)
+    async with aclient.get_topic_sender(topic) as sender:
+        batch = await sender.create_message_batch()
+        for id in ("1", "2", "1"):
+            batch.add_message(ServiceBusMessage(id, message_id=id))
+        await sender.send_messages(batch)
+    async with aclient.get_subscription_receiver(topic, "sub0", max_wait_time=1) as receiver:
+        got = [message async for message in receiver]
+        assert [str(message) for message in got] == ["1", "2"]
+        for message in got:
+            await receiver.dead_letter_message(message, reason="r")
+    async with aclient.get_subscription_receiver(
+            topic, "sub0", sub_queue=ServiceBusSubQueue.DEAD_LETTER, receive_mode="receiveanddelete") as receiver:
+        got = await receiver.receive_messages(2, max_wait_time=10)
+        assert {message.dead_letter_reason for message in got} == {"r"}
+
+
+async def test_entities_are_administered(broker):
+    async with ServiceBusAdministrationClient.from_connection_string(broker.connection_string) as admin:
+        admin._impl._client._base_url = f"http://{broker.address}"
+        name = unique("topic")
+        await admin.create_topic(name)
+        await admin.create_subscription(name, "reader", requires_session=True)
+        assert (await admin.get_subscription(name, "reader")).requires_session
+        assert name in [topic.name async for topic in admin.list_topics()]
+        await admin.delete_topic(name)
+        with pytest.raises(ResourceNotFoundError):
+            await admin.get_subscription(name, "reader")

@@ -159,3 +159,60 @@ def test_on_a_partitioned_entity_the_keys_must_agree(client, make_queue):
 def peek_session(client, queue, session):
     with client.get_queue_receiver(queue, session_id=session, max_wait_time=1) as receiver:
         return receiver.peek_messages(max_message_count=10)
+
+
+def test_a_message_is_scheduled_into_its_session(client, queue):
+    now = datetime.datetime.now(datetime.timezone.utc)
+    with client.get_queue_sender(queue) as sender:
+        sender.schedule_messages(ServiceBusMessage("soon", session_id="a"), now + datetime.timedelta(seconds=1))
+        [never] = sender.schedule_messages(ServiceBusMessage("never", session_id="a"), now + datetime.timedelta(hours=1))
+        sender.cancel_scheduled_messages(never)
+    with client.get_queue_receiver(queue, session_id=NEXT_AVAILABLE_SESSION) as receiver:
+        [message] = receive(receiver, 1)
+        assert (str(message), message.session_id) == ("soon", "a")
+        assert message.partition_key in (None, "a")
+        receiver.complete_message(message)
+
+
+def test_a_lock_in_a_session_is_the_sessions_own(client, queue):
+    send(client, queue, *messages("a", 1))
+    with client.get_queue_receiver(queue, session_id="a") as receiver:
+        [message] = receive(receiver, 1)
+        with pytest.raises((TypeError, ValueError, ServiceBusError)):
+            receiver.renew_message_lock(message)
+        receiver.complete_message(message)
+        assert receiver.receive_messages(max_wait_time=1) == []
+
+
+def test_a_session_is_received_and_deleted(client, queue):
+    send(client, queue, *messages("a", 3))
+    with client.get_queue_receiver(queue, session_id="a", receive_mode="receiveanddelete") as receiver:
+        assert bodies(receive(receiver, 3)) == ["a-0", "a-1", "a-2"]
+        assert receiver.peek_messages() == []
+
+
+def test_a_session_is_there_for_who_names_it_before_its_first_message(client, queue):
+    with client.get_queue_receiver(queue, session_id="late") as receiver:
+        assert receiver.receive_messages(max_wait_time=1) == []
+        send(client, queue, *messages("other", 1))
+        send(client, queue, *messages("late", 1))
+        [message] = receive(receiver, 1)
+        assert str(message) == "late-0"
+        receiver.complete_message(message)
+
+
+def test_a_poisonous_message_leaves_its_session_and_the_next_one_flows(client, make_queue):
+    queue = make_queue(requires_session=True, max_delivery_count=2)
+    send(client, queue, *messages("a", 2))
+    with client.get_queue_receiver(queue, session_id="a") as receiver:
+        for count in range(2):
+            [message] = receive(receiver, 1)
+            assert (str(message), message.delivery_count) == ("a-0", count)
+            receiver.abandon_message(message)
+        [message] = receive(receiver, 1)
+        assert str(message) == "a-1"
+        receiver.complete_message(message)
+    with client.get_queue_receiver(queue, sub_queue=ServiceBusSubQueue.DEAD_LETTER) as receiver:
+        [dead] = receive(receiver, 1)
+        assert dead.dead_letter_reason == "MaxDeliveryCountExceeded"
+        receiver.complete_message(dead)

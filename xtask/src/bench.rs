@@ -29,6 +29,11 @@ pub(crate) const BENCHES: &[Program] = &[
         binary: "producer",
         answers: "how fast a pod publishes a backlog, beside the raw change stream in the same run; how late a live event is",
     },
+    Program {
+        name: "consumer",
+        binary: "consumer",
+        answers: "how fast a pod applies a backlog, beside the raw cursor transactions in the same run; long sessions, short ones, buckets",
+    },
 ];
 
 pub(crate) const SOAKS: &[Program] = &[

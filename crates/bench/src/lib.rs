@@ -6,5 +6,6 @@ pub mod broker_process;
 pub mod contest;
 pub mod kills;
 pub mod peer;
+pub mod pod_process;
 pub mod race;
 pub mod soak;

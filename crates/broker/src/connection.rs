@@ -45,7 +45,7 @@ use tracing::debug;
 use crate::core::Error;
 use crate::engine::{Engine, Line, Reply, Request};
 use links::Links;
-use pace::{Half, Shared};
+use pace::{Half, Places, Shared};
 pub(crate) use requests::Answer;
 
 /// What every connection of a broker shares.
@@ -56,6 +56,8 @@ pub(crate) struct Settings {
     pub(crate) patience: Patience,
     /// Bytes of half-received messages in all connections.
     pub(crate) half_received: Shared,
+    /// Links of all connections.
+    pub(crate) links: Shared,
 }
 
 /// How long peers are borne with.
@@ -104,6 +106,8 @@ pub(crate) struct Connection<S> {
     thirsty: Vec<amqp::LinkId>,
     /// Weight of the management requests that the engine has not answered yet.
     requests: u32,
+    /// Bytes that came from the engine for the peer and are not known to be written.
+    under_way: usize,
     half: Half,
     scratch: BytesMut,
     hang_up: bool,
@@ -135,7 +139,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     let connection = Connection {
         stream,
         amqp: amqp::Connection::server(config, ServerSasl::default(), Instant::now()),
-        links: Links::new(line.id()),
+        links: Links::new(line.id(), Places::of(&settings.links)),
         line,
         replies,
         half: Half::of(&settings.half_received),
@@ -144,6 +148,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         asked_bytes: 0,
         thirsty: Vec::new(),
         requests: 0,
+        under_way: 0,
         scratch: BytesMut::new(),
         hang_up: false,
     };
@@ -205,6 +210,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return if stopping { End::Stopping } else { End::Closed };
             }
             // Only now: a peer that does not read is not given more.
+            self.report_written();
             self.quench();
             if let Err(end) = self.ask().await {
                 return end;
@@ -244,7 +250,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Reply::Sent { link, delivery, result } => self.on_sent(link, delivery, result),
             Reply::Settled { link, deliveries, outcome, error } => self.on_settled(link, &deliveries, &outcome, error),
             Reply::Deliver { link, delivery, stored } => self.deliver(link, &delivery, stored),
-            Reply::Drained { link, delivery_count } => self.drained(link, delivery_count),
+            Reply::Drained { link, delivery_count, unused } => self.drained(link, delivery_count, unused),
             Reply::Attached { link, session, locked_until } => self.on_session(link, &session, locked_until),
             Reply::Refused { link, error } | Reply::Detached { link, error } => self.end_link(link, &error),
             Reply::Answer(answer) => self.on_answer(*answer),

@@ -32,26 +32,11 @@ pub use memory::{Error as MemoryError, Persistence};
 pub(crate) use reply::Reply;
 pub(crate) use request::Request;
 
-use crate::core::{Core, Effect, LinkId, Turn};
+use crate::core::{ConnectionId, Core, Effect, LinkId, Turn};
 use crate::journal::Lsn;
 use faults::{Occasion, Strike};
 use inbox::{Inbox, Message};
 use said::{Certain, Outbox, Said};
-
-/// One connection. Never used twice.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) struct ConnectionId(pub(crate) u32);
-
-impl ConnectionId {
-    /// A link of this connection, as the core names it.
-    pub(crate) fn link(self, number: u32) -> LinkId {
-        LinkId(u64::from(self.0) << 32 | u64::from(number))
-    }
-
-    fn of(link: LinkId) -> Self {
-        Self((link.0 >> 32) as u32)
-    }
-}
 
 /// Something that waits for the journal to be durable.
 struct Held {
@@ -167,6 +152,7 @@ impl Worker {
                 for link in links {
                     self.on_core(|core, turn| core.detach(turn, link));
                 }
+                self.core.hang_up(id);
             }
             Message::Call(call) => {
                 let answer = self.on_core(call);
@@ -234,7 +220,7 @@ impl Worker {
             let strike = self.strike_at(&effect);
             let certain = Certain::when(!noted && reply::is_certain(&effect, self.memory.journal()));
             let reply = Reply::from_effect(effect, self.memory.journal());
-            self.say(ConnectionId::of(link), reply, certain);
+            self.say(link.connection(), reply, certain);
             if let Some(strike) = strike {
                 self.strike_receiver(link, strike);
             }
@@ -248,7 +234,7 @@ impl Worker {
         match strike {
             Strike::DetachLink => {
                 self.on_core(|core, turn| core.detach(turn, link));
-                self.say(ConnectionId::of(link), Reply::ForceDetachReceiver { link }, Certain::WhenDurable);
+                self.say(link.connection(), Reply::ForceDetachReceiver { link }, Certain::WhenDurable);
             }
             Strike::LoseSession => self.on_core(|core, turn| core.lose_session_of(turn, link)),
             Strike::DropConnection | Strike::Busy | Strike::LoseAcknowledgement | Strike::Delay(_) => {}

@@ -32,6 +32,9 @@ pub struct Config {
     pub test_token: Option<String>,
 }
 
+/// Enough to keep many peers busy at once, little beside what the messages themselves take.
+const MAX_OUTGOING: usize = 64 << 20;
+
 impl Config {
     pub fn new(listen: SocketAddr, persistence: Persistence) -> Self {
         Self {
@@ -39,7 +42,7 @@ impl Config {
             persistence,
             entities: Vec::new(),
             tls: None,
-            limits: Limits::default(),
+            limits: Limits { max_outgoing: MAX_OUTGOING, ..Limits::default() },
             // The service allows 5,000 to a namespace; some room for administration beside them.
             max_connections: 6_000,
             patience: Patience::default(),
@@ -119,6 +122,7 @@ impl Broker {
             max_message_size: config.limits.max_message_size as u64,
             patience: config.patience,
             half_received: Arc::default(),
+            links: Arc::default(),
         };
         let listener = Listener {
             socket,

@@ -7,6 +7,7 @@ use anyhow::Context;
 use futures_util::FutureExt;
 use lease::Candidate;
 use lease::mongo::LeaseName;
+use mongodb::Database;
 use mongodb::options::ClientOptions;
 use pipeline::capture;
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
@@ -30,13 +31,19 @@ use crate::status::{Observer, Subscription};
 pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<()> {
     let door = Door::open(config.admin.listen)?;
     let places = places(&config, Some(FOUND_WITHIN)).await?;
-    let consumer = consumer(&config, &places).await?;
+    let views = views(&config).await?;
+    let consumer = views.clone().map(|views| consumer(&config, &places, views)).transpose()?;
     let observer = observer(&config, &places, Some(FOUND_WITHIN)).await?;
     let register = Register::new(&places.coordination, &config.pipeline, &config.pod_id);
     let candidate = candidate(&config).await?;
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
-    let producer = Arc::new(Producer::new(producing, places));
+    let producer = Producer::new(producing, places);
+    // Where nothing is built from the events, nothing is known that a snapshot could find gone.
+    let producer = Arc::new(match &views {
+        Some(views) => producer.sweeping(views.clone()),
+        None => producer,
+    });
 
     let (producing, consuming) = (producer.handle(), consumer.as_ref().map(Consumer::handle));
 
@@ -114,17 +121,21 @@ pub(crate) async fn observer(
     })
 }
 
-/// `None` where no read model is declared.
-async fn consumer(config: &Config, places: &Places) -> anyhow::Result<Option<Consumer>> {
+/// The database of the read models; `None` where none is declared.
+async fn views(config: &Config) -> anyhow::Result<Option<Database>> {
     let ReadModels { uri, database, models, .. } = &config.read_models;
     if models.is_empty() {
         tracing::info!(pod_id = config.pod_id, "no read models are declared: this pod only publishes");
         return Ok(None);
     }
-    let mut views = options(uri, "read_models.uri").await?;
+    let mut options = options(uri, "read_models.uri").await?;
     // By that name pods know each other's transactions, and end those of the dead.
-    views.app_name = Some(view::application(&config.pipeline));
-    let views = connect(views, "read_models.uri", Some(FOUND_WITHIN))?;
+    options.app_name = Some(view::application(&config.pipeline));
+    let client = connect(options, "read_models.uri", Some(FOUND_WITHIN))?;
+    Ok(Some(client.database(database)))
+}
+
+fn consumer(config: &Config, places: &Places, views: Database) -> anyhow::Result<Consumer> {
     let places = consumer::Places {
         pipeline: places.pipeline.clone(),
         source: places.source.clone(),
@@ -134,16 +145,16 @@ async fn consumer(config: &Config, places: &Places) -> anyhow::Result<Option<Con
             capture::Start::Now | capture::Start::At(_) => view::Start::Now,
         },
         filtered: !config.producer.capture.filter.is_empty(),
-        views: views.database(database),
+        views,
         coordination: places.coordination.clone(),
         // Connections of its own: what the producer sends does not wait behind what is received.
         bus: bus(config)?,
         topic: places.topic.clone(),
         subscription: places.subscription.clone(),
-        models: models.clone(),
+        models: config.read_models.models.clone(),
         projections: vec![],
     };
-    Ok(Some(Consumer::new(config.consumer.clone(), places)?))
+    Ok(Consumer::new(config.consumer.clone(), places)?)
 }
 
 /// Until `shutdown`, and then until what is in hand is settled.

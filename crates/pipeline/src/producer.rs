@@ -106,6 +106,7 @@ const TRY_AGAIN: Duration = Duration::from_secs(30);
 pub struct Producer {
     config: Config,
     places: Places,
+    views: Option<Database>,
     checkpoints: Arc<MongoCheckpoints>,
     state: watch::Sender<State>,
     publishing: publish::Handle,
@@ -144,7 +145,14 @@ impl Producer {
         let Places { pipeline, source, coordination, .. } = &places;
         let checkpoints = Arc::new(MongoCheckpoints::new(coordination, pipeline, source.fingerprint()));
         let (state, capturing) = (watch::Sender::default(), watch::Sender::default());
-        Self { config, checkpoints, state, publishing: publish::Handle::default(), capturing, places }
+        Self { config, checkpoints, state, publishing: publish::Handle::default(), capturing, places, views: None }
+    }
+
+    /// The database of this pipeline's read models: a snapshot of `documents` then ends with a delete for every key that they know and the
+    /// source no longer has.
+    #[must_use]
+    pub fn sweeping(self, views: Database) -> Self {
+        Self { views: Some(views), ..self }
     }
 
     pub fn handle(&self) -> Handle {
@@ -321,7 +329,12 @@ impl Producer {
     }
 
     fn capture(&self) -> Capture {
-        Capture::new(&self.places.server, self.places.source.clone(), self.config.capture.clone())
+        let Places { server, source, pipeline, .. } = &self.places;
+        let capture = Capture::new(server, source.clone(), self.config.capture.clone());
+        match &self.views {
+            Some(views) => capture.sweeping(views, pipeline),
+            None => capture,
+        }
     }
 
     fn publisher(

@@ -1,8 +1,10 @@
-//! What an error means: the only table of its sort.
+//! What an error means, the only table of its sort; and how long to wait before trying again, the only formula.
 //!
 //! Weighing both mistakes. A passing error called permanent parks an aggregate: an operator sees it, and `retry` mends it. A permanent
 //! error called passing is tried for ever, and with it waits the session and everyone in it. So a refusal nobody knows is
 //! permanent, and everything that happens between us and a server is passing.
+
+use std::time::Duration;
 
 use mongodb::error::{
     Error, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
@@ -35,8 +37,9 @@ const PASSING: [i32; 37] = [
     6, 7, 24, 39, 43, 46, 50, 63, 64, 89, 91, 112, 117, 133, 134, 150, 175, 189, 202, 225, 234, 239, 246, 251, 262,
     267, 290, 313, 314, 317, 361, 365, 462, 9001, 10107, 11600, 11602,
 ];
-/// More of them, of servers that step down and of sharding that moves; and a disk that is full now.
-const PASSING_TOO: [i32; 6] = [13388, 13435, 13436, 14031, 211, 388];
+/// More of them, of servers that step down (50746: a write is explained on one that just has) and of sharding that moves; and a disk that
+/// is full now.
+const PASSING_TOO: [i32; 7] = [13388, 13435, 13436, 14031, 211, 388, 50746];
 
 /// Rights, a server that is no member of a set, a version that lacks a command, a write concern that cannot be met.
 const FATAL: [i32; 11] = [11, 13, 18, 20, 59, 79, 100, 115, 263, 8000, 13297];
@@ -102,9 +105,28 @@ pub const fn bus(kind: Kind) -> Verdict {
     }
 }
 
+/// The pause after so many failures before: doubles from `first` to `longest`.
+pub fn span(failures: u32, first: Duration, longest: Duration) -> Duration {
+    first.saturating_mul(1 << failures.min(16)).min(longest)
+}
+
+/// The same, drawn from the upper half, so that many who failed together do not come back together.
+pub fn backoff(failures: u32, first: Duration, longest: Duration) -> Duration {
+    span(failures, first, longest).mul_f64(rand::random_range(0.5..=1.0))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn pauses_double_to_the_longest() {
+        let (first, longest) = (Duration::from_millis(10), Duration::from_secs(1));
+        assert_eq!([0, 1, 2].map(|failures| span(failures, first, longest)), [first, first * 2, first * 4]);
+        assert_eq!(span(u32::MAX, first, longest), longest);
+        let late = backoff(60, first, longest);
+        assert!(late >= longest / 2 && late <= longest);
+    }
 
     #[test]
     fn codes_mean_what_the_table_says() {
@@ -116,6 +138,7 @@ mod tests {
             (10107, "NotWritablePrimary", Verdict::Transient),
             (91, "ShutdownInProgress", Verdict::Transient),
             (64, "WriteConcernTimeout", Verdict::Transient),
+            (50746, "an explained write on a secondary", Verdict::Transient),
             (11000, "DuplicateKey", Verdict::Permanent),
             (2, "BadValue", Verdict::Permanent),
             (9, "FailedToParse", Verdict::Permanent),

@@ -30,11 +30,24 @@ impl<'b> MessageWriter<'b> {
         self.map(section::DELIVERY_ANNOTATIONS, write)
     }
 
+    /// The stored annotations byte for byte, except those named in `replaced`; then what `write` adds.
+    pub fn delivery_annotations_over(
+        &mut self,
+        stored: Pairs<'_>,
+        replaced: &[&str],
+        write: impl FnOnce(&mut MapWriter<'_>),
+    ) -> &mut Self {
+        self.map(section::DELIVERY_ANNOTATIONS, |map| {
+            copy_except(map, stored, replaced);
+            write(map);
+        })
+    }
+
     pub fn message_annotations(&mut self, write: impl FnOnce(&mut MapWriter<'_>)) -> &mut Self {
         self.map(section::MESSAGE_ANNOTATIONS, write)
     }
 
-    /// The stored annotations byte for byte, except those named in `replaced`; then what `write` adds.
+    /// Like [`delivery_annotations_over`](Self::delivery_annotations_over).
     pub fn message_annotations_over(
         &mut self,
         stored: Pairs<'_>,
@@ -57,7 +70,7 @@ impl<'b> MessageWriter<'b> {
         self.map(section::APPLICATION_PROPERTIES, write)
     }
 
-    /// Like [`message_annotations_over`](Self::message_annotations_over): for properties changed by an abandon or a
+    /// Like [`delivery_annotations_over`](Self::delivery_annotations_over): for properties changed by an abandon or a
     /// dead-letter.
     pub fn application_properties_over(
         &mut self,

@@ -8,16 +8,15 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Stdio;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use bench::broker_process::{BrokerProcess, binary};
+use bench::broker_process::BrokerProcess;
+use bench::pod_process::{PodProcess, published};
 use futures_util::{StreamExt, stream};
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::options::{Acknowledgment, ReadConcern, WriteConcern};
 use mongodb::{Collection, Database};
 use servicebus::Client;
-use tokio::process::{Child, Command};
 use tokio::sync::mpsc;
 use tokio::time::{interval, sleep};
 
@@ -48,7 +47,7 @@ async fn main() {
         let database = mongo.database(topic);
         let backlog = Backlog::write(&database, events, padding).await;
         let ceiling = backlog.ceiling(events).await;
-        let pod = Pod::start(folder.path(), mongo.uri(), &database, topic, &broker, &backlog.start);
+        let pod = pod(folder.path(), mongo.uri(), &database, topic, &broker, &backlog.start);
         let rate = published(&broker, topic, events).await;
         most_rss = most_rss.max(pod.peak_rss_mb());
         let cpu = pod.cpu().as_secs_f64() * 1e6 / events as f64;
@@ -63,7 +62,7 @@ async fn main() {
     }
 
     let database = mongo.database("live");
-    let pod = Pod::start(folder.path(), mongo.uri(), &database, "live", &broker, "now");
+    let pod = pod(folder.path(), mongo.uri(), &database, "live", &broker, "now");
     let mut late = live(&database, &broker).await;
     most_rss = most_rss.max(pod.peak_rss_mb());
     pod.stop().await;
@@ -86,6 +85,10 @@ async fn main() {
         at(0.99)
     );
     broker.kill().await;
+}
+
+fn pod(folder: &Path, uri: &str, database: &Database, topic: &str, broker: &BrokerProcess, start: &str) -> PodProcess {
+    PodProcess::start(folder, uri, database.name(), topic, broker, &format!("producer: {{ start: \"{start}\" }}\n"))
 }
 
 /// Events that wait in the source.
@@ -165,73 +168,6 @@ fn event(number: u64, padding: &str) -> Document {
     let aggregate = format!("order-{}", number % AGGREGATES);
     let version = i64::try_from(number / AGGREGATES + 1).expect("a version");
     doc! { "aggregateId": aggregate, "version": version, "type": "ItemAdded", "padding": padding }
-}
-
-/// One pod as a process.
-struct Pod {
-    child: Child,
-    pid: u32,
-}
-
-impl Pod {
-    fn start(folder: &Path, uri: &str, database: &Database, topic: &str, broker: &BrokerProcess, start: &str) -> Self {
-        let config = format!(
-            "format: 1\npipeline: {topic}\nsource: {{ uri: \"{uri}\", database: \"{}\", collection: events, sequence: version }}\n\
-             coordination: {{ database: \"{}-coordination\", lease: {{ ttl: 5s, renew_deadline: 3s, heartbeat: 1s }} }}\n\
-             service_bus: {{ connection_string: \"Endpoint=sb://{};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true\", topic: {topic} }}\n\
-             producer: {{ start: \"{start}\" }}\n",
-            database.name(),
-            database.name(),
-            broker.address()
-        );
-        let file = folder.join(format!("{topic}.yaml"));
-        fs::write(&file, config).expect("a file");
-        let mut command = Command::new(binary());
-        command.arg("run").arg("--config").arg(&file).stdout(Stdio::null()).stderr(Stdio::inherit());
-        command.env("RUST_LOG", "warn").kill_on_drop(true);
-        let child = command.spawn().expect("the headwater binary can be started");
-        let pid = child.id().expect("it runs");
-        Self { child, pid }
-    }
-
-    async fn stop(mut self) {
-        nix::sys::signal::kill(
-            nix::unistd::Pid::from_raw(i32::try_from(self.pid).expect("a pid")),
-            nix::sys::signal::Signal::SIGTERM,
-        )
-        .expect("it runs");
-        let ended = tokio::time::timeout(Duration::from_secs(30), self.child.wait()).await;
-        assert!(ended.expect("it stops in time").expect("it is ours").success());
-    }
-
-    fn peak_rss_mb(&self) -> f64 {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).expect("a process has a status");
-        let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("with its memory");
-        line.split_whitespace().nth(1).and_then(|kib| kib.parse::<f64>().ok()).expect("in kibibytes") / 1024.0
-    }
-
-    fn cpu(&self) -> Duration {
-        bench::broker_process::cpu_of(self.pid)
-    }
-}
-
-/// Messages a second from the first look that finds some to the one that finds all.
-async fn published(broker: &BrokerProcess, topic: &str, count: u64) -> f64 {
-    let path = format!("{topic}/Subscriptions/read-models");
-    let mut first = None;
-    let began = Instant::now();
-    loop {
-        let (now, there) = (Instant::now(), broker.waiting(&path).await);
-        let (since, had) = *first.get_or_insert((now, there));
-        if had == 0 {
-            first = None;
-        }
-        if there >= count {
-            return (there - had) as f64 / now.duration_since(since).as_secs_f64();
-        }
-        assert!(began.elapsed() < Duration::from_secs(300), "{there} of {count} after five minutes");
-        sleep(Duration::from_millis(20)).await;
-    }
 }
 
 /// How late each event was, in milliseconds.

@@ -1,6 +1,5 @@
 //! Links come and go.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +27,11 @@ const TICKS_AT_EPOCH: i64 = 621_355_968_000_000_000;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn on_attach(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
+        if !self.links.have_room() {
+            let error =
+                amqp::Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "the broker has as many links as it takes");
+            return self.refuse(link, error);
+        }
         match attach.role {
             Role::Sender => self.on_sender(session, link, attach),
             Role::Receiver => self.on_receiver(session, link, attach),
@@ -44,9 +48,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         match Address::parse(address) {
             Address::Entity(path) => {
-                self.links.insert(link, Link::Asked(Box::new(Asked { attach, core: None, place: None })));
-                self.call(move |core, _| {
-                    let result = find_inlet(core, &path);
+                let name = self.links.name(link);
+                self.links.insert(link, Link::Asked(Box::new(Asked { attach, core: name, place: None })));
+                self.call(move |core, turn| {
+                    // It only looks on: what it sends comes by the entity's id. It is told when the entity goes.
+                    let result =
+                        find_inlet(core, &path).and_then(|found| core.look_on(turn, name, &path).map(|()| found));
                     Answer::Sender { link, result }
                 });
             }
@@ -64,7 +71,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let mode = if settled { Mode::ReceiveAndDelete } else { Mode::PeekLock };
                 let filter = session_filter(&attach);
                 let name = self.links.name(link);
-                self.links.insert(link, Link::Asked(Box::new(Asked { attach, core: Some(name), place: None })));
+                self.links.insert(link, Link::Asked(Box::new(Asked { attach, core: name, place: None })));
                 self.asked.push(Request::Call(Box::new(move |core, turn| {
                     let result = find_outlet(core, &path).and_then(|place| {
                         let attached = core.attach(turn, name, place.queue, mode, filter)?;
@@ -86,12 +93,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let core = entity.as_ref().map(|(core, _)| *core);
         let becomes = match attach.role {
             Role::Sender => Link::Requests { session, node, core },
-            Role::Receiver => {
-                let target = attach.target.as_ref().and_then(Target::address).map(str::to_owned);
-                let (name, waiting) = (attach.name.clone(), VecDeque::new());
-                let responses = Responses { session, node, core, name, target, waiting, waiting_bytes: 0, sent: 0 };
-                Link::Responses(Box::new(responses))
-            }
+            Role::Receiver => Link::Responses(Box::new(Responses::new(session, node, core, attach))),
         };
         self.links.insert(link, Link::Coming(Box::new(Coming { becomes, reply: attach.reply() })));
         match entity {
@@ -125,12 +127,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return self.refuse(link, to_amqp(&error));
             }
         };
+        let core = asked.core;
         let limit = own_limit.unwrap_or(self.settings.max_message_size);
         let mut reply = asked.attach.reply();
         reply.max_message_size = Some(limit);
         reply.properties = Some(Map::new().with(Symbol::from_static("com.microsoft:max-message-batch-size"), limit));
         if self.amqp.accept_attach(link, reply).is_ok() {
-            self.links.insert(link, Link::Sender { entity });
+            self.links.insert(link, Link::Sender { entity, core });
             let _ = self.amqp.keep_credit(link, SENDER_CREDIT);
         }
     }
@@ -163,7 +166,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     fn accept_receiver(&mut self, link: amqp::LinkId, session: Option<(&str, Timestamp)>) {
         let Some(Link::Asked(asked)) = self.links.get_mut(link) else { return };
-        let (Some(core), Some(place)) = (asked.core, asked.place.take()) else { return };
+        let (core, Some(place)) = (asked.core, asked.place.take()) else { return };
         let mut reply = asked.attach.reply();
         if let Some((id, locked_until)) = session {
             if let Some(source) = &mut reply.source {
@@ -188,9 +191,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let _ = self.amqp.detach(link, Some(to_amqp(error)));
     }
 
-    /// A fault for tests; the core has been told, or need not be.
+    /// A fault for tests.
     pub(super) fn force_detach(&mut self, link: amqp::LinkId) {
-        self.links.remove(link);
+        self.on_detached(link);
         let error = amqp::Error::new(condition::DETACH_FORCED, "the link was detached by the broker");
         let _ = self.amqp.detach(link, Some(error));
     }

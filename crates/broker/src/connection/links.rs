@@ -3,13 +3,12 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use amqp::{Attach, SessionId};
+use amqp::{Attach, SessionId, Target};
 use bytes::Bytes;
 
 use super::address::Address;
-use super::pace::Pace;
-use crate::core::{EntityId, LinkId, LockToken, QueueId};
-use crate::engine::ConnectionId;
+use super::pace::{Pace, Places};
+use crate::core::{ConnectionId, EntityId, LinkId, LockToken, QueueId};
 
 #[derive(Debug)]
 pub(super) enum Link {
@@ -18,7 +17,7 @@ pub(super) enum Link {
     /// The engine was asked whether the node it leads to is there.
     Coming(Box<Coming>),
     /// A client sends to a queue or topic.
-    Sender { entity: EntityId },
+    Sender { entity: EntityId, core: LinkId },
     /// A client receives.
     Receiver(Box<Receiver>),
     /// A client puts requests to a node.
@@ -30,8 +29,8 @@ pub(super) enum Link {
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) attach: Box<Attach>,
-    /// A receiver's name in the core.
-    pub(super) core: Option<LinkId>,
+    /// Its name in the core.
+    pub(super) core: LinkId,
     /// Known when the core lets it wait for a session.
     pub(super) place: Option<Place>,
 }
@@ -86,9 +85,15 @@ pub(super) struct Responses {
     pub(super) name: String,
     pub(super) target: Option<String>,
     /// Waiting for credit.
-    pub(super) waiting: VecDeque<Bytes>,
-    pub(super) waiting_bytes: usize,
-    pub(super) sent: u64,
+    waiting: VecDeque<Bytes>,
+    sent: u64,
+}
+
+impl Responses {
+    pub(super) fn new(session: SessionId, node: Address, core: Option<LinkId>, attach: &Attach) -> Self {
+        let target = attach.target.as_ref().and_then(Target::address).map(str::to_owned);
+        Self { session, node, core, name: attach.name.clone(), target, waiting: VecDeque::new(), sent: 0 }
+    }
 }
 
 #[derive(Debug)]
@@ -97,11 +102,22 @@ pub(super) struct Links {
     next: u32,
     links: HashMap<amqp::LinkId, Link>,
     by_core: HashMap<LinkId, amqp::LinkId>,
+    /// Bytes of all responses that wait for credit.
+    waiting: usize,
+    places: Places,
 }
 
+/// What a response takes while it waits, beside its bytes.
+const RESPONSE: usize = 128;
+
 impl Links {
-    pub(super) fn new(connection: ConnectionId) -> Self {
-        Self { connection, next: 0, links: HashMap::new(), by_core: HashMap::new() }
+    pub(super) fn new(connection: ConnectionId, places: Places) -> Self {
+        Self { connection, next: 0, links: HashMap::new(), by_core: HashMap::new(), waiting: 0, places }
+    }
+
+    /// Whether the broker takes another link.
+    pub(super) fn have_room(&self) -> bool {
+        self.places.are_free()
     }
 
     /// A name for a link in the core.
@@ -114,6 +130,7 @@ impl Links {
 
     pub(super) fn insert(&mut self, id: amqp::LinkId, link: Link) {
         self.links.insert(id, link);
+        self.places.hold(self.links.len());
     }
 
     pub(super) fn get(&self, id: amqp::LinkId) -> Option<&Link> {
@@ -152,10 +169,36 @@ impl Links {
 
     pub(super) fn remove(&mut self, id: amqp::LinkId) -> Option<Link> {
         let link = self.links.remove(&id)?;
+        self.places.hold(self.links.len());
         if let Some(core) = link.core() {
             self.by_core.remove(&core);
         }
+        if let Link::Responses(responses) = &link {
+            self.waiting -= responses.waiting.iter().map(|response| response.len() + RESPONSE).sum::<usize>();
+        }
         Some(link)
+    }
+
+    /// Bytes of the responses that wait for credit, on all links.
+    pub(super) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// A response waits for credit; false if nobody is there for it.
+    pub(super) fn queue_response(&mut self, id: amqp::LinkId, response: Bytes) -> bool {
+        let Some(Link::Responses(responses)) = self.links.get_mut(&id) else { return false };
+        self.waiting += response.len() + RESPONSE;
+        responses.waiting.push_back(response);
+        true
+    }
+
+    /// The response whose turn it is, and its number.
+    pub(super) fn next_response(&mut self, id: amqp::LinkId) -> Option<(u64, Bytes)> {
+        let Some(Link::Responses(responses)) = self.links.get_mut(&id) else { return None };
+        let response = responses.waiting.pop_front()?;
+        self.waiting -= response.len() + RESPONSE;
+        responses.sent += 1;
+        Some((responses.sent, response))
     }
 
     /// The core's names of all links it knows, waiting ones too.
@@ -186,12 +229,12 @@ impl Links {
 impl Link {
     pub(super) fn core(&self) -> Option<LinkId> {
         match self {
-            Self::Asked(asked) => asked.core,
+            Self::Asked(asked) => Some(asked.core),
             Self::Coming(coming) => coming.becomes.core(),
             Self::Receiver(receiver) => Some(receiver.core),
             Self::Requests { core, .. } => *core,
             Self::Responses(responses) => responses.core,
-            Self::Sender { .. } => None,
+            Self::Sender { core, .. } => Some(*core),
         }
     }
 }

@@ -68,10 +68,13 @@ impl Request {
 
     /// How much of a connection's allowance it takes until it is answered.
     pub(super) fn weight(&self) -> u32 {
-        match self.operation.strip_prefix("com.microsoft:") {
-            Some("peek-message" | "receive-by-sequence-number" | "get-session-state") => HEAVY,
-            _ => 1,
-        }
+        if self.is_heavy() { HEAVY } else { 1 }
+    }
+
+    /// Whether its answer holds messages or a session's state.
+    pub(super) fn is_heavy(&self) -> bool {
+        let operation = self.operation.strip_prefix("com.microsoft:");
+        matches!(operation, Some("peek-message" | "receive-by-sequence-number" | "get-session-state"))
     }
 
     pub(super) fn carry_out(self, core: &mut Core, turn: &mut Turn<'_>) -> Response {

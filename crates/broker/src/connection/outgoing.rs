@@ -14,7 +14,7 @@ use crate::journal::Stored;
 pub(super) enum Shown {
     /// On a link.
     Delivered,
-    /// In the answer to a request, under a lock: the token travels inside the message too.
+    /// In the answer to a request: it was deferred.
     Fetched,
     /// Peeked at: no lock, but its state.
     Peeked(State),
@@ -52,9 +52,11 @@ pub(super) fn write(
         first_acquirer: false,
         delivery_count: delivery.delivery_count.into(),
     });
-    if shown == Shown::Fetched {
-        writer.delivery_annotations(|map| put::uuid(map.symbol(annotation::LOCK_TOKEN), uuid(delivery.token)));
-    }
+    writer.delivery_annotations_over(message.delivery_annotations(), &[annotation::LOCK_TOKEN], |map| {
+        if !delivery.settled {
+            put::uuid(map.symbol(annotation::LOCK_TOKEN), uuid(delivery.token));
+        }
+    });
     writer.message_annotations_over(message.message_annotations(), BROKERS_OWN, |map| {
         let enqueued = alterations.and_then(|changed| changed.enqueued_sequence).unwrap_or(envelope.sequence);
         map.put_long(annotation::SEQUENCE_NUMBER, delivery.sequence.0 as i64)
@@ -66,12 +68,16 @@ pub(super) fn write(
         if let Some(source) = source {
             map.put_string(annotation::DEAD_LETTER_SOURCE, source);
         }
-        match shown {
-            Shown::Peeked(state) => put::int(map.symbol(annotation::MESSAGE_STATE), state as i32),
-            Shown::Delivered | Shown::Fetched if !delivery.settled => {
-                map.put_timestamp(annotation::LOCKED_UNTIL, millis(delivery.locked_until));
-            }
-            Shown::Delivered | Shown::Fetched => {}
+        let state = match shown {
+            Shown::Delivered => None,
+            Shown::Fetched => Some(State::Deferred),
+            Shown::Peeked(state) => Some(state),
+        };
+        if let Some(state) = state {
+            put::int(map.symbol(annotation::MESSAGE_STATE), state as i32);
+        }
+        if !delivery.settled {
+            map.put_timestamp(annotation::LOCKED_UNTIL, millis(delivery.locked_until));
         }
     });
     let changed = alterations.filter(|changed| changes_properties(changed));

@@ -2,7 +2,8 @@
 //! sent, requests whose answers it does not fetch.
 //!
 //! Credit is the peer's word and may be any number. The core is told only of as much as one link should have under way, and of more when
-//! that has been written to the socket; so what waits for a peer that has stopped reading is one such portion a link.
+//! that has been written to the socket. What all links of a connection, and all connections, have under way together is bounded by the
+//! core itself (`core::outgoing`), which is told here what was written.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,6 +24,9 @@ const UNKNOWN_SIZE: usize = 64 << 10;
 /// Bytes that may wait for a peer's session windows before it is sent nothing more.
 const MUCH_BACKLOG: usize = 256 << 10;
 
+/// Bytes written that the core is told of together. Much less than what every connection may have under way, so that none waits for good.
+const WORTH_TELLING: usize = 64 << 10;
+
 /// What one receiver was promised, in deliveries as the core counts them.
 #[derive(Debug)]
 pub(super) struct Pace {
@@ -33,11 +37,13 @@ pub(super) struct Pace {
     /// The size of a delivery, rather too large than too small.
     size: usize,
     thirsty: bool,
+    /// The peer wants its credit used at once or given back, and was not answered yet.
+    pub(super) draining: bool,
 }
 
 impl Default for Pace {
     fn default() -> Self {
-        Self { seen: 0, until: 0, size: UNKNOWN_SIZE, thirsty: false }
+        Self { seen: 0, until: 0, size: UNKNOWN_SIZE, thirsty: false, draining: false }
     }
 }
 
@@ -59,9 +65,12 @@ impl Pace {
         self.size = size.max(self.size - self.size / 8);
     }
 
-    pub(super) fn drained(&mut self, delivery_count: u32) {
+    /// The core has counted so far, deliveries and credit it gave up. If it gave up none, what it was promised since still stands.
+    pub(super) fn drained(&mut self, delivery_count: u32, unused: u32) {
         self.seen = delivery_count;
-        self.until = delivery_count;
+        if unused > 0 {
+            self.until = delivery_count;
+        }
     }
 
     /// Is there credit beyond what was promised, and most of that used?
@@ -94,8 +103,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             pace.thirsty = false;
             if credit > 0 {
                 let (delivery_count, credit) = pace.promise(credit);
-                self.asked.push(Request::Flow { link: *core, delivery_count, credit, drain: false });
+                let drain = pace.draining;
+                self.asked.push(Request::Flow { link: *core, delivery_count, credit, drain });
             }
+        }
+    }
+
+    /// Tells the core what was written, when it is worth telling. While the peer's windows hold something up, nothing is.
+    pub(super) fn report_written(&mut self) {
+        if self.amqp.backlog_len() > 0 {
+            return;
+        }
+        let written = self.under_way - self.links.waiting().min(self.under_way);
+        if written >= WORTH_TELLING {
+            self.under_way -= written;
+            self.asked.push(Request::Written { connection: self.line.id(), bytes: written });
         }
     }
 
@@ -111,35 +133,70 @@ const OWN_HALF: usize = 256 << 10;
 
 pub(crate) type Shared = Arc<AtomicUsize>;
 
-/// One connection's part in what is half received: a quarter of what is still free. So one alone may have much, and many greedy ones
-/// together no more than the bound and the little that is everyone's.
+/// One connection's part in a number that all share; gone with it.
 #[derive(Debug)]
-pub(super) struct Half {
-    held: usize,
+struct Part {
+    own: usize,
     all: Shared,
 }
 
-impl Half {
-    pub(super) fn of(all: &Shared) -> Self {
-        Self { held: 0, all: Arc::clone(all) }
+impl Part {
+    fn of(all: &Shared) -> Self {
+        Self { own: 0, all: Arc::clone(all) }
     }
 
-    pub(super) fn allowance(&self) -> usize {
-        let free = ALL_HALVES.saturating_sub(self.all.load(Ordering::Relaxed));
-        (free / 4).max(OWN_HALF)
-    }
-
-    pub(super) fn hold(&mut self, bytes: usize) {
-        if bytes != self.held {
-            self.all.fetch_add(bytes.wrapping_sub(self.held), Ordering::Relaxed);
-            self.held = bytes;
+    fn set(&mut self, own: usize) {
+        if own != self.own {
+            self.all.fetch_add(own.wrapping_sub(self.own), Ordering::Relaxed);
+            self.own = own;
         }
     }
 }
 
-impl Drop for Half {
+impl Drop for Part {
     fn drop(&mut self) {
-        self.hold(0);
+        self.set(0);
+    }
+}
+
+/// Links of all connections together: ten for each of the five thousand connections that the service allows. One takes about a kilobyte.
+const ALL_LINKS: usize = 50_000;
+
+/// How many links a connection has, of all that the broker takes.
+#[derive(Debug)]
+pub(super) struct Places(Part);
+
+impl Places {
+    pub(super) fn of(all: &Shared) -> Self {
+        Self(Part::of(all))
+    }
+
+    pub(super) fn are_free(&self) -> bool {
+        self.0.all.load(Ordering::Relaxed) < ALL_LINKS
+    }
+
+    pub(super) fn hold(&mut self, links: usize) {
+        self.0.set(links);
+    }
+}
+
+/// One connection's part in what is half received: a quarter of what is still free. So one alone may have much, and many greedy ones
+/// together no more than the bound and the little that is everyone's.
+#[derive(Debug)]
+pub(super) struct Half(Part);
+
+impl Half {
+    pub(super) fn of(all: &Shared) -> Self {
+        Self(Part::of(all))
+    }
+
+    pub(super) fn allowance(&self) -> usize {
+        let free = ALL_HALVES.saturating_sub(self.0.all.load(Ordering::Relaxed));
+        (free / 4).max(OWN_HALF)
+    }
+
+    pub(super) fn hold(&mut self, bytes: usize) {
+        self.0.set(bytes);
     }
 }
 
@@ -174,8 +231,18 @@ mod tests {
         assert_eq!(pace.promise(10), (0, 10));
         pace.came(100);
         assert!(!pace.wants_more(9));
-        pace.drained(10);
+        pace.drained(10, 9);
         assert_eq!(pace.promise(3), (10, 3));
+    }
+
+    #[test]
+    fn a_drain_that_used_its_portion_leaves_what_was_promised_since() {
+        let mut pace = Pace::default();
+        assert_eq!(pace.promise(100), (0, 16));
+        (0..16).for_each(|_| pace.came(100));
+        pace.promise(84);
+        pace.drained(16, 0);
+        assert!(!pace.wants_more(84), "already promised");
     }
 
     #[test]
@@ -189,6 +256,19 @@ mod tests {
         assert!((ALL_HALVES / 2..=ALL_HALVES + 100 * OWN_HALF).contains(&held), "{held}");
         assert!(Half::of(&all).allowance() >= OWN_HALF);
         drop(greedy);
+        assert_eq!(all.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn links_are_counted_for_all_connections_and_given_back() {
+        let all = Shared::default();
+        let (mut many, mut few) = (Places::of(&all), Places::of(&all));
+        few.hold(1);
+        many.hold(ALL_LINKS - 1);
+        assert!(!few.are_free());
+        many.hold(10);
+        assert!(few.are_free());
+        drop((many, few));
         assert_eq!(all.load(Ordering::Relaxed), 0);
     }
 }

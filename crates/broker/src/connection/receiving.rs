@@ -18,7 +18,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match self.links.get_mut(link) {
             Some(Link::Receiver(receiver)) => {
                 let core = receiver.core;
+                receiver.pace.draining = drain;
                 let (delivery_count, credit) = receiver.pace.promise(if backlogged { 0 } else { credit });
+                // What a shut window holds up is drained when it opens.
+                let drain = drain && !backlogged;
                 self.asked.push(Request::Flow { link: core, delivery_count, credit, drain });
                 self.note_thirst(link);
             }
@@ -32,15 +35,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    pub(super) fn drained(&mut self, core: LinkId, delivery_count: u32) {
+    /// The core has delivered what it could of the credit it was told of. If that was all of it there may be more, and the peer gave credit
+    /// for more: then it is told so. The drain is over when the core had nothing, or the peer's credit is used.
+    pub(super) fn drained(&mut self, core: LinkId, delivery_count: u32, unused: u32) {
         let Some(link) = self.links.of_core(core) else { return };
-        if let Some(receiver) = self.links.receiver(link) {
-            receiver.pace.drained(delivery_count);
+        let credit = self.amqp.credit(link);
+        let Some(receiver) = self.links.receiver(link) else { return };
+        receiver.pace.drained(delivery_count, unused);
+        if receiver.pace.draining && (unused > 0 || credit == 0) {
+            receiver.pace.draining = false;
             let _ = self.amqp.drained(link);
         }
+        self.note_thirst(link);
     }
 
     pub(super) fn deliver(&mut self, core: LinkId, delivery: &Delivery, stored: Result<Stored, Error>) {
+        self.under_way += delivery.weight();
         let Some(link) = self.links.of_core(core) else { return };
         let Some(receiver) = self.links.receiver(link) else { return };
         let stored = match stored {

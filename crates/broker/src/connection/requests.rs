@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::address::Address;
-use super::links::{Link, Place};
+use super::links::Place;
 use super::{Connection, management, tokens};
 use crate::core::{Attached, EntityId, Error};
 
@@ -31,6 +31,8 @@ pub(crate) enum Answer {
         correlation: Option<MessageId<'static>>,
         response: Response,
         weight: u32,
+        /// What the core was told that it takes.
+        bytes: usize,
     },
 }
 
@@ -44,6 +46,19 @@ pub(crate) struct Response {
     pub(super) dialect: &'static Dialect,
 }
 
+impl Response {
+    /// Bytes it takes, about: a message or a state in it is what counts.
+    fn size(&self) -> usize {
+        let listed = |value: &Value| value.as_items().map_or(1, <[Value]>::len) * 64;
+        let bytes = |value: &Value| value.as_binary().map_or(0, Bytes::len);
+        let within = |value: &Value| {
+            let items = value.as_items().into_iter().flatten();
+            items.filter_map(Value::as_map).flat_map(Map::iter).map(|(_, value)| bytes(value)).sum::<usize>()
+        };
+        self.body.iter().map(|(_, value)| bytes(value) + listed(value) + within(value)).sum()
+    }
+}
+
 pub(super) struct Dialect {
     pub(super) status: &'static str,
     pub(super) text: &'static str,
@@ -52,9 +67,8 @@ pub(super) struct Dialect {
 
 /// Weight of the requests that one connection may have under way: so many small ones, or a few dozen whose answers hold messages.
 const MUCH_ASKED: u32 = 1_000;
-/// What may wait on a link whose peer gives no credit for responses.
+/// What may wait on the links of a peer that gives no credit for responses.
 const MUCH_WAITING: usize = 1 << 20;
-const MANY_WAITING: usize = 1_000;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn on_request(&mut self, session: SessionId, node: &Address, payload: Bytes) {
@@ -73,9 +87,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
                 self.requests += weight;
                 self.asked_bytes += size;
+                let connection = self.line.id();
                 self.call(move |core, turn| {
-                    let response = request.carry_out(core, turn);
-                    Answer::Response { link, correlation, response, weight }
+                    let response = match request.is_heavy() && !core.listens(connection) {
+                        true => management::busy(),
+                        false => request.carry_out(core, turn),
+                    };
+                    let bytes = response.size();
+                    core.tell(connection, bytes);
+                    Answer::Response { link, correlation, response, weight, bytes }
                 });
             }
             Address::Tokens => self.respond(link, correlation, &tokens::answer(&message)),
@@ -88,36 +108,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Answer::Sender { link, result } => self.on_sender_found(link, result),
             Answer::Receiver { link, result } => self.on_receiver_found(link, result),
             Answer::Node { link, result } => self.on_node_found(link, result),
-            Answer::Response { link, correlation, response, weight } => {
+            Answer::Response { link, correlation, response, weight, bytes } => {
                 self.requests -= weight;
+                self.under_way += bytes;
                 self.respond(link, correlation, &response);
             }
         }
     }
 
     fn respond(&mut self, link: amqp::LinkId, correlation: Option<MessageId<'static>>, response: &Response) {
-        let Some(Link::Responses(responses)) = self.links.get_mut(link) else { return };
-        let response = written(correlation, response);
-        responses.waiting_bytes += response.len();
-        responses.waiting.push_back(response);
+        if !self.links.queue_response(link, written(correlation, response)) {
+            return;
+        }
         self.send_responses(link);
-        if let Some(Link::Responses(responses)) = self.links.get_mut(link)
-            && (responses.waiting_bytes > MUCH_WAITING || responses.waiting.len() > MANY_WAITING)
-        {
-            self.links.remove(link);
+        if self.links.waiting() > MUCH_WAITING {
             let error = amqp::Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "too many responses wait for credit");
             let _ = self.amqp.detach(link, Some(error));
+            self.on_detached(link);
         }
     }
 
     /// Sends the responses that have credit.
     pub(super) fn send_responses(&mut self, link: amqp::LinkId) {
         while self.amqp.credit(link) > 0 && !self.is_backlogged() {
-            let Some(Link::Responses(responses)) = self.links.get_mut(link) else { return };
-            let Some(response) = responses.waiting.pop_front() else { return };
-            responses.waiting_bytes -= response.len();
-            responses.sent += 1;
-            let tag = responses.sent.to_be_bytes();
+            let Some((number, response)) = self.links.next_response(link) else { return };
+            let tag = number.to_be_bytes();
             let outgoing = Outgoing { tag: &tag, settled: true, ..Outgoing::default() };
             if self.amqp.transfer(link, outgoing, &[&response]).is_err() {
                 return;

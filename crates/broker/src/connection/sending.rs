@@ -11,7 +11,7 @@ use crate::engine::Request;
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn on_delivery(&mut self, delivery: Delivery) {
         match self.links.get(delivery.link) {
-            Some(Link::Sender { entity }) => {
+            Some(Link::Sender { entity, .. }) => {
                 let Delivery { link, id, settled, message_format, payload, .. } = delivery;
                 let (to, size) = (*entity, payload.len());
                 match incoming::messages(message_format, payload) {

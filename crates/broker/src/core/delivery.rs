@@ -16,6 +16,14 @@ impl Desk<'_, '_> {
             return self.queue.waiting.grant(link, delivery_count, link_credit);
         };
         receiver.grant(delivery_count, link_credit);
+        receiver.draining = drain;
+        self.serve_link(link);
+    }
+
+    /// Hands a link what there is for it, as far as its credit goes and there is room on the way.
+    pub(super) fn serve_link(&mut self, link: LinkId) {
+        let Some(receiver) = self.queue.receivers.get(link) else { return };
+        self.tools.outgoing.forget(link);
         match receiver.slot {
             Some(slot) => self.serve_holder(slot),
             None => {
@@ -23,9 +31,13 @@ impl Desk<'_, '_> {
                 self.serve_in_turn();
             }
         }
-        if drain && let Some(receiver) = self.queue.receivers.get_mut(link) {
-            let delivery_count = receiver.drain();
-            self.turn.effects.push(Effect::Drained { link, delivery_count });
+        // What only waits for room is still to be delivered, and the drain is answered after that.
+        if let Some(receiver) = self.queue.receivers.get_mut(link)
+            && receiver.draining
+            && !self.tools.outgoing.is_waiting(link)
+        {
+            let (delivery_count, unused) = receiver.drain();
+            self.turn.effects.push(Effect::Drained { link, delivery_count, unused });
         }
     }
 
@@ -33,9 +45,15 @@ impl Desk<'_, '_> {
     pub(super) fn serve_in_turn(&mut self) {
         while let Some(link) = self.queue.receivers.front(self.tools.limits.max_unsettled)
             && let Some(counter) = self.next_deliverable(Sessions::ONLY)
-            && self.deliver(link, Sessions::ONLY, counter)
         {
-            self.queue.receivers.next();
+            if !self.tools.outgoing.has_room(link) {
+                self.tools.outgoing.wait(link);
+                self.queue.receivers.pass_over();
+            } else if self.deliver(link, Sessions::ONLY, counter) {
+                self.queue.receivers.next();
+            } else {
+                return;
+            }
         }
     }
 
@@ -46,8 +64,14 @@ impl Desk<'_, '_> {
         let max_unsettled = self.tools.limits.max_unsettled;
         while self.queue.receivers.get(link).is_some_and(|receiver| receiver.wants(max_unsettled))
             && let Some(counter) = self.next_deliverable(slot)
-            && self.deliver(link, slot, counter)
-        {}
+        {
+            if !self.tools.outgoing.has_room(link) {
+                return self.tools.outgoing.wait(link);
+            }
+            if !self.deliver(link, slot, counter) {
+                return;
+            }
+        }
     }
 
     /// The next message that may be handed out. Those past their time or their attempts leave on the way.
@@ -79,6 +103,7 @@ impl Desk<'_, '_> {
         if let Some(receiver) = self.queue.receivers.get_mut(link) {
             receiver.count_delivery();
         }
+        self.tools.outgoing.add(link.connection(), delivery.weight());
         self.turn.effects.push(Effect::Deliver { link, delivery });
         true
     }

@@ -41,9 +41,26 @@ impl QueueId {
     }
 }
 
-/// A receiver link, named by the shell, which never uses a name twice.
+/// One peer's connection, named by the shell, which never uses a name twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u32);
+
+impl ConnectionId {
+    /// The name of one of its links.
+    pub fn link(self, number: u32) -> LinkId {
+        LinkId(u64::from(self.0) << 32 | u64::from(number))
+    }
+}
+
+/// A link, named by the shell: its connection in the upper half, a number never used twice in the lower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
+
+impl LinkId {
+    pub fn connection(self) -> ConnectionId {
+        ConnectionId((self.0 >> 32) as u32)
+    }
+}
 
 /// A message's number as clients see it: the partition in the top 16 bits, a rising counter in the low 48.
 ///

@@ -1,6 +1,6 @@
 //! What clients ask on `$management`: look, fetch what was set aside, session states and lists, delete in bulk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -20,6 +20,9 @@ use crate::journal::{Entry, Location};
 
 /// The service's own bound on one bulk delete.
 const MAX_DELETED: usize = 4000;
+
+/// Bytes of deferred messages in one answer.
+const MAX_FETCHED: usize = 16 << 20;
 
 /// A message looked at without being received.
 #[derive(Debug, Clone)]
@@ -183,13 +186,16 @@ impl Desk<'_, '_> {
     ) -> Result<Vec<Delivery>, Error> {
         let slot = self.session_to_read(session)?;
         let mut counters = Vec::with_capacity(sequences.len());
+        let (mut seen, mut bytes) = (HashSet::new(), 0);
         for sequence in sequences {
             let message = self.queue.find(session, *sequence).map(|(_, message)| message);
-            let here = message.is_some_and(|message| message.is_deferred() && !message.is_locked());
-            if !here || counters.contains(&sequence.counter()) {
-                return Err(Error::MessageNotFound(*sequence));
-            }
+            let here = message.filter(|message| message.is_deferred() && !message.is_locked());
+            let here = here.filter(|_| seen.insert(*sequence)).ok_or(Error::MessageNotFound(*sequence))?;
             counters.push(sequence.counter());
+            bytes += here.location.len as usize;
+        }
+        if bytes > MAX_FETCHED && counters.len() > 1 {
+            return Err(Error::invalid("sequence-numbers", "name messages of more than 16 MiB together"));
         }
         match mode {
             Mode::PeekLock => Ok(counters.into_iter().map(|counter| self.lock(None, slot, counter)).collect()),

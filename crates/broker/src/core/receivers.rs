@@ -21,11 +21,13 @@ pub(super) struct Receiver {
     credit: u32,
     unsettled: u32,
     queued: bool,
+    /// The peer wants its credit used at once or given up.
+    pub(super) draining: bool,
 }
 
 impl Receiver {
     pub(super) fn new(mode: Mode, slot: Option<Slot>) -> Self {
-        Self { mode, slot, delivered: 0, credit: 0, unsettled: 0, queued: false }
+        Self { mode, slot, delivered: 0, credit: 0, unsettled: 0, queued: false, draining: false }
     }
 
     pub(super) fn wants(&self, max_unsettled: u32) -> bool {
@@ -46,10 +48,12 @@ impl Receiver {
         self.credit = if credit > i32::MAX as u32 { 0 } else { credit };
     }
 
-    /// Gives up the remaining credit; returns the delivery count that says so.
-    pub(super) fn drain(&mut self) -> u32 {
-        self.delivered = self.delivered.wrapping_add(std::mem::take(&mut self.credit));
-        self.delivered
+    /// Gives up the remaining credit; returns the delivery count that says so, and how much it was.
+    pub(super) fn drain(&mut self) -> (u32, u32) {
+        let unused = std::mem::take(&mut self.credit);
+        self.delivered = self.delivered.wrapping_add(unused);
+        self.draining = false;
+        (self.delivered, unused)
     }
 }
 
@@ -123,6 +127,13 @@ impl Receivers {
         None
     }
 
+    /// Takes the link whose turn it is out of the round.
+    pub(super) fn pass_over(&mut self) {
+        if let Some(receiver) = self.turns.pop_front().and_then(|link| self.links.get_mut(&link)) {
+            receiver.queued = false;
+        }
+    }
+
     /// Passes the turn on.
     pub(super) fn next(&mut self) {
         if let Some(link) = self.turns.pop_front() {
@@ -172,7 +183,7 @@ mod tests {
         receiver.grant(0, 1);
         assert_eq!(receiver.credit, 0);
         receiver.grant(2, 4);
-        assert_eq!((receiver.drain(), receiver.credit), (6, 0));
+        assert_eq!((receiver.drain(), receiver.credit), ((6, 4), 0));
     }
 
     #[test]

@@ -63,6 +63,7 @@ impl Desk<'_, '_> {
     /// Without sessions its locks stay until they end: the client may still settle by token from elsewhere.
     pub(super) fn detach(&mut self, link: LinkId) {
         self.tools.links.remove(&link);
+        self.tools.outgoing.forget(link);
         self.queue.waiting.remove(link);
         if let Some(receiver) = self.queue.receivers.remove(link)
             && let Some(slot) = receiver.slot
@@ -136,6 +137,7 @@ impl Desk<'_, '_> {
         self.count_failures(&held);
         self.queue.receivers.remove(link);
         self.tools.links.remove(&link);
+        self.tools.outgoing.forget(link);
         self.turn.effects.push(Effect::Detached { link, error: Error::SessionLockLost });
         self.let_go(slot);
     }

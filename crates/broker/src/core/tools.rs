@@ -6,6 +6,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use super::id::{LinkId, LockToken, QueueId};
+use super::outgoing::Outgoing;
 use super::record::Record;
 use super::timers::Timers;
 use super::turn::Turn;
@@ -19,12 +20,15 @@ pub struct Limits {
     /// Deliveries a link may leave unsettled before it gets no more, whatever its credit: bounds what a peer that grants
     /// all credit and settles nothing can make the broker remember.
     pub max_unsettled: u32,
+    /// Bytes that may be on their way to all peers together. Without bound unless the shell says what it has
+    /// [written](super::Core::written).
+    pub max_outgoing: usize,
 }
 
 impl Default for Limits {
     /// 1 MiB is Premium's default; 10,000 is more than any SDK prefetches.
     fn default() -> Self {
-        Self { max_message_size: 1 << 20, max_unsettled: 10_000 }
+        Self { max_message_size: 1 << 20, max_unsettled: 10_000, max_outgoing: usize::MAX }
     }
 }
 
@@ -34,6 +38,7 @@ pub(super) struct Tools {
     pub(super) timers: Timers,
     /// Where each receiver link is attached or waits.
     pub(super) links: HashMap<LinkId, QueueId>,
+    pub(super) outgoing: Outgoing,
     tokens: StdRng,
     page: Vec<u8>,
 }
@@ -41,7 +46,8 @@ pub(super) struct Tools {
 impl Tools {
     pub(super) fn new(limits: Limits, seed: [u8; 32]) -> Self {
         let tokens = StdRng::from_seed(seed);
-        Self { limits, timers: Timers::default(), links: HashMap::new(), tokens, page: Vec::new() }
+        let outgoing = Outgoing::new(limits.max_outgoing);
+        Self { limits, timers: Timers::default(), links: HashMap::new(), outgoing, tokens, page: Vec::new() }
     }
 
     pub(super) fn token(&mut self) -> LockToken {

@@ -22,8 +22,8 @@ pub struct Turn<'a> {
 pub enum Effect {
     /// Send a message.
     Deliver { link: LinkId, delivery: Delivery },
-    /// Answer a drain: credit is used up, `delivery_count` says how far.
-    Drained { link: LinkId, delivery_count: u32 },
+    /// Answer a drain: credit is used up, `delivery_count` says how far. `unused` of it found nothing to deliver.
+    Drained { link: LinkId, delivery_count: u32, unused: u32 },
     /// Answer an attach that waited: it has a session now.
     Attached { link: LinkId, session: Arc<str>, locked_until: Timestamp },
     /// Refuse an attach that waited. The link is unknown here from now on.
@@ -47,4 +47,13 @@ pub struct Delivery {
     /// Receive-and-delete: the message is gone from its queue, and **the shell releases `location`** in the journal once
     /// it has read the body, or given up on the link.
     pub settled: bool,
+}
+
+impl Delivery {
+    /// What it takes on its way to the peer, in bytes; what [`Core::written`](super::Core::written) is told of it.
+    pub fn weight(&self) -> usize {
+        /// Its record, annotations and frames, about.
+        const WRAPPING: usize = 512;
+        self.location.len as usize + WRAPPING
+    }
 }

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 
-use super::{ConnectionId, Reply, Request};
-use crate::core::{Core, LinkId, Turn};
+use super::{Reply, Request};
+use crate::core::{ConnectionId, Core, LinkId, Turn};
 
 /// Work of a call: on the engine's thread; what it returns runs when the journal is durable.
 type Call = Box<dyn FnOnce(&mut Core, &mut Turn<'_>) -> Box<dyn FnOnce() + Send> + Send>;

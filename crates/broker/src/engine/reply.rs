@@ -25,10 +25,11 @@ pub(crate) enum Reply {
         delivery: Delivery,
         stored: Result<Stored, Error>,
     },
-    /// The credit is used up; the core has counted this far.
+    /// The credit is used up; the core has counted this far, and had nothing for so many.
     Drained {
         link: LinkId,
         delivery_count: u32,
+        unused: u32,
     },
     Attached {
         link: LinkId,
@@ -62,14 +63,16 @@ pub(crate) enum Reply {
 impl Reply {
     /// Whether it says no more than that a link is attached: true as long as the process lives, and no longer.
     pub(super) fn is_only_a_hold(&self) -> bool {
-        matches!(self, Self::Answer(answer) if matches!(**answer, Answer::Receiver { result: Ok(_), .. } | Answer::Node { result: Ok(()), .. }))
+        matches!(self, Self::Answer(answer) if matches!(**answer, Answer::Receiver { result: Ok(_), .. } | Answer::Sender { result: Ok(_), .. } | Answer::Node { result: Ok(()), .. }))
     }
 
     /// Whether it is about a link the core knows, whose story is told in order: attached, deliveries, the end.
     pub(super) fn is_of_a_link(&self) -> bool {
         match self {
             Self::Sent { .. } | Self::Settled { .. } => false,
-            Self::Answer(answer) => matches!(**answer, Answer::Receiver { .. } | Answer::Node { .. }),
+            Self::Answer(answer) => {
+                matches!(**answer, Answer::Receiver { .. } | Answer::Sender { .. } | Answer::Node { .. })
+            }
             _ => true,
         }
     }
@@ -84,7 +87,7 @@ impl Reply {
                 }
                 Self::Deliver { link, delivery, stored }
             }
-            Effect::Drained { link, delivery_count } => Self::Drained { link, delivery_count },
+            Effect::Drained { link, delivery_count, unused } => Self::Drained { link, delivery_count, unused },
             Effect::Attached { link, session, locked_until } => Self::Attached { link, session, locked_until },
             Effect::Refused { link, error } => Self::Refused { link, error },
             Effect::Detached { link, error } => Self::Detached { link, error },
@@ -96,8 +99,8 @@ impl Reply {
 pub(super) fn is_certain(effect: &Effect, journal: &dyn Journal) -> bool {
     match effect {
         Effect::Deliver { delivery, .. } => !delivery.settled && journal.is_durable(delivery.location),
-        Effect::Attached { .. } => true,
-        Effect::Drained { .. } | Effect::Refused { .. } | Effect::Detached { .. } => false,
+        Effect::Attached { .. } | Effect::Drained { .. } => true,
+        Effect::Refused { .. } | Effect::Detached { .. } => false,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What a connection asks of the core.
 
-use crate::core::{Core, EntityId, Error, Incoming, LinkId, LockToken, Outcome, QueueId, Turn};
+use crate::core::{ConnectionId, Core, EntityId, Error, Incoming, LinkId, LockToken, Outcome, QueueId, Turn};
 
 use super::Reply;
 use super::faults::Occasion;
@@ -35,6 +35,11 @@ pub(crate) enum Request {
     Detach {
         link: LinkId,
     },
+    /// So many bytes of what was given to the connection are written to its socket.
+    Written {
+        connection: ConnectionId,
+        bytes: usize,
+    },
     /// Anything rarer. The reply goes to the connection that asked.
     Call(Call),
 }
@@ -68,6 +73,10 @@ impl Request {
                 core.detach(turn, link);
                 None
             }
+            Self::Written { connection, bytes } => {
+                core.written(turn, connection, bytes);
+                None
+            }
             Self::Call(call) => Some(call(core, turn)),
         }
     }
@@ -77,7 +86,7 @@ impl Request {
         match self {
             Self::Send { to, .. } => Some((Occasion::Send, *to)),
             Self::Settle { queue, .. } => Some((Occasion::Settlement, queue.entity)),
-            Self::Flow { .. } | Self::Detach { .. } | Self::Call(_) => None,
+            Self::Flow { .. } | Self::Detach { .. } | Self::Written { .. } | Self::Call(_) => None,
         }
     }
 
@@ -85,7 +94,7 @@ impl Request {
     pub(super) fn link(&self) -> Option<amqp::LinkId> {
         match self {
             Self::Send { link, .. } | Self::Settle { link, .. } => Some(*link),
-            Self::Flow { .. } | Self::Detach { .. } | Self::Call(_) => None,
+            Self::Flow { .. } | Self::Detach { .. } | Self::Written { .. } | Self::Call(_) => None,
         }
     }
 

@@ -6,7 +6,8 @@
 
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::{ConnectionId, Reply};
+use super::Reply;
+use crate::core::ConnectionId;
 use crate::journal::Lsn;
 
 /// When a reply may be told.

@@ -116,3 +116,74 @@ fn links_attach_the_way_the_entity_is_made() {
     let missing = QueueId::main(EntityId(99));
     assert_eq!(condition(rig.try_attach(missing, Mode::PeekLock, SessionFilter::None)), "amqp:not-found");
 }
+
+/// Three of these are more than a connection may have under way when there is no room at all.
+fn large() -> Incoming {
+    message(&"x".repeat(100 << 10))
+}
+
+fn crowded() -> Rig {
+    let mut rig = Rig::new();
+    rig.core = Core::new(Limits { max_outgoing: 0, ..Limits::default() }, [7; 32]);
+    rig
+}
+
+#[test]
+fn a_connection_that_takes_nothing_is_given_no_more_whatever_its_links() {
+    let mut rig = crowded();
+    let queue = rig.queue("q", |_| {});
+    for _ in 0..10 {
+        rig.send(queue.entity, large());
+    }
+    // WHEN one connection has three links with all the credit there is, and writes nothing
+    let links = [(); 3].map(|()| rig.receiver(queue, 1_000));
+    let deliveries: Vec<_> = links.iter().flat_map(|link| rig.received(*link)).collect();
+    assert_eq!(deliveries.len(), 3, "its share, and the one that passed it");
+    assert!(rig.core.listens(ConnectionId(0)), "deliveries alone do not make it deaf");
+    rig.core.tell(ConnectionId(0), 512 << 10);
+    assert!(!rig.core.listens(ConnectionId(0)));
+    rig.turn(|core, turn| core.written(turn, ConnectionId(0), 512 << 10));
+    // THEN another still gets its own
+    let other = ConnectionId(9).link(1);
+    rig.turn(|core, turn| core.attach(turn, other, queue, Mode::PeekLock, SessionFilter::None)).unwrap();
+    rig.credit(other, 1_000);
+    assert_eq!(rig.received(other).len(), 3);
+    // AND it goes on when something was written, each of its links in turn
+    let weight = deliveries[0].weight();
+    rig.turn(|core, turn| core.written(turn, ConnectionId(0), 2 * weight));
+    assert_eq!(links.map(|link| rig.received(link).len()).iter().sum::<usize>(), 2);
+    // AND one that is gone leaves nothing behind.
+    links.into_iter().for_each(|link| rig.detach(link));
+    rig.core.hang_up(ConnectionId(0));
+    let next = rig.receiver(queue, 1_000);
+    assert_eq!(rig.received(next).len(), 2, "all there is");
+}
+
+#[test]
+fn a_session_waits_for_room_as_well() {
+    let mut rig = crowded();
+    let queue = rig.session_queue("q");
+    for _ in 0..5 {
+        rig.send(queue.entity, Incoming { session_id: Some("s".into()), ..large() });
+    }
+    let link = rig.named_session(queue, "s").unwrap();
+    rig.credit(link, 10);
+    let first = rig.received(link);
+    assert_eq!(first.len(), 3);
+    rig.turn(|core, turn| core.written(turn, ConnectionId(0), usize::MAX));
+    assert_eq!(rig.received(link).len(), 2);
+}
+
+#[test]
+fn a_drain_is_answered_after_what_waited_for_room() {
+    let mut rig = crowded();
+    let queue = rig.queue("q", |_| {});
+    for _ in 0..5 {
+        rig.send(queue.entity, large());
+    }
+    let link = rig.receiver(queue, 0);
+    rig.drain(link, 10);
+    assert_eq!((rig.received(link).len(), rig.inbox(link).drained), (3, None));
+    rig.turn(|core, turn| core.written(turn, ConnectionId(0), usize::MAX));
+    assert_eq!((rig.received(link).len(), rig.inbox(link).drained), (2, Some(10)));
+}

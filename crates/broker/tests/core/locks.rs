@@ -88,7 +88,7 @@ fn lock_after_lock_running_out_ends_among_the_dead_letters() {
 #[test]
 fn thousands_of_locks_that_end_together_end_in_pieces() {
     let mut rig = Rig::new();
-    rig.core = Core::new(Limits { max_message_size: 1024, max_unsettled: 5_000 }, [7; 32]);
+    rig.core = Core::new(Limits { max_message_size: 1024, max_unsettled: 5_000, ..Limits::default() }, [7; 32]);
     let queue = rig.queue("q", five_seconds);
     let batch: Vec<_> = (0..1_000).map(|n| message(&n.to_string())).collect();
     rig.try_send(queue.entity, &batch).unwrap();

@@ -214,7 +214,7 @@ impl Model {
     pub(crate) fn observe(&mut self, effect: &Effect, body: impl Fn(&Delivery) -> String) {
         match effect {
             Effect::Deliver { link, delivery } => self.deliver(*link, delivery, &body(delivery)),
-            Effect::Drained { link, delivery_count } => {
+            Effect::Drained { link, delivery_count, .. } => {
                 let link = self.links.get_mut(link).expect("a link that is known");
                 assert_eq!(*delivery_count, link.delivered + link.credit);
                 (link.delivered, link.credit) = (*delivery_count, 0);

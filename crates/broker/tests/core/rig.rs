@@ -31,7 +31,7 @@ pub(crate) struct Inbox {
 
 /// A broker's `start`th life; each has other lock tokens.
 pub(crate) fn core(start: u8) -> Core {
-    Core::new(Limits { max_message_size: 1024, max_unsettled: 100 }, [start; 32])
+    Core::new(Limits { max_message_size: 1024, max_unsettled: 100, ..Limits::default() }, [start; 32])
 }
 
 impl Rig {
@@ -60,7 +60,7 @@ impl Rig {
                 inbox.deliveries.push(delivery);
                 inbox.delivered += 1;
             }
-            Effect::Drained { link, delivery_count } => {
+            Effect::Drained { link, delivery_count, .. } => {
                 let inbox = self.inbox.entry(link).or_default();
                 inbox.drained = Some(delivery_count);
                 inbox.delivered = delivery_count;

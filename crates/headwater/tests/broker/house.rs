@@ -32,13 +32,14 @@ impl House {
 
     pub(crate) async fn with(arguments: &[&str]) -> Self {
         let data = tempfile::tempdir().expect("a temporary folder");
-        let broker = Program::new(BINARY)
-            .named("broker")
-            .args(["broker", "--listen", "127.0.0.1:0", "--data-dir"])
-            .args([data.path()])
-            .args(arguments)
-            .start()
-            .expect("the binary starts");
+        let program = Program::new(BINARY).args(["broker", "--data-dir"]).args([data.path()]).args(arguments);
+        Self::of(program, data).await
+    }
+
+    /// A broker's command, without the address; its folder goes with the house.
+    pub(crate) async fn of(program: Program, data: TempDir) -> Self {
+        let program = program.named("broker").args(["--listen", "127.0.0.1:0"]);
+        let broker = program.start().expect("the binary starts");
         let ready = broker.wait_for_line("broker ready on", SOON).await;
         let address = address_in(&ready.to_string());
         Self { broker, address, _data: data }

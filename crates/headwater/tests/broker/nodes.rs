@@ -1,22 +1,30 @@
 //! `$management` is there as long as its entity, and no longer: by that a client learns at once that a subscription is gone.
 
+use amqp::codec::Raw;
 use amqp::performative::Performative;
-use amqp::{Attach, Source, Target};
+use amqp::{Attach, Source, Target, Value};
 use broker::core::{Description, SubscriptionDescription, TopicDescription};
 use broker::{Broker, Persistence};
 use servicebus::{Client, Config};
 use tokio::time::timeout;
 
 use crate::house::SOON;
-use crate::peer::{Peer, attach};
+use crate::peer::{Peer, attach, message, transfer};
 
 async fn broker() -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
     config.entities = vec![
         ("t".into(), Description::Topic(TopicDescription::default())),
         ("t/Subscriptions/s".into(), Description::Subscription(SubscriptionDescription::default())),
+        ("t/Subscriptions/sessions".into(), Description::Subscription(with_sessions())),
     ];
     Broker::start(config).await.expect("a broker")
+}
+
+fn with_sessions() -> SubscriptionDescription {
+    let mut description = SubscriptionDescription::default();
+    description.outlet.requires_session = true;
+    description
 }
 
 fn requests(node: &str) -> Performative {
@@ -70,6 +78,39 @@ async fn the_links_of_a_node_go_with_its_entity() {
     }
     timeout(SOON, disturbed).await.expect("it is told").expect("it does not panic");
     assert!(!client.entity_exists("t/Subscriptions/s").await.expect("an answer"));
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn senders_and_receivers_go_with_their_entity_and_are_told_why() {
+    let broker = broker().await;
+    let gone = Some(("detach", "amqp:not-found".into()));
+    // GIVEN a sender to a topic, a receiver of its subscription, and one that waits for a session of another
+    let mut sender = Peer::sending(broker.address(), "t").await;
+    let mut receiver = Peer::receiving(broker.address(), "t/Subscriptions/s").await;
+    let mut source = Source::at("t/Subscriptions/sessions");
+    source.filter.get_or_insert_default().set("com.microsoft:session-filter", Raw::from_value(&Value::Null));
+    let mut waiting = Peer::begun(broker.address()).await;
+    waiting.frame(0, &attach(Attach::receiver("r", source, Target::at("me")))).await;
+    // WHEN a subscription goes, THEN its receiver goes, and only that
+    delete(&broker, "/t/Subscriptions/s").await;
+    assert_eq!(receiver.verdict().await, gone);
+    sender.frame_with(0, &transfer(0, 0, false), &message(10)).await;
+    sender.until(|frame| matches!(frame, Performative::Disposition(_))).await;
+    // WHEN the topic goes, THEN all the rest do
+    delete(&broker, "/t").await;
+    assert_eq!(sender.verdict().await, gone);
+    assert_eq!(waiting.verdict().await, gone);
+    broker.stop().await;
+}
+
+#[tokio::test]
+async fn a_topic_exists_like_any_other_entity() {
+    let broker = broker().await;
+    let client = Client::new(&broker.connection_string(), Config::default()).expect("a client");
+    for (entity, there) in [("t", true), ("t/Subscriptions/s", true), ("T", true), ("nothing", false)] {
+        assert_eq!(client.entity_exists(entity).await.expect("an answer"), there, "{entity}");
+    }
     broker.stop().await;
 }
 

@@ -173,6 +173,40 @@ async fn a_reader_that_never_reads_holds_little_and_takes_little() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn links_by_the_thousand_hold_no_more_than_a_few() {
+    // GIVEN two hundred megabytes of messages on disk
+    let house = House::start().await;
+    fill(&house, "large", 400).await;
+    let bystander = Bystander::start(&house).await;
+    let (before, _) = house.memory();
+    // WHEN peers with two hundred links each grant all the credit there is on every one, and read no more
+    let mut peers = Vec::new();
+    for _ in 0..10 {
+        let mut peer = Peer::begun(house.address).await;
+        for handle in 0..200 {
+            let receiver = Attach::receiver(format!("r{handle}"), Source::at("large"), Target::at("me"));
+            peer.frame(0, &attach(Attach { handle, ..receiver })).await;
+        }
+        for _ in 0..200 {
+            peer.until(|frame| matches!(frame, Performative::Attach(_))).await;
+        }
+        let mut credits = BytesMut::new();
+        (0..200).for_each(|handle| peer::put(&mut credits, 0, &credit(handle, i32::MAX as u32, u32::MAX / 4), b""));
+        peer.write(&credits).await;
+        peers.push(peer);
+    }
+    // THEN they are given a part of it, and it is one bound for all of them
+    let mut others = house.client().receiver("large");
+    let left = others.receive(1, SOON).await.expect("a receive");
+    assert_eq!(left.len(), 1, "nothing was left for others");
+    let (_, peak) = house.memory();
+    println!("2,000 deaf links: {before} MiB before, {peak} at most");
+    assert!(peak < before + 120, "{before} MiB before, {peak} at most");
+    bystander.was_served(&house, "2,000 deaf links").await;
+    drop(peers);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_nobody_fetches_do_not_pile_up() {
     // GIVEN a queue whose every peek is half a megabyte
     let house = House::start().await;

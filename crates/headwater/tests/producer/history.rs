@@ -7,23 +7,14 @@ use mongodb::bson::{Document, doc};
 use testkit::checker::{Checker, Duplicates, Kind};
 use testkit::cluster::{Blueprint, House, StoreKind};
 use testkit::load::Load;
-use testkit::wait::wait_for;
 use tokio::process::Command;
 
-use super::{BINARY, SOON, checkpoint, phase};
+use super::{BINARY, SOON, all_come, checkpoint, phase};
 
 async fn house(producer: &str) -> House {
     let blueprint =
         Blueprint { pods: 2, store: StoreKind::Shared, producer: producer.into(), ..Blueprint::new(BINARY) };
     House::build(blueprint).await.unwrap()
-}
-
-async fn all_come(checker: &Checker) {
-    wait_for("every event to come", SOON, async || match checker.outstanding() {
-        0 => Ok(()),
-        outstanding => Err(outstanding),
-    })
-    .await;
 }
 
 /// As if nobody had led for years: the token names a moment that no oplog holds.

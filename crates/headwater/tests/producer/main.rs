@@ -9,8 +9,9 @@ mod starts;
 use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
+use testkit::checker::Checker;
 use testkit::cluster::House;
-use testkit::wait::try_wait_for;
+use testkit::wait::{try_wait_for, wait_for};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
 const SOON: Duration = Duration::from_secs(60);
@@ -23,6 +24,15 @@ async fn checkpoint(house: &House, what: &str, is_it: impl Fn(&Document) -> bool
         other => Err(format!("{other:?}")),
     });
     found.await.unwrap_or_else(|timed_out| panic!("{timed_out}"))
+}
+
+/// Waits until every acknowledged write has come out.
+async fn all_come(checker: &Checker) {
+    wait_for("every event to come", SOON, async || match checker.outstanding() {
+        0 => Ok(()),
+        outstanding => Err(outstanding),
+    })
+    .await;
 }
 
 fn phase(checkpoint: &Document) -> &str {

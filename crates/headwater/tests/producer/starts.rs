@@ -6,9 +6,8 @@ use bench::soak::Drain;
 use testkit::checker::{Checker, Duplicates};
 use testkit::cluster::{Blueprint, House, StoreKind};
 use testkit::load::Load;
-use testkit::wait::wait_for;
 
-use super::{BINARY, SOON, checkpoint, phase};
+use super::{BINARY, SOON, all_come, checkpoint, phase};
 
 /// The bus takes nothing until the first leader is dead, so it can have saved nothing but where it began.
 #[tokio::test]
@@ -29,11 +28,7 @@ async fn a_leader_that_began_now_and_died_before_its_first_save_loses_nothing() 
     assert_eq!(left.get("token"), began.get("token"), "it saved something: the test shows nothing");
     house.broker_mut().resume();
     let _drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
-    wait_for("every event to come", SOON, async || match checker.outstanding() {
-        0 => Ok(()),
-        outstanding => Err(outstanding),
-    })
-    .await;
+    all_come(&checker).await;
     let verdict = checker.judge(Duplicates::Refused);
     assert!(verdict.is_clean(), "{verdict}");
     house.stop().await;

@@ -1,7 +1,7 @@
 //! The filter over what a snapshot read.
 //!
-//! A filter is written against change events, so each document is made to look like the insert it once was, and the server itself runs
-//! the stages over them: the answer is the one a stream would give. That sends the documents back once more, which only a pipeline with a
+//! A filter is written against change events, so each document is made to look like the insert it once was, and each key that is gone like
+//! its delete, and the server itself runs the stages over them: the answer is the one a stream would give. That sends the documents back once more, which only a pipeline with a
 //! filter that starts at the beginning pays for, once.
 
 use futures_util::TryStreamExt;
@@ -21,7 +21,15 @@ pub(super) struct Kept {
     /// Which one it was.
     pub(super) at: usize,
     /// As the filter leaves it.
-    pub(super) document: RawDocumentBuf,
+    pub(super) document: Option<RawDocumentBuf>,
+}
+
+/// What a document is made to look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum As {
+    Insert,
+    /// Of the document only its `_id` is looked at.
+    Delete,
 }
 
 /// Those of `documents` that pass, in their order.
@@ -29,6 +37,7 @@ pub(super) async fn run(
     watched: &Watched,
     start: &ResumeToken,
     namespace: &Namespace,
+    look: As,
     documents: &[&RawDocument],
 ) -> Result<Vec<Kept>, Error> {
     let mut kept = Vec::new();
@@ -39,7 +48,7 @@ pub(super) async fn run(
             kept.extend(submit(watched, std::mem::take(&mut events)).await?);
             bytes = 0;
         }
-        events.push(as_insert(start, namespace, at, document)?);
+        events.push(event(start, namespace, look, at, document)?);
         bytes += size;
     }
     if !events.is_empty() {
@@ -57,22 +66,29 @@ async fn submit(watched: &Watched, events: Vec<Bson>) -> Result<Vec<Kept>, Error
     passed.iter().map(|event| keep(event)).collect()
 }
 
-fn as_insert(start: &ResumeToken, namespace: &Namespace, at: usize, document: &RawDocument) -> Result<Bson, Error> {
+fn event(
+    start: &ResumeToken,
+    namespace: &Namespace,
+    look: As,
+    at: usize,
+    document: &RawDocument,
+) -> Result<Bson, Error> {
     let document = Document::try_from(document).map_err(|_| Error::Unreadable { problem: "is not BSON" })?;
     let mut event = doc! {
         "_id": { "_data": start.key(), "at": i64::try_from(at).expect("a batch is small") },
-        "operationType": "insert",
+        "operationType": match look { As::Insert => "insert", As::Delete => "delete" },
         "ns": { "db": &namespace.database, "coll": &namespace.collection },
         "documentKey": { "_id": document.get("_id").cloned() },
         "clusterTime": start.cluster_time(),
     };
-    event.insert("fullDocument", document);
+    if look == As::Insert {
+        event.insert("fullDocument", document);
+    }
     Ok(event.into())
 }
 
 fn keep(event: &RawDocument) -> Result<Kept, Error> {
     let at = event.get_document("_id").ok().and_then(|id| id.get_i64("at").ok());
     let at = at.and_then(|at| usize::try_from(at).ok()).ok_or(Error::FilterChangesId)?;
-    let document = Change::read(event)?.document.ok_or(Error::Unreadable { problem: "has no `fullDocument`" })?;
-    Ok(Kept { at, document: document.to_owned() })
+    Ok(Kept { at, document: Change::read(event)?.document.map(RawDocument::to_owned) })
 }

@@ -11,7 +11,7 @@
 //! - an event larger than 16 MB: comes in fragments and is joined; no token inside it is handed on.
 //!
 //! Reading order: `watched` (the stream as it is asked for), `stream` (the loop), `change` and `translate` (the server's words and ours),
-//! `scan` (a snapshot), `intake` (the queue), `unresumable` (what errors mean).
+//! `scan` (a snapshot), `sweep` (its end), `intake` (the queue), `unresumable` (what errors mean).
 
 mod change;
 mod check;
@@ -23,19 +23,21 @@ mod intake;
 mod path;
 mod scan;
 mod stream;
+mod sweep;
 mod translate;
 mod trouble;
 mod unresumable;
 mod watched;
 
 use futures_util::StreamExt;
-use mongodb::Client;
 use mongodb::bson::{DateTime, Timestamp};
+use mongodb::{Client, Database};
 use tokio_util::sync::CancellationToken;
 
 use self::change::Reply;
 use self::error::answer;
 use self::stream::{End, ForeignReport, Reader};
+use self::sweep::Views;
 use self::translate::Translator;
 use self::watched::{From, Watched};
 use crate::checkpoint::{Phase, Snapshot};
@@ -52,7 +54,7 @@ pub use intake::Intake;
 pub enum Captured {
     /// A change; once it and all before are acknowledged, the checkpoint may stand at its token.
     Change(ChangeEvent),
-    /// Read by a snapshot; once it and all before are acknowledged, the snapshot has come as far as this.
+    /// Read by a snapshot, or missed by the sweep at its end; once it and all before are acknowledged, the snapshot has come as far as this.
     Scanned(ChangeEvent, Snapshot),
     /// No event: where the checkpoint may stand once all before is acknowledged. A quiet stream's token, a snapshot's end, or
     /// events that were filtered out.
@@ -98,12 +100,20 @@ impl Captured {
 #[derive(Debug)]
 pub struct Capture {
     watched: Watched,
+    views: Option<Views>,
     handle: Handle,
 }
 
 impl Capture {
     pub fn new(client: &Client, source: Source, config: Config) -> Self {
-        Self { watched: Watched::new(client, source, config), handle: Handle::new() }
+        Self { watched: Watched::new(client, source, config), views: None, handle: Handle::new() }
+    }
+
+    /// Where read models of this pipeline are kept: a snapshot of `documents` then ends with a delete for every key that they know and the
+    /// source no longer has.
+    #[must_use]
+    pub fn sweeping(self, views: &Database, pipeline: &str) -> Self {
+        Self { views: Some(Views::new(views, pipeline)), ..self }
     }
 
     /// For whoever wants to know how it goes.
@@ -135,11 +145,12 @@ impl Capture {
         phase: Phase,
         stop: CancellationToken,
     ) -> (Intake, impl Future<Output = Result<(), Error>> + Send) {
-        let Self { watched, handle } = self;
+        let Self { watched, views, handle } = self;
         let (outlet, intake) =
             intake::bounded(watched.config.read_ahead_bytes.get(), watched.config.read_ahead_events.get());
         let translator = Translator::new(&watched.source);
-        let reader = Reader { watched, translator, outlet, handle: handle.clone(), foreign: ForeignReport::default() };
+        let foreign = ForeignReport::default();
+        let reader = Reader { watched, views, translator, outlet, handle: handle.clone(), foreign };
         let reading = async move {
             // Dropping the reader half way loses nothing: what it had not handed on is read again from the checkpoint.
             let ended = stop.run_until_cancelled(Box::pin(read_from(reader, phase))).await;

@@ -15,10 +15,11 @@ use mongodb::raw_batch_cursor::{RawBatch, SessionRawBatchCursor};
 use super::Captured;
 use super::change::{Reply, documents};
 use super::error::{Error, answer};
-use super::filter;
+use super::filter::{self, As};
 use super::handle::State;
 use super::path::{Found, Path};
 use super::stream::{End, Reader};
+use super::sweep::swept;
 use super::trouble::Trouble;
 use super::watched::Watched;
 use crate::checkpoint::{Phase, Snapshot};
@@ -31,18 +32,30 @@ impl Reader {
     /// Hands on everything from `progress` to the end of the last collection, then a mark at which the stream follows.
     pub(super) async fn scan(&mut self, start: &ResumeToken, progress: Snapshot) -> Result<(), End> {
         let mut scan = Scan { order: Order::of(&self.watched.source), start: start.clone(), progress };
-        let mut namespaces = self.translator.namespaces().to_vec();
-        namespaces.sort();
-        let last = scan.last()?;
-        for namespace in namespaces {
-            if last.as_ref().is_none_or(|last| last.collection <= namespace.collection) {
-                self.scan_collection(&mut scan, &namespace).await?;
-            }
+        if swept(&scan.progress).is_none() {
+            self.scan_all(&mut scan).await?;
         }
+        self.sweep(&mut scan).await?;
         self.finish(scan).await
     }
 
-    /// The seam for `documents`: the sweep of keys that the read models have and the source no longer has belongs before the mark.
+    /// The source's collections as a snapshot goes through them.
+    pub(super) fn in_order(&self) -> Vec<Arc<Namespace>> {
+        let mut namespaces = self.translator.namespaces().to_vec();
+        namespaces.sort();
+        namespaces
+    }
+
+    async fn scan_all(&mut self, scan: &mut Scan) -> Result<(), End> {
+        let last = scan.last()?;
+        for namespace in self.in_order() {
+            if last.as_ref().is_none_or(|last| last.collection <= namespace.collection) {
+                self.scan_collection(scan, &namespace).await?;
+            }
+        }
+        Ok(())
+    }
+
     async fn finish(&mut self, scan: Scan) -> Result<(), End> {
         tracing::info!(scanned = scan.progress.scanned, "the snapshot is complete; the stream follows");
         let cluster_time = scan.start.cluster_time();
@@ -54,15 +67,17 @@ impl Reader {
         let mut trouble = Trouble::none(self.watched.config.patience());
         loop {
             match self.scan_on(scan, namespace, &mut trouble).await {
-                Err(End::Error(error)) if error.is_transient() => {
-                    let pause = trouble.failed(&error);
-                    self.handle.enter(State::Waiting);
-                    tokio::time::sleep(pause).await;
-                    self.handle.reopened();
-                }
+                Err(End::Error(error)) if error.is_transient() => self.wait_out(&mut trouble, &error).await,
                 ended => return ended,
             }
         }
+    }
+
+    pub(super) async fn wait_out(&self, trouble: &mut Trouble, error: &Error) {
+        let pause = trouble.failed(error);
+        self.handle.enter(State::Waiting);
+        tokio::time::sleep(pause).await;
+        self.handle.reopened();
     }
 
     /// From where the scan stands to the end of the collection.
@@ -123,10 +138,11 @@ impl Reader {
                 .collect();
         }
         let whole: Vec<_> = read.iter().map(|(document, _)| *document).collect();
-        let kept = filter::run(&self.watched, start, namespace, &whole).await?;
+        let kept = filter::run(&self.watched, start, namespace, As::Insert, &whole).await?;
         let mut captured = Vec::with_capacity(kept.len() + 1);
         for filter::Kept { at, document } in &kept {
             let (key, progress) = read.get(*at).ok_or(Error::FilterChangesId)?;
+            let document = document.as_deref().ok_or(Error::Unreadable { problem: "has no `fullDocument`" })?;
             let event = self.translator.scanned(start, namespace, key, Some(document))?;
             captured.push(Captured::Scanned(event, progress.clone()));
         }
@@ -139,10 +155,10 @@ impl Reader {
 
 /// A snapshot under way.
 #[derive(Debug)]
-struct Scan {
+pub(super) struct Scan {
     order: Order,
-    start: ResumeToken,
-    progress: Snapshot,
+    pub(super) start: ResumeToken,
+    pub(super) progress: Snapshot,
 }
 
 impl Scan {
@@ -151,7 +167,11 @@ impl Scan {
     }
 
     /// One whose reads see everything up to the start, whichever member answers.
-    async fn session(&self, watched: &Watched, patience: std::time::Duration) -> Result<ClientSession, Error> {
+    pub(super) async fn session(
+        &self,
+        watched: &Watched,
+        patience: std::time::Duration,
+    ) -> Result<ClientSession, Error> {
         let asked = async { watched.client().start_session().causal_consistency(true).await };
         let mut session = answer("begin a session", patience, asked).await?;
         if let Some(time) = self.start.cluster_time() {

@@ -18,6 +18,7 @@ use super::change::{Fragments, Joined, Reply, documents};
 use super::error::Error;
 use super::handle::{Handle, State};
 use super::intake::{Closed, Outlet};
+use super::sweep::Views;
 use super::translate::{Meaning, Translator};
 use super::trouble::Trouble;
 use super::watched::{From, Watched};
@@ -52,6 +53,7 @@ impl std::convert::From<Closed> for End {
 #[derive(Debug)]
 pub(super) struct Reader {
     pub(super) watched: Watched,
+    pub(super) views: Option<Views>,
     pub(super) translator: Translator,
     pub(super) outlet: Outlet,
     pub(super) handle: Handle,

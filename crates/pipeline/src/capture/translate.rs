@@ -78,6 +78,16 @@ impl Translator {
         self.event(start.clone(), Operation::Snapshot, Arc::clone(namespace), key, document)
     }
 
+    /// A key that the end of a snapshot did not find.
+    pub(super) fn swept(
+        &self,
+        start: &ResumeToken,
+        namespace: &Arc<Namespace>,
+        key: &RawDocument,
+    ) -> Result<ChangeEvent, Error> {
+        self.event(start.clone(), Operation::Delete, Arc::clone(namespace), key, None)
+    }
+
     fn event(
         &self,
         token: ResumeToken,

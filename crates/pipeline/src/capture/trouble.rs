@@ -5,6 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::error::Error;
+use crate::retry::backoff;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
@@ -50,9 +51,9 @@ impl Trouble {
             // second is given the time it needs, whichever it is.
             self.patience = self.patience.saturating_mul(2).min(LONGEST_PATIENCE.max(self.usual_patience));
         }
-        let span = FIRST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
+        let pause = backoff(self.failures, FIRST_PAUSE, LONGEST_PAUSE);
         self.failures = self.failures.saturating_add(1);
-        span.mul_f64(rand::random_range(0.5..=1.0))
+        pause
     }
 
     /// The server answered with what was asked for.
@@ -81,13 +82,5 @@ mod tests {
         assert_eq!(trouble.patience(), Duration::from_secs(96));
         trouble.over();
         assert_eq!(trouble.patience(), Duration::from_secs(6));
-    }
-
-    #[test]
-    fn pauses_grow_to_a_longest() {
-        let mut trouble = Trouble::none(Duration::from_secs(6));
-        let pauses: Vec<_> = (0..40).map(|_| trouble.failed(&SILENT)).collect();
-        assert!(pauses[0] <= FIRST_PAUSE);
-        assert!(pauses[39] >= LONGEST_PAUSE / 2 && pauses[39] <= LONGEST_PAUSE);
     }
 }

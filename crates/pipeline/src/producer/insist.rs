@@ -5,6 +5,7 @@ use std::time::Duration;
 use tracing::{info, warn};
 
 use crate::chain::chain;
+use crate::retry::backoff;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
@@ -19,25 +20,23 @@ where
     E: std::error::Error,
     F: Future<Output = Result<T, E>>,
 {
-    let mut pause = FIRST_PAUSE;
-    let mut in_trouble = false;
+    let mut failures = 0_u32;
     loop {
         match ask().await {
             Ok(done) => {
-                if in_trouble {
-                    info!(doing, "out of trouble");
+                if failures > 0 {
+                    info!(doing, failures, "out of trouble");
                 }
                 return Ok(done);
             }
             Err(error) if is_transient(&error) => {
-                if !in_trouble {
+                if failures == 0 {
                     warn!(doing, error = chain(&error), "failed; trying again until it succeeds");
                 }
-                in_trouble = true;
             }
             Err(error) => return Err(error),
         }
-        tokio::time::sleep(pause.mul_f64(rand::random_range(0.75..1.25))).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        tokio::time::sleep(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
+        failures = failures.saturating_add(1);
     }
 }

@@ -36,8 +36,9 @@ pub struct Config {
 const WINDOW_EVENTS: usize = 8_192;
 /// A pod shall do with 60 MB: messages under way are held once, and capture reads ahead about as much again.
 const WINDOW_BYTES: usize = 8 << 20;
-/// Beyond this a batch saves nothing that could be measured, and a refused one costs as many single sends.
-const BATCH_COUNT: usize = 100;
+/// What one aggregate sends between two answers of the bus. At 10 ms to the bus 20,000 events of one aggregate went out at 7,500/s in batches of 100,
+/// at 24,000/s in batches of 400 and at 32,000/s in batches of 1,000; a refused batch costs as many single sends.
+const BATCH_COUNT: usize = 400;
 /// Under load events meet in their lane anyway, while a transfer is out; without load, waiting is only delay.
 const LINGER: Duration = Duration::ZERO;
 /// What a takeover publishes again; dearer than it looks: each save is a majority write.

@@ -3,6 +3,9 @@
 //! A later message may pass an earlier one that the bus throttles, so the next of a lane goes only when the last is acknowledged; what is
 //! sent again is sent byte for byte. All lanes share one window in events and bytes, of which no lane takes more than an eighth: the one
 //! aggregate that is slow, or hot, leaves room for the others. Lanes that have something to send take turns.
+//!
+//! Events come in as they were captured: one whose lane is full holds up what is behind it. Letting others pass would gain them the rest of one
+//! window and no more, because neither the checkpoint nor the window goes past it; large batches empty a hot lane sooner.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};

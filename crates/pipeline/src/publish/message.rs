@@ -15,7 +15,7 @@ use super::config::{Body, Sessions};
 use crate::envelope::{self, content_type, property};
 use crate::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, Term};
 
-/// SHA-256 in hexadecimal: of the resume token, or for what a snapshot read of run, namespace and `_id`.
+/// SHA-256 in hexadecimal: of the resume token, or for what a snapshot read of run, namespace and `_id`; of what it swept, of the word too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MessageId([u8; 64]);
 
@@ -33,6 +33,10 @@ impl MessageId {
                     hash.update([0]);
                 }
                 hash.update(typed(&event.key).as_bytes());
+                // The snapshot may have read the same key before.
+                if event.operation == Operation::Delete {
+                    hash.update("sweep");
+                }
             }
         }
         Self(hex(&hash.finalize()))

@@ -14,7 +14,6 @@ mod handle;
 pub mod lanes;
 pub mod message;
 pub mod oversize;
-mod pause;
 pub mod prefix;
 mod publisher;
 pub mod rejected;

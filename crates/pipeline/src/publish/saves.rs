@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 
 use super::config::Checkpointing;
-use super::pause::backoff;
 use super::prefix::{Prefix, Stand};
 use crate::chain::chain;
 use crate::checkpoint::{CheckpointStore, Claim, Error, Saved};
 use crate::event::Epoch;
+use crate::retry::backoff;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);

@@ -11,11 +11,11 @@ use futures_util::stream::FuturesUnordered;
 use super::handle::Handle;
 use super::lanes::LaneId;
 use super::oversize::Oversize;
-use super::pause::backoff;
 use super::prefix::Ordinal;
 use super::rejected::{Rejected, Rejection};
 use crate::chain::chain;
 use crate::event::Term;
+use crate::retry::backoff;
 
 const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);

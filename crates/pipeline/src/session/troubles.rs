@@ -6,6 +6,8 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use crate::retry;
+
 /// By session: failures in a row.
 #[derive(Debug, Default)]
 pub(super) struct Troubles(Mutex<HashMap<String, u32>>);
@@ -37,7 +39,7 @@ pub(super) fn backoff(failures: u32, dice: f64) -> Duration {
     if failures == 0 {
         return Duration::ZERO;
     }
-    (FIRST_PAUSE * 2_u32.saturating_pow((failures - 1).min(16))).min(LONGEST_PAUSE).mul_f64(dice)
+    retry::span(failures - 1, FIRST_PAUSE, LONGEST_PAUSE).mul_f64(dice)
 }
 
 #[cfg(test)]

@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use mongodb::Database;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinSet;
@@ -19,7 +21,7 @@ use super::cursor::Mode;
 use super::error::Error;
 use super::feed::Feed;
 use super::gap::History;
-use super::group::{Groups, Told};
+use super::group::{Answers, Groups, Told, by_aggregate};
 use super::orphans::Orphans;
 use super::plan::{Candidate, Rules};
 use super::projection::Projection;
@@ -164,21 +166,34 @@ impl Shared {
     }
 
     async fn work(self: Arc<Self>) {
+        // Who conflicts with somebody that holds on waits beside the work, not in it.
+        let mut waiting = JoinSet::new();
         while let Some(group) = self.next_group().await {
             let started = Instant::now();
-            let lengths: Vec<usize> = group.iter().map(|submission| submission.candidates.len()).collect();
-            let mut candidates = Vec::with_capacity(lengths.iter().sum());
-            let mut answers = Vec::with_capacity(group.len());
-            for submission in group {
-                candidates.extend(submission.candidates);
-                answers.push(submission.answer);
+            let statements = group.iter().map(Submission::statements).sum();
+            let mut open = Open::gather(group);
+            self.groups.resolve(&open.candidates, &mut open.told).await;
+            if let Some(rest) = open.answer() {
+                waiting.spawn(self.clone().wait(rest));
             }
-            let mut told = self.groups.resolve(&candidates).await.into_iter();
-            for (answer, length) in answers.into_iter().zip(lengths) {
-                // A session that has gone meanwhile needs no answer.
-                let _ = answer.send(told.by_ref().take(length).collect());
+            while waiting.try_join_next().is_some() {}
+            self.adapt(statements, started);
+        }
+        while waiting.join_next().await.is_some() {}
+    }
+
+    /// Side by side: nobody waits for another's document.
+    async fn wait(self: Arc<Self>, mut open: Open) {
+        let untold: Vec<usize> = (0..open.told.len()).filter(|at| open.told[*at].is_none()).collect();
+        let candidates = std::mem::take(&mut open.candidates);
+        let aggregates = by_aggregate(&candidates, &untold).into_iter();
+        let mut waits: FuturesUnordered<_> =
+            aggregates.map(|places| self.groups.wait_for(&candidates, places)).collect();
+        while let Some(told) = waits.next().await {
+            for (at, told) in told {
+                open.told[at] = Some(told);
             }
-            self.adapt(candidates.iter().map(|candidate| candidate.weight).sum(), started);
+            open.send();
         }
     }
 
@@ -238,6 +253,63 @@ impl Shared {
     /// How many statements a submission may have.
     pub(super) fn room(&self) -> usize {
         self.room.load(Relaxed)
+    }
+}
+
+/// A group of which not every submission has its answer yet.
+struct Open {
+    candidates: Vec<Candidate>,
+    /// How many events each submission has; in their order.
+    lengths: Vec<usize>,
+    answers: Vec<Option<oneshot::Sender<Vec<Told>>>>,
+    told: Answers,
+}
+
+impl Open {
+    fn gather(group: Vec<Submission>) -> Self {
+        let lengths: Vec<usize> = group.iter().map(|submission| submission.candidates.len()).collect();
+        let mut candidates = Vec::with_capacity(lengths.iter().sum());
+        let mut answers = Vec::with_capacity(group.len());
+        for submission in group {
+            candidates.extend(submission.candidates);
+            answers.push(Some(submission.answer));
+        }
+        let told = vec![None; candidates.len()];
+        Self { candidates, lengths, answers, told }
+    }
+
+    /// Answers every submission of which all is known.
+    fn send(&mut self) {
+        let mut at = 0;
+        for (length, answer) in self.lengths.iter().zip(&mut self.answers) {
+            let told = &mut self.told[at..at + length];
+            at += length;
+            if told.iter().all(Option::is_some)
+                && let Some(answer) = answer.take()
+            {
+                // A session that has gone meanwhile needs no answer.
+                let _ = answer.send(told.iter().flatten().cloned().collect());
+            }
+        }
+    }
+
+    /// Answers what can be answered; what is left holds on to no more than it must.
+    fn answer(mut self) -> Option<Self> {
+        self.send();
+        let (mut candidates, mut told) = (self.candidates.into_iter(), self.told.into_iter());
+        let mut rest = Self { candidates: vec![], lengths: vec![], answers: vec![], told: vec![] };
+        for (length, answer) in self.lengths.into_iter().zip(self.answers) {
+            let (candidates, told) = (candidates.by_ref().take(length), told.by_ref().take(length));
+            if answer.is_some() {
+                rest.candidates.extend(candidates);
+                rest.told.extend(told);
+                rest.lengths.push(length);
+                rest.answers.push(answer);
+            } else {
+                candidates.zip(told).for_each(drop);
+            }
+        }
+        (!rest.answers.is_empty()).then_some(rest)
     }
 }
 

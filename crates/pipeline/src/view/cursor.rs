@@ -26,6 +26,8 @@ pub struct Cursor {
     pub event_id: Option<Bson>,
     /// By name of the read model: where it waits.
     pub parked: BTreeMap<String, Parked>,
+    /// The last event deleted the document; a [sweep](crate::capture) need not tell it again.
+    pub gone: bool,
 }
 
 /// What orders the events of an aggregate.

@@ -48,6 +48,8 @@ pub enum Error {
     Stopped,
 }
 
+const WRITE_CONFLICT: i32 = 112;
+
 impl Error {
     /// What the server said, for whoever reads why an event waits.
     pub(super) fn detail(&self) -> String {
@@ -55,6 +57,15 @@ impl Error {
             Self::Statement { code, .. } => format!("the server refused a statement with error {code}"),
             Self::Store { source, .. } => source.to_string(),
             other => other.to_string(),
+        }
+    }
+
+    /// Somebody else is writing the same document.
+    pub(super) fn is_conflict(&self) -> bool {
+        match self {
+            Self::Store { source, .. } => source.code() == Some(WRITE_CONFLICT),
+            Self::Statement { code, .. } => *code == WRITE_CONFLICT,
+            _ => false,
         }
     }
 

@@ -2,7 +2,9 @@
 //!
 //! The usual case is one transaction. What the server refuses for good is taken apart: the culprit's aggregate alone, statement by
 //! statement, and the others in halves, so that one bad event costs them a few more transactions and nothing else. What fails in passing
-//! is run again as it is, with jitter, one group of this pod at a time: two that meet at a hot document would meet again.
+//! is run again as it is, with jitter, one group of this pod at a time: two that meet at a hot document would meet again. A conflict that
+//! lasts is somebody's who holds a document for long: the group is halved until those who want that document are alone, and they wait
+//! apart while the others are answered.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -45,37 +47,59 @@ struct Part {
     places: Vec<usize>,
     refusals: Refusals,
     strict: bool,
+    /// How long conflicts are bad luck.
+    patience: Duration,
 }
+
+/// Answers by place, as far as they are known.
+pub(super) type Answers = Vec<Option<Told>>;
 
 /// Soon for what was bad luck, and never so long that a recovered server waits for us.
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Live pods that meet at a hot document are done with it far sooner.
+const BAD_LUCK: Duration = Duration::from_secs(1);
+/// For the halves of a group that had more.
+const AFTER_THAT: Duration = Duration::from_millis(50);
 
 impl Groups {
-    pub(super) async fn resolve(&self, candidates: &[Candidate]) -> Vec<Told> {
-        let mut told: Vec<Option<Told>> = vec![None; candidates.len()];
-        let mut parts = self.parts(candidates);
+    /// Tells all that can be had soon. Who is told nothing conflicts with somebody that holds on: see [`Self::wait_for`].
+    pub(super) async fn resolve(&self, candidates: &[Candidate], told: &mut Answers) {
+        self.settle(candidates, self.parts(candidates), told).await;
+    }
+
+    /// One aggregate that was told nothing, as long as it may take; what is not had then has failed.
+    pub(super) async fn wait_for(&self, candidates: &[Candidate], places: Vec<usize>) -> Vec<(usize, Told)> {
+        let mut told = vec![None; candidates.len()];
+        let part = Part { patience: self.retry_for, ..Part::of(places) };
+        self.settle(candidates, vec![part], &mut told).await;
+        told.into_iter().enumerate().filter_map(|(at, told)| Some((at, told?))).collect()
+    }
+
+    async fn settle(&self, candidates: &[Candidate], mut parts: Vec<Part>, told: &mut Answers) {
         while let Some(part) = parts.pop() {
-            match self.settle(candidates, &part).await {
+            match self.run(candidates, &part).await {
                 Ok(answers) => {
                     for (at, answer) in answers {
                         told[at] = Some(Told::Answer(answer));
                     }
                 }
                 Err(Failure::Refused { culprit: None, error }) if part.strict => {
-                    tell(&mut told, &part, &Told::Failed(Arc::new(error)));
+                    tell(told, &part, &Told::Failed(Arc::new(error)));
                 }
                 Err(Failure::Refused { culprit, error }) => take_apart(candidates, part, culprit, &error, &mut parts),
                 Err(Failure::Unknown) => {
                     self.counters.unknown.fetch_add(1, Relaxed);
-                    tell(&mut told, &part, &Told::Unknown);
+                    tell(told, &part, &Told::Unknown);
+                }
+                Err(Failure::Transient(error)) if error.is_conflict() && part.patience < self.retry_for => {
+                    parts.extend(halves(candidates, &part).into_iter().flatten());
                 }
                 Err(Failure::Transient(error) | Failure::Fatal(error)) => {
-                    tell(&mut told, &part, &Told::Failed(Arc::new(error)));
+                    tell(told, &part, &Told::Failed(Arc::new(error)));
                 }
             }
         }
-        told.into_iter().map(|told| told.expect("every event is in one part, and every part is told")).collect()
     }
 
     /// One part, but for aggregates with an event that was delivered suspiciously often.
@@ -86,48 +110,69 @@ impl Groups {
             (0..candidates.len()).partition(|at| alone.contains(&candidates[*at].identity));
         let mut parts: Vec<Part> = by_aggregate(candidates, &apart).into_iter().map(Part::strict).collect();
         if !together.is_empty() {
-            parts.push(Part { places: together, refusals: Refusals::new(), strict: false });
+            parts.push(Part::of(together));
         }
         parts
     }
 
     /// Runs one part until it is committed, refused, or given up.
-    async fn settle(&self, candidates: &[Candidate], part: &Part) -> Result<Vec<(usize, Answer)>, Failure> {
+    async fn run(&self, candidates: &[Candidate], part: &Part) -> Result<Vec<(usize, Answer)>, Failure> {
         let began = Instant::now();
-        let deadline = began + self.retry_for;
         let mut pause = FIRST_PAUSE;
         let mut alone = None;
         loop {
-            let Part { places, refusals, strict } = part;
+            let Part { places, refusals, strict, patience } = part;
             let attempt = Attempt { rules: &self.rules, candidates, part: places, refusals, strict: *strict };
-            match self.store.attempt(attempt).await {
+            let error = match self.store.attempt(attempt).await {
                 Ok((answers, tally)) => {
                     self.counters.committed(tally);
                     return Ok(answers);
                 }
-                Err(Failure::Transient(error)) if Instant::now() + pause < deadline => {
-                    tracing::debug!(error = %error, events = places.len(), "run a transaction again");
-                    self.counters.conflicts.fetch_add(1, Relaxed);
-                    // With the defect the lock would keep a batch's second half behind its first.
-                    if alone.is_none() && !Defect::OverlappingTransactions.is_planted() {
-                        alone = Some(self.again.lock().await);
-                    }
-                    if began.elapsed() > orphans::PATIENCE {
-                        self.orphans.end(self.store.database.client()).await;
-                    }
-                    sleep(pause.mul_f64(rand::random_range(0.2..1.0))).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
+                Err(Failure::Transient(error)) => error,
                 Err(failure) => return Err(failure),
+            };
+            let patience = if error.is_conflict() { (*patience).min(self.retry_for) } else { self.retry_for };
+            if began.elapsed() + pause >= patience {
+                return Err(Failure::Transient(error));
             }
+            tracing::debug!(error = %error, events = places.len(), "run a transaction again");
+            self.counters.conflicts.fetch_add(1, Relaxed);
+            // Who waits for long does not hold up those who may succeed. With the defect the lock would keep a batch's second half behind its first.
+            let waits = part.patience >= self.retry_for;
+            if alone.is_none() && !waits && !Defect::OverlappingTransactions.is_planted() {
+                alone = Some(self.again.lock().await);
+            }
+            if began.elapsed() > orphans::PATIENCE {
+                self.orphans.end(self.store.database.client()).await;
+            }
+            sleep(pause.mul_f64(rand::random_range(0.2..1.0))).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }
 
 impl Part {
-    fn strict(places: Vec<usize>) -> Self {
-        Self { places, refusals: Refusals::new(), strict: true }
+    fn of(places: Vec<usize>) -> Self {
+        Self { places, refusals: Refusals::new(), strict: false, patience: BAD_LUCK }
     }
+
+    fn strict(places: Vec<usize>) -> Self {
+        Self { strict: true, ..Self::of(places) }
+    }
+}
+
+/// By aggregates; one alone has none.
+fn halves(candidates: &[Candidate], part: &Part) -> Option<[Part; 2]> {
+    let aggregates = by_aggregate(candidates, &part.places);
+    let (first, second) = aggregates.split_at(aggregates.len() / 2);
+    let half = |aggregates| Part { patience: AFTER_THAT, ..together(aggregates) };
+    (!first.is_empty()).then(|| [first, second].map(half))
+}
+
+fn together(aggregates: &[Vec<usize>]) -> Part {
+    let mut places = aggregates.concat();
+    places.sort_unstable();
+    Part::of(places)
 }
 
 /// What to run instead of a part that was refused.
@@ -151,18 +196,14 @@ fn take_apart(
     let (guilty, others): (Vec<_>, Vec<_>) = aggregates.into_iter().partition(is_blamed);
     // One that is left is tried alone, whoever was blamed.
     let (guilty, others) = if others.len() == 1 && guilty.is_empty() { (others, vec![]) } else { (guilty, others) };
-    parts.extend(guilty.into_iter().map(Part::strict));
+    let patience = part.patience;
+    parts.extend(guilty.into_iter().map(|places| Part { patience, ..Part::strict(places) }));
     let half = others.len().div_ceil(2).max(1);
-    let together = |aggregates: &[Vec<usize>]| {
-        let mut places = aggregates.concat();
-        places.sort_unstable();
-        Part { places, refusals: Refusals::new(), strict: false }
-    };
-    parts.extend(others.chunks(half).map(together));
+    parts.extend(others.chunks(half).map(|half| Part { patience, ..together(half) }));
 }
 
 /// In the order of their first events.
-fn by_aggregate(candidates: &[Candidate], places: &[usize]) -> Vec<Vec<usize>> {
+pub(super) fn by_aggregate(candidates: &[Candidate], places: &[usize]) -> Vec<Vec<usize>> {
     let mut found: std::collections::HashMap<&Identity, usize> = std::collections::HashMap::new();
     let mut aggregates: Vec<Vec<usize>> = vec![];
     for at in places {
@@ -175,7 +216,7 @@ fn by_aggregate(candidates: &[Candidate], places: &[usize]) -> Vec<Vec<usize>> {
     aggregates
 }
 
-fn tell(told: &mut [Option<Told>], part: &Part, what: &Told) {
+fn tell(told: &mut Answers, part: &Part, what: &Told) {
     for at in &part.places {
         told[*at] = Some(what.clone());
     }

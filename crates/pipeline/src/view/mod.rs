@@ -46,6 +46,7 @@ pub use parked::{Desk, Discard, Parked, Reason, Waiting};
 pub use plan::Outcome;
 pub use projection::{Event, Index, Projection, Refused, Statements, Unwritable};
 pub use start::prepare;
+pub use stored::GONE;
 pub use validate::validate;
 
 /// Cursors, in the database of the read models.

@@ -16,6 +16,7 @@ use super::parked::{Parked, Reason, event_document, queue_id};
 use super::projection::{Event, Projection, Statements};
 use super::statement::Statement;
 use super::stored::{Naming, cursor_statement};
+use crate::event::Operation;
 use crate::planted::Defect;
 
 /// An event on its way, with what was found out about it.
@@ -232,6 +233,7 @@ impl<'a> Planner<'a> {
             }
         }
         cursor.advance(candidate.facts());
+        cursor.gone = candidate.event.operation == Operation::Delete;
         standing.changed = true;
         Answer::Done(self.outcome(waits, poisoned))
     }

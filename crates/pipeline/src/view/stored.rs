@@ -43,6 +43,9 @@ impl Naming {
     }
 }
 
+/// Names the mark of an aggregate whose document is deleted.
+pub const GONE: &str = "gone";
+
 /// A cursor with whose it is.
 pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), Error> {
     let fields = Fields { what: CURSOR, document };
@@ -60,7 +63,8 @@ pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), 
         Err(_) => Default::default(),
     };
     let event_id = Some(fields.value("eventId")?).filter(|id| *id != Bson::Null);
-    Ok((identity, Cursor { position, sequence: fields.optional_number("sequence")?, event_id, parked }))
+    let gone = document.get_bool(GONE).unwrap_or(false);
+    Ok((identity, Cursor { position, sequence: fields.optional_number("sequence")?, event_id, parked, gone }))
 }
 
 /// An entry of an `update` command. Fields of a version that knows more are left alone.
@@ -76,13 +80,20 @@ pub(super) fn cursor_statement(id: RawDocumentBuf, cursor: &Cursor) -> RawDocume
     let event_id = cursor.event_id.clone().and_then(|id| RawBson::try_from(id).ok());
     set.append(cstr!("eventId"), event_id.unwrap_or(RawBson::Null));
     set.append(cstr!("format"), FORMAT);
-    let mut update = RawDocumentBuf::new();
+    let mut unset = RawDocumentBuf::new();
     if cursor.parked.is_empty() {
-        let mut gone = RawDocumentBuf::new();
-        gone.append(cstr!("parked"), "");
-        update.append(cstr!("$unset"), gone);
+        unset.append(cstr!("parked"), "");
     } else {
         set.append(cstr!("parked"), entry_fields(&cursor.parked));
+    }
+    if cursor.gone {
+        set.append(cstr!("gone"), true);
+    } else {
+        unset.append(cstr!("gone"), "");
+    }
+    let mut update = RawDocumentBuf::new();
+    if !unset.is_empty() {
+        update.append(cstr!("$unset"), unset);
     }
     update.append(cstr!("$set"), set);
     let mut filter = RawDocumentBuf::new();

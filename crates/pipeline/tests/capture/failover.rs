@@ -1,5 +1,6 @@
 //! A primary that dies, or falls silent, while it is read.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
@@ -9,17 +10,19 @@ use pipeline::source::Source;
 use testkit::mongo::ReplicaSet;
 use testkit::wait::wait_for;
 
-use crate::house::{Reading, WITHIN, direct, event, majority, quick, versions};
+use crate::house::{Reading, direct, event, index, majority, quick, versions};
+
+/// An election on a machine where everything takes its time.
+const LONG: Duration = Duration::from_secs(150);
 
 #[tokio::test]
-async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_none() {
+async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_none_of_a_stream_or_a_snapshot() {
     let mut set = ReplicaSet::start(3).await.unwrap();
     // Its monitors are too slow to notice a silent member: only capture's own deadline does.
     let slow = "heartbeatFrequencyMS=120000&connectTimeoutMS=120000";
     let client = direct(&format!("{}&{slow}", set.uri())).await;
-    let source = Source { sequence: Some("version".into()), ..Source::events("shop", "events") };
     let config = Config { answer_within: Duration::from_secs(2), ..Config::default() };
-    let mut reading = Reading::of(Capture::new(&client, source, quick(config)), Start::Now).await;
+    let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), Start::Now).await;
     let (written, done) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
     let writer = tokio::spawn(write(set.client().await.unwrap(), Arc::clone(&written), Arc::clone(&done)));
 
@@ -35,7 +38,7 @@ async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_non
     more_are_written(&written).await;
     // Its connections are open still and nothing answers on them; who waits for that reads nothing until it wakes up.
     let known = written.load(Ordering::SeqCst) as u64;
-    wait_for("what was written meanwhile to be read", WITHIN / 2, async || {
+    wait_for("what was written meanwhile to be read", LONG, async || {
         let status = reading.handle.status();
         if status.events >= known { Ok(()) } else { Err((known, status)) }
     })
@@ -49,6 +52,29 @@ async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_non
     assert_eq!(versions(&events), (0..i64::from(all)).collect::<Vec<_>>());
     assert!(reading.handle.status().reopened >= 2, "{:?}", reading.handle.status());
     reading.stop().await;
+    set.wait_until_secondary(paused).await.unwrap();
+    the_primary_is_killed_during_a_snapshot(&mut set, all).await;
+}
+
+/// The server's cursor dies with it; the scan goes on after the last document that was handed on.
+async fn the_primary_is_killed_during_a_snapshot(set: &mut ReplicaSet, held: i32) {
+    let client = set.client().await.unwrap();
+    index(&majority(&client.database("shop"), "events")).await;
+    let few = NonZeroU32::new(10).unwrap();
+    let config =
+        Config { batch_size: few, read_ahead_events: few, answer_within: Duration::from_secs(2), ..Config::default() };
+    let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), Start::Beginning).await;
+    let mut scanned = reading.events(20).await;
+    let primary = set.primary().await.unwrap();
+    set.kill(primary).await.unwrap();
+    scanned.extend(reading.snapshot().await.into_iter().map(|(event, _)| event));
+    assert_eq!(versions(&scanned), (0..i64::from(held)).collect::<Vec<_>>());
+    assert!(reading.handle.status().reopened >= 1, "{:?}", reading.handle.status());
+    reading.stop().await;
+}
+
+fn source() -> Source {
+    Source { sequence: Some("version".into()), ..Source::events("shop", "events") }
 }
 
 /// One event after the other, each written again until a majority has it; the version is the key, so that none is written twice.
@@ -59,13 +85,17 @@ async fn write(client: mongodb::Client, written: Arc<AtomicI32>, done: Arc<Atomi
         let mut event = event("a", version);
         event.insert("_id", version);
         let inserted = tokio::time::timeout(Duration::from_secs(2), async { events.insert_one(&event).await }).await;
-        let acknowledged = match inserted {
+        let acknowledged = match &inserted {
             Ok(Ok(_)) => true,
-            Ok(Err(error)) => lease::code_of(&error) == Some(11000) && is_there(&events, version).await,
+            Ok(Err(error)) => lease::code_of(error) == Some(11000) && is_there(&events, version).await,
             Err(_) => false,
         };
         if acknowledged {
             written.fetch_add(1, Ordering::SeqCst);
+        } else {
+            // Shown with the test's output, should it fail.
+            let answer = inserted.map(|inserted| inserted.err().and_then(|error| lease::code_of(&error)));
+            println!("version {version} is written again: {answer:?}");
         }
     }
 }
@@ -79,7 +109,7 @@ async fn is_there(events: &mongodb::Collection<mongodb::bson::Document>, version
 
 async fn more_are_written(written: &AtomicI32) {
     let before = written.load(Ordering::SeqCst);
-    wait_for("more events to be written", WITHIN, async || {
+    wait_for("more events to be written", LONG, async || {
         let now = written.load(Ordering::SeqCst);
         if now > before + 50 { Ok(()) } else { Err(now) }
     })

@@ -11,3 +11,4 @@ mod sharded;
 mod split;
 mod start;
 mod stream;
+mod sweep;

@@ -11,7 +11,7 @@ use pipeline::source::Source;
 use crate::house::{House, Reading, aggregate, event, index, insert_all, majority};
 
 /// Ids of several types, in the order an index has them.
-fn ids() -> Vec<Bson> {
+pub(crate) fn ids() -> Vec<Bson> {
     let (uuid, id) = (Uuid::from_bytes([7; 16]), ObjectId::from_bytes([7; 12]));
     vec![
         7.into(),
@@ -34,7 +34,7 @@ async fn fill(house: &House) -> usize {
 }
 
 /// Batches so small that several are needed.
-fn small() -> Config {
+pub(crate) fn small() -> Config {
     Config { batch_size: NonZeroU32::new(4).unwrap(), ..Config::default() }
 }
 

@@ -1,5 +1,6 @@
 //! Exactly once, in order, whoever applies.
 
+use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use mongodb::bson::{Bson, Document, doc};
@@ -207,6 +208,37 @@ async fn a_batch_that_must_be_tried_again_stays_in_one_piece() {
     let mut feed = pod.feed();
     let (applied, ()) = tokio::join!(feed.apply(all_delivered(&events)), let_go);
     assert_eq!(complete(applied), [Outcome::Applied; 20]);
+    assert_folded(&house, &events).await;
+}
+
+/// One connection, and somebody who holds a document for as long as the others take.
+#[tokio::test]
+async fn who_wants_a_document_that_somebody_holds_waits_and_the_others_do_not() {
+    let mut house = House::shop("held").await;
+    house.config.connections = NonZeroUsize::MIN;
+    let pod = house.pod();
+    let events = day(14, 4);
+    let all = all_delivered(&events);
+    let of_order = |order: usize| all.iter().skip(order).step_by(14).cloned().collect::<Vec<_>>();
+    // Of fourteen orders, two are the held customer's.
+    let (wanting, others): (Vec<_>, Vec<_>) = (0..14).partition(|order| order % 7 == 0);
+    let wanting: Vec<_> = wanting.into_iter().map(of_order).collect();
+    let mut somebody = keep_customer(&house).await;
+    let handle = pod.handle.clone();
+    let waiting = tokio::spawn(async move {
+        let waits = wanting.into_iter().map(|session| {
+            let mut feed = handle.feed();
+            async move { complete(feed.apply(session).await) }
+        });
+        futures_util::future::join_all(waits).await
+    });
+    until_a_conflict(&pod).await;
+    for order in others {
+        pod.apply(of_order(order)).await;
+    }
+    assert!(!waiting.is_finished());
+    somebody.abort_transaction().await.unwrap();
+    assert_eq!(waiting.await.unwrap(), [[Outcome::Applied; 4]; 2]);
     assert_folded(&house, &events).await;
 }
 

@@ -98,14 +98,16 @@ fn a_key_that_is_the_aggregate_is_not_said_twice() {
 }
 
 #[test]
-fn what_a_snapshot_read_is_named_by_its_run_and_its_document() {
+fn what_a_snapshot_read_or_swept_is_named_by_its_run_and_its_document() {
     let event = event("order-7", "8211");
     let other = ChangeEvent { key: 8.into(), ..event.clone() };
+    let swept = ChangeEvent { operation: Operation::Delete, ..event.clone() };
     let ids = [
         MessageId::of(&event, None),
         MessageId::of(&event, Some("one")),
         MessageId::of(&event, Some("two")),
         MessageId::of(&other, Some("one")),
+        MessageId::of(&swept, Some("one")),
     ];
     for (at, id) in ids.iter().enumerate() {
         assert!(!ids[..at].contains(id), "{at}");

@@ -15,9 +15,9 @@ use crate::publish::batch::Rule;
 use crate::publish::error::Error;
 use crate::publish::lanes::{Lanes, Refused, Takeoff};
 use crate::publish::message::marker;
-use crate::publish::pause::backoff;
 use crate::publish::rejected::{Reason, Rejection};
 use crate::publish::topic::{Line, Topic, Verdict};
+use crate::retry::backoff;
 
 /// What the bus gives as credit, so that what waits here can still travel together.
 const MOST_TRANSFERS: usize = 2_000;

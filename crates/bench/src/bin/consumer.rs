@@ -1,0 +1,252 @@
+//! How fast a pod applies, beside the raw transactions of the same statements in the same run.
+//!
+//! `cargo xtask bench consumer [-- EVENTS]`. Real processes, release, one machine: mongod, the durable broker and one pod. A backlog is
+//! published first; counted is what the broker says is settled. Ceiling: two connections that run the cursor transaction with
+//! statements made beforehand (read the cursors, write them, write the read model, commit with majority) and nothing else: no bus, no
+//! decisions. Three shapes: 1,000 aggregates; as many aggregates as events; the same in 256 buckets. Last: the rate of 1,000 aggregates
+//! while one more fails all the time, beside the rate without it.
+
+use std::fs;
+use std::time::Instant;
+
+use bench::broker_process::BrokerProcess;
+use bench::pod_process::{PodProcess, consumed, published};
+use futures_util::{StreamExt, stream};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::options::{Acknowledgment, ReadConcern, WriteConcern};
+use mongodb::{ClientSession, Collection, Database, IndexModel};
+
+const SHAPES: [Shape; 3] = [
+    Shape { name: "many", each: 100, sessions: "aggregate" },
+    Shape { name: "short", each: 1, sessions: "aggregate" },
+    Shape { name: "buckets", each: 1, sessions: "buckets(256)" },
+];
+/// As the applier's own groups.
+const STATEMENTS: usize = 1_000;
+const CONNECTIONS: usize = 2;
+const CURSORS: &str = "_headwater_cursors";
+const MODEL: &str = "totals";
+const ENTITIES: &str = r#"{ "UserConfig": { "Namespaces": [ { "Name": "bench", "Topics": [ TOPICS ] } ] } }"#;
+const TOPIC: &str = r#"{ "Name": "NAME", "Properties": { "RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT10M" },
+    "Subscriptions": [ { "Name": "read-models", "Properties": { "RequiresSession": true, "LockDuration": "PT1M", "MaxDeliveryCount": 2000 } } ] }"#;
+const READ_MODELS: &str = "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1, total: $$event.payload.price }, $set: { last: $$event.version } } } }\n";
+
+/// How events spread over aggregates, and those over sessions.
+struct Shape {
+    name: &'static str,
+    each: u64,
+    sessions: &'static str,
+}
+
+struct Measured {
+    rate: f64,
+    ratio: f64,
+    rss: f64,
+}
+
+#[tokio::main]
+async fn main() {
+    let events: u64 = std::env::args().nth(1).map_or(100_000, |given| given.parse().expect("a number of events"));
+    let folder = tempfile::tempdir().expect("a folder");
+    let names = SHAPES.iter().map(|shape| shape.name).chain(["failing"]);
+    let topics: Vec<_> = names.map(|name| TOPIC.replace("NAME", name)).collect();
+    let entities = folder.path().join("entities.json");
+    fs::write(&entities, ENTITIES.replace("TOPICS", &topics.join(","))).expect("a file");
+    let broker = BrokerProcess::start(&folder.path().join("broker"), Some(&entities)).await;
+    let mongo = testkit::mongo::shared().await.expect("a mongod");
+
+    let mut measured = Vec::new();
+    for shape in &SHAPES {
+        let (source, raw) = (mongo.database(shape.name), mongo.database(&format!("{}_raw", shape.name)));
+        backlog(&source, events, shape.each).await;
+        publish(folder.path(), mongo.uri(), &source, &broker, shape, events).await;
+        let before = ceiling(&raw, events, shape.each).await;
+        let pod = consume(folder.path(), mongo.uri(), &source, &broker, shape.name);
+        let rate = consumed(&broker, shape.name, events, 0).await;
+        let (rss, cpu) = (pod.peak_rss_mb(), pod.cpu().as_secs_f64() * 1e6 / events as f64);
+        assert_applied(&source, events).await;
+        pod.stop().await;
+        // The better of one before and one after: a ceiling.
+        let ceiling = before.max(ceiling(&raw, events, shape.each).await);
+        let ratio = rate / ceiling;
+        println!(
+            "{:>8}: raw {ceiling:>6.0}/s, applied {rate:>6.0}/s, ratio {ratio:.3}; {cpu:.1} us of the pod's cpu each, {rss:.0} MB at most",
+            shape.name
+        );
+        measured.push(Measured { rate, ratio, rss });
+    }
+    let beside = beside_a_failing_one(folder.path(), &mongo, &broker, events).await;
+    println!(" failing: the others have {:.3} of their rate ({beside:.0}/s)", beside / measured[0].rate);
+
+    let rss = measured.iter().map(|measured| measured.rss).fold(0.0, f64::max);
+    println!(
+        r#"{{"bench":"consumer","ratio":{:.3},"ratio_short_sessions":{:.3},"ratio_buckets":{:.3},"ratio_beside_failing":{:.3},"events_per_s":{:.0},"rss_mb":{rss:.0}}}"#,
+        measured[0].ratio,
+        measured[1].ratio,
+        measured[2].ratio,
+        beside / measured[0].rate,
+        measured[0].rate
+    );
+    broker.kill().await;
+}
+
+/// Writes the events, the aggregates' by turns.
+async fn backlog(source: &Database, count: u64, each: u64) {
+    let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
+    let options = mongodb::options::CollectionOptions::builder().write_concern(majority).build();
+    let events: Collection<Document> = source.collection_with_options("events", options);
+    let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
+    events.create_index(index).await.expect("an index");
+    let aggregates = count / each;
+    let chunks = (0..count.div_ceil(1_000)).map(|chunk| {
+        let events = events.clone();
+        async move {
+            let numbers = chunk * 1_000..count.min((chunk + 1) * 1_000);
+            let documents: Vec<_> = numbers.map(|number| event(number, aggregates)).collect();
+            events.insert_many(documents).await.expect("events are written");
+        }
+    });
+    stream::iter(chunks).buffer_unordered(2).collect::<Vec<()>>().await;
+}
+
+fn event(number: u64, aggregates: u64) -> Document {
+    let version = i64::try_from(number / aggregates + 1).expect("a version");
+    doc! {
+        "aggregateId": aggregate(number % aggregates), "version": version, "type": "ItemAdded",
+        "payload": { "price": 7, "text": "x".repeat(64) },
+    }
+}
+
+fn aggregate(number: u64) -> String {
+    format!("order-{number:06}")
+}
+
+/// A pod that only publishes, until all is there.
+async fn publish(
+    folder: &std::path::Path,
+    uri: &str,
+    source: &Database,
+    broker: &BrokerProcess,
+    shape: &Shape,
+    events: u64,
+) {
+    let more = format!("producer: {{ start: beginning, sessions: \"{}\" }}\n", shape.sessions);
+    let pod = PodProcess::start(folder, uri, source.name(), shape.name, broker, &more);
+    published(broker, shape.name, events).await;
+    pod.stop().await;
+}
+
+fn consume(folder: &std::path::Path, uri: &str, source: &Database, broker: &BrokerProcess, topic: &str) -> PodProcess {
+    let more = format!("producer: {{ start: beginning }}\n{READ_MODELS}");
+    PodProcess::start(folder, uri, source.name(), topic, broker, &more)
+}
+
+async fn assert_applied(source: &Database, events: u64) {
+    let views = source.client().database(&format!("{}_views", source.name()));
+    let sum = doc! { "$group": { "_id": null, "events": { "$sum": "$events" } } };
+    let mut found = views.collection::<Document>(MODEL).aggregate([sum]).await.expect("a sum");
+    let sum = found.next().await.expect("one").expect("a document");
+    let applied = sum.get("events").and_then(|sum| sum.as_i64().or_else(|| sum.as_i32().map(i64::from)));
+    assert_eq!(applied, i64::try_from(events).ok(), "every event once");
+}
+
+/// One transaction's commands.
+struct Raw {
+    read: RawDocumentBuf,
+    cursors: RawDocumentBuf,
+    model: RawDocumentBuf,
+}
+
+/// Events a second of the transactions alone.
+async fn ceiling(database: &Database, events: u64, each: u64) -> f64 {
+    database.drop().await.expect("an empty database");
+    for collection in [CURSORS, MODEL] {
+        database.create_collection(collection).await.expect("a collection");
+    }
+    let mut shares: Vec<Vec<Raw>> = (0..CONNECTIONS).map(|_| vec![]).collect();
+    let in_group = (STATEMENTS as u64 / each).max(1);
+    let aggregates = events / each;
+    for (group, first) in (0..aggregates).step_by(usize::try_from(in_group).expect("few")).enumerate() {
+        shares[group % CONNECTIONS].push(Raw::of(first..aggregates.min(first + in_group), each));
+    }
+    let began = Instant::now();
+    let workers = shares.into_iter().map(|share| tokio::spawn(transact(database.clone(), share)));
+    for worker in workers.collect::<Vec<_>>() {
+        worker.await.expect("it ends");
+    }
+    events as f64 / began.elapsed().as_secs_f64()
+}
+
+async fn transact(database: Database, share: Vec<Raw>) {
+    for raw in share {
+        let mut session = database.client().start_session().causal_consistency(false).await.expect("a session");
+        let begun = session.start_transaction().read_concern(ReadConcern::snapshot());
+        begun.write_concern(WriteConcern::majority()).await.expect("a transaction");
+        let Raw { read, cursors, model } = raw;
+        for command in [read, cursors, model] {
+            run(&database, &mut session, command).await;
+        }
+        session.commit_transaction().await.expect("committed");
+    }
+}
+
+async fn run(database: &Database, session: &mut ClientSession, command: RawDocumentBuf) {
+    let answer = database.run_raw_command(command).session(session).await.expect("an answer");
+    assert!(answer.get_array("writeErrors").is_err(), "refused");
+}
+
+impl Raw {
+    fn of(aggregates: std::ops::Range<u64>, each: u64) -> Self {
+        let id = |number| doc! { "pipeline": "many", "aggregate": aggregate(number) };
+        let ids: Vec<Bson> = aggregates.clone().map(|number| Bson::Document(id(number))).collect();
+        let cursor = |number| {
+            let position = format!("82{:064x}", number);
+            let set = doc! { "epoch": 1_i64, "position": position, "sequence": each as i64, "eventId": aggregate(number), "format": 1_i64 };
+            doc! { "q": { "_id": id(number) }, "u": { "$unset": { "parked": "" }, "$set": set }, "upsert": true }
+        };
+        let update = |number, version: u64| {
+            let update = doc! { "$inc": { "events": 1, "total": 7 }, "$set": { "last": version as i64 } };
+            doc! { "q": { "_id": aggregate(number) }, "u": update, "upsert": true }
+        };
+        let updates: Vec<_> =
+            aggregates.clone().flat_map(|number| (1..=each).map(move |version| (number, version))).collect();
+        let updates: Vec<_> = updates.into_iter().map(|(number, version)| update(number, version)).collect();
+        let count = i64::try_from(ids.len()).expect("few");
+        Self {
+            read: raw(&doc! { "find": CURSORS, "filter": { "_id": { "$in": ids } }, "batchSize": count }),
+            cursors: raw(&doc! { "update": CURSORS, "updates": aggregates.map(cursor).collect::<Vec<_>>() }),
+            model: raw(&doc! { "update": MODEL, "updates": updates }),
+        }
+    }
+}
+
+fn raw(command: &Document) -> RawDocumentBuf {
+    RawDocumentBuf::try_from(command).expect("it is BSON")
+}
+
+/// The rate of the others while one document is held by somebody for as long as it takes: events of its aggregate fail all the time.
+async fn beside_a_failing_one(
+    folder: &std::path::Path,
+    mongo: &testkit::mongo::Shared,
+    broker: &BrokerProcess,
+    events: u64,
+) -> f64 {
+    let shape = Shape { name: "failing", ..SHAPES[0] };
+    let source = mongo.database(shape.name);
+    backlog(&source, events, shape.each).await;
+    publish(folder, mongo.uri(), &source, broker, &shape, events).await;
+    let views = source.client().database(&format!("{}_views", source.name()));
+    views.create_collection(MODEL).await.expect("a collection");
+    let mut somebody = source.client().start_session().await.expect("a session");
+    somebody.start_transaction().await.expect("a transaction");
+    let held = doc! { "_id": aggregate(0) };
+    views.collection::<Document>(MODEL).insert_one(held).session(&mut somebody).await.expect("held");
+    let pod = consume(folder, mongo.uri(), &source, broker, shape.name);
+    // All but the events of one aggregate.
+    let rate = consumed(broker, shape.name, events, shape.each).await;
+    somebody.abort_transaction().await.expect("let go");
+    consumed(broker, shape.name, shape.each + 1, 0).await;
+    assert_applied(&source, events).await;
+    pod.stop().await;
+    rate
+}

@@ -1,0 +1,289 @@
+//! The end of a snapshot of documents: what the read models know and the source no longer has is deleted, and nothing else.
+
+use std::sync::Arc;
+
+use futures_util::TryStreamExt;
+use mongodb::Database;
+use mongodb::bson::{Bson, Document, doc};
+use pipeline::capture::{Captured, Config, Start};
+use pipeline::checkpoint::{Phase, Snapshot};
+use pipeline::event::{ChangeEvent, Epoch, Operation, ResumeToken, Term};
+use pipeline::publish::message::MessageId;
+use pipeline::source::Source;
+use pipeline::view::{
+    Applier, Body, Delivered, End, Handle, Mode, Model, Outcome, PositionKey, Projection, Setup, prepare,
+};
+use serde_json::json;
+use testkit::mongo::{ScratchDatabase, shared};
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use crate::house::{House, Reading, insert_all, majority};
+use crate::scan::{ids, small};
+
+async fn contents(database: &Database, name: &str) -> Vec<Document> {
+    let found = database.collection(name).find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap();
+    found.try_collect().await.unwrap()
+}
+
+const PIPELINE: &str = "shop";
+
+/// Two collections, and a read model of each that is what it is.
+struct Shop {
+    house: House,
+    views: ScratchDatabase,
+}
+
+impl Shop {
+    async fn new(purpose: &str) -> Self {
+        let house = House::new(purpose).await;
+        Self { house, views: shared().await.unwrap().database(&format!("{purpose}_views")) }
+    }
+
+    fn source(&self) -> Source {
+        Source { collection: None, collections: vec!["orders".into(), "customers".into()], ..self.house.documents() }
+    }
+
+    fn orders(&self) -> mongodb::Collection<Document> {
+        majority(&self.house.database, "orders")
+    }
+
+    async fn fill(&self) {
+        for name in ["orders", "customers"] {
+            let all = ids().into_iter().map(|id| doc! { "_id": id, "in": name });
+            insert_all(&majority(&self.house.database, name), all).await;
+        }
+    }
+
+    async fn begin(&self) -> (ResumeToken, Snapshot) {
+        match self.house.capture(self.source()).first_phase(&Start::Beginning).await.unwrap() {
+            Phase::Snapshot { start, progress } => (start, progress),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn reading(&self, config: Config, start: &ResumeToken, progress: &Snapshot) -> Reading {
+        let capture = self.house.capture_with(self.source(), config).sweeping(&self.views, PIPELINE);
+        Reading::from(capture, Phase::Snapshot { start: start.clone(), progress: progress.clone() })
+    }
+
+    /// What is left of a snapshot, and the sweep at its end.
+    async fn snapshot(&self, start: &ResumeToken, progress: &Snapshot) -> Vec<(ChangeEvent, Snapshot)> {
+        let mut reading = self.reading(small(), start, progress);
+        let scanned = reading.snapshot().await;
+        reading.stop().await;
+        scanned
+    }
+
+    async fn the_views_are_the_source(&self) {
+        for name in ["orders", "customers"] {
+            assert_eq!(contents(&self.views, name).await, contents(&self.house.database, name).await, "{name}");
+        }
+    }
+}
+
+/// A consumer's applier.
+struct Pod {
+    handle: Handle,
+    stop: CancellationToken,
+    running: JoinHandle<()>,
+}
+
+impl Pod {
+    async fn start(views: &Database, pipeline: &str) -> Self {
+        let mirror = |name: &str| {
+            let declared = serde_json::from_value(json!({ "mirror": true, "from": name })).unwrap();
+            Arc::new(Model::compile(name, &declared).unwrap()) as Arc<dyn Projection>
+        };
+        let models = vec![mirror("orders"), mirror("customers")];
+        prepare(views, &models).await.unwrap();
+        let applier = Applier::new(Setup {
+            config: Default::default(),
+            database: views.clone(),
+            pipeline: pipeline.into(),
+            mode: Mode::Position,
+            by_collection: true,
+            models,
+            history: None,
+        });
+        let applier = applier.unwrap();
+        let (handle, stop) = (applier.handle(), CancellationToken::new());
+        let running = tokio::spawn(applier.run(stop.clone()));
+        Self { handle, stop, running }
+    }
+
+    async fn apply<'a>(&self, epoch: u64, events: impl IntoIterator<Item = &'a ChangeEvent>) -> Vec<Outcome> {
+        let events = events.into_iter().map(|event| delivered(epoch, event)).collect();
+        let applied = self.handle.feed().apply(events).await;
+        assert!(matches!(applied.end, End::Complete), "{:?}", applied.end);
+        applied.outcomes
+    }
+
+    async fn stop(self) {
+        self.stop.cancel();
+        self.running.await.unwrap();
+    }
+}
+
+fn delivered(epoch: u64, event: &ChangeEvent) -> Delivered {
+    Delivered {
+        message_id: String::new(),
+        operation: event.operation,
+        namespace: Arc::clone(&event.namespace),
+        aggregate: event.aggregate.clone().expect("a document is its own aggregate"),
+        key: event.key.clone(),
+        event_type: event.event_type.clone(),
+        sequence: None,
+        position: Some(PositionKey::new(Epoch::new(epoch), event.token.key())),
+        term: Term::new(1),
+        body: Body::Document(event.document.clone()),
+        committed: None,
+        delivery_count: 0,
+        dead_lettered: false,
+    }
+}
+
+fn events(scanned: &[(ChangeEvent, Snapshot)]) -> impl Iterator<Item = &ChangeEvent> + Clone {
+    scanned.iter().map(|(event, _)| event)
+}
+
+/// Those that were swept, by collection and key.
+fn swept(scanned: &[(ChangeEvent, Snapshot)]) -> Vec<(&str, Bson)> {
+    let deleted = events(scanned).filter(|event| event.operation == Operation::Delete);
+    deleted.map(|event| (event.namespace.collection.as_str(), event.key.clone())).collect()
+}
+
+fn message_ids(scanned: &[(ChangeEvent, Snapshot)]) -> Vec<MessageId> {
+    scanned.iter().map(|(event, progress)| MessageId::of(event, Some(&progress.run))).collect()
+}
+
+/// The shop was read in a first epoch; then some orders go, and one comes, while nobody reads.
+async fn a_shop_without_its_history(purpose: &str) -> (Shop, Pod, Vec<Bson>) {
+    let shop = Shop::new(purpose).await;
+    shop.fill().await;
+    let pod = Pod::start(&shop.views, PIPELINE).await;
+    let (start, progress) = shop.begin().await;
+    let first = shop.snapshot(&start, &progress).await;
+    assert_eq!(swept(&first), [], "nobody knows anything yet");
+    pod.apply(1, events(&first)).await;
+    shop.the_views_are_the_source().await;
+    let gone = vec![ids()[0].clone(), ids()[3].clone(), ids()[4].clone(), ids()[6].clone()];
+    shop.orders().delete_many(doc! { "_id": { "$in": &gone } }).await.unwrap();
+    shop.orders().insert_one(doc! { "_id": "new" }).await.unwrap();
+    (shop, pod, gone)
+}
+
+#[tokio::test]
+async fn what_went_with_a_lost_history_goes_from_the_read_models_too_and_nothing_else_does() {
+    let (shop, pod, gone) = a_shop_without_its_history("sweep").await;
+    // A key that only another pipeline knows is no business of ours.
+    let stranger = Pod::start(&shop.views, "another").await;
+    let (start, progress) = shop.begin().await;
+    let mut foreign = shop.snapshot(&start, &progress).await.remove(0).0;
+    foreign.key = "foreign".into();
+    foreign.aggregate = pipeline::event::AggregateId::new("foreign".into());
+    foreign.document = (&doc! { "_id": "foreign" }).try_into().unwrap();
+    stranger.apply(1, [&foreign]).await;
+    stranger.stop().await;
+    shop.views
+        .collection::<Document>(&foreign.namespace.collection)
+        .delete_one(doc! { "_id": "foreign" })
+        .await
+        .unwrap();
+
+    let (start, progress) = shop.begin().await;
+    let second = shop.snapshot(&start, &progress).await;
+    let expected: Vec<_> = gone.iter().map(|key| ("orders", key.clone())).collect();
+    assert_eq!(swept(&second), expected);
+    let deleted = events(&second).filter(|event| event.operation == Operation::Delete);
+    assert!(deleted.clone().all(|event| event.token == start && event.document.iter().count() == 1));
+    assert!(deleted.clone().all(|event| event.event_type.as_deref() == Some("delete")));
+    assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == Outcome::Applied));
+    shop.the_views_are_the_source().await;
+    // Told again, as after a takeover without duplicate detection.
+    assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == Outcome::Duplicate));
+    shop.the_views_are_the_source().await;
+    // What the read models know as deleted is not told a second time.
+    let (start, progress) = shop.begin().await;
+    assert_eq!(swept(&shop.snapshot(&start, &progress).await), []);
+    pod.stop().await;
+}
+
+#[tokio::test]
+async fn a_sweep_goes_on_wherever_the_last_leader_was_and_says_the_same() {
+    let (shop, pod, gone) = a_shop_without_its_history("sweep_resumed").await;
+    let (start, progress) = shop.begin().await;
+    let all = shop.snapshot(&start, &progress).await;
+    assert_eq!(swept(&all).len(), gone.len());
+    let ids = message_ids(&all);
+    assert!((1..ids.len()).all(|at| !ids[..at].contains(&ids[at])), "two messages of one id");
+    for at in 0..all.len() {
+        let rest = shop.snapshot(&start, &all[at].1).await;
+        assert_eq!(message_ids(&rest), ids[at + 1..], "resumed after {at}");
+        assert!(rest.iter().all(|(_, progress)| progress.scanned > all[at].1.scanned), "resumed after {at}");
+    }
+    // Pages in which nothing is gone move the snapshot too: the last leader's marks are places to go on from as well.
+    let mut reading = shop.reading(small(), &start, &progress);
+    reading.snapshot().await;
+    let last = reading.marks.iter().rev().find_map(|phase| match phase {
+        Phase::Snapshot { progress, .. } => Some(progress.clone()),
+        Phase::Stream { .. } | Phase::Unstarted => None,
+    });
+    reading.stop().await;
+    let last = last.expect("a mark at the end of each page");
+    let cursors = 2 * crate::scan::ids().len() as u64;
+    assert_eq!(last.scanned, documents_of(&shop).await + cursors);
+    let mut rest = shop.reading(small(), &start, &last);
+    assert!(matches!(rest.next().await, Some(Captured::Mark(Phase::Stream { .. }, _))), "nothing is left to sweep");
+    rest.stop().await;
+    pod.stop().await;
+}
+
+async fn documents_of(shop: &Shop) -> u64 {
+    let mut count = 0;
+    for name in ["orders", "customers"] {
+        count += shop.house.database.collection::<Document>(name).count_documents(doc! {}).await.unwrap();
+    }
+    count
+}
+
+#[tokio::test]
+async fn what_is_deleted_while_the_snapshot_runs_is_in_the_stream_and_a_sweep_does_no_harm() {
+    let (shop, pod, _) = a_shop_without_its_history("sweep_live").await;
+    let (start, progress) = shop.begin().await;
+    let scanned = shop.snapshot(&start, &progress).await;
+    // After it was scanned: the sweep misses it, the snapshot has it.
+    let (late, again) = (ids()[1].clone(), ids()[0].clone());
+    shop.orders().delete_one(doc! { "_id": &late }).await.unwrap();
+    // Back again before the sweep's delete is applied.
+    shop.orders().insert_one(doc! { "_id": &again, "back": true }).await.unwrap();
+    let scan_ends = scanned.iter().position(|(event, _)| event.operation == Operation::Delete).unwrap();
+    let mut reading = shop.reading(small(), &start, &scanned[scan_ends - 1].1);
+    let sweep = reading.snapshot().await;
+    assert!(swept(&sweep).contains(&("orders", late)) && !swept(&sweep).contains(&("orders", again)));
+    let streamed = reading.events(2).await;
+    reading.stop().await;
+    // The first leader's sweep, the second's, and the stream.
+    pod.apply(2, events(&scanned).chain(events(&sweep)).chain(&streamed)).await;
+    shop.the_views_are_the_source().await;
+    pod.apply(2, events(&sweep)).await;
+    shop.the_views_are_the_source().await;
+    pod.stop().await;
+}
+
+#[tokio::test]
+async fn a_filter_that_leaves_deletes_out_leaves_these_out_too() {
+    let (shop, pod, gone) = a_shop_without_its_history("sweep_filtered").await;
+    let (start, progress) = shop.begin().await;
+    let without = |operation: &str| {
+        let filter = vec![doc! { "$match": { "operationType": { "$ne": operation } } }];
+        Config { filter, ..small() }
+    };
+    let mut reading = shop.reading(without("delete"), &start, &progress);
+    assert_eq!(swept(&reading.snapshot().await), []);
+    reading.stop().await;
+    let mut reading = shop.reading(without("insert"), &start, &progress);
+    assert_eq!(swept(&reading.snapshot().await).len(), gone.len());
+    reading.stop().await;
+    pod.stop().await;
+}
