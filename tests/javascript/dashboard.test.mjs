@@ -152,6 +152,14 @@ test("it can be read in light and in dark, on a desk and on a phone", async () =
   assert.notEqual(grounds[0], grounds[1], "light and dark differ");
 });
 
+test("a text that is too pale would be found", async () => {
+  const page = await open(house.pods[0]);
+  await settled(page);
+  await page.evaluate(() => document.documentElement.style.setProperty("--quiet", "#a0a8a6"));
+  assert.ok((await page.evaluate(illegible)).some((found) => found.startsWith("P leader-note")));
+  await close(page);
+});
+
 test("problems, and what nobody knows, can be read as well", async () => {
   const status = await asked(house.pods[0]);
   const hostile = `<img src=x onerror="document.title='owned'">`;
