@@ -98,7 +98,9 @@ fn run_the_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
     });
     suite("suite: JavaScript", &mut || {
         let junit = reports.join("javascript.xml");
-        let outcome = run(&mut javascript(root, tools, &junit, &binary)?);
+        // Pods under a browser's eyes share the run's mongod.
+        let outcome =
+            run(javascript(root, tools, &junit, &binary)?.envs(variables.clone()).env("SCREENSHOTS", &reports));
         tally.read_junit("javascript", &junit)?;
         outcome
     });

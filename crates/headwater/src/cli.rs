@@ -7,6 +7,7 @@ mod config;
 mod dev;
 mod parked;
 mod run;
+mod status;
 mod step_down;
 mod table;
 pub(crate) mod topology;
@@ -29,6 +30,7 @@ pub(crate) enum Command {
     Check(check::Arguments),
     Topology(topology::Arguments),
     Parked(parked::Arguments),
+    Status(status::Arguments),
     Checkpoint(checkpoint::Arguments),
     StepDown(step_down::Arguments),
     Config(config::Arguments),
@@ -43,6 +45,7 @@ impl Command {
             | Self::Broker(_)
             | Self::Check(_)
             | Self::Topology(_)
+            | Self::Status(_)
             | Self::Parked(_)
             | Self::Checkpoint(_)
             | Self::StepDown(_)
@@ -60,6 +63,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Topology(arguments) => topology::run(arguments).await,
         Command::Parked(arguments) => parked::run(arguments).await,
         Command::StepDown(arguments) => step_down::run(arguments).await,
+        Command::Status(arguments) => status::run(arguments).await,
         Command::Checkpoint(arguments) => checkpoint::run(arguments).await,
         Command::Config(arguments) => config::run(&arguments),
     }

@@ -1,12 +1,15 @@
 //! The binary: reading starts here. Phases only: arguments, telemetry, runtime, the command, the exit code.
 
+mod admin_side;
 mod check;
 mod cli;
 mod config;
 mod dev;
+mod pods;
 mod run;
 mod shop;
 mod signal;
+mod status;
 mod step_down;
 mod topology;
 

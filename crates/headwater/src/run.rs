@@ -19,17 +19,23 @@ use pipeline::view::{self, Projection};
 use servicebus::Client as Bus;
 use tokio_util::sync::CancellationToken;
 
+use crate::admin_side::{Door, Parts};
 use crate::config::{Config, ReadModels, Secret};
+use crate::pods::{self, Register};
 use crate::signal::StopSignal;
+use crate::status::{Observer, Subscription};
 use crate::step_down::{self, Wish};
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
-/// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. A second signal ends the
-/// pod at once.
+/// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. The HTTP side is not ready from
+/// the first moment of a stop, and ends last. A second signal ends the pod at once.
 pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<()> {
+    let door = Door::open(config.admin.listen)?;
     let places = places(&config, Some(FOUND_WITHIN)).await?;
     let views = views(&config).await?;
     let consumer = views.clone().map(|views| consumer(&config, &places, views)).transpose()?;
+    let observer = observer(&config, &places, Some(FOUND_WITHIN)).await?;
+    let register = Register::new(&places.coordination, &config.pipeline, &config.pod_id);
     let candidate = candidate(&config).await?;
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
@@ -41,6 +47,8 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         None => producer,
     });
 
+    let (producing, consuming) = (producer.handle(), consumer.as_ref().map(Consumer::handle));
+
     let shutdown = CancellationToken::new();
     let work = move |leadership| {
         let producer = Arc::clone(&producer);
@@ -48,6 +56,15 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     };
     let elector = candidate.start(work, shutdown.clone().cancelled_owned())?;
     tokio::spawn(wish.obey(elector.handle(), shutdown.clone()));
+    let parts = Parts {
+        pod_id: config.pod_id.clone(),
+        ttl: config.coordination.lease.ttl,
+        lease: elector.handle(),
+        producer: producing,
+        consumer: consuming,
+        latency: admin::Latency::default(),
+    };
+    let mut side = door.start(parts, register, observer)?;
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };
     let consuming = consume(consumer, &config, shutdown.clone());
     // One that ends, whatever the reason, takes the other along.
@@ -56,19 +73,24 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let mut services = std::pin::pin!(services.map(|(contended, consumed)| consumed.and(contended)));
     tracing::info!(pod_id = config.pod_id, pipeline = config.pipeline, "pod started");
 
+    let mut gone = Ok(());
     tokio::select! {
         // cancel-safe: asked again below
-        ended = &mut services => return ended,
+        ended = &mut services => return ended.and(side.stop().await),
+        // What cannot be looked at must not run on unseen.
+        error = side.died() => gone = Err(error),
         () = stop.received() => {}
     }
     tracing::info!(pod_id = config.pod_id, "stopping");
+    side.readings().stopping();
     shutdown.cancel();
     tokio::select! {
         ended = &mut services => ended?,
         () = stop.received_again() => anyhow::bail!("stopped at once, on the second signal"),
     }
+    side.stop().await?;
     tracing::info!(pod_id = config.pod_id, "stopped");
-    Ok(())
+    gone
 }
 
 async fn candidate(config: &Config) -> anyhow::Result<Candidate> {
@@ -81,6 +103,24 @@ async fn candidate(config: &Config) -> anyhow::Result<Candidate> {
         },
         config: config.coordination.lease.clone(),
         client: options(&config.coordination.uri, "coordination.uri").await?,
+    })
+}
+
+/// Who looks at the whole pipeline.
+pub(crate) async fn observer(
+    config: &Config,
+    places: &Places,
+    found_within: Option<Duration>,
+) -> anyhow::Result<Observer> {
+    let ReadModels { uri, database, models, .. } = &config.read_models;
+    Ok(Observer {
+        pipeline: config.pipeline.clone(),
+        by: config.pod_id.clone(),
+        coordination: places.coordination.clone(),
+        source: places.server.clone(),
+        views: client(uri, "read_models.uri", found_within).await?.database(database),
+        read_models: models.iter().map(|model| model.name().to_owned()).collect(),
+        subscription: Subscription::new(places.bus.connection_string(), &places.topic, &places.subscription),
     })
 }
 
@@ -188,6 +228,8 @@ fn own_namespaces(config: &Config) -> Vec<Namespace> {
         oversize::COLLECTION,
         rejected::COLLECTION,
         step_down::COLLECTION,
+        pods::PODS,
+        pods::TERMS,
     ];
     let coordination = names.map(|name| Namespace::new(&config.coordination.database, name));
     // Where they live with the source; elsewhere they cannot be captured.

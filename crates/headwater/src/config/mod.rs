@@ -12,6 +12,7 @@ mod schema;
 mod units;
 mod yaml;
 
+use std::net::SocketAddr;
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -42,6 +43,7 @@ pub(crate) struct Config {
     pub(crate) producer: producer::Config,
     pub(crate) consumer: consumer::Config,
     pub(crate) read_models: ReadModels,
+    pub(crate) admin: Admin,
 }
 
 #[derive(Debug)]
@@ -57,6 +59,12 @@ pub(crate) struct ServiceBus {
     pub(crate) topic: String,
     pub(crate) subscription: String,
     pub(crate) ca_file: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Admin {
+    /// Left out: the usual port, or any that is free.
+    pub(crate) listen: Option<SocketAddr>,
 }
 
 /// What must not be shown.
@@ -92,6 +100,7 @@ impl Config {
         let lease = lease_config(&settings, &mut problems);
         let producer = producer(&settings, &mut problems);
         let consumer = consumer(&settings, &mut problems);
+        let admin = admin(&settings, &mut problems);
         let (models, declared) = read_models::read(&settings, &mut problems);
         let secret = |path| settings.text(path).map(|text| Secret(text.to_owned()));
         let source_uri = secret("source.uri").expect("required");
@@ -126,6 +135,7 @@ impl Config {
             producer,
             consumer,
             read_models,
+            admin,
         })
     }
 }
@@ -283,6 +293,12 @@ fn consumer(settings: &Settings, problems: &mut Vec<Problem>) -> consumer::Confi
         ..view::Config::default()
     };
     consumer::Config { session, view }
+}
+
+fn admin(settings: &Settings, problems: &mut Vec<Problem>) -> Admin {
+    let path = "admin.listen";
+    let listen = settings.text(path).and_then(|_| pattern(settings, path, problems, |text| text.parse().ok()));
+    Admin { listen }
 }
 
 /// A text that must be one of a few words, or follow a rule.

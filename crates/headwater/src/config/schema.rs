@@ -80,6 +80,10 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "read_models",
         "What is built from the events: collections by name, and where they are. None: this pod only publishes. docs/read-models.md has recipes.",
     ),
+    (
+        "admin",
+        "The HTTP side of a pod: dashboard, `/api/status`, `/metrics`, `/healthz`, `/readyz`; all of it only for reading.",
+    ),
 ];
 
 pub(crate) const KEYS: &[Key] = &[
@@ -372,6 +376,12 @@ pub(crate) const KEYS: &[Key] = &[
             "{ when: { OrderPlaced: { $set: { status: placed, customer: $$event.payload.customer } }, OrderCancelled: delete }, indexes: [ { keys: { customer: 1 } } ] }",
         ),
         about: "Every other key is a read model: a collection, and per event type an update document, a pipeline or `delete`.",
+    },
+    Key {
+        path: "admin.listen",
+        kind: Kind::Pattern { rule: "an address with a port", example: "0.0.0.0:8080" },
+        default: Default::Absent("127.0.0.1:8080"),
+        about: "Left out: 127.0.0.1:8080, or any other port of 127.0.0.1 where that is taken. Whoever reaches it sees how the pipeline is, and no event.",
     },
 ];
 

@@ -296,6 +296,16 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "producer: { checkpoint: 200 }\n",
         "line 4, column 25: `producer.checkpoint` is `200`, and must be a duration or `each`, such as `200ms`",
     ),
+    (
+        "",
+        "admin: { listen: 8080 }\n",
+        "line 4, column 18: `admin.listen` is `8080`, and must be an address with a port, such as `0.0.0.0:8080`",
+    ),
+    (
+        "",
+        "admin: { listen: localhost }\n",
+        "line 4, column 18: `admin.listen` is `localhost`, and must be an address with a port, such as `0.0.0.0:8080`",
+    ),
     ("", "producer: { body: xml }\n", "line 4, column 19: `producer.body` is `xml`, and must be `bson` or `json`"),
     (
         "",
@@ -342,7 +352,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "",
         "# three at once\npod: 1\nproducer: { body: xml, drain: 1y }\n",
-        "line 5, column 1: `pod` is not a key; known here: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`, `consumer`, `read_models`\nline 6, column 19: `producer.body` is `xml`, and must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, and must be a duration from 0s to 10m, such as `10s`",
+        "line 5, column 1: `pod` is not a key; known here: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`, `consumer`, `read_models`, `admin`\nline 6, column 19: `producer.body` is `xml`, and must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, and must be a duration from 0s to 10m, such as `10s`",
     ),
     (
         "",

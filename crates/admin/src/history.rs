@@ -1,0 +1,73 @@
+//! The last minutes as points, so that a page that has just been opened has something to plot.
+
+use std::collections::VecDeque;
+
+use serde::Serialize;
+
+use crate::status::Status;
+use crate::time::Time;
+
+/// Five minutes at one look a second.
+const KEPT: usize = 300;
+
+/// One look at the pipeline.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Point {
+    pub at: Time,
+    pub term: Option<u64>,
+    pub lag_seconds: Option<f64>,
+    pub lag_events: Option<u64>,
+    pub published_per_second: Option<f64>,
+    pub applied_per_second: Option<f64>,
+    pub p50_seconds: Option<f64>,
+    pub p99_seconds: Option<f64>,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct History(VecDeque<Point>);
+
+impl History {
+    pub(crate) fn push(&mut self, status: &Status) {
+        if self.0.len() == KEPT {
+            self.0.pop_front();
+        }
+        self.0.push_back(Point::of(status));
+    }
+
+    pub(crate) fn points(&self) -> Vec<Point> {
+        self.0.iter().cloned().collect()
+    }
+}
+
+impl Point {
+    pub fn of(status: &Status) -> Self {
+        Self {
+            at: status.gathered.at,
+            term: status.leader.as_ref().map(|leader| leader.term),
+            lag_seconds: status.lag.seconds,
+            lag_events: status.lag.events,
+            published_per_second: status.throughput.published_per_second,
+            applied_per_second: status.throughput.applied_per_second,
+            p50_seconds: status.latency.as_ref().map(|latency| latency.p50_seconds),
+            p99_seconds: status.latency.as_ref().map(|latency| latency.p99_seconds),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::Gathered;
+
+    #[test]
+    fn history_keeps_the_newest_points() {
+        let mut history = History::default();
+        for millis in 0..(KEPT as i64 + 10) {
+            let gathered = Gathered { at: Time::from_millis(millis), ..Gathered::default() };
+            history.push(&Status::unknown("shop", gathered));
+        }
+        let points = history.points();
+        assert_eq!(points.len(), KEPT);
+        assert_eq!((points[0].at.millis(), points[KEPT - 1].at.millis()), (10, KEPT as i64 + 9));
+    }
+}

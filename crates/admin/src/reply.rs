@@ -1,0 +1,54 @@
+//! Answers: text, JSON, or a file of the dashboard.
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::StatusCode;
+use hyper::header::{
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    X_FRAME_OPTIONS,
+};
+use serde::Serialize;
+
+pub(crate) type Response = hyper::Response<Full<Bytes>>;
+
+/// Only what this pod itself serves, and nothing inline: a name that holds markup stays a name.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
+                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+pub(crate) fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Response {
+    let mut response = Response::new(Full::new(body.into()));
+    *response.status_mut() = status;
+    for (name, value) in [
+        (CONTENT_TYPE, kind),
+        // Everything here is about this moment.
+        (CACHE_CONTROL, "no-store"),
+        (CONTENT_SECURITY_POLICY, POLICY),
+        (REFERRER_POLICY, "no-referrer"),
+        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+        (X_FRAME_OPTIONS, "DENY"),
+    ] {
+        response.headers_mut().insert(name, HeaderValue::from_static(value));
+    }
+    response
+}
+
+pub(crate) fn text(status: StatusCode, body: impl Into<String>) -> Response {
+    reply(status, "text/plain; charset=utf-8", body.into())
+}
+
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> Response {
+    let mut body = serde_json::to_string_pretty(value).expect("answers are plain data");
+    body.push('\n');
+    reply(status, "application/json", body)
+}
+
+/// Prometheus' text format, version 0.0.4.
+pub(crate) fn metrics(body: String) -> Response {
+    reply(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body)
+}
+
+pub(crate) fn only_for_reading() -> Response {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "everything here is for reading: GET or HEAD\n");
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    response
+}

@@ -1,0 +1,228 @@
+//! The HTTP server of a pod: on a thread and a runtime of its own, so that a busy pipeline cannot blind it.
+//!
+//! Answers from what it is given ([`Pod`], [`Board`]) and waits for nobody. A peer is bounded in headers, in number, and in how long it may take.
+
+use std::convert::Infallible;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use crate::board::Board;
+use crate::counters::Counters;
+use crate::health::{Health, Report};
+use crate::reply::{self, Response};
+use crate::{dashboard, metrics};
+
+/// A page holds a few connections, a scraper and a probe one each.
+const CONNECTIONS: usize = 64;
+/// How long a peer may take to say what it wants.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// How long one connection may last: a peer that reads nothing does not hold its place for ever. Browsers open another unasked.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(600);
+/// What answers under way may take once the pod stops.
+const GRACE: Duration = Duration::from_secs(1);
+const MAX_HEAD: usize = 16 << 10;
+
+/// What the server asks of its pod; must answer at once.
+pub trait Pod: Send + Sync + 'static {
+    fn health(&self, now: Instant) -> Health;
+
+    fn counters(&self) -> Counters;
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    #[error("listen on `{address}`, for health, metrics and the dashboard")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("start the thread that serves health, metrics and the dashboard")]
+    Thread(#[source] std::io::Error),
+    #[error("the server for health, metrics and the dashboard ended before its time")]
+    Died,
+}
+
+/// Bound, and not yet serving.
+#[derive(Debug)]
+pub struct Server {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// A started server.
+#[derive(Debug)]
+pub struct Running {
+    address: SocketAddr,
+    /// `None` once it is known how it ended.
+    ended: Option<oneshot::Receiver<Result<(), Error>>>,
+}
+
+impl Server {
+    pub fn bind(address: SocketAddr) -> Result<Self, Error> {
+        let listen = || {
+            let listener = TcpListener::bind(address)?;
+            listener.set_nonblocking(true)?;
+            let address = listener.local_addr()?;
+            Ok(Self { listener, address })
+        };
+        listen().map_err(|source| Error::Listen { address, source })
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Serves until `shutdown`.
+    pub fn start(self, pod: Arc<dyn Pod>, board: Arc<Board>, shutdown: CancellationToken) -> Result<Running, Error> {
+        let (end, ended) = oneshot::channel();
+        let address = self.address;
+        let body = move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread);
+            let result = runtime.and_then(|runtime| runtime.block_on(self.serve(Desk { pod, board }, shutdown)));
+            // nobody may be waiting for it
+            drop(end.send(result));
+        };
+        thread::Builder::new().name("admin".into()).spawn(body).map_err(Error::Thread)?;
+        Ok(Running { address, ended: Some(ended) })
+    }
+
+    async fn serve(self, desk: Desk, shutdown: CancellationToken) -> Result<(), Error> {
+        let listener = tokio::net::TcpListener::from_std(self.listener).map_err(Error::Thread)?;
+        let (places, connections) = (Arc::new(Semaphore::new(CONNECTIONS)), TaskTracker::new());
+        loop {
+            let place = tokio::select! {
+                () = shutdown.cancelled() => break,
+                // cancel-safe: a place that was not given is not taken
+                place = Arc::clone(&places).acquire_owned() => place.expect("it is never closed"),
+            };
+            tokio::select! {
+                () = shutdown.cancelled() => break,
+                // cancel-safe: accept
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => {
+                        let (desk, shutdown) = (desk.clone(), shutdown.clone());
+                        connections.spawn(async move {
+                            desk.serve(stream, shutdown).await;
+                            drop(place);
+                        });
+                    }
+                    Err(error) => {
+                        warn!(error = %error, "accept a connection to the dashboard");
+                        // Out of file descriptors, most likely: trying at once would only burn a core.
+                        tokio::time::sleep(Duration::from_millis(100)).await;
+                    }
+                },
+            }
+        }
+        connections.close();
+        let _ = timeout(GRACE, connections.wait()).await;
+        Ok(())
+    }
+}
+
+impl Running {
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Waits until it has ended. Cancel-safe; told once, and `Ok` from then on.
+    pub async fn ended(&mut self) -> Result<(), Error> {
+        let Some(ended) = &mut self.ended else { return Ok(()) };
+        let ended = ended.await;
+        self.ended = None;
+        ended.unwrap_or(Err(Error::Died))
+    }
+}
+
+/// Answers requests.
+#[derive(Clone)]
+struct Desk {
+    pod: Arc<dyn Pod>,
+    board: Arc<Board>,
+}
+
+impl Desk {
+    async fn serve(&self, stream: TcpStream, shutdown: CancellationToken) {
+        let answer = service_fn(|request: Request<Incoming>| {
+            let answer = self.answer(request.method(), request.uri().path());
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_WITHIN)
+            .max_header_size(MAX_HEAD)
+            .serve_connection(TokioIo::new(stream), answer);
+        let mut connection = std::pin::pin!(connection);
+        // cancel-safe: the connection is only borrowed, and ends gracefully in the last arm.
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = tokio::time::sleep(CONNECTION_WITHIN) => Ok(()),
+            () = shutdown.cancelled() => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            debug!(error = %error, "a connection to the dashboard ended badly");
+        }
+    }
+
+    fn answer(&self, method: &Method, path: &str) -> Response {
+        match *method {
+            // hyper leaves the body of an answer to HEAD out.
+            Method::GET | Method::HEAD => self.page(path),
+            _ => reply::only_for_reading(),
+        }
+    }
+
+    fn page(&self, path: &str) -> Response {
+        let now = Instant::now();
+        match path {
+            "/healthz" => {
+                let report = self.report(now);
+                reply::json(ok_if(report.live), &report)
+            }
+            "/readyz" => {
+                let report = self.report(now);
+                reply::json(ok_if(report.ready), &report)
+            }
+            "/metrics" => {
+                let status = self.board.read(now);
+                reply::metrics(metrics::page(status.as_ref(), &self.pod.counters(), &self.report(now)))
+            }
+            "/api/status" => {
+                self.board.ask(now);
+                match self.board.read(now) {
+                    Some(status) => reply::json(StatusCode::OK, &status),
+                    None => reply::text(StatusCode::SERVICE_UNAVAILABLE, "nothing has been gathered yet\n"),
+                }
+            }
+            "/api/history" => {
+                self.board.ask(now);
+                reply::json(StatusCode::OK, &self.board.history())
+            }
+            path => dashboard::file(path).unwrap_or_else(|| {
+                reply::text(StatusCode::NOT_FOUND, "there is nothing here: the dashboard is at /\n")
+            }),
+        }
+    }
+
+    fn report(&self, now: Instant) -> Report {
+        self.pod.health(now).judge(now)
+    }
+}
+
+fn ok_if(well: bool) -> StatusCode {
+    if well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+}

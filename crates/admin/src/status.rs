@@ -1,0 +1,255 @@
+//! The state of one pipeline as a document: what `/api/status` answers, `headwater status` prints and the dashboard shows.
+//!
+//! What is not known is `None`, and `null` in JSON: never 0. Ages are computed by the clock that dated the moment, so that nobody has to
+//! compare clocks; times are there to be shown. Names of aggregates and contents of documents have no place in it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::problems;
+use crate::time::Time;
+
+/// The shape of the document; raised when a field changes its meaning.
+pub const FORMAT: u32 = 1;
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    pub format: u32,
+    pub pipeline: String,
+    /// No problem is critical.
+    pub healthy: bool,
+    /// The worst first.
+    pub problems: Vec<Problem>,
+    /// Whom the lease names, while it is valid.
+    pub leader: Option<Leader>,
+    pub lag: Lag,
+    pub throughput: Throughput,
+    /// From insert to read model, over the last seconds and all pods.
+    pub latency: Option<Quantiles>,
+    pub oplog: Oplog,
+    pub checkpoint: Option<Checkpoint>,
+    /// By name; those that have been silent for long are left out.
+    pub pods: Vec<Pod>,
+    /// The newest first.
+    pub terms: Vec<Term>,
+    pub read_models: Vec<ReadModel>,
+    pub parked: Option<Vec<Parked>>,
+    pub rejected: Option<Vec<Rejected>>,
+    pub bus: Bus,
+    pub gathered: Gathered,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    /// For programs; stays the same when the words change.
+    pub code: String,
+    pub severity: Severity,
+    /// For people: what is wrong, and where.
+    pub text: String,
+    /// The page that says what to do, if there is one: `E0001`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Severity {
+    /// Read models fall behind, or will.
+    Critical,
+    /// Something waits for a person; everything else goes on.
+    Warning,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Leader {
+    pub pod: String,
+    pub term: u64,
+    pub since: Option<Time>,
+    pub for_seconds: Option<f64>,
+    pub heartbeat_seconds_ago: f64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Lag {
+    /// How far the checkpoint is behind the source's newest operation.
+    pub seconds: Option<f64>,
+    /// Read and not acknowledged by the bus, plus what waits on the bus.
+    pub events: Option<u64>,
+    /// There is more that has not been read yet, or not been counted.
+    pub at_least: bool,
+}
+
+/// Over all pods, by what each last announced.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Throughput {
+    pub published_per_second: Option<f64>,
+    pub applied_per_second: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Quantiles {
+    pub p50_seconds: f64,
+    pub p99_seconds: f64,
+    /// How many events that is taken from.
+    pub events: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Oplog {
+    /// How long the checkpoint could stand still before the oplog no longer holds what follows it, at the present rate of writing.
+    pub headroom_seconds: Option<f64>,
+    /// How much time the oplog spans now.
+    pub window_seconds: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    /// `unstarted`, `snapshot` or `stream`.
+    pub phase: String,
+    /// How many documents a snapshot has read.
+    pub scanned: Option<u64>,
+    pub term: u64,
+    pub epoch: u64,
+    pub saved: Option<Time>,
+    pub saved_seconds_ago: Option<f64>,
+    pub saved_by: String,
+}
+
+/// As it last announced itself; the role is the lease's word, not the pod's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Pod {
+    pub id: String,
+    pub version: String,
+    /// Of its set of read models.
+    pub generation: Option<String>,
+    /// Of its HTTP side.
+    pub address: Option<String>,
+    pub role: Role,
+    pub started: Option<Time>,
+    pub seen: Time,
+    pub seen_seconds_ago: f64,
+    /// It should have been heard of since: crashed, or cut off.
+    pub silent: bool,
+    /// What its producer and its consumer do, in a word or two.
+    pub producer: String,
+    pub consumer: String,
+    pub troubles: Vec<Trouble>,
+    pub sessions: Option<u64>,
+    pub published_per_second: Option<f64>,
+    pub applied_per_second: Option<f64>,
+    pub latency: Option<Quantiles>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Role {
+    Leader,
+    Standby,
+}
+
+/// What a pod says stands in its way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Trouble {
+    pub service: String,
+    pub text: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub page: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Term {
+    pub term: u64,
+    pub pod: String,
+    pub began: Time,
+    /// `None`: it goes on, or its leader died before it could say.
+    pub ended: Option<Time>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ReadModel {
+    pub name: String,
+    pub documents: Option<u64>,
+    /// Since any pod last applied an event.
+    pub applied_seconds_ago: Option<f64>,
+    pub parked_aggregates: Option<u64>,
+}
+
+/// What waits in one read model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Parked {
+    pub read_model: String,
+    pub aggregates: u64,
+    pub events: u64,
+    pub oldest_seconds: Option<f64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rejected {
+    pub reason: String,
+    pub events: u64,
+}
+
+/// What the bus says of the subscription.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Bus {
+    /// Messages that wait or are being applied.
+    pub waiting: Option<u64>,
+    pub dead_letters: Option<u64>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Gathered {
+    pub at: Time,
+    /// The pod that looked.
+    pub by: String,
+    /// How old this is by now.
+    pub seconds_ago: f64,
+    /// What could not be read, in a word or two each.
+    pub missing: Vec<String>,
+}
+
+impl Status {
+    /// Nothing known yet.
+    pub fn unknown(pipeline: impl Into<String>, gathered: Gathered) -> Self {
+        Self {
+            format: FORMAT,
+            pipeline: pipeline.into(),
+            healthy: false,
+            problems: vec![],
+            leader: None,
+            lag: Lag::default(),
+            throughput: Throughput::default(),
+            latency: None,
+            oplog: Oplog::default(),
+            checkpoint: None,
+            pods: vec![],
+            terms: vec![],
+            read_models: vec![],
+            parked: None,
+            rejected: None,
+            bus: Bus::default(),
+            gathered,
+        }
+    }
+
+    /// With what is wrong in it.
+    #[must_use]
+    pub fn judged(mut self) -> Self {
+        self.problems = problems::find(&self);
+        self.healthy = self.problems.iter().all(|problem| problem.severity != Severity::Critical);
+        self
+    }
+
+    pub fn parked_aggregates(&self) -> Option<u64> {
+        self.parked.as_ref().map(|list| list.iter().map(|parked| parked.aggregates).sum())
+    }
+
+    pub fn rejected_events(&self) -> Option<u64> {
+        self.rejected.as_ref().map(|list| list.iter().map(|rejected| rejected.events).sum())
+    }
+
+    /// Held by all pods that are heard of; `None` while none says.
+    pub fn sessions(&self) -> Option<u64> {
+        let held = self.pods.iter().filter(|pod| !pod.silent).filter_map(|pod| pod.sessions);
+        held.fold(None, |sum, held| Some(sum.unwrap_or(0) + held))
+    }
+}

@@ -1,0 +1,67 @@
+//! A moment on somebody's wall clock, to be shown. Nothing is decided by it.
+
+use std::fmt;
+use std::time::{Duration, SystemTime};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// Milliseconds since 1970; written as RFC 3339, which people and programs both read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Time(i64);
+
+impl Time {
+    pub const fn from_millis(millis: i64) -> Self {
+        Self(millis)
+    }
+
+    pub const fn millis(self) -> i64 {
+        self.0
+    }
+
+    /// This machine's.
+    #[allow(
+        clippy::disallowed_methods,
+        reason = "only shown: it dates what was gathered, and no age is computed from it"
+    )]
+    pub fn now() -> Self {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self(i64::try_from(since.as_millis()).unwrap_or(i64::MAX))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // A clock before 1970 or after 9999 says nothing that is worth an error.
+        let millis = u64::try_from(self.0).unwrap_or(0).min(253_402_300_799_999);
+        humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + Duration::from_millis(millis)).fmt(f)
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let time = humantime::parse_rfc3339(&text).map_err(serde::de::Error::custom)?;
+        let since = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Ok(Self(i64::try_from(since.as_millis()).unwrap_or(i64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_written_so_that_people_and_programs_read_it() {
+        let time = Time::from_millis(1_794_758_400_250);
+        assert_eq!(serde_json::to_string(&time).unwrap(), r#""2026-11-15T16:00:00.250Z""#);
+        assert_eq!(serde_json::from_str::<Time>(r#""2026-11-15T16:00:00.250Z""#).unwrap(), time);
+        assert_eq!(Time::from_millis(-5).to_string(), "1970-01-01T00:00:00.000Z");
+        assert_eq!(Time::from_millis(i64::MAX).to_string(), "9999-12-31T23:59:59.999Z");
+    }
+}

@@ -1,0 +1,174 @@
+//! Signs of life of the loops, derived from what their handles tell.
+//!
+//! The loops count what they do; a number that must move while there is work, and does not, is a loop that is wedged. What a handle cannot tell
+//! is taken for a rest: a false alarm restarts a pod that is well.
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use admin::{Loop, Movement, Pulse};
+use pipeline::{capture, consumer, publish};
+
+/// A server may skip foreign oplog entries for long without an answer, and a busy bus is waited for; a loop that does nothing at all for two
+/// minutes while there is work is stuck.
+const LIMIT: Duration = Duration::from_secs(120);
+
+#[derive(Debug, Default)]
+pub(super) struct Pulses {
+    elector: Movement,
+    publish: Movement,
+    sessions: Movement,
+    applier: Movement,
+    /// What sessions had received when the applier last moved.
+    fed: Mutex<(u64, u64)>,
+}
+
+impl Pulses {
+    /// Of a leader: each acknowledged renewal moves the moment at which its gate shuts. What a standby does cannot be seen from here.
+    pub(super) fn elector(&self, valid_until: Option<Duration>, ttl: Duration, now: Instant) -> Loop {
+        let moved = valid_until.map_or(0, |until| u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
+        let pulse = self.elector.pulse(moved, valid_until.is_none(), now);
+        // Within a ttl another pod leads, and this one must have noticed.
+        Loop { name: "elector", pulse, limit: (ttl * 2).max(Duration::from_secs(10)) }
+    }
+
+    pub(super) fn capture(&self, status: Option<&capture::Status>) -> Loop {
+        let pulse = match status {
+            Some(capture::Status { state, alive_at, .. }) => match state {
+                capture::State::Opening | capture::State::Scanning { .. } | capture::State::Reading => {
+                    Pulse::Alive { at: alive_at.into_std() }
+                }
+                // Nobody takes what was read, or the next try is not due: both are somebody else's to hurry.
+                capture::State::Idle | capture::State::Full | capture::State::Waiting | capture::State::Ended => {
+                    Pulse::Resting
+                }
+            },
+            None => Pulse::Resting,
+        };
+        Loop { name: "capture", pulse, limit: LIMIT }
+    }
+
+    pub(super) fn publish(&self, counts: publish::Counts, state: publish::State, now: Instant) -> Loop {
+        let moved = counts.published + counts.retried + counts.uncertain + counts.rejected + counts.store_errors;
+        let works = matches!(state, publish::State::Publishing | publish::State::Draining);
+        let pulse = self.publish.pulse(moved, !works || counts.in_flight_events == 0, now);
+        Loop { name: "publish", pulse, limit: LIMIT }
+    }
+
+    /// A session is held for seconds, whatever comes; so while any is held, some are let go and others accepted.
+    pub(super) fn sessions(&self, counts: consumer::Counts, now: Instant) -> Loop {
+        let sessions = counts.sessions;
+        let moved = sessions.accepted + sessions.received + sessions.settled + sessions.dropped;
+        Loop { name: "sessions", pulse: self.sessions.pulse(moved, sessions.held == 0, now), limit: LIMIT }
+    }
+
+    /// At work from the moment sessions receive something until it is applied, settled or dropped.
+    pub(super) fn applier(&self, counts: consumer::Counts, now: Instant) -> Loop {
+        let consumer::Counts { sessions, events } = counts;
+        let moved = events.groups + events.conflicts + events.unknown + sessions.settled + sessions.dropped;
+        let mut fed = self.fed.lock().unwrap_or_else(PoisonError::into_inner);
+        if fed.0 != moved || sessions.held == 0 {
+            *fed = (moved, sessions.received);
+        }
+        let resting = fed.1 == sessions.received;
+        Loop { name: "applier", pulse: self.applier.pulse(moved, resting, now), limit: LIMIT }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use admin::progress::Verdict;
+    use pipeline::{session, view};
+
+    use super::*;
+
+    /// Looks once a second, as probes and announcements do, and tells how it ends.
+    fn after_minutes(minutes: u64, mut look: impl FnMut(u64, Instant) -> Loop) -> Verdict {
+        let start = Instant::now();
+        let mut verdict = Verdict::Resting;
+        for second in 0..=minutes * 60 {
+            let now = start + Duration::from_secs(second);
+            verdict = look(second, now).judge(now);
+        }
+        verdict
+    }
+
+    fn is_wedged(verdict: Verdict) -> bool {
+        matches!(verdict, Verdict::Wedged(_))
+    }
+
+    #[test]
+    fn a_leader_whose_renewals_stop_is_wedged_and_a_standby_is_not() {
+        let ttl = Duration::from_secs(15);
+        let pulses = Pulses::default();
+        let renewed = after_minutes(3, |second, now| pulses.elector(Some(Duration::from_secs(second / 5)), ttl, now));
+        assert_eq!(renewed, Verdict::Moving);
+        assert!(is_wedged(after_minutes(3, |_, now| pulses.elector(Some(Duration::from_secs(7)), ttl, now))));
+        assert_eq!(after_minutes(3, |_, now| pulses.elector(None, ttl, now)), Verdict::Resting);
+    }
+
+    #[test]
+    fn a_publisher_with_work_that_does_not_move_is_wedged() {
+        let publishing = publish::State::Publishing;
+        let counts =
+            |published, in_flight_events| publish::Counts { published, in_flight_events, ..Default::default() };
+        let run = |count: &dyn Fn(u64) -> publish::Counts, state| {
+            let pulses = Pulses::default();
+            after_minutes(3, |second, now| pulses.publish(count(second), state, now))
+        };
+        assert!(is_wedged(run(&|_| counts(5, 3), publishing)));
+        assert_eq!(run(&|second| counts(second / 30, 3), publishing), Verdict::Moving);
+        assert_eq!(run(&|_| counts(5, 0), publishing), Verdict::Resting);
+        let paused = publish::State::Paused(publish::Pause::Unreachable);
+        assert_eq!(run(&|_| counts(5, 3), paused), Verdict::Resting);
+    }
+
+    #[test]
+    fn a_stream_that_does_not_answer_is_wedged_and_one_that_nobody_reads_from_is_not() {
+        let pulses = Pulses::default();
+        let alive_at = tokio::time::Instant::now();
+        let status = |state| capture::Status {
+            state,
+            token: None,
+            cluster_time: None,
+            events: 0,
+            foreign: 0,
+            dropped: 0,
+            reopened: 0,
+            alive_at,
+        };
+        let later = alive_at.into_std() + LIMIT + Duration::from_secs(1);
+        let judged = |state| pulses.capture(Some(&status(state))).judge(later);
+        assert!(is_wedged(judged(capture::State::Reading)));
+        assert!(is_wedged(judged(capture::State::Scanning { scanned: 4 })));
+        assert_eq!(judged(capture::State::Full), Verdict::Resting);
+        assert_eq!(pulses.capture(None).judge(later), Verdict::Resting);
+    }
+
+    fn counts(held: u64, received: u64, settled: u64, groups: u64) -> consumer::Counts {
+        consumer::Counts {
+            sessions: session::Counts { held, accepted: 1, received, settled, ..Default::default() },
+            events: view::Counts { groups, ..Default::default() },
+        }
+    }
+
+    #[test]
+    fn sessions_that_are_held_and_do_nothing_are_wedged() {
+        let pulses = Pulses::default();
+        assert!(is_wedged(after_minutes(3, |_, now| pulses.sessions(counts(2, 5, 5, 1), now))));
+        let pulses = Pulses::default();
+        assert_eq!(after_minutes(3, |_, now| pulses.sessions(counts(0, 5, 5, 1), now)), Verdict::Resting);
+    }
+
+    #[test]
+    fn an_applier_that_was_given_something_and_does_not_move_is_wedged() {
+        let pulses = Pulses::default();
+        // First a quiet minute, so that what follows is news.
+        assert_eq!(after_minutes(1, |_, now| pulses.applier(counts(2, 5, 5, 1), now)), Verdict::Resting);
+        assert!(is_wedged(after_minutes(3, |_, now| pulses.applier(counts(2, 9, 5, 1), now))));
+        assert_eq!(
+            after_minutes(3, |second, now| pulses.applier(counts(2, 9 + second, 5, second), now)),
+            Verdict::Resting
+        );
+    }
+}

@@ -1,0 +1,85 @@
+//! `headwater status`: how the whole pipeline is, for people and for programs.
+
+mod table;
+
+use std::io::Write;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+
+use super::run::ConfigArguments;
+use crate::signal::StopSignal;
+use crate::status::Observer;
+
+/// Show how the pipeline is: leader, lag, oplog headroom, pods, read models, and what waits for a person.
+///
+/// Reads MongoDB, so that it answers while pods are down. Ends with 1 when something is critical: nobody leads, a service waits for an operator, the
+/// checkpoint is about to fall off the oplog. Parked and rejected events are warnings, and end with 0.
+#[derive(Debug, Args)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    config: ConfigArguments,
+
+    /// As JSON: the document that `/api/status` of every pod answers with.
+    #[arg(long)]
+    json: bool,
+
+    /// Look again every second, until Ctrl-C.
+    #[arg(long)]
+    watch: bool,
+}
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(1);
+/// Clears the screen and goes to its upper left corner.
+const CLEAR: &str = "\x1b[2J\x1b[H";
+
+pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+    let config = arguments.config.load()?;
+    let places = crate::run::places(&config, Some(EVERY * 3)).await?;
+    let observer = crate::run::observer(&config, &places, Some(EVERY * 3)).await?;
+    if arguments.watch { watch(&observer, arguments.json).await } else { once(&observer, arguments.json).await }
+}
+
+async fn once(observer: &Observer, json: bool) -> anyhow::Result<()> {
+    let status = observer.gather(&mut None).await;
+    print(&told(&status, json)?)?;
+    if status.healthy {
+        return Ok(());
+    }
+    let critical =
+        status.problems.iter().filter(|problem| problem.severity == admin::status::Severity::Critical).count();
+    bail!("`{}` is not healthy: {critical} critical", status.pipeline)
+}
+
+async fn watch(observer: &Observer, json: bool) -> anyhow::Result<()> {
+    let mut stop = StopSignal::new()?;
+    let mut slow = None;
+    loop {
+        let status = tokio::select! {
+            () = stop.received() => return Ok(()),
+            // cancel-safe: it only reads
+            status = observer.gather(&mut slow) => status,
+        };
+        let text = told(&status, json)?;
+        // Programs get one document after the other.
+        print(&if json { text } else { format!("{CLEAR}{text}") })?;
+        tokio::select! {
+            () = stop.received() => return Ok(()),
+            () = tokio::time::sleep(EVERY) => {}
+        }
+    }
+}
+
+fn told(status: &admin::Status, json: bool) -> anyhow::Result<String> {
+    if json { Ok(serde_json::to_string_pretty(status)? + "\n") } else { Ok(table::of(status)) }
+}
+
+/// A reader that has gone, as `head` does, is no error of ours.
+fn print(text: &str) -> anyhow::Result<()> {
+    match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("print the status"),
+    }
+}

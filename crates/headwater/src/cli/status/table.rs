@@ -1,0 +1,212 @@
+//! The status as a table that people read.
+
+use std::fmt::Write;
+
+use admin::Status;
+use admin::status::{Role, Severity};
+
+/// What is said of what nobody knows.
+const UNKNOWN: &str = "unknown";
+
+pub(super) fn of(status: &Status) -> String {
+    let mut text = String::new();
+    head(&mut text, status);
+    pods(&mut text, status);
+    read_models(&mut text, status);
+    terms(&mut text, status);
+    problems(&mut text, status);
+    text
+}
+
+fn head(text: &mut String, status: &Status) {
+    let mut line = |name: &str, value: String| text.push_str(&format!("{name:<16}{value}\n"));
+    line("pipeline", format!("{} ({})", status.pipeline, if status.healthy { "healthy" } else { "not healthy" }));
+    line("leader", leader(status));
+    line("lag", lag(status));
+    let latency = status.latency.as_ref();
+    let latency = latency.map(|it| format!("p50 {}, p99 {}", short(it.p50_seconds), short(it.p99_seconds)));
+    line("to read model", latency.unwrap_or_else(|| UNKNOWN.to_owned()));
+    let rate = |rate: Option<f64>| rate.map_or_else(|| UNKNOWN.to_owned(), |rate| format!("{rate:.0}/s"));
+    let throughput = &status.throughput;
+    line("published", rate(throughput.published_per_second));
+    line("applied", rate(throughput.applied_per_second));
+    line("oplog headroom", known(status.oplog.headroom_seconds.map(|seconds| long(seconds.max(0.0)))));
+    line("checkpoint", checkpoint(status));
+    line("sessions", known(status.sessions()));
+    line("parked", known(status.parked_aggregates().map(|count| plural(count, "aggregate"))));
+    line("rejected", known(status.rejected_events().map(|count| plural(count, "event"))));
+    line("dead letters", known(status.bus.dead_letters));
+}
+
+fn leader(status: &Status) -> String {
+    match &status.leader {
+        Some(leader) => {
+            let since = leader.for_seconds.map_or_else(String::new, |seconds| format!(", for {}", long(seconds)));
+            format!("{}, term {}{since}", leader.pod, leader.term)
+        }
+        None if status.gathered.missing.is_empty() => "nobody".to_owned(),
+        None => UNKNOWN.to_owned(),
+    }
+}
+
+fn lag(status: &Status) -> String {
+    let lag = &status.lag;
+    let seconds = known(lag.seconds.map(|seconds| format!("{seconds:.0} s")));
+    let least = if lag.at_least { "at least " } else { "" };
+    lag.events.map_or(seconds.clone(), |events| format!("{seconds}, {least}{}", plural(events, "event")))
+}
+
+fn checkpoint(status: &Status) -> String {
+    let Some(checkpoint) = &status.checkpoint else { return UNKNOWN.to_owned() };
+    let scanned =
+        checkpoint.scanned.map_or_else(String::new, |scanned| format!(", {} read", plural(scanned, "document")));
+    let saved = checkpoint.saved_seconds_ago.map_or_else(String::new, |ago| format!(", saved {} ago", short(ago)));
+    format!("{}{scanned}{saved}, epoch {}", checkpoint.phase, checkpoint.epoch)
+}
+
+fn pods(text: &mut String, status: &Status) {
+    let rows = status.pods.iter().map(|pod| {
+        // What a pod last said is not worth showing once it is silent.
+        let told = |text: Option<String>| text.filter(|_| !pod.silent).unwrap_or_else(|| "-".to_owned());
+        let rate = |rate: Option<f64>| told(rate.map(|rate| format!("{rate:.0}/s")));
+        let role = if pod.role == Role::Leader { "leader" } else { "standby" };
+        let seen = if pod.silent { format!("silent for {}", long(pod.seen_seconds_ago)) } else { "now".to_owned() };
+        vec![
+            pod.id.clone(),
+            told(Some(role.to_owned())),
+            told(Some(pod.producer.clone())),
+            told(Some(pod.consumer.clone())),
+            told(pod.sessions.map(|held| held.to_string())),
+            rate(pod.published_per_second),
+            rate(pod.applied_per_second),
+            seen,
+            pod.version.clone(),
+            pod.address.clone().unwrap_or_default(),
+        ]
+    });
+    let names =
+        ["pod", "role", "producer", "consumer", "sessions", "published", "applied", "seen", "version", "address"];
+    table(text, &names, rows.collect());
+}
+
+fn read_models(text: &mut String, status: &Status) {
+    let rows = status.read_models.iter().map(|model| {
+        vec![
+            model.name.clone(),
+            known(model.documents),
+            known(model.applied_seconds_ago.map(|ago| format!("{} ago", short(ago)))),
+            known(model.parked_aggregates),
+        ]
+    });
+    table(text, &["read model", "documents", "last applied", "parked"], rows.collect());
+}
+
+fn terms(text: &mut String, status: &Status) {
+    let rows = status.terms.iter().take(5).map(|term| {
+        let ended = term.ended.map_or_else(|| "-".to_owned(), |ended| ended.to_string());
+        vec![term.term.to_string(), term.pod.clone(), term.began.to_string(), ended]
+    });
+    table(text, &["term", "pod", "began", "ended"], rows.collect());
+}
+
+fn problems(text: &mut String, status: &Status) {
+    if !status.problems.is_empty() {
+        text.push('\n');
+    }
+    for problem in &status.problems {
+        let word = if problem.severity == Severity::Critical { "critical" } else { "warning" };
+        let page = problem.page.as_ref().map_or_else(String::new, |page| format!(" (docs/errors/{page}.md)"));
+        let _ = writeln!(text, "{word:<10}{}{page}", problem.text);
+    }
+}
+
+/// Columns as wide as their widest entry; nothing at all for no rows.
+fn table(text: &mut String, names: &[&str], rows: Vec<Vec<String>>) {
+    if rows.is_empty() {
+        return;
+    }
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).chain([names[column].len()]).max();
+    let widths: Vec<usize> = (0..names.len()).map(|column| width(column).unwrap_or(0)).collect();
+    let heading: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    text.push('\n');
+    for row in std::iter::once(&heading).chain(&rows) {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        let line = cells.collect::<Vec<_>>().join("  ");
+        let _ = writeln!(text, "{}", line.trim_end());
+    }
+}
+
+fn known(value: Option<impl ToString>) -> String {
+    value.map_or_else(|| UNKNOWN.to_owned(), |value| value.to_string())
+}
+
+fn plural(count: u64, one: &str) -> String {
+    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
+}
+
+fn short(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.0} ms", seconds * 1_000.0) } else { long(seconds) }
+}
+
+fn long(seconds: f64) -> String {
+    let whole = seconds as u64;
+    match (whole / 86_400, whole / 3_600 % 24, whole / 60 % 60, whole % 60) {
+        (0, 0, 0, seconds) => format!("{seconds} s"),
+        (0, 0, minutes, seconds) => format!("{minutes} min {seconds} s"),
+        (0, hours, minutes, _) => format!("{hours} h {minutes} min"),
+        (days, hours, ..) => format!("{days} d {hours} h"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use admin::Time;
+    use admin::status::{Gathered, Leader, ReadModel, Term};
+
+    use super::*;
+
+    #[test]
+    fn the_table_says_what_is_known_and_what_is_not() {
+        let mut status = Status::unknown("shop", Gathered::default());
+        status.leader = Some(Leader {
+            pod: "pod-1".into(),
+            term: 4,
+            since: None,
+            for_seconds: Some(3_725.0),
+            heartbeat_seconds_ago: 1.0,
+        });
+        status.lag.seconds = Some(2.0);
+        status.read_models = vec![ReadModel {
+            name: "orders".into(),
+            documents: Some(12),
+            applied_seconds_ago: Some(0.25),
+            parked_aggregates: None,
+        }];
+        status.terms =
+            vec![Term { term: 4, pod: "pod-1".into(), began: Time::from_millis(1_794_758_400_000), ended: None }];
+        status.bus.dead_letters = Some(1);
+        let expected = "\
+pipeline        shop (healthy)
+leader          pod-1, term 4, for 1 h 2 min
+lag             2 s
+to read model   unknown
+published       unknown
+applied         unknown
+oplog headroom  unknown
+checkpoint      unknown
+sessions        unknown
+parked          unknown
+rejected        unknown
+dead letters    1
+
+read model  documents  last applied  parked
+orders      12         250 ms ago    unknown
+
+term  pod    began                     ended
+4     pod-1  2026-11-15T16:00:00.000Z  -
+
+warning   1 dead letter is on the bus
+";
+        assert_eq!(of(&status.judged()), expected);
+    }
+}

@@ -1,0 +1,192 @@
+//! What a pod says of itself, and how it is written and read.
+
+use std::time::Duration;
+
+use admin::Buckets;
+use admin::Time;
+use admin::status::{Pod, Quantiles, Role, Trouble};
+use mongodb::bson::{Bson, Document, doc};
+
+use super::{FORMAT, SILENT_AFTER, natural, number};
+
+/// As of one moment; rates and latencies are of the last seconds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Announcement {
+    pub(crate) version: String,
+    pub(crate) generation: Option<String>,
+    pub(crate) address: Option<String>,
+    pub(crate) producer: String,
+    pub(crate) consumer: String,
+    pub(crate) troubles: Vec<Trouble>,
+    /// `None` where no read model is configured; likewise what follows.
+    pub(crate) sessions: Option<u64>,
+    pub(crate) applied_per_second: Option<f64>,
+    pub(crate) applied_ago: Option<Duration>,
+    pub(crate) latency: Buckets,
+    /// `None` while this pod does not lead; likewise what follows.
+    pub(crate) published_per_second: Option<f64>,
+    pub(crate) in_flight: Option<u64>,
+    /// More is to be read than there is room for.
+    pub(crate) read_ahead_full: bool,
+}
+
+impl Announcement {
+    pub(super) fn to_document(&self) -> Document {
+        let trouble =
+            |Trouble { service, text, page }: &Trouble| doc! { "service": service, "text": text, "page": page.clone() };
+        let counts: Vec<i64> = self.latency.counts.iter().map(|count| number(*count)).collect();
+        doc! {
+            "version": &self.version,
+            "generation": self.generation.clone(),
+            "address": self.address.clone(),
+            "producer": &self.producer,
+            "consumer": &self.consumer,
+            "troubles": self.troubles.iter().map(trouble).collect::<Vec<_>>(),
+            "sessions": self.sessions.map(number),
+            "appliedPerSecond": self.applied_per_second,
+            "appliedSecondsAgo": self.applied_ago.map(|ago| ago.as_secs_f64()),
+            "latency": counts,
+            "publishedPerSecond": self.published_per_second,
+            "inFlight": self.in_flight.map(number),
+            "readAheadFull": self.read_ahead_full,
+        }
+    }
+}
+
+/// A pod as its document tells, with what belongs to the whole pipeline.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Seen {
+    pub(crate) pod: Pod,
+    pub(crate) latency: Buckets,
+    pub(crate) applied_seconds_ago: Option<f64>,
+    pub(crate) in_flight: Option<u64>,
+    pub(crate) read_ahead_full: bool,
+}
+
+impl Seen {
+    /// `None` for what another version wrote in a way this one does not know. `now` is the server's, read with the document.
+    pub(crate) fn read(document: &Document, leader: Option<&str>, now: i64) -> Option<Self> {
+        if natural(document.get("format")) != Some(u64::from(FORMAT.unsigned_abs())) {
+            return None;
+        }
+        let text = |field| document.get_str(field).ok().map(str::to_owned);
+        let figure = |field| document.get_f64(field).ok();
+        let id = document.get_document("_id").ok()?.get_str("pod").ok()?.to_owned();
+        let seen = document.get_datetime("seenAt").ok()?.timestamp_millis();
+        let seen_seconds_ago = seconds(now - seen);
+        let latency = read_latency(document);
+        let pod = Pod {
+            role: if leader == Some(&*id) { Role::Leader } else { Role::Standby },
+            id,
+            version: text("version").unwrap_or_default(),
+            generation: text("generation"),
+            address: text("address"),
+            started: document.get_datetime("startedAt").ok().map(|at| Time::from_millis(at.timestamp_millis())),
+            seen: Time::from_millis(seen),
+            seen_seconds_ago,
+            silent: seen_seconds_ago > SILENT_AFTER.as_secs_f64(),
+            producer: text("producer").unwrap_or_default(),
+            consumer: text("consumer").unwrap_or_default(),
+            troubles: read_troubles(document),
+            sessions: natural(document.get("sessions")),
+            published_per_second: figure("publishedPerSecond"),
+            applied_per_second: figure("appliedPerSecond"),
+            latency: quantiles(&latency),
+        };
+        Some(Self {
+            pod,
+            latency,
+            applied_seconds_ago: figure("appliedSecondsAgo").map(|ago| ago + seen_seconds_ago),
+            in_flight: natural(document.get("inFlight")),
+            read_ahead_full: document.get_bool("readAheadFull").unwrap_or(false),
+        })
+    }
+}
+
+fn read_latency(document: &Document) -> Buckets {
+    let counts = document.get_array("latency").into_iter().flatten();
+    let counts: Vec<u64> = counts.map(|count| natural(Some(count)).unwrap_or(0)).collect();
+    Buckets::from_counts(&counts).unwrap_or_default()
+}
+
+fn read_troubles(document: &Document) -> Vec<Trouble> {
+    let troubles = document.get_array("troubles").into_iter().flatten().filter_map(Bson::as_document);
+    let read = |trouble: &Document| {
+        let text = |field| trouble.get_str(field).ok().map(str::to_owned);
+        Some(Trouble { service: text("service")?, text: text("text")?, page: text("page") })
+    };
+    troubles.filter_map(read).collect()
+}
+
+/// `None` where nothing was counted.
+pub(crate) fn quantiles(latency: &Buckets) -> Option<Quantiles> {
+    let (p50_seconds, p99_seconds) = (latency.quantile(0.5)?, latency.quantile(0.99)?);
+    Some(Quantiles { p50_seconds, p99_seconds, events: latency.total() })
+}
+
+/// Of milliseconds; never negative: a clock that jumped makes nothing younger than now.
+pub(crate) fn seconds(millis: i64) -> f64 {
+    millis.max(0) as f64 / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::DateTime;
+
+    use super::*;
+
+    fn stored(announcement: &Announcement) -> Document {
+        let mut document = announcement.to_document();
+        document.extend(doc! {
+            "_id": { "pipeline": "shop", "pod": "pod-1" }, "format": FORMAT,
+            "seenAt": DateTime::from_millis(10_000), "startedAt": DateTime::from_millis(1_000),
+        });
+        document
+    }
+
+    #[test]
+    fn what_a_pod_says_is_read_as_it_was_written() {
+        let latency = admin::Latency::default();
+        latency.record(Duration::from_millis(4));
+        let announcement = Announcement {
+            version: "0.1.0".into(),
+            address: Some("127.0.0.1:8080".into()),
+            producer: "publishing".into(),
+            consumer: "consuming".into(),
+            troubles: vec![Trouble { service: "consumer".into(), text: "busy".into(), page: Some("E0002".into()) }],
+            sessions: Some(12),
+            applied_per_second: Some(0.5),
+            applied_ago: Some(Duration::from_secs(3)),
+            latency: latency.read(),
+            in_flight: Some(7),
+            read_ahead_full: true,
+            ..Announcement::default()
+        };
+        let Seen { pod, in_flight, applied_seconds_ago, read_ahead_full, latency } =
+            Seen::read(&stored(&announcement), Some("pod-1"), 11_500).unwrap();
+        assert_eq!((pod.id.as_str(), pod.role, pod.silent), ("pod-1", Role::Leader, false));
+        assert_eq!((pod.seen_seconds_ago, applied_seconds_ago), (1.5, Some(4.5)));
+        assert_eq!((pod.sessions, pod.applied_per_second, pod.published_per_second), (Some(12), Some(0.5), None));
+        assert_eq!((pod.address.as_deref(), pod.generation), (Some("127.0.0.1:8080"), None));
+        assert_eq!(pod.troubles, announcement.troubles);
+        assert_eq!((in_flight, read_ahead_full, latency.total()), (Some(7), true, 1));
+        assert!(pod.latency.is_some_and(|latency| (0.003..=0.005).contains(&latency.p50_seconds)));
+    }
+
+    #[test]
+    fn a_pod_that_was_not_heard_of_for_a_while_is_silent() {
+        let document = stored(&Announcement::default());
+        let silent = |now| Seen::read(&document, None, now).unwrap().pod.silent;
+        assert!(!silent(20_000));
+        assert!(silent(20_001));
+        // The server's clock jumped back: nothing is from the future.
+        assert_eq!(Seen::read(&document, None, 5_000).unwrap().pod.seen_seconds_ago, 0.0);
+    }
+
+    #[test]
+    fn what_a_newer_version_wrote_is_left_alone() {
+        let mut document = stored(&Announcement::default());
+        document.insert("format", 2);
+        assert_eq!(Seen::read(&document, None, 0), None);
+    }
+}

@@ -1,0 +1,134 @@
+//! The loop that keeps this pod's document up to date, and the terms it leads.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use admin::Buckets;
+use lease::Chain;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::{Announcement, EVERY, Register};
+use crate::admin_side::Readings;
+
+/// Latencies are told of the last half minute: long enough for a quantile, short enough to see a change.
+const WINDOW: usize = 15;
+const SHORTEST_SPAN: Duration = Duration::from_secs(1);
+/// Sweeping is nobody's hurry.
+const SWEEP_EVERY: u64 = 100;
+
+pub(crate) struct Announcer {
+    register: Register,
+    readings: Arc<Readings>,
+    address: String,
+    /// The term that was last written down as begun.
+    term: Option<u64>,
+    /// What was counted at each of the last announcements.
+    marks: VecDeque<Mark>,
+}
+
+#[derive(Clone)]
+struct Mark {
+    at: Instant,
+    published: u64,
+    applied: u64,
+    latency: Buckets,
+}
+
+impl Announcer {
+    pub(crate) fn new(register: Register, readings: Arc<Readings>, address: String) -> Self {
+        Self { register, readings, address, term: None, marks: VecDeque::new() }
+    }
+
+    /// Until `stop`; then takes the document away.
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        // Of a process of this name that crashed: this one starts anew.
+        let _ = timeout(EVERY, self.register.leave()).await;
+        let mut changes = self.readings.lease().changes();
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (mut rounds, mut failed) = (0_u64, false);
+        loop {
+            tokio::select! {
+                () = stop.cancelled() => break,
+                // cancel-safe: a change that is not waited for to the end is looked at with the next tick
+                Ok(()) = changes.changed() => {
+                    // Every renewal is a change; only a term that began or ended is news.
+                    if self.readings.lease().term().map(lease::Term::get) == self.term {
+                        continue;
+                    }
+                }
+                // cancel-safe: tick
+                _ = ticks.tick() => {}
+            }
+            let told = self.tell(rounds.is_multiple_of(SWEEP_EVERY)).await;
+            match told {
+                Ok(()) => failed = false,
+                // Said once: whoever reads the status sees that this pod is silent.
+                Err(error) if !failed => {
+                    failed = true;
+                    tracing::warn!(error = %Chain(&error), "announce this pod");
+                }
+                Err(_) => {}
+            }
+            rounds += 1;
+        }
+        self.leave().await;
+    }
+
+    async fn tell(&mut self, sweep: bool) -> Result<(), lease::DriverError> {
+        let announcement = self.announcement(Instant::now());
+        self.register.announce(&announcement).await?;
+        let term = self.readings.lease().term().map(lease::Term::get);
+        if term != self.term {
+            if let Some(ended) = self.term {
+                self.register.term_ended(ended).await?;
+            }
+            if let Some(begun) = term {
+                self.register.term_began(begun).await?;
+                self.readings.term_began();
+            }
+            self.term = term;
+        }
+        if sweep { self.register.sweep().await } else { Ok(()) }
+    }
+
+    /// A pod that is ending does not wait long for a store that does not answer.
+    async fn leave(&self) {
+        let farewell = async {
+            if let Some(term) = self.term {
+                self.register.term_ended(term).await?;
+            }
+            self.register.leave().await
+        };
+        if let Ok(Err(error)) = timeout(EVERY, farewell).await {
+            tracing::debug!(error = %Chain(&error), "take this pod's announcement away");
+        }
+    }
+
+    fn announcement(&mut self, now: Instant) -> Announcement {
+        use admin::Pod;
+        let counters = self.readings.counters();
+        let mark =
+            Mark { at: now, published: counters.published, applied: counters.applied, latency: counters.latency };
+        // An announcement out of turn follows another closely: a rate is of a second at least.
+        let before = self.marks.iter().rev().find(|mark| now.saturating_duration_since(mark.at) >= SHORTEST_SPAN);
+        let (published, applied) = before.map_or((0.0, 0.0), |before| {
+            let span = now.saturating_duration_since(before.at).as_secs_f64();
+            let rate = |now: u64, then: u64| now.saturating_sub(then) as f64 / span;
+            (rate(mark.published, before.published), rate(mark.applied, before.applied))
+        });
+        let latency = self.marks.front().map_or_else(Buckets::default, |first| mark.latency.since(&first.latency));
+        self.marks.push_back(mark);
+        if self.marks.len() > WINDOW {
+            self.marks.pop_front();
+        }
+        let mut announcement = self.readings.announcement(now);
+        announcement.address = Some(self.address.clone());
+        announcement.latency = latency;
+        announcement.published_per_second = announcement.in_flight.map(|_| published);
+        announcement.applied_per_second = announcement.sessions.map(|_| applied);
+        announcement
+    }
+}

@@ -1,0 +1,238 @@
+//! The status of a pipeline as a real MongoDB holds it, written by the parts that write it.
+
+use std::time::Duration;
+
+use admin::status::{Parked, Rejected, Role, Severity};
+use lease::mongo::{LeaseName, MongoLease};
+use lease::record::Statement;
+use lease::{Contender, LeaseStore, Term, Timing};
+use mongodb::bson::{DateTime, Document, doc};
+use mongodb::options::ClientOptions;
+use mongodb::{Client, Database};
+use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpoints, Phase};
+use pipeline::event::ResumeToken;
+use servicebus::ConnectionString;
+use testkit::mongo::{ScratchDatabase, Shared, shared};
+
+use super::{Observer, Subscription};
+use crate::pods::{Announcement, PODS, Register};
+
+const PIPELINE: &str = "shop";
+
+/// One database serves for all three.
+struct Scene {
+    mongo: Shared,
+    database: ScratchDatabase,
+}
+
+impl Scene {
+    async fn set() -> Self {
+        let mongo = shared().await.unwrap();
+        let database = mongo.database("status");
+        Self { mongo, database }
+    }
+
+    fn observer(&self) -> Observer {
+        observer(&self.database, self.mongo.client().clone())
+    }
+
+    fn register(&self, pod: &str) -> Register {
+        Register::new(&self.database, PIPELINE, pod)
+    }
+
+    async fn insert(&self, collection: &str, documents: Vec<Document>) {
+        self.database.collection::<Document>(collection).insert_many(documents).await.unwrap();
+    }
+
+    /// As an elector does.
+    async fn crown(&self, pod: &str, term: u64, ttl: Duration) -> MongoLease {
+        let name = LeaseName {
+            database: self.database.name().to_owned(),
+            key: PIPELINE.into(),
+            pod_id: pod.into(),
+            fingerprint: "source".into(),
+        };
+        let timing = Timing::new(ttl, ttl * 2 / 3, ttl / 3).unwrap();
+        let options = ClientOptions::parse(self.mongo.uri()).await.unwrap();
+        let lease = MongoLease::open(options, name, &timing).unwrap();
+        let create = Statement::Create { by: Contender::new(1), term: Term::new(term), heartbeat: 1 };
+        lease.submit(&create).await.unwrap().expect("nobody holds it");
+        lease
+    }
+
+    /// As a publisher does; the token is of that second.
+    async fn checkpoint(&self, seconds: u32) {
+        let store = MongoCheckpoints::new(&self.database, PIPELINE, "source");
+        let claim = Claim { term: Term::new(7), claimant: Contender::new(1), pod_id: "pod-1".into() };
+        let epoch = store.claim(&claim).await.unwrap().epoch;
+        let token = ResumeToken::try_from(doc! { "_data": format!("82{seconds:08X}000000012B0229296E04") }).unwrap();
+        store.save(&claim, epoch, &Phase::Stream { token }, None).await.unwrap();
+    }
+}
+
+fn observer(database: &Database, source: Client) -> Observer {
+    let bus = ConnectionString::parse("Endpoint=sb://shop.servicebus.windows.net").unwrap();
+    Observer {
+        pipeline: PIPELINE.into(),
+        by: "pod-0".into(),
+        coordination: database.clone(),
+        source,
+        views: database.clone(),
+        read_models: vec!["orders".into()],
+        subscription: Subscription::new(&bus, "events", "read-models"),
+    }
+}
+
+fn said(producer: &str) -> Announcement {
+    Announcement {
+        version: "0.1.0".into(),
+        producer: producer.into(),
+        consumer: "consuming".into(),
+        sessions: Some(3),
+        applied_per_second: Some(10.0),
+        ..Announcement::default()
+    }
+}
+
+#[tokio::test]
+async fn an_empty_store_is_no_error_and_nobody_leads() {
+    let scene = Scene::set().await;
+    let status = scene.observer().gather(&mut None).await;
+    assert_eq!(status.gathered.missing, Vec::<String>::new());
+    assert_eq!((status.leader, status.checkpoint, status.lag.seconds), (None, None, None));
+    assert_eq!((status.parked, status.rejected), (Some(vec![]), Some(vec![])));
+    assert_eq!(status.problems.iter().map(|problem| problem.code.as_str()).collect::<Vec<_>>(), ["no_leader"]);
+    assert_eq!(status.read_models[0].documents, Some(0));
+}
+
+#[tokio::test]
+async fn what_the_parts_write_is_found() {
+    let scene = Scene::set().await;
+    let _lease = scene.crown("pod-1", 7, Duration::from_secs(600)).await;
+    let newest = scene.observer().newest().await.unwrap().expect("a replica set tells the time");
+    scene.checkpoint(newest - 100).await;
+    scene.register("pod-0").announce(&said("standby")).await.unwrap();
+    let leads = Announcement { in_flight: Some(4), published_per_second: Some(20.0), ..said("publishing") };
+    scene.register("pod-1").announce(&leads).await.unwrap();
+    scene.register("pod-1").term_began(7).await.unwrap();
+    Register::new(&scene.database, "another", "pod-9").announce(&said("standby")).await.unwrap();
+    scene.insert("orders", vec![doc! { "_id": 1 }, doc! { "_id": 2 }]).await;
+
+    let status = scene.observer().gather(&mut None).await;
+    let leader = status.leader.as_ref().expect("a leader");
+    assert_eq!((leader.pod.as_str(), leader.term), ("pod-1", 7));
+    assert!(leader.for_seconds.is_some_and(|seconds| seconds < 600.0));
+    let pods: Vec<_> = status.pods.iter().map(|pod| (pod.id.as_str(), pod.role, pod.silent)).collect();
+    assert_eq!(pods, [("pod-0", Role::Standby, false), ("pod-1", Role::Leader, false)], "and none of another pipeline");
+    let lag = status.lag.seconds.expect("both ends are known");
+    assert!((100.0..700.0).contains(&lag), "{lag}");
+    assert_eq!((status.lag.events, status.lag.at_least), (Some(4), true));
+    assert_eq!(status.throughput.published_per_second, Some(20.0));
+    assert_eq!((status.throughput.applied_per_second, status.sessions()), (Some(20.0), Some(6)));
+    let checkpoint = status.checkpoint.as_ref().expect("a checkpoint");
+    assert_eq!((checkpoint.phase.as_str(), checkpoint.term, checkpoint.saved_by.as_str()), ("stream", 7, "pod-1"));
+    assert_eq!(status.terms.iter().map(|term| (term.term, term.pod.as_str())).collect::<Vec<_>>(), [(7, "pod-1")]);
+    assert_eq!(status.read_models[0].documents, Some(2));
+    assert!(status.oplog.window_seconds.is_some());
+}
+
+#[tokio::test]
+async fn a_lease_that_was_given_back_or_has_run_out_has_no_leader() {
+    let scene = Scene::set().await;
+    let lease = scene.crown("pod-1", 1, Duration::from_secs(600)).await;
+    assert!(scene.observer().gather(&mut None).await.leader.is_some());
+    lease.submit(&Statement::Release { by: Contender::new(1), term: Term::new(1) }).await.unwrap().expect("ours");
+    assert_eq!(scene.observer().gather(&mut None).await.leader, None);
+
+    let scene = Scene::set().await;
+    let _lease = scene.crown("pod-1", 1, Duration::from_secs(1)).await;
+    let observer = scene.observer();
+    testkit::wait::wait_for("the lease to run out", Duration::from_secs(30), async || {
+        let leader = observer.gather(&mut None).await.leader;
+        leader.map_or(Ok(()), Err)
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn what_waits_for_a_person_is_counted_for_this_pipeline_only() {
+    let scene = Scene::set().await;
+    let now = DateTime::from_millis(1_000);
+    let event = |pipeline: &str, aggregate: &str, n: i64, state: &str| {
+        let id = doc! { "pipeline": pipeline, "aggregate": aggregate, "model": "orders", "n": n };
+        doc! { "_id": id, "format": 1_i64, "state": state, "parkedAt": now }
+    };
+    let events = vec![
+        event(PIPELINE, "a", 0, "waiting"),
+        event(PIPELINE, "a", 1, "waiting"),
+        event(PIPELINE, "b", 0, "waiting"),
+        event(PIPELINE, "c", 0, "discarded"),
+        event("shop2", "a", 0, "waiting"),
+    ];
+    scene.insert("parked_events", events).await;
+    let rejected = vec![
+        doc! { "_id": { "pipeline": PIPELINE, "message": "1" }, "reason": "too_large" },
+        doc! { "_id": { "pipeline": PIPELINE, "message": "1", "chunk": 1_i64 } },
+        doc! { "_id": { "pipeline": "shop2", "message": "2" }, "reason": "refused" },
+    ];
+    scene.insert("rejected_events", rejected).await;
+
+    let status = scene.observer().gather(&mut None).await;
+    let [Parked { read_model, aggregates, events, oldest_seconds }] = &status.parked.as_deref().unwrap() else {
+        panic!()
+    };
+    assert_eq!((read_model.as_str(), *aggregates, *events), ("orders", 2, 3));
+    assert!(oldest_seconds.is_some_and(|seconds| seconds > 1e9));
+    assert_eq!(status.rejected, Some(vec![Rejected { reason: "too_large".into(), events: 1 }]));
+    assert_eq!(status.read_models[0].parked_aggregates, Some(2));
+}
+
+#[tokio::test]
+async fn a_pod_that_stops_is_gone_and_its_term_is_ended() {
+    let scene = Scene::set().await;
+    let register = scene.register("$pod");
+    register.announce(&said("publishing")).await.unwrap();
+    register.announce(&said("publishing")).await.unwrap();
+    register.term_began(3).await.unwrap();
+    register.term_ended(3).await.unwrap();
+    let status = scene.observer().gather(&mut None).await;
+    assert_eq!(status.pods.iter().map(|pod| pod.id.as_str()).collect::<Vec<_>>(), ["$pod"]);
+    assert!(status.pods[0].started.is_some());
+    assert!(status.terms[0].ended.is_some_and(|ended| ended >= status.terms[0].began));
+    register.leave().await.unwrap();
+    assert_eq!(scene.observer().gather(&mut None).await.pods, []);
+}
+
+#[tokio::test]
+async fn pods_that_crashed_long_ago_are_swept_and_old_terms_are_forgotten() {
+    let scene = Scene::set().await;
+    let register = scene.register("pod-0");
+    register.announce(&said("standby")).await.unwrap();
+    let long_ago = DateTime::from_millis(0);
+    scene
+        .insert(PODS, vec![doc! { "_id": { "pipeline": PIPELINE, "pod": "old" }, "format": 1, "seenAt": long_ago }])
+        .await;
+    let status = scene.observer().gather(&mut None).await;
+    assert_eq!(status.pods.iter().filter(|pod| pod.silent).count(), 1);
+    register.sweep().await.unwrap();
+    for term in [1, 2, 300] {
+        register.term_began(term).await.unwrap();
+    }
+    let status = scene.observer().gather(&mut None).await;
+    assert_eq!(status.pods.iter().map(|pod| pod.id.as_str()).collect::<Vec<_>>(), ["pod-0"]);
+    assert_eq!(status.terms.iter().map(|term| term.term).collect::<Vec<_>>(), [300]);
+}
+
+#[tokio::test]
+async fn where_mongodb_does_not_answer_everything_is_unknown_and_nothing_is_claimed() {
+    // A port that was free a moment ago, and nobody listens on.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let options = ClientOptions::parse(format!("mongodb://{free}/?serverSelectionTimeoutMS=200")).await.unwrap();
+    let client = Client::with_options(options).unwrap();
+    let status = observer(&client.database("nowhere"), client.clone()).gather(&mut None).await;
+    assert_eq!(status.gathered.missing.len(), 5, "{:?}", status.gathered.missing);
+    assert_eq!((status.leader, status.parked, status.lag.seconds), (None, None, None));
+    assert_eq!(status.oplog.headroom_seconds, None);
+    let found: Vec<_> = status.problems.iter().map(|problem| (problem.code.as_str(), problem.severity)).collect();
+    assert_eq!(found, [("unread", Severity::Critical)], "nobody says that nobody leads");
+}
