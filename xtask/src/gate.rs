@@ -85,6 +85,7 @@ fn run_the_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
         tally.read_nextest(&junit)?;
         outcome
     });
+    drop(mongod);
     suite("suite: doctests", &mut || {
         let printed = run_and_read(cargo(root, ["test", "--doc"]).args(BUILD))?;
         tally.read_doctests(&printed);
@@ -98,13 +99,13 @@ fn run_the_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
     });
     suite("suite: JavaScript", &mut || {
         let junit = reports.join("javascript.xml");
-        // Pods under a browser's eyes share the run's mongod.
-        let outcome =
-            run(javascript(root, tools, &junit, &binary)?.envs(variables.clone()).env("SCREENSHOTS", &reports));
+        // A fresh one: a page says, rightly, that the oplog which all tests have written to does not reach back far.
+        let (mongod, variables) = runtime.block_on(testkit::mongo::SharedRun::start())?;
+        let outcome = run(javascript(root, tools, &junit, &binary)?.envs(variables).env("SCREENSHOTS", &reports));
+        drop(mongod);
         tally.read_junit("javascript", &junit)?;
         outcome
     });
-    drop(mongod);
 
     println!("\n{tally}");
     // A suite that failed is named first: it may be why another count is missing.
