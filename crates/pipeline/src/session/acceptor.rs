@@ -53,8 +53,6 @@ pub(super) struct Shared {
 
 /// How long the bus is asked to wait for a session: less than it allows, and than a middlebox forgets a silent connection.
 const WAIT: Duration = Duration::from_secs(30);
-/// A bus that has a session gives it sooner.
-const AT_ONCE: Duration = Duration::from_millis(10);
 const LARGE_AT_ONCE: usize = 2;
 
 impl Acceptor {
@@ -165,15 +163,8 @@ impl Shared {
 
     async fn accept(&self, client: &Client) -> Result<Option<SessionReceiver>, Error> {
         self.budget.room().await;
-        let mut accepting = std::pin::pin!(client.accept_next_session(&self.entity, WAIT));
-        // cancel-safe: pinned outside
-        tokio::select! {
-            biased;
-            accepted = &mut accepting => return accepted,
-            () = tokio::time::sleep(AT_ONCE) => {}
-        }
         let _free = FreeWorker::enter(&self.free_workers);
-        accepting.await
+        client.accept_next_session(&self.entity, WAIT).await
     }
 
     async fn hold(self: &Arc<Self>, receiver: SessionReceiver, stop: &CancellationToken) {
@@ -196,8 +187,7 @@ impl Shared {
     }
 }
 
-/// Counts a worker as free while it lives. One is free when the bus has no session for it: while it has, sessions without messages keep
-/// others waiting, however many workers are just asking.
+/// Counts a worker as free while it lives.
 struct FreeWorker<'a>(&'a watch::Sender<usize>);
 
 impl<'a> FreeWorker<'a> {
