@@ -2,39 +2,16 @@
 import assert from "node:assert/strict";
 import test, { after, before } from "node:test";
 import { ServiceBusClient } from "@azure/service-bus";
-import { startBroker } from "./broker.mjs";
+import { bodies, receive, startClient } from "./client.mjs";
 
 const SESSIONS = "<RequiresSession>true</RequiresSession>";
-let broker;
-let client;
+let broker, client, send, stop;
 
 before(async () => {
-  broker = await startBroker();
-  client = new ServiceBusClient(broker.connectionString, { retryOptions: { maxRetries: 0, timeoutInMs: 20_000 } });
+  ({ broker, client, send, stop } = await startClient());
 });
 
-after(async () => {
-  await client.close();
-  await broker.stop();
-});
-
-async function send(entity, ...messages) {
-  const sender = client.createSender(entity);
-  await sender.sendMessages(messages);
-  await sender.close();
-}
-
-async function receive(receiver, count) {
-  const got = [];
-  while (got.length < count) {
-    const batch = await receiver.receiveMessages(count - got.length, { maxWaitTimeInMs: 10_000 });
-    if (batch.length === 0) break;
-    got.push(...batch);
-  }
-  return got;
-}
-
-const bodies = (messages) => messages.map((message) => message.body);
+after(() => stop());
 
 test("a batch is filled until it is full, and stored message by message", async () => {
   const queue = await broker.makeQueue();

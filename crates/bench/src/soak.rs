@@ -4,6 +4,7 @@
 //! [`consumer`] is the whole walk: the read models equal a fold of the source, whoever fell on the way.
 //! [`find_defect`] plants a defect in the pods and looks for the seed that shows it: a check that cannot fail proves nothing.
 
+mod arguments;
 pub mod consumer;
 mod defects;
 mod drain;
@@ -11,6 +12,7 @@ mod echo;
 pub mod models;
 mod producer;
 
+pub use arguments::Arguments;
 pub use defects::{find_consumer_defect, find_defect, hunting, hunting_consumers};
 pub use drain::Drain;
 pub use pipeline::planted::Defect;

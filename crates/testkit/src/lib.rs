@@ -5,6 +5,7 @@ pub mod checker;
 pub mod cluster;
 pub mod load;
 pub mod nemesis;
+pub mod planted;
 pub mod process;
 pub mod proxy;
 pub mod wait;

@@ -20,6 +20,7 @@ use mongod::{Binaries, Environment, Progress, Source};
 pub use error::Error;
 pub use replica_set::{ReplicaSet, ReplicaSetConfig};
 pub use sharded::{ShardedCluster, ShardedClusterConfig};
+pub(crate) use shared::URI_VARIABLE;
 pub use shared::{ScratchDatabase, Shared, SharedRun, shared};
 
 /// Folder of mongod and mongos that the run's first process has verified, so that the others need not hash them again.

@@ -7,29 +7,18 @@
 use std::process::ExitCode;
 
 use bench::broker_process::binary;
+use bench::soak;
 use bench::soak::consumer::{Options, run};
 use clap::Parser;
 
 #[derive(Parser)]
 #[command(name = "soak-consumer")]
 struct Arguments {
-    #[arg(long, default_value_t = 200_000)]
-    events: u64,
-    #[arg(long, default_value_t = 5_000)]
-    aggregates: u64,
+    #[command(flatten)]
+    soak: soak::Arguments,
     /// How many events of one aggregate are written in one go, at most
     #[arg(long, default_value_t = 6)]
     run: u64,
-    /// Of the first round; each round has the next
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    #[arg(long, default_value_t = 1)]
-    rounds: u64,
-    /// Events a second; 0: as fast as they are acknowledged
-    #[arg(long, default_value_t = 1_000.0)]
-    rate: f64,
-    #[arg(long, default_value_t = 3)]
-    pods: usize,
     /// Customers the aggregates belong to: few make hot documents
     #[arg(long, default_value_t = 100)]
     customers: u64,
@@ -50,11 +39,8 @@ struct Arguments {
 impl Arguments {
     fn options(&self, seed: u64) -> Options {
         let mut options = Options::full(seed);
-        let load = &mut options.walk.load;
-        (load.events, load.aggregates, load.customers) = (self.events, self.aggregates, self.customers);
-        (load.writers, load.run) = (load.writers.min(self.aggregates), 1..=self.run);
-        load.rate = (self.rate > 0.0).then_some(self.rate);
-        options.walk.pods = self.pods;
+        self.soak.apply(&mut options.walk);
+        (options.walk.load.customers, options.walk.load.run) = (self.customers, 1..=self.run);
         (options.sequence, options.history) = (!self.position, !self.no_history);
         if let Some(producer) = &self.producer {
             options.walk.producer = format!("start: beginning, {producer}");
@@ -66,21 +52,10 @@ impl Arguments {
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let mut failed = 0;
-    for seed in arguments.seed..arguments.seed + arguments.rounds {
-        let options = arguments.options(seed);
-        let profile = options.walk.profile.name;
-        println!("seed {seed}: {} events, {} aggregates, {profile}", arguments.events, arguments.aggregates);
-        match run(&binary(), &options).await {
-            Ok(outcome) => {
-                println!("{outcome}\n{}", outcome.json());
-                failed += u64::from(!outcome.is_clean() || !outcome.deaths.is_empty());
-            }
-            Err(error) => {
-                println!("seed {seed}: the house failed: {error:?}");
-                failed += 1;
-            }
-        }
-    }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let round = async |seed| {
+        let outcome = run(&binary(), &arguments.options(seed)).await?;
+        println!("{outcome}\n{}", outcome.json());
+        Ok::<_, bench::soak::consumer::Error>(outcome.is_clean() && outcome.deaths.is_empty())
+    };
+    arguments.soak.rounds(round).await
 }

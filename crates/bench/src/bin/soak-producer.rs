@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::broker_process::binary;
-use bench::soak::{Options, run};
+use bench::soak::{self, Options, run};
 use clap::Parser;
 use testkit::cluster::Topic;
 use testkit::nemesis::Profile;
@@ -15,20 +15,8 @@ use testkit::nemesis::Profile;
 #[derive(Parser)]
 #[command(name = "soak-producer")]
 struct Arguments {
-    #[arg(long, default_value_t = 200_000)]
-    events: u64,
-    #[arg(long, default_value_t = 5_000)]
-    aggregates: u64,
-    /// Of the first round; each round has the next
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    #[arg(long, default_value_t = 1)]
-    rounds: u64,
-    /// Events a second; 0: as fast as they are acknowledged
-    #[arg(long, default_value_t = 1_000.0)]
-    rate: f64,
-    #[arg(long, default_value_t = 3)]
-    pods: usize,
+    #[command(flatten)]
+    soak: soak::Arguments,
     /// Break the broker and its links too
     #[arg(long)]
     everything: bool,
@@ -45,10 +33,7 @@ struct Arguments {
 impl Arguments {
     fn options(&self, seed: u64) -> Options {
         let mut options = Options::full(seed);
-        options.load.events = self.events;
-        options.load.aggregates = self.aggregates;
-        options.load.rate = (self.rate > 0.0).then_some(self.rate);
-        options.pods = self.pods;
+        self.soak.apply(&mut options);
         if self.everything {
             options.profile = Profile::everything();
         }
@@ -61,24 +46,11 @@ impl Arguments {
 #[tokio::main]
 async fn main() -> ExitCode {
     let arguments = Arguments::parse();
-    let mut failed = 0;
-    for seed in arguments.seed..arguments.seed + arguments.rounds {
-        let options = arguments.options(seed);
-        println!(
-            "seed {seed}: {} events, {} aggregates, {}",
-            arguments.events, arguments.aggregates, options.profile.name
-        );
-        match run(&binary(), &options).await {
-            Ok(outcome) => {
-                println!("{outcome}\n{}", outcome.json("producer"));
-                let copies = outcome.verdict.most_duplicates_in_a_term() <= arguments.most_copies;
-                failed += u64::from(!outcome.is_clean() || !copies || !outcome.deaths.is_empty());
-            }
-            Err(error) => {
-                println!("seed {seed}: the house failed: {error:?}");
-                failed += 1;
-            }
-        }
-    }
-    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let round = async |seed| {
+        let outcome = run(&binary(), &arguments.options(seed)).await?;
+        println!("{outcome}\n{}", outcome.json("producer"));
+        let copies = outcome.verdict.most_duplicates_in_a_term() <= arguments.most_copies;
+        Ok::<_, testkit::cluster::Error>(outcome.is_clean() && copies && outcome.deaths.is_empty())
+    };
+    arguments.soak.rounds(round).await
 }

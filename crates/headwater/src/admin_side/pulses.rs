@@ -127,16 +127,7 @@ mod tests {
     fn a_stream_that_does_not_answer_is_wedged_and_one_that_nobody_reads_from_is_not() {
         let pulses = Pulses::default();
         let alive_at = tokio::time::Instant::now();
-        let status = |state| capture::Status {
-            state,
-            token: None,
-            cluster_time: None,
-            events: 0,
-            foreign: 0,
-            dropped: 0,
-            reopened: 0,
-            alive_at,
-        };
+        let status = |state| capture::Status { state, ..capture::Status::before_anything(alive_at) };
         let later = alive_at.into_std() + LIMIT + Duration::from_secs(1);
         let judged = |state| pulses.capture(Some(&status(state))).judge(later);
         assert!(is_wedged(judged(capture::State::Reading)));

@@ -49,9 +49,10 @@ pub enum State {
     Ended,
 }
 
-impl Handle {
-    pub(super) fn new() -> Self {
-        let status = Status {
+impl Status {
+    /// Nothing was read yet.
+    pub fn before_anything(alive_at: Instant) -> Self {
+        Self {
             state: State::Idle,
             token: None,
             cluster_time: None,
@@ -59,9 +60,14 @@ impl Handle {
             foreign: 0,
             dropped: 0,
             reopened: 0,
-            alive_at: Instant::now(),
-        };
-        Self { status: Arc::new(Mutex::new(status)) }
+            alive_at,
+        }
+    }
+}
+
+impl Handle {
+    pub(super) fn new() -> Self {
+        Self { status: Arc::new(Mutex::new(Status::before_anything(Instant::now()))) }
     }
 
     pub fn status(&self) -> Status {

@@ -19,6 +19,7 @@ use super::group::Told;
 use super::identity::Identity;
 use super::plan::{Answer, Candidate, Outcome};
 use crate::planted::Defect;
+use crate::retry;
 
 /// Takes `&mut` to apply, so that a session cannot have two transactions under way. A call that was dropped half-way is waited for by
 /// the next.
@@ -279,7 +280,7 @@ impl Healing {
 impl Vain {
     fn pause(&mut self) -> Duration {
         self.looks += 1;
-        (FIRST_LOOK * 2_u32.saturating_pow(self.looks.min(8))).min(LONGEST_LOOK)
+        retry::span(self.looks, FIRST_LOOK, LONGEST_LOOK)
     }
 }
 

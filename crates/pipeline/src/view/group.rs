@@ -21,6 +21,7 @@ use super::orphans::{self, Orphans};
 use super::plan::{Answer, Candidate, Refusals, Rules};
 use super::transaction::{Attempt, Failure, Store};
 use crate::planted::Defect;
+use crate::retry;
 
 /// What runs groups; one per pod.
 pub(super) struct Groups {
@@ -118,7 +119,7 @@ impl Groups {
     /// Runs one part until it is committed, refused, or given up.
     async fn run(&self, candidates: &[Candidate], part: &Part) -> Result<Vec<(usize, Answer)>, Failure> {
         let began = Instant::now();
-        let mut pause = FIRST_PAUSE;
+        let mut failures = 0;
         let mut alone = None;
         loop {
             let Part { places, refusals, strict, patience } = part;
@@ -131,6 +132,8 @@ impl Groups {
                 Err(Failure::Transient(error)) => error,
                 Err(failure) => return Err(failure),
             };
+            let pause = retry::span(failures, FIRST_PAUSE, LONGEST_PAUSE);
+            failures += 1;
             let patience = if error.is_conflict() { (*patience).min(self.retry_for) } else { self.retry_for };
             if began.elapsed() + pause >= patience {
                 return Err(Failure::Transient(error));
@@ -146,7 +149,6 @@ impl Groups {
                 self.orphans.end(self.store.database.client()).await;
             }
             sleep(pause.mul_f64(rand::random_range(0.2..1.0))).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 }

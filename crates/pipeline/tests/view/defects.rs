@@ -1,21 +1,9 @@
 //! The tests above find what they are for: each mechanism is left out, in a process of its own, and the test that holds it fails.
 
-use std::process::Stdio;
-
 use pipeline::planted::Defect;
-use testkit::mongo::shared;
 
-/// Runs a test of this very program with a defect planted; whether it passed.
 async fn passes_with(defect: Defect, test: &str) -> bool {
-    let shared = shared().await.unwrap();
-    let status = tokio::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", test])
-        .env(Defect::VARIABLE, format!("{defect:?}"))
-        .env("HEADWATER_TEST_MONGODB_URI", shared.uri())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
-    status.await.unwrap().success()
+    testkit::planted::passes_with(Defect::VARIABLE, &format!("{defect:?}"), test).await
 }
 
 #[tokio::test]

@@ -11,7 +11,7 @@ use super::scratch::Scratch;
 use super::{BINARIES_VARIABLE, Error, binaries};
 
 /// The URI of the run's shared set, for the test processes.
-const URI_VARIABLE: &str = "HEADWATER_TEST_MONGODB_URI";
+pub(crate) const URI_VARIABLE: &str = "HEADWATER_TEST_MONGODB_URI";
 /// Enough for every test of a run side by side; without a limit mongod may keep a twentieth of the disk.
 const OPLOG_MEGABYTES: u32 = 1024;
 

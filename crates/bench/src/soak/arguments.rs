@@ -1,0 +1,51 @@
+//! What every soak can be told, and its rounds: one seed after the other.
+
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::Options;
+
+#[derive(Args)]
+pub struct Arguments {
+    #[arg(long, default_value_t = 200_000)]
+    pub events: u64,
+    #[arg(long, default_value_t = 5_000)]
+    pub aggregates: u64,
+    /// Of the first round; each round has the next
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    #[arg(long, default_value_t = 1)]
+    rounds: u64,
+    /// Events a second; 0: as fast as they are acknowledged
+    #[arg(long, default_value_t = 1_000.0)]
+    rate: f64,
+    #[arg(long, default_value_t = 3)]
+    pods: usize,
+}
+
+impl Arguments {
+    pub fn apply(&self, options: &mut Options) {
+        let load = &mut options.load;
+        (load.events, load.aggregates) = (self.events, self.aggregates);
+        load.writers = load.writers.min(self.aggregates);
+        load.rate = (self.rate > 0.0).then_some(self.rate);
+        options.pods = self.pods;
+    }
+
+    /// Runs every round; each says whether all promises were kept.
+    pub async fn rounds<E: std::fmt::Debug>(&self, round: impl AsyncFn(u64) -> Result<bool, E>) -> ExitCode {
+        let mut failed = 0;
+        for seed in self.seed..self.seed + self.rounds {
+            println!("seed {seed}: {} events, {} aggregates", self.events, self.aggregates);
+            match round(seed).await {
+                Ok(is_clean) => failed += u64::from(!is_clean),
+                Err(error) => {
+                    println!("seed {seed}: the house failed: {error:?}");
+                    failed += 1;
+                }
+            }
+        }
+        if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}

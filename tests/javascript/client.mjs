@@ -1,0 +1,34 @@
+// The official SDK's client of a broker of one's own, and the three things every test does with it.
+import { ServiceBusClient } from "@azure/service-bus";
+import { startBroker } from "./broker.mjs";
+
+export async function startClient() {
+  const broker = await startBroker();
+  const client = new ServiceBusClient(broker.connectionString, { retryOptions: { maxRetries: 0, timeoutInMs: 20_000 } });
+  return {
+    broker,
+    client,
+    async stop() {
+      await client.close();
+      await broker.stop();
+    },
+    async send(entity, ...messages) {
+      const sender = client.createSender(entity);
+      await sender.sendMessages(messages);
+      await sender.close();
+    },
+  };
+}
+
+// As many as there are, up to so many.
+export async function receive(receiver, count) {
+  const got = [];
+  while (got.length < count) {
+    const batch = await receiver.receiveMessages(count - got.length, { maxWaitTimeInMs: 10_000 });
+    if (batch.length === 0) break;
+    got.push(...batch);
+  }
+  return got;
+}
+
+export const bodies = (messages) => messages.map((message) => message.body);
