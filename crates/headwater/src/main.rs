@@ -5,6 +5,7 @@ mod check;
 mod cli;
 mod config;
 mod dev;
+mod oplog;
 mod pods;
 mod run;
 mod shop;

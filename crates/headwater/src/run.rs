@@ -17,6 +17,7 @@ use pipeline::producer::{Places, Producer};
 use pipeline::publish::{oversize, rejected};
 use pipeline::view::{self, Projection};
 use servicebus::Client as Bus;
+use servicebus::administration::Administration;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin_side::{Door, Parts};
@@ -120,7 +121,7 @@ pub(crate) async fn observer(
         source: places.server.clone(),
         views: client(uri, "read_models.uri", found_within).await?.database(database),
         read_models: models.iter().map(|model| model.name().to_owned()).collect(),
-        subscription: Subscription::new(places.bus.connection_string(), &places.topic, &places.subscription),
+        subscription: Subscription::new(administration(config)?, &places.topic, &places.subscription),
     })
 }
 
@@ -193,12 +194,22 @@ pub(crate) async fn places(config: &Config, found_within: Option<Duration>) -> a
 }
 
 fn bus(config: &Config) -> anyhow::Result<Bus> {
-    let bus = servicebus::Config {
+    Bus::new(config.service_bus.connection_string.reveal(), bus_settings(config)).context(CONNECTION_STRING)
+}
+
+/// The bus's other side: entities and what they hold.
+pub(crate) fn administration(config: &Config) -> anyhow::Result<Administration> {
+    Administration::new(config.service_bus.connection_string.reveal(), &bus_settings(config)).context(CONNECTION_STRING)
+}
+
+const CONNECTION_STRING: &str = "`service_bus.connection_string`";
+
+fn bus_settings(config: &Config) -> servicebus::Config {
+    servicebus::Config {
         container_id: config.pod_id.clone(),
         ca_file: config.service_bus.ca_file.clone(),
         ..servicebus::Config::default()
-    };
-    Bus::new(config.service_bus.connection_string.reveal(), bus).context("`service_bus.connection_string`")
+    }
 }
 
 pub(crate) async fn client(uri: &Secret, key: &str, found_within: Option<Duration>) -> anyhow::Result<mongodb::Client> {

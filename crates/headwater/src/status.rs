@@ -20,6 +20,7 @@ use tokio::time::timeout;
 
 use crate::pods::{Seen, quantiles};
 
+use crate::oplog::Ends;
 pub(crate) use bus::Subscription;
 
 pub(crate) const THE_LEASE: &str = "the lease";
@@ -48,7 +49,7 @@ pub(crate) struct Observer {
 pub(crate) struct Slow {
     at: Instant,
     waiting: waiting::Waiting,
-    oplog: Option<oplog::Ends>,
+    oplog: Option<Ends>,
     sizes: Vec<Option<u64>>,
 }
 
@@ -99,7 +100,7 @@ impl Observer {
         heard.iter().for_each(|seen| latency.add(&seen.latency));
         status.latency = quantiles(&latency);
         let checkpointed = facts.checkpoint.as_ref().and_then(|(_, at)| *at);
-        status.oplog = slow.oplog.as_ref().map(|ends| ends.told(checkpointed)).unwrap_or_default();
+        status.oplog = slow.oplog.as_ref().map(|ends| oplog::told(ends, checkpointed)).unwrap_or_default();
         let applied = heard.iter().filter_map(|seen| seen.applied_seconds_ago).reduce(f64::min);
         status.read_models = self.read_models(slow, applied);
         status.parked.clone_from(&slow.waiting.parked);

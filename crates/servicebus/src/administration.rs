@@ -61,6 +61,12 @@ impl Error {
     }
 }
 
+/// A path whose names cannot leave their places in it.
+fn encoded(path: &str) -> String {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/$".contains(&byte);
+    path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
+}
+
 /// Administers one namespace.
 pub struct Administration {
     at: ConnectionString,
@@ -134,7 +140,7 @@ impl Administration {
     fn request(&self, method: Method, path: &str, replace: bool, body: String) -> Result<Request<Full<Bytes>>, Error> {
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("/{}?api-version={VERSION}", path.trim_start_matches('/')))
+            .uri(format!("/{}?api-version={VERSION}", encoded(path.trim_start_matches('/'))))
             .header("host", self.at.authority())
             .header("content-type", "application/atom+xml;type=entry;charset=utf-8")
             .header("connection", "close");
@@ -169,5 +175,13 @@ impl Administration {
 
     fn http(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
         Error::Http { authority: self.at.authority(), source: source.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_name_cannot_leave_its_place_in_the_path() {
+        assert_eq!(super::encoded("a/b/Subscriptions/c d?e\r\n"), "a/b/Subscriptions/c%20d%3Fe%0D%0A");
     }
 }

@@ -11,7 +11,7 @@ use crate::topology::{Plan, Wanted, duration, plan, remedy};
 const ABOUT: &str = "service_bus";
 
 pub(super) async fn ask(config: &Config) -> anyhow::Result<Vec<Finding>> {
-    let bus = crate::cli::topology::administration(config)?;
+    let bus = crate::run::administration(config)?;
     let lock = config.consumer.session.lock_duration;
     let topic = config.service_bus.topic.clone();
     let subscription = format!("{topic}/Subscriptions/{}", config.service_bus.subscription);

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use lease::DriverError;
-use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
-use mongodb::{Client, Database};
+use mongodb::Client;
+use mongodb::bson::{DateTime, Document, doc};
 use pipeline::capture::{self, Capture, Start};
 use pipeline::source::Kind;
 
 use super::Finding;
 use crate::config::Config;
+use crate::oplog::Ends;
 
 const ABOUT: &str = "source";
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
@@ -17,8 +18,8 @@ const FOUND_WITHIN: Duration = Duration::from_secs(5);
 const OPLOG_HOURS: f64 = 48.0;
 /// Clocks that differ by more make lag and times in logs untrue.
 const CLOCK_SKEW: Duration = Duration::from_secs(2);
-/// A set that is younger than this says nothing yet of its load.
-const YOUNG: f64 = 0.5;
+/// A set that is younger than this many seconds says nothing yet of its load.
+const YOUNG: f64 = 1_800.0;
 
 /// What can be told without asking anybody.
 pub(super) fn declared(config: &Config) -> Vec<Finding> {
@@ -59,7 +60,7 @@ pub(super) async fn ask(config: &Config) -> anyhow::Result<Vec<Finding>> {
         let remedy = "ask each shard: its oplog must outlast the longest time all pods may be away";
         findings.push(Finding::note(ABOUT, "is a sharded cluster, whose oplogs cannot be seen from here", remedy));
     } else {
-        findings.extend(oplog(&client.database("local")).await);
+        findings.extend(oplog(&client).await);
     }
     Ok(findings)
 }
@@ -84,23 +85,13 @@ async fn readable(config: &Config, client: &Client) -> Option<Finding> {
     if matches!(error, capture::Error::NoSequence) {
         return None; // told already
     }
-    let told = chain(&error);
+    let told = lease::Chain(&error).to_string();
     let remedy = if told.contains("error 13 ") {
         "grant the user `read` on the source's database (find and changeStream)"
     } else {
         "mend that; no pod can publish before"
     };
     Some(Finding::error(ABOUT, told, remedy))
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 fn clock(hello: &Document, before: DateTime, after: DateTime) -> Option<Finding> {
@@ -117,47 +108,23 @@ fn clock(hello: &Document, before: DateTime, after: DateTime) -> Option<Finding>
 }
 
 /// How long the oplog would reach back if the load stayed as it was.
-async fn oplog(local: &Database) -> Option<Finding> {
+async fn oplog(source: &Client) -> Option<Finding> {
     let unknown = |why: String| {
         let remedy = "grant the user `read` on `local`, or watch the oplog window elsewhere";
         Some(Finding::note(ABOUT, format!("the oplog cannot be looked at ({why}), so its window is unknown"), remedy))
     };
-    match look_at_oplog(local).await {
-        Ok(Some((hours, full))) => short_oplog(hours, full),
-        Ok(None) => unknown("it says nothing of its size".to_owned()),
+    match Ends::read(source).await {
+        Ok(Some(ends)) => short_oplog(&ends),
+        Ok(None) => unknown("it says nothing of its time".to_owned()),
         Err(error) => unknown(DriverError::from(error).to_string()),
     }
 }
 
-/// Hours between its first and its last entry, and how full it is.
-async fn look_at_oplog(local: &Database) -> mongodb::error::Result<Option<(f64, f64)>> {
-    let oplog = local.collection::<Document>("oplog.rs");
-    let mut times = vec![];
-    for direction in [1, -1] {
-        let found = oplog.find_one(doc! {}).sort(doc! { "$natural": direction }).projection(doc! { "ts": 1 }).await?;
-        times.push(found.and_then(|entry| entry.get_timestamp("ts").ok()));
-    }
-    let stats = local.run_command(doc! { "collStats": "oplog.rs" }).await?;
-    let number = |name: &str| match stats.get(name) {
-        Some(Bson::Int32(number)) => Some(f64::from(*number)),
-        Some(Bson::Int64(number)) => Some(*number as f64),
-        Some(Bson::Double(number)) => Some(*number),
-        _ => None,
-    };
-    let (Some(Some(Timestamp { time: first, .. })), Some(Some(Timestamp { time: last, .. }))) =
-        (times.first(), times.get(1))
-    else {
-        return Ok(None);
-    };
-    let full = number("size").zip(number("maxSize")).map(|(size, most)| size / most.max(1.0));
-    Ok(full.map(|full| (f64::from(last.saturating_sub(*first)) / 3_600.0, full)))
-}
-
-fn short_oplog(hours: f64, full: f64) -> Option<Finding> {
-    if hours < YOUNG && full < 0.9 {
+fn short_oplog(ends: &Ends) -> Option<Finding> {
+    if ends.span() < YOUNG && ends.used < 0.9 * ends.most {
         return None;
     }
-    let window = hours / full.clamp(1e-6, 1.0);
+    let window = ends.span_when_full() / 3_600.0;
     (window < OPLOG_HOURS).then(|| {
         let problem = format!("under this load the oplog reaches back {window:.1} h; pods away for longer lose events");
         let remedy = "enlarge it: db.adminCommand({ replSetResizeOplog: 1, size: <MB>, minRetentionHours: 72 })";
@@ -180,9 +147,12 @@ mod tests {
 
     #[test]
     fn an_oplog_is_judged_by_how_long_it_would_last_when_full() {
-        assert_eq!(short_oplog(0.1, 0.2), None, "too young to tell");
-        assert_eq!(short_oplog(10.0, 0.1), None, "a hundred hours, when full");
-        assert!(short_oplog(10.0, 0.5).unwrap().problem.contains("20.0 h"));
-        assert!(short_oplog(0.2, 0.99).unwrap().problem.contains("0.2 h"));
+        let judge = |hours: f64, full| {
+            short_oplog(&Ends { oldest: 0, newest: (hours * 3_600.0) as u32, used: full, most: 1.0 })
+        };
+        assert_eq!(judge(0.1, 0.2), None, "too young to tell");
+        assert_eq!(judge(10.0, 0.1), None, "a hundred hours, when full");
+        assert!(judge(10.0, 0.5).unwrap().problem.contains("20.0 h"));
+        assert!(judge(0.2, 0.99).unwrap().problem.contains("0.2 h"));
     }
 }

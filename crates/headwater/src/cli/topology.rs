@@ -6,7 +6,6 @@ use serde_json::{Value as Json, json};
 use servicebus::administration::{Administration, Description};
 
 use super::run::ConfigArguments;
-use crate::config::Config;
 use crate::topology::{Change, Plan, Wanted, plan};
 
 /// Create topic and subscription on the bus, or bring them in line.
@@ -41,7 +40,7 @@ enum Command {
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let Command::Apply { config, partitioned, dry_run, json } = arguments.command;
     let config = config.load()?;
-    let bus = administration(&config)?;
+    let bus = crate::run::administration(&config)?;
     let topic = config.service_bus.topic.clone();
     let subscription = format!("{topic}/Subscriptions/{}", config.service_bus.subscription);
     let lock = config.consumer.session.lock_duration;
@@ -107,12 +106,6 @@ impl Outcome {
         let changes: Vec<_> = changes.iter().map(change).collect();
         json!({ "path": self.path, "action": action, "changes": changes })
     }
-}
-
-pub(crate) fn administration(config: &Config) -> anyhow::Result<Administration> {
-    let settings = servicebus::Config { ca_file: config.service_bus.ca_file.clone(), ..servicebus::Config::default() };
-    let made = Administration::new(config.service_bus.connection_string.reveal(), &settings);
-    made.context("`service_bus.connection_string`")
 }
 
 async fn carry_out(
