@@ -32,8 +32,10 @@ fn main() -> ExitCode {
     }
 }
 
+/// The runtime is never taken down: an operation of the MongoDB driver whose pool's task was dropped before it panics,
+/// and a clean stop would now and then end with a backtrace.
 fn run(arguments: cli::Arguments) -> anyhow::Result<()> {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    let runtime = Box::leak(Box::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?));
     runtime.block_on(cli::run(arguments.command))
 }
 

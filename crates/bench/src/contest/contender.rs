@@ -58,7 +58,8 @@ pub fn serve_if_asked() -> bool {
     println!();
     tracing_subscriber::fmt().json().with_writer(std::io::stderr).with_max_level(tracing::Level::INFO).init();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    runtime.expect("a runtime can be built").block_on(async {
+    // Never taken down, as the binary's is not: the driver's operations panic when its pool is dropped before them.
+    Box::leak(Box::new(runtime.expect("a runtime can be built"))).block_on(async {
         match task.engine {
             Engine::Lease => contend(task).await,
             Engine::Seeds => seeds::contend(task).await,
