@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use amqp::Delivery;
+use futures_util::FutureExt;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
@@ -45,10 +46,13 @@ impl Inbox {
             return Err(error);
         }
         let mut deliveries = Vec::new();
-        match timeout(wait, self.deliveries.recv_many(&mut deliveries, most)).await {
-            Ok(0) if most > 0 => Err(self.link.error()),
-            Ok(_) => deliveries.into_iter().map(|delivery| self.read(delivery)).collect(),
-            Err(_) => Ok(Vec::new()),
+        let arrival = self.deliveries.recv_many(&mut deliveries, most);
+        // A timer has no time shorter than a millisecond.
+        let arrived = if wait.is_zero() { arrival.now_or_never() } else { timeout(wait, arrival).await.ok() };
+        match arrived {
+            Some(0) if most > 0 => Err(self.link.error()),
+            Some(_) => deliveries.into_iter().map(|delivery| self.read(delivery)).collect(),
+            None => Ok(Vec::new()),
         }
     }
 

@@ -1,6 +1,7 @@
 //! Receiving without sessions: plain queues and subscriptions, and every dead-letter queue.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use amqp::performative::{ReceiverSettleMode, SenderSettleMode};
@@ -105,7 +106,10 @@ impl Receiver {
 
 /// The attach of a receiver that locks (peek-lock): the bus forgets a message only when both sides have settled.
 pub(crate) fn locking(address: &str, source: Source, settle_mode: ReceiverSettleMode) -> Attach {
-    let name = format!("{address}-{}", Uuid::new_v4());
+    // Differs from that of any other link, of this process or another, without asking the system for chance each time.
+    static PROCESS: LazyLock<Uuid> = LazyLock::new(Uuid::new_v4);
+    static NUMBERS: AtomicU64 = AtomicU64::new(1);
+    let name = format!("{address}-{}-{}", *PROCESS, NUMBERS.fetch_add(1, Relaxed));
     let mut attach = Attach::receiver(name.clone(), source, Target::at(&name));
     attach.snd_settle_mode = SenderSettleMode::Unsettled;
     attach.rcv_settle_mode = settle_mode;

@@ -1,6 +1,5 @@
 //! What becomes of received messages. Nothing counts as settled before the bus has said so, delivery by delivery.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,21 +90,21 @@ impl Settler {
         messages: impl IntoIterator<Item = &'a ReceivedMessage>,
         how: Settlement,
     ) -> Result<(), Error> {
-        let mut asked = 0;
         let mut failed = Vec::new();
-        let mut sequence_numbers = HashMap::new();
+        let mut own = Vec::new();
         for message in messages {
-            asked += 1;
             if message.link == self.number {
-                sequence_numbers.insert(message.delivery_id, message.sequence_number());
+                own.push((message.delivery_id, message.sequence_number()));
             } else {
                 failed.push((message.sequence_number(), foreign()));
             }
         }
-        if !sequence_numbers.is_empty() {
-            let deliveries = sequence_numbers.keys().copied().collect();
+        let asked = own.len() + failed.len();
+        if !own.is_empty() {
+            let deliveries = own.iter().map(|(id, _)| *id).collect();
             let refused = self.settle_deliveries(deliveries, how).await?;
-            failed.extend(refused.into_iter().map(|(id, refusal)| (sequence_numbers[&id], refusal)));
+            let number = |id: u32| own.iter().find(|(own, _)| *own == id).map_or(0, |(_, number)| *number);
+            failed.extend(refused.into_iter().map(|(id, refusal)| (number(id), refusal)));
         }
         if failed.is_empty() {
             return Ok(());

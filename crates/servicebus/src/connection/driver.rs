@@ -97,9 +97,20 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Driver<S> {
         let mut room = SMALL_READ;
         let mut batch = Vec::new();
         loop {
+            if self.output.bytes.is_empty() && self.protocol.amqp.output_len() > 0 {
+                // Others were woken by what woke us, and have something to say too: one write for all of it.
+                tokio::task::yield_now().await;
+                while self.takes_commands()
+                    && let Ok(command) = self.commands.try_recv()
+                {
+                    if let Err(lost) = self.protocol.obey(command) {
+                        return lost;
+                    }
+                }
+            }
             self.output.fill(&mut self.protocol.amqp);
             let deadline = self.next_deadline();
-            let taking = self.protocol.closing.is_none() && self.protocol.amqp.output_len() < MUCH_OUTPUT;
+            let taking = self.takes_commands();
             input.reserve(room);
             tokio::select! {
                 // cancel-safe: a read that was dropped has read nothing
@@ -143,6 +154,10 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Driver<S> {
                 return lost;
             }
         }
+    }
+
+    fn takes_commands(&self) -> bool {
+        self.protocol.closing.is_none() && self.protocol.amqp.output_len() < MUCH_OUTPUT
     }
 
     fn next_deadline(&self) -> Instant {

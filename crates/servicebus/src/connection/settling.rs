@@ -1,6 +1,6 @@
 //! Deliveries that wait for the peer's answer to a settlement. Pure.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::VecDeque;
 
 use amqp::{DeliveryState, Symbol, condition};
 
@@ -10,15 +10,24 @@ use crate::error::Refusal;
 /// The receiving half of one link's books.
 #[derive(Default)]
 pub(super) struct Settling {
-    /// Received, and nothing said about them yet.
-    unsettled: HashSet<u32>,
-    /// Said, and not yet answered: by which call.
-    asked: HashMap<u32, u64>,
-    calls: HashMap<u64, Call>,
+    /// By delivery-id, in the order they came: ids only grow, around the end of 32 bits too. The first of them is never over.
+    window: VecDeque<(u32, State)>,
+    /// Seldom more than one.
+    calls: Vec<Call>,
     next_call: u64,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing was said about it yet.
+    Unsettled,
+    /// Said, and not yet answered: by which call.
+    Asked(u64),
+    Over,
+}
+
 struct Call {
+    number: u64,
     state: DeliveryState,
     left: usize,
     failed: Vec<(u32, Refusal)>,
@@ -27,7 +36,7 @@ struct Call {
 
 impl Settling {
     pub(super) fn received(&mut self, delivery: u32) {
-        self.unsettled.insert(delivery);
+        self.window.push_back((delivery, State::Unsettled));
     }
 
     /// Notes a call; returns the ranges to be told to the peer. What was settled before fails at once: the peer would not answer.
@@ -41,43 +50,51 @@ impl Settling {
         self.next_call += 1;
         let mut failed = Vec::new();
         deliveries.retain(|delivery| {
-            let known = self.unsettled.remove(delivery);
+            let unsettled = self.state(*delivery).filter(|state| **state == State::Unsettled);
+            let known = unsettled.map(|state| *state = State::Asked(number)).is_some();
             if !known {
                 failed.push((*delivery, settled_before()));
             }
             known
         });
-        for delivery in &deliveries {
-            self.asked.insert(*delivery, number);
-        }
         let left = deliveries.len();
         if left == 0 {
             let _ = reply.send(Ok(failed));
             return Vec::new();
         }
-        self.calls.insert(number, Call { state, left, failed, reply });
+        self.calls.push(Call { number, state, left, failed, reply });
         ranges(deliveries)
     }
 
     /// The peer spoke of a delivery.
-    pub(super) fn answered(&mut self, delivery: u32, state: Option<&DeliveryState>) {
-        self.unsettled.remove(&delivery);
-        let Some(number) = self.asked.remove(&delivery) else { return };
-        let Some(call) = self.calls.get_mut(&number) else { return };
-        if let Some(refusal) = refusal(&call.state, state) {
+    pub(super) fn answered(&mut self, delivery: u32, answer: Option<&DeliveryState>) {
+        let Some(state) = self.state(delivery) else { return };
+        let before = std::mem::replace(state, State::Over);
+        while self.window.front().is_some_and(|(_, state)| *state == State::Over) {
+            self.window.pop_front();
+        }
+        let State::Asked(number) = before else { return };
+        let Some(at) = self.calls.iter().position(|call| call.number == number) else { return };
+        let call = &mut self.calls[at];
+        if let Some(refusal) = refusal(&call.state, answer) {
             call.failed.push((delivery, refusal));
         }
         call.left -= 1;
-        if call.left == 0
-            && let Some(call) = self.calls.remove(&number)
-        {
+        if call.left == 0 {
+            let call = self.calls.swap_remove(at);
             let _ = call.reply.send(Ok(call.failed));
         }
     }
 
+    fn state(&mut self, delivery: u32) -> Option<&mut State> {
+        let first = self.window.front()?.0;
+        let at = self.window.partition_point(|(id, _)| id.wrapping_sub(first) < delivery.wrapping_sub(first));
+        self.window.get_mut(at).filter(|(id, _)| *id == delivery).map(|(_, state)| state)
+    }
+
     /// The link is over: who waits is told.
     pub(super) fn fail(&mut self, error: &crate::Error) {
-        for (_, call) in self.calls.drain() {
+        for call in self.calls.drain(..) {
             let _ = call.reply.send(Err(error.clone()));
         }
     }
@@ -163,6 +180,25 @@ mod tests {
         let (reply, mut answer) = oneshot::channel();
         assert!(settling.ask(vec![5], DeliveryState::Accepted, reply).is_empty());
         assert_eq!(answer.try_recv().unwrap().unwrap().len(), 1);
+    }
+
+    #[test]
+    fn ids_are_found_around_the_end_of_their_range_and_out_of_order() {
+        let mut settling = Settling::default();
+        let ids = [u32::MAX - 1, u32::MAX, 0, 1];
+        ids.iter().for_each(|delivery| settling.received(*delivery));
+        let (reply, mut answer) = oneshot::channel();
+        settling.ask(vec![0, u32::MAX], DeliveryState::Accepted, reply);
+        settling.answered(0, Some(&DeliveryState::Accepted));
+        settling.answered(u32::MAX, Some(&DeliveryState::Accepted));
+        assert_eq!(answer.try_recv().unwrap().unwrap().len(), 0);
+        let (reply, mut answer) = oneshot::channel();
+        settling.ask(vec![1, u32::MAX - 1, 0], DeliveryState::Accepted, reply);
+        settling.answered(u32::MAX - 1, Some(&DeliveryState::Accepted));
+        settling.answered(1, Some(&DeliveryState::Accepted));
+        let failed = answer.try_recv().unwrap().unwrap();
+        assert_eq!(failed.iter().map(|(delivery, _)| *delivery).collect::<Vec<_>>(), [0], "settled before");
+        assert!(settling.window.is_empty());
     }
 
     #[test]
