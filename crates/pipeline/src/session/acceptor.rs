@@ -1,21 +1,27 @@
-//! The workers: each accepts the next session, holds it as long as it may, and accepts another.
+//! Accepts sessions while there is a seat for them; each is held by a task of its own.
+//!
+//! Few accepts are under way at a time, however many seats there are.
 
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use servicebus::{Client, Error, Kind, SessionReceiver};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
-use super::budget::{Budget, EXPECTED};
+use super::budget::Budget;
 use super::config::Config;
 use super::consumer::{self, FIRST_CREDIT};
 use super::dead_letters;
 use super::handle::{Handle, Trouble};
+use super::seats::{Seat, Seats};
 use super::troubles::{Troubles, backoff};
 use crate::chain::chain;
 use crate::publish::Oversize;
@@ -45,8 +51,7 @@ pub(super) struct Shared {
     pub(super) budget: Arc<Budget>,
     pub(super) handle: Handle,
     pub(super) troubles: Troubles,
-    /// Workers that wait for a session: while there is one, no session waits for a worker.
-    pub(super) free_workers: watch::Sender<usize>,
+    pub(super) seats: Seats,
     /// Bodies that are kept apart are large, and not in the budget: so many are in hand at a time.
     pub(super) large: Arc<Semaphore>,
 }
@@ -54,6 +59,8 @@ pub(super) struct Shared {
 /// How long the bus is asked to wait for a session: less than it allows, and than a middlebox forgets a silent connection.
 const WAIT: Duration = Duration::from_secs(30);
 const LARGE_AT_ONCE: usize = 2;
+/// Accepts under way at a time, if there are so many seats.
+const ACCEPTS: usize = 32;
 
 impl Acceptor {
     pub fn new(config: Config, places: Places) -> Self {
@@ -67,7 +74,7 @@ impl Acceptor {
             handle: Handle::new(Arc::clone(&budget)),
             budget,
             troubles: Troubles::default(),
-            free_workers: watch::Sender::default(),
+            seats: Seats::new(config.max_concurrent_sessions.get()),
             large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
             config,
         };
@@ -83,69 +90,86 @@ impl Acceptor {
         let Config { connections, max_concurrent_sessions, drain_within, .. } = self.shared.config;
         let clients: Vec<Client> = (0..connections.get()).map(|_| self.shared.bus.another(FIRST_CREDIT)).collect();
         let client = |number: usize| clients[number % clients.len()].clone();
-        let mut workers = JoinSet::new();
-        for number in 0..max_concurrent_sessions.get() {
-            workers.spawn(Arc::clone(&self.shared).work(client(number), stop.clone()));
+        let sessions = Sessions { held: TaskTracker::new(), stop: stop.clone(), cut: CancellationToken::new() };
+        let mut askers = JoinSet::new();
+        let ask = |number: usize| Arc::clone(&self.shared).ask(client(number), sessions.clone());
+        for number in 0..max_concurrent_sessions.get().min(ACCEPTS).max(connections.get()) {
+            askers.spawn(ask(number));
         }
         let read = || dead_letters::read(Arc::clone(&self.shared), stop.clone());
-        let mut reader = workers.spawn(read()).id();
+        let mut reader = askers.spawn(read()).id();
         let mut replaced = 0;
         loop {
             tokio::select! {
                 () = stop.cancelled() => break,
-                // cancel-safe: join_next. A task that panicked has dropped its link, and with it let its session go.
-                Some(Err(error)) = workers.join_next() => {
+                // cancel-safe: join_next.
+                Some(Err(error)) = askers.join_next() => {
                     error!(error = %error, "a task of the sessions ended before its time; another takes its place");
                     if error.id() == reader {
-                        reader = workers.spawn(read()).id();
+                        reader = askers.spawn(read()).id();
                     } else {
                         replaced += 1;
-                        workers.spawn(Arc::clone(&self.shared).work(client(replaced), stop.clone()));
+                        askers.spawn(ask(replaced));
                     }
                 }
             }
         }
-        drain(&mut workers, drain_within).await;
+        drain(&mut askers, &sessions, drain_within).await;
         for client in clients {
             let _ = client.close().await;
         }
     }
 }
 
-async fn drain(workers: &mut JoinSet<()>, within: Duration) {
+/// The sessions that are held.
+#[derive(Clone)]
+struct Sessions {
+    held: TaskTracker,
+    stop: CancellationToken,
+    /// Drops them as they are.
+    cut: CancellationToken,
+}
+
+async fn drain(askers: &mut JoinSet<()>, sessions: &Sessions, within: Duration) {
     let started = Instant::now();
     let all = async {
-        while let Some(ended) = workers.join_next().await {
+        while let Some(ended) = askers.join_next().await {
             if let Err(error) = ended {
-                warn!(error = %error, "a session's task ended before its time");
+                warn!(error = %error, "a task of the sessions ended before its time");
             }
         }
+        sessions.held.close();
+        sessions.held.wait().await;
     };
     match timeout_at(started + within, all).await {
         Ok(()) => info!(took = ?started.elapsed(), "all sessions are let go"),
         Err(_) => {
-            warn!(left = workers.len(), within = ?within, "sessions are dropped: they did not end in time");
-            workers.shutdown().await;
+            warn!(left = sessions.held.len(), within = ?within, "sessions are dropped: they did not end in time");
+            askers.shutdown().await;
+            sessions.cut.cancel();
+            sessions.held.close();
+            sessions.held.wait().await;
         }
     }
 }
 
 impl Shared {
-    async fn work(self: Arc<Self>, client: Client, stop: CancellationToken) {
+    /// Accepts one session after the other.
+    async fn ask(self: Arc<Self>, client: Client, sessions: Sessions) {
         let mut failures = 0;
         loop {
             // cancel-safe: a session that is granted to nobody is let go by the client.
             let accepted = tokio::select! {
                 biased;
-                () = stop.cancelled() => return,
+                () = sessions.stop.cancelled() => return,
                 accepted = self.accept(&client) => accepted,
             };
             match accepted {
-                Ok(receiver) => {
+                Ok((receiver, seat)) => {
                     failures = 0;
                     self.handle.0.bus(None);
                     if let Some(receiver) = receiver {
-                        self.hold(receiver, &stop).await;
+                        sessions.held.spawn(Arc::clone(&self).hold(receiver, seat, sessions.clone()));
                     }
                 }
                 Err(error) => {
@@ -153,7 +177,7 @@ impl Shared {
                     self.refused(&error);
                     let pause = backoff(failures, rand::random_range(0.75..1.25));
                     tokio::select! {
-                        () = stop.cancelled() => return,
+                        () = sessions.stop.cancelled() => return,
                         () = tokio::time::sleep(pause) => {}
                     }
                 }
@@ -161,19 +185,32 @@ impl Shared {
         }
     }
 
-    async fn accept(&self, client: &Client) -> Result<Option<SessionReceiver>, Error> {
-        self.budget.room().await;
-        let _free = FreeWorker::enter(&self.free_workers);
-        client.accept_next_session(&self.entity, WAIT).await
+    async fn accept(&self, client: &Client) -> Result<(Option<SessionReceiver>, Seat), Error> {
+        let room = async {
+            self.budget.room().await;
+            self.applier.room().await;
+        };
+        let (seat, _asking) = self.seats.take(room).await;
+        let receiver = client.accept_next_session(&self.entity, WAIT).await?;
+        Ok((receiver, seat))
     }
 
-    async fn hold(self: &Arc<Self>, receiver: SessionReceiver, stop: &CancellationToken) {
+    async fn hold(self: Arc<Self>, receiver: SessionReceiver, seat: Seat, sessions: Sessions) {
         let book = &self.handle.0;
         book.accepted.fetch_add(1, Relaxed);
         book.held.fetch_add(1, Relaxed);
         let _held = Held(&self.handle);
-        let share = self.budget.share(FIRST_CREDIT, EXPECTED);
-        consumer::hold(self, receiver, share, stop).await;
+        let share = self.budget.share(FIRST_CREDIT);
+        let held = AssertUnwindSafe(consumer::hold(&self, receiver, share, &sessions.stop)).catch_unwind();
+        tokio::select! {
+            biased;
+            () = sessions.cut.cancelled() => {}
+            // One that panicked has dropped its link, and with it let its session go.
+            ended = held => if ended.is_err() {
+                error!("a session's task panicked; its session is accepted again");
+            },
+        }
+        drop(seat);
     }
 
     fn refused(&self, error: &Error) {
@@ -184,22 +221,6 @@ impl Shared {
         if before != Some(trouble) && error.kind() != Kind::Closed {
             warn!(error = chain(error), trouble = ?trouble, "accept a session");
         }
-    }
-}
-
-/// Counts a worker as free while it lives.
-struct FreeWorker<'a>(&'a watch::Sender<usize>);
-
-impl<'a> FreeWorker<'a> {
-    fn enter(count: &'a watch::Sender<usize>) -> Self {
-        count.send_modify(|count| *count += 1);
-        Self(count)
-    }
-}
-
-impl Drop for FreeWorker<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|count| *count -= 1);
     }
 }
 

@@ -2,10 +2,11 @@
 //!
 //! A session is charged for what it may hold: its credit, at the size of its messages. A busy one may take a part of what is free;
 //! none is left without credit for one message, so the budget can be exceeded by one message for each session. Sizes are known when
-//! messages are there: a session whose messages grow exceeds its share for one window, until it is charged anew.
+//! messages are there: a session begins at the size that is usual, and one whose messages are larger exceeds its share for one window,
+//! until it is charged anew.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 use tokio::sync::Notify;
 
@@ -14,6 +15,7 @@ pub(super) struct Budget {
     total: usize,
     taken: AtomicUsize,
     given_back: Notify,
+    usual: AtomicUsize,
 }
 
 /// One session's part; given back when dropped.
@@ -26,11 +28,12 @@ pub(super) struct Share {
 /// A session may take so much of what is free: the first to come must not leave nothing for the others.
 const PART: usize = 4;
 /// What a message is expected to have before one was seen.
-pub(super) const EXPECTED: usize = 4 << 10;
+const EXPECTED: usize = 4 << 10;
 
 impl Budget {
     pub(super) fn new(total: usize) -> Arc<Self> {
-        Arc::new(Self { total, taken: AtomicUsize::new(0), given_back: Notify::new() })
+        let (taken, usual) = (AtomicUsize::new(0), AtomicUsize::new(EXPECTED));
+        Arc::new(Self { total, taken, given_back: Notify::new(), usual })
     }
 
     pub(super) fn taken(&self) -> usize {
@@ -51,20 +54,35 @@ impl Budget {
         }
     }
 
-    pub(super) fn share(self: &Arc<Self>, credit: u32, size: usize) -> Share {
-        let bytes = size.saturating_mul(credit as usize);
+    /// For a session that begins with this credit.
+    pub(super) fn share(self: &Arc<Self>, credit: u32) -> Share {
+        let bytes = self.usual().saturating_mul(credit as usize);
         self.taken.fetch_add(bytes, SeqCst);
         Share { budget: Arc::clone(self), bytes }
+    }
+
+    /// What messages have of late: grows at once, and shrinks slowly.
+    pub(super) fn usual(&self) -> usize {
+        self.usual.load(Relaxed)
+    }
+
+    pub(super) fn saw(&self, size: usize) {
+        let usual = self.usual();
+        let now = if size >= usual { size } else { usual - (usual - size).div_ceil(8) };
+        if now != usual {
+            self.usual.store(now, Relaxed);
+        }
     }
 }
 
 impl Share {
-    /// Credit for messages of this size: as much as is wanted and to be had, and never none.
+    /// Credit for messages of this size: as much as is wanted and to be had, no less than its bytes are good for, and never none.
     pub(super) fn resize(&mut self, want: u32, size: usize) -> u32 {
-        let (size, total) = (size.max(1), self.budget.total);
+        let (size, total, own) = (size.max(1), self.budget.total, self.bytes);
         let mut credit = 1;
         self.charge(|others| {
-            let most = u32::try_from(total.saturating_sub(others) / PART / size).unwrap_or(u32::MAX);
+            let free = total.saturating_sub(others);
+            let most = u32::try_from((free / PART).max(own.min(free)) / size).unwrap_or(u32::MAX);
             credit = want.min(most).max(1);
             size.saturating_mul(credit as usize)
         });
@@ -97,10 +115,35 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
+    impl Budget {
+        fn of(self: &Arc<Self>, credit: u32, size: usize) -> Share {
+            self.usual.store(size, Relaxed);
+            self.share(credit)
+        }
+    }
+
+    #[test]
+    fn a_share_is_kept_when_nothing_else_is_left() {
+        let budget = Budget::new(64_000);
+        let mut shares: Vec<_> = (0..4).map(|_| budget.of(16, 1_000)).collect();
+        assert_eq!(shares[0].resize(1_000, 500), 32, "its bytes are good for more of a smaller size");
+        assert_eq!(shares[1].resize(1_000, 2_000), 8, "and for fewer of a larger one");
+        assert_eq!(budget.taken(), 64_000);
+    }
+
+    #[test]
+    fn the_usual_size_follows_what_is_seen() {
+        let budget = Budget::new(1 << 20);
+        budget.saw(10_000);
+        assert_eq!(budget.usual(), 10_000);
+        (0..100).for_each(|_| budget.saw(500));
+        assert_eq!(budget.usual(), 500);
+    }
+
     #[test]
     fn a_session_gets_what_it_wants_while_there_is_room() {
         let budget = Budget::new(1 << 20);
-        let mut share = budget.share(16, 1_000);
+        let mut share = budget.of(16, 1_000);
         assert_eq!(budget.taken(), 16_000);
         assert_eq!(share.resize(100, 1_000), 100);
         assert_eq!(budget.taken(), 100_000);
@@ -111,17 +154,17 @@ mod tests {
     #[test]
     fn large_messages_mean_little_credit_and_never_none() {
         let budget = Budget::new(1 << 20);
-        let mut one = budget.share(16, 1_000);
+        let mut one = budget.of(16, 1_000);
         assert_eq!(one.resize(1_000, 100 << 10), 2);
         assert_eq!(one.resize(1_000, 10 << 20), 1);
-        let mut other = budget.share(1, 1);
+        let mut other = budget.of(1, 1);
         assert_eq!(other.resize(1_000, 1_000), 1, "the first has taken it all");
     }
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_for_room_is_woken_when_it_is_given_back() {
         let budget = Budget::new(1_000);
-        let share = budget.share(1, 1_000);
+        let share = budget.of(1, 1_000);
         let waiting = tokio::spawn({
             let budget = Arc::clone(&budget);
             async move { budget.room().await }

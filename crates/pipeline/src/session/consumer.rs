@@ -17,7 +17,7 @@ use tracing::{debug, info, warn};
 
 use super::acceptor::Shared;
 use super::batch::{Batch, Fate, Sorted};
-use super::budget::{EXPECTED, Share};
+use super::budget::Share;
 use super::handle::Trouble;
 use super::message::{Reader, fetch};
 use super::renewal;
@@ -28,6 +28,9 @@ use crate::view::{Applied, Delivered, End, Feed};
 
 /// What a session begins with: enough for the many that are short. A longer one is given more when it has used this up.
 pub(super) const FIRST_CREDIT: u32 = 16;
+
+/// A window that was full is followed by one so many times as large.
+const GROWTH: u32 = 4;
 
 /// After a window that was full more is to be expected, also when others wait: it is under way.
 const UNDER_WAY: Duration = Duration::from_millis(50);
@@ -128,7 +131,7 @@ impl<'a> Holding<'a> {
             since: Instant::now(),
             events: 0,
             credit: FIRST_CREDIT,
-            size: EXPECTED,
+            size: shared.budget.usual(),
             waiting: VecDeque::new(),
             window_full: false,
             begun: false,
@@ -246,27 +249,29 @@ impl<'a> Holding<'a> {
 
     async fn receive(&mut self, in_hand: bool) -> Result<Vec<ReceivedMessage>, Ended> {
         let most = self.shared.config.batch();
-        let mut free_workers = self.shared.free_workers.subscribe();
+        if in_hand {
+            return self.receiver.receive(most, Duration::ZERO).await.map_err(|error| lost(&error));
+        }
         let idle = self.shared.config.idle;
-        let (wait, at_least) = match (in_hand, self.begun, self.window_full) {
-            (true, _, _) => (Duration::ZERO, Duration::ZERO),
-            (false, false, _) => (idle, idle),
-            (false, true, true) => (idle, UNDER_WAY),
-            (false, true, false) => (idle, Duration::ZERO),
+        // It has messages, or had: the first of them and those under way are waited for in any case.
+        let at_least = match (self.begun, self.window_full) {
+            (false, _) => idle,
+            (true, true) => UNDER_WAY,
+            (true, false) => Duration::ZERO,
         };
         let crowded = async {
-            // It has messages, or had: the first of them and those under way are waited for in any case.
             if !at_least.is_zero() {
                 tokio::time::sleep(at_least).await;
             }
-            let _ = free_workers.wait_for(|free| *free == 0).await;
+            self.shared.seats.wanted().await;
         };
         // cancel-safe: receive, of which nothing is lost when it is dropped.
         let received = tokio::select! {
             biased;
             () = self.over.cancelled() => return Err(Ended::Lost(None)),
-            received = self.receiver.receive(most, wait) => received,
+            received = self.receiver.receive(most, idle) => received,
             () = self.stop.cancelled() => return Ok(vec![]),
+            // Who is told of a wish must grant it: with nothing in hand, the session is let go.
             () = crowded => return Ok(vec![]),
         };
         received.map_err(|error| lost(&error))
@@ -284,9 +289,11 @@ impl<'a> Holding<'a> {
         self.begun = true;
         self.window_full = received.len() as u64 * 2 >= u64::from(self.credit);
         let largest = received.iter().map(|message| message.body().len()).max().unwrap_or(0) + ENVELOPE;
+        self.shared.budget.saw(largest);
         if self.window_full || largest > self.size {
             self.size = largest;
-            let credit = self.share.resize(self.shared.config.credit.get(), largest);
+            let want = if self.window_full { self.credit.saturating_mul(GROWTH) } else { self.credit };
+            let credit = self.share.resize(want.min(self.shared.config.credit.get()), largest);
             if credit != self.credit && self.receiver.session().keep_credit(credit).is_ok() {
                 self.credit = credit;
             }

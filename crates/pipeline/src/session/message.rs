@@ -9,6 +9,7 @@
 use std::sync::Arc;
 
 use amqp::Message;
+use amqp::codec::ValueRef;
 use mongodb::bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf};
 
 use crate::chain::chain;
@@ -40,37 +41,40 @@ pub struct Reader {
 impl Reader {
     /// `delivery_count`: how often the bus has given it out before. A body that is kept apart is left there: see [`fetch`].
     pub fn read(&mut self, message: &Message, delivery_count: u32) -> Result<Delivered, Unreadable> {
-        let format = integer(message, property::FORMAT).ok_or(Unreadable::NotOurs)?;
+        let envelope = Envelope::of(message);
+        let format = envelope.format.and_then(|value| value.as_integer()).ok_or(Unreadable::NotOurs)?;
         if format > i64::from(FORMAT) {
             return Err(Unreadable::Newer { format });
         }
         let properties = message.properties().map_err(|_| Unreadable::Property { name: "message-id" })?;
         let message_id = properties.message_id.as_ref().and_then(|id| id.as_str());
-        let aggregate = typed(message, property::AGGREGATE)?;
+        let aggregate = typed(envelope.aggregate, property::AGGREGATE)?;
         let aggregate =
             aggregate.and_then(AggregateId::new).ok_or(Unreadable::Property { name: property::AGGREGATE })?;
-        let key = typed(message, property::KEY)?.unwrap_or_else(|| aggregate.value().clone());
-        let epoch = number(message, property::EPOCH)?;
-        let token = text(message, property::TOKEN)?;
-        let committed = message.application_property(property::COMMITTED).and_then(|value| value.as_timestamp());
+        let key = typed(envelope.key, property::KEY)?.unwrap_or_else(|| aggregate.value().clone());
+        let epoch = number(envelope.epoch, property::EPOCH)?;
+        let token = text(envelope.token, property::TOKEN)?;
+        let committed = envelope.committed.and_then(|value| value.as_timestamp());
+        let operation = Operation::read(text(envelope.operation, property::OPERATION)?);
         let mut event = Delivered {
             message_id: message_id.ok_or(Unreadable::Property { name: "message-id" })?.to_owned(),
-            operation: operation(message)?,
-            namespace: self.namespace(text(message, property::NAMESPACE)?)?,
+            operation: operation.ok_or(Unreadable::Property { name: property::OPERATION })?,
+            namespace: self.namespace(text(envelope.namespace, property::NAMESPACE)?)?,
             aggregate,
             key,
             event_type: properties.subject.map(str::to_owned),
-            sequence: integer(message, property::SEQUENCE),
+            sequence: envelope.sequence.and_then(|value| value.as_integer()),
             position: Some(PositionKey::new(Epoch::new(epoch), token)),
-            term: Term::new(number(message, property::TERM)?),
+            term: Term::new(number(envelope.term, property::TERM)?),
             body: Body::Oversize(String::new()),
             committed: committed.map(DateTime::from_millis),
             delivery_count,
             dead_lettered: false,
         };
-        event.body = match (optional_text(message, property::MARKER), optional_text(message, property::OVERSIZE)) {
-            (Some(id), _) => Body::Marker(id.to_owned()),
-            (None, Some(id)) => Body::Oversize(id.to_owned()),
+        let id = |property: Option<ValueRef<'_>>| property.and_then(|value| value.as_str()).map(str::to_owned);
+        event.body = match (id(envelope.marker), id(envelope.oversize)) {
+            (Some(id), _) => Body::Marker(id),
+            (None, Some(id)) => Body::Oversize(id),
             (None, None) => match document(properties.content_type, data(message)) {
                 Some(document) => Body::Document(document),
                 None => {
@@ -129,35 +133,66 @@ fn document(kind: Option<&str>, bytes: Vec<u8>) -> Option<RawDocumentBuf> {
 }
 
 fn data(message: &Message) -> Vec<u8> {
-    let mut body = Vec::new();
-    message.data().for_each(|section| body.extend_from_slice(&section));
+    let mut sections = message.data();
+    let mut body = sections.next().map_or_else(Vec::new, |first| first.to_vec());
+    sections.for_each(|section| body.extend_from_slice(&section));
     body
 }
 
-fn optional_text<'a>(message: &'a Message, name: &'static str) -> Option<&'a str> {
-    message.application_property(name)?.as_str()
+/// What is said beside the body, found in one go: looking for each name by itself would read them all every time.
+#[derive(Default)]
+struct Envelope<'a> {
+    format: Option<ValueRef<'a>>,
+    operation: Option<ValueRef<'a>>,
+    namespace: Option<ValueRef<'a>>,
+    aggregate: Option<ValueRef<'a>>,
+    key: Option<ValueRef<'a>>,
+    token: Option<ValueRef<'a>>,
+    epoch: Option<ValueRef<'a>>,
+    sequence: Option<ValueRef<'a>>,
+    term: Option<ValueRef<'a>>,
+    committed: Option<ValueRef<'a>>,
+    oversize: Option<ValueRef<'a>>,
+    marker: Option<ValueRef<'a>>,
 }
 
-fn text<'a>(message: &'a Message, name: &'static str) -> Result<&'a str, Unreadable> {
-    optional_text(message, name).ok_or(Unreadable::Property { name })
+impl<'a> Envelope<'a> {
+    fn of(message: &'a Message) -> Self {
+        let mut envelope = Self::default();
+        for (name, value) in message.application_properties() {
+            let place = match name.as_str() {
+                Some(property::FORMAT) => &mut envelope.format,
+                Some(property::OPERATION) => &mut envelope.operation,
+                Some(property::NAMESPACE) => &mut envelope.namespace,
+                Some(property::AGGREGATE) => &mut envelope.aggregate,
+                Some(property::KEY) => &mut envelope.key,
+                Some(property::TOKEN) => &mut envelope.token,
+                Some(property::EPOCH) => &mut envelope.epoch,
+                Some(property::SEQUENCE) => &mut envelope.sequence,
+                Some(property::TERM) => &mut envelope.term,
+                Some(property::COMMITTED) => &mut envelope.committed,
+                Some(property::OVERSIZE) => &mut envelope.oversize,
+                Some(property::MARKER) => &mut envelope.marker,
+                Some(_) | None => continue,
+            };
+            *place = Some(value);
+        }
+        envelope
+    }
 }
 
-fn integer(message: &Message, name: &'static str) -> Option<i64> {
-    message.application_property(name)?.as_integer()
+fn text<'a>(property: Option<ValueRef<'a>>, name: &'static str) -> Result<&'a str, Unreadable> {
+    property.and_then(|value| value.as_str()).ok_or(Unreadable::Property { name })
 }
 
-fn number(message: &Message, name: &'static str) -> Result<u64, Unreadable> {
-    integer(message, name).and_then(|number| u64::try_from(number).ok()).ok_or(Unreadable::Property { name })
-}
-
-fn operation(message: &Message) -> Result<Operation, Unreadable> {
-    let name = property::OPERATION;
-    Operation::read(text(message, name)?).ok_or(Unreadable::Property { name })
+fn number(property: Option<ValueRef<'_>>, name: &'static str) -> Result<u64, Unreadable> {
+    let number = property.and_then(|value| value.as_integer()).and_then(|number| u64::try_from(number).ok());
+    number.ok_or(Unreadable::Property { name })
 }
 
 /// A value with its type: the document `{v: value}`. `None` if it is not there.
-fn typed(message: &Message, name: &'static str) -> Result<Option<Bson>, Unreadable> {
-    let Some(property) = message.application_property(name) else { return Ok(None) };
+fn typed(property: Option<ValueRef<'_>>, name: &'static str) -> Result<Option<Bson>, Unreadable> {
+    let Some(property) = property else { return Ok(None) };
     let read = || {
         let raw = RawDocument::from_bytes(property.as_binary()?).ok()?;
         Bson::try_from(raw.get("v").ok()??).ok()

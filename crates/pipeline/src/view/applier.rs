@@ -64,6 +64,9 @@ pub(super) struct Shared {
     arrived: Notify,
     /// How many statements a group may have just now.
     room: AtomicUsize,
+    /// Statements that wait for a transaction.
+    queued: AtomicUsize,
+    taken: Notify,
 }
 
 #[derive(Default)]
@@ -110,7 +113,9 @@ impl Applier {
         };
         let room = AtomicUsize::new(config.group_statements.get());
         let (queue, arrived) = (Mutex::default(), Notify::new());
-        Ok(Self { shared: Arc::new(Shared { config, groups, history, counters, queue, arrived, room }) })
+        let (queued, taken) = (AtomicUsize::new(0), Notify::new());
+        let shared = Shared { config, groups, history, counters, queue, arrived, room, queued, taken };
+        Ok(Self { shared: Arc::new(shared) })
     }
 
     pub fn handle(&self) -> Handle {
@@ -148,6 +153,21 @@ impl Handle {
     pub fn counts(&self) -> Counts {
         self.shared.counters.look()
     }
+
+    /// Returns while there is less in hand than the next transactions take: whoever would bring more sessions need not hurry before. A
+    /// few with much to say are served better than many that have said little. Cancel-safe.
+    pub(crate) async fn room(&self) {
+        loop {
+            let taken = self.shared.taken.notified();
+            tokio::pin!(taken);
+            // Before the look, so that what is taken right after it wakes us.
+            taken.as_mut().enable();
+            if self.shared.has_room() {
+                return;
+            }
+            taken.await;
+        }
+    }
 }
 
 impl Shared {
@@ -155,6 +175,7 @@ impl Shared {
         let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
         // Dropped, it tells its session that nobody will answer.
         if !queue.closed {
+            self.queued.fetch_add(submission.statements(), Relaxed);
             queue.waiting.push_back(submission);
             self.arrived.notify_one();
         }
@@ -233,9 +254,20 @@ impl Shared {
             if (!fits || overlapping) && !group.is_empty() {
                 break;
             }
-            group.extend(waiting.pop_front());
+            if let Some(next) = waiting.pop_front() {
+                self.queued.fetch_sub(next.statements(), Relaxed);
+                group.push(next);
+            }
+        }
+        if self.has_room() {
+            self.taken.notify_waiters();
         }
         group
+    }
+
+    /// Not when every transaction has its next group waiting already.
+    fn has_room(&self) -> bool {
+        self.queued.load(Relaxed) < self.config.group_statements.get() * self.config.connections.get()
     }
 
     /// Halves the room after a group that took too long, and gives it back step by step.

@@ -17,6 +17,7 @@ use pipeline::publish::{Body, Oversize, Sessions};
 use pipeline::source::Source;
 use pipeline::view::{Error, Model, Start};
 use serde_json::{Value, json};
+use servicebus::administration::Administration;
 use servicebus::{Client, Encoded};
 use testkit::mongo::{ScratchDatabase, shared};
 use testkit::wait::wait_for;
@@ -165,16 +166,16 @@ impl House {
         Some((reason, entry.get_i64("next").unwrap() - entry.get_i64("head").unwrap()))
     }
 
-    /// No session waits to be accepted again, for as long as it takes to say so.
+    /// Every message is settled, by the bus's own count.
     pub(crate) async fn is_quiet(&self) {
-        wait_for("all sessions to be served", SOON, async || {
-            match self.bus.accept_next_session(KEPT_BY, Duration::from_millis(300)).await.unwrap() {
-                None => Ok(()),
-                Some(session) => {
-                    let id = session.session_id().to_owned();
-                    session.close().await.unwrap();
-                    Err(id)
-                }
+        let administration =
+            Administration::new(&connection_string(&self.broker.address().to_string()), &Default::default());
+        let administration = administration.unwrap();
+        wait_for("all messages to be settled", SOON, async || {
+            let subscription = administration.get(KEPT_BY).await.unwrap().expect("the subscription is there");
+            match subscription.count("ActiveMessageCount") {
+                Some(0) => Ok(()),
+                left => Err(left),
             }
         })
         .await;
@@ -224,13 +225,16 @@ pub(crate) fn client(broker: &Broker) -> Client {
 }
 
 pub(crate) fn client_at(address: &str) -> Client {
-    let text = format!("Endpoint=sb://{address};SharedAccessKeyName=R;SharedAccessKey=k;UseDevelopmentEmulator=true");
     let config = servicebus::Config {
         first_backoff: Duration::from_millis(5),
         longest_backoff: Duration::from_millis(50),
         ..servicebus::Config::default()
     };
-    Client::new(&text, config).unwrap()
+    Client::new(&connection_string(address), config).unwrap()
+}
+
+fn connection_string(address: &str) -> String {
+    format!("Endpoint=sb://{address};SharedAccessKeyName=R;SharedAccessKey=k;UseDevelopmentEmulator=true")
 }
 
 /// A consumer at work.
