@@ -1,15 +1,16 @@
 //! How fast a pod applies, beside the raw transactions of the same statements in the same run.
 //!
-//! `cargo xtask bench consumer [-- EVENTS]`. Real processes, release, one machine: mongod, the durable broker and one pod. A backlog is
-//! published first; counted is what the broker says is settled. Ceiling: two connections that run the cursor transaction with
-//! statements made beforehand (read the cursors, write them, write the read model, commit with majority) and nothing else: no bus, no
-//! decisions. Three shapes: 1,000 aggregates; as many aggregates as events; the same in 256 buckets. Last: the rate of 1,000 aggregates
-//! while one more fails all the time, beside the rate without it.
+//! `cargo xtask bench consumer [-- EVENTS [SETTINGS]]`, settings as in the configuration: `'{ max_concurrent_sessions: 64 }'`. Real
+//! processes, release, one machine: mongod, the durable broker and one pod. A backlog is published first; counted is what the broker
+//! says is settled. Ceiling: two connections that run the cursor transaction with statements made beforehand (read the cursors, write
+//! them, write the read model, commit with majority) and nothing else: no bus, no decisions. Three shapes: 1,000 aggregates; as many
+//! aggregates as events; the same in 256 buckets. Last: the rate of 1,000 aggregates while one more fails all the time, beside the rate
+//! without it.
 
 use std::fs;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use bench::broker_process::BrokerProcess;
+use bench::broker_process::{BrokerProcess, cpu_of};
 use bench::pod_process::{PodProcess, consumed, published};
 use futures_util::{StreamExt, stream};
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
@@ -54,24 +55,40 @@ async fn main() {
     fs::write(&entities, ENTITIES.replace("TOPICS", &topics.join(","))).expect("a file");
     let broker = BrokerProcess::start(&folder.path().join("broker"), Some(&entities)).await;
     let mongo = testkit::mongo::shared().await.expect("a mongod");
+    let server = pid_of(mongo.client()).await;
 
     let mut measured = Vec::new();
     for shape in &SHAPES {
         let (source, raw) = (mongo.database(shape.name), mongo.database(&format!("{}_raw", shape.name)));
         backlog(&source, events, shape.each).await;
         publish(folder.path(), mongo.uri(), &source, &broker, shape, events).await;
+        let each = |cpu: Duration| cpu.as_secs_f64() * 1e6 / events as f64;
+        let (server_before, own_before) = (cpu_of(server), cpu_of(std::process::id()));
         let before = ceiling(&raw, events, shape.each).await;
+        let (raw_server, raw_own) =
+            (cpu_of(server).saturating_sub(server_before), cpu_of(std::process::id()).saturating_sub(own_before));
+        let (server_before, broker_before) = (cpu_of(server), broker.cpu());
         let pod = consume(folder.path(), mongo.uri(), &source, &broker, shape.name);
         let rate = consumed(&broker, shape.name, events, 0).await;
-        let (rss, cpu) = (pod.peak_rss_mb(), pod.cpu().as_secs_f64() * 1e6 / events as f64);
+        let (server_spent, broker_spent) =
+            (cpu_of(server).saturating_sub(server_before), broker.cpu().saturating_sub(broker_before));
+        let (rss, pod_spent) = (pod.peak_rss_mb(), pod.cpu());
         assert_applied(&source, events).await;
         pod.stop().await;
         // The better of one before and one after: a ceiling.
         let ceiling = before.max(ceiling(&raw, events, shape.each).await);
         let ratio = rate / ceiling;
         println!(
-            "{:>8}: raw {ceiling:>6.0}/s, applied {rate:>6.0}/s, ratio {ratio:.3}; {cpu:.1} us of the pod's cpu each, {rss:.0} MB at most",
+            "{:>8}: raw {ceiling:>6.0}/s, applied {rate:>6.0}/s, ratio {ratio:.3}; the pod has {rss:.0} MB at most",
             shape.name
+        );
+        println!(
+            "          cpu each, in us: raw {:.1} (mongod) + {:.1}; applied {:.1} (mongod) + {:.1} (broker) + {:.1} (pod)",
+            each(raw_server),
+            each(raw_own),
+            each(server_spent),
+            each(broker_spent),
+            each(pod_spent)
         );
         measured.push(Measured { rate, ratio, rss });
     }
@@ -88,6 +105,12 @@ async fn main() {
         measured[0].rate
     );
     broker.kill().await;
+}
+
+async fn pid_of(server: &mongodb::Client) -> u32 {
+    let status = server.database("admin").run_command(doc! { "serverStatus": 1 }).await.expect("a status");
+    let pid = status.get("pid").and_then(|pid| pid.as_i64().or_else(|| pid.as_i32().map(i64::from)));
+    pid.and_then(|pid| u32::try_from(pid).ok()).expect("a process's number")
 }
 
 /// Writes the events, the aggregates' by turns.
@@ -137,7 +160,8 @@ async fn publish(
 }
 
 fn consume(folder: &std::path::Path, uri: &str, source: &Database, broker: &BrokerProcess, topic: &str) -> PodProcess {
-    let more = format!("producer: {{ start: beginning }}\n{READ_MODELS}");
+    let settings = std::env::args().nth(2).map_or_else(String::new, |given| format!("consumer: {given}\n"));
+    let more = format!("producer: {{ start: beginning }}\n{settings}{READ_MODELS}");
     PodProcess::start(folder, uri, source.name(), topic, broker, &more)
 }
 

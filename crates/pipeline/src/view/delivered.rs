@@ -54,11 +54,12 @@ impl Body {
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PositionKey {
     pub epoch: Epoch,
-    pub key: Box<str>,
+    /// Shared by the cursor that stands at it.
+    pub key: Arc<str>,
 }
 
 impl PositionKey {
-    pub fn new(epoch: Epoch, key: impl Into<Box<str>>) -> Self {
+    pub fn new(epoch: Epoch, key: impl Into<Arc<str>>) -> Self {
         Self { epoch, key: key.into() }
     }
 }

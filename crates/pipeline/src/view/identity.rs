@@ -4,14 +4,15 @@
 //! 1.00 are one aggregate. Strings and symbols are alike. The order of a document's fields counts.
 
 use std::fmt;
+use std::sync::Arc;
 
 use mongodb::bson::{Bson, spec::ElementType};
 
 use crate::event::AggregateId;
 
-/// Fit for a hash map, and nothing else: it cannot be turned back.
+/// Fit for a hash map, and nothing else: it cannot be turned back. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Identity(Box<[u8]>);
+pub struct Identity(Arc<[u8]>);
 
 impl Identity {
     pub fn of(value: &Bson) -> Self {

@@ -30,6 +30,7 @@ mod stored;
 mod template;
 mod transaction;
 mod validate;
+mod writer;
 
 pub use applier::{Applier, Handle, Setup};
 pub use config::{Config, OnPoison};

@@ -3,15 +3,17 @@
 //! In MongoDB's own update language. A map is an update document whose `$$event` values are put in by us, literally; a list is an update
 //! pipeline that gets the event as a constant, which the server never evaluates. Nothing of ours is put in the documents.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
 use mongodb::bson::raw::cstr;
-use mongodb::bson::{Bson, Document, RawArrayBuf, RawBson, RawDocumentBuf};
+use mongodb::bson::{Bson, Document, RawArrayBuf, RawBsonRef, RawDocumentBuf};
 use serde::{Deserialize, Serialize};
 
 use super::delivered::Delivered;
+use super::path::EventPath;
 use super::projection::{Event, Index, Projection, Refused, Statements};
 use super::template::{Malformed, Node};
 use crate::event::Operation;
@@ -103,11 +105,11 @@ impl Model {
         self.from.as_ref().is_none_or(|from| *from == event.namespace.collection)
     }
 
-    fn key_of(&self, event: &Event<'_>) -> Result<Bson, Refused> {
-        let Some(node) = &self.key else { return Ok(event.aggregate.value().clone()) };
+    fn key_of<'e>(&self, event: &Event<'e>) -> Result<Cow<'e, Bson>, Refused> {
+        let Some(node) = &self.key else { return Ok(Cow::Borrowed(event.delivered.aggregate.value())) };
         match node.render(event.document).map(Bson::try_from) {
             Some(Ok(Bson::Null)) | None => Err(Refused::because("the event has no value for the read model's key")),
-            Some(Ok(key)) => Ok(key),
+            Some(Ok(key)) => Ok(Cow::Owned(key)),
             Some(Err(_)) => Err(Refused::because("the event's value for the read model's key is not BSON")),
         }
     }
@@ -115,9 +117,9 @@ impl Model {
     fn copy(&self, event: &Event<'_>, writes: &mut Statements) -> Result<(), Refused> {
         match event.operation {
             Operation::Insert | Operation::Update | Operation::Replace | Operation::Snapshot => {
-                writes.put(&self.name, event.key.clone(), event.document)?;
+                writes.put(&self.name, &event.key, event.document)?;
             }
-            Operation::Delete => writes.remove(&self.name, event.key.clone())?,
+            Operation::Delete => writes.remove(&self.name, &event.key)?,
         }
         Ok(())
     }
@@ -147,15 +149,16 @@ impl Projection for Model {
         let key = self.key_of(event)?;
         match clause {
             Clause::Update(update) => {
-                let update = update.render(event.document).expect("a document is never a value the event lacks");
-                writes.upsert(&self.name, key, update, None)?;
+                let values = |path: &EventPath| path.find(event.document);
+                writes.upsert(&self.name, &key, |name, out| update.write(name, &values, out), None)?;
             }
             Clause::Pipeline(stages) => {
                 let mut constants = RawDocumentBuf::new();
                 constants.append(cstr!("event"), event.document);
-                writes.upsert(&self.name, key, RawBson::Array(stages.clone()), Some(&constants))?;
+                let stages = RawBsonRef::Array(stages);
+                writes.upsert(&self.name, &key, |name, out| out.value(name, stages), Some(&constants))?;
             }
-            Clause::Delete => writes.remove(&self.name, key)?,
+            Clause::Delete => writes.remove(&self.name, &key)?,
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! Means in an update document what it means in a pipeline: a path through an array gives the values of its documents, as an array.
 
-use mongodb::bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument};
+use mongodb::bson::{RawArrayBuf, RawBsonRef, RawDocument};
 
 const EVENT: &str = "$$event";
 
@@ -21,13 +21,6 @@ impl Found<'_> {
         match self {
             Self::There(value) => *value,
             Self::Gathered(values) => RawBsonRef::Array(values),
-        }
-    }
-
-    pub(super) fn into_owned(self) -> RawBson {
-        match self {
-            Self::There(value) => value.into(),
-            Self::Gathered(values) => RawBson::Array(values),
         }
     }
 }
@@ -92,7 +85,7 @@ mod tests {
         let event = doc! { "a": { "b": 1, "n": null }, "items": [{ "sku": "x" }, 5, { "qty": 1 }, { "sku": "$y" }] };
         let event = RawDocumentBuf::try_from(&event).unwrap();
         let found = EventPath::parse(path).unwrap().unwrap().find(&event)?;
-        Some(Bson::try_from(found.into_owned()).unwrap())
+        Some(Bson::try_from(found.as_ref()).unwrap())
     }
 
     #[test]

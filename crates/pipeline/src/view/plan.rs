@@ -3,7 +3,7 @@
 //! Goes through the events in order, each against its aggregate's cursor as the events before it left it. What cannot be decided here
 //! (a gap, a question to the source) holds back the rest of that aggregate, and nobody else.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -104,6 +104,7 @@ pub(super) struct Tally {
     pub(super) parked: u64,
 }
 
+#[derive(Default)]
 struct Standing {
     cursor: Option<Cursor>,
     changed: bool,
@@ -131,18 +132,15 @@ impl<'a> Planner<'a> {
     }
 
     pub(super) fn plan(mut self, candidates: &[Candidate], part: &[usize]) -> Plan {
+        let mut all = std::mem::take(&mut self.standing);
+        self.plan.answers.reserve(part.len());
         for at in part {
             let candidate = &candidates[*at];
-            let mut standing = self.standing.remove(&candidate.identity).unwrap_or(Standing {
-                cursor: None,
-                changed: false,
-                held: false,
-            });
-            let answer = self.place(*at, candidate, &mut standing);
+            let standing = all.entry(candidate.identity.clone()).or_default();
+            let answer = self.place(*at, candidate, standing);
             self.plan.answers.push((*at, answer));
-            self.standing.insert(candidate.identity.clone(), standing);
         }
-        self.write_cursors(candidates, part);
+        self.write_cursors(candidates, part, &mut all);
         self.plan
     }
 
@@ -272,16 +270,13 @@ impl<'a> Planner<'a> {
     }
 
     /// Once per aggregate that changed.
-    fn write_cursors(&mut self, candidates: &[Candidate], part: &[usize]) {
-        let mut written = HashSet::new();
+    fn write_cursors(&mut self, candidates: &[Candidate], part: &[usize], all: &mut HashMap<Identity, Standing>) {
         for candidate in part.iter().map(|at| &candidates[*at]) {
-            let Some(Standing { cursor: Some(cursor), changed: true, .. }) = self.standing.get(&candidate.identity)
-            else {
-                continue;
-            };
-            if written.insert(&candidate.identity) {
+            if let Some(Standing { cursor: Some(cursor), changed, .. }) = all.get_mut(&candidate.identity)
+                && std::mem::take(changed)
+            {
                 let id = self.rules.naming.id(&candidate.event.namespace, &candidate.event.aggregate);
-                self.plan.cursors.push(cursor_statement(id, cursor));
+                self.plan.cursors.push(cursor_statement(&id, cursor));
             }
         }
     }

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use mongodb::bson::raw::cstr;
-use mongodb::bson::{Bson, Document, RawArrayBuf, RawBson, RawDocument, RawDocumentBuf};
+use mongodb::bson::raw::{CStr, cstr};
+use mongodb::bson::{Bson, Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::identity::Identity;
+use super::writer::Writer;
 
 /// An entry of `updates`, or of `deletes`.
 #[derive(Clone)]
@@ -38,7 +39,7 @@ impl Statements {
     /// Changes the document with this `_id` by update operators; makes it when it is not there.
     pub fn update(&mut self, collection: &str, id: impl Into<Bson>, update: Document) -> Result<(), Unwritable> {
         let update = RawDocumentBuf::try_from(&update).map_err(|_| Unwritable)?;
-        self.upsert(&collection.into(), id.into(), RawBson::Document(update), None)
+        self.upsert(&collection.into(), &id.into(), |name, out| out.value(name, RawBsonRef::Document(&update)), None)
     }
 
     /// Changes it by an update pipeline. `constants` are its variables, `$$name`, and are never evaluated.
@@ -52,41 +53,44 @@ impl Statements {
         let stages = stages.into_iter().map(Bson::from).collect::<Vec<_>>();
         let stages = RawArrayBuf::try_from(stages).map_err(|_| Unwritable)?;
         let constants = RawDocumentBuf::try_from(&constants).map_err(|_| Unwritable)?;
-        self.upsert(&collection.into(), id.into(), RawBson::Array(stages), Some(&constants))
+        let write = |name: &CStr, out: &mut Writer| out.value(name, RawBsonRef::Array(&stages));
+        self.upsert(&collection.into(), &id.into(), write, Some(&constants))
     }
 
     /// Puts this document in the place of the one with this `_id`; makes it when it is not there.
     pub fn replace(&mut self, collection: &str, id: impl Into<Bson>, document: &RawDocument) -> Result<(), Unwritable> {
-        self.put(&collection.into(), id.into(), document)
+        self.put(&collection.into(), &id.into(), document)
     }
 
     pub fn delete(&mut self, collection: &str, id: impl Into<Bson>) -> Result<(), Unwritable> {
-        self.remove(&collection.into(), id.into())
+        self.remove(&collection.into(), &id.into())
     }
 
+    /// `update` writes the update under the name it is given.
     pub(super) fn upsert(
         &mut self,
         collection: &Arc<str>,
-        id: Bson,
-        update: RawBson,
+        id: &Bson,
+        update: impl FnOnce(&CStr, &mut Writer),
         constants: Option<&RawDocument>,
     ) -> Result<(), Unwritable> {
-        let mut raw = RawDocumentBuf::new();
-        raw.append(cstr!("q"), by_id(&id)?);
-        raw.append(cstr!("u"), update);
-        raw.append(cstr!("upsert"), true);
-        if let Some(constants) = constants {
-            raw.append(cstr!("c"), constants);
-        }
-        self.push(collection, Kind::Update, &id, raw);
-        Ok(())
+        let mut written = Ok(());
+        let raw = Writer::whole(|out| {
+            out.document(cstr!("q"), |out| written = write_id(id, out));
+            update(cstr!("u"), out);
+            out.value(cstr!("upsert"), RawBsonRef::Boolean(true));
+            if let Some(constants) = constants {
+                out.value(cstr!("c"), RawBsonRef::Document(constants));
+            }
+        });
+        written.map(|()| self.push(collection, Kind::Update, id, raw))
     }
 
-    pub(super) fn put(&mut self, collection: &Arc<str>, id: Bson, document: &RawDocument) -> Result<(), Unwritable> {
+    pub(super) fn put(&mut self, collection: &Arc<str>, id: &Bson, document: &RawDocument) -> Result<(), Unwritable> {
         let first = document.iter_elements().next();
         let looks_like_operators = matches!(first, Some(Ok(element)) if element.key().as_str().starts_with('$'));
         if !looks_like_operators {
-            return self.upsert(collection, id, RawBson::Document(document.to_owned()), None);
+            return self.upsert(collection, id, |name, out| out.value(name, RawBsonRef::Document(document)), None);
         }
         let mut stage = RawDocumentBuf::new();
         stage.append(cstr!("$replaceWith"), "$$event");
@@ -94,15 +98,16 @@ impl Statements {
         stages.push(stage);
         let mut constants = RawDocumentBuf::new();
         constants.append(cstr!("event"), document);
-        self.upsert(collection, id, RawBson::Array(stages), Some(&constants))
+        self.upsert(collection, id, |name, out| out.value(name, RawBsonRef::Array(&stages)), Some(&constants))
     }
 
-    pub(super) fn remove(&mut self, collection: &Arc<str>, id: Bson) -> Result<(), Unwritable> {
-        let mut raw = RawDocumentBuf::new();
-        raw.append(cstr!("q"), by_id(&id)?);
-        raw.append(cstr!("limit"), 1);
-        self.push(collection, Kind::Delete, &id, raw);
-        Ok(())
+    pub(super) fn remove(&mut self, collection: &Arc<str>, id: &Bson) -> Result<(), Unwritable> {
+        let mut written = Ok(());
+        let raw = Writer::whole(|out| {
+            out.document(cstr!("q"), |out| written = write_id(id, out));
+            out.value(cstr!("limit"), RawBsonRef::Int32(1));
+        });
+        written.map(|()| self.push(collection, Kind::Delete, id, raw))
     }
 
     fn push(&mut self, collection: &Arc<str>, kind: Kind, id: &Bson, raw: RawDocumentBuf) {
@@ -112,15 +117,11 @@ impl Statements {
 }
 
 /// A document as an id may hold operators, and a regular expression would match; those are compared as what they are.
-pub(super) fn by_id(id: &Bson) -> Result<RawDocumentBuf, Unwritable> {
-    let value = RawBson::try_from(id.clone()).map_err(|_| Unwritable)?;
-    let mut filter = RawDocumentBuf::new();
-    if matches!(id, Bson::Document(_) | Bson::RegularExpression(_)) {
-        let mut equal = RawDocumentBuf::new();
-        equal.append(cstr!("$eq"), value);
-        filter.append(cstr!("_id"), equal);
-    } else {
-        filter.append(cstr!("_id"), value);
+fn write_id(id: &Bson, out: &mut Writer) -> Result<(), Unwritable> {
+    if !matches!(id, Bson::Document(_) | Bson::RegularExpression(_)) {
+        return out.bson(cstr!("_id"), id);
     }
-    Ok(filter)
+    let mut written = Ok(());
+    out.document(cstr!("_id"), |out| written = out.bson(cstr!("$eq"), id));
+    written
 }

@@ -8,6 +8,7 @@ use super::delivered::PositionKey;
 use super::error::Error;
 use super::identity::Identity;
 use super::parked::{entry_fields, read_entries};
+use super::writer::Writer;
 use crate::event::{AggregateId, Epoch, Namespace};
 
 /// Kept in every document; a higher one was written by a version that knows more.
@@ -68,41 +69,47 @@ pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), 
 }
 
 /// An entry of an `update` command. Fields of a version that knows more are left alone.
-pub(super) fn cursor_statement(id: RawDocumentBuf, cursor: &Cursor) -> RawDocumentBuf {
-    let mut set = RawDocumentBuf::new();
+pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor) -> RawDocumentBuf {
+    Writer::whole(|out| {
+        out.document(cstr!("q"), |out| out.value(cstr!("_id"), RawBsonRef::Document(id)));
+        out.document(cstr!("u"), |out| {
+            if cursor.parked.is_empty() || !cursor.gone {
+                out.document(cstr!("$unset"), |out| unset(cursor, out));
+            }
+            out.document(cstr!("$set"), |out| set(cursor, out));
+        });
+        out.value(cstr!("upsert"), RawBsonRef::Boolean(true));
+    })
+}
+
+fn unset(cursor: &Cursor, out: &mut Writer) {
+    if cursor.parked.is_empty() {
+        out.value(cstr!("parked"), RawBsonRef::String(""));
+    }
+    if !cursor.gone {
+        out.value(cstr!("gone"), RawBsonRef::String(""));
+    }
+}
+
+fn set(cursor: &Cursor, out: &mut Writer) {
     if let Some(position) = &cursor.position {
-        set.append(cstr!("epoch"), number(position.epoch.get()));
-        set.append(cstr!("position"), &*position.key);
+        out.value(cstr!("epoch"), RawBsonRef::Int64(number(position.epoch.get())));
+        out.value(cstr!("position"), RawBsonRef::String(&position.key));
     }
     if let Some(sequence) = cursor.sequence {
-        set.append(cstr!("sequence"), sequence);
+        out.value(cstr!("sequence"), RawBsonRef::Int64(sequence));
     }
-    let event_id = cursor.event_id.clone().and_then(|id| RawBson::try_from(id).ok());
-    set.append(cstr!("eventId"), event_id.unwrap_or(RawBson::Null));
-    set.append(cstr!("format"), FORMAT);
-    let mut unset = RawDocumentBuf::new();
-    if cursor.parked.is_empty() {
-        unset.append(cstr!("parked"), "");
-    } else {
-        set.append(cstr!("parked"), entry_fields(&cursor.parked));
+    let event_id = cursor.event_id.as_ref().unwrap_or(&Bson::Null);
+    if out.bson(cstr!("eventId"), event_id).is_err() {
+        out.value(cstr!("eventId"), RawBsonRef::Null);
+    }
+    out.value(cstr!("format"), RawBsonRef::Int64(FORMAT));
+    if !cursor.parked.is_empty() {
+        out.value(cstr!("parked"), RawBsonRef::Document(&entry_fields(&cursor.parked)));
     }
     if cursor.gone {
-        set.append(cstr!("gone"), true);
-    } else {
-        unset.append(cstr!("gone"), "");
+        out.value(cstr!("gone"), RawBsonRef::Boolean(true));
     }
-    let mut update = RawDocumentBuf::new();
-    if !unset.is_empty() {
-        update.append(cstr!("$unset"), unset);
-    }
-    update.append(cstr!("$set"), set);
-    let mut filter = RawDocumentBuf::new();
-    filter.append(cstr!("_id"), id);
-    let mut statement = RawDocumentBuf::new();
-    statement.append(cstr!("q"), filter);
-    statement.append(cstr!("u"), update);
-    statement.append(cstr!("upsert"), true);
-    statement
 }
 
 /// BSON has no unsigned 64-bit number.

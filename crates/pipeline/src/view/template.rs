@@ -3,10 +3,11 @@
 //! Values are put in as they are: a text that begins with `$` stays a text. What the event does not have is left out, as if the
 //! line that names it had not been written; inside an array it is null, so that the others keep their places.
 
-use mongodb::bson::raw::CString;
-use mongodb::bson::{Bson, RawArrayBuf, RawBson, RawDocument, RawDocumentBuf};
+use mongodb::bson::raw::{CStr, CString, cstr};
+use mongodb::bson::{Bson, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
-use super::path::EventPath;
+use super::path::{EventPath, Found};
+use super::writer::Writer;
 
 /// One value of the declaration.
 #[derive(Clone, Debug)]
@@ -89,35 +90,45 @@ impl Node {
 
     /// `None` when it is a value the event does not have.
     pub(super) fn render(&self, event: &RawDocument) -> Option<RawBson> {
-        self.fill(&|path| path.find(event).map(super::path::Found::into_owned))
+        self.fill(&|path| path.find(event))
     }
 
     /// With the values given by `value`.
-    pub(super) fn fill(&self, value: &dyn Fn(&EventPath) -> Option<RawBson>) -> Option<RawBson> {
+    pub(super) fn fill<'a>(&self, value: Values<'_, 'a>) -> Option<RawBson> {
+        const NAME: &CStr = cstr!("v");
+        let document = Writer::whole(|out| self.write(NAME, value, out));
+        document.get(NAME.as_str()).ok().flatten().map(Into::into)
+    }
+
+    /// Nothing is written for a value that is not there; in an array, where it has a place, it is null.
+    pub(super) fn write<'a>(&self, name: &CStr, value: Values<'_, 'a>, out: &mut Writer) {
         match self {
-            Self::Literal(literal) => Some(literal.clone()),
-            Self::Event(path) => value(path),
-            Self::Document(fields) => {
-                let mut document = RawDocumentBuf::new();
+            Self::Literal(literal) => out.value(name, literal.as_raw_bson_ref()),
+            Self::Event(path) => {
+                if let Some(found) = value(path) {
+                    out.value(name, found.as_ref());
+                }
+            }
+            Self::Document(fields) => out.document(name, |out| {
                 for (name, node) in fields {
-                    if let Self::Literal(literal) = node {
-                        document.append(name, literal);
-                    } else if let Some(value) = node.fill(value) {
-                        document.append(name, value);
+                    node.write(name, value, out);
+                }
+            }),
+            Self::Array(nodes) => out.array(name, |out| {
+                for (at, node) in nodes.iter().enumerate() {
+                    let (name, before) = (Writer::index(at), out.len());
+                    node.write(&name, value, out);
+                    if out.len() == before {
+                        out.value(&name, RawBsonRef::Null);
                     }
                 }
-                Some(RawBson::Document(document))
-            }
-            Self::Array(nodes) => {
-                let mut array = RawArrayBuf::new();
-                for node in nodes {
-                    array.push(node.fill(value).unwrap_or(RawBson::Null));
-                }
-                Some(RawBson::Array(array))
-            }
+            }),
         }
     }
 }
+
+/// The event's value at a path.
+pub(super) type Values<'f, 'a> = &'f dyn Fn(&EventPath) -> Option<Found<'a>>;
 
 fn literal(value: &Bson) -> Result<Node, Malformed> {
     let raw = RawBson::try_from(value.clone()).map_err(|_| Malformed::here("cannot be written as BSON"))?;

@@ -10,6 +10,7 @@ use mongodb::bson::{Bson, DateTime, Document, RawArrayBuf, RawBson, RawBsonRef, 
 
 use super::error::Error;
 use super::model::{Clause, Mistake, Model};
+use super::path::Found;
 use super::template::Node;
 use crate::retry::{self, Verdict};
 
@@ -73,7 +74,8 @@ impl Check<'_> {
     async fn operator(&self, operator: &str, field: &str, node: &Node) -> Result<Result<Option<Bson>, String>, Error> {
         let mut objection = None;
         for stand_in in stand_ins() {
-            let value = node.fill(&|_| stand_in.clone()).and_then(|value| Bson::try_from(value).ok());
+            let value = node.fill(&|_| stand_in.as_ref().map(|value| Found::There(value.as_raw_bson_ref())));
+            let value = value.and_then(|value| Bson::try_from(value).ok());
             let fields = value.clone().map(|value| (field.to_owned(), value)).into_iter().collect::<Document>();
             let update: Document = [(operator.to_owned(), Bson::Document(fields))].into_iter().collect();
             let update = RawBson::try_from(Bson::Document(update)).expect("it was raw before");

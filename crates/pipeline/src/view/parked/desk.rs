@@ -259,7 +259,7 @@ impl Desk {
             Some(left) => drop(cursor.parked.insert(model.to_owned(), left.clone())),
             None => drop(cursor.parked.remove(model)),
         }
-        let statement = cursor_statement(id, &cursor);
+        let statement = cursor_statement(&id, &cursor);
         self.store.own(session, "write a cursor", runs::update_command(CURSORS, [&statement].into_iter())).await?;
         Ok(Step::Done { events: waiting.len() as u64, left })
     }
