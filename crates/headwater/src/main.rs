@@ -13,6 +13,7 @@ mod signal;
 mod status;
 mod step_down;
 mod topology;
+mod witness;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

@@ -26,6 +26,7 @@ use crate::pods::{self, Register};
 use crate::signal::StopSignal;
 use crate::status::{Observer, Subscription};
 use crate::step_down::{self, Wish};
+use crate::witness::Witness;
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
 /// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. The HTTP side is not ready from
@@ -34,7 +35,10 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let door = Door::open(config.admin.listen)?;
     let places = places(&config, Some(FOUND_WITHIN)).await?;
     let views = views(&config).await?;
+    let latency = admin::Latency::default();
+    let witness = Arc::new(Witness { latency: latency.clone() });
     let consumer = views.clone().map(|views| consumer(&config, &places, views)).transpose()?;
+    let consumer = consumer.map(|consumer| consumer.witnessed_by(witness));
     let observer = observer(&config, &places, Some(FOUND_WITHIN)).await?;
     let register = Register::new(&places.coordination, &config.pipeline, &config.pod_id);
     let candidate = candidate(&config).await?;
@@ -63,7 +67,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         lease: elector.handle(),
         producer: producing,
         consumer: consuming,
-        latency: admin::Latency::default(),
+        latency,
     };
     let mut side = door.start(parts, register, observer)?;
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };

@@ -26,7 +26,8 @@ pub mod property {
     pub const SEQUENCE: &str = "headwater-sequence";
     /// The term it was published in: a long, and all in which the messages of two leaders for one event differ.
     pub const TERM: &str = "headwater-term";
-    /// When it was committed: an AMQP timestamp, in milliseconds since 1970. Absent on what a snapshot read.
+    /// When it was committed: an AMQP timestamp, in milliseconds since 1970, by the clock of the server that took it. To the second where
+    /// that server is older than 6.0; absent on what a snapshot read.
     pub const COMMITTED: &str = "headwater-committed";
     /// The body is in `oversize_events` under this id: [`crate::publish::Oversize::read`]. The content type is that of the body there.
     pub const OVERSIZE: &str = "headwater-oversize";

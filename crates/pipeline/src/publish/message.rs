@@ -230,8 +230,8 @@ fn write_event(
     if let Some(sequence) = event.sequence {
         put::long(map.string(property::SEQUENCE), sequence);
     }
-    if let Some(time) = event.cluster_time {
-        put::timestamp(map.string(property::COMMITTED), i64::from(time.time) * 1_000);
+    if let Some(time) = event.committed() {
+        put::timestamp(map.string(property::COMMITTED), time.timestamp_millis());
     }
     put::string(map.string(property::CLOUD_EVENTS_ID), id.as_str());
     // A trace for each event, told by nothing but the event: the id's first digits are as random as any.

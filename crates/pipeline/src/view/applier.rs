@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -27,6 +27,7 @@ use super::plan::{Candidate, Rules};
 use super::projection::Projection;
 use super::stored::Naming;
 use super::transaction::Store;
+use super::witness::Witness;
 use crate::planted::Defect;
 
 /// Applies what its [`Feed`]s hand in, while it runs.
@@ -107,10 +108,18 @@ impl Applier {
             alone_at_delivery: config.alone_at_delivery,
             orphans,
             again: tokio::sync::Mutex::new(()),
+            witness: OnceLock::new(),
         };
         let room = AtomicUsize::new(config.group_statements.get());
         let (queue, arrived) = (Mutex::default(), Notify::new());
         Ok(Self { shared: Arc::new(Shared { config, groups, history, counters, queue, arrived, room }) })
+    }
+
+    /// One is told, and the first stays.
+    #[must_use]
+    pub fn witnessed_by(self, witness: Arc<dyn Witness>) -> Self {
+        let _ = self.shared.groups.witness.set(witness);
+        self
     }
 
     pub fn handle(&self) -> Handle {

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use mongodb::bson::{DateTime, RawDocumentBuf};
 
@@ -29,6 +30,7 @@ pub(super) struct Candidate {
     pub(super) unhealable: bool,
     /// How many statements it will probably be; at least one, for the room it takes.
     pub(super) weight: usize,
+    pub(super) handed_in: SystemTime,
 }
 
 /// What became of an event.
@@ -291,7 +293,8 @@ impl Candidate {
     pub(super) fn new(event: Delivered, rules: &Rules) -> Self {
         let identity = rules.naming.identity(&event.namespace, &event.aggregate);
         let weight = rules.models.iter().filter(|model| model.handles(&event)).count().max(1);
-        Self { event: Arc::new(event), identity, evidence: None, unhealable: false, weight }
+        let handed_in = SystemTime::now();
+        Self { event: Arc::new(event), identity, evidence: None, unhealable: false, weight, handed_in }
     }
 
     fn facts(&self) -> Facts<'_> {

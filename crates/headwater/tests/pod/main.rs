@@ -1,0 +1,6 @@
+//! A pod as the machine around it meets it: a real process, asked over HTTP and ended by signals, with real servers and links that break.
+
+mod house;
+mod latency;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
