@@ -5,6 +5,7 @@ mod check;
 mod cli;
 mod config;
 mod dev;
+mod exit;
 mod oplog;
 mod pods;
 mod run;
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&error);
-            ExitCode::FAILURE
+            exit::Exit::of(&error).into()
         }
     }
 }

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin_side::{Door, Parts};
 use crate::config::{Config, ReadModels, Secret};
+use crate::exit::Exit;
 use crate::pods::{self, Register};
 use crate::signal::StopSignal;
 use crate::status::{Observer, Subscription};
@@ -91,7 +92,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     shutdown.cancel();
     tokio::select! {
         ended = &mut services => ended?,
-        () = stop.received_again() => anyhow::bail!("stopped at once, on the second signal"),
+        () = stop.received_again() => anyhow::bail!(Exit::CutShort.because("stopped at once, on the second signal")),
     }
     side.stop().await?;
     tracing::info!(pod_id = config.pod_id, "stopped");
@@ -198,12 +199,14 @@ pub(crate) async fn places(config: &Config, found_within: Option<Duration>) -> a
 }
 
 fn bus(config: &Config) -> anyhow::Result<Bus> {
-    Bus::new(config.service_bus.connection_string.reveal(), bus_settings(config)).context(CONNECTION_STRING)
+    let bus = Bus::new(config.service_bus.connection_string.reveal(), bus_settings(config));
+    bus.context(Exit::Misconfigured.because(CONNECTION_STRING))
 }
 
 /// The bus's other side: entities and what they hold.
 pub(crate) fn administration(config: &Config) -> anyhow::Result<Administration> {
-    Administration::new(config.service_bus.connection_string.reveal(), &bus_settings(config)).context(CONNECTION_STRING)
+    let bus = Administration::new(config.service_bus.connection_string.reveal(), &bus_settings(config));
+    bus.context(Exit::Misconfigured.because(CONNECTION_STRING))
 }
 
 const CONNECTION_STRING: &str = "`service_bus.connection_string`";
@@ -222,13 +225,16 @@ pub(crate) async fn client(uri: &Secret, key: &str, found_within: Option<Duratio
 
 fn connect(mut options: ClientOptions, key: &str, found_within: Option<Duration>) -> anyhow::Result<mongodb::Client> {
     options.server_selection_timeout = options.server_selection_timeout.or(found_within);
-    mongodb::Client::with_options(options).map_err(|_| anyhow::anyhow!("`{key}` cannot be used"))
+    let client = mongodb::Client::with_options(options);
+    client.map_err(|_| Exit::Misconfigured.because(format!("`{key}` cannot be used")).into())
 }
 
 /// The driver's own words may quote the URI, and with it a password.
 pub(crate) async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions> {
     let mut options = ClientOptions::parse(uri.reveal()).await.map_err(|_| {
-        anyhow::anyhow!("`{key}` is not a MongoDB URI; write, for example, `mongodb://host:27017/?replicaSet=rs0`")
+        Exit::Misconfigured.because(format!(
+            "`{key}` is not a MongoDB URI; write, for example, `mongodb://host:27017/?replicaSet=rs0`"
+        ))
     })?;
     options.app_name.get_or_insert_with(|| "headwater".to_owned());
     Ok(options)

@@ -6,11 +6,12 @@ use serde_json::{Value as Json, json};
 
 use super::run::ConfigArguments;
 use crate::check::{self, Finding, Level};
+use crate::exit::Exit;
 
 /// Check configuration, MongoDB and the bus, and say what to mend.
 ///
 /// Looks and changes nothing. Every finding is one line: how bad it is, what it is about, and what to do. Errors stop pods from running, or
-/// lose what is promised; warnings will hurt some day; notes are worth knowing. Exits with 1 if there is an error, else with 0.
+/// lose what is promised; warnings will hurt some day; notes are worth knowing. Ends with 4 if there is an error, else with 0.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -39,7 +40,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
     }
     if errors > 0 {
-        bail!("{errors} of {} findings must be mended", findings.len());
+        bail!(Exit::NotWell.because(format!("{errors} of {} findings must be mended", findings.len())));
     }
     Ok(())
 }

@@ -27,9 +27,12 @@ use pipeline::view::{self, OnPoison};
 use pipeline::{capture, publish, session};
 
 use load::{Settings, Sources};
-use problem::{Problem, Problems};
+use problem::Problem;
+pub(crate) use problem::Problems;
 pub(crate) use read_models::ReadModels;
 pub(crate) use reference::{json_schema, reference_file};
+
+use crate::exit::Exit;
 
 /// Everything a pod needs to know, checked.
 #[derive(Debug)]
@@ -165,7 +168,9 @@ fn with_sources<T>(
     let path = asked.or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)));
     let name = path.as_ref().map(|path| path.display().to_string());
     let text = path.as_ref().map(std::fs::read_to_string).transpose();
-    let text = text.with_context(|| format!("read the configuration `{}`", name.as_deref().unwrap_or_default()))?;
+    let unread =
+        || Exit::Misconfigured.because(format!("read the configuration `{}`", name.as_deref().unwrap_or_default()));
+    let text = text.with_context(unread)?;
     let read_file = |file: &str| std::fs::read_to_string(file);
     let sources = Sources {
         file: text.as_deref(),

@@ -2,5 +2,6 @@
 
 mod house;
 mod latency;
+mod signals;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
