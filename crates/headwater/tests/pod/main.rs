@@ -3,5 +3,6 @@
 mod house;
 mod latency;
 mod signals;
+mod wedged;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");

@@ -33,6 +33,7 @@ use super::topic::{Limits, Topic};
 use crate::capture::Captured;
 use crate::checkpoint::{self, CheckpointStore, Claim, Saved};
 use crate::event::Epoch;
+use crate::planted::Wedge;
 
 /// Where captured events come from, in order. `None`: there is no more to come, and what there was is to be brought out.
 pub trait Intake: Send {
@@ -151,6 +152,9 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
                 return Ok(ended);
             }
             self.show();
+            if !self.lanes.is_empty() {
+                Wedge::Publish.hold().await;
+            }
             let wake = self.next_moment(now, at_once);
             let hungry = self.pending.is_empty() && self.draining.is_none();
             let news = tokio::select! {

@@ -21,7 +21,7 @@ use super::orphans::{self, Orphans};
 use super::plan::{Answer, Candidate, Outcome, Refusals, Rules};
 use super::transaction::{Attempt, Failure, Store};
 use super::witness::{Lived, Witness};
-use crate::planted::Defect;
+use crate::planted::{Defect, Wedge};
 use crate::retry;
 
 /// What runs groups; one per pod.
@@ -69,6 +69,7 @@ const AFTER_THAT: Duration = Duration::from_millis(50);
 impl Groups {
     /// Tells all that can be had soon. Who is told nothing conflicts with somebody that holds on: see [`Self::wait_for`].
     pub(super) async fn resolve(&self, candidates: &[Candidate], told: &mut Answers) {
+        Wedge::Applier.hold().await;
         self.settle(candidates, self.parts(candidates), told).await;
     }
 
