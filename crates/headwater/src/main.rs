@@ -14,6 +14,7 @@ mod signal;
 mod status;
 mod step_down;
 mod topology;
+mod traces;
 mod witness;
 
 use std::io::IsTerminal;

@@ -14,7 +14,7 @@ use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::consumer::{self, Consumer};
 use pipeline::event::Namespace;
 use pipeline::producer::{Places, Producer};
-use pipeline::publish::{oversize, rejected};
+use pipeline::publish::{Tracer, oversize, rejected};
 use pipeline::view::{self, Projection};
 use servicebus::Client as Bus;
 use servicebus::administration::Administration;
@@ -27,6 +27,7 @@ use crate::pods::{self, Register};
 use crate::signal::StopSignal;
 use crate::status::{Observer, Subscription};
 use crate::step_down::{self, Wish};
+use crate::traces::Traces;
 use crate::witness::Witness;
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
@@ -37,7 +38,8 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let places = places(&config, Some(FOUND_WITHIN)).await?;
     let views = views(&config).await?;
     let latency = admin::Latency::default();
-    let witness = Arc::new(Witness { latency: latency.clone() });
+    let traces = Traces::start(&config)?;
+    let witness = Arc::new(Witness { latency: latency.clone(), traces: traces.clone() });
     let consumer = views.clone().map(|views| consumer(&config, &places, views)).transpose()?;
     let consumer = consumer.map(|consumer| consumer.witnessed_by(witness));
     let observer = observer(&config, &places, Some(FOUND_WITHIN)).await?;
@@ -46,7 +48,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
     let wish = Wish::of(&places.coordination, &config.pipeline);
-    let producer = Producer::new(producing, places);
+    let producer = Producer::new(producing, places).traced_by(traces.clone().map(|traces| traces as Arc<dyn Tracer>));
     // Where nothing is built from the events, nothing is known that a snapshot could find gone.
     let producer = Arc::new(match &views {
         Some(views) => producer.sweeping(views.clone()),
@@ -93,6 +95,9 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     tokio::select! {
         ended = &mut services => ended?,
         () = stop.received_again() => anyhow::bail!(Exit::CutShort.because("stopped at once, on the second signal")),
+    }
+    if let Some(traces) = traces {
+        traces.stop().await;
     }
     side.stop().await?;
     tracing::info!(pod_id = config.pod_id, "stopped");

@@ -34,8 +34,10 @@ pub mod property {
     /// The body is empty: the event was refused by the bus and is in `rejected_events` under this id. Consumers park on it. Subject, content
     /// type and CloudEvents type are absent.
     pub const MARKER: &str = "headwater-rejected";
-    /// W3C trace context, made of the message id: one trace for each event, whoever publishes it.
+    /// W3C trace context, made of the message id: one trace for each event, whoever publishes it. Sampled where the event is traced.
     pub const TRACEPARENT: &str = "traceparent";
+    /// The same under the name that Azure's own SDKs look for; only on the message of an event that is traced.
+    pub const DIAGNOSTIC_ID: &str = "Diagnostic-Id";
     pub const CLOUD_EVENTS_VERSION: &str = "cloudEvents:specversion";
     /// The message id.
     pub const CLOUD_EVENTS_ID: &str = "cloudEvents:id";

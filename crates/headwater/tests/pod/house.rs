@@ -19,6 +19,9 @@ pub(crate) const SOON: Duration = Duration::from_secs(60);
 pub(crate) const READ_MODELS: &str =
     "read_models: { orders: { when: { Placed: { $set: { customer: $$event.payload.customer } } } } }\n";
 
+/// In every event's body, and nowhere else.
+pub(crate) const CUSTOMER: &str = "ann of the mill";
+
 /// The house, with pods that run and follow the stream.
 pub(crate) struct House(pub(crate) cluster::House);
 
@@ -76,7 +79,7 @@ impl House {
 
     pub(crate) async fn insert(&self, aggregate: &str, version: i64) {
         let event = doc! {
-            "aggregateId": aggregate, "version": version, "type": "Placed", "payload": { "customer": "ann" },
+            "aggregateId": aggregate, "version": version, "type": "Placed", "payload": { "customer": CUSTOMER },
         };
         self.0.events().insert_one(event).await.unwrap();
     }

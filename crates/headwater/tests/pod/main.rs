@@ -3,6 +3,7 @@
 mod house;
 mod latency;
 mod signals;
+mod traces;
 mod wedged;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");

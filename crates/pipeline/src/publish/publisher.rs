@@ -30,6 +30,7 @@ use super::rejected::Rejected;
 use super::saves::Saves;
 use super::stores::{Stored, Stores};
 use super::topic::{Limits, Topic};
+use super::traces::{Tracer, Traces};
 use crate::capture::Captured;
 use crate::checkpoint::{self, CheckpointStore, Claim, Saved};
 use crate::event::Epoch;
@@ -66,6 +67,7 @@ pub struct Publisher<T: Topic, S> {
     stores: Stores,
     bridge: Bridge<T>,
     probe: Probe<T>,
+    traces: Traces,
     /// Captured, and not yet in a lane.
     pending: VecDeque<Captured>,
     limits: Option<Limits>,
@@ -113,6 +115,7 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             saves: Saves::new(checkpoints, (claim, epoch), config.checkpoint, config.save_after(), now),
             bridge: Bridge::new(Arc::clone(&topic)),
             probe: Probe::new(topic),
+            traces: Traces::default(),
             pending: VecDeque::new(),
             limits: None,
             unsaved: 0,
@@ -122,6 +125,14 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             tenure,
             config,
         }
+    }
+
+    /// Who is told of the events it wants traced.
+    #[must_use]
+    pub fn traced_by(mut self, tracer: Option<Arc<dyn Tracer>>) -> Self {
+        self.traces = Traces::by(tracer);
+        self.encoder = self.encoder.sampling(self.traces.sampling());
+        self
     }
 
     /// Publishes what `intake` gives until it ends, or until `lost` does: then the term is over, and nothing more is done.

@@ -121,7 +121,7 @@ impl<'a> Holding<'a> {
             settler: receiver.settler(),
             receiver,
             feed: shared.applier.feed(),
-            reader: Reader::default(),
+            reader: Reader::traced(shared.applier.is_traced()),
             share,
             stop,
             over,

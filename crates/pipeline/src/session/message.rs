@@ -15,6 +15,7 @@ use crate::chain::chain;
 use crate::envelope::{FORMAT, content_type, property};
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
 use crate::publish::{Oversize, oversize};
+use crate::trace::Context;
 use crate::view::{Body, Delivered, PositionKey};
 
 /// Why a message is not an event. Nothing of its contents is in it.
@@ -35,9 +36,15 @@ pub enum Unreadable {
 #[derive(Debug, Default)]
 pub struct Reader {
     namespace: Option<(String, Arc<Namespace>)>,
+    traced: bool,
 }
 
 impl Reader {
+    /// Reads where an event's trace goes on only if that is of use.
+    pub fn traced(traced: bool) -> Self {
+        Self { namespace: None, traced }
+    }
+
     /// `delivery_count`: how often the bus has given it out before. A body that is kept apart is left there: see [`fetch`].
     pub fn read(&mut self, message: &Message, delivery_count: u32) -> Result<Delivered, Unreadable> {
         let format = integer(message, property::FORMAT).ok_or(Unreadable::NotOurs)?;
@@ -53,6 +60,8 @@ impl Reader {
         let epoch = number(message, property::EPOCH)?;
         let token = text(message, property::TOKEN)?;
         let committed = message.application_property(property::COMMITTED).and_then(|value| value.as_timestamp());
+        let trace =
+            if self.traced { optional_text(message, property::TRACEPARENT).and_then(Context::read) } else { None };
         let mut event = Delivered {
             message_id: message_id.ok_or(Unreadable::Property { name: "message-id" })?.to_owned(),
             operation: operation(message)?,
@@ -67,6 +76,7 @@ impl Reader {
             committed: committed.map(DateTime::from_millis),
             delivery_count,
             dead_lettered: false,
+            trace,
         };
         event.body = match (optional_text(message, property::MARKER), optional_text(message, property::OVERSIZE)) {
             (Some(id), _) => Body::Marker(id.to_owned()),

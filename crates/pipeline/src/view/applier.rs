@@ -154,6 +154,11 @@ impl Handle {
         Feed::new(self.shared.clone())
     }
 
+    /// Whether somebody traces what is applied.
+    pub fn is_traced(&self) -> bool {
+        self.shared.groups.witness.get().is_some_and(|witness| witness.traces())
+    }
+
     pub fn counts(&self) -> Counts {
         self.shared.counters.look()
     }

@@ -7,6 +7,8 @@ use super::delivered::Delivered;
 /// Told of every event once the transaction that applied it is committed; not of duplicates, nor of what is parked. Must not wait: all
 /// sessions of the pod do meanwhile.
 pub trait Witness: Send + Sync {
+    /// Whether it wants to know where an event's trace goes on.
+    fn traces(&self) -> bool;
     fn applied(&self, event: &Delivered, lived: Lived);
 }
 

@@ -7,6 +7,7 @@ use super::*;
 use crate::event::{ChangeEvent, ResumeToken};
 use crate::publish::message::{Content, Encoder, MessageId, marker};
 use crate::publish::{self, Sessions};
+use crate::trace::Sampling;
 
 fn event(aggregate: impl Into<Bson>) -> ChangeEvent {
     ChangeEvent {
@@ -59,6 +60,20 @@ fn what_was_published_is_what_is_read() {
     assert_eq!(read.committed, Some(DateTime::from_millis(1_700_000_000_123)));
     assert!(!read.dead_lettered);
     assert_eq!(document_of(&read), &*event.document);
+}
+
+#[test]
+fn where_a_trace_goes_on_is_read_where_somebody_traces() {
+    let event = event("order-7");
+    let (id, all) = (MessageId::of(&event, None), Sampling::one_in(NonZeroU32::MIN));
+    let mut tracing = encoder(publish::Body::Bson, Sessions::Aggregate).sampling(all);
+    let traced = encoded(&mut tracing, &event, Content::Whole);
+    let read = |message: &Message, traces| Reader::traced(traces).read(message, 0).unwrap().trace;
+    assert_eq!(read(&traced, true), Some(Context::of(&id, true)));
+    assert_eq!(read(&whole(&event), true), Some(Context::of(&id, false)));
+    assert_eq!(read(&traced, false), None);
+    let named = |message: &Message| message.application_property(property::DIAGNOSTIC_ID).is_some();
+    assert_eq!((named(&traced), named(&whole(&event))), (true, false));
 }
 
 #[test]
