@@ -6,8 +6,15 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::time::SystemTime;
 
 use crate::publish::message::MessageId;
+
+/// The wall clock, for spans and latencies.
+#[expect(clippy::disallowed_methods, reason = "only shown: what it says decides nothing")]
+pub(crate) fn wall_clock() -> SystemTime {
+    SystemTime::now()
+}
 
 /// How many events are traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 use super::message::MessageId;
 use super::prefix::Ordinal;
 use crate::event::{ChangeEvent, Namespace, Operation};
-use crate::trace::Sampling;
+use crate::trace::{Sampling, wall_clock};
 
 /// Told of traced events once they are published. Must not wait: everything that is published does meanwhile.
 pub trait Tracer: Send + Sync {
@@ -51,7 +51,7 @@ impl Traces {
     /// `None` for an event that is not traced.
     pub(super) fn begun(&self, event: &ChangeEvent, id: &MessageId) -> Option<Published> {
         self.sampling.takes(id).then(|| {
-            let captured = SystemTime::now();
+            let captured = wall_clock();
             Published {
                 id: *id,
                 namespace: Arc::clone(&event.namespace),
@@ -71,7 +71,7 @@ impl Traces {
 
     pub(super) fn acknowledged(&mut self, ordinal: Ordinal) {
         if let (Some(published), Some(tracer)) = (self.forget(ordinal), &self.tracer) {
-            tracer.published(Published { acknowledged: SystemTime::now(), ..published });
+            tracer.published(Published { acknowledged: wall_clock(), ..published });
         }
     }
 

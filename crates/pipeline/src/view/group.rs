@@ -23,6 +23,7 @@ use super::transaction::{Attempt, Failure, Store};
 use super::witness::{Lived, Witness};
 use crate::planted::{Defect, Wedge};
 use crate::retry;
+use crate::trace::wall_clock;
 
 /// What runs groups; one per pod.
 pub(super) struct Groups {
@@ -128,7 +129,7 @@ impl Groups {
         loop {
             let Part { places, refusals, strict, patience } = part;
             let attempt = Attempt { rules: &self.rules, candidates, part: places, refusals, strict: *strict };
-            let attempted = SystemTime::now();
+            let attempted = wall_clock();
             let error = match self.store.attempt(attempt).await {
                 Ok((answers, tally)) => {
                     self.counters.committed(tally);
@@ -162,7 +163,7 @@ impl Groups {
 impl Groups {
     fn tell_witness(&self, candidates: &[Candidate], answers: &[(usize, Answer)], began: SystemTime) {
         let Some(witness) = self.witness.get() else { return };
-        let committed = SystemTime::now();
+        let committed = wall_clock();
         for (at, answer) in answers {
             if let Answer::Done(Outcome::Applied) = answer {
                 let Candidate { event, handed_in, .. } = &candidates[*at];

@@ -19,6 +19,7 @@ use super::statement::Statement;
 use super::stored::{Naming, cursor_statement};
 use crate::event::Operation;
 use crate::planted::Defect;
+use crate::trace::wall_clock;
 
 /// An event on its way, with what was found out about it.
 #[derive(Clone)]
@@ -293,7 +294,7 @@ impl Candidate {
     pub(super) fn new(event: Delivered, rules: &Rules) -> Self {
         let identity = rules.naming.identity(&event.namespace, &event.aggregate);
         let weight = rules.models.iter().filter(|model| model.handles(&event)).count().max(1);
-        let handed_in = SystemTime::now();
+        let handed_in = wall_clock();
         Self { event: Arc::new(event), identity, evidence: None, unhealable: false, weight, handed_in }
     }
 
