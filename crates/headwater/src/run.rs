@@ -71,6 +71,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         producer: producing,
         consumer: consuming,
         latency,
+        generation: config.read_models.declared.generation(),
     };
     let mut side = door.start(parts, register, observer)?;
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };

@@ -21,6 +21,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     offline: bool,
 
+    /// Look at so many of the newest events, too: do they have what source and read models name? Nothing of them but their types is shown.
+    #[arg(long, value_name = "N", conflicts_with = "offline", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    sample: Option<u32>,
+
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -28,7 +32,8 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let config = arguments.config.load()?;
-    let findings = if arguments.offline { check::offline(&config) } else { check::online(&config).await? };
+    let findings =
+        if arguments.offline { check::offline(&config) } else { check::online(&config, arguments.sample).await? };
     let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();
     if arguments.json {
         let list: Vec<_> = findings.iter().map(Finding::to_json).collect();

@@ -30,7 +30,9 @@ use load::{Settings, Sources};
 use node::Origin;
 use problem::Problem;
 pub(crate) use problem::Problems;
-pub(crate) use read_models::ReadModels;
+#[cfg(test)]
+pub(crate) use read_models::declared_in;
+pub(crate) use read_models::{Declared, EventValue, ReadModels};
 pub(crate) use reference::{json_schema, reference_file};
 
 use crate::exit::Exit;
