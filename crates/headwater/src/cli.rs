@@ -3,6 +3,7 @@
 mod broker;
 mod check;
 mod checkpoint;
+mod completions;
 mod config;
 mod dev;
 mod parked;
@@ -14,9 +15,11 @@ pub(crate) mod topology;
 
 use clap::{Parser, Subcommand};
 
+use crate::exit;
+
 /// MongoDB read models in step with a MongoDB event store, through Azure Service Bus.
 #[derive(Debug, Parser)]
-#[command(name = "headwater", version)]
+#[command(name = "headwater", version, after_help = exit::HELP)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -34,6 +37,7 @@ pub(crate) enum Command {
     Checkpoint(checkpoint::Arguments),
     StepDown(step_down::Arguments),
     Config(config::Arguments),
+    Completions(completions::Arguments),
 }
 
 impl Command {
@@ -49,7 +53,8 @@ impl Command {
             | Self::Parked(_)
             | Self::Checkpoint(_)
             | Self::StepDown(_)
-            | Self::Config(_) => "warn",
+            | Self::Config(_)
+            | Self::Completions(_) => "warn",
         }
     }
 }
@@ -66,6 +71,7 @@ pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
         Command::Status(arguments) => status::run(arguments).await,
         Command::Checkpoint(arguments) => checkpoint::run(arguments).await,
         Command::Config(arguments) => config::run(&arguments),
+        Command::Completions(arguments) => completions::run(&arguments),
     }
 }
 

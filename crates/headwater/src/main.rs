@@ -5,6 +5,7 @@ mod check;
 mod cli;
 mod config;
 mod dev;
+mod exit;
 mod oplog;
 mod pods;
 mod run;
@@ -13,6 +14,8 @@ mod signal;
 mod status;
 mod step_down;
 mod topology;
+mod traces;
+mod witness;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -27,7 +30,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             tell(&error);
-            ExitCode::FAILURE
+            exit::Exit::of(&error).into()
         }
     }
 }

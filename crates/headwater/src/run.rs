@@ -14,7 +14,7 @@ use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::consumer::{self, Consumer};
 use pipeline::event::Namespace;
 use pipeline::producer::{Places, Producer};
-use pipeline::publish::{oversize, rejected};
+use pipeline::publish::{Tracer, oversize, rejected};
 use pipeline::view::{self, Projection};
 use servicebus::Client as Bus;
 use servicebus::administration::Administration;
@@ -22,10 +22,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::admin_side::{Door, Parts};
 use crate::config::{Config, ReadModels, Secret};
+use crate::exit::Exit;
 use crate::pods::{self, Register};
 use crate::signal::StopSignal;
 use crate::status::{Observer, Subscription};
 use crate::step_down::{self, Wish};
+use crate::traces::Traces;
+use crate::witness::Witness;
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
 /// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. The HTTP side is not ready from
@@ -34,14 +37,18 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let door = Door::open(config.admin.listen)?;
     let places = places(&config, Some(FOUND_WITHIN)).await?;
     let views = views(&config).await?;
+    let latency = admin::Latency::default();
+    let traces = Traces::start(&config)?;
+    let witness = Arc::new(Witness { latency: latency.clone(), traces: traces.clone() });
     let consumer = views.clone().map(|views| consumer(&config, &places, views)).transpose()?;
+    let consumer = consumer.map(|consumer| consumer.witnessed_by(witness));
     let observer = observer(&config, &places, Some(FOUND_WITHIN)).await?;
     let register = Register::new(&places.coordination, &config.pipeline, &config.pod_id);
     let candidate = candidate(&config).await?;
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
     let wish = Wish::of(&places.coordination, &config.pipeline);
-    let producer = Producer::new(producing, places);
+    let producer = Producer::new(producing, places).traced_by(traces.clone().map(|traces| traces as Arc<dyn Tracer>));
     // Where nothing is built from the events, nothing is known that a snapshot could find gone.
     let producer = Arc::new(match &views {
         Some(views) => producer.sweeping(views.clone()),
@@ -63,7 +70,8 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         lease: elector.handle(),
         producer: producing,
         consumer: consuming,
-        latency: admin::Latency::default(),
+        latency,
+        generation: config.read_models.declared.generation(),
     };
     let mut side = door.start(parts, register, observer)?;
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };
@@ -87,7 +95,10 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     shutdown.cancel();
     tokio::select! {
         ended = &mut services => ended?,
-        () = stop.received_again() => anyhow::bail!("stopped at once, on the second signal"),
+        () = stop.received_again() => anyhow::bail!(Exit::CutShort.because("stopped at once, on the second signal")),
+    }
+    if let Some(traces) = traces {
+        traces.stop().await;
     }
     side.stop().await?;
     tracing::info!(pod_id = config.pod_id, "stopped");
@@ -194,12 +205,14 @@ pub(crate) async fn places(config: &Config, found_within: Option<Duration>) -> a
 }
 
 fn bus(config: &Config) -> anyhow::Result<Bus> {
-    Bus::new(config.service_bus.connection_string.reveal(), bus_settings(config)).context(CONNECTION_STRING)
+    let bus = Bus::new(config.service_bus.connection_string.reveal(), bus_settings(config));
+    bus.context(Exit::Misconfigured.because(CONNECTION_STRING))
 }
 
 /// The bus's other side: entities and what they hold.
 pub(crate) fn administration(config: &Config) -> anyhow::Result<Administration> {
-    Administration::new(config.service_bus.connection_string.reveal(), &bus_settings(config)).context(CONNECTION_STRING)
+    let bus = Administration::new(config.service_bus.connection_string.reveal(), &bus_settings(config));
+    bus.context(Exit::Misconfigured.because(CONNECTION_STRING))
 }
 
 const CONNECTION_STRING: &str = "`service_bus.connection_string`";
@@ -218,13 +231,16 @@ pub(crate) async fn client(uri: &Secret, key: &str, found_within: Option<Duratio
 
 fn connect(mut options: ClientOptions, key: &str, found_within: Option<Duration>) -> anyhow::Result<mongodb::Client> {
     options.server_selection_timeout = options.server_selection_timeout.or(found_within);
-    mongodb::Client::with_options(options).map_err(|_| anyhow::anyhow!("`{key}` cannot be used"))
+    let client = mongodb::Client::with_options(options);
+    client.map_err(|_| Exit::Misconfigured.because(format!("`{key}` cannot be used")).into())
 }
 
 /// The driver's own words may quote the URI, and with it a password.
 pub(crate) async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions> {
     let mut options = ClientOptions::parse(uri.reveal()).await.map_err(|_| {
-        anyhow::anyhow!("`{key}` is not a MongoDB URI; write, for example, `mongodb://host:27017/?replicaSet=rs0`")
+        Exit::Misconfigured.because(format!(
+            "`{key}` is not a MongoDB URI; write, for example, `mongodb://host:27017/?replicaSet=rs0`"
+        ))
     })?;
     options.app_name.get_or_insert_with(|| "headwater".to_owned());
     Ok(options)

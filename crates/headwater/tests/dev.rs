@@ -55,6 +55,21 @@ fn leader(line: &str) -> (String, i32) {
     (pod.to_owned(), rest.split(')').next().unwrap().parse().unwrap())
 }
 
+/// What the page that people read first shows of a start, without what differs from one to the next.
+fn is_as_the_readme_shows(dev: &Process) {
+    let readme = include_str!("../../../README.md");
+    let shown = readme.split("```\n").find(|block| block.starts_with("MongoDB:")).expect("the README shows a start");
+    let word = |line: &str| line.split_once(':').map_or(line, |(label, _)| label).to_owned();
+    let labels = |line: &&str| !line.is_empty() && !line.starts_with(' ');
+    // After these lines comes how it goes.
+    let expected: Vec<_> =
+        shown.lines().filter(labels).map(word).take_while(|line| !line.contains(" leads, ")).collect();
+    let said: Vec<_> = dev.lines().into_iter().map(|line| line.text).collect();
+    let from = said.iter().position(|line| line.starts_with("MongoDB:")).expect("it says where MongoDB is");
+    let said = said[from..].iter().map(String::as_str).filter(labels).map(word);
+    assert_eq!(said.take(expected.len()).collect::<Vec<_>>(), expected);
+}
+
 #[tokio::test]
 async fn orders_flow_a_killed_leader_is_replaced_and_nothing_is_lost_over_two_runs() {
     let folder = tempfile::tempdir().unwrap();
@@ -68,6 +83,7 @@ async fn orders_flow_a_killed_leader_is_replaced_and_nothing_is_lost_over_two_ru
     check.wait_for_line("all is well", SOON).await;
 
     let (pod, pid) = leader(&first.wait_for_line(" leads, in term ", SOON).await.text);
+    is_as_the_readme_shows(&first);
     let mark = first.mark();
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
     first.wait_for_line_from(mark, &format!("{pod} (pid {pid}) was killed by signal 9"), SOON).await;

@@ -22,6 +22,7 @@ use crate::decide::{self, Contest, Follow, Lead, Me, Sighting, Tenure};
 use crate::error::{Chain, Error};
 use crate::handle::{Desk, Status};
 use crate::leadership::{Gate, Leadership, Loss, Outcome, Stop};
+use crate::planted;
 use crate::record::{Contender, Record, Statement, Term};
 use crate::store::LeaseStore;
 use crate::watch::Watch;
@@ -277,6 +278,7 @@ impl<S: LeaseStore> Elector<S> {
 
     /// Asks for one renewal. False when the store refused it.
     async fn renew(&mut self, tenure: &mut Tenure, gate: &Gate, now: Moment) -> bool {
+        planted::hold_elector().await;
         let timing = self.rules.contest.timing;
         let within = timing.attempt().min(tenure.valid_until().since(now));
         match self.submit(&self.me.renewal(tenure.term()), within).await {

@@ -21,6 +21,7 @@ mod leadership;
 #[cfg(test)]
 mod memory;
 pub mod mongo;
+pub mod planted;
 pub mod record;
 mod store;
 pub mod timing;

@@ -102,5 +102,6 @@ fn sold(number: i64) -> Delivered {
         committed: Some(at),
         delivery_count: 0,
         dead_lettered: false,
+        trace: None,
     }
 }

@@ -139,6 +139,7 @@ impl Backlog {
             event_type: Some("ItemAdded".into()),
             sequence: Some(1),
             cluster_time: Some(Timestamp { time: 1_700_000_000, increment: 1 }),
+            wall_time: None,
             document: RawDocumentBuf::try_from(&document).expect("a document"),
         })
     }

@@ -21,7 +21,7 @@ use crate::publish::Oversize;
 use crate::retry::Verdict;
 use crate::session::{self, Acceptor, Trouble};
 use crate::source::{Kind, Source};
-use crate::view::{self, Applier, Error, History, Model, Projection, Setup, Start};
+use crate::view::{self, Applier, Error, History, Model, Projection, Setup, Start, Witness};
 
 /// What can be set about consuming.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -149,6 +149,13 @@ impl Consumer {
         let phase = watch::Sender::default();
         let handle = Handle { phase: phase.subscribe(), sessions: acceptor.handle(), applying: applier.handle() };
         Ok(Self { places, projections, applier, acceptor, phase, handle })
+    }
+
+    /// Who is told of every event that is applied.
+    #[must_use]
+    pub fn witnessed_by(mut self, witness: Arc<dyn Witness>) -> Self {
+        self.applier = self.applier.witnessed_by(witness);
+        self
     }
 
     pub fn handle(&self) -> Handle {

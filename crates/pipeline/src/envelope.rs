@@ -26,15 +26,18 @@ pub mod property {
     pub const SEQUENCE: &str = "headwater-sequence";
     /// The term it was published in: a long, and all in which the messages of two leaders for one event differ.
     pub const TERM: &str = "headwater-term";
-    /// When it was committed: an AMQP timestamp, in milliseconds since 1970. Absent on what a snapshot read.
+    /// When it was committed: an AMQP timestamp, in milliseconds since 1970, by the clock of the server that took it. To the second where
+    /// that server is older than 6.0; absent on what a snapshot read.
     pub const COMMITTED: &str = "headwater-committed";
     /// The body is in `oversize_events` under this id: [`crate::publish::Oversize::read`]. The content type is that of the body there.
     pub const OVERSIZE: &str = "headwater-oversize";
     /// The body is empty: the event was refused by the bus and is in `rejected_events` under this id. Consumers park on it. Subject, content
     /// type and CloudEvents type are absent.
     pub const MARKER: &str = "headwater-rejected";
-    /// W3C trace context, made of the message id: one trace for each event, whoever publishes it.
+    /// W3C trace context, made of the message id: one trace for each event, whoever publishes it. Sampled where the event is traced.
     pub const TRACEPARENT: &str = "traceparent";
+    /// The same under the name that Azure's own SDKs look for; only on the message of an event that is traced.
+    pub const DIAGNOSTIC_ID: &str = "Diagnostic-Id";
     pub const CLOUD_EVENTS_VERSION: &str = "cloudEvents:specversion";
     /// The message id.
     pub const CLOUD_EVENTS_ID: &str = "cloudEvents:id";

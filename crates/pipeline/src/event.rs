@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::fmt;
 use std::sync::Arc;
 
-use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp};
+use mongodb::bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf, Timestamp};
 
 pub use lease::Term;
 
@@ -25,8 +25,18 @@ pub struct ChangeEvent {
     pub sequence: Option<i64>,
     /// When it was committed; none for what a snapshot read.
     pub cluster_time: Option<Timestamp>,
+    /// The same by the wall clock of the server that took it, in milliseconds; servers before 6.0 do not say.
+    pub wall_time: Option<DateTime>,
     /// The document as it stands after the change. Of a delete, and of a document that is gone since: its key alone.
     pub document: RawDocumentBuf,
+}
+
+impl ChangeEvent {
+    /// When it was committed, as exactly as the source says: to the millisecond, or else to the second. None for what a snapshot read.
+    pub fn committed(&self) -> Option<DateTime> {
+        let second = |time: Timestamp| DateTime::from_millis(i64::from(time.time) * 1_000);
+        self.wall_time.or(self.cluster_time.map(second))
+    }
 }
 
 /// What was done to the document.

@@ -16,4 +16,5 @@ pub mod publish;
 pub mod retry;
 pub mod session;
 pub mod source;
+pub mod trace;
 pub mod view;

@@ -1,4 +1,5 @@
-//! Defects a test can plant in a pod, to see that the checker finds them: a check that cannot fail proves nothing.
+//! Defects a test can plant in a pod, to see that the checker finds them: a check that cannot fail proves nothing. And loops it can
+//! wedge, to see that the pod notices.
 //!
 //! Only in builds with debug assertions; a release build has none of them, whatever its environment says.
 
@@ -53,5 +54,26 @@ impl Defect {
     #[cfg(not(debug_assertions))]
     pub const fn is_planted(self) -> bool {
         false
+    }
+}
+
+/// A loop that stops in its tracks as soon as it has work, for ever. That of the elector is wedged by `lease`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wedge {
+    Capture,
+    Publish,
+    Sessions,
+    Applier,
+}
+
+impl Wedge {
+    /// The environment variable that wedges one, by its name in [`Debug`] form.
+    pub const VARIABLE: &'static str = lease::planted::WEDGE;
+
+    /// Returns at once, unless this loop is to be wedged.
+    pub async fn hold(self) {
+        if lease::planted::is_wedged(&self) {
+            std::future::pending::<()>().await;
+        }
     }
 }

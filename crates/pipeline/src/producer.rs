@@ -22,7 +22,7 @@ use crate::capture::{self, Capture, Start};
 use crate::chain::chain;
 use crate::checkpoint::{self, Checkpoint, CheckpointStore, Claim, MongoCheckpoints, Phase};
 use crate::event::{Epoch, Term};
-use crate::publish::{self, Ended, Oversize, Publisher, Rejected, ServiceBusTopic, Tenure};
+use crate::publish::{self, Ended, Oversize, Publisher, Rejected, ServiceBusTopic, Tenure, Tracer};
 use crate::source::Source;
 
 use insist::insist;
@@ -107,6 +107,7 @@ pub struct Producer {
     config: Config,
     places: Places,
     views: Option<Database>,
+    tracer: Option<Arc<dyn Tracer>>,
     checkpoints: Arc<MongoCheckpoints>,
     state: watch::Sender<State>,
     publishing: publish::Handle,
@@ -145,7 +146,14 @@ impl Producer {
         let Places { pipeline, source, coordination, .. } = &places;
         let checkpoints = Arc::new(MongoCheckpoints::new(coordination, pipeline, source.fingerprint()));
         let (state, capturing) = (watch::Sender::default(), watch::Sender::default());
-        Self { config, checkpoints, state, publishing: publish::Handle::default(), capturing, places, views: None }
+        let publishing = publish::Handle::default();
+        Self { config, checkpoints, state, publishing, capturing, places, views: None, tracer: None }
+    }
+
+    /// Who is told of the events it wants traced.
+    #[must_use]
+    pub fn traced_by(self, tracer: Option<Arc<dyn Tracer>>) -> Self {
+        Self { tracer, ..self }
     }
 
     /// The database of this pipeline's read models: a snapshot of `documents` then ends with a delete for every key that they know and the
@@ -357,6 +365,7 @@ impl Producer {
             stores,
             self.publishing.clone(),
         )
+        .traced_by(self.tracer.clone())
     }
 }
 

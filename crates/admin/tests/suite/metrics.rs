@@ -125,6 +125,37 @@ async fn every_metric_is_described_on_the_page_once_and_with_its_kind() {
     house.stop().await;
 }
 
+/// The page for operators.
+const RUNBOOK: &str = include_str!("../../../../docs/operations.md");
+
+#[tokio::test]
+async fn the_runbook_has_every_metric_of_the_page_and_no_other() {
+    let house = House::start();
+    let page = house.get("/metrics").await.body;
+    let exposed: BTreeSet<_> =
+        page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned)).collect();
+    let rows = RUNBOOK.lines().filter_map(|line| line.strip_prefix("| `headwater_")?.split('`').next());
+    let documented: BTreeSet<_> = rows.map(|rest| format!("headwater_{rest}")).collect();
+    assert_eq!(documented, exposed);
+    house.stop().await;
+}
+
+#[test]
+fn the_runbook_s_alerts_ask_for_metrics_that_exist_and_each_has_its_advice() {
+    let known: BTreeSet<_> = metrics::ALL.iter().map(|metric| metric.name).collect();
+    let words = RUNBOOK.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+    let asked = words.filter(|word| word.starts_with("headwater_")).map(|word| word.trim_end_matches("_bucket"));
+    for name in asked {
+        assert!(known.contains(name), "`{name}` is no metric");
+    }
+    let alerts: Vec<_> =
+        RUNBOOK.lines().filter_map(|line| line.strip_prefix("| `Headwater")?.split('`').next()).collect();
+    assert!(alerts.len() >= 10, "{alerts:?}");
+    for alert in alerts {
+        assert!(RUNBOOK.contains(&format!("**Headwater{alert}")), "what to do about Headwater{alert}");
+    }
+}
+
 #[tokio::test]
 async fn what_is_unknown_has_no_sample() {
     let house = House::start();

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use admin::{Loop, Movement, Pulse};
+use lease::planted::patience;
 use pipeline::{capture, consumer, publish};
 
 /// A server may skip foreign oplog entries for long without an answer, and a busy bus is waited for; a loop that does nothing at all for two
@@ -29,7 +30,7 @@ impl Pulses {
         let moved = valid_until.map_or(0, |until| u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
         let pulse = self.elector.pulse(moved, valid_until.is_none(), now);
         // Within a ttl another pod leads, and this one must have noticed.
-        Loop { name: "elector", pulse, limit: (ttl * 2).max(Duration::from_secs(10)) }
+        Loop { name: "elector", pulse, limit: patience((ttl * 2).max(Duration::from_secs(10))) }
     }
 
     pub(super) fn capture(&self, status: Option<&capture::Status>) -> Loop {
@@ -45,21 +46,21 @@ impl Pulses {
             },
             None => Pulse::Resting,
         };
-        Loop { name: "capture", pulse, limit: LIMIT }
+        Loop { name: "capture", pulse, limit: patience(LIMIT) }
     }
 
     pub(super) fn publish(&self, counts: publish::Counts, state: publish::State, now: Instant) -> Loop {
         let moved = counts.published + counts.retried + counts.uncertain + counts.rejected + counts.store_errors;
         let works = matches!(state, publish::State::Publishing | publish::State::Draining);
         let pulse = self.publish.pulse(moved, !works || counts.in_flight_events == 0, now);
-        Loop { name: "publish", pulse, limit: LIMIT }
+        Loop { name: "publish", pulse, limit: patience(LIMIT) }
     }
 
     /// A session is held for seconds, whatever comes; so while any is held, some are let go and others accepted.
     pub(super) fn sessions(&self, counts: consumer::Counts, now: Instant) -> Loop {
         let sessions = counts.sessions;
         let moved = sessions.accepted + sessions.received + sessions.settled + sessions.dropped;
-        Loop { name: "sessions", pulse: self.sessions.pulse(moved, sessions.held == 0, now), limit: LIMIT }
+        Loop { name: "sessions", pulse: self.sessions.pulse(moved, sessions.held == 0, now), limit: patience(LIMIT) }
     }
 
     /// At work from the moment sessions receive something until it is applied, settled or dropped.
@@ -71,7 +72,7 @@ impl Pulses {
             *fed = (moved, sessions.received);
         }
         let resting = fed.1 == sessions.received;
-        Loop { name: "applier", pulse: self.applier.pulse(moved, resting, now), limit: LIMIT }
+        Loop { name: "applier", pulse: self.applier.pulse(moved, resting, now), limit: patience(LIMIT) }
     }
 }
 

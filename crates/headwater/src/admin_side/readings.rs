@@ -23,6 +23,8 @@ pub(crate) struct Parts {
     pub(crate) consumer: Option<consumer::Handle>,
     /// Where whoever applies events records how long they took.
     pub(crate) latency: Latency,
+    /// Of its set of read models.
+    pub(crate) generation: Option<String>,
 }
 
 pub(crate) struct Readings {
@@ -65,6 +67,7 @@ impl Readings {
         troubles.extend(self.wedged(now));
         Announcement {
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            generation: self.parts.generation.clone(),
             producer: produces.state,
             consumer: state(&consumes),
             troubles,

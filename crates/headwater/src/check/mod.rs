@@ -3,6 +3,7 @@
 //! Looks and changes nothing: a right to write is tried with an update that matches no document.
 
 mod bus;
+mod sample;
 mod source;
 mod stores;
 
@@ -79,13 +80,16 @@ pub(crate) fn offline(config: &Config) -> Vec<Finding> {
     source::declared(config)
 }
 
-/// What MongoDB and the bus say besides; the worst first.
-pub(crate) async fn online(config: &Config) -> anyhow::Result<Vec<Finding>> {
+/// What MongoDB and the bus say besides, and so many of the newest events; the worst first.
+pub(crate) async fn online(config: &Config, sample: Option<u32>) -> anyhow::Result<Vec<Finding>> {
     let mut findings = offline(config);
     findings.extend(source::ask(config).await?);
     findings.extend(stores::coordination(config).await?);
     findings.extend(stores::views(config).await?);
     findings.extend(bus::ask(config).await?);
+    if let Some(count) = sample {
+        findings.extend(sample::ask(config, count).await?);
+    }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     Ok(findings)
 }

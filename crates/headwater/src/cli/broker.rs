@@ -7,6 +7,7 @@ use anyhow::Context;
 use broker::{Broker, Config, Persistence, TlsFiles, emulator_config};
 use clap::Args;
 
+use crate::exit::Exit;
 use crate::signal::StopSignal;
 
 /// Run the Service Bus-compatible broker.
@@ -57,7 +58,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     stop.received().await;
     tokio::select! {
         () = broker.stop() => Ok(()),
-        () = stop.received_again() => anyhow::bail!("stopped at once, on the second signal"),
+        () = stop.received_again() => anyhow::bail!(Exit::CutShort.because("stopped at once, on the second signal")),
     }
 }
 
@@ -66,8 +67,9 @@ fn configuration(arguments: Arguments) -> anyhow::Result<Config> {
         if arguments.ephemeral { Persistence::Ephemeral } else { Persistence::Folder(arguments.data_dir) };
     let mut config = Config::new(arguments.listen, persistence);
     if let Some(file) = arguments.config {
-        let text = std::fs::read_to_string(&file).with_context(|| format!("read `{}`", file.display()))?;
-        config.entities = emulator_config::parse(&text).with_context(|| format!("`{}`", file.display()))?.entities;
+        let mistake = |doing: &str| Exit::Misconfigured.because(format!("{doing}`{}`", file.display()));
+        let text = std::fs::read_to_string(&file).with_context(|| mistake("read "))?;
+        config.entities = emulator_config::parse(&text).with_context(|| mistake(""))?.entities;
     }
     config.tls = arguments.tls_cert.zip(arguments.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
     config.test_token = arguments.test_token;

@@ -6,11 +6,12 @@ use serde_json::{Value as Json, json};
 
 use super::run::ConfigArguments;
 use crate::check::{self, Finding, Level};
+use crate::exit::Exit;
 
 /// Check configuration, MongoDB and the bus, and say what to mend.
 ///
 /// Looks and changes nothing. Every finding is one line: how bad it is, what it is about, and what to do. Errors stop pods from running, or
-/// lose what is promised; warnings will hurt some day; notes are worth knowing. Exits with 1 if there is an error, else with 0.
+/// lose what is promised; warnings will hurt some day; notes are worth knowing. Ends with 4 if there is an error, else with 0.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
     #[command(flatten)]
@@ -20,6 +21,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     offline: bool,
 
+    /// Look at so many of the newest events, too: do they have what source and read models name? Nothing of them but their types is shown.
+    #[arg(long, value_name = "N", conflicts_with = "offline", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    sample: Option<u32>,
+
     /// As JSON.
     #[arg(long)]
     json: bool,
@@ -27,7 +32,8 @@ pub(crate) struct Arguments {
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let config = arguments.config.load()?;
-    let findings = if arguments.offline { check::offline(&config) } else { check::online(&config).await? };
+    let findings =
+        if arguments.offline { check::offline(&config) } else { check::online(&config, arguments.sample).await? };
     let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();
     if arguments.json {
         let list: Vec<_> = findings.iter().map(Finding::to_json).collect();
@@ -39,7 +45,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
     }
     if errors > 0 {
-        bail!("{errors} of {} findings must be mended", findings.len());
+        bail!(Exit::NotWell.because(format!("{errors} of {} findings must be mended", findings.len())));
     }
     Ok(())
 }

@@ -9,6 +9,7 @@ use pipeline::capture::{self, Capture, Start};
 use pipeline::checkpoint::{Checkpoint, CheckpointStore, Claim, MongoCheckpoints, Phase};
 
 use super::run::ConfigArguments;
+use crate::exit::Exit;
 
 /// Show where the pipeline stands, or set it anew.
 #[derive(Debug, Args)]
@@ -68,10 +69,10 @@ async fn reset(config: &ConfigArguments, start: Start, yes: bool) -> anyhow::Res
         }
     };
     if !yes {
-        bail!(
+        bail!(Exit::Usage.because(format!(
             "this begins a new epoch of `{}` at {start}: {consequence}; if that is meant, say --yes",
             config.pipeline
-        );
+        )));
     }
     let places = crate::run::places(&config, None).await?;
     // Asked once, by somebody who waits: a busy server is given time.

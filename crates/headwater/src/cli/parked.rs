@@ -13,6 +13,7 @@ use serde_json::{Value as Json, json};
 use super::run::ConfigArguments;
 use super::table::table;
 use crate::config::Config;
+use crate::exit::Exit;
 
 /// Look at aggregates that wait behind an event that cannot be applied, and let them go on.
 ///
@@ -137,10 +138,17 @@ impl Office {
             (Some(one), true) => Ok(one),
             (None, _) => bail!("no such aggregate is parked here; `headwater parked list` shows those that are"),
             (Some(one), false) if found.iter().all(|other| typed(&other.aggregate) == typed(&one.aggregate)) => {
-                bail!("it waits in several read models: say which, with `--model {}`, for example", one.model)
+                let model = &one.model;
+                bail!(Exit::Usage.because(format!(
+                    "it waits in several read models: say which, with `--model {model}`, for example"
+                )))
             }
             (Some(one), false) => {
-                bail!("several aggregates look like that: say which by its type, such as `{}`", typed(&one.aggregate))
+                let one = typed(&one.aggregate);
+                bail!(
+                    Exit::Usage
+                        .because(format!("several aggregates look like that: say which by its type, such as `{one}`"))
+                )
             }
         }
     }
@@ -265,10 +273,10 @@ async fn discard(office: &Office, which: &Which, all: bool, yes: bool) -> anyhow
     let name = shown(aggregate);
     if !yes {
         let events = if all { format!("all {} events that wait", parked.waiting()) } else { "the first event".into() };
-        bail!(
+        bail!(Exit::Usage.because(format!(
             "this leaves {events} of {name} out of `{model}` for good: the read model will lack what they say; if that is \
              meant, say --yes"
-        );
+        )));
     }
     let what = if all { Discard::All } else { Discard::First };
     let events = office.desk.discard(aggregate, &office.namespace(&waiting), model, what).await?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::config::Config;
+use crate::exit;
 use crate::signal::StopSignal;
 
 /// Run one pod.
@@ -13,6 +14,7 @@ use crate::signal::StopSignal;
 /// holds sessions of the subscription and keeps the read models in step. SIGTERM or Ctrl-C stops it in order: what was read is sent, the
 /// checkpoint saved, the lease given back, what was received applied and settled. A second signal ends it at once.
 #[derive(Debug, Args)]
+#[command(after_help = exit::HELP)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) config: ConfigArguments,

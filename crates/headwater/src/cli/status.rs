@@ -9,12 +9,13 @@ use anyhow::{Context, bail};
 use clap::Args;
 
 use super::run::ConfigArguments;
+use crate::exit::Exit;
 use crate::signal::StopSignal;
 use crate::status::Observer;
 
 /// Show how the pipeline is: leader, lag, oplog headroom, pods, read models, and what waits for a person.
 ///
-/// Reads MongoDB, so that it answers while pods are down. Ends with 1 when something is critical: nobody leads, a service waits for an operator, the
+/// Reads MongoDB, so that it answers while pods are down. Ends with 4 when something is critical: nobody leads, a service waits for an operator, the
 /// checkpoint is about to fall off the oplog. Parked and rejected events are warnings, and end with 0.
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -50,7 +51,7 @@ async fn once(observer: &Observer, json: bool) -> anyhow::Result<()> {
     }
     let critical =
         status.problems.iter().filter(|problem| problem.severity == admin::status::Severity::Critical).count();
-    bail!("`{}` is not healthy: {critical} critical", status.pipeline)
+    bail!(Exit::NotWell.because(format!("`{}` is not healthy: {critical} critical", status.pipeline)))
 }
 
 async fn watch(observer: &Observer, json: bool) -> anyhow::Result<()> {

@@ -27,9 +27,15 @@ use pipeline::view::{self, OnPoison};
 use pipeline::{capture, publish, session};
 
 use load::{Settings, Sources};
-use problem::{Problem, Problems};
-pub(crate) use read_models::ReadModels;
+use node::Origin;
+use problem::Problem;
+pub(crate) use problem::Problems;
+#[cfg(test)]
+pub(crate) use read_models::declared_in;
+pub(crate) use read_models::{Declared, EventValue, ReadModels};
 pub(crate) use reference::{json_schema, reference_file};
+
+use crate::exit::Exit;
 
 /// Everything a pod needs to know, checked.
 #[derive(Debug)]
@@ -44,6 +50,7 @@ pub(crate) struct Config {
     pub(crate) consumer: consumer::Config,
     pub(crate) read_models: ReadModels,
     pub(crate) admin: Admin,
+    pub(crate) telemetry: Telemetry,
 }
 
 #[derive(Debug)]
@@ -65,6 +72,13 @@ pub(crate) struct ServiceBus {
 pub(crate) struct Admin {
     /// Left out: the usual port, or any that is free.
     pub(crate) listen: Option<SocketAddr>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Telemetry {
+    /// Left out: nothing is traced.
+    pub(crate) otlp_endpoint: Option<String>,
+    pub(crate) trace_one_in: NonZeroU32,
 }
 
 /// What must not be shown.
@@ -101,6 +115,7 @@ impl Config {
         let producer = producer(&settings, &mut problems);
         let consumer = consumer(&settings, &mut problems);
         let admin = admin(&settings, &mut problems);
+        let telemetry = telemetry(&settings, sources.environment, &mut problems);
         let (models, declared) = read_models::read(&settings, &mut problems);
         let secret = |path| settings.text(path).map(|text| Secret(text.to_owned()));
         let source_uri = secret("source.uri").expect("required");
@@ -136,6 +151,7 @@ impl Config {
             consumer,
             read_models,
             admin,
+            telemetry,
         })
     }
 }
@@ -165,7 +181,9 @@ fn with_sources<T>(
     let path = asked.or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)));
     let name = path.as_ref().map(|path| path.display().to_string());
     let text = path.as_ref().map(std::fs::read_to_string).transpose();
-    let text = text.with_context(|| format!("read the configuration `{}`", name.as_deref().unwrap_or_default()))?;
+    let unread =
+        || Exit::Misconfigured.because(format!("read the configuration `{}`", name.as_deref().unwrap_or_default()));
+    let text = text.with_context(unread)?;
     let read_file = |file: &str| std::fs::read_to_string(file);
     let sources = Sources {
         file: text.as_deref(),
@@ -299,6 +317,38 @@ fn admin(settings: &Settings, problems: &mut Vec<Problem>) -> Admin {
     let path = "admin.listen";
     let listen = settings.text(path).and_then(|_| pattern(settings, path, problems, |text| text.parse().ok()));
     Admin { listen }
+}
+
+/// As every program that exports by OTLP reads it.
+const OTLP_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+fn telemetry(settings: &Settings, environment: &[(String, String)], problems: &mut Vec<Problem>) -> Telemetry {
+    let path = "telemetry.otlp_endpoint";
+    let otlp_endpoint = match settings.text(path) {
+        Some(_) => pattern(settings, path, problems, read_endpoint),
+        None => {
+            let variable = environment.iter().find(|(name, value)| name == OTLP_VARIABLE && !value.is_empty());
+            variable.and_then(|(name, value)| {
+                let read = read_endpoint(value);
+                if read.is_none() {
+                    let what = format!("must be {}", schema::OTLP_ENDPOINT);
+                    problems.push(Problem::at(Origin::Environment(name.clone()), "", what));
+                }
+                read
+            })
+        }
+    };
+    let number = settings.number("telemetry.trace_one_in");
+    let trace_one_in = u32::try_from(number).ok().and_then(NonZeroU32::new).expect("within the bounds of its key");
+    Telemetry { otlp_endpoint, trace_one_in }
+}
+
+/// Without the slash at its end. A user in it would be a secret that is shown.
+fn read_endpoint(text: &str) -> Option<String> {
+    let address = text.trim_end_matches('/');
+    let rest = address.strip_prefix("http://").or_else(|| address.strip_prefix("https://"))?;
+    let fits = !rest.is_empty() && !rest.contains(['@', '/', '?', '#', ' ']) && address.parse::<hyper::Uri>().is_ok();
+    fits.then(|| address.to_owned())
 }
 
 /// A text that must be one of a few words, or follow a rule.

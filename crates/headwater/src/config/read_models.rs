@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mongodb::bson::{Bson, Document};
-use pipeline::event::Namespace;
+use pipeline::event::{Namespace, hex_digest};
 use pipeline::source::Source;
 use pipeline::view::{Declaration, Mistake, Model};
 use serde_json::{Value as Json, json};
@@ -114,7 +114,65 @@ fn documents(values: &[Bson]) -> Option<Vec<Document>> {
     values.iter().map(|value| value.as_document().cloned()).collect()
 }
 
+/// A value of the event that a declaration names, such as `$$event.payload.price`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct EventValue {
+    model: String,
+    /// From the model's name on.
+    place: Vec<String>,
+    /// The types of events it is wanted of.
+    pub(crate) event_types: Vec<String>,
+    pub(crate) is_key: bool,
+    /// Dotted, without `$$event`.
+    pub(crate) path: String,
+}
+
+impl EventValue {
+    pub(crate) fn mistake(&self, problem: String) -> Mistake {
+        let event_type = self.event_types.first().cloned();
+        Mistake { model: self.model.clone(), event_type, path: self.place.clone(), problem }
+    }
+}
+
 impl Declared {
+    /// Types of events that some model handles.
+    pub(crate) fn event_types(&self) -> impl Iterator<Item = String> {
+        let models = self.nodes.values().flat_map(when);
+        models.map(|(name, _)| name.to_owned())
+    }
+
+    /// Every value of the event that is named anywhere, with its place.
+    pub(crate) fn event_values(&self) -> Vec<EventValue> {
+        let mut values = vec![];
+        for (model, node) in &self.nodes {
+            let all: Vec<String> = when(node).map(|(name, _)| name.to_owned()).collect();
+            let mut add = |place: Vec<String>, event_types: &[String], is_key, path| {
+                values.push(EventValue {
+                    model: model.clone(),
+                    place,
+                    event_types: event_types.to_vec(),
+                    is_key,
+                    path,
+                });
+            };
+            for (name, node) in node.entries().filter(|(name, _)| *name == "key") {
+                named(node, &mut vec![name.to_owned()], &mut |place, path| add(place, &all, true, path));
+            }
+            for (name, clause) in when(node) {
+                let mut place = vec!["when".to_owned(), name.to_owned()];
+                named(clause, &mut place, &mut |place, path| add(place, &[name.to_owned()], false, path));
+            }
+        }
+        values
+    }
+
+    /// Tells this set of read models from another.
+    pub(crate) fn generation(&self) -> Option<String> {
+        let text = |(name, node): (&String, &Node)| format!("{name}\0{}\0", node.to_json());
+        let all: String = self.nodes.iter().map(text).collect();
+        (!self.nodes.is_empty()).then(|| hex_digest(&[all.as_bytes()])[..8].to_owned())
+    }
+
     pub(super) fn in_file(mut self, file: Option<String>) -> Self {
         self.file = file;
         self
@@ -141,6 +199,37 @@ impl Declared {
     }
 }
 
+/// What a model does, by event type.
+fn when(model: &Node) -> impl Iterator<Item = (&str, &Node)> {
+    model.entries().filter(|(name, _)| *name == "when").flat_map(|(_, node)| node.entries())
+}
+
+/// Finds values of the event, wherever they stand; a literal is none.
+fn named(node: &Node, place: &mut Vec<String>, found: &mut impl FnMut(Vec<String>, String)) {
+    match &node.value {
+        Value::Text(text) => {
+            if let Some(path) = text.strip_prefix("$$event.") {
+                found(place.clone(), path.to_owned());
+            }
+        }
+        Value::List(nodes) => {
+            for (at, node) in nodes.iter().enumerate() {
+                place.push(at.to_string());
+                named(node, place, found);
+                place.pop();
+            }
+        }
+        Value::Map(entries) => {
+            for entry in entries.iter().filter(|entry| entry.key != "$literal") {
+                place.push(entry.key.clone());
+                named(&entry.node, place, found);
+                place.pop();
+            }
+        }
+        Value::Null | Value::Flag(_) | Value::Integer(_) | Value::Float(_) => {}
+    }
+}
+
 /// One declaration, for editors.
 pub(super) fn json_schema() -> Json {
     let clause = json!({ "oneOf": [
@@ -159,4 +248,27 @@ pub(super) fn json_schema() -> Json {
             "indexes": { "type": "array", "items": { "type": "object", "required": ["keys"] } },
         },
     })
+}
+
+/// Declarations as they stand below `read_models`.
+#[cfg(test)]
+pub(crate) fn declared_in(text: &str) -> Declared {
+    let tree = super::yaml::parse(text).expect("YAML");
+    Declared { file: None, nodes: tree.entries().map(|(name, node)| (name.to_owned(), node.clone())).collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::declared_in;
+
+    #[test]
+    fn another_set_of_read_models_is_another_generation() {
+        let generation = |text| declared_in(text).generation();
+        let first = generation("a: { when: { X: delete } }\nb: { when: { Y: delete } }\n");
+        assert!(first.as_ref().is_some_and(|name| name.len() == 8), "{first:?}");
+        // The same, written another way.
+        assert_eq!(first, generation("# as before\nb:\n  when: { Y: delete }\na: { when: { X: delete } }\n"));
+        assert_ne!(first, generation("a: { when: { X: delete } }\nb: { when: { Z: delete } }\n"));
+        assert_eq!(generation("{}\n"), None);
+    }
 }

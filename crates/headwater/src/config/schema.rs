@@ -63,6 +63,8 @@ const fn millis(number: u64) -> Duration {
     Duration::from_millis(number)
 }
 
+pub(crate) const OTLP_ENDPOINT: &str = "an http or https address without a user and a path";
+
 /// What a section is for, shown above it.
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("source", "Where the events are."),
@@ -84,6 +86,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
         "admin",
         "The HTTP side of a pod: dashboard, `/api/status`, `/metrics`, `/healthz`, `/readyz`; all of it only for reading.",
     ),
+    ("telemetry", "OpenTelemetry: traces of events from insert to read model, across the bus."),
 ];
 
 pub(crate) const KEYS: &[Key] = &[
@@ -382,6 +385,18 @@ pub(crate) const KEYS: &[Key] = &[
         kind: Kind::Pattern { rule: "an address with a port", example: "0.0.0.0:8080" },
         default: Default::Absent("127.0.0.1:8080"),
         about: "Left out: 127.0.0.1:8080, or any other port of 127.0.0.1 where that is taken. Whoever reaches it sees how the pipeline is, and no event.",
+    },
+    Key {
+        path: "telemetry.otlp_endpoint",
+        kind: Kind::Pattern { rule: OTLP_ENDPOINT, example: "http://127.0.0.1:4318" },
+        default: Default::Absent("http://127.0.0.1:4318"),
+        about: "A collector that takes OTLP over HTTP; `/v1/traces` is added. Left out: `OTEL_EXPORTER_OTLP_ENDPOINT`, and without that nothing is traced. Keys for it go into `OTEL_EXPORTER_OTLP_HEADERS`.",
+    },
+    Key {
+        path: "telemetry.trace_one_in",
+        kind: Kind::Count { least: 1, most: 1_000_000_000 },
+        default: Default::Is("100"),
+        about: "One event in so many is traced; 1: every event. Four spans each. All pods pick the same events.",
     },
 ];
 

@@ -79,6 +79,23 @@ fn a_secret_can_be_a_file_and_is_never_shown() {
 }
 
 #[test]
+fn the_collector_may_be_named_as_everywhere_and_the_file_goes_first() {
+    let endpoint = |more: &str, variable: &str| {
+        let config = load_from(&format!("{MINIMAL}{more}"), &[("OTEL_EXPORTER_OTLP_ENDPOINT", variable)], &[]);
+        config.map(|config| config.telemetry.otlp_endpoint)
+    };
+    let named = |name: &str| Ok(Some(name.to_owned()));
+    assert_eq!(load(MINIMAL).unwrap().telemetry.otlp_endpoint, None);
+    assert_eq!(endpoint("", ""), Ok(None));
+    assert_eq!(endpoint("", "https://collector:4318/"), named("https://collector:4318"));
+    let file = "telemetry: { otlp_endpoint: \"http://127.0.0.1:4318\" }\n";
+    assert_eq!(endpoint(file, "https://collector:4318"), named("http://127.0.0.1:4318"));
+    // A password in it is not repeated.
+    let said = endpoint("", "http://me:secret@collector").unwrap_err();
+    assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT") && !said.contains("secret"), "{said}");
+}
+
+#[test]
 fn every_value_can_be_set() {
     let file = format!(
         "{MINIMAL}{}",
@@ -306,6 +323,16 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "admin: { listen: localhost }\n",
         "line 4, column 18: `admin.listen` is `localhost`, and must be an address with a port, such as `0.0.0.0:8080`",
     ),
+    (
+        "",
+        "telemetry: { otlp_endpoint: \"collector:4318\" }\n",
+        "line 4, column 29: `telemetry.otlp_endpoint` is `collector:4318`, and must be an http or https address without a user and a path, such as `http://127.0.0.1:4318`",
+    ),
+    (
+        "",
+        "telemetry: { trace_one_in: 0 }\n",
+        "line 4, column 28: `telemetry.trace_one_in` is `0`, and must be a whole number from 1 to 1000000000, such as `100`",
+    ),
     ("", "producer: { body: xml }\n", "line 4, column 19: `producer.body` is `xml`, and must be `bson` or `json`"),
     (
         "",
@@ -352,7 +379,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "",
         "# three at once\npod: 1\nproducer: { body: xml, drain: 1y }\n",
-        "line 5, column 1: `pod` is not a key; known here: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`, `consumer`, `read_models`, `admin`\nline 6, column 19: `producer.body` is `xml`, and must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, and must be a duration from 0s to 10m, such as `10s`",
+        "line 5, column 1: `pod` is not a key; known here: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`, `consumer`, `read_models`, `admin`, `telemetry`\nline 6, column 19: `producer.body` is `xml`, and must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, and must be a duration from 0s to 10m, such as `10s`",
     ),
     (
         "",

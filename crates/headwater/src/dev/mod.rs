@@ -20,6 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
+use crate::exit::Exit;
 use crate::shop::{self, Shop};
 use crate::signal::StopSignal;
 use child::Child;
@@ -61,7 +62,9 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
     }
     tokio::select! {
         stopped = house.close() => stopped?,
-        () = stop.received_again() => bail!("stopped at once, on the second signal; nothing was checked"),
+        () = stop.received_again() => {
+            bail!(Exit::CutShort.because("stopped at once, on the second signal; nothing was checked"))
+        },
     }
     println!("Stopped; the data is in {}.", plan.data_dir.display());
     Ok(())

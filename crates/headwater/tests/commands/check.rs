@@ -26,6 +26,29 @@ async fn all_is_well_with_what_topology_apply_made() {
 }
 
 #[tokio::test]
+async fn what_events_lack_is_found_by_a_sample_and_nothing_of_them_is_shown() {
+    let house = House::new("check_sample", MODELS).await;
+    house.ask(&["topology", "apply"]).await.well();
+    let said = house.ask(&["check", "--sample", "50"]).await.well();
+    assert!(said.contains("note: source: holds nothing to sample"), "{said}");
+    for (version, payload) in [(1, doc! { "amount": 5 }), (2, doc! { "amout": 7_777_777 })] {
+        house.insert("order-1", version, "Added", payload).await;
+    }
+    house.insert("order-1", 3, "Shipped", doc! {}).await;
+    let said = house.ask(&["check", "--sample", "50"]).await.well();
+    let note =
+        "`read_models.totals.when.Added.$inc.total` is `$$event.payload.amount`: is missing in 1 of 2 sampled events";
+    assert!(said.contains(note), "{said}");
+    assert!(said.contains("events of type `Shipped` occur, and no read model handles them"), "{said}");
+    // Only the newest: there nothing is right.
+    let misspelt = MODELS.replace("payload.amount", "payload.price");
+    house.configure(testkit::mongo::shared().await.unwrap().uri(), &misspelt);
+    let said = house.ask(&["check", "--sample", "2"]).await.well();
+    assert!(said.contains("warning: read_models: ") && said.contains("missing in 1 of 1"), "{said}");
+    assert!(!said.contains("order-1") && !said.contains("7777777"), "{said}");
+}
+
+#[tokio::test]
 async fn a_bus_that_would_lose_events_is_found() {
     let house = House::new("check_bus", "").await;
     let missing = house.ask(&["check"]).await;

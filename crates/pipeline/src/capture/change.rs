@@ -1,7 +1,7 @@
 //! A change event as the server sends it: its fields, and the joining of one that came in fragments.
 
 use mongodb::bson::raw::RawBsonRef;
-use mongodb::bson::{RawArray, RawDocument, RawDocumentBuf, Timestamp};
+use mongodb::bson::{DateTime, RawArray, RawDocument, RawDocumentBuf, Timestamp};
 
 use super::error::Error;
 use crate::event::ResumeToken;
@@ -15,6 +15,7 @@ pub(super) struct Change<'a> {
     pub(super) key: Option<&'a RawDocument>,
     pub(super) document: Option<&'a RawDocument>,
     pub(super) cluster_time: Option<Timestamp>,
+    pub(super) wall_time: Option<DateTime>,
     fragment: Option<Fragment>,
 }
 
@@ -44,6 +45,7 @@ impl<'a> Change<'a> {
                 ("documentKey", RawBsonRef::Document(key)) => self.key = Some(key),
                 ("fullDocument", RawBsonRef::Document(document)) => self.document = Some(document),
                 ("clusterTime", RawBsonRef::Timestamp(time)) => self.cluster_time = Some(time),
+                ("wallTime", RawBsonRef::DateTime(time)) => self.wall_time = Some(time),
                 ("splitEvent", RawBsonRef::Document(split)) => self.fragment = Some(Fragment::read(split)?),
                 _ => {}
             }

@@ -24,7 +24,7 @@ use super::trouble::Trouble;
 use super::watched::{From, Watched};
 use crate::checkpoint::Phase;
 use crate::event::ResumeToken;
-use crate::planted::Defect;
+use crate::planted::{Defect, Wedge};
 
 const READ: &str = "read the change stream";
 /// Foreign operations may come by the thousand; people are told this often.
@@ -139,6 +139,9 @@ impl Reader {
         let (reached, cluster_time) =
             (last.token().expect("a stream hands on nothing without a token").clone(), last.cluster_time());
         let events = captured.iter().filter(|captured| captured.event().is_some()).count();
+        if events > 0 {
+            Wedge::Capture.hold().await;
+        }
         self.outlet.send(captured, || self.handle.enter(State::Full)).await?;
         self.handle.enter(State::Reading);
         self.handle.handed_on(events, Some(&reached), cluster_time);

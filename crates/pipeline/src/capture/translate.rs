@@ -64,7 +64,7 @@ impl Translator {
         }
         let key = change.key.or(change.document).ok_or(Error::Unreadable { problem: "has no `documentKey`" })?;
         let event = self.event(change.token()?, operation, self.namespace(change)?, key, change.document)?;
-        Ok(Meaning::Event(ChangeEvent { cluster_time: change.cluster_time, ..event }))
+        Ok(Meaning::Event(ChangeEvent { cluster_time: change.cluster_time, wall_time: change.wall_time, ..event }))
     }
 
     /// A document that a snapshot read.
@@ -115,6 +115,7 @@ impl Translator {
             event_type,
             sequence,
             cluster_time: None,
+            wall_time: None,
             document,
         })
     }
@@ -139,7 +140,7 @@ fn key_alone(id: RawBsonRef<'_>) -> RawDocumentBuf {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use mongodb::bson::{Timestamp, doc, rawdoc};
+    use mongodb::bson::{DateTime, Timestamp, doc, rawdoc};
 
     fn meaning(source: &Source, raw: &RawDocument) -> Meaning {
         Translator::new(source).change(&Change::read(raw).unwrap()).unwrap()
@@ -174,6 +175,17 @@ mod tests {
         assert_eq!(event.cluster_time, Some(Timestamp { time: 5, increment: 1 }));
         assert_eq!(event.document, document);
         assert_eq!(event.namespace.to_string(), "shop.events");
+    }
+
+    #[test]
+    fn a_commit_is_dated_to_the_millisecond_where_the_server_says_so() {
+        let source = Source::events("shop", "events");
+        let mut raw = change("insert", rawdoc! { "_id": 7 });
+        assert_eq!(event(&source, &raw).committed(), Some(DateTime::from_millis(5_000)));
+        raw.append(cstr!("wallTime"), DateTime::from_millis(5_123));
+        assert_eq!(event(&source, &raw).committed(), Some(DateTime::from_millis(5_123)));
+        let gone = ChangeEvent { cluster_time: None, wall_time: None, ..event(&source, &raw) };
+        assert_eq!(gone.committed(), None);
     }
 
     #[test]

@@ -14,6 +14,7 @@ use sha2::{Digest, Sha256};
 use super::config::{Body, Sessions};
 use crate::envelope::{self, content_type, property};
 use crate::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, Term};
+use crate::trace::Sampling;
 
 /// SHA-256 in hexadecimal: of the resume token, or for what a snapshot read of run, namespace and `_id`; of what it swept, of the word too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -81,6 +82,7 @@ pub struct Encoder {
     /// Small messages share allocations; each holds on to one for as long as it lives.
     buffer: BytesMut,
     fixed: Option<Fixed>,
+    sampling: Sampling,
 }
 
 /// What events of one namespace and operation have in common, encoded.
@@ -97,7 +99,13 @@ const CHUNK: usize = 8 << 10;
 
 impl Encoder {
     pub fn new(body: Body, sessions: Sessions, epoch: Epoch, term: Term) -> Self {
-        Self { body, sessions, epoch, term, buffer: BytesMut::new(), fixed: None }
+        Self { body, sessions, epoch, term, buffer: BytesMut::new(), fixed: None, sampling: Sampling::NONE }
+    }
+
+    /// Says on the messages of these events that they are traced.
+    #[must_use]
+    pub fn sampling(self, sampling: Sampling) -> Self {
+        Self { sampling, ..self }
     }
 
     pub fn session(&self, aggregate: &AggregateId) -> String {
@@ -166,6 +174,7 @@ impl Encoder {
         writer.application_properties(|map| {
             fixed.write(map);
             write_event(map, event, aggregate, id, content);
+            write_trace(map, id, self.sampling.takes(id));
         });
         writer.data(body);
         if large { own.freeze() } else { self.buffer.split().freeze() }
@@ -230,12 +239,10 @@ fn write_event(
     if let Some(sequence) = event.sequence {
         put::long(map.string(property::SEQUENCE), sequence);
     }
-    if let Some(time) = event.cluster_time {
-        put::timestamp(map.string(property::COMMITTED), i64::from(time.time) * 1_000);
+    if let Some(time) = event.committed() {
+        put::timestamp(map.string(property::COMMITTED), time.timestamp_millis());
     }
     put::string(map.string(property::CLOUD_EVENTS_ID), id.as_str());
-    // A trace for each event, told by nothing but the event: the id's first digits are as random as any.
-    put::string(map.string(property::TRACEPARENT), &trace(id));
     if content == Content::Elsewhere {
         put::string(map.string(property::OVERSIZE), id.as_str());
     }
@@ -266,14 +273,18 @@ pub fn marker(refused: &amqp::Message) -> Option<Bytes> {
     Some(buffer.freeze())
 }
 
-fn trace(id: &MessageId) -> String {
+/// A trace for each event, told by nothing but the event: see [`crate::trace`]. Written by hand, since every message has one.
+fn write_trace(map: &mut MapWriter<'_>, id: &MessageId, sampled: bool) {
     let (digits, rest) = id.as_str().split_at(32);
     let span = &rest[..16];
     let mut text = String::with_capacity(55);
-    for part in ["00-", digits, "-", span, "-00"] {
+    for part in ["00-", digits, "-", span, if sampled { "-01" } else { "-00" }] {
         text.push_str(part);
     }
-    text
+    put::string(map.string(property::TRACEPARENT), &text);
+    if sampled {
+        put::string(map.string(property::DIAGNOSTIC_ID), &text);
+    }
 }
 
 /// A value with its type: the document `{v: value}`.

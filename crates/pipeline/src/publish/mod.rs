@@ -20,6 +20,7 @@ pub mod rejected;
 mod saves;
 mod stores;
 mod topic;
+mod traces;
 
 use mongodb::bson::Document;
 use mongodb::options::{
@@ -34,6 +35,7 @@ pub use oversize::Oversize;
 pub use publisher::{Intake, Publisher, Tenure};
 pub use rejected::Rejected;
 pub use topic::{Limits, Line, ServiceBusTopic, Topic};
+pub use traces::{Published, Tracer};
 
 /// A collection whose answers hold whatever member of the replica set dies.
 fn majority(database: &Database, name: &str) -> Collection<Document> {

@@ -30,9 +30,11 @@ use super::rejected::Rejected;
 use super::saves::Saves;
 use super::stores::{Stored, Stores};
 use super::topic::{Limits, Topic};
+use super::traces::{Tracer, Traces};
 use crate::capture::Captured;
 use crate::checkpoint::{self, CheckpointStore, Claim, Saved};
 use crate::event::Epoch;
+use crate::planted::Wedge;
 
 /// Where captured events come from, in order. `None`: there is no more to come, and what there was is to be brought out.
 pub trait Intake: Send {
@@ -65,6 +67,7 @@ pub struct Publisher<T: Topic, S> {
     stores: Stores,
     bridge: Bridge<T>,
     probe: Probe<T>,
+    traces: Traces,
     /// Captured, and not yet in a lane.
     pending: VecDeque<Captured>,
     limits: Option<Limits>,
@@ -112,6 +115,7 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             saves: Saves::new(checkpoints, (claim, epoch), config.checkpoint, config.save_after(), now),
             bridge: Bridge::new(Arc::clone(&topic)),
             probe: Probe::new(topic),
+            traces: Traces::default(),
             pending: VecDeque::new(),
             limits: None,
             unsaved: 0,
@@ -121,6 +125,14 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             tenure,
             config,
         }
+    }
+
+    /// Who is told of the events it wants traced.
+    #[must_use]
+    pub fn traced_by(mut self, tracer: Option<Arc<dyn Tracer>>) -> Self {
+        self.traces = Traces::by(tracer);
+        self.encoder = self.encoder.sampling(self.traces.sampling());
+        self
     }
 
     /// Publishes what `intake` gives until it ends, or until `lost` does: then the term is over, and nothing more is done.
@@ -151,6 +163,9 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
                 return Ok(ended);
             }
             self.show();
+            if !self.lanes.is_empty() {
+                Wedge::Publish.hold().await;
+            }
             let wake = self.next_moment(now, at_once);
             let hungry = self.pending.is_empty() && self.draining.is_none();
             let news = tokio::select! {

@@ -23,7 +23,7 @@ use super::message::{Reader, fetch};
 use super::renewal;
 use super::settle::{How, goes_on, resolved, settle};
 use crate::chain::chain;
-use crate::planted::Defect;
+use crate::planted::{Defect, Wedge};
 use crate::view::{Applied, Delivered, End, Feed};
 
 /// What a session begins with: enough for the many that are short. A longer one is given more when it has used this up.
@@ -124,7 +124,7 @@ impl<'a> Holding<'a> {
             settler: receiver.settler(),
             receiver,
             feed: shared.applier.feed(),
-            reader: Reader::default(),
+            reader: Reader::traced(shared.applier.is_traced()),
             share,
             stop,
             over,
@@ -169,6 +169,7 @@ impl<'a> Holding<'a> {
                 done.clear();
                 continue;
             }
+            Wedge::Sessions.hold().await;
             let Batch { events, messages } = batch;
             let too_early = Defect::SettleBeforeCommit.is_planted();
             if too_early {

@@ -16,6 +16,7 @@ use crate::chain::chain;
 use crate::envelope::{FORMAT, content_type, property};
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
 use crate::publish::{Oversize, oversize};
+use crate::trace::Context;
 use crate::view::{Body, Delivered, PositionKey};
 
 /// Why a message is not an event. Nothing of its contents is in it.
@@ -36,9 +37,15 @@ pub enum Unreadable {
 #[derive(Debug, Default)]
 pub struct Reader {
     namespace: Option<(String, Arc<Namespace>)>,
+    traced: bool,
 }
 
 impl Reader {
+    /// Reads where an event's trace goes on only if that is of use.
+    pub fn traced(traced: bool) -> Self {
+        Self { namespace: None, traced }
+    }
+
     /// `delivery_count`: how often the bus has given it out before. A body that is kept apart is left there: see [`fetch`].
     pub fn read(&mut self, message: &Message, delivery_count: u32) -> Result<Delivered, Unreadable> {
         let envelope = Envelope::of(message);
@@ -56,6 +63,7 @@ impl Reader {
         let token = text(envelope.token, property::TOKEN)?;
         let committed = envelope.committed.and_then(|value| value.as_timestamp());
         let operation = Operation::read(text(envelope.operation, property::OPERATION)?);
+        let trace = envelope.traceparent.filter(|_| self.traced).and_then(|value| value.as_str());
         let mut event = Delivered {
             message_id: message_id.ok_or(Unreadable::Property { name: "message-id" })?.to_owned(),
             operation: operation.ok_or(Unreadable::Property { name: property::OPERATION })?,
@@ -70,6 +78,7 @@ impl Reader {
             committed: committed.map(DateTime::from_millis),
             delivery_count,
             dead_lettered: false,
+            trace: trace.and_then(Context::read),
         };
         let id = |property: Option<ValueRef<'_>>| property.and_then(|value| value.as_str()).map(str::to_owned);
         event.body = match (id(envelope.marker), id(envelope.oversize)) {
@@ -154,6 +163,7 @@ struct Envelope<'a> {
     committed: Option<ValueRef<'a>>,
     oversize: Option<ValueRef<'a>>,
     marker: Option<ValueRef<'a>>,
+    traceparent: Option<ValueRef<'a>>,
 }
 
 impl<'a> Envelope<'a> {
@@ -173,6 +183,7 @@ impl<'a> Envelope<'a> {
                 Some(property::COMMITTED) => &mut envelope.committed,
                 Some(property::OVERSIZE) => &mut envelope.oversize,
                 Some(property::MARKER) => &mut envelope.marker,
+                Some(property::TRACEPARENT) => &mut envelope.traceparent,
                 Some(_) | None => continue,
             };
             *place = Some(value);

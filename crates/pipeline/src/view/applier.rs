@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -27,6 +27,7 @@ use super::plan::{Candidate, Rules};
 use super::projection::Projection;
 use super::stored::Naming;
 use super::transaction::Store;
+use super::witness::Witness;
 use crate::planted::Defect;
 
 /// Applies what its [`Feed`]s hand in, while it runs.
@@ -110,12 +111,20 @@ impl Applier {
             alone_at_delivery: config.alone_at_delivery,
             orphans,
             again: tokio::sync::Mutex::new(()),
+            witness: OnceLock::new(),
         };
         let room = AtomicUsize::new(config.group_statements.get());
         let (queue, arrived) = (Mutex::default(), Notify::new());
         let (queued, taken) = (AtomicUsize::new(0), Notify::new());
         let shared = Shared { config, groups, history, counters, queue, arrived, room, queued, taken };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// One is told, and the first stays.
+    #[must_use]
+    pub fn witnessed_by(self, witness: Arc<dyn Witness>) -> Self {
+        let _ = self.shared.groups.witness.set(witness);
+        self
     }
 
     pub fn handle(&self) -> Handle {
@@ -148,6 +157,11 @@ impl Handle {
     /// A session's way in.
     pub fn feed(&self) -> Feed {
         Feed::new(self.shared.clone())
+    }
+
+    /// Whether somebody traces what is applied.
+    pub fn is_traced(&self) -> bool {
+        self.shared.groups.witness.get().is_some_and(|witness| witness.traces())
     }
 
     pub fn counts(&self) -> Counts {

@@ -120,6 +120,7 @@ impl History {
             committed: None,
             delivery_count: 0,
             dead_lettered: false,
+            trace: None,
         })
     }
 }

@@ -7,9 +7,9 @@
 //! apart while the others are answered.
 
 use std::collections::HashSet;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, SystemTime};
 
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
@@ -18,10 +18,12 @@ use super::counts::Counters;
 use super::error::Error;
 use super::identity::Identity;
 use super::orphans::{self, Orphans};
-use super::plan::{Answer, Candidate, Refusals, Rules};
+use super::plan::{Answer, Candidate, Outcome, Refusals, Rules};
 use super::transaction::{Attempt, Failure, Store};
-use crate::planted::Defect;
+use super::witness::{Lived, Witness};
+use crate::planted::{Defect, Wedge};
 use crate::retry;
+use crate::trace::wall_clock;
 
 /// What runs groups; one per pod.
 pub(super) struct Groups {
@@ -33,6 +35,8 @@ pub(super) struct Groups {
     pub(super) orphans: Orphans,
     /// Held by the one group that is run again after a conflict.
     pub(super) again: Mutex<()>,
+    /// Set before anything is applied, if at all.
+    pub(super) witness: OnceLock<Arc<dyn Witness>>,
 }
 
 /// What a session is told of one event.
@@ -66,6 +70,7 @@ const AFTER_THAT: Duration = Duration::from_millis(50);
 impl Groups {
     /// Tells all that can be had soon. Who is told nothing conflicts with somebody that holds on: see [`Self::wait_for`].
     pub(super) async fn resolve(&self, candidates: &[Candidate], told: &mut Answers) {
+        Wedge::Applier.hold().await;
         self.settle(candidates, self.parts(candidates), told).await;
     }
 
@@ -124,9 +129,11 @@ impl Groups {
         loop {
             let Part { places, refusals, strict, patience } = part;
             let attempt = Attempt { rules: &self.rules, candidates, part: places, refusals, strict: *strict };
+            let attempted = wall_clock();
             let error = match self.store.attempt(attempt).await {
                 Ok((answers, tally)) => {
                     self.counters.committed(tally);
+                    self.tell_witness(candidates, &answers, attempted);
                     return Ok(answers);
                 }
                 Err(Failure::Transient(error)) => error,
@@ -149,6 +156,19 @@ impl Groups {
                 self.orphans.end(self.store.database.client()).await;
             }
             sleep(pause.mul_f64(rand::random_range(0.2..1.0))).await;
+        }
+    }
+}
+
+impl Groups {
+    fn tell_witness(&self, candidates: &[Candidate], answers: &[(usize, Answer)], began: SystemTime) {
+        let Some(witness) = self.witness.get() else { return };
+        let committed = wall_clock();
+        for (at, answer) in answers {
+            if let Answer::Done(Outcome::Applied) = answer {
+                let Candidate { event, handed_in, .. } = &candidates[*at];
+                witness.applied(event, Lived { handed_in: *handed_in, began, committed });
+            }
         }
     }
 }

@@ -30,6 +30,7 @@ mod stored;
 mod template;
 mod transaction;
 mod validate;
+mod witness;
 mod writer;
 
 pub use applier::{Applier, Handle, Setup};
@@ -49,6 +50,7 @@ pub use projection::{Event, Index, Projection, Refused, Statements, Unwritable};
 pub use start::prepare;
 pub use stored::GONE;
 pub use validate::validate;
+pub use witness::{Lived, Witness};
 
 /// Cursors, in the database of the read models.
 pub const CURSORS: &str = "_headwater_cursors";

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use mongodb::bson::{DateTime, RawDocumentBuf};
 
@@ -18,6 +19,7 @@ use super::statement::Statement;
 use super::stored::{Naming, cursor_statement};
 use crate::event::Operation;
 use crate::planted::Defect;
+use crate::trace::wall_clock;
 
 /// An event on its way, with what was found out about it.
 #[derive(Clone)]
@@ -29,6 +31,7 @@ pub(super) struct Candidate {
     pub(super) unhealable: bool,
     /// How many statements it will probably be; at least one, for the room it takes.
     pub(super) weight: usize,
+    pub(super) handed_in: SystemTime,
 }
 
 /// What became of an event.
@@ -286,7 +289,8 @@ impl Candidate {
     pub(super) fn new(event: Delivered, rules: &Rules) -> Self {
         let identity = rules.naming.identity(&event.namespace, &event.aggregate);
         let weight = rules.models.iter().filter(|model| model.handles(&event)).count().max(1);
-        Self { event: Arc::new(event), identity, evidence: None, unhealable: false, weight }
+        let handed_in = wall_clock();
+        Self { event: Arc::new(event), identity, evidence: None, unhealable: false, weight, handed_in }
     }
 
     fn facts(&self) -> Facts<'_> {

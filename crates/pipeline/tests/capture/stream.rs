@@ -25,6 +25,10 @@ async fn what_is_inserted_is_handed_on_in_order_with_all_it_says() {
         assert_eq!(event.document.get("_id").unwrap().and_then(|id| Bson::try_from(id).ok()), Some(event.key.clone()));
         assert_eq!(event.namespace.collection, "events");
         assert!(event.cluster_time.is_some() && event.cluster_time == event.token.cluster_time());
+        assert!(
+            event.wall_time.is_some() && event.committed() == event.wall_time,
+            "a server of today dates commits to the millisecond"
+        );
     }
     let status = reading.handle.status();
     assert_eq!((status.state, status.events), (State::Reading, 5000));

@@ -140,6 +140,7 @@ fn delivered(epoch: u64, event: &ChangeEvent) -> Delivered {
         committed: None,
         delivery_count: 0,
         dead_lettered: false,
+        trace: None,
     }
 }
 

@@ -52,6 +52,7 @@ async fn a_snapshot_moves_its_own_checkpoint_and_a_mark_moves_it_on() {
         token: token(1),
         operation: Operation::Snapshot,
         cluster_time: None,
+        wall_time: None,
         ..event(format!("order-{number}"), number)
     };
     run.give(&[Captured::Scanned(scanned(1), progress(1)), Captured::Scanned(scanned(2), progress(2))]).await;

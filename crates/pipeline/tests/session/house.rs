@@ -303,6 +303,7 @@ pub(crate) fn event(aggregate: impl Into<Bson>, number: i64) -> ChangeEvent {
         event_type: Some("Added".into()),
         sequence: None,
         cluster_time: Some(Timestamp { time: 1_700_000_000, increment: u32::try_from(number).unwrap() }),
+        wall_time: None,
         document: RawDocumentBuf::try_from(&doc! { "aggregateId": aggregate, "type": "Added", "n": number }).unwrap(),
     }
 }

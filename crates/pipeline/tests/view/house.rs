@@ -193,6 +193,7 @@ pub(crate) fn delivered(event: &Document, token: u32) -> Delivered {
         committed: None,
         delivery_count: 0,
         dead_lettered: false,
+        trace: None,
     }
 }
 

@@ -1,6 +1,6 @@
 use std::num::NonZeroU32;
 
-use mongodb::bson::{Timestamp, doc, oid::ObjectId, uuid::Uuid};
+use mongodb::bson::{DateTime, Timestamp, doc, oid::ObjectId, uuid::Uuid};
 
 use super::*;
 use crate::event::ResumeToken;
@@ -15,6 +15,7 @@ fn event(aggregate: impl Into<Bson>, data: &str) -> ChangeEvent {
         event_type: Some("OrderPlaced".into()),
         sequence: Some(3),
         cluster_time: Some(Timestamp { time: 1_700_000_000, increment: 1 }),
+        wall_time: Some(DateTime::from_millis(1_700_000_000_123)),
         document: RawDocumentBuf::try_from(&doc! { "type": "OrderPlaced", "price": 7_i64 }).unwrap(),
     }
 }
@@ -60,7 +61,7 @@ fn everything_a_consumer_needs_is_on_the_message() {
     assert_eq!(long(property::FORMAT), Some(1));
     assert_eq!((long(property::EPOCH), long(property::TERM), long(property::SEQUENCE)), (Some(2), Some(5), Some(3)));
     let committed = message.application_property(property::COMMITTED).unwrap().as_timestamp();
-    assert_eq!(committed, Some(1_700_000_000_000));
+    assert_eq!(committed, Some(1_700_000_000_123));
     assert_eq!(typed_value(&message, property::AGGREGATE), Some("order-7".into()));
     assert_eq!(typed_value(&message, property::KEY), Some(event.key.clone()));
     assert_eq!(message.data().next().unwrap(), event.document.as_bytes());

@@ -79,15 +79,20 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             let ordinal = self.prefix.expect(stand(event, progress));
             return self.stores.reject(ordinal, rejection, None);
         };
+        let traced = self.traces.begun(&event, &id);
         let fits = event.document.as_bytes().len() <= limits.message;
         let whole = fits.then(|| self.encoder.encode(&event, &aggregate, &id, &session, Content::Whole));
         let weight = weight(&event);
         match whole.filter(|whole| whole.len() <= limits.message) {
             Some(whole) => {
                 let ordinal = self.prefix.expect(stand(event, progress));
+                self.traces.under_way(ordinal, traced);
                 self.lanes.push(&session, Entry { ordinal, weight }, Some(whole), now);
             }
-            None => self.take_large(event, &aggregate, (id, &session), progress, (limits, now)),
+            None => {
+                let ordinal = self.take_large(event, &aggregate, (id, &session), progress, (limits, now));
+                self.traces.under_way(ordinal, traced);
+            }
         }
     }
 
@@ -99,7 +104,7 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         (id, session): (MessageId, &str),
         progress: Option<Snapshot>,
         (limits, now): (Limits, Instant),
-    ) {
+    ) -> Ordinal {
         let message = self.encoder.encode(&event, aggregate, &id, session, Content::Elsewhere);
         let rejection = (message.len() > limits.message).then(|| Rejection::of_event(&event, &id, Reason::TooLarge));
         let weight = weight(&event);
@@ -116,6 +121,7 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
                 self.stores.reject(ordinal, rejection, Some((lane, marker)));
             }
         }
+        ordinal
     }
 
     pub(super) fn on_stored(&mut self, stored: Stored) {
@@ -130,6 +136,7 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         if let Some(lane) = lane {
             self.lanes.abandon(lane, ordinal);
         }
+        self.traces.forget(ordinal);
         self.prefix.acknowledge(ordinal);
     }
 }

@@ -183,9 +183,10 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             match outcome {
                 Ok(()) => {
                     transfers += 1;
-                    let prefix = &mut self.prefix;
+                    let (prefix, traces) = (&mut self.prefix, &mut self.traces);
                     self.lanes.acknowledged(token, |ordinal| {
                         published += 1;
+                        traces.acknowledged(ordinal);
                         prefix.acknowledge(ordinal);
                     });
                 }

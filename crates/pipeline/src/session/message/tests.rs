@@ -7,6 +7,7 @@ use super::*;
 use crate::event::{ChangeEvent, ResumeToken};
 use crate::publish::message::{Content, Encoder, MessageId, marker};
 use crate::publish::{self, Sessions};
+use crate::trace::Sampling;
 
 fn event(aggregate: impl Into<Bson>) -> ChangeEvent {
     ChangeEvent {
@@ -18,6 +19,7 @@ fn event(aggregate: impl Into<Bson>) -> ChangeEvent {
         event_type: Some("OrderPlaced".into()),
         sequence: Some(3),
         cluster_time: Some(Timestamp { time: 1_700_000_000, increment: 1 }),
+        wall_time: Some(DateTime::from_millis(1_700_000_000_123)),
         document: RawDocumentBuf::try_from(&doc! { "type": "OrderPlaced", "price": 7, "at": DateTime::from_millis(5) })
             .unwrap(),
     }
@@ -55,9 +57,23 @@ fn what_was_published_is_what_is_read() {
     assert_eq!((Some(&read.aggregate), &read.event_type), (event.aggregate.as_ref(), &event.event_type));
     assert_eq!((read.sequence, read.term, read.delivery_count), (Some(3), Term::new(5), 4));
     assert_eq!(read.position, Some(PositionKey::new(Epoch::new(2), "8211")));
-    assert_eq!(read.committed, Some(DateTime::from_millis(1_700_000_000_000)));
+    assert_eq!(read.committed, Some(DateTime::from_millis(1_700_000_000_123)));
     assert!(!read.dead_lettered);
     assert_eq!(document_of(&read), &*event.document);
+}
+
+#[test]
+fn where_a_trace_goes_on_is_read_where_somebody_traces() {
+    let event = event("order-7");
+    let (id, all) = (MessageId::of(&event, None), Sampling::one_in(NonZeroU32::MIN));
+    let mut tracing = encoder(publish::Body::Bson, Sessions::Aggregate).sampling(all);
+    let traced = encoded(&mut tracing, &event, Content::Whole);
+    let read = |message: &Message, traces| Reader::traced(traces).read(message, 0).unwrap().trace;
+    assert_eq!(read(&traced, true), Some(Context::of(&id, true)));
+    assert_eq!(read(&whole(&event), true), Some(Context::of(&id, false)));
+    assert_eq!(read(&traced, false), None);
+    let named = |message: &Message| message.application_property(property::DIAGNOSTIC_ID).is_some();
+    assert_eq!((named(&traced), named(&whole(&event))), (true, false));
 }
 
 #[test]
@@ -90,7 +106,8 @@ fn a_key_that_is_the_aggregate_is_read_from_there() {
 
 #[test]
 fn what_an_event_does_not_have_is_not_there() {
-    let event = ChangeEvent { event_type: None, sequence: None, cluster_time: None, ..event("order-7") };
+    let event =
+        ChangeEvent { event_type: None, sequence: None, cluster_time: None, wall_time: None, ..event("order-7") };
     let read = read(&whole(&event)).unwrap();
     assert_eq!((read.event_type, read.sequence, read.committed), (None, None, None));
 }

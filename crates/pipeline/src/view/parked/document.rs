@@ -145,6 +145,7 @@ pub(super) fn read_event(document: &RawDocument) -> Result<(i64, Delivered), Err
         committed: document.get_datetime("committed").ok(),
         delivery_count: 0,
         dead_lettered: false,
+        trace: None,
     };
     Ok((id.number("n")?, delivered))
 }

@@ -1,0 +1,118 @@
+//! Pods of `testkit`'s house, asked over HTTP.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+use serde_json::Value as Json;
+use testkit::cluster::{self, Blueprint, StoreKind};
+use testkit::process::{Process, Program, Stream};
+use testkit::wait::wait_for;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use crate::BINARY;
+
+pub(crate) const SOON: Duration = Duration::from_secs(60);
+
+/// One read model, of everything.
+pub(crate) const READ_MODELS: &str =
+    "read_models: { orders: { when: { Placed: { $set: { customer: $$event.payload.customer } } } } }\n";
+
+/// In every event's body, and nowhere else.
+pub(crate) const CUSTOMER: &str = "ann of the mill";
+
+/// The house, with pods that run and follow the stream.
+pub(crate) struct House(pub(crate) cluster::House);
+
+pub(crate) struct Answer {
+    pub(crate) status: u16,
+    pub(crate) body: String,
+}
+
+pub(crate) fn blueprint(store: StoreKind) -> Blueprint {
+    Blueprint { pods: 1, store, more: READ_MODELS.into(), ..Blueprint::new(BINARY) }
+}
+
+impl House {
+    pub(crate) async fn start(blueprint: Blueprint) -> Self {
+        let mut house = cluster::House::build(blueprint).await.unwrap();
+        house.start_pods().unwrap();
+        house.wait_for_leader(SOON).await.unwrap();
+        house.wait_for_the_stream(SOON).await.unwrap();
+        Self(house)
+    }
+
+    pub(crate) fn pod(&self) -> &Process {
+        self.0.pod(0).process().expect("the pod runs")
+    }
+
+    /// Of the pod's HTTP side, which takes any port that is free.
+    pub(crate) async fn address(&self) -> SocketAddr {
+        let line = self.pod().wait_for_line("dashboard, metrics and health are served", SOON).await.text;
+        let line: Json = serde_json::from_str(&line).unwrap();
+        line["address"].as_str().and_then(|address| address.parse().ok()).expect("the line has an address")
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> Answer {
+        let mut stream = TcpStream::connect(self.address().await).await.unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("an answer has a status");
+        Answer { status, body: body.to_owned() }
+    }
+
+    pub(crate) async fn json(&self, path: &str) -> Json {
+        let answer = self.get(path).await;
+        serde_json::from_str(&answer.body).unwrap_or(Json::Null)
+    }
+
+    /// One sample of `/metrics`, named with its labels.
+    pub(crate) async fn metric(&self, sample: &str) -> Option<f64> {
+        let page = self.get("/metrics").await.body;
+        let value = |line: &str| line.strip_prefix(sample)?.strip_prefix(' ')?.parse().ok();
+        page.lines().find_map(value)
+    }
+
+    pub(crate) async fn insert(&self, aggregate: &str, version: i64) {
+        let event = doc! {
+            "aggregateId": aggregate, "version": version, "type": "Placed", "payload": { "customer": CUSTOMER },
+        };
+        self.0.events().insert_one(event).await.unwrap();
+    }
+
+    pub(crate) async fn applied(&self, aggregate: &str) {
+        let views = self.0.store().client().database(&self.views());
+        let orders = views.collection::<Document>("orders");
+        wait_for("the read model", SOON, async || match orders.find_one(doc! { "_id": aggregate }).await {
+            Ok(Some(_)) => Ok(()),
+            other => Err(format!("{other:?}")),
+        })
+        .await;
+    }
+
+    fn views(&self) -> String {
+        format!("{}_views", self.0.store().source())
+    }
+
+    /// What a command says of the pod's pipeline.
+    pub(crate) async fn ask(&self, arguments: &[&str]) -> String {
+        let program = Program::new(BINARY).env("RUST_LOG", "off").args(arguments);
+        let process = program.args(["--config", self.0.pod(0).config().to_str().unwrap()]).start().unwrap();
+        process.wait_for_exit(SOON).await;
+        let out = process.lines().into_iter().filter(|line| line.stream == Stream::Stdout);
+        out.map(|line| line.text + "\n").collect()
+    }
+
+    /// Everything ends well.
+    pub(crate) async fn stop(mut self) {
+        self.0.stop_pods().await;
+        let views = self.0.store().client().database(&self.views());
+        views.drop().await.unwrap();
+        assert!(self.0.deaths().is_empty(), "{}", self.0.deaths()[0]);
+        self.0.stop().await;
+    }
+}

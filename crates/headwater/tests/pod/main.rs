@@ -1,0 +1,9 @@
+//! A pod as the machine around it meets it: a real process, asked over HTTP and ended by signals, with real servers and links that break.
+
+mod house;
+mod latency;
+mod signals;
+mod traces;
+mod wedged;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_headwater");

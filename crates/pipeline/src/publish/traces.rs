@@ -1,0 +1,83 @@
+//! Events that are traced, from the moment they are taken into a lane until the bus has acknowledged them.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use super::message::MessageId;
+use super::prefix::Ordinal;
+use crate::event::{ChangeEvent, Namespace, Operation};
+use crate::trace::{Sampling, wall_clock};
+
+/// Told of traced events once they are published. Must not wait: everything that is published does meanwhile.
+pub trait Tracer: Send + Sync {
+    /// Which events are traced. Asked once a term.
+    fn sampling(&self) -> Sampling;
+    fn published(&self, published: Published);
+}
+
+/// A traced event's way to the bus, by this pod's clock.
+#[derive(Clone, Debug)]
+pub struct Published {
+    pub id: MessageId,
+    pub namespace: Arc<Namespace>,
+    pub operation: Operation,
+    /// In the source, by its clock; none for what a snapshot read.
+    pub committed: Option<SystemTime>,
+    /// When it was read and turned into a message.
+    pub captured: SystemTime,
+    /// When the bus had it.
+    pub acknowledged: SystemTime,
+}
+
+/// Those under way.
+#[derive(Default)]
+pub(super) struct Traces {
+    tracer: Option<Arc<dyn Tracer>>,
+    sampling: Sampling,
+    under_way: HashMap<Ordinal, Published>,
+}
+
+impl Traces {
+    pub(super) fn by(tracer: Option<Arc<dyn Tracer>>) -> Self {
+        let sampling = tracer.as_ref().map_or(Sampling::NONE, |tracer| tracer.sampling());
+        Self { tracer, sampling, under_way: HashMap::new() }
+    }
+
+    pub(super) fn sampling(&self) -> Sampling {
+        self.sampling
+    }
+
+    /// `None` for an event that is not traced.
+    pub(super) fn begun(&self, event: &ChangeEvent, id: &MessageId) -> Option<Published> {
+        self.sampling.takes(id).then(|| {
+            let captured = wall_clock();
+            Published {
+                id: *id,
+                namespace: Arc::clone(&event.namespace),
+                operation: event.operation,
+                committed: event.committed().map(mongodb::bson::DateTime::to_system_time),
+                captured,
+                acknowledged: captured,
+            }
+        })
+    }
+
+    pub(super) fn under_way(&mut self, ordinal: Ordinal, begun: Option<Published>) {
+        if let Some(begun) = begun {
+            self.under_way.insert(ordinal, begun);
+        }
+    }
+
+    pub(super) fn acknowledged(&mut self, ordinal: Ordinal) {
+        if let (Some(published), Some(tracer)) = (self.forget(ordinal), &self.tracer) {
+            tracer.published(Published { acknowledged: wall_clock(), ..published });
+        }
+    }
+
+    /// It becomes no message.
+    pub(super) fn forget(&mut self, ordinal: Ordinal) -> Option<Published> {
+        // Most are not traced.
+        if self.under_way.is_empty() { None } else { self.under_way.remove(&ordinal) }
+    }
+}

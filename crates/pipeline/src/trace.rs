@@ -1,0 +1,144 @@
+//! Traces across the bus: which events are traced, and the ids of their first spans.
+//!
+//! All of it is made of the message's id, which is a hash: an event has the same trace whichever leader sends it, and every pod picks the
+//! same events. What is traced travels as W3C trace context on the message. Knows no exporter: see [`crate::publish::Tracer`] and
+//! [`crate::view::Witness`].
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::time::SystemTime;
+
+use crate::publish::message::MessageId;
+
+/// The wall clock, for spans and latencies.
+#[expect(clippy::disallowed_methods, reason = "only shown: what it says decides nothing")]
+pub(crate) fn wall_clock() -> SystemTime {
+    SystemTime::now()
+}
+
+/// How many events are traced.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sampling {
+    /// Ids whose random part is below this; 0: none.
+    below: u64,
+}
+
+impl Sampling {
+    pub const NONE: Self = Self { below: 0 };
+
+    /// One event in so many, by chance.
+    pub const fn one_in(number: NonZeroU32) -> Self {
+        Self { below: u64::MAX / number.get() as u64 }
+    }
+
+    pub fn takes(self, id: &MessageId) -> bool {
+        // The half of the trace's id that is random to everybody who samples by it.
+        self.below > 0 && digits(id.as_str(), 16, 16) <= self.below
+    }
+}
+
+/// Where a trace goes on: its id, and the span that came before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Context {
+    pub trace: u128,
+    pub span: u64,
+    pub sampled: bool,
+}
+
+impl Context {
+    /// Of sending this message.
+    pub fn of(id: &MessageId, sampled: bool) -> Self {
+        let text = id.as_str();
+        let trace = u128::from(digits(text, 0, 16)) << 64 | u128::from(digits(text, 16, 16));
+        Self { trace, span: digits(text, 32, 16), sampled }
+    }
+
+    /// The trace's first span: that of reading the event, before it was sent.
+    pub fn root(id: &MessageId) -> u64 {
+        digits(id.as_str(), 48, 16)
+    }
+
+    /// A `traceparent` of a version we know, or of one that keeps to what that had.
+    pub fn read(traceparent: &str) -> Option<Self> {
+        let mut parts = traceparent.split('-');
+        let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        let sizes = (version.len(), trace.len(), span.len(), flags.len()) == (2, 32, 16, 2);
+        if !sizes || version == "ff" || (version == "00" && parts.next().is_some()) {
+            return None;
+        }
+        let flags = u8::from_str_radix(flags, 16).ok()?;
+        let (trace, span) = (u128::from_str_radix(trace, 16).ok()?, u64::from_str_radix(span, 16).ok()?);
+        (trace != 0 && span != 0).then_some(Self { trace, span, sampled: flags & 1 == 1 })
+    }
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace, self.span, u8::from(self.sampled))
+    }
+}
+
+fn digits(id: &str, from: usize, count: usize) -> u64 {
+    u64::from_str_radix(&id[from..from + count], 16).expect("a message id is 64 hexadecimal digits")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use mongodb::bson::{RawDocumentBuf, doc};
+
+    use super::*;
+    use crate::event::{ChangeEvent, Namespace, Operation, ResumeToken};
+
+    fn id(number: u32) -> MessageId {
+        let event = ChangeEvent {
+            token: ResumeToken::try_from(doc! { "_data": format!("82{number:08X}") }).unwrap(),
+            operation: Operation::Insert,
+            namespace: Arc::new(Namespace::new("shop", "events")),
+            key: 7.into(),
+            aggregate: None,
+            event_type: None,
+            sequence: None,
+            cluster_time: None,
+            wall_time: None,
+            document: RawDocumentBuf::new(),
+        };
+        MessageId::of(&event, None)
+    }
+
+    fn one_in(number: u32) -> Sampling {
+        Sampling::one_in(NonZeroU32::new(number).unwrap())
+    }
+
+    #[test]
+    fn what_is_written_is_what_is_read() {
+        for sampled in [false, true] {
+            let context = Context::of(&id(1), sampled);
+            let text = context.to_string();
+            assert_eq!(text.len(), 55);
+            assert_eq!(Context::read(&text), Some(context));
+            assert_eq!(&text[3..35], &id(1).as_str()[..32]);
+        }
+        assert_ne!(Context::of(&id(1), true).span, Context::root(&id(1)));
+    }
+
+    #[test]
+    fn what_is_no_trace_context_is_none() {
+        let zeroes = format!("00-{:032x}-{:016x}-01", 0, 7);
+        for text in ["", "00", "00-1-2-01", &zeroes, "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"] {
+            assert_eq!(Context::read(text), None, "{text}");
+        }
+        let later = "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more";
+        assert!(Context::read(later).is_some_and(|context| context.sampled));
+    }
+
+    #[test]
+    fn one_event_in_so_many_is_traced() {
+        let taken = |sampling: Sampling| (0..4_000).filter(|number| sampling.takes(&id(*number))).count();
+        assert_eq!((taken(Sampling::NONE), taken(one_in(1))), (0, 4_000));
+        assert!((700..1_300).contains(&taken(one_in(4))));
+        // Whoever traces more traces these, too.
+        assert!((0..1_000).map(id).filter(|id| one_in(8).takes(id)).all(|id| one_in(4).takes(&id)));
+    }
+}
