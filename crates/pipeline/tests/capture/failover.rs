@@ -18,8 +18,9 @@ const LONG: Duration = Duration::from_secs(150);
 #[tokio::test]
 async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_none_of_a_stream_or_a_snapshot() {
     let mut set = ReplicaSet::start(3).await.unwrap();
-    // Its monitors are too slow to notice a silent member: only capture's own deadline does.
-    let slow = "heartbeatFrequencyMS=120000&connectTimeoutMS=120000";
+    // Its monitors are too slow to notice a silent member, for which they wait both times together: only capture's own deadline does. A member
+    // that is back they must notice soon: it may be the next primary.
+    let slow = "heartbeatFrequencyMS=500&connectTimeoutMS=120000";
     let client = direct(&format!("{}&{slow}", set.uri())).await;
     let config = Config { answer_within: Duration::from_secs(2), ..Config::default() };
     let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), Start::Now).await;
