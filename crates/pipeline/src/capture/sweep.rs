@@ -6,7 +6,8 @@
 //!
 //! What is deleted while the snapshot runs is in the stream as well: then the delete is told once more than it happened, which changes no
 //! read model that deletes. What the read models know as deleted is passed over. A key of which no message was ever applied has no cursor: what
-//! consumers left on the bus before the history was lost is not swept. Never touches the read models: that is a consumer's.
+//! consumers left on the bus before the history was lost is not swept (`docs/decisions/010-what-a-sweep-does-not-know.md`). Never touches the
+//! read models: that is a consumer's.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -271,6 +271,42 @@ async fn what_is_deleted_while_the_snapshot_runs_is_in_the_stream_and_a_sweep_do
     pod.stop().await;
 }
 
+/// A limit that is known, how to see it, and the way out: `docs/decisions/010-what-a-sweep-does-not-know.md`.
+#[tokio::test]
+async fn what_was_published_and_nobody_had_applied_outlives_a_sweep_and_falls_to_the_next() {
+    let (shop, pod, _) = a_shop_without_its_history("sweep_unapplied").await;
+    // Published in the first epoch, waiting on the bus; then it goes, and the history with it.
+    shop.orders().insert_one(doc! { "_id": "ghost" }).await.unwrap();
+    let (start, progress) = shop.begin().await;
+    let published = shop.snapshot(&start, &progress).await;
+    let waiting = events(&published).find(|event| event.key == "ghost".into()).unwrap();
+    shop.orders().delete_one(doc! { "_id": "ghost" }).await.unwrap();
+
+    let (start, progress) = shop.begin().await;
+    let second = shop.snapshot(&start, &progress).await;
+    let ghost = ("orders", Bson::from("ghost"));
+    assert!(!swept(&second).contains(&ghost), "no cursor names it");
+    pod.apply(1, [waiting]).await;
+    pod.apply(2, events(&second)).await;
+    let orders = shop.views.collection::<Document>("orders");
+    let left = || orders.count_documents(doc! { "_id": "ghost" });
+    assert_eq!(left().await.unwrap(), 1);
+    // Of all that the read models hold, it alone was not touched by the second epoch.
+    let cursors = shop.views.collection::<Document>(pipeline::view::CURSORS);
+    let untouched = doc! { "epoch": { "$lt": 2 }, "gone": { "$ne": true } };
+    let found: Vec<Document> = cursors.find(untouched).await.unwrap().try_collect().await.unwrap();
+    let keys: Vec<_> = found.iter().map(|cursor| cursor.get_document("_id").unwrap()["aggregate"].clone()).collect();
+    assert_eq!(keys, [ghost.1.clone()]);
+
+    let (start, progress) = shop.begin().await;
+    let third = shop.snapshot(&start, &progress).await;
+    assert_eq!(swept(&third), [ghost]);
+    pod.apply(3, events(&third)).await;
+    assert_eq!(left().await.unwrap(), 0);
+    shop.the_views_are_the_source().await;
+    pod.stop().await;
+}
+
 #[tokio::test]
 async fn a_filter_that_leaves_deletes_out_leaves_these_out_too() {
     let (shop, pod, gone) = a_shop_without_its_history("sweep_filtered").await;
