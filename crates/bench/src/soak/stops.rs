@@ -21,8 +21,11 @@ use super::{Drain, models, producer};
 pub use outcome::Outcome;
 use rounds::Rounds;
 
-/// What pods are told a stop may take; the leader's flush and its last save have half of it each.
-const DEADLINE: Duration = Duration::from_secs(10);
+/// What Kubernetes gives a pod to end, unless told otherwise.
+const DEADLINE: Duration = Duration::from_secs(30);
+/// What a pod gives itself by default: to its sessions, and to a leader's flush.
+const DRAIN: Duration = Duration::from_secs(20);
+const FLUSH: Duration = Duration::from_secs(10);
 const LED_WITHIN: Duration = Duration::from_secs(60);
 /// Nothing more came for so long: all that will come has come.
 const QUIET: Duration = Duration::from_secs(1);
@@ -60,7 +63,7 @@ impl Options {
             store: StoreKind::Three,
             seed,
             pause: Duration::from_secs(2),
-            flush: DEADLINE / 2,
+            flush: FLUSH,
             patience: Duration::from_secs(60),
             talkative: true,
         }
@@ -77,7 +80,7 @@ impl Options {
     fn blueprint(&self, binary: &Path) -> Blueprint {
         let models = models::declared(true);
         let models = models.iter().map(|(name, model)| format!("  {name}: {model}\n")).collect::<String>();
-        let (stop, flush) = (DEADLINE.as_millis(), self.flush.as_millis());
+        let (drain, flush) = (DRAIN.as_millis(), self.flush.as_millis());
         Blueprint {
             pods: self.pods,
             store: self.store,
@@ -89,7 +92,7 @@ impl Options {
                 heartbeat: Duration::from_secs(5),
             },
             producer: format!("start: beginning, drain: {flush}ms"),
-            more: format!("consumer: {{ drain: {stop}ms }}\nread_models:\n{models}"),
+            more: format!("consumer: {{ drain: {drain}ms }}\nread_models:\n{models}"),
             ..Blueprint::new(binary)
         }
     }
