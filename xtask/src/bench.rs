@@ -57,6 +57,11 @@ pub(crate) const SOAKS: &[Program] = &[
         binary: "soak-consumer",
         answers: "200,000 events while pods, primary and broker are killed, messages said twice, one event refused: read models equal a fold",
     },
+    Program {
+        name: "stops",
+        binary: "soak-stops",
+        answers: "SIGTERM to the leader under load, 100 rounds: in order, in time, nothing lost or twice; how soon the next one leads and publishes",
+    },
 ];
 
 #[derive(clap::Args)]

@@ -4,6 +4,7 @@ pub mod broker_flat;
 pub mod broker_load;
 pub mod broker_process;
 pub mod contest;
+pub mod figures;
 pub mod kills;
 pub mod peer;
 pub mod pod_process;

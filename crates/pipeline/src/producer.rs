@@ -268,7 +268,10 @@ impl Producer {
 
     /// Captures and publishes until told to stop, or until one of them cannot go on.
     async fn walk(&self, leadership: &Leadership, claim: &Claim, epoch: Epoch, phase: Phase) -> Result<Walked, Error> {
-        let capture = self.capture();
+        let capture = match &self.views {
+            Some(views) => self.capture().sweeping(views, &self.places.pipeline, epoch),
+            None => self.capture(),
+        };
         self.capturing.send_replace(Some(capture.handle()));
         let enough = CancellationToken::new();
         let (intake, reading) = capture.read(phase, enough.clone());
@@ -337,12 +340,8 @@ impl Producer {
     }
 
     fn capture(&self) -> Capture {
-        let Places { server, source, pipeline, .. } = &self.places;
-        let capture = Capture::new(server, source.clone(), self.config.capture.clone());
-        match &self.views {
-            Some(views) => capture.sweeping(views, pipeline),
-            None => capture,
-        }
+        let Places { server, source, .. } = &self.places;
+        Capture::new(server, source.clone(), self.config.capture.clone())
     }
 
     fn publisher(

@@ -14,11 +14,12 @@ mod judge;
 mod verdict;
 
 use std::sync::{Mutex, MutexGuard};
+use std::time::Instant;
 
 use mongodb::bson::oid::ObjectId;
 
 use book::Book;
-pub use fence::{Breach, FenceBook};
+pub use fence::{Breach, FenceBook, Holder};
 pub use verdict::{Finding, Kind, Verdict};
 
 /// One thing that came out.
@@ -87,6 +88,17 @@ impl Checker {
 
     pub fn tally(&self) -> Tally {
         self.book().tally()
+    }
+
+    /// When something published in this term was first seen.
+    pub fn first_of(&self, term: u64) -> Option<Instant> {
+        self.book().first_of(term)
+    }
+
+    /// The same writes, and nothing seen: to judge another end of theirs.
+    #[must_use]
+    pub fn afresh(&self) -> Self {
+        Self { book: Mutex::new(self.book().afresh()) }
     }
 
     /// Acknowledged and not seen yet.

@@ -17,6 +17,7 @@ use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
 
 use crate::checker::Checker;
 
@@ -66,9 +67,19 @@ pub struct Written {
 impl Load {
     /// Writes it all.
     pub async fn write(&self, events: &Collection<Document>, checker: &Arc<Checker>) -> Written {
+        self.write_until(events, checker, &CancellationToken::new()).await
+    }
+
+    /// Writes it all, or until it is `enough`. What is under way then is finished.
+    pub async fn write_until(
+        &self,
+        events: &Collection<Document>,
+        checker: &Arc<Checker>,
+        enough: &CancellationToken,
+    ) -> Written {
         let started = Instant::now();
         let writers = (0..self.writers).map(|number| {
-            let writer = Writer::new(self.clone(), number, events.clone(), Arc::clone(checker));
+            let writer = Writer::new(self.clone(), number, events.clone(), Arc::clone(checker), enough.clone());
             tokio::spawn(writer.run(started))
         });
         let written = join_all(writers).await;
@@ -92,6 +103,7 @@ struct Writer {
     load: Load,
     events: Collection<Document>,
     checker: Arc<Checker>,
+    enough: CancellationToken,
     dice: StdRng,
     share: u64,
     /// Aggregates it may still write.
@@ -107,16 +119,27 @@ struct Pending {
 }
 
 impl Writer {
-    fn new(load: Load, number: u64, events: Collection<Document>, checker: Arc<Checker>) -> Self {
+    fn new(
+        load: Load,
+        number: u64,
+        events: Collection<Document>,
+        checker: Arc<Checker>,
+        enough: CancellationToken,
+    ) -> Self {
         let share = load.events / load.writers + u64::from(number < load.events % load.writers);
         let own: Vec<u64> = (0..load.aggregates).filter(|aggregate| aggregate % load.writers == number).collect();
         let dice = StdRng::seed_from_u64(load.seed.wrapping_mul(1_000_003).wrapping_add(number));
-        Self { load, events, checker, dice, share, own, written: Written::default() }
+        Self { load, events, checker, enough, dice, share, own, written: Written::default() }
     }
 
     async fn run(mut self, started: Instant) -> Written {
         while self.written.events < self.share && !self.own.is_empty() {
-            self.keep_pace(started).await;
+            tokio::select! {
+                // cancel-safe: a sleep
+                biased;
+                () = self.enough.cancelled() => break,
+                () = self.keep_pace(started) => {}
+            }
             let place = self.dice.random_range(0..self.own.len());
             let length = self.dice.random_range(self.load.run.clone()).min(self.share - self.written.events);
             let run: Vec<Pending> = (0..length).map(|_| self.next_of(self.own[place])).collect();

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::contest::{Contest, Millis, Report, serve_if_asked};
+use bench::figures::percentile;
 use bench::race::short;
 use testkit::mongo::shared;
 
@@ -85,10 +86,4 @@ async fn crash(contest: &mut Contest, rounds: usize) -> Vec<Millis> {
 fn sorted(mut times: Vec<Millis>) -> Vec<Millis> {
     times.sort_by(Millis::total_cmp);
     times
-}
-
-/// The smallest value that so many percent do not exceed.
-fn percentile(sorted: &[Millis], percent: usize) -> Millis {
-    let rank = (sorted.len() * percent).div_ceil(100);
-    sorted.get(rank.saturating_sub(1)).copied().unwrap_or(0.0)
 }

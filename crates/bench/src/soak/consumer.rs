@@ -203,13 +203,13 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
 }
 
 /// Counts what was applied, all the while.
-struct Counting {
+pub(super) struct Counting {
     applied: Arc<AtomicU64>,
     _task: JoinSet<()>,
 }
 
 impl Counting {
-    fn start(views: &Database) -> Self {
+    pub(super) fn start(views: &Database) -> Self {
         let (applied, views) = (Arc::new(AtomicU64::new(0)), views.clone());
         let counted = Arc::clone(&applied);
         let mut task = JoinSet::new();
@@ -230,7 +230,7 @@ impl Counting {
 }
 
 /// Until everything is applied and nothing more changes, or nothing has changed for as long as `patience`; when the last change was.
-async fn until_applied(
+pub(super) async fn until_applied(
     house: &mut House,
     checker: &Checker,
     counting: &Counting,

@@ -189,7 +189,7 @@ pub(super) async fn write_and_haunt(
 }
 
 /// Until nothing is outstanding and nothing more comes, or nothing has come for as long as `patience`.
-async fn until_all_came(house: &mut House, checker: &Checker, patience: Duration) -> Result<(), Error> {
+pub(super) async fn until_all_came(house: &mut House, checker: &Checker, patience: Duration) -> Result<(), Error> {
     let (mut seen, mut since) = (checker.tally().seen, Instant::now());
     loop {
         tokio::time::sleep(Duration::from_millis(50)).await;

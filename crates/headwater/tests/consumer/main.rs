@@ -1,5 +1,6 @@
 //! Pods as processes, the whole walk: pods, primary and broker fall, messages are said twice, and the read models equal a fold of the source.
 
 mod promises;
+mod stops;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");

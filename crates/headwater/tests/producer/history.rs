@@ -1,12 +1,17 @@
 //! A history that is lost is a state, and there is a documented way out of it (`docs/errors/E0001.md`).
 
+use std::path::Path;
 use std::sync::Arc;
 
 use bench::soak::Drain;
 use mongodb::bson::{Document, doc};
+use serde_json::Value;
 use testkit::checker::{Checker, Duplicates, Kind};
 use testkit::cluster::{Blueprint, House, StoreKind};
 use testkit::load::Load;
+use testkit::wait::wait_for;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 
 use super::{BINARY, SOON, all_come, checkpoint, phase};
@@ -61,9 +66,10 @@ async fn a_lost_history_halts_the_producer_until_the_checkpoint_is_reset() {
     let leader = house.wait_for_leader(SOON).await.unwrap();
     let said = house.pod(leader).process().unwrap().wait_for_line("waits for an operator", SOON).await;
     assert!(said.text.contains("E0001"), "{}", said.text);
+    let config = house.pod(leader).config().to_owned();
+    a_halt_is_told(&config).await;
 
     // Without --yes it only says what it would do.
-    let config = house.pod(leader).config().to_owned();
     let reset = async |yes: &[&str]| {
         let mut command = Command::new(BINARY);
         command.args(["checkpoint", "reset", "--start", "beginning", "--config"]).arg(&config).args(yes);
@@ -81,7 +87,70 @@ async fn a_lost_history_halts_the_producer_until_the_checkpoint_is_reset() {
         phase(stored) == "stream" && stored.get_i64("epoch").ok() == Some(2)
     })
     .await;
+    a_recovery_is_told(&config).await;
     house.stop().await;
+}
+
+/// By `status`, to whoever asks with an exit code too; and by the leader's HTTP side: not ready, and not to be restarted either.
+async fn a_halt_is_told(config: &Path) {
+    let (is_well, status) = told(config, "a halted producer", |status| leader(status)["producer"] == "halted").await;
+    assert!(!is_well && status["healthy"] == false, "{status:#}");
+    let named = |problem: &&Value| problem["page"] == "E0001" && problem["severity"] == "critical";
+    let problem = status["problems"].as_array().unwrap().iter().find(named);
+    let text = problem.unwrap_or_else(|| panic!("{status:#}"))["text"].as_str().unwrap();
+    assert!(text.contains("waits for an operator"), "{text}");
+
+    let address = leader(&status)["address"].as_str().unwrap();
+    let (code, ready) = ask(address, "/readyz").await;
+    let service = |name: &str| ready["services"].as_array().unwrap().iter().find(|it| it["name"] == name).unwrap();
+    assert_eq!(
+        (code, &ready["ready"], &service("producer")["ready"]),
+        (503, &false.into(), &false.into()),
+        "{ready:#}"
+    );
+    assert!(service("producer")["why"].as_str().unwrap().contains("waits for an operator"), "{ready:#}");
+    assert_eq!(service("lease")["ready"], true, "it leads all the same: {ready:#}");
+    assert_eq!(ask(address, "/healthz").await.0, 200, "starting it anew would not help");
+}
+
+async fn a_recovery_is_told(config: &Path) {
+    let publishing = |status: &Value| leader(status)["producer"] == "publishing" && status["healthy"] == true;
+    let (is_well, status) = told(config, "a producer that publishes", publishing).await;
+    assert!(is_well, "{status:#}");
+    let address = leader(&status)["address"].as_str().unwrap();
+    wait_for("a leader that is ready", SOON, async || match ask(address, "/readyz").await {
+        (200, _) => Ok(()),
+        (code, ready) => Err(format!("{code} {ready}")),
+    })
+    .await;
+}
+
+/// Waits until `headwater status --json` says so; returns whether it ended well, and what it said.
+async fn told(config: &Path, what: &str, is_it: impl Fn(&Value) -> bool) -> (bool, Value) {
+    wait_for(what, SOON, async || {
+        let mut command = Command::new(BINARY);
+        let said = command.args(["status", "--json", "--config"]).arg(config).output().await.expect("the binary runs");
+        let status: Value = serde_json::from_slice(&said.stdout).expect("it says JSON");
+        if is_it(&status) { Ok((said.status.success(), status)) } else { Err(format!("{status:#}")) }
+    })
+    .await
+}
+
+/// What the leader announced of itself; null while there is none.
+fn leader(status: &Value) -> &Value {
+    let is_leader = |pod: &&Value| pod["id"] == status["leader"]["pod"];
+    status["pods"].as_array().and_then(|pods| pods.iter().find(is_leader)).unwrap_or(&Value::Null)
+}
+
+async fn ask(address: &str, path: &str) -> (u16, Value) {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.expect("it answers");
+    let code = answer.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a status");
+    let body = answer.split_once("\r\n\r\n").and_then(|(_, body)| serde_json::from_str(body).ok());
+    (code, body.expect("its body is JSON"))
 }
 
 #[tokio::test]

@@ -41,7 +41,7 @@ use self::sweep::Views;
 use self::translate::Translator;
 use self::watched::{From, Watched};
 use crate::checkpoint::{Phase, Snapshot};
-use crate::event::{ChangeEvent, ResumeToken};
+use crate::event::{ChangeEvent, Epoch, ResumeToken};
 use crate::source::Source;
 
 pub use config::{Config, NotAStart, Start};
@@ -110,10 +110,10 @@ impl Capture {
     }
 
     /// Where read models of this pipeline are kept: a snapshot of `documents` then ends with a delete for every key that they know and the
-    /// source no longer has.
+    /// source no longer has. `epoch` is the one that is read.
     #[must_use]
-    pub fn sweeping(self, views: &Database, pipeline: &str) -> Self {
-        Self { views: Some(Views::new(views, pipeline)), ..self }
+    pub fn sweeping(self, views: &Database, pipeline: &str, epoch: Epoch) -> Self {
+        Self { views: Some(Views::new(views, pipeline, epoch)), ..self }
     }
 
     /// For whoever wants to know how it goes.

@@ -6,14 +6,16 @@
 //!
 //! What is deleted while the snapshot runs is in the stream as well: then the delete is told once more than it happened, which changes no
 //! read model that deletes. What the read models know as deleted is passed over. A key of which no message was ever applied has no cursor: what
-//! consumers left on the bus before the history was lost is not swept. Never touches the read models: that is a consumer's.
+//! consumers left of it on the bus they pass over, once a sweep has set its [`mark`]. Never touches the read models: that is a consumer's.
+
+mod mark;
 
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use mongodb::options::ReadConcern;
 use mongodb::{Collection, Database};
 
@@ -25,7 +27,7 @@ use super::scan::Scan;
 use super::stream::{End, Reader};
 use super::trouble::Trouble;
 use crate::checkpoint::{Phase, Snapshot};
-use crate::event::Namespace;
+use crate::event::{Epoch, Namespace};
 use crate::source::Kind;
 use crate::view::{CURSORS, GONE, Identity};
 
@@ -42,11 +44,15 @@ const SWEPT: &str = "swept";
 pub(super) struct Views {
     cursors: Collection<Document>,
     pipeline: String,
+    /// The snapshot's.
+    epoch: Epoch,
+    /// What is read must not be older.
+    as_of: Option<Timestamp>,
 }
 
 impl Views {
-    pub(super) fn new(database: &Database, pipeline: &str) -> Self {
-        Self { cursors: database.collection(CURSORS), pipeline: pipeline.to_owned() }
+    pub(super) fn new(database: &Database, pipeline: &str, epoch: Epoch) -> Self {
+        Self { cursors: database.collection(CURSORS), pipeline: pipeline.to_owned(), epoch, as_of: None }
     }
 
     /// The ids of the next cursors of a collection, in their order. None are left when it is empty.
@@ -58,10 +64,15 @@ impl Views {
         }
         let there = doc! { "_id": range, GONE: { "$ne": true } };
         let asked = self.cursors.find(there).projection(doc! { "_id": 1 }).sort(doc! { "_id": 1 });
-        let mut found = asked.limit(most as i64).read_concern(ReadConcern::majority()).await?;
+        let mut session = self.cursors.client().start_session().causal_consistency(true).await?;
+        if let Some(time) = self.as_of {
+            session.advance_operation_time(time);
+        }
+        let asked = asked.limit(most as i64).read_concern(ReadConcern::majority());
+        let mut found = asked.session(&mut session).await?;
         let mut page = Page::default();
         let mut bytes = 0;
-        while bytes < PAGE_BYTES && found.advance().await? {
+        while bytes < PAGE_BYTES && found.advance(&mut session).await? {
             bytes += found.current().as_bytes().len();
             page.add(found.deserialize_current()?);
         }
@@ -95,10 +106,11 @@ impl Reader {
         if self.watched.source.kind != Kind::Documents {
             return Ok(());
         }
-        let Some(views) = self.views.clone() else {
+        let Some(mut views) = self.views.clone() else {
             tracing::info!("not told where the read models are: what the source no longer has is not swept");
             return Ok(());
         };
+        self.mark(&mut views, scan.progress.scanned).await?;
         let (mut looked_at, mut gone) = (0, 0);
         for namespace in self.in_order() {
             let reached = swept(&scan.progress).and_then(|cursor| cursor.get_str("collection").ok());

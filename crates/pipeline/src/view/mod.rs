@@ -27,6 +27,7 @@ mod runs;
 mod start;
 mod statement;
 mod stored;
+mod swept;
 mod template;
 mod transaction;
 mod validate;
@@ -49,6 +50,7 @@ pub use plan::Outcome;
 pub use projection::{Event, Index, Projection, Refused, Statements, Unwritable};
 pub use start::prepare;
 pub use stored::GONE;
+pub(crate) use swept::{mark_id, mark_update};
 pub use validate::validate;
 pub use witness::{Lived, Witness};
 

@@ -18,6 +18,7 @@ use super::identity::Identity;
 use super::plan::{Answer, Candidate, Plan, Planner, Refusals, Rules, Tally};
 use super::runs::{self, Run};
 use super::stored::read_cursor;
+use super::swept;
 use super::{CURSORS, PARKED_EVENTS};
 use crate::retry::{self, Verdict};
 
@@ -121,8 +122,14 @@ impl Store {
         let first_of_each = of_part.filter(|candidate| asked.insert(&candidate.identity));
         let naming = &attempt.rules.naming;
         let ids = first_of_each.map(|candidate| naming.id(&candidate.event.namespace, &candidate.event.aggregate));
-        let ids: Vec<Bson> = ids.filter_map(|id| Document::try_from(&*id).ok()).map(Bson::Document).collect();
-        self.find_cursors(session, ids).await
+        let mut ids: Vec<Bson> = ids.filter_map(|id| Document::try_from(&*id).ok()).map(Bson::Document).collect();
+        // Only documents are swept, and their aggregates are named by their collection.
+        if naming.by_collection {
+            ids.push(swept::mark_id(&naming.pipeline).into());
+        }
+        let mut cursors = self.find_cursors(session, ids).await?;
+        swept::stand_in(&mut cursors, &asked);
+        Ok(cursors)
     }
 
     pub(super) async fn find_cursors(

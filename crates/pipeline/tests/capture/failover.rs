@@ -18,24 +18,26 @@ const LONG: Duration = Duration::from_secs(150);
 #[tokio::test]
 async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_none_of_a_stream_or_a_snapshot() {
     let mut set = ReplicaSet::start(3).await.unwrap();
-    // Its monitors are too slow to notice a silent member: only capture's own deadline does.
-    let slow = "heartbeatFrequencyMS=120000&connectTimeoutMS=120000";
+    // Its monitors are too slow to notice a silent member, for which they wait both times together: only capture's own deadline does. A member
+    // that is back they must notice soon: it may be the next primary.
+    let slow = "heartbeatFrequencyMS=500&connectTimeoutMS=120000";
     let client = direct(&format!("{}&{slow}", set.uri())).await;
     let config = Config { answer_within: Duration::from_secs(2), ..Config::default() };
     let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), Start::Now).await;
     let (written, done) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
     let writer = tokio::spawn(write(set.client().await.unwrap(), Arc::clone(&written), Arc::clone(&done)));
 
-    more_are_written(&written).await;
+    more_are_written(50, &written).await;
     let killed = set.primary().await.unwrap();
     set.kill(killed).await.unwrap();
-    more_are_written(&written).await;
+    more_are_written(50, &written).await;
     set.restart(killed).await.unwrap();
     set.wait_until_secondary(killed).await.unwrap();
 
     let paused = set.primary().await.unwrap();
     set.pause(paused).await.unwrap();
-    more_are_written(&written).await;
+    // Few: for half a minute the other two hear of each other by heartbeat alone, and acknowledge three events a second.
+    more_are_written(10, &written).await;
     // Its connections are open still and nothing answers on them; who waits for that reads nothing until it wakes up.
     let known = written.load(Ordering::SeqCst) as u64;
     wait_for("what was written meanwhile to be read", LONG, async || {
@@ -107,11 +109,11 @@ async fn is_there(events: &mongodb::Collection<mongodb::bson::Document>, version
     matches!(tokio::time::timeout(Duration::from_secs(2), async { found.await }).await, Ok(Ok(Some(_))))
 }
 
-async fn more_are_written(written: &AtomicI32) {
+async fn more_are_written(many: i32, written: &AtomicI32) {
     let before = written.load(Ordering::SeqCst);
     wait_for("more events to be written", LONG, async || {
         let now = written.load(Ordering::SeqCst);
-        if now > before + 50 { Ok(()) } else { Err(now) }
+        if now > before + many { Ok(()) } else { Err(now) }
     })
     .await;
 }

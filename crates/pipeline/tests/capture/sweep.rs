@@ -1,17 +1,20 @@
 //! The end of a snapshot of documents: what the read models know and the source no longer has is deleted, and nothing else.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
+use mongodb::options::{ClientOptions, WriteConcern};
+use mongodb::{Client, Database};
 use pipeline::capture::{Captured, Config, Start};
 use pipeline::checkpoint::{Phase, Snapshot};
 use pipeline::event::{ChangeEvent, Epoch, Operation, ResumeToken, Term};
 use pipeline::publish::message::MessageId;
 use pipeline::source::Source;
 use pipeline::view::{
-    Applier, Body, Delivered, End, Handle, Mode, Model, Outcome, PositionKey, Projection, Setup, prepare,
+    Applier, Body, CURSORS, Delivered, End, Handle, Mode, Model, Outcome, PositionKey, Projection, Setup, application,
+    prepare,
 };
 use serde_json::json;
 use testkit::mongo::{ScratchDatabase, shared};
@@ -62,14 +65,15 @@ impl Shop {
         }
     }
 
-    fn reading(&self, config: Config, start: &ResumeToken, progress: &Snapshot) -> Reading {
-        let capture = self.house.capture_with(self.source(), config).sweeping(&self.views, PIPELINE);
+    fn reading(&self, epoch: u64, config: Config, start: &ResumeToken, progress: &Snapshot) -> Reading {
+        let capture = self.house.capture_with(self.source(), config);
+        let capture = capture.sweeping(&self.views, PIPELINE, Epoch::new(epoch));
         Reading::from(capture, Phase::Snapshot { start: start.clone(), progress: progress.clone() })
     }
 
     /// What is left of a snapshot, and the sweep at its end.
-    async fn snapshot(&self, start: &ResumeToken, progress: &Snapshot) -> Vec<(ChangeEvent, Snapshot)> {
-        let mut reading = self.reading(small(), start, progress);
+    async fn snapshot(&self, epoch: u64, start: &ResumeToken, progress: &Snapshot) -> Vec<(ChangeEvent, Snapshot)> {
+        let mut reading = self.reading(epoch, small(), start, progress);
         let scanned = reading.snapshot().await;
         reading.stop().await;
         scanned
@@ -164,7 +168,7 @@ async fn a_shop_without_its_history(purpose: &str) -> (Shop, Pod, Vec<Bson>) {
     shop.fill().await;
     let pod = Pod::start(&shop.views, PIPELINE).await;
     let (start, progress) = shop.begin().await;
-    let first = shop.snapshot(&start, &progress).await;
+    let first = shop.snapshot(1, &start, &progress).await;
     assert_eq!(swept(&first), [], "nobody knows anything yet");
     pod.apply(1, events(&first)).await;
     shop.the_views_are_the_source().await;
@@ -180,7 +184,7 @@ async fn what_went_with_a_lost_history_goes_from_the_read_models_too_and_nothing
     // A key that only another pipeline knows is no business of ours.
     let stranger = Pod::start(&shop.views, "another").await;
     let (start, progress) = shop.begin().await;
-    let mut foreign = shop.snapshot(&start, &progress).await.remove(0).0;
+    let mut foreign = shop.snapshot(1, &start, &progress).await.remove(0).0;
     foreign.key = "foreign".into();
     foreign.aggregate = pipeline::event::AggregateId::new("foreign".into());
     foreign.document = (&doc! { "_id": "foreign" }).try_into().unwrap();
@@ -193,7 +197,7 @@ async fn what_went_with_a_lost_history_goes_from_the_read_models_too_and_nothing
         .unwrap();
 
     let (start, progress) = shop.begin().await;
-    let second = shop.snapshot(&start, &progress).await;
+    let second = shop.snapshot(2, &start, &progress).await;
     let expected: Vec<_> = gone.iter().map(|key| ("orders", key.clone())).collect();
     assert_eq!(swept(&second), expected);
     let deleted = events(&second).filter(|event| event.operation == Operation::Delete);
@@ -206,7 +210,7 @@ async fn what_went_with_a_lost_history_goes_from_the_read_models_too_and_nothing
     shop.the_views_are_the_source().await;
     // What the read models know as deleted is not told a second time.
     let (start, progress) = shop.begin().await;
-    assert_eq!(swept(&shop.snapshot(&start, &progress).await), []);
+    assert_eq!(swept(&shop.snapshot(3, &start, &progress).await), []);
     pod.stop().await;
 }
 
@@ -214,17 +218,17 @@ async fn what_went_with_a_lost_history_goes_from_the_read_models_too_and_nothing
 async fn a_sweep_goes_on_wherever_the_last_leader_was_and_says_the_same() {
     let (shop, pod, gone) = a_shop_without_its_history("sweep_resumed").await;
     let (start, progress) = shop.begin().await;
-    let all = shop.snapshot(&start, &progress).await;
+    let all = shop.snapshot(2, &start, &progress).await;
     assert_eq!(swept(&all).len(), gone.len());
     let ids = message_ids(&all);
     assert!((1..ids.len()).all(|at| !ids[..at].contains(&ids[at])), "two messages of one id");
     for at in 0..all.len() {
-        let rest = shop.snapshot(&start, &all[at].1).await;
+        let rest = shop.snapshot(2, &start, &all[at].1).await;
         assert_eq!(message_ids(&rest), ids[at + 1..], "resumed after {at}");
         assert!(rest.iter().all(|(_, progress)| progress.scanned > all[at].1.scanned), "resumed after {at}");
     }
     // Pages in which nothing is gone move the snapshot too: the last leader's marks are places to go on from as well.
-    let mut reading = shop.reading(small(), &start, &progress);
+    let mut reading = shop.reading(2, small(), &start, &progress);
     reading.snapshot().await;
     let last = reading.marks.iter().rev().find_map(|phase| match phase {
         Phase::Snapshot { progress, .. } => Some(progress.clone()),
@@ -234,7 +238,7 @@ async fn a_sweep_goes_on_wherever_the_last_leader_was_and_says_the_same() {
     let last = last.expect("a mark at the end of each page");
     let cursors = 2 * crate::scan::ids().len() as u64;
     assert_eq!(last.scanned, documents_of(&shop).await + cursors);
-    let mut rest = shop.reading(small(), &start, &last);
+    let mut rest = shop.reading(2, small(), &start, &last);
     assert!(matches!(rest.next().await, Some(Captured::Mark(Phase::Stream { .. }, _))), "nothing is left to sweep");
     rest.stop().await;
     pod.stop().await;
@@ -252,14 +256,14 @@ async fn documents_of(shop: &Shop) -> u64 {
 async fn what_is_deleted_while_the_snapshot_runs_is_in_the_stream_and_a_sweep_does_no_harm() {
     let (shop, pod, _) = a_shop_without_its_history("sweep_live").await;
     let (start, progress) = shop.begin().await;
-    let scanned = shop.snapshot(&start, &progress).await;
+    let scanned = shop.snapshot(2, &start, &progress).await;
     // After it was scanned: the sweep misses it, the snapshot has it.
     let (late, again) = (ids()[1].clone(), ids()[0].clone());
     shop.orders().delete_one(doc! { "_id": &late }).await.unwrap();
     // Back again before the sweep's delete is applied.
     shop.orders().insert_one(doc! { "_id": &again, "back": true }).await.unwrap();
     let scan_ends = scanned.iter().position(|(event, _)| event.operation == Operation::Delete).unwrap();
-    let mut reading = shop.reading(small(), &start, &scanned[scan_ends - 1].1);
+    let mut reading = shop.reading(2, small(), &start, &scanned[scan_ends - 1].1);
     let sweep = reading.snapshot().await;
     assert!(swept(&sweep).contains(&("orders", late)) && !swept(&sweep).contains(&("orders", again)));
     let streamed = reading.events(2).await;
@@ -272,6 +276,87 @@ async fn what_is_deleted_while_the_snapshot_runs_is_in_the_stream_and_a_sweep_do
     pod.stop().await;
 }
 
+impl Shop {
+    /// An order that came and went again in this epoch, as it was published and nobody has applied it; its delete is in no history.
+    async fn came_and_went(&self, epoch: u64, key: &Bson) -> ChangeEvent {
+        self.orders().insert_one(doc! { "_id": key }).await.unwrap();
+        let (start, progress) = self.begin().await;
+        let published = self.snapshot(epoch, &start, &progress).await;
+        self.orders().delete_one(doc! { "_id": key }).await.unwrap();
+        let it = |event: &&ChangeEvent| event.namespace.collection == "orders" && event.key == *key;
+        events(&published).find(it).unwrap().clone()
+    }
+}
+
+#[tokio::test]
+async fn what_waits_on_the_bus_of_a_key_that_nobody_knows_is_passed_over_once_a_later_epoch_is_swept() {
+    let (shop, pod, gone) = a_shop_without_its_history("sweep_unapplied").await;
+    let unknown = Bson::from("unknown");
+    let waiting = shop.came_and_went(1, &unknown).await;
+    let (start, progress) = shop.begin().await;
+    let second = shop.snapshot(2, &start, &progress).await;
+    assert!(!swept(&second).contains(&("orders", unknown.clone())), "no cursor names it");
+    assert_eq!(pod.apply(1, [&waiting]).await, [Outcome::Duplicate]);
+    assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == Outcome::Applied));
+    shop.the_views_are_the_source().await;
+
+    // The same of one that is known, as gone; and what comes in the new epoch is applied, of either.
+    let waiting = [shop.came_and_went(2, &gone[0]).await, shop.came_and_went(2, &unknown).await];
+    for key in [&gone[1], &"another".into()] {
+        shop.orders().insert_one(doc! { "_id": key }).await.unwrap();
+    }
+    let (start, progress) = shop.begin().await;
+    let third = shop.snapshot(3, &start, &progress).await;
+    assert_eq!(pod.apply(2, &waiting).await, [Outcome::Duplicate; 2]);
+    assert!(pod.apply(3, events(&third)).await.iter().all(|outcome| *outcome == Outcome::Applied));
+    shop.the_views_are_the_source().await;
+    pod.stop().await;
+}
+
+#[tokio::test]
+async fn before_anything_is_swept_what_waits_on_the_bus_is_applied_and_then_swept() {
+    let (shop, pod, _) = a_shop_without_its_history("sweep_in_time").await;
+    let unknown = Bson::from("unknown");
+    let waiting = shop.came_and_went(1, &unknown).await;
+    assert_eq!(pod.apply(1, [&waiting]).await, [Outcome::Applied]);
+    let (start, progress) = shop.begin().await;
+    let second = shop.snapshot(2, &start, &progress).await;
+    assert!(swept(&second).contains(&("orders", unknown)));
+    pod.apply(2, events(&second)).await;
+    shop.the_views_are_the_source().await;
+    pod.stop().await;
+}
+
+/// It read the cursors before the mark was set, and writes one behind the sweep's back if it is let.
+#[tokio::test]
+async fn a_sweep_waits_for_a_transaction_that_cannot_know_of_it() {
+    let (shop, pod, _) = a_shop_without_its_history("sweep_waits").await;
+    let mut options = ClientOptions::parse(shared().await.unwrap().uri()).await.unwrap();
+    options.app_name = Some(application(PIPELINE));
+    let client = Client::with_options(options).unwrap();
+    let cursors = client.database(shop.views.name()).collection::<Document>(CURSORS);
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction().write_concern(WriteConcern::majority()).await.unwrap();
+    let late = doc! { "_id": { "pipeline": PIPELINE, "collection": "orders", "aggregate": "late" }, "epoch": 1_i64, "position": "82", "format": 1_i64 };
+    cursors.insert_one(late).session(&mut session).await.unwrap();
+
+    let (start, progress) = shop.begin().await;
+    let mut reading = shop.reading(2, small(), &start, &progress);
+    let swept_behind = {
+        let mut snapshot = std::pin::pin!(reading.snapshot());
+        let ended = tokio::select! {
+            _ = &mut snapshot => true,
+            () = tokio::time::sleep(Duration::from_secs(1)) => false,
+        };
+        assert!(!ended, "it did not wait");
+        session.commit_transaction().await.unwrap();
+        snapshot.await
+    };
+    assert!(swept(&swept_behind).contains(&("orders", "late".into())));
+    reading.stop().await;
+    pod.stop().await;
+}
+
 #[tokio::test]
 async fn a_filter_that_leaves_deletes_out_leaves_these_out_too() {
     let (shop, pod, gone) = a_shop_without_its_history("sweep_filtered").await;
@@ -280,10 +365,10 @@ async fn a_filter_that_leaves_deletes_out_leaves_these_out_too() {
         let filter = vec![doc! { "$match": { "operationType": { "$ne": operation } } }];
         Config { filter, ..small() }
     };
-    let mut reading = shop.reading(without("delete"), &start, &progress);
+    let mut reading = shop.reading(2, without("delete"), &start, &progress);
     assert_eq!(swept(&reading.snapshot().await), []);
     reading.stop().await;
-    let mut reading = shop.reading(without("insert"), &start, &progress);
+    let mut reading = shop.reading(2, without("insert"), &start, &progress);
     assert_eq!(swept(&reading.snapshot().await).len(), gone.len());
     reading.stop().await;
     pod.stop().await;

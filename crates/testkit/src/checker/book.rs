@@ -1,6 +1,7 @@
 //! The book: per aggregate what was written and what was seen. A few dozen bytes an event.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Instant;
 
 use mongodb::bson::oid::ObjectId;
 
@@ -12,6 +13,8 @@ pub(super) struct Book {
     aggregates: Vec<Aggregate>,
     /// Of all that was seen and has one.
     slots: HashSet<i64>,
+    /// By term, when the first of it was seen.
+    firsts: BTreeMap<u64, Instant>,
     tally: Tally,
 }
 
@@ -61,11 +64,33 @@ impl Book {
         }
         self.tally.seen += 1;
         let Sighting { sequence, event, term, .. } = *sighting;
+        if let Some(term) = term {
+            self.firsts.entry(term).or_insert_with(Instant::now);
+        }
         let aggregate = self.aggregate(sighting.aggregate);
         aggregate.seen.push(Sight { sequence, event, term });
         let found = aggregate.write(sequence).filter(|write| event.is_none_or(|event| event == write.event));
         let first = found.is_some_and(|write| !std::mem::replace(&mut write.seen, true) && write.acknowledged);
         self.tally.outstanding -= u64::from(first);
+    }
+
+    pub(super) fn first_of(&self, term: u64) -> Option<Instant> {
+        self.firsts.get(&term).copied()
+    }
+
+    pub(super) fn afresh(&self) -> Self {
+        let Tally { intended, acknowledged, .. } = self.tally;
+        let unseen = |aggregate: &Aggregate| Aggregate {
+            name: aggregate.name.clone(),
+            written: aggregate.written.iter().map(|write| Write { seen: false, ..*write }).collect(),
+            seen: vec![],
+        };
+        Self {
+            names: self.names.clone(),
+            aggregates: self.aggregates.iter().map(unseen).collect(),
+            tally: Tally { intended, acknowledged, outstanding: acknowledged, ..Tally::default() },
+            ..Self::default()
+        }
     }
 
     pub(super) fn tally(&self) -> Tally {

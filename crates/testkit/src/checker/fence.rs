@@ -5,16 +5,24 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Instant;
 
 /// The history of one pipeline's lease and checkpoint.
 #[derive(Clone, Debug, Default)]
 pub struct FenceBook {
-    holders: BTreeMap<i64, String>,
+    holders: BTreeMap<i64, Holder>,
     holder: String,
     claimed: i64,
     saved_by: String,
     saves: u64,
     breaches: Vec<Breach>,
+}
+
+/// Who held the lease in a term, and when that was seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub name: String,
+    pub since: Instant,
 }
 
 /// A save that should have been refused.
@@ -27,11 +35,21 @@ pub struct Breach {
 
 impl FenceBook {
     /// The lease was taken; `by` only if that changed.
-    pub fn taken(&mut self, term: i64, by: Option<&str>) {
+    pub fn taken(&mut self, term: i64, by: Option<&str>, now: Instant) {
         if let Some(by) = by {
             by.clone_into(&mut self.holder);
         }
-        self.holders.insert(term, self.holder.clone());
+        self.holders.insert(term, Holder { name: self.holder.clone(), since: now });
+    }
+
+    /// The first term after this one, and who held the lease in it.
+    pub fn next_term(&self, after: i64) -> Option<(i64, &Holder)> {
+        self.holders.range(after.saturating_add(1)..).next().map(|(term, holder)| (*term, holder))
+    }
+
+    /// The last term, and who holds the lease in it, or held it.
+    pub fn last_term(&self) -> Option<(i64, &Holder)> {
+        self.holders.last_key_value().map(|(term, holder)| (*term, holder))
     }
 
     /// The checkpoint was claimed in this term.
@@ -52,8 +70,8 @@ impl FenceBook {
         if let Some(by) = by {
             by.clone_into(&mut self.saved_by);
         }
-        if let Some(holder) = self.holders.get(&self.claimed).filter(|holder| **holder != self.saved_by) {
-            let (holder, saved_by) = (holder.clone(), self.saved_by.clone());
+        if let Some(holder) = self.holders.get(&self.claimed).filter(|holder| holder.name != self.saved_by) {
+            let (holder, saved_by) = (holder.name.clone(), self.saved_by.clone());
             self.breaches.push(Breach { term: self.claimed, holder, saved_by });
         }
     }
@@ -84,11 +102,11 @@ mod tests {
 
     fn two_terms() -> FenceBook {
         let mut book = FenceBook::default();
-        book.taken(1, Some("pod-1"));
+        book.taken(1, Some("pod-1"), Instant::now());
         book.claimed(1);
         book.saved(Some("pod-1"));
         book.saved(None);
-        book.taken(2, Some("pod-2"));
+        book.taken(2, Some("pod-2"), Instant::now());
         book
     }
 
@@ -111,6 +129,16 @@ mod tests {
         book.saved(Some("pod-1"));
         let breach = Breach { term: 2, holder: "pod-2".into(), saved_by: "pod-1".into() };
         assert_eq!(book.breaches(), [breach.clone(), breach]);
+    }
+
+    #[test]
+    fn who_held_the_lease_is_known_by_term() {
+        let book = two_terms();
+        let name = |found: Option<(i64, &Holder)>| found.map(|(term, holder)| (term, holder.name.clone()));
+        assert_eq!(name(book.next_term(0)), Some((1, "pod-1".into())));
+        assert_eq!(name(book.next_term(1)), Some((2, "pod-2".into())));
+        assert_eq!(name(book.last_term()), name(book.next_term(1)));
+        assert_eq!(book.next_term(2), None);
     }
 
     #[test]

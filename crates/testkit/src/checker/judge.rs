@@ -229,6 +229,19 @@ mod tests {
     }
 
     #[test]
+    fn the_same_writes_are_judged_afresh_at_another_end() {
+        let topic = four_and_one_in_doubt();
+        (1..=4).for_each(|sequence| see(&topic, sequence, 7));
+        let models = topic.afresh();
+        assert_eq!((topic.outstanding(), models.outstanding()), (0, 4));
+        assert_eq!((topic.first_of(7).is_some(), models.first_of(7), topic.first_of(8)), (true, None, None));
+        [1, 2, 2, 4].into_iter().for_each(|sequence| see(&models, sequence, 7));
+        let verdict = models.judge(Duplicates::Refused);
+        assert_eq!(Kind::ALL.map(|kind| verdict.count(kind)), [1, 1, 0, 0], "{verdict}");
+        assert!(topic.judge(Duplicates::Refused).is_clean());
+    }
+
+    #[test]
     fn a_verdict_shows_what_stood_around() {
         let shown = judged(&[1, 3, 2, 4]).to_string();
         assert!(shown.contains("out of order: `order-1` 2 of 5: 1·t1 3·t1 [2·t1] 4·t1"), "{shown}");

@@ -11,6 +11,7 @@ pub(super) const COLLECTION: &str = "events";
 pub(super) const TOPIC: &str = "events";
 pub(super) const SUBSCRIPTION: &str = "read-models";
 pub(super) const ECHO: &str = "echo";
+pub(super) const COPY: &str = "copy";
 
 /// Which MongoDB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,6 +34,8 @@ pub struct Topic {
     pub lock: Duration,
     /// A second subscription, without sessions, for whoever wants to say everything once more.
     pub echo: bool,
+    /// Another one, with sessions, for whoever reads the topic beside the pods.
+    pub copy: bool,
 }
 
 impl Default for Topic {
@@ -43,6 +46,7 @@ impl Default for Topic {
             partitioned: false,
             lock: Duration::from_secs(30),
             echo: false,
+            copy: false,
         }
     }
 }
@@ -123,25 +127,24 @@ producer: {{ {producer} }}
 
     /// The entities, as the official emulator's file has them.
     pub(super) fn entities(&self) -> String {
-        let Topic { duplicate_window, partitioned, lock, echo } = self.topic;
+        let Topic { duplicate_window, partitioned, lock, echo, copy } = self.topic;
         let detection = duplicate_window.map_or(String::new(), |window| {
             let seconds = window.as_secs();
             format!(r#""RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT{seconds}S", "#)
         });
         let lock = lock.as_secs();
-        let echo = if echo {
-            format!(r#", {{ "Name": "{ECHO}", "Properties": {{ "MaxDeliveryCount": 2000 }} }}"#)
-        } else {
-            String::new()
-        };
+        let sessions = format!(r#""RequiresSession": true, "LockDuration": "PT{lock}S", "#);
+        let subscription =
+            |name, kind: &str| format!(r#"{{ "Name": "{name}", "Properties": {{ {kind}"MaxDeliveryCount": 2000 }} }}"#);
+        let mut subscriptions = vec![subscription(SUBSCRIPTION, &sessions)];
+        subscriptions.extend(echo.then(|| subscription(ECHO, "")));
+        subscriptions.extend(copy.then(|| subscription(COPY, &sessions)));
+        let subscriptions = subscriptions.join(", ");
         format!(
             r#"{{ "UserConfig": {{ "Namespaces": [ {{ "Name": "house", "Topics": [ {{
   "Name": "{TOPIC}",
   "Properties": {{ {detection}"EnablePartitioning": {partitioned} }},
-  "Subscriptions": [ {{
-    "Name": "{SUBSCRIPTION}",
-    "Properties": {{ "RequiresSession": true, "LockDuration": "PT{lock}S", "MaxDeliveryCount": 2000 }}
-  }}{echo} ]
+  "Subscriptions": [ {subscriptions} ]
 }} ] }} ] }} }}"#
         )
     }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::blueprint::{Blueprint, ECHO, SUBSCRIPTION, TOPIC, connection_string};
+use super::blueprint::{Blueprint, COPY, ECHO, SUBSCRIPTION, TOPIC, connection_string};
 use super::{Error, Standing, write};
 use crate::process::{Process, Program};
 
@@ -66,6 +66,11 @@ impl Broker {
     /// The path of the second subscription, where the [topic](super::Topic) has one.
     pub fn echo(&self) -> String {
         format!("{TOPIC}/Subscriptions/{ECHO}")
+    }
+
+    /// The path of the one that is read beside the pods, where the [topic](super::Topic) has one.
+    pub fn copy(&self) -> String {
+        format!("{TOPIC}/Subscriptions/{COPY}")
     }
 
     pub fn topic(&self) -> &'static str {

@@ -1,6 +1,7 @@
 //! A witness of the coordination database: who took the lease and who saved the checkpoint, in the order of commits.
 
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 use futures_util::StreamExt;
 use mongodb::bson::{Bson, Document, doc};
@@ -33,7 +34,12 @@ impl Witness {
 
     /// What was seen so far.
     pub fn book(&self) -> FenceBook {
-        self.book.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.read(Clone::clone)
+    }
+
+    /// A look at what was seen so far.
+    pub fn read<T>(&self, look: impl FnOnce(&FenceBook) -> T) -> T {
+        look(&self.book.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -86,7 +92,7 @@ fn note(change: &Document, book: &mut FenceBook) {
         LEASES => {
             // A pod that takes its own lease again changes the term and not the name.
             if let Some(term) = number("term") {
-                book.taken(term, fields.get_str("leaderId").ok());
+                book.taken(term, fields.get_str("leaderId").ok(), Instant::now());
             }
         }
         CHECKPOINTS => {

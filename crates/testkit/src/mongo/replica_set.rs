@@ -17,6 +17,8 @@ const NAME: &str = "testkit";
 const SETTLED_WITHIN: Duration = Duration::from_secs(60);
 /// One member's answer; a member that is silent for longer is not the primary anyone wants.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+/// Then it is asked again, of whoever is primary by then.
+const NOTED_WITHIN: Duration = Duration::from_secs(5);
 /// Failovers in about two seconds instead of ten.
 const ELECTION_TIMEOUT_MILLIS: i32 = 2000;
 const HEARTBEAT_INTERVAL_MILLIS: i32 = 500;
@@ -121,10 +123,26 @@ impl ReplicaSet {
         self.wait_for("a secondary", |hellos| hellos.iter().position(is_secondary)).await
     }
 
-    /// Waits until this member follows a primary; after a restart, say.
+    /// Waits until this member follows a primary; after a restart, say. A member calls itself a secondary before it has found whom to
+    /// follow. If that one falls silent in the meantime, it takes half a minute and more to look for another (measured: 21 s of a first
+    /// connection, and a first read may take 65 s), and a majority that needs it stands still.
     pub async fn wait_until_secondary(&self, member: usize) -> Result<(), Error> {
         let waited_for = format!("member {member} as a secondary");
-        self.wait_for(&waited_for, |hellos| is_secondary(&hellos[member]).then_some(())).await
+        self.wait_for(&waited_for, |hellos| is_secondary(&hellos[member]).then_some(())).await?;
+        let running = (0..self.members.len()).filter(|member| self.runs(*member)).count() as i32;
+        let followed = format!("a note of the primary's on all {running} members that run");
+        Ok(try_wait_for(followed, SETTLED_WITHIN, async || self.note(running).await).await?)
+    }
+
+    /// Writes an entry into the oplog that concerns nobody, and waits until so many members have it.
+    async fn note(&self, members: i32) -> Result<(), String> {
+        let told = |error: &dyn std::fmt::Display| error.to_string();
+        let primary = self.primary().await.map_err(|error| told(&error))?;
+        let client = self.members[primary].direct_client().map_err(|error| told(&error))?;
+        let on_all = doc! { "w": members, "wtimeout": i32::try_from(NOTED_WITHIN.as_millis()).unwrap_or(i32::MAX) };
+        let command = doc! { "appendOplogNote": 1, "data": { "for": NAME }, "writeConcern": on_all };
+        let answer = client.database("admin").run_command(command).await.map_err(|error| told(&error))?;
+        if answer.contains_key("writeConcernError") { Err("not on all of them".into()) } else { Ok(()) }
     }
 
     /// SIGKILL.
@@ -202,6 +220,10 @@ impl ReplicaSet {
         Ok(found.await?)
     }
 
+    fn runs(&self, member: usize) -> bool {
+        !self.paused[member] && self.members[member].pid().is_some()
+    }
+
     /// What every member says of itself; `None` for one that is down, paused or silent.
     async fn hellos(&self) -> Vec<Option<Document>> {
         let asked = (0..self.members.len()).map(|member| self.hello(member));
@@ -209,7 +231,7 @@ impl ReplicaSet {
     }
 
     async fn hello(&self, member: usize) -> Option<Document> {
-        if self.paused[member] || self.members[member].pid().is_none() {
+        if !self.runs(member) {
             return None;
         }
         let client = self.members[member].direct_client().ok()?;

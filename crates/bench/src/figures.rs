@@ -1,0 +1,63 @@
+//! Times taken, and what is said of many: half of them, nearly all, the worst.
+
+use std::fmt;
+use std::time::Duration;
+
+/// Sorted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Figures(Vec<Duration>);
+
+impl Figures {
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    pub fn max(&self) -> Duration {
+        percentile(&self.0, 100)
+    }
+
+    /// In milliseconds.
+    pub fn json(&self) -> serde_json::Value {
+        let [p50, p99, max] = self.told().map(|ms| (ms * 10.0).round() / 10.0);
+        serde_json::json!({ "count": self.count(), "p50_ms": p50, "p99_ms": p99, "max_ms": max })
+    }
+
+    fn told(&self) -> [f64; 3] {
+        [50, 99, 100].map(|percent| percentile(&self.0, percent).as_secs_f64() * 1_000.0)
+    }
+}
+
+impl FromIterator<Duration> for Figures {
+    fn from_iter<I: IntoIterator<Item = Duration>>(times: I) -> Self {
+        let mut times: Vec<_> = times.into_iter().collect();
+        times.sort_unstable();
+        Self(times)
+    }
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p99, max] = self.told();
+        write!(f, "p50 {p50:.1} ms, p99 {p99:.1} ms, at most {max:.1} ms, of {}", self.count())
+    }
+}
+
+/// The smallest value that so many percent do not exceed; nothing's is zero.
+pub fn percentile<T: Copy + Default>(sorted: &[T], percent: usize) -> T {
+    let rank = (sorted.len() * percent).div_ceil(100);
+    sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_the_smallest_value_that_so_many_do_not_exceed() {
+        let hundred: Figures = (1..=100).rev().map(Duration::from_millis).collect();
+        assert_eq!(hundred.told(), [50.0, 99.0, 100.0]);
+        let three: Figures = [3, 1, 2].map(Duration::from_millis).into_iter().collect();
+        assert_eq!((three.told(), three.max()), ([2.0, 3.0, 3.0], Duration::from_millis(3)));
+        assert_eq!(Figures::default().told(), [0.0; 3]);
+    }
+}

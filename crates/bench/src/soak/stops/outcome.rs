@@ -1,0 +1,83 @@
+//! What came of it, for people and as the last line.
+
+use std::fmt;
+use std::time::Duration;
+
+use testkit::checker::{Kind, Verdict};
+use testkit::cluster::Death;
+
+use super::rounds::Told;
+
+#[derive(Debug)]
+pub struct Outcome {
+    /// Of what was published.
+    pub topic: Verdict,
+    /// Of the model that lists what was applied.
+    pub applied: Verdict,
+    /// Read models against a fold of the source.
+    pub differences: Vec<String>,
+    /// Saves that should have been refused.
+    pub breaches: usize,
+    pub figures: Told,
+    /// What a stop may take.
+    pub deadline: Duration,
+    /// Pods that ended on their own, or not well.
+    pub deaths: Vec<Death>,
+    pub took: Duration,
+}
+
+impl Outcome {
+    /// Every promise was kept.
+    pub fn is_clean(&self) -> bool {
+        let judged = self.topic.is_clean() && self.applied.is_clean() && self.differences.is_empty();
+        judged && self.breaches == 0 && self.deaths.is_empty() && self.is_in_time()
+    }
+
+    /// Every stop was within its deadline.
+    pub fn is_in_time(&self) -> bool {
+        self.figures.stops.max() <= self.deadline
+    }
+
+    /// The last line of a soak.
+    pub fn json(&self) -> serde_json::Value {
+        let Told { rounds, in_flight, stops, leases, first_events } = &self.figures;
+        let counted = |verdict: &Verdict| {
+            serde_json::json!({
+                "lost": verdict.count(Kind::Lost),
+                "doubled": verdict.count(Kind::Doubled),
+                "out_of_order": verdict.count(Kind::OutOfOrder),
+            })
+        };
+        serde_json::json!({
+            "soak": "stops",
+            "clean": self.is_clean(),
+            "rounds": rounds,
+            "in_flight": in_flight,
+            "acknowledged": self.topic.tally.acknowledged,
+            "topic": counted(&self.topic),
+            "applied": counted(&self.applied),
+            "differences": self.differences.len(),
+            "fence_breaches": self.breaches,
+            "pod_deaths": self.deaths.len(),
+            "deadline_ms": self.deadline.as_millis() as u64,
+            "stop": stops.json(),
+            "next_lease": leases.json(),
+            "first_event": first_events.json(),
+            "seconds": (self.took.as_secs_f64() * 10.0).round() / 10.0,
+        })
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Told { rounds, in_flight, stops, leases, first_events } = &self.figures;
+        writeln!(f, "on the topic: {}", self.topic)?;
+        writeln!(f, "applied: {}", self.applied)?;
+        writeln!(f, "{rounds} rounds, {in_flight} while events were in flight, {:.1} s", self.took.as_secs_f64())?;
+        writeln!(f, "stops ({:?} allowed): {stops}", self.deadline)?;
+        writeln!(f, "the next leader's lease: {leases}")?;
+        write!(f, "its first event: {first_events}")?;
+        self.differences.iter().try_for_each(|difference| write!(f, "\n{difference}"))?;
+        self.deaths.iter().try_for_each(|death| write!(f, "\n{death}"))
+    }
+}

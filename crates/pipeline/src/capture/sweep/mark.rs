@@ -1,0 +1,82 @@
+//! What goes before a sweep: the mark, and the wait for those who cannot have seen it.
+//!
+//! A message of an older epoch may still be on the bus when the cursors are swept, of a key that has no cursor yet; applied later, nobody would
+//! ever delete what it wrote. From the mark on consumers pass such messages over. A transaction that began before does not see the mark,
+//! and could write its cursor behind the sweep's back, so the sweep begins when all of those have ended.
+
+use std::time::{Duration, Instant};
+
+use futures_util::TryStreamExt;
+use mongodb::bson::{Document, doc};
+use mongodb::options::WriteConcern;
+
+use super::{DriverError, Views};
+use crate::capture::error::{Error, answer};
+use crate::capture::handle::State;
+use crate::capture::stream::{End, Reader};
+use crate::capture::trouble::Trouble;
+use crate::event::Epoch;
+use crate::view::{application, mark_id, mark_update};
+
+const MARK: &str = "mark the epoch as swept";
+const LOOK: &str = "look for open transactions";
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+/// After so long the server has ended them all, unless it was told otherwise (`transactionLifetimeLimitSeconds`). For where we may not look.
+const LIFETIME: Duration = Duration::from_secs(60);
+
+impl Views {
+    /// Returns when a majority has it, and with it all that was committed before. What is read from here on is not older.
+    async fn mark(&mut self) -> Result<(), DriverError> {
+        let mut session = self.cursors.client().start_session().causal_consistency(true).await?;
+        let marked = self.cursors.update_one(doc! { "_id": mark_id(&self.pipeline) }, mark_update(self.epoch));
+        marked.upsert(true).write_concern(WriteConcern::majority()).session(&mut session).await?;
+        self.as_of = session.operation_time();
+        Ok(())
+    }
+
+    /// Whether a transaction of this pipeline's pods has been open for so long.
+    async fn has_transactions_older_than(&self, age: Duration) -> Result<bool, DriverError> {
+        let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
+        let pipeline = [
+            doc! { "$currentOp": { "allUsers": false, "idleSessions": true } },
+            doc! { "$match": { "appName": application(&self.pipeline), "transaction.timeOpenMicros": { "$gte": age } } },
+            doc! { "$project": { "type": 1 } },
+        ];
+        let found: Vec<Document> =
+            self.cursors.client().database("admin").aggregate(pipeline).await?.try_collect().await?;
+        Ok(!found.is_empty())
+    }
+}
+
+impl Reader {
+    /// Returns when no cursor can come up behind a sweep's back.
+    pub(super) async fn mark(&mut self, views: &mut Views, scanned: u64) -> Result<(), End> {
+        // Nothing is older than the first.
+        if views.epoch == Epoch::FIRST {
+            return Ok(());
+        }
+        let mut trouble = Trouble::none(self.watched.config.patience());
+        loop {
+            match self.mark_and_wait(views, scanned, trouble.patience()).await {
+                Ok(()) => return Ok(()),
+                Err(error) if error.is_transient() => self.wait_out(&mut trouble, &error).await,
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    async fn mark_and_wait(&self, views: &mut Views, scanned: u64, patience: Duration) -> Result<(), Error> {
+        answer(MARK, patience, views.mark()).await?;
+        let marked = Instant::now();
+        loop {
+            match answer(LOOK, patience, views.has_transactions_older_than(marked.elapsed())).await {
+                Ok(false) => break,
+                Err(_) if marked.elapsed() >= LIFETIME => break,
+                Ok(true) | Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+            }
+            self.handle.alive(State::Scanning { scanned });
+        }
+        // The last of them may be committed, and not yet by a majority.
+        answer(MARK, patience, views.mark()).await
+    }
+}
