@@ -270,7 +270,7 @@ test("a pod that is told to stop is not silent but gone, and without pods nobody
   const until = Date.now() + SOON;
   let said;
   do said = await command("--json"); while (said.code === 0 && Date.now() < until);
-  assert.equal(said.code, 1, said.stdout);
+  assert.equal(said.code, 4, said.stdout);
   assert.equal(JSON.parse(said.stdout).problems[0].code, "no_leader");
   assert.match(said.stderr, /`shop` is not healthy: 1 critical/);
 });

@@ -300,7 +300,7 @@ fn consumer(settings: &Settings, problems: &mut Vec<Problem>) -> consumer::Confi
         let path =
             written.into_iter().find(|path| settings.origin(path) != node::Origin::Nowhere).unwrap_or("consumer");
         let origin = if path == "consumer" { node::Origin::Nowhere } else { settings.origin(path) };
-        let what = format!("does not go with its neighbours: {invalid}; the defaults are 2 and 1024");
+        let what = format!("does not go with its neighbours: {invalid}; the defaults are 2 and 256");
         problems.push(Problem::at(origin, path, what));
     }
     let view = view::Config {

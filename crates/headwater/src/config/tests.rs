@@ -384,7 +384,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "",
         "consumer: { connections: 9, max_concurrent_sessions: 3 }\n",
-        "line 4, column 26: `consumer.connections` does not go with its neighbours: `consumer.connections` must not exceed `consumer.max_concurrent_sessions`; the defaults are 2 and 1024",
+        "line 4, column 26: `consumer.connections` does not go with its neighbours: `consumer.connections` must not exceed `consumer.max_concurrent_sessions`; the defaults are 2 and 256",
     ),
     (
         "",
