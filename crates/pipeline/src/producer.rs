@@ -203,7 +203,9 @@ impl Producer {
     /// Claims the checkpoint; a pipeline that has none yet stores where it starts before anything is read.
     async fn begin(&self, claim: &Claim) -> Result<(Epoch, Phase), Error> {
         let Checkpoint { epoch, phase, .. } = self.claimed(claim).await?;
-        self.inspected(claim, phase == Phase::Unstarted).await;
+        // What only a start needs must not stop a pipeline that has long started.
+        let start = if phase == Phase::Unstarted { self.config.start } else { Start::Now };
+        self.inspected(claim, start).await;
         if phase != Phase::Unstarted {
             return Ok((epoch, phase));
         }
@@ -228,9 +230,7 @@ impl Producer {
     }
 
     /// Looks at the source until it can be captured.
-    async fn inspected(&self, claim: &Claim, is_new: bool) {
-        // What only a start needs must not stop a pipeline that has long started.
-        let start = if is_new { self.config.start } else { Start::Now };
+    async fn inspected(&self, claim: &Claim, start: Start) {
         let capture = self.capture();
         while let Err(error) =
             insist("look at the source", capture::Error::is_transient, || capture.check(&start)).await
@@ -310,7 +310,7 @@ impl Producer {
         let why = match &error {
             capture::Error::HistoryLost(_) if self.config.on_history_lost == OnHistoryLost::Snapshot => {
                 warn!(term = %claim.term, page = Halt::HistoryLost.page(), "history lost: reading the whole source again");
-                self.inspected(claim, true).await;
+                self.inspected(claim, Start::Beginning).await;
                 let phase = self.first_phase(claim, Start::Beginning).await;
                 let begun = insist("begin a new epoch", checkpoint::Error::is_transient, || {
                     self.checkpoints.begin_epoch(claim, epoch, &phase)

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bench::soak::Drain;
+use mongodb::IndexModel;
 use mongodb::bson::{Document, doc};
 use serde_json::Value;
 use testkit::checker::{Checker, Duplicates, Kind};
@@ -170,5 +171,26 @@ async fn a_lost_history_is_read_anew_where_that_is_configured() {
         phase(stored) == "stream" && stored.get_i64("epoch").ok() == Some(2)
     })
     .await;
+    house.stop().await;
+}
+
+/// What a pipeline that began `now` never needed, reading the whole source does: an index that has the order.
+#[tokio::test]
+async fn a_source_that_cannot_be_read_in_order_is_not_read_anew() {
+    let checker = Arc::new(Checker::new());
+    let mut house = house("start: now, on_history_lost: snapshot").await;
+    let _drain = a_pipeline_without_its_history(&mut house, &checker).await;
+    house.events().drop_indexes().await.unwrap();
+    house.start_pods().unwrap();
+    let leader = house.wait_for_leader(SOON).await.unwrap();
+    let said = house.pod(leader).process().unwrap().wait_for_line("waits for an operator", SOON).await;
+    assert!(said.text.contains("index"), "{}", said.text);
+    checkpoint(&house, "what it was", |stored| phase(stored) == "stream" && stored.get_i64("epoch").ok() == Some(1))
+        .await;
+
+    let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
+    house.events().create_index(index).await.unwrap();
+    all_come(&checker).await;
+    is_complete_and_in_order(&checker);
     house.stop().await;
 }

@@ -77,6 +77,8 @@ pub enum LinkHarm {
     HoldAnswers,
     /// Every answer comes 50 ms late.
     Delay,
+    /// Every request arrives 50 ms late.
+    DelayRequests,
 }
 
 impl LinkHarm {
@@ -90,6 +92,7 @@ impl LinkHarm {
             Self::Freeze => proxy::Fault::Freeze,
             Self::HoldAnswers => proxy::Fault::Withhold(Direction::ToClient),
             Self::Delay => proxy::Fault::Delay(Direction::ToClient, Duration::from_millis(50)),
+            Self::DelayRequests => proxy::Fault::Delay(Direction::ToTarget, Duration::from_millis(50)),
         }
     }
 }
@@ -147,6 +150,7 @@ impl LinkHarm {
             Self::Freeze => "freeze",
             Self::HoldAnswers => "hold answers",
             Self::Delay => "delay",
+            Self::DelayRequests => "delay requests",
         }
     }
 }

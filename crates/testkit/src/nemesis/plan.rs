@@ -50,10 +50,10 @@ const fn millis(from: u64, to: u64) -> RangeInclusive<Duration> {
 
 impl Profile {
     /// Leaders are killed, paused and deposed at random, standbys sometimes, and the primary is killed once. Pauses outlast a lease of two
-    /// seconds as often as not. Before a leader falls its bus answers late, so that on a quick machine too it falls with events under way.
+    /// seconds as often as not. Before a leader falls what it sends arrives late, so that on a quick machine too it falls with events under way.
     pub fn leaders() -> Self {
         use PodHarm::{Depose, Kill, Pause, Terminate};
-        let late = Fault::Link(Whom::Leader, FarEnd::Broker, LinkHarm::Delay);
+        let late = Fault::Link(Whom::Leader, FarEnd::Broker, LinkHarm::DelayRequests);
         let leader = |harm| vec![late, Fault::Pod(Whom::Leader, harm)];
         let standby = |harm| vec![Fault::Pod(Whom::Standby, harm)];
         Self {
