@@ -4,8 +4,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bench::soak::Drain;
+use futures_util::StreamExt;
 use mongodb::IndexModel;
-use mongodb::bson::{Document, doc};
+use mongodb::bson::{Document, doc, serialize_to_document};
+use mongodb::change_stream::ChangeStream;
+use mongodb::change_stream::event::ChangeStreamEvent;
 use serde_json::Value;
 use testkit::checker::{Checker, Duplicates, Kind};
 use testkit::cluster::{Blueprint, House, StoreKind};
@@ -14,6 +17,7 @@ use testkit::wait::wait_for;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::process::Command;
+use tokio::time::timeout;
 
 use super::{BINARY, SOON, all_come, checkpoint, phase};
 
@@ -23,15 +27,22 @@ async fn house(producer: &str) -> House {
     House::build(blueprint).await.unwrap()
 }
 
-/// As if nobody had led for years: the token names a moment that no oplog holds.
-async fn age_the_checkpoint(house: &House) {
-    let checkpoints = house.coordination().collection::<Document>("checkpoints");
-    let stored = checkpoints.find_one(doc! { "_id": "shop" }).await.unwrap().expect("a checkpoint");
-    let token = stored.get_document("token").unwrap().get_str("_data").unwrap();
+/// As if nobody had led for years: the token names an event of a moment that no oplog holds. That of an event, whatever was saved last:
+/// the token of a quiet moment can be resumed from as long as the oplog was never cut.
+async fn age_the_checkpoint(house: &House, token: &str) {
     // Two digits of type, eight of seconds.
     let aged = format!("{}00000001{}", &token[..2], &token[10..]);
     let update = doc! { "$set": { "token._data": &aged, "position": &aged } };
-    checkpoints.update_one(doc! { "_id": "shop" }, update).await.unwrap();
+    let checkpoints = house.coordination().collection::<Document>("checkpoints");
+    let changed = checkpoints.update_one(doc! { "_id": "shop" }, update).await.unwrap();
+    assert_eq!(changed.modified_count, 1, "a checkpoint");
+}
+
+/// The token of the next event.
+async fn token_of_next(changes: &mut ChangeStream<ChangeStreamEvent<Document>>) -> String {
+    let event = timeout(SOON, changes.next()).await.expect("an event").unwrap().unwrap();
+    let token = serialize_to_document(&event.id).expect("a token is a document");
+    token.get_str("_data").expect("it has its key").to_owned()
 }
 
 /// Runs the pipeline until its first events are out, then stops it and takes its history away.
@@ -39,10 +50,12 @@ async fn a_pipeline_without_its_history(house: &mut House, checker: &Arc<Checker
     house.start_pods().unwrap();
     let drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), checker);
     checkpoint(house, "the stream", |stored| phase(stored) == "stream").await;
+    let mut changes = house.events().watch().await.unwrap();
     Load { events: 300, aggregates: 20, seed: 21, ..Load::default() }.write(&house.events(), checker).await;
+    let token = token_of_next(&mut changes).await;
     all_come(checker).await;
     house.stop_pods().await;
-    age_the_checkpoint(house).await;
+    age_the_checkpoint(house, &token).await;
     // Written while nobody leads.
     Load { events: 300, aggregates: 20, seed: 22, ..Load::default() }.write(&house.events(), checker).await;
     drain
