@@ -86,8 +86,10 @@ impl Options {
 /// What came of it.
 #[derive(Debug)]
 pub struct Outcome {
-    /// Of the model that lists what was applied.
+    /// Of the model that lists what was applied; says nothing without it.
     pub verdict: Verdict,
+    /// Writes the source has acknowledged.
+    pub acknowledged: u64,
     /// Read models against a fold of the source.
     pub differences: Vec<String>,
     /// What was parked when everything had come, and what must have been.
@@ -115,7 +117,7 @@ impl Outcome {
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({
             "soak": "consumer",
-            "acknowledged": self.verdict.tally.acknowledged,
+            "acknowledged": self.acknowledged,
             "in_doubt": self.verdict.in_doubt,
             "lost": self.verdict.count(Kind::Lost),
             "doubled": self.verdict.count(Kind::Doubled),
@@ -185,9 +187,11 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     let differences = models::differences(&views, &expected).await?;
     let to_be_parked = to_be_parked(&expected, options);
     let deaths = house.stop().await;
+    let acknowledged = checker.tally().acknowledged;
     let verdict = if options.history { checker.judge(Duplicates::Refused) } else { Verdict::default() };
     Ok(Outcome {
         verdict,
+        acknowledged,
         differences,
         parked,
         to_be_parked,

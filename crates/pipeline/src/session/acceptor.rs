@@ -214,7 +214,7 @@ impl Shared {
     }
 
     fn refused(&self, error: &Error) {
-        // Told once: every worker meets it, again and again.
+        // Told once: everybody who asks meets it, again and again.
         let before = self.handle.trouble();
         let trouble = Trouble::of(error.kind());
         self.handle.0.bus(Some(trouble));

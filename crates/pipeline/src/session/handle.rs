@@ -13,7 +13,7 @@ use super::budget::Budget;
 #[derive(Clone, Debug)]
 pub struct Handle(pub(super) Arc<Book>);
 
-/// Written by the workers.
+/// Written by who accepts sessions and who holds them.
 #[derive(Debug)]
 pub(super) struct Book {
     pub(super) budget: Arc<Budget>,
