@@ -38,6 +38,8 @@ pub struct Load {
     pub rate: Option<f64>,
     /// How many events of an aggregate are written in one go.
     pub run: RangeInclusive<u64>,
+    /// The aggregates one after the other, not at random: every one has as many events as every other.
+    pub by_turns: bool,
     /// How many customers the aggregates belong to; few of them make hot documents.
     pub customers: u64,
     /// Bytes of payload.
@@ -50,7 +52,19 @@ pub struct Load {
 impl Default for Load {
     fn default() -> Self {
         let (events, aggregates, writers) = (2_000, 100, 8);
-        Self { events, aggregates, writers, rate: None, run: 1..=6, customers: 100, payload: 64, large: None, seed: 1 }
+        let (run, by_turns) = (1..=6, false);
+        Self {
+            events,
+            aggregates,
+            writers,
+            rate: None,
+            run,
+            by_turns,
+            customers: 100,
+            payload: 64,
+            large: None,
+            seed: 1,
+        }
     }
 }
 
@@ -108,6 +122,8 @@ struct Writer {
     share: u64,
     /// Aggregates it may still write.
     own: Vec<u64>,
+    /// Whose turn it is.
+    turn: usize,
     written: Written,
 }
 
@@ -129,7 +145,7 @@ impl Writer {
         let share = load.events / load.writers + u64::from(number < load.events % load.writers);
         let own: Vec<u64> = (0..load.aggregates).filter(|aggregate| aggregate % load.writers == number).collect();
         let dice = StdRng::seed_from_u64(load.seed.wrapping_mul(1_000_003).wrapping_add(number));
-        Self { load, events, checker, enough, dice, share, own, written: Written::default() }
+        Self { load, events, checker, enough, dice, share, own, turn: 0, written: Written::default() }
     }
 
     async fn run(mut self, started: Instant) -> Written {
@@ -140,7 +156,7 @@ impl Writer {
                 () = self.enough.cancelled() => break,
                 () = self.keep_pace(started) => {}
             }
-            let place = self.dice.random_range(0..self.own.len());
+            let place = self.place();
             let length = self.dice.random_range(self.load.run.clone()).min(self.share - self.written.events);
             let run: Vec<Pending> = (0..length).map(|_| self.next_of(self.own[place])).collect();
             if !self.write(run).await {
@@ -148,6 +164,14 @@ impl Writer {
             }
         }
         self.written
+    }
+
+    fn place(&mut self) -> usize {
+        if !self.load.by_turns {
+            return self.dice.random_range(0..self.own.len());
+        }
+        self.turn += 1;
+        (self.turn - 1) % self.own.len()
     }
 
     async fn keep_pace(&self, started: Instant) {

@@ -20,6 +20,12 @@ pub struct Arguments {
     /// Events a second; 0: as fast as they are acknowledged
     #[arg(long, default_value_t = 1_000.0)]
     rate: f64,
+    /// Who write side by side [default: as many as the soak has]
+    #[arg(long)]
+    writers: Option<u64>,
+    /// Aggregates one after the other, not at random: as many of them as events have one each
+    #[arg(long)]
+    by_turns: bool,
     #[arg(long, default_value_t = 3)]
     pods: usize,
 }
@@ -28,7 +34,7 @@ impl Arguments {
     pub fn apply(&self, options: &mut Options) {
         let load = &mut options.load;
         (load.events, load.aggregates) = (self.events, self.aggregates);
-        load.writers = load.writers.min(self.aggregates);
+        (load.writers, load.by_turns) = (self.writers.unwrap_or(load.writers).min(self.aggregates), self.by_turns);
         load.rate = (self.rate > 0.0).then_some(self.rate);
         options.pods = self.pods;
     }

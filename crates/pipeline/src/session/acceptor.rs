@@ -201,12 +201,11 @@ impl Shared {
         book.held.fetch_add(1, Relaxed);
         let _held = Held(&self.handle);
         let share = self.budget.share(FIRST_CREDIT);
-        let held = AssertUnwindSafe(consumer::hold(&self, receiver, share, &sessions.stop)).catch_unwind();
         tokio::select! {
             biased;
             () = sessions.cut.cancelled() => {}
             // One that panicked has dropped its link, and with it let its session go.
-            ended = held => if ended.is_err() {
+            ended = AssertUnwindSafe(consumer::hold(&self, receiver, share, &sessions.stop)).catch_unwind() => if ended.is_err() {
                 error!("a session's task panicked; its session is accepted again");
             },
         }

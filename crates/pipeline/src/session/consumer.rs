@@ -57,16 +57,11 @@ pub(super) async fn hold(shared: &Arc<Shared>, receiver: SessionReceiver, share:
     let session = receiver.session().clone();
     let over = CancellationToken::new();
     let mut held = Holding::new(shared, receiver, share, stop, &over);
-    let life = async {
-        let ended = held.live().await;
-        held.pause_after(&ended).await;
-        ended
-    };
     let ended = tokio::select! {
         // First: a lock that is due is renewed before anything else is done.
         biased;
         never = renewal::keep(&session, shared.config.lock_duration, &over) => match never {},
-        ended = life => ended,
+        ended = held.live() => ended,
     };
     let book = &shared.handle.0;
     match &ended {
@@ -140,9 +135,9 @@ impl<'a> Holding<'a> {
     }
 
     async fn live(&mut self) -> Ended {
-        match self.work().await {
-            Ok(ended) | Err(ended) => ended,
-        }
+        let (Ok(ended) | Err(ended)) = self.work().await;
+        self.pause_after(&ended).await;
+        ended
     }
 
     async fn work(&mut self) -> Result<Ended, Ended> {
@@ -220,7 +215,8 @@ impl<'a> Holding<'a> {
             match sorted {
                 Sorted::Event(event) => batch.add(message, Some(event), Fate::Event),
                 Sorted::Large(mut event) => {
-                    self.fetch(&message, &mut event).await?;
+                    // Boxed, as it is seldom: every session would carry the room for it.
+                    Box::pin(self.fetch(&message, &mut event)).await?;
                     batch.add(message, Some(event), Fate::Event);
                     break;
                 }

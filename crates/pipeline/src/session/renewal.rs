@@ -25,7 +25,8 @@ pub(super) async fn keep(session: &Session, longest: Duration, over: &Cancellati
         )]
         let now = SystemTime::now();
         tokio::time::sleep(pause(now, session.locked_until(), longest)).await;
-        if let Err(error) = session.renew_lock().await {
+        // Boxed, as it is seldom: every session would carry the room for it.
+        if let Err(error) = Box::pin(session.renew_lock()).await {
             if session.lost().is_some() || is_lost(error.kind()) {
                 over.cancel();
                 return std::future::pending().await;

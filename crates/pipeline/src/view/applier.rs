@@ -1,16 +1,14 @@
 //! One per pod: gathers the events of all sessions into transactions.
 //!
-//! A transaction begins as soon as one may: nobody waits for company. While all are under way, what sessions hand in gathers, and the
-//! next transaction takes as much of it as its limits allow. That is how groups grow under load and vanish when it is quiet.
+//! What is handed in waits in a [queue](super::queue) until a transaction takes it. As many as there are connections run side by side,
+//! and each session is told when all it handed in is resolved.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use mongodb::Database;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -25,10 +23,10 @@ use super::group::{Answers, Groups, Told, by_aggregate};
 use super::orphans::Orphans;
 use super::plan::{Candidate, Rules};
 use super::projection::Projection;
+use super::queue::{Group, Limits, Queue, Submission};
 use super::stored::Naming;
 use super::transaction::Store;
 use super::witness::Witness;
-use crate::planted::Defect;
 
 /// Applies what its [`Feed`]s hand in, while it runs.
 pub struct Applier {
@@ -61,29 +59,8 @@ pub(super) struct Shared {
     pub(super) groups: Groups,
     pub(super) history: Option<History>,
     pub(super) counters: Arc<Counters>,
-    queue: Mutex<Queue>,
-    arrived: Notify,
-    /// How many statements a group may have just now.
-    room: AtomicUsize,
-    /// Statements that wait for a transaction.
-    queued: AtomicUsize,
-    taken: Notify,
+    pub(super) queue: Queue,
 }
-
-#[derive(Default)]
-struct Queue {
-    waiting: VecDeque<Submission>,
-    closed: bool,
-}
-
-/// Events of one session, which fit into one group; told once all of them are resolved.
-pub(super) struct Submission {
-    pub(super) candidates: Vec<Candidate>,
-    pub(super) answer: oneshot::Sender<Vec<Told>>,
-}
-
-/// Under this a group is never made smaller.
-const LEAST_ROOM: usize = 16;
 
 impl Applier {
     /// Two models of one name are refused: an aggregate is parked under it.
@@ -113,10 +90,13 @@ impl Applier {
             again: tokio::sync::Mutex::new(()),
             witness: OnceLock::new(),
         };
-        let room = AtomicUsize::new(config.group_statements.get());
-        let (queue, arrived) = (Mutex::default(), Notify::new());
-        let (queued, taken) = (AtomicUsize::new(0), Notify::new());
-        let shared = Shared { config, groups, history, counters, queue, arrived, room, queued, taken };
+        let limits = Limits {
+            statements: config.group_statements,
+            bytes: config.group_bytes,
+            within: config.group_within,
+            groups: config.connections,
+        };
+        let shared = Shared { config, groups, history, counters, queue: Queue::new(limits) };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -138,7 +118,7 @@ impl Applier {
             workers.spawn(self.shared.clone().work());
         }
         stop.cancelled().await;
-        self.shared.close();
+        self.shared.queue.close();
         while let Some(ended) = workers.join_next().await {
             if let Err(error) = ended {
                 tracing::error!(error = %error, "a transaction's task ended before its time");
@@ -149,7 +129,7 @@ impl Applier {
 
 impl Drop for Applier {
     fn drop(&mut self) {
-        self.shared.close();
+        self.shared.queue.close();
     }
 }
 
@@ -171,48 +151,23 @@ impl Handle {
     /// Returns while there is less in hand than the next transactions take: whoever would bring more sessions need not hurry before. A
     /// few with much to say are served better than many that have said little. Cancel-safe.
     pub(crate) async fn room(&self) {
-        loop {
-            let taken = self.shared.taken.notified();
-            tokio::pin!(taken);
-            // Before the look, so that what is taken right after it wakes us.
-            taken.as_mut().enable();
-            if self.shared.has_room() {
-                return;
-            }
-            taken.await;
-        }
+        self.shared.queue.wants_more().await;
     }
 }
 
 impl Shared {
-    pub(super) fn submit(&self, submission: Submission) {
-        let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-        // Dropped, it tells its session that nobody will answer.
-        if !queue.closed {
-            self.queued.fetch_add(submission.statements(), Relaxed);
-            queue.waiting.push_back(submission);
-            self.arrived.notify_one();
-        }
-    }
-
-    fn close(&self) {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner).closed = true;
-        self.arrived.notify_waiters();
-    }
-
     async fn work(self: Arc<Self>) {
         // Who conflicts with somebody that holds on waits beside the work, not in it.
         let mut waiting = JoinSet::new();
-        while let Some(group) = self.next_group().await {
-            let started = Instant::now();
-            let statements = group.iter().map(Submission::statements).sum();
-            let mut open = Open::gather(group);
+        while let Some(Group { submissions, statements }) = self.queue.next().await {
+            let began = Instant::now();
+            let mut open = Open::gather(submissions);
             self.groups.resolve(&open.candidates, &mut open.told).await;
+            self.queue.ended(statements, began.elapsed());
             if let Some(rest) = open.answer() {
                 waiting.spawn(self.clone().wait(rest));
             }
             while waiting.try_join_next().is_some() {}
-            self.adapt(statements, started);
         }
         while waiting.join_next().await.is_some() {}
     }
@@ -230,75 +185,6 @@ impl Shared {
             }
             open.send();
         }
-    }
-
-    /// `None` when it is closed and empty.
-    async fn next_group(&self) -> Option<Vec<Submission>> {
-        loop {
-            let arrived = self.arrived.notified();
-            tokio::pin!(arrived);
-            // Before the look at the queue, so that what comes right after it wakes us.
-            arrived.as_mut().enable();
-            {
-                let mut queue = self.queue.lock().unwrap_or_else(PoisonError::into_inner);
-                let group = self.take(&mut queue.waiting);
-                if !queue.waiting.is_empty() {
-                    self.arrived.notify_one();
-                }
-                if !group.is_empty() {
-                    return Some(group);
-                }
-                if queue.closed {
-                    return None;
-                }
-            }
-            arrived.await;
-        }
-    }
-
-    /// As many as fit; one always does.
-    fn take(&self, waiting: &mut VecDeque<Submission>) -> Vec<Submission> {
-        let (mut statements, mut bytes, mut group) = (0, 0, vec![]);
-        while let Some(next) = waiting.front() {
-            statements += next.statements();
-            bytes += next.bytes();
-            let fits = statements <= self.room.load(Relaxed) && bytes <= self.config.group_bytes;
-            // The defect would be harmless if both halves of a batch came into one transaction.
-            let overlapping = Defect::OverlappingTransactions.is_planted();
-            if (!fits || overlapping) && !group.is_empty() {
-                break;
-            }
-            if let Some(next) = waiting.pop_front() {
-                self.queued.fetch_sub(next.statements(), Relaxed);
-                group.push(next);
-            }
-        }
-        if self.has_room() {
-            self.taken.notify_waiters();
-        }
-        group
-    }
-
-    /// Not when every transaction has its next group waiting already.
-    fn has_room(&self) -> bool {
-        self.queued.load(Relaxed) < self.config.group_statements.get() * self.config.connections.get()
-    }
-
-    /// Halves the room after a group that took too long, and gives it back step by step.
-    fn adapt(&self, statements: usize, started: Instant) {
-        let most = self.config.group_statements.get();
-        let room = self.room.load(Relaxed);
-        let adapted = if started.elapsed() > self.config.group_within {
-            (statements / 2).max(LEAST_ROOM).min(room)
-        } else {
-            (room + room / 4 + 1).min(most)
-        };
-        self.room.store(adapted, Relaxed);
-    }
-
-    /// How many statements a submission may have.
-    pub(super) fn room(&self) -> usize {
-        self.room.load(Relaxed)
     }
 }
 
@@ -356,15 +242,5 @@ impl Open {
             }
         }
         (!rest.answers.is_empty()).then_some(rest)
-    }
-}
-
-impl Submission {
-    fn statements(&self) -> usize {
-        self.candidates.iter().map(|candidate| candidate.weight).sum()
-    }
-
-    fn bytes(&self) -> usize {
-        self.candidates.iter().map(|candidate| candidate.event.body.len()).sum()
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-use super::applier::{Shared, Submission};
+use super::applier::Shared;
 use super::cursor::{Evidence, Question};
 use super::delivered::Delivered;
 use super::error::Error;
@@ -18,6 +18,7 @@ use super::gap::History;
 use super::group::Told;
 use super::identity::Identity;
 use super::plan::{Answer, Candidate, Outcome};
+use super::queue::Submission;
 use crate::planted::Defect;
 use crate::retry;
 
@@ -94,7 +95,7 @@ impl Feed {
         while let Some(next) = waiting.front() {
             bytes += next.candidate.event.body.len();
             statements += next.candidate.weight;
-            let fits = statements <= self.shared.room() && bytes <= self.shared.config.group_bytes;
+            let fits = statements <= self.shared.queue.room() && bytes <= self.shared.config.group_bytes;
             if !fits && !batch.is_empty() {
                 break;
             }
@@ -114,7 +115,7 @@ impl Feed {
         for candidates in pieces.into_iter().filter(|piece| !piece.is_empty()) {
             let (answer, told) = oneshot::channel();
             self.unresolved.push(told);
-            self.shared.submit(Submission { candidates, answer });
+            self.shared.queue.submit(Submission { candidates, answer, handed_in: Instant::now() });
         }
         let mut told = vec![];
         while let Some(receiver) = self.unresolved.first_mut() {
@@ -151,11 +152,12 @@ impl Feed {
                     }
                 }
                 Told::Answer(Answer::Behind) => again.push(placed),
-                Told::Answer(Answer::Gap { from, to }) => match self.heal(&placed, from, to, healing).await {
+                // Boxed, as they are seldom: every session would carry the room for them.
+                Told::Answer(Answer::Gap { from, to }) => match Box::pin(self.heal(&placed, from, to, healing)).await {
                     Ok(Healed { missing, held }) => again.extend(missing.into_iter().chain([held])),
                     Err(error) => end = end.or(Some(End::Failed(Arc::new(error)))),
                 },
-                Told::Answer(Answer::Ask(question)) => match self.ask(&placed, question).await {
+                Told::Answer(Answer::Ask(question)) => match Box::pin(self.ask(&placed, question)).await {
                     Ok(Healed { missing, held }) => again.extend(missing.into_iter().chain([held])),
                     Err(error) => end = end.or(Some(End::Failed(Arc::new(error)))),
                 },

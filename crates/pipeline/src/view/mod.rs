@@ -23,6 +23,7 @@ mod parked;
 mod path;
 mod plan;
 mod projection;
+mod queue;
 mod runs;
 mod start;
 mod statement;

@@ -16,7 +16,7 @@ use super::identity::Identity;
 use super::parked::{Parked, Reason, event_document, queue_id};
 use super::projection::{Event, Projection, Statements};
 use super::statement::Statement;
-use super::stored::{Naming, cursor_statement};
+use super::stored::{Had, Naming, cursor_document, cursor_statement};
 use crate::event::Operation;
 use crate::planted::Defect;
 use crate::trace::wall_clock;
@@ -93,6 +93,9 @@ pub(super) struct Plan {
     /// One for each event, by its place among all.
     pub(super) answers: Vec<(usize, Answer)>,
     pub(super) statements: Vec<Planned>,
+    /// Cursors of aggregates that had none.
+    pub(super) first_cursors: Vec<RawDocumentBuf>,
+    /// Entries of an `update` command.
     pub(super) cursors: Vec<RawDocumentBuf>,
     pub(super) parked: Vec<RawDocumentBuf>,
     pub(super) tally: Tally,
@@ -110,6 +113,8 @@ pub(super) struct Tally {
 #[derive(Default)]
 struct Standing {
     cursor: Option<Cursor>,
+    /// Of the cursor as it was read; `None` when there was none.
+    had: Option<Had>,
     changed: bool,
     held: bool,
 }
@@ -129,7 +134,8 @@ impl<'a> Planner<'a> {
         cursors: HashMap<Identity, Cursor>,
         now: DateTime,
     ) -> Self {
-        let stands = |cursor| Standing { cursor: Some(cursor), changed: false, held: false };
+        let stands =
+            |cursor| Standing { had: Some(Had::of(&cursor)), cursor: Some(cursor), changed: false, held: false };
         let standing = cursors.into_iter().map(|(identity, cursor)| (identity, stands(cursor))).collect();
         Self { rules, refusals, now, standing, plan: Plan::default() }
     }
@@ -275,11 +281,14 @@ impl<'a> Planner<'a> {
     /// Once per aggregate that changed.
     fn write_cursors(&mut self, candidates: &[Candidate], part: &[usize], all: &mut HashMap<Identity, Standing>) {
         for candidate in part.iter().map(|at| &candidates[*at]) {
-            if let Some(Standing { cursor: Some(cursor), changed, .. }) = all.get_mut(&candidate.identity)
+            if let Some(Standing { cursor: Some(cursor), had, changed, .. }) = all.get_mut(&candidate.identity)
                 && std::mem::take(changed)
             {
                 let id = self.rules.naming.id(&candidate.event.namespace, &candidate.event.aggregate);
-                self.plan.cursors.push(cursor_statement(&id, cursor));
+                match had {
+                    Some(had) => self.plan.cursors.push(cursor_statement(&id, cursor, *had)),
+                    None => self.plan.first_cursors.push(cursor_document(&id, cursor)),
+                }
             }
         }
     }

@@ -68,13 +68,36 @@ pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), 
     Ok((identity, Cursor { position, sequence: fields.optional_number("sequence")?, event_id, parked, gone }))
 }
 
-/// An entry of an `update` command. Fields of a version that knows more are left alone.
-pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor) -> RawDocumentBuf {
+/// What a stored cursor has only at times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Had {
+    parked: bool,
+    gone: bool,
+}
+
+impl Had {
+    /// Of a cursor as it was read.
+    pub(super) fn of(cursor: &Cursor) -> Self {
+        Self { parked: !cursor.parked.is_empty(), gone: cursor.gone }
+    }
+}
+
+/// A whole cursor, of an aggregate that has none.
+pub(super) fn cursor_document(id: &RawDocument, cursor: &Cursor) -> RawDocumentBuf {
+    Writer::whole(|out| {
+        out.value(cstr!("_id"), RawBsonRef::Document(id));
+        set(cursor, out);
+    })
+}
+
+/// An entry of an `update` command; `had` is what it finds. Fields of a version that knows more are left alone.
+pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor, had: Had) -> RawDocumentBuf {
+    let over = Had { parked: had.parked && cursor.parked.is_empty(), gone: had.gone && !cursor.gone };
     Writer::whole(|out| {
         out.document(cstr!("q"), |out| out.value(cstr!("_id"), RawBsonRef::Document(id)));
         out.document(cstr!("u"), |out| {
-            if cursor.parked.is_empty() || !cursor.gone {
-                out.document(cstr!("$unset"), |out| unset(cursor, out));
+            if over.parked || over.gone {
+                out.document(cstr!("$unset"), |out| unset(over, out));
             }
             out.document(cstr!("$set"), |out| set(cursor, out));
         });
@@ -82,11 +105,11 @@ pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor) -> RawDocument
     })
 }
 
-fn unset(cursor: &Cursor, out: &mut Writer) {
-    if cursor.parked.is_empty() {
+fn unset(over: Had, out: &mut Writer) {
+    if over.parked {
         out.value(cstr!("parked"), RawBsonRef::String(""));
     }
-    if !cursor.gone {
+    if over.gone {
         out.value(cstr!("gone"), RawBsonRef::String(""));
     }
 }

@@ -97,6 +97,10 @@ impl Store {
         let planner = Planner::new(rules, refusals, cursors, DateTime::now());
         let plan = planner.plan(attempt.candidates, attempt.part);
         // Cursors first: two holders of a session find out before the rest is sent.
+        for cursors in runs::sized(&plan.first_cursors) {
+            let command = runs::insert_command(CURSORS, cursors.iter());
+            self.own(session, "write cursors", command).await?;
+        }
         if !plan.cursors.is_empty() {
             let command = runs::update_command(CURSORS, plan.cursors.iter());
             self.own(session, "write cursors", command).await?;

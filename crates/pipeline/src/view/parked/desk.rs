@@ -19,7 +19,7 @@ use crate::view::delivered::Delivered;
 use crate::view::error::Error;
 use crate::view::gap::History;
 use crate::view::projection::Projection;
-use crate::view::stored::{Naming, cursor_statement, read_cursor};
+use crate::view::stored::{Had, Naming, cursor_statement, read_cursor};
 use crate::view::transaction::{Failure, Store};
 use crate::view::{CURSORS, PARKED_EVENTS, runs};
 
@@ -239,6 +239,7 @@ impl Desk {
         let ids = vec![Bson::Document(Document::try_from(&*id).expect("it was just written"))];
         let mut cursors = self.store.find_cursors(session, ids).await?;
         let mut cursor = cursors.remove(&self.naming.identity(namespace, aggregate)).unwrap_or_default();
+        let had = Had::of(&cursor);
         let Some(parked) = cursor.parked.get(model).cloned() else {
             return Err(Failure::Fatal(Error::NotParked(model.to_owned())));
         };
@@ -259,7 +260,7 @@ impl Desk {
             Some(left) => drop(cursor.parked.insert(model.to_owned(), left.clone())),
             None => drop(cursor.parked.remove(model)),
         }
-        let statement = cursor_statement(&id, &cursor);
+        let statement = cursor_statement(&id, &cursor, had);
         self.store.own(session, "write a cursor", runs::update_command(CURSORS, [&statement].into_iter())).await?;
         Ok(Step::Done { events: waiting.len() as u64, left })
     }

@@ -1,0 +1,261 @@
+//! What sessions have handed in, until a transaction takes it.
+//!
+//! While nothing is under way a group begins at once: nobody waits for company. Beside another, one begins that is at least as large: a
+//! small one costs the server nearly as much, so it waits for more to be handed in, or for the other to end. That is how groups grow
+//! under load, up to their limits, and vanish when it is quiet.
+
+use std::collections::VecDeque;
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, timeout_at};
+
+use super::group::Told;
+use super::plan::Candidate;
+use crate::planted::Defect;
+
+/// So long at most does a group wait for company: the other may be held up itself.
+const COMPANY: Duration = Duration::from_millis(25);
+
+/// Under this a group is never made smaller.
+const LEAST_ROOM: usize = 16;
+
+/// Events of one session, which fit into one group; told once all of them are resolved.
+pub(super) struct Submission {
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) answer: oneshot::Sender<Vec<Told>>,
+    pub(super) handed_in: Instant,
+}
+
+/// Submissions of one transaction.
+pub(super) struct Group {
+    pub(super) submissions: Vec<Submission>,
+    pub(super) statements: usize,
+}
+
+/// What bounds a group, and how many there are side by side.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) statements: NonZeroUsize,
+    pub(super) bytes: usize,
+    /// One that takes longer is followed by smaller ones.
+    pub(super) within: Duration,
+    pub(super) groups: NonZeroUsize,
+}
+
+pub(super) struct Queue {
+    limits: Limits,
+    line: Mutex<Line>,
+    /// Something was handed in, or a group has ended.
+    changed: Notify,
+    taken: Notify,
+    /// How many statements a group may have just now.
+    room: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Line {
+    waiting: VecDeque<Submission>,
+    /// Statements of what waits.
+    queued: usize,
+    /// Statements of each group under way.
+    running: Vec<usize>,
+    closed: bool,
+}
+
+/// When what waits becomes a group.
+#[derive(Debug, PartialEq, Eq)]
+enum Begins {
+    Now,
+    /// Unless more comes, or another ends.
+    At(Instant),
+    /// When something waits.
+    Later,
+}
+
+impl Queue {
+    pub(super) fn new(limits: Limits) -> Self {
+        let room = AtomicUsize::new(limits.statements.get());
+        Self { limits, line: Mutex::default(), changed: Notify::new(), taken: Notify::new(), room }
+    }
+
+    /// Dropped, it tells its session that nobody will answer.
+    pub(super) fn submit(&self, submission: Submission) {
+        let mut line = self.line();
+        if !line.closed {
+            line.queued += submission.statements();
+            line.waiting.push_back(submission);
+            self.changed.notify_one();
+        }
+    }
+
+    /// What waits is still taken; nothing more is let in.
+    pub(super) fn close(&self) {
+        self.line().closed = true;
+        self.changed.notify_waiters();
+    }
+
+    /// `None` when it is closed and empty.
+    pub(super) async fn next(&self) -> Option<Group> {
+        loop {
+            let changed = self.changed.notified();
+            tokio::pin!(changed);
+            // Before the look, so that what comes right after it wakes us.
+            changed.as_mut().enable();
+            let until = {
+                let mut line = self.line();
+                match line.begins(self.room(), Instant::now()) {
+                    Begins::Now => return Some(self.begin(&mut line)),
+                    Begins::At(moment) => Some(moment),
+                    Begins::Later if line.closed => return None,
+                    Begins::Later => None,
+                }
+            };
+            match until {
+                Some(moment) => drop(timeout_at(moment, changed).await),
+                None => changed.await,
+            }
+        }
+    }
+
+    fn begin(&self, line: &mut Line) -> Group {
+        let submissions = line.take(self.room(), self.limits.bytes);
+        let statements = submissions.iter().map(Submission::statements).sum();
+        line.running.push(statements);
+        if !line.waiting.is_empty() {
+            self.changed.notify_one();
+        }
+        if self.has_room(line) {
+            self.taken.notify_waiters();
+        }
+        Group { submissions, statements }
+    }
+
+    /// After a group that took too long the next ones have half its size; it is given back step by step.
+    pub(super) fn ended(&self, statements: usize, took: Duration) {
+        let room = self.room();
+        let adapted = if took > self.limits.within {
+            (statements / 2).max(LEAST_ROOM).min(room)
+        } else {
+            (room + room / 4 + 1).min(self.limits.statements.get())
+        };
+        self.room.store(adapted, Relaxed);
+        let mut line = self.line();
+        if let Some(at) = line.running.iter().position(|running| *running == statements) {
+            line.running.swap_remove(at);
+        }
+        // Who waited for company need not.
+        self.changed.notify_one();
+    }
+
+    /// Returns while there is less in hand than the next groups take. Cancel-safe.
+    pub(super) async fn wants_more(&self) {
+        loop {
+            let taken = self.taken.notified();
+            tokio::pin!(taken);
+            // Before the look, so that what is taken right after it wakes us.
+            taken.as_mut().enable();
+            if self.has_room(&self.line()) {
+                return;
+            }
+            taken.await;
+        }
+    }
+
+    /// How many statements a submission may have.
+    pub(super) fn room(&self) -> usize {
+        self.room.load(Relaxed)
+    }
+
+    /// Not when every transaction has its next group waiting already.
+    fn has_room(&self, line: &Line) -> bool {
+        line.queued < self.limits.statements.get() * self.limits.groups.get()
+    }
+
+    fn line(&self) -> MutexGuard<'_, Line> {
+        self.line.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Line {
+    fn begins(&self, room: usize, now: Instant) -> Begins {
+        let Some(first) = self.waiting.front() else { return Begins::Later };
+        let largest = self.running.iter().max().copied().unwrap_or(0);
+        let alone_at = first.handed_in + COMPANY;
+        let overlapping = Defect::OverlappingTransactions.is_planted();
+        if self.closed || overlapping || self.queued >= largest.min(room) || now >= alone_at {
+            return Begins::Now;
+        }
+        Begins::At(alone_at)
+    }
+
+    /// As many as fit; one always does.
+    fn take(&mut self, room: usize, most_bytes: usize) -> Vec<Submission> {
+        let (mut statements, mut bytes, mut group) = (0, 0, vec![]);
+        while let Some(next) = self.waiting.front() {
+            statements += next.statements();
+            bytes += next.bytes();
+            let fits = statements <= room && bytes <= most_bytes;
+            // The defect would be harmless if both halves of a batch came into one transaction.
+            let overlapping = Defect::OverlappingTransactions.is_planted();
+            if (!fits || overlapping) && !group.is_empty() {
+                break;
+            }
+            if let Some(next) = self.waiting.pop_front() {
+                self.queued -= next.statements();
+                group.push(next);
+            }
+        }
+        group
+    }
+}
+
+impl Submission {
+    fn statements(&self) -> usize {
+        self.candidates.iter().map(|candidate| candidate.weight).sum()
+    }
+
+    fn bytes(&self) -> usize {
+        self.candidates.iter().map(|candidate| candidate.event.body.len()).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(queued: usize, running: &[usize], handed_in: Instant) -> Line {
+        let (answer, _) = oneshot::channel();
+        let submission = Submission { candidates: vec![], answer, handed_in };
+        Line { waiting: [submission].into(), queued, running: running.to_vec(), closed: false }
+    }
+
+    #[test]
+    fn alone_a_group_begins_at_once_and_beside_another_when_it_is_as_large_or_has_waited() {
+        let now = Instant::now();
+        let begins = |queued, running: &[usize]| line(queued, running, now).begins(1_000, now);
+        assert_eq!(begins(1, &[]), Begins::Now);
+        assert_eq!(begins(1, &[1]), Begins::Now, "when it is quiet nobody waits");
+        assert_eq!(begins(99, &[100, 20]), Begins::At(now + COMPANY));
+        assert_eq!(begins(100, &[100, 20]), Begins::Now);
+        assert_eq!(line(50, &[1_000], now).begins(50, now), Begins::Now, "it can grow no further");
+        assert_eq!(line(1, &[1_000], now).begins(1_000, now + COMPANY), Begins::Now);
+        assert_eq!(Line::default().begins(1_000, now), Begins::Later);
+        assert_eq!(Line { closed: true, ..line(1, &[100], now) }.begins(1_000, now), Begins::Now);
+    }
+
+    #[tokio::test]
+    async fn who_waits_for_company_begins_when_the_other_ends() {
+        let few = NonZeroUsize::new(10).expect("some");
+        let limits = Limits { statements: few, bytes: 100, within: Duration::from_secs(2), groups: few };
+        let queue = Queue::new(limits);
+        *queue.line() = line(1, &[5], Instant::now() + Duration::from_secs(3_600));
+        let mut next = std::pin::pin!(queue.next());
+        assert!(futures_util::poll!(&mut next).is_pending());
+        queue.ended(5, Duration::ZERO);
+        assert!(futures_util::poll!(&mut next).is_ready());
+    }
+}
