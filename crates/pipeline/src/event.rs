@@ -92,14 +92,25 @@ impl fmt::Display for Namespace {
 #[derive(Clone, PartialEq)]
 pub struct AggregateId(Bson);
 
+/// Whether a field of it has the name of an operator.
+fn has_operators(value: &Bson) -> bool {
+    match value {
+        Bson::Document(document) => document.iter().any(|(name, value)| name.starts_with('$') || has_operators(value)),
+        Bson::Array(values) => values.iter().any(has_operators),
+        _ => false,
+    }
+}
+
 /// What Service Bus allows.
 const LONGEST_SESSION_ID: usize = 128;
 
 impl AggregateId {
-    /// Nothing, null and undefined name nobody.
+    /// Nothing, null and undefined name nobody, and neither does what MongoDB would not take as part of an `_id`: nobody could write down
+    /// how far such an aggregate has come.
     pub fn new(value: Bson) -> Option<Self> {
         match value {
             Bson::Null | Bson::Undefined => None,
+            value if has_operators(&value) => None,
             value => Some(Self(value)),
         }
     }
@@ -325,6 +336,15 @@ mod tests {
         let id = Uuid::new();
         assert_eq!(session_of(id), id.to_string());
         assert!(AggregateId::new(Bson::Null).is_none());
+    }
+
+    #[test]
+    fn what_cannot_be_part_of_an_id_names_nobody() {
+        let named = |value: Document| AggregateId::new(value.into()).is_some();
+        assert!(named(doc! { "tenant": 1, "order": ["a", { "b": 2 }] }));
+        assert!(!named(doc! { "$gt": 1 }));
+        assert!(!named(doc! { "tenant": { "$gt": 1 } }));
+        assert!(!named(doc! { "order": ["a", { "$b": 2 }] }));
     }
 
     #[test]

@@ -52,7 +52,6 @@ pub fn mongo(error: &Error) -> Verdict {
     if let Some(code) = lease::code_of(error) {
         return mongo_code(code);
     }
-    // The driver's enum may grow: what it adds is taken for a trouble on the way.
     match &*error.kind {
         ErrorKind::InvalidArgument { .. }
         | ErrorKind::Authentication { .. }
@@ -61,6 +60,23 @@ pub fn mongo(error: &Error) -> Verdict {
         | ErrorKind::IncompatibleServer { .. }
         | ErrorKind::Shutdown => Verdict::Fatal,
         ErrorKind::BsonSerialization(_) | ErrorKind::Bson(_) => Verdict::Permanent,
+        // On the way, or an answer that says nothing else: what is said by code or label is dealt with above.
+        ErrorKind::Io(_)
+        | ErrorKind::DnsResolve { .. }
+        | ErrorKind::ConnectionPoolCleared { .. }
+        | ErrorKind::ServerSelection { .. }
+        | ErrorKind::InvalidResponse { .. }
+        | ErrorKind::BsonDeserialization(_)
+        | ErrorKind::Internal { .. }
+        | ErrorKind::Transaction { .. }
+        | ErrorKind::Command(_)
+        | ErrorKind::Write(_)
+        | ErrorKind::InsertMany(_)
+        | ErrorKind::BulkWrite(_)
+        | ErrorKind::GridFs(_)
+        | ErrorKind::MissingResumeToken
+        | ErrorKind::Custom(_) => Verdict::Transient,
+        // The driver's enum may grow.
         _ => Verdict::Transient,
     }
 }

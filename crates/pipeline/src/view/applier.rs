@@ -10,7 +10,6 @@ use futures_util::stream::FuturesUnordered;
 use mongodb::Database;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, OnPoison};
@@ -117,11 +116,24 @@ impl Applier {
         for _ in 0..self.shared.config.connections.get() {
             workers.spawn(self.shared.clone().work());
         }
-        stop.cancelled().await;
-        self.shared.queue.close();
-        while let Some(ended) = workers.join_next().await {
-            if let Err(error) = ended {
-                tracing::error!(error = %error, "a transaction's task ended before its time");
+        let stopped = async {
+            stop.cancelled().await;
+            self.shared.queue.close();
+        };
+        tokio::pin!(stopped);
+        let mut is_open = true;
+        loop {
+            tokio::select! {
+                () = &mut stopped, if is_open => is_open = false,
+                // cancel-safe: join_next. While it is open, a worker only ends by a panic, and those who wait need another.
+                ended = workers.join_next() => match ended {
+                    Some(Err(error)) => {
+                        tracing::error!(error = %error, "a transaction's task ended before its time; another takes its place");
+                        workers.spawn(self.shared.clone().work());
+                    }
+                    Some(Ok(())) => {}
+                    None => break,
+                },
             }
         }
     }
@@ -159,11 +171,10 @@ impl Shared {
     async fn work(self: Arc<Self>) {
         // Who conflicts with somebody that holds on waits beside the work, not in it.
         let mut waiting = JoinSet::new();
-        while let Some(Group { submissions, statements }) = self.queue.next().await {
-            let began = Instant::now();
+        while let Some(Group { submissions, running }) = self.queue.next().await {
             let mut open = Open::gather(submissions);
             self.groups.resolve(&open.candidates, &mut open.told).await;
-            self.queue.ended(statements, began.elapsed());
+            drop(running);
             if let Some(rest) = open.answer() {
                 waiting.spawn(self.clone().wait(rest));
             }

@@ -49,6 +49,7 @@ pub enum Error {
 }
 
 const WRITE_CONFLICT: i32 = 112;
+pub(super) const DUPLICATE_KEY: i32 = 11000;
 
 impl Error {
     /// What the server said, for whoever reads why an event waits.
@@ -64,7 +65,8 @@ impl Error {
     pub(super) fn is_conflict(&self) -> bool {
         match self {
             Self::Store { source, .. } => source.code() == Some(WRITE_CONFLICT),
-            Self::Statement { code, .. } => *code == WRITE_CONFLICT,
+            // A key that is taken: of a cursor that somebody else wrote first.
+            Self::Statement { code, .. } => matches!(*code, WRITE_CONFLICT | DUPLICATE_KEY),
             _ => false,
         }
     }

@@ -4,7 +4,6 @@
 //! (a gap, a question to the source) holds back the rest of that aggregate, and nobody else.
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -14,7 +13,7 @@ use super::cursor::{Cursor, Decision, Evidence, Facts, Mode, Question, decide};
 use super::delivered::{Body, Delivered};
 use super::identity::Identity;
 use super::parked::{Parked, Reason, event_document, queue_id};
-use super::projection::{Event, Projection, Statements};
+use super::projection::{self, Event, Projection};
 use super::statement::Statement;
 use super::stored::{Had, Naming, cursor_document, cursor_statement};
 use crate::event::Operation;
@@ -113,7 +112,7 @@ pub(super) struct Tally {
 #[derive(Default)]
 struct Standing {
     cursor: Option<Cursor>,
-    /// Of the cursor as it was read; `None` when there was none.
+    /// Of the cursor as it was read, or of the mark that stood in for it; `None` when there was neither.
     had: Option<Had>,
     changed: bool,
     held: bool,
@@ -267,12 +266,7 @@ impl<'a> Planner<'a> {
         let Body::Document(document) = &event.body else {
             unreachable!("what has no body is parked before: see trouble_of");
         };
-        let mut statements = Statements::default();
-        let model_of_users = &self.rules.models[model];
-        // A projection is somebody's code: its panic is its refusal, not the end of everybody's transactions.
-        let applied =
-            catch_unwind(AssertUnwindSafe(|| model_of_users.apply(&Event::new(event, document), &mut statements)));
-        applied.map_err(|_| "the projection panicked".to_owned())?.map_err(|refused| refused.to_string())?;
+        let statements = projection::statements(&*self.rules.models[model], &Event::new(event, document))?;
         let written = statements.written.into_iter();
         self.plan.statements.extend(written.map(|statement| Planned { at, model, statement }));
         Ok(())

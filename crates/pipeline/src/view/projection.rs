@@ -1,6 +1,7 @@
 //! Read models written in Rust, for programs built on the library. A declared model ([`super::Model`]) is one of them.
 
 use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mongodb::bson::{Document, RawDocument};
 use serde::de::DeserializeOwned;
@@ -34,6 +35,15 @@ pub trait Projection: Send + Sync + 'static {
 
     /// Writes down what the event changes. An error parks the aggregate in this model, with the event.
     fn apply(&self, event: &Event<'_>, writes: &mut Statements) -> Result<(), Refused>;
+}
+
+/// What the model makes of an event; an error is why it is poison. A projection is somebody's code: its panic is its refusal, not the end
+/// of everybody's transactions.
+pub(super) fn statements(model: &dyn Projection, event: &Event<'_>) -> Result<Statements, String> {
+    let mut statements = Statements::default();
+    let applied = catch_unwind(AssertUnwindSafe(|| model.apply(event, &mut statements)));
+    applied.map_err(|_| "the projection panicked".to_owned())?.map_err(|refused| refused.to_string())?;
+    Ok(statements)
 }
 
 /// An event with its body.

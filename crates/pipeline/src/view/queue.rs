@@ -31,9 +31,16 @@ pub(super) struct Submission {
 }
 
 /// Submissions of one transaction.
-pub(super) struct Group {
+pub(super) struct Group<'a> {
     pub(super) submissions: Vec<Submission>,
-    pub(super) statements: usize,
+    pub(super) running: Running<'a>,
+}
+
+/// A group is under way until this is dropped, however that comes about.
+pub(super) struct Running<'a> {
+    queue: &'a Queue,
+    statements: usize,
+    began: Instant,
 }
 
 /// What bounds a group, and how many there are side by side.
@@ -61,6 +68,8 @@ struct Line {
     waiting: VecDeque<Submission>,
     /// Statements of what waits.
     queued: usize,
+    /// And their bytes.
+    bytes: usize,
     /// Statements of each group under way.
     running: Vec<usize>,
     closed: bool,
@@ -87,6 +96,7 @@ impl Queue {
         let mut line = self.line();
         if !line.closed {
             line.queued += submission.statements();
+            line.bytes += submission.bytes();
             line.waiting.push_back(submission);
             self.changed.notify_one();
         }
@@ -99,7 +109,7 @@ impl Queue {
     }
 
     /// `None` when it is closed and empty.
-    pub(super) async fn next(&self) -> Option<Group> {
+    pub(super) async fn next(&self) -> Option<Group<'_>> {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
@@ -107,7 +117,7 @@ impl Queue {
             changed.as_mut().enable();
             let until = {
                 let mut line = self.line();
-                match line.begins(self.room(), Instant::now()) {
+                match line.begins(self.room(), self.limits.bytes, Instant::now()) {
                     Begins::Now => return Some(self.begin(&mut line)),
                     Begins::At(moment) => Some(moment),
                     Begins::Later if line.closed => return None,
@@ -121,7 +131,7 @@ impl Queue {
         }
     }
 
-    fn begin(&self, line: &mut Line) -> Group {
+    fn begin(&self, line: &mut Line) -> Group<'_> {
         let submissions = line.take(self.room(), self.limits.bytes);
         let statements = submissions.iter().map(Submission::statements).sum();
         line.running.push(statements);
@@ -131,11 +141,11 @@ impl Queue {
         if self.has_room(line) {
             self.taken.notify_waiters();
         }
-        Group { submissions, statements }
+        Group { submissions, running: Running { queue: self, statements, began: Instant::now() } }
     }
 
     /// After a group that took too long the next ones have half its size; it is given back step by step.
-    pub(super) fn ended(&self, statements: usize, took: Duration) {
+    fn ended(&self, statements: usize, took: Duration) {
         let room = self.room();
         let adapted = if took > self.limits.within {
             (statements / 2).max(LEAST_ROOM).min(room)
@@ -180,16 +190,20 @@ impl Queue {
     }
 }
 
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.queue.ended(self.statements, self.began.elapsed());
+    }
+}
+
 impl Line {
-    fn begins(&self, room: usize, now: Instant) -> Begins {
+    fn begins(&self, room: usize, most_bytes: usize, now: Instant) -> Begins {
         let Some(first) = self.waiting.front() else { return Begins::Later };
         let largest = self.running.iter().max().copied().unwrap_or(0);
         let alone_at = first.handed_in + COMPANY;
         let overlapping = Defect::OverlappingTransactions.is_planted();
-        if self.closed || overlapping || self.queued >= largest.min(room) || now >= alone_at {
-            return Begins::Now;
-        }
-        Begins::At(alone_at)
+        let is_full = self.queued >= largest.min(room) || self.bytes >= most_bytes;
+        if self.closed || overlapping || is_full || now >= alone_at { Begins::Now } else { Begins::At(alone_at) }
     }
 
     /// As many as fit; one always does.
@@ -206,6 +220,7 @@ impl Line {
             }
             if let Some(next) = self.waiting.pop_front() {
                 self.queued -= next.statements();
+                self.bytes -= next.bytes();
                 group.push(next);
             }
         }
@@ -230,32 +245,66 @@ mod tests {
     fn line(queued: usize, running: &[usize], handed_in: Instant) -> Line {
         let (answer, _) = oneshot::channel();
         let submission = Submission { candidates: vec![], answer, handed_in };
-        Line { waiting: [submission].into(), queued, running: running.to_vec(), closed: false }
+        Line { waiting: [submission].into(), queued, bytes: 0, running: running.to_vec(), closed: false }
     }
+
+    const MOST_BYTES: usize = 100;
 
     #[test]
     fn alone_a_group_begins_at_once_and_beside_another_when_it_is_as_large_or_has_waited() {
         let now = Instant::now();
-        let begins = |queued, running: &[usize]| line(queued, running, now).begins(1_000, now);
-        assert_eq!(begins(1, &[]), Begins::Now);
-        assert_eq!(begins(1, &[1]), Begins::Now, "when it is quiet nobody waits");
-        assert_eq!(begins(99, &[100, 20]), Begins::At(now + COMPANY));
-        assert_eq!(begins(100, &[100, 20]), Begins::Now);
-        assert_eq!(line(50, &[1_000], now).begins(50, now), Begins::Now, "it can grow no further");
-        assert_eq!(line(1, &[1_000], now).begins(1_000, now + COMPANY), Begins::Now);
-        assert_eq!(Line::default().begins(1_000, now), Begins::Later);
-        assert_eq!(Line { closed: true, ..line(1, &[100], now) }.begins(1_000, now), Begins::Now);
+        let begins = |line: Line, room, at| line.begins(room, MOST_BYTES, at);
+        let queued = |queued, running: &[usize]| begins(line(queued, running, now), 1_000, now);
+        assert_eq!(queued(1, &[]), Begins::Now);
+        assert_eq!(queued(1, &[1]), Begins::Now, "when it is quiet nobody waits");
+        assert_eq!(queued(99, &[100, 20]), Begins::At(now + COMPANY));
+        assert_eq!(queued(100, &[100, 20]), Begins::Now);
+        assert_eq!(begins(line(50, &[1_000], now), 50, now), Begins::Now, "it can grow no further");
+        let heavy = Line { bytes: MOST_BYTES, ..line(1, &[1_000], now) };
+        assert_eq!(begins(heavy, 1_000, now), Begins::Now, "nor in bytes");
+        assert_eq!(begins(line(1, &[1_000], now), 1_000, now + COMPANY), Begins::Now);
+        assert_eq!(begins(Line::default(), 1_000, now), Begins::Later);
+        assert_eq!(begins(Line { closed: true, ..line(1, &[100], now) }, 1_000, now), Begins::Now);
+    }
+
+    fn queue() -> Queue {
+        let few = NonZeroUsize::new(10).expect("some");
+        Queue::new(Limits { statements: few, bytes: MOST_BYTES, within: Duration::from_secs(2), groups: few })
+    }
+
+    fn submission(handed_in: Instant) -> Submission {
+        Submission { candidates: vec![], answer: oneshot::channel().0, handed_in }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_company_begins_when_the_other_ends_even_by_a_panic_or_when_its_time_is_up() {
+        let queue = queue();
+        queue.submit(submission(Instant::now()));
+        let mut first = queue.next().await.expect("it is open");
+        // As if it had been a large one.
+        (first.running.statements, queue.line().running[0]) = (5, 5);
+        queue.submit(submission(Instant::now()));
+        let mut next = Box::pin(queue.next());
+        assert!(futures_util::poll!(&mut next).is_pending());
+        drop(first);
+        let second = next.await.expect("it is open");
+        assert_eq!(queue.line().running.len(), 1, "nobody is left behind");
+
+        queue.line().running[0] = 5;
+        queue.submit(submission(Instant::now()));
+        let began = Instant::now();
+        let third = queue.next().await.expect("it is open");
+        assert_eq!(began.elapsed(), COMPANY, "the other did not end");
+        drop((second, third));
     }
 
     #[tokio::test]
-    async fn who_waits_for_company_begins_when_the_other_ends() {
-        let few = NonZeroUsize::new(10).expect("some");
-        let limits = Limits { statements: few, bytes: 100, within: Duration::from_secs(2), groups: few };
-        let queue = Queue::new(limits);
-        *queue.line() = line(1, &[5], Instant::now() + Duration::from_secs(3_600));
-        let mut next = std::pin::pin!(queue.next());
-        assert!(futures_util::poll!(&mut next).is_pending());
-        queue.ended(5, Duration::ZERO);
-        assert!(futures_util::poll!(&mut next).is_ready());
+    async fn what_was_let_in_before_the_end_is_taken() {
+        let queue = queue();
+        queue.submit(submission(Instant::now()));
+        queue.close();
+        queue.submit(submission(Instant::now()));
+        assert_eq!(queue.next().await.expect("one").submissions.len(), 1);
+        assert!(queue.next().await.is_none());
     }
 }

@@ -90,7 +90,8 @@ pub(super) fn cursor_document(id: &RawDocument, cursor: &Cursor) -> RawDocumentB
     })
 }
 
-/// An entry of an `update` command; `had` is what it finds. Fields of a version that knows more are left alone.
+/// An entry of an `update` command; `had` is what it finds, if it finds any: a [mark](super::swept) may have stood in for one that is not
+/// there. Fields of a version that knows more are left alone.
 pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor, had: Had) -> RawDocumentBuf {
     let over = Had { parked: had.parked && cursor.parked.is_empty(), gone: had.gone && !cursor.gone };
     Writer::whole(|out| {

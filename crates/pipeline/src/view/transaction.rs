@@ -13,7 +13,7 @@ use mongodb::{ClientSession, Database};
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::cursor::Cursor;
-use super::error::Error;
+use super::error::{DUPLICATE_KEY, Error};
 use super::identity::Identity;
 use super::plan::{Answer, Candidate, Plan, Planner, Refusals, Rules, Tally};
 use super::runs::{self, Run};
@@ -162,7 +162,13 @@ impl Store {
         command: RawDocumentBuf,
     ) -> Result<(), Failure> {
         let answer = self.database.run_raw_command(command).session(&mut *session).await;
-        let answer = answer.map_err(|error| self.failed(doing, error))?;
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) if retry::mongo(&error) == Verdict::Permanent => {
+                return Err(Failure::Refused { culprit: None, error: self.store_error(doing, error) });
+            }
+            Err(error) => return Err(self.failed(doing, error)),
+        };
         let Some((_, code)) = first_error(&answer) else { return Ok(()) };
         let error = Error::Statement { doing, database: self.database.name().to_owned(), code };
         match retry::mongo_code(code) {
@@ -242,8 +248,6 @@ impl Store {
         Error::TooLate { doing: "apply events in one transaction", within: self.within }
     }
 }
-
-const DUPLICATE_KEY: i32 = 11000;
 
 /// The first of `writeErrors`: which statement, and the code.
 pub(super) fn first_error(answer: &Document) -> Option<(usize, i32)> {

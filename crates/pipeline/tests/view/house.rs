@@ -116,7 +116,10 @@ pub(crate) async fn contents(database: &Database, name: &str) -> Vec<Document> {
 
 impl Pod {
     pub(crate) fn start(setup: Setup) -> Self {
-        let applier = Applier::new(setup).unwrap();
+        Self::of(Applier::new(setup).unwrap())
+    }
+
+    pub(crate) fn of(applier: Applier) -> Self {
         let (handle, stop) = (applier.handle(), CancellationToken::new());
         let task = tokio::spawn(applier.run(stop.clone()));
         Self { handle, stop, task }

@@ -1,12 +1,16 @@
 //! The update language, event by event.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use pipeline::event::{AggregateId, Operation};
-use pipeline::retry::Verdict;
-use pipeline::view::{Applier, Body, Delivered, End, Error, Event, Outcome, Projection, Refused, Setup, Statements};
+use pipeline::view::{
+    Applier, Body, Delivered, End, Error, Event, Lived, Outcome, Projection, Refused, Setup, Statements, Witness,
+};
 use serde_json::json;
 
-use crate::house::{House, all_delivered, delivered, event};
+use crate::house::{House, Pod, all_delivered, delivered, event};
 
 #[tokio::test]
 async fn what_begins_with_a_dollar_in_an_event_is_a_text() {
@@ -206,15 +210,37 @@ async fn in_a_source_of_documents_one_key_in_two_collections_is_two_aggregates()
     assert_eq!(house.view("others").await, [doc! { "_id": 1, "a": "right" }]);
 }
 
+/// Its first word is a panic, once for each of the transactions that run side by side.
+struct Faint(AtomicU32);
+
+impl Witness for Faint {
+    fn traces(&self) -> bool {
+        false
+    }
+
+    fn applied(&self, _: &Delivered, _: Lived) {
+        let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+        assert!(left.is_err(), "it cannot look on");
+    }
+}
+
 #[tokio::test]
-async fn an_aggregate_whose_id_the_server_does_not_take_fails_alone() {
-    let house = House::shop("odd_id").await;
-    let pod = house.pod();
-    let added = |id: &str| event(id, 1, "Added", doc! { "customer": "c", "price": 1_i64 });
-    let mut odd = added("odd");
-    odd.insert("aggregateId", doc! { "$gt": 1 });
-    let applied = pod.feed().apply(all_delivered(&[added("a"), odd, added("b")])).await;
-    assert_eq!(applied.outcomes, [Outcome::Applied]);
-    assert!(matches!(&applied.end, End::Failed(error) if error.verdict() == Verdict::Permanent), "{:?}", applied.end);
-    assert_eq!(house.view("orders").await.len(), 2, "the one after it is applied as well");
+async fn a_witness_that_panics_costs_a_session_its_turn_and_nobody_the_rest() {
+    let house = House::shop("faint").await;
+    let times = u32::try_from(house.config.connections.get()).unwrap();
+    let applier = Applier::new(house.setup(&house.views)).unwrap();
+    let pod = Pod::of(applier.witnessed_by(Arc::new(Faint(AtomicU32::new(times)))));
+    let added = event("a", 1, "Added", doc! { "customer": "c", "price": 1_i64 });
+    let first = pod.feed().apply(all_delivered(std::slice::from_ref(&added))).await;
+    assert!(matches!(first.end, End::Failed(_)), "{:?}", first.end);
+    // It was committed, and is known when its session is accepted again; and so on until nobody is left to panic.
+    for _ in 1..times {
+        let next = event("b", 1, "Added", doc! { "customer": "c", "price": 1_i64 });
+        let other = pod.feed().apply(all_delivered(&[next])).await;
+        assert!(matches!(other.end, End::Failed(_)), "{:?}", other.end);
+    }
+    assert_eq!(pod.apply(all_delivered(&[added])).await, [Outcome::Duplicate]);
+    let last = event("c", 1, "Added", doc! { "customer": "c", "price": 1_i64 });
+    assert_eq!(pod.apply(all_delivered(&[last])).await, [Outcome::Applied]);
+    pod.stop().await;
 }

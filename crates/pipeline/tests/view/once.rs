@@ -102,6 +102,8 @@ async fn a_hot_document_of_three_pods_makes_progress() {
     });
     tokio::time::timeout(Duration::from_secs(60), futures_util::future::join_all(feeds)).await.expect("progress");
     assert_folded(&house, &events).await;
+    let conflicts: u64 = pods.iter().map(|pod| pod.handle.counts().conflicts).sum();
+    assert!(conflicts > 0, "nobody met anybody: nothing is shown");
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use crate::retry::{self, Verdict};
 use crate::view::delivered::{Body, Delivered};
 use crate::view::error::Error;
 use crate::view::plan::Planned;
-use crate::view::projection::{Event, Statements};
+use crate::view::projection::{Event, Statements, statements};
 use crate::view::transaction::{Failure, first_error};
 use crate::view::{PARKED_EVENTS, runs};
 
@@ -36,10 +36,10 @@ impl Desk {
             let Some(document) = document else {
                 return Ok(Err((done, "its body is not kept, and the source does not have it".to_owned())));
             };
-            let mut statements = Statements::default();
-            if let Err(refused) = projection.apply(&Event::new(event, &document), &mut statements) {
-                return Ok(Err((done, refused.to_string())));
-            }
+            let statements = match statements(&**projection, &Event::new(event, &document)) {
+                Ok(statements) => statements,
+                Err(detail) => return Ok(Err((done, detail))),
+            };
             if let Err(detail) = self.carry_out(session, statements).await? {
                 return Ok(Err((done, detail)));
             }
