@@ -10,23 +10,22 @@ use lease::mongo::LeaseName;
 use mongodb::Database;
 use mongodb::options::ClientOptions;
 use pipeline::capture;
-use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::consumer::{self, Consumer};
 use pipeline::event::Namespace;
 use pipeline::producer::{Places, Producer};
-use pipeline::publish::{Tracer, oversize, rejected};
+use pipeline::publish::Tracer;
 use pipeline::view::{self, Projection};
 use servicebus::Client as Bus;
 use servicebus::administration::Administration;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin_side::{Door, Parts};
-use crate::config::{Config, ReadModels, Secret};
+use crate::config::{Config, ReadModels, Secret, own};
 use crate::exit::Exit;
-use crate::pods::{self, Register};
+use crate::pods::Register;
 use crate::signal::StopSignal;
 use crate::status::{Observer, Subscription};
-use crate::step_down::{self, Wish};
+use crate::step_down::Wish;
 use crate::traces::Traces;
 use crate::witness::Witness;
 
@@ -248,17 +247,7 @@ pub(crate) async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOpt
 
 /// What this installation itself writes: never captured.
 fn own_namespaces(config: &Config) -> Vec<Namespace> {
-    let names = [
-        lease::mongo::COLLECTION,
-        CHECKPOINTS,
-        PIPELINES,
-        oversize::COLLECTION,
-        rejected::COLLECTION,
-        step_down::COLLECTION,
-        pods::PODS,
-        pods::TERMS,
-    ];
-    let coordination = names.map(|name| Namespace::new(&config.coordination.database, name));
+    let coordination = own::COORDINATION.map(|name| Namespace::new(&config.coordination.database, name));
     // Where they live with the source; elsewhere they cannot be captured.
     let views = &config.read_models;
     let with_the_source = views.uri == config.source_uri;
