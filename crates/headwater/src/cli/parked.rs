@@ -61,6 +61,9 @@ enum Command {
         config: ConfigArguments,
         #[command(flatten)]
         which: Which,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Leave events out of the read model for good. They are kept, marked as discarded, and never applied.
     ///
@@ -76,6 +79,9 @@ enum Command {
         /// Yes, this is meant.
         #[arg(long)]
         yes: bool,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -99,8 +105,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Show { config, which, limit, bodies, json } => {
             show(&Office::open(&config).await?, &which, limit, bodies, json).await
         }
-        Command::Retry { config, which } => retry(&Office::open(&config).await?, &which).await,
-        Command::Discard { config, which, all, yes } => discard(&Office::open(&config).await?, &which, all, yes).await,
+        Command::Retry { config, which, json } => retry(&Office::open(&config).await?, &which, json).await,
+        Command::Discard { config, which, all, yes, json } => {
+            discard(&Office::open(&config).await?, &which, all, yes, json).await
+        }
     }
 }
 
@@ -251,10 +259,13 @@ fn event_json(event: &Delivered, bodies: bool) -> Json {
     shown
 }
 
-async fn retry(office: &Office, which: &Which) -> anyhow::Result<()> {
+async fn retry(office: &Office, which: &Which, as_json: bool) -> anyhow::Result<()> {
     let waiting = office.find(which).await?;
     let Waiting { aggregate, model, .. } = &waiting;
     match office.desk.retry(aggregate, &office.namespace(&waiting), model).await {
+        Ok(events) if as_json => {
+            println!("{:#}", json!({ "model": model, "aggregate": extended(aggregate.value()), "applied": events }));
+        }
         Ok(events) => println!("{events} events were applied to `{model}`; {} goes on", shown(aggregate)),
         Err(error @ Error::NoModel(_)) => {
             return Err(error).context("this configuration does not declare it; retry with the one that pods run with");
@@ -267,7 +278,7 @@ async fn retry(office: &Office, which: &Which) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn discard(office: &Office, which: &Which, all: bool, yes: bool) -> anyhow::Result<()> {
+async fn discard(office: &Office, which: &Which, all: bool, yes: bool, as_json: bool) -> anyhow::Result<()> {
     let waiting = office.find(which).await?;
     let Waiting { aggregate, model, parked, .. } = &waiting;
     let name = shown(aggregate);
@@ -281,6 +292,11 @@ async fn discard(office: &Office, which: &Which, all: bool, yes: bool) -> anyhow
     let what = if all { Discard::All } else { Discard::First };
     let events = office.desk.discard(aggregate, &office.namespace(&waiting), model, what).await?;
     let left = parked.waiting().saturating_sub(events);
+    if as_json {
+        let aggregate = extended(aggregate.value());
+        println!("{:#}", json!({ "model": model, "aggregate": aggregate, "discarded": events, "waiting": left }));
+        return Ok(());
+    }
     println!("{events} events of {name} were discarded from `{model}`; they are kept in `parked_events`");
     if left > 0 {
         println!("{left} more wait; apply them with: headwater parked retry {name} --model {model}");

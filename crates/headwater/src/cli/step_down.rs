@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use lease::mongo::{LeaseName, MongoLease};
 use lease::{LeaseDocument, Timing};
+use serde_json::json;
 use tokio::time::Instant;
 
 use super::run::ConfigArguments;
@@ -25,12 +26,16 @@ pub(crate) struct Arguments {
     /// How long to wait for it.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
     within: Duration,
+
+    /// As JSON, when it is done.
+    #[arg(long)]
+    json: bool,
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { config, within } = arguments;
+    let Arguments { config, within, json } = arguments;
     let config = config.load()?;
     let places = crate::run::places(&config, None).await?;
     let lease = lease(&config).await?;
@@ -39,13 +44,24 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     };
     let began = Instant::now();
     Wish::of(&places.coordination, &config.pipeline).ask(term, &config.pod_id).await?;
-    println!("{leader} is asked to give term {term} up");
+    if !json {
+        println!("{leader} is asked to give term {term} up");
+    }
     while began.elapsed() < within {
         let now = lease.show().await?;
         if let Some(LeaseDocument { leader_id: Some(next), term: next_term, .. }) = now
             && next_term > term
         {
-            println!("{next} leads in term {next_term} ({:.1} s)", began.elapsed().as_secs_f64());
+            let took = began.elapsed().as_secs_f64();
+            if json {
+                let (before, now) = (json!({ "leader": leader, "term": term.get() }), next_term.get());
+                println!(
+                    "{:#}",
+                    json!({ "before": before, "after": { "leader": next, "term": now }, "seconds": took })
+                );
+            } else {
+                println!("{next} leads in term {next_term} ({took:.1} s)");
+            }
             return Ok(());
         }
         tokio::time::sleep(LOOK_EVERY).await;

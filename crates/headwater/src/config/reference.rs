@@ -154,7 +154,9 @@ fn object(path: &str) -> Json {
     }
     let about = SECTIONS.iter().find(|(section, _)| *section == path).map_or("", |(_, about)| about);
     let others = schema::any_key(path).map_or(Json::Bool(false), property);
-    json!({ "type": "object", "description": about, "additionalProperties": others, "properties": properties, "required": required })
+    // A section with nothing below it says nothing, and is as good as left out.
+    let kind = if path.is_empty() { json!("object") } else { json!(["object", "null"]) };
+    json!({ "type": kind, "description": about, "additionalProperties": others, "properties": properties, "required": required })
 }
 
 fn property(key: &Key) -> Json {

@@ -102,10 +102,7 @@ impl Rules<'_> {
     fn beginning(&mut self) {
         let sound = self.settings.sound(&["source.kind", "source.sequence", "producer.start"]);
         let Config { source, producer, .. } = self.config;
-        if sound
-            && (source.kind, producer.start.clone()) == (Kind::Events, Start::Beginning)
-            && source.sequence.is_none()
-        {
+        if sound && (source.kind, producer.start) == (Kind::Events, Start::Beginning) && source.sequence.is_none() {
             let what = "is missing, and `producer.start: beginning` needs it: without it old events have no order; write, for example, \
                         `sequence: version`, or `producer.start: now`";
             self.wrong("source.sequence", what);
@@ -155,10 +152,10 @@ impl Rules<'_> {
         const TOPIC: &str = "service_bus.topic";
         const CA: &str = "service_bus.ca_file";
         let bus = &self.config.service_bus;
-        if let Some(file) = bus.ca_file.as_deref().and_then(Path::to_str) {
-            if let Err(error) = read_file(file) {
-                self.wrong(CA, format!("is `{file}`, which cannot be read ({error}); name a PEM file that can"));
-            }
+        if let Some(file) = bus.ca_file.as_deref().and_then(Path::to_str)
+            && let Err(error) = read_file(file)
+        {
+            self.wrong(CA, format!("is `{file}`, which cannot be read ({error}); name a PEM file that can"));
         }
         let Ok(at) = ConnectionString::parse(bus.connection_string.reveal()) else { return };
         if !self.settings.sound(&[STRING]) {
