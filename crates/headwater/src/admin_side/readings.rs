@@ -61,7 +61,6 @@ impl Readings {
             |words: &Option<Words>| words.as_ref().map_or_else(|| "none".to_owned(), |words| words.state.clone());
         let leads = lease.is_leader();
         let capturing = self.capturing();
-        let dealt = consumer.as_ref().and_then(consumer::Handle::last_progress);
         let mut troubles: Vec<_> = produces.trouble.iter().cloned().collect();
         troubles.extend(consumes.as_ref().and_then(|words| words.trouble.clone()));
         troubles.extend(self.wedged(now));
@@ -72,11 +71,18 @@ impl Readings {
             consumer: state(&consumes),
             troubles,
             sessions: consumer.as_ref().map(|consumer| consumer.counts().sessions.held),
-            applied_ago: dealt.map(|at| now.saturating_duration_since(at.into_std())),
+            applied_ago: self.applied_ago(now),
             in_flight: leads.then(|| producer.publishing().counts().in_flight_events),
             read_ahead_full: capturing.is_some_and(|status| status.state == capture::State::Full),
             ..Announcement::default()
         }
+    }
+
+    /// Of the read models this pod has applied something to.
+    fn applied_ago(&self, now: Instant) -> Vec<(String, Duration)> {
+        let models = self.parts.consumer.as_ref().map(consumer::Handle::models).unwrap_or_default();
+        let ago = |last: tokio::time::Instant| now.saturating_duration_since(last.into_std());
+        models.into_iter().filter_map(|counts| Some((counts.model, ago(counts.last?)))).collect()
     }
 
     fn wedged(&self, now: Instant) -> Vec<admin::status::Trouble> {
@@ -166,6 +172,7 @@ impl Pod for Readings {
         let published = producer.publishing().counts();
         let captured = producer.capturing().map(|handle| handle.status());
         let consumer::Counts { sessions, events } = consumer.as_ref().map(consumer::Handle::counts).unwrap_or_default();
+        let models = consumer.as_ref().map(consumer::Handle::models).unwrap_or_default();
         Counters {
             pod: pod_id.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -194,6 +201,7 @@ impl Pod for Readings {
             dead_letters_parked: sessions.dead_letters,
             dead_letters_left: sessions.set_aside,
             applied: events.applied,
+            applied_in: models.into_iter().map(|counts| (counts.model, counts.applied)).collect(),
             duplicates: events.duplicates,
             gaps_healed: events.gaps_healed,
             regressed: events.regressed,

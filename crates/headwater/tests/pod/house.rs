@@ -78,8 +78,12 @@ impl House {
     }
 
     pub(crate) async fn insert(&self, aggregate: &str, version: i64) {
+        self.insert_of("Placed", aggregate, version).await;
+    }
+
+    pub(crate) async fn insert_of(&self, kind: &str, aggregate: &str, version: i64) {
         let event = doc! {
-            "aggregateId": aggregate, "version": version, "type": "Placed", "payload": { "customer": CUSTOMER },
+            "aggregateId": aggregate, "version": version, "type": kind, "payload": { "customer": CUSTOMER },
         };
         self.0.events().insert_one(event).await.unwrap();
     }
