@@ -2,6 +2,7 @@
 //!
 //! Looks and changes nothing: a right to write is tried with an update that matches no document.
 
+mod admin;
 mod bus;
 mod sample;
 mod source;
@@ -77,7 +78,9 @@ impl fmt::Display for Finding {
 
 /// What the configuration alone says.
 pub(crate) fn offline(config: &Config) -> Vec<Finding> {
-    source::declared(config)
+    let mut findings = source::declared(config);
+    findings.extend(admin::declared(config.admin.listen, config.admin.token.is_some()));
+    findings
 }
 
 /// What MongoDB and the bus say besides, and so many of the newest events; the worst first.

@@ -68,13 +68,15 @@ impl Sources<'_> {
         for (name, value) in self.environment {
             let Some(path) = name.strip_prefix(PREFIX) else { continue };
             let path: Vec<String> = path.split("__").map(str::to_lowercase).collect();
-            root.set(&path, said_plainly(value, Origin::Environment(name.clone())));
+            let node = said_plainly(&path, value, Origin::Environment(name.clone()));
+            root.set(&path, node);
         }
         for flag in self.flags {
             match flag.split_once('=') {
                 Some((path, value)) if !path.is_empty() => {
                     let path: Vec<String> = path.split('.').map(str::to_owned).collect();
-                    root.set(&path, said_plainly(value, Origin::Flag));
+                    let node = said_plainly(&path, value, Origin::Flag);
+                    root.set(&path, node);
                 }
                 _ => problems.push(Problem::at(
                     Origin::Flag,
@@ -86,8 +88,13 @@ impl Sources<'_> {
     }
 }
 
-/// A value from a variable or a flag is YAML too, so that numbers and lists can be given; what is not is a text.
-fn said_plainly(value: &str, origin: Origin) -> Node {
+/// A value from a variable or a flag is YAML too, so that numbers and lists can be given; what is not is a text. A secret is what it is,
+/// whatever it looks like.
+fn said_plainly(path: &[String], value: &str, origin: Origin) -> Node {
+    let secret = schema::key(&path.join(".")).is_some_and(|key| matches!(key.kind, Kind::Secret));
+    if secret && !value.is_empty() {
+        return Node::text(value, origin);
+    }
     let mut node = yaml::parse(value).unwrap_or_else(|_| Node::text(value, origin.clone()));
     if matches!(node.value, Value::Map(_)) {
         // `Endpoint=…;Key: x` may look like a map by accident; nothing that is set this way is one.

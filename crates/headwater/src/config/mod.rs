@@ -72,6 +72,8 @@ pub(crate) struct ServiceBus {
 pub(crate) struct Admin {
     /// Left out: the usual port, or any that is free.
     pub(crate) listen: Option<SocketAddr>,
+    /// Whoever shows it may act. Left out: nobody may.
+    pub(crate) token: Option<Secret>,
 }
 
 #[derive(Debug)]
@@ -316,7 +318,27 @@ fn consumer(settings: &Settings, problems: &mut Vec<Problem>) -> consumer::Confi
 fn admin(settings: &Settings, problems: &mut Vec<Problem>) -> Admin {
     let path = "admin.listen";
     let listen = settings.text(path).and_then(|_| pattern(settings, path, problems, |text| text.parse().ok()));
-    Admin { listen }
+    Admin { listen, token: token(settings, problems) }
+}
+
+/// Fewer can be guessed by whoever reaches the port.
+const SHORTEST_TOKEN: usize = 16;
+
+fn token(settings: &Settings, problems: &mut Vec<Problem>) -> Option<Secret> {
+    let path = "admin.token";
+    let text = settings.text(path)?;
+    let told = if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        // A header carries it.
+        "has signs that cannot be sent".to_owned()
+    } else if text.len() < SHORTEST_TOKEN {
+        format!("is {} signs long", text.len())
+    } else {
+        return Some(Secret(text.to_owned()));
+    };
+    let rule = format!("must be at least {SHORTEST_TOKEN} letters, digits and signs without spaces");
+    let what = format!("{told}, and {rule}, such as what `openssl rand -hex 16` prints");
+    problems.push(Problem::at(settings.origin(path), path, what));
+    None
 }
 
 /// As every program that exports by OTLP reads it.

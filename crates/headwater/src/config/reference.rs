@@ -13,7 +13,7 @@ const WIDTH: usize = 110;
 pub(crate) fn reference_file() -> String {
     let mut text = String::from("# Every key of Headwater's configuration, with its default and its reason.\n");
     text.push_str("# A variable overrides the file (HEADWATER__SERVICE_BUS__TOPIC), and `--set service_bus.topic=…` overrides both.\n");
-    text.push_str("# A secret can be given as a file: `uri_file`, `connection_string_file`.\n");
+    text.push_str("# A secret can be given as a file: `uri_file`, `connection_string_file`, `token_file`.\n");
     write_section(&mut text, "", &mut |text, key, name, indent| {
         comment(text, key.about, indent);
         let (off, value) = match key.default {

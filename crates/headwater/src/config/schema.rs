@@ -84,7 +84,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "admin",
-        "The HTTP side of a pod: dashboard, `/api/status`, `/metrics`, `/healthz`, `/readyz`; all of it only for reading.",
+        "The HTTP side of a pod: dashboard, `/api/status`, `/metrics`, `/healthz`, `/readyz`; all of it only for reading, unless there is a `token`.",
     ),
     ("telemetry", "OpenTelemetry: traces of events from insert to read model, across the bus."),
 ];
@@ -385,6 +385,12 @@ pub(crate) const KEYS: &[Key] = &[
         kind: Kind::Pattern { rule: "an address with a port", example: "0.0.0.0:8080" },
         default: Default::Absent("127.0.0.1:8080"),
         about: "Left out: 127.0.0.1:8080, or any other port of 127.0.0.1 where that is taken. Whoever reaches it sees how the pipeline is, and no event.",
+    },
+    Key {
+        path: "admin.token",
+        kind: Kind::Secret,
+        default: Default::Absent("as-printed-by-openssl-rand-hex-16"),
+        about: "Whoever shows it may also act, from the dashboard and over HTTP. Left out: nobody can, and all of it is only for reading. It goes over the wire as it is: where `listen` is not this machine alone, put TLS in front.",
     },
     Key {
         path: "telemetry.otlp_endpoint",

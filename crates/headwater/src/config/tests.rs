@@ -13,6 +13,7 @@ fn load_from(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result
         environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let read_file = |file: &str| match file {
+        "/token" => Ok("0123456789abcdef\n".to_owned()),
         "/secret" => Ok("mongodb://user:pass@host\n".to_owned()),
         _ => Err(std::io::Error::from(std::io::ErrorKind::NotFound)),
     };
@@ -76,6 +77,29 @@ fn a_secret_can_be_a_file_and_is_never_shown() {
     assert!(shown.contains("uri: \"***\"") && !shown.contains("pass"), "{shown}");
     // What is printed can be loaded again, once the secrets are back.
     load(&shown).unwrap();
+}
+
+#[test]
+fn a_token_lets_people_act_and_is_never_shown() {
+    assert!(load(MINIMAL).unwrap().admin.token.is_none());
+    let token = |config: Config| config.admin.token.map(|token| token.reveal().to_owned());
+    let file = format!("{MINIMAL}admin: {{ token: a-token-of-some-length }}\n");
+    let config = load(&file).unwrap();
+    assert!(!format!("{config:?}").contains("of-some-length"));
+    assert_eq!(token(config).as_deref(), Some("a-token-of-some-length"));
+    // A variable's digits are no number, and its signs no YAML.
+    for given in ["12345678901234567", "{a: 1}#&*!'\"0123456"] {
+        let given = given.replace(' ', "");
+        let config = load_from(MINIMAL, &[("HEADWATER__ADMIN__TOKEN", &given)], &[]).unwrap();
+        assert_eq!(token(config), Some(given));
+    }
+    // From a file, as other secrets.
+    let config = load(&format!("{MINIMAL}admin: {{ token_file: /token }}\n")).unwrap();
+    assert_eq!(token(config).as_deref(), Some("0123456789abcdef"));
+    let sources =
+        Sources { file: Some(&file), file_name: None, environment: &[], flags: &[], read_file: &|_| unreachable!() };
+    let shown = reference::effective(&sources.load().unwrap());
+    assert!(shown.contains("token: \"***\"") && !shown.contains("of-some-length"), "{shown}");
 }
 
 #[test]
@@ -322,6 +346,21 @@ const MISTAKES: &[(&str, &str, &str)] = &[
         "",
         "admin: { listen: localhost }\n",
         "line 4, column 18: `admin.listen` is `localhost`, and must be an address with a port, such as `0.0.0.0:8080`",
+    ),
+    (
+        "",
+        "admin: { token: open-sesame }\n",
+        "line 4, column 17: `admin.token` is 11 signs long, and must be at least 16 letters, digits and signs without spaces, such as what `openssl rand -hex 16` prints",
+    ),
+    (
+        "",
+        "admin: { token: \"open sesame, open sesame\" }\n",
+        "line 4, column 17: `admin.token` has signs that cannot be sent, and must be at least 16 letters, digits and signs without spaces, such as what `openssl rand -hex 16` prints",
+    ),
+    (
+        "",
+        "admin: { token: 5 }\n",
+        "line 4, column 17: `admin.token` is not a text, and must be a text, such as `as-printed-by-openssl-rand-hex-16`",
     ),
     (
         "",
