@@ -3,6 +3,7 @@
 //! Its door is opened before the services are started, so that an address that is taken is found at once; it is stopped last, so that a drain can
 //! be watched.
 
+mod hearts;
 mod pulses;
 mod readings;
 mod words;
@@ -17,6 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use hearts::Heart;
 pub(crate) use readings::{Parts, Readings};
 
 use crate::pods::{Announcer, Register};
@@ -69,7 +71,7 @@ impl Door {
         tracing::info!(address = %server.address(), "dashboard, metrics and health are served");
         let mut loops = JoinSet::new();
         loops.spawn(Announcer::new(register, readings.clone(), address).run(stop.clone()));
-        loops.spawn(gather(observer, board, stop.clone()));
+        loops.spawn(gather(observer, board, readings.hearts().gather.clone(), stop.clone()));
         Ok(Side { readings, server, loops, stop, server_stop })
     }
 }
@@ -97,7 +99,7 @@ impl Side {
 }
 
 /// Gathers now and then, and more often while somebody looks.
-async fn gather(observer: Observer, board: Arc<Board>, stop: CancellationToken) {
+async fn gather(observer: Observer, board: Arc<Board>, heart: Heart, stop: CancellationToken) {
     let mut slow = None;
     loop {
         let gathered = tokio::select! {
@@ -106,6 +108,7 @@ async fn gather(observer: Observer, board: Arc<Board>, stop: CancellationToken) 
             gathered = observer.gather(&mut slow) => gathered,
         };
         board.post(gathered, Instant::now());
+        heart.beat().await;
         let pause = if board.is_watched(Instant::now()) { WATCHED } else { UNWATCHED };
         tokio::select! {
             () = stop.cancelled() => return,

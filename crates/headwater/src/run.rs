@@ -63,7 +63,6 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         async move { producer.lead(leadership).await }
     };
     let elector = candidate.start(work, shutdown.clone().cancelled_owned())?;
-    tokio::spawn(wish.obey(elector.handle(), shutdown.clone()));
     let parts = Parts {
         pod_id: config.pod_id.clone(),
         ttl: config.coordination.lease.ttl,
@@ -74,6 +73,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         generation: config.read_models.declared.generation(),
     };
     let mut side = door.start(parts, register, observer)?;
+    tokio::spawn(wish.obey(elector.handle(), side.readings().hearts().step_down.clone(), shutdown.clone()));
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };
     let consuming = consume(consumer, &config, shutdown.clone());
     // One that ends, whatever the reason, takes the other along.

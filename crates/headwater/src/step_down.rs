@@ -3,18 +3,24 @@
 //! Names the term that is to end, so that a late wish ends nobody else's. What ends it is the leader itself, in its own order: what was
 //! read is sent, the checkpoint saved, the lease given back.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
 use lease::{DriverError, Term};
 use mongodb::bson::{Document, doc};
 use mongodb::options::{CollectionOptions, ReadConcern, WriteConcern};
 use mongodb::{Collection, Database};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+
+use crate::admin_side::Heart;
 
 pub(crate) const COLLECTION: &str = "step_down";
 const FORMAT: i64 = 1;
 /// How often a leader looks. Whoever asks waits this long.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A server that answers answers sooner; one that does not is asked again.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// The wish for one pipeline.
 pub(crate) struct Wish {
@@ -40,18 +46,26 @@ impl Wish {
     }
 
     /// A pod's part, until `stop`: looks while it leads, and does what is asked.
-    pub(crate) async fn obey(self, lease: lease::Handle, stop: CancellationToken) {
-        while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
-            let Some(term) = lease.term() else { continue };
-            // Out of reach: looked at again; so is one of a version that knows more.
-            let Ok(Some(wish)) = self.wishes.find_one(doc! { "_id": &self.pipeline, "format": FORMAT }).await else {
-                continue;
-            };
-            if wish.get_i64("term").ok().and_then(|asked| u64::try_from(asked).ok()) == Some(term.get()) {
-                let by = wish.get_str("by").unwrap_or("?");
-                tracing::info!(pipeline = self.pipeline, %term, by, "asked to step down");
-                lease.step_down();
-            }
+    pub(crate) async fn obey(self, lease: lease::Handle, heart: Heart, stop: CancellationToken) {
+        let round = async || {
+            tokio::time::sleep(LOOK_EVERY).await;
+            self.look(&lease).await;
+            heart.beat().await;
+        };
+        // cancel-safe: it only looks
+        while stop.run_until_cancelled(round()).await.is_some() {}
+        heart.rest();
+    }
+
+    async fn look(&self, lease: &lease::Handle) {
+        let Some(term) = lease.term() else { return };
+        let wish = self.wishes.find_one(doc! { "_id": &self.pipeline, "format": FORMAT });
+        // Out of reach: looked at again; so is one of a version that knows more.
+        let Ok(Ok(Some(wish))) = timeout(ANSWER_WITHIN, wish.into_future()).await else { return };
+        if wish.get_i64("term").ok().and_then(|asked| u64::try_from(asked).ok()) == Some(term.get()) {
+            let by = wish.get_str("by").unwrap_or("?");
+            tracing::info!(pipeline = self.pipeline, %term, by, "asked to step down");
+            lease.step_down();
         }
     }
 }

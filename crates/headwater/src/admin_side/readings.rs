@@ -8,6 +8,7 @@ use admin::{Board, Counters, Health, Latency, Pod, Readiness, Service};
 use lease::Status as Standing;
 use pipeline::{capture, consumer, producer};
 
+use super::hearts::Hearts;
 use super::pulses::Pulses;
 use super::words::{self, Words};
 use crate::pods::Announcement;
@@ -31,13 +32,19 @@ pub(crate) struct Readings {
     parts: Parts,
     board: Arc<Board>,
     pulses: Pulses,
+    hearts: Hearts,
     terms: AtomicU64,
     stopping: AtomicBool,
 }
 
 impl Readings {
     pub(super) fn new(parts: Parts, board: Arc<Board>) -> Self {
-        Self { parts, board, pulses: Pulses::default(), terms: AtomicU64::new(0), stopping: AtomicBool::new(false) }
+        let (pulses, hearts) = (Pulses::default(), Hearts::new(Instant::now()));
+        Self { parts, board, pulses, hearts, terms: AtomicU64::new(0), stopping: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn hearts(&self) -> &Hearts {
+        &self.hearts
     }
 
     pub(crate) fn lease(&self) -> &lease::Handle {
@@ -125,11 +132,10 @@ impl Readings {
             Standing::Following { .. } if unread => ("standby", not("the lease cannot be read")),
             Standing::Following { .. } => ("standby", Readiness::Ready),
         };
-        let valid_until = match &standing {
-            Standing::Leading { gate } => Some(gate.valid_until().as_duration()),
-            Standing::Starting | Standing::Following { .. } | Standing::Stopped => None,
-        };
-        Service { name: "lease", role, readiness, loops: vec![self.pulses.elector(valid_until, self.parts.ttl, now)] }
+        // One that stops may wait for the work of a term that was lost.
+        let ends = self.stopping.load(Relaxed) || matches!(standing, Standing::Stopped);
+        let elector = self.pulses.elector(self.parts.lease.rounds(), ends, self.parts.ttl, now);
+        Service { name: "lease", role, readiness, loops: vec![elector, self.hearts.step_down.seen()] }
     }
 
     fn producer_service(&self, now: Instant) -> Service {
@@ -156,6 +162,12 @@ impl Readings {
     }
 }
 
+/// Who tells of this pod, and of all.
+fn status_service(hearts: &Hearts) -> Service {
+    let loops = vec![hearts.announcer.seen(), hearts.gather.seen()];
+    Service { name: "status", role: "every pod", readiness: Readiness::Ready, loops }
+}
+
 fn readiness(words: &Words) -> Readiness {
     words.trouble.as_ref().map_or(Readiness::Ready, |trouble| Readiness::Not(trouble.text.clone()))
 }
@@ -164,6 +176,7 @@ impl Pod for Readings {
     fn health(&self, now: Instant) -> Health {
         let mut services = vec![self.lease_service(now), self.producer_service(now)];
         services.extend(self.parts.consumer.as_ref().map(|consumer| self.consumer_service(consumer, now)));
+        services.push(status_service(&self.hearts));
         Health { services, stopping: self.stopping.load(Relaxed) }
     }
 
