@@ -12,7 +12,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admin::{Board, Running, Server};
+use admin::{Board, Operator, Running, Server};
 use anyhow::Context;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -62,12 +62,19 @@ impl Door {
         if address.ip().is_unspecified() { format!("{pod_id}:{}", address.port()) } else { address.to_string() }
     }
 
-    pub(crate) fn start(self, parts: Parts, register: Register, observer: Observer) -> anyhow::Result<Side> {
+    /// Without an operator everything it serves is for reading.
+    pub(crate) fn start(
+        self,
+        parts: Parts,
+        register: Register,
+        observer: Observer,
+        operator: Option<Operator>,
+    ) -> anyhow::Result<Side> {
         let (stop, server_stop, board) =
             (CancellationToken::new(), CancellationToken::new(), Arc::new(Board::default()));
         let address = self.announced(&parts.pod_id);
         let readings = Arc::new(Readings::new(parts, Arc::clone(&board)));
-        let server = self.server.start(readings.clone(), Arc::clone(&board), server_stop.clone())?;
+        let server = self.server.start(readings.clone(), Arc::clone(&board), operator, server_stop.clone())?;
         tracing::info!(address = %server.address(), "dashboard, metrics and health are served");
         let mut loops = JoinSet::new();
         loops.spawn(Announcer::new(register, readings.clone(), address).run(stop.clone()));

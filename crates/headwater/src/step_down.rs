@@ -6,7 +6,9 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use lease::{DriverError, Term};
+use anyhow::{Context, bail};
+use lease::mongo::{LeaseName, MongoLease};
+use lease::{DriverError, LeaseDocument, Term, Timing};
 use mongodb::bson::{Document, doc};
 use mongodb::options::{CollectionOptions, ReadConcern, WriteConcern};
 use mongodb::{Collection, Database};
@@ -14,6 +16,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin_side::Heart;
+use crate::config::Config;
 
 pub(crate) const COLLECTION: &str = "step_down";
 const FORMAT: i64 = 1;
@@ -21,6 +24,13 @@ const FORMAT: i64 = 1;
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// A server that answers answers sooner; one that does not is asked again.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Who is asked to give which term up.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) leader: String,
+    pub(crate) term: Term,
+}
 
 /// The wish for one pipeline.
 pub(crate) struct Wish {
@@ -37,8 +47,17 @@ impl Wish {
         Self { wishes: coordination.collection_with_options(COLLECTION, majority), pipeline: pipeline.to_owned() }
     }
 
+    /// Asks whoever leads now; an error also where nobody does.
+    pub(crate) async fn ask_the_leader(&self, lease: &MongoLease, by: &str) -> anyhow::Result<Asked> {
+        let Some(LeaseDocument { leader_id: Some(leader), term, .. }) = lease.show().await? else {
+            bail!("nobody leads `{}` just now, so there is nobody to step down", self.pipeline);
+        };
+        self.ask(term, by).await?;
+        Ok(Asked { leader, term })
+    }
+
     /// Asks whoever leads in this term to give it up.
-    pub(crate) async fn ask(&self, term: Term, by: &str) -> anyhow::Result<()> {
+    async fn ask(&self, term: Term, by: &str) -> anyhow::Result<()> {
         let term = i64::try_from(term.get())?;
         let update = doc! { "$set": { "format": FORMAT, "term": term, "by": by }, "$currentDate": { "at": true } };
         let asked = self.wishes.update_one(doc! { "_id": &self.pipeline }, update).upsert(true).await;
@@ -68,4 +87,18 @@ impl Wish {
             lease.step_down();
         }
     }
+}
+
+/// The lease of a pipeline, for who only looks at it.
+pub(crate) async fn lease(config: &Config) -> anyhow::Result<MongoLease> {
+    let lease = &config.coordination.lease;
+    let name = LeaseName {
+        database: config.coordination.database.clone(),
+        key: config.pipeline.clone(),
+        pod_id: config.pod_id.clone(),
+        fingerprint: config.source.fingerprint(),
+    };
+    let options = crate::run::options(&config.coordination.uri, "coordination.uri").await?;
+    let timing = Timing::new(lease.ttl, lease.renew_deadline, lease.heartbeat).context("`coordination.lease`")?;
+    Ok(MongoLease::open(options, name, &timing)?)
 }

@@ -65,9 +65,16 @@ impl House {
 
     /// With a token, if any.
     pub(crate) async fn post(&self, path: &str, token: Option<&str>, body: &str) -> Answer {
-        let authorization = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
-        let length = body.len();
-        let head = format!("POST {path} HTTP/1.1\r\nhost: pod\r\n{authorization}content-length: {length}");
+        let header = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
+        self.ask_by(&header, "POST", path, body).await
+    }
+
+    pub(crate) async fn ask_with(&self, token: &str, method: &str, path: &str, body: &str) -> Answer {
+        self.ask_by(&format!("authorization: Bearer {token}\r\n"), method, path, body).await
+    }
+
+    async fn ask_by(&self, header: &str, method: &str, path: &str, body: &str) -> Answer {
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: pod\r\n{header}content-length: {}", body.len());
         self.send(0, &format!("{head}\r\nconnection: close\r\n\r\n{body}")).await
     }
 
@@ -114,7 +121,7 @@ impl House {
         .await;
     }
 
-    fn views(&self) -> String {
+    pub(crate) fn views(&self) -> String {
         format!("{}_views", self.0.store().source())
     }
 
