@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::admin_side::{Door, Parts};
 use crate::config::{Config, ReadModels, Secret, own};
 use crate::exit::Exit;
+use crate::operator;
 use crate::pods::Register;
 use crate::signal::StopSignal;
 use crate::status::{Observer, Subscription};
@@ -47,6 +48,10 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
     let wish = Wish::of(&places.coordination, &config.pipeline);
+    let operator = match &config.admin.token {
+        Some(token) => operator::open(&config, token, &places.coordination).await?,
+        None => None,
+    };
     let producer = Producer::new(producing, places).traced_by(traces.clone().map(|traces| traces as Arc<dyn Tracer>));
     // Where nothing is built from the events, nothing is known that a snapshot could find gone.
     let producer = Arc::new(match &views {
@@ -62,7 +67,6 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         async move { producer.lead(leadership).await }
     };
     let elector = candidate.start(work, shutdown.clone().cancelled_owned())?;
-    tokio::spawn(wish.obey(elector.handle(), shutdown.clone()));
     let parts = Parts {
         pod_id: config.pod_id.clone(),
         ttl: config.coordination.lease.ttl,
@@ -72,7 +76,8 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         latency,
         generation: config.read_models.declared.generation(),
     };
-    let mut side = door.start(parts, register, observer)?;
+    let mut side = door.start(parts, register, observer, operator)?;
+    tokio::spawn(wish.obey(elector.handle(), side.readings().hearts().step_down.clone(), shutdown.clone()));
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };
     let consuming = consume(consumer, &config, shutdown.clone());
     // One that ends, whatever the reason, takes the other along.

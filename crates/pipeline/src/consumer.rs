@@ -12,7 +12,7 @@ use mongodb::Database;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -115,9 +115,9 @@ impl Handle {
         Counts { sessions: self.sessions.counts(), events: self.applying.counts() }
     }
 
-    /// When a batch was last dealt with; `None` before the first.
-    pub fn last_progress(&self) -> Option<Instant> {
-        self.sessions.last_progress()
+    /// What was applied in each read model, and when last.
+    pub fn models(&self) -> Vec<view::ModelCounts> {
+        self.applying.models()
     }
 }
 

@@ -2,16 +2,14 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
-use lease::mongo::{LeaseName, MongoLease};
-use lease::{LeaseDocument, Timing};
+use lease::LeaseDocument;
 use serde_json::json;
 use tokio::time::Instant;
 
 use super::run::ConfigArguments;
-use crate::config::Config;
-use crate::step_down::Wish;
+use crate::step_down::{self, Asked, Wish};
 
 /// Ask the leading pod to give its term up, and wait until another leads.
 ///
@@ -38,12 +36,10 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let Arguments { config, within, json } = arguments;
     let config = config.load()?;
     let places = crate::run::places(&config, None).await?;
-    let lease = lease(&config).await?;
-    let Some(LeaseDocument { leader_id: Some(leader), term, .. }) = lease.show().await? else {
-        bail!("nobody leads `{}` just now, so there is nobody to step down", config.pipeline);
-    };
+    let lease = step_down::lease(&config).await?;
     let began = Instant::now();
-    Wish::of(&places.coordination, &config.pipeline).ask(term, &config.pod_id).await?;
+    let wish = Wish::of(&places.coordination, &config.pipeline);
+    let Asked { leader, term } = wish.ask_the_leader(&lease, &config.pod_id).await?;
     if !json {
         println!("{leader} is asked to give term {term} up");
     }
@@ -70,17 +66,4 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         "{leader} still has term {term} after {within:?}, or nobody has taken it; is that pod alive, and is there another? \
          `headwater status` tells; the request stands until the term ends"
     )
-}
-
-async fn lease(config: &Config) -> anyhow::Result<MongoLease> {
-    let lease = &config.coordination.lease;
-    let name = LeaseName {
-        database: config.coordination.database.clone(),
-        key: config.pipeline.clone(),
-        pod_id: config.pod_id.clone(),
-        fingerprint: config.source.fingerprint(),
-    };
-    let options = crate::run::options(&config.coordination.uri, "coordination.uri").await?;
-    let timing = Timing::new(lease.ttl, lease.renew_deadline, lease.heartbeat).context("`coordination.lease`")?;
-    Ok(MongoLease::open(options, name, &timing)?)
 }

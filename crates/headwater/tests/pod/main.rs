@@ -2,6 +2,8 @@
 
 mod house;
 mod latency;
+mod operator;
+mod read_models;
 mod signals;
 mod traces;
 mod wedged;
