@@ -9,6 +9,7 @@ use pipeline::capture::{self, Capture};
 use pipeline::source::Kind;
 
 use super::Finding;
+use crate::cli::advice::plainly;
 use crate::config::Config;
 use crate::oplog::Ends;
 
@@ -64,7 +65,7 @@ pub(super) async fn ask(config: &Config) -> anyhow::Result<Vec<Finding>> {
 /// Greets a server, or says why that cannot be done.
 pub(super) async fn hello(client: &Client) -> Result<Document, Finding> {
     client.database("admin").run_command(doc! { "hello": 1 }).await.map_err(|error| {
-        let problem = format!("cannot be reached: {}", DriverError::from(error));
+        let problem = format!("cannot be reached: {}", plainly(&error.into()));
         Finding::error("", problem, "check host, port, credentials and TLS in the URI, and that the server runs")
     })
 }

@@ -8,11 +8,18 @@ use super::run::ConfigArguments;
 use crate::check::{self, Finding, Level};
 use crate::exit::Exit;
 
+const EXAMPLES: &str = "\
+Examples:
+  headwater check --offline         in a pipeline that builds the configuration
+  headwater check --sample 1000     before the first pod, and after a change of read models
+  headwater check --json | jq -r '.findings[] | select(.level == \"error\") | .problem'";
+
 /// Check configuration, MongoDB and the bus, and say what to mend.
 ///
 /// Looks and changes nothing. Every finding is one line: how bad it is, what it is about, and what to do. Errors stop pods from running, or
 /// lose what is promised; warnings will hurt some day; notes are worth knowing. Ends with 4 if there is an error, else with 0.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     config: ConfigArguments,

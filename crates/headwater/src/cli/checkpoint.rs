@@ -13,15 +13,23 @@ use pipeline::event::ResumeToken;
 use pipeline::producer::Places;
 use serde_json::{Value as Json, json};
 
-use super::run::ConfigArguments;
+use super::run::{ConfigArguments, FOUND_WITHIN};
 use crate::config::Config;
 use crate::exit::Exit;
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater checkpoint show --json
+  headwater checkpoint set --token 8267… --yes
+  headwater checkpoint reset --start beginning --yes
+  headwater checkpoint reset --start 2026-01-31T12:00:00Z --yes";
 
 /// Show where the pipeline stands, or set it anew.
 ///
 /// The checkpoint is where a leader begins to read: everything before it was taken by the bus. `set` and `reset` work while pods run: they take a
 /// term of their own, so the leader notices, and goes on from there.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -108,7 +116,7 @@ struct Desk {
 impl Desk {
     async fn open(arguments: &ConfigArguments) -> anyhow::Result<Self> {
         let config = arguments.load()?;
-        let places = crate::run::places(&config, None).await?;
+        let places = crate::run::places(&config, FOUND_WITHIN).await?;
         let store = MongoCheckpoints::new(&places.coordination, &places.pipeline, places.source.fingerprint());
         Ok(Self { config, places, store })
     }

@@ -5,8 +5,15 @@ use clap::{Args, Subcommand};
 use super::run::ConfigArguments;
 use crate::config;
 
+const EXAMPLES: &str = "\
+Examples:
+  headwater config reference > headwater.yaml
+  headwater config schema > headwater.schema.json
+  HEADWATER__SERVICE_BUS__TOPIC=orders headwater config print --set producer.body=json";
+
 /// Show the configuration.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -6,10 +6,17 @@ use mongodb::bson::Bson;
 use pipeline::view::{Body, Delivered, Discard, Error, Waiting};
 use serde_json::{Value as Json, json};
 
-use super::run::ConfigArguments;
+use super::run::{ConfigArguments, FOUND_WITHIN};
 use super::table::table;
 use crate::exit::Exit;
 use crate::parked::{Office, shown, text, time};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater parked list
+  headwater parked show order-7 --model order_summary
+  headwater parked retry order-7 --model order_summary
+  headwater parked discard order-7 --yes";
 
 /// Look at aggregates that wait behind an event that cannot be applied, and let them go on.
 ///
@@ -17,6 +24,7 @@ use crate::parked::{Office, shown, text, time};
 /// behind it, in order. Mend the cause (a read model's declaration, an index, the document it meets), then `retry`. Only if the events
 /// are not wanted in that read model, `discard` them. New events queue behind meanwhile; pods need not be stopped.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -102,7 +110,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         Command::List { config, limit, json } => {
             let config = config.load()?;
-            list(&Office::open(&config, None).await?, &config.pipeline, limit, json).await
+            list(&Office::open(&config, FOUND_WITHIN).await?, &config.pipeline, limit, json).await
         }
         Command::Show { config, which, limit, bodies, json } => {
             show(&open(&config).await?, &which, limit, bodies, json).await
@@ -115,7 +123,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 }
 
 async fn open(config: &ConfigArguments) -> anyhow::Result<Office> {
-    Office::open(&config.load()?, None).await
+    Office::open(&config.load()?, FOUND_WITHIN).await
 }
 
 async fn list(office: &Office, pipeline: &str, limit: i64, as_json: bool) -> anyhow::Result<()> {

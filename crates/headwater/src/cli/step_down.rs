@@ -8,8 +8,13 @@ use lease::LeaseDocument;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::run::ConfigArguments;
+use super::run::{ConfigArguments, FOUND_WITHIN};
 use crate::step_down::{self, Asked, Wish};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater step-down --within 1m
+  kubectl exec pod-2 -- headwater step-down     before its node goes";
 
 /// Ask the leading pod to give its term up, and wait until another leads.
 ///
@@ -17,6 +22,7 @@ use crate::step_down::{self, Asked, Wish};
 /// checkpoint and gives the lease back; nothing is lost and nothing is published twice. It keeps away from the lease for a while, so
 /// that another pod has it; where there is no other, it leads again after that. Every pod goes on applying events all the time.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     config: ConfigArguments,
@@ -35,7 +41,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let Arguments { config, within, json } = arguments;
     let config = config.load()?;
-    let places = crate::run::places(&config, None).await?;
+    let places = crate::run::places(&config, FOUND_WITHIN).await?;
     let lease = step_down::lease(&config).await?;
     let began = Instant::now();
     let wish = Wish::of(&places.coordination, &config.pipeline);

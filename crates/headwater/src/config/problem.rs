@@ -56,6 +56,12 @@ impl fmt::Display for Problems {
         for problem in &self.list {
             write!(f, "\n  {problem}")?;
         }
+        if self.file.is_none() && self.list.iter().any(|problem| problem.origin == Origin::Nowhere) {
+            f.write_str(
+                "\nthere is no file: neither `--config` nor HEADWATER_CONFIG names one, and no `headwater.yaml` is here; \
+                 begin with `headwater config reference > headwater.yaml`",
+            )?;
+        }
         Ok(())
     }
 }

@@ -103,3 +103,39 @@ fn all_mistakes_are_told_by_every_command_before_anything_is_asked() {
         }
     }
 }
+
+#[test]
+fn who_has_no_file_is_told_how_to_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = run(folder.path(), &["run"]);
+    assert_eq!(said.status.code(), MISCONFIGURED);
+    let said = text(&said.stderr);
+    assert!(
+        said.contains("there is no file") && said.contains("headwater config reference > headwater.yaml"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_server_that_is_away_is_told_in_a_line_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "\
+format: 1
+source: { uri: \"mongodb://me:open-sesame@127.0.0.1:1/?serverSelectionTimeoutMS=200\", database: shop, collection: events, sequence: version }
+service_bus: { connection_string: \"Endpoint=sb://127.0.0.1:1;UseDevelopmentEmulator=true\" }
+";
+    std::fs::write(folder.path().join("headwater.yaml"), file).unwrap();
+    for (arguments, advice) in [
+        (&["checkpoint", "show"][..], "is MongoDB there"),
+        (&["parked", "list"], "is MongoDB there"),
+        (&["step-down"], "is MongoDB there"),
+        (&["topology", "apply"], "is the bus there"),
+    ] {
+        let said = run(folder.path(), arguments);
+        assert_eq!(said.status.code(), Some(1), "{arguments:?}");
+        let said = text(&said.stderr);
+        assert!(said.contains(&format!("what to do: {advice}")), "{said}");
+        assert!(said.contains("127.0.0.1:1") && said.contains("refused"), "{said}");
+        assert!(!said.contains("Topology") && !said.contains("sesame"), "{said}");
+    }
+}
