@@ -13,7 +13,9 @@ const MISCONFIGURED: Option<i32> = Some(3);
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(BINARY);
     let ours = std::env::vars().map(|(name, _)| name).filter(|name| name.starts_with("HEADWATER"));
-    ours.for_each(|name| drop(command.env_remove(name)));
+    ours.for_each(|name| {
+        command.env_remove(name);
+    });
     command.args(arguments).current_dir(folder).output().expect("the binary runs")
 }
 
@@ -102,6 +104,24 @@ fn all_mistakes_are_told_by_every_command_before_anything_is_asked() {
             assert!(said.contains(line), "{line}: {said}");
         }
     }
+}
+
+#[test]
+fn a_program_that_checks_gets_the_mistakes_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "format: 1\nsource: { uri: \"mongodb://localhost\", database: shop, collection: events, sequence: version }\nproducer: { body: xml }\n";
+    std::fs::write(folder.path().join("headwater.yaml"), file).unwrap();
+    let said = run(folder.path(), &["check", "--json"]);
+    assert_eq!(said.status.code(), MISCONFIGURED);
+    let told: Json = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!((&told["ok"], &told["file"]), (&json!(false), &json!("headwater.yaml")));
+    let body = json!({
+        "level": "error", "about": "configuration", "path": "producer.body", "line": 3, "column": 19,
+        "problem": "is `xml`, and must be `bson` or `json`"
+    });
+    assert_eq!(told["findings"][0], body);
+    assert_eq!(told["findings"][1]["path"], "service_bus.connection_string");
+    assert_eq!(told["findings"][1]["line"], Json::Null);
 }
 
 #[test]
