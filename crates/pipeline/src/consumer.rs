@@ -12,7 +12,7 @@ use mongodb::Database;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -118,6 +118,11 @@ impl Handle {
     /// What was applied in each read model, and when last.
     pub fn models(&self) -> Vec<view::ModelCounts> {
         self.applying.models()
+    }
+
+    /// When a batch was last dealt with; `None` before the first.
+    pub fn last_progress(&self) -> Option<Instant> {
+        self.sessions.last_progress()
     }
 }
 

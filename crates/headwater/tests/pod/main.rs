@@ -2,6 +2,7 @@
 
 mod house;
 mod latency;
+mod metrics;
 mod operator;
 mod read_models;
 mod signals;
