@@ -27,6 +27,8 @@ export async function startBroker() {
     },
     connectionString: `Endpoint=sb://${address};SharedAccessKeyName=RootManageSharedAccessKey;` +
       "SharedAccessKey=SAS_KEY_VALUE;UseDevelopmentEmulator=true;",
+    pause: () => child.kill("SIGSTOP"),
+    resume: () => child.kill("SIGCONT"),
     async stop() {
       child.kill("SIGTERM");
       await once(child, "exit");

@@ -8,9 +8,8 @@ import test, { after, before } from "node:test";
 import { browser } from "./browser.mjs";
 import { illegible } from "./legibility.mjs";
 import { openMongo } from "./mongo.mjs";
+import { SOON, allThere, asked, close, following, open as openIn, told } from "./page.mjs";
 import { startPods } from "./pods.mjs";
-
-const SOON = 60_000;
 
 let chromium;
 let house;
@@ -26,44 +25,14 @@ after(async () => {
   await house?.stop();
 });
 
-/** Opens a pod's page, and fails if anything on it does. */
-async function open(pod, options = {}) {
-  const context = await chromium.newContext({ viewport: { width: 1280, height: 900 }, ...options });
-  const page = await context.newPage();
-  page.setDefaultTimeout(SOON);
-  page.errors = [];
-  page.on("pageerror", (error) => page.errors.push(error.message));
-  // A pod that is gone is no fault of the page's.
-  page.on("console", (message) => {
-    if (message.type() === "error" && !/ERR_|Failed to load resource/.test(message.text())) page.errors.push(message.text());
-  });
-  await page.goto(pod.url);
-  return page;
-}
-
-const close = (page) => page.context().close();
+const open = (pod, options) => openIn(chromium, pod, options);
 const settled = (page) => page.waitForFunction(() => document.getElementById("leader").textContent.startsWith("pod-"));
-const asked = async (pod) => (await fetch(`${pod.url}api/status`)).json();
-
-/** Waits until a pod tells of a state, and returns what it told. */
-async function told(pod, what, is) {
-  const until = Date.now() + SOON;
-  let last;
-  while (Date.now() < until) {
-    last = await asked(pod).catch((error) => error.message);
-    if (typeof last === "object" && is(last)) return last;
-    await new Promise((resolve) => setTimeout(resolve, 100));
-  }
-  throw new Error(`waited for ${what}; last: ${JSON.stringify(last)}`);
-}
 
 /** `headwater status`: how it ended, and what it said. */
 const command = (...words) => new Promise((resolve) => {
   execFile(process.env.HEADWATER_BIN, ["status", "--config", house.file, ...words], (error, stdout, stderr) =>
     resolve({ code: error ? error.code : 0, stdout, stderr }));
 });
-
-const allThere = (status) => status.leader && status.pods.filter((pod) => !pod.silent).length === 3;
 
 test("every pod's page tells the same leader, pods and read models", async () => {
   for (const pod of house.pods) {
@@ -74,7 +43,7 @@ test("every pod's page tells the same leader, pods and read models", async () =>
     const rows = await page.locator("#pods tbody tr").allTextContents();
     assert.deepEqual(rows.map((row) => row.slice(0, 5)), ["pod-0", "pod-1", "pod-2"]);
     assert.equal(await page.locator("#pods .tag.lead").count(), 1);
-    assert.deepEqual((await page.locator("#models .id").allTextContents()).sort(), ["customers", "order_summary"]);
+    assert.deepEqual((await page.locator("#models .id").allTextContents()).sort(), ["customers", "order_summary", "shipments"]);
     assert.equal(await page.textContent("#parked"), "none");
     assert.equal(await page.textContent("#rejected"), "none");
     assert.equal(await page.locator("svg.plot").count(), 3);
@@ -108,7 +77,7 @@ test("the command line tells what the page shows, and every pod says that it is 
 });
 
 test("events that are written are seen on the page: what was applied, and what is parked", async () => {
-  await told(house.pods[0], "a pipeline that follows the stream", ({ checkpoint }) => checkpoint?.phase === "stream");
+  await told(house.pods[0], "a pipeline that follows the stream", following);
   const mongo = await openMongo(house.uri);
   const placed = (order, payload) => ({ aggregateId: `order-${order}`, version: 1, type: "OrderPlaced", payload });
   await mongo.insert(house.source, "events",

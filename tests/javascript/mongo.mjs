@@ -1,4 +1,5 @@
-// Just enough of MongoDB's wire protocol to write events, as a shop would: OP_MSG, one insert at a time.
+// Just enough of MongoDB's wire protocol to write events, as a shop would, and to get in its way: OP_MSG, one command at a time.
+import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { connect } from "node:net";
 
@@ -7,12 +8,24 @@ const OP_MSG = 2013;
 const cstring = (text) => Buffer.from(`${text}\0`);
 const int32 = (number) => { const bytes = Buffer.alloc(4); bytes.writeInt32LE(number); return bytes; };
 
+const int64 = (number) => { const bytes = Buffer.alloc(8); bytes.writeBigInt64LE(number); return bytes; };
+
+class Timestamp {
+  constructor(seconds) { this.seconds = seconds; }
+}
+
 function element(name, value) {
   if (typeof value === "string") {
     const text = cstring(value);
     return Buffer.concat([Buffer.of(0x02), cstring(name), int32(text.length), text]);
   }
   if (typeof value === "number") return Buffer.concat([Buffer.of(0x10), cstring(name), int32(value)]);
+  if (typeof value === "bigint") return Buffer.concat([Buffer.of(0x12), cstring(name), int64(value)]);
+  if (value instanceof Timestamp) return Buffer.concat([Buffer.of(0x11), cstring(name), int32(0), int32(value.seconds)]);
+  // A UUID, or what stands in the place of a signature.
+  if (value instanceof Uint8Array) {
+    return Buffer.concat([Buffer.of(0x05), cstring(name), int32(value.length), Buffer.of(value.length === 16 ? 4 : 0), value]);
+  }
   if (typeof value === "boolean") return Buffer.concat([Buffer.of(0x08), cstring(name), Buffer.of(value ? 1 : 0)]);
   return Buffer.concat([Buffer.of(Array.isArray(value) ? 0x04 : 0x03), cstring(name), document(value)]);
 }
@@ -38,15 +51,30 @@ export async function openMongo(uri) {
     return bytes;
   }
 
+  async function run(command) {
+    const body = document(command);
+    asked += 1;
+    const head = [16 + 5 + body.length, asked, 0, OP_MSG, 0].map(int32);
+    const answered = answer();
+    socket.write(Buffer.concat([...head, Buffer.of(0), body]));
+    const text = (await answered).toString("latin1");
+    if (text.includes("errmsg") || text.includes("writeErrors")) throw new Error(`${Object.keys(command)[0]} was refused`);
+  }
+
   return {
-    async insert(database, collection, documents) {
-      const body = document({ insert: collection, documents, writeConcern: { w: "majority" }, $db: database });
-      asked += 1;
-      const head = [16 + 5 + body.length, asked, 0, OP_MSG, 0].map(int32);
-      const answered = answer();
-      socket.write(Buffer.concat([...head, Buffer.of(0), body]));
-      const text = (await answered).toString("latin1");
-      if (text.includes("errmsg") || text.includes("writeErrors")) throw new Error("the events were not written");
+    insert: (database, collection, documents) =>
+      run({ insert: collection, documents, writeConcern: { w: "majority" }, $db: database }),
+    /** Makes the server's logical clock, and with it its oplog, reach so far into the future: it believes whoever says that it is later. */
+    async advance(seconds) {
+      const clusterTime = new Timestamp(Math.floor(Date.now() / 1_000) + seconds);
+      const signature = { hash: new Uint8Array(20), keyId: 0n };
+      await run({ ping: 1, $clusterTime: { clusterTime, signature }, $db: "admin" });
+    },
+    /** Writes documents in a transaction that stays open, so that nobody else can write them; returns how it is ended, with nothing written. */
+    async hold(database, collection, ids) {
+      const transaction = { lsid: { id: randomBytes(16) }, txnNumber: 1n, autocommit: false };
+      await run({ insert: collection, documents: ids.map((_id) => ({ _id })), ...transaction, startTransaction: true, $db: database });
+      return () => run({ abortTransaction: 1, ...transaction, $db: "admin" });
     },
     close: () => socket.destroy(),
   };

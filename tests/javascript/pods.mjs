@@ -24,14 +24,15 @@ service_bus: { connection_string: "${broker.connectionString}", topic: events, s
 producer: { start: now }
 read_models:
   order_summary: { when: { OrderPlaced: { $set: { status: placed } } } }
+  shipments: { when: { OrderShipped: { $set: { shipped: true } } } }
   customers: { key: $$event.payload.customer, when: { OrderPlaced: { $inc: { orders: $$event.payload.count } } } }
 admin: { listen: "127.0.0.1:0" }
 `;
 
 /** Starts a pod; returns once its dashboard is served. */
-async function startPod(id, file) {
+async function startPod(id, file, environment) {
   const child = spawn(process.env.HEADWATER_BIN, ["run", "--config", file, "--set", `pod_id=${id}`],
-    { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, RUST_LOG: "info" } });
+    { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, RUST_LOG: "info", ...environment } });
   const said = [];
   const address = await new Promise((resolve, reject) => {
     createInterface({ input: child.stderr }).on("line", (line) => {
@@ -52,15 +53,17 @@ async function startPod(id, file) {
   };
 }
 
-export async function startPods(count) {
+/** `environment`: by a pod's number. */
+export async function startPods(count, environment = () => ({})) {
   const folder = await mkdtemp(join(tmpdir(), "headwater-dashboard-"));
   const broker = await startBroker();
   const file = join(folder, "headwater.yaml");
   const [uri, name] = [mongodb(), `dashboard_${randomBytes(6).toString("hex")}`];
   await writeFile(file, configuration(broker, uri, name));
-  const pods = await Promise.all(Array.from({ length: count }, (_, n) => startPod(`pod-${n}`, file)));
+  const pods = await Promise.all(Array.from({ length: count }, (_, n) => startPod(`pod-${n}`, file, environment(n))));
   return {
     pods,
+    broker,
     file,
     uri,
     source: name,

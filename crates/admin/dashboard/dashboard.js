@@ -1,114 +1,11 @@
 // Shows /api/status, every second. Whatever comes from outside is set as text, never as markup.
+import { unlockable } from "/operator.js";
+import { byId, cell, fill, row, say, sayFigure, sayTerm } from "/parts.js";
 import { Plot } from "/plot.js";
+import { ago, behind, clock, grouped, joined, known, long, moment, plural, rate, short, span } from "/words.js";
 
 const EVERY = 1_000;
 const SPAN = 300_000;
-const byId = (id) => document.getElementById(id);
-
-// Words for numbers
-
-const known = (value) => value !== null && value !== undefined;
-const grouped = (value, digits = 0) =>
-  value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-
-/** A number with as many decimals as it deserves. */
-const figure = (value) => grouped(value, value !== 0 && Math.abs(value) < 10 ? (Math.abs(value) < 1 ? 2 : 1) : 0);
-
-const rate = (value) => figure(value);
-const plural = (count, one, many = `${one}s`) => `${grouped(count)} ${count === 1 ? one : many}`;
-
-/** [number, unit] of a short time. */
-function short(seconds) {
-  if (seconds < 0.9995) return [grouped(Math.round(seconds * 1_000)), "ms"];
-  if (seconds < 100) return [figure(seconds), "s"];
-  return span(seconds);
-}
-
-/** [number, unit] of a lag, which is told in whole seconds. */
-const behind = (seconds) => (seconds < 100 ? [grouped(Math.max(0, seconds)), "s"] : span(seconds));
-
-/** [number, unit] of a long time. */
-function span(seconds) {
-  if (seconds < 60) return [grouped(Math.floor(seconds)), "s"];
-  if (seconds < 3_600) return [grouped(Math.floor(seconds / 60)), "min"];
-  if (seconds < 100 * 3_600) return [figure(seconds / 3_600), "h"];
-  return [figure(seconds / 86_400), "days"];
-}
-
-/** A long time in two units: 3 h 12 min. */
-function long(seconds) {
-  const [s, m, h, d] = [seconds % 60, (seconds / 60) % 60, (seconds / 3_600) % 24, seconds / 86_400].map(Math.floor);
-  if (d) return `${plural(d, "day")} ${h} h`;
-  if (h) return `${h} h ${m} min`;
-  if (m) return `${m} min ${s} s`;
-  return `${s} s`;
-}
-
-const joined = ([number, unit]) => `${number} ${unit}`;
-const ago = (seconds) => (seconds < 1.5 ? "now" : `${long(seconds)} ago`);
-const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
-const moment = (time) => {
-  const date = new Date(time);
-  const today = date.toDateString() === new Date().toDateString();
-  return today ? clock(time) : `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${clock(time)}`;
-};
-
-// Setting things
-
-function say(id, text) {
-  const element = typeof id === "string" ? byId(id) : id;
-  if (element.textContent !== text) element.textContent = text;
-  return element;
-}
-
-function sayFigure(id, pair, prefix = "") {
-  const element = byId(id);
-  element.classList.toggle("unknown", !pair);
-  if (!pair) return say(element, "unknown");
-  const unit = document.createElement("span");
-  unit.className = "unit";
-  unit.textContent = pair[1];
-  element.replaceChildren(`${prefix}${pair[0]}`, unit);
-}
-
-/** A term of a list: the value or the word unknown; some: whether it should catch the eye. */
-function sayTerm(id, value, some = false) {
-  const element = say(id, known(value) ? value : "unknown");
-  element.classList.toggle("unknown", !known(value));
-  element.classList.toggle("some", some);
-}
-
-function cell(content, className = "") {
-  const td = document.createElement("td");
-  td.className = className;
-  if (content instanceof Node) td.append(content);
-  else if (known(content)) td.textContent = content;
-  else {
-    td.textContent = "unknown";
-    td.classList.add("unknown");
-  }
-  return td;
-}
-
-function fill(id, rows, nothing) {
-  const body = byId(id).tBodies[0];
-  const focused = document.activeElement?.closest("tbody") === body ? document.activeElement.textContent : null;
-  if (!rows.length) {
-    const td = cell(nothing, "empty");
-    td.colSpan = byId(id).tHead.rows[0].cells.length;
-    rows = [row([td])];
-  }
-  body.replaceChildren(...rows);
-  // Whoever went along the links with the keyboard stays where he is.
-  if (focused) [...body.querySelectorAll("a")].find((link) => link.textContent === focused)?.focus();
-}
-
-function row(cells, className = "") {
-  const tr = document.createElement("tr");
-  tr.className = className;
-  tr.append(...cells);
-  return tr;
-}
 
 // The parts of the page
 
@@ -339,6 +236,7 @@ async function look() {
     last = { came: performance.now(), age: status.gathered.seconds_ago };
     addPoint(pointOf(status));
     show(status);
+    toOperator(status);
     const now = Date.parse(status.gathered.at);
     plots.forEach((plot) => plot.show(points, now));
   } catch (error) {
@@ -353,4 +251,5 @@ try {
 } catch (error) {
   console.debug(error);
 }
+const toOperator = await unlockable().catch(() => () => {});
 look();

@@ -40,6 +40,8 @@ pub struct Counters {
     pub dead_letters_left: u64,
 
     pub applied: u64,
+    /// By read model.
+    pub applied_in: Vec<(String, u64)>,
     pub duplicates: u64,
     pub gaps_healed: u64,
     pub regressed: u64,

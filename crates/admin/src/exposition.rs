@@ -6,21 +6,7 @@
 use std::fmt::{Display, Write};
 
 use crate::latency::{BOUNDS, Buckets};
-
-/// What a metric is called, and what it means.
-#[derive(Clone, Copy, Debug)]
-pub struct Metric {
-    pub name: &'static str,
-    pub kind: Kind,
-    pub help: &'static str,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    Counter,
-    Gauge,
-    Histogram,
-}
+use crate::metrics::{Kind, Metric};
 
 /// The page as it grows.
 #[derive(Debug, Default)]
@@ -34,7 +20,10 @@ pub(crate) struct Family<'a> {
 
 impl Page {
     pub(crate) fn family(&mut self, metric: &Metric) -> Family<'_> {
-        let Metric { name, kind, help } = metric;
+        self.described(metric.name, metric.kind, metric.help)
+    }
+
+    fn described(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
         let kind = match kind {
             Kind::Counter => "counter",
             Kind::Gauge => "gauge",
@@ -86,12 +75,10 @@ fn escaped(value: &str) -> String {
 mod tests {
     use super::*;
 
-    const COUNTER: Metric = Metric { name: "a_total", kind: Kind::Counter, help: "all\nof \\ it" };
-
     #[test]
     fn a_family_is_described_once_and_names_cannot_break_out_of_a_label() {
         let mut page = Page::default();
-        let mut family = page.family(&COUNTER);
+        let mut family = page.described("a_total", Kind::Counter, "all\nof \\ it");
         family.sample(&[("pod", "a\"} 7\n\\"), ("b", "c")], 3);
         family.sample(&[], 4.5);
         let expected = "# HELP a_total all\\nof \\\\ it\n# TYPE a_total counter\n\
@@ -106,7 +93,7 @@ mod tests {
             latency.record(std::time::Duration::from_millis(millis));
         }
         let mut page = Page::default();
-        page.family(&Metric { name: "h", kind: Kind::Histogram, help: "" }).histogram(&latency.read());
+        page.described("h", Kind::Histogram, "").histogram(&latency.read());
         let text = page.into_text();
         for line in [
             "h_bucket{le=\"0.001\"} 1",

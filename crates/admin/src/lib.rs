@@ -7,13 +7,15 @@
 //! | `/metrics` | Prometheus' text format |
 //! | `/api/status`, `/api/history` | the pipeline as JSON: now, and the last minutes |
 //! | `/` | the dashboard, which shows the two above |
+//! | `/api/step-down`, `/api/parked`, … | an operator's acts, for whoever shows the token that is configured; without one, for nobody |
 //!
 //! Knows nothing of MongoDB, of the bus, or of what the loops do: it takes readings through plain types ([`Pod`], [`Board`]) and never
-//! waits for anybody when it is asked. Changes nothing: every path is for reading.
+//! waits for anybody when it is asked to tell. Changes nothing by itself: what an operator may do is done by [`Hands`] it is given.
 //!
 //! Reading order: [`progress`] and [`health`] (decisions), [`status`] and [`problems`] (the document and what is wrong in it), [`counters`],
-//! [`latency`] and [`metrics`] (numbers), [`board`] (what was last gathered), [`server`].
+//! [`latency`] and [`metrics`] (numbers), [`board`] (what was last gathered), [`operator`] (who may act), [`server`].
 
+mod acts;
 pub mod board;
 pub mod counters;
 mod dashboard;
@@ -22,6 +24,7 @@ pub mod health;
 pub mod history;
 pub mod latency;
 pub mod metrics;
+pub mod operator;
 pub mod problems;
 pub mod progress;
 mod reply;
@@ -34,6 +37,7 @@ pub use counters::Counters;
 pub use health::{Health, Readiness, Service};
 pub use history::Point;
 pub use latency::{Buckets, Latency};
+pub use operator::{Hands, Operator, Token};
 pub use progress::{Heartbeat, Loop, Movement, Pulse};
 pub use server::{Error, Pod, Running, Server};
 pub use status::Status;

@@ -4,8 +4,8 @@ use bytes::Bytes;
 use http_body_util::Full;
 use hyper::StatusCode;
 use hyper::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
-    X_FRAME_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY, WWW_AUTHENTICATE,
+    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use serde::Serialize;
 
@@ -48,7 +48,22 @@ pub(crate) fn metrics(body: String) -> Response {
 }
 
 pub(crate) fn only_for_reading() -> Response {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, "everything here is for reading: GET or HEAD\n");
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    allowing("GET, HEAD", "this is for reading: GET or HEAD\n")
+}
+
+pub(crate) fn only_for_posting() -> Response {
+    allowing("POST", "this changes something: POST\n")
+}
+
+fn allowing(methods: &'static str, words: &str) -> Response {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, words);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+    response
+}
+
+pub(crate) fn who_asks() -> Response {
+    let mut response =
+        text(StatusCode::UNAUTHORIZED, "this is for operators: show the token, as `Authorization: Bearer …`\n");
+    response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }

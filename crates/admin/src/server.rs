@@ -1,6 +1,7 @@
 //! The HTTP server of a pod: on a thread and a runtime of its own, so that a busy pipeline cannot blind it.
 //!
-//! Answers from what it is given ([`Pod`], [`Board`]) and waits for nobody. A peer is bounded in headers, in number, and in how long it may take.
+//! Answers from what it is given ([`Pod`], [`Board`]) and waits for nobody, but for an operator's act. A peer is bounded in headers, in number,
+//! and in how long it may take. No header here lets another site's page read or send anything.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -20,9 +21,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
+use crate::acts::Act;
 use crate::board::Board;
 use crate::counters::Counters;
 use crate::health::{Health, Report};
+use crate::operator::Operator;
 use crate::reply::{self, Response};
 use crate::{dashboard, metrics};
 
@@ -83,13 +86,20 @@ impl Server {
         self.address
     }
 
-    /// Serves until `shutdown`.
-    pub fn start(self, pod: Arc<dyn Pod>, board: Arc<Board>, shutdown: CancellationToken) -> Result<Running, Error> {
+    /// Serves until `shutdown`. Without an operator it is for reading.
+    pub fn start(
+        self,
+        pod: Arc<dyn Pod>,
+        board: Arc<Board>,
+        operator: Option<Operator>,
+        shutdown: CancellationToken,
+    ) -> Result<Running, Error> {
         let (end, ended) = oneshot::channel();
         let address = self.address;
         let body = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread);
-            let result = runtime.and_then(|runtime| runtime.block_on(self.serve(Desk { pod, board }, shutdown)));
+            let result =
+                runtime.and_then(|runtime| runtime.block_on(self.serve(Desk { pod, board, operator }, shutdown)));
             // nobody may be waiting for it
             drop(end.send(result));
         };
@@ -150,14 +160,12 @@ impl Running {
 struct Desk {
     pod: Arc<dyn Pod>,
     board: Arc<Board>,
+    operator: Option<Operator>,
 }
 
 impl Desk {
     async fn serve(&self, stream: TcpStream, shutdown: CancellationToken) {
-        let answer = service_fn(|request: Request<Incoming>| {
-            let answer = self.answer(request.method(), request.uri().path());
-            async move { Ok::<_, Infallible>(answer) }
-        });
+        let answer = service_fn(|request: Request<Incoming>| async { Ok::<_, Infallible>(self.answer(request).await) });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(HEAD_WITHIN)
@@ -178,10 +186,13 @@ impl Desk {
         }
     }
 
-    fn answer(&self, method: &Method, path: &str) -> Response {
-        match *method {
+    async fn answer(&self, request: Request<Incoming>) -> Response {
+        if let Some(act) = Act::at(request.uri().path()) {
+            return act.answer(self.operator.as_ref(), request).await;
+        }
+        match *request.method() {
             // hyper leaves the body of an answer to HEAD out.
-            Method::GET | Method::HEAD => self.page(path),
+            Method::GET | Method::HEAD => self.page(request.uri().path()),
             _ => reply::only_for_reading(),
         }
     }
@@ -212,6 +223,8 @@ impl Desk {
                 self.board.ask(now);
                 reply::json(StatusCode::OK, &self.board.history())
             }
+            // For the page: whether there is a lock that a token opens.
+            "/api/operator" => reply::json(StatusCode::OK, &serde_json::json!({ "token": self.operator.is_some() })),
             path => dashboard::file(path).unwrap_or_else(|| {
                 reply::text(StatusCode::NOT_FOUND, "there is nothing here: the dashboard is at /\n")
             }),

@@ -168,7 +168,8 @@ pub struct Term {
 pub struct ReadModel {
     pub name: String,
     pub documents: Option<u64>,
-    /// Since any pod last applied an event.
+    /// When any pod last applied an event to this one; not known while none has since it started.
+    pub applied: Option<Time>,
     pub applied_seconds_ago: Option<f64>,
     pub parked_aggregates: Option<u64>,
 }

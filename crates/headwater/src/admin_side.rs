@@ -3,6 +3,7 @@
 //! Its door is opened before the services are started, so that an address that is taken is found at once; it is stopped last, so that a drain can
 //! be watched.
 
+mod hearts;
 mod pulses;
 mod readings;
 mod words;
@@ -11,12 +12,13 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use admin::{Board, Running, Server};
+use admin::{Board, Operator, Running, Server};
 use anyhow::Context;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use hearts::Heart;
 pub(crate) use readings::{Parts, Readings};
 
 use crate::pods::{Announcer, Register};
@@ -60,16 +62,23 @@ impl Door {
         if address.ip().is_unspecified() { format!("{pod_id}:{}", address.port()) } else { address.to_string() }
     }
 
-    pub(crate) fn start(self, parts: Parts, register: Register, observer: Observer) -> anyhow::Result<Side> {
+    /// Without an operator everything it serves is for reading.
+    pub(crate) fn start(
+        self,
+        parts: Parts,
+        register: Register,
+        observer: Observer,
+        operator: Option<Operator>,
+    ) -> anyhow::Result<Side> {
         let (stop, server_stop, board) =
             (CancellationToken::new(), CancellationToken::new(), Arc::new(Board::default()));
         let address = self.announced(&parts.pod_id);
         let readings = Arc::new(Readings::new(parts, Arc::clone(&board)));
-        let server = self.server.start(readings.clone(), Arc::clone(&board), server_stop.clone())?;
+        let server = self.server.start(readings.clone(), Arc::clone(&board), operator, server_stop.clone())?;
         tracing::info!(address = %server.address(), "dashboard, metrics and health are served");
         let mut loops = JoinSet::new();
         loops.spawn(Announcer::new(register, readings.clone(), address).run(stop.clone()));
-        loops.spawn(gather(observer, board, stop.clone()));
+        loops.spawn(gather(observer, board, readings.hearts().gather.clone(), stop.clone()));
         Ok(Side { readings, server, loops, stop, server_stop })
     }
 }
@@ -97,7 +106,7 @@ impl Side {
 }
 
 /// Gathers now and then, and more often while somebody looks.
-async fn gather(observer: Observer, board: Arc<Board>, stop: CancellationToken) {
+async fn gather(observer: Observer, board: Arc<Board>, heart: Heart, stop: CancellationToken) {
     let mut slow = None;
     loop {
         let gathered = tokio::select! {
@@ -106,6 +115,7 @@ async fn gather(observer: Observer, board: Arc<Board>, stop: CancellationToken) 
             gathered = observer.gather(&mut slow) => gathered,
         };
         board.post(gathered, Instant::now());
+        heart.beat().await;
         let pause = if board.is_watched(Instant::now()) { WATCHED } else { UNWATCHED };
         tokio::select! {
             () = stop.cancelled() => return,

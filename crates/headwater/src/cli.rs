@@ -1,5 +1,6 @@
 //! The command line: one file per command.
 
+pub(crate) mod advice;
 mod broker;
 mod check;
 mod checkpoint;
@@ -17,9 +18,16 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 
+const BEGIN: &str = "\
+To begin:
+  headwater dev                                    see it work, with nothing set up before
+  headwater config reference > headwater.yaml      a file to start from, for your own events
+  headwater topology apply && headwater check      topic and subscription; what is still to be mended
+  headwater run                                    one pod; start as many as you like";
+
 /// MongoDB read models in step with a MongoDB event store, through Azure Service Bus.
 #[derive(Debug, Parser)]
-#[command(name = "headwater", version, after_help = exit::HELP)]
+#[command(name = "headwater", version, after_help = format!("{BEGIN}\n\n{}", exit::HELP))]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     pub(crate) command: Command,

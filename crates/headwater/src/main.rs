@@ -6,7 +6,9 @@ mod cli;
 mod config;
 mod dev;
 mod exit;
+mod operator;
 mod oplog;
+mod parked;
 mod pods;
 mod run;
 mod shop;
@@ -53,6 +55,9 @@ fn start_telemetry(default: &str) {
 fn tell(error: &anyhow::Error) {
     eprintln!("error: {error}");
     for cause in error.chain().skip(1) {
-        eprintln!("caused by: {cause}");
+        eprintln!("caused by: {}", cli::advice::cause(cause));
+    }
+    if let Some(advice) = cli::advice::for_error(error) {
+        eprintln!("what to do: {advice}");
     }
 }

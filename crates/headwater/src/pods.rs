@@ -14,7 +14,7 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use mongodb::{Collection, Database};
 
-pub(crate) use announcement::{Announcement, Seen, quantiles, seconds};
+pub(crate) use announcement::{Announcement, Moment, Seen, quantiles, seconds};
 pub(crate) use announcer::Announcer;
 
 /// Documents of the pods of all pipelines, in the coordination database.

@@ -10,23 +10,23 @@ use lease::mongo::LeaseName;
 use mongodb::Database;
 use mongodb::options::ClientOptions;
 use pipeline::capture;
-use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::consumer::{self, Consumer};
 use pipeline::event::Namespace;
 use pipeline::producer::{Places, Producer};
-use pipeline::publish::{Tracer, oversize, rejected};
+use pipeline::publish::Tracer;
 use pipeline::view::{self, Projection};
 use servicebus::Client as Bus;
 use servicebus::administration::Administration;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin_side::{Door, Parts};
-use crate::config::{Config, ReadModels, Secret};
+use crate::config::{Config, ReadModels, Secret, own};
 use crate::exit::Exit;
-use crate::pods::{self, Register};
+use crate::operator;
+use crate::pods::Register;
 use crate::signal::StopSignal;
 use crate::status::{Observer, Subscription};
-use crate::step_down::{self, Wish};
+use crate::step_down::Wish;
 use crate::traces::Traces;
 use crate::witness::Witness;
 
@@ -48,6 +48,10 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
     let wish = Wish::of(&places.coordination, &config.pipeline);
+    let operator = match &config.admin.token {
+        Some(token) => operator::open(&config, token, &places.coordination).await?,
+        None => None,
+    };
     let producer = Producer::new(producing, places).traced_by(traces.clone().map(|traces| traces as Arc<dyn Tracer>));
     // Where nothing is built from the events, nothing is known that a snapshot could find gone.
     let producer = Arc::new(match &views {
@@ -63,7 +67,6 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         async move { producer.lead(leadership).await }
     };
     let elector = candidate.start(work, shutdown.clone().cancelled_owned())?;
-    tokio::spawn(wish.obey(elector.handle(), shutdown.clone()));
     let parts = Parts {
         pod_id: config.pod_id.clone(),
         ttl: config.coordination.lease.ttl,
@@ -73,7 +76,8 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         latency,
         generation: config.read_models.declared.generation(),
     };
-    let mut side = door.start(parts, register, observer)?;
+    let mut side = door.start(parts, register, observer, operator)?;
+    tokio::spawn(wish.obey(elector.handle(), side.readings().hearts().step_down.clone(), shutdown.clone()));
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };
     let consuming = consume(consumer, &config, shutdown.clone());
     // One that ends, whatever the reason, takes the other along.
@@ -248,17 +252,7 @@ pub(crate) async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOpt
 
 /// What this installation itself writes: never captured.
 fn own_namespaces(config: &Config) -> Vec<Namespace> {
-    let names = [
-        lease::mongo::COLLECTION,
-        CHECKPOINTS,
-        PIPELINES,
-        oversize::COLLECTION,
-        rejected::COLLECTION,
-        step_down::COLLECTION,
-        pods::PODS,
-        pods::TERMS,
-    ];
-    let coordination = names.map(|name| Namespace::new(&config.coordination.database, name));
+    let coordination = own::COORDINATION.map(|name| Namespace::new(&config.coordination.database, name));
     // Where they live with the source; elsewhere they cannot be captured.
     let views = &config.read_models;
     let with_the_source = views.uri == config.source_uri;

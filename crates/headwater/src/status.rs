@@ -18,9 +18,8 @@ use mongodb::Database;
 use mongodb::bson::Document;
 use tokio::time::timeout;
 
-use crate::pods::{Seen, quantiles};
-
 use crate::oplog::Ends;
+use crate::pods::{Moment, Seen, quantiles};
 pub(crate) use bus::Subscription;
 
 pub(crate) const THE_LEASE: &str = "the lease";
@@ -101,8 +100,7 @@ impl Observer {
         status.latency = quantiles(&latency);
         let checkpointed = facts.checkpoint.as_ref().and_then(|(_, at)| *at);
         status.oplog = slow.oplog.as_ref().map(|ends| oplog::told(ends, checkpointed)).unwrap_or_default();
-        let applied = heard.iter().filter_map(|seen| seen.applied_seconds_ago).reduce(f64::min);
-        status.read_models = self.read_models(slow, applied);
+        status.read_models = self.read_models(slow, &facts.pods);
         status.parked.clone_from(&slow.waiting.parked);
         status.rejected.clone_from(&slow.waiting.rejected);
         status.checkpoint = facts.checkpoint.map(|(checkpoint, _)| checkpoint);
@@ -113,21 +111,31 @@ impl Observer {
         status
     }
 
-    fn read_models(&self, slow: &Slow, applied_seconds_ago: Option<f64>) -> Vec<ReadModel> {
+    fn read_models(&self, slow: &Slow, pods: &[Seen]) -> Vec<ReadModel> {
         let parked_in = |name: &str| {
             let list = slow.waiting.parked.as_ref()?;
             Some(list.iter().filter(|parked| parked.read_model == name).map(|parked| parked.aggregates).sum())
         };
         let sized = self.read_models.iter().zip(&slow.sizes);
         sized
-            .map(|(name, documents)| ReadModel {
-                name: name.clone(),
-                documents: *documents,
-                applied_seconds_ago,
-                parked_aggregates: parked_in(name),
+            .map(|(name, documents)| {
+                let applied = last_applied(name, pods);
+                ReadModel {
+                    name: name.clone(),
+                    documents: *documents,
+                    applied: applied.map(|moment| moment.at),
+                    applied_seconds_ago: applied.map(|moment| moment.seconds_ago),
+                    parked_aggregates: parked_in(name),
+                }
             })
             .collect()
     }
+}
+
+/// By any pod; what one did before it fell silent was done.
+fn last_applied(model: &str, pods: &[Seen]) -> Option<Moment> {
+    let told = pods.iter().flat_map(|seen| &seen.applied).filter(|(name, _)| name == model);
+    told.map(|(_, moment)| *moment).min_by(|one, other| one.seconds_ago.total_cmp(&other.seconds_ago))
 }
 
 /// `None` of nothing: nobody said.

@@ -3,18 +3,34 @@
 //! Names the term that is to end, so that a late wish ends nobody else's. What ends it is the leader itself, in its own order: what was
 //! read is sent, the checkpoint saved, the lease given back.
 
+use std::future::IntoFuture;
 use std::time::Duration;
 
-use lease::{DriverError, Term};
+use anyhow::{Context, bail};
+use lease::mongo::{LeaseName, MongoLease};
+use lease::{DriverError, LeaseDocument, Term, Timing};
 use mongodb::bson::{Document, doc};
 use mongodb::options::{CollectionOptions, ReadConcern, WriteConcern};
 use mongodb::{Collection, Database};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+
+use crate::admin_side::Heart;
+use crate::config::Config;
 
 pub(crate) const COLLECTION: &str = "step_down";
 const FORMAT: i64 = 1;
 /// How often a leader looks. Whoever asks waits this long.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// A server that answers answers sooner; one that does not is asked again.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// Who is asked to give which term up.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) leader: String,
+    pub(crate) term: Term,
+}
 
 /// The wish for one pipeline.
 pub(crate) struct Wish {
@@ -31,8 +47,17 @@ impl Wish {
         Self { wishes: coordination.collection_with_options(COLLECTION, majority), pipeline: pipeline.to_owned() }
     }
 
+    /// Asks whoever leads now; an error also where nobody does.
+    pub(crate) async fn ask_the_leader(&self, lease: &MongoLease, by: &str) -> anyhow::Result<Asked> {
+        let Some(LeaseDocument { leader_id: Some(leader), term, .. }) = lease.show().await? else {
+            bail!("nobody leads `{}` just now, so there is nobody to step down", self.pipeline);
+        };
+        self.ask(term, by).await?;
+        Ok(Asked { leader, term })
+    }
+
     /// Asks whoever leads in this term to give it up.
-    pub(crate) async fn ask(&self, term: Term, by: &str) -> anyhow::Result<()> {
+    async fn ask(&self, term: Term, by: &str) -> anyhow::Result<()> {
         let term = i64::try_from(term.get())?;
         let update = doc! { "$set": { "format": FORMAT, "term": term, "by": by }, "$currentDate": { "at": true } };
         let asked = self.wishes.update_one(doc! { "_id": &self.pipeline }, update).upsert(true).await;
@@ -40,18 +65,40 @@ impl Wish {
     }
 
     /// A pod's part, until `stop`: looks while it leads, and does what is asked.
-    pub(crate) async fn obey(self, lease: lease::Handle, stop: CancellationToken) {
-        while stop.run_until_cancelled(tokio::time::sleep(LOOK_EVERY)).await.is_some() {
-            let Some(term) = lease.term() else { continue };
-            // Out of reach: looked at again; so is one of a version that knows more.
-            let Ok(Some(wish)) = self.wishes.find_one(doc! { "_id": &self.pipeline, "format": FORMAT }).await else {
-                continue;
-            };
-            if wish.get_i64("term").ok().and_then(|asked| u64::try_from(asked).ok()) == Some(term.get()) {
-                let by = wish.get_str("by").unwrap_or("?");
-                tracing::info!(pipeline = self.pipeline, %term, by, "asked to step down");
-                lease.step_down();
-            }
+    pub(crate) async fn obey(self, lease: lease::Handle, heart: Heart, stop: CancellationToken) {
+        let round = async || {
+            tokio::time::sleep(LOOK_EVERY).await;
+            self.look(&lease).await;
+            heart.beat().await;
+        };
+        // cancel-safe: it only looks
+        while stop.run_until_cancelled(round()).await.is_some() {}
+        heart.rest();
+    }
+
+    async fn look(&self, lease: &lease::Handle) {
+        let Some(term) = lease.term() else { return };
+        let wish = self.wishes.find_one(doc! { "_id": &self.pipeline, "format": FORMAT });
+        // Out of reach: looked at again; so is one of a version that knows more.
+        let Ok(Ok(Some(wish))) = timeout(ANSWER_WITHIN, wish.into_future()).await else { return };
+        if wish.get_i64("term").ok().and_then(|asked| u64::try_from(asked).ok()) == Some(term.get()) {
+            let by = wish.get_str("by").unwrap_or("?");
+            tracing::info!(pipeline = self.pipeline, %term, by, "asked to step down");
+            lease.step_down();
         }
     }
+}
+
+/// The lease of a pipeline, for who only looks at it.
+pub(crate) async fn lease(config: &Config) -> anyhow::Result<MongoLease> {
+    let lease = &config.coordination.lease;
+    let name = LeaseName {
+        database: config.coordination.database.clone(),
+        key: config.pipeline.clone(),
+        pod_id: config.pod_id.clone(),
+        fingerprint: config.source.fingerprint(),
+    };
+    let options = crate::run::options(&config.coordination.uri, "coordination.uri").await?;
+    let timing = Timing::new(lease.ttl, lease.renew_deadline, lease.heartbeat).context("`coordination.lease`")?;
+    Ok(MongoLease::open(options, name, &timing)?)
 }

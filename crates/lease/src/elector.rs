@@ -139,6 +139,7 @@ impl<S: LeaseStore> Elector<S> {
         let mut backoff = self.backoff();
         let shutdown = self.shutdown.clone();
         while !shutdown.is_cancelled() {
+            self.desk.went_round();
             match self.answered("inspect", self.rules.contest.timing.attempt(), self.store.inspect()).await {
                 Ok(()) => return Ok(()),
                 Err(error) if error.is_transient() => self.trouble(&error),
@@ -158,6 +159,7 @@ impl<S: LeaseStore> Elector<S> {
         let mut backoff = self.backoff();
         let shutdown = self.shutdown.clone();
         while !shutdown.is_cancelled() {
+            self.desk.went_round();
             let pause = match self.look().await {
                 Ok(Next::Lead(tenure, why)) => return Some((tenure, why)),
                 Ok(Next::LookAgainIn(pause)) => pause,
@@ -189,7 +191,10 @@ impl<S: LeaseStore> Elector<S> {
         let sighting = self.saw(record, now);
         let pause = jittered(self.rules.poll);
         match decide::follow(&self.me, &sighting, &self.rules.contest, now) {
-            Follow::Wait { until } => Ok(Next::LookAgainIn(until.since(now).min(pause))),
+            Follow::Wait { until } => {
+                planted::hold_standby().await;
+                Ok(Next::LookAgainIn(until.since(now).min(pause)))
+            }
             Follow::Try { .. } if self.unfinished.is_some() => Ok(Next::LookAgainIn(pause)),
             Follow::Try { statement, why } => match self.submit(&statement, self.rules.contest.timing.attempt()).await?
             {
@@ -250,6 +255,7 @@ impl<S: LeaseStore> Elector<S> {
         let mut asked = self.desk.step_down.clone();
         let mut asked_by: Option<Loss> = None;
         loop {
+            self.desk.went_round();
             let now = self.clock.now();
             match decide::lead(tenure, now) {
                 Lead::Expired => return End::Lost(Loss::Deadline),

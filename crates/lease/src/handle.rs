@@ -1,6 +1,7 @@
 //! What the rest of a pod may know about leadership, and the one thing it may ask for.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::watch;
 
@@ -14,6 +15,7 @@ pub struct Handle {
     status: watch::Receiver<Status>,
     /// The term that was asked to end: naming it keeps a late request from ending the next one.
     step_down: Arc<watch::Sender<Option<Term>>>,
+    rounds: Arc<AtomicU64>,
 }
 
 /// The elector's side of a [`Handle`].
@@ -21,6 +23,7 @@ pub struct Handle {
 pub(crate) struct Desk {
     pub(crate) status: watch::Sender<Status>,
     pub(crate) step_down: watch::Receiver<Option<Term>>,
+    rounds: Arc<AtomicU64>,
 }
 
 /// Where this pod stands. Changes at every gain, loss and acknowledged renewal.
@@ -40,7 +43,14 @@ impl Handle {
     pub(crate) fn new() -> (Self, Desk) {
         let (status, seen) = watch::channel(Status::Starting);
         let (step_down, asked) = watch::channel(None);
-        (Self { status: seen, step_down: Arc::new(step_down) }, Desk { status, step_down: asked })
+        let rounds = Arc::<AtomicU64>::default();
+        let handle = Self { status: seen, step_down: Arc::new(step_down), rounds: Arc::clone(&rounds) };
+        (handle, Desk { status, step_down: asked, rounds })
+    }
+
+    /// How often the elector went round, as leader or as standby: a number that stands still for longer than a ttl is an elector that hangs.
+    pub fn rounds(&self) -> u64 {
+        self.rounds.load(Relaxed)
     }
 
     pub fn is_leader(&self) -> bool {
@@ -79,5 +89,12 @@ impl Handle {
             Status::Leading { gate } => Some(gate.clone()),
             Status::Starting | Status::Following { .. } | Status::Stopped => None,
         }
+    }
+}
+
+impl Desk {
+    /// The elector is alive: nothing it waits for in one round lasts for ever.
+    pub(crate) fn went_round(&self) {
+        self.rounds.fetch_add(1, Relaxed);
     }
 }

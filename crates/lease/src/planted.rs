@@ -4,7 +4,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-/// The environment variable that names the loop: `Elector`, or one of those who lean on this crate.
+/// The environment variable that names the loop: `Elector` (of a leader), `Standby` (that of a standby), or one of those who lean on this crate.
 pub const WEDGE: &str = "HEADWATER_PLANTED_WEDGE";
 /// The environment variable that says, in milliseconds, after how long a loop without a sign of life counts as wedged.
 pub const PATIENCE: &str = "HEADWATER_PLANTED_PATIENCE";
@@ -12,9 +12,22 @@ pub const PATIENCE: &str = "HEADWATER_PLANTED_PATIENCE";
 #[derive(Debug)]
 struct Elector;
 
-/// Returns at once, unless the elector is to be wedged.
+#[derive(Debug)]
+struct Standby;
+
+/// Returns at once, unless a leader's elector is to be wedged.
 pub(crate) async fn hold_elector() {
-    if is_wedged(&Elector) {
+    hold(&Elector).await;
+}
+
+/// Returns at once, unless a standby's elector is to be wedged.
+pub(crate) async fn hold_standby() {
+    hold(&Standby).await;
+}
+
+/// Returns at once, unless the loop of this name is to be wedged.
+pub async fn hold(name: &impl Debug) {
+    if is_wedged(name) {
         std::future::pending::<()>().await;
     }
 }

@@ -115,6 +115,11 @@ impl Handle {
         Counts { sessions: self.sessions.counts(), events: self.applying.counts() }
     }
 
+    /// What was applied in each read model, and when last.
+    pub fn models(&self) -> Vec<view::ModelCounts> {
+        self.applying.models()
+    }
+
     /// When a batch was last dealt with; `None` before the first.
     pub fn last_progress(&self) -> Option<Instant> {
         self.sessions.last_progress()

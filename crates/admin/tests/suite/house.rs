@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use admin::status::{Gathered, Leader};
-use admin::{Board, Counters, Health, Pod, Running, Server, Status, Time};
+use admin::{Board, Counters, Health, Operator, Pod, Running, Server, Status, Time};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
@@ -45,10 +45,14 @@ pub(crate) struct Answer {
 
 impl House {
     pub(crate) fn start() -> Self {
+        Self::with(None)
+    }
+
+    pub(crate) fn with(operator: Option<Operator>) -> Self {
         let server = Server::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (pod, board, shutdown) = (Arc::new(Fake::default()), Arc::new(Board::default()), CancellationToken::new());
         let address = server.address();
-        let running = server.start(pod.clone(), board.clone(), shutdown.clone()).unwrap();
+        let running = server.start(pod.clone(), board.clone(), operator, shutdown.clone()).unwrap();
         Self { pod, board, address, shutdown, running }
     }
 
@@ -65,8 +69,15 @@ impl House {
     }
 
     pub(crate) async fn ask(&self, method: &str, path: &str) -> Answer {
+        self.send(method, path, "", "").await
+    }
+
+    /// `headers`: lines, each with its end.
+    pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> Answer {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let request = format!("{method} {path} HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n");
+        let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: pod\r\n{headers}{length}connection: close\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();

@@ -2,5 +2,6 @@
 
 mod house;
 mod metrics;
+mod operator;
 mod paths;
 mod wedged;

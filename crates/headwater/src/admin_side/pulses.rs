@@ -25,12 +25,11 @@ pub(super) struct Pulses {
 }
 
 impl Pulses {
-    /// Of a leader: each acknowledged renewal moves the moment at which its gate shuts. What a standby does cannot be seen from here.
-    pub(super) fn elector(&self, valid_until: Option<Duration>, ttl: Duration, now: Instant) -> Loop {
-        let moved = valid_until.map_or(0, |until| u64::try_from(until.as_millis()).unwrap_or(u64::MAX));
-        let pulse = self.elector.pulse(moved, valid_until.is_none(), now);
-        // Within a ttl another pod leads, and this one must have noticed.
-        Loop { name: "elector", pulse, limit: patience((ttl * 2).max(Duration::from_secs(10))) }
+    /// A leader goes round with every renewal, a standby with every look; both are due several times in a ttl.
+    pub(super) fn elector(&self, rounds: u64, ends: bool, ttl: Duration, now: Instant) -> Loop {
+        let pulse = self.elector.pulse(rounds, ends, now);
+        // A look may be due after a ttl only, and its answer late.
+        Loop { name: "elector", pulse, limit: patience((ttl * 3).max(Duration::from_secs(10))) }
     }
 
     pub(super) fn capture(&self, status: Option<&capture::Status>) -> Loop {
@@ -99,13 +98,13 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_whose_renewals_stop_is_wedged_and_a_standby_is_not() {
+    fn an_elector_that_does_not_go_round_is_wedged_unless_it_ends() {
         let ttl = Duration::from_secs(15);
         let pulses = Pulses::default();
-        let renewed = after_minutes(3, |second, now| pulses.elector(Some(Duration::from_secs(second / 5)), ttl, now));
-        assert_eq!(renewed, Verdict::Moving);
-        assert!(is_wedged(after_minutes(3, |_, now| pulses.elector(Some(Duration::from_secs(7)), ttl, now))));
-        assert_eq!(after_minutes(3, |_, now| pulses.elector(None, ttl, now)), Verdict::Resting);
+        // A renewal every five seconds.
+        assert_eq!(after_minutes(3, |second, now| pulses.elector(second / 5, false, ttl, now)), Verdict::Moving);
+        assert!(is_wedged(after_minutes(3, |_, now| pulses.elector(7, false, ttl, now))));
+        assert_eq!(after_minutes(3, |_, now| pulses.elector(7, true, ttl, now)), Verdict::Resting);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use admin::{Board, Counters, Health, Latency, Pod, Readiness, Service};
 use lease::Status as Standing;
 use pipeline::{capture, consumer, producer};
 
+use super::hearts::Hearts;
 use super::pulses::Pulses;
 use super::words::{self, Words};
 use crate::pods::Announcement;
@@ -31,13 +32,19 @@ pub(crate) struct Readings {
     parts: Parts,
     board: Arc<Board>,
     pulses: Pulses,
+    hearts: Hearts,
     terms: AtomicU64,
     stopping: AtomicBool,
 }
 
 impl Readings {
     pub(super) fn new(parts: Parts, board: Arc<Board>) -> Self {
-        Self { parts, board, pulses: Pulses::default(), terms: AtomicU64::new(0), stopping: AtomicBool::new(false) }
+        let (pulses, hearts) = (Pulses::default(), Hearts::new(Instant::now()));
+        Self { parts, board, pulses, hearts, terms: AtomicU64::new(0), stopping: AtomicBool::new(false) }
+    }
+
+    pub(crate) fn hearts(&self) -> &Hearts {
+        &self.hearts
     }
 
     pub(crate) fn lease(&self) -> &lease::Handle {
@@ -61,7 +68,6 @@ impl Readings {
             |words: &Option<Words>| words.as_ref().map_or_else(|| "none".to_owned(), |words| words.state.clone());
         let leads = lease.is_leader();
         let capturing = self.capturing();
-        let dealt = consumer.as_ref().and_then(consumer::Handle::last_progress);
         let mut troubles: Vec<_> = produces.trouble.iter().cloned().collect();
         troubles.extend(consumes.as_ref().and_then(|words| words.trouble.clone()));
         troubles.extend(self.wedged(now));
@@ -72,11 +78,18 @@ impl Readings {
             consumer: state(&consumes),
             troubles,
             sessions: consumer.as_ref().map(|consumer| consumer.counts().sessions.held),
-            applied_ago: dealt.map(|at| now.saturating_duration_since(at.into_std())),
+            applied_ago: self.applied_ago(now),
             in_flight: leads.then(|| producer.publishing().counts().in_flight_events),
             read_ahead_full: capturing.is_some_and(|status| status.state == capture::State::Full),
             ..Announcement::default()
         }
+    }
+
+    /// Of the read models this pod has applied something to.
+    fn applied_ago(&self, now: Instant) -> Vec<(String, Duration)> {
+        let models = self.parts.consumer.as_ref().map(consumer::Handle::models).unwrap_or_default();
+        let ago = |last: tokio::time::Instant| now.saturating_duration_since(last.into_std());
+        models.into_iter().filter_map(|counts| Some((counts.model, ago(counts.last?)))).collect()
     }
 
     fn wedged(&self, now: Instant) -> Vec<admin::status::Trouble> {
@@ -119,11 +132,10 @@ impl Readings {
             Standing::Following { .. } if unread => ("standby", not("the lease cannot be read")),
             Standing::Following { .. } => ("standby", Readiness::Ready),
         };
-        let valid_until = match &standing {
-            Standing::Leading { gate } => Some(gate.valid_until().as_duration()),
-            Standing::Starting | Standing::Following { .. } | Standing::Stopped => None,
-        };
-        Service { name: "lease", role, readiness, loops: vec![self.pulses.elector(valid_until, self.parts.ttl, now)] }
+        // One that stops may wait for the work of a term that was lost.
+        let ends = self.stopping.load(Relaxed) || matches!(standing, Standing::Stopped);
+        let elector = self.pulses.elector(self.parts.lease.rounds(), ends, self.parts.ttl, now);
+        Service { name: "lease", role, readiness, loops: vec![elector, self.hearts.step_down.seen()] }
     }
 
     fn producer_service(&self, now: Instant) -> Service {
@@ -150,6 +162,12 @@ impl Readings {
     }
 }
 
+/// Who tells of this pod, and of all.
+fn status_service(hearts: &Hearts) -> Service {
+    let loops = vec![hearts.announcer.seen(), hearts.gather.seen()];
+    Service { name: "status", role: "every pod", readiness: Readiness::Ready, loops }
+}
+
 fn readiness(words: &Words) -> Readiness {
     words.trouble.as_ref().map_or(Readiness::Ready, |trouble| Readiness::Not(trouble.text.clone()))
 }
@@ -158,6 +176,7 @@ impl Pod for Readings {
     fn health(&self, now: Instant) -> Health {
         let mut services = vec![self.lease_service(now), self.producer_service(now)];
         services.extend(self.parts.consumer.as_ref().map(|consumer| self.consumer_service(consumer, now)));
+        services.push(status_service(&self.hearts));
         Health { services, stopping: self.stopping.load(Relaxed) }
     }
 
@@ -166,6 +185,7 @@ impl Pod for Readings {
         let published = producer.publishing().counts();
         let captured = producer.capturing().map(|handle| handle.status());
         let consumer::Counts { sessions, events } = consumer.as_ref().map(consumer::Handle::counts).unwrap_or_default();
+        let models = consumer.as_ref().map(consumer::Handle::models).unwrap_or_default();
         Counters {
             pod: pod_id.clone(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -194,6 +214,7 @@ impl Pod for Readings {
             dead_letters_parked: sessions.dead_letters,
             dead_letters_left: sessions.set_aside,
             applied: events.applied,
+            applied_in: models.into_iter().map(|counts| (counts.model, counts.applied)).collect(),
             duplicates: events.duplicates,
             gaps_healed: events.gaps_healed,
             regressed: events.regressed,

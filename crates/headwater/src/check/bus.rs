@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use servicebus::administration::{Administration, Description, Error, Rule};
+use servicebus::administration::{Description, Error, Rule};
 
 use super::{Finding, Level};
 use crate::config::Config;
@@ -22,10 +22,13 @@ pub(super) async fn ask(config: &Config) -> anyhow::Result<Vec<Finding>> {
     };
     findings.extend(judge(&topic, &Wanted::topic(true), found.as_ref(), lock));
     if found.is_some() {
-        let found = bus.get(&subscription).await?;
+        let found = match bus.get(&subscription).await {
+            Ok(found) => found,
+            Err(error) => return Ok(findings.into_iter().chain([out_of_reach(&error)]).collect()),
+        };
         findings.extend(judge(&subscription, &Wanted::subscription(lock), found.as_ref(), lock));
         if found.is_some() {
-            findings.extend(filters(&bus, &subscription).await);
+            findings.extend(filters(&subscription, bus.rules(&subscription).await));
         }
     }
     Ok(findings)
@@ -82,9 +85,18 @@ fn meaning(name: &str, value: &str, lock: Duration) -> (Level, &'static str) {
     }
 }
 
-async fn filters(bus: &Administration, subscription: &str) -> Vec<Finding> {
-    let Ok(rules) = bus.rules(subscription).await else { return vec![] };
-    partial(subscription, &rules).into_iter().collect()
+/// What cannot be looked at is not called well.
+fn filters(subscription: &str, rules: Result<Vec<Rule>, Error>) -> Option<Finding> {
+    match rules {
+        Ok(rules) => partial(subscription, &rules),
+        Err(error) => {
+            let cause = std::error::Error::source(&error).map_or(String::new(), |cause| format!(" ({cause})"));
+            let problem =
+                format!("`{subscription}`: its rules cannot be looked at, and may leave events out: {error}{cause}");
+            let remedy = "look at them with a key that may manage: one rule with a TrueFilter and no action is right";
+            Some(Finding::warning(ABOUT, problem, remedy))
+        }
+    }
 }
 
 /// A subscription gets what any of its rules takes; actions change what arrives.
@@ -142,5 +154,8 @@ mod tests {
         assert!(partial("s", &[rule("eu", false)]).unwrap().problem.contains("`eu` (SqlFilter)"));
         assert!(partial("s", &[]).unwrap().problem.contains("none"));
         assert!(partial("s", &[rule("$Default", true), rule("eu", false)]).is_some(), "an event would come twice");
+        assert_eq!(filters("s", Ok(vec![rule("$Default", true)])), None);
+        let unseen = filters("s", Err(Error::Refused { status: 500, detail: "later".into() })).unwrap();
+        assert!(unseen.level == Level::Warning && unseen.problem.contains("cannot be looked at"), "{unseen}");
     }
 }

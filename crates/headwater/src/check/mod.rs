@@ -2,6 +2,7 @@
 //!
 //! Looks and changes nothing: a right to write is tried with an update that matches no document.
 
+mod admin;
 mod bus;
 mod sample;
 mod source;
@@ -77,16 +78,19 @@ impl fmt::Display for Finding {
 
 /// What the configuration alone says.
 pub(crate) fn offline(config: &Config) -> Vec<Finding> {
-    source::declared(config)
+    let mut findings = source::declared(config);
+    findings.extend(admin::declared(config.admin.listen, config.admin.token.is_some()));
+    findings
 }
 
 /// What MongoDB and the bus say besides, and so many of the newest events; the worst first.
 pub(crate) async fn online(config: &Config, sample: Option<u32>) -> anyhow::Result<Vec<Finding>> {
     let mut findings = offline(config);
-    findings.extend(source::ask(config).await?);
-    findings.extend(stores::coordination(config).await?);
-    findings.extend(stores::views(config).await?);
-    findings.extend(bus::ask(config).await?);
+    // Side by side: whoever waits for a server that is away waits once.
+    let asked = (source::ask(config), stores::coordination(config), stores::views(config), bus::ask(config));
+    let (source, coordination, views, bus) =
+        futures_util::future::try_join4(asked.0, asked.1, asked.2, asked.3).await?;
+    findings.extend([source, coordination, views, bus].into_iter().flatten());
     if let Some(count) = sample {
         findings.extend(sample::ask(config, count).await?);
     }

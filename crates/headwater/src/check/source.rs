@@ -5,10 +5,11 @@ use std::time::Duration;
 use lease::DriverError;
 use mongodb::Client;
 use mongodb::bson::{DateTime, Document, doc};
-use pipeline::capture::{self, Capture, Start};
+use pipeline::capture::{self, Capture};
 use pipeline::source::Kind;
 
 use super::Finding;
+use crate::cli::advice::plainly;
 use crate::config::Config;
 use crate::oplog::Ends;
 
@@ -29,10 +30,6 @@ pub(super) fn declared(config: &Config) -> Vec<Finding> {
         let problem = "has no `sequence`: order is kept, and a gap cannot be seen";
         let remedy = "if events count per aggregate (1, 2, 3 …), name that field in `source.sequence`";
         findings.push(Finding::note(ABOUT, problem, remedy));
-        if config.producer.start == Start::Beginning {
-            let remedy = "name the field in `source.sequence`, or write `producer.start: now`";
-            findings.push(Finding::error(ABOUT, "`producer.start: beginning` needs a sequence", remedy));
-        }
     }
     if config.read_models.models.is_empty() {
         let remedy = "declare some under `read_models`; docs/read-models.md has recipes";
@@ -68,7 +65,7 @@ pub(super) async fn ask(config: &Config) -> anyhow::Result<Vec<Finding>> {
 /// Greets a server, or says why that cannot be done.
 pub(super) async fn hello(client: &Client) -> Result<Document, Finding> {
     client.database("admin").run_command(doc! { "hello": 1 }).await.map_err(|error| {
-        let problem = format!("cannot be reached: {}", DriverError::from(error));
+        let problem = format!("cannot be reached: {}", plainly(&error.into()));
         Finding::error("", problem, "check host, port, credentials and TLS in the URI, and that the server runs")
     })
 }
@@ -82,9 +79,6 @@ async fn readable(config: &Config, client: &Client) -> Option<Finding> {
     let patient = capture::Config { answer_within: Duration::from_secs(30), ..config.producer.capture.clone() };
     let capture = Capture::new(client, config.source.clone(), patient);
     let error = capture.check(&config.producer.start).await.err()?;
-    if matches!(error, capture::Error::NoSequence) {
-        return None; // told already
-    }
     let told = lease::Chain(&error).to_string();
     let remedy = if told.contains("error 13 ") {
         "grant the user `read` on the source's database (find and changeStream)"

@@ -7,14 +7,11 @@ use lease::DriverError;
 use mongodb::Database;
 use mongodb::IndexModel;
 use mongodb::bson::{Document, doc};
-use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
-use pipeline::publish::{oversize, rejected};
 use pipeline::view::{self, CURSORS, PARKED_EVENTS, Projection};
 
 use super::Finding;
 use super::source::{hello, is_router};
-use crate::config::Config;
-use crate::step_down;
+use crate::config::{Config, own};
 
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 const UNAUTHORIZED: i32 = 13;
@@ -29,9 +26,7 @@ pub(super) async fn coordination(config: &Config) -> anyhow::Result<Vec<Finding>
     };
     let mut findings: Vec<_> = unfit_for_leases(&hello).into_iter().collect();
     let database = client.database(&config.coordination.database);
-    let kept = [CHECKPOINTS, PIPELINES, oversize::COLLECTION, rejected::COLLECTION, step_down::COLLECTION];
-    let collections = [&[lease::mongo::COLLECTION], &kept[..]].concat();
-    findings.extend(rights(&database, ABOUT, &collections).await);
+    findings.extend(rights(&database, ABOUT, &own::COORDINATION).await);
     if let Ok(indexes) = indexes(&database, lease::mongo::COLLECTION).await {
         findings.extend(expiring_leases(&indexes));
     }

@@ -6,13 +6,21 @@ use serde_json::{Value as Json, json};
 
 use super::run::ConfigArguments;
 use crate::check::{self, Finding, Level};
+use crate::config::Problems;
 use crate::exit::Exit;
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater check --offline         in a pipeline that builds the configuration
+  headwater check --sample 1000     before the first pod, and after a change of read models
+  headwater check --json | jq -r '.findings[] | select(.level == \"error\") | .problem'";
 
 /// Check configuration, MongoDB and the bus, and say what to mend.
 ///
 /// Looks and changes nothing. Every finding is one line: how bad it is, what it is about, and what to do. Errors stop pods from running, or
-/// lose what is promised; warnings will hurt some day; notes are worth knowing. Ends with 4 if there is an error, else with 0.
+/// lose what is promised; warnings will hurt some day; notes are worth knowing. Ends with 4 if there is an error, with 3 if it is in the configuration itself, else with 0.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     config: ConfigArguments,
@@ -31,7 +39,11 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let config = arguments.config.load()?;
+    let config = arguments.config.load().inspect_err(|error| {
+        if let Some(problems) = error.downcast_ref::<Problems>().filter(|_| arguments.json) {
+            println!("{:#}", problems.to_json());
+        }
+    })?;
     let findings =
         if arguments.offline { check::offline(&config) } else { check::online(&config, arguments.sample).await? };
     let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();

@@ -1,18 +1,35 @@
 //! `headwater checkpoint`: where the pipeline stands, and the operator's hand on it.
 
+use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use lease::Contender;
+use lease::{Contender, DriverError};
+use mongodb::bson::{Document, doc};
 use pipeline::capture::{self, Capture, Start};
 use pipeline::checkpoint::{Checkpoint, CheckpointStore, Claim, MongoCheckpoints, Phase};
+use pipeline::event::ResumeToken;
+use pipeline::producer::Places;
+use serde_json::{Value as Json, json};
 
-use super::run::ConfigArguments;
+use super::run::{ConfigArguments, FOUND_WITHIN};
+use crate::config::Config;
 use crate::exit::Exit;
 
+const EXAMPLES: &str = "\
+Examples:
+  headwater checkpoint show --json
+  headwater checkpoint set --token 8267… --yes
+  headwater checkpoint reset --start beginning --yes
+  headwater checkpoint reset --start 2026-01-31T12:00:00Z --yes";
+
 /// Show where the pipeline stands, or set it anew.
+///
+/// The checkpoint is where a leader begins to read: everything before it was taken by the bus. `set` and `reset` work while pods run: they take a
+/// term of their own, so the leader notices, and goes on from there.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -20,93 +37,257 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Show the checkpoint.
+    /// Show the checkpoint: term, epoch, how far it has come and since when.
     Show {
         #[command(flatten)]
         config: ConfigArguments,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Begin a new epoch at a resume token, such as one that `checkpoint show` printed before.
+    ///
+    /// For going back to a place that is known, or past one that cannot be read. A later token leaves out what lies between; an earlier one has it
+    /// published again. The oplog must still hold what follows the token.
+    Set {
+        #[command(flatten)]
+        config: ConfigArguments,
+        /// The token's text, as `checkpoint show` prints it.
+        #[arg(long, value_name = "TOKEN")]
+        token: Token,
+        #[command(flatten)]
+        meant: Meant,
     },
     /// Begin a new epoch: at `beginning` (read all the source holds), `now`, or a time the oplog still reaches back to.
     ///
-    /// Works while pods run: it takes a term of its own, so the leader notices, and goes on from there. Nothing is skipped with
-    /// `beginning`; with `now`, everything between the old checkpoint and this moment is never published.
+    /// Nothing is skipped with `beginning`; with `now`, everything between the old checkpoint and this moment is never published.
     Reset {
         #[command(flatten)]
         config: ConfigArguments,
         /// `beginning`, `now`, or a time such as 2026-01-31T12:00:00Z.
         #[arg(long, value_name = "START")]
         start: Start,
-        /// Yes, this is meant.
-        #[arg(long)]
-        yes: bool,
+        #[command(flatten)]
+        meant: Meant,
     },
+}
+
+#[derive(Debug, Args)]
+struct Meant {
+    /// Yes, this is meant.
+    #[arg(long)]
+    yes: bool,
+    /// As JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// A resume token as one word.
+#[derive(Clone, Debug)]
+struct Token(ResumeToken);
+
+impl FromStr for Token {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let refused = || "a token is a row of hexadecimal digits, as `headwater checkpoint show` prints it".to_owned();
+        if text.len() < 18 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(refused());
+        }
+        ResumeToken::try_from(doc! { "_data": text }).map(Self).map_err(|_| refused())
+    }
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
-        Command::Show { config } => show(&config).await,
-        Command::Reset { config, start, yes } => reset(&config, start, yes).await,
+        Command::Show { config, json } => show(&Desk::open(&config).await?, json).await,
+        Command::Set { config, token, meant } => set(&Desk::open(&config).await?, token.0, &meant).await,
+        Command::Reset { config, start, meant } => reset(&Desk::open(&config).await?, start, &meant).await,
     }
 }
 
-async fn show(config: &ConfigArguments) -> anyhow::Result<()> {
-    let config = config.load()?;
-    let places = crate::run::places(&config, None).await?;
-    let store = MongoCheckpoints::new(&places.coordination, &places.pipeline, places.source.fingerprint());
-    match store.show().await? {
-        Some(checkpoint) => tell(&places.pipeline, &checkpoint),
-        None => println!("`{}` has no checkpoint yet", places.pipeline),
+/// The checkpoint of one pipeline, and its source.
+struct Desk {
+    config: Config,
+    places: Places,
+    store: MongoCheckpoints,
+}
+
+impl Desk {
+    async fn open(arguments: &ConfigArguments) -> anyhow::Result<Self> {
+        let config = arguments.load()?;
+        let places = crate::run::places(&config, FOUND_WITHIN).await?;
+        let store = MongoCheckpoints::new(&places.coordination, &places.pipeline, places.source.fingerprint());
+        Ok(Self { config, places, store })
+    }
+
+    async fn stored(&self) -> anyhow::Result<Checkpoint> {
+        let nothing =
+            || format!("`{}` has no checkpoint yet: it gets one when a pod first leads", self.places.pipeline);
+        self.store.show().await?.with_context(nothing)
+    }
+
+    /// Without `--yes` nothing is done.
+    fn is_meant(&self, meant: &Meant, at: &str, consequence: &str) -> anyhow::Result<()> {
+        let pipeline = &self.places.pipeline;
+        if !meant.yes {
+            bail!(Exit::Usage.because(format!(
+                "this begins a new epoch of `{pipeline}` at {at}: {consequence}; if that is meant, say --yes"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Takes a term, so that whoever leads is shut out until it has read the checkpoint again.
+    async fn begin(&self, stored: &Checkpoint, phase: &Phase, consequence: &str, json: bool) -> anyhow::Result<()> {
+        let claim = Claim {
+            term: stored.term.next(),
+            claimant: Contender::random(),
+            pod_id: format!("{} (operator)", self.places.pod_id),
+        };
+        let claimed = self.store.claim(&claim).await.context("take a term")?;
+        self.store.begin_epoch(&claim, claimed.epoch, phase).await?;
+        let now = self.stored().await?;
+        if json {
+            let mut told = to_json(&self.places.pipeline, &now);
+            told["consequence"] = consequence.into();
+            println!("{told:#}");
+        } else {
+            println!("done: {consequence}");
+            print!("{}", told(&self.places.pipeline, &now));
+        }
+        Ok(())
+    }
+}
+
+async fn show(desk: &Desk, json: bool) -> anyhow::Result<()> {
+    let pipeline = &desk.places.pipeline;
+    match (desk.store.show().await?, json) {
+        (Some(checkpoint), false) => print!("{}", told(pipeline, &checkpoint)),
+        (Some(checkpoint), true) => println!("{:#}", to_json(pipeline, &checkpoint)),
+        (None, false) => println!("`{pipeline}` has no checkpoint yet: it gets one when a pod first leads"),
+        (None, true) => println!("{:#}", json!({ "pipeline": pipeline, "phase": null })),
     }
     Ok(())
 }
 
-async fn reset(config: &ConfigArguments, start: Start, yes: bool) -> anyhow::Result<()> {
-    let config = config.load()?;
-    let consequence = match start {
-        Start::Beginning => "everything the source holds is published again; consumers skip what they have applied",
-        Start::Now => "what was written since the checkpoint is never published",
-        Start::At(_) => {
-            "what was written between the checkpoint and that time is never published, if that time is later"
+async fn set(desk: &Desk, token: ResumeToken, meant: &Meant) -> anyhow::Result<()> {
+    let stored = desk.stored().await?;
+    let consequence = match &stored.phase {
+        Phase::Stream { token: at } if token.key() > at.key() => {
+            "what was written between the checkpoint and that token is never published"
+        }
+        Phase::Stream { token: at } if token.key() == at.key() => "it goes on where it stands, in a new epoch",
+        Phase::Stream { .. } if desk.config.source.sequence.is_some() => {
+            "what was written since that token is published again; consumers skip what they have applied"
+        }
+        Phase::Stream { .. } => {
+            "what was written since that token is published and applied again: without `source.sequence` consumers cannot know it"
+        }
+        Phase::Snapshot { .. } => {
+            "the snapshot that is being read ends here, and what it has not read is never published"
+        }
+        Phase::Unstarted => "what was written before that token is never published",
+    };
+    desk.is_meant(meant, "that token", consequence)?;
+    can_follow(&desk.places, &token).await?;
+    desk.begin(&stored, &Phase::Stream { token }, consequence, meant.json).await
+}
+
+/// A server looks for a token only when it is asked for what follows; for one that is yet to come it would wait, and everything until then be left out.
+async fn can_follow(places: &Places, token: &ResumeToken) -> anyhow::Result<()> {
+    let hello = places.server.database("admin").run_command(doc! { "hello": 1 }).await;
+    let hello = hello.map_err(DriverError::from).context("ask the source for its time")?;
+    let now = hello.get_datetime("localTime").map_or(i64::MAX, |now| now.timestamp_millis() / 1_000);
+    if token.cluster_time().is_some_and(|at| i64::from(at.time) > now.saturating_add(MOST_AHEAD)) {
+        bail!(Exit::Usage.because("that token lies in the future, and nothing was done; is it one of this source?"));
+    }
+    let stream = doc! { "$changeStream": { "startAfter": token.to_document() } };
+    let database = places.server.database(&places.source.database);
+    let open = async {
+        match &places.source.collection {
+            Some(name) => database.collection::<Document>(name).aggregate([stream]).batch_size(1).await.map(drop),
+            None => database.aggregate([stream]).batch_size(1).await.map(drop),
         }
     };
-    if !yes {
-        bail!(Exit::Usage.because(format!(
-            "this begins a new epoch of `{}` at {start}: {consequence}; if that is meant, say --yes",
-            config.pipeline
-        )));
+    match tokio::time::timeout(PATIENCE, open).await {
+        // Still looking for the first event, so it has found the place.
+        Ok(Ok(())) | Err(_) => Ok(()),
+        Ok(Err(error)) => Err(DriverError::from(error)).context(
+            "the source cannot be followed from that token, and nothing was done; `checkpoint reset` begins elsewhere",
+        ),
     }
-    let places = crate::run::places(&config, None).await?;
-    // Asked once, by somebody who waits: a busy server is given time.
-    let patient = capture::Config { answer_within: Duration::from_secs(60), ..config.producer.capture.clone() };
-    let capture = Capture::new(&places.server, places.source.clone(), patient);
-    capture.check(&start).await.context("look at the source")?;
-    let store = MongoCheckpoints::new(&places.coordination, &places.pipeline, places.source.fingerprint());
-    let stored = store.show().await?.with_context(|| format!("`{}` has no checkpoint to reset", places.pipeline))?;
-    let phase = capture.first_phase(&start).await.context("find where to start")?;
-    let claim = Claim {
-        term: stored.term.next(),
-        claimant: Contender::random(),
-        pod_id: format!("{} (operator)", places.pod_id),
-    };
-    let claimed = store.claim(&claim).await.context("take a term")?;
-    store.begin_epoch(&claim, claimed.epoch, &phase).await?;
-    let now = store.show().await?.context("the checkpoint vanished")?;
-    println!("reset: {consequence}");
-    tell(&places.pipeline, &now);
-    Ok(())
 }
 
-fn tell(pipeline: &str, checkpoint: &Checkpoint) {
-    println!("pipeline      {pipeline}");
-    println!("term          {}", checkpoint.term);
-    println!("epoch         {}", checkpoint.epoch);
+/// Seconds; members' clocks differ.
+const MOST_AHEAD: i64 = 60;
+/// Asked once, by somebody who waits: a busy server is given time.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn reset(desk: &Desk, start: Start, meant: &Meant) -> anyhow::Result<()> {
+    let again = match desk.config.source.sequence {
+        Some(_) => "consumers skip what they have applied",
+        None => "without `source.sequence` consumers apply it again",
+    };
+    let consequence = match start {
+        Start::Beginning => format!("everything the source holds is published again; {again}"),
+        Start::Now => "what was written since the checkpoint is never published".to_owned(),
+        Start::At(_) => format!(
+            "what was written between the checkpoint and that time is never published, if that time is later, and published again, if it \
+             is earlier; {again}"
+        ),
+    };
+    desk.is_meant(meant, &start.to_string(), &consequence)?;
+    let patient = capture::Config { answer_within: PATIENCE, ..desk.config.producer.capture.clone() };
+    let capture = Capture::new(&desk.places.server, desk.places.source.clone(), patient);
+    capture.check(&start).await.context("look at the source")?;
+    let stored = desk.stored().await?;
+    let phase = capture.first_phase(&start).await.context("find where to start")?;
+    desk.begin(&stored, &phase, &consequence, meant.json).await
+}
+
+fn told(pipeline: &str, checkpoint: &Checkpoint) -> String {
+    let mut lines = vec![
+        ("pipeline", pipeline.to_owned()),
+        ("term", checkpoint.term.to_string()),
+        ("epoch", checkpoint.epoch.to_string()),
+    ];
     match &checkpoint.phase {
-        Phase::Snapshot { progress, .. } => println!("phase         snapshot, {} read", progress.scanned),
-        phase => println!("phase         {}", phase.name()),
+        Phase::Snapshot { progress, .. } => lines.push(("phase", format!("snapshot, {} read", progress.scanned))),
+        phase => lines.push(("phase", phase.name().to_owned())),
     }
-    if let Some(time) = checkpoint.cluster_time {
-        println!("cluster time  {}.{}", time.time, time.increment);
+    lines.extend(token(checkpoint).map(|token| ("token", token.key().to_owned())));
+    lines.extend(checkpoint.cluster_time.map(|at| ("cluster time", format!("{}.{}", at.time, at.increment))));
+    lines.extend(saved_at(checkpoint).map(|at| ("saved", format!("{at} by {}", checkpoint.saved_by))));
+    lines.into_iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect()
+}
+
+fn to_json(pipeline: &str, checkpoint: &Checkpoint) -> Json {
+    let snapshot = match &checkpoint.phase {
+        Phase::Snapshot { progress, .. } => json!({ "run": progress.run, "scanned": progress.scanned }),
+        Phase::Unstarted | Phase::Stream { .. } => Json::Null,
+    };
+    json!({
+        "pipeline": pipeline,
+        "term": checkpoint.term.get(),
+        "epoch": checkpoint.epoch.get(),
+        "phase": checkpoint.phase.name(),
+        "snapshot": snapshot,
+        "token": token(checkpoint).map(ResumeToken::key),
+        "cluster_time": checkpoint.cluster_time.map(|at| json!({ "time": at.time, "increment": at.increment })),
+        "saved_at": saved_at(checkpoint),
+        "saved_by": checkpoint.saved_by,
+    })
+}
+
+/// Where the stream goes on: of a snapshot, when it is done.
+fn token(checkpoint: &Checkpoint) -> Option<&ResumeToken> {
+    match &checkpoint.phase {
+        Phase::Stream { token } | Phase::Snapshot { start: token, .. } => Some(token),
+        Phase::Unstarted => None,
     }
-    if let Some(saved) = checkpoint.saved_at.and_then(|at| at.try_to_rfc3339_string().ok()) {
-        println!("saved         {saved} by {}", checkpoint.saved_by);
-    }
+}
+
+fn saved_at(checkpoint: &Checkpoint) -> Option<String> {
+    checkpoint.saved_at.and_then(|at| at.try_to_rfc3339_string().ok())
 }

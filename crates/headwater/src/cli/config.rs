@@ -5,8 +5,15 @@ use clap::{Args, Subcommand};
 use super::run::ConfigArguments;
 use crate::config;
 
+const EXAMPLES: &str = "\
+Examples:
+  headwater config reference > headwater.yaml
+  headwater config schema > headwater.schema.json
+  HEADWATER__SERVICE_BUS__TOPIC=orders headwater config print --set producer.body=json";
+
 /// Show the configuration.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -18,6 +25,9 @@ enum Command {
     Print {
         #[command(flatten)]
         config: ConfigArguments,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Print every key with its default and its reason: a file to start from.
     Reference,
@@ -27,7 +37,10 @@ enum Command {
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     match &arguments.command {
-        Command::Print { config } => print!("{}", config::effective(config.config.as_deref(), &config.set)?),
+        Command::Print { config, json } => {
+            let effective = config::effective(config.config.as_deref(), &config.set)?;
+            if *json { println!("{:#}", effective.to_json()) } else { print!("{}", effective.to_yaml()) }
+        }
         Command::Reference => print!("{}", config::reference_file()),
         Command::Schema => println!("{:#}", config::json_schema()),
     }

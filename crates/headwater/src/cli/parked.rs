@@ -1,19 +1,22 @@
 //! `headwater parked`: aggregates that wait behind an event that cannot be applied, and the operator's hand on them.
 
-use std::sync::Arc;
-
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
 use mongodb::bson::Bson;
-use pipeline::event::{AggregateId, Namespace};
-use pipeline::source::Kind;
-use pipeline::view::{Body, Delivered, Desk, Discard, Error, History, Projection, Waiting};
+use pipeline::view::{Body, Delivered, Discard, Error, Waiting};
 use serde_json::{Value as Json, json};
 
-use super::run::ConfigArguments;
+use super::run::{ConfigArguments, FOUND_WITHIN};
 use super::table::table;
-use crate::config::Config;
 use crate::exit::Exit;
+use crate::parked::{Office, shown, text, time};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater parked list
+  headwater parked show order-7 --model order_summary
+  headwater parked retry order-7 --model order_summary
+  headwater parked discard order-7 --yes";
 
 /// Look at aggregates that wait behind an event that cannot be applied, and let them go on.
 ///
@@ -21,6 +24,7 @@ use crate::exit::Exit;
 /// behind it, in order. Mend the cause (a read model's declaration, an index, the document it meets), then `retry`. Only if the events
 /// are not wanted in that read model, `discard` them. New events queue behind meanwhile; pods need not be stopped.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -61,6 +65,9 @@ enum Command {
         config: ConfigArguments,
         #[command(flatten)]
         which: Which,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Leave events out of the read model for good. They are kept, marked as discarded, and never applied.
     ///
@@ -76,6 +83,9 @@ enum Command {
         /// Yes, this is meant.
         #[arg(long)]
         yes: bool,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
     },
 }
 
@@ -90,78 +100,40 @@ struct Which {
     model: Option<String>,
 }
 
-/// More are parked than anybody looks through one by one.
-const MOST: i64 = 100_000;
+impl Which {
+    async fn found_in(&self, office: &Office) -> anyhow::Result<Waiting> {
+        office.find(&self.aggregate, self.model.as_deref()).await
+    }
+}
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
-        Command::List { config, limit, json } => list(&Office::open(&config).await?, limit, json).await,
+        Command::List { config, limit, json } => {
+            let config = config.load()?;
+            list(&Office::open(&config, FOUND_WITHIN).await?, &config.pipeline, limit, json).await
+        }
         Command::Show { config, which, limit, bodies, json } => {
-            show(&Office::open(&config).await?, &which, limit, bodies, json).await
+            show(&open(&config).await?, &which, limit, bodies, json).await
         }
-        Command::Retry { config, which } => retry(&Office::open(&config).await?, &which).await,
-        Command::Discard { config, which, all, yes } => discard(&Office::open(&config).await?, &which, all, yes).await,
-    }
-}
-
-/// The desk of one pipeline, and how its source names things.
-struct Office {
-    desk: Desk,
-    config: Config,
-}
-
-impl Office {
-    async fn open(arguments: &ConfigArguments) -> anyhow::Result<Self> {
-        let config = arguments.load()?;
-        let places = crate::run::places(&config, None).await?;
-        let views = crate::run::client(&config.read_models.uri, "read_models.uri", None).await?;
-        let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
-        let history = History::new(&places.server.database(&config.source.database), &config.source);
-        let by_collection = config.source.kind == Kind::Documents;
-        let database = views.database(&config.read_models.database);
-        Ok(Self { desk: Desk::new(database, &config.pipeline, by_collection, models.collect(), history), config })
-    }
-
-    fn namespace(&self, waiting: &Waiting) -> Namespace {
-        let first = || self.config.source.namespaces().into_iter().next().expect("a source names a collection");
-        waiting.collection.as_ref().map_or_else(first, |name| Namespace::new(&self.config.source.database, name))
-    }
-
-    async fn find(&self, which: &Which) -> anyhow::Result<Waiting> {
-        let list = self.desk.list(MOST).await?;
-        let named = |waiting: &Waiting| {
-            let model = which.model.as_ref().is_none_or(|model| *model == waiting.model);
-            model && (shown(&waiting.aggregate) == which.aggregate || typed(&waiting.aggregate) == which.aggregate)
-        };
-        let mut found: Vec<_> = list.into_iter().filter(named).collect();
-        match (found.pop(), found.is_empty()) {
-            (Some(one), true) => Ok(one),
-            (None, _) => bail!("no such aggregate is parked here; `headwater parked list` shows those that are"),
-            (Some(one), false) if found.iter().all(|other| typed(&other.aggregate) == typed(&one.aggregate)) => {
-                let model = &one.model;
-                bail!(Exit::Usage.because(format!(
-                    "it waits in several read models: say which, with `--model {model}`, for example"
-                )))
-            }
-            (Some(one), false) => {
-                let one = typed(&one.aggregate);
-                bail!(
-                    Exit::Usage
-                        .because(format!("several aggregates look like that: say which by its type, such as `{one}`"))
-                )
-            }
+        Command::Retry { config, which, json } => retry(&open(&config).await?, &which, json).await,
+        Command::Discard { config, which, all, yes, json } => {
+            discard(&open(&config).await?, &which, all, yes, json).await
         }
     }
 }
 
-async fn list(office: &Office, limit: i64, as_json: bool) -> anyhow::Result<()> {
-    let list = office.desk.list(limit).await?;
+async fn open(config: &ConfigArguments) -> anyhow::Result<Office> {
+    Office::open(&config.load()?, FOUND_WITHIN).await
+}
+
+async fn list(office: &Office, pipeline: &str, limit: i64, as_json: bool) -> anyhow::Result<()> {
+    let list = office.list(limit).await?;
     if as_json {
         println!("{:#}", Json::Array(list.iter().map(waiting_json).collect()));
         return Ok(());
     }
     if list.is_empty() {
-        println!("nothing is parked in `{}`", office.config.pipeline);
+        println!("nothing is parked in `{pipeline}`");
         return Ok(());
     }
     let rows: Vec<_> = list.iter().map(row).collect();
@@ -199,8 +171,8 @@ fn waiting_json(waiting: &Waiting) -> Json {
 }
 
 async fn show(office: &Office, which: &Which, limit: i64, bodies: bool, as_json: bool) -> anyhow::Result<()> {
-    let waiting = office.find(which).await?;
-    let events = office.desk.show(&waiting.aggregate, &office.namespace(&waiting), &waiting.model, limit).await?;
+    let waiting = which.found_in(office).await?;
+    let events = office.show(&waiting, limit).await?;
     if as_json {
         let mut shown = waiting_json(&waiting);
         shown["events"] = Json::Array(events.iter().map(|event| event_json(event, bodies)).collect());
@@ -251,10 +223,13 @@ fn event_json(event: &Delivered, bodies: bool) -> Json {
     shown
 }
 
-async fn retry(office: &Office, which: &Which) -> anyhow::Result<()> {
-    let waiting = office.find(which).await?;
+async fn retry(office: &Office, which: &Which, as_json: bool) -> anyhow::Result<()> {
+    let waiting = which.found_in(office).await?;
     let Waiting { aggregate, model, .. } = &waiting;
-    match office.desk.retry(aggregate, &office.namespace(&waiting), model).await {
+    match office.retry(&waiting).await {
+        Ok(events) if as_json => {
+            println!("{:#}", json!({ "model": model, "aggregate": extended(aggregate.value()), "applied": events }));
+        }
         Ok(events) => println!("{events} events were applied to `{model}`; {} goes on", shown(aggregate)),
         Err(error @ Error::NoModel(_)) => {
             return Err(error).context("this configuration does not declare it; retry with the one that pods run with");
@@ -267,8 +242,8 @@ async fn retry(office: &Office, which: &Which) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn discard(office: &Office, which: &Which, all: bool, yes: bool) -> anyhow::Result<()> {
-    let waiting = office.find(which).await?;
+async fn discard(office: &Office, which: &Which, all: bool, yes: bool, as_json: bool) -> anyhow::Result<()> {
+    let waiting = which.found_in(office).await?;
     let Waiting { aggregate, model, parked, .. } = &waiting;
     let name = shown(aggregate);
     if !yes {
@@ -279,8 +254,13 @@ async fn discard(office: &Office, which: &Which, all: bool, yes: bool) -> anyhow
         )));
     }
     let what = if all { Discard::All } else { Discard::First };
-    let events = office.desk.discard(aggregate, &office.namespace(&waiting), model, what).await?;
+    let events = office.discard(&waiting, what).await?;
     let left = parked.waiting().saturating_sub(events);
+    if as_json {
+        let aggregate = extended(aggregate.value());
+        println!("{:#}", json!({ "model": model, "aggregate": aggregate, "discarded": events, "waiting": left }));
+        return Ok(());
+    }
     println!("{events} events of {name} were discarded from `{model}`; they are kept in `parked_events`");
     if left > 0 {
         println!("{left} more wait; apply them with: headwater parked retry {name} --model {model}");
@@ -288,30 +268,6 @@ async fn discard(office: &Office, which: &Which, all: bool, yes: bool) -> anyhow
     Ok(())
 }
 
-/// As people write it.
-fn shown(aggregate: &AggregateId) -> String {
-    text(aggregate.value())
-}
-
-fn text(value: &Bson) -> String {
-    match value {
-        Bson::String(text) => text.clone(),
-        Bson::ObjectId(id) => id.to_hex(),
-        Bson::Int32(number) => number.to_string(),
-        Bson::Int64(number) => number.to_string(),
-        other => extended(other).to_string(),
-    }
-}
-
-/// As MongoDB tells its types apart.
-fn typed(aggregate: &AggregateId) -> String {
-    aggregate.value().clone().into_canonical_extjson().to_string()
-}
-
 fn extended(value: &Bson) -> Json {
     value.clone().into_relaxed_extjson()
-}
-
-fn time(at: mongodb::bson::DateTime) -> String {
-    at.try_to_rfc3339_string().unwrap_or_else(|_| "?".to_owned())
 }

@@ -1,6 +1,7 @@
 //! `headwater run`: one pod.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 
@@ -19,6 +20,9 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) config: ConfigArguments,
 }
+
+/// How long a command looks for its server: longer than an election takes, and shorter than a person wonders whether anything happens.
+pub(crate) const FOUND_WITHIN: Option<Duration> = Some(Duration::from_secs(15));
 
 /// Where the configuration comes from.
 #[derive(Debug, Args)]

@@ -2,15 +2,19 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
-use lease::mongo::{LeaseName, MongoLease};
-use lease::{LeaseDocument, Timing};
+use lease::LeaseDocument;
+use serde_json::json;
 use tokio::time::Instant;
 
-use super::run::ConfigArguments;
-use crate::config::Config;
-use crate::step_down::Wish;
+use super::run::{ConfigArguments, FOUND_WITHIN};
+use crate::step_down::{self, Asked, Wish};
+
+const EXAMPLES: &str = "\
+Examples:
+  headwater step-down --within 1m
+  kubectl exec pod-2 -- headwater step-down     before its node goes";
 
 /// Ask the leading pod to give its term up, and wait until another leads.
 ///
@@ -18,6 +22,7 @@ use crate::step_down::Wish;
 /// checkpoint and gives the lease back; nothing is lost and nothing is published twice. It keeps away from the lease for a while, so
 /// that another pod has it; where there is no other, it leads again after that. Every pod goes on applying events all the time.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     config: ConfigArguments,
@@ -25,27 +30,40 @@ pub(crate) struct Arguments {
     /// How long to wait for it.
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
     within: Duration,
+
+    /// As JSON, when it is done.
+    #[arg(long)]
+    json: bool,
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { config, within } = arguments;
+    let Arguments { config, within, json } = arguments;
     let config = config.load()?;
-    let places = crate::run::places(&config, None).await?;
-    let lease = lease(&config).await?;
-    let Some(LeaseDocument { leader_id: Some(leader), term, .. }) = lease.show().await? else {
-        bail!("nobody leads `{}` just now, so there is nobody to step down", config.pipeline);
-    };
+    let places = crate::run::places(&config, FOUND_WITHIN).await?;
+    let lease = step_down::lease(&config).await?;
     let began = Instant::now();
-    Wish::of(&places.coordination, &config.pipeline).ask(term, &config.pod_id).await?;
-    println!("{leader} is asked to give term {term} up");
+    let wish = Wish::of(&places.coordination, &config.pipeline);
+    let Asked { leader, term } = wish.ask_the_leader(&lease, &config.pod_id).await?;
+    if !json {
+        println!("{leader} is asked to give term {term} up");
+    }
     while began.elapsed() < within {
         let now = lease.show().await?;
         if let Some(LeaseDocument { leader_id: Some(next), term: next_term, .. }) = now
             && next_term > term
         {
-            println!("{next} leads in term {next_term} ({:.1} s)", began.elapsed().as_secs_f64());
+            let took = began.elapsed().as_secs_f64();
+            if json {
+                let (before, now) = (json!({ "leader": leader, "term": term.get() }), next_term.get());
+                println!(
+                    "{:#}",
+                    json!({ "before": before, "after": { "leader": next, "term": now }, "seconds": took })
+                );
+            } else {
+                println!("{next} leads in term {next_term} ({took:.1} s)");
+            }
             return Ok(());
         }
         tokio::time::sleep(LOOK_EVERY).await;
@@ -54,17 +72,4 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         "{leader} still has term {term} after {within:?}, or nobody has taken it; is that pod alive, and is there another? \
          `headwater status` tells; the request stands until the term ends"
     )
-}
-
-async fn lease(config: &Config) -> anyhow::Result<MongoLease> {
-    let lease = &config.coordination.lease;
-    let name = LeaseName {
-        database: config.coordination.database.clone(),
-        key: config.pipeline.clone(),
-        pod_id: config.pod_id.clone(),
-        fingerprint: config.source.fingerprint(),
-    };
-    let options = crate::run::options(&config.coordination.uri, "coordination.uri").await?;
-    let timing = Timing::new(lease.ttl, lease.renew_deadline, lease.heartbeat).context("`coordination.lease`")?;
-    Ok(MongoLease::open(options, name, &timing)?)
 }

@@ -8,8 +8,14 @@ use servicebus::administration::{Administration, Description};
 use super::run::ConfigArguments;
 use crate::topology::{Change, Plan, Wanted, plan};
 
+const EXAMPLES: &str = "\
+Examples:
+  headwater topology apply --dry-run
+  headwater topology apply --partitioned false     on a Premium namespace";
+
 /// Create topic and subscription on the bus, or bring them in line.
 #[derive(Debug, Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

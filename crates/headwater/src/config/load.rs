@@ -1,6 +1,7 @@
-//! A tree of nodes to settings, by the table in [`super::schema`]: every mistake is found, not only the first.
+//! A tree of nodes to settings, by the table in [`super::schema`]: every mistake is found, not only the first, and what is beside a mistake is
+//! read all the same, so that the rules between keys can be asked as well.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::node::{Entry, Node, Origin, Value};
@@ -12,6 +13,8 @@ use super::{units, yaml};
 #[derive(Debug)]
 pub(crate) struct Settings {
     set: BTreeMap<&'static str, Setting>,
+    /// Keys that were said wrongly or not at all: a default or an example stands in for them, and no rule is asked about them.
+    doubtful: BTreeSet<&'static str>,
 }
 
 #[derive(Clone, Debug)]
@@ -49,32 +52,40 @@ pub(crate) struct Sources<'a> {
 const PREFIX: &str = "HEADWATER__";
 
 impl Sources<'_> {
-    /// Everything that was said, or everything that is wrong with it.
-    pub(crate) fn load(&self) -> Result<Settings, Vec<Problem>> {
-        let mut root = match self.file.map(yaml::parse) {
-            Some(Ok(root)) => root,
-            Some(Err(problem)) => return Err(vec![problem]),
-            None => Node::map(Origin::Nowhere),
+    /// Everything that was said, and everything that is wrong with it.
+    pub(crate) fn read(&self) -> (Settings, Vec<Problem>) {
+        let (mut root, mut problems, broken) = match self.file.map(yaml::read) {
+            Some(Ok((root, problems))) => (root, problems, false),
+            Some(Err(problem)) => (Node::map(Origin::Nowhere), vec![problem], true),
+            None => (Node::map(Origin::Nowhere), vec![], false),
         };
-        let mut problems = Vec::new();
         self.overlay(&mut root, &mut problems);
-        let mut reading = Reading { set: BTreeMap::new(), problems, read_file: self.read_file };
+        let (set, doubtful, from_file) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let mut reading = Reading { set, doubtful, from_file, problems, read_file: self.read_file };
         reading.section("", &root);
         reading.complete();
-        if reading.problems.is_empty() { Ok(Settings { set: reading.set }) } else { Err(in_order(reading.problems)) }
+        let Reading { set, mut doubtful, mut problems, .. } = reading;
+        if broken {
+            // What it says is not known, so nothing can be missing.
+            doubtful.extend(KEYS.iter().map(|key| key.path));
+            problems.retain(|problem| problem.origin != Origin::Nowhere);
+        }
+        (Settings { set, doubtful }, problems)
     }
 
     fn overlay(&self, root: &mut Node, problems: &mut Vec<Problem>) {
         for (name, value) in self.environment {
             let Some(path) = name.strip_prefix(PREFIX) else { continue };
             let path: Vec<String> = path.split("__").map(str::to_lowercase).collect();
-            root.set(&path, said_plainly(value, Origin::Environment(name.clone())));
+            let node = said_plainly(&path, value, Origin::Environment(name.clone()));
+            root.set(&path, node);
         }
         for flag in self.flags {
             match flag.split_once('=') {
                 Some((path, value)) if !path.is_empty() => {
                     let path: Vec<String> = path.split('.').map(str::to_owned).collect();
-                    root.set(&path, said_plainly(value, Origin::Flag));
+                    let node = said_plainly(&path, value, Origin::Flag);
+                    root.set(&path, node);
                 }
                 _ => problems.push(Problem::at(
                     Origin::Flag,
@@ -86,8 +97,13 @@ impl Sources<'_> {
     }
 }
 
-/// A value from a variable or a flag is YAML too, so that numbers and lists can be given; what is not is a text.
-fn said_plainly(value: &str, origin: Origin) -> Node {
+/// A value from a variable or a flag is YAML too, so that numbers and lists can be given; what is not is a text. A secret is what it is,
+/// whatever it looks like.
+fn said_plainly(path: &[String], value: &str, origin: Origin) -> Node {
+    let secret = schema::key(&path.join(".")).is_some_and(Key::is_secret);
+    if secret && !value.is_empty() {
+        return Node::text(value, origin);
+    }
     let mut node = yaml::parse(value).unwrap_or_else(|_| Node::text(value, origin.clone()));
     if matches!(node.value, Value::Map(_)) {
         // `Endpoint=…;Key: x` may look like a map by accident; nothing that is set this way is one.
@@ -99,6 +115,9 @@ fn said_plainly(value: &str, origin: Origin) -> Node {
 
 struct Reading<'a> {
     set: BTreeMap<&'static str, Setting>,
+    doubtful: BTreeSet<&'static str>,
+    /// Secrets that came from a file of their own.
+    from_file: BTreeSet<&'static str>,
     problems: Vec<Problem>,
     read_file: ReadFile<'a>,
 }
@@ -115,22 +134,22 @@ impl Reading<'_> {
             }
         };
         for entry in entries {
-            let path = if prefix.is_empty() { entry.key.clone() } else { format!("{prefix}.{}", entry.key) };
-            match schema::key(&path).filter(|_| entry.key != "*") {
-                Some(key) => self.key(key, &entry.node),
-                None if schema::is_section(&path) => self.section(&path, &entry.node),
-                None => match path
-                    .strip_suffix("_file")
-                    .and_then(schema::key)
-                    .filter(|key| matches!(key.kind, Kind::Secret))
-                {
-                    Some(key) => self.secret_file(key, &path, &entry.node),
-                    None => match schema::any_key(prefix) {
-                        Some(key) => self.named(key, entry),
-                        None => self.unknown(prefix, &path, &entry.key, &entry.key_origin),
-                    },
-                },
-            }
+            self.entry(prefix, entry);
+        }
+    }
+
+    fn entry(&mut self, prefix: &str, entry: &Entry) {
+        let path = below(prefix, &entry.key);
+        if let Some(key) = schema::key(&path).filter(|_| entry.key != "*") {
+            self.key(key, &entry.node);
+        } else if schema::is_section(&path) {
+            self.section(&path, &entry.node);
+        } else if let Some(key) = path.strip_suffix("_file").and_then(schema::key).filter(|key| key.is_secret()) {
+            self.secret_file(key, &path, &entry.node);
+        } else if let Some(key) = schema::any_key(prefix) {
+            self.named(key, entry);
+        } else {
+            self.unknown(prefix, &path, entry);
         }
     }
 
@@ -152,11 +171,8 @@ impl Reading<'_> {
             return;
         }
         match typed(key, node) {
-            Ok(value) => drop(self.set.insert(key.path, Setting { value, origin: node.origin.clone() })),
-            Err(rule) => {
-                let written = if matches!(key.kind, Kind::Secret) { "not a text".to_owned() } else { node.to_string() };
-                self.wrong(node, key.path, format!("is {written}, and {rule}"));
-            }
+            Ok(value) => self.put(key, key.path, value, node),
+            Err(what) => self.wrong(node, key.path, what),
         }
     }
 
@@ -166,23 +182,58 @@ impl Reading<'_> {
         };
         match (self.read_file)(file) {
             Ok(text) => {
-                let value = Typed::Text(text.trim_end_matches(['\r', '\n']).to_owned());
-                self.set.insert(key.path, Setting { value, origin: node.origin.clone() });
+                let inside = Node::text(text.trim_end_matches(['\r', '\n']), node.origin.clone());
+                match typed(key, &inside) {
+                    Ok(value) => self.put(key, path, value, node),
+                    Err(what) => self.wrong(node, path, format!("is {node}, and what that file holds {what}")),
+                }
             }
             Err(error) => {
-                self.wrong(node, path, format!("is `{file}`, which cannot be read ({error}); name a file that can"))
+                self.wrong(node, path, format!("is {node}, which cannot be read ({error}); name a file that can"))
             }
         }
     }
 
-    fn unknown(&mut self, prefix: &str, path: &str, name: &str, origin: &Origin) {
+    /// A secret may be said as it is and as a file: who is stronger wins, and in one place it is said once.
+    fn put(&mut self, key: &'static Key, path: &str, value: Typed, node: &Node) {
+        let origin = node.origin.clone();
+        let as_file = path != key.path;
+        let otherwise = |_: &&Setting| self.from_file.contains(key.path) != as_file;
+        if let Some(before) = self.set.get(key.path).filter(otherwise) {
+            match before.origin.strength().cmp(&origin.strength()) {
+                std::cmp::Ordering::Less => {}
+                std::cmp::Ordering::Greater => return,
+                std::cmp::Ordering::Equal => {
+                    let what = format!("says what is said already, {}; give the secret or its file", before.origin);
+                    return self.wrong(node, path, what);
+                }
+            }
+        }
+        if as_file {
+            self.from_file.insert(key.path)
+        } else {
+            self.from_file.remove(key.path)
+        };
+        self.set.insert(key.path, Setting { value, origin });
+    }
+
+    /// Told, and read as what was probably meant.
+    fn unknown(&mut self, prefix: &str, path: &str, entry: &Entry) {
+        let name = entry.key.as_str();
         let known = schema::names_below(prefix);
         let nearest = known.iter().map(|known| (distance(name, known), *known)).min();
-        let advice = match nearest {
-            Some((distance, nearest)) if distance <= 1 + name.len() / 3 => format!("did you mean `{nearest}`?"),
-            _ => format!("known here: `{}`", known.join("`, `")),
+        let meant = nearest.filter(|(distance, _)| *distance <= 1 + name.len() / 3).map(|(_, nearest)| nearest);
+        let advice = match meant {
+            Some(nearest) => format!("did you mean `{nearest}`?"),
+            None => format!("known here: `{}`", known.join("`, `")),
         };
-        self.problems.push(Problem::at(origin.clone(), path, format!("is not a key; {advice}")));
+        self.problems.push(Problem::at(entry.key_origin.clone(), path, format!("is not a key; {advice}")));
+        let Some(meant) = meant.map(|meant| below(prefix, meant)) else { return };
+        match schema::key(&meant) {
+            Some(key) if !self.set.contains_key(key.path) => self.key(key, &entry.node),
+            Some(_) => {}
+            None => self.section(&meant, &entry.node),
+        }
     }
 
     /// Defaults, and what must be there and is not.
@@ -192,35 +243,61 @@ impl Reading<'_> {
                 continue;
             }
             match key.default {
-                Default::Absent(_) => {}
+                Default::Absent(_) | Default::Usual(_) => {}
                 Default::Is(text) => {
                     let node = yaml::parse(text).expect("a default is YAML");
                     let value = typed(key, &node).expect("a default is of its own kind");
                     self.set.insert(key.path, Setting { value, origin: Origin::Nowhere });
                 }
-                // Said wrongly, it is in the list already.
-                Default::Required(_)
-                    if self.problems.iter().any(|problem| problem.path.trim_end_matches("_file") == key.path) => {}
-                Default::Required(example) => {
-                    let what = format!("is missing; write, for example, `{example}`");
-                    self.problems.push(Problem::at(Origin::Nowhere, key.path, what));
+                Default::Required(text) => {
+                    let node = yaml::parse(text).expect("an example is YAML");
+                    let value = typed(key, &node).expect("an example is of its own kind");
+                    self.set.insert(key.path, Setting { value, origin: Origin::Nowhere });
+                    // Said wrongly, it is in the list already.
+                    if self.doubtful.insert(key.path) {
+                        let what = format!("is missing; write, for example, `{text}`");
+                        self.problems.push(Problem::at(Origin::Nowhere, key.path, what));
+                    }
                 }
             }
         }
     }
 
+    /// Of a section, all that is in it becomes doubtful.
     fn wrong(&mut self, node: &Node, path: &str, what: impl Into<String>) {
+        let said = path.strip_suffix("_file").filter(|path| schema::key(path).is_some()).unwrap_or(path);
+        let inside =
+            |key: &&Key| key.path.strip_prefix(said).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        self.doubtful.extend(KEYS.iter().filter(inside).map(|key| key.path));
         self.problems.push(Problem::at(node.origin.clone(), path, what));
     }
 }
 
-/// The value as its kind has it, or the rule it breaks with an example of what keeps it.
+fn below(prefix: &str, name: &str) -> String {
+    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
+}
+
+/// The value as its kind has it, or what is wrong with it and what to write instead.
 fn typed(key: &Key, node: &Node) -> Result<Typed, String> {
     match (key.kind, &node.value) {
-        (Kind::Text | Kind::Secret, Value::Text(text)) if !text.trim().is_empty() => Ok(Typed::Text(text.clone())),
-        // A database may well be called 2024.
+        // An empty one, as a variable may be, is named by its rule.
+        (Kind::Secret { check }, Value::Text(text)) if !text.trim().is_empty() => {
+            let refused = |why| format!("{why}; write, for example, `{}`", example(key));
+            check(text).map(|()| Typed::Text(text.clone())).map_err(refused)
+        }
+        (Kind::Secret { .. }, Value::Text(_)) => Err(format!("is empty; write, for example, `{}`", example(key))),
+        (Kind::Secret { .. }, _) => Err(format!("is not a text; write, for example, `{}`", example(key))),
+        _ => plain(key, node).map_err(|rule| format!("is {node}, and {rule}")),
+    }
+}
+
+/// What may be shown: the value, or the rule it breaks with an example of what keeps it.
+fn plain(key: &Key, node: &Node) -> Result<Typed, String> {
+    match (key.kind, &node.value) {
+        (Kind::Text, Value::Text(text)) if !text.trim().is_empty() => Ok(Typed::Text(text.clone())),
+        // A pipeline may well be called 2024.
         (Kind::Text, Value::Integer(number)) => Ok(Typed::Text(number.to_string())),
-        (Kind::Text | Kind::Secret, _) => Err(format!("must be a text, such as `{}`", example(key))),
+        (Kind::Text, _) => Err(format!("must be a text, such as `{}`", example(key))),
         (Kind::Flag, Value::Flag(flag)) => Ok(Typed::Flag(*flag)),
         (Kind::Flag, _) => Err("must be `true` or `false`".to_owned()),
         (Kind::Count { least, most }, value) => {
@@ -253,8 +330,17 @@ fn typed(key: &Key, node: &Node) -> Result<Typed, String> {
         }
         (Kind::Choice(words), Value::Text(text)) if words.contains(&text.as_str()) => Ok(Typed::Text(text.clone())),
         (Kind::Choice(words), _) => Err(format!("must be `{}`", words.join("` or `"))),
-        (Kind::Pattern { .. }, Value::Text(text)) => Ok(Typed::Text(text.clone())),
-        (Kind::Pattern { rule, example }, _) => Err(format!("must be {rule}, such as `{example}`")),
+        (Kind::Pattern { rule, example: shown, fits }, value) => {
+            let text = match value {
+                Value::Text(text) => Some(text.clone()),
+                // A database may well be called 2024.
+                Value::Integer(number) => Some(number.to_string()),
+                _ => None,
+            };
+            let shown = if shown.is_empty() { example(key) } else { shown };
+            let refused = || format!("must be {rule}, such as `{shown}`");
+            text.filter(|text| fits(text)).map(Typed::Text).ok_or_else(refused)
+        }
         (Kind::Texts, Value::List(nodes)) => {
             let texts =
                 nodes.iter().map(|node| if let Value::Text(text) = &node.value { Some(text.clone()) } else { None });
@@ -267,6 +353,7 @@ fn typed(key: &Key, node: &Node) -> Result<Typed, String> {
         (Kind::Documents, Value::List(nodes)) if nodes.iter().all(|node| matches!(node.value, Value::Map(_))) => {
             Ok(Typed::Tree(node.clone()))
         }
+        (Kind::Secret { .. }, _) => unreachable!("is never shown"),
         (Kind::ReadModels, _) => unreachable!("gathered name by name"),
         (Kind::Documents, _) => {
             Err("must be a list of stages, such as `[ { $match: { fullDocument.region: eu } } ]`".to_owned())
@@ -283,7 +370,7 @@ fn count(value: &Value) -> Option<u64> {
 
 fn example(key: &Key) -> &'static str {
     match key.default {
-        Default::Required(text) | Default::Absent(text) | Default::Is(text) => text,
+        Default::Required(text) | Default::Usual(text) | Default::Absent(text) | Default::Is(text) => text,
     }
 }
 
@@ -295,6 +382,7 @@ pub(super) fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
         Origin::Flag => (2, 0, 0),
         Origin::Nowhere => (3, 0, 0),
     });
+    problems.dedup();
     problems
 }
 
@@ -317,6 +405,16 @@ impl Settings {
     pub(crate) fn get(&self, path: &str) -> Option<&Setting> {
         debug_assert!(schema::key(path).is_some(), "`{path}` is in the table");
         self.set.get(path)
+    }
+
+    /// Whether these were said well or left out where they may be: only then is a rule between them asked.
+    pub(crate) fn sound(&self, paths: &[&str]) -> bool {
+        !paths.iter().any(|path| self.doubtful.contains(path))
+    }
+
+    /// Of some keys, the first that somebody set.
+    pub(crate) fn first_set<'p>(&self, paths: &[&'p str]) -> Option<&'p str> {
+        paths.iter().copied().find(|path| self.origin(path) != Origin::Nowhere)
     }
 
     pub(crate) fn text(&self, path: &str) -> Option<&str> {

@@ -19,7 +19,7 @@ pub(crate) enum Value {
     Float(f64),
     Text(String),
     List(Vec<Node>),
-    /// In the order written; no key twice.
+    /// In the order written. A key that is said twice is here twice, and a problem.
     Map(Vec<Entry>),
 }
 
@@ -41,6 +41,18 @@ pub(crate) enum Origin {
     Flag,
     /// Nowhere: it is the default, or it is missing.
     Nowhere,
+}
+
+impl Origin {
+    /// Flags go before the environment, and that before the file.
+    pub(crate) fn strength(&self) -> u8 {
+        match self {
+            Self::Nowhere => 0,
+            Self::File { .. } => 1,
+            Self::Environment(_) => 2,
+            Self::Flag => 3,
+        }
+    }
 }
 
 /// How Extended JSON writes what JSON has no type for. No operator is called so.
@@ -150,7 +162,12 @@ impl Node {
     }
 }
 
-/// What was written, short enough for a message.
+/// Whether a text holds, or may hold, what must not be shown: it may stand anywhere by mistake.
+fn looks_secret(text: &str) -> bool {
+    (text.contains("://") && text.contains('@')) || text.to_ascii_lowercase().contains("sharedaccess")
+}
+
+/// What was written, short enough for a message, and nothing that may be a secret.
 impl fmt::Display for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
@@ -158,6 +175,7 @@ impl fmt::Display for Node {
             Value::Flag(flag) => write!(f, "`{flag}`"),
             Value::Integer(number) => write!(f, "`{number}`"),
             Value::Float(number) => write!(f, "`{number}`"),
+            Value::Text(text) if looks_secret(text) => f.write_str("a text that holds a secret"),
             Value::Text(text) if text.chars().count() > 60 => {
                 write!(f, "`{}…`", text.chars().take(59).collect::<String>())
             }

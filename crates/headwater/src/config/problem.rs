@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde_json::{Value as Json, json};
+
 use super::node::Origin;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,26 @@ pub(crate) struct Problems {
     /// The file's name, where there is one.
     pub(crate) file: Option<String>,
     pub(crate) list: Vec<Problem>,
+}
+
+impl Problems {
+    /// As findings of `check`, for programs.
+    pub(crate) fn to_json(&self) -> Json {
+        let findings = self.list.iter().map(|Problem { origin, path, what }| {
+            let (line, column) = match origin {
+                Origin::File { line, column } => (Some(line), Some(column)),
+                Origin::Environment(_) | Origin::Flag | Origin::Nowhere => (None, None),
+            };
+            let mut told = json!({ "level": "error", "about": "configuration", "path": path, "problem": what });
+            told["line"] = json!(line);
+            told["column"] = json!(column);
+            if let Origin::Environment(name) = origin {
+                told["variable"] = json!(name);
+            }
+            told
+        });
+        json!({ "ok": false, "file": self.file, "findings": findings.collect::<Vec<_>>() })
+    }
 }
 
 impl fmt::Display for Origin {
@@ -55,6 +77,12 @@ impl fmt::Display for Problems {
         write!(f, "the configuration{file} has {problems}")?;
         for problem in &self.list {
             write!(f, "\n  {problem}")?;
+        }
+        if self.file.is_none() && self.list.iter().any(|problem| problem.origin == Origin::Nowhere) {
+            f.write_str(
+                "\nthere is no file: neither `--config` nor HEADWATER_CONFIG names one, and no `headwater.yaml` is here; \
+                 begin with `headwater config reference > headwater.yaml`",
+            )?;
         }
         Ok(())
     }

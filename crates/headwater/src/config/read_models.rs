@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 use mongodb::bson::{Bson, Document};
 use pipeline::event::{Namespace, hex_digest};
-use pipeline::source::Source;
+use pipeline::source::{Kind, Source};
 use pipeline::view::{Declaration, Mistake, Model};
 use serde_json::{Value as Json, json};
 
-use super::Secret;
 use super::load::{Settings, distance};
 use super::node::{Node, Origin, Value};
 use super::problem::{Problem, Problems};
 use super::schema::READ_MODELS;
+use super::{Config, Secret, own};
 
 /// Where the read models are, and what they are.
 #[derive(Debug)]
@@ -32,19 +32,61 @@ pub(crate) struct Declared {
 }
 
 impl ReadModels {
-    /// A read model among what is captured would feed itself.
-    pub(super) fn keep_out_of(&self, source_uri: &Secret, source: &Source, problems: &mut Vec<Problem>) {
-        if self.uri != *source_uri {
-            return;
-        }
+    /// A read model among what is captured would feed itself; one among what pods write would be written twice.
+    pub(super) fn keep_out(&self, config: &Config, settings: &Settings, problems: &mut Vec<Problem>) {
+        let Config { source, source_uri, coordination, .. } = config;
         let captured = source.namespaces();
-        let inside = |name: &&str| captured.contains(&Namespace::new(&self.database, *name));
-        for name in self.declared.nodes.keys().map(String::as_str).filter(inside) {
-            let what = "is captured itself, and would feed itself; give `read_models.database` another name";
-            problems.push(Problem::at(self.declared.nodes[name].origin.clone(), format!("read_models.{name}"), what));
+        let sound =
+            |paths: &[&str]| settings.sound(paths) && settings.sound(&["read_models.uri", "read_models.database"]);
+        let with_source = sound(&["source.uri", "source.database", "source.collection", "source.collections"])
+            && self.uri == *source_uri;
+        let with_pods = sound(&["source.uri", "coordination.uri", "coordination.database"])
+            && (&self.uri, &self.database) == (&coordination.uri, &coordination.database);
+        for (name, node) in &self.declared.nodes {
+            let mut wrong = |what: &str| {
+                let what = format!("{what}; give `read_models.database` another name");
+                problems.push(Problem::at(node.origin.clone(), format!("read_models.{name}"), what));
+            };
+            if with_source && captured.contains(&Namespace::new(&self.database, name)) {
+                wrong("is captured itself, and would feed itself");
+            }
+            if with_pods && own::COORDINATION.contains(&name.as_str()) {
+                wrong("is what pods themselves write, in the database they agree in");
+            }
+        }
+    }
+
+    /// Event types and collections that can never occur.
+    pub(super) fn fit(&self, source: &Source, settings: &Settings, problems: &mut Vec<Problem>) {
+        let mut wrong = |node: &Node, path: String, what: String| {
+            problems.push(Problem::at(node.origin.clone(), format!("read_models.{path}"), what));
+        };
+        let captured: Vec<_> = source.namespaces().into_iter().map(|namespace| namespace.collection).collect();
+        for (model, node) in &self.declared.nodes {
+            if settings.sound(&["source.kind"]) && source.kind == Kind::Documents {
+                for (name, clause) in when(node).filter(|(name, _)| !OPERATIONS.contains(name)) {
+                    let what = format!(
+                        "is no operation, and with `kind: documents` nothing else happens; name one of `{}`",
+                        OPERATIONS.join("`, `")
+                    );
+                    wrong(clause, format!("{model}.when.{name}"), what);
+                }
+            }
+            for (_, from) in node.entries().filter(|(name, _)| *name == "from") {
+                if let Value::Text(name) = &from.value
+                    && settings.sound(&["source.collection", "source.collections"])
+                    && !captured.contains(name)
+                {
+                    let what = format!("is `{name}`, which is not captured; name one of `{}`", captured.join("`, `"));
+                    wrong(from, format!("{model}.from"), what);
+                }
+            }
         }
     }
 }
+
+/// What happens to documents.
+const OPERATIONS: [&str; 4] = ["insert", "update", "replace", "delete"];
 
 const NAMES: [&str; 5] = ["key", "when", "mirror", "from", "indexes"];
 

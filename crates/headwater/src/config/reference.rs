@@ -13,11 +13,11 @@ const WIDTH: usize = 110;
 pub(crate) fn reference_file() -> String {
     let mut text = String::from("# Every key of Headwater's configuration, with its default and its reason.\n");
     text.push_str("# A variable overrides the file (HEADWATER__SERVICE_BUS__TOPIC), and `--set service_bus.topic=…` overrides both.\n");
-    text.push_str("# A secret can be given as a file: `uri_file`, `connection_string_file`.\n");
-    write_section(&mut text, "", &mut |text, key, name, indent| {
+    text.push_str("# A secret can be given as a file: `uri_file`, `connection_string_file`, `token_file`.\n");
+    write_section(&mut text, "", true, &mut |text, key, name, indent| {
         comment(text, key.about, indent);
         let (off, value) = match key.default {
-            Default::Required(value) | Default::Is(value) => ("", value),
+            Default::Required(value) | Default::Usual(value) | Default::Is(value) => ("", value),
             Default::Absent(value) => ("# ", value),
         };
         text.push_str(&format!("{indent}{off}{name}: {}\n", quoted(key, value)));
@@ -26,22 +26,41 @@ pub(crate) fn reference_file() -> String {
 }
 
 /// What a pod would run with, secrets masked.
-pub(crate) fn effective(settings: &Settings) -> String {
-    let mut text = String::new();
-    write_section(&mut text, "", &mut |text, key, name, indent| {
-        if let (Kind::ReadModels, Some(models)) = (key.kind, settings.tree(key.path)) {
-            for (name, model) in models.entries() {
-                // JSON is YAML.
-                text.push_str(&format!("{indent}{}: {}\n", Json::from(name), model.to_json()));
+pub(crate) struct Effective(Settings);
+
+impl Effective {
+    pub(super) fn of(settings: Settings) -> Self {
+        Self(settings)
+    }
+
+    pub(crate) fn to_yaml(&self) -> String {
+        let mut text = String::new();
+        write_section(&mut text, "", false, &mut |text, key, name, indent| {
+            if let (Kind::ReadModels, Some(models)) = (key.kind, self.0.tree(key.path)) {
+                for (name, model) in models.entries() {
+                    // JSON is YAML.
+                    text.push_str(&format!("{indent}{}: {}\n", Json::from(name), model.to_json()));
+                }
+            } else if let Some(setting) = self.0.get(key.path) {
+                text.push_str(&format!("{indent}{name}: {}\n", shown(key, &setting.value)));
             }
-        } else if let Some(setting) = settings.get(key.path) {
-            text.push_str(&format!("{indent}{name}: {}\n", shown(key, &setting.value)));
-        }
-    });
-    text
+        });
+        text
+    }
+
+    /// The same, key by key.
+    pub(crate) fn to_json(&self) -> Json {
+        super::yaml::parse(&self.to_yaml()).expect("what is printed can be read").to_json()
+    }
 }
 
-fn write_section(text: &mut String, path: &str, write: &mut impl FnMut(&mut String, &Key, &str, &str)) {
+/// `commented`: what a section is for stands above it.
+fn write_section(
+    text: &mut String,
+    path: &str,
+    commented: bool,
+    write: &mut impl FnMut(&mut String, &Key, &str, &str),
+) {
     let depth = if path.is_empty() { 0 } else { path.split('.').count() };
     let indent = "  ".repeat(depth);
     for name in schema::names_below(path) {
@@ -50,12 +69,11 @@ fn write_section(text: &mut String, path: &str, write: &mut impl FnMut(&mut Stri
             Some(key) => write(text, key, name, &indent),
             None => {
                 let mut inner = String::new();
-                write_section(&mut inner, &below, write);
+                write_section(&mut inner, &below, commented, write);
                 if inner.is_empty() {
                     continue;
                 }
-                // The effective configuration has no comments, and no empty lines.
-                if inner.contains("# ") {
+                if commented {
                     if depth == 0 {
                         text.push('\n');
                     }
@@ -88,14 +106,14 @@ fn comment(text: &mut String, about: &str, indent: &str) {
 
 fn quoted(key: &Key, value: &str) -> String {
     match key.kind {
-        Kind::Secret => format!("\"{value}\""),
+        Kind::Secret { .. } => format!("\"{value}\""),
         _ => value.to_owned(),
     }
 }
 
 fn shown(key: &Key, value: &Typed) -> String {
     match value {
-        _ if matches!(key.kind, Kind::Secret) => "\"***\"".to_owned(),
+        _ if key.is_secret() => "\"***\"".to_owned(),
         Typed::Text(text) => Json::from(text.as_str()).to_string(),
         Typed::Flag(flag) => flag.to_string(),
         Typed::Count(number) => number.to_string(),
@@ -122,11 +140,11 @@ fn object(path: &str) -> Json {
         let below = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
         match schema::key(&below) {
             Some(key) => {
-                if matches!(key.default, Default::Required(_)) && !matches!(key.kind, Kind::Secret) {
+                if matches!(key.default, Default::Required(_)) && !key.is_secret() {
                     required.push(name);
                 }
                 properties.insert(name.to_owned(), property(key));
-                if matches!(key.kind, Kind::Secret) {
+                if key.is_secret() {
                     let about = format!("A file that holds `{name}`.");
                     properties.insert(format!("{name}_file"), json!({ "type": "string", "description": about }));
                 }
@@ -136,12 +154,14 @@ fn object(path: &str) -> Json {
     }
     let about = SECTIONS.iter().find(|(section, _)| *section == path).map_or("", |(_, about)| about);
     let others = schema::any_key(path).map_or(Json::Bool(false), property);
-    json!({ "type": "object", "description": about, "additionalProperties": others, "properties": properties, "required": required })
+    // A section with nothing below it says nothing, and is as good as left out.
+    let kind = if path.is_empty() { json!("object") } else { json!(["object", "null"]) };
+    json!({ "type": kind, "description": about, "additionalProperties": others, "properties": properties, "required": required })
 }
 
 fn property(key: &Key) -> Json {
     let mut property = match key.kind {
-        Kind::Text | Kind::Secret | Kind::Pattern { .. } => json!({ "type": "string" }),
+        Kind::Text | Kind::Secret { .. } | Kind::Pattern { .. } => json!({ "type": "string" }),
         Kind::Duration { .. } => json!({ "type": "string", "pattern": "^([0-9]+(ms|s|m|h|d|days))+$" }),
         Kind::Size { .. } => json!({ "type": "string", "pattern": "^[0-9]+ ?(B|KiB|MiB|GiB|kB|KB|MB|GB)$" }),
         Kind::Flag => json!({ "type": "boolean" }),

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use super::texts;
+
 pub(crate) struct Key {
     /// Dotted.
     pub(crate) path: &'static str,
@@ -12,11 +14,20 @@ pub(crate) struct Key {
     pub(crate) about: &'static str,
 }
 
+impl Key {
+    pub(crate) fn is_secret(&self) -> bool {
+        matches!(self.kind, Kind::Secret { .. })
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     Text,
     /// Never shown. May also be given as a file, under the same name with `_file` behind it.
-    Secret,
+    Secret {
+        /// What is wrong with it, without quoting it.
+        check: fn(&str) -> Result<(), String>,
+    },
     Flag,
     Count {
         least: u64,
@@ -33,10 +44,11 @@ pub(crate) enum Kind {
     },
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// One of these words, or what the rule says, as `example` shows.
+    /// One of these words, or what the rule says, as `example` shows; where that is empty, the key's own example does.
     Pattern {
         rule: &'static str,
         example: &'static str,
+        fits: fn(&str) -> bool,
     },
     Texts,
     /// A list of documents in MongoDB's own language.
@@ -49,6 +61,8 @@ pub(crate) enum Kind {
 pub(crate) enum Default {
     /// Must be given; an example of it.
     Required(&'static str),
+    /// May be left out; an example of it, which a file to start from has.
+    Usual(&'static str),
     /// May be left out; an example of it.
     Absent(&'static str),
     /// As it would be written.
@@ -62,6 +76,14 @@ const fn seconds(number: u64) -> Duration {
 const fn millis(number: u64) -> Duration {
     Duration::from_millis(number)
 }
+
+const DATABASE: Kind = Kind::Pattern {
+    rule: "the name of a database, without spaces, `/`, `\\`, `.`, `\"` and `$`, and none of the server's own",
+    example: "",
+    fits: texts::is_database,
+};
+const PATH: Kind = Kind::Pattern { rule: "a dotted path of field names", example: "", fits: texts::is_path };
+const MONGODB_URI: Kind = Kind::Secret { check: texts::mongodb_uri };
 
 pub(crate) const OTLP_ENDPOINT: &str = "an http or https address without a user and a path";
 
@@ -84,7 +106,7 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ),
     (
         "admin",
-        "The HTTP side of a pod: dashboard, `/api/status`, `/metrics`, `/healthz`, `/readyz`; all of it only for reading.",
+        "The HTTP side of a pod: dashboard, `/api/status`, `/metrics`, `/healthz`, `/readyz`; all of it only for reading, unless there is a `token`.",
     ),
     ("telemetry", "OpenTelemetry: traces of events from insert to read model, across the bus."),
 ];
@@ -110,18 +132,28 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         path: "source.uri",
-        kind: Kind::Secret,
+        kind: MONGODB_URI,
         default: Default::Required("mongodb://localhost:27017/?replicaSet=rs0"),
         about: "The MongoDB that holds the events: a replica set or a sharded cluster.",
     },
-    Key { path: "source.database", kind: Kind::Text, default: Default::Required("shop"), about: "" },
+    Key {
+        path: "source.database",
+        kind: DATABASE,
+        default: Default::Required("shop"),
+        about: "The database of the collections below.",
+    },
     Key {
         path: "source.collection",
-        kind: Kind::Text,
-        default: Default::Absent("events"),
+        kind: Kind::Pattern { rule: "the name of a collection", example: "events", fits: texts::is_collection },
+        default: Default::Usual("events"),
         about: "One collection, or several under `collections`.",
     },
-    Key { path: "source.collections", kind: Kind::Texts, default: Default::Absent("[orders, customers]"), about: "" },
+    Key {
+        path: "source.collections",
+        kind: Kind::Texts,
+        default: Default::Absent("[orders, customers]"),
+        about: "Several collections of one kind; their events share one stream.",
+    },
     Key {
         path: "source.kind",
         kind: Kind::Choice(&["events", "documents"]),
@@ -130,20 +162,20 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         path: "source.aggregate_id",
-        kind: Kind::Text,
+        kind: PATH,
         default: Default::Is("aggregateId"),
         about: "Dotted path to the id whose events stay in order. For `documents` it is always the document's `_id`.",
     },
     Key {
         path: "source.event_type",
-        kind: Kind::Text,
+        kind: PATH,
         default: Default::Is("type"),
         about: "Dotted path to the event's type. For `documents` the type is the operation.",
     },
     Key {
         path: "source.sequence",
-        kind: Kind::Text,
-        default: Default::Absent("version"),
+        kind: PATH,
+        default: Default::Usual("version"),
         about: "Dotted path to the aggregate's own count of its events (1, 2, 3 …). With it, gaps are seen and healed.",
     },
     Key {
@@ -154,11 +186,16 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         path: "coordination.uri",
-        kind: Kind::Secret,
+        kind: MONGODB_URI,
         default: Default::Absent("mongodb://localhost:27017/?replicaSet=rs0"),
         about: "Left out: the source's.",
     },
-    Key { path: "coordination.database", kind: Kind::Text, default: Default::Is("headwater"), about: "" },
+    Key {
+        path: "coordination.database",
+        kind: DATABASE,
+        default: Default::Is("headwater"),
+        about: "Lease, checkpoints, and what pods keep for themselves. Not the read models.",
+    },
     Key {
         path: "coordination.lease.ttl",
         kind: Kind::Duration { least: seconds(1), most: seconds(600) },
@@ -197,16 +234,29 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         path: "service_bus.connection_string",
-        kind: Kind::Secret,
+        kind: Kind::Secret { check: texts::connection_string },
         default: Default::Required(
             "Endpoint=sb://localhost;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true",
         ),
         about: "As Azure's portal and SDKs have it.",
     },
-    Key { path: "service_bus.topic", kind: Kind::Text, default: Default::Is("events"), about: "" },
+    Key {
+        path: "service_bus.topic",
+        kind: Kind::Pattern {
+            rule: "a name of up to 260 letters, digits, `.`, `-`, `_` and `/`, with a letter or digit at both ends",
+            example: "events",
+            fits: texts::is_topic,
+        },
+        default: Default::Is("events"),
+        about: "Where every event is sent. `headwater topology apply` creates it.",
+    },
     Key {
         path: "service_bus.subscription",
-        kind: Kind::Text,
+        kind: Kind::Pattern {
+            rule: "a name of up to 50 letters, digits, `.`, `-` and `_`, with a letter or digit at both ends",
+            example: "read-models",
+            fits: texts::is_subscription,
+        },
         default: Default::Is("read-models"),
         about: "Session-enabled. Publishing pauses while it does not exist: a topic accepts what no subscription keeps.",
     },
@@ -218,7 +268,11 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         path: "producer.start",
-        kind: Kind::Pattern { rule: "`beginning`, `now` or a time", example: "2026-01-31T00:00:00Z" },
+        kind: Kind::Pattern {
+            rule: "`beginning`, `now` or a time",
+            example: "2026-01-31T00:00:00Z",
+            fits: |text| texts::start(text).is_some(),
+        },
         default: Default::Is("beginning"),
         about: "Where a new pipeline begins. `beginning` reads what the source holds, then follows the stream.",
     },
@@ -242,13 +296,21 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         path: "producer.sessions",
-        kind: Kind::Pattern { rule: "`aggregate` or `buckets(n)`", example: "buckets(256)" },
+        kind: Kind::Pattern {
+            rule: "`aggregate` or `buckets(n)`",
+            example: "buckets(256)",
+            fits: |text| texts::sessions(text).is_some(),
+        },
         default: Default::Is("aggregate"),
         about: "One session per aggregate, or one per bucket of aggregates: for millions that live shortly.",
     },
     Key {
         path: "producer.checkpoint",
-        kind: Kind::Pattern { rule: "a duration or `each`", example: "200ms" },
+        kind: Kind::Pattern {
+            rule: "a duration or `each`",
+            example: "200ms",
+            fits: |text| texts::checkpoint(text).is_some(),
+        },
         default: Default::Is("200ms"),
         about: "How often the checkpoint is saved (and every 1,000 events). `each` saves per event, at a fiftieth of the rate.",
     },
@@ -256,25 +318,25 @@ pub(crate) const KEYS: &[Key] = &[
         path: "producer.window.events",
         kind: Kind::Count { least: 16, most: 1_000_000 },
         default: Default::Is("8192"),
-        about: "",
+        about: "In events; more keep a distant bus busy.",
     },
     Key {
         path: "producer.window.bytes",
         kind: Kind::Size { least: 1 << 20, most: 1 << 31 },
         default: Default::Is("8MiB"),
-        about: "",
+        about: "In bytes of messages; whichever is reached first.",
     },
     Key {
         path: "producer.read_ahead.events",
         kind: Kind::Count { least: 1, most: 1_000_000 },
         default: Default::Is("16000"),
-        about: "",
+        about: "In events.",
     },
     Key {
         path: "producer.read_ahead.bytes",
         kind: Kind::Size { least: 1 << 20, most: 1 << 31 },
         default: Default::Is("8MiB"),
-        about: "",
+        about: "In bytes; whichever is reached first.",
     },
     Key {
         path: "producer.drain",
@@ -334,7 +396,7 @@ pub(crate) const KEYS: &[Key] = &[
         path: "consumer.most_events",
         kind: Kind::Count { least: 1, most: 10_000_000 },
         default: Default::Is("5000"),
-        about: "",
+        about: "See `longest_hold`.",
     },
     Key {
         path: "consumer.lock_duration",
@@ -362,13 +424,13 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         path: "read_models.uri",
-        kind: Kind::Secret,
+        kind: MONGODB_URI,
         default: Default::Absent("mongodb://localhost:27017/?replicaSet=rs0"),
         about: "The MongoDB that holds the read models. Left out: the source's.",
     },
     Key {
         path: "read_models.database",
-        kind: Kind::Text,
+        kind: DATABASE,
         default: Default::Absent("shop_views"),
         about: "Left out: the source's database with `_views` behind it.",
     },
@@ -382,13 +444,27 @@ pub(crate) const KEYS: &[Key] = &[
     },
     Key {
         path: "admin.listen",
-        kind: Kind::Pattern { rule: "an address with a port", example: "0.0.0.0:8080" },
+        kind: Kind::Pattern {
+            rule: "an address with a port",
+            example: "0.0.0.0:8080",
+            fits: |text| texts::listen(text).is_some(),
+        },
         default: Default::Absent("127.0.0.1:8080"),
         about: "Left out: 127.0.0.1:8080, or any other port of 127.0.0.1 where that is taken. Whoever reaches it sees how the pipeline is, and no event.",
     },
     Key {
+        path: "admin.token",
+        kind: Kind::Secret { check: texts::token },
+        default: Default::Absent("what openssl rand -hex 16 prints"),
+        about: "Whoever shows it may also act, from the dashboard and over HTTP. Left out: nobody can, and all of it is only for reading. It goes over the wire as it is: where `listen` is not this machine alone, put TLS in front.",
+    },
+    Key {
         path: "telemetry.otlp_endpoint",
-        kind: Kind::Pattern { rule: OTLP_ENDPOINT, example: "http://127.0.0.1:4318" },
+        kind: Kind::Pattern {
+            rule: OTLP_ENDPOINT,
+            example: "http://127.0.0.1:4318",
+            fits: |text| texts::endpoint(text).is_some(),
+        },
         default: Default::Absent("http://127.0.0.1:4318"),
         about: "A collector that takes OTLP over HTTP; `/v1/traces` is added. Left out: `OTEL_EXPORTER_OTLP_ENDPOINT`, and without that nothing is traced. Keys for it go into `OTEL_EXPORTER_OTLP_HEADERS`.",
     },

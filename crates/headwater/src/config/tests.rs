@@ -1,10 +1,21 @@
-//! What is loaded, from where, and every mistake with its exact words.
+//! What is loaded, and from where; [`mistakes`] has every mistake with its exact words.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use pipeline::producer::OnHistoryLost;
+use pipeline::publish::{Body, Checkpointing, Sessions};
+use pipeline::view::OnPoison;
+use pipeline::{capture, publish};
 
 use super::*;
 
+mod mistakes;
+mod schema;
+
 const MINIMAL: &str = "\
 format: 1
-source: { uri: \"mongodb://localhost\", database: shop, collection: events }
+source: { uri: \"mongodb://localhost\", database: shop, collection: events, sequence: version }
 service_bus: { connection_string: \"Endpoint=sb://localhost;UseDevelopmentEmulator=true\" }
 ";
 
@@ -13,6 +24,7 @@ fn load_from(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result
         environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let read_file = |file: &str| match file {
+        "/token" => Ok("0123456789abcdef\n".to_owned()),
         "/secret" => Ok("mongodb://user:pass@host\n".to_owned()),
         _ => Err(std::io::Error::from(std::io::ErrorKind::NotFound)),
     };
@@ -33,7 +45,7 @@ fn a_short_file_is_enough() {
     assert_eq!(config.pod_id, "host-1");
     assert_eq!(config.coordination.uri.reveal(), "mongodb://localhost");
     assert_eq!(config.coordination.lease, lease::Config::default());
-    assert_eq!(config.source, Source::events("shop", "events"));
+    assert_eq!(config.source, Source { sequence: Some("version".into()), ..Source::events("shop", "events") });
     assert_eq!(
         (config.service_bus.topic.as_str(), config.service_bus.subscription.as_str()),
         ("events", "read-models")
@@ -69,13 +81,37 @@ fn a_secret_can_be_a_file_and_is_never_shown() {
     assert_eq!(config.source_uri.reveal(), "mongodb://user:pass@host");
     assert!(!format!("{config:?}").contains("pass"));
     let read_file = |_: &str| Ok("mongodb://user:pass@host".to_owned());
-    let settings = Sources { file: Some(&file), file_name: None, environment: &[], flags: &[], read_file: &read_file }
-        .load()
-        .unwrap();
-    let shown = reference::effective(&settings);
+    let sources = Sources { file: Some(&file), file_name: None, environment: &[], flags: &[], read_file: &read_file };
+    let shown = Effective::of(sources.read().0).to_yaml();
     assert!(shown.contains("uri: \"***\"") && !shown.contains("pass"), "{shown}");
     // What is printed can be loaded again, once the secrets are back.
-    load(&shown).unwrap();
+    let told = load(&shown).unwrap_err();
+    assert_eq!(told.lines().count(), 2, "{told}");
+    let whole = shown.replacen("uri: \"***\"", "uri: \"mongodb://host\"", 1);
+    load(&whole.replace("\"***\"", "\"Endpoint=sb://host\"")).unwrap();
+}
+
+#[test]
+fn a_token_lets_people_act_and_is_never_shown() {
+    assert!(load(MINIMAL).unwrap().admin.token.is_none());
+    let token = |config: Config| config.admin.token.map(|token| token.reveal().to_owned());
+    let file = format!("{MINIMAL}admin: {{ token: a-token-of-some-length }}\n");
+    let config = load(&file).unwrap();
+    assert!(!format!("{config:?}").contains("of-some-length"));
+    assert_eq!(token(config).as_deref(), Some("a-token-of-some-length"));
+    // A variable's digits are no number, and its signs no YAML.
+    for given in ["12345678901234567", "{a: 1}#&*!'\"0123456"] {
+        let given = given.replace(' ', "");
+        let config = load_from(MINIMAL, &[("HEADWATER__ADMIN__TOKEN", &given)], &[]).unwrap();
+        assert_eq!(token(config), Some(given));
+    }
+    // From a file, as other secrets.
+    let config = load(&format!("{MINIMAL}admin: {{ token_file: /token }}\n")).unwrap();
+    assert_eq!(token(config).as_deref(), Some("0123456789abcdef"));
+    let sources =
+        Sources { file: Some(&file), file_name: None, environment: &[], flags: &[], read_file: &|_| unreachable!() };
+    let shown = Effective::of(sources.read().0).to_yaml();
+    assert!(shown.contains("token: \"***\"") && !shown.contains("of-some-length"), "{shown}");
 }
 
 #[test]
@@ -151,7 +187,9 @@ fn read_models_are_declared_beside_where_they_live() {
     // What is printed says the same.
     let read_file = |_: &str| Ok(String::new());
     let sources = Sources { file: Some(&file), file_name: None, environment: &[], flags: &[], read_file: &read_file };
-    let shown = reference::effective(&sources.load().unwrap());
+    let shown = Effective::of(sources.read().0).to_yaml();
+    let shown =
+        shown.replacen("\"***\"", "\"mongodb://localhost\"", 1).replace("\"***\"", "\"Endpoint=sb://localhost\"");
     let again = load(&shown).unwrap().read_models;
     assert_eq!(again.models[0].indexes(), config.models[0].indexes(), "{shown}");
 }
@@ -187,313 +225,45 @@ fn the_reference_file_is_the_code_and_loads() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/headwater.yaml");
     let stored = std::fs::read_to_string(&path).expect("config/headwater.yaml");
     assert_eq!(stored, reference_file(), "write it anew: cargo run -- config reference > config/headwater.yaml");
-    let loaded = load(&stored).map(|_| ());
-    // Its example of an optional `collection` is commented out; that is all it lacks.
-    assert!(loaded.unwrap_err().contains("must name a `collection`"));
+    load(&stored).unwrap();
+}
+
+#[test]
+fn every_key_has_its_reason() {
+    let bare = super::schema::KEYS.iter().filter(|key| key.about.is_empty()).map(|key| key.path);
+    assert_eq!(bare.collect::<Vec<_>>(), [""; 0]);
 }
 
 #[test]
 fn the_schema_for_editors_knows_every_key() {
     let schema = json_schema();
-    for key in schema::KEYS {
+    for key in super::schema::KEYS {
         let pointer: String = key.path.split('.').map(|name| format!("/properties/{name}")).collect();
         let pointer = pointer.replace("/properties/*", "/additionalProperties/properties/when");
         assert!(schema.pointer(&pointer).is_some(), "{}", key.path);
     }
 }
 
-/// A change to the minimal file, and everything that is said about it.
-const MISTAKES: &[(&str, &str, &str)] = &[
-    ("format: 1\n", "", "not in the file: `format` is missing; write, for example, `1`"),
-    ("format: 1", "format: 2", "line 1, column 9: `format` is `2`, and must be `1`"),
-    ("format: 1", "format: 1\nformat: 1", "line 2, column 1: `format` said before, line 1, column 1; say it once"),
-    (
-        "database: shop",
-        "databse: shop",
-        "line 2, column 39: `source.databse` is not a key; did you mean `database`?\nnot in the file: `source.database` is missing; write, for example, `shop`",
-    ),
-    (
-        "database: shop",
-        "database: { name: shop }",
-        "line 2, column 49: `source.database` is a map of 1, and must be a text, such as `shop`",
-    ),
-    (
-        "database: shop",
-        "database: \"\"",
-        "line 2, column 49: `source.database` is ``, and must be a text, such as `shop`",
-    ),
-    (
-        ", collection: events",
-        "",
-        "not in the file: `source` cannot be used: `source` must name a `collection`, or several `collections`, and not both; write, for example, `collection: events`",
-    ),
-    (
-        "collection: events",
-        "collection: events, collections: [orders]",
-        "line 2, column 88: `source` cannot be used: `source` must name a `collection`, or several `collections`, and not both; write, for example, `collection: events`",
-    ),
-    (
-        "collection: events",
-        "collections: [orders, orders]",
-        "line 2, column 68: `source` cannot be used: `source.collections` names `orders` twice; write, for example, `collection: events`",
-    ),
-    (
-        "collection: events",
-        "collections: orders",
-        "line 2, column 68: `source.collections` is `orders`, and must be a list of texts, such as `[orders, customers]`",
-    ),
-    (
-        "collection: events",
-        "collection: events, kind: event",
-        "line 2, column 81: `source.kind` is `event`, and must be `events` or `documents`",
-    ),
-    (
-        "collection: events",
-        "collection: events, sequenze: version",
-        "line 2, column 75: `source.sequenze` is not a key; did you mean `sequence`?",
-    ),
-    (
-        "uri: \"mongodb://localhost\"",
-        "uri: 5",
-        "line 2, column 16: `source.uri` is not a text, and must be a text, such as `mongodb://localhost:27017/?replicaSet=rs0`",
-    ),
-    (
-        "uri: \"mongodb://localhost\"",
-        "uri_file: /nowhere",
-        "line 2, column 21: `source.uri_file` is `/nowhere`, which cannot be read (entity not found); name a file that can",
-    ),
-    ("", "produser: {}\n", "line 4, column 1: `produser` is not a key; did you mean `producer`?"),
-    (
-        "",
-        "coordination: { lease: { ttl: 15 } }\n",
-        "line 4, column 31: `coordination.lease.ttl` is `15`, and must be a duration from 1s to 10m, such as `15s`",
-    ),
-    (
-        "",
-        "coordination: { lease: { ttl: 500ms } }\n",
-        "line 4, column 31: `coordination.lease.ttl` is `500ms`, and must be a duration from 1s to 10m, such as `15s`",
-    ),
-    (
-        "",
-        "coordination: { lease: { ttl: 5s } }\n",
-        "line 4, column 31: `coordination.lease.ttl` does not go with its neighbours: `lease`: `ttl` must be longer than `renew_deadline` by more than 2 % (twice the drift bound), or two pods can lead at once; the defaults are ttl 15s, renew_deadline 10s, heartbeat 5s",
-    ),
-    (
-        "",
-        "coordination: { lease: { heartbeat: soon } }\n",
-        "line 4, column 37: `coordination.lease.heartbeat` is `soon`, and must be a duration from 50ms to 10m, such as `5s`",
-    ),
-    (
-        "",
-        "coordination: { lease: { watch: yes } }\n",
-        "line 4, column 33: `coordination.lease.watch` is `yes`, and must be `true` or `false`",
-    ),
-    (
-        "",
-        "coordination: { lease: 15s }\n",
-        "line 4, column 24: `coordination.lease` is `15s`, and must be a map with keys such as `ttl`, `renew_deadline`, `heartbeat`, `poll`, `watch`, `max_clock_skew`",
-    ),
-    (
-        "",
-        "producer: { start: yesterday }\n",
-        "line 4, column 20: `producer.start` is `yesterday`, and must be `beginning`, `now` or a time, such as `2026-01-31T00:00:00Z`",
-    ),
-    (
-        "",
-        "producer: { sessions: buckets(0) }\n",
-        "line 4, column 23: `producer.sessions` is `buckets(0)`, and must be `aggregate` or `buckets(n)`, such as `buckets(256)`",
-    ),
-    (
-        "",
-        "producer: { checkpoint: often }\n",
-        "line 4, column 25: `producer.checkpoint` is `often`, and must be a duration or `each`, such as `200ms`",
-    ),
-    (
-        "",
-        "producer: { checkpoint: 200 }\n",
-        "line 4, column 25: `producer.checkpoint` is `200`, and must be a duration or `each`, such as `200ms`",
-    ),
-    (
-        "",
-        "admin: { listen: 8080 }\n",
-        "line 4, column 18: `admin.listen` is `8080`, and must be an address with a port, such as `0.0.0.0:8080`",
-    ),
-    (
-        "",
-        "admin: { listen: localhost }\n",
-        "line 4, column 18: `admin.listen` is `localhost`, and must be an address with a port, such as `0.0.0.0:8080`",
-    ),
-    (
-        "",
-        "telemetry: { otlp_endpoint: \"collector:4318\" }\n",
-        "line 4, column 29: `telemetry.otlp_endpoint` is `collector:4318`, and must be an http or https address without a user and a path, such as `http://127.0.0.1:4318`",
-    ),
-    (
-        "",
-        "telemetry: { trace_one_in: 0 }\n",
-        "line 4, column 28: `telemetry.trace_one_in` is `0`, and must be a whole number from 1 to 1000000000, such as `100`",
-    ),
-    ("", "producer: { body: xml }\n", "line 4, column 19: `producer.body` is `xml`, and must be `bson` or `json`"),
-    (
-        "",
-        "producer: { on_history_lost: restart }\n",
-        "line 4, column 30: `producer.on_history_lost` is `restart`, and must be `halt` or `snapshot`",
-    ),
-    (
-        "",
-        "producer: { filter: { $match: {} } }\n",
-        "line 4, column 21: `producer.filter` is a map of 1, and must be a list of stages, such as `[ { $match: { fullDocument.region: eu } } ]`",
-    ),
-    (
-        "",
-        "producer: { filter: [ 5 ] }\n",
-        "line 4, column 21: `producer.filter` is a list of 1, and must be a list of stages, such as `[ { $match: { fullDocument.region: eu } } ]`",
-    ),
-    (
-        "",
-        "producer: { window: { events: 3 } }\n",
-        "line 4, column 31: `producer.window.events` is `3`, and must be a whole number from 16 to 1000000, such as `8192`",
-    ),
-    (
-        "",
-        "producer: { window: { events: many } }\n",
-        "line 4, column 31: `producer.window.events` is `many`, and must be a whole number from 16 to 1000000, such as `8192`",
-    ),
-    (
-        "",
-        "producer: { window: { bytes: 100 } }\n",
-        "line 4, column 30: `producer.window.bytes` is `100`, and must be a size from 1MiB to 2GiB, such as `8MiB`",
-    ),
-    (
-        "",
-        "producer: [ body, json ]\n",
-        "line 4, column 11: `producer` is a list of 2, and must be a map with keys such as `start`, `on_history_lost`, `filter`, `body`, `sessions`, `checkpoint`, `window`, `read_ahead`, `drain`",
-    ),
-    ("", "producer: { body: !!str json }\n", "line 4, column 19: tags are not used here; write the value plainly"),
-    (
-        "",
-        "producer: { body: json\n",
-        "line 5, column 1: not YAML: while parsing a flow mapping, did not find expected ',' or '}'",
-    ),
-    ("", "---\nformat: 1\n", "line 5, column 1: a second document begins here; one file holds one configuration"),
-    (
-        "",
-        "# three at once\npod: 1\nproducer: { body: xml, drain: 1y }\n",
-        "line 5, column 1: `pod` is not a key; known here: `format`, `pipeline`, `pod_id`, `source`, `coordination`, `service_bus`, `producer`, `consumer`, `read_models`, `admin`, `telemetry`\nline 6, column 19: `producer.body` is `xml`, and must be `bson` or `json`\nline 6, column 31: `producer.drain` is `1y`, and must be a duration from 0s to 10m, such as `10s`",
-    ),
-    (
-        "",
-        "consumer: { connections: 9, max_concurrent_sessions: 3 }\n",
-        "line 4, column 26: `consumer.connections` does not go with its neighbours: `consumer.connections` must not exceed `consumer.max_concurrent_sessions`; the defaults are 2 and 256",
-    ),
-    (
-        "",
-        "consumer: { on_poison: drop }\n",
-        "line 4, column 24: `consumer.on_poison` is `drop`, and must be `park` or `dead_letter`",
-    ),
-    (
-        "",
-        "consumer: { lock_duration: 1h }\n",
-        "line 4, column 28: `consumer.lock_duration` is `1h`, and must be a duration from 5s to 5m, such as `1m`",
-    ),
-    (
-        "",
-        "consumer: { sessions: 5 }\n",
-        "line 4, column 13: `consumer.sessions` is not a key; known here: `max_concurrent_sessions`, `on_poison`, `connections`, `transactions`, `credit`, `bytes_in_flight`, `idle`, `longest_hold`, `most_events`, `lock_duration`, `unhealable_after`, `first_sequence`, `drain`",
-    ),
-    (
-        "",
-        "read_models: [ a ]\n",
-        "line 4, column 14: `read_models` is a list of 1, and must be a map with keys such as `uri`, `database`",
-    ),
-    (
-        "",
-        "read_models: { a: 5 }\n",
-        "line 4, column 19: `read_models.a` is `5`, and must be a map, such as `{ when: { OrderPlaced: { $set: { status: placed } } } }`",
-    ),
-    (
-        "",
-        "read_models: { a: {} }\n",
-        "line 4, column 19: `read_models.a.when` names no event type, so nothing would be written",
-    ),
-    (
-        "",
-        "read_models: { a: { on: { OrderPlaced: delete } } }\n",
-        "line 4, column 21: `read_models.a.on` is not a key; write `when` (`on` means true to many readers of YAML)",
-    ),
-    (
-        "",
-        "read_models: { a: { wen: { OrderPlaced: delete } } }\n",
-        "line 4, column 21: `read_models.a.wen` is not a key; did you mean `when`?",
-    ),
-    (
-        "",
-        "read_models: { a: { when: [ OrderPlaced ] } }\n",
-        "line 4, column 27: `read_models.a.when` is a list of 1, and must be a map from event types, such as `{ OrderPlaced: { $set: { status: placed } } }`",
-    ),
-    (
-        "",
-        "read_models: { a: { when: { OrderPlaced: remove } } }\n",
-        "line 4, column 42: `read_models.a.when.OrderPlaced` is `remove`: must be a map (an update document), a list (a pipeline) or `delete`",
-    ),
-    (
-        "",
-        "read_models: { a: { when: { OrderPlaced: { status: placed } } } }\n",
-        "line 4, column 52: `read_models.a.when.OrderPlaced.status` is `placed`: is not an operator; write `{ $set: { … } }`, or `[ { $replaceWith: … } ]` for the whole document",
-    ),
-    (
-        "",
-        "read_models: { a: { when: { OrderPlaced: { $set: { _id: 1 } } } } }\n",
-        "line 4, column 57: `read_models.a.when.OrderPlaced.$set._id` is `1`: the key of a read model cannot be changed",
-    ),
-    (
-        "",
-        "read_models: { a: { key: fixed, when: { OrderPlaced: delete } } }\n",
-        "line 4, column 26: `read_models.a.key` is `fixed`: names no value of the event, such as `$$event.customerId`",
-    ),
-    (
-        "",
-        "read_models: { a: { mirror: maybe } }\n",
-        "line 4, column 29: `read_models.a.mirror` is `maybe`, and must be `true` or `false`",
-    ),
-    (
-        "",
-        "read_models: { a: { mirror: true, when: { insert: delete } } }\n",
-        "line 4, column 29: `read_models.a.mirror` is `true`: a mirror copies, and has no `when`",
-    ),
-    (
-        "",
-        "read_models: { a: { when: { OrderPlaced: delete }, indexes: { customer: 1 } } }\n",
-        "line 4, column 61: `read_models.a.indexes` is a map of 1, and must be a list of indexes, such as `[ { keys: { customer: 1 } } ]`",
-    ),
-    (
-        "",
-        "read_models: { a: { when: { OrderPlaced: delete }, indexes: [ { customer: 1 } ] } }\n",
-        "line 4, column 63: `read_models.a.indexes.0` an index needs `keys`, such as `{ customer: 1 }`",
-    ),
-    (
-        "",
-        "read_models: { _headwater_cursors: { when: { OrderPlaced: delete } } }\n",
-        "line 4, column 36: `read_models._headwater_cursors` is the name of a collection Headwater keeps for itself",
-    ),
-    (
-        "",
-        "read_models: { database: shop, events: { when: { OrderPlaced: delete } } }\n",
-        "line 4, column 40: `read_models.events` is captured itself, and would feed itself; give `read_models.database` another name",
-    ),
-];
+#[test]
+fn a_file_that_is_no_yaml_does_not_hide_what_is_wrong_elsewhere() {
+    let told = load_from("source: [\n", &[("HEADWATER__PRODUCER__BODY", "xml")], &["producer.boby=bson"]).unwrap_err();
+    let told: Vec<_> = told.lines().collect();
+    assert_eq!(told.len(), 3, "{told:#?}");
+    assert!(told[0].starts_with("line 2, column 1: not YAML"), "{told:#?}");
+    assert!(told[1].contains("HEADWATER__PRODUCER__BODY: `producer.body` is `xml`"), "{told:#?}");
+    assert!(told[2].contains("--set: `producer.boby` is not a key; did you mean `body`?"), "{told:#?}");
+}
 
 #[test]
-fn every_mistake_is_told_with_its_place_and_what_to_write_instead() {
-    let mut wrong = Vec::new();
-    for (from, to, said) in MISTAKES {
-        assert!(from.is_empty() || MINIMAL.contains(from), "`{from}` is in the minimal file");
-        let file = if from.is_empty() { format!("{MINIMAL}{to}") } else { MINIMAL.replace(from, to) };
-        let told = load(&file).map(|_| "loaded".to_owned()).unwrap_or_else(|told| told);
-        if told != *said {
-            wrong.push(format!("--- {to}\n{told}"));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
-    assert!(MISTAKES.len() >= 25, "{} mistakes", MISTAKES.len());
+fn of_a_secret_and_its_file_the_stronger_source_wins() {
+    let uri = |file: &str, environment: &[(&str, &str)]| {
+        load_from(file, environment, &[]).map(|config| config.source_uri.reveal().to_owned())
+    };
+    let from_file = MINIMAL.replace("uri: \"mongodb://localhost\"", "uri_file: /secret");
+    let by_variable = [("HEADWATER__SOURCE__URI", "mongodb://variable")];
+    assert_eq!(uri(&from_file, &by_variable).as_deref(), Ok("mongodb://variable"));
+    let by_file = [("HEADWATER__SOURCE__URI_FILE", "/secret")];
+    assert_eq!(uri(MINIMAL, &by_file).as_deref(), Ok("mongodb://user:pass@host"));
+    let both = [by_variable[0], by_file[0]];
+    assert!(uri(MINIMAL, &both).unwrap_err().contains("give the secret or its file"));
 }

@@ -1,4 +1,5 @@
-//! YAML to [`Node`]s. Strict: one document, no key twice, no tags; anchors and aliases work.
+//! YAML to [`Node`]s. Strict: one document, no key twice, no tags; anchors and aliases work. What is against these rules is told and read
+//! past, so that the mistakes behind it are told as well.
 
 use std::collections::HashMap;
 
@@ -7,31 +8,41 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 use super::node::{Entry, Node, Origin, Value};
 use super::problem::Problem;
 
-pub(crate) fn parse(text: &str) -> Result<Node, Problem> {
-    let mut reader = Reader { parser: Parser::new_from_str(text), anchors: HashMap::new() };
+/// All that can be read, and what is wrong with it; `Err` for what is no YAML, behind which nothing is known.
+pub(crate) fn read(text: &str) -> Result<(Node, Vec<Problem>), Problem> {
+    let mut reader =
+        Reader { parser: Parser::new_from_str(text), anchors: HashMap::new(), path: vec![], problems: vec![] };
     let mut root = None;
     loop {
         match reader.next()? {
             (Event::StreamEnd, _) => break,
             (Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd | Event::Nothing, _) => {}
             (_, span) if root.is_some() => {
-                return Err(Problem::at(
-                    origin(&span.start),
-                    "",
-                    "a second document begins here; one file holds one configuration",
-                ));
+                let what = "a second document begins here; one file holds one configuration";
+                reader.problems.push(Problem::at(origin(&span.start), "", what));
+                break;
             }
             (event, span) => root = Some(reader.node(event, span)?),
         }
     }
     let root = root.unwrap_or_else(|| Node::map(Origin::Nowhere));
     // An empty file, or one of comments alone, says nothing; that is not a mistake in itself.
-    Ok(if root.value == Value::Null { Node::map(root.origin) } else { root })
+    let root = if root.value == Value::Null { Node::map(root.origin) } else { root };
+    Ok((root, reader.problems))
+}
+
+/// What has nothing wrong with it.
+pub(crate) fn parse(text: &str) -> Result<Node, Problem> {
+    let (node, problems) = read(text)?;
+    problems.into_iter().next().map_or(Ok(node), Err)
 }
 
 struct Reader<'text> {
     parser: Parser<'text, StrInput<'text>>,
     anchors: HashMap<usize, Node>,
+    /// To what is read just now.
+    path: Vec<String>,
+    problems: Vec<Problem>,
 }
 
 impl<'text> Reader<'text> {
@@ -45,17 +56,22 @@ impl<'text> Reader<'text> {
 
     fn node(&mut self, event: Event<'text>, span: Span) -> Result<Node, Problem> {
         let at = origin(&span.start);
+        if let Event::Scalar(_, _, _, Some(_)) | Event::SequenceStart(_, Some(_)) | Event::MappingStart(_, Some(_)) =
+            event
+        {
+            self.wrong(at.clone(), "has a tag, and tags are not used here; write the value plainly");
+        }
         let (value, anchor) = match event {
-            Event::Scalar(_, _, _, Some(_)) | Event::SequenceStart(_, Some(_)) | Event::MappingStart(_, Some(_)) => {
-                return Err(Problem::at(at, "", "tags are not used here; write the value plainly"));
-            }
-            Event::Scalar(text, style, anchor, None) => (scalar(&text, style), anchor),
-            Event::SequenceStart(anchor, None) => (Value::List(self.list()?), anchor),
-            Event::MappingStart(anchor, None) => (Value::Map(self.map()?), anchor),
-            Event::Alias(anchor) => {
-                let known = self.anchors.get(&anchor).cloned();
-                return known.ok_or_else(|| Problem::at(at, "", "this alias names an anchor that contains it"));
-            }
+            Event::Scalar(text, style, anchor, _) => (scalar(&text, style), anchor),
+            Event::SequenceStart(anchor, _) => (Value::List(self.list()?), anchor),
+            Event::MappingStart(anchor, _) => (Value::Map(self.map()?), anchor),
+            Event::Alias(anchor) => match self.anchors.get(&anchor) {
+                Some(known) => return Ok(known.clone()),
+                None => {
+                    self.wrong(at.clone(), "is an alias of what contains it; write the value out");
+                    (Value::Null, 0)
+                }
+            },
             Event::Nothing
             | Event::StreamStart
             | Event::StreamEnd
@@ -76,7 +92,7 @@ impl<'text> Reader<'text> {
         loop {
             match self.next()? {
                 (Event::SequenceEnd, _) => return Ok(nodes),
-                (event, span) => nodes.push(self.node(event, span)?),
+                (event, span) => nodes.push(self.below(nodes.len().to_string(), event, span)?),
             }
         }
     }
@@ -90,16 +106,34 @@ impl<'text> Reader<'text> {
                 Event::MappingEnd => return Ok(entries),
                 // Whatever a key looks like (`1`, `true`), it is a name.
                 Event::Scalar(text, _, _, None) => text.into_owned(),
-                _ => return Err(Problem::at(key_origin, "", "a key must be a plain name")),
+                other => {
+                    self.wrong(key_origin, "has a key that is not a plain name; write, for example, `name: value`");
+                    self.node(other, span)?;
+                    let (event, span) = self.next()?;
+                    self.node(event, span)?;
+                    continue;
+                }
             };
-            if let Some(first) = entries.iter().find(|entry| entry.key == key) {
-                let problem = format!("said before, {}; say it once", first.key_origin);
-                return Err(Problem::at(key_origin, key, problem));
-            }
             let (event, span) = self.next()?;
-            let node = self.node(event, span)?;
+            let node = self.below(key.clone(), event, span)?;
+            if let Some(first) = entries.iter().find(|entry| entry.key == key) {
+                let what = format!("is said before, {}; say it once", first.key_origin);
+                let path = self.path.iter().chain([&key]).cloned().collect::<Vec<_>>().join(".");
+                self.problems.push(Problem::at(key_origin.clone(), path, what));
+            }
             entries.push(Entry { key, key_origin, node });
         }
+    }
+
+    fn below(&mut self, name: String, event: Event<'text>, span: Span) -> Result<Node, Problem> {
+        self.path.push(name);
+        let node = self.node(event, span);
+        self.path.pop();
+        node
+    }
+
+    fn wrong(&mut self, at: Origin, what: &str) {
+        self.problems.push(Problem::at(at, self.path.join("."), what));
     }
 }
 
@@ -154,6 +188,11 @@ mod tests {
             let problem = parse(text).unwrap_err();
             assert!(problem.to_string().starts_with(&format!("line {line}")), "{problem}");
         }
+        let (root, problems) = read("a: !!str 1\nb: { c: 1, c: 2, ? [d] : 3, e: 4 }\n").unwrap();
+        let told: Vec<_> = problems.iter().map(|problem| (problem.path.as_str(), &problem.origin)).collect();
+        let at = |line, column| Origin::File { line, column };
+        assert_eq!(told, [("a", &at(1, 4)), ("b.c", &at(2, 12)), ("b", &at(2, 20))], "{problems:#?}");
+        assert!(root.get("b").unwrap().get("e").is_some(), "what is behind a mistake is read");
         assert!(parse("").unwrap().get("a").is_none());
         assert!(parse("# nothing\n").unwrap().get("a").is_none());
     }

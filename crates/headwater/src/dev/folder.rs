@@ -60,6 +60,18 @@ impl Folder {
         Ok(text)
     }
 
+    /// Likewise, for its owner's eyes.
+    pub(super) fn secret(&self, name: &str, first: impl FnOnce() -> String) -> anyhow::Result<String> {
+        match fs::read_to_string(self.at(name)) {
+            Ok(text) => Ok(text),
+            Err(_) => {
+                let text = first();
+                self.write(name, &text)?;
+                Ok(text)
+            }
+        }
+    }
+
     /// For its owner's eyes: a URI may hold a password.
     pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
         let file = self.at(name);

@@ -87,7 +87,7 @@ impl House {
     async fn build(source: mongod::Source, plan: &Plan, folder: &Folder) -> anyhow::Result<Self> {
         let mut panel = Panel::default();
         panel.status("MongoDB starts …");
-        let began = Instant::now();
+        let (start, began) = (Instant::now(), Instant::now());
         let store = Store::start(source, folder).await?;
         panel.step("MongoDB", began);
         let began = Instant::now();
@@ -99,7 +99,11 @@ impl House {
         let events = client.database(&settings.database).collection::<Document>(settings::COLLECTION);
         let shop = Shop::open(events).await?;
         let gauges = Gauges::new(&client, &settings, shop.written())?;
-        let pods = settings.start_pods(folder)?;
+        let began = Instant::now();
+        let mut pods = settings.start_pods(folder)?;
+        settings.wait_for(&mut pods).await?;
+        panel.step(if pods.len() == 1 { "the pod" } else { "every pod" }, began);
+        panel.step("everything", start);
         settings.tell(&store, &pods);
         let closed = CancellationToken::new();
         let shop = tokio::spawn(shop.run(plan.rate, closed.clone()));

@@ -21,6 +21,8 @@ pub(super) const TOPIC: &str = "events";
 pub(super) const SUBSCRIPTION: &str = "read-models";
 /// With a journal to read first, on a busy machine.
 const BROKER_WITHIN: Duration = Duration::from_secs(60);
+/// A pod's dashboard is there before anything else of it.
+const POD_WITHIN: Duration = Duration::from_secs(30);
 /// Where a pod serves its dashboard, once pods have one.
 const ADMIN_LISTEN: &str = "admin.listen";
 
@@ -30,6 +32,8 @@ pub(super) struct Settings {
     pub(super) views: String,
     pub(super) coordination: String,
     pub(super) bus: String,
+    /// Of the dashboards, on this machine only.
+    token: String,
     /// Every pod's configuration.
     pub(super) file: PathBuf,
     data_dir: PathBuf,
@@ -47,10 +51,11 @@ impl Settings {
         let admin = (1..=plan.pods).filter(|_| config::knows(ADMIN_LISTEN)).map(|pod| folder.port(&pod_name(pod)));
         let admin = admin.collect::<anyhow::Result<_>>()?;
         let (views, coordination) = (format!("{database}_views"), format!("{database}_headwater"));
-        let file =
-            folder.write("headwater.yaml", &configuration(store.uri(), &database, &views, &coordination, &bus))?;
+        let token = folder.secret("token", || format!("{:032x}", rand::random::<u128>()))?;
+        let text = configuration(store.uri(), &database, &views, &coordination, &bus, &token);
+        let file = folder.write("headwater.yaml", &text)?;
         let data_dir = folder.path().to_owned();
-        Ok(Self { database, views, coordination, bus, file, data_dir, broker, admin, pods: plan.pods })
+        Ok(Self { database, views, coordination, bus, token, file, data_dir, broker, admin, pods: plan.pods })
     }
 
     /// Returns when it serves.
@@ -62,15 +67,17 @@ impl Settings {
         arguments.extend(["--config".into(), entities.into()]);
         let program = Program { name: "broker".into(), arguments, variables: vec![], log: folder.log("broker")? };
         let mut broker = Child::start(program)?;
-        let deadline = Instant::now() + BROKER_WITHIN;
         // It listens before it has read its journal, and answers when it has; a connection waits for that by itself.
-        while TcpStream::connect(address).await.is_err() {
-            if !broker.is_up() || Instant::now() > deadline {
-                bail!("the broker does not start; its log is {}", broker.log().display());
-            }
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        listens(&mut broker, address, BROKER_WITHIN).await?;
         Ok(broker)
+    }
+
+    /// Returns when every address that a person is told of is there.
+    pub(super) async fn wait_for(&self, pods: &mut [Child]) -> anyhow::Result<()> {
+        for (pod, port) in pods.iter_mut().zip(&self.admin) {
+            listens(pod, address(port), POD_WITHIN).await?;
+        }
+        Ok(())
     }
 
     pub(super) fn start_pods(&self, folder: &Folder) -> anyhow::Result<Vec<Child>> {
@@ -88,7 +95,7 @@ impl Settings {
 
     /// The addresses a person wants.
     pub(super) fn tell(&self, store: &Store, pods: &[Child]) {
-        let Self { database, views, bus, file, data_dir, .. } = self;
+        let Self { database, views, bus, token, file, data_dir, .. } = self;
         let pods: Vec<_> =
             pods.iter().map(|pod| format!("{} (pid {})", pod.name(), pod.pid().unwrap_or_default())).collect();
         println!();
@@ -98,6 +105,7 @@ impl Settings {
         let dashboards: Vec<_> = self.admin.iter().map(|port| format!("http://{}", address(port))).collect();
         if !dashboards.is_empty() {
             println!("Dashboard: {} (one a pod; any will do)", dashboards.join(", "));
+            println!("           to act from it: {token}");
         }
         println!("Data:      {}", data_dir.display());
         println!("           configuration in {}, logs in {}", file.display(), data_dir.join("logs").display());
@@ -107,6 +115,17 @@ impl Settings {
             "Kill a pod (kill -9) and watch another lead. Ctrl-C stops everything, and checks that nothing was lost."
         );
     }
+}
+
+async fn listens(child: &mut Child, address: SocketAddr, within: Duration) -> anyhow::Result<()> {
+    let deadline = Instant::now() + within;
+    while TcpStream::connect(address).await.is_err() {
+        if !child.is_up() || Instant::now() > deadline {
+            bail!("{} does not start; its log is {}", child.name(), child.log().display());
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    Ok(())
 }
 
 fn pod_name(pod: u16) -> String {
@@ -122,7 +141,7 @@ fn connection_string(address: SocketAddr) -> String {
 }
 
 /// A lease of two seconds: who kills a pod does not want to wait. In production it would be 15.
-fn configuration(uri: &str, database: &str, views: &str, coordination: &str, bus: &str) -> String {
+fn configuration(uri: &str, database: &str, views: &str, coordination: &str, bus: &str, token: &str) -> String {
     // JSON's texts are YAML's as well.
     let [uri, database, views, coordination, bus] =
         [uri, database, views, coordination, bus].map(|text| serde_json::Value::from(text).to_string());
@@ -135,6 +154,7 @@ source: {{ uri: {uri}, database: {database}, collection: {COLLECTION}, sequence:
 coordination: {{ database: {coordination}, lease: {{ ttl: 2s, renew_deadline: 1500ms, heartbeat: 500ms }} }}
 service_bus: {{ connection_string: {bus}, topic: {TOPIC}, subscription: {SUBSCRIPTION} }}
 producer: {{ start: beginning }}
+admin: {{ token: \"{token}\" }}
 {read_models}"
     )
 }
@@ -168,10 +188,15 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("headwater.yaml");
         let uri = "mongodb://someone:p\"ss@localhost/?replicaSet=rs0";
-        std::fs::write(&file, configuration(uri, "shop", "shop_views", "shop_headwater", "Endpoint=sb://x")).unwrap();
+        std::fs::write(
+            &file,
+            configuration(uri, "shop", "shop_views", "shop_headwater", "Endpoint=sb://x", &"7".repeat(32)),
+        )
+        .unwrap();
         let read = config::Config::of_this_process(Some(&file), &[]).unwrap();
         assert_eq!(read.source_uri.reveal(), uri);
         assert_eq!(read.read_models.database, "shop_views");
         assert_eq!(read.read_models.models.len(), 5);
+        assert_eq!(read.admin.token.map(|token| token.reveal().len()), Some(32));
     }
 }

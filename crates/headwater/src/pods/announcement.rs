@@ -21,7 +21,8 @@ pub(crate) struct Announcement {
     /// `None` where no read model is configured; likewise what follows.
     pub(crate) sessions: Option<u64>,
     pub(crate) applied_per_second: Option<f64>,
-    pub(crate) applied_ago: Option<Duration>,
+    /// Of the read models to which it has applied something since it started.
+    pub(crate) applied_ago: Vec<(String, Duration)>,
     pub(crate) latency: Buckets,
     /// `None` while this pod does not lead; likewise what follows.
     pub(crate) published_per_second: Option<f64>,
@@ -34,6 +35,8 @@ impl Announcement {
     pub(super) fn to_document(&self) -> Document {
         let trouble =
             |Trouble { service, text, page }: &Trouble| doc! { "service": service, "text": text, "page": page.clone() };
+        let applied =
+            |(model, ago): &(String, Duration)| doc! { "name": model, "appliedSecondsAgo": ago.as_secs_f64() };
         let counts: Vec<i64> = self.latency.counts.iter().map(|count| number(*count)).collect();
         doc! {
             "version": &self.version,
@@ -44,7 +47,8 @@ impl Announcement {
             "troubles": self.troubles.iter().map(trouble).collect::<Vec<_>>(),
             "sessions": self.sessions.map(number),
             "appliedPerSecond": self.applied_per_second,
-            "appliedSecondsAgo": self.applied_ago.map(|ago| ago.as_secs_f64()),
+            // A list, not a map: a name may hold dots.
+            "readModels": self.applied_ago.iter().map(applied).collect::<Vec<_>>(),
             "latency": counts,
             "publishedPerSecond": self.published_per_second,
             "inFlight": self.in_flight.map(number),
@@ -58,9 +62,17 @@ impl Announcement {
 pub(crate) struct Seen {
     pub(crate) pod: Pod,
     pub(crate) latency: Buckets,
-    pub(crate) applied_seconds_ago: Option<f64>,
+    /// When it last applied something to a read model, by name.
+    pub(crate) applied: Vec<(String, Moment)>,
     pub(crate) in_flight: Option<u64>,
     pub(crate) read_ahead_full: bool,
+}
+
+/// By the clock of the server that keeps the announcements.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Moment {
+    pub(crate) at: Time,
+    pub(crate) seconds_ago: f64,
 }
 
 impl Seen {
@@ -96,7 +108,7 @@ impl Seen {
         Some(Self {
             pod,
             latency,
-            applied_seconds_ago: figure("appliedSecondsAgo").map(|ago| ago + seen_seconds_ago),
+            applied: read_applied(document, seen, now),
             in_flight: natural(document.get("inFlight")),
             read_ahead_full: document.get_bool("readAheadFull").unwrap_or(false),
         })
@@ -107,6 +119,18 @@ fn read_latency(document: &Document) -> Buckets {
     let counts = document.get_array("latency").into_iter().flatten();
     let counts: Vec<u64> = counts.map(|count| natural(Some(count)).unwrap_or(0)).collect();
     Buckets::from_counts(&counts).unwrap_or_default()
+}
+
+/// The pod's ages are as of `seen`.
+fn read_applied(document: &Document, seen: i64, now: i64) -> Vec<(String, Moment)> {
+    let models = document.get_array("readModels").into_iter().flatten().filter_map(Bson::as_document);
+    let read = |model: &Document| {
+        let ago = model.get_f64("appliedSecondsAgo").ok()?;
+        let at = seen - (ago * 1_000.0) as i64;
+        let moment = Moment { at: Time::from_millis(at), seconds_ago: seconds(now - at) };
+        Some((model.get_str("name").ok()?.to_owned(), moment))
+    };
+    models.filter_map(read).collect()
 }
 
 fn read_troubles(document: &Document) -> Vec<Trouble> {
@@ -156,16 +180,18 @@ mod tests {
             troubles: vec![Trouble { service: "consumer".into(), text: "busy".into(), page: Some("E0002".into()) }],
             sessions: Some(12),
             applied_per_second: Some(0.5),
-            applied_ago: Some(Duration::from_secs(3)),
+            applied_ago: vec![("orders.daily".into(), Duration::from_secs(3))],
             latency: latency.read(),
             in_flight: Some(7),
             read_ahead_full: true,
             ..Announcement::default()
         };
-        let Seen { pod, in_flight, applied_seconds_ago, read_ahead_full, latency } =
+        let Seen { pod, in_flight, applied, read_ahead_full, latency } =
             Seen::read(&stored(&announcement), Some("pod-1"), 11_500).unwrap();
         assert_eq!((pod.id.as_str(), pod.role, pod.silent), ("pod-1", Role::Leader, false));
-        assert_eq!((pod.seen_seconds_ago, applied_seconds_ago), (1.5, Some(4.5)));
+        assert_eq!(pod.seen_seconds_ago, 1.5);
+        let moment = Moment { at: Time::from_millis(7_000), seconds_ago: 4.5 };
+        assert_eq!(applied, [("orders.daily".to_owned(), moment)]);
         assert_eq!((pod.sessions, pod.applied_per_second, pod.published_per_second), (Some(12), Some(0.5), None));
         assert_eq!((pod.address.as_deref(), pod.generation), (Some("127.0.0.1:8080"), None));
         assert_eq!(pod.troubles, announcement.troubles);

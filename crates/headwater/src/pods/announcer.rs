@@ -15,6 +15,8 @@ use crate::admin_side::Readings;
 /// Latencies are told of the last half minute: long enough for a quantile, short enough to see a change.
 const WINDOW: usize = 15;
 const SHORTEST_SPAN: Duration = Duration::from_secs(1);
+/// A store that does not answer is asked again: this loop never waits for it alone.
+const TOLD_WITHIN: Duration = Duration::from_secs(10);
 /// Sweeping is nobody's hurry.
 const SWEEP_EVERY: u64 = 100;
 
@@ -62,17 +64,24 @@ impl Announcer {
                 // cancel-safe: tick
                 _ = ticks.tick() => {}
             }
-            let told = self.tell(rounds.is_multiple_of(SWEEP_EVERY)).await;
-            match told {
-                Ok(()) => failed = false,
-                // Said once: whoever reads the status sees that this pod is silent.
-                Err(error) if !failed => {
-                    failed = true;
-                    tracing::warn!(error = %Chain(&error), "announce this pod");
-                }
-                Err(_) => {}
+            // What was half told is told anew.
+            let told = timeout(TOLD_WITHIN, self.tell(rounds.is_multiple_of(SWEEP_EVERY))).await;
+            let failure = match &told {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(Chain(error).to_string()),
+                Err(_) => Some(format!("no answer within {TOLD_WITHIN:?}")),
+            };
+            // Said once: whoever reads the status sees that this pod is silent.
+            if let Some(error) = failure.as_ref().filter(|_| !failed) {
+                tracing::warn!(error, "announce this pod");
             }
+            failed = failure.is_some();
             rounds += 1;
+            tokio::select! {
+                () = stop.cancelled() => break,
+                // cancel-safe: it ends at once, or never
+                () = self.readings.hearts().announcer.beat() => {}
+            }
         }
         self.leave().await;
     }

@@ -139,6 +139,27 @@ async fn what_the_parts_write_is_found() {
 }
 
 #[tokio::test]
+async fn each_read_model_has_an_age_of_its_own_by_whichever_pod_applied_last() {
+    let scene = Scene::set().await;
+    let mut observer = scene.observer();
+    observer.read_models.extend(["customers".to_owned(), "untouched".to_owned()]);
+    let applied = |ages: &[(&str, u64)]| Announcement {
+        applied_ago: ages.iter().map(|(model, ago)| ((*model).to_owned(), Duration::from_secs(*ago))).collect(),
+        ..said("standby")
+    };
+    scene.register("pod-0").announce(&applied(&[("orders", 4_000), ("customers", 60_000)])).await.unwrap();
+    scene.register("pod-1").announce(&applied(&[("orders", 90_000)])).await.unwrap();
+    let status = observer.gather(&mut None).await;
+    let ages: Vec<_> = status.read_models.iter().map(|model| (&*model.name, model.applied_seconds_ago)).collect();
+    let near = |age: Option<f64>, told: f64| age.is_some_and(|age| (told..told + 600.0).contains(&age));
+    assert!(near(ages[0].1, 4_000.0) && near(ages[1].1, 60_000.0), "{ages:?}");
+    assert_eq!(ages[2], ("untouched", None), "nobody has applied anything to it");
+    let at = status.read_models[0].applied.expect("it was applied").millis();
+    let since = (status.gathered.at.millis() - at) as f64 / 1_000.0;
+    assert!(near(Some(since), 4_000.0), "{since}");
+}
+
+#[tokio::test]
 async fn a_lease_that_was_given_back_or_has_run_out_has_no_leader() {
     let scene = Scene::set().await;
     let lease = scene.crown("pod-1", 1, Duration::from_secs(600)).await;

@@ -1,6 +1,7 @@
 //! What is parked: listed, shown, applied again, discarded.
 
 use mongodb::bson::{Document, doc};
+use serde_json::json;
 use testkit::wait::wait_for;
 
 use crate::house::{House, SOON};
@@ -47,6 +48,22 @@ async fn what_is_parked_is_listed_shown_retried_and_discarded() {
     assert_eq!(total, Some(doc! { "_id": "order-1", "total": 5 }));
     let gone = house.ask(&["parked", "retry", "order-1"]).await.refused();
     assert!(gone.contains("no such aggregate is parked"), "{gone}");
+
+    // The same for a program.
+    house.insert("order-3", 1, "Added", doc! { "amount": "a secret" }).await;
+    house.insert("order-3", 2, "Added", doc! { "amount": 8 }).await;
+    house.insert("order-3", 3, "Added", doc! { "amount": 1 }).await;
+    wait_for("three events to wait", SOON, async || {
+        let said = house.ask(&["parked", "list", "--json"]).await;
+        if said.json()[0]["waiting"] == 3 { Ok(()) } else { Err(said.out) }
+    })
+    .await;
+    let discarded = house.ask(&["parked", "discard", "order-3", "--yes", "--json"]).await;
+    let expected = json!({ "model": "totals", "aggregate": "order-3", "discarded": 1, "waiting": 2 });
+    assert_eq!(discarded.json(), expected);
+    let applied = house.ask(&["parked", "retry", "order-3", "--json"]).await;
+    assert_eq!(applied.json(), json!({ "model": "totals", "aggregate": "order-3", "applied": 2 }));
+    assert_eq!(house.ask(&["parked", "list", "--json"]).await.json(), json!([]));
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
 }

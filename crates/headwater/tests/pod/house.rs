@@ -47,16 +47,39 @@ impl House {
         self.0.pod(0).process().expect("the pod runs")
     }
 
-    /// Of the pod's HTTP side, which takes any port that is free.
-    pub(crate) async fn address(&self) -> SocketAddr {
-        let line = self.pod().wait_for_line("dashboard, metrics and health are served", SOON).await.text;
+    /// Of a pod's HTTP side, which takes any port that is free.
+    pub(crate) async fn address_of(&self, pod: usize) -> SocketAddr {
+        let pod = self.0.pod(pod).process().expect("the pod runs");
+        let line = pod.wait_for_line("dashboard, metrics and health are served", SOON).await.text;
         let line: Json = serde_json::from_str(&line).unwrap();
         line["address"].as_str().and_then(|address| address.parse().ok()).expect("the line has an address")
     }
 
     pub(crate) async fn get(&self, path: &str) -> Answer {
-        let mut stream = TcpStream::connect(self.address().await).await.unwrap();
-        let request = format!("GET {path} HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n");
+        self.get_of(0, path).await
+    }
+
+    pub(crate) async fn get_of(&self, pod: usize, path: &str) -> Answer {
+        self.send(pod, &format!("GET {path} HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n")).await
+    }
+
+    /// With a token, if any.
+    pub(crate) async fn post(&self, path: &str, token: Option<&str>, body: &str) -> Answer {
+        let header = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
+        self.ask_by(&header, "POST", path, body).await
+    }
+
+    pub(crate) async fn ask_with(&self, token: &str, method: &str, path: &str, body: &str) -> Answer {
+        self.ask_by(&format!("authorization: Bearer {token}\r\n"), method, path, body).await
+    }
+
+    async fn ask_by(&self, header: &str, method: &str, path: &str, body: &str) -> Answer {
+        let head = format!("{method} {path} HTTP/1.1\r\nhost: pod\r\n{header}content-length: {}", body.len());
+        self.send(0, &format!("{head}\r\nconnection: close\r\n\r\n{body}")).await
+    }
+
+    async fn send(&self, pod: usize, request: &str) -> Answer {
+        let mut stream = TcpStream::connect(self.address_of(pod).await).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();
@@ -78,8 +101,12 @@ impl House {
     }
 
     pub(crate) async fn insert(&self, aggregate: &str, version: i64) {
+        self.insert_of("Placed", aggregate, version).await;
+    }
+
+    pub(crate) async fn insert_of(&self, kind: &str, aggregate: &str, version: i64) {
         let event = doc! {
-            "aggregateId": aggregate, "version": version, "type": "Placed", "payload": { "customer": CUSTOMER },
+            "aggregateId": aggregate, "version": version, "type": kind, "payload": { "customer": CUSTOMER },
         };
         self.0.events().insert_one(event).await.unwrap();
     }
@@ -94,7 +121,7 @@ impl House {
         .await;
     }
 
-    fn views(&self) -> String {
+    pub(crate) fn views(&self) -> String {
         format!("{}_views", self.0.store().source())
     }
 

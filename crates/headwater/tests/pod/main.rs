@@ -2,6 +2,9 @@
 
 mod house;
 mod latency;
+mod metrics;
+mod operator;
+mod read_models;
 mod signals;
 mod traces;
 mod wedged;

@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use super::config::{Config, OnPoison};
-use super::counts::{Counters, Counts};
+use super::counts::{Counters, Counts, ModelCounts};
 use super::cursor::Mode;
 use super::error::Error;
 use super::feed::Feed;
@@ -70,7 +70,7 @@ impl Applier {
         if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(Error::NameTaken(twice[0].to_owned()));
         }
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(Counters::of(models.iter().map(|model| model.name())));
         let orphans = Orphans::of(&pipeline);
         let rules = Rules {
             naming: Naming { pipeline, by_collection },
@@ -158,6 +158,11 @@ impl Handle {
 
     pub fn counts(&self) -> Counts {
         self.shared.counters.look()
+    }
+
+    /// One for each read model.
+    pub fn models(&self) -> Vec<ModelCounts> {
+        self.shared.counters.models()
     }
 
     /// Returns while there is less in hand than the next transactions take: whoever would bring more sessions need not hurry before. A

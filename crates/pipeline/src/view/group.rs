@@ -132,7 +132,7 @@ impl Groups {
             let attempted = wall_clock();
             let error = match self.store.attempt(attempt).await {
                 Ok((answers, tally)) => {
-                    self.counters.committed(tally);
+                    self.counters.committed(&tally);
                     self.tell_witness(candidates, &answers, attempted);
                     return Ok(answers);
                 }

@@ -37,7 +37,7 @@ mod writer;
 
 pub use applier::{Applier, Handle, Setup};
 pub use config::{Config, OnPoison};
-pub use counts::Counts;
+pub use counts::{Counts, ModelCounts};
 pub use cursor::{Cursor, Decision, Evidence, Facts, Mode, Question, Start, decide};
 pub use delivered::{Body, Delivered, PositionKey};
 pub use error::Error;

@@ -101,12 +101,14 @@ pub(super) struct Plan {
 }
 
 /// To be counted once it is committed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     pub(super) applied: u64,
     pub(super) duplicates: u64,
     pub(super) regressed: u64,
     pub(super) parked: u64,
+    /// Applied in each read model, by its number: an event that is parked in one may be applied in the others.
+    pub(super) models: Vec<u64>,
 }
 
 #[derive(Default)]
@@ -136,7 +138,8 @@ impl<'a> Planner<'a> {
         let stands =
             |cursor| Standing { had: Some(Had::of(&cursor)), cursor: Some(cursor), changed: false, held: false };
         let standing = cursors.into_iter().map(|(identity, cursor)| (identity, stands(cursor))).collect();
-        Self { rules, refusals, now, standing, plan: Plan::default() }
+        let tally = Tally { models: vec![0; rules.models.len()], ..Tally::default() };
+        Self { rules, refusals, now, standing, plan: Plan { tally, ..Plan::default() } }
     }
 
     pub(super) fn plan(mut self, candidates: &[Candidate], part: &[usize]) -> Plan {
@@ -269,6 +272,7 @@ impl<'a> Planner<'a> {
         let statements = projection::statements(&*self.rules.models[model], &Event::new(event, document))?;
         let written = statements.written.into_iter();
         self.plan.statements.extend(written.map(|statement| Planned { at, model, statement }));
+        self.plan.tally.models[model] += 1;
         Ok(())
     }
 

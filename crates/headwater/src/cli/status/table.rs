@@ -179,6 +179,7 @@ mod tests {
         status.read_models = vec![ReadModel {
             name: "orders".into(),
             documents: Some(12),
+            applied: None,
             applied_seconds_ago: Some(0.25),
             parked_aggregates: None,
         }];

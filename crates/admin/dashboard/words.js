@@ -1,0 +1,47 @@
+// Words for numbers, as people read them.
+
+export const known = (value) => value !== null && value !== undefined;
+export const grouped = (value, digits = 0) =>
+  value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
+
+/** A number with as many decimals as it deserves. */
+export const figure = (value) => grouped(value, value !== 0 && Math.abs(value) < 10 ? (Math.abs(value) < 1 ? 2 : 1) : 0);
+
+export const rate = (value) => figure(value);
+export const plural = (count, one, many = `${one}s`) => `${grouped(count)} ${count === 1 ? one : many}`;
+
+/** [number, unit] of a short time. */
+export function short(seconds) {
+  if (seconds < 0.9995) return [grouped(Math.round(seconds * 1_000)), "ms"];
+  if (seconds < 100) return [figure(seconds), "s"];
+  return span(seconds);
+}
+
+/** [number, unit] of a lag, which is told in whole seconds. */
+export const behind = (seconds) => (seconds < 100 ? [grouped(Math.max(0, seconds)), "s"] : span(seconds));
+
+/** [number, unit] of a long time. */
+export function span(seconds) {
+  if (seconds < 60) return [grouped(Math.floor(seconds)), "s"];
+  if (seconds < 3_600) return [grouped(Math.floor(seconds / 60)), "min"];
+  if (seconds < 100 * 3_600) return [figure(seconds / 3_600), "h"];
+  return [figure(seconds / 86_400), "days"];
+}
+
+/** A long time in two units: 3 h 12 min. */
+export function long(seconds) {
+  const [s, m, h, d] = [seconds % 60, (seconds / 60) % 60, (seconds / 3_600) % 24, seconds / 86_400].map(Math.floor);
+  if (d) return `${plural(d, "day")} ${h} h`;
+  if (h) return `${h} h ${m} min`;
+  if (m) return `${m} min ${s} s`;
+  return `${s} s`;
+}
+
+export const joined = ([number, unit]) => `${number} ${unit}`;
+export const ago = (seconds) => (seconds < 1.5 ? "now" : `${long(seconds)} ago`);
+export const clock = (time) => new Date(time).toLocaleTimeString("en-GB");
+export const moment = (time) => {
+  const date = new Date(time);
+  const today = date.toDateString() === new Date().toDateString();
+  return today ? clock(time) : `${date.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${clock(time)}`;
+};

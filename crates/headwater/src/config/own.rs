@@ -1,0 +1,17 @@
+//! What pods write for themselves in the database they agree in: never captured, and no name for a read model there.
+
+use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
+use pipeline::publish::{oversize, rejected};
+
+use crate::{pods, step_down};
+
+pub(crate) const COORDINATION: [&str; 8] = [
+    lease::mongo::COLLECTION,
+    CHECKPOINTS,
+    PIPELINES,
+    oversize::COLLECTION,
+    rejected::COLLECTION,
+    step_down::COLLECTION,
+    pods::PODS,
+    pods::TERMS,
+];

@@ -1,0 +1,161 @@
+//! What a text must look like, where not every text will do. Pure; nothing that is refused is ever quoted.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use mongodb::options::ConnectionString as MongoUri;
+use pipeline::capture::Start;
+use pipeline::publish::{Checkpointing, Sessions};
+use servicebus::ConnectionString;
+
+use super::units;
+
+/// Fewer can be guessed by whoever reaches the port.
+const SHORTEST_TOKEN: usize = 16;
+
+/// By the driver's own rules. Its words are not repeated: they may quote the URI, and with it a password.
+pub(super) fn mongodb_uri(text: &str) -> Result<(), String> {
+    let why = |why: &str| Err(format!("is not a MongoDB URI: {why}"));
+    let Some(rest) = text.strip_prefix("mongodb://").or_else(|| text.strip_prefix("mongodb+srv://")) else {
+        return why("it begins neither with `mongodb://` nor with `mongodb+srv://`");
+    };
+    if MongoUri::parse(text).is_ok() {
+        return Ok(());
+    }
+    let (before, options) = rest.split_once('?').map_or((rest, ""), |(before, options)| (before, options));
+    let (user, hosts) = before.rsplit_once('@').map_or(("", before), |(user, hosts)| (user, hosts));
+    let hosts = hosts.split('/').next().unwrap_or_default();
+    let encoded = |text: &str| !text.contains(['/', '?', '#', '[', ']', '@']) && text.matches(':').count() <= 1;
+    if !encoded(user) || (user.is_empty() && options.contains('@')) {
+        return why("its user or password has a sign that must be percent-encoded, as `@` is `%40` and `/` is `%2F`");
+    }
+    if hosts.split(',').any(|host| host.is_empty() || host.starts_with(':')) {
+        return why("it lacks a host");
+    }
+    let alone = |option: &&str| MongoUri::parse(format!("mongodb://host/?{option}")).is_err();
+    match options.split('&').find(alone).and_then(|option| option.split('=').next()) {
+        Some(name) if !options.is_empty() => why(&format!("its option `{name}` cannot be used")),
+        Some(_) | None => why("its host, port, user or options are not what the driver takes"),
+    }
+}
+
+pub(super) fn connection_string(text: &str) -> Result<(), String> {
+    let refused = |why| format!("is not a Service Bus connection string: {why}");
+    ConnectionString::parse(text).map(drop).map_err(refused)
+}
+
+/// A header carries it.
+pub(super) fn token(text: &str) -> Result<(), String> {
+    let told = if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        "has signs that cannot be sent".to_owned()
+    } else if text.len() < SHORTEST_TOKEN {
+        format!("is {} signs long", text.len())
+    } else {
+        return Ok(());
+    };
+    Err(format!("{told}, and must be at least {SHORTEST_TOKEN} letters, digits and signs without spaces"))
+}
+
+/// As servers on Linux have it, without those that are the server's own.
+pub(super) fn is_database(text: &str) -> bool {
+    let own = ["admin", "config", "local"];
+    (1..=63).contains(&text.len()) && !text.contains(['/', '\\', '.', ' ', '"', '$', '\0']) && !own.contains(&text)
+}
+
+pub(super) fn is_collection(text: &str) -> bool {
+    !text.is_empty() && !text.contains(['$', '\0']) && !text.starts_with("system.") && text.len() <= 200
+}
+
+/// Field names with dots between them.
+pub(super) fn is_path(text: &str) -> bool {
+    text.split('.').all(|name| !name.is_empty() && !name.starts_with('$') && !name.contains('\0'))
+}
+
+pub(super) fn is_topic(text: &str) -> bool {
+    is_entity(text, 260, ".-_/")
+}
+
+pub(super) fn is_subscription(text: &str) -> bool {
+    is_entity(text, 50, ".-_")
+}
+
+/// By the rules of Service Bus.
+fn is_entity(text: &str, longest: usize, also: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric();
+    (1..=longest).contains(&text.len())
+        && text.chars().all(|letter| plain(letter) || also.contains(letter))
+        && text.starts_with(plain)
+        && text.ends_with(plain)
+}
+
+pub(super) fn start(text: &str) -> Option<Start> {
+    text.parse().ok()
+}
+
+pub(super) fn sessions(text: &str) -> Option<Sessions> {
+    if text == "aggregate" {
+        return Some(Sessions::Aggregate);
+    }
+    let number = text.strip_prefix("buckets(")?.strip_suffix(')')?.trim().parse().ok()?;
+    NonZeroU32::new(number).map(Sessions::Buckets)
+}
+
+pub(super) fn checkpoint(text: &str) -> Option<Checkpointing> {
+    if text == "each" {
+        return Some(Checkpointing::Each);
+    }
+    let allowed = Duration::from_millis(1)..=Duration::from_secs(60);
+    units::duration(text).filter(|every| allowed.contains(every)).map(Checkpointing::Every)
+}
+
+pub(super) fn listen(text: &str) -> Option<SocketAddr> {
+    text.parse().ok()
+}
+
+/// Without the slash at its end. A user in it would be a secret that is shown.
+pub(super) fn endpoint(text: &str) -> Option<String> {
+    let address = text.trim_end_matches('/');
+    let rest = address.strip_prefix("http://").or_else(|| address.strip_prefix("https://"))?;
+    let fits = !rest.is_empty() && !rest.contains(['@', '/', '?', '#', ' ']) && address.parse::<hyper::Uri>().is_ok();
+    fits.then(|| address.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_driver_takes_is_taken_and_what_it_refuses_is_explained_without_quoting_it() {
+        for fine in [
+            "mongodb://localhost",
+            "mongodb://u:p%40ss@a:27017,b:27018/?replicaSet=rs0&authSource=admin",
+            "mongodb+srv://cluster.example.net/?retryWrites=true",
+            "mongodb://[::1]:27017",
+        ] {
+            assert_eq!(mongodb_uri(fine), Ok(()), "{fine}");
+        }
+        for (wrong, word) in [
+            ("localhost:27017", "begins neither"),
+            ("mongodb://u:hush/hush@host", "percent-encoded"),
+            ("mongodb://u:hu@sh@host", "percent-encoded"),
+            ("mongodb://u:hu?sh@host", "percent-encoded"),
+            ("mongodb://u:hush@", "lacks a host"),
+            ("mongodb://:27017", "lacks a host"),
+            ("mongodb://u:hush@host/?maxPoolSize=many", "option `maxPoolSize`"),
+            ("mongodb://u:hush@host:port", "not what the driver takes"),
+        ] {
+            let said = mongodb_uri(wrong).unwrap_err();
+            assert!(said.contains(word) && !said.contains("hush"), "{wrong}: {said}");
+        }
+    }
+
+    #[test]
+    fn names_are_those_that_servers_take() {
+        assert!(is_database("shop_2024") && !is_database("my.shop") && !is_database("local") && !is_database(""));
+        assert!(is_collection("events") && is_collection("a.b") && !is_collection("system.views"));
+        assert!(is_path("meta.version") && !is_path("$meta") && !is_path("meta..version"));
+        assert!(is_topic("shop/events") && !is_topic("my events") && !is_topic("-events"));
+        assert!(is_subscription("read-models") && !is_subscription("a/b") && !is_subscription(&"a".repeat(51)));
+    }
+}

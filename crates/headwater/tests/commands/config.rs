@@ -1,0 +1,161 @@
+//! The configuration as a person meets it: printed, copied, wrong.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::{Value as Json, json};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
+
+const MISCONFIGURED: Option<i32> = Some(3);
+
+/// In a folder of its own, with nothing of ours in the environment.
+fn run(folder: &Path, arguments: &[&str]) -> Output {
+    let mut command = Command::new(BINARY);
+    let ours = std::env::vars().map(|(name, _)| name).filter(|name| name.starts_with("HEADWATER"));
+    ours.for_each(|name| {
+        command.env_remove(name);
+    });
+    command.args(arguments).current_dir(folder).output().expect("the binary runs")
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+#[test]
+fn the_reference_file_can_be_copied_and_used_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let reference = run(folder.path(), &["config", "reference"]);
+    assert!(reference.status.success());
+    std::fs::write(folder.path().join("headwater.yaml"), &reference.stdout).unwrap();
+    // Found where it is looked for.
+    let printed = run(folder.path(), &["config", "print"]);
+    assert!(printed.status.success(), "{}", text(&printed.stderr));
+    let checked = run(folder.path(), &["check", "--offline", "--json"]);
+    assert!(checked.status.success(), "{}", text(&checked.stderr));
+    let checked: Json = serde_json::from_slice(&checked.stdout).unwrap();
+    assert_eq!(checked["ok"], true);
+}
+
+#[test]
+fn what_is_in_force_is_printed_as_yaml_and_as_json_without_its_secrets() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "\
+format: 1
+source: { uri: \"mongodb://me:open-sesame@localhost\", database: shop, collection: events, sequence: version }
+service_bus: { connection_string: \"Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=open-sesame\" }
+producer: { window: { events: 100 } }
+admin: { token: open-sesame-open-sesame }
+read_models: { totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } } }
+";
+    std::fs::write(folder.path().join("mine.yaml"), file).unwrap();
+    let set = ["--config", "mine.yaml", "--set", "producer.drain=3s"];
+    let printed = run(folder.path(), &[&["config", "print", "--json"], &set[..]].concat());
+    assert!(printed.status.success(), "{}", text(&printed.stderr));
+    let said = text(&printed.stdout);
+    assert!(!said.contains("sesame"), "{said}");
+    let json: Json = serde_json::from_str(&said).unwrap();
+    assert_eq!(json["source"]["uri"], "***");
+    assert_eq!(
+        json["service_bus"],
+        json!({ "connection_string": "***", "topic": "events", "subscription": "read-models" })
+    );
+    assert_eq!(json["admin"]["token"], "***");
+    assert_eq!((&json["producer"]["window"]["events"], &json["producer"]["drain"]), (&json!(100), &json!("3s")));
+    assert_eq!(
+        (&json["coordination"]["lease"]["ttl"], &json["coordination"]["lease"]["watch"]),
+        (&json!("15s"), &json!(true))
+    );
+    assert_eq!(json["read_models"]["totals"]["when"]["Added"]["$inc"]["total"], "$$event.payload.amount");
+    let yaml = run(folder.path(), &[&["config", "print"], &set[..]].concat());
+    let yaml = text(&yaml.stdout);
+    assert!(yaml.contains("    events: 100\n") && yaml.contains("  drain: 3s\n") && !yaml.contains("sesame"), "{yaml}");
+}
+
+#[test]
+fn all_mistakes_are_told_by_every_command_before_anything_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "format: 1\nsource: { uri: nowhere, databse: shop, collection: events }\nproducer: { body: xml }\nconsumer: { connections: 9, max_concurrent_sessions: 3 }\n";
+    std::fs::write(folder.path().join("headwater.yaml"), file).unwrap();
+    let commands: [&[&str]; 8] = [
+        &["run"],
+        &["check"],
+        &["status"],
+        &["topology", "apply"],
+        &["checkpoint", "show"],
+        &["parked", "list"],
+        &["step-down"],
+        &["config", "print"],
+    ];
+    for arguments in commands {
+        let said = run(folder.path(), arguments);
+        assert_eq!(said.status.code(), MISCONFIGURED, "{arguments:?}");
+        let said = text(&said.stderr);
+        assert!(said.starts_with("error: the configuration `headwater.yaml` has 6 problems\n"), "{said}");
+        for line in [
+            "line 2, column 16: `source.uri` is not a MongoDB URI",
+            "line 2, column 25: `source.databse` is not a key; did you mean `database`?",
+            "line 3, column 19: `producer.body` is `xml`",
+            "line 4, column 26: `consumer.connections` is `9`",
+            "`service_bus.connection_string` is missing",
+            "`source.sequence` is missing",
+        ] {
+            assert!(said.contains(line), "{line}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_program_that_checks_gets_the_mistakes_as_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "format: 1\nsource: { uri: \"mongodb://localhost\", database: shop, collection: events, sequence: version }\nproducer: { body: xml }\n";
+    std::fs::write(folder.path().join("headwater.yaml"), file).unwrap();
+    let said = run(folder.path(), &["check", "--json"]);
+    assert_eq!(said.status.code(), MISCONFIGURED);
+    let told: Json = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!((&told["ok"], &told["file"]), (&json!(false), &json!("headwater.yaml")));
+    let body = json!({
+        "level": "error", "about": "configuration", "path": "producer.body", "line": 3, "column": 19,
+        "problem": "is `xml`, and must be `bson` or `json`"
+    });
+    assert_eq!(told["findings"][0], body);
+    assert_eq!(told["findings"][1]["path"], "service_bus.connection_string");
+    assert_eq!(told["findings"][1]["line"], Json::Null);
+}
+
+#[test]
+fn who_has_no_file_is_told_how_to_begin() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = run(folder.path(), &["run"]);
+    assert_eq!(said.status.code(), MISCONFIGURED);
+    let said = text(&said.stderr);
+    assert!(
+        said.contains("there is no file") && said.contains("headwater config reference > headwater.yaml"),
+        "{said}"
+    );
+}
+
+#[test]
+fn a_server_that_is_away_is_told_in_a_line_with_what_to_do() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = "\
+format: 1
+source: { uri: \"mongodb://me:open-sesame@127.0.0.1:1/?serverSelectionTimeoutMS=200\", database: shop, collection: events, sequence: version }
+service_bus: { connection_string: \"Endpoint=sb://127.0.0.1:1;UseDevelopmentEmulator=true\" }
+";
+    std::fs::write(folder.path().join("headwater.yaml"), file).unwrap();
+    for (arguments, advice) in [
+        (&["checkpoint", "show"][..], "is MongoDB there"),
+        (&["parked", "list"], "is MongoDB there"),
+        (&["step-down"], "is MongoDB there"),
+        (&["topology", "apply"], "is the bus there"),
+    ] {
+        let said = run(folder.path(), arguments);
+        assert_eq!(said.status.code(), Some(1), "{arguments:?}");
+        let said = text(&said.stderr);
+        assert!(said.contains(&format!("what to do: {advice}")), "{said}");
+        assert!(said.contains("127.0.0.1:1") && said.contains("refused"), "{said}");
+        assert!(!said.contains("Topology") && !said.contains("sesame"), "{said}");
+    }
+}

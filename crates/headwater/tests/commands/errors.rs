@@ -1,0 +1,73 @@
+//! The pages of `docs/errors/`: one for every reason a pod waits for an operator.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use pipeline::producer::Halt;
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors")
+}
+
+/// Every halt, with what its page is called and what the log says of it.
+fn halts() -> [(Halt, &'static str); 3] {
+    let all = [
+        (Halt::HistoryLost, "History lost"),
+        (Halt::Source(String::new()), "The source cannot be captured"),
+        (Halt::Checkpoint(String::new()), "The checkpoint cannot be used"),
+    ];
+    // A new one does not compile here: give it a line above, and a page.
+    for (halt, _) in &all {
+        match halt {
+            Halt::HistoryLost | Halt::Source(_) | Halt::Checkpoint(_) => {}
+        }
+    }
+    all
+}
+
+#[test]
+fn every_halt_has_a_page_that_names_it_and_says_what_to_do() {
+    for (halt, title) in halts() {
+        let page = halt.page();
+        let path = folder().join(format!("{page}.md"));
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{page}: {error}"));
+        assert!(text.starts_with(&format!("# {page} · {title}\n")), "{page} is called by its halt");
+        for part in ["**What happened.**", "**What you see.**", "**What to do"] {
+            assert!(text.contains(part), "{page} lacks {part}");
+        }
+        assert!(text.contains(&format!("`page: {page}`")), "{page} says how it shows in the log");
+        let remedy = text.split("**What to do").nth(1).unwrap();
+        assert!(
+            remedy.lines().filter(|line| line.starts_with("- ")).count() >= 3,
+            "{page} has a remedy for each reason"
+        );
+    }
+}
+
+#[test]
+fn there_is_no_page_that_nothing_leads_to() {
+    let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let pages = halts().map(|(halt, _)| format!("{}.md", halt.page()));
+    assert_eq!(files.collect::<BTreeSet<_>>(), BTreeSet::from(pages));
+}
+
+#[test]
+fn every_command_on_a_page_is_one_there_is() {
+    let mut seen = 0;
+    for (halt, _) in halts() {
+        let text = std::fs::read_to_string(folder().join(format!("{}.md", halt.page()))).unwrap();
+        let commands = text.split('`').filter(|part| part.starts_with("headwater "));
+        for command in commands {
+            let words: Vec<_> = command.split_whitespace().skip(1).take_while(|word| !word.starts_with("--")).collect();
+            let help = Command::new(env!("CARGO_BIN_EXE_headwater")).args(&words).arg("--help").output().unwrap();
+            let help_text = String::from_utf8_lossy(&help.stdout).into_owned();
+            assert!(help.status.success(), "{command}");
+            for flag in command.split_whitespace().filter(|word| word.starts_with("--")) {
+                assert!(help_text.contains(flag), "{command}: {flag}");
+            }
+            seen += 1;
+        }
+    }
+    assert!(seen >= 3, "{seen} commands");
+}

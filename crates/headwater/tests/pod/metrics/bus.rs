@@ -1,0 +1,107 @@
+//! What a bus that is slow, busy or forgetful moves.
+
+use mongodb::bson::{Document, doc};
+use testkit::cluster::StoreKind;
+
+use super::{Moved, Reading, becomes, rise};
+use crate::house::{House, blueprint};
+
+pub(super) const MOVED: Moved = &[
+    "headwater_in_flight_events",
+    "headwater_in_flight_bytes",
+    "headwater_lag_seconds",
+    "headwater_lag_events",
+    "headwater_checkpoint_age_seconds",
+    "headwater_events_resent_total{why=\"uncertain\"}",
+    "headwater_events_resent_total{why=\"refused\"}",
+    "headwater_session_locks_lost_total",
+    "headwater_sessions_dropped_total",
+    "headwater_messages_redelivered_total",
+    "headwater_subscription_messages",
+    "headwater_sessions_held",
+    "headwater_transactions_total{outcome=\"conflict\"}",
+    "headwater_service_ready",
+];
+
+#[tokio::test]
+async fn events_pile_up_before_a_bus_that_stands_still() {
+    let mut house = House::start(blueprint(StoreKind::Shared)).await;
+    let before = Reading::of(&house).await;
+    assert_eq!(before.value("headwater_in_flight_events"), 0.0);
+    house.0.broker_mut().pause().await;
+    for order in 0..5 {
+        house.insert(&format!("order-{order}"), 1).await;
+    }
+    becomes(&house, "headwater_in_flight_events", 5.0).await;
+    let held =
+        rise(&house, &before, &["headwater_in_flight_bytes", "headwater_lag_seconds", "headwater_lag_events"]).await;
+    assert_eq!(held.value("headwater_lag_events"), 5.0);
+    // Nothing is acknowledged, so nothing is saved: it grows older.
+    rise(&house, &held, &["headwater_checkpoint_age_seconds", "headwater_lag_seconds"]).await;
+    house.0.broker_mut().resume();
+    for sample in ["headwater_in_flight_events", "headwater_in_flight_bytes", "headwater_lag_events"] {
+        becomes(&house, sample, 0.0).await;
+    }
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_sent_again_and_what_comes_again_is_counted() {
+    let mut house = House::start(blueprint(StoreKind::Shared)).await;
+    for (fault, sample) in [
+        ("server_busy", "headwater_events_resent_total{why=\"refused\"}"),
+        ("lose_acknowledgement", "headwater_events_resent_total{why=\"uncertain\"}"),
+    ] {
+        assert_eq!(house.metric(sample).await, Some(0.0));
+        house.0.broker().arm(&format!("{{\"kind\": \"{fault}\"}}")).await.unwrap();
+        house.insert(fault, 1).await;
+        house.applied(fault).await;
+        becomes(&house, sample, 1.0).await;
+    }
+    // A lock that is lost while its events are in hand: the session is let go, and they come again.
+    let before = Reading::of(&house).await;
+    house.0.broker().arm("{\"kind\": \"expire_session_lock\", \"times\": 3}").await.unwrap();
+    house.insert("locked", 1).await;
+    house.applied("locked").await;
+    let lost = ["headwater_session_locks_lost_total", "headwater_messages_redelivered_total"];
+    rise(&house, &before, &lost).await;
+    // A connection that is cut when the session would settle; before that comes the send.
+    house.0.broker().arm("{\"kind\": \"drop_connection\", \"skip\": 1}").await.unwrap();
+    house.insert("cut", 1).await;
+    rise(&house, &before, &["headwater_sessions_dropped_total"]).await;
+    house.applied("cut").await;
+
+    // A bus that is away.
+    becomes(&house, "headwater_service_ready{service=\"producer\"}", 1.0).await;
+    house.0.broker_mut().kill().await;
+    becomes(&house, "headwater_service_ready{service=\"producer\"}", 0.0).await;
+    house.0.broker_mut().restart().await.unwrap();
+    becomes(&house, "headwater_service_ready{service=\"producer\"}", 1.0).await;
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn messages_wait_while_somebody_holds_what_they_would_write() {
+    let house = House::start(blueprint(StoreKind::Shared)).await;
+    let before = Reading::of(&house).await;
+    let client = house.0.store().client();
+    let orders = client.database(&house.views()).collection::<Document>("orders");
+    let mut session = client.start_session().await.unwrap();
+    session.start_transaction().await.unwrap();
+    orders.insert_one(doc! { "_id": "order-1" }).session(&mut session).await.unwrap();
+    house.insert("order-1", 1).await;
+    house.insert("order-2", 1).await;
+    let waits = [
+        "headwater_subscription_messages",
+        "headwater_sessions_held",
+        "headwater_transactions_total{outcome=\"conflict\"}",
+    ];
+    rise(&house, &before, &waits).await;
+    house.applied("order-2").await;
+    session.abort_transaction().await.unwrap();
+    house.applied("order-1").await;
+    for sample in ["headwater_subscription_messages", "headwater_sessions_held"] {
+        becomes(&house, sample, 0.0).await;
+    }
+    house.stop().await;
+}

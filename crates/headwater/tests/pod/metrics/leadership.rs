@@ -1,0 +1,89 @@
+//! What pods move by coming, leading and going.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use testkit::cluster::{Blueprint, LeaseTimes, StoreKind};
+use testkit::wait::wait_for;
+
+use super::{Moved, Reading, becomes};
+use crate::house::{House, SOON, blueprint};
+
+pub(super) const MOVED: Moved = &[
+    "headwater_leader_present",
+    "headwater_term",
+    "headwater_leads",
+    "headwater_terms_total",
+    "headwater_pods",
+    "headwater_pods_silent",
+    "headwater_problems",
+    "headwater_status_age_seconds",
+    "headwater_build_info",
+];
+
+#[tokio::test]
+async fn a_leader_that_steps_down_is_gone_and_leads_again_in_a_higher_term() {
+    // There is no other pod: it keeps away for a ttl, long enough to be seen, and then leads again.
+    let lease = LeaseTimes {
+        ttl: Duration::from_secs(8),
+        renew_deadline: Duration::from_secs(6),
+        heartbeat: Duration::from_secs(1),
+    };
+    let house = House::start(Blueprint { lease, ..blueprint(StoreKind::Shared) }).await;
+    for sample in ["headwater_leader_present", "headwater_leads", "headwater_terms_total"] {
+        becomes(&house, sample, 1.0).await;
+    }
+    let before = Reading::of(&house).await;
+    let asked = tokio::spawn({
+        let config = house.0.pod(0).config().to_owned();
+        async move {
+            let arguments = ["step-down", "--config", config.to_str().unwrap()];
+            testkit::process::Program::new(crate::BINARY).args(arguments).start().unwrap().wait_for_exit(SOON).await
+        }
+    });
+    becomes(&house, "headwater_leads", 0.0).await;
+    let between = wait_for("nobody to lead", SOON, async || match Reading::of(&house).await {
+        reading if reading.get("headwater_leader_present") == Some(0.0) => Ok(reading),
+        reading => Err(reading.get("headwater_leader_present")),
+    })
+    .await;
+    assert_eq!(between.get("headwater_term"), None, "nobody's");
+    assert_eq!(between.get("headwater_problems{severity=\"critical\"}"), Some(1.0));
+    becomes(&house, "headwater_leads", 1.0).await;
+    becomes(&house, "headwater_terms_total", 2.0).await;
+    becomes(&house, "headwater_leader_present", 1.0).await;
+    becomes(&house, "headwater_term", before.value("headwater_term") + 1.0).await;
+    assert!(asked.await.unwrap().success());
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn pods_are_counted_while_they_are_heard_of_and_missed_when_they_are_not() {
+    let mut house = House::start(Blueprint { pods: 2, ..blueprint(StoreKind::Shared) }).await;
+    becomes(&house, "headwater_pods", 2.0).await;
+    becomes(&house, "headwater_pods_silent", 0.0).await;
+    for pod in 0..2 {
+        let version = env!("CARGO_PKG_VERSION");
+        let who = format!("headwater_build_info{{pod=\"pod-{pod}\",version=\"{version}\"}}");
+        assert_eq!(Reading::of_pod(&house, pod).await.get(&who), Some(1.0), "{who}");
+    }
+    house.0.pod_mut(1).kill().await;
+    becomes(&house, "headwater_pods", 1.0).await;
+    becomes(&house, "headwater_pods_silent", 1.0).await;
+
+    // Figures grow older between two looks, and are young again after the next.
+    let age = async || Reading::of(&house).await.get("headwater_status_age_seconds").expect("it was gathered");
+    let last = Cell::new(age().await);
+    wait_for("figures that are younger than they were", SOON, async || {
+        let now = age().await;
+        if now < last.replace(now) { Ok(()) } else { Err(now) }
+    })
+    .await;
+    let first = age().await;
+    wait_for("figures that grow older", SOON, async || match age().await {
+        now if now > first => Ok(()),
+        now => Err(now),
+    })
+    .await;
+    house.0.pod_mut(0).kill().await;
+}
