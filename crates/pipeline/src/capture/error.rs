@@ -38,6 +38,11 @@ pub enum Error {
         "`{namespace}` keeps no post-images: enable `changeStreamPreAndPostImages`, or set `source.full_document: lookup`"
     )]
     NoPostImages { namespace: Namespace },
+    #[error(
+        "`{namespace}` is sharded by `{field}`, so that two of its documents may have one `_id` and could not be told apart: a source of \
+         kind `documents` is sharded by `_id`, or not at all"
+    )]
+    ShardedBy { namespace: Namespace, field: String },
     /// The oplog no longer holds what follows the token. What happens next is `on_history_lost`.
     #[error("the history of the source is lost: the oplog no longer holds what follows the checkpoint")]
     HistoryLost(#[source] DriverError),
@@ -92,6 +97,7 @@ impl Error {
             | Self::NoSequence
             | Self::NoIndex { .. }
             | Self::NoPostImages { .. }
+            | Self::ShardedBy { .. }
             | Self::HistoryLost(_)
             | Self::StartTooEarly { .. }
             | Self::PostImageGone(_)
