@@ -28,7 +28,7 @@ pub struct Store {
 enum Kind {
     Shared { _databases: [ScratchDatabase; 2] },
     Own(ReplicaSet),
-    Sharded { _cluster: ShardedCluster },
+    Sharded { _cluster: Box<ShardedCluster> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Store {
             StoreKind::Sharded => {
                 let cluster = ShardedCluster::start(2).await?;
                 let uri = cluster.uri();
-                (Kind::Sharded { _cluster: cluster }, uri, "shop".to_owned(), "headwater".to_owned())
+                (Kind::Sharded { _cluster: Box::new(cluster) }, uri, "shop".to_owned(), "headwater".to_owned())
             }
         };
         let connect = mongo::Error::driver("connect to the house's MongoDB");
