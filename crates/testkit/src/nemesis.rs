@@ -18,7 +18,7 @@ use crate::cluster::{Error, House};
 
 pub use fault::{BrokerHarm, FarEnd, Fault, LinkHarm, PodHarm, PrimaryHarm, Whom};
 pub use plan::{Plan, Profile, Strike};
-use strike::{Mend, mend, strike};
+use strike::{Mend, Victim, mend, strike};
 
 /// How often the house is looked after between two strikes.
 const ROUNDS: Duration = Duration::from_millis(200);
@@ -36,6 +36,15 @@ pub struct Hits {
     pub in_flight: u64,
     /// There was nobody to strike: no leader just then, or down already.
     pub missed: u64,
+    /// Of a fault that waits for its occasion, as those inside the broker do: how often it found one.
+    pub bites: u64,
+}
+
+/// What was broken and is to be mended.
+struct Open {
+    due: Instant,
+    fault: Fault,
+    mend: Mend,
 }
 
 /// Carries the plan out until it ends, or until `until` does; then mends everything. `in_flight` tells how many events are under way.
@@ -46,34 +55,33 @@ pub async fn haunt(
     until: impl Future<Output = ()>,
 ) -> Result<Report, Error> {
     let mut report = Report::default();
-    let mut open: Vec<(Instant, Mend)> = vec![];
+    let mut open: Vec<Open> = vec![];
     let mut last = Instant::now();
     tokio::pin!(until);
     let mut undisturbed = true;
-    for Strike { after, fault, lasts } in &plan.strikes {
-        undisturbed = wait(house, &mut open, last + *after, until.as_mut()).await?;
+    for Strike { after, fault, lasts, seed } in &plan.strikes {
+        undisturbed = wait(house, &mut open, &mut report, last + *after, until.as_mut()).await?;
         if !undisturbed {
             break;
         }
         last = Instant::now();
         let in_flight = in_flight();
         let hits = report.faults.entry(*fault).or_default();
-        match strike(house, *fault, open.iter().map(|(_, mend)| mend)).await? {
+        let victim = Victim { house, seed: *seed, open: open.iter().map(|open| open.mend).collect() };
+        match strike(victim, *fault).await? {
             None => hits.missed += 1,
             Some(mend) => {
                 hits.struck += 1;
                 hits.in_flight += u64::from(in_flight > 0);
                 tracing::info!(%fault, in_flight, "struck");
-                open.extend(mend.map(|mend| (last + *lasts, mend)));
+                open.extend(mend.map(|mend| Open { due: last + *lasts, fault: *fault, mend }));
             }
         }
     }
-    if undisturbed && let Some(latest) = open.iter().map(|(due, _)| *due).max() {
-        wait(house, &mut open, latest, until.as_mut()).await?;
+    if undisturbed && let Some(latest) = open.iter().map(|open| open.due).max() {
+        wait(house, &mut open, &mut report, latest, until.as_mut()).await?;
     }
-    for (_, undone) in open {
-        mend(house, undone).await?;
-    }
+    report.mend(house, open).await?;
     house.heal().await?;
     Ok(report)
 }
@@ -81,22 +89,21 @@ pub async fn haunt(
 /// Mends what is due and looks after the house until `at`; false when `until` was there first.
 async fn wait(
     house: &mut House,
-    open: &mut Vec<(Instant, Mend)>,
+    open: &mut Vec<Open>,
+    report: &mut Report,
     at: Instant,
     mut until: std::pin::Pin<&mut impl Future<Output = ()>>,
 ) -> Result<bool, Error> {
     loop {
         house.bury()?;
         let now = Instant::now();
-        let (due, rest) = std::mem::take(open).into_iter().partition(|(due, _)| *due <= now);
+        let (due, rest) = std::mem::take(open).into_iter().partition(|open| open.due <= now);
         *open = rest;
-        for (_, undone) in due {
-            mend(house, undone).await?;
-        }
+        report.mend(house, due).await?;
         if Instant::now() >= at {
             return Ok(true);
         }
-        let next = open.iter().map(|(due, _)| *due).chain([at, now + ROUNDS]).min().unwrap_or(at);
+        let next = open.iter().map(|open| open.due).chain([at, now + ROUNDS]).min().unwrap_or(at);
         tokio::select! {
             // cancel-safe: a sleep, and a future that is pinned outside
             biased;
@@ -118,13 +125,24 @@ impl Report {
     pub fn hits(&self, fault: Fault) -> Hits {
         self.faults.get(&fault).copied().unwrap_or_default()
     }
+
+    async fn mend(&mut self, house: &mut House, open: Vec<Open>) -> Result<(), Error> {
+        for Open { fault, mend: undone, .. } in open {
+            let bites = mend(house, undone).await?;
+            self.faults.entry(fault).or_default().bites += bites;
+        }
+        Ok(())
+    }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} faults, {} while events were in flight", self.struck(), self.in_flight())?;
-        for (fault, Hits { struck, in_flight, missed }) in &self.faults {
+        for (fault, Hits { struck, in_flight, missed, bites }) in &self.faults {
             write!(f, "\n  {fault}: {struck}, {in_flight} in flight, {missed} missed")?;
+            if *bites > 0 {
+                write!(f, ", {bites} messages")?;
+            }
         }
         Ok(())
     }

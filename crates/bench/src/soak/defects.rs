@@ -32,8 +32,9 @@ pub fn hunting(defect: Defect, seed: u64) -> Options {
         Defect::NoFence => Options { profile: Profile::late_saves(), ..cut },
         Defect::CheckpointAhead => Options { profile: Profile::lost_sends(), ..cut },
         Defect::TwoTransfersPerLane => Options {
-            // Few aggregates and long runs: a refused transfer has a successor on the way.
-            load: Load { aggregates: 20, run: 4..=12, ..load },
+            // Few aggregates, each written again and again: a refused transfer has a successor on the way. What is written in one go is
+            // sent in one transfer, and shows nothing.
+            load: Load { aggregates: 8, run: 1..=4, ..load },
             profile: Profile::busy_broker(),
             ..cut
         },

@@ -9,7 +9,7 @@ use pipeline::planted::Defect;
 use testkit::checker::{Checker, Duplicates, FenceBook, Kind, Verdict};
 use testkit::cluster::{Blueprint, Death, Error, House, StoreKind, Topic, Witness};
 use testkit::load::{Load, Written};
-use testkit::nemesis::{self, Plan, Profile};
+use testkit::nemesis::{self, BrokerHarm, Fault, Plan, PrimaryHarm, Profile};
 use tokio::task::JoinSet;
 
 use super::Drain;
@@ -18,6 +18,8 @@ const LED_WITHIN: Duration = Duration::from_secs(60);
 /// Nothing more came for so long: all that will come has come.
 const QUIET: Duration = Duration::from_secs(1);
 const SAY_EVERY: Duration = Duration::from_secs(5);
+/// In a run of so long whatever falls once must fall while events are in flight.
+const LONG: Duration = Duration::from_secs(20);
 
 /// What to do, and to whom.
 #[derive(Clone, Debug)]
@@ -82,8 +84,12 @@ impl Options {
     }
 
     pub fn plan(&self) -> Plan {
-        let seconds = self.load.rate.map_or(60.0, |rate| self.load.events as f64 / rate);
-        Plan::draw(&self.profile, self.seed, Duration::from_secs_f64(seconds))
+        Plan::draw(&self.profile, self.seed, self.length())
+    }
+
+    /// How long writing should take.
+    fn length(&self) -> Duration {
+        Duration::from_secs_f64(self.load.rate.map_or(60.0, |rate| self.load.events as f64 / rate))
     }
 }
 
@@ -106,9 +112,30 @@ impl Outcome {
         self.verdict.is_clean() && self.fence.breaches().is_empty()
     }
 
+    /// What should have happened in such a run and did not: a run in which nothing was broken shows nothing.
+    pub fn missing(&self, options: &Options) -> Vec<String> {
+        let mut missing = vec![];
+        if self.faults.in_flight() == 0 {
+            missing.push("a fault while events were in flight".to_owned());
+        }
+        if self.fence.terms() < 2 {
+            missing.push("a takeover".to_owned());
+        }
+        for fault in options.profile.once.iter().filter_map(|blow| blow.last()) {
+            let hits = self.faults.hits(*fault);
+            if hits.struck == 0 {
+                missing.push(format!("to {fault}"));
+            } else if hits.in_flight == 0 && options.length() >= LONG {
+                missing.push(format!("to {fault} while events were in flight"));
+            }
+        }
+        missing
+    }
+
     /// The last line of a soak.
     pub fn json(&self, soak: &str) -> serde_json::Value {
         let Self { verdict, fence, faults, written, deaths, took } = self;
+        let bites = |harm| faults.hits(Fault::Broker(harm)).bites;
         serde_json::json!({
             "soak": soak,
             "acknowledged": verdict.tally.acknowledged,
@@ -124,6 +151,9 @@ impl Outcome {
             "fence_breaches": fence.breaches().len(),
             "faults": faults.struck(),
             "faults_in_flight": faults.in_flight(),
+            "primary_killed": faults.hits(Fault::Primary(PrimaryHarm::Kill)).struck,
+            "throttled": bites(BrokerHarm::Throttle),
+            "acknowledgements_lost": bites(BrokerHarm::LoseAcknowledgements),
             "pod_deaths": deaths.len(),
             "seconds": (took.as_secs_f64() * 10.0).round() / 10.0,
         })

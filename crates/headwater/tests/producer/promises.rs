@@ -2,27 +2,46 @@
 
 use std::path::Path;
 
-use bench::soak::{Options, find_defect, hunting, run};
+use bench::soak::{Options, Outcome, find_defect, hunting, run};
 use pipeline::planted::Defect;
 use testkit::cluster::Topic;
+use testkit::load::Load;
+use testkit::nemesis::{BrokerHarm, Fault, Profile};
 
 use super::BINARY;
 
+/// Runs it; everything that was to happen has, and every promise was kept.
+async fn holds(options: Options) -> Outcome {
+    let outcome = run(Path::new(BINARY), &options).await.unwrap();
+    assert!(outcome.is_clean(), "{outcome}");
+    assert_eq!(outcome.missing(&options), Vec::<String>::new(), "{outcome}");
+    assert!(outcome.deaths.is_empty(), "{:?}", outcome.deaths);
+    outcome
+}
+
 #[tokio::test]
 async fn while_leaders_fall_every_event_is_on_the_topic_once_and_in_order() {
-    let outcome = run(Path::new(BINARY), &Options::cut(5)).await.unwrap();
-    assert!(outcome.is_clean(), "{outcome}");
-    assert!(outcome.faults.in_flight() > 0 && outcome.fence.terms() > 1, "nothing happened: {outcome}");
-    assert!(outcome.deaths.is_empty(), "{:?}", outcome.deaths);
+    holds(Options::cut(5)).await;
 }
 
 #[tokio::test]
 async fn on_a_partitioned_topic_too() {
     let topic = Topic { partitioned: true, ..Topic::default() };
-    let outcome = run(Path::new(BINARY), &Options { topic, ..Options::cut(6) }).await.unwrap();
-    assert!(outcome.is_clean(), "{outcome}");
-    assert!(outcome.faults.in_flight() > 0 && outcome.fence.terms() > 1, "nothing happened: {outcome}");
-    assert!(outcome.deaths.is_empty(), "{:?}", outcome.deaths);
+    holds(Options { topic, ..Options::cut(6) }).await;
+}
+
+/// Acknowledgements are lost after the store and messages refused in the middle of an aggregate's run, by the broker's process, on a
+/// partitioned topic, while leaders are killed.
+#[tokio::test]
+async fn while_the_broker_refuses_and_forgets_to_answer_too() {
+    let topic = Topic { partitioned: true, ..Topic::default() };
+    let cut = Options::cut(8);
+    let load = Load { aggregates: 40, run: 2..=8, ..cut.load.clone() };
+    let outcome = holds(Options { topic, load, profile: Profile::unkind_broker(), ..cut }).await;
+    for harm in [BrokerHarm::Throttle, BrokerHarm::LoseAcknowledgements] {
+        let hits = outcome.faults.hits(Fault::Broker(harm));
+        assert!(hits.in_flight > 0 && hits.bites > 0, "{harm:?} met nothing: {outcome}");
+    }
 }
 
 /// What a takeover sends again is what was under way: never more than the window.
@@ -31,9 +50,7 @@ async fn without_duplicate_detection_a_takeover_repeats_no_more_than_the_window(
     const WINDOW: u64 = 64;
     let topic = Topic { duplicate_window: None, ..Topic::default() };
     let producer = format!("start: beginning, window: {{ events: {WINDOW}, bytes: 1MiB }}");
-    let outcome = run(Path::new(BINARY), &Options { topic, producer, ..Options::cut(7) }).await.unwrap();
-    assert!(outcome.is_clean(), "{outcome}");
-    assert!(outcome.faults.in_flight() > 0 && outcome.fence.terms() > 1, "nothing happened: {outcome}");
+    let outcome = holds(Options { topic, producer, ..Options::cut(7) }).await;
     let copies = outcome.verdict.most_duplicates_in_a_term();
     assert!((1..=WINDOW).contains(&copies), "{:?}", outcome.verdict.duplicates);
 }

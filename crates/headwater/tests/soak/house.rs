@@ -50,7 +50,7 @@ fn runs(pid: u32) -> bool {
 
 async fn strike(house: &mut House, fault: Fault) -> Report {
     let (after, lasts) = (Duration::ZERO, Duration::from_millis(100));
-    let plan = Plan { strikes: vec![Strike { after, fault, lasts }] };
+    let plan = Plan { strikes: vec![Strike { after, fault, lasts, seed: 1 }] };
     nemesis::haunt(house, &plan, || 1, std::future::pending()).await.unwrap()
 }
 
@@ -156,6 +156,7 @@ async fn the_primary_is_killed_and_comes_back_and_stands_no_second_blow_meanwhil
         after,
         fault: kill,
         lasts: Duration::from_millis(500),
+        seed: 1,
     });
     let plan = Plan { strikes: vec![first, second] };
     let report = nemesis::haunt(&mut house, &plan, || 0, std::future::pending()).await.unwrap();

@@ -31,6 +31,7 @@ async fn walk(careless: Careless) -> Verdict {
         after: Duration::from_millis(after),
         fault: kill,
         lasts: Duration::from_millis(50),
+        seed: 1,
     });
     let plan = Plan { strikes: vec![first, second] };
     let report = nemesis::haunt(&mut house, &plan, || checker.outstanding(), std::future::pending()).await.unwrap();

@@ -12,6 +12,8 @@ use crate::event::Namespace;
 use crate::source::{FullDocument, Kind};
 
 const NAMESPACE_NOT_FOUND: i32 = 26;
+/// What a mongos answers to `hello`.
+const ROUTER: &str = "isdbgrid";
 
 pub(super) async fn check(watched: &Watched, start: &Start) -> Result<(), Error> {
     watched.source.validate()?;
@@ -21,10 +23,13 @@ pub(super) async fn check(watched: &Watched, start: &Start) -> Result<(), Error>
     for namespace in watched.source.namespaces() {
         match watched.source.kind {
             Kind::Events if *start == Start::Beginning => ordered(watched, namespace).await?,
-            Kind::Documents if watched.source.full_document == FullDocument::PostImage => {
-                keeps_post_images(watched, namespace).await?;
+            Kind::Events => {}
+            Kind::Documents => {
+                sharded_by_id(watched, &namespace).await?;
+                if watched.source.full_document == FullDocument::PostImage {
+                    keeps_post_images(watched, namespace).await?;
+                }
             }
-            Kind::Events | Kind::Documents => {}
         }
     }
     Ok(())
@@ -109,6 +114,26 @@ async fn keeps_post_images(watched: &Watched, namespace: Namespace) -> Result<()
     let found = answer("look for post-images of the source", watched.config.patience(), listed).await?;
     let images = found.iter().filter_map(|collection| collection.options.change_stream_pre_and_post_images.as_ref());
     if images.into_iter().any(|images| images.enabled) { Ok(()) } else { Err(Error::NoPostImages { namespace }) }
+}
+
+/// Whether no two documents can have the same `_id`, which a shard keeps unique and a cluster does not
+/// (`docs/decisions/013-documents-on-shards.md`). Of a collection that is sharded later its change events tell.
+async fn sharded_by_id(watched: &Watched, namespace: &Namespace) -> Result<(), Error> {
+    let patience = watched.config.patience();
+    let server = watched.client().database("admin");
+    let asked = async { server.run_command(doc! { "hello": 1 }).await };
+    let hello = answer("ask what the server is", patience, asked).await?;
+    if !hello.get_str("msg").is_ok_and(|msg| msg == ROUTER) {
+        return Ok(());
+    }
+    let sharded = watched.client().database("config").collection::<Document>("collections");
+    let asked = async { sharded.find_one(doc! { "_id": namespace.to_string() }).await };
+    let found = answer("read how the source is sharded", patience, asked).await?;
+    let key = found.as_ref().and_then(|collection| collection.get_document("key").ok());
+    match key.and_then(|key| key.keys().find(|field| *field != "_id")) {
+        Some(field) => Err(Error::ShardedBy { namespace: namespace.clone(), field: field.clone() }),
+        None => Ok(()),
+    }
 }
 
 #[cfg(test)]

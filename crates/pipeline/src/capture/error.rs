@@ -38,6 +38,11 @@ pub enum Error {
         "`{namespace}` keeps no post-images: enable `changeStreamPreAndPostImages`, or set `source.full_document: lookup`"
     )]
     NoPostImages { namespace: Namespace },
+    #[error(
+        "`{namespace}` is sharded by `{field}`, so that two of its documents may have one `_id` and could not be told apart: a source of \
+         kind `documents` is sharded by `_id`, or not at all"
+    )]
+    ShardedBy { namespace: Namespace, field: String },
     /// The oplog no longer holds what follows the token. What happens next is `on_history_lost`.
     #[error("the history of the source is lost: the oplog no longer holds what follows the checkpoint")]
     HistoryLost(#[source] DriverError),
@@ -50,7 +55,7 @@ pub enum Error {
     /// Post-images expire, and there are none from before they were enabled.
     #[error("a change has no post-image; to read past it set `source.full_document: lookup`")]
     PostImageGone(#[source] DriverError),
-    /// Does not happen to a stream, whose large events are split.
+    /// A filter made it so; what is large by itself is split by a stream, and read by a snapshot.
     #[error("a document is too large for one answer of the server")]
     TooLarge(#[source] DriverError),
     #[error("{doing}: refused by the server")]
@@ -92,6 +97,7 @@ impl Error {
             | Self::NoSequence
             | Self::NoIndex { .. }
             | Self::NoPostImages { .. }
+            | Self::ShardedBy { .. }
             | Self::HistoryLost(_)
             | Self::StartTooEarly { .. }
             | Self::PostImageGone(_)
@@ -126,5 +132,67 @@ pub(super) async fn answer<T>(
     match tokio::time::timeout(patience, asked).await {
         Ok(answer) => answer.map_err(|error| Error::judged(doing, error)),
         Err(_) => Err(Error::Silent { doing, waited: patience }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../../docs/errors/E0002.md");
+
+    /// What the page calls it by. `None` for what halts nobody, or has another page.
+    fn on_the_page(error: &Error) -> Option<&'static str> {
+        Some(match error {
+            Error::Source(_) => "the source is not one that can be captured",
+            Error::Own { .. } => "is written by this installation and cannot be its source as well",
+            Error::FilterShape { .. } | Error::FilterRefused { .. } => "of filter",
+            Error::FilterChangesId => "filter changes the _id of change events",
+            Error::NoSequence => "start: beginning needs source.sequence",
+            Error::NoIndex { .. } => "start: beginning needs the index",
+            Error::NoPostImages { .. } => "keeps no post-images",
+            Error::ShardedBy { .. } => "is sharded by",
+            Error::StartTooEarly { .. } => "the oplog does not reach back to",
+            Error::PostImageGone(_) => "a change has no post-image",
+            Error::TooLarge(_) => "a document is too large for one answer of the server",
+            Error::Refused { .. } => "refused by the server",
+            Error::Unreadable { .. } => "filter must leave",
+            Error::UnreadableProgress => "the checkpoint's snapshot is not one this version can go on with",
+            Error::HistoryLost(_)
+            | Error::Unstarted
+            | Error::Server { .. }
+            | Error::Silent { .. }
+            | Error::StreamEnded => return None,
+        })
+    }
+
+    #[test]
+    fn whatever_halts_a_producer_is_on_its_page() {
+        let (namespace, driver) =
+            (Namespace::new("shop", "events"), || DriverError::from(mongodb::error::Error::custom("x")));
+        let all = [
+            Error::Source(Invalid::Collections),
+            Error::Own { namespace: namespace.clone() },
+            Error::FilterShape { number: 1, problem: "is not a map" },
+            Error::FilterRefused { number: 1, name: "$set".into(), source: driver() },
+            Error::FilterChangesId,
+            Error::NoSequence,
+            Error::NoIndex { namespace: namespace.clone(), aggregate_id: "a".into(), sequence: "b".into() },
+            Error::NoPostImages { namespace: namespace.clone() },
+            Error::ShardedBy { namespace, field: "region".into() },
+            Error::StartTooEarly { start: Start::Now, source: driver() },
+            Error::PostImageGone(driver()),
+            Error::TooLarge(driver()),
+            Error::Refused { doing: "read", source: driver() },
+            Error::Unreadable { problem: "is not BSON" },
+            Error::UnreadableProgress,
+        ];
+        let plain = |text: &str| text.replace('`', "");
+        for error in all {
+            let phrase = on_the_page(&error).expect("it halts a producer");
+            assert!(plain(&error.to_string()).contains(phrase), "{error}");
+            assert!(plain(PAGE).contains(phrase), "{phrase}");
+            assert!(!error.is_transient());
+        }
     }
 }

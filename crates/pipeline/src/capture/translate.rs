@@ -63,7 +63,11 @@ impl Translator {
             return Ok(Meaning::Foreign);
         }
         let key = change.key.or(change.document).ok_or(Error::Unreadable { problem: "has no `documentKey`" })?;
-        let event = self.event(change.token()?, operation, self.namespace(change)?, key, change.document)?;
+        let namespace = self.namespace(change)?;
+        if self.kind == Kind::Documents {
+            named_by_its_id(&namespace, change.key)?;
+        }
+        let event = self.event(change.token()?, operation, namespace, key, change.document)?;
         Ok(Meaning::Event(ChangeEvent { cluster_time: change.cluster_time, wall_time: change.wall_time, ..event }))
     }
 
@@ -128,6 +132,15 @@ impl Translator {
         let collection = change.namespace.and_then(|namespace| namespace.get_str("coll").ok());
         let found = self.namespaces.iter().find(|namespace| Some(namespace.collection.as_str()) == collection);
         found.cloned().ok_or(Error::Unreadable { problem: "has no collection of the source in its `ns`" })
+    }
+}
+
+/// The key of a change has what its collection is sharded by. Checked at the start too; this is for what is sharded later.
+fn named_by_its_id(namespace: &Namespace, key: Option<&RawDocument>) -> Result<(), Error> {
+    let mut names = key.into_iter().flatten().filter_map(Result::ok).map(|(name, _)| name.as_str());
+    match names.find(|name| *name != "_id") {
+        Some(field) => Err(Error::ShardedBy { namespace: namespace.clone(), field: field.to_owned() }),
+        None => Ok(()),
     }
 }
 
@@ -212,13 +225,21 @@ mod tests {
         let gone = rawdoc! {
             "_id": { "_data": "8201" },
             "operationType": "update",
-            "documentKey": { "_id": 7, "region": "north" },
+            "documentKey": { "_id": 7 },
             "fullDocument": null,
         };
         let event = event(&source, &gone);
         assert_eq!(event.aggregate, AggregateId::new(Bson::Int32(7)));
         assert_eq!(event.event_type.as_deref(), Some("update"));
         assert_eq!(event.document, RawDocumentBuf::try_from(&doc! { "_id": 7 }).unwrap());
+    }
+
+    #[test]
+    fn a_document_that_its_id_does_not_name_is_an_error_and_not_somebody_else() {
+        let translator = Translator::new(&Source::documents("shop", "events"));
+        let raw = change("delete", rawdoc! {});
+        let error = translator.change(&Change::read(&raw).unwrap()).unwrap_err();
+        assert!(matches!(&error, Error::ShardedBy { field, .. } if field == "region"), "{error:?}");
     }
 
     #[test]

@@ -28,13 +28,19 @@ const UNAUTHORIZED: i32 = 13;
 const NO_MATCHING_DOCUMENT: i32 = 47;
 /// An open stream that fell behind the oplog; comes without labels.
 const CAPPED_POSITION_LOST: i32 = 136;
-/// A token the server cannot use: of another cluster, or malformed. (An invalidate's token is none of those, because streams are
-/// always opened with `startAfter`.)
+/// Not met by a stream that is always opened with `startAfter`: it is what the server says to `resumeAfter` an invalidate
+/// (`tests/capture/dropped.rs`). Should a server ever say it otherwise, it says it of the token.
 const INVALID_RESUME_TOKEN: i32 = 260;
+/// A token the server cannot read, because another version of it wrote it or somebody's hand: empty, of an unknown version, cut short, of
+/// an unknown kind.
+const NOT_A_TOKEN: [i32; 4] = [40649, 50795, 50872, 51057];
 const CHANGE_STREAM_FATAL: i32 = 280;
 /// A stream that is opened behind the oplog.
 const CHANGE_STREAM_HISTORY_LOST: i32 = 286;
+/// Of a snapshot with a filter; the large events of a stream are split.
 const OBJECT_TOO_LARGE: i32 = 10334;
+/// Of a stream with a filter that makes one field of an event larger than an answer may be.
+const CANNOT_BE_SPLIT: i32 = 7_182_500;
 
 /// A request that is wrong stays wrong: BadValue, FailedToParse, TypeMismatch, IllegalOperation, CommandNotFound, InvalidOptions,
 /// InvalidNamespace, CommandNotSupportedOnView, InvalidPipelineOperator, OptionNotSupportedOnView, and by number: an unknown stage, an unknown field,
@@ -57,10 +63,11 @@ fn weigh_code(code: i32, message: &str, non_resumable: bool) -> Verdict {
         CHANGE_STREAM_FATAL if message.contains(ID_CHANGED) => Verdict::FilterChangesId,
         // A post-image is asked for as `required`; this one comes labelled non-resumable too, but the token is sound.
         NO_MATCHING_DOCUMENT => Verdict::PostImageGone,
-        OBJECT_TOO_LARGE => Verdict::TooLarge,
+        OBJECT_TOO_LARGE | CANNOT_BE_SPLIT => Verdict::TooLarge,
         CHANGE_STREAM_HISTORY_LOST | CAPPED_POSITION_LOST | CHANGE_STREAM_FATAL | INVALID_RESUME_TOKEN => {
             Verdict::HistoryLost
         }
+        code if NOT_A_TOKEN.contains(&code) => Verdict::HistoryLost,
         _ if non_resumable => Verdict::HistoryLost,
         UNAUTHORIZED => Verdict::Refused,
         code if REQUEST_IS_WRONG.contains(&code) => Verdict::Refused,
@@ -97,6 +104,7 @@ mod tests {
             (280, "cannot resume", true, Verdict::HistoryLost),
             (280, "an event whose _id field was modified by the pipeline", true, Verdict::FilterChangesId),
             (260, "", false, Verdict::HistoryLost),
+            (50795, "", false, Verdict::HistoryLost),
             (4711, "", true, Verdict::HistoryLost),
             (47, "", true, Verdict::PostImageGone),
             (10334, "", false, Verdict::TooLarge),

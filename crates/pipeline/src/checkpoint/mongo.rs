@@ -74,6 +74,7 @@ impl MongoCheckpoints {
             "clusterTime": Bson::Null,
             "savedAt": "$$NOW",
             "savedBy": literal(&claim.pod_id),
+            "savedIn": term,
             "fingerprint": literal(&self.fingerprint),
         });
         let raised = doc! { "$mergeObjects": ["$$ROOT", { "term": term, "claimedBy": claimant }] };
@@ -153,7 +154,8 @@ impl CheckpointStore for MongoCheckpoints {
             filter = doc! { "_id": &self.pipeline };
         }
         let mut set = phase_fields(phase);
-        set.extend(doc! { "clusterTime": cluster_time, "savedBy": &claim.pod_id });
+        set.extend(doc! { "clusterTime": cluster_time });
+        set.extend(saver(claim));
         if self.submit(filter, set).await?.is_some() {
             return Ok(Saved::Moved);
         }
@@ -163,8 +165,8 @@ impl CheckpointStore for MongoCheckpoints {
     async fn begin_epoch(&self, claim: &Claim, ended: Epoch, phase: &Phase) -> Result<Epoch, Error> {
         let begun = ended.next();
         let mut set = phase_fields(phase);
-        let none = Bson::Null;
-        set.extend(doc! { "epoch": stored_number(begun.get()), "clusterTime": none, "savedBy": &claim.pod_id });
+        set.extend(doc! { "epoch": stored_number(begun.get()), "clusterTime": Bson::Null });
+        set.extend(saver(claim));
         if self.submit(self.fence(claim, ended), set).await?.is_some() {
             return Ok(begun);
         }
@@ -174,6 +176,11 @@ impl CheckpointStore for MongoCheckpoints {
     async fn show(&self) -> Result<Option<Checkpoint>, Error> {
         Ok(self.find().await?.map(|stored| stored.checkpoint))
     }
+}
+
+/// Who saves. For people, and for whoever checks that the fence holds: in `term` stands who claimed last.
+fn saver(claim: &Claim) -> Document {
+    doc! { "savedBy": &claim.pod_id, "savedIn": stored_number(claim.term.get()) }
 }
 
 /// What must hold of the stored phase so that `phase` does not lie behind it; `refused.rs` says the same in Rust.

@@ -16,7 +16,8 @@ use crate::envelope::{self, content_type, property};
 use crate::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, Term};
 use crate::trace::Sampling;
 
-/// SHA-256 in hexadecimal: of the resume token, or for what a snapshot read of run, namespace and `_id`; of what it swept, of the word too.
+/// SHA-256 in hexadecimal: of the resume token, or for what a snapshot read of run, namespace, `_id`, and aggregate and sequence where it has
+/// them besides; of what it swept, of the word too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MessageId([u8; 64]);
 
@@ -34,6 +35,11 @@ impl MessageId {
                     hash.update([0]);
                 }
                 hash.update(typed(&event.key).as_bytes());
+                // Events that are sharded by their aggregate may have one `_id`: unique is that only on each shard.
+                if let Some(aggregate) = event.aggregate.as_ref().filter(|aggregate| *aggregate.value() != event.key) {
+                    hash.update(typed(aggregate.value()).as_bytes());
+                    hash.update(event.sequence.unwrap_or_default().to_be_bytes());
+                }
                 // The snapshot may have read the same key before.
                 if event.operation == Operation::Delete {
                     hash.update("sweep");

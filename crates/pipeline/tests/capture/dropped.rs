@@ -23,12 +23,19 @@ async fn a_dropped_and_re_created_collection_goes_on() {
     let marks = std::mem::take(&mut reading.marks);
     reading.stop().await;
     assert!(!marks.is_empty());
+    let mut invalidates = 0;
     for phase in marks {
         let Phase::Stream { token } = phase.clone() else { panic!("{phase:?}") };
+        let stages = [doc! { "$changeStream": { "resumeAfter": token.to_document() } }];
+        if let Err(error) = house.events().aggregate(stages).await {
+            assert_eq!(lease::code_of(&error), Some(260), "by `resumeAfter` an invalidate's cannot");
+            invalidates += 1;
+        }
         let mut resumed = Reading::from(house.capture(house.source()), phase);
         assert!(resumed.event().await.token > token);
         resumed.stop().await;
     }
+    assert!(invalidates > 0);
 }
 
 #[tokio::test]

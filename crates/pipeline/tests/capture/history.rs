@@ -6,11 +6,12 @@ use mongodb::Client;
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 use pipeline::capture::{Capture, Config, Error, Start, State};
 use pipeline::checkpoint::Phase;
+use pipeline::event::ResumeToken;
 use pipeline::source::Source;
 use testkit::mongo::ReplicaSetConfig;
 use testkit::wait::wait_for;
 
-use crate::house::{Reading, WITHIN, event, majority, quick};
+use crate::house::{House, Reading, WITHIN, event, majority, quick};
 
 #[tokio::test]
 async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behind() {
@@ -49,6 +50,22 @@ async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behin
     let error = capture().first_phase(&early).await.unwrap_err();
     assert!(matches!(error, Error::StartTooEarly { .. }), "{error:?}");
     assert!(error.to_string().contains("2001-09-09"), "{error}");
+}
+
+/// Of a server that writes tokens another way, or of somebody's hand: what the server says of the token itself is no trouble that passes.
+#[tokio::test]
+async fn a_token_that_the_server_does_not_know_is_a_history_that_is_lost() {
+    let house = House::new("tokens").await;
+    let mut reading = house.read(house.source()).await;
+    house.events().insert_one(event("a", 1)).await.unwrap();
+    let token = reading.event().await.token.key().to_owned();
+    reading.stop().await;
+    let (later_version, another_kind) = (token.replacen("2B04", "2B0A", 1), token.replacen("2C0100", "2C0300", 1));
+    for (garbled, expected) in [(later_version, 50795), (another_kind, 51057), (token[..30].to_owned(), 50872)] {
+        let token = ResumeToken::try_from(doc! { "_data": garbled }).unwrap();
+        let error = Reading::from(house.capture(house.source()), Phase::Stream { token }).error().await;
+        assert_eq!(code(&error), Some(expected), "{error:?}");
+    }
 }
 
 fn code(error: &Error) -> Option<i32> {

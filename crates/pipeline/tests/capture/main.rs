@@ -8,6 +8,7 @@ mod history;
 mod house;
 mod scan;
 mod sharded;
+mod sharded_documents;
 mod split;
 mod start;
 mod stream;

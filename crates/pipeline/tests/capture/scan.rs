@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId, uuid::Uuid};
-use pipeline::capture::{Captured, Config, Start};
+use pipeline::capture::{Captured, Config, Error, Start};
 use pipeline::checkpoint::{Phase, Snapshot};
 use pipeline::event::{ChangeEvent, Operation, ResumeToken};
 use pipeline::source::Source;
@@ -182,6 +182,30 @@ async fn a_filter_passes_of_a_snapshot_what_it_passes_of_a_stream() {
     });
     assert_eq!(reached.max(), Some(20));
     reading.stop().await;
+}
+
+/// What a filter makes of a document may be larger than an answer of the server. An event is split between its fields, and this is one of them.
+#[tokio::test]
+async fn a_document_that_a_filter_makes_too_large_ends_the_reading_and_is_named() {
+    const LARGE: usize = 9 << 20;
+    let house = House::new("doubled").await;
+    let filter = vec![doc! { "$set": { "fullDocument.again": "$fullDocument.text" } }];
+    let (source, config) = (house.documents(), Config { filter, ..small() });
+    let live = Reading::of(house.capture_with(source.clone(), config.clone()), Start::Now).await;
+    house.events().insert_one(doc! { "_id": 1, "text": "x".repeat(LARGE) }).await.unwrap();
+    assert_eq!(too_large(&live.error().await), Some(7_182_500));
+
+    let (start, progress) = begin(&house, &source, &config).await;
+    let phase = Phase::Snapshot { start, progress };
+    let error = Reading::from(house.capture_with(source, config), phase).error().await;
+    assert_eq!(too_large(&error), Some(10334));
+}
+
+fn too_large(error: &Error) -> Option<i32> {
+    match error {
+        Error::TooLarge(source) => source.code(),
+        other => panic!("{other:?}"),
+    }
 }
 
 #[tokio::test]

@@ -1,7 +1,8 @@
 //! Who saved the checkpoint: only the pod that held the lease in the term the checkpoint was claimed in.
 //!
 //! Fed with the changes of the coordination database in commit order, where a take of the lease comes before the claim, and the claim before
-//! that term's saves. A save by anybody else got past the fence, whether or not it did harm this time.
+//! that term's saves. A save by anybody else got past the fence, whether or not it did harm this time. Who somebody is, is told by the term of the
+//! save: a pod that was started anew has its old name, and is another.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,6 +15,7 @@ pub struct FenceBook {
     holder: String,
     claimed: i64,
     saved_by: String,
+    saved_in: i64,
     saves: u64,
     breaches: Vec<Breach>,
 }
@@ -31,6 +33,8 @@ pub struct Breach {
     pub term: i64,
     pub holder: String,
     pub saved_by: String,
+    /// The term of whoever saved.
+    pub saved_in: i64,
 }
 
 impl FenceBook {
@@ -58,21 +62,24 @@ impl FenceBook {
             self.breaches.push(Breach {
                 term: self.claimed,
                 holder: "a later term".into(),
-                saved_by: format!("term {term}"),
+                saved_by: "a claim".into(),
+                saved_in: term,
             });
         }
         self.claimed = self.claimed.max(term);
     }
 
-    /// The checkpoint was saved; `by` only if that changed.
-    pub fn saved(&mut self, by: Option<&str>) {
+    /// The checkpoint was saved; `by` and `term` only if they changed.
+    pub fn saved(&mut self, by: Option<&str>, term: Option<i64>) {
         self.saves += 1;
         if let Some(by) = by {
             by.clone_into(&mut self.saved_by);
         }
-        if let Some(holder) = self.holders.get(&self.claimed).filter(|holder| holder.name != self.saved_by) {
-            let (holder, saved_by) = (holder.name.clone(), self.saved_by.clone());
-            self.breaches.push(Breach { term: self.claimed, holder, saved_by });
+        self.saved_in = term.unwrap_or(self.saved_in);
+        let holder = self.holders.get(&self.claimed).map(|holder| holder.name.as_str());
+        if self.saved_in != self.claimed || holder.is_some_and(|holder| holder != self.saved_by) {
+            let (holder, saved_by) = (holder.unwrap_or("nobody").to_owned(), self.saved_by.clone());
+            self.breaches.push(Breach { term: self.claimed, holder, saved_by, saved_in: self.saved_in });
         }
     }
 
@@ -92,7 +99,8 @@ impl FenceBook {
 
 impl fmt::Display for Breach {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the checkpoint of term {} ({}) was saved by {}", self.term, self.holder, self.saved_by)
+        let Self { term, holder, saved_by, saved_in } = self;
+        write!(f, "the checkpoint of term {term} ({holder}) was saved by {saved_by} of term {saved_in}")
     }
 }
 
@@ -104,8 +112,8 @@ mod tests {
         let mut book = FenceBook::default();
         book.taken(1, Some("pod-1"), Instant::now());
         book.claimed(1);
-        book.saved(Some("pod-1"));
-        book.saved(None);
+        book.saved(Some("pod-1"), Some(1));
+        book.saved(None, None);
         book.taken(2, Some("pod-2"), Instant::now());
         book
     }
@@ -113,9 +121,9 @@ mod tests {
     #[test]
     fn a_deposed_leader_may_save_until_the_next_has_claimed() {
         let mut book = two_terms();
-        book.saved(None);
+        book.saved(None, None);
         book.claimed(2);
-        book.saved(Some("pod-2"));
+        book.saved(Some("pod-2"), Some(2));
         assert_eq!(book.breaches(), []);
         assert_eq!((book.terms(), book.saves()), (2, 4));
     }
@@ -124,11 +132,23 @@ mod tests {
     fn a_save_after_the_next_claim_is_a_breach_before_and_after_the_next_has_saved() {
         let mut book = two_terms();
         book.claimed(2);
-        book.saved(None);
-        book.saved(Some("pod-2"));
-        book.saved(Some("pod-1"));
-        let breach = Breach { term: 2, holder: "pod-2".into(), saved_by: "pod-1".into() };
+        book.saved(None, None);
+        book.saved(Some("pod-2"), Some(2));
+        book.saved(Some("pod-1"), Some(1));
+        let breach = Breach { term: 2, holder: "pod-2".into(), saved_by: "pod-1".into(), saved_in: 1 };
         assert_eq!(book.breaches(), [breach.clone(), breach]);
+    }
+
+    #[test]
+    fn a_pod_that_was_started_anew_is_not_the_one_it_was() {
+        let mut book = two_terms();
+        book.claimed(2);
+        book.taken(3, Some("pod-1"), Instant::now());
+        book.claimed(3);
+        book.saved(None, None);
+        book.saved(None, Some(3));
+        let breach = Breach { term: 3, holder: "pod-1".into(), saved_by: "pod-1".into(), saved_in: 1 };
+        assert_eq!(book.breaches(), [breach]);
     }
 
     #[test]

@@ -22,6 +22,8 @@ pub enum StoreKind {
     One,
     /// A replica set of three, which a driver reaches directly.
     Three,
+    /// Two shards behind a mongos that is linked through proxies; nobody may kill them.
+    Sharded,
 }
 
 /// The topic and its subscription.

@@ -23,7 +23,7 @@ pub enum Error {
     NoAnswer { doing: &'static str },
     #[error("the broker answered `{status}` to {doing}")]
     Refused { doing: &'static str, status: String },
-    #[error("the shared MongoDB belongs to others too: {doing} wants a house with its own")]
+    #[error("{doing}: wants a house with a replica set of its own")]
     Shared { doing: &'static str },
 }
 

@@ -6,7 +6,7 @@ use mongodb::Client;
 use mongodb::options::ClientOptions;
 
 use super::{Error, StoreKind};
-use crate::mongo::{self, ReplicaSet, ScratchDatabase, shared};
+use crate::mongo::{self, ReplicaSet, ScratchDatabase, ShardedCluster, shared};
 use crate::proxy::Proxy;
 
 /// A new primary may not be elected within this; how long one that stepped down does not stand again.
@@ -28,6 +28,7 @@ pub struct Store {
 enum Kind {
     Shared { _databases: [ScratchDatabase; 2] },
     Own(ReplicaSet),
+    Sharded { _cluster: Box<ShardedCluster> },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +51,11 @@ impl Store {
                 let set = ReplicaSet::start(members).await?;
                 let uri = set.uri();
                 (Kind::Own(set), uri, "shop".to_owned(), "headwater".to_owned())
+            }
+            StoreKind::Sharded => {
+                let cluster = ShardedCluster::start(2).await?;
+                let uri = cluster.uri();
+                (Kind::Sharded { _cluster: Box::new(cluster) }, uri, "shop".to_owned(), "headwater".to_owned())
             }
         };
         let connect = mongo::Error::driver("connect to the house's MongoDB");
@@ -135,7 +141,7 @@ impl Store {
     fn own(&mut self, doing: &'static str) -> Result<&mut ReplicaSet, Error> {
         match &mut self.kind {
             Kind::Own(set) => Ok(set),
-            Kind::Shared { .. } => Err(Error::Shared { doing }),
+            Kind::Shared { .. } | Kind::Sharded { .. } => Err(Error::Shared { doing }),
         }
     }
 }

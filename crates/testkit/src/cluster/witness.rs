@@ -101,7 +101,7 @@ fn note(change: &Document, book: &mut FenceBook) {
             }
             let by = fields.get_str("savedBy").ok();
             if fields.contains_key("savedAt") || fields.contains_key("position") {
-                book.saved(by);
+                book.saved(by, number("savedIn"));
             }
         }
         _ => {}

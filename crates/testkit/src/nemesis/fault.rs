@@ -50,7 +50,7 @@ pub enum BrokerHarm {
     Pause,
     /// One send in eight is refused as `server-busy`.
     Throttle,
-    /// One send in a hundred is stored, and its connection cut before the sender hears of it.
+    /// One send in forty is stored, and its connection cut before the sender hears of it.
     LoseAcknowledgements,
 }
 

@@ -17,6 +17,8 @@ pub struct Strike {
     pub fault: Fault,
     /// Until it is mended.
     pub lasts: Duration,
+    /// For what the fault leaves to chance: which messages a busy broker refuses.
+    pub seed: u32,
 }
 
 /// What is to happen, in order.
@@ -37,8 +39,8 @@ pub struct Profile {
     pub blows: Vec<(u32, Vec<Fault>)>,
     /// Between the faults of one blow.
     pub within: RangeInclusive<Duration>,
-    /// Happen exactly once, somewhere in the first half of the time a run should take.
-    pub once: Vec<Fault>,
+    /// Blows that fall exactly once, somewhere in the first half of the time a run should take.
+    pub once: Vec<Vec<Fault>>,
 }
 
 /// How much longer than its run a plan is.
@@ -50,7 +52,8 @@ const fn millis(from: u64, to: u64) -> RangeInclusive<Duration> {
 
 impl Profile {
     /// Leaders are killed, paused and deposed at random, standbys sometimes, and the primary is killed once. Pauses outlast a lease of two
-    /// seconds as often as not. Before a leader falls what it sends arrives late, so that on a quick machine too it falls with events under way.
+    /// seconds as often as not. Before a leader or the primary falls what the leader sends arrives late, so that on a quick machine too they
+    /// fall with events under way.
     pub fn leaders() -> Self {
         use PodHarm::{Depose, Kill, Pause, Terminate};
         let late = Fault::Link(Whom::Leader, FarEnd::Broker, LinkHarm::DelayRequests);
@@ -69,7 +72,7 @@ impl Profile {
                 (1, standby(Pause)),
             ],
             within: millis(100, 300),
-            once: vec![Fault::Primary(PrimaryHarm::Kill)],
+            once: vec![vec![late, Fault::Primary(PrimaryHarm::Kill)]],
         }
     }
 
@@ -118,7 +121,7 @@ impl Profile {
             lasts: millis(300, 7_000),
             blows,
             within: millis(0, 0),
-            once: vec![Fault::Primary(PrimaryHarm::Kill), Fault::Broker(BrokerHarm::Kill)],
+            once: vec![vec![Fault::Primary(PrimaryHarm::Kill)], vec![Fault::Broker(BrokerHarm::Kill)]],
         }
     }
 
@@ -183,6 +186,25 @@ impl Profile {
         }
     }
 
+    /// The broker refuses some sends and loses the acknowledgement of others, and leaders are killed meanwhile. Its answers come late besides:
+    /// whatever is refused or lost has successors.
+    pub fn unkind_broker() -> Self {
+        let late = Fault::Link(Whom::Leader, FarEnd::Broker, LinkHarm::Delay);
+        let broker = |harm| vec![late, Fault::Broker(harm)];
+        Self {
+            name: "unkind broker",
+            every: millis(200, 600),
+            lasts: millis(900, 1_500),
+            blows: vec![
+                (3, broker(BrokerHarm::Throttle)),
+                (3, broker(BrokerHarm::LoseAcknowledgements)),
+                (1, vec![Fault::Pod(Whom::Leader, PodHarm::Kill)]),
+            ],
+            within: millis(0, 0),
+            once: vec![],
+        }
+    }
+
     /// Leaders are killed in quick succession.
     pub fn kills() -> Self {
         Self {
@@ -200,6 +222,8 @@ impl Plan {
     /// A plan for a run that should take `length`, and then some: faults hold a run up. The same for the same seed and profile.
     pub fn draw(profile: &Profile, seed: u64, length: Duration) -> Self {
         let mut dice = StdRng::seed_from_u64(seed);
+        // Other dice, so that what happens does not change with what is left to chance in it.
+        let mut seeds = StdRng::seed_from_u64(!seed);
         let mut strikes = vec![];
         let mut spent = Duration::ZERO;
         let mut half = 0;
@@ -209,15 +233,20 @@ impl Plan {
             }
             let mut after = dice.random_range(profile.every.clone());
             for fault in blow(profile, &mut dice).to_vec() {
-                strikes.push(Strike { after, fault, lasts: dice.random_range(profile.lasts.clone()) });
+                let lasts = dice.random_range(profile.lasts.clone());
+                strikes.push(Strike { after, fault, lasts, seed: seeds.random() });
                 spent += after;
                 after = dice.random_range(profile.within.clone());
             }
         }
-        for fault in &profile.once {
+        for blow in &profile.once {
             let place = dice.random_range(0..=half);
-            let after = dice.random_range(profile.every.clone());
-            strikes.insert(place, Strike { after, fault: *fault, lasts: dice.random_range(profile.lasts.clone()) });
+            let mut after = dice.random_range(profile.every.clone());
+            for (place, fault) in (place..).zip(blow) {
+                let lasts = dice.random_range(profile.lasts.clone());
+                strikes.insert(place, Strike { after, fault: *fault, lasts, seed: seeds.random() });
+                after = dice.random_range(profile.within.clone());
+            }
         }
         Self { strikes }
     }
@@ -238,7 +267,7 @@ fn blow<'a>(profile: &'a Profile, dice: &mut StdRng) -> &'a [Fault] {
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut at = Duration::ZERO;
-        for Strike { after, fault, lasts } in &self.strikes {
+        for Strike { after, fault, lasts, .. } in &self.strikes {
             at += *after;
             writeln!(f, "{:8.3} s  {fault} ({:.1} s)", at.as_secs_f64(), lasts.as_secs_f64())?;
         }
@@ -252,7 +281,7 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn profiles() -> [Profile; 8] {
+    fn profiles() -> [Profile; 9] {
         [
             Profile::consumers(),
             Profile::dead_pods(),
@@ -261,6 +290,7 @@ mod tests {
             Profile::late_saves(),
             Profile::lost_sends(),
             Profile::busy_broker(),
+            Profile::unkind_broker(),
             Profile::kills(),
         ]
     }
@@ -289,7 +319,8 @@ mod tests {
         let profile = Profile::everything();
         let plan = Plan::draw(&profile, 11, MINUTE * 20);
         let times = |fault: &Fault| plan.strikes.iter().filter(|strike| strike.fault == *fault).count();
-        assert!(profile.once.iter().all(|fault| times(fault) == 1));
+        let once: Vec<_> = profile.once.iter().filter_map(|blow| blow.last()).collect();
+        assert!(once == [&Fault::Primary(PrimaryHarm::Kill)] && once.iter().all(|fault| times(fault) == 1));
         let mut at = Duration::ZERO;
         let starts = plan.strikes.iter().map(|strike| {
             (strike.fault, {
@@ -297,7 +328,7 @@ mod tests {
                 at
             })
         });
-        let soon = |fault: &Fault, at: Duration| !profile.once.contains(fault) || at < MINUTE * 11;
+        let soon = |fault: &Fault, at: Duration| !once.contains(&fault) || at < MINUTE * 11;
         assert!(starts.into_iter().all(|(fault, at)| soon(&fault, at)));
         assert!(profile.blows.iter().flat_map(|(_, faults)| faults).all(|fault| times(fault) > 0));
     }
@@ -309,11 +340,13 @@ mod tests {
                 after: Duration::from_millis(1500),
                 fault: Fault::Pod(Whom::Leader, PodHarm::Kill),
                 lasts: Duration::from_millis(300),
+                seed: 1,
             },
             Strike {
                 after: Duration::from_secs(1),
                 fault: Fault::Link(Whom::Standby, FarEnd::Broker, LinkHarm::BlackHole),
                 lasts: Duration::from_secs(2),
+                seed: 2,
             },
         ];
         let shown = Plan { strikes }.to_string();

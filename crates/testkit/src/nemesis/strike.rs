@@ -12,24 +12,29 @@ pub(super) enum Mend {
     HealStore,
     RestartBroker,
     ResumeBroker,
-    Disarm,
+    /// Faults inside the broker had struck so often before.
+    Disarm(u64),
+}
+
+/// Whom a strike is aimed at.
+pub(super) struct Victim<'a> {
+    pub(super) house: &'a mut House,
+    /// Of whatever else is left to chance.
+    pub(super) seed: u32,
+    /// What is broken already.
+    pub(super) open: Vec<Mend>,
 }
 
 /// Armed as often as it may strike: a fault lasts until it is disarmed.
 const ALWAYS: &str = "1000000000";
 
 /// Strikes; `None` when there was nobody to strike. `Some(None)` needs no mending.
-pub(super) async fn strike<'a>(
-    house: &mut House,
-    fault: Fault,
-    open: impl Iterator<Item = &'a Mend>,
-) -> Result<Option<Option<Mend>>, Error> {
-    let open: Vec<Mend> = open.copied().collect();
+pub(super) async fn strike(victim: Victim<'_>, fault: Fault) -> Result<Option<Option<Mend>>, Error> {
     match fault {
-        Fault::Pod(whom, harm) => strike_pod(house, whom, harm).await,
-        Fault::Primary(harm) => strike_primary(house, harm).await,
-        Fault::Broker(harm) => strike_broker(house, harm, &open).await,
-        Fault::Link(whom, far_end, harm) => strike_link(house, whom, far_end, harm, &open).await,
+        Fault::Pod(whom, harm) => strike_pod(victim.house, whom, harm).await,
+        Fault::Primary(harm) => strike_primary(victim.house, harm).await,
+        Fault::Broker(harm) => strike_broker(victim, harm).await,
+        Fault::Link(whom, far_end, harm) => strike_link(victim, whom, far_end, harm).await,
     }
 }
 
@@ -63,8 +68,8 @@ async fn strike_primary(house: &mut House, harm: PrimaryHarm) -> Result<Option<O
     Ok(Some(Some(Mend::HealStore)))
 }
 
-async fn strike_broker(house: &mut House, harm: BrokerHarm, open: &[Mend]) -> Result<Option<Option<Mend>>, Error> {
-    let broker = house.broker_mut();
+async fn strike_broker(victim: Victim<'_>, harm: BrokerHarm) -> Result<Option<Option<Mend>>, Error> {
+    let broker = victim.house.broker_mut();
     if broker.standing() != Standing::Up {
         return Ok(None);
     }
@@ -78,29 +83,30 @@ async fn strike_broker(house: &mut House, harm: BrokerHarm, open: &[Mend]) -> Re
             return Ok(Some(Some(Mend::ResumeBroker)));
         }
         BrokerHarm::Throttle => ("server_busy", 8),
-        BrokerHarm::LoseAcknowledgements => ("lose_acknowledgement", 100),
+        BrokerHarm::LoseAcknowledgements => ("lose_acknowledgement", 40),
     };
-    if open.contains(&Mend::Disarm) {
+    // One at a time, so that what strikes from now on is this one.
+    if victim.open.iter().any(|open| matches!(open, Mend::Disarm(_))) {
         return Ok(None);
     }
+    // A broker that is too busy to be asked is left in peace.
+    let Ok(before) = broker.struck().await else { return Ok(None) };
     let (kind, one_in) = armed;
-    let (topic, seed) = (broker.topic(), rand::random::<u32>());
+    let (topic, seed) = (broker.topic(), victim.seed);
     let fault =
         format!(r#"{{"kind": "{kind}", "entity": "{topic}", "times": {ALWAYS}, "one_in": {one_in}, "seed": {seed}}}"#);
-    // A broker that is too busy to be asked is left in peace.
-    Ok(broker.arm(&fault).await.is_ok().then_some(Some(Mend::Disarm)))
+    Ok(broker.arm(&fault).await.is_ok().then_some(Some(Mend::Disarm(before))))
 }
 
 async fn strike_link(
-    house: &mut House,
+    Victim { house, open, .. }: Victim<'_>,
     whom: Whom,
     far_end: FarEnd,
     harm: LinkHarm,
-    open: &[Mend],
 ) -> Result<Option<Option<Mend>>, Error> {
-    let Some(victim) = find(house, whom).await else { return Ok(None) };
-    let mend = Mend::HealLink(victim, far_end);
-    match house.pod(victim).link(far_end).filter(|_| !open.contains(&mend)) {
+    let Some(pod) = find(house, whom).await else { return Ok(None) };
+    let mend = Mend::HealLink(pod, far_end);
+    match house.pod(pod).link(far_end).filter(|_| !open.contains(&mend)) {
         None => Ok(None),
         Some(link) => {
             link.inject(harm.fault()).await;
@@ -119,30 +125,26 @@ async fn find(house: &mut House, whom: Whom) -> Option<usize> {
     }
 }
 
-pub(super) async fn mend(house: &mut House, mend: Mend) -> Result<(), Error> {
+/// Undoes it; returns how often the fault struck since, where that is known.
+pub(super) async fn mend(house: &mut House, mend: Mend) -> Result<u64, Error> {
     match mend {
-        Mend::StartPod(pod) if house.pod(pod).standing() == Standing::Down => house.restart_pod(pod).await,
-        Mend::ResumePod(pod) => {
-            house.pod_mut(pod).resume();
-            Ok(())
-        }
+        Mend::StartPod(pod) if house.pod(pod).standing() == Standing::Down => house.restart_pod(pod).await?,
+        Mend::ResumePod(pod) => house.pod_mut(pod).resume(),
         Mend::HealLink(pod, far_end) => {
             if let Some(link) = house.pod(pod).link(far_end) {
                 link.heal().await;
             }
-            Ok(())
         }
-        Mend::HealStore => house.store_mut().heal().await,
-        Mend::RestartBroker if house.broker().standing() == Standing::Down => house.broker_mut().restart().await,
-        Mend::ResumeBroker => {
-            house.broker_mut().resume();
-            Ok(())
-        }
-        Mend::Disarm => {
-            // A broker that was killed meanwhile has forgotten them; one that cannot be asked now is healed at the end.
+        Mend::HealStore => house.store_mut().heal().await?,
+        Mend::RestartBroker if house.broker().standing() == Standing::Down => house.broker_mut().restart().await?,
+        Mend::ResumeBroker => house.broker_mut().resume(),
+        Mend::Disarm(before) => {
+            // A broker that was killed meanwhile has forgotten them and their count; one that cannot be asked now is healed at the end.
+            let since = house.broker().struck().await.unwrap_or(0);
             let _ = house.broker().disarm().await;
-            Ok(())
+            return Ok(since.saturating_sub(before));
         }
-        Mend::StartPod(_) | Mend::RestartBroker => Ok(()),
+        Mend::StartPod(_) | Mend::RestartBroker => {}
     }
+    Ok(0)
 }

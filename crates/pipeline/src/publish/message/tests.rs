@@ -103,12 +103,17 @@ fn what_a_snapshot_read_or_swept_is_named_by_its_run_and_its_document() {
     let event = event("order-7", "8211");
     let other = ChangeEvent { key: 8.into(), ..event.clone() };
     let swept = ChangeEvent { operation: Operation::Delete, ..event.clone() };
+    // On another shard there may be one with the same `_id`.
+    let elsewhere = ChangeEvent { aggregate: AggregateId::new("order-8".into()), ..event.clone() };
+    let later = ChangeEvent { sequence: Some(4), ..event.clone() };
     let ids = [
         MessageId::of(&event, None),
         MessageId::of(&event, Some("one")),
         MessageId::of(&event, Some("two")),
         MessageId::of(&other, Some("one")),
         MessageId::of(&swept, Some("one")),
+        MessageId::of(&elsewhere, Some("one")),
+        MessageId::of(&later, Some("one")),
     ];
     for (at, id) in ids.iter().enumerate() {
         assert!(!ids[..at].contains(id), "{at}");

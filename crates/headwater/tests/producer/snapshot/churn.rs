@@ -1,0 +1,118 @@
+//! Writers that insert, update and delete documents, two thousand a second together, until told that it is enough.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use mongodb::bson::{Document, doc};
+use mongodb::options::{DeleteOneModel, InsertOneModel, UpdateOneModel, WriteConcern, WriteModel};
+use mongodb::{Collection, Namespace};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+const WRITERS: i64 = 4;
+/// Each writer's writes of one round go together, and what is late is made up for, so that a slow machine holds the pace too.
+const ROUND: Duration = Duration::from_millis(80);
+const INSERTS: i64 = 10;
+const UPDATES: i64 = 20;
+const DELETES: usize = 9;
+
+/// What really happened, by what the server said.
+#[derive(Default)]
+pub(super) struct Counts {
+    inserted: AtomicU64,
+    updated: AtomicU64,
+    deleted: AtomicU64,
+}
+
+pub(super) struct Churn {
+    counts: Arc<Counts>,
+    enough: CancellationToken,
+    writers: JoinSet<()>,
+}
+
+impl Churn {
+    /// Of documents of which `0..held` are there.
+    pub(super) fn start(documents: &Collection<Document>, held: i64) -> Self {
+        let (counts, enough) = (Arc::<Counts>::default(), CancellationToken::new());
+        let mut writers = JoinSet::new();
+        for number in 0..WRITERS {
+            let writer = Writer { documents: documents.clone(), held, number, round: 0, inserted: VecDeque::new() };
+            writers.spawn(writer.run(Arc::clone(&counts), enough.clone()));
+        }
+        Self { counts, enough, writers }
+    }
+
+    /// Inserts, updates and deletes so far.
+    pub(super) fn counts(&self) -> [u64; 3] {
+        let Counts { inserted, updated, deleted } = &*self.counts;
+        [inserted, updated, deleted].map(|count| count.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn total(&self) -> u64 {
+        self.counts().iter().sum()
+    }
+
+    pub(super) async fn stop(self) {
+        self.enough.cancel();
+        self.writers.join_all().await;
+    }
+}
+
+/// Writes documents that no other writer writes.
+struct Writer {
+    documents: Collection<Document>,
+    held: i64,
+    number: i64,
+    round: i64,
+    /// Of those it made, the ones that are still there.
+    inserted: VecDeque<i64>,
+}
+
+impl Writer {
+    async fn run(mut self, counts: Arc<Counts>, enough: CancellationToken) {
+        let mut due = Instant::now();
+        while !enough.is_cancelled() {
+            let models = self.next_round();
+            // In any order: a mongos would send them one by one, shard after shard.
+            let written = self.documents.client().bulk_write(models).ordered(false);
+            let written = written.write_concern(WriteConcern::majority()).await.unwrap();
+            counts.inserted.fetch_add(written.inserted_count as u64, Ordering::Relaxed);
+            counts.updated.fetch_add(written.modified_count as u64, Ordering::Relaxed);
+            counts.deleted.fetch_add(written.deleted_count as u64, Ordering::Relaxed);
+            due += ROUND;
+            sleep_until(due).await;
+        }
+    }
+
+    /// New ones come, old ones change, and of both some go.
+    fn next_round(&mut self) -> Vec<WriteModel> {
+        let namespace: Namespace = self.documents.namespace();
+        let delete = |id: i64| -> WriteModel {
+            DeleteOneModel::builder().namespace(namespace.clone()).filter(doc! { "_id": id }).build().into()
+        };
+        let mut models: Vec<WriteModel> = vec![delete(self.own(self.round * 31))];
+        let oldest = self.inserted.len().saturating_sub(INSERTS as usize).min(DELETES);
+        models.extend(self.inserted.drain(..oldest).map(delete));
+        for step in 0..INSERTS {
+            let id = self.held + self.number + WRITERS * (self.round * INSERTS + step);
+            let document = doc! { "_id": id, "n": 0 };
+            models.push(InsertOneModel::builder().namespace(namespace.clone()).document(document).build().into());
+            self.inserted.push_back(id);
+        }
+        for step in 0..UPDATES {
+            let id = self.own((self.round * UPDATES + step) * 7);
+            let change = UpdateOneModel::builder().namespace(namespace.clone()).filter(doc! { "_id": id });
+            models.push(change.update(doc! { "$inc": { "n": 1 } }).build().into());
+        }
+        self.round += 1;
+        models
+    }
+
+    /// One of the documents that were there.
+    fn own(&self, step: i64) -> i64 {
+        (step * WRITERS + self.number) % self.held
+    }
+}

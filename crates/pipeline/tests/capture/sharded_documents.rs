@@ -1,0 +1,197 @@
+//! Ordinary documents through mongos, on two shards: sharded by `_id`, or refused.
+
+use mongodb::Client;
+use mongodb::bson::{Bson, Document, doc};
+use pipeline::capture::{Capture, Config, Error, Start};
+use pipeline::checkpoint::Phase;
+use pipeline::event::{ChangeEvent, Operation};
+use pipeline::publish::message::MessageId;
+use pipeline::source::Source;
+use testkit::mongo::ShardedCluster;
+
+use crate::house::{Reading, aggregate, event, index, insert_all, majority, quick};
+
+const DOCUMENTS: i32 = 40;
+const NORTH: &str = "north";
+const SOUTH: &str = "south";
+
+struct Shop {
+    cluster: ShardedCluster,
+    client: Client,
+}
+
+impl Shop {
+    async fn open() -> Self {
+        let cluster = ShardedCluster::start(2).await.unwrap();
+        let client = cluster.client().await.unwrap();
+        let admin = client.database("admin");
+        admin.run_command(doc! { "enableSharding": "shop", "primaryShard": "shard0" }).await.unwrap();
+        Self { cluster, client }
+    }
+
+    /// What is at `middle` or above it is on the second shard.
+    async fn shard(&self, collection: &str, field: &str, middle: impl Into<Bson>) {
+        let (admin, namespace) = (self.client.database("admin"), format!("shop.{collection}"));
+        let middle = doc! { field: middle.into() };
+        for command in [
+            doc! { "shardCollection": &namespace, "key": { field: 1 } },
+            doc! { "split": &namespace, "middle": middle.clone() },
+            doc! { "moveChunk": &namespace, "find": middle, "to": "shard1" },
+        ] {
+            admin.run_command(command).await.unwrap();
+        }
+    }
+
+    fn collection(&self, name: &str) -> mongodb::Collection<Document> {
+        majority(&self.client.database("shop"), name)
+    }
+
+    fn capture(&self, source: &Source) -> Capture {
+        Capture::new(&self.client, source.clone(), quick(Config::default()))
+    }
+
+    /// How many documents each shard has.
+    async fn spread(&self, collection: &str) -> [u64; 2] {
+        let mut counts = [0; 2];
+        for (shard, count) in counts.iter_mut().enumerate() {
+            let client = self.cluster.shard(shard).direct_client().unwrap();
+            *count = client.database("shop").collection::<Bson>(collection).count_documents(doc! {}).await.unwrap();
+        }
+        counts
+    }
+}
+
+/// Every kind of change to every document: inserted, changed twice, and every fourth deleted.
+async fn live_through(orders: &mongodb::Collection<Document>) -> usize {
+    insert_all(orders, (0..DOCUMENTS).map(|id| doc! { "_id": id, "n": 0 })).await;
+    for id in 0..DOCUMENTS {
+        orders.update_one(doc! { "_id": id }, doc! { "$set": { "n": 1 } }).await.unwrap();
+    }
+    for id in (0..DOCUMENTS).rev() {
+        orders.replace_one(doc! { "_id": id }, doc! { "n": 2 }).await.unwrap();
+    }
+    for id in (0..DOCUMENTS).step_by(4) {
+        orders.delete_one(doc! { "_id": id }).await.unwrap();
+    }
+    (3 * DOCUMENTS + DOCUMENTS / 4) as usize
+}
+
+fn lived_in_order(events: &[ChangeEvent]) {
+    use Operation::{Delete, Insert, Replace, Update};
+    for id in 0..DOCUMENTS {
+        let of_one = events.iter().filter(|event| aggregate(event) == id.into()).map(|event| event.operation);
+        let life = [Insert, Update, Replace, Delete];
+        let expected = if id % 4 == 0 { &life[..] } else { &life[..3] };
+        assert!(of_one.eq(expected.iter().copied()), "document {id}");
+    }
+}
+
+#[tokio::test]
+async fn documents_on_two_shards_are_one_source_in_order_per_document() {
+    let shop = Shop::open().await;
+    shop.shard("orders", "_id", DOCUMENTS / 2).await;
+    let (orders, source) = (shop.collection("orders"), Source::documents("shop", "orders"));
+    shop.capture(&source).check(&Start::Beginning).await.unwrap();
+
+    // Live, from now on.
+    let mut live = Reading::of(shop.capture(&source), Start::Now).await;
+    let count = live_through(&orders).await;
+    let read = live.events(count).await;
+    lived_in_order(&read);
+    live.stop().await;
+    assert!(shop.spread("orders").await.iter().all(|held| *held > 0));
+
+    // Resumed by whoever comes next, wherever the last one was.
+    for at in [0, count / 3, count / 2, count - 2] {
+        let phase = Phase::Stream { token: read[at].token.clone() };
+        let mut resumed = Reading::from(shop.capture(&source), phase);
+        let rest = resumed.events(count - at - 1).await;
+        assert!(rest.iter().map(|event| &event.token).eq(read[at + 1..].iter().map(|event| &event.token)), "{at}");
+        resumed.stop().await;
+    }
+
+    // A snapshot while documents come, change and go; resumed in its middle, and the stream after it.
+    let held = (DOCUMENTS - DOCUMENTS / 4) as usize;
+    let begun = shop.capture(&source).first_phase(&Start::Beginning).await.unwrap();
+    let Phase::Snapshot { start, .. } = begun.clone() else { panic!("{begun:?}") };
+    let mut first = Reading::from(shop.capture(&source), begun);
+    let scanned = first.snapshot().await;
+    first.stop().await;
+    let keys = |scanned: &[(ChangeEvent, _)]| scanned.iter().map(|(event, _)| event.key.clone()).collect::<Vec<_>>();
+    let expected: Vec<Bson> = (0..DOCUMENTS).filter(|id| id % 4 != 0).map(Bson::from).collect();
+    assert_eq!(keys(&scanned), expected);
+    orders.insert_one(doc! { "_id": DOCUMENTS, "n": 0 }).await.unwrap();
+    orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 3 } }).await.unwrap();
+    orders.delete_one(doc! { "_id": DOCUMENTS - 1 }).await.unwrap();
+    let phase = Phase::Snapshot { start, progress: scanned[held / 2].1.clone() };
+    let mut rest = Reading::from(shop.capture(&source), phase);
+    let mut expected: Vec<Bson> = keys(&scanned[held / 2 + 1..]);
+    // Gone from one shard, come to the other since.
+    expected.pop();
+    expected.push(DOCUMENTS.into());
+    let rest_of_it = rest.snapshot().await;
+    assert_eq!(keys(&rest_of_it), expected);
+    let after: Vec<_> = rest.events(3).await.into_iter().map(|event| (event.operation, event.key)).collect();
+    let (came, changed, went) = (Operation::Insert, Operation::Update, Operation::Delete);
+    assert_eq!(after, [(came, DOCUMENTS.into()), (changed, 1.into()), (went, (DOCUMENTS - 1).into())]);
+    rest.stop().await;
+}
+
+#[tokio::test]
+async fn documents_that_their_id_does_not_name_are_no_source() {
+    let shop = Shop::open().await;
+    // What it would mean: two documents, one `_id`.
+    shop.shard("customers", "region", "o").await;
+    let customers = shop.collection("customers");
+    insert_all(&customers, [NORTH, SOUTH].map(|region| doc! { "_id": 7, "region": region })).await;
+    assert_eq!(shop.spread("customers").await, [1, 1]);
+    let source = Source::documents("shop", "customers");
+    let error = shop.capture(&source).check(&Start::Now).await.unwrap_err();
+    assert!(matches!(&error, Error::ShardedBy { field, .. } if field == "region"), "{error:?}");
+    assert!(!error.is_transient());
+
+    // One that is sharded so while it is read ends the stream before anything is confused.
+    let source = Source::documents("shop", "orders");
+    let orders = shop.collection("orders");
+    let region = |id: i32, region: &str| doc! { "_id": id, "region": region };
+    orders.insert_one(region(1, NORTH)).await.unwrap();
+    shop.capture(&source).check(&Start::Now).await.unwrap();
+    let mut reading = Reading::of(shop.capture(&source), Start::Now).await;
+    orders.insert_one(region(2, NORTH)).await.unwrap();
+    assert_eq!(reading.event().await.key, 2.into());
+    let by_region = mongodb::IndexModel::builder().keys(doc! { "region": 1 }).build();
+    orders.create_index(by_region).await.unwrap();
+    shop.shard("orders", "region", "o").await;
+    orders.insert_one(region(2, SOUTH)).await.unwrap();
+    let error = reading.error().await;
+    assert!(matches!(&error, Error::ShardedBy { field, .. } if field == "region"), "{error:?}");
+}
+
+/// Events are named by their aggregate, so that they may be sharded by it; two of them may then have one `_id`.
+#[tokio::test]
+async fn events_on_two_shards_with_one_id_are_two_events() {
+    let shop = Shop::open().await;
+    shop.shard("events", "aggregateId", "o").await;
+    let events = shop.collection("events");
+    index(&events).await;
+    let source = Source { sequence: Some("version".into()), ..Source::events("shop", "events") };
+    shop.capture(&source).check(&Start::Beginning).await.unwrap();
+    let mut live = Reading::of(shop.capture(&source), Start::Now).await;
+    let named = |aggregate: &str| {
+        let mut event = event(aggregate, 1);
+        event.insert("_id", 1);
+        event
+    };
+    insert_all(&events, [NORTH, SOUTH].map(named)).await;
+    assert_eq!(shop.spread("events").await, [1, 1]);
+    let streamed = live.events(2).await;
+    live.stop().await;
+    let mut reading = Reading::of(shop.capture(&source), Start::Beginning).await;
+    let scanned = reading.snapshot().await;
+    reading.stop().await;
+    let of_both: Vec<_> = scanned.iter().map(|(event, _)| aggregate(event)).collect();
+    assert_eq!(of_both, [Bson::from(NORTH), SOUTH.into()]);
+    let ids = |events: [MessageId; 2]| assert_ne!(events[0], events[1]);
+    ids([0, 1].map(|at| MessageId::of(&streamed[at], None)));
+    ids([0, 1].map(|at| MessageId::of(&scanned[at].0, Some(&scanned[at].1.run))));
+}
