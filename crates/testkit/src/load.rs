@@ -38,7 +38,7 @@ pub struct Load {
     pub rate: Option<f64>,
     /// How many events of an aggregate are written in one go.
     pub run: RangeInclusive<u64>,
-    /// The aggregates one after the other, not at random: every one has as many events as every other.
+    /// The aggregates one after the other, not at random; with runs of one event, every one has as many as every other.
     pub by_turns: bool,
     /// How many customers the aggregates belong to; few of them make hot documents.
     pub customers: u64,

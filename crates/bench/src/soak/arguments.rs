@@ -25,7 +25,7 @@ pub struct Arguments {
     /// Who write side by side [default: as many as the soak has]
     #[arg(long)]
     writers: Option<u64>,
-    /// Aggregates one after the other, not at random: as many of them as events have one each
+    /// Aggregates one after the other, not at random; with runs of one event, as many of them as events have one each
     #[arg(long)]
     by_turns: bool,
     #[arg(long, default_value_t = 3)]

@@ -113,6 +113,18 @@ impl Outcome {
         self.verdict.is_clean() && self.differences.is_empty() && self.parked == self.to_be_parked && self.breaches == 0
     }
 
+    /// What should have happened in such a run and did not: a run in which nothing was broken shows nothing.
+    pub fn missing(&self, options: &Options) -> Vec<String> {
+        let mut missing = options.walk.unstruck(&self.faults);
+        let wanted = [
+            (self.acknowledged == 0, "an acknowledged write"),
+            (options.echo && self.echoed == 0, "a message that was said again"),
+            (options.poison && self.replayed == 0, "a parked event that was replayed"),
+        ];
+        missing.extend(wanted.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, what)| what.to_owned()));
+        missing
+    }
+
     /// The last line of a soak.
     pub fn json(&self) -> serde_json::Value {
         serde_json::json!({

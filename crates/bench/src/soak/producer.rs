@@ -87,6 +87,26 @@ impl Options {
         Plan::draw(&self.profile, self.seed, self.length())
     }
 
+    /// What was to be broken, and was not. In peace nothing is.
+    pub(super) fn unstruck(&self, faults: &nemesis::Report) -> Vec<String> {
+        let mut missing = vec![];
+        if self.profile.blows.is_empty() && self.profile.once.is_empty() {
+            return missing;
+        }
+        if faults.in_flight() == 0 {
+            missing.push("a fault while events were in flight".to_owned());
+        }
+        for fault in self.profile.once.iter().filter_map(|blow| blow.last()) {
+            let hits = faults.hits(*fault);
+            if hits.struck == 0 {
+                missing.push(format!("to {fault}"));
+            } else if hits.in_flight == 0 && self.length() >= LONG {
+                missing.push(format!("to {fault} while events were in flight"));
+            }
+        }
+        missing
+    }
+
     /// How long writing should take.
     fn length(&self) -> Duration {
         Duration::from_secs_f64(self.load.rate.map_or(60.0, |rate| self.load.events as f64 / rate))
@@ -114,20 +134,9 @@ impl Outcome {
 
     /// What should have happened in such a run and did not: a run in which nothing was broken shows nothing.
     pub fn missing(&self, options: &Options) -> Vec<String> {
-        let mut missing = vec![];
-        if self.faults.in_flight() == 0 {
-            missing.push("a fault while events were in flight".to_owned());
-        }
+        let mut missing = options.unstruck(&self.faults);
         if self.fence.terms() < 2 {
             missing.push("a takeover".to_owned());
-        }
-        for fault in options.profile.once.iter().filter_map(|blow| blow.last()) {
-            let hits = self.faults.hits(*fault);
-            if hits.struck == 0 {
-                missing.push(format!("to {fault}"));
-            } else if hits.in_flight == 0 && options.length() >= LONG {
-                missing.push(format!("to {fault} while events were in flight"));
-            }
         }
         missing
     }
