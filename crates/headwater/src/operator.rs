@@ -23,60 +23,62 @@ const SHOWN: i64 = 200;
 /// Whoever asks is waiting.
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 
-struct Own {
+/// What the acts need; it lives where the pod's own loops do.
+struct Acts {
     office: Office,
     lease: MongoLease,
     wish: Wish,
     pod_id: String,
 }
 
-struct Borrowed {
-    own: Arc<Own>,
+/// What the server's thread has of them: it starts them, and waits.
+struct Remote {
+    acts: Arc<Acts>,
     runtime: runtime::Handle,
 }
 
 /// Waits for no server.
 pub(crate) async fn open(config: &Config, token: &Secret, coordination: &Database) -> anyhow::Result<Option<Operator>> {
-    let own = Own {
+    let acts = Acts {
         office: Office::open(config, Some(FOUND_WITHIN)).await?,
         lease: step_down::lease(config).await?,
         wish: Wish::of(coordination, &config.pipeline),
         pod_id: config.pod_id.clone(),
     };
-    let hands = Arc::new(Borrowed { own: Arc::new(own), runtime: runtime::Handle::current() });
+    let hands = Arc::new(Remote { acts: Arc::new(acts), runtime: runtime::Handle::current() });
     Ok(Token::new(token.reveal()).map(|token| Operator { token, hands }))
 }
 
-impl Borrowed {
-    fn run<T, F>(&self, act: impl FnOnce(Arc<Own>) -> F) -> Act<'static, T>
+impl Remote {
+    fn run<T, F>(&self, act: impl FnOnce(Arc<Acts>) -> F) -> Act<'static, T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, Refusal>> + Send + 'static,
     {
-        let running = self.runtime.spawn(act(Arc::clone(&self.own)));
+        let running = self.runtime.spawn(act(Arc::clone(&self.acts)));
         Box::pin(async { running.await.unwrap_or_else(|_| Err(Refusal::not_now("this pod ended before it was done"))) })
     }
 }
 
-impl Hands for Borrowed {
+impl Hands for Remote {
     fn step_down(&self) -> Act<'_, Done> {
-        self.run(|own| async move { own.step_down().await })
+        self.run(|acts| async move { acts.step_down().await })
     }
 
     fn parked(&self) -> Act<'_, Vec<Waiting>> {
-        self.run(|own| async move { own.parked().await })
+        self.run(|acts| async move { acts.parked().await })
     }
 
     fn retry(&self, which: Which) -> Act<'_, Done> {
-        self.run(|own| async move { own.retry(which).await })
+        self.run(|acts| async move { acts.retry(which).await })
     }
 
     fn discard(&self, which: Which) -> Act<'_, Done> {
-        self.run(|own| async move { own.discard(which).await })
+        self.run(|acts| async move { acts.discard(which).await })
     }
 }
 
-impl Own {
+impl Acts {
     async fn step_down(&self) -> Result<Done, Refusal> {
         let by = format!("the dashboard of {}", self.pod_id);
         let Asked { leader, term } =

@@ -98,7 +98,7 @@ async fn orders_flow_a_killed_leader_is_replaced_and_nothing_is_lost_over_two_ru
     first.wait_for_line_from(mark, &format!("{pod} is back"), SOON).await;
 
     first.terminate();
-    assert!(first.wait_for_exit(ENDED_WITHIN).await.success());
+    assert!(first.wait_for_exit(ENDED_WITHIN).await.success(), "{}", first.tail());
     first.wait_for_line("Check: nothing was lost", SOON).await;
     first.wait_for_line("Stopped; the data is in", SOON).await;
 
@@ -109,7 +109,7 @@ async fn orders_flow_a_killed_leader_is_replaced_and_nothing_is_lost_over_two_ru
     assert!(found >= before + 20, "{found} orders of {before} are left");
     grown(&views, "order_summary", found + 10).await;
     second.terminate();
-    assert!(second.wait_for_exit(ENDED_WITHIN).await.success());
+    assert!(second.wait_for_exit(ENDED_WITHIN).await.success(), "{}", second.tail());
     second.wait_for_line("Check: nothing was lost", SOON).await;
 }
 
@@ -239,7 +239,7 @@ async fn a_given_mongodb_is_used_in_databases_of_its_own_and_left_running() {
     let views = database(shared.uri(), &format!("{name}_views")).await;
     grown(&views, "order_summary", 3).await;
     dev.terminate();
-    assert!(dev.wait_for_exit(ENDED_WITHIN).await.success());
+    assert!(dev.wait_for_exit(ENDED_WITHIN).await.success(), "{}", dev.tail());
     dev.wait_for_line("Check: nothing was lost", SOON).await;
     for name in [name.clone(), format!("{name}_views"), format!("{name}_headwater")] {
         database(shared.uri(), &name).await.drop().await.expect("it still runs");

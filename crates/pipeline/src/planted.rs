@@ -62,7 +62,9 @@ impl Defect {
 pub enum Wedge {
     Capture,
     Publish,
+    Acceptor,
     Sessions,
+    DeadLetters,
     Applier,
 }
 

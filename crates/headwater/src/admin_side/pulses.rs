@@ -14,11 +14,16 @@ use pipeline::{capture, consumer, publish};
 /// minutes while there is work is stuck.
 const LIMIT: Duration = Duration::from_secs(120);
 
+/// The bus is asked to wait for half a minute with its answer that there is nothing.
+const ASKED_WITHIN: Duration = Duration::from_secs(40);
+
 #[derive(Debug, Default)]
 pub(super) struct Pulses {
     elector: Movement,
     publish: Movement,
+    acceptor: Movement,
     sessions: Movement,
+    dead_letters: Movement,
     applier: Movement,
     /// What sessions had received when the applier last moved.
     fed: Mutex<(u64, u64)>,
@@ -53,6 +58,18 @@ impl Pulses {
         let works = matches!(state, publish::State::Publishing | publish::State::Draining);
         let pulse = self.publish.pulse(moved, !works || counts.in_flight_events == 0, now);
         Loop { name: "publish", pulse, limit: patience(LIMIT) }
+    }
+
+    /// While none is held, the bus is asked for a session again and again. While some are, their own loop tells, and there may be no room for more.
+    pub(super) fn acceptor(&self, counts: consumer::Counts, consumes: bool, now: Instant) -> Loop {
+        let sessions = counts.sessions;
+        let pulse = self.acceptor.pulse(sessions.asked, !consumes || sessions.held > 0, now);
+        Loop { name: "acceptor", pulse, limit: patience(LIMIT).max(ASKED_WITHIN) }
+    }
+
+    pub(super) fn dead_letters(&self, counts: consumer::Counts, consumes: bool, now: Instant) -> Loop {
+        let pulse = self.dead_letters.pulse(counts.sessions.looked, !consumes, now);
+        Loop { name: "dead-letters", pulse, limit: patience(LIMIT).max(ASKED_WITHIN) }
     }
 
     /// A session is held for seconds, whatever comes; so while any is held, some are let go and others accepted.
@@ -149,6 +166,21 @@ mod tests {
         assert!(is_wedged(after_minutes(3, |_, now| pulses.sessions(counts(2, 5, 5, 1), now))));
         let pulses = Pulses::default();
         assert_eq!(after_minutes(3, |_, now| pulses.sessions(counts(0, 5, 5, 1), now)), Verdict::Resting);
+    }
+
+    #[test]
+    fn who_asks_for_sessions_goes_round_while_none_is_held_and_who_looks_for_dead_letters_always() {
+        let going = |asked| consumer::Counts {
+            sessions: session::Counts { asked, looked: asked, ..Default::default() },
+            ..Default::default()
+        };
+        let pulses = Pulses::default();
+        assert_eq!(after_minutes(5, |second, now| pulses.acceptor(going(second / 30), true, now)), Verdict::Moving);
+        assert_eq!(after_minutes(5, |second, now| pulses.dead_letters(going(second / 30), true, now)), Verdict::Moving);
+        assert!(is_wedged(after_minutes(5, |_, now| pulses.acceptor(going(9), true, now))));
+        assert!(is_wedged(after_minutes(5, |_, now| pulses.dead_letters(going(9), true, now))));
+        assert_eq!(after_minutes(5, |_, now| pulses.acceptor(going(9), false, now)), Verdict::Resting);
+        assert_eq!(after_minutes(5, |_, now| pulses.acceptor(counts(1, 5, 5, 1), true, now)), Verdict::Resting);
     }
 
     #[test]

@@ -157,7 +157,13 @@ impl Readings {
             state => readiness(&words::consumer(&state)),
         };
         let counts = consumer.counts();
-        let loops = vec![self.pulses.sessions(counts, now), self.pulses.applier(counts, now)];
+        let consumes = matches!(consumer.state(), consumer::State::Consuming | consumer::State::Troubled(_));
+        let loops = vec![
+            self.pulses.acceptor(counts, consumes, now),
+            self.pulses.sessions(counts, now),
+            self.pulses.dead_letters(counts, consumes, now),
+            self.pulses.applier(counts, now),
+        ];
         Service { name: "consumer", role: "every pod", readiness, loops }
     }
 }

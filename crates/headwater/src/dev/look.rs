@@ -6,6 +6,7 @@ use std::time::Duration;
 use anyhow::Context;
 use lease::mongo::COLLECTION as LEASES;
 use mongodb::bson::{Bson, Document, doc};
+use mongodb::options::ReadConcern;
 use mongodb::{Client, Collection, Database};
 use pipeline::view::CURSORS;
 use servicebus::administration::Administration;
@@ -105,7 +106,10 @@ impl Gauges {
         let sum =
             doc! { "$group": { "_id": Bson::Null, "applied": { "$sum": "$sequence" }, "parked": { "$sum": parked } } };
         let pipeline = [doc! { "$match": { "_id.pipeline": PIPELINE } }, sum];
-        let mut found = self.views.collection::<Document>(CURSORS).aggregate(pipeline).await.ok()?;
+        // As the check reads: what is applied here must be there for it.
+        let majority = ReadConcern::majority();
+        let cursors = self.views.collection::<Document>(CURSORS);
+        let mut found = cursors.aggregate(pipeline).read_concern(majority).await.ok()?;
         if !found.advance().await.ok()? {
             return Some((0, 0));
         }

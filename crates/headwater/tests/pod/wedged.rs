@@ -53,7 +53,7 @@ async fn is_told(house: &House, words: &str) {
 /// The pod is live; then it has work, and this loop of that service is found wedged.
 async fn is_found(planted: &str, service: &str, name: &str) {
     let mut house = House::start(wedging(planted)).await;
-    if !["elector", "announcer", "gather", "step-down"].contains(&name) {
+    if !["elector", "announcer", "gather", "step-down", "acceptor", "dead-letters"].contains(&name) {
         wait_for("a pod that is well", SOON, async || match house.get("/readyz").await {
             answer if answer.status == 200 => Ok(()),
             answer => Err(answer.body),
@@ -131,6 +131,16 @@ async fn a_wedged_publisher_is_found() {
 #[tokio::test]
 async fn a_wedged_session_is_found() {
     is_found("Sessions", "consumer", "sessions").await;
+}
+
+#[tokio::test]
+async fn a_wedged_acceptor_is_found() {
+    is_found("Acceptor", "consumer", "acceptor").await;
+}
+
+#[tokio::test]
+async fn a_wedged_reader_of_dead_letters_is_found() {
+    is_found("DeadLetters", "consumer", "dead-letters").await;
 }
 
 #[tokio::test]

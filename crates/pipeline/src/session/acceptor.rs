@@ -24,6 +24,7 @@ use super::handle::{Handle, Trouble};
 use super::seats::{Seat, Seats};
 use super::troubles::{Troubles, backoff};
 use crate::chain::chain;
+use crate::planted::Wedge;
 use crate::publish::Oversize;
 use crate::view;
 
@@ -164,6 +165,7 @@ impl Shared {
                 () = sessions.stop.cancelled() => return,
                 accepted = self.accept(&client) => accepted,
             };
+            self.handle.0.asked.fetch_add(1, Relaxed);
             match accepted {
                 Ok((receiver, seat)) => {
                     failures = 0;
@@ -191,6 +193,7 @@ impl Shared {
             self.applier.room().await;
         };
         let (seat, _asking) = self.seats.take(room).await;
+        Wedge::Acceptor.hold().await;
         let receiver = client.accept_next_session(&self.entity, WAIT).await?;
         Ok((receiver, seat))
     }

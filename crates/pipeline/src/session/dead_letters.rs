@@ -18,6 +18,7 @@ use super::message::{Reader, fetch};
 use super::settle::{goes_on, reason};
 use super::troubles::backoff;
 use crate::chain::chain;
+use crate::planted::Wedge;
 use crate::view::{Delivered, Feed};
 
 /// Read at once; each has a lock of its own, which is not renewed, so they must be few.
@@ -48,6 +49,11 @@ enum Ended {
     AtOnce,
 }
 
+async fn receive(receiver: &mut Receiver) -> Result<Vec<ReceivedMessage>, Error> {
+    Wedge::DeadLetters.hold().await;
+    receiver.receive(MOST, WAIT).await
+}
+
 /// Until something fails, or `stop`.
 async fn read_on(shared: &Shared, mut receiver: Receiver, feed: &mut Feed, stop: &CancellationToken) -> Ended {
     let mut ended = Ended::AtOnce;
@@ -56,8 +62,9 @@ async fn read_on(shared: &Shared, mut receiver: Receiver, feed: &mut Feed, stop:
         let received = tokio::select! {
             biased;
             () = stop.cancelled() => break,
-            received = receiver.receive(MOST, WAIT) => received,
+            received = receive(&mut receiver) => received,
         };
+        shared.handle.0.looked.fetch_add(1, Relaxed);
         let dealt_with = match received {
             Ok(letters) if letters.is_empty() => continue,
             Ok(letters) => deal_with(shared, &receiver, feed, &letters).await,

@@ -27,6 +27,8 @@ pub(super) struct Book {
     pub(super) unreadable: AtomicU64,
     pub(super) dead_letters: AtomicU64,
     pub(super) set_aside: AtomicU64,
+    pub(super) asked: AtomicU64,
+    pub(super) looked: AtomicU64,
     troubles: watch::Sender<Troubled>,
     progress: watch::Sender<Option<Instant>>,
 }
@@ -53,6 +55,10 @@ pub struct Counts {
     pub dead_letters: u64,
     /// Dead letters that were left for people.
     pub set_aside: u64,
+    /// How often the bus was asked for a session and answered, if only that there is none: while none is held, this goes on.
+    pub asked: u64,
+    /// How often the dead letters were looked for: this goes on always.
+    pub looked: u64,
     /// What sessions may hold just now.
     pub bytes_in_flight: usize,
 }
@@ -94,6 +100,8 @@ impl Handle {
             unreadable: AtomicU64::default(),
             dead_letters: AtomicU64::default(),
             set_aside: AtomicU64::default(),
+            asked: AtomicU64::default(),
+            looked: AtomicU64::default(),
             troubles: watch::Sender::default(),
             progress: watch::Sender::default(),
         }))
@@ -112,6 +120,8 @@ impl Handle {
             unreadable: book.unreadable.load(Relaxed),
             dead_letters: book.dead_letters.load(Relaxed),
             set_aside: book.set_aside.load(Relaxed),
+            asked: book.asked.load(Relaxed),
+            looked: book.looked.load(Relaxed),
             bytes_in_flight: book.budget.taken(),
         }
     }
