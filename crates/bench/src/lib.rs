@@ -9,4 +9,5 @@ pub mod kills;
 pub mod peer;
 pub mod pod_process;
 pub mod race;
+pub mod raw_transactions;
 pub mod soak;
