@@ -3,6 +3,7 @@
 //! What is handed in waits in a [queue](super::queue) until a transaction takes it. As many as there are connections run side by side,
 //! and each session is told when all it handed in is resolved.
 
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 
 use futures_util::StreamExt;
@@ -87,6 +88,8 @@ impl Applier {
             alone_at_delivery: config.alone_at_delivery,
             orphans,
             again: tokio::sync::Mutex::new(()),
+            doubt: AtomicU32::new(0),
+            leaving: CancellationToken::new(),
             witness: OnceLock::new(),
         };
         let limits = Limits {
@@ -163,6 +166,13 @@ impl Handle {
     /// One for each read model.
     pub fn models(&self) -> Vec<ModelCounts> {
         self.shared.counters.models()
+    }
+
+    /// The pod is about to stop: what has not begun is given back untried, now and from now on, and what fails is not tried again. What is
+    /// under way is resolved.
+    pub(crate) fn give_back(&self) {
+        self.shared.groups.leaving.cancel();
+        self.shared.queue.give_back();
     }
 
     /// Returns while there is less in hand than the next transactions take: whoever would bring more sessions need not hurry before. A

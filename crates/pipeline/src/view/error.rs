@@ -71,6 +71,11 @@ impl Error {
         }
     }
 
+    /// A cursor is there already.
+    pub(super) fn is_taken_key(&self) -> bool {
+        matches!(self, Self::Statement { code: DUPLICATE_KEY, .. })
+    }
+
     pub fn verdict(&self) -> Verdict {
         match self {
             Self::Store { source, .. } | Self::Source { source, .. } => retry::mongo(source.get()),

@@ -7,12 +7,13 @@
 //! apart while the others are answered.
 
 use std::collections::HashSet;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 
 use super::counts::Counters;
 use super::error::Error;
@@ -35,6 +36,10 @@ pub(super) struct Groups {
     pub(super) orphans: Orphans,
     /// Held by the one group that is run again after a conflict.
     pub(super) again: Mutex<()>,
+    /// So many more groups take no event's word that it is its aggregate's first: some came again lately.
+    pub(super) doubt: AtomicU32,
+    /// Cancelled when the pod is about to stop: nothing is begun any more, and nothing tried again.
+    pub(super) leaving: CancellationToken,
     /// Set before anything is applied, if at all.
     pub(super) witness: OnceLock<Arc<dyn Witness>>,
 }
@@ -64,6 +69,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Live pods that meet at a hot document are done with it far sooner.
 const BAD_LUCK: Duration = Duration::from_secs(1);
+/// What is delivered again is seldom delivered alone.
+const DOUBT: u32 = 100;
 /// For the halves of a group that had more.
 const AFTER_THAT: Duration = Duration::from_millis(50);
 
@@ -84,6 +91,10 @@ impl Groups {
 
     async fn settle(&self, candidates: &[Candidate], mut parts: Vec<Part>, told: &mut Answers) {
         while let Some(part) = parts.pop() {
+            if self.leaving.is_cancelled() {
+                tell(told, &part, &Told::Failed(Arc::new(Error::Stopped)));
+                continue;
+            }
             match self.run(candidates, &part).await {
                 Ok(answers) => {
                     for (at, answer) in answers {
@@ -128,7 +139,8 @@ impl Groups {
         let mut alone = None;
         loop {
             let Part { places, refusals, strict, patience } = part;
-            let attempt = Attempt { rules: &self.rules, candidates, part: places, refusals, strict: *strict };
+            let trusting = failures == 0 && self.is_trusting();
+            let attempt = Attempt { rules: &self.rules, candidates, part: places, refusals, strict: *strict, trusting };
             let attempted = wall_clock();
             let error = match self.store.attempt(attempt).await {
                 Ok((answers, tally)) => {
@@ -139,6 +151,9 @@ impl Groups {
                 Err(Failure::Transient(error)) => error,
                 Err(failure) => return Err(failure),
             };
+            if trusting && error.is_taken_key() {
+                self.doubt.store(DOUBT, Relaxed);
+            }
             let pause = retry::span(failures, FIRST_PAUSE, LONGEST_PAUSE);
             failures += 1;
             let patience = if error.is_conflict() { (*patience).min(self.retry_for) } else { self.retry_for };
@@ -149,14 +164,23 @@ impl Groups {
             self.counters.conflicts.fetch_add(1, Relaxed);
             // Who waits for long does not hold up those who may succeed. With the defect the lock would keep a batch's second half behind its first.
             let waits = part.patience >= self.retry_for;
-            if alone.is_none() && !waits && !Defect::OverlappingTransactions.is_planted() {
-                alone = Some(self.again.lock().await);
+            let calmly = async {
+                if alone.is_none() && !waits && !Defect::OverlappingTransactions.is_planted() {
+                    alone = Some(self.again.lock().await);
+                }
+                if began.elapsed() > orphans::PATIENCE {
+                    self.orphans.end(self.store.database.client()).await;
+                }
+                sleep(pause.mul_f64(rand::random_range(0.2..1.0))).await;
+            };
+            if self.leaving.run_until_cancelled(calmly).await.is_none() {
+                return Err(Failure::Fatal(Error::Stopped));
             }
-            if began.elapsed() > orphans::PATIENCE {
-                self.orphans.end(self.store.database.client()).await;
-            }
-            sleep(pause.mul_f64(rand::random_range(0.2..1.0))).await;
         }
+    }
+
+    fn is_trusting(&self) -> bool {
+        self.doubt.fetch_update(Relaxed, Relaxed, |groups| groups.checked_sub(1)).is_err()
     }
 }
 

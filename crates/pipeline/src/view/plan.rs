@@ -77,6 +77,17 @@ pub(super) struct Rules {
     pub(super) park_at_delivery: u32,
 }
 
+impl Rules {
+    /// By its own word the first of its aggregate, and not known to come again. Without numbers nobody can say.
+    pub(super) fn seems_new(&self, candidate: &Candidate) -> bool {
+        let Mode::Sequence { first, .. } = self.mode else { return false };
+        let event = &candidate.event;
+        !self.naming.by_collection
+            && event.sequence.is_some_and(|sequence| sequence <= first)
+            && event.delivery_count == 0
+    }
+}
+
 /// Statements known to be refused, by event and model, with the reason.
 pub(super) type Refusals = HashMap<(usize, usize), String>;
 

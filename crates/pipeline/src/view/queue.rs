@@ -1,8 +1,8 @@
 //! What sessions have handed in, until a transaction takes it.
 //!
-//! While nothing is under way a group begins at once: nobody waits for company. Beside another, one begins that is at least as large: a
-//! small one costs the server nearly as much, so it waits for more to be handed in, or for the other to end. That is how groups grow
-//! under load, up to their limits, and vanish when it is quiet.
+//! When it is quiet a group begins at once: nobody waits for company. Beside another, one begins that is at least as large, and so it is for
+//! a moment after a large one: a small one costs the server nearly as much, so it waits for more to be handed in, or for the other to end.
+//! That is how groups grow under load, up to their limits, and vanish when it is over.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -17,8 +17,12 @@ use super::group::Told;
 use super::plan::Candidate;
 use crate::planted::Defect;
 
-/// So long at most does a group wait for company: the other may be held up itself.
+/// So long at most does a group wait beside another: that may be held up itself.
 const COMPANY: Duration = Duration::from_millis(25);
+
+/// And so long with nothing beside it, after one of so many statements: then thousands come each second, and it is the throughput that counts.
+const BRIEFLY: Duration = Duration::from_millis(15);
+const LARGE: usize = 64;
 
 /// Under this a group is never made smaller.
 const LEAST_ROOM: usize = 16;
@@ -72,7 +76,11 @@ struct Line {
     bytes: usize,
     /// Statements of each group under way.
     running: Vec<usize>,
+    /// Of the one that ended last, and when.
+    last: Option<(usize, Instant)>,
     closed: bool,
+    /// Nothing begins any more.
+    given_back: bool,
 }
 
 /// When what waits becomes a group.
@@ -94,12 +102,23 @@ impl Queue {
     /// Dropped, it tells its session that nobody will answer.
     pub(super) fn submit(&self, submission: Submission) {
         let mut line = self.line();
-        if !line.closed {
+        if !line.closed && !line.given_back {
             line.queued += submission.statements();
             line.bytes += submission.bytes();
             line.waiting.push_back(submission);
             self.changed.notify_one();
         }
+    }
+
+    /// What waits is dropped, and so is what is still handed in: its sessions are told.
+    pub(super) fn give_back(&self) {
+        let mut line = self.line();
+        line.given_back = true;
+        (line.queued, line.bytes) = (0, 0);
+        // Sessions are woken when nobody holds the line.
+        let waiting = std::mem::take(&mut line.waiting);
+        drop(line);
+        drop(waiting);
     }
 
     /// What waits is still taken; nothing more is let in.
@@ -154,6 +173,7 @@ impl Queue {
         };
         self.room.store(adapted, Relaxed);
         let mut line = self.line();
+        line.last = Some((statements, Instant::now()));
         if let Some(at) = line.running.iter().position(|running| *running == statements) {
             line.running.swap_remove(at);
         }
@@ -199,11 +219,18 @@ impl Drop for Running<'_> {
 impl Line {
     fn begins(&self, room: usize, most_bytes: usize, now: Instant) -> Begins {
         let Some(first) = self.waiting.front() else { return Begins::Later };
-        let largest = self.running.iter().max().copied().unwrap_or(0);
-        let alone_at = first.handed_in + COMPANY;
+        let largest = self.running.iter().max().copied().unwrap_or(0).max(self.last_as_of(first.handed_in));
+        let patience = if self.running.is_empty() { BRIEFLY } else { COMPANY };
+        let alone_at = first.handed_in + patience;
         let overlapping = Defect::OverlappingTransactions.is_planted();
         let is_full = self.queued >= largest.min(room) || self.bytes >= most_bytes;
         if self.closed || overlapping || is_full || now >= alone_at { Begins::Now } else { Begins::At(alone_at) }
+    }
+
+    /// What the last group had, if it was large and has only just ended: there is more to come, then.
+    fn last_as_of(&self, moment: Instant) -> usize {
+        let is_recent = |ended: Instant| moment.saturating_duration_since(ended) < COMPANY;
+        self.last.map_or(0, |(statements, ended)| if statements >= LARGE && is_recent(ended) { statements } else { 0 })
     }
 
     /// As many as fit; one always does.
@@ -245,7 +272,7 @@ mod tests {
     fn line(queued: usize, running: &[usize], handed_in: Instant) -> Line {
         let (answer, _) = oneshot::channel();
         let submission = Submission { candidates: vec![], answer, handed_in };
-        Line { waiting: [submission].into(), queued, bytes: 0, running: running.to_vec(), closed: false }
+        Line { waiting: [submission].into(), queued, running: running.to_vec(), ..Line::default() }
     }
 
     const MOST_BYTES: usize = 100;
@@ -264,6 +291,11 @@ mod tests {
         assert_eq!(begins(heavy, 1_000, now), Begins::Now, "nor in bytes");
         assert_eq!(begins(line(1, &[1_000], now), 1_000, now + COMPANY), Begins::Now);
         assert_eq!(begins(Line::default(), 1_000, now), Begins::Later);
+        let after = |statements, at| Line { last: Some((statements, at)), ..line(50, &[], now) };
+        assert_eq!(begins(after(100, now), 1_000, now), Begins::At(now + BRIEFLY), "more is to come");
+        assert_eq!(begins(after(50, now), 1_000, now), Begins::Now);
+        assert_eq!(begins(after(LARGE - 1, now), 1_000, now), Begins::Now);
+        assert_eq!(begins(after(100, now - COMPANY), 1_000, now), Begins::Now, "that is long over");
         assert_eq!(begins(Line { closed: true, ..line(1, &[100], now) }, 1_000, now), Begins::Now);
     }
 
@@ -296,6 +328,20 @@ mod tests {
         let third = queue.next().await.expect("it is open");
         assert_eq!(began.elapsed(), COMPANY, "the other did not end");
         drop((second, third));
+    }
+
+    #[tokio::test]
+    async fn what_is_given_back_is_not_taken_and_its_session_is_told() {
+        let queue = queue();
+        let (answer, told) = oneshot::channel();
+        queue.submit(Submission { answer, ..submission(Instant::now()) });
+        queue.give_back();
+        assert!(told.await.is_err(), "nobody will answer");
+        let (answer, told) = oneshot::channel();
+        queue.submit(Submission { answer, ..submission(Instant::now()) });
+        assert!(told.await.is_err(), "nor this one");
+        queue.close();
+        assert!(queue.next().await.is_none());
     }
 
     #[tokio::test]

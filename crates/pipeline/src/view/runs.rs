@@ -112,6 +112,21 @@ impl Run {
     }
 }
 
+/// The documents with these ids, in one answer as far as its size allows.
+pub(super) fn find_command<'a>(
+    collection: &str,
+    ids: impl ExactSizeIterator<Item = &'a RawDocumentBuf>,
+) -> RawDocumentBuf {
+    let count = i64::try_from(ids.len()).unwrap_or(i64::MAX);
+    let (mut among, mut filter, mut command) = (RawDocumentBuf::new(), RawDocumentBuf::new(), RawDocumentBuf::new());
+    among.append(cstr!("$in"), array(ids));
+    filter.append(cstr!("_id"), among);
+    command.append(cstr!("find"), collection);
+    command.append(cstr!("filter"), filter);
+    command.append(cstr!("batchSize"), count);
+    command
+}
+
 pub(super) fn update_command<'a>(
     collection: &str,
     entries: impl Iterator<Item = &'a RawDocumentBuf>,

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
-use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf, doc};
+use mongodb::bson::{Bson, DateTime, Document, RawDocumentBuf};
 use mongodb::error::{TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT};
 use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria, WriteConcern};
 use mongodb::{ClientSession, Database};
@@ -37,6 +37,9 @@ pub(super) struct Attempt<'a> {
     pub(super) refusals: &'a Refusals,
     /// Statement by statement, so that a refusal is laid at the right door.
     pub(super) strict: bool,
+    /// What says that it is an aggregate's first event is taken at its word: no cursor is looked for. One that is there after all is not
+    /// overwritten: inserting another is refused.
+    pub(super) trusting: bool,
 }
 
 /// Why a transaction has no effect, or may have none.
@@ -124,14 +127,15 @@ impl Store {
         let mut asked = HashSet::new();
         let of_part = attempt.part.iter().map(|at| &attempt.candidates[*at]);
         let first_of_each = of_part.filter(|candidate| asked.insert(&candidate.identity));
+        let looked_for = first_of_each.filter(|candidate| !(attempt.trusting && attempt.rules.seems_new(candidate)));
         let naming = &attempt.rules.naming;
-        let ids = first_of_each.map(|candidate| naming.id(&candidate.event.namespace, &candidate.event.aggregate));
-        let mut ids: Vec<Bson> = ids.filter_map(|id| Document::try_from(&*id).ok()).map(Bson::Document).collect();
+        let ids = looked_for.map(|candidate| naming.id(&candidate.event.namespace, &candidate.event.aggregate));
+        let mut ids: Vec<RawDocumentBuf> = ids.collect();
         // Only documents are swept, and their aggregates are named by their collection.
         if naming.by_collection {
-            ids.push(swept::mark_id(&naming.pipeline).into());
+            ids.extend(RawDocumentBuf::try_from(&swept::mark_id(&naming.pipeline)));
         }
-        let mut cursors = self.find_cursors(session, ids).await?;
+        let mut cursors = self.find_cursors(session, &ids).await?;
         swept::stand_in(&mut cursors, &asked);
         Ok(cursors)
     }
@@ -139,14 +143,16 @@ impl Store {
     pub(super) async fn find_cursors(
         &self,
         session: &mut ClientSession,
-        ids: Vec<Bson>,
+        ids: &[RawDocumentBuf],
     ) -> Result<HashMap<Identity, Cursor>, Failure> {
+        let mut cursors = HashMap::with_capacity(ids.len());
+        if ids.is_empty() {
+            return Ok(cursors);
+        }
         let failed = |error| self.failed("read cursors", error);
-        let batch = u32::try_from(ids.len()).unwrap_or(u32::MAX);
-        let collection = self.database.collection::<RawDocumentBuf>(CURSORS);
-        let filter = doc! { "_id": { "$in": ids } };
-        let mut found = collection.find(filter).batch_size(batch).session(&mut *session).await.map_err(failed)?;
-        let mut cursors = HashMap::with_capacity(batch as usize);
+        let command = runs::find_command(CURSORS, ids.iter());
+        let found = self.database.run_raw_cursor_command(command).session(&mut *session).await.map_err(failed)?;
+        let mut found = found.with_type::<RawDocumentBuf>();
         while found.advance(session).await.map_err(failed)? {
             let (identity, cursor) = read_cursor(found.current()).map_err(Failure::Fatal)?;
             cursors.insert(identity, cursor);

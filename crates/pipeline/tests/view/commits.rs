@@ -10,6 +10,9 @@ use testkit::mongo::{ReplicaSet, ReplicaSetConfig};
 use crate::fold::{day, fold, plain};
 use crate::house::{Pod, STRICT, all_delivered, compiled, complete, contents, shop_models};
 
+/// On a busy machine the driver needs seconds to find a server again.
+const LONG: Duration = Duration::from_secs(30);
+
 /// A server that can be told to fail.
 struct Unreliable {
     client: Client,
@@ -19,14 +22,15 @@ struct Unreliable {
 }
 
 impl Unreliable {
-    async fn start() -> Self {
+    /// A transaction may take so long.
+    async fn start(transaction_within: Duration) -> Self {
         let set = ReplicaSetConfig::of(1).argument("--setParameter").argument("enableTestCommands=1");
         let set = set.start().await.unwrap();
         let client = set.client().await.unwrap();
         let views = client.database("views");
         let models = compiled(&shop_models());
         prepare(&views, &models).await.unwrap();
-        let config = Config { transaction_within: Duration::from_secs(2), ..Config::default() };
+        let config = Config { transaction_within, ..Config::default() };
         let pod = Pod::start(Setup {
             config,
             database: views.clone(),
@@ -55,7 +59,7 @@ impl Unreliable {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_whose_end_is_not_known_is_told_so_and_the_cursor_knows_better() {
-    let house = Unreliable::start().await;
+    let house = Unreliable::start(Duration::from_secs(2)).await;
     let events = day(5, 4);
     // committed, and answered with a write concern that was not met in time
     house
@@ -75,7 +79,7 @@ async fn a_commit_whose_end_is_not_known_is_told_so_and_the_cursor_knows_better(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_never_arrived_is_sent_again() {
-    let house = Unreliable::start().await;
+    let house = Unreliable::start(LONG).await;
     let events = day(5, 4);
     // the line goes, three times: more often than the driver tries by itself
     house.commits(doc! { "times": 3 }, doc! { "closeConnection": true }).await;
@@ -86,7 +90,7 @@ async fn a_commit_that_never_arrived_is_sent_again() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_commit_that_is_refused_in_passing_is_run_again_from_the_cursors_on() {
-    let house = Unreliable::start().await;
+    let house = Unreliable::start(LONG).await;
     let events = day(5, 4);
     let labels = vec!["TransientTransactionError"];
     house.commits(doc! { "times": 2 }, doc! { "errorCode": 251, "errorLabels": labels }).await;

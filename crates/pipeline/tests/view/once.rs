@@ -58,6 +58,22 @@ async fn every_event_takes_effect_once_and_in_order_however_often_it_comes() {
     pod.stop().await;
 }
 
+#[tokio::test]
+async fn who_says_that_it_is_the_first_is_not_taken_at_its_word_for_long() {
+    let house = House::shop("word").await;
+    let pod = house.pod();
+    let events = day(3, 1);
+    let mut feed = pod.feed();
+    assert_eq!(complete(feed.apply(all_delivered(&events)).await), [Outcome::Applied; 3]);
+    assert_eq!(pod.handle.counts().conflicts, 0, "no cursor was there");
+    assert_eq!(complete(feed.apply(all_delivered(&events)).await), [Outcome::Duplicate; 3]);
+    assert_eq!(pod.handle.counts().conflicts, 1, "a cursor was there after all");
+    assert_eq!(complete(feed.apply(all_delivered(&events)).await), [Outcome::Duplicate; 3]);
+    assert_eq!(pod.handle.counts().conflicts, 1, "it was looked for");
+    assert_folded(&house, &events).await;
+    pod.stop().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_position_alone_does_as_well() {
     let house = House::shop("position").await.by_position();

@@ -236,8 +236,7 @@ impl Desk {
         act: &Act,
     ) -> Result<Step, Failure> {
         let id = self.naming.id(namespace, aggregate);
-        let ids = vec![Bson::Document(Document::try_from(&*id).expect("it was just written"))];
-        let mut cursors = self.store.find_cursors(session, ids).await?;
+        let mut cursors = self.store.find_cursors(session, std::slice::from_ref(&id)).await?;
         let mut cursor = cursors.remove(&self.naming.identity(namespace, aggregate)).unwrap_or_default();
         let had = Had::of(&cursor);
         let Some(parked) = cursor.parked.get(model).cloned() else {
