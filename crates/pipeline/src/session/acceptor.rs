@@ -1,6 +1,6 @@
 //! Accepts sessions while there is a seat for them; each is held by a task of its own.
 //!
-//! Few accepts are under way at a time, however many seats there are.
+//! Few accepts are under way while there is little to accept, and many while they are granted soon: see [`Accepts`].
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{error, info, warn};
 
+use super::accepts::{self, Accepts};
 use super::budget::Budget;
 use super::config::Config;
 use super::consumer::{self, FIRST_CREDIT};
@@ -53,6 +54,7 @@ pub(super) struct Shared {
     pub(super) handle: Handle,
     pub(super) troubles: Troubles,
     pub(super) seats: Seats,
+    accepts: Accepts,
     /// Bodies that are kept apart are large, and not in the budget: so many are in hand at a time.
     pub(super) large: Arc<Semaphore>,
 }
@@ -60,8 +62,8 @@ pub(super) struct Shared {
 /// How long the bus is asked to wait for a session: less than it allows, and than a middlebox forgets a silent connection.
 const WAIT: Duration = Duration::from_secs(30);
 const LARGE_AT_ONCE: usize = 2;
-/// Accepts under way at a time, if there are so many seats.
-const ACCEPTS: usize = 32;
+/// A session that was granted within this time was waiting: there will be others.
+const SOON: Duration = Duration::from_secs(1);
 
 impl Acceptor {
     pub fn new(config: Config, places: Places) -> Self {
@@ -76,6 +78,7 @@ impl Acceptor {
             budget,
             troubles: Troubles::default(),
             seats: Seats::new(config.max_concurrent_sessions.get()),
+            accepts: Accepts::new(config.max_concurrent_sessions.get()),
             large: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
             config,
         };
@@ -94,7 +97,7 @@ impl Acceptor {
         let sessions = Sessions { held: TaskTracker::new(), stop: stop.clone(), cut: CancellationToken::new() };
         let mut askers = JoinSet::new();
         let ask = |number: usize| Arc::clone(&self.shared).ask(client(number), sessions.clone());
-        for number in 0..max_concurrent_sessions.get().min(ACCEPTS).max(connections.get()) {
+        for number in 0..max_concurrent_sessions.get().min(accepts::MOST).max(connections.get()) {
             askers.spawn(ask(number));
         }
         let read = || dead_letters::read(Arc::clone(&self.shared), stop.clone());
@@ -115,6 +118,8 @@ impl Acceptor {
                 }
             }
         }
+        // What has not begun is left to others: they have the time.
+        self.shared.applier.give_back();
         drain(&mut askers, &sessions, drain_within).await;
         for client in clients {
             let _ = client.close().await;
@@ -188,13 +193,16 @@ impl Shared {
     }
 
     async fn accept(&self, client: &Client) -> Result<(Option<SessionReceiver>, Seat), Error> {
+        let leave = self.accepts.leave().await;
         let room = async {
             self.budget.room().await;
             self.applier.room().await;
         };
         let (seat, _asking) = self.seats.take(room).await;
         Wedge::Acceptor.hold().await;
+        let asked = Instant::now();
         let receiver = client.accept_next_session(&self.entity, WAIT).await?;
+        leave.used(receiver.is_some() && asked.elapsed() < SOON);
         Ok((receiver, seat))
     }
 

@@ -24,7 +24,7 @@ use super::renewal;
 use super::settle::{How, goes_on, resolved, settle};
 use crate::chain::chain;
 use crate::planted::{Defect, Wedge};
-use crate::view::{Applied, Delivered, End, Feed};
+use crate::view::{self, Applied, Delivered, End, Feed};
 
 /// What a session begins with: enough for the many that are short. A longer one is given more when it has used this up.
 pub(super) const FIRST_CREDIT: u32 = 16;
@@ -330,6 +330,9 @@ impl<'a> Holding<'a> {
 
     fn failed(&self, end: &End) -> Ended {
         match end {
+            End::Failed(error) if matches!(**error, view::Error::Stopped) && self.stop.is_cancelled() => {
+                return Ended::Stopped;
+            }
             End::Complete | End::Unknown => {
                 warn!("it is not known whether events were applied; their session is accepted again");
             }

@@ -8,9 +8,10 @@
 //! begins a session's next transaction before the last one is resolved.
 //!
 //! Reading order: [`message`] (bytes become an event) → `acceptor` (which sessions are held) → `consumer` (the life of one held session) → `settle`
-//! with `batch` (what becomes of a message). Beside them `seats` (how many are held), `budget` (bytes in flight), `renewal` (the lock) and `dead_letters` (what the bus put aside).
+//! with `batch` (what becomes of a message). Beside them `accepts` (how many are asked for), `seats` (how many are held), `budget` (bytes in flight), `renewal` (the lock) and `dead_letters` (what the bus put aside).
 
 mod acceptor;
+mod accepts;
 mod batch;
 mod budget;
 mod config;
