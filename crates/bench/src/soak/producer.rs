@@ -1,5 +1,6 @@
 //! The producer's soak: from writes that were acknowledged to what the subscription holds.
 
+use std::convert::Infallible;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -9,8 +10,7 @@ use pipeline::planted::Defect;
 use testkit::checker::{Checker, Duplicates, FenceBook, Kind, Verdict};
 use testkit::cluster::{Blueprint, Death, Error, House, StoreKind, Topic, Witness};
 use testkit::load::{Load, Written};
-use testkit::nemesis::{self, BrokerHarm, Fault, Plan, PrimaryHarm, Profile};
-use tokio::task::JoinSet;
+use testkit::nemesis::{self, BrokerHarm, Fault, Plan, PodHarm, PrimaryHarm, Profile};
 
 use super::Drain;
 
@@ -84,7 +84,13 @@ impl Options {
     }
 
     pub fn plan(&self) -> Plan {
-        Plan::draw(&self.profile, self.seed, self.length())
+        Plan::draw(&self.profile, self.seed, self.length().saturating_sub(self.asleep()))
+    }
+
+    /// How long nothing else happens while a pod sleeps past its locks.
+    fn asleep(&self) -> Duration {
+        let sleeps = self.profile.once.iter().flatten().filter(|fault| is_sleep(**fault)).count();
+        (self.topic.lock + Duration::from_secs(1)) * sleeps as u32
     }
 
     /// What was to be broken, and was not. In peace nothing is.
@@ -102,6 +108,8 @@ impl Options {
                 missing.push(format!("to {fault}"));
             } else if hits.in_flight == 0 && self.length() >= LONG {
                 missing.push(format!("to {fault} while events were in flight"));
+            } else if is_sleep(*fault) && hits.bites == 0 {
+                missing.push(format!("to {fault} while another takes its sessions"));
             }
         }
         missing
@@ -180,6 +188,10 @@ impl fmt::Display for Outcome {
     }
 }
 
+fn is_sleep(fault: Fault) -> bool {
+    matches!(fault, Fault::Pod(_, PodHarm::Oversleep))
+}
+
 /// Builds the house, writes, breaks, mends, drains and judges.
 pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     let began = Instant::now();
@@ -211,10 +223,7 @@ pub(super) async fn write_and_haunt(
     checker: &Arc<Checker>,
     in_flight: impl Fn() -> u64,
 ) -> Result<(nemesis::Report, Written), Error> {
-    let mut narrator = JoinSet::new();
-    if options.talkative {
-        narrator.spawn(narrate(Arc::clone(checker), options.plan()));
-    }
+    let plan = options.plan();
     let (done, finished) = tokio::sync::oneshot::channel();
     let (load, events, ledger) = (options.load.clone(), house.events(), Arc::clone(checker));
     let writing = tokio::spawn(async move {
@@ -223,7 +232,16 @@ pub(super) async fn write_and_haunt(
         written
     });
     let until = async { finished.await.unwrap_or_default() };
-    let faults = nemesis::haunt(house, &options.plan(), in_flight, until).await?;
+    let told = async {
+        match options.talkative {
+            true => narrate(checker, &plan, &in_flight).await,
+            false => std::future::pending().await,
+        }
+    };
+    let faults = tokio::select! {
+        faults = nemesis::haunt(house, &plan, &in_flight, until) => faults?,
+        never = told => match never {},
+    };
     Ok((faults, writing.await.expect("writers do not panic")))
 }
 
@@ -244,13 +262,16 @@ pub(super) async fn until_all_came(house: &mut House, checker: &Checker, patienc
     }
 }
 
-async fn narrate(checker: Arc<Checker>, plan: Plan) {
+async fn narrate(checker: &Checker, plan: &Plan, in_flight: impl Fn() -> u64) -> Infallible {
     print!("{plan}");
     let began = Instant::now();
     loop {
         tokio::time::sleep(SAY_EVERY).await;
-        let tally = checker.tally();
-        let (seconds, acknowledged) = (began.elapsed().as_secs(), tally.acknowledged);
-        println!("{seconds:5} s: {acknowledged} acknowledged, {} seen, {} outstanding", tally.seen, tally.outstanding);
+        println!(
+            "{:5} s: {} acknowledged, {} in flight",
+            began.elapsed().as_secs(),
+            checker.tally().acknowledged,
+            in_flight()
+        );
     }
 }
