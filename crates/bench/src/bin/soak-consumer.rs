@@ -15,7 +15,7 @@ use clap::Parser;
 /// The two shapes at which a consumer could stall.
 const SHAPES: &str = "\
 100,000 aggregates of one event each, as fast as they can be written:
-  soak-consumer --peace --rate 0 --events 100000 --aggregates 100000 --run 1 --by-turns
+  soak-consumer --peace --rate 0 --events 100000 --aggregates 100000 --run 1 --by-turns --together 100
 One aggregate of 100,000 events (its list of what was applied would outgrow a document):
   soak-consumer --peace --rate 0 --events 100000 --aggregates 1 --run 100 --no-history
 `standstill_s` is the longest time in which events waited and none was applied, `drained_in_s` from the last write to the last event
@@ -29,6 +29,9 @@ struct Arguments {
     /// How many events of one aggregate are written in one go, at most
     #[arg(long, default_value_t = 6)]
     run: u64,
+    /// How many aggregates' events are written in one statement: many, where the writers are not to be what keeps MongoDB busy
+    #[arg(long, default_value_t = 1)]
+    together: u64,
     /// Customers the aggregates belong to: few make hot documents
     #[arg(long, default_value_t = 100)]
     customers: u64,
@@ -50,7 +53,8 @@ impl Arguments {
     fn options(&self, seed: u64) -> Options {
         let mut options = Options::full(seed);
         self.soak.apply(&mut options.walk);
-        (options.walk.load.customers, options.walk.load.run) = (self.customers, 1..=self.run);
+        let load = &mut options.walk.load;
+        (load.customers, load.run, load.together) = (self.customers, 1..=self.run, self.together.max(1));
         (options.sequence, options.history) = (!self.position, !self.no_history);
         if let Some(producer) = &self.producer {
             options.walk.producer = format!("start: beginning, {producer}");

@@ -108,7 +108,7 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     let broker = house.broker();
     let (connection, topic) = (broker.connection_string(), broker.topic());
     let echo = options.echo.then(|| Echo::start(&connection, topic, &broker.echo(), options.walk.seed));
-    let counting = Counting::start(&views, &checker);
+    let counting = Counting::start(&views, &checker, options.walk.talkative);
     let outstanding = || checker.tally().acknowledged.saturating_sub(counting.applied());
 
     let (faults, _) = producer::write_and_haunt(&mut house, &options.walk, &checker, outstanding).await?;

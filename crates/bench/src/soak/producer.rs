@@ -1,6 +1,5 @@
 //! The producer's soak: from writes that were acknowledged to what the subscription holds.
 
-use std::convert::Infallible;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +10,7 @@ use testkit::checker::{Checker, Duplicates, FenceBook, Kind, Verdict};
 use testkit::cluster::{Blueprint, Death, Error, House, StoreKind, Topic, Witness};
 use testkit::load::{Load, Written};
 use testkit::nemesis::{self, BrokerHarm, Fault, Plan, PodHarm, PrimaryHarm, Profile};
+use tokio::task::JoinSet;
 
 use super::Drain;
 
@@ -203,7 +203,12 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     house.wait_for_the_stream(LED_WITHIN).await?;
     let checker = Arc::new(Checker::new());
     let drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
+    let mut narrator = JoinSet::new();
+    if options.talkative {
+        narrator.spawn(narrate(Arc::clone(&checker)));
+    }
     let (faults, written) = write_and_haunt(&mut house, options, &checker, || checker.outstanding()).await?;
+    drop(narrator);
 
     until_all_came(&mut house, &checker, options.patience).await?;
     house.stop_pods().await;
@@ -224,6 +229,9 @@ pub(super) async fn write_and_haunt(
     in_flight: impl Fn() -> u64,
 ) -> Result<(nemesis::Report, Written), Error> {
     let plan = options.plan();
+    if options.talkative {
+        print!("{plan}");
+    }
     let (done, finished) = tokio::sync::oneshot::channel();
     let (load, events, ledger) = (options.load.clone(), house.events(), Arc::clone(checker));
     let writing = tokio::spawn(async move {
@@ -232,16 +240,7 @@ pub(super) async fn write_and_haunt(
         written
     });
     let until = async { finished.await.unwrap_or_default() };
-    let told = async {
-        match options.talkative {
-            true => narrate(checker, &plan, &in_flight).await,
-            false => std::future::pending().await,
-        }
-    };
-    let faults = tokio::select! {
-        faults = nemesis::haunt(house, &plan, &in_flight, until) => faults?,
-        never = told => match never {},
-    };
+    let faults = nemesis::haunt(house, &plan, in_flight, until).await?;
     Ok((faults, writing.await.expect("writers do not panic")))
 }
 
@@ -262,16 +261,12 @@ pub(super) async fn until_all_came(house: &mut House, checker: &Checker, patienc
     }
 }
 
-async fn narrate(checker: &Checker, plan: &Plan, in_flight: impl Fn() -> u64) -> Infallible {
-    print!("{plan}");
+async fn narrate(checker: Arc<Checker>) {
     let began = Instant::now();
     loop {
         tokio::time::sleep(SAY_EVERY).await;
-        println!(
-            "{:5} s: {} acknowledged, {} in flight",
-            began.elapsed().as_secs(),
-            checker.tally().acknowledged,
-            in_flight()
-        );
+        let tally = checker.tally();
+        let (seconds, acknowledged) = (began.elapsed().as_secs(), tally.acknowledged);
+        println!("{seconds:5} s: {acknowledged} acknowledged, {} seen, {} outstanding", tally.seen, tally.outstanding);
     }
 }

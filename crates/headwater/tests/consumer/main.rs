@@ -3,6 +3,7 @@
 mod asleep;
 mod hot;
 mod promises;
+mod shapes;
 mod stops;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");

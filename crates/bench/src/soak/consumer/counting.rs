@@ -17,21 +17,26 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(500);
 /// Of its time, one part in so many is spent looking: it is the store's, which the pods need.
 const LOOKING: u32 = 10;
+const SAY_EVERY: Duration = Duration::from_secs(5);
 /// Nothing changed for so long: all that will come has come.
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Counts what was applied, until it is dropped.
 pub(in crate::soak) struct Counting {
     progress: Arc<Mutex<Progress>>,
-    _task: JoinSet<()>,
+    _tasks: JoinSet<()>,
 }
 
 impl Counting {
-    pub(in crate::soak) fn start(views: &Database, checker: &Arc<Checker>) -> Self {
+    /// Says how far things are, if it is `talkative`.
+    pub(in crate::soak) fn start(views: &Database, checker: &Arc<Checker>, talkative: bool) -> Self {
         let progress = Arc::new(Mutex::new(Progress::new(Instant::now())));
-        let mut task = JoinSet::new();
-        task.spawn(count(views.clone(), Arc::clone(checker), Arc::clone(&progress)));
-        Self { progress, _task: task }
+        let mut tasks = JoinSet::new();
+        tasks.spawn(count(views.clone(), Arc::clone(checker), Arc::clone(&progress)));
+        if talkative {
+            tasks.spawn(narrate(Arc::clone(checker), Arc::clone(&progress)));
+        }
+        Self { progress, _tasks: tasks }
     }
 
     pub(super) fn applied(&self) -> u64 {
@@ -52,6 +57,15 @@ async fn count(views: Database, checker: Arc<Checker>, progress: Arc<Mutex<Progr
             read(&progress).note(applied, checker.tally().acknowledged, Instant::now());
         }
         tokio::time::sleep((asked.elapsed() * (LOOKING - 1)).clamp(LOOK_EVERY, LOOK_AT_LEAST_EVERY)).await;
+    }
+}
+
+async fn narrate(checker: Arc<Checker>, progress: Arc<Mutex<Progress>>) {
+    let began = Instant::now();
+    loop {
+        tokio::time::sleep(SAY_EVERY).await;
+        let (written, applied) = (checker.tally().acknowledged, read(&progress).applied);
+        println!("{:5} s: {written} acknowledged, {applied} applied", began.elapsed().as_secs());
     }
 }
 

@@ -90,7 +90,10 @@ fn tenths(span: Duration) -> f64 {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.verdict)?;
+        match self.verdict.tally.intended {
+            0 => writeln!(f, "{} acknowledged; what was applied was not listed", self.acknowledged)?,
+            _ => writeln!(f, "{}", self.verdict)?,
+        }
         let Self { parked, to_be_parked, replayed, echoed, terms, .. } = self;
         writeln!(f, "parked {parked:?} (expected {to_be_parked:?}), {replayed} replayed, {echoed} said again")?;
         writeln!(f, "{terms} terms, drained in {:?}, {:?} in all", self.drained_in, self.took)?;
