@@ -12,14 +12,18 @@ use bench::soak;
 use bench::soak::consumer::{Options, run};
 use clap::Parser;
 
-/// The two shapes at which a consumer could stall.
+/// Where a consumer could stall.
 const SHAPES: &str = "\
-100,000 aggregates of one event each, as fast as they can be written:
-  soak-consumer --peace --rate 0 --events 100000 --aggregates 100000 --run 1 --by-turns --together 100
-One aggregate of 100,000 events (its list of what was applied would outgrow a document):
-  soak-consumer --peace --rate 0 --events 100000 --aggregates 1 --run 100 --no-history
-`standstill_s` is the longest time in which events waited and none was applied, `drained_in_s` from the last write to the last event
-applied. Without --peace the same under faults; with --customers 1 all of them write one document.";
+Very many aggregates, of one event each:
+  --peace --rate 0 --events 100000 --aggregates 100000 --run 1 --by-turns --together 100
+One aggregate, of very many events (a list of what was applied would be copied with each):
+  --peace --rate 0 --events 100000 --aggregates 1 --run 100 --no-history
+One document that all of them write:
+  --peace --rate 0 --events 20000 --customers 1
+Without --peace, the same under faults.
+
+standstill_s is the longest time in which events waited and none was applied,
+drained_in_s the time from the last write to the last event applied.";
 
 #[derive(Parser)]
 #[command(name = "soak-consumer", after_help = SHAPES)]
