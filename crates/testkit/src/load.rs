@@ -101,14 +101,19 @@ impl Load {
             tokio::spawn(writer.run(started))
         });
         let written = join_all(writers).await;
-        written.into_iter().map(|writer| writer.expect("a writer does not panic")).fold(
-            Written::default(),
-            |sum, one| Written {
-                events: sum.events + one.events,
-                asked_for: sum.asked_for + one.asked_for,
-                in_doubt: sum.in_doubt + one.in_doubt,
-            },
-        )
+        let written = written.into_iter().map(|writer| writer.expect("a writer does not panic"));
+        written.fold(Written::default(), Written::and)
+    }
+}
+
+impl Written {
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            events: self.events + other.events,
+            asked_for: self.asked_for + other.asked_for,
+            in_doubt: self.in_doubt + other.in_doubt,
+        }
     }
 }
 

@@ -131,6 +131,19 @@ impl Report {
         self.faults.get(&fault).copied().unwrap_or_default()
     }
 
+    /// This, and what was done after it.
+    #[must_use]
+    pub fn and(mut self, later: Self) -> Self {
+        for (fault, Hits { struck, in_flight, missed, bites }) in later.faults {
+            let hits = self.faults.entry(fault).or_default();
+            hits.struck += struck;
+            hits.in_flight += in_flight;
+            hits.missed += missed;
+            hits.bites += bites;
+        }
+        self
+    }
+
     async fn mend(&mut self, house: &mut House, open: Vec<Open>) -> Result<(), Error> {
         for Open { fault, mend: undone, .. } in open {
             let bites = mend(house, undone).await?;

@@ -5,12 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mongodb::Collection;
+use mongodb::bson::Document;
 use pipeline::planted::Defect;
 use testkit::checker::{Checker, Duplicates, FenceBook, Kind, Verdict};
 use testkit::cluster::{Blueprint, Death, Error, House, StoreKind, Topic, Witness};
 use testkit::load::{Load, Written};
 use testkit::nemesis::{self, BrokerHarm, Fault, Plan, PodHarm, PrimaryHarm, Profile};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::Drain;
 
@@ -85,6 +88,15 @@ impl Options {
 
     pub fn plan(&self) -> Plan {
         Plan::draw(&self.profile, self.seed, self.length().saturating_sub(self.asleep()))
+    }
+
+    /// The plan up to the last of what falls once, which is carried out however long that takes; and the rest, while there is load.
+    fn parts(&self) -> (Plan, Plan) {
+        let Plan { strikes: mut must } = self.plan();
+        let once: Vec<&Fault> = self.profile.once.iter().filter_map(|blow| blow.last()).collect();
+        let last = must.iter().rposition(|strike| once.contains(&&strike.fault));
+        let may = must.split_off(last.map_or(0, |last| last + 1));
+        (Plan { strikes: must }, Plan { strikes: may })
     }
 
     /// How long nothing else happens while a pod sleeps past its locks.
@@ -221,27 +233,48 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     Ok(Outcome { verdict, fence, faults, written, deaths, took: began.elapsed() })
 }
 
-/// Writes the load while the plan is carried out. `in_flight` tells how many events are under way.
+/// Writes the load while the plan is carried out; more of it, on a slow machine, until all has fallen that falls once. `in_flight` tells how
+/// many events are under way.
 pub(super) async fn write_and_haunt(
     house: &mut House,
     options: &Options,
     checker: &Arc<Checker>,
     in_flight: impl Fn() -> u64,
 ) -> Result<(nemesis::Report, Written), Error> {
-    let plan = options.plan();
+    let (must, may) = options.parts();
     if options.talkative {
-        print!("{plan}");
+        print!("{}", options.plan());
     }
     let (done, finished) = tokio::sync::oneshot::channel();
     let (load, events, ledger) = (options.load.clone(), house.events(), Arc::clone(checker));
+    let fallen = CancellationToken::new();
+    let enough = fallen.clone();
     let writing = tokio::spawn(async move {
-        let written = load.write(&events, &ledger).await;
+        let written = write(&load, &events, &ledger, &enough).await;
         let _ = done.send(());
         written
     });
+    let faults = nemesis::haunt(house, &must, &in_flight, std::future::pending()).await?;
+    fallen.cancel();
     let until = async { finished.await.unwrap_or_default() };
-    let faults = nemesis::haunt(house, &plan, in_flight, until).await?;
+    let faults = faults.and(nemesis::haunt(house, &may, &in_flight, until).await?);
     Ok((faults, writing.await.expect("writers do not panic")))
+}
+
+/// All of it, and then more until it is enough. What stays in doubt cannot be followed by anything.
+async fn write(
+    load: &Load,
+    events: &Collection<Document>,
+    ledger: &Arc<Checker>,
+    enough: &CancellationToken,
+) -> Written {
+    let mut written = load.write(events, ledger).await;
+    let mut more = Load { events: (load.events / 10).max(load.writers), ..load.clone() };
+    while !enough.is_cancelled() && written.in_doubt == 0 {
+        more.seed = more.seed.wrapping_add(1);
+        written = written.and(more.write_until(events, ledger, enough).await);
+    }
+    written
 }
 
 /// Until nothing is outstanding and nothing more comes, or nothing has come for as long as `patience`.
