@@ -55,7 +55,7 @@ pub(crate) const SOAKS: &[Program] = &[
     Program {
         name: "consumer",
         binary: "soak-consumer",
-        answers: "200,000 events while pods, primary and broker are killed, messages said twice, one event refused: read models equal a fold",
+        answers: "200,000 events while pods, primary and broker are killed, one pod sleeps past its locks, messages are said twice, one event refused: read models equal a fold",
     },
     Program {
         name: "stops",

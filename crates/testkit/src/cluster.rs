@@ -14,6 +14,8 @@
 mod blueprint;
 mod broker;
 mod error;
+mod http;
+mod metrics;
 mod pod;
 mod store;
 mod witness;
@@ -33,6 +35,7 @@ use crate::wait::try_wait_for;
 pub use blueprint::{Blueprint, LeaseTimes, StoreKind, Topic};
 pub use broker::Broker;
 pub use error::Error;
+pub use metrics::Metrics;
 pub use pod::{Death, Pod, Standing};
 pub use store::Store;
 pub use witness::Witness;

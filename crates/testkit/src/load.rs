@@ -4,6 +4,7 @@
 //! that got no answer is sent again under the same `_id` until the server says that it is there, and then asked for linearizably: only
 //! what cannot be rolled back counts as acknowledged.
 
+use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,6 +39,8 @@ pub struct Load {
     pub rate: Option<f64>,
     /// How many events of an aggregate are written in one go.
     pub run: RangeInclusive<u64>,
+    /// How many such runs, of as many aggregates, are sent in one statement. One at a time MongoDB is busy with the writers.
+    pub together: u64,
     /// The aggregates one after the other, not at random; with runs of one event, every one has as many as every other.
     pub by_turns: bool,
     /// How many customers the aggregates belong to; few of them make hot documents.
@@ -52,13 +55,14 @@ pub struct Load {
 impl Default for Load {
     fn default() -> Self {
         let (events, aggregates, writers) = (2_000, 100, 8);
-        let (run, by_turns) = (1..=6, false);
+        let (run, together, by_turns) = (1..=6, 1, false);
         Self {
             events,
             aggregates,
             writers,
             rate: None,
             run,
+            together,
             by_turns,
             customers: 100,
             payload: 64,
@@ -97,14 +101,19 @@ impl Load {
             tokio::spawn(writer.run(started))
         });
         let written = join_all(writers).await;
-        written.into_iter().map(|writer| writer.expect("a writer does not panic")).fold(
-            Written::default(),
-            |sum, one| Written {
-                events: sum.events + one.events,
-                asked_for: sum.asked_for + one.asked_for,
-                in_doubt: sum.in_doubt + one.in_doubt,
-            },
-        )
+        let written = written.into_iter().map(|writer| writer.expect("a writer does not panic"));
+        written.fold(Written::default(), Written::and)
+    }
+}
+
+impl Written {
+    #[must_use]
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            events: self.events + other.events,
+            asked_for: self.asked_for + other.asked_for,
+            in_doubt: self.in_doubt + other.in_doubt,
+        }
     }
 }
 
@@ -156,14 +165,30 @@ impl Writer {
                 () = self.enough.cancelled() => break,
                 () = self.keep_pace(started) => {}
             }
-            let place = self.place();
-            let length = self.dice.random_range(self.load.run.clone()).min(self.share - self.written.events);
-            let run: Vec<Pending> = (0..length).map(|_| self.next_of(self.own[place])).collect();
-            if !self.write(run).await {
-                self.own.swap_remove(place);
+            let (places, runs) = self.next_runs();
+            if !self.write(runs).await {
+                // From the last to the first, so that each stands where it stood.
+                for place in places.into_iter().rev() {
+                    self.own.swap_remove(place);
+                }
             }
         }
         self.written
+    }
+
+    /// What is sent next, and the places of the aggregates it belongs to.
+    fn next_runs(&mut self) -> (BTreeSet<usize>, Vec<Pending>) {
+        let (mut places, mut runs) = (BTreeSet::new(), vec![]);
+        for _ in 0..self.load.together {
+            let place = self.place();
+            let length = self.dice.random_range(self.load.run.clone()).min(self.share - self.written.events);
+            runs.extend((0..length).map(|_| self.next_of(self.own[place])));
+            places.insert(place);
+            if self.written.events == self.share {
+                break;
+            }
+        }
+        (places, runs)
     }
 
     fn place(&mut self) -> usize {
@@ -199,7 +224,7 @@ impl Writer {
         Pending { aggregate, sequence, document }
     }
 
-    /// Writes a run in its order; false when one of it stays in doubt, and those after it unwritten.
+    /// Writes them in their order; false when one of them stays in doubt, and those after it unwritten.
     async fn write(&mut self, run: Vec<Pending>) -> bool {
         let documents = run.iter().map(|pending| &pending.document);
         let sent = timeout(ANSWER_WITHIN, async { self.events.insert_many(documents).await }).await;

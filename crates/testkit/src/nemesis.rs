@@ -2,9 +2,10 @@
 //!
 //! A [`Plan`] is drawn from a seed and a [`Profile`] and is plain data, so that a run that found something can be run again. Whom a fault
 //! strikes is decided when it strikes: the leader of that moment. Faults may overlap, but nobody is struck who is down already, and never two
-//! members of a replica set at once.
+//! members of a replica set at once. One that wants to be seen alone is: everything is mended before it, and it before the next.
 
 mod fault;
+mod oversleep;
 mod plan;
 mod strike;
 
@@ -36,7 +37,7 @@ pub struct Hits {
     pub in_flight: u64,
     /// There was nobody to strike: no leader just then, or down already.
     pub missed: u64,
-    /// Of a fault that waits for its occasion, as those inside the broker do: how often it found one.
+    /// Of a fault that waits for its occasion, as those inside the broker do: how often it found one. Messages, or locks that were lost.
     pub bites: u64,
 }
 
@@ -64,6 +65,9 @@ pub async fn haunt(
         if !undisturbed {
             break;
         }
+        if fault.stands_alone() {
+            report.mend(house, std::mem::take(&mut open)).await?;
+        }
         last = Instant::now();
         let in_flight = in_flight();
         let hits = report.faults.entry(*fault).or_default();
@@ -74,7 +78,8 @@ pub async fn haunt(
                 hits.struck += 1;
                 hits.in_flight += u64::from(in_flight > 0);
                 tracing::info!(%fault, in_flight, "struck");
-                open.extend(mend.map(|mend| Open { due: last + *lasts, fault: *fault, mend }));
+                let due = if fault.stands_alone() { last } else { last + *lasts };
+                open.extend(mend.map(|mend| Open { due, fault: *fault, mend }));
             }
         }
     }
@@ -126,6 +131,19 @@ impl Report {
         self.faults.get(&fault).copied().unwrap_or_default()
     }
 
+    /// This, and what was done after it.
+    #[must_use]
+    pub fn and(mut self, later: Self) -> Self {
+        for (fault, Hits { struck, in_flight, missed, bites }) in later.faults {
+            let hits = self.faults.entry(fault).or_default();
+            hits.struck += struck;
+            hits.in_flight += in_flight;
+            hits.missed += missed;
+            hits.bites += bites;
+        }
+        self
+    }
+
     async fn mend(&mut self, house: &mut House, open: Vec<Open>) -> Result<(), Error> {
         for Open { fault, mend: undone, .. } in open {
             let bites = mend(house, undone).await?;
@@ -141,7 +159,8 @@ impl fmt::Display for Report {
         for (fault, Hits { struck, in_flight, missed, bites }) in &self.faults {
             write!(f, "\n  {fault}: {struck}, {in_flight} in flight, {missed} missed")?;
             if *bites > 0 {
-                write!(f, ", {bites} messages")?;
+                let what = if fault.stands_alone() { "locks lost" } else { "messages" };
+                write!(f, ", {bites} {what}")?;
             }
         }
         Ok(())

@@ -210,6 +210,11 @@ impl Process {
         }
     }
 
+    /// The first of the lines so far that contains `text`.
+    pub fn find_line(&self, text: &str) -> Option<Line> {
+        self.output.find(0, |line| line.contains(text))
+    }
+
     /// This point in its output. Take it before the act whose line is awaited.
     pub fn mark(&self) -> Mark {
         Mark(self.output.said())

@@ -1,7 +1,8 @@
 //! `cargo xtask soak consumer`: events written with majority while pods are killed, paused and stopped, primary and broker killed once,
 //! one message in ten said again out of turn, and one event of one aggregate refused.
 //!
-//! At the end every read model must equal a fold of the source, and one lists 1, 2, 3 … for every aggregate. The last line is JSON; a run
+//! At the end every read model must equal a fold of the source, and one lists 1, 2, 3 … for every aggregate. A run that did not see what it
+//! was to see fails too: one in which no pod slept past its locks while another took its sessions, say. The last line is JSON; a run
 //! that was not clean says its seed, and is run again with `--seed`.
 
 use std::process::ExitCode;
@@ -11,14 +12,30 @@ use bench::soak;
 use bench::soak::consumer::{Options, run};
 use clap::Parser;
 
+/// Where a consumer could stall.
+const SHAPES: &str = "\
+Very many aggregates, of one event each:
+  --peace --rate 0 --events 100000 --aggregates 100000 --run 1 --by-turns --together 100
+One aggregate, of very many events (a list of what was applied would be copied with each):
+  --peace --rate 0 --events 100000 --aggregates 1 --run 100 --no-history
+One document that all of them write:
+  --peace --rate 0 --events 20000 --customers 1
+Without --peace, the same under faults.
+
+standstill_s is the longest time in which events waited and none was applied,
+drained_in_s the time from the last write to the last event applied.";
+
 #[derive(Parser)]
-#[command(name = "soak-consumer")]
+#[command(name = "soak-consumer", after_help = SHAPES)]
 struct Arguments {
     #[command(flatten)]
     soak: soak::Arguments,
     /// How many events of one aggregate are written in one go, at most
     #[arg(long, default_value_t = 6)]
     run: u64,
+    /// How many aggregates' events are written in one statement: many, where the writers are not to be what keeps MongoDB busy
+    #[arg(long, default_value_t = 1)]
+    together: u64,
     /// Customers the aggregates belong to: few make hot documents
     #[arg(long, default_value_t = 100)]
     customers: u64,
@@ -40,11 +57,13 @@ impl Arguments {
     fn options(&self, seed: u64) -> Options {
         let mut options = Options::full(seed);
         self.soak.apply(&mut options.walk);
-        (options.walk.load.customers, options.walk.load.run) = (self.customers, 1..=self.run);
+        let load = &mut options.walk.load;
+        (load.customers, load.run, load.together) = (self.customers, 1..=self.run, self.together.max(1));
         (options.sequence, options.history) = (!self.position, !self.no_history);
         if let Some(producer) = &self.producer {
             options.walk.producer = format!("start: beginning, {producer}");
         }
+        options.poison = options.can_poison();
         if self.peace { options.in_peace() } else { options }
     }
 }

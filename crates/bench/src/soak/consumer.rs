@@ -1,31 +1,32 @@
 //! The consumer's soak: from writes that were acknowledged to what the read models hold.
 
-use std::fmt;
+mod counting;
+mod outcome;
+
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use mongodb::Database;
 use mongodb::bson::{Bson, doc};
 use pipeline::event::Namespace;
 use pipeline::view::{Declaration, Desk, Model, Projection};
-use testkit::checker::{Checker, Duplicates, Kind, Verdict};
-use testkit::cluster::{Blueprint, Death, House, Topic, Witness};
-use testkit::load::aggregate;
-use testkit::nemesis::{self, Profile};
-use tokio::task::JoinSet;
+use testkit::checker::{Checker, Duplicates, Verdict};
+use testkit::cluster::{Blueprint, House, Topic, Witness};
+use testkit::load::{Load, aggregate};
+use testkit::nemesis::Profile;
+use testkit::wait::try_wait_for;
 
 use super::echo::Echo;
 use super::{models, producer};
+pub(super) use counting::{Counting, until_applied};
+pub use outcome::Outcome;
 
 /// The house's, the driver's or the desk's.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
 const LED_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Nothing changed for so long: all that will come has come.
-const QUIET: Duration = Duration::from_secs(1);
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Which aggregate is poisoned, and at which of its events.
 const POISONED: u64 = 7;
 const POISON: i64 = 5;
@@ -53,11 +54,12 @@ impl Options {
         Self { walk, sequence: true, echo: true, poison: true, history: true }
     }
 
-    /// A cut for the suite: some seconds, on one member.
+    /// A cut for the suite: some seconds, on one member. Longer than the producer's: no lock is shorter than five seconds, and one is slept over.
     pub fn cut(seed: u64) -> Self {
         let Self { walk: full, .. } = Self::full(seed);
         let cut = producer::Options::cut(seed);
-        let walk = producer::Options { topic: full.topic, profile: Profile::consumers().quick(), ..cut };
+        let load = Load { events: 4_800, ..cut.load };
+        let walk = producer::Options { load, topic: full.topic, profile: Profile::consumers().quick(), ..cut };
         Self { walk, ..Self::full(seed) }
     }
 
@@ -68,6 +70,12 @@ impl Options {
         self.walk.topic.echo = false;
         self.walk.topic.duplicate_window = Topic::default().duplicate_window;
         Self { echo: false, poison: false, ..self }
+    }
+
+    /// Whether the aggregate that is to be poisoned can be expected to come so far.
+    pub fn can_poison(&self) -> bool {
+        let Load { events, aggregates, .. } = self.walk.load;
+        aggregates > POISONED && events / aggregates >= 2 * POISON.unsigned_abs()
     }
 
     fn blueprint(&self, binary: &Path) -> Blueprint {
@@ -83,87 +91,6 @@ impl Options {
     }
 }
 
-/// What came of it.
-#[derive(Debug)]
-pub struct Outcome {
-    /// Of the model that lists what was applied; says nothing without it.
-    pub verdict: Verdict,
-    /// Writes the source has acknowledged.
-    pub acknowledged: u64,
-    /// Read models against a fold of the source.
-    pub differences: Vec<String>,
-    /// What was parked when everything had come, and what must have been.
-    pub parked: Vec<(String, String, Option<i64>)>,
-    pub to_be_parked: Vec<(String, String, Option<i64>)>,
-    /// Events replayed when the cause was gone.
-    pub replayed: u64,
-    pub echoed: u64,
-    pub breaches: usize,
-    pub terms: usize,
-    pub faults: nemesis::Report,
-    pub deaths: Vec<Death>,
-    pub took: Duration,
-    /// From the last write to the last event applied.
-    pub drained_in: Duration,
-}
-
-impl Outcome {
-    /// Every promise was kept.
-    pub fn is_clean(&self) -> bool {
-        self.verdict.is_clean() && self.differences.is_empty() && self.parked == self.to_be_parked && self.breaches == 0
-    }
-
-    /// What should have happened in such a run and did not: a run in which nothing was broken shows nothing.
-    pub fn missing(&self, options: &Options) -> Vec<String> {
-        let mut missing = options.walk.unstruck(&self.faults);
-        let wanted = [
-            (self.acknowledged == 0, "an acknowledged write"),
-            (options.echo && self.echoed == 0, "a message that was said again"),
-            (options.poison && self.replayed == 0, "a parked event that was replayed"),
-        ];
-        missing.extend(wanted.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, what)| what.to_owned()));
-        missing
-    }
-
-    /// The last line of a soak.
-    pub fn json(&self) -> serde_json::Value {
-        serde_json::json!({
-            "soak": "consumer",
-            "acknowledged": self.acknowledged,
-            "in_doubt": self.verdict.in_doubt,
-            "lost": self.verdict.count(Kind::Lost),
-            "doubled": self.verdict.count(Kind::Doubled),
-            "out_of_order": self.verdict.count(Kind::OutOfOrder),
-            "differences": self.differences.len(),
-            "parked": self.parked.len(),
-            "replayed": self.replayed,
-            "said_again": self.echoed,
-            "terms": self.terms,
-            "faults": self.faults.struck(),
-            "faults_in_flight": self.faults.in_flight(),
-            "pod_deaths": self.deaths.len(),
-            "drained_in_s": tenths(self.drained_in),
-            "seconds": tenths(self.took),
-        })
-    }
-}
-
-fn tenths(span: Duration) -> f64 {
-    (span.as_secs_f64() * 10.0).round() / 10.0
-}
-
-impl fmt::Display for Outcome {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}", self.verdict)?;
-        let Self { parked, to_be_parked, replayed, echoed, terms, .. } = self;
-        writeln!(f, "parked {parked:?} (expected {to_be_parked:?}), {replayed} replayed, {echoed} said again")?;
-        writeln!(f, "{terms} terms, drained in {:?}, {:?} in all", self.drained_in, self.took)?;
-        write!(f, "{}", self.faults)?;
-        self.differences.iter().try_for_each(|difference| write!(f, "\n{difference}"))?;
-        self.deaths.iter().try_for_each(|death| write!(f, "\n{death}"))
-    }
-}
-
 /// Builds the house, writes, breaks, mends, waits, retries what is parked, and compares.
 pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     let began = Instant::now();
@@ -176,20 +103,23 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     house.start_pods()?;
     house.wait_for_leader(LED_WITHIN).await?;
     house.wait_for_the_stream(LED_WITHIN).await?;
+    until_ready(&house).await?;
     let checker = Arc::new(Checker::new());
     let broker = house.broker();
     let (connection, topic) = (broker.connection_string(), broker.topic());
     let echo = options.echo.then(|| Echo::start(&connection, topic, &broker.echo(), options.walk.seed));
-    let counting = Counting::start(&views);
+    let counting = Counting::start(&views, &checker, options.walk.talkative);
     let outstanding = || checker.tally().acknowledged.saturating_sub(counting.applied());
 
     let (faults, _) = producer::write_and_haunt(&mut house, &options.walk, &checker, outstanding).await?;
     let written = Instant::now();
     let drained_in = until_applied(&mut house, &checker, &counting, options.walk.patience, written).await?;
-    let echoed = echo.as_ref().map_or(0, Echo::said);
+    let (echoed, standstill) = (echo.as_ref().map_or(0, Echo::said), counting.standstill());
     drop((echo, counting));
 
     let (parked, replayed) = retry(&house, &views, options).await?;
+    let applied_by = counted(&house, "headwater_events_applied_total").await;
+    let conflicts = counted(&house, "headwater_transactions_total{outcome=\"conflict\"}").await.iter().sum();
     house.stop_pods().await;
     let fence = witness.book();
     if options.history {
@@ -215,57 +145,28 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
         deaths,
         took: began.elapsed(),
         drained_in,
+        standstill,
+        applied_by,
+        conflicts,
     })
 }
 
-/// Counts what was applied, all the while.
-pub(super) struct Counting {
-    applied: Arc<AtomicU64>,
-    _task: JoinSet<()>,
+/// Until every pod accepts sessions: who comes late to a short run has nothing to do.
+async fn until_ready(house: &House) -> Result<(), Error> {
+    let ready = async || {
+        let ready = counted(house, "headwater_service_ready{service=\"consumer\"}").await;
+        if ready.iter().all(|ready| *ready == 1) { Ok(()) } else { Err(ready) }
+    };
+    Ok(try_wait_for("all pods to be ready", READY_WITHIN, ready).await?)
 }
 
-impl Counting {
-    pub(super) fn start(views: &Database) -> Self {
-        let (applied, views) = (Arc::new(AtomicU64::new(0)), views.clone());
-        let counted = Arc::clone(&applied);
-        let mut task = JoinSet::new();
-        task.spawn(async move {
-            loop {
-                if let Ok(now) = models::applied(&views).await {
-                    counted.store(now, Relaxed);
-                }
-                tokio::time::sleep(LOOK_EVERY).await;
-            }
-        });
-        Self { applied, _task: task }
+/// By each pod, since it was started last; 0 by one that cannot be asked.
+async fn counted(house: &House, sample: &str) -> Vec<u64> {
+    let mut counts = vec![];
+    for pod in house.pods() {
+        counts.push(pod.metrics().await.map_or(0, |metrics| metrics.count(sample)));
     }
-
-    fn applied(&self) -> u64 {
-        self.applied.load(Relaxed)
-    }
-}
-
-/// Until everything is applied and nothing more changes, or nothing has changed for as long as `patience`; when the last change was.
-pub(super) async fn until_applied(
-    house: &mut House,
-    checker: &Checker,
-    counting: &Counting,
-    patience: Duration,
-    written: Instant,
-) -> Result<Duration, Error> {
-    let (mut seen, mut since) = (counting.applied(), Instant::now());
-    loop {
-        tokio::time::sleep(LOOK_EVERY).await;
-        house.bury()?;
-        let now = counting.applied();
-        if now != seen {
-            (seen, since) = (now, Instant::now());
-        }
-        let enough = if now >= checker.tally().acknowledged { QUIET } else { patience };
-        if since.elapsed() > enough {
-            return Ok(since.saturating_duration_since(written));
-        }
-    }
+    counts
 }
 
 /// The server itself refuses one event: only a cause outside the event can be removed.

@@ -5,12 +5,15 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use mongodb::Collection;
+use mongodb::bson::Document;
 use pipeline::planted::Defect;
 use testkit::checker::{Checker, Duplicates, FenceBook, Kind, Verdict};
 use testkit::cluster::{Blueprint, Death, Error, House, StoreKind, Topic, Witness};
 use testkit::load::{Load, Written};
-use testkit::nemesis::{self, BrokerHarm, Fault, Plan, PrimaryHarm, Profile};
+use testkit::nemesis::{self, BrokerHarm, Fault, Plan, PodHarm, PrimaryHarm, Profile};
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use super::Drain;
 
@@ -84,7 +87,22 @@ impl Options {
     }
 
     pub fn plan(&self) -> Plan {
-        Plan::draw(&self.profile, self.seed, self.length())
+        Plan::draw(&self.profile, self.seed, self.length().saturating_sub(self.asleep()))
+    }
+
+    /// The plan up to the last of what falls once, which is carried out however long that takes; and the rest, while there is load.
+    fn parts(&self) -> (Plan, Plan) {
+        let Plan { strikes: mut must } = self.plan();
+        let once: Vec<&Fault> = self.profile.once.iter().filter_map(|blow| blow.last()).collect();
+        let last = must.iter().rposition(|strike| once.contains(&&strike.fault));
+        let may = must.split_off(last.map_or(0, |last| last + 1));
+        (Plan { strikes: must }, Plan { strikes: may })
+    }
+
+    /// How long nothing else happens while a pod sleeps past its locks.
+    fn asleep(&self) -> Duration {
+        let sleeps = self.profile.once.iter().flatten().filter(|fault| is_sleep(**fault)).count();
+        (self.topic.lock + Duration::from_secs(1)) * sleeps as u32
     }
 
     /// What was to be broken, and was not. In peace nothing is.
@@ -102,6 +120,8 @@ impl Options {
                 missing.push(format!("to {fault}"));
             } else if hits.in_flight == 0 && self.length() >= LONG {
                 missing.push(format!("to {fault} while events were in flight"));
+            } else if is_sleep(*fault) && hits.bites == 0 {
+                missing.push(format!("to {fault} while another takes its sessions"));
             }
         }
         missing
@@ -180,6 +200,10 @@ impl fmt::Display for Outcome {
     }
 }
 
+fn is_sleep(fault: Fault) -> bool {
+    matches!(fault, Fault::Pod(_, PodHarm::Oversleep))
+}
+
 /// Builds the house, writes, breaks, mends, drains and judges.
 pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     let began = Instant::now();
@@ -191,7 +215,12 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     house.wait_for_the_stream(LED_WITHIN).await?;
     let checker = Arc::new(Checker::new());
     let drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
+    let mut narrator = JoinSet::new();
+    if options.talkative {
+        narrator.spawn(narrate(Arc::clone(&checker)));
+    }
     let (faults, written) = write_and_haunt(&mut house, options, &checker, || checker.outstanding()).await?;
+    drop(narrator);
 
     until_all_came(&mut house, &checker, options.patience).await?;
     house.stop_pods().await;
@@ -204,27 +233,48 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     Ok(Outcome { verdict, fence, faults, written, deaths, took: began.elapsed() })
 }
 
-/// Writes the load while the plan is carried out. `in_flight` tells how many events are under way.
+/// Writes the load while the plan is carried out; more of it, on a slow machine, until all has fallen that falls once. `in_flight` tells how
+/// many events are under way.
 pub(super) async fn write_and_haunt(
     house: &mut House,
     options: &Options,
     checker: &Arc<Checker>,
     in_flight: impl Fn() -> u64,
 ) -> Result<(nemesis::Report, Written), Error> {
-    let mut narrator = JoinSet::new();
+    let (must, may) = options.parts();
     if options.talkative {
-        narrator.spawn(narrate(Arc::clone(checker), options.plan()));
+        print!("{}", options.plan());
     }
     let (done, finished) = tokio::sync::oneshot::channel();
     let (load, events, ledger) = (options.load.clone(), house.events(), Arc::clone(checker));
+    let fallen = CancellationToken::new();
+    let enough = fallen.clone();
     let writing = tokio::spawn(async move {
-        let written = load.write(&events, &ledger).await;
+        let written = write(&load, &events, &ledger, &enough).await;
         let _ = done.send(());
         written
     });
+    let faults = nemesis::haunt(house, &must, &in_flight, std::future::pending()).await?;
+    fallen.cancel();
     let until = async { finished.await.unwrap_or_default() };
-    let faults = nemesis::haunt(house, &options.plan(), in_flight, until).await?;
+    let faults = faults.and(nemesis::haunt(house, &may, &in_flight, until).await?);
     Ok((faults, writing.await.expect("writers do not panic")))
+}
+
+/// All of it, and then more until it is enough. What stays in doubt cannot be followed by anything.
+async fn write(
+    load: &Load,
+    events: &Collection<Document>,
+    ledger: &Arc<Checker>,
+    enough: &CancellationToken,
+) -> Written {
+    let mut written = load.write(events, ledger).await;
+    let mut more = Load { events: (load.events / 10).max(load.writers), ..load.clone() };
+    while !enough.is_cancelled() && written.in_doubt == 0 {
+        more.seed = more.seed.wrapping_add(1);
+        written = written.and(more.write_until(events, ledger, enough).await);
+    }
+    written
 }
 
 /// Until nothing is outstanding and nothing more comes, or nothing has come for as long as `patience`.
@@ -244,8 +294,7 @@ pub(super) async fn until_all_came(house: &mut House, checker: &Checker, patienc
     }
 }
 
-async fn narrate(checker: Arc<Checker>, plan: Plan) {
-    print!("{plan}");
+async fn narrate(checker: Arc<Checker>) {
     let began = Instant::now();
     loop {
         tokio::time::sleep(SAY_EVERY).await;

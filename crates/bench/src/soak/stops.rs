@@ -122,7 +122,7 @@ pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
     writing.await.expect("writers do not panic");
     let figures = told?;
 
-    let (written, counting) = (Instant::now(), Counting::start(&views));
+    let (written, counting) = (Instant::now(), Counting::start(&views, &checker, options.talkative));
     producer::until_all_came(&mut house, &checker, options.patience).await?;
     until_applied(&mut house, &checker, &counting, options.patience, written).await?;
     house.stop_pods().await;

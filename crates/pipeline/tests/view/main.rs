@@ -2,6 +2,7 @@
 
 mod commits;
 mod defects;
+mod example;
 mod failover;
 mod fold;
 mod healing;

@@ -6,12 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use mongod::Port;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use super::blueprint::{Blueprint, COPY, ECHO, SUBSCRIPTION, TOPIC, connection_string};
-use super::{Error, Standing, write};
+use super::{Error, Standing, http, write};
 use crate::process::{Process, Program};
 
 const TOKEN: &str = "house";
@@ -153,25 +151,19 @@ impl Broker {
     }
 
     async fn ask(&self, doing: &'static str, method: &str, path: &str, body: &str) -> Result<String, Error> {
-        let exchange = async {
-            let mut stream = TcpStream::connect(self.address).await?;
-            let length = body.len();
-            let request = format!(
-                "{method} {path} HTTP/1.1\r\nhost: {}\r\nx-headwater-test-token: {TOKEN}\r\ncontent-type: application/json\r\n\
-                 content-length: {length}\r\nconnection: close\r\n\r\n{body}",
-                self.address
-            );
-            stream.write_all(request.as_bytes()).await?;
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).await.map(|_| answer)
-        };
+        let length = body.len();
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: {}\r\nx-headwater-test-token: {TOKEN}\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\nconnection: close\r\n\r\n{body}",
+            self.address
+        );
+        let exchange = http::exchange(self.address, &request);
         let answered = timeout(ANSWER_WITHIN, exchange).await.map_err(|_| Error::NoAnswer { doing })?;
-        let answer = answered.map_err(Error::io(doing))?;
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or((&answer, ""));
+        let (head, body) = answered.map_err(Error::io(doing))?;
         let status = head.lines().next().unwrap_or_default();
         if !status.starts_with("HTTP/1.1 200") {
             return Err(Error::Refused { doing, status: status.to_owned() });
         }
-        Ok(body.to_owned())
+        Ok(body)
     }
 }

@@ -2,12 +2,16 @@
 
 use std::ffi::OsStr;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use super::blueprint::Blueprint;
-use super::{Broker, Error, Store, write};
+use super::metrics::Metrics;
+use super::{ANSWER_WITHIN, Broker, Error, Store, http, write};
 use crate::nemesis::FarEnd;
 use crate::process::{Process, Program};
 use crate::proxy::Proxy;
@@ -135,6 +139,14 @@ impl Pod {
         }
     }
 
+    /// What it has counted since it was started; `None` while it cannot be asked.
+    pub async fn metrics(&self) -> Option<Metrics> {
+        let address = self.running().filter(|_| self.standing == Standing::Up).and_then(admin)?;
+        let request = "GET /metrics HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n";
+        let answered = timeout(ANSWER_WITHIN, http::exchange(address, request)).await;
+        answered.ok()?.ok().map(|(_, page)| Metrics::of(page))
+    }
+
     /// The way to one of the two, if it leads through the house.
     pub fn link(&self, to: FarEnd) -> Option<&Proxy> {
         match to {
@@ -168,6 +180,13 @@ impl Pod {
     fn running(&self) -> Option<&Process> {
         self.process.as_ref().filter(|process| process.exit_status().is_none())
     }
+}
+
+/// Where it is asked, once it has said so: it takes any port that is free.
+fn admin(process: &Process) -> Option<SocketAddr> {
+    let line = process.find_line("dashboard, metrics and health are served")?;
+    let (_, after) = line.text.split_once("\"address\":\"")?;
+    after.split('"').next()?.parse().ok()
 }
 
 impl fmt::Display for Death {

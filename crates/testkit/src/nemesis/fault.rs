@@ -30,6 +30,9 @@ pub enum PodHarm {
     Kill,
     /// SIGSTOP, and SIGCONT after a while.
     Pause,
+    /// SIGSTOP with messages in hand, and SIGCONT when another has its sessions: however long the locks last. Nothing else is broken
+    /// meanwhile. Bites as often as it lost a lock so.
+    Oversleep,
     /// SIGTERM, and started again after it has ended and a while has passed.
     Terminate,
     /// The lease is taken from its hands while it works on, as an operator would take it.
@@ -81,6 +84,13 @@ pub enum LinkHarm {
     DelayRequests,
 }
 
+impl Fault {
+    /// Whether it wants everything else to be whole, until it is mended.
+    pub(super) fn stands_alone(self) -> bool {
+        matches!(self, Self::Pod(_, PodHarm::Oversleep))
+    }
+}
+
 impl LinkHarm {
     pub(crate) fn fault(self) -> proxy::Fault {
         match self {
@@ -100,6 +110,7 @@ impl LinkHarm {
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Pod(whom, PodHarm::Oversleep) => write!(f, "pause the {whom} past its locks"),
             Self::Pod(whom, harm) => write!(f, "{} the {whom}", harm.verb()),
             Self::Primary(PrimaryHarm::Kill) => f.write_str("kill the primary"),
             Self::Primary(PrimaryHarm::Pause) => f.write_str("pause the primary"),
@@ -132,7 +143,7 @@ impl PodHarm {
     fn verb(self) -> &'static str {
         match self {
             Self::Kill => "kill",
-            Self::Pause => "pause",
+            Self::Pause | Self::Oversleep => "pause",
             Self::Terminate => "terminate",
             Self::Depose => "depose",
         }

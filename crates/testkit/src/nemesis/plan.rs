@@ -106,9 +106,9 @@ impl Profile {
     }
 
     /// Pods are killed, paused and stopped, leaders and others alike, their links are cut, and primary and broker are killed once. Pauses
-    /// outlast a session's lock of five seconds now and then.
+    /// outlast a session's lock of five seconds now and then, and once a pod sleeps until another has its sessions.
     pub fn consumers() -> Self {
-        use PodHarm::{Depose, Kill, Pause, Terminate};
+        use PodHarm::{Depose, Kill, Oversleep, Pause, Terminate};
         let mut blows = vec![(1, vec![Fault::Pod(Whom::Leader, Depose)])];
         for whom in [Whom::Leader, Whom::Standby] {
             blows.extend([Kill, Pause, Terminate].map(|harm| (3, vec![Fault::Pod(whom, harm)])));
@@ -121,7 +121,11 @@ impl Profile {
             lasts: millis(300, 7_000),
             blows,
             within: millis(0, 0),
-            once: vec![vec![Fault::Primary(PrimaryHarm::Kill)], vec![Fault::Broker(BrokerHarm::Kill)]],
+            once: vec![
+                vec![Fault::Primary(PrimaryHarm::Kill)],
+                vec![Fault::Broker(BrokerHarm::Kill)],
+                vec![Fault::Pod(Whom::Standby, Oversleep)],
+            ],
         }
     }
 
@@ -140,6 +144,12 @@ impl Profile {
     pub fn peace() -> Self {
         let (name, never) = ("peace", millis(0, 0));
         Self { name, every: never.clone(), lasts: never.clone(), blows: vec![], within: never, once: vec![] }
+    }
+
+    /// One pod sleeps until another has its sessions, and nothing else happens.
+    pub fn sleep() -> Self {
+        let asleep = vec![vec![Fault::Pod(Whom::Standby, PodHarm::Oversleep)]];
+        Self { name: "sleep", every: millis(500, 1_500), once: asleep, ..Self::peace() }
     }
 
     /// Links to MongoDB stand still for longer than a lease, and then deliver what they held: the late saves of a deposed leader. Wants a

@@ -1,6 +1,7 @@
 //! One fault, carried out, and what undoes it.
 
 use super::fault::{BrokerHarm, FarEnd, Fault, LinkHarm, PodHarm, PrimaryHarm, Whom};
+use super::oversleep::{Sleeper, awaken, fall_asleep};
 use crate::cluster::{Error, House, Standing};
 
 /// What undoes a fault.
@@ -8,6 +9,7 @@ use crate::cluster::{Error, House, Standing};
 pub(super) enum Mend {
     StartPod(usize),
     ResumePod(usize),
+    Awaken(Sleeper),
     HealLink(usize, FarEnd),
     HealStore,
     RestartBroker,
@@ -46,6 +48,7 @@ async fn strike_pod(house: &mut House, whom: Whom, harm: PodHarm) -> Result<Opti
             house.pod_mut(victim).pause().await;
             Some(Some(Mend::ResumePod(victim)))
         }
+        PodHarm::Oversleep => fall_asleep(house, victim).await.map(|sleeper| Some(Mend::Awaken(sleeper))),
         PodHarm::Terminate => {
             house.pod_mut(victim).terminate();
             Some(Some(Mend::StartPod(victim)))
@@ -130,6 +133,7 @@ pub(super) async fn mend(house: &mut House, mend: Mend) -> Result<u64, Error> {
     match mend {
         Mend::StartPod(pod) if house.pod(pod).standing() == Standing::Down => house.restart_pod(pod).await?,
         Mend::ResumePod(pod) => house.pod_mut(pod).resume(),
+        Mend::Awaken(sleeper) => return Ok(awaken(house, sleeper).await),
         Mend::HealLink(pod, far_end) => {
             if let Some(link) = house.pod(pod).link(far_end) {
                 link.heal().await;
