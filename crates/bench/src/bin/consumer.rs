@@ -30,6 +30,7 @@ const SHAPES: [Shape; 3] = [
     Shape { name: "short", each: 1, sessions: "aggregate" },
     Shape { name: "buckets", each: 1, sessions: "buckets(256)" },
 ];
+const FAILING: &str = "failing";
 /// Pods for each shape.
 const ROUNDS: u32 = 2;
 const ENTITIES: &str = r#"{ "UserConfig": { "Namespaces": [ { "Name": "bench", "Topics": [ TOPICS ] } ] } }"#;
@@ -85,7 +86,10 @@ async fn main() {
         measured.push(bench.measure(shape).await);
     }
     bench.one_of_all().await;
-    let beside = bench.beside_a_failing_one().await;
+    let mut beside = 0.0_f64;
+    for round in 1..=ROUNDS {
+        beside = beside.max(bench.beside_a_failing_one(round).await);
+    }
     println!(" failing: the others have {:.3} of their rate ({beside:.0}/s)", beside / measured[0].rate);
 
     let rss = measured.iter().map(|measured| measured.rss).fold(0.0, f64::max);
@@ -106,9 +110,10 @@ async fn main() {
 impl Bench {
     async fn set_up(events: u64) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let rounds = SHAPES.iter().flat_map(|shape| (1..=ROUNDS).map(|round| topic(shape, round)));
-        let topics: Vec<_> =
-            rounds.chain(["one".into(), "failing".into()]).map(|name| TOPIC.replace("NAME", &name)).collect();
+        let failing = Shape { name: FAILING, ..SHAPES[0] };
+        let shapes = SHAPES.iter().chain([&failing]);
+        let rounds = shapes.flat_map(|shape| (1..=ROUNDS).map(|round| topic(shape, round)));
+        let topics: Vec<_> = rounds.chain(["one".into()]).map(|name| TOPIC.replace("NAME", &name)).collect();
         let entities = folder.path().join("entities.json");
         fs::write(&entities, ENTITIES.replace("TOPICS", &topics.join(","))).expect("a file");
         let broker = BrokerProcess::start(&folder.path().join("broker"), Some(&entities)).await;
@@ -198,21 +203,21 @@ impl Bench {
     }
 
     /// The rate of the others while one document is held by somebody for as long as it takes: events of its aggregate fail all the time.
-    async fn beside_a_failing_one(&self) -> f64 {
-        let shape = Shape { name: "failing", ..SHAPES[0] };
-        let source = self.mongo.database(shape.name);
-        self.backlog(&source, &shape, shape.name).await;
+    async fn beside_a_failing_one(&self, round: u32) -> f64 {
+        let shape = Shape { name: FAILING, ..SHAPES[0] };
+        let (source, topic) = (self.mongo.database(shape.name), topic(&shape, round));
+        self.backlog(&source, &shape, &topic).await;
         let views = source.client().database(&views_of(&source));
         views.create_collection(MODEL).await.expect("a collection");
         let mut somebody = source.client().start_session().await.expect("a session");
         somebody.start_transaction().await.expect("a transaction");
         let held = doc! { "_id": aggregate(0) };
         views.collection::<Document>(MODEL).insert_one(held).session(&mut somebody).await.expect("held");
-        let pod = self.consume(&source, shape.name);
+        let pod = self.consume(&source, &topic);
         // All but the events of one aggregate.
-        let rate = consumed(&self.broker, shape.name, self.events, shape.each).await;
+        let rate = consumed(&self.broker, &topic, self.events, shape.each).await;
         somebody.abort_transaction().await.expect("let go");
-        consumed(&self.broker, shape.name, shape.each + 1, 0).await;
+        consumed(&self.broker, &topic, shape.each + 1, 0).await;
         assert_applied(&source, self.events).await;
         pod.stop().await;
         rate

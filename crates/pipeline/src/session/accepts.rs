@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// However little there is.
-const FEW: usize = 32;
+const FEW: usize = 8;
 /// However much there is.
 pub(super) const MOST: usize = 256;
 

@@ -25,6 +25,7 @@ use super::plan::{Candidate, Rules};
 use super::projection::Projection;
 use super::queue::{Group, Limits, Queue, Submission};
 use super::stored::Naming;
+use super::stuck::Stuck;
 use super::transaction::Store;
 use super::witness::Witness;
 
@@ -88,6 +89,7 @@ impl Applier {
             alone_at_delivery: config.alone_at_delivery,
             orphans,
             again: tokio::sync::Mutex::new(()),
+            stuck: Stuck::default(),
             doubt: AtomicU32::new(0),
             leaving: CancellationToken::new(),
             witness: OnceLock::new(),

@@ -4,7 +4,7 @@
 //! statement, and the others in halves, so that one bad event costs them a few more transactions and nothing else. What fails in passing
 //! is run again as it is, with jitter, one group of this pod at a time: two that meet at a hot document would meet again. A conflict that
 //! lasts is somebody's who holds a document for long: the group is halved until those who want that document are alone, and they wait
-//! apart while the others are answered.
+//! apart while the others are answered; [next time](super::stuck) from the beginning.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -20,6 +20,7 @@ use super::error::Error;
 use super::identity::Identity;
 use super::orphans::{self, Orphans};
 use super::plan::{Answer, Candidate, Outcome, Refusals, Rules};
+use super::stuck::Stuck;
 use super::transaction::{Attempt, Failure, Store};
 use super::witness::{Lived, Witness};
 use crate::planted::{Defect, Wedge};
@@ -36,6 +37,7 @@ pub(super) struct Groups {
     pub(super) orphans: Orphans,
     /// Held by the one group that is run again after a conflict.
     pub(super) again: Mutex<()>,
+    pub(super) stuck: Stuck,
     /// So many more groups take no event's word that it is its aggregate's first: some came again lately.
     pub(super) doubt: AtomicU32,
     /// Cancelled when the pod is about to stop: nothing is begun any more, and nothing tried again.
@@ -86,6 +88,11 @@ impl Groups {
         let mut told = vec![None; candidates.len()];
         let part = Part { patience: self.retry_for, ..Part::of(places) };
         self.settle(candidates, vec![part], &mut told).await;
+        match told.iter().enumerate().find(|(_, told)| told.is_some()) {
+            Some((at, Some(Told::Answer(_)))) => self.stuck.forget(&candidates[at].identity),
+            Some((at, _)) => self.stuck.remember(&candidates[at].identity, Instant::now()),
+            None => {}
+        }
         told.into_iter().enumerate().filter_map(|(at, told)| Some((at, told?))).collect()
     }
 
@@ -110,7 +117,10 @@ impl Groups {
                     tell(told, &part, &Told::Unknown);
                 }
                 Err(Failure::Transient(error)) if error.is_conflict() && part.patience < self.retry_for => {
-                    parts.extend(halves(candidates, &part).into_iter().flatten());
+                    match halves(candidates, &part) {
+                        Some(halves) => parts.extend(halves),
+                        None => self.stuck.remember(&candidates[part.places[0]].identity, Instant::now()),
+                    }
                 }
                 Err(Failure::Transient(error) | Failure::Fatal(error)) => {
                     tell(told, &part, &Told::Failed(Arc::new(error)));
@@ -119,12 +129,16 @@ impl Groups {
         }
     }
 
-    /// One part, but for aggregates with an event that was delivered suspiciously often.
+    /// One part, but for aggregates with an event that was delivered suspiciously often; without those that are stuck.
     fn parts(&self, candidates: &[Candidate]) -> Vec<Part> {
         let suspicious = |candidate: &&Candidate| candidate.event.delivery_count >= self.alone_at_delivery;
         let alone: HashSet<&Identity> = candidates.iter().filter(suspicious).map(|it| &it.identity).collect();
-        let (apart, together): (Vec<usize>, Vec<usize>) =
-            (0..candidates.len()).partition(|at| alone.contains(&candidates[*at].identity));
+        let places = candidates.iter().map(|candidate| &candidate.identity).enumerate();
+        let (apart, together): (Vec<usize>, Vec<usize>) = self
+            .stuck
+            .others(places, Instant::now())
+            .into_iter()
+            .partition(|at| alone.contains(&candidates[*at].identity));
         let mut parts: Vec<Part> = by_aggregate(candidates, &apart).into_iter().map(Part::strict).collect();
         if !together.is_empty() {
             parts.push(Part::of(together));

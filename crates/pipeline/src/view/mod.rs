@@ -28,6 +28,7 @@ mod runs;
 mod start;
 mod statement;
 mod stored;
+mod stuck;
 mod swept;
 mod template;
 mod transaction;
