@@ -67,6 +67,13 @@ fn behind(status: &Status, problems: &mut Vec<Problem>) {
         }
         _ => {}
     }
+    if let Some(ahead) = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ahead_seconds) {
+        let text = format!(
+            "the checkpoint is {ahead:.0} s ahead of the source, and nothing that is written until then is published: `headwater checkpoint reset` \
+             puts it where it should be"
+        );
+        problems.push(critical("ahead", text));
+    }
     if let Some(seconds) = status.oplog.headroom_seconds {
         let text =
             format!("the checkpoint falls off the oplog in {:.1} h if it stands still", (seconds / HOUR).max(0.0));
@@ -185,6 +192,7 @@ mod tests {
             saved: None,
             saved_seconds_ago: None,
             saved_by: "pod-0".into(),
+            ahead_seconds: None,
         };
         assert_eq!(
             codes(|status| {
@@ -199,6 +207,22 @@ mod tests {
             status.pods[1].silent = true;
         });
         assert_eq!(codes, [("silent_pod".to_owned(), Severity::Warning)]);
+    }
+
+    #[test]
+    fn a_checkpoint_that_is_ahead_of_the_source_is_critical() {
+        let ahead = Checkpoint {
+            phase: "stream".into(),
+            scanned: None,
+            term: 3,
+            epoch: 2,
+            saved: None,
+            saved_seconds_ago: None,
+            saved_by: "pod-0".into(),
+            ahead_seconds: Some(3_600.0),
+        };
+        let found = codes(|status| status.checkpoint = Some(ahead));
+        assert_eq!(found, [("ahead".to_owned(), Severity::Critical)]);
     }
 
     #[test]

@@ -70,7 +70,7 @@ pub struct Leader {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Lag {
-    /// How far the checkpoint is behind the source's newest operation.
+    /// How far the checkpoint is behind the source's newest operation; not known of one that is ahead of it.
     pub seconds: Option<f64>,
     /// Read and not acknowledged by the bus, plus what waits on the bus.
     pub events: Option<u64>,
@@ -112,6 +112,9 @@ pub struct Checkpoint {
     pub saved: Option<Time>,
     pub saved_seconds_ago: Option<f64>,
     pub saved_by: String,
+    /// How far it lies beyond the source's newest operation, where it does: what is written until then is passed over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ahead_seconds: Option<f64>,
 }
 
 /// As it last announced itself; the role is the lease's word, not the pod's.

@@ -21,7 +21,7 @@ pub(crate) enum Exit {
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done; a pod, broker or dev: stopped in order
-  1    failed: a server was not there or refused, a port was taken, or something broke
+  1    failed: a server was not there or refused, a port was taken, something broke, or a service of a pod did not end in time
   2    the command line was not understood, or lacks `--yes`
   3    the configuration has mistakes: only another one helps
   4    looked, and it is not well: `status` found something critical, `check` an error

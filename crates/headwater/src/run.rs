@@ -1,10 +1,11 @@
 //! One pod: who is started, in what order, and stopped, in what order.
 
+mod ending;
+
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use futures_util::FutureExt;
 use lease::Candidate;
 use lease::mongo::LeaseName;
 use mongodb::Database;
@@ -19,6 +20,7 @@ use servicebus::Client as Bus;
 use servicebus::administration::Administration;
 use tokio_util::sync::CancellationToken;
 
+use self::ending::Service;
 use crate::admin_side::{Door, Parts};
 use crate::config::{Config, ReadModels, Secret, own};
 use crate::exit::Exit;
@@ -32,7 +34,7 @@ use crate::witness::Witness;
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
 /// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. The HTTP side is not ready from
-/// the first moment of a stop, and ends last. A second signal ends the pod at once.
+/// the first moment of a stop, and ends last. A second signal ends the pod at once, and so does a service that does not end in time.
 pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<()> {
     let door = Door::open(config.admin.listen)?;
     let places = places(&config, Some(FOUND_WITHIN)).await?;
@@ -80,10 +82,14 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     tokio::spawn(wish.obey(elector.handle(), side.readings().hearts().step_down.clone(), shutdown.clone()));
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };
     let consuming = consume(consumer, &config, shutdown.clone());
-    // One that ends, whatever the reason, takes the other along.
-    let services =
-        futures_util::future::join(contending.inspect(|_| shutdown.cancel()), consuming.inspect(|_| shutdown.cancel()));
-    let mut services = std::pin::pin!(services.map(|(contended, consumed)| consumed.and(contended)));
+    let limit = ending::limit([config.producer.publish.drain, config.consumer.session.drain_within]);
+    let services = ending::together(
+        Service { name: "producer", running: contending },
+        Service { name: "consumer", running: consuming },
+        shutdown.clone(),
+        limit,
+    );
+    let mut services = std::pin::pin!(services);
     tracing::info!(pod_id = config.pod_id, pipeline = config.pipeline, "pod started");
 
     let mut gone = Ok(());

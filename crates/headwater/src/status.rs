@@ -4,6 +4,7 @@
 //! never fails: what cannot be read is unknown, and named. What costs more than a look at one document is read less often.
 
 mod bus;
+mod distance;
 mod facts;
 mod oplog;
 #[cfg(test)]
@@ -12,12 +13,13 @@ mod waiting;
 
 use std::time::{Duration, Instant};
 
-use admin::status::{Gathered, Lag, ReadModel, Throughput};
+use admin::status::{Checkpoint, Gathered, Lag, ReadModel, Throughput};
 use admin::{Buckets, Status, Time};
 use mongodb::Database;
 use mongodb::bson::Document;
 use tokio::time::timeout;
 
+use self::distance::Distance;
 use crate::oplog::Ends;
 use crate::pods::{Moment, Seen, quantiles};
 pub(crate) use bus::Subscription;
@@ -84,10 +86,10 @@ impl Observer {
         let gathered = Gathered { at: Time::now(), by: self.by.clone(), seconds_ago: 0.0, missing: facts.missing };
         let mut status = Status::unknown(&self.pipeline, gathered);
         let heard: Vec<&Seen> = facts.pods.iter().filter(|seen| !seen.pod.silent).collect();
-        let behind = facts.checkpoint.as_ref().and_then(|(_, at)| at.zip(facts.newest));
+        let distance = facts.checkpoint.as_ref().and_then(|(_, at)| at.zip(facts.newest)).map(Distance::between);
         let in_flight = heard.iter().filter_map(|seen| seen.in_flight).reduce(u64::saturating_add);
         status.lag = Lag {
-            seconds: behind.map(|(checkpoint, newest)| newest.saturating_sub(checkpoint).into()),
+            seconds: distance.and_then(Distance::behind),
             events: in_flight.map(|in_flight| in_flight + facts.bus.waiting.unwrap_or(0)),
             at_least: facts.bus.waiting.is_none() || heard.iter().any(|seen| seen.read_ahead_full),
         };
@@ -103,7 +105,8 @@ impl Observer {
         status.read_models = self.read_models(slow, &facts.pods);
         status.parked.clone_from(&slow.waiting.parked);
         status.rejected.clone_from(&slow.waiting.rejected);
-        status.checkpoint = facts.checkpoint.map(|(checkpoint, _)| checkpoint);
+        let ahead_seconds = distance.and_then(Distance::ahead);
+        status.checkpoint = facts.checkpoint.map(|(checkpoint, _)| Checkpoint { ahead_seconds, ..checkpoint });
         status.bus = facts.bus;
         status.leader = facts.leader;
         status.terms = facts.terms;

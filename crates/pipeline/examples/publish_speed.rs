@@ -82,7 +82,7 @@ async fn measure(events: u64, bytes: usize, aggregates: u64) -> Result<(), Failu
     let backlog = Backlog::new(events, bytes, aggregates);
     let made = { Backlog::new(20_000.min(events), bytes, aggregates).cost().await };
     let (cpu, started) = (cpu_time()?, Instant::now());
-    let ended = publisher.run(backlog, std::future::pending()).await?;
+    let ended = publisher.run(backlog, std::future::pending(), std::future::pending()).await?;
     let (took, spent) = (started.elapsed(), cpu_time()? - cpu);
     let counts = handle.counts();
     child.stdin.take();

@@ -12,7 +12,7 @@ use mongodb::Database;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
@@ -75,6 +75,9 @@ pub enum State {
 /// How often a halted consumer looks whether an operator has acted.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
+/// What saying good-bye to the bus may take, when sessions have ended or were cut short: one that hangs does not answer.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// What the applier may still take when the sessions have ended: nothing is left to be done, unless they were cut short.
 const AFTERMATH: Duration = Duration::from_secs(1);
 
@@ -83,6 +86,7 @@ pub struct Consumer {
     projections: Vec<Arc<dyn Projection>>,
     applier: Applier,
     acceptor: Acceptor,
+    drain_within: Duration,
     phase: watch::Sender<State>,
     handle: Handle,
 }
@@ -140,6 +144,7 @@ impl Consumer {
             models: projections.clone(),
             history: History::new(&places.source_database, &places.source),
         })?;
+        let drain_within = config.session.drain_within;
         let acceptor = Acceptor::new(
             config.session,
             session::Places {
@@ -153,7 +158,7 @@ impl Consumer {
         );
         let phase = watch::Sender::default();
         let handle = Handle { phase: phase.subscribe(), sessions: acceptor.handle(), applying: applier.handle() };
-        Ok(Self { places, projections, applier, acceptor, phase, handle })
+        Ok(Self { places, projections, applier, acceptor, drain_within, phase, handle })
     }
 
     /// Who is told of every event that is applied.
@@ -180,17 +185,22 @@ impl Consumer {
             }
         };
         prepared.inspect_err(|error| drop(self.phase.send_replace(State::Halted(error.to_string()))))?;
-        let Self { places, applier, acceptor, phase, .. } = self;
+        let Self { places, applier, acceptor, drain_within, phase, .. } = self;
         phase.send_replace(State::Consuming);
         info!(pipeline = places.pipeline, subscription = places.subscription, "accepting sessions");
         let sessions_ended = CancellationToken::new();
         let mut applying = JoinSet::new();
         applying.spawn(applier.run(sessions_ended.clone()));
-        let stopping = async {
+        let overdue = async {
             stop.cancelled().await;
             phase.send_replace(State::Stopping);
+            sleep(drain_within + FAREWELL).await;
         };
-        futures_util::future::join(acceptor.run(stop.clone()), stopping).await;
+        tokio::select! {
+            () = acceptor.run(stop.clone()) => {}
+            // Sessions were cut when their time was over; what is left is a bus that is waited for.
+            () = overdue => warn!("the bus was left without a good-bye: it did not answer in time"),
+        }
         // Nobody hands anything in any more; what was handed in is resolved.
         sessions_ended.cancel();
         if timeout(AFTERMATH, async { while applying.join_next().await.is_some() {} }).await.is_err() {

@@ -5,12 +5,12 @@
 //! that cannot be captured, is a state in which the leader waits, says so, and looks again.
 
 mod insist;
+mod moved;
 mod outcome;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt;
 use lease::{Leadership, Outcome};
 use mongodb::{Client, Database};
 use tokio::sync::watch;
@@ -98,7 +98,7 @@ impl Halt {
     }
 }
 
-/// How often a halted leader looks whether an operator has acted.
+/// How often a leader looks whether an operator has acted.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long a source that could not be read on is left alone; trying opens a change stream.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
@@ -272,27 +272,35 @@ impl Producer {
             Some(views) => self.capture().sweeping(views, &self.places.pipeline, epoch),
             None => self.capture(),
         };
+        let capture = match &*self.capturing.borrow() {
+            Some(before) => capture.counting_on_from(before),
+            None => capture,
+        };
         self.capturing.send_replace(Some(capture.handle()));
         let enough = CancellationToken::new();
         let (intake, reading) = capture.read(phase, enough.clone());
         // A task of its own: reading and publishing need a core each. Dropped with this future.
         let mut reader = JoinSet::new();
         reader.spawn(reading);
-        let publishing = self.publisher(leadership, claim, epoch).run(intake, leadership.lost());
-        let stopping = leadership.stopping().inspect(|_| {
+        // Lost is the publisher's to see; both end the reading.
+        let stopping = async {
+            leadership.stopping().await;
             self.state.send_replace(State::Stopping { term: claim.term });
             enough.cancel();
-        });
-        let mut stopping = std::pin::pin!(stopping.fuse());
-        let mut publishing = std::pin::pin!(publishing);
-        let ended = loop {
+        };
+        // Either ends the term as it is: where the checkpoint was moved, it goes on from there.
+        let mut moved = None;
+        let over = async {
             tokio::select! {
-                ended = &mut publishing => break ended?,
-                // Lost is the publisher's to see; both end the reading, and with it the publisher's input.
-                _ = &mut stopping => {}
+                () = leadership.lost() => {}
+                error = moved::noticed(&*self.checkpoints, claim) => moved = Some(error),
             }
         };
-        if let Ended::Unfinished { events } = ended {
+        let ended = self.publisher(leadership, claim, epoch).run(intake, stopping, over).await?;
+        if let Some(error) = moved {
+            return Err(error);
+        }
+        if let Ended::Unfinished { events: events @ 1.. } = ended {
             warn!(term = %claim.term, events, "stopped before everything read was acknowledged; the next leader sends it");
         }
         let was_told = enough.is_cancelled() || ended == Ended::Lost;

@@ -237,6 +237,7 @@ fn one_of_40_ms() -> Buckets {
 
 fn checkpoint() -> Checkpoint {
     Checkpoint {
+        ahead_seconds: None,
         phase: "stream".into(),
         scanned: None,
         term: 3,

@@ -82,6 +82,8 @@ async fn readable(config: &Config, client: &Client) -> Option<Finding> {
     let told = lease::Chain(&error).to_string();
     let remedy = if told.contains("error 13 ") {
         "grant the user `read` on the source's database (find and changeStream)"
+    } else if matches!(error, capture::Error::StartInFuture { .. }) {
+        return Some(Finding::error("producer", format!("`producer.start`: {told}"), "mend `producer.start`"));
     } else {
         "mend that; no pod can publish before"
     };

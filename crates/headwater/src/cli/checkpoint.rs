@@ -27,7 +27,7 @@ Examples:
 /// Show where the pipeline stands, or set it anew.
 ///
 /// The checkpoint is where a leader begins to read: everything before it was taken by the bus. `set` and `reset` work while pods run: they take a
-/// term of their own, so the leader notices, and goes on from there.
+/// term of their own, so the leader notices, within a second or two, and goes on from there.
 #[derive(Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -60,11 +60,11 @@ enum Command {
     },
     /// Begin a new epoch: at `beginning` (read all the source holds), `now`, or a time the oplog still reaches back to.
     ///
-    /// Nothing is skipped with `beginning`; with `now`, everything between the old checkpoint and this moment is never published.
+    /// A time that is yet to come is refused: what is written until then would never be published. Nothing is skipped with `beginning`; with `now`, everything between the old checkpoint and this moment is never published.
     Reset {
         #[command(flatten)]
         config: ConfigArguments,
-        /// `beginning`, `now`, or a time such as 2026-01-31T12:00:00Z.
+        /// `beginning`, `now`, or a time that has passed, such as 2026-01-31T12:00:00Z.
         #[arg(long, value_name = "START")]
         start: Start,
         #[command(flatten)]
@@ -240,7 +240,12 @@ async fn reset(desk: &Desk, start: Start, meant: &Meant) -> anyhow::Result<()> {
     desk.is_meant(meant, &start.to_string(), &consequence)?;
     let patient = capture::Config { answer_within: PATIENCE, ..desk.config.producer.capture.clone() };
     let capture = Capture::new(&desk.places.server, desk.places.source.clone(), patient);
-    capture.check(&start).await.context("look at the source")?;
+    match capture.check(&start).await {
+        Err(error @ capture::Error::StartInFuture { .. }) => {
+            bail!(Exit::Usage.because(format!("nothing was done: {error}")));
+        }
+        looked => looked.context("look at the source")?,
+    }
     let stored = desk.stored().await?;
     let phase = capture.first_phase(&start).await.context("find where to start")?;
     desk.begin(&stored, &phase, &consequence, meant.json).await

@@ -144,6 +144,7 @@ fn checkpoint_of(document: &Document) -> Option<(Checkpoint, Option<u32>)> {
         saved: saved.map(shown),
         saved_seconds_ago: saved.map(|saved| seconds(now_of(document) - saved.timestamp_millis())),
         saved_by: document.get_str("savedBy").unwrap_or_default().to_owned(),
+        ahead_seconds: None,
     };
     Some((checkpoint, at))
 }

@@ -139,6 +139,20 @@ async fn what_the_parts_write_is_found() {
 }
 
 #[tokio::test]
+async fn a_checkpoint_ahead_of_the_source_is_told_and_is_no_lag_of_nothing() {
+    let scene = Scene::set().await;
+    let _lease = scene.crown("pod-1", 7, Duration::from_secs(600)).await;
+    let newest = scene.observer().newest().await.unwrap().expect("a replica set tells the time");
+    scene.checkpoint(newest + 100_000).await;
+    let status = scene.observer().gather(&mut None).await;
+    assert_eq!(status.lag.seconds, None);
+    let ahead = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ahead_seconds).expect("it is ahead");
+    assert!((99_000.0..=100_000.0).contains(&ahead), "{ahead}");
+    let found: Vec<_> = status.problems.iter().map(|problem| (problem.code.as_str(), problem.severity)).collect();
+    assert_eq!(found, [("ahead", Severity::Critical)]);
+}
+
+#[tokio::test]
 async fn each_read_model_has_an_age_of_its_own_by_whichever_pod_applied_last() {
     let scene = Scene::set().await;
     let mut observer = scene.observer();

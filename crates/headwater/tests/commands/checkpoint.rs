@@ -1,6 +1,8 @@
 //! Where the pipeline stands: shown, and set anew.
 
-use mongodb::bson::{Document, doc};
+use std::time::Duration;
+
+use mongodb::bson::{Document, Timestamp, doc, serialize_to_document};
 use serde_json::{Value as Json, json};
 use testkit::wait::wait_for;
 
@@ -105,6 +107,89 @@ async fn the_checkpoint_is_shown_set_and_reset() {
     );
     house.insert("order-1", 4, "Added", doc! { "amount": 2 }).await;
     total(&house, 15).await;
+    pod.terminate();
+    assert!(pod.wait_for_exit(SOON).await.success());
+}
+
+/// Further ahead than any clock is wrong.
+const YET_TO_COME: &str = "2091-01-01T00:00:00Z";
+const YET_TO_COME_SECONDS: u32 = 3_818_448_000;
+
+#[tokio::test]
+async fn a_start_that_is_yet_to_come_is_refused_by_all_who_could_begin_there() {
+    let house = House::new("yet_to_come", MODELS).await;
+    house.ask(&["topology", "apply"]).await.well();
+    let start = format!("producer.start={YET_TO_COME}");
+
+    let checked = house.ask(&["check", "--set", &start]).await;
+    let found = checked.out.lines().find(|line| line.starts_with("error: producer: `producer.start`: "));
+    assert!(found.is_some_and(|line| line.contains("lies in the future")), "{}", checked.out);
+    assert_eq!(checked.status.code(), Some(4), "{}", checked.out);
+
+    // A pod that would found the pipeline so says it, and founds nothing.
+    let founder = house.pod_with("pod-0", &["--set", &start]);
+    let said = founder.wait_for_line("waits for an operator", SOON).await.text;
+    assert!(said.contains("E0002") && said.contains("lies in the future"), "{said}");
+    assert_eq!(shown(&house).await["phase"], "unstarted");
+    founder.terminate();
+    assert!(founder.wait_for_exit(SOON).await.success());
+
+    house.insert("order-1", 1, "Added", doc! { "amount": 5 }).await;
+    let pod = house.pod("pod-1");
+    total(&house, 5).await;
+    let before = shown(&house).await;
+    let refused = house.ask(&["checkpoint", "reset", "--start", YET_TO_COME, "--yes"]).await;
+    assert_eq!(refused.status.code(), USAGE);
+    let words = ["nothing was done", "lies in the future", "`now`, `beginning`, or a time that has passed"];
+    assert!(words.iter().all(|words| refused.err.contains(words)), "{}", refused.err);
+    assert_eq!(shown(&house).await["epoch"], before["epoch"]);
+    pod.terminate();
+    assert!(pod.wait_for_exit(SOON).await.success());
+}
+
+/// Where a stream that begins at a moment yet to come stands: its token does not move, and so there is nothing to save.
+async fn put_ahead(house: &House) {
+    let at = Timestamp { time: YET_TO_COME_SECONDS, increment: 0 };
+    let events = house.source.collection::<Document>("events");
+    let stream = events.watch().start_at_operation_time(at).batch_size(0).await.unwrap();
+    let token = stream.resume_token().expect("a stream that was opened has one");
+    let token = serialize_to_document(&token).expect("a token is a document");
+    let key = token.get_str("_data").expect("it has its key").to_owned();
+    let set = doc! { "phase": "stream", "token": token, "position": key, "clusterTime": null };
+    let moved = doc! { "$set": set, "$inc": { "term": 1_i64, "epoch": 1_i64 } };
+    let checkpoints = house.coordination.collection::<Document>("checkpoints");
+    assert_eq!(checkpoints.update_one(doc! { "_id": "shop" }, moved).await.unwrap().modified_count, 1);
+}
+
+#[tokio::test]
+async fn a_leader_with_nothing_to_save_notices_that_its_checkpoint_was_reset() {
+    let house = House::new("idle_reset", MODELS).await;
+    house.ask(&["topology", "apply"]).await.well();
+    house.insert("order-1", 1, "Added", doc! { "amount": 5 }).await;
+    let pod = house.pod("pod-1");
+    total(&house, 5).await;
+    past(&house, &Json::Null).await;
+    put_ahead(&house).await;
+    // It goes on from there, in a term of its own, and is silent.
+    pod.wait_for_line("term raised above what it guards", SOON).await;
+    wait_for("the status to tell it", SOON, async || {
+        let said = house.ask(&["status", "--json"]).await;
+        let status = said.json();
+        let ahead = status["problems"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == "ahead"));
+        if ahead && said.status.code() == Some(4) && status["leader"]["term"] == 3 { Ok(()) } else { Err(said.out) }
+    })
+    .await;
+    house.insert("order-1", 2, "Added", doc! { "amount": 7 }).await;
+
+    let reset = house.ask(&["checkpoint", "reset", "--start", "beginning", "--yes", "--json"]).await.json();
+    assert_eq!((&reset["epoch"], &reset["phase"]), (&json!(3), &json!("snapshot")));
+    // It looks once a second; what it takes to ask for the checkpoint is the rest.
+    wait_for("the leader to take it up", Duration::from_secs(20), async || {
+        let now = shown(&house).await;
+        if now["term"].as_u64() > reset["term"].as_u64() { Ok(()) } else { Err(now) }
+    })
+    .await;
+    total(&house, 12).await;
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
 }

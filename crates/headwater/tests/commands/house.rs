@@ -75,8 +75,12 @@ service_bus: {{ connection_string: \"{bus}\" }}
     }
 
     pub(crate) fn pod(&self, name: &str) -> Process {
+        self.pod_with(name, &[])
+    }
+
+    pub(crate) fn pod_with(&self, name: &str, arguments: &[&str]) -> Process {
         let program = Program::new(env!("CARGO_BIN_EXE_headwater")).named(name).env("HOSTNAME", name);
-        program.args(["run", "--config", self.config().to_str().unwrap()]).start().unwrap()
+        program.args(["run", "--config", self.config().to_str().unwrap()]).args(arguments).start().unwrap()
     }
 
     /// Runs a command to its end.

@@ -6,6 +6,7 @@ mod metrics;
 mod operator;
 mod read_models;
 mod signals;
+mod stops;
 mod traces;
 mod wedged;
 

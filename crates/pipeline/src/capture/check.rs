@@ -2,7 +2,7 @@
 
 use futures_util::TryStreamExt;
 use mongodb::IndexModel;
-use mongodb::bson::{Bson, Document, doc};
+use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::config::Start;
 use super::error::{Error, answer};
@@ -12,6 +12,8 @@ use crate::event::Namespace;
 use crate::source::{FullDocument, Kind};
 
 const NAMESPACE_NOT_FOUND: i32 = 26;
+/// Milliseconds; members' clocks differ, and so does that of whoever wrote the time down.
+const MOST_AHEAD: i64 = 60_000;
 /// What a mongos answers to `hello`.
 const ROUTER: &str = "isdbgrid";
 
@@ -20,6 +22,7 @@ pub(super) async fn check(watched: &Watched, start: &Start) -> Result<(), Error>
     not_our_own(watched)?;
     filter_shape(&watched.config.filter)?;
     filter_accepted(watched).await?;
+    has_come(watched, start).await?;
     for namespace in watched.source.namespaces() {
         match watched.source.kind {
             Kind::Events if *start == Start::Beginning => ordered(watched, namespace).await?,
@@ -76,6 +79,26 @@ fn blamed(number: usize, name: String, error: Error) -> Error {
     }
 }
 
+/// A stream that begins at a moment yet to come brings nothing until then, and nothing of what is written until then ever.
+async fn has_come(watched: &Watched, start: &Start) -> Result<(), Error> {
+    let Start::At(time) = *start else { return Ok(()) };
+    let hello = hello(watched).await?;
+    match hello.get_datetime("localTime") {
+        Ok(&now) if is_ahead(time, now) => Err(Error::StartInFuture { start: *start, now: Start::At(now) }),
+        Ok(_) | Err(_) => Ok(()),
+    }
+}
+
+fn is_ahead(time: DateTime, now: DateTime) -> bool {
+    time.timestamp_millis() > now.timestamp_millis().saturating_add(MOST_AHEAD)
+}
+
+async fn hello(watched: &Watched) -> Result<Document, Error> {
+    let server = watched.client().database("admin");
+    let asked = async { server.run_command(doc! { "hello": 1 }).await };
+    answer("ask what the server is", watched.config.patience(), asked).await
+}
+
 /// A snapshot of events follows the index (aggregate, sequence).
 async fn ordered(watched: &Watched, namespace: Namespace) -> Result<(), Error> {
     let Some(sequence) = watched.source.sequence.clone() else { return Err(Error::NoSequence) };
@@ -120,9 +143,7 @@ async fn keeps_post_images(watched: &Watched, namespace: Namespace) -> Result<()
 /// (`docs/decisions/013-documents-on-shards.md`). Of a collection that is sharded later its change events tell.
 async fn sharded_by_id(watched: &Watched, namespace: &Namespace) -> Result<(), Error> {
     let patience = watched.config.patience();
-    let server = watched.client().database("admin");
-    let asked = async { server.run_command(doc! { "hello": 1 }).await };
-    let hello = answer("ask what the server is", patience, asked).await?;
+    let hello = hello(watched).await?;
     if !hello.get_str("msg").is_ok_and(|msg| msg == ROUTER) {
         return Ok(());
     }
@@ -163,6 +184,15 @@ mod tests {
         }
         let sparse = IndexOptions::builder().sparse(true).build();
         assert!(!serves(&index(doc! { "aggregateId": 1, "version": 1 }, Some(sparse)), fields));
+    }
+
+    #[test]
+    fn a_start_may_be_ahead_by_as_much_as_clocks_differ() {
+        let at = DateTime::from_millis;
+        assert!(!is_ahead(at(0), at(1_000)));
+        assert!(!is_ahead(at(61_000), at(1_000)));
+        assert!(is_ahead(at(61_001), at(1_000)));
+        assert!(!is_ahead(at(i64::MAX), at(i64::MAX)));
     }
 
     #[test]

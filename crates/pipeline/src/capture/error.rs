@@ -52,6 +52,11 @@ pub enum Error {
         #[source]
         source: DriverError,
     },
+    #[error(
+        "`{start}` lies in the future: by the source's clock it is {now}, and what is written until then would never be published; start at \
+         `now`, `beginning`, or a time that has passed"
+    )]
+    StartInFuture { start: Start, now: Start },
     /// Post-images expire, and there are none from before they were enabled.
     #[error("a change has no post-image; to read past it set `source.full_document: lookup`")]
     PostImageGone(#[source] DriverError),
@@ -100,6 +105,7 @@ impl Error {
             | Self::ShardedBy { .. }
             | Self::HistoryLost(_)
             | Self::StartTooEarly { .. }
+            | Self::StartInFuture { .. }
             | Self::PostImageGone(_)
             | Self::TooLarge(_)
             | Self::Refused { .. }
@@ -153,6 +159,7 @@ mod tests {
             Error::NoPostImages { .. } => "keeps no post-images",
             Error::ShardedBy { .. } => "is sharded by",
             Error::StartTooEarly { .. } => "the oplog does not reach back to",
+            Error::StartInFuture { .. } => "lies in the future: by the source's clock it is",
             Error::PostImageGone(_) => "a change has no post-image",
             Error::TooLarge(_) => "a document is too large for one answer of the server",
             Error::Refused { .. } => "refused by the server",
@@ -181,6 +188,7 @@ mod tests {
             Error::NoPostImages { namespace: namespace.clone() },
             Error::ShardedBy { namespace, field: "region".into() },
             Error::StartTooEarly { start: Start::Now, source: driver() },
+            Error::StartInFuture { start: Start::Beginning, now: Start::Now },
             Error::PostImageGone(driver()),
             Error::TooLarge(driver()),
             Error::Refused { doing: "read", source: driver() },

@@ -13,6 +13,7 @@ pub struct Handle {
     status: Arc<Mutex<Status>>,
 }
 
+/// What is counted only rises, from one capture of a pod to its next.
 #[derive(Clone, Debug)]
 pub struct Status {
     pub state: State,
@@ -67,7 +68,17 @@ impl Status {
 
 impl Handle {
     pub(super) fn new() -> Self {
-        Self { status: Arc::new(Mutex::new(Status::before_anything(Instant::now()))) }
+        Self::of(Status::before_anything(Instant::now()))
+    }
+
+    /// Nothing read yet, and counted on.
+    pub(super) fn after(before: &Status) -> Self {
+        let Status { events, foreign, dropped, reopened, .. } = *before;
+        Self::of(Status { events, foreign, dropped, reopened, ..Status::before_anything(Instant::now()) })
+    }
+
+    fn of(status: Status) -> Self {
+        Self { status: Arc::new(Mutex::new(status)) }
     }
 
     pub fn status(&self) -> Status {

@@ -116,6 +116,12 @@ impl Capture {
         Self { views: Some(Views::new(views, pipeline, epoch)), ..self }
     }
 
+    /// Whatever only rises goes on from where a capture before this one left it: counters are a pod's, whichever term it is in.
+    #[must_use]
+    pub fn counting_on_from(self, before: &Handle) -> Self {
+        Self { handle: Handle::after(&before.status()), ..self }
+    }
+
     /// For whoever wants to know how it goes.
     pub fn handle(&self) -> Handle {
         self.handle.clone()

@@ -5,6 +5,7 @@
 
 mod arrivals;
 mod departures;
+mod drain;
 mod probe;
 
 use std::collections::VecDeque;
@@ -13,10 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use futures_util::FutureExt;
 use servicebus::Outcome;
 use tokio::sync::mpsc;
 
 use self::departures::Bridge;
+use self::drain::Drain;
 use self::probe::Probe;
 use super::batch::Rule;
 use super::config::Config;
@@ -73,8 +76,10 @@ pub struct Publisher<T: Topic, S> {
     limits: Option<Limits>,
     /// Events taken and not behind the saved checkpoint.
     unsaved: u64,
-    /// No more comes; until when what came may be brought out.
-    draining: Option<Instant>,
+    /// The intake has ended: nothing more comes.
+    exhausted: bool,
+    /// Set by the word to stop, or by the end of the intake, whichever comes first.
+    draining: Option<Drain>,
     /// Time ran out: nothing more is sent, only saved.
     given_up: bool,
 }
@@ -82,6 +87,7 @@ pub struct Publisher<T: Topic, S> {
 /// What the loop woke up for.
 enum News<L> {
     Lost,
+    Stop,
     Captured(Option<Vec<Captured>>),
     Outcomes,
     Saved(Result<Saved, checkpoint::Error>),
@@ -119,6 +125,7 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             pending: VecDeque::new(),
             limits: None,
             unsaved: 0,
+            exhausted: false,
             draining: None,
             given_up: false,
             handle,
@@ -135,11 +142,20 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         self
     }
 
-    /// Publishes what `intake` gives until it ends, or until `lost` does: then the term is over, and nothing more is done.
-    pub async fn run(mut self, intake: impl Intake, lost: impl Future<Output = ()> + Send) -> Result<Ended, Error> {
+    /// Publishes what `intake` gives. From its end, or from `stop` on, what there is is brought out, for no longer than `drain` of the
+    /// configuration, whatever the bus does. After `lost` the term is over, and nothing more is done.
+    ///
+    /// `stop` must also end the intake. It is heard whether or not there is room for what the intake holds: waiting for its end would be
+    /// waiting for the bus.
+    pub async fn run(
+        mut self,
+        intake: impl Intake,
+        stop: impl Future<Output = ()> + Send,
+        lost: impl Future<Output = ()> + Send,
+    ) -> Result<Ended, Error> {
         self.handle.set(State::Opening);
         self.stores.prepare();
-        let ended = self.publish(intake, lost).await;
+        let ended = self.publish(intake, stop, lost).await;
         self.show();
         self.handle.set(State::Idle);
         ended
@@ -148,18 +164,20 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
     async fn publish(
         &mut self,
         mut intake: impl Intake,
+        stop: impl Future<Output = ()> + Send,
         lost: impl Future<Output = ()> + Send,
     ) -> Result<Ended, Error> {
-        let mut lost = pin!(lost);
+        let (mut stop, mut lost) = (pin!(stop.fuse()), pin!(lost));
         let mut outcomes: Vec<Outcome> = Vec::new();
         loop {
             let now = Instant::now();
             self.look_at_the_clock(now);
             let more = self.admit(now);
             self.depart(now);
-            let at_once = self.draining.is_some() && (self.given_up || self.lanes.is_empty());
+            // What is not saved when the time is over is sent again.
+            let at_once = self.draining.is_some();
             self.saves.begin(&mut self.prefix, now, at_once);
-            if let Some(ended) = self.end() {
+            if let Some(ended) = self.end(now) {
                 return Ok(ended);
             }
             self.show();
@@ -167,9 +185,10 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
                 Wedge::Publish.hold().await;
             }
             let wake = self.next_moment(now, at_once);
-            let hungry = self.pending.is_empty() && self.draining.is_none();
+            let hungry = self.pending.is_empty() && !self.exhausted;
             let news = tokio::select! {
                 () = &mut lost => News::Lost,
+                () = &mut stop => News::Stop,
                 // cancel-safe, each: what was not returned is there when asked again
                 captured = intake.next(), if hungry => News::Captured(captured),
                 opened = self.bridge.next(&mut outcomes) => opened.map_or(News::Outcomes, News::Opened),
@@ -181,6 +200,7 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             };
             match news {
                 News::Lost => return Ok(Ended::Lost),
+                News::Stop => self.begin_to_drain(Instant::now()),
                 News::Captured(captured) => self.on_captured(captured),
                 News::Outcomes => self.on_outcomes(&mut outcomes)?,
                 News::Opened(opened) => self.on_opened(opened)?,
@@ -195,32 +215,14 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn look_at_the_clock(&mut self, now: Instant) {
         self.bridge.look_at_the_clock(&self.lanes, now);
         self.lanes.rouse(now);
-        if self.draining.is_some_and(|until| now >= until) {
-            self.given_up = true;
-        }
+        self.given_up |= self.draining.is_some_and(|drain| now >= drain.send_until);
     }
 
     fn next_moment(&self, now: Instant, at_once: bool) -> Instant {
         let save = self.saves.next(&self.prefix, now, at_once);
-        let drain = self.draining.map(|until| if self.given_up { until + self.config.drain } else { until });
+        let drain = self.draining.map(|drain| if self.given_up { drain.until } else { drain.send_until });
         let moments = [save, drain, self.lanes.next_wake(), self.bridge.next_moment()];
         moments.into_iter().flatten().min().unwrap_or(now + LONGEST_WAIT)
-    }
-
-    /// Whether there is nothing left to do.
-    fn end(&self) -> Option<Ended> {
-        self.draining?;
-        let empty = self.pending.is_empty() && self.lanes.is_empty() && self.stores.is_empty();
-        if !(empty || self.given_up) || !self.saves.is_done(&self.prefix) {
-            // A bus or a store that is away must not keep a pod from ending.
-            let late = self.draining.is_some_and(|until| Instant::now() >= until + self.config.drain);
-            return late.then(|| Ended::Unfinished { events: self.lanes.events() + self.pending.len() });
-        }
-        Some(if empty {
-            Ended::Drained
-        } else {
-            Ended::Unfinished { events: self.lanes.events() + self.pending.len() }
-        })
     }
 
     fn on_saved(&mut self, saved: Result<Saved, checkpoint::Error>) -> Result<(), Error> {

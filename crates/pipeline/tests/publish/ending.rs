@@ -7,7 +7,7 @@ use lease::Contender;
 use mongodb::bson::Timestamp;
 use pipeline::checkpoint::{self, CheckpointStore, Claim};
 use pipeline::event::Term;
-use pipeline::publish::{Checkpointing, Config, Ended, Error, State};
+use pipeline::publish::{Checkpointing, Config, Ended, Error, Pause, State};
 use testkit::proxy::{Direction, Fault, Proxy};
 
 use crate::house::*;
@@ -122,7 +122,7 @@ async fn a_bus_that_does_not_answer_cannot_keep_a_pod_from_ending() {
     let proxy = Proxy::start(house.broker.address()).await.unwrap();
     let gate = std::sync::Arc::new(true.into());
     let topic = house.topic(house.client(proxy.address()), &gate);
-    let config = Config { drain: Duration::from_millis(300), ..rarely() };
+    let config = Config { drain: DRAIN, ..rarely() };
     let run = house.publish_to(topic, gate, 1, config).await;
     run.give(&events(5, 5)).await;
     run.published(5).await;
@@ -131,4 +131,59 @@ async fn a_bus_that_does_not_answer_cannot_keep_a_pod_from_ending() {
     run.give(&more[5..]).await;
     assert_eq!(run.drain().await.unwrap(), Ended::Unfinished { events: 100 });
     assert_eq!(house.phase().await, stream(5), "what was acknowledged is saved");
+}
+
+/// The rest of a drain that is taken twice would be seen by a slow machine too.
+const DRAIN: Duration = Duration::from_secs(4);
+
+/// It has taken the time it was given, once.
+fn took_one_drain(took: Duration) {
+    assert!((DRAIN / 2..DRAIN * 3 / 2).contains(&took), "{took:?}");
+}
+
+#[tokio::test]
+async fn a_bus_that_was_never_there_cannot_keep_a_pod_from_ending() {
+    let house = House::as_designed().await;
+    // A port that was free a moment ago, and nobody listens on.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let gate = std::sync::Arc::new(true.into());
+    let topic = house.topic(house.client(nobody), &gate);
+    let run = house.publish_to(topic, gate, 1, Config { drain: DRAIN, ..Config::default() }).await;
+    let unstarted = house.phase().await;
+    // How large a message may be is not known: none of them can become one.
+    run.give(&events(200, 5)).await;
+    run.is_in(State::Paused(Pause::Unreachable)).await;
+    let (ended, took) = run.stop().await;
+    assert!(matches!(ended.unwrap(), Ended::Unfinished { events: 1.. }));
+    took_one_drain(took);
+    assert_eq!(house.phase().await, unstarted, "nothing was acknowledged");
+}
+
+#[tokio::test]
+async fn a_bus_that_does_not_answer_while_the_window_is_full_cannot_keep_a_pod_from_ending() {
+    let house = House::as_designed().await;
+    let proxy = Proxy::start(house.broker.address()).await.unwrap();
+    let gate = std::sync::Arc::new(true.into());
+    let topic = house.topic(house.client(proxy.address()), &gate);
+    let window_events = 16.try_into().unwrap();
+    let run = house.publish_to(topic, gate, 1, Config { drain: DRAIN, window_events, ..rarely() }).await;
+    let events = events(205, 20);
+    run.give(&events[..5]).await;
+    run.published(5).await;
+    proxy.inject(Fault::Withhold(Direction::ToClient)).await;
+    run.give(&events[5..]).await;
+    testkit::wait::wait_for("a full window", SOON, async || match run.counts().in_flight_events {
+        11.. => Ok(()),
+        fewer => Err(fewer),
+    })
+    .await;
+    let (ended, took) = run.stop().await;
+    assert!(matches!(ended.unwrap(), Ended::Unfinished { events: 16.. }));
+    took_one_drain(took);
+    assert_eq!(house.phase().await, stream(5), "what was acknowledged is saved, and nothing else");
+    // The next leader sends what follows the checkpoint.
+    let next = house.publish(2, Config::default()).await;
+    next.give(&events[5..]).await;
+    assert_eq!(next.drain().await.unwrap(), Ended::Drained);
+    house.holds_in_order(&events).await;
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use broker::core::{Description, TopicDescription};
 use broker::{Broker, Persistence};
@@ -139,14 +139,9 @@ impl House {
         let kept = (self.oversize(), Rejected::new(&self.database, "shop"));
         let publisher = Publisher::new(config, Tenure { claim, epoch }, topic, checkpoints, kept, handle.clone());
         let (intake, captured) = mpsc::channel(4);
-        let (lose, lost) = oneshot::channel::<()>();
-        let lost = async move {
-            if lost.await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        let ended = tokio::spawn(publisher.run(captured, lost));
-        Run { intake: Some(intake), lose: Some(lose), ended, handle, gate }
+        let [(stop, stopped), (lose, lost)] = [(); 2].map(|()| oneshot::channel::<()>());
+        let ended = tokio::spawn(publisher.run(captured, said(stopped), said(lost)));
+        Run { intake: Some(intake), stop: Some(stop), lose: Some(lose), ended, handle, gate }
     }
 
     /// Everything the subscription holds, by session, in order; there must be `count`.
@@ -200,9 +195,17 @@ impl House {
     }
 }
 
+/// Never, if whoever could say it is gone.
+async fn said(word: oneshot::Receiver<()>) {
+    if word.await.is_err() {
+        std::future::pending::<()>().await;
+    }
+}
+
 /// A publisher at work.
 pub(crate) struct Run {
     intake: Option<mpsc::Sender<Vec<Captured>>>,
+    stop: Option<oneshot::Sender<()>>,
     lose: Option<oneshot::Sender<()>>,
     ended: JoinHandle<Result<Ended, Error>>,
     pub(crate) handle: Handle,
@@ -246,6 +249,14 @@ impl Run {
 
     pub(crate) fn lose(&mut self) {
         self.lose.take().unwrap().send(()).unwrap();
+    }
+
+    /// Told to stop, and nothing more comes; how it ended, and after how long.
+    pub(crate) async fn stop(mut self) -> (Result<Ended, Error>, Duration) {
+        let told = Instant::now();
+        self.stop.take().unwrap().send(()).expect("it runs");
+        self.intake.take();
+        (self.end().await, told.elapsed())
     }
 
     /// There is no more to come; how it ended.

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use mongodb::bson::doc;
 use testkit::cluster::{Blueprint, LeaseTimes, StoreKind};
 use testkit::wait::wait_for;
 
@@ -55,6 +56,31 @@ async fn a_leader_that_steps_down_is_gone_and_leads_again_in_a_higher_term() {
     becomes(&house, "headwater_leader_present", 1.0).await;
     becomes(&house, "headwater_term", before.value("headwater_term") + 1.0).await;
     assert!(asked.await.unwrap().success());
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn what_was_counted_in_one_term_is_counted_on_in_the_next() {
+    let house = House::start(blueprint(StoreKind::Shared)).await;
+    for order in 0..5 {
+        house.insert(&format!("order-{order}"), 1).await;
+    }
+    let foreign = doc! { "$set": { "odd": true } };
+    let changed = house.0.events().update_one(doc! { "aggregateId": "order-0" }, foreign).await.unwrap();
+    assert_eq!(changed.modified_count, 1);
+    becomes(&house, "headwater_events_captured_total", 5.0).await;
+    becomes(&house, "headwater_events_foreign_total", 1.0).await;
+    house.ask(&["step-down"]).await;
+    becomes(&house, "headwater_terms_total", 2.0).await;
+    house.insert("order-0", 2).await;
+    // As soon as the new term has read anything.
+    let after = wait_for("an event of the second term", SOON, async || {
+        let now = Reading::of(&house).await;
+        if now.value("headwater_events_published_total") == 6.0 { Ok(now) } else { Err(now) }
+    })
+    .await;
+    assert_eq!(after.get("headwater_events_captured_total"), Some(6.0));
+    assert_eq!(after.get("headwater_events_foreign_total"), Some(1.0));
     house.stop().await;
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::{Publisher, State};
+use super::Publisher;
 use crate::capture::Captured;
 use crate::checkpoint::{CheckpointStore, Phase, Snapshot};
 use crate::event::{AggregateId, ChangeEvent};
@@ -23,10 +23,8 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         match captured {
             Some(captured) => self.pending.extend(captured),
             None => {
-                self.draining = Some(Instant::now() + self.config.drain);
-                if self.handle.state() == State::Publishing {
-                    self.handle.set(State::Draining);
-                }
+                self.exhausted = true;
+                self.begin_to_drain(Instant::now());
             }
         }
     }
