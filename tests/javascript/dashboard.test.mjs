@@ -200,14 +200,54 @@ test("a screen reader hears what the plots show", async () => {
   await close(page);
 });
 
+/** What the head of the page says of the pipeline, and of itself. */
+const head = (page) => page.evaluate(() => ({
+  health: document.getElementById("health").textContent, tag: document.getElementById("health").className,
+  freshness: document.getElementById("freshness").textContent, body: document.body.className,
+}));
+const lives = (page) => page.waitForFunction(() => document.body.className === "fresh" && /good|warn|bad/.test(document.getElementById("health").className));
+/** Within less than it takes until figures are too old to show: it is the answer that is missing. */
+const isAtALoss = (page) => page.waitForFunction(() =>
+  document.body.className === "stale" && document.getElementById("health").className === "tag", null, { timeout: 8_000 });
+
+test("a pod that stands still does not look well on its page, and is there again when it goes on", async () => {
+  const { leader } = await told(house.pods[0], "a leader and three pods", allThere);
+  const pod = house.pods.find((pod) => pod.id !== leader.pod);
+  const page = await open(pod);
+  await lives(page);
+  pod.pause();
+  try {
+    await isAtALoss(page);
+    const { health, freshness } = await head(page);
+    assert.equal(health, "unknown");
+    assert.match(freshness, /^no answer for \d/);
+    assert.match(await page.title(), /^no answer · shop/);
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      assert.deepEqual(await page.evaluate(illegible), [], colorScheme);
+    }
+  } finally {
+    pod.resume();
+  }
+  await lives(page);
+  assert.equal((await head(page)).freshness, "live");
+  assert.deepEqual(page.errors, []);
+  await close(page);
+});
+
 // Last: they take pods away.
 test("when the leader is killed, the page shows the next pod and its term", async () => {
   const before = await told(house.pods[0], "a leader and three pods", allThere);
   const leading = house.pods.find((pod) => pod.id === before.leader.pod);
   const page = await open(house.pods.find((pod) => pod !== leading));
   await page.waitForFunction((id) => document.getElementById("leader").textContent === id, leading.id);
+  const its = await open(leading);
+  await lives(its);
 
   await leading.kill();
+  await isAtALoss(its);
+  assert.match((await head(its)).freshness, /^no answer for \d/);
+  await close(its);
   await page.waitForFunction((id) => {
     const shown = document.getElementById("leader").textContent;
     return shown.startsWith("pod-") && shown !== id;

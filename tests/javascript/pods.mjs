@@ -45,6 +45,8 @@ async function startPod(id, file, environment) {
     id,
     url: `http://${address}/`,
     said,
+    pause: () => child.kill("SIGSTOP"),
+    resume: () => child.kill("SIGCONT"),
     async kill(signal = "SIGKILL") {
       if (child.exitCode !== null || child.signalCode !== null) return;
       child.kill(signal);

@@ -6,6 +6,9 @@ import { ago, behind, clock, grouped, joined, known, long, moment, plural, rate,
 
 const EVERY = 1_000;
 const SPAN = 300_000;
+// A pod answers in milliseconds; one that has not for so long may be gone, whatever its last answer said.
+const ANSWERED_WITHIN = 3;
+const GATHERED_WITHIN = 10;
 
 // The parts of the page
 
@@ -30,12 +33,13 @@ const plots = [
   }),
 ];
 
-function showHealth(status) {
+/** `stale`: nobody knows whether it is still so. */
+function showHealth(status, stale) {
   const critical = status.problems.filter((problem) => problem.severity === "critical").length;
   const health = byId("health");
   const words = status.problems.length ? plural(status.problems.length, "problem") : "healthy";
-  say(health, words);
-  health.className = `tag ${critical ? "bad" : status.problems.length ? "warn" : "good"}`;
+  say(health, stale ? "unknown" : words);
+  health.className = stale ? "tag" : `tag ${critical ? "bad" : status.problems.length ? "warn" : "good"}`;
   const list = byId("problem-list");
   const key = JSON.stringify(status.problems);
   if (list.dataset.shown !== key) {
@@ -183,8 +187,6 @@ function showCheckpoint({ checkpoint, bus }) {
 
 function show(status) {
   say("pipeline", status.pipeline);
-  document.title = `${status.leader ? `${status.leader.pod} leads` : "nobody leads"} · ${status.pipeline} · Headwater`;
-  showHealth(status);
   showFigures(status);
   showPods(status);
   showTerms(status);
@@ -198,6 +200,7 @@ function show(status) {
 
 const points = [];
 let last = null;
+let unanswered = false;
 
 function addPoint(point) {
   const time = Date.parse(point.at);
@@ -218,10 +221,17 @@ const pointOf = (status) => ({
 
 /** Says how old the figures are: by this page's clock since they came, plus the age they had then. */
 function showFreshness() {
-  const age = last ? last.age + (performance.now() - last.came) / 1_000 : null;
-  const stale = age === null || age > 10;
+  const since = last ? (performance.now() - last.came) / 1_000 : Infinity;
+  const silent = unanswered || since > ANSWERED_WITHIN;
+  const age = last ? last.status.gathered.seconds_ago + since : null;
+  const stale = silent || age > GATHERED_WITHIN;
   document.body.className = stale ? "stale" : "fresh";
-  say("freshness", age === null ? "no answer" : stale ? `no news for ${long(age)}` : "live");
+  say("freshness", !last ? "no answer" : silent ? `no answer for ${long(since)}` : stale ? `no news for ${long(age)}` : "live");
+  if (!last) return;
+  const { leader, pipeline } = last.status;
+  const title = stale ? "no answer" : leader ? `${leader.pod} leads` : "nobody leads";
+  document.title = `${title} · ${pipeline} · Headwater`;
+  showHealth(last.status, stale);
 }
 
 async function ask(path) {
@@ -233,13 +243,15 @@ async function ask(path) {
 async function look() {
   try {
     const status = await ask("/api/status");
-    last = { came: performance.now(), age: status.gathered.seconds_ago };
+    last = { came: performance.now(), status };
+    unanswered = false;
     addPoint(pointOf(status));
     show(status);
     toOperator(status);
     const now = Date.parse(status.gathered.at);
     plots.forEach((plot) => plot.show(points, now));
   } catch (error) {
+    unanswered = true;
     console.debug(error);
   }
   showFreshness();
@@ -253,3 +265,5 @@ try {
 }
 const toOperator = await unlockable().catch(() => () => {});
 look();
+// Also while an answer is waited for.
+setInterval(showFreshness, EVERY / 2);

@@ -7,7 +7,7 @@
 use crate::counters::Counters;
 use crate::exposition::{Family, Page};
 use crate::health::{LoopState, Report};
-use crate::status::{Pod, Severity, Status};
+use crate::status::{Parked, Pod, REASONS, Severity, Status};
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
@@ -49,7 +49,8 @@ pub const ALL: &[Metric] = &[
     pipeline(
         "headwater_lag_events",
         "Events read and not acknowledged by the bus, plus messages that wait on the bus; a lower bound while the read-ahead is full.",
-        |status| number(status.lag.events?),
+        // What the bus does not say is not 0.
+        |status| status.bus.waiting.and(status.lag.events).and_then(number),
     ),
     pipeline(
         "headwater_oplog_headroom_seconds",
@@ -64,14 +65,12 @@ pub const ALL: &[Metric] = &[
         count(&status.pods, |pod| pod.silent)
     }),
     pipeline_by("headwater_parked_aggregates", "Aggregates that wait, by read model.", "read_model", |status| {
-        listed(&status.parked, |parked| (&parked.read_model, parked.aggregates))
+        parked(status, |parked| parked.aggregates)
     }),
     pipeline_by("headwater_parked_events", "Events that wait, by read model.", "read_model", |status| {
-        listed(&status.parked, |parked| (&parked.read_model, parked.events))
+        parked(status, |parked| parked.events)
     }),
-    pipeline_by("headwater_rejected_events", "Rejected events that are kept, by reason.", "reason", |status| {
-        listed(&status.rejected, |rejected| (&rejected.reason, rejected.events))
-    }),
+    pipeline_by("headwater_rejected_events", "Rejected events that are kept, by reason.", "reason", rejected),
     pipeline("headwater_subscription_messages", "Messages that wait on the bus or are being applied.", |status| {
         number(status.bus.waiting?)
     }),
@@ -241,9 +240,25 @@ fn count(pods: &[Pod], which: fn(&Pod) -> bool) -> Option<f64> {
     Some(pods.iter().filter(|pod| which(pod)).count() as f64)
 }
 
-fn listed<T>(list: &Option<Vec<T>>, read: fn(&T) -> (&String, u64)) -> Vec<(&str, f64)> {
-    let entries = list.iter().flatten().map(read);
-    entries.map(|(name, count)| (&**name, count as f64)).collect()
+/// Of every read model; nothing at all while it is not known what is parked.
+fn parked(status: &Status, count: fn(&Parked) -> u64) -> Vec<(&str, f64)> {
+    let Some(parked) = &status.parked else { return vec![] };
+    let some = parked.iter().map(|parked| (&*parked.read_model, count(parked) as f64));
+    with_none(some.collect(), status.read_models.iter().map(|model| &*model.name))
+}
+
+/// For every reason, likewise.
+fn rejected(status: &Status) -> Vec<(&str, f64)> {
+    let Some(rejected) = &status.rejected else { return vec![] };
+    let some = rejected.iter().map(|rejected| (&*rejected.reason, rejected.events as f64));
+    with_none(some.collect(), REASONS.iter().copied())
+}
+
+/// With a 0 for whom nothing is said.
+fn with_none<'a>(mut some: Vec<(&'a str, f64)>, all: impl Iterator<Item = &'a str>) -> Vec<(&'a str, f64)> {
+    let none: Vec<_> = all.filter(|name| some.iter().all(|(found, _)| found != name)).collect();
+    some.extend(none.into_iter().map(|name| (name, 0.0)));
+    some
 }
 
 /// A lease that cannot be read says nothing about who leads.

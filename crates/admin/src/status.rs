@@ -186,6 +186,10 @@ pub struct Parked {
     pub oldest_seconds: Option<f64>,
 }
 
+/// Why an event is rejected: every code there is.
+pub const REASONS: [&str; 3] = ["no_aggregate_id", "refused", "too_large"];
+
+/// What was rejected for one of the [`REASONS`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rejected {
     pub reason: String,

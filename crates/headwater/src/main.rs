@@ -8,6 +8,7 @@ mod dev;
 mod exit;
 mod operator;
 mod oplog;
+mod out;
 mod parked;
 mod pods;
 mod run;
@@ -19,7 +20,7 @@ mod topology;
 mod traces;
 mod witness;
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -48,16 +49,20 @@ fn run(arguments: cli::Arguments) -> anyhow::Result<()> {
 fn start_telemetry(default: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Where would it say that stderr cannot be written? It panics instead, in whatever task has something to log.
+    let logs = logs.log_internal_errors(false);
     if std::io::stderr().is_terminal() { logs.init() } else { logs.json().flatten_event(true).init() }
 }
 
 /// One line per cause, the outermost first.
 fn tell(error: &anyhow::Error) {
-    eprintln!("error: {error}");
+    let mut text = format!("error: {error}\n");
     for cause in error.chain().skip(1) {
-        eprintln!("caused by: {}", cli::advice::cause(cause));
+        text.push_str(&format!("caused by: {}\n", cli::advice::cause(cause)));
     }
     if let Some(advice) = cli::advice::for_error(error) {
-        eprintln!("what to do: {advice}");
+        text.push_str(&format!("what to do: {advice}\n"));
     }
+    // The exit code tells those who do not read.
+    let _ = std::io::stderr().write_all(text.as_bytes());
 }

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Two signals within this time are one wish.
-const SAME_SIGNAL: Duration = Duration::from_secs(1);
+/// Two signals within this time are one wish: a wrapper that passes on what its terminal has sent to everybody takes milliseconds, and nobody presses
+/// twice as fast.
+const SAME_SIGNAL: Duration = Duration::from_millis(250);
 
 /// From the moment this exists the signals no longer end the process by themselves.
 pub(crate) struct StopSignal {

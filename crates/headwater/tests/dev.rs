@@ -4,10 +4,12 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
+use mongod::SingleNode;
 use mongodb::bson::{Document, doc};
 use mongodb::{Client, Database};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use testkit::mongo::binaries;
 use testkit::process::{Process, Program};
 use testkit::wait::wait_for;
 
@@ -130,25 +132,31 @@ async fn a_second_start_takes_less_than_three_seconds() {
         assert!(dev.wait_for_exit(ENDED_WITHIN).await.success(), "{}", dev.tail());
         took
     };
-    let first = round().await;
-    // Machines are shared. One of three must do; where even that is too slow, the first start says how slow the machine is: it does the same,
-    // and makes the replica set besides.
+    round().await;
+    // Machines are shared: one of five must do.
     let mut best = f64::INFINITY;
-    for _ in 0..3 {
+    for _ in 0..5 {
         best = best.min(round().await);
         if best < 3.0 {
             return;
         }
     }
-    assert!(best < first, "the first start took {first} s, the best of three others {best} s");
+    panic!("the best of five starts took {best} s");
 }
 
-/// Processes that were started for this folder.
-fn left(folder: &Path) -> Vec<String> {
+/// Processes that were started for this folder, with their command lines.
+fn processes(folder: &Path) -> Vec<(i32, String)> {
     let processes = std::fs::read_dir("/proc").unwrap().flatten();
-    let commands = processes.filter_map(|process| std::fs::read(process.path().join("cmdline")).ok());
-    let commands = commands.map(|command| String::from_utf8_lossy(&command).replace('\0', " "));
-    commands.filter(|command| command.contains(folder.to_str().unwrap())).collect()
+    let pids = processes.filter_map(|process| process.file_name().to_str()?.parse().ok());
+    let with_command = |pid: i32| {
+        let command = std::fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        Some((pid, String::from_utf8_lossy(&command).replace('\0', " ")))
+    };
+    pids.filter_map(with_command).filter(|(_, command)| command.contains(folder.to_str().unwrap())).collect()
+}
+
+fn left(folder: &Path) -> Vec<String> {
+    processes(folder).into_iter().map(|(_, command)| command).collect()
 }
 
 #[tokio::test]
@@ -228,22 +236,129 @@ async fn a_data_folder_in_use_is_refused_with_what_to_do() {
     second.wait_for_line("pass --data-dir", SOON).await;
 }
 
+/// Of the databases, as it tells a person.
+async fn name_of(dev: &Process) -> String {
+    let line = dev.wait_for_line("events in `", READY_WITHIN).await.text;
+    line.split('`')
+        .nth(1)
+        .and_then(|name| name.strip_suffix(".events"))
+        .expect("a database and its collection")
+        .to_owned()
+}
+
 #[tokio::test]
 async fn a_given_mongodb_is_used_in_databases_of_its_own_and_left_running() {
     let shared = testkit::mongo::shared().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let dev = dev(folder.path(), &["--mongodb-uri", shared.uri(), "--pods", "1"]);
-    dev.wait_for_line("yours", SOON).await;
-    let name = std::fs::read_to_string(folder.path().join("database")).unwrap();
-    assert!(name.starts_with("shop_"), "{name}");
-    let views = database(shared.uri(), &format!("{name}_views")).await;
+    let mut names = vec![];
+    for _ in 0..2 {
+        let dev = dev(folder.path(), &["--mongodb-uri", shared.uri(), "--pods", "1"]);
+        dev.wait_for_line("yours", SOON).await;
+        let name = name_of(&dev).await;
+        assert!(name.starts_with("shop_"), "{name}");
+        let views = database(shared.uri(), &format!("{name}_views")).await;
+        let before = count(&views, "order_summary").await;
+        grown(&views, "order_summary", before + 3).await;
+        dev.terminate();
+        assert!(dev.wait_for_exit(ENDED_WITHIN).await.success(), "{}", dev.tail());
+        dev.wait_for_line("Check: nothing was lost", SOON).await;
+        names.push(name);
+    }
+    assert_eq!(names[0], names[1], "the second run found what the first one wrote");
+    for name in ["", "_views", "_headwater"].map(|part| format!("{}{part}", names[0])) {
+        database(shared.uri(), &name).await.drop().await.expect("it still runs");
+    }
+}
+
+#[tokio::test]
+async fn a_folder_that_had_a_mongodb_of_its_own_takes_no_name_of_it_to_the_users() {
+    let folder = tempfile::tempdir().unwrap();
+    let own = dev(folder.path(), &["--pods", "1", "--rate", "0"]);
+    let uri = uri_of(&own).await;
+    let theirs = name_of(&own).await;
+    own.terminate();
+    assert!(own.wait_for_exit(ENDED_WITHIN).await.success(), "{}", own.tail());
+    // A mongod that is the user's alone, with a shop in it.
+    let users = tempfile::tempdir().unwrap();
+    let server = SingleNode::start(&binaries().await.unwrap(), SingleNode::config(users.path())).await.unwrap();
+    assert_ne!(server.uri(), uri);
+    let shop = database(&server.uri(), &theirs).await;
+    shop.collection("events").insert_one(doc! { "_id": "precious" }).await.unwrap();
+    // As an older one remembered it.
+    std::fs::write(folder.path().join("database"), &theirs).unwrap();
+
+    let given = dev(folder.path(), &["--mongodb-uri", &server.uri(), "--pods", "1"]);
+    let name = name_of(&given).await;
+    assert_ne!(name, theirs);
+    grown(&database(&server.uri(), &format!("{name}_views")).await, "order_summary", 3).await;
+    given.terminate();
+    assert!(given.wait_for_exit(ENDED_WITHIN).await.success(), "{}", given.tail());
+    given.wait_for_line("Check: nothing was lost", SOON).await;
+    assert_eq!(count(&shop, "events").await, 1, "nothing was written to theirs");
+    assert_eq!(shop.list_collection_names().await.unwrap(), ["events"]);
+    let all = shop.client().list_database_names().await.unwrap();
+    let ours: Vec<_> = all.iter().filter(|found| found.starts_with(&name)).collect();
+    let beside: Vec<_> = all.iter().filter(|found| found.starts_with(&theirs)).collect();
+    assert_eq!((ours.len(), beside.len()), (3, 4), "three of its own, and theirs: {all:?}");
+}
+
+#[tokio::test]
+async fn what_a_shell_has_set_for_pods_elsewhere_reaches_none_of_these() {
+    let folder = tempfile::tempdir().unwrap();
+    let elsewhere = [
+        ("HEADWATER__SOURCE__URI", "mongodb://production.invalid"),
+        ("HEADWATER__SOURCE__DATABASE", "production"),
+        ("HEADWATER__SERVICE_BUS__CONNECTION_STRING", "Endpoint=sb://production.invalid;UseDevelopmentEmulator=true"),
+        ("HEADWATER_CONFIG", "production.yaml"),
+        ("HEADWATER_BROKER_TEST_TOKEN", "production"),
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://production.invalid"),
+    ];
+    let program = Program::new(env!("CARGO_BIN_EXE_headwater")).args(["dev", "--pods", "1", "--data-dir"]);
+    let program = elsewhere.iter().fold(program, |program, (name, value)| program.env(name, value));
+    let dev = program.args([folder.path()]).start().unwrap();
+    let views = database(&uri_of(&dev).await, "shop_views").await;
+    let ours = |command: &str| command.contains(" run ") || command.contains(" broker ");
+    let ours: Vec<_> = processes(folder.path()).into_iter().filter(|(_, command)| ours(command)).collect();
+    assert_eq!(ours.len(), 2, "a broker and a pod: {ours:?}");
+    for (pid, _) in ours {
+        let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap();
+        let environment = String::from_utf8_lossy(&environment).into_owned();
+        assert!(!environment.contains("production"), "{pid}: {environment}");
+    }
     grown(&views, "order_summary", 3).await;
+    assert!(!std::fs::read_to_string(folder.path().join("headwater.yaml")).unwrap().contains("production"));
+    dev.terminate();
+    assert!(dev.wait_for_exit(ENDED_WITHIN).await.success(), "{}", dev.tail());
+}
+
+#[tokio::test]
+async fn a_mongodb_that_stands_still_is_told_of_and_the_line_goes_on_as_soon_as_it_does() {
+    let folder = tempfile::tempdir().unwrap();
+    let dev = dev(folder.path(), &["--pods", "1", "--rate", "20"]);
+    let views = database(&uri_of(&dev).await, "shop_views").await;
+    grown(&views, "order_summary", 3).await;
+    let is_mongod = |command: &str| command.split(' ').next().is_some_and(|program| program.ends_with("mongod"));
+    let mongod = processes(folder.path()).into_iter().find(|(_, command)| is_mongod(command));
+    let mongod = Pid::from_raw(mongod.expect("mongod runs").0);
+    let mark = dev.mark();
+    kill(mongod, Signal::SIGSTOP).unwrap();
+    dev.wait_for_line_from(mark, "applied ?", SOON).await;
+    let mark = dev.mark();
+    dev.wait_for_line_from(mark, "applied ?", SOON).await;
+    let mark = dev.mark();
+    kill(mongod, Signal::SIGCONT).unwrap();
+    // Twenty times what the last look took would be a minute.
+    let seen =
+        async || dev.lines().iter().rev().find(|line| line.text.starts_with("written ")).map(|line| line.text.clone());
+    dev.wait_for_line_from(mark, "written ", SOON).await;
+    wait_for("the line to say what is applied", Duration::from_secs(30), async || match seen().await {
+        Some(line) if !line.contains("applied ?") => Ok(()),
+        other => Err(other),
+    })
+    .await;
     dev.terminate();
     assert!(dev.wait_for_exit(ENDED_WITHIN).await.success(), "{}", dev.tail());
     dev.wait_for_line("Check: nothing was lost", SOON).await;
-    for name in [name.clone(), format!("{name}_views"), format!("{name}_headwater")] {
-        database(shared.uri(), &name).await.drop().await.expect("it still runs");
-    }
 }
 
 #[tokio::test]
@@ -254,6 +369,8 @@ async fn a_password_in_a_given_uri_is_never_shown() {
     assert!(!dev.wait_for_exit(SOON).await.success());
     let said: String = dev.lines().iter().map(|line| format!("{line}\n")).collect();
     assert!(said.contains("reach MongoDB at 127.0.0.1:1"), "{said}");
+    assert!(said.contains("what to do: ") && said.contains("`--mongodb-uri`"), "{said}");
+    assert!(!said.contains("config print"), "there is no file to look into: {said}");
     assert!(!said.contains("open-sesame"), "{said}");
 }
 

@@ -60,7 +60,7 @@ const OF_THE_PIPELINE: &[Case<Status>] = &[
     ("headwater_leader_present", |status| status.leader = None, " 0"),
     ("headwater_term", |status| status.leader.as_mut().unwrap().term = 9, " 9"),
     ("headwater_lag_seconds", |status| status.lag.seconds = Some(1.5), " 1.5"),
-    ("headwater_lag_events", |status| status.lag.events = Some(12), " 12"),
+    ("headwater_lag_events", |status| (status.lag.events, status.bus.waiting) = (Some(12), Some(7)), " 12"),
     ("headwater_oplog_headroom_seconds", |status| status.oplog.headroom_seconds = Some(7200.0), " 7200"),
     ("headwater_checkpoint_age_seconds", |status| status.checkpoint = Some(checkpoint()), " 4"),
     ("headwater_pods", |status| status.pods = vec![pod(false), pod(true)], " 1"),
@@ -187,12 +187,38 @@ async fn what_is_unknown_has_no_sample() {
         assert_eq!(samples(&page, metric), 0, "{metric}");
     }
     assert_eq!(samples(&page, "headwater_leader_present"), 1);
+    let mut away = status();
+    // What the leader has under way is known, and what waits on the bus is not.
+    (away.lag.events, away.lag.at_least) = (Some(4), true);
+    house.board.post(away, Instant::now());
+    assert_eq!(samples(&house.get("/metrics").await.body, "headwater_lag_events"), 0, "a part is not the whole");
     let mut unread = status();
     unread.leader = None;
     unread.gathered.missing = vec!["the lease".into()];
     house.board.post(unread, Instant::now());
     let page = house.get("/metrics").await.body;
     assert_eq!(samples(&page, "headwater_leader_present"), 0, "nobody can say who leads");
+    house.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_known_to_be_none_is_a_zero() {
+    let house = House::start();
+    let mut well = status();
+    well.read_models = vec![read_model()];
+    (well.parked, well.rejected) = (Some(vec![]), Some(vec![Rejected { reason: "refused".into(), events: 2 }]));
+    house.board.post(well, Instant::now());
+    let page = house.get("/metrics").await.body;
+    for line in [
+        "headwater_parked_aggregates{read_model=\"orders\"} 0",
+        "headwater_parked_events{read_model=\"orders\"} 0",
+        "headwater_rejected_events{reason=\"no_aggregate_id\"} 0",
+        "headwater_rejected_events{reason=\"refused\"} 2",
+        "headwater_rejected_events{reason=\"too_large\"} 0",
+    ] {
+        assert_eq!(page.lines().filter(|found| *found == line).count(), 1, "{line} in\n{page}");
+    }
+    assert_eq!(page.lines().filter(|line| line.starts_with("headwater_rejected_events{")).count(), 3);
     house.stop().await;
 }
 

@@ -1,7 +1,30 @@
 //! When a server is not there: said in a line, and what to do about it.
 
+use std::{fmt, io};
+
 use lease::DriverError;
 use servicebus::administration;
+
+/// What was being done, and what to do if it fails: where whoever fails knows better than a table.
+#[derive(Debug)]
+pub(crate) struct Advised {
+    doing: String,
+    advice: &'static str,
+}
+
+impl Advised {
+    pub(crate) fn new(doing: impl Into<String>, advice: &'static str) -> Self {
+        Self { doing: doing.into(), advice }
+    }
+}
+
+impl fmt::Display for Advised {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.doing)
+    }
+}
+
+impl std::error::Error for Advised {}
 
 /// What the driver says of servers it could not find, without the inside of it.
 pub(crate) fn plainly(error: &DriverError) -> String {
@@ -24,13 +47,20 @@ pub(crate) fn cause(cause: &(dyn std::error::Error + 'static)) -> String {
     cause.downcast_ref::<DriverError>().map_or_else(|| shortened(&cause.to_string()), plainly)
 }
 
-/// What to do, where it is a server that was not there.
+/// What to do, where it is a server that was not there, or a port that is taken.
 pub(crate) fn for_error(error: &anyhow::Error) -> Option<&'static str> {
+    if let Some(Advised { advice, .. }) = error.downcast_ref() {
+        return Some(advice);
+    }
     let mongodb = |cause: &(dyn std::error::Error + 'static)| cause.to_string().contains("Server selection timeout");
     let bus = |cause: &(dyn std::error::Error + 'static)| {
         let error = cause.downcast_ref::<administration::Error>();
         matches!(error, Some(administration::Error::Unreachable { .. } | administration::Error::TooLate { .. }))
     };
+    if error.chain().any(is_taken) {
+        let pod = error.chain().any(|cause| cause.is::<admin::Error>());
+        return Some(if pod { ANOTHER_ADMIN_PORT } else { ANOTHER_PORT });
+    }
     if error.chain().any(mongodb) {
         return Some(
             "is MongoDB there, and is its URI right? `headwater check` looks at each, `headwater config print` tells what is in force",
@@ -39,6 +69,15 @@ pub(crate) fn for_error(error: &anyhow::Error) -> Option<&'static str> {
     let advice =
         "is the bus there, and is `service_bus.connection_string` right? `headwater broker` is one to try with";
     error.chain().any(bus).then_some(advice)
+}
+
+const ANOTHER_ADMIN_PORT: &str =
+    "another process has that port; set `admin.listen` to another one, or to port 0 for any that is free";
+const ANOTHER_PORT: &str =
+    "another process has that port; pass another one with `--listen`, or port 0 for any that is free";
+
+fn is_taken(cause: &(dyn std::error::Error + 'static)) -> bool {
+    cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use broker::{Broker, Config, Persistence, TlsFiles, emulator_config};
 use clap::Args;
 
 use crate::exit::Exit;
+use crate::out;
 use crate::signal::StopSignal;
 
 /// Run the Service Bus-compatible broker.
@@ -54,7 +55,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         format!("data in {}", arguments.data_dir.display())
     };
     let broker = Broker::start(configuration(arguments)?).await?;
-    println!("broker ready on {} ({kept})", broker.address());
+    out::tell(format_args!("broker ready on {} ({kept})\n", broker.address()));
     stop.received().await;
     tokio::select! {
         () = broker.stop() => Ok(()),

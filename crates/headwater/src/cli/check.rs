@@ -8,6 +8,7 @@ use super::run::ConfigArguments;
 use crate::check::{self, Finding, Level};
 use crate::config::Problems;
 use crate::exit::Exit;
+use crate::out;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,25 +40,42 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let config = arguments.config.load().inspect_err(|error| {
-        if let Some(problems) = error.downcast_ref::<Problems>().filter(|_| arguments.json) {
-            println!("{:#}", problems.to_json());
+    let config = match arguments.config.load() {
+        Ok(config) => config,
+        Err(error) => {
+            if arguments.json {
+                out::line(format_args!("{:#}", unloaded(&error)))?;
+            }
+            return Err(error);
         }
-    })?;
+    };
     let findings =
         if arguments.offline { check::offline(&config) } else { check::online(&config, arguments.sample).await? };
     let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();
     if arguments.json {
         let list: Vec<_> = findings.iter().map(Finding::to_json).collect();
-        println!("{:#}", json!({ "ok": errors == 0, "findings": Json::Array(list) }));
+        out::line(format_args!("{:#}", json!({ "ok": errors == 0, "findings": Json::Array(list) })))?;
     } else {
-        findings.iter().for_each(|finding| println!("{finding}"));
+        for finding in &findings {
+            out::line(finding)?;
+        }
         if findings.is_empty() {
-            println!("all is well");
+            out::line("all is well")?;
         }
     }
     if errors > 0 {
         bail!(Exit::NotWell.because(format!("{errors} of {} findings must be mended", findings.len())));
     }
     Ok(())
+}
+
+/// Why there is no configuration to check, as findings.
+fn unloaded(error: &anyhow::Error) -> Json {
+    if let Some(problems) = error.downcast_ref::<Problems>() {
+        return problems.to_json();
+    }
+    let finding = json!({
+        "level": "error", "about": "configuration", "path": "", "line": null, "column": null, "problem": format!("{error:#}")
+    });
+    json!({ "ok": false, "file": null, "findings": [finding] })
 }

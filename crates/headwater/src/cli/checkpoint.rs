@@ -16,6 +16,7 @@ use serde_json::{Value as Json, json};
 use super::run::{ConfigArguments, FOUND_WITHIN};
 use crate::config::Config;
 use crate::exit::Exit;
+use crate::out;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -151,10 +152,10 @@ impl Desk {
         if json {
             let mut told = to_json(&self.places.pipeline, &now);
             told["consequence"] = consequence.into();
-            println!("{told:#}");
+            out::line(format_args!("{told:#}"))?;
         } else {
-            println!("done: {consequence}");
-            print!("{}", told(&self.places.pipeline, &now));
+            out::line(format_args!("done: {consequence}"))?;
+            out::print(told(&self.places.pipeline, &now))?;
         }
         Ok(())
     }
@@ -163,11 +164,13 @@ impl Desk {
 async fn show(desk: &Desk, json: bool) -> anyhow::Result<()> {
     let pipeline = &desk.places.pipeline;
     match (desk.store.show().await?, json) {
-        (Some(checkpoint), false) => print!("{}", told(pipeline, &checkpoint)),
-        (Some(checkpoint), true) => println!("{:#}", to_json(pipeline, &checkpoint)),
-        (None, false) => println!("`{pipeline}` has no checkpoint yet: it gets one when a pod first leads"),
-        (None, true) => println!("{:#}", json!({ "pipeline": pipeline, "phase": null })),
-    }
+        (Some(checkpoint), false) => out::print(told(pipeline, &checkpoint))?,
+        (Some(checkpoint), true) => out::line(format_args!("{:#}", to_json(pipeline, &checkpoint)))?,
+        (None, false) => {
+            out::line(format_args!("`{pipeline}` has no checkpoint yet: it gets one when a pod first leads"))?
+        }
+        (None, true) => out::line(format_args!("{:#}", json!({ "pipeline": pipeline, "phase": null })))?,
+    };
     Ok(())
 }
 

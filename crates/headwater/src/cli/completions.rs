@@ -1,10 +1,10 @@
 //! `headwater completions`: what lets a shell complete commands and flags.
 
-use std::io::{self, Write};
-
 use anyhow::Context;
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
+
+use crate::out;
 
 /// Print a script that lets your shell complete commands and flags.
 ///
@@ -26,9 +26,6 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut super::Arguments::command(), "headwater", &mut script);
-    match io::stdout().write_all(&script).and_then(|()| io::stdout().flush()) {
-        // A reader that has gone, as `head` does, is no error of ours.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("print the script"),
-    }
+    out::print(String::from_utf8(script).context("a script is text")?)?;
+    Ok(())
 }

@@ -3,7 +3,7 @@
 use clap::{Args, Subcommand};
 
 use super::run::ConfigArguments;
-use crate::config;
+use crate::{config, out};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,7 +21,7 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Print what a pod would run with: file, environment and flags together, defaults included, secrets masked.
+    /// Print what a pod would run with: file, environment and flags together, defaults included; passwords, keys and tokens masked.
     Print {
         #[command(flatten)]
         config: ConfigArguments,
@@ -36,13 +36,14 @@ enum Command {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    match &arguments.command {
+    let text = match &arguments.command {
         Command::Print { config, json } => {
             let effective = config::effective(config.config.as_deref(), &config.set)?;
-            if *json { println!("{:#}", effective.to_json()) } else { print!("{}", effective.to_yaml()) }
+            if *json { format!("{:#}\n", effective.to_json()) } else { effective.to_yaml() }
         }
-        Command::Reference => print!("{}", config::reference_file()),
-        Command::Schema => println!("{:#}", config::json_schema()),
-    }
+        Command::Reference => config::reference_file(),
+        Command::Schema => format!("{:#}\n", config::json_schema()),
+    };
+    out::print(text)?;
     Ok(())
 }

@@ -9,6 +9,7 @@ use serde_json::{Value as Json, json};
 use super::run::{ConfigArguments, FOUND_WITHIN};
 use super::table::table;
 use crate::exit::Exit;
+use crate::out;
 use crate::parked::{Office, shown, text, time};
 
 const EXAMPLES: &str = "\
@@ -129,16 +130,16 @@ async fn open(config: &ConfigArguments) -> anyhow::Result<Office> {
 async fn list(office: &Office, pipeline: &str, limit: i64, as_json: bool) -> anyhow::Result<()> {
     let list = office.list(limit).await?;
     if as_json {
-        println!("{:#}", Json::Array(list.iter().map(waiting_json).collect()));
+        out::line(format_args!("{:#}", Json::Array(list.iter().map(waiting_json).collect())))?;
         return Ok(());
     }
     if list.is_empty() {
-        println!("nothing is parked in `{pipeline}`");
+        out::line(format_args!("nothing is parked in `{pipeline}`"))?;
         return Ok(());
     }
     let rows: Vec<_> = list.iter().map(row).collect();
-    print!("{}", table(["MODEL", "AGGREGATE", "REASON", "AT", "WAITING", "SINCE", "DETAIL"], &rows));
-    println!("\nMend the cause, then: headwater parked retry AGGREGATE --model MODEL");
+    out::print(table(["MODEL", "AGGREGATE", "REASON", "AT", "WAITING", "SINCE", "DETAIL"], &rows))?;
+    out::line(format_args!("\nMend the cause, then: headwater parked retry AGGREGATE --model MODEL"))?;
     Ok(())
 }
 
@@ -176,18 +177,18 @@ async fn show(office: &Office, which: &Which, limit: i64, bodies: bool, as_json:
     if as_json {
         let mut shown = waiting_json(&waiting);
         shown["events"] = Json::Array(events.iter().map(|event| event_json(event, bodies)).collect());
-        println!("{shown:#}");
+        out::line(format_args!("{shown:#}"))?;
         return Ok(());
     }
-    println!("read model  {}", waiting.model);
-    println!("aggregate   {}", shown(&waiting.aggregate));
-    println!("reason      {} ({})", waiting.parked.reason, waiting.parked.detail);
-    println!("since       {}", time(waiting.parked.since));
-    println!("waiting     {}\n", waiting.parked.waiting());
+    out::line(format_args!("read model  {}", waiting.model))?;
+    out::line(format_args!("aggregate   {}", shown(&waiting.aggregate)))?;
+    out::line(format_args!("reason      {} ({})", waiting.parked.reason, waiting.parked.detail))?;
+    out::line(format_args!("since       {}", time(waiting.parked.since)))?;
+    out::line(format_args!("waiting     {}\n", waiting.parked.waiting()))?;
     let rows: Vec<_> = events.iter().map(event_row).collect();
-    print!("{}", table(["SEQUENCE", "TYPE", "EVENT", "TERM", "COMMITTED"], &rows));
+    out::print(table(["SEQUENCE", "TYPE", "EVENT", "TERM", "COMMITTED"], &rows))?;
     for event in events.iter().filter(|_| bodies) {
-        println!("\n{:#}", event_json(event, true));
+        out::line(format_args!("\n{:#}", event_json(event, true)))?;
     }
     Ok(())
 }
@@ -228,9 +229,14 @@ async fn retry(office: &Office, which: &Which, as_json: bool) -> anyhow::Result<
     let Waiting { aggregate, model, .. } = &waiting;
     match office.retry(&waiting).await {
         Ok(events) if as_json => {
-            println!("{:#}", json!({ "model": model, "aggregate": extended(aggregate.value()), "applied": events }));
+            out::line(format_args!(
+                "{:#}",
+                json!({ "model": model, "aggregate": extended(aggregate.value()), "applied": events })
+            ))?;
         }
-        Ok(events) => println!("{events} events were applied to `{model}`; {} goes on", shown(aggregate)),
+        Ok(events) => {
+            out::line(format_args!("{events} events were applied to `{model}`; {} goes on", shown(aggregate)))?;
+        }
         Err(error @ Error::NoModel(_)) => {
             return Err(error).context("this configuration does not declare it; retry with the one that pods run with");
         }
@@ -258,12 +264,17 @@ async fn discard(office: &Office, which: &Which, all: bool, yes: bool, as_json: 
     let left = parked.waiting().saturating_sub(events);
     if as_json {
         let aggregate = extended(aggregate.value());
-        println!("{:#}", json!({ "model": model, "aggregate": aggregate, "discarded": events, "waiting": left }));
+        out::line(format_args!(
+            "{:#}",
+            json!({ "model": model, "aggregate": aggregate, "discarded": events, "waiting": left })
+        ))?;
         return Ok(());
     }
-    println!("{events} events of {name} were discarded from `{model}`; they are kept in `parked_events`");
+    out::line(format_args!(
+        "{events} events of {name} were discarded from `{model}`; they are kept in `parked_events`"
+    ))?;
     if left > 0 {
-        println!("{left} more wait; apply them with: headwater parked retry {name} --model {model}");
+        out::line(format_args!("{left} more wait; apply them with: headwater parked retry {name} --model {model}"))?;
     }
     Ok(())
 }

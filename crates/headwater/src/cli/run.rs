@@ -14,7 +14,8 @@ use crate::signal::StopSignal;
 /// Takes part in the election; while it leads, it watches the change stream and publishes every event to the topic. Leading or not, it
 /// holds sessions of the subscription and keeps the read models in step. SIGTERM or Ctrl-C stops it in order: what was read is sent, the
 /// checkpoint saved, the lease given back, what was received applied and settled; for no longer than `producer.drain` and `consumer.drain`, side
-/// by side, whatever the servers do. A second signal ends it at once.
+/// by side, whatever the servers do. A second signal ends it at once; one within a quarter of a second of the first is taken for the same,
+/// passed on twice.
 #[derive(Debug, Args)]
 #[command(after_help = exit::HELP)]
 pub(crate) struct Arguments {

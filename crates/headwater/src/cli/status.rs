@@ -2,14 +2,15 @@
 
 mod table;
 
-use std::io::Write;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
 use clap::Args;
+use lease::DriverError;
+use mongodb::bson::doc;
 
 use super::run::ConfigArguments;
 use crate::exit::Exit;
+use crate::out;
 use crate::signal::StopSignal;
 use crate::status::Observer;
 
@@ -26,7 +27,7 @@ pub(crate) struct Arguments {
     #[arg(long)]
     json: bool,
 
-    /// Look again every second, until Ctrl-C.
+    /// Look again every second, until Ctrl-C or until nobody reads it any more.
     #[arg(long)]
     watch: bool,
 }
@@ -43,15 +44,30 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if arguments.watch { watch(&observer, arguments.json).await } else { once(&observer, arguments.json).await }
 }
 
+/// Why nothing could be read, if it is a server that is away: a look only knows that it saw nothing.
+async fn reason(observer: &Observer) -> Option<DriverError> {
+    for server in [observer.coordination.client(), &observer.source] {
+        if let Err(error) = server.database("admin").run_command(doc! { "ping": 1 }).await {
+            return Some(error.into());
+        }
+    }
+    None
+}
+
 async fn once(observer: &Observer, json: bool) -> anyhow::Result<()> {
     let status = observer.gather(&mut None).await;
-    print(&told(&status, json)?)?;
+    out::print(told(&status, json)?)?;
     if status.healthy {
         return Ok(());
     }
     let critical =
         status.problems.iter().filter(|problem| problem.severity == admin::status::Severity::Critical).count();
-    bail!(Exit::NotWell.because(format!("`{}` is not healthy: {critical} critical", status.pipeline)))
+    let not_well = Exit::NotWell.because(format!("`{}` is not healthy: {critical} critical", status.pipeline));
+    let reason = if status.gathered.missing.is_empty() { None } else { reason(observer).await };
+    Err(match reason {
+        Some(reason) => anyhow::Error::from(reason).context(not_well),
+        None => not_well.into(),
+    })
 }
 
 async fn watch(observer: &Observer, json: bool) -> anyhow::Result<()> {
@@ -65,7 +81,9 @@ async fn watch(observer: &Observer, json: bool) -> anyhow::Result<()> {
         };
         let text = told(&status, json)?;
         // Programs get one document after the other.
-        print(&if json { text } else { format!("{CLEAR}{text}") })?;
+        if !out::print(if json { text } else { format!("{CLEAR}{text}") })? {
+            return Ok(());
+        }
         tokio::select! {
             () = stop.received() => return Ok(()),
             () = tokio::time::sleep(EVERY) => {}
@@ -75,12 +93,4 @@ async fn watch(observer: &Observer, json: bool) -> anyhow::Result<()> {
 
 fn told(status: &admin::Status, json: bool) -> anyhow::Result<String> {
     if json { Ok(serde_json::to_string_pretty(status)? + "\n") } else { Ok(table::of(status)) }
-}
-
-/// A reader that has gone, as `head` does, is no error of ours.
-fn print(text: &str) -> anyhow::Result<()> {
-    match std::io::stdout().write_all(text.as_bytes()).and_then(|()| std::io::stdout().flush()) {
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
-        written => written.context("print the status"),
-    }
 }

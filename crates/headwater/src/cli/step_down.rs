@@ -9,6 +9,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::run::{ConfigArguments, FOUND_WITHIN};
+use crate::out;
 use crate::step_down::{self, Asked, Wish};
 
 const EXAMPLES: &str = "\
@@ -28,12 +29,19 @@ pub(crate) struct Arguments {
     config: ConfigArguments,
 
     /// How long to wait for it.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = some_time)]
     within: Duration,
 
     /// As JSON, when it is done.
     #[arg(long)]
     json: bool,
+}
+
+fn some_time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(Duration::ZERO) => Err("nobody steps down in no time; write, for example, `30s`".to_owned()),
+        parsed => parsed.map_err(|error| error.to_string()),
+    }
 }
 
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -47,7 +55,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let wish = Wish::of(&places.coordination, &config.pipeline);
     let Asked { leader, term } = wish.ask_the_leader(&lease, &config.pod_id).await?;
     if !json {
-        println!("{leader} is asked to give term {term} up");
+        out::line(format_args!("{leader} is asked to give term {term} up"))?;
     }
     while began.elapsed() < within {
         let now = lease.show().await?;
@@ -57,19 +65,20 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             let took = began.elapsed().as_secs_f64();
             if json {
                 let (before, now) = (json!({ "leader": leader, "term": term.get() }), next_term.get());
-                println!(
+                out::line(format_args!(
                     "{:#}",
                     json!({ "before": before, "after": { "leader": next, "term": now }, "seconds": took })
-                );
+                ))?;
             } else {
-                println!("{next} leads in term {next_term} ({took:.1} s)");
+                out::line(format_args!("{next} leads in term {next_term} ({took:.1} s)"))?;
             }
             return Ok(());
         }
         tokio::time::sleep(LOOK_EVERY).await;
     }
     bail!(
-        "{leader} still has term {term} after {within:?}, or nobody has taken it; is that pod alive, and is there another? \
-         `headwater status` tells; the request stands until the term ends"
+        "{leader} still has term {term} after {}, or nobody has taken it; is that pod alive, and is there another? \
+         `headwater status` tells; the request stands until the term ends",
+        humantime::format_duration(within)
     )
 }

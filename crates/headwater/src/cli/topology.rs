@@ -6,6 +6,7 @@ use serde_json::{Value as Json, json};
 use servicebus::administration::{Administration, Description};
 
 use super::run::ConfigArguments;
+use crate::out;
 use crate::topology::{Change, Plan, Wanted, plan};
 
 const EXAMPLES: &str = "\
@@ -67,12 +68,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     for (path, wanted, found, plan) in plans {
         let outcome = carry_out(&bus, path, &wanted, found, plan, dry_run).await?;
         if !json {
-            println!("{}", outcome.told(dry_run));
+            out::line(outcome.told(dry_run))?;
         }
         all.push(outcome.to_json());
     }
     if json {
-        println!("{:#}", json!({ "dry_run": dry_run, "entities": Json::Array(all) }));
+        out::line(format_args!("{:#}", json!({ "dry_run": dry_run, "entities": Json::Array(all) })))?;
     }
     Ok(())
 }

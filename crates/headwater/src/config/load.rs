@@ -44,12 +44,14 @@ pub(crate) struct Sources<'a> {
     pub(crate) file: Option<&'a str>,
     pub(crate) file_name: Option<&'a str>,
     pub(crate) environment: &'a [(String, String)],
+    /// Names of variables that would be in it, were they text.
+    pub(crate) unreadable: &'a [String],
     /// `path=value`.
     pub(crate) flags: &'a [String],
     pub(crate) read_file: ReadFile<'a>,
 }
 
-const PREFIX: &str = "HEADWATER__";
+pub(super) const PREFIX: &str = "HEADWATER__";
 
 impl Sources<'_> {
     /// Everything that was said, and everything that is wrong with it.
@@ -79,6 +81,10 @@ impl Sources<'_> {
             let path: Vec<String> = path.split("__").map(str::to_lowercase).collect();
             let node = said_plainly(&path, value, Origin::Environment(name.clone()));
             root.set(&path, node);
+        }
+        for name in self.unreadable {
+            let what = "is not text (UTF-8), and sets nothing; set it anew, or unset it";
+            problems.push(Problem::at(Origin::Environment(name.clone()), "", what));
         }
         for flag in self.flags {
             match flag.split_once('=') {

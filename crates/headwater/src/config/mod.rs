@@ -5,6 +5,7 @@
 //! none of another: what was said wrongly is left out of the rules that would ask about it, and everything else is asked.
 
 mod load;
+mod masked;
 mod node;
 pub(crate) mod own;
 mod parts;
@@ -17,6 +18,7 @@ mod texts;
 mod units;
 mod yaml;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -120,12 +122,25 @@ pub(crate) fn knows(path: &str) -> bool {
     schema::key(path).is_some()
 }
 
-/// What a pod of this process would run with, secrets masked.
+/// What a pod of this process would run with, and nothing by which anybody could come in.
 pub(crate) fn effective(file: Option<&Path>, flags: &[String]) -> anyhow::Result<Effective> {
     with_sources(file, flags, |sources, hostname| {
         Config::load(sources, hostname)?;
         Ok(Effective::of(sources.read().0))
     })
+}
+
+/// Variables that are text; and the names of those that would set a key and are none. What else a shell has is not ours to judge.
+fn environment(variables: impl Iterator<Item = (OsString, OsString)>) -> (Vec<(String, String)>, Vec<String>) {
+    let (mut texts, mut unreadable) = (vec![], vec![]);
+    for (name, value) in variables {
+        match (name.into_string(), value.into_string()) {
+            (Ok(name), Ok(value)) => texts.push((name, value)),
+            (name, _) => unreadable.push(name.unwrap_or_else(|name| name.to_string_lossy().into_owned())),
+        }
+    }
+    unreadable.retain(|name| name.starts_with(load::PREFIX));
+    (texts, unreadable)
 }
 
 /// Gathers what this process was given, and names the file in what is wrong with it.
@@ -134,9 +149,9 @@ fn with_sources<T>(
     flags: &[String],
     load: impl FnOnce(&Sources<'_>, Option<&str>) -> Result<T, Vec<Problem>>,
 ) -> anyhow::Result<T> {
-    let environment: Vec<(String, String)> = std::env::vars().collect();
+    let (environment, unreadable) = environment(std::env::vars_os());
     let variable = |name: &str| environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
-    let asked = file.map(Path::to_path_buf).or_else(|| variable(FILE_VARIABLE).map(PathBuf::from));
+    let asked = file.map(Path::to_path_buf).or_else(|| std::env::var_os(FILE_VARIABLE).map(PathBuf::from));
     let path = asked.or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)));
     let name = path.as_ref().map(|path| path.display().to_string());
     let text = path.as_ref().map(std::fs::read_to_string).transpose();
@@ -148,6 +163,7 @@ fn with_sources<T>(
         file: text.as_deref(),
         file_name: name.as_deref(),
         environment: &environment,
+        unreadable: &unreadable,
         flags,
         read_file: &read_file,
     };

@@ -4,7 +4,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::load::{Settings, Typed};
 use super::schema::{self, Default, Key, Kind, SECTIONS};
-use super::{node, read_models, units};
+use super::{masked, node, read_models, units};
 
 /// How wide a comment may grow.
 const WIDTH: usize = 110;
@@ -25,7 +25,7 @@ pub(crate) fn reference_file() -> String {
     text
 }
 
-/// What a pod would run with, secrets masked.
+/// What a pod would run with; of a secret, only what is none.
 pub(crate) struct Effective(Settings);
 
 impl Effective {
@@ -113,7 +113,8 @@ fn quoted(key: &Key, value: &str) -> String {
 
 fn shown(key: &Key, value: &Typed) -> String {
     match value {
-        _ if key.is_secret() => "\"***\"".to_owned(),
+        Typed::Text(secret) if key.is_secret() => Json::from(secret_shown(key, secret)).to_string(),
+        _ if key.is_secret() => Json::from(masked::MASK).to_string(),
         Typed::Text(text) => Json::from(text.as_str()).to_string(),
         Typed::Flag(flag) => flag.to_string(),
         Typed::Count(number) => number.to_string(),
@@ -122,6 +123,14 @@ fn shown(key: &Key, value: &Typed) -> String {
         Typed::Texts(texts) => Json::from(texts.clone()).to_string(),
         // JSON is YAML.
         Typed::Tree(node) => node::Node::to_json(node).to_string(),
+    }
+}
+
+fn secret_shown(key: &Key, secret: &str) -> String {
+    match key.path.rsplit('.').next() {
+        Some("uri") => masked::mongodb_uri(secret),
+        Some("connection_string") => masked::connection_string(secret),
+        _ => masked::MASK.to_owned(),
     }
 }
 

@@ -9,14 +9,19 @@ use pipeline::capture::Start;
 use pipeline::publish::{Checkpointing, Sessions};
 use servicebus::ConnectionString;
 
-use super::units;
+use super::{masked, units};
 
 /// Fewer can be guessed by whoever reaches the port.
 const SHORTEST_TOKEN: usize = 16;
 
+const MASKED: &str = "its secrets are masked, as `headwater config print` shows them";
+
 /// By the driver's own rules. Its words are not repeated: they may quote the URI, and with it a password.
 pub(super) fn mongodb_uri(text: &str) -> Result<(), String> {
     let why = |why: &str| Err(format!("is not a MongoDB URI: {why}"));
+    if masked::is_masked(text) {
+        return why(MASKED);
+    }
     let Some(rest) = text.strip_prefix("mongodb://").or_else(|| text.strip_prefix("mongodb+srv://")) else {
         return why("it begins neither with `mongodb://` nor with `mongodb+srv://`");
     };
@@ -41,6 +46,9 @@ pub(super) fn mongodb_uri(text: &str) -> Result<(), String> {
 }
 
 pub(super) fn connection_string(text: &str) -> Result<(), String> {
+    if masked::is_masked(text) {
+        return Err(format!("is not a Service Bus connection string: {MASKED}"));
+    }
     let refused = |why| format!("is not a Service Bus connection string: {why}");
     ConnectionString::parse(text).map(drop).map_err(refused)
 }

@@ -1,6 +1,6 @@
 //! A process of ours that does not outlive us, and that is started again some time after it died.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -146,6 +146,12 @@ fn how(status: ExitStatus) -> String {
     }
 }
 
+/// Whether a pod, a broker or what they are built of would take it as a setting.
+fn is_for_a_pod(variable: &OsStr) -> bool {
+    let name = variable.as_encoded_bytes();
+    [&b"HEADWATER_"[..], b"OTEL_"].iter().any(|prefix| name.starts_with(prefix))
+}
+
 impl Program {
     /// The same executable as this one.
     fn spawn(&self) -> anyhow::Result<std::process::Child> {
@@ -155,6 +161,10 @@ impl Program {
         let log = log.with_context(|| format!("write `{}`", self.log.display()))?;
         // A broker and a pod lose nothing by kill -9; asked politely, they would wait for a MongoDB that goes as well.
         let mut command = mongod::child::command(&executable, LastWill::Kill);
+        // What a shell has for a pod of its own, say of production, is not for these: they have their file.
+        std::env::vars_os().map(|(name, _)| name).filter(|name| is_for_a_pod(name)).for_each(|name| {
+            command.env_remove(name);
+        });
         command.args(&self.arguments).envs(self.variables.iter().map(|(name, value)| (name, value)));
         command.stdin(Stdio::null()).stdout(log.try_clone().with_context(start)?).stderr(log);
         mongod::child::spawn(command).with_context(start)

@@ -11,12 +11,16 @@ use mongodb::{Client, Collection, Database};
 use pipeline::view::CURSORS;
 use servicebus::administration::Administration;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::settings::{COLLECTION, PIPELINE, SUBSCRIPTION, Settings, TOPIC};
 
 /// Looking may take this part of the time: the sum over all cursors grows with the shop.
 const SHARE: u32 = 20;
+/// And then no longer: what took long because it was stopped must not make a person wait twenty times as long again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A question about one document, or to the bus.
+const ANSWER_WITHIN: Duration = Duration::from_secs(3);
 
 /// Where to look.
 pub(super) struct Gauges {
@@ -66,20 +70,19 @@ impl Gauges {
 
     /// How long to wait before the next look.
     pub(super) fn pause(&self) -> Duration {
-        self.took * SHARE
+        pause_after(self.took)
     }
 
-    pub(super) async fn look(&mut self) -> Look {
+    /// Whoever has not answered in time has not answered. `within`: what the sum over all cursors may take.
+    pub(super) async fn look(&mut self, within: Duration) -> Look {
         let began = Instant::now();
         let written = *self.written.borrow();
-        let applied = self.applied().await;
-        let subscription = self.bus.get(&format!("{TOPIC}/Subscriptions/{SUBSCRIPTION}")).await;
-        let waiting = subscription.ok().flatten().and_then(|found| found.count("ActiveMessageCount"));
-        let lease = self.leases.find_one(doc! { "_id": PIPELINE }).await.ok().flatten();
-        let leader = lease.and_then(|lease| {
-            let leader = lease.get_str("leaderId").ok()?.to_owned();
-            Some(Leader { leader, term: lease.get_i64("term").ok()? })
-        });
+        let (applied, waiting, leader) = tokio::join!(
+            timeout(within, self.applied()),
+            timeout(ANSWER_WITHIN, self.waiting()),
+            timeout(ANSWER_WITHIN, self.leading())
+        );
+        let (applied, waiting, leader) = (applied.ok().flatten(), waiting.ok().flatten(), leader.ok().flatten());
         self.took = began.elapsed();
         let before = self.last.take();
         self.last = applied.map(|(applied, _)| (began, applied));
@@ -98,6 +101,16 @@ impl Gauges {
         }
         self.leader = Some(now.clone());
         Some(now)
+    }
+
+    async fn waiting(&self) -> Option<u64> {
+        let subscription = self.bus.get(&format!("{TOPIC}/Subscriptions/{SUBSCRIPTION}")).await;
+        subscription.ok().flatten().and_then(|found| found.count("ActiveMessageCount"))
+    }
+
+    async fn leading(&self) -> Option<Leader> {
+        let lease = self.leases.find_one(doc! { "_id": PIPELINE }).await.ok().flatten()?;
+        Some(Leader { leader: lease.get_str("leaderId").ok()?.to_owned(), term: lease.get_i64("term").ok()? })
     }
 
     /// Every order counts its events from 1, and its cursor says how many have been dealt with. And how many orders are parked.
@@ -121,6 +134,10 @@ impl Gauges {
         };
         Some((number("applied")?, number("parked")?))
     }
+}
+
+fn pause_after(took: Duration) -> Duration {
+    (took * SHARE).min(LONGEST_PAUSE)
 }
 
 impl Look {
@@ -158,6 +175,12 @@ impl fmt::Display for Look {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_look_that_took_long_is_not_paid_for_twenty_times() {
+        assert_eq!(pause_after(Duration::from_millis(5)), Duration::from_millis(100));
+        assert_eq!(pause_after(Duration::from_secs(30)), LONGEST_PAUSE);
+    }
 
     #[test]
     fn what_is_not_known_is_not_shown_as_nothing() {

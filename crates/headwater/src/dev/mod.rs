@@ -6,6 +6,7 @@
 mod child;
 mod folder;
 mod look;
+mod names;
 mod panel;
 mod settings;
 mod store;
@@ -45,15 +46,18 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 const DRAIN_WITHIN: Duration = Duration::from_secs(60);
 /// A pod may take its `consumer.drain` of 20 s, and a little more.
 const STOP_WITHIN: Duration = Duration::from_secs(25);
+/// What does not answer for so long is shown as not known; children are not looked after meanwhile.
+const LOOK_WITHIN: Duration = Duration::from_secs(3);
 
 /// Runs until a signal.
 pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
+    let began = Instant::now();
     // Signals keep their default meaning until here: Ctrl-C ends a fetch at once, and the next run starts it afresh.
     let source = store::find(plan.mongodb_uri.clone()).await?;
     let folder = Folder::open(&plan.data_dir)?;
     let mut stop = StopSignal::new()?;
     let mut house = tokio::select! {
-        house = House::build(source, &plan, &folder) => house?,
+        house = House::build(source, &plan, &folder, began) => house?,
         () = stop.received() => return Ok(()), // what is half started is killed when dropped; its journals are its own
     };
     tokio::select! {
@@ -66,7 +70,7 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
             bail!(Exit::CutShort.because("stopped at once, on the second signal; nothing was checked"))
         },
     }
-    println!("Stopped; the data is in {}.", plan.data_dir.display());
+    Panel::default().say(&format!("Stopped; the data is in {}.", plan.data_dir.display()));
     Ok(())
 }
 
@@ -84,14 +88,15 @@ struct House {
 }
 
 impl House {
-    async fn build(source: mongod::Source, plan: &Plan, folder: &Folder) -> anyhow::Result<Self> {
+    /// `start`: when this process began, for a person who waits for it.
+    async fn build(source: mongod::Source, plan: &Plan, folder: &Folder, start: Instant) -> anyhow::Result<Self> {
         let mut panel = Panel::default();
         panel.status("MongoDB starts …");
-        let (start, began) = (Instant::now(), Instant::now());
+        let began = Instant::now();
         let store = Store::start(source, folder).await?;
         panel.step("MongoDB", began);
         let began = Instant::now();
-        let settings = Settings::of(plan, folder, &store)?;
+        let settings = Settings::of(plan, folder, &store).await?;
         let broker = settings.start_broker(folder).await?;
         panel.step("broker", began);
         let client = Client::with_uri_str(store.uri()).await;
@@ -104,7 +109,7 @@ impl House {
         settings.wait_for(&mut pods).await?;
         panel.step(if pods.len() == 1 { "the pod" } else { "every pod" }, began);
         panel.step("everything", start);
-        settings.tell(&store, &pods);
+        panel.say(&settings.tell(&store, &pods));
         let closed = CancellationToken::new();
         let shop = tokio::spawn(shop.run(plan.rate, closed.clone()));
         Ok(Self { pods, broker, store, shop, closed, gauges, panel, settings })
@@ -123,7 +128,7 @@ impl House {
             self.tend()?;
             if told.elapsed() >= self.gauges.pause().max(TELL_EVERY) {
                 told = Instant::now();
-                let look = self.gauges.look().await;
+                let look = self.gauges.look(LOOK_WITHIN).await;
                 self.tell(&look);
             }
         }
@@ -156,7 +161,7 @@ impl House {
         let checked = match timeout(DRAIN_WITHIN, self.drain()).await {
             Ok(drained) => drained.and(self.check().await),
             Err(_) => {
-                let look = self.gauges.look().await;
+                let look = self.gauges.look(LOOK_WITHIN).await;
                 Err(anyhow::anyhow!(
                     "not checked: after {DRAIN_WITHIN:?} orders are still under way ({look}); they are kept, and go on \
                      at the next start"
@@ -167,8 +172,8 @@ impl House {
         let stopped = futures_util::future::join_all(pods).await;
         let broker = self.broker.stop(STOP_WITHIN).await;
         let store = self.store.stop().await;
-        checked?;
-        stopped.into_iter().collect::<anyhow::Result<()>>().and(broker).and(store)
+        let ends = [checked].into_iter().chain(stopped).chain([broker, store]);
+        worst(ends, |other| self.panel.say(&other))
     }
 
     /// Until every event that was written is applied.
@@ -176,7 +181,8 @@ impl House {
         let mut told = Instant::now();
         loop {
             self.tend()?;
-            let look = self.gauges.look().await;
+            // A large shop is summed up for longer than a person likes to wait for a line.
+            let look = self.gauges.look(DRAIN_WITHIN).await;
             if look.behind() == Some(0) {
                 return Ok(());
             }
@@ -198,5 +204,29 @@ impl House {
             );
         }
         Ok(())
+    }
+}
+
+/// The first failure is why it failed; none of the others is kept from a person.
+fn worst(ends: impl Iterator<Item = anyhow::Result<()>>, mut say: impl FnMut(String)) -> anyhow::Result<()> {
+    let mut failures = ends.filter_map(Result::err);
+    let Some(first) = failures.next() else { return Ok(()) };
+    failures.for_each(|other| say(format!("Also: {other:#}.")));
+    Err(first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_check_that_fails_hides_no_pod_that_had_to_be_killed() {
+        let mut said = vec![];
+        let ends =
+            [Err(anyhow::anyhow!("differs")), Ok(()), Err(anyhow::anyhow!("no exit").context("pod-2 was killed"))];
+        let ended = worst(ends.into_iter(), |line| said.push(line));
+        assert_eq!(ended.unwrap_err().to_string(), "differs");
+        assert_eq!(said, ["Also: pod-2 was killed: no exit."]);
+        assert!(worst([Ok(()), Ok(())].into_iter(), |_| unreachable!()).is_ok());
     }
 }

@@ -1,8 +1,10 @@
-//! What a person sees: lines that stay, and on a terminal one below them that is written anew.
+//! What a person sees: lines that stay, and on a terminal one below them that is written anew. Where nobody looks any more, everything goes on.
 
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 
 use tokio::time::Instant;
+
+use crate::out;
 
 pub(super) struct Panel {
     terminal: bool,
@@ -19,7 +21,7 @@ impl Default for Panel {
 impl Panel {
     pub(super) fn say(&mut self, line: &str) {
         self.clear();
-        println!("{line}");
+        out::tell(format_args!("{line}\n"));
     }
 
     pub(super) fn step(&mut self, what: &str, began: Instant) {
@@ -30,18 +32,16 @@ impl Panel {
         self.clear();
         if self.terminal {
             // A line that is too long is cut by the terminal, not wrapped: a wrapped one could not be cleared.
-            print!("\x1b[?7l{line}\x1b[?7h");
+            out::tell(format_args!("\x1b[?7l{line}\x1b[?7h"));
             self.open = true;
         } else {
-            println!("{line}");
+            out::tell(format_args!("{line}\n"));
         }
-        // A screen that cannot be written is nobody's loss.
-        let _ = std::io::stdout().flush();
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.open) {
-            print!("\r\x1b[2K");
+            out::tell("\r\x1b[2K");
         }
     }
 }

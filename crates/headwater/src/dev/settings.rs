@@ -9,10 +9,11 @@ use mongod::Port;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
+use super::Plan;
 use super::child::{Child, Program};
 use super::folder::Folder;
+use super::names::Names;
 use super::store::Store;
-use super::{Plan, store};
 use crate::{config, shop};
 
 pub(super) const COLLECTION: &str = "events";
@@ -37,6 +38,8 @@ pub(super) struct Settings {
     /// Every pod's configuration.
     pub(super) file: PathBuf,
     data_dir: PathBuf,
+    /// Where the broker keeps what it holds for this store.
+    broker_dir: PathBuf,
     broker: Port,
     /// One a pod; none while pods serve nothing.
     admin: Vec<Port>,
@@ -44,18 +47,19 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    pub(super) fn of(plan: &Plan, folder: &Folder, store: &Store) -> anyhow::Result<Self> {
-        let database = folder.remember("database", || store::new_database(store))?;
+    pub(super) async fn of(plan: &Plan, folder: &Folder, store: &Store) -> anyhow::Result<Self> {
+        let Names { database, views, coordination, broker } = Names::of(store, folder).await?;
+        let broker_dir = folder.at(&broker);
         let broker = folder.port("broker")?;
         let bus = connection_string(address(&broker));
         let admin = (1..=plan.pods).filter(|_| config::knows(ADMIN_LISTEN)).map(|pod| folder.port(&pod_name(pod)));
         let admin = admin.collect::<anyhow::Result<_>>()?;
-        let (views, coordination) = (format!("{database}_views"), format!("{database}_headwater"));
         let token = folder.secret("token", || format!("{:032x}", rand::random::<u128>()))?;
         let text = configuration(store.uri(), &database, &views, &coordination, &bus, &token);
         let file = folder.write("headwater.yaml", &text)?;
         let data_dir = folder.path().to_owned();
-        Ok(Self { database, views, coordination, bus, token, file, data_dir, broker, admin, pods: plan.pods })
+        let pods = plan.pods;
+        Ok(Self { database, views, coordination, bus, token, file, data_dir, broker_dir, broker, admin, pods })
     }
 
     /// Returns when it serves.
@@ -63,7 +67,7 @@ impl Settings {
         let entities = folder.write("entities.json", &entities())?;
         let address = address(&self.broker);
         let mut arguments = ["broker", "--listen"].map(Into::into).to_vec();
-        arguments.extend([address.to_string().into(), "--data-dir".into(), folder.at("broker").into()]);
+        arguments.extend([address.to_string().into(), "--data-dir".into(), self.broker_dir.clone().into()]);
         arguments.extend(["--config".into(), entities.into()]);
         let program = Program { name: "broker".into(), arguments, variables: vec![], log: folder.log("broker")? };
         let mut broker = Child::start(program)?;
@@ -94,26 +98,32 @@ impl Settings {
     }
 
     /// The addresses a person wants.
-    pub(super) fn tell(&self, store: &Store, pods: &[Child]) {
+    pub(super) fn tell(&self, store: &Store, pods: &[Child]) -> String {
         let Self { database, views, bus, token, file, data_dir, .. } = self;
         let pods: Vec<_> =
             pods.iter().map(|pod| format!("{} (pid {})", pod.name(), pod.pid().unwrap_or_default())).collect();
-        println!();
-        println!("MongoDB:   {}", store.shown());
-        println!("           events in `{database}.{COLLECTION}`, read models in `{views}`");
-        println!("Bus:       {bus}");
         let dashboards: Vec<_> = self.admin.iter().map(|port| format!("http://{}", address(port))).collect();
-        if !dashboards.is_empty() {
-            println!("Dashboard: {} (one a pod; any will do)", dashboards.join(", "));
-            println!("           to act from it: {token}");
-        }
-        println!("Data:      {}", data_dir.display());
-        println!("           configuration in {}, logs in {}", file.display(), data_dir.join("logs").display());
-        println!("Pods:      {}", pods.join(", "));
-        println!();
-        println!(
-            "Kill a pod (kill -9) and watch another lead. Ctrl-C stops everything, and checks that nothing was lost."
-        );
+        let dashboards = match dashboards.as_slice() {
+            [] => String::new(),
+            some => {
+                format!("Dashboard: {} (one a pod; any will do)\n           to act from it: {token}\n", some.join(", "))
+            }
+        };
+        let (mongodb, pods, logs) = (store.shown(), pods.join(", "), data_dir.join("logs"));
+        format!(
+            "
+MongoDB:   {mongodb}
+           events in `{database}.{COLLECTION}`, read models in `{views}`
+Bus:       {bus}
+{dashboards}Data:      {}
+           configuration in {}, logs in {}
+Pods:      {pods}
+
+Kill a pod (kill -9) and watch another lead. Ctrl-C stops everything, and checks that nothing was lost.",
+            data_dir.display(),
+            file.display(),
+            logs.display()
+        )
     }
 }
 

@@ -10,6 +10,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
 
 use super::folder::Folder;
+use crate::cli::advice::Advised;
 
 /// mongod flushes and ends in well under a second; a busy disk gets more.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
@@ -29,14 +30,6 @@ pub(super) enum Store {
 pub(super) async fn find(uri: Option<String>) -> anyhow::Result<Source> {
     let find = move || mongod::provide(uri.as_deref(), &Environment::of_this_process(), Progress::to_stderr());
     Ok(tokio::task::spawn_blocking(find).await??)
-}
-
-/// In a MongoDB of the user's nobody's data is touched: the shop gets a name nobody has.
-pub(super) fn new_database(store: &Store) -> String {
-    match store {
-        Store::Own { .. } => "shop".to_owned(),
-        Store::Given { .. } => format!("shop_{:08x}", rand::random::<u32>()),
-    }
 }
 
 impl Store {
@@ -92,15 +85,19 @@ async fn given(uri: String) -> anyhow::Result<Store> {
             "--mongodb-uri is not a MongoDB URI; write, for example, `mongodb://host:27017/?replicaSet=rs0`"
         )
     })?;
-    let hosts: Vec<_> = options.hosts.iter().map(ToString::to_string).collect();
+    let mut hosts: Vec<_> = options.hosts.iter().map(ToString::to_string).collect();
+    hosts.sort();
     let hosts = hosts.join(",");
     let admin = Client::with_options(options).map_err(DriverError::from)?.database("admin");
     let hello = admin.run_command(doc! { "hello": 1 }).await.map_err(DriverError::from);
-    if !has_change_streams(&hello.with_context(|| format!("reach MongoDB at {hosts}"))?) {
+    let reach = || Advised::new(format!("reach MongoDB at {hosts}"), IS_IT_THERE);
+    if !has_change_streams(&hello.with_context(reach)?) {
         bail!("the MongoDB at {hosts} is neither a replica set nor a sharded cluster, so it has no change streams");
     }
     Ok(Store::Given { uri, hosts })
 }
+
+const IS_IT_THERE: &str = "is MongoDB there, and is `--mongodb-uri` (or HEADWATER_MONGODB_URI) right? Without it, `headwater dev` starts one of its own";
 
 fn has_change_streams(hello: &Document) -> bool {
     hello.contains_key("setName") || hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid")

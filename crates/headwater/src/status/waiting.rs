@@ -82,3 +82,21 @@ fn parked_in(count: &Document) -> Option<Parked> {
 fn rejected_for(count: &Document) -> Option<Rejected> {
     Some(Rejected { reason: count.get_str("_id").ok()?.to_owned(), events: natural(count.get("events"))? })
 }
+
+#[cfg(test)]
+mod tests {
+    use admin::status::REASONS;
+    use pipeline::publish::rejected::Reason;
+
+    #[test]
+    fn every_reason_to_reject_an_event_is_told_of_by_its_code() {
+        let all = [Reason::NoAggregateId, Reason::Refused(String::new()), Reason::TooLarge];
+        // A new one does not compile here: give it a place above, and its code one in `REASONS`.
+        for reason in &all {
+            match reason {
+                Reason::NoAggregateId | Reason::Refused(_) | Reason::TooLarge => {}
+            }
+        }
+        assert_eq!(all.each_ref().map(Reason::code), REASONS);
+    }
+}

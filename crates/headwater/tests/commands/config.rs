@@ -56,10 +56,12 @@ read_models: { totals: { when: { Added: { $inc: { total: $$event.payload.amount 
     let said = text(&printed.stdout);
     assert!(!said.contains("sesame"), "{said}");
     let json: Json = serde_json::from_str(&said).unwrap();
-    assert_eq!(json["source"]["uri"], "***");
+    // Where it is, a person may know.
+    assert_eq!(json["source"]["uri"], "mongodb://***@localhost");
+    let bus = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=***";
     assert_eq!(
         json["service_bus"],
-        json!({ "connection_string": "***", "topic": "events", "subscription": "read-models" })
+        json!({ "connection_string": bus, "topic": "events", "subscription": "read-models" })
     );
     assert_eq!(json["admin"]["token"], "***");
     assert_eq!((&json["producer"]["window"]["events"], &json["producer"]["drain"]), (&json!(100), &json!("3s")));
@@ -125,6 +127,17 @@ fn a_program_that_checks_gets_the_mistakes_as_json() {
 }
 
 #[test]
+fn a_program_that_checks_gets_json_also_of_a_file_that_is_not_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = run(folder.path(), &["check", "--json", "--config", "missing.yaml"]);
+    assert_eq!(said.status.code(), MISCONFIGURED);
+    let told: Json = serde_json::from_slice(&said.stdout).unwrap();
+    assert_eq!((&told["ok"], &told["findings"][0]["about"]), (&json!(false), &json!("configuration")));
+    let problem = told["findings"][0]["problem"].as_str().unwrap();
+    assert!(problem.contains("`missing.yaml`") && problem.contains("No such file"), "{problem}");
+}
+
+#[test]
 fn who_has_no_file_is_told_how_to_begin() {
     let folder = tempfile::tempdir().unwrap();
     let said = run(folder.path(), &["run"]);
@@ -150,9 +163,11 @@ service_bus: { connection_string: \"Endpoint=sb://127.0.0.1:1;UseDevelopmentEmul
         (&["parked", "list"], "is MongoDB there"),
         (&["step-down"], "is MongoDB there"),
         (&["topology", "apply"], "is the bus there"),
+        (&["status"], "is MongoDB there"),
     ] {
         let said = run(folder.path(), arguments);
-        assert_eq!(said.status.code(), Some(1), "{arguments:?}");
+        let code = if arguments == ["status"] { 4 } else { 1 };
+        assert_eq!(said.status.code(), Some(code), "{arguments:?}");
         let said = text(&said.stderr);
         assert!(said.contains(&format!("what to do: {advice}")), "{said}");
         assert!(said.contains("127.0.0.1:1") && said.contains("refused"), "{said}");

@@ -40,7 +40,11 @@ fn a_command_line_that_is_not_understood_is_told_from_a_failure() {
     assert_eq!(code(&["run", "--no-such-flag"]), USAGE);
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    assert_eq!(code(&["broker", "--ephemeral", "--listen", &address]), FAILED);
+    let broker = run(&["broker", "--ephemeral", "--listen", &address]);
+    assert_eq!(broker.status.code(), Some(FAILED));
+    let said = String::from_utf8_lossy(&broker.stderr).into_owned();
+    assert!(said.contains(&format!("listen on {address}")) && said.contains("what to do: "), "{said}");
+    assert!(said.contains("`--listen`"), "{said}");
 }
 
 #[test]
@@ -64,6 +68,12 @@ fn a_mistake_in_the_configuration_is_told_from_a_failure() {
     let bus = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true";
     let (code, said) = with("http://127.0.0.1", bus);
     assert_eq!(code, Some(MISCONFIGURED), "{said}");
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let listen = format!("admin.listen={}", taken.local_addr().unwrap());
+    let output = run(&["run", "--config", file, "--set", &listen, "--set", "source.uri=mongodb://127.0.0.1:9"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(FAILED), "{said}");
+    assert!(said.contains("what to do: ") && said.contains("`admin.listen`"), "{said}");
     let (code, said) = with("mongodb://127.0.0.1:9/?directConnection=true", "Endpoint=nowhere");
     assert_eq!(code, Some(MISCONFIGURED), "{said}");
 }

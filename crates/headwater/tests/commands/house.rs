@@ -1,7 +1,7 @@
 //! A pipeline with nothing running but its servers, and commands that are asked about it.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -59,6 +59,11 @@ service_bus: {{ connection_string: \"{bus}\" }}
 {more}"
         );
         std::fs::write(self.config(), text).unwrap();
+    }
+
+    /// Where its `headwater.yaml` is.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
     }
 
     fn config(&self) -> PathBuf {

@@ -9,5 +9,6 @@ mod exit_codes;
 mod house;
 mod parked;
 mod recipes;
+mod shell;
 mod step_down;
 mod topology;

@@ -7,6 +7,8 @@ async fn the_leader_steps_down_and_another_pod_leads() {
     let house = House::new("step_down", "").await;
     let nobody = house.ask(&["step-down"]).await.refused();
     assert!(nobody.contains("nobody leads"), "{nobody}");
+    let never = house.ask(&["step-down", "--within", "0s"]).await.refused();
+    assert!(never.contains("in no time"), "{never}");
     house.ask(&["topology", "apply"]).await.well();
     let first = house.pod("pod-1");
     first.wait_for_line("gained leadership", SOON).await;

@@ -1,0 +1,109 @@
+//! Secrets as they may be shown: where a server is, and how it is spoken to, but not by what right.
+//!
+//! What is not known to be harmless is masked: a part of a URI that nobody thought of must not be what gives a password away.
+
+pub(super) const MASK: &str = "***";
+
+/// Options of a MongoDB URI that say nothing secret; whatever ends with `MS` is a time.
+const OPTIONS: [&str; 19] = [
+    "appname",
+    "authmechanism",
+    "authsource",
+    "compressors",
+    "directconnection",
+    "journal",
+    "loadbalanced",
+    "maxconnecting",
+    "maxpoolsize",
+    "minpoolsize",
+    "readconcernlevel",
+    "readpreference",
+    "replicaset",
+    "retryreads",
+    "retrywrites",
+    "srvmaxhosts",
+    "ssl",
+    "tls",
+    "w",
+];
+/// Parts of a connection string that do not.
+const PARTS: [&str; 4] = ["endpoint", "entitypath", "sharedaccesskeyname", "usedevelopmentemulator"];
+
+pub(super) fn mongodb_uri(uri: &str) -> String {
+    let Some((scheme, rest)) = uri.split_once("://").filter(|(scheme, _)| scheme.starts_with("mongodb")) else {
+        return MASK.to_owned();
+    };
+    let (before, options) = rest.split_once('?').unwrap_or((rest, ""));
+    if options.contains('@') {
+        // Where a name or a password ends is anybody's guess.
+        return MASK.to_owned();
+    }
+    let place = match before.rsplit_once('@') {
+        Some((_, place)) => format!("{MASK}@{place}"),
+        None => before.to_owned(),
+    };
+    let options: Vec<_> = options.split('&').filter(|option| !option.is_empty()).map(option).collect();
+    let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
+    format!("{scheme}://{place}{options}")
+}
+
+/// Whether it is one of these: a pod that took it would come as nobody.
+pub(super) fn is_masked(text: &str) -> bool {
+    let user = text.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@')).map(|(user, _)| user);
+    user == Some(MASK)
+        || text.split([';', '&', '?']).any(|part| part.split_once('=').is_some_and(|(_, value)| value == MASK))
+}
+
+fn option(option: &str) -> String {
+    let Some((name, _)) = option.split_once('=') else { return MASK.to_owned() };
+    let known = name.to_ascii_lowercase();
+    let harmless = OPTIONS.contains(&&*known) || known.ends_with("ms");
+    if harmless { option.to_owned() } else { format!("{name}={MASK}") }
+}
+
+pub(super) fn connection_string(text: &str) -> String {
+    let part = |part: &str| match part.split_once('=') {
+        Some((name, _)) if PARTS.contains(&&*name.trim().to_ascii_lowercase()) => part.to_owned(),
+        Some((name, _)) => format!("{name}={MASK}"),
+        None if part.is_empty() => String::new(),
+        None => MASK.to_owned(),
+    };
+    text.split(';').map(part).collect::<Vec<_>>().join(";")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uri_keeps_its_hosts_and_options_and_loses_who_may_come_in() {
+        for (uri, shown) in [
+            ("mongodb://localhost", "mongodb://localhost"),
+            ("mongodb://me:pass@a:1,b:2/db?replicaSet=rs0", "mongodb://***@a:1,b:2/db?replicaSet=rs0"),
+            ("mongodb+srv://me@cluster.example/?w=majority", "mongodb+srv://***@cluster.example/?w=majority"),
+            (
+                "mongodb://a/?tlsCertificateKeyFilePassword=pass&connectTimeoutMS=5",
+                "mongodb://a/?tlsCertificateKeyFilePassword=***&connectTimeoutMS=5",
+            ),
+            ("mongodb://a/?authMechanismProperties=AWS_SESSION_TOKEN:pass", "mongodb://a/?authMechanismProperties=***"),
+            // Such a driver refuses; nothing of it is shown all the same.
+            ("mongodb://me:p@ss@a/", "mongodb://***@a/"),
+            ("mongodb://me:pass?word@a/", "***"),
+            ("mongodb://me:pa/ss@a/db", "mongodb://***@a/db"),
+            ("pass", "***"),
+        ] {
+            assert_eq!(mongodb_uri(uri), shown);
+            assert!(!is_masked(uri), "{uri}");
+            assert_eq!(is_masked(shown), shown.contains("***@") || shown.contains("=***"), "{shown}");
+        }
+    }
+
+    #[test]
+    fn a_connection_string_keeps_its_endpoint_and_the_name_of_its_key() {
+        let text = "Endpoint=sb://shop.example/;SharedAccessKeyName=pods;SharedAccessKey=pass=;EntityPath=events";
+        let shown = "Endpoint=sb://shop.example/;SharedAccessKeyName=pods;SharedAccessKey=***;EntityPath=events";
+        assert_eq!(connection_string(text), shown);
+        assert!(is_masked(shown) && !is_masked(text));
+        assert_eq!(connection_string("SharedAccessSignature=pass;pass;"), "SharedAccessSignature=***;***;");
+    }
+}
