@@ -70,7 +70,7 @@ pub(super) type Answers = Vec<Option<Told>>;
 const FIRST_PAUSE: Duration = Duration::from_millis(4);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 /// Live pods that meet at a hot document are done with it far sooner.
-const BAD_LUCK: Duration = Duration::from_secs(1);
+const BAD_LUCK: Duration = Duration::from_millis(300);
 /// What is delivered again is seldom delivered alone.
 const DOUBT: u32 = 100;
 /// For the halves of a group that had more.
