@@ -105,10 +105,13 @@ impl<'a> Rounds<'a> {
     async fn round(&mut self) -> Result<(), Error> {
         let (term, leader) = self.leader()?;
         let mut victims = vec![leader];
-        // A standby that has hardly begun is not ended: somebody must be there to take over.
+        // Somebody must be there to take over.
         if self.ending.is_empty() && self.dice.random_ratio(1, WITH_A_STANDBY) {
             let pods = self.house.pods().len();
-            victims.push((leader + self.dice.random_range(1..pods)) % pods);
+            let standby = (leader + self.dice.random_range(1..pods)) % pods;
+            // A process that has hardly begun has yet to hear signals, and dies of one.
+            let has_begun = self.house.pod(standby).process().is_some_and(|it| it.find_line(STARTED).is_some());
+            victims.extend(has_begun.then_some(standby));
         }
         self.in_flight += u64::from(self.checker.outstanding() > 0);
         let at = Instant::now();
