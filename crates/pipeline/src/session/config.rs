@@ -35,7 +35,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Self {
-            max_concurrent_sessions: NonZeroUsize::new(512).expect("512 is not 0"),
+            max_concurrent_sessions: NonZeroUsize::new(256).expect("256 is not 0"),
             connections: NonZeroUsize::new(2).expect("2 is not 0"),
             idle: Duration::from_secs(1),
             longest_hold: Duration::from_secs(10),

@@ -102,7 +102,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "",
         "consumer: { max_concurrent_sessions: 1 }\n",
-        "line 4, column 38: `consumer.max_concurrent_sessions` is `1`, and must not be less than `consumer.connections`, which is `2`; the defaults are 2 and 512",
+        "line 4, column 38: `consumer.max_concurrent_sessions` is `1`, and must not be less than `consumer.connections`, which is `2`; the defaults are 2 and 256",
     ),
     (
         "",
@@ -309,7 +309,7 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "",
         "consumer: { connections: 9, max_concurrent_sessions: 3 }\n",
-        "line 4, column 26: `consumer.connections` is `9`, and must not exceed `consumer.max_concurrent_sessions`, which is `3`; the defaults are 2 and 512",
+        "line 4, column 26: `consumer.connections` is `9`, and must not exceed `consumer.max_concurrent_sessions`, which is `3`; the defaults are 2 and 256",
     ),
     (
         "",
