@@ -148,7 +148,9 @@ async fn a_checkpoint_ahead_of_the_source_is_told_and_is_no_lag_of_nothing() {
     assert_eq!(status.lag.seconds, None);
     let ahead = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ahead_seconds).expect("it is ahead");
     assert!((99_000.0..=100_000.0).contains(&ahead), "{ahead}");
-    let found: Vec<_> = status.problems.iter().map(|problem| (problem.code.as_str(), problem.severity)).collect();
+    // The oplog is everybody's here, and may be short.
+    let of_the_checkpoint = status.problems.iter().filter(|problem| problem.code != "oplog_headroom");
+    let found: Vec<_> = of_the_checkpoint.map(|problem| (problem.code.as_str(), problem.severity)).collect();
     assert_eq!(found, [("ahead", Severity::Critical)]);
 }
 
