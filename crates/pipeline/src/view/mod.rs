@@ -2,7 +2,8 @@
 //!
 //! `session` hands over what it received, through a [`Feed`]; the [`Applier`] gathers the events of all sessions into transactions. One
 //! transaction reads the cursors of its aggregates, decides for each event whether it is next, and writes the read models and the
-//! cursors together: that is what makes the effect exactly once. Leans on nothing else for that: not on the session's lock, not on
+//! cursors together: that is what makes the effect exactly once. (Of an aggregate's first event no cursor is read; its insert is refused
+//! if there is one.) Leans on nothing else for that: not on the session's lock, not on
 //! the bus's duplicate detection, not on who leads.
 //!
 //! Never settles a message, and never waits for one. Only [`History`] reads the source, and only where events are missing or in doubt.
