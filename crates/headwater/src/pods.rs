@@ -9,7 +9,7 @@ mod announcer;
 
 use std::time::Duration;
 
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use mongodb::{Collection, Database};

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use lease::mongo::{LeaseName, MongoLease};
-use lease::{DriverError, LeaseDocument, Term, Timing};
+use lease::{LeaseDocument, Term, Timing};
+use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
 use mongodb::options::{CollectionOptions, ReadConcern, WriteConcern};
 use mongodb::{Collection, Database};

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
+use mongo_error::ErrorChain;
 use tokio::runtime;
 use tokio::sync::{Notify, watch};
 use tokio::task::{JoinError, JoinHandle};
@@ -19,7 +20,7 @@ use tracing::{debug, error, info, warn};
 use crate::backoff::{Backoff, jittered};
 use crate::clock::{Clock, Moment};
 use crate::decide::{self, Contest, Follow, Lead, Me, Sighting, Tenure};
-use crate::error::{Chain, Error};
+use crate::error::Error;
 use crate::handle::{Desk, Status};
 use crate::leadership::{Gate, Leadership, Loss, Outcome, Stop};
 use crate::planted;
@@ -405,9 +406,9 @@ impl<S: LeaseStore> Elector<S> {
         let now = if problem.is_transient() { Trouble::OutOfReach } else { Trouble::Unusable };
         let worse = self.trouble.is_none_or(|said| said < now);
         match now {
-            _ if !worse => debug!(pod_id, error = %Chain(problem), "lease still out of reach"),
-            Trouble::OutOfReach => warn!(pod_id, error = %Chain(problem), "lease out of reach; trying on"),
-            Trouble::Unusable => error!(pod_id, error = %Chain(problem), "lease cannot be used; trying on"),
+            _ if !worse => debug!(pod_id, error = %ErrorChain(problem), "lease still out of reach"),
+            Trouble::OutOfReach => warn!(pod_id, error = %ErrorChain(problem), "lease out of reach; trying on"),
+            Trouble::Unusable => error!(pod_id, error = %ErrorChain(problem), "lease cannot be used; trying on"),
         }
         self.trouble = self.trouble.max(Some(now));
     }

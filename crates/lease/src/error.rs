@@ -1,10 +1,10 @@
 //! What can go wrong with a lease, and what that means to the elector.
 
-use std::fmt;
 use std::time::Duration;
 
+use mongo_error::DriverError;
+
 use crate::config;
-use crate::driver_error::DriverError;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -57,20 +57,5 @@ impl Error {
             | Self::Thread(_)
             | Self::Died => false,
         }
-    }
-}
-
-/// An error with its causes, as logs show it.
-pub struct Chain<'a>(pub &'a dyn std::error::Error);
-
-impl fmt::Display for Chain<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)?;
-        let mut cause = self.0.source();
-        while let Some(error) = cause {
-            write!(f, ": {error}")?;
-            cause = error.source();
-        }
-        Ok(())
     }
 }

@@ -16,11 +16,11 @@ use mongodb::{Client, Collection};
 use tokio::sync::Notify;
 
 use crate::document::{FORMAT, LeaseDocument};
-use crate::driver_error::code_of;
 use crate::error::Error;
 use crate::record::{Contender, Record, Statement, Term, Version, millis};
 use crate::store::LeaseStore;
 use crate::timing::Timing;
+use mongo_error::error_code;
 
 /// The collection of the coordination database that holds the leases of all pipelines.
 pub const COLLECTION: &str = "leader_leases";
@@ -99,7 +99,7 @@ impl MongoLease {
                 Ok((record.version == ours).then_some(record))
             }
             Ok(None) => Ok(None),
-            Err(error) if code_of(&error) == Some(DUPLICATE_KEY) => Ok(None),
+            Err(error) if error_code(&error) == Some(DUPLICATE_KEY) => Ok(None),
             Err(error) => Err(self.failed("create")(error)),
         }
     }
@@ -144,7 +144,7 @@ impl MongoLease {
 impl LeaseStore for MongoLease {
     async fn inspect(&self) -> Result<(), Error> {
         let mut indexes = match self.leases.list_indexes().await {
-            Err(error) if code_of(&error) == Some(NAMESPACE_NOT_FOUND) => return Ok(()),
+            Err(error) if error_code(&error) == Some(NAMESPACE_NOT_FOUND) => return Ok(()),
             indexes => indexes.map_err(self.failed("inspect"))?,
         };
         while let Some(index) = indexes.next().await {

@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
 
 use crate::backoff::Backoff;
-use crate::error::Chain;
 use crate::store::LeaseStore;
+use mongo_error::ErrorChain;
 
 /// A stream that lived longer than this had begun, and its end begins a new spell.
 const LIVED: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ impl Watch {
                 self.failures = 0;
             }
             self.failures = self.failures.saturating_add(1);
-            let (pod_id, problem) = (&self.pod_id, Chain(&error));
+            let (pod_id, problem) = (&self.pod_id, ErrorChain(&error));
             if self.failures == SPELL {
                 warn!(pod_id, error = %problem, "lease cannot be watched; changes are seen at the next poll only");
             } else {

@@ -2,5 +2,5 @@
 
 /// For logs, and for states that people read.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    lease::Chain(error).to_string()
+    mongo_error::ErrorChain(error).to_string()
 }

@@ -49,7 +49,7 @@ pub fn mongo(error: &Error) -> Verdict {
     if PASSING_LABELS.iter().any(|label| error.contains_label(label)) {
         return Verdict::Transient;
     }
-    if let Some(code) = lease::code_of(error) {
+    if let Some(code) = mongo_error::error_code(error) {
         return mongo_code(code);
     }
     match &*error.kind {

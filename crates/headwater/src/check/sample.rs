@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongodb::bson::{Bson, Document, doc};
 use pipeline::source::{Kind, Source};
 

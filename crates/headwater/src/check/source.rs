@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongodb::Client;
 use mongodb::bson::{DateTime, Document, doc};
 use pipeline::capture::{self, Capture};
@@ -79,7 +79,7 @@ async fn readable(config: &Config, client: &Client) -> Option<Finding> {
     let patient = capture::Config { answer_within: Duration::from_secs(30), ..config.producer.capture.clone() };
     let capture = Capture::new(client, config.source.clone(), patient);
     let error = capture.check(&config.producer.start).await.err()?;
-    let told = lease::Chain(&error).to_string();
+    let told = mongo_error::ErrorChain(&error).to_string();
     let remedy = if told.contains("error 13 ") {
         "grant the user `read` on the source's database (find and changeStream)"
     } else if matches!(error, capture::Error::StartInFuture { .. }) {

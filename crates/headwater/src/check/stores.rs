@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongodb::Database;
 use mongodb::IndexModel;
 use mongodb::bson::{Document, doc};

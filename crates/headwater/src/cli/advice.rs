@@ -2,7 +2,7 @@
 
 use std::{fmt, io};
 
-use lease::DriverError;
+use mongo_error::DriverError;
 use servicebus::administration;
 
 /// What was being done, and what to do if it fails: where whoever fails knows better than a table.
@@ -89,9 +89,6 @@ mod tests {
         let said = "Server selection timeout: No available servers. Topology: { Type: ReplicaSetNoPrimary, Set Name: rs0, Servers: [ { Address: a:1, Type: Unknown, Error: Kind: I/O error: Connection refused (os error 111), labels: {\"RetryableError\"}, source: None, server response: None }, { Address: b:2, Type: RsSecondary } ] }";
         let told = "no server was found that fits (a:1: I/O error: Connection refused (os error 111); b:2)";
         assert_eq!(shortened(said), told);
-        assert_eq!(
-            shortened("the server answered with error 13 (Unauthorized)"),
-            "the server answered with error 13 (Unauthorized)"
-        );
+        assert_eq!(shortened("MongoDB returned error 13 (Unauthorized)"), "MongoDB returned error 13 (Unauthorized)");
     }
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::{Args, Subcommand};
-use lease::{Contender, DriverError};
+use lease::Contender;
+use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
 use pipeline::capture::{self, Capture, Start};
 use pipeline::checkpoint::{Checkpoint, CheckpointStore, Claim, MongoCheckpoints, Phase};

@@ -5,7 +5,7 @@ mod table;
 use std::time::Duration;
 
 use clap::Args;
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongodb::bson::doc;
 
 use super::run::ConfigArguments;

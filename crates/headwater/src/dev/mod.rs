@@ -100,7 +100,7 @@ impl House {
         let broker = settings.start_broker(folder).await?;
         panel.step("broker", began);
         let client = Client::with_uri_str(store.uri()).await;
-        let client = client.map_err(lease::DriverError::from).context("connect to MongoDB")?;
+        let client = client.map_err(mongo_error::DriverError::from).context("connect to MongoDB")?;
         let events = client.database(&settings.database).collection::<Document>(settings::COLLECTION);
         let shop = Shop::open(events).await?;
         let gauges = Gauges::new(&client, &settings, shop.written())?;

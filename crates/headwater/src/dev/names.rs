@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use mongodb::error::{ErrorKind, WriteFailure};

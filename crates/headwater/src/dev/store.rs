@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongod::{Environment, LastWill, Progress, SingleNode, Source};
 use mongodb::Client;
 use mongodb::bson::{Document, doc};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use admin::Buckets;
-use lease::Chain;
+use mongo_error::ErrorChain;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -68,7 +68,7 @@ impl Announcer {
             let told = timeout(TOLD_WITHIN, self.tell(rounds.is_multiple_of(SWEEP_EVERY))).await;
             let failure = match &told {
                 Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(Chain(error).to_string()),
+                Ok(Err(error)) => Some(ErrorChain(error).to_string()),
                 Err(_) => Some(format!("no answer within {TOLD_WITHIN:?}")),
             };
             // Said once: whoever reads the status sees that this pod is silent.
@@ -86,7 +86,7 @@ impl Announcer {
         self.leave().await;
     }
 
-    async fn tell(&mut self, sweep: bool) -> Result<(), lease::DriverError> {
+    async fn tell(&mut self, sweep: bool) -> Result<(), mongo_error::DriverError> {
         let announcement = self.announcement(Instant::now());
         self.register.announce(&announcement).await?;
         let term = self.readings.lease().term().map(lease::Term::get);
@@ -112,7 +112,7 @@ impl Announcer {
             self.register.leave().await
         };
         if let Ok(Err(error)) = timeout(EVERY, farewell).await {
-            tracing::debug!(error = %Chain(&error), "take this pod's announcement away");
+            tracing::debug!(error = %ErrorChain(&error), "take this pod's announcement away");
         }
     }
 

@@ -4,7 +4,7 @@
 
 use std::fmt;
 
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 use mongodb::{Collection, Cursor, Database};

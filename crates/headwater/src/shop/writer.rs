@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::options::{IndexOptions, WriteConcern};
 use mongodb::{Collection, IndexModel};

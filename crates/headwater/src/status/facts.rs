@@ -103,7 +103,7 @@ async fn in_time<T>(reading: impl Future<Output = Result<T, mongodb::error::Erro
     match timeout(ANSWER_WITHIN, reading).await {
         Ok(Ok(read)) => Some(read),
         Ok(Err(error)) => {
-            tracing::debug!(error = %lease::DriverError::from(error), "gather the status");
+            tracing::debug!(error = %mongo_error::DriverError::from(error), "gather the status");
             None
         }
         Err(_) => None,

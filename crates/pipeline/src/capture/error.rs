@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lease::DriverError;
+use mongo_error::DriverError;
 
 use super::config::Start;
 use super::unresumable::{Verdict, weigh};

@@ -5,7 +5,7 @@
 //! reads the whole source again. So only what the server says about the token itself proves it dead; everything that can
 //! pass (an election, a lost cursor, an overloaded server, a code nobody has met) is tried again.
 
-use lease::code_of;
+use mongo_error::error_code;
 use mongodb::error::{Error, ErrorKind};
 
 /// What a failure means for the stream.
@@ -51,7 +51,7 @@ const REQUEST_IS_WRONG: [i32; 13] = [2, 9, 14, 20, 59, 72, 73, 166, 167, 168, 40
 const ID_CHANGED: &str = "modified by the pipeline";
 
 pub(super) fn weigh(error: &Error) -> Verdict {
-    match code_of(error) {
+    match error_code(error) {
         Some(code) => weigh_code(code, message_of(error), error.contains_label(NON_RESUMABLE)),
         // The server never answered, or the driver could not read it.
         None => Verdict::Retry,
@@ -81,7 +81,7 @@ const PASSING: [i32; 17] = [6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 101
 
 /// Whether the server has read the request and does not want it. For a request that is tried beside others that differ in one stage.
 pub(super) fn is_refusal(error: &Error) -> bool {
-    code_of(error).is_some_and(|code| !PASSING.contains(&code))
+    error_code(error).is_some_and(|code| !PASSING.contains(&code))
 }
 
 /// To decide by, never to show: it may quote a document.

@@ -1,6 +1,6 @@
 //! Why a checkpoint could not be claimed, read or moved.
 
-use lease::DriverError;
+use mongo_error::DriverError;
 
 use crate::event::{Epoch, Term};
 

@@ -4,7 +4,7 @@
 //! made, hence never without one; kept in a collection of its own, so that whatever empties `checkpoints` does not take
 //! it along. See docs/decisions/007.
 
-use lease::code_of;
+use mongo_error::error_code;
 use mongodb::bson::{Document, doc};
 use mongodb::options::CollectionOptions;
 use mongodb::{Collection, Database};
@@ -33,7 +33,7 @@ impl Foundings {
         let founding = doc! { "term": stored_number(claim.term.get()), "foundedBy": &claim.pod_id };
         let entered = self.0.update_one(doc! { "_id": pipeline }, doc! { "$setOnInsert": founding }).upsert(true);
         match entered.await {
-            Err(error) if code_of(&error) == Some(DUPLICATE_KEY) => Ok(()),
+            Err(error) if error_code(&error) == Some(DUPLICATE_KEY) => Ok(()),
             answer => answer.map(drop),
         }
     }

@@ -4,7 +4,7 @@
 //! returns; a save is one statement whose filter is the fence, and only a refused one costs a second look, to say why
 //! (`refused.rs`).
 
-use lease::code_of;
+use mongo_error::error_code;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use mongodb::options::{
     Acknowledgment, Collation, CollectionOptions, ReadConcern, ReadPreference, ReturnDocument, SelectionCriteria,
@@ -126,7 +126,7 @@ impl CheckpointStore for MongoCheckpoints {
         self.find().await?;
         let claimed = match self.submit_claim(claim, !founded).await {
             // Two upserts met; there is a document now, so the second try is an update.
-            Err(error) if code_of(&error) == Some(DUPLICATE_KEY) => self.submit_claim(claim, !founded).await,
+            Err(error) if error_code(&error) == Some(DUPLICATE_KEY) => self.submit_claim(claim, !founded).await,
             answer => answer,
         };
         let claimed = claimed.map_err(self.failed("claim"))?;

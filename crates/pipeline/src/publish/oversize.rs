@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
 use mongodb::options::IndexOptions;

@@ -1,7 +1,7 @@
 //! Events that could not become messages, kept with the reason. Never dropped: an operator lists, mends and discards them.
 
 use bytes::Bytes;
-use lease::DriverError;
+use mongo_error::DriverError;
 use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
 use mongodb::{Collection, Database};

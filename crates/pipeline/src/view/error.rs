@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lease::DriverError;
+use mongo_error::DriverError;
 
 use super::model::Mistake;
 use crate::retry::{self, Verdict};

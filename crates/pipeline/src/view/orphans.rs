@@ -51,7 +51,7 @@ impl Orphans {
             Ok(Ok(ended)) => tracing::warn!(ended, "ended transactions that a dead or paused pod had left open"),
             // Not allowed, not known to this server, or not just now: then the server's own limit ends them.
             Ok(Err(error)) => {
-                tracing::debug!(error = %lease::DriverError::from(error), "cannot end transactions left open");
+                tracing::debug!(error = %mongo_error::DriverError::from(error), "cannot end transactions left open");
             }
             Err(_) => tracing::debug!("cannot end transactions left open: no answer in time"),
         }

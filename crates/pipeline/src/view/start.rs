@@ -31,7 +31,7 @@ pub async fn prepare(database: &Database, models: &[impl AsRef<dyn Projection>])
 
 async fn create(database: &Database, collection: &str) -> Result<(), Error> {
     match database.create_collection(collection).await {
-        Err(error) if lease::code_of(&error) != Some(NAMESPACE_EXISTS) => {
+        Err(error) if mongo_error::error_code(&error) != Some(NAMESPACE_EXISTS) => {
             Err(store_error(database, "make a collection", error))
         }
         Err(_) | Ok(()) => Ok(()),

@@ -28,7 +28,7 @@ async fn a_dropped_and_re_created_collection_goes_on() {
         let Phase::Stream { token } = phase.clone() else { panic!("{phase:?}") };
         let stages = [doc! { "$changeStream": { "resumeAfter": token.to_document() } }];
         if let Err(error) = house.events().aggregate(stages).await {
-            assert_eq!(lease::code_of(&error), Some(260), "by `resumeAfter` an invalidate's cannot");
+            assert_eq!(mongo_error::error_code(&error), Some(260), "by `resumeAfter` an invalidate's cannot");
             invalidates += 1;
         }
         let mut resumed = Reading::from(house.capture(house.source()), phase);

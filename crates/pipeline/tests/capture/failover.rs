@@ -89,14 +89,14 @@ async fn write(client: mongodb::Client, written: Arc<AtomicI32>, done: Arc<Atomi
         let inserted = tokio::time::timeout(Duration::from_secs(2), async { events.insert_one(&event).await }).await;
         let acknowledged = match &inserted {
             Ok(Ok(_)) => true,
-            Ok(Err(error)) => lease::code_of(error) == Some(11000) && is_there(&events, version).await,
+            Ok(Err(error)) => mongo_error::error_code(error) == Some(11000) && is_there(&events, version).await,
             Err(_) => false,
         };
         if acknowledged {
             written.fetch_add(1, Ordering::SeqCst);
         } else {
             // Shown with the test's output, should it fail.
-            let answer = inserted.map(|inserted| inserted.err().and_then(|error| lease::code_of(&error)));
+            let answer = inserted.map(|inserted| inserted.err().and_then(|error| mongo_error::error_code(&error)));
             println!("version {version} is written again: {answer:?}");
         }
     }

@@ -1,6 +1,7 @@
 use std::sync::Mutex;
 
-use lease::{Contender, DriverError};
+use lease::Contender;
+use mongo_error::DriverError;
 use mongodb::bson::Timestamp;
 
 use super::*;

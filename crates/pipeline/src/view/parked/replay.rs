@@ -58,7 +58,7 @@ impl Desk {
             let answer = self.store.database.run_raw_command(run.command(&planned)).session(&mut *session).await;
             let code = match answer {
                 Ok(answer) => first_error(&answer).map(|(_, code)| code),
-                Err(error) => match (retry::mongo(&error), lease::code_of(&error)) {
+                Err(error) => match (retry::mongo(&error), mongo_error::error_code(&error)) {
                     (Verdict::Permanent, Some(code)) => Some(code),
                     (_, _) => return Err(self.store.failed("replay an event", error)),
                 },

@@ -1,30 +1,29 @@
-//! A driver's error, told without what the server quoted.
+//! A MongoDB driver error, shown without the server's reply.
 //!
-//! The driver prints the server's whole reply with an error, and a reply may hold documents: a `findAndModify` that lacks its
-//! majority answers with the very document it changed. What is shown here is the code and its name, or what happened on
-//! the way.
+//! The driver prints the server's whole reply with an error, and a reply may contain documents: a `findAndModify` that misses
+//! its majority returns the document it changed. This type shows only the error code and its name, or the network problem.
 
 use std::fmt;
 
 use mongodb::error::{ErrorKind, WriteFailure};
 
-/// Has no source: a chain that is printed must not reach the driver's own text.
+/// A driver error that is safe to log. Its `source` is empty: a printed error chain must not reach the driver's own text.
 pub struct DriverError(mongodb::error::Error);
 
 impl DriverError {
-    /// For whoever decides by it. Not to be shown.
+    /// The driver's error, to decide by. Never print it.
     pub fn get(&self) -> &mongodb::error::Error {
         &self.0
     }
 
-    /// The server's error code, if the server answered.
+    /// The server's error code, if the server replied.
     pub fn code(&self) -> Option<i32> {
-        code_of(&self.0)
+        error_code(&self.0)
     }
 }
 
-/// The server's error code, if the server answered.
-pub fn code_of(error: &mongodb::error::Error) -> Option<i32> {
+/// The server's error code, if the server replied.
+pub fn error_code(error: &mongodb::error::Error) -> Option<i32> {
     match &*error.kind {
         ErrorKind::Command(command) => Some(command.code),
         ErrorKind::Write(WriteFailure::WriteError(write)) => Some(write.code),
@@ -45,20 +44,21 @@ impl fmt::Display for DriverError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &*self.0.kind {
             ErrorKind::Command(error) => {
-                write!(f, "the server answered with error {} ({})", error.code, error.code_name)
+                write!(f, "MongoDB returned error {} ({})", error.code, error.code_name)
             }
             ErrorKind::Write(WriteFailure::WriteConcernError(error)) => {
-                write!(f, "the write concern was not met: error {} ({})", error.code, error.code_name)
+                write!(f, "write concern not satisfied: error {} ({})", error.code, error.code_name)
             }
             ErrorKind::Write(WriteFailure::WriteError(error)) => {
-                write!(f, "the write was refused: error {} ({})", error.code, error.code_name.as_deref().unwrap_or("?"))
+                write!(f, "write refused: error {} ({})", error.code, error.code_name.as_deref().unwrap_or("?"))
             }
-            ErrorKind::Io(error) => write!(f, "input or output failed: {error}"),
+            ErrorKind::Io(error) => write!(f, "network error: {error}"),
             ErrorKind::ServerSelection { message, .. } => f.write_str(message),
             ErrorKind::Authentication { message, .. } => write!(f, "authentication failed: {message}"),
-            ErrorKind::DnsResolve { message, .. } => write!(f, "a name could not be resolved: {message}"),
-            ErrorKind::ConnectionPoolCleared { .. } => f.write_str("the connections to the server were given up"),
-            _ => f.write_str("the driver failed"),
+            ErrorKind::DnsResolve { message, .. } => write!(f, "DNS lookup failed: {message}"),
+            ErrorKind::ConnectionPoolCleared { .. } => f.write_str("connection pool cleared"),
+            // The other kinds may quote documents.
+            _ => f.write_str("MongoDB driver error"),
         }
     }
 }
