@@ -152,6 +152,8 @@ impl Reading<'_> {
             self.section(&path, &entry.node);
         } else if let Some(key) = path.strip_suffix("_file").and_then(schema::key).filter(|key| key.is_secret()) {
             self.secret_file(key, &path, &entry.node);
+        } else if let Some(key) = schema::renamed(&path) {
+            self.renamed(key, &path, entry);
         } else if let Some(key) = schema::any_key(prefix) {
             self.named(key, entry);
         } else {
@@ -221,6 +223,14 @@ impl Reading<'_> {
             self.from_file.remove(key.path)
         };
         self.set.insert(key.path, Setting { value, origin });
+    }
+
+    /// An old name is refused, and its value is checked under the new name: one run reports both.
+    fn renamed(&mut self, key: &'static Key, path: &str, entry: &Entry) {
+        self.problems.push(Problem::at(entry.key_origin.clone(), path, format!("is now `{}`", key.path)));
+        if !self.set.contains_key(key.path) {
+            self.key(key, &entry.node);
+        }
     }
 
     /// Told, and read as what was probably meant.

@@ -114,9 +114,9 @@ fn consumer(settings: &Settings) -> consumer::Config {
     let session = session::Config {
         max_concurrent_sessions: size(settings, "consumer.max_concurrent_sessions"),
         connections: size(settings, "consumer.connections"),
-        idle: duration(settings, "consumer.idle"),
-        longest_hold: duration(settings, "consumer.longest_hold"),
-        most_events: size(settings, "consumer.most_events"),
+        session_idle_timeout: duration(settings, "consumer.session_idle_timeout"),
+        max_session_duration: duration(settings, "consumer.max_session_duration"),
+        max_session_events: size(settings, "consumer.max_session_events"),
         credit: number(settings, "consumer.credit"),
         bytes_in_flight: size(settings, "consumer.bytes_in_flight"),
         lock_duration: duration(settings, "consumer.lock_duration"),
@@ -124,7 +124,7 @@ fn consumer(settings: &Settings) -> consumer::Config {
     };
     let view = view::Config {
         connections: size(settings, "consumer.transactions"),
-        unhealable_after: duration(settings, "consumer.unhealable_after"),
+        gap_timeout: duration(settings, "consumer.gap_timeout"),
         on_poison: if settings.given("consumer.on_poison") == "park" { OnPoison::Park } else { OnPoison::DeadLetter },
         first_sequence: i64::try_from(settings.number("consumer.first_sequence")).expect("within the table's bounds"),
         ..view::Config::default()

@@ -381,22 +381,22 @@ pub(crate) const KEYS: &[Key] = &[
         about: "What all sessions of a pod may hold together.",
     },
     Key {
-        path: "consumer.idle",
+        path: "consumer.session_idle_timeout",
         kind: Kind::Duration { least: millis(0), most: seconds(600) },
         default: Default::Is("1s"),
         about: "How long a session without messages is kept, while nobody waits for its place.",
     },
     Key {
-        path: "consumer.longest_hold",
+        path: "consumer.max_session_duration",
         kind: Kind::Duration { least: millis(100), most: seconds(3_600) },
         default: Default::Is("10s"),
-        about: "After this time, or after `most_events`, a session is let go, so that others have their turn.",
+        about: "After this time, or after `max_session_events`, a session is let go, so that others have their turn.",
     },
     Key {
-        path: "consumer.most_events",
+        path: "consumer.max_session_events",
         kind: Kind::Count { least: 1, most: 10_000_000 },
         default: Default::Is("5000"),
-        about: "See `longest_hold`.",
+        about: "See `max_session_duration`.",
     },
     Key {
         path: "consumer.lock_duration",
@@ -405,7 +405,7 @@ pub(crate) const KEYS: &[Key] = &[
         about: "The subscription's own; locks are renewed at half of it.",
     },
     Key {
-        path: "consumer.unhealable_after",
+        path: "consumer.gap_timeout",
         kind: Kind::Duration { least: millis(0), most: seconds(3_600) },
         default: Default::Is("10s"),
         about: "How long a gap may stay that the source does not fill, before what lies behind it is parked.",
@@ -475,6 +475,19 @@ pub(crate) const KEYS: &[Key] = &[
         about: "One event in so many is traced; 1: every event. Four spans each. All pods pick the same events.",
     },
 ];
+
+/// Keys that had another name before: a file that still uses the old name is refused with the new name.
+const RENAMED: &[(&str, &str)] = &[
+    ("consumer.idle", "consumer.session_idle_timeout"),
+    ("consumer.longest_hold", "consumer.max_session_duration"),
+    ("consumer.most_events", "consumer.max_session_events"),
+    ("consumer.unhealable_after", "consumer.gap_timeout"),
+];
+
+/// The key that replaces this path, if the path is the old name of a key.
+pub(crate) fn renamed(path: &str) -> Option<&'static Key> {
+    RENAMED.iter().find(|(old, _)| *old == path).and_then(|(_, new)| key(new))
+}
 
 /// Stands for every key of its section that has no line of its own.
 pub(crate) const READ_MODELS: &str = "read_models.*";

@@ -14,11 +14,11 @@ pub struct Config {
     pub connections: NonZeroUsize,
     /// How long a session without messages is held while nobody waits for its place. When others wait it is let go at once.
     #[serde(with = "humantime_serde")]
-    pub idle: Duration,
+    pub session_idle_timeout: Duration,
     /// A session is let go after this time, or after so many events, whatever it still has: others wait for their turn.
     #[serde(with = "humantime_serde")]
-    pub longest_hold: Duration,
-    pub most_events: NonZeroUsize,
+    pub max_session_duration: Duration,
+    pub max_session_events: NonZeroUsize,
     /// Messages a session may hold unsettled; half of them are a batch, so that the next one comes in meanwhile.
     pub credit: NonZeroU32,
     /// Bytes of messages held by all sessions together.
@@ -37,9 +37,9 @@ impl Default for Config {
         Self {
             max_concurrent_sessions: NonZeroUsize::new(256).expect("256 is not 0"),
             connections: NonZeroUsize::new(2).expect("2 is not 0"),
-            idle: Duration::from_secs(1),
-            longest_hold: Duration::from_secs(10),
-            most_events: NonZeroUsize::new(5_000).expect("5000 is not 0"),
+            session_idle_timeout: Duration::from_secs(1),
+            max_session_duration: Duration::from_secs(10),
+            max_session_events: NonZeroUsize::new(5_000).expect("5000 is not 0"),
             credit: NonZeroU32::new(1_000).expect("1000 is not 0"),
             bytes_in_flight: NonZeroUsize::new(64 << 20).expect("64 MiB is not 0"),
             // What Service Bus sets where nobody says otherwise.

@@ -187,8 +187,8 @@ impl<'a> Holding<'a> {
             Some(Ended::Lost(None))
         } else if self.stop.is_cancelled() {
             Some(Ended::Stopped)
-        } else if self.events >= self.shared.config.most_events.get()
-            || self.since.elapsed() >= self.shared.config.longest_hold
+        } else if self.events >= self.shared.config.max_session_events.get()
+            || self.since.elapsed() >= self.shared.config.max_session_duration
         {
             Some(Ended::Limit)
         } else {
@@ -204,7 +204,7 @@ impl<'a> Holding<'a> {
             self.note(&received);
             self.waiting.extend(received);
         }
-        let most = self.shared.config.most_events.get().saturating_sub(self.events).max(1);
+        let most = self.shared.config.max_session_events.get().saturating_sub(self.events).max(1);
         let mut batch = Batch::default();
         while let Some(message) = self.waiting.pop_front() {
             let sorted = Sorted::of(&message, &mut self.reader);
@@ -249,7 +249,7 @@ impl<'a> Holding<'a> {
         if in_hand {
             return self.receiver.receive(most, Duration::ZERO).await.map_err(|error| lost(&error));
         }
-        let idle = self.shared.config.idle;
+        let idle = self.shared.config.session_idle_timeout;
         // It has messages, or had: the first of them and those under way are waited for in any case.
         let at_least = match (self.begun, self.window_full) {
             (false, _) => idle,

@@ -28,7 +28,7 @@ pub struct Config {
     pub retry_for: Duration,
     /// How long a gap may stay before what lies behind it is parked.
     #[serde(with = "humantime_serde")]
-    pub unhealable_after: Duration,
+    pub gap_timeout: Duration,
     /// An event that was delivered this often is applied in a transaction without others.
     pub alone_at_delivery: u32,
     /// One that was delivered this often is parked untried: half of what the bus allows before it dead-letters.
@@ -60,7 +60,7 @@ impl Default for Config {
             group_within: Duration::from_secs(2),
             transaction_within: Duration::from_secs(20),
             retry_for: Duration::from_secs(30),
-            unhealable_after: Duration::from_secs(10),
+            gap_timeout: Duration::from_secs(10),
             alone_at_delivery: 5,
             park_at_delivery: NonZeroU32::new(HALF_OF_ALL_DELIVERIES).expect("1000 is not 0"),
             on_poison: OnPoison::Park,

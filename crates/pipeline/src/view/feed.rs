@@ -193,7 +193,7 @@ impl Feed {
             return Ok(Healed { missing: self.placed(found, None), held: held.again() });
         }
         let vain = healing.look(&held.candidate.identity, from);
-        if vain.since.elapsed() < self.shared.config.unhealable_after {
+        if vain.since.elapsed() < self.shared.config.gap_timeout {
             sleep(vain.pause()).await;
             return Ok(Healed { missing: vec![], held: held.again() });
         }

@@ -12,8 +12,8 @@ use crate::house::*;
 async fn a_session_is_held_while_nobody_waits_for_its_place() {
     let house = House::start().await;
     let mut config = sessions(4);
-    config.session.idle = Duration::from_secs(60);
-    config.session.longest_hold = Duration::from_secs(60);
+    config.session.session_idle_timeout = Duration::from_secs(60);
+    config.session.max_session_duration = Duration::from_secs(60);
     let run = house.consume(config);
     let events = events(5, 1);
     for (event, settled) in events.iter().zip(1..) {
@@ -29,7 +29,7 @@ async fn a_session_is_held_while_nobody_waits_for_its_place() {
 async fn an_idle_session_is_let_go_after_its_time() {
     let house = House::start().await;
     let mut config = sessions(4);
-    config.session.idle = Duration::from_millis(200);
+    config.session.session_idle_timeout = Duration::from_millis(200);
     let run = house.consume(config);
     house.publish(&events(1, 1)).await;
     run.until("it to be settled and let go", |counts, _| counts.sessions.settled == 1 && counts.sessions.held == 0)
@@ -43,8 +43,8 @@ async fn an_idle_session_is_let_go_at_once_when_others_wait() {
     let house = House::start().await;
     let mut config = sessions(1);
     // Nobody in this test waits so long.
-    config.session.idle = Duration::from_secs(3_600);
-    config.session.longest_hold = Duration::from_secs(3_600);
+    config.session.session_idle_timeout = Duration::from_secs(3_600);
+    config.session.max_session_duration = Duration::from_secs(3_600);
     let run = house.consume(config);
     let events = events(30, 3);
     for (event, settled) in events.iter().zip(1..) {
@@ -61,7 +61,7 @@ async fn a_session_is_let_go_after_so_many_events() {
     let events = events(1_000, 1);
     house.publish(&events).await;
     let mut config = sessions(2);
-    config.session.most_events = NonZeroUsize::new(100).unwrap();
+    config.session.max_session_events = NonZeroUsize::new(100).unwrap();
     let run = house.consume(config);
     house.holds(&events).await;
     run.until("everything to be settled", |counts, _| counts.sessions.settled == 1_000).await;
@@ -74,8 +74,8 @@ async fn a_session_is_let_go_after_so_many_events() {
 async fn a_session_is_let_go_after_its_time_though_it_has_more() {
     let house = House::start().await;
     let mut config = sessions(2);
-    config.session.longest_hold = Duration::from_millis(100);
-    config.session.idle = Duration::from_secs(60);
+    config.session.max_session_duration = Duration::from_millis(100);
+    config.session.session_idle_timeout = Duration::from_secs(60);
     let run = house.consume(config);
     let mut events = vec![];
     // Never idle for long, and yet it is accepted again and again.

@@ -41,7 +41,7 @@ impl House {
         let views = shared.database(&format!("{purpose}_views"));
         let models = compiled(&models);
         prepare(&views, &models).await.unwrap();
-        let config = Config { unhealable_after: Duration::from_millis(300), ..Config::default() };
+        let config = Config { gap_timeout: Duration::from_millis(300), ..Config::default() };
         Self {
             views,
             source: shared.database(&format!("{purpose}_source")),

@@ -324,7 +324,17 @@ const MISTAKES: &[(&str, &str, &str)] = &[
     (
         "",
         "consumer: { sessions: 5 }\n",
-        "line 4, column 13: `consumer.sessions` is not a key; known here: `max_concurrent_sessions`, `on_poison`, `connections`, `transactions`, `credit`, `bytes_in_flight`, `idle`, `longest_hold`, `most_events`, `lock_duration`, `unhealable_after`, `first_sequence`, `drain`",
+        "line 4, column 13: `consumer.sessions` is not a key; known here: `max_concurrent_sessions`, `on_poison`, `connections`, `transactions`, `credit`, `bytes_in_flight`, `session_idle_timeout`, `max_session_duration`, `max_session_events`, `lock_duration`, `gap_timeout`, `first_sequence`, `drain`",
+    ),
+    (
+        "",
+        "consumer: { idle: 2s, longest_hold: 5s, most_events: 10, unhealable_after: 1h }\n",
+        "line 4, column 13: `consumer.idle` is now `consumer.session_idle_timeout`\nline 4, column 23: `consumer.longest_hold` is now `consumer.max_session_duration`\nline 4, column 41: `consumer.most_events` is now `consumer.max_session_events`\nline 4, column 58: `consumer.unhealable_after` is now `consumer.gap_timeout`",
+    ),
+    (
+        "",
+        "consumer: { idle: 5 }\n",
+        "line 4, column 13: `consumer.idle` is now `consumer.session_idle_timeout`\nline 4, column 19: `consumer.session_idle_timeout` is `5`, and must be a duration from 0s to 10m, such as `5s`",
     ),
     (
         "",
@@ -449,7 +459,7 @@ admin: { token: short }
 #[test]
 fn mistakes_of_every_kind_are_told_at_once() {
     let environment = [("HEADWATER__PRODUCER__DRAIN", "1y"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector")];
-    let told = load_from(AT_ONCE, &environment, &["consumer.idle=5", "nothing"]).unwrap_err();
+    let told = load_from(AT_ONCE, &environment, &["consumer.session_idle_timeout=5", "nothing"]).unwrap_err();
     assert_eq!(told, include_str!("mistakes_at_once.txt").trim_end(), "{told}");
     assert!(!told.contains("open-sesame"));
 }
