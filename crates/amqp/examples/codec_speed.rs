@@ -6,12 +6,12 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use amqp::frame::{FrameHead, write_frame};
+use amqp::frame::{FrameHeader, write_frame};
 use amqp::message::{Header, MessageWriter, Properties, annotation};
 use amqp::performative::{Disposition, Performative, Transfer};
 use amqp::{
-    Attach, ClientSasl, Config, Connection, DeliveryState, Event, LinkId, Message, Outgoing, Role, ServerSasl, Source,
-    Target, codec::Reader, codec::put,
+    Attach, ClientSasl, Config, Connection, ConnectionEvent, DeliveryState, LinkId, Message, OutgoingDelivery, Role,
+    ServerSasl, Source, Target, codec::Decoder, codec::encode,
 };
 use bytes::{Bytes, BytesMut};
 
@@ -68,10 +68,10 @@ fn encode_message(buffer: &mut BytesMut, body: &[u8]) -> Bytes {
             ..Properties::default()
         })
         .application_properties(|map| {
-            put::string(map.string("operation"), "insert");
-            put::string(map.string("namespace"), "shop.events");
-            put::long(map.string("sequence"), 123_456);
-            put::long(map.string("term"), 7);
+            encode::string(map.string("operation"), "insert");
+            encode::string(map.string("namespace"), "shop.events");
+            encode::long(map.string("sequence"), 123_456);
+            encode::long(map.string("term"), 7);
         })
         .data(body);
     buffer.split().freeze()
@@ -129,9 +129,9 @@ fn performatives() -> Vec<(&'static str, f64)> {
         figures.push((encode, time));
         let bytes = buffer.clone().freeze();
         let time = each(MESSAGES, || {
-            let head = FrameHead::parse(black_box(&bytes), 65_536).unwrap().unwrap();
+            let head = FrameHeader::parse(black_box(&bytes), 65_536).unwrap().unwrap();
             let body = bytes.slice(head.body..);
-            drop(black_box(Performative::decode(&mut Reader::new(&body)).unwrap()));
+            drop(black_box(Performative::decode(&mut Decoder::new(&body)).unwrap()));
         });
         figures.push((decode, time));
     }
@@ -155,14 +155,16 @@ fn engine(message: &Bytes) -> Vec<(&'static str, f64)> {
     for _ in 0..ROUNDS {
         let start = Instant::now();
         for token in 0..1000 {
-            client.transfer(sender, Outgoing { tag: &[7; 16], token, ..Outgoing::default() }, &[message]).unwrap();
+            client
+                .transfer(sender, OutgoingDelivery { tag: &[7; 16], token, ..OutgoingDelivery::default() }, &[message])
+                .unwrap();
         }
         let mut wire = BytesMut::from(&client.take_output()[..]);
         sending.push(start.elapsed());
         let start = Instant::now();
         server.feed(&mut wire, now);
         while let Some(event) = server.poll_event() {
-            if let Event::Delivery(delivery) = event {
+            if let ConnectionEvent::Delivery(delivery) = event {
                 let accepted = Some(DeliveryState::Accepted);
                 server.dispose(delivery.link, delivery.id, delivery.id, true, accepted).unwrap();
             }
@@ -184,15 +186,20 @@ fn engine(message: &Bytes) -> Vec<(&'static str, f64)> {
     ]
 }
 
-fn accept(server: &mut Connection, event: Event, accepted: &mut Option<LinkId>) {
-    if let Event::AttachRequested { link, attach, .. } = event {
+fn accept(server: &mut Connection, event: ConnectionEvent, accepted: &mut Option<LinkId>) {
+    if let ConnectionEvent::AttachRequested { link, attach, .. } = event {
         server.accept_attach(link, attach.reply()).unwrap();
         server.keep_credit(link, 5_000).unwrap();
         *accepted = Some(link);
     }
 }
 
-fn carry(from: &mut Connection, to: &mut Connection, now: Instant, react: &mut impl FnMut(&mut Connection, Event)) {
+fn carry(
+    from: &mut Connection,
+    to: &mut Connection,
+    now: Instant,
+    react: &mut impl FnMut(&mut Connection, ConnectionEvent),
+) {
     to.feed(&mut BytesMut::from(&from.take_output()[..]), now);
     while let Some(event) = to.poll_event() {
         react(to, event);

@@ -4,21 +4,21 @@
 
 use std::time::{Duration, Instant};
 
-use amqp::codec::{Raw, Reader};
-use amqp::frame::{Frame, FrameHead, ProtocolHeader, read_frame, take_frames, write_frame};
+use amqp::codec::{Decoder, RawValue};
+use amqp::frame::{Frame, FrameHeader, ProtocolHeader, read_frame, take_frames, write_frame};
 use amqp::message::{BatchBuilder, Header, MessageWriter};
 use amqp::performative::{Begin, Open, Performative};
 use amqp::{
-    Attach, CommandError, Config, Connection, DeliveryState, Error, Event, Message, Outgoing, Role, ServerSasl, Source,
-    Target, Value, condition,
+    Attach, CommandError, Config, Connection, ConnectionEvent, DeliveryState, Error, Message, OutgoingDelivery, Role,
+    ServerSasl, Source, Target, Value, condition,
 };
 use bytes::{Bytes, BytesMut};
 
 /// A value that is understood is skipped by the same length, and reads the same after it is written.
 pub(super) fn types(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
-    let mut reader = Reader::new(&bytes);
-    let skipped = Reader::new(&bytes).skip().map(|value| value.encoded().len());
+    let mut reader = Decoder::new(&bytes);
+    let skipped = Decoder::new(&bytes).skip().map(|value| value.encoded().len());
     if let Ok(value) = Value::decode(&mut reader) {
         assert_eq!(skipped, Ok(bytes.len() - reader.rest().len()));
         let once = encoded(&value);
@@ -26,7 +26,7 @@ pub(super) fn types(data: &[u8]) {
         // Bytes, not values: NaN does not equal itself.
         assert_eq!(encoded(&again), once);
     }
-    if let Ok(raw) = Raw::from_encoded(bytes) {
+    if let Ok(raw) = RawValue::from_encoded(bytes) {
         let value = raw.get();
         let _ = (value.as_bool(), value.as_uint(), value.as_ulong(), value.as_int(), value.as_long(), value.as_ubyte());
         let _ = (value.as_timestamp(), value.as_uuid(), value.as_bytes(), value.as_text(), value.as_integer());
@@ -47,7 +47,7 @@ pub(super) fn frames(data: &[u8]) {
     while let Ok(Some(frame)) = read_frame(&mut bytes, 1 << 20) {
         if let Frame::Amqp { performative, .. } = frame {
             let once = written(&performative);
-            let again = Performative::decode(&mut Reader::new(&once)).expect("what we write, we read");
+            let again = Performative::decode(&mut Decoder::new(&once)).expect("what we write, we read");
             assert_eq!(written(&again), once);
         }
     }
@@ -56,7 +56,7 @@ pub(super) fn frames(data: &[u8]) {
         assert_eq!(run.len() + buffer.len(), data.len());
         let mut at = 0;
         while at < run.len() {
-            at += FrameHead::parse(&run[at..], 1 << 20).expect("checked").expect("complete").size;
+            at += FrameHeader::parse(&run[at..], 1 << 20).expect("checked").expect("complete").size;
         }
         assert_eq!(at, run.len());
     }
@@ -167,42 +167,42 @@ fn config() -> Config {
     }
 }
 
-fn react(server: &mut Connection, event: Event) -> Result<(), CommandError> {
+fn react(server: &mut Connection, event: ConnectionEvent) -> Result<(), CommandError> {
     match event {
-        Event::AttachRequested { link, attach, .. } if attach.name.len() % 5 == 4 => {
+        ConnectionEvent::AttachRequested { link, attach, .. } if attach.name.len() % 5 == 4 => {
             server.refuse_attach(link, Error::new(condition::NOT_FOUND, "no"))
         }
         // Held, perhaps for ever.
-        Event::AttachRequested { attach, .. } if attach.name.len() % 5 == 3 => Ok(()),
-        Event::AttachRequested { link, attach, .. } => {
+        ConnectionEvent::AttachRequested { attach, .. } if attach.name.len() % 5 == 3 => Ok(()),
+        ConnectionEvent::AttachRequested { link, attach, .. } => {
             server.accept_attach(link, attach.reply())?;
             if attach.role == Role::Sender { server.keep_credit(link, 5) } else { Ok(()) }
         }
-        Event::Credit { link, credit, drain } => {
+        ConnectionEvent::Credit { link, credit, drain } => {
             for n in 0..credit.min(2) {
                 server.transfer(
                     link,
-                    Outgoing { tag: &[1], token: n.into(), ..Outgoing::default() },
+                    OutgoingDelivery { tag: &[1], token: n.into(), ..OutgoingDelivery::default() },
                     &[b"ab", b"c"],
                 )?;
             }
             if drain { server.drained(link) } else { Ok(()) }
         }
-        Event::Delivery(delivery) if !delivery.settled => {
+        ConnectionEvent::Delivery(delivery) if !delivery.settled => {
             server.dispose(delivery.link, delivery.id, delivery.id, true, Some(DeliveryState::Accepted))
         }
-        Event::Disposition(said) if !said.settled => said
+        ConnectionEvent::Disposition(said) if !said.settled => said
             .deliveries
             .iter()
             .try_for_each(|delivery| server.dispose(said.link, delivery.id, delivery.id, true, said.state.clone())),
-        Event::SessionBegun { session, .. } => {
+        ConnectionEvent::SessionBegun { session, .. } => {
             server.attach(session, Attach::receiver("back", Source::at("a"), Target::at("b"))).map(drop)
         }
-        Event::Attached { link, .. } => {
+        ConnectionEvent::Attached { link, .. } => {
             server.set_credit(link, 3)?;
             server.drain(link)
         }
-        Event::Drained { link } => server.detach(link, None),
+        ConnectionEvent::Drained { link } => server.detach(link, None),
         _ => Ok(()),
     }
 }

@@ -4,7 +4,7 @@
 
 use bytes::{Buf, Bytes, BytesMut};
 
-use crate::codec::{DecodeError, Reader};
+use crate::codec::{DecodeError, Decoder};
 use crate::performative::Performative;
 use crate::sasl::SaslFrame;
 
@@ -56,7 +56,7 @@ pub enum FrameError {
 
 /// The head of one frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct FrameHead {
+pub struct FrameHeader {
     pub size: usize,
     /// Where the body begins: after the header and the extended header.
     pub body: usize,
@@ -64,7 +64,7 @@ pub struct FrameHead {
     pub channel: u16,
 }
 
-impl FrameHead {
+impl FrameHeader {
     /// Reads the head of the frame that begins `bytes`; `None` until its eight bytes are there.
     #[inline]
     pub fn parse(bytes: &[u8], max_frame_size: u32) -> Result<Option<Self>, FrameError> {
@@ -89,13 +89,13 @@ impl FrameHead {
 }
 
 /// Takes all complete frames off the front of `buffer`, as one slice that still has to be walked with
-/// [`FrameHead::parse`]. One split for many frames: their payloads then share one reference count.
+/// [`FrameHeader::parse`]. One split for many frames: their payloads then share one reference count.
 ///
 /// A malformed head ends the run; it is met again when the run before it has been handled.
 pub fn take_frames(buffer: &mut BytesMut, max_frame_size: u32) -> Result<Bytes, FrameError> {
     let mut complete = 0;
     loop {
-        match FrameHead::parse(&buffer[complete..], max_frame_size) {
+        match FrameHeader::parse(&buffer[complete..], max_frame_size) {
             Ok(Some(head)) if buffer.len() - complete >= head.size => complete += head.size,
             Ok(_) => break,
             Err(error) if complete == 0 => return Err(error),
@@ -130,7 +130,7 @@ pub enum ReadFrameError {
 /// Reads one frame from the front of `bytes`; `None` while it is incomplete. For probes and tests: connections walk runs
 /// of frames themselves.
 pub fn read_frame(bytes: &mut Bytes, max_frame_size: u32) -> Result<Option<Frame>, ReadFrameError> {
-    let Some(head) = FrameHead::parse(bytes, max_frame_size)? else { return Ok(None) };
+    let Some(head) = FrameHeader::parse(bytes, max_frame_size)? else { return Ok(None) };
     if bytes.len() < head.size {
         return Ok(None);
     }
@@ -139,11 +139,11 @@ pub fn read_frame(bytes: &mut Bytes, max_frame_size: u32) -> Result<Option<Frame
     decode_body(head, &body).map(Some).map_err(ReadFrameError::Body)
 }
 
-fn decode_body(head: FrameHead, body: &Bytes) -> Result<Frame, DecodeError> {
+fn decode_body(head: FrameHeader, body: &Bytes) -> Result<Frame, DecodeError> {
     if body.is_empty() {
         return Ok(Frame::Empty);
     }
-    let mut reader = Reader::new(body);
+    let mut reader = Decoder::new(body);
     if head.sasl {
         return SaslFrame::decode(&mut reader).map(Frame::Sasl);
     }

@@ -4,17 +4,17 @@
 //!
 //! | to do this | use |
 //! | --- | --- |
-//! | run one side of a connection | [`Connection`], [`Config`], [`Event`] |
+//! | run one side of a connection | [`Connection`], [`Config`], [`ConnectionEvent`] |
 //! | look into a received message | [`Message`]: section bounds in one pass, the rest on demand |
 //! | write a message, or a new head before a stored one | [`message::MessageWriter`], [`message::BatchBuilder`] |
-//! | read and write management bodies, filters, properties | [`Value`], [`Map`], [`codec::Raw`] (byte-exact) |
+//! | read and write management bodies, filters, properties | [`Value`], [`Map`], [`codec::RawValue`] (byte-exact) |
 //! | name an error | [`Error`], [`condition`] |
 //! | read or write single frames (probes, tests) | [`frame`], [`performative`], [`sasl`] |
 //!
 //! # How an owner runs a connection
 //! In a loop: read into a `BytesMut`, [`Connection::feed`] it, take **all** events with [`Connection::poll_event`], give
 //! commands, then write what [`Connection::take_output`] returns, once. Wake for [`Connection::next_deadline`] and call
-//! [`Connection::on_tick`]. After [`Event::Closed`]: write the rest, hang up. Stop feeding while
+//! [`Connection::on_tick`]. After [`ConnectionEvent::Closed`]: write the rest, hang up. Stop feeding while
 //! [`Connection::output_len`] is large. Commands may be given at any time, between events or days later.
 //!
 //! What is automatic: headers, SASL, open and begin of the answering side, heartbeats, session windows, splitting and
@@ -25,7 +25,7 @@
 //! # Server
 //! ```
 //! use amqp::message::{Header, MessageWriter, annotation};
-//! use amqp::{Config, Connection, DeliveryState, Error, Event, Map, Message, Outgoing, Role, ServerSasl, condition};
+//! use amqp::{Config, Connection, DeliveryState, Error, ConnectionEvent, Map, Message, OutgoingDelivery, Role, ServerSasl, condition};
 //! use bytes::{Bytes, BytesMut};
 //! use std::time::Instant;
 //!
@@ -38,9 +38,9 @@
 //!     connection.take_output()
 //! }
 //!
-//! fn react(connection: &mut Connection, event: Event) -> Result<(), amqp::CommandError> {
+//! fn react(connection: &mut Connection, event: ConnectionEvent) -> Result<(), amqp::CommandError> {
 //!     match event {
-//!         Event::AttachRequested { link, attach, .. } => match attach.role {
+//!         ConnectionEvent::AttachRequested { link, attach, .. } => match attach.role {
 //!             // The client sends: we receive, and keep a thousand deliveries under way.
 //!             Role::Sender if attach.target.as_ref().and_then(|target| target.address()) == Some("orders") => {
 //!                 let mut reply = attach.reply();
@@ -53,13 +53,13 @@
 //!             Role::Receiver => connection.accept_attach(link, attach.reply()),
 //!             Role::Sender => connection.refuse_attach(link, Error::new(condition::NOT_FOUND, "no such entity")),
 //!         },
-//!         Event::Delivery(delivery) => {
+//!         ConnectionEvent::Delivery(delivery) => {
 //!             let message = Message::parse(delivery.payload).expect("answer malformed ones with rejected");
 //!             let session_id = message.properties().unwrap().group_id.map(str::to_owned);
 //!             // ... store message.encoded(); when it is on disk:
 //!             connection.dispose(delivery.link, delivery.id, delivery.id, true, Some(DeliveryState::Accepted))
 //!         }
-//!         Event::Credit { link, credit, drain } => {
+//!         ConnectionEvent::Credit { link, credit, drain } => {
 //!             if credit > 0 {
 //!                 let stored = Message::parse(Bytes::from_static(b"\x00\x53\x75\xa0\x02hi")).unwrap();
 //!                 let mut head = BytesMut::new();
@@ -70,13 +70,13 @@
 //!                         map.put_long(annotation::SEQUENCE_NUMBER, 1);
 //!                     },
 //!                 );
-//!                 let outgoing = Outgoing { tag: &[7; 16], token: 1, ..Outgoing::default() };
+//!                 let outgoing = OutgoingDelivery { tag: &[7; 16], token: 1, ..OutgoingDelivery::default() };
 //!                 connection.transfer(link, outgoing, &[&head, &stored.after_annotations()])?;
 //!             }
 //!             if drain { connection.drained(link) } else { Ok(()) }
 //!         }
 //!         // The client settles what we sent; the tokens are those given to `transfer`. Answer with the same outcome.
-//!         Event::Disposition(disposition) if !disposition.settled => {
+//!         ConnectionEvent::Disposition(disposition) if !disposition.settled => {
 //!             for delivery in &disposition.deliveries {
 //!                 connection.dispose(disposition.link, delivery.id, delivery.id, true, disposition.state.clone())?;
 //!             }
@@ -98,14 +98,14 @@
 //! # let mut to_client = BytesMut::from(&serve(&mut server, &mut to_server, now)[..]);
 //! # client.feed(&mut to_client, now);
 //! # let mut deliveries = 0;
-//! # while let Some(event) = client.poll_event() { deliveries += matches!(event, Event::Delivery(_)) as u32 }
+//! # while let Some(event) = client.poll_event() { deliveries += matches!(event, ConnectionEvent::Delivery(_)) as u32 }
 //! # assert_eq!(deliveries, 1);
 //! ```
 //!
 //! # Client
 //! ```
 //! use amqp::message::{MessageWriter, Properties};
-//! use amqp::{Attach, ClientSasl, Config, Connection, Event, Outgoing, Source, Target};
+//! use amqp::{Attach, ClientSasl, Config, Connection, ConnectionEvent, OutgoingDelivery, Source, Target};
 //! use bytes::BytesMut;
 //! # use amqp::{DeliveryState, ServerSasl};
 //! use std::time::Instant;
@@ -122,11 +122,11 @@
 //! #     server.feed(&mut BytesMut::from(bytes), now);
 //! #     while let Some(event) = server.poll_event() {
 //! #         match event {
-//! #             Event::AttachRequested { link, attach, .. } => {
+//! #             ConnectionEvent::AttachRequested { link, attach, .. } => {
 //! #                 server.accept_attach(link, attach.reply()).unwrap();
 //! #                 server.keep_credit(link, 10).unwrap();
 //! #             }
-//! #             Event::Delivery(d) => server.dispose(d.link, d.id, d.id, true, Some(DeliveryState::Accepted)).unwrap(),
+//! #             ConnectionEvent::Delivery(d) => server.dispose(d.link, d.id, d.id, true, Some(DeliveryState::Accepted)).unwrap(),
 //! #             _ => {}
 //! #         }
 //! #     }
@@ -140,16 +140,16 @@
 //!     client.feed(&mut input, now);
 //!     while let Some(event) = client.poll_event() {
 //!         match event {
-//!             Event::Credit { link, credit, .. } if credit > 0 && link == sender => {
+//!             ConnectionEvent::Credit { link, credit, .. } if credit > 0 && link == sender => {
 //!                 let mut message = BytesMut::new();
 //!                 MessageWriter::new(&mut message)
 //!                     .properties(&Properties { message_id: Some("id-1".into()), ..Properties::default() })
 //!                     .data(b"hello");
-//!                 client.transfer(sender, Outgoing { tag: b"1", token: 42, ..Outgoing::default() }, &[&message])?;
+//!                 client.transfer(sender, OutgoingDelivery { tag: b"1", token: 42, ..OutgoingDelivery::default() }, &[&message])?;
 //!             }
-//!             Event::Disposition(disposition) => accepted = Some(disposition.deliveries[0].token),
-//!             Event::Detached { error, .. } => panic!("refused: {error:?}"),
-//!             Event::Closed { error, .. } => panic!("closed: {error:?}"),
+//!             ConnectionEvent::Disposition(disposition) => accepted = Some(disposition.deliveries[0].token),
+//!             ConnectionEvent::Detached { error, .. } => panic!("refused: {error:?}"),
+//!             ConnectionEvent::Closed { error, .. } => panic!("closed: {error:?}"),
 //!             _ => {}
 //!         }
 //!     }
@@ -169,8 +169,8 @@ mod symbol;
 pub mod value;
 
 pub use connection::{
-    ClientSasl, CommandError, Config, Connection, Delivery, Disposition, Event, LinkId, Outgoing, ServerSasl,
-    SessionId, Unresolved,
+    ClientSasl, CommandError, Config, Connection, ConnectionEvent, Delivery, DeliveryRef, DispositionEvent, LinkId,
+    OutgoingDelivery, ServerSasl, SessionId,
 };
 pub use message::Message;
 pub use performative::{Attach, DeliveryState, Error, Role, Source, Target};

@@ -2,7 +2,7 @@
 
 use bytes::{Bytes, BytesMut};
 
-use crate::codec::{DecodeError, ListWriter, Reader, put};
+use crate::codec::{DecodeError, Decoder, ListWriter, encode};
 use crate::{Array, Symbol, Value};
 
 pub(crate) mod descriptor {
@@ -34,7 +34,7 @@ pub enum SaslCode {
 }
 
 impl SaslFrame {
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub fn decode(reader: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let kind = reader.descriptor()?.standard().ok_or(DecodeError::UnknownDescriptor)?;
         let mut fields = reader.list()?.ok_or(DecodeError::Missing("sasl frame"))?;
         Ok(match kind {
@@ -64,19 +64,19 @@ impl SaslFrame {
                 ListWriter::described(buffer, descriptor::MECHANISMS).optional(Some(&offered), Value::write).finish();
             }
             Self::Init { mechanism, initial_response, hostname } => ListWriter::described(buffer, descriptor::INIT)
-                .optional(Some(mechanism.as_str()), put::symbol)
-                .optional(initial_response.as_deref(), put::binary)
-                .optional(hostname.as_deref(), put::string)
+                .optional(Some(mechanism.as_str()), encode::symbol)
+                .optional(initial_response.as_deref(), encode::binary)
+                .optional(hostname.as_deref(), encode::string)
                 .finish(),
             Self::Challenge(data) => {
-                ListWriter::described(buffer, descriptor::CHALLENGE).optional(Some(&data[..]), put::binary).finish();
+                ListWriter::described(buffer, descriptor::CHALLENGE).optional(Some(&data[..]), encode::binary).finish();
             }
             Self::Response(data) => {
-                ListWriter::described(buffer, descriptor::RESPONSE).optional(Some(&data[..]), put::binary).finish();
+                ListWriter::described(buffer, descriptor::RESPONSE).optional(Some(&data[..]), encode::binary).finish();
             }
             Self::Outcome { code, additional_data } => ListWriter::described(buffer, descriptor::OUTCOME)
-                .optional(Some(code.to_wire()), put::ubyte)
-                .optional(additional_data.as_deref(), put::binary)
+                .optional(Some(code.to_wire()), encode::ubyte)
+                .optional(additional_data.as_deref(), encode::binary)
                 .finish(),
         }
     }

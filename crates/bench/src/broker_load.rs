@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use amqp::message::BatchBuilder;
-use amqp::{DeliveryState, Event, LinkId, Outgoing};
+use amqp::{ConnectionEvent, DeliveryState, LinkId, OutgoingDelivery};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
@@ -56,16 +56,16 @@ pub async fn send(
             && let Some(payload) = payloads.next()
         {
             let tag = sent.to_be_bytes();
-            let outgoing = Outgoing { tag: &tag, message_format, ..Outgoing::default() };
+            let outgoing = OutgoingDelivery { tag: &tag, message_format, ..OutgoingDelivery::default() };
             peer.amqp.transfer(link, outgoing, &[&payload]).map_err(io::Error::other)?;
             sent += 1;
         }
         for event in peer.exchange().await? {
             match event {
-                Event::Disposition(disposition) if disposition.state == Some(DeliveryState::Accepted) => {
+                ConnectionEvent::Disposition(disposition) if disposition.state == Some(DeliveryState::Accepted) => {
                     accepted += disposition.deliveries.len();
                 }
-                Event::Disposition(_) | Event::Detached { .. } | Event::Closed { .. } => {
+                ConnectionEvent::Disposition(_) | ConnectionEvent::Detached { .. } | ConnectionEvent::Closed { .. } => {
                     return Err(io::Error::other(format!("refused: {event:?}")));
                 }
                 _ => {}
@@ -85,7 +85,7 @@ impl SessionReceiver {
     pub async fn accept(address: SocketAddr, queue: &str, session: &str) -> io::Result<Self> {
         let mut peer = Peer::connect(address).await?;
         let link = peer.receiver("receive".into(), queue, Some(Some(session)));
-        peer.until(|event| matches!(event, Event::Attached { .. })).await?;
+        peer.until(|event| matches!(event, ConnectionEvent::Attached { .. })).await?;
         Ok(Self { peer, link })
     }
 
@@ -97,9 +97,11 @@ impl SessionReceiver {
             let mut runs = Runs::default();
             for event in self.peer.exchange().await? {
                 match event {
-                    Event::Delivery(delivery) => runs.add(self.link, delivery.id),
-                    Event::Disposition(disposition) if disposition.settled => settled += disposition.deliveries.len(),
-                    Event::Detached { .. } | Event::Closed { .. } => {
+                    ConnectionEvent::Delivery(delivery) => runs.add(self.link, delivery.id),
+                    ConnectionEvent::Disposition(disposition) if disposition.settled => {
+                        settled += disposition.deliveries.len()
+                    }
+                    ConnectionEvent::Detached { .. } | ConnectionEvent::Closed { .. } => {
                         return Err(io::Error::other(format!("ended: {event:?}")));
                     }
                     _ => {}
@@ -182,19 +184,19 @@ impl Acceptor {
             for event in self.peer.exchange().await? {
                 match event {
                     // What still came for a session that was let go has gone back to it.
-                    Event::Delivery(delivery) => {
+                    ConnectionEvent::Delivery(delivery) => {
                         if let Some(unsettled) = self.holds.get_mut(&delivery.link) {
                             *unsettled += 1;
                             runs.add(delivery.link, delivery.id);
                         }
                     }
-                    Event::Disposition(disposition) => {
+                    ConnectionEvent::Disposition(disposition) => {
                         goal.count(disposition.deliveries.len() as u64);
                         self.settled(disposition.link, disposition.deliveries.len())?;
                     }
-                    Event::Detached { error: None, .. } => self.accept()?,
-                    Event::Detached { error: Some(error), .. } => return Err(io::Error::other(error)),
-                    Event::Closed { .. } => return Err(io::ErrorKind::UnexpectedEof.into()),
+                    ConnectionEvent::Detached { error: None, .. } => self.accept()?,
+                    ConnectionEvent::Detached { error: Some(error), .. } => return Err(io::Error::other(error)),
+                    ConnectionEvent::Closed { .. } => return Err(io::ErrorKind::UnexpectedEof.into()),
                     _ => {}
                 }
             }

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use amqp::{DeliveryState, Event, Message, Outgoing};
+use amqp::{ConnectionEvent, DeliveryState, Message, OutgoingDelivery};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::timeout;
@@ -164,12 +164,16 @@ async fn send(address: SocketAddr, book: &Book, more: bool) -> io::Result<()> {
                 sessions[session].accepted + 1
             };
             let bytes = message(&format!("{session}-{number}"), Some(&session.to_string()), &body(session, number));
-            let outgoing = Outgoing { tag: &session.to_be_bytes(), token: session as u64 + 1, ..Outgoing::default() };
+            let outgoing = OutgoingDelivery {
+                tag: &session.to_be_bytes(),
+                token: session as u64 + 1,
+                ..OutgoingDelivery::default()
+            };
             peer.amqp.transfer(link, outgoing, &[&bytes]).map_err(io::Error::other)?;
             under_way.insert(session as u64 + 1, session);
         }
         for event in peer.exchange().await? {
-            let Event::Disposition(disposition) = event else { continue };
+            let ConnectionEvent::Disposition(disposition) = event else { continue };
             if disposition.state != Some(DeliveryState::Accepted) {
                 book.fault(format!("a send was refused: {:?}", disposition.state));
             }
@@ -198,7 +202,7 @@ async fn receive(address: SocketAddr, book: Arc<Book>) -> io::Result<()> {
         while !detached {
             for event in peer.exchange().await? {
                 match event {
-                    Event::Delivery(delivery) => {
+                    ConnectionEvent::Delivery(delivery) => {
                         let (session, number) = read(delivery.payload)?;
                         check(&book, session, number, last);
                         last = Some(number);
@@ -209,7 +213,7 @@ async fn receive(address: SocketAddr, book: Arc<Book>) -> io::Result<()> {
                         let state = Some(DeliveryState::Accepted);
                         peer.amqp.dispose(link, delivery.id, delivery.id, false, state).map_err(io::Error::other)?;
                     }
-                    Event::Disposition(disposition) => {
+                    ConnectionEvent::Disposition(disposition) => {
                         for settled in disposition.deliveries {
                             let Some((session, number)) = numbers.remove(&settled.id) else { continue };
                             unsettled -= 1;
@@ -220,8 +224,8 @@ async fn receive(address: SocketAddr, book: Arc<Book>) -> io::Result<()> {
                             let _ = peer.amqp.detach(link, None);
                         }
                     }
-                    Event::Detached { .. } => detached = true,
-                    Event::Closed { .. } => return Ok(()),
+                    ConnectionEvent::Detached { .. } => detached = true,
+                    ConnectionEvent::Closed { .. } => return Ok(()),
                     _ => {}
                 }
             }

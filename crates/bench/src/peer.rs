@@ -4,10 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use amqp::codec::Raw;
+use amqp::codec::RawValue;
 use amqp::message::{MessageWriter, Properties, annotation};
 use amqp::performative::{ReceiverSettleMode, SenderSettleMode};
-use amqp::{Attach, ClientSasl, Config, Connection, Event, LinkId, Map, Source, Symbol, Target, Value};
+use amqp::{Attach, ClientSasl, Config, Connection, ConnectionEvent, LinkId, Map, Source, Symbol, Target, Value};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -43,7 +43,7 @@ impl Peer {
     pub fn receiver(&mut self, name: String, address: &str, session: Option<Option<&str>>) -> LinkId {
         let mut source = Source::at(address);
         if let Some(id) = session {
-            let wanted = id.map_or_else(|| Raw::from_value(&Value::Null), Raw::string);
+            let wanted = id.map_or_else(|| RawValue::from_value(&Value::Null), RawValue::string);
             source = source.with_filter("com.microsoft:session-filter", wanted);
         }
         let mut attach = Attach::receiver(name, source, Target::at("bench"));
@@ -60,7 +60,7 @@ impl Peer {
     }
 
     /// Writes, reads once, and returns what that brought; an error when the broker is gone or silent.
-    pub async fn exchange(&mut self) -> io::Result<Vec<Event>> {
+    pub async fn exchange(&mut self) -> io::Result<Vec<ConnectionEvent>> {
         self.flush().await?;
         let waiting = self.events();
         if !waiting.is_empty() {
@@ -74,12 +74,12 @@ impl Peer {
         Ok(self.events())
     }
 
-    fn events(&mut self) -> Vec<Event> {
+    fn events(&mut self) -> Vec<ConnectionEvent> {
         std::iter::from_fn(|| self.amqp.poll_event()).collect()
     }
 
     /// Exchanges until an event satisfies `wanted`; the others are dropped.
-    pub async fn until(&mut self, mut wanted: impl FnMut(&Event) -> bool) -> io::Result<()> {
+    pub async fn until(&mut self, mut wanted: impl FnMut(&ConnectionEvent) -> bool) -> io::Result<()> {
         loop {
             if self.exchange().await?.iter().any(&mut wanted) {
                 return Ok(());

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
-use amqp::{Event, ServerSasl, condition};
+use amqp::{ConnectionEvent, ServerSasl, condition};
 use bytes::BytesMut;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -221,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Handles every event; true when the connection is over.
     fn take_events(&mut self) -> bool {
         while let Some(event) = self.amqp.poll_event() {
-            if matches!(event, Event::Closed { .. }) {
+            if matches!(event, ConnectionEvent::Closed { .. }) {
                 return true;
             }
             self.on_event(event);
@@ -229,19 +229,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         false
     }
 
-    fn on_event(&mut self, event: Event) {
+    fn on_event(&mut self, event: ConnectionEvent) {
         match event {
-            Event::AttachRequested { session, link, attach } => self.on_attach(session, link, attach),
-            Event::Detached { link, .. } => self.on_detached(link),
-            Event::Delivery(delivery) => self.on_delivery(delivery),
-            Event::Credit { link, credit, drain } => self.on_credit(link, credit, drain),
-            Event::Disposition(disposition) => self.on_disposition(disposition),
-            Event::Opened(_)
-            | Event::SessionBegun { .. }
-            | Event::SessionEnded { .. }
-            | Event::Attached { .. }
-            | Event::Drained { .. }
-            | Event::Closed { .. } => {}
+            ConnectionEvent::AttachRequested { session, link, attach } => self.on_attach(session, link, attach),
+            ConnectionEvent::Detached { link, .. } => self.on_detached(link),
+            ConnectionEvent::Delivery(delivery) => self.on_delivery(delivery),
+            ConnectionEvent::Credit { link, credit, drain } => self.on_credit(link, credit, drain),
+            ConnectionEvent::Disposition(disposition) => self.on_disposition(disposition),
+            ConnectionEvent::Opened(_)
+            | ConnectionEvent::SessionBegun { .. }
+            | ConnectionEvent::SessionEnded { .. }
+            | ConnectionEvent::Attached { .. }
+            | ConnectionEvent::Drained { .. }
+            | ConnectionEvent::Closed { .. } => {}
         }
     }
 

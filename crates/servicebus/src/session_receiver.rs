@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime};
 
-use amqp::codec::Raw;
+use amqp::codec::RawValue;
 use amqp::{Attach, Map, Source, Symbol, Value};
 use bytes::Bytes;
 use tokio::time::Instant;
@@ -63,7 +63,7 @@ impl SessionReceiver {
         // The bus may use up the whole wait before it answers.
         let deadline = client.deadline() + wait;
         let connected = client.connected(deadline).await?;
-        let filter = id.map_or_else(|| Raw::from_value(&Value::Null), Raw::string);
+        let filter = id.map_or_else(|| RawValue::from_value(&Value::Null), RawValue::string);
         let config = client.config();
         let mut attach = locking(entity, Source::at(entity).with_filter(FILTER, filter), config.settle_mode);
         if id.is_none() {

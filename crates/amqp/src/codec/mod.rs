@@ -1,20 +1,20 @@
 //! The AMQP 1.0 type system on the wire: reading from [`bytes::Bytes`] without copying, writing into [`bytes::BytesMut`].
 //!
-//! [`Reader`] walks encoded values and hands out slices of the buffer; [`ValueRef`] and [`Raw`] are one encoded value,
-//! kept as it was received; [`put`] and the writers produce encodings. Nothing here panics on any input, nothing
+//! [`Decoder`] walks encoded values and hands out slices of the buffer; [`ValueRef`] and [`RawValue`] are one encoded value,
+//! kept as it was received; [`encode`] and the writers produce encodings. Nothing here panics on any input, nothing
 //! allocates by a length that the buffer does not hold, and nothing recurses without a bound.
 
 pub mod code;
+pub mod encode;
 mod error;
-pub mod put;
 mod reader;
 mod value_ref;
 mod writer;
 
 pub use error::DecodeError;
-pub use reader::{Descriptor, Fields, Pairs, Reader};
+pub use reader::{Decoder, Descriptor, ListFields, MapEntries};
 pub(crate) use reader::{ascii, utf8};
-pub use value_ref::{Raw, ValueRef};
+pub use value_ref::{RawValue, ValueRef};
 pub use writer::{ListWriter, MapWriter};
 
 /// How deep lists, maps, arrays and descriptions may nest when decoded into a [`crate::Value`].

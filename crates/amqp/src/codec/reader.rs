@@ -9,7 +9,7 @@ use super::{DecodeError, ValueRef, code};
 
 /// Reads encoded values one after another. Copying a reader is a bookmark.
 #[derive(Debug, Clone, Copy)]
-pub struct Reader<'a> {
+pub struct Decoder<'a> {
     owner: &'a Bytes,
     rest: &'a [u8],
 }
@@ -23,19 +23,19 @@ pub enum Descriptor<'a> {
 
 /// The fields of a list, in order; a field past the end reads as null.
 #[derive(Debug, Clone, Copy)]
-pub struct Fields<'a> {
-    reader: Reader<'a>,
+pub struct ListFields<'a> {
+    reader: Decoder<'a>,
     left: u32,
 }
 
 /// The entries of a map, in order. Ends early at a malformed entry.
 #[derive(Debug, Clone, Copy)]
-pub struct Pairs<'a> {
-    reader: Reader<'a>,
+pub struct MapEntries<'a> {
+    reader: Decoder<'a>,
     left: u32,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> Decoder<'a> {
     pub fn new(owner: &'a Bytes) -> Self {
         Self { owner, rest: owner }
     }
@@ -296,18 +296,18 @@ impl<'a> Reader<'a> {
     }
 
     #[inline]
-    pub fn list(&mut self) -> Result<Option<Fields<'a>>, DecodeError> {
+    pub fn list(&mut self) -> Result<Option<ListFields<'a>>, DecodeError> {
         match self.byte()? {
             code::NULL => Ok(None),
-            code::LIST0 => Ok(Some(Fields { reader: Self::within(self.owner, &[]), left: 0 })),
-            code::LIST8 => self.compound8().map(|(reader, left)| Some(Fields { reader, left })),
-            code::LIST32 => self.compound32().map(|(reader, left)| Some(Fields { reader, left })),
+            code::LIST0 => Ok(Some(ListFields { reader: Self::within(self.owner, &[]), left: 0 })),
+            code::LIST8 => self.compound8().map(|(reader, left)| Some(ListFields { reader, left })),
+            code::LIST32 => self.compound32().map(|(reader, left)| Some(ListFields { reader, left })),
             found => Err(DecodeError::Unexpected { expected: "list", found }),
         }
     }
 
     #[inline]
-    pub fn map(&mut self) -> Result<Option<Pairs<'a>>, DecodeError> {
+    pub fn map(&mut self) -> Result<Option<MapEntries<'a>>, DecodeError> {
         let (reader, left) = match self.byte()? {
             code::NULL => return Ok(None),
             code::MAP8 => self.compound8()?,
@@ -317,7 +317,7 @@ impl<'a> Reader<'a> {
         if left % 2 != 0 {
             return Err(DecodeError::OddMap);
         }
-        Ok(Some(Pairs { reader, left }))
+        Ok(Some(MapEntries { reader, left }))
     }
 
     /// The body and the item count of a list8 or map8; its code is already read.
@@ -346,7 +346,7 @@ impl<'a> Reader<'a> {
 
 macro_rules! field_reads {
     ($($name:ident -> $type:ty),* $(,)?) => {
-        impl<'a> Fields<'a> {
+        impl<'a> ListFields<'a> {
             $(
                 #[inline]
                 pub fn $name(&mut self) -> Result<Option<$type>, DecodeError> {
@@ -363,11 +363,11 @@ macro_rules! field_reads {
 
 field_reads! {
     boolean -> bool, ubyte -> u8, ushort -> u16, uint -> u32, ulong -> u64, long -> i64, timestamp -> i64, uuid -> Uuid,
-    binary -> &'a [u8], binary_bytes -> Bytes, string -> &'a str, symbol -> &'a str, raw -> ValueRef<'a>, map -> Pairs<'a>,
-    list -> Fields<'a>,
+    binary -> &'a [u8], binary_bytes -> Bytes, string -> &'a str, symbol -> &'a str, raw -> ValueRef<'a>, map -> MapEntries<'a>,
+    list -> ListFields<'a>,
 }
 
-impl<'a> Fields<'a> {
+impl<'a> ListFields<'a> {
     /// How many fields are left, null ones included.
     pub fn left(&self) -> u32 {
         self.left
@@ -379,10 +379,10 @@ impl<'a> Fields<'a> {
     }
 }
 
-impl<'a> Pairs<'a> {
+impl<'a> MapEntries<'a> {
     /// A map without entries.
     pub(crate) fn empty(owner: &'a Bytes) -> Self {
-        Self { reader: Reader::within(owner, &[]), left: 0 }
+        Self { reader: Decoder::within(owner, &[]), left: 0 }
     }
 
     /// The value whose key is this text, as symbol or as string.
@@ -400,7 +400,7 @@ impl<'a> Pairs<'a> {
     }
 }
 
-impl<'a> Iterator for Pairs<'a> {
+impl<'a> Iterator for MapEntries<'a> {
     type Item = (ValueRef<'a>, ValueRef<'a>);
 
     #[inline]
@@ -431,19 +431,19 @@ mod tests {
     #[test]
     fn a_list_that_claims_more_items_than_bytes_is_truncated() {
         let bytes = Bytes::from_static(&[code::LIST32, 0, 0, 0, 5, 0xff, 0xff, 0xff, 0xff, code::NULL]);
-        assert_eq!(Reader::new(&bytes).list().unwrap_err(), DecodeError::Truncated);
+        assert_eq!(Decoder::new(&bytes).list().unwrap_err(), DecodeError::Truncated);
     }
 
     #[test]
     fn a_million_nested_descriptions_are_skipped_without_recursion() {
         let bytes = Bytes::from(vec![code::DESCRIBED; 1 << 20]);
-        assert_eq!(Reader::new(&bytes).skip().unwrap_err(), DecodeError::Truncated);
+        assert_eq!(Decoder::new(&bytes).skip().unwrap_err(), DecodeError::Truncated);
     }
 
     #[test]
     fn a_field_past_the_end_of_a_list_is_null() {
         let bytes = Bytes::from_static(&[code::LIST8, 2, 1, code::TRUE]);
-        let mut fields = Reader::new(&bytes).list().unwrap().unwrap();
+        let mut fields = Decoder::new(&bytes).list().unwrap().unwrap();
         assert_eq!(fields.boolean().unwrap(), Some(true));
         assert_eq!(fields.uint().unwrap(), None);
     }
@@ -451,7 +451,7 @@ mod tests {
     #[test]
     fn a_binary_shares_the_buffer_it_was_read_from() {
         let bytes = Bytes::from(vec![code::BINARY8, 3, 7, 8, 9]);
-        let slice = Reader::new(&bytes).binary_bytes().unwrap().unwrap();
+        let slice = Decoder::new(&bytes).binary_bytes().unwrap().unwrap();
         assert_eq!(slice.as_ptr(), bytes[2..].as_ptr());
     }
 }

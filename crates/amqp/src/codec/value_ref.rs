@@ -1,4 +1,4 @@
-//! One encoded value, kept as received: borrowed as [`ValueRef`], owned (still sharing the buffer) as [`Raw`].
+//! One encoded value, kept as received: borrowed as [`ValueRef`], owned (still sharing the buffer) as [`RawValue`].
 //!
 //! The typed accessors are exact, since clients tell AMQP types apart: a `long` is not a `timestamp`. They answer `None`
 //! for any other type and for malformed content.
@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use uuid::Uuid;
 
 use super::reader::utf8;
-use super::{DecodeError, Descriptor, Fields, Pairs, Reader, code};
+use super::{DecodeError, Decoder, Descriptor, ListFields, MapEntries, code};
 use crate::Value;
 
 /// One encoded value inside a larger buffer.
@@ -19,7 +19,7 @@ pub struct ValueRef<'a> {
 
 /// One encoded value that owns (shares) its bytes, so that it can be echoed exactly as it came.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Raw(Bytes);
+pub struct RawValue(Bytes);
 
 impl<'a> ValueRef<'a> {
     pub(crate) fn new(owner: &'a Bytes, encoded: &'a [u8]) -> Self {
@@ -40,8 +40,8 @@ impl<'a> ValueRef<'a> {
         self.code() == code::NULL
     }
 
-    pub fn reader(&self) -> Reader<'a> {
-        Reader::within(self.owner, self.encoded)
+    pub fn reader(&self) -> Decoder<'a> {
+        Decoder::within(self.owner, self.encoded)
     }
 
     pub fn as_bool(&self) -> Option<bool> {
@@ -104,11 +104,11 @@ impl<'a> ValueRef<'a> {
         self.to_value().ok()?.as_integer()
     }
 
-    pub fn as_map(&self) -> Option<Pairs<'a>> {
+    pub fn as_map(&self) -> Option<MapEntries<'a>> {
         self.reader().map().ok()?
     }
 
-    pub fn as_list(&self) -> Option<Fields<'a>> {
+    pub fn as_list(&self) -> Option<ListFields<'a>> {
         self.reader().list().ok()?
     }
 
@@ -129,8 +129,8 @@ impl<'a> ValueRef<'a> {
     }
 
     /// The same encoding, sharing the buffer instead of borrowing it.
-    pub fn to_raw(&self) -> Raw {
-        Raw(self.owner.slice_ref(self.encoded))
+    pub fn to_raw(&self) -> RawValue {
+        RawValue(self.owner.slice_ref(self.encoded))
     }
 
     /// Is it this text, as string or as symbol? Compares bytes, decodes nothing.
@@ -149,10 +149,10 @@ impl<'a> ValueRef<'a> {
     }
 }
 
-impl Raw {
+impl RawValue {
     /// Takes bytes that are exactly one encoded value.
     pub fn from_encoded(bytes: Bytes) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(&bytes);
+        let mut reader = Decoder::new(&bytes);
         reader.skip()?;
         if reader.is_empty() { Ok(Self(bytes)) } else { Err(DecodeError::Trailing) }
     }
@@ -166,7 +166,7 @@ impl Raw {
     /// An encoded string.
     pub fn string(text: &str) -> Self {
         let mut buffer = BytesMut::with_capacity(text.len() + 5);
-        super::put::string(&mut buffer, text);
+        super::encode::string(&mut buffer, text);
         Self(buffer.freeze())
     }
 
@@ -200,9 +200,9 @@ impl std::fmt::Debug for ValueRef<'_> {
     }
 }
 
-impl std::fmt::Debug for Raw {
+impl std::fmt::Debug for RawValue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Raw({:#04x}, {} bytes)", self.get().code(), self.0.len())
+        write!(f, "RawValue({:#04x}, {} bytes)", self.get().code(), self.0.len())
     }
 }
 
@@ -212,7 +212,7 @@ mod tests {
 
     #[test]
     fn accessors_are_exact_about_the_type() {
-        let raw = Raw::from_value(&Value::Long(7));
+        let raw = RawValue::from_value(&Value::Long(7));
         assert_eq!(raw.get().as_long(), Some(7));
         assert_eq!(raw.get().as_timestamp(), None);
         assert_eq!(raw.get().as_integer(), Some(7));
@@ -220,6 +220,6 @@ mod tests {
 
     #[test]
     fn bytes_after_the_value_are_refused() {
-        assert_eq!(Raw::from_encoded(Bytes::from_static(&[code::NULL, code::NULL])), Err(DecodeError::Trailing));
+        assert_eq!(RawValue::from_encoded(Bytes::from_static(&[code::NULL, code::NULL])), Err(DecodeError::Trailing));
     }
 }

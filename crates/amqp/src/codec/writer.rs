@@ -6,7 +6,7 @@
 use bytes::{BufMut, BytesMut};
 use uuid::Uuid;
 
-use super::{ValueRef, code, put};
+use super::{ValueRef, code, encode};
 use crate::Value;
 
 /// Writes a list; [`finish`](Self::finish) leaves out trailing nulls, as AMQP allows.
@@ -38,7 +38,7 @@ impl<'b> ListWriter<'b> {
 
     /// A described list, as performatives and message sections are.
     pub fn described(buffer: &'b mut BytesMut, descriptor: u64) -> Self {
-        put::descriptor(buffer, descriptor);
+        encode::descriptor(buffer, descriptor);
         Self::new(buffer)
     }
 
@@ -71,20 +71,20 @@ impl<'b> ListWriter<'b> {
 
     #[inline]
     pub fn uint(&mut self, value: u32) -> &mut Self {
-        put::uint(self.field(), value);
+        encode::uint(self.field(), value);
         self
     }
 
     #[inline]
     pub fn boolean(&mut self, value: bool) -> &mut Self {
-        put::boolean(self.field(), value);
+        encode::boolean(self.field(), value);
         self
     }
 
     /// A boolean whose default is false.
     #[inline]
     pub fn flag(&mut self, value: bool) -> &mut Self {
-        self.optional(value.then_some(true), put::boolean)
+        self.optional(value.then_some(true), encode::boolean)
     }
 
     /// Ends the list without leaving out trailing nulls: clients index a performative's fields by position.
@@ -116,7 +116,7 @@ impl<'b> MapWriter<'b> {
     }
 
     pub fn described(buffer: &'b mut BytesMut, descriptor: u64) -> Self {
-        put::descriptor(buffer, descriptor);
+        encode::descriptor(buffer, descriptor);
         Self::new(buffer)
     }
 
@@ -129,14 +129,14 @@ impl<'b> MapWriter<'b> {
     /// The buffer, after a symbol key, ready for its value.
     pub fn symbol(&mut self, key: &str) -> &mut BytesMut {
         let buffer = self.entry();
-        put::symbol(buffer, key);
+        encode::symbol(buffer, key);
         buffer
     }
 
     /// The buffer, after a string key, ready for its value.
     pub fn string(&mut self, key: &str) -> &mut BytesMut {
         let buffer = self.entry();
-        put::string(buffer, key);
+        encode::string(buffer, key);
         buffer
     }
 
@@ -176,9 +176,9 @@ macro_rules! symbol_entries {
 }
 
 symbol_entries! {
-    put_long(i64) = put::long, put_timestamp(i64) = put::timestamp, put_string(&str) = put::string, put_symbol(&str) = put::symbol,
-    put_uuid(Uuid) = put::uuid, put_int(i32) = put::int, put_uint(u32) = put::uint, put_ulong(u64) = put::ulong,
-    put_short(i16) = put::short, put_boolean(bool) = put::boolean, put_binary(&[u8]) = put::binary, put_value(&Value) = Value::write,
+    put_long(i64) = encode::long, put_timestamp(i64) = encode::timestamp, put_string(&str) = encode::string, put_symbol(&str) = encode::symbol,
+    put_uuid(Uuid) = encode::uuid, put_int(i32) = encode::int, put_uint(u32) = encode::uint, put_ulong(u64) = encode::ulong,
+    put_short(i16) = encode::short, put_boolean(bool) = encode::boolean, put_binary(&[u8]) = encode::binary, put_value(&Value) = Value::write,
 }
 
 /// Fills in size and count of the compound that begins at `start`, widening it if one byte each is not enough.
@@ -224,7 +224,7 @@ mod tests {
         map.finish();
         assert_eq!(buffer[0], code::MAP32);
         let bytes = buffer.freeze();
-        let value = Value::decode(&mut super::super::Reader::new(&bytes)).unwrap();
+        let value = Value::decode(&mut super::super::Decoder::new(&bytes)).unwrap();
         assert_eq!(value.as_map().unwrap().get("key").unwrap().as_str(), Some("x".repeat(300).as_str()));
     }
 }

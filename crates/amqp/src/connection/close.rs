@@ -1,30 +1,30 @@
 //! The connection's own beginning and end: open and close.
 
-use super::dispatch::{Handled, Violation};
-use super::{CommandError, Connection, Event, Phase};
+use super::dispatch::{HandlerResult, Violation};
+use super::{CommandError, Connection, ConnectionEvent, ConnectionPhase};
 use crate::condition;
 use crate::frame::MIN_MAX_FRAME_SIZE;
 use crate::performative::{Close, Error, Open};
 
 impl Connection {
-    /// Closes the connection and waits for the peer's close, which comes as [`Event::Closed`]. The owner bounds the wait.
+    /// Closes the connection and waits for the peer's close, which comes as [`ConnectionEvent::Closed`]. The owner bounds the wait.
     pub fn close(&mut self, error: Option<Error>) -> Result<(), CommandError> {
         match self.phase {
-            Phase::Closed | Phase::Closing => Err(CommandError::Closed),
-            Phase::Frames => {
+            ConnectionPhase::Closed | ConnectionPhase::Closing => Err(CommandError::Closed),
+            ConnectionPhase::Frames => {
                 self.write_close(error);
-                self.phase = Phase::Closing;
+                self.phase = ConnectionPhase::Closing;
                 Ok(())
             }
             _ => {
-                self.phase = Phase::Closed;
-                self.emit(Event::Closed { error: error.map(Box::new), by_peer: false });
+                self.phase = ConnectionPhase::Closed;
+                self.emit(ConnectionEvent::Closed { error: error.map(Box::new), by_peer: false });
                 Ok(())
             }
         }
     }
 
-    pub(super) fn on_open(&mut self, open: Box<Open>) -> Handled {
+    pub(super) fn on_open(&mut self, open: Box<Open>) -> HandlerResult {
         if self.peer.opened {
             return Err(Violation::connection(condition::ILLEGAL_STATE, "second open"));
         }
@@ -34,33 +34,33 @@ impl Connection {
         self.peer.opened = true;
         self.peer.max_frame_size = open.max_frame_size;
         self.peer.channel_max = open.channel_max;
-        self.timers.opened(open.idle_time_out);
+        self.timers.record_open(open.idle_time_out);
         if self.is_server() {
             self.write_open();
         }
-        self.emit(Event::Opened(open));
+        self.emit(ConnectionEvent::Opened(open));
         Ok(())
     }
 
     pub(super) fn on_close(&mut self, close: Close) {
-        let by_peer = self.phase == Phase::Frames;
+        let by_peer = self.phase == ConnectionPhase::Frames;
         if by_peer {
             self.write_close(None);
         }
-        self.phase = Phase::Closed;
-        self.emit(Event::Closed { error: close.error, by_peer });
+        self.phase = ConnectionPhase::Closed;
+        self.emit(ConnectionEvent::Closed { error: close.error, by_peer });
     }
 
     /// Ends the connection because of something the peer did, or did not do.
     pub(super) fn fail(&mut self, error: Error) {
-        if self.phase == Phase::Closed {
+        if self.phase == ConnectionPhase::Closed {
             return;
         }
-        if self.phase == Phase::Frames {
+        if self.phase == ConnectionPhase::Frames {
             self.write_close(Some(error.clone()));
         }
-        self.phase = Phase::Closed;
-        self.emit(Event::Closed { error: Some(Box::new(error)), by_peer: false });
+        self.phase = ConnectionPhase::Closed;
+        self.emit(ConnectionEvent::Closed { error: Some(Box::new(error)), by_peer: false });
     }
 
     /// Even a connection that fails before it is open says open first: a close alone is not legal.
@@ -69,10 +69,10 @@ impl Connection {
             self.write_open();
         }
         let close = Close { error: error.map(Box::new) };
-        self.output.frame(0, |buffer| close.encode(buffer));
+        self.output.write_frame(0, |buffer| close.encode(buffer));
     }
 
     fn is_server(&self) -> bool {
-        matches!(self.side, super::Side::Server(_))
+        matches!(self.side, super::ConnectionSide::Server(_))
     }
 }

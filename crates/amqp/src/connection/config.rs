@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::codec::Raw;
+use crate::codec::RawValue;
 use crate::{Map, Symbol};
 
 /// Settings of one connection. `Default` is what Service Bus itself uses where that is known.
@@ -36,8 +36,8 @@ pub struct Config {
     pub max_incomplete_bytes: usize,
     /// The first transfer-id and delivery-id of an AMQP session. Anything does; tests begin near the wrap.
     pub first_outgoing_id: u32,
-    pub offered_capabilities: Option<Raw>,
-    pub desired_capabilities: Option<Raw>,
+    pub offered_capabilities: Option<RawValue>,
+    pub desired_capabilities: Option<RawValue>,
     pub properties: Option<Map>,
 }
 

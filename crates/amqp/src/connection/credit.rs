@@ -1,35 +1,35 @@
 //! Flow control: session windows, link credit, drain.
 
-use super::dispatch::{Handled, Violation};
+use super::dispatch::{HandlerResult, Violation};
 use super::link::LinkState;
-use super::{CommandError, Connection, Event, LinkId, SessionId};
+use super::{CommandError, Connection, ConnectionEvent, LinkId, SessionId};
 use crate::condition;
 use crate::performative::{Flow, Role};
 
 impl Connection {
     /// As receiver: lets the peer send `credit` deliveries from here on, no more and no less. May be called before
-    /// [`Event::Attached`]. Ends what [`keep_credit`](Self::keep_credit) began.
+    /// [`ConnectionEvent::Attached`]. Ends what [`keep_credit`](Self::keep_credit) began.
     pub fn set_credit(&mut self, link: LinkId, credit: u32) -> Result<(), CommandError> {
-        self.receiver(link)?.keep = 0;
+        self.receiver(link)?.credit_target = 0;
         self.grant(link, credit)
     }
 
     /// As receiver: keeps credit and unsettled deliveries together at `total`, granting more as deliveries are settled.
     pub fn keep_credit(&mut self, link: LinkId, total: u32) -> Result<(), CommandError> {
         let state = self.receiver(link)?;
-        state.keep = total;
+        state.credit_target = total;
         let credit = total.saturating_sub(state.unsettled);
         self.grant(link, credit)
     }
 
-    /// As receiver: asks the peer to use the credit at once or give it back. [`Event::Drained`] follows.
+    /// As receiver: asks the peer to use the credit at once or give it back. [`ConnectionEvent::Drained`] follows.
     pub fn drain(&mut self, link: LinkId) -> Result<(), CommandError> {
         let state = self.receiver(link)?;
-        state.keep = 0;
+        state.credit_target = 0;
         state.drain = true;
         if state.credit == 0 {
             state.drain = false;
-            self.emit(Event::Drained { link });
+            self.emit(ConnectionEvent::Drained { link });
             return Ok(());
         }
         self.write_flow_for(link, true, false);
@@ -86,17 +86,17 @@ impl Connection {
     #[inline]
     pub(super) fn replenish(&mut self, link: LinkId) {
         let Some(state) = self.links.get(link.0) else { return };
-        let target = state.keep.saturating_sub(state.unsettled);
+        let target = state.credit_target.saturating_sub(state.unsettled);
         if target <= state.credit || !matches!(state.state, LinkState::Attached) {
             return;
         }
-        if state.credit == 0 || target - state.credit >= state.keep / 2 {
+        if state.credit == 0 || target - state.credit >= state.credit_target / 2 {
             // Cannot fail: the link is there.
             let _ = self.grant(link, target);
         }
     }
 
-    pub(super) fn on_flow(&mut self, session: SessionId, flow: &Flow) -> Handled {
+    pub(super) fn on_flow(&mut self, session: SessionId, flow: &Flow) -> HandlerResult {
         let initial = self.config.first_outgoing_id;
         let Some(state) = self.sessions.get_mut(session.0) else { return Ok(()) };
         state.next_incoming_id = flow.next_outgoing_id;
@@ -113,11 +113,11 @@ impl Connection {
             }
             return Ok(());
         };
-        let link = self.linked(session, handle)?;
+        let link = self.link_by_handle(session, handle)?;
         self.on_link_flow(link, flow)
     }
 
-    fn on_link_flow(&mut self, link: LinkId, flow: &Flow) -> Handled {
+    fn on_link_flow(&mut self, link: LinkId, flow: &Flow) -> HandlerResult {
         let Some(state) = self.links.get_mut(link.0) else { return Ok(()) };
         let requested = matches!(state.state, LinkState::Requested { .. });
         if !requested && !matches!(state.state, LinkState::Attached) {
@@ -135,7 +135,7 @@ impl Connection {
                 if requested {
                     return Ok(());
                 }
-                self.emit(Event::Credit { link, credit, drain: flow.drain });
+                self.emit(ConnectionEvent::Credit { link, credit, drain: flow.drain });
                 if flow.drain && credit == 0 {
                     // Nothing to give back, but the answer is due all the same.
                     let _ = self.drained(link);
@@ -155,7 +155,7 @@ impl Connection {
                         state.credit -= advance;
                     }
                 }
-                self.note_drained(link);
+                self.emit_if_drained(link);
                 if flow.echo {
                     self.write_flow_for(link, false, false);
                 }
@@ -165,13 +165,13 @@ impl Connection {
     }
 
     /// Credit used up while draining, be it by deliveries or by the sender's word.
-    pub(super) fn note_drained(&mut self, link: LinkId) {
+    pub(super) fn emit_if_drained(&mut self, link: LinkId) {
         if let Some(state) = self.links.get_mut(link.0)
             && state.drain
             && state.credit == 0
         {
             state.drain = false;
-            self.emit(Event::Drained { link });
+            self.emit(ConnectionEvent::Drained { link });
         }
     }
 
@@ -199,11 +199,11 @@ impl Connection {
     fn write_flow(&mut self, session: SessionId, mut flow: Flow) {
         let Some(state) = self.sessions.get_mut(session.0) else { return };
         state.incoming_window = self.config.incoming_window;
-        flow.next_incoming_id = state.begun().then_some(state.next_incoming_id);
+        flow.next_incoming_id = state.has_begun().then_some(state.next_incoming_id);
         flow.incoming_window = state.incoming_window;
         flow.next_outgoing_id = state.next_outgoing_id;
         flow.outgoing_window = self.config.outgoing_window;
-        self.output.frame(state.channel, |buffer| flow.encode(buffer));
+        self.output.write_frame(state.channel, |buffer| flow.encode(buffer));
     }
 }
 

@@ -3,12 +3,12 @@
 use bytes::{Bytes, BytesMut};
 
 use super::session::SessionState;
-use super::{Connection, LinkId, Phase, SessionId};
+use super::{Connection, ConnectionPhase, LinkId, SessionId};
 use crate::Symbol;
-use crate::codec::Reader;
+use crate::codec::Decoder;
 use crate::condition;
-use crate::connection::Event;
-use crate::frame::{FrameHead, take_frames};
+use crate::connection::ConnectionEvent;
+use crate::frame::{FrameHeader, take_frames};
 use crate::performative::{Error, Performative};
 
 /// A peer's mistake, and what it costs.
@@ -19,7 +19,7 @@ pub(super) enum Violation {
     Link(LinkId, Error),
 }
 
-pub(super) type Handled = Result<(), Box<Violation>>;
+pub(super) type HandlerResult = Result<(), Box<Violation>>;
 
 impl Violation {
     pub(super) fn connection(condition: Symbol, text: impl Into<String>) -> Box<Self> {
@@ -37,7 +37,7 @@ impl Violation {
 
 impl Connection {
     /// Handles all complete frames at once. `false` when there are none.
-    pub(super) fn take_run(&mut self, input: &mut BytesMut) -> bool {
+    pub(super) fn process_frames(&mut self, input: &mut BytesMut) -> bool {
         let run = match take_frames(input, self.config.max_frame_size) {
             Ok(run) if run.is_empty() => return false,
             Ok(run) => run,
@@ -47,29 +47,29 @@ impl Connection {
             }
         };
         let mut at = 0;
-        while self.phase != Phase::Closed {
-            let Ok(Some(head)) = FrameHead::parse(&run[at..], self.config.max_frame_size) else { break };
+        while self.phase != ConnectionPhase::Closed {
+            let Ok(Some(head)) = FrameHeader::parse(&run[at..], self.config.max_frame_size) else { break };
             let body = &run[at + head.body..at + head.size];
             at += head.size;
-            if let Err(violation) = self.frame(head, &run, body) {
-                self.punish(*violation);
+            if let Err(violation) = self.handle_frame(head, &run, body) {
+                self.close_with_error(*violation);
             }
         }
         true
     }
 
     #[inline]
-    fn frame(&mut self, head: FrameHead, run: &Bytes, body: &[u8]) -> Handled {
+    fn handle_frame(&mut self, head: FrameHeader, run: &Bytes, body: &[u8]) -> HandlerResult {
         if head.sasl {
             return Err(Violation::connection(condition::FRAMING_ERROR, "SASL frame after SASL has ended"));
         }
         if body.is_empty() {
             return Ok(());
         }
-        let mut reader = Reader::within(run, body);
+        let mut reader = Decoder::within(run, body);
         let performative = Performative::decode(&mut reader)
             .map_err(|error| Violation::connection(condition::DECODE_ERROR, error.to_string()))?;
-        if self.phase == Phase::Closing && !matches!(performative, Performative::Close(_)) {
+        if self.phase == ConnectionPhase::Closing && !matches!(performative, Performative::Close(_)) {
             return Ok(());
         }
         match performative {
@@ -87,7 +87,12 @@ impl Connection {
     }
 
     #[inline]
-    fn on_session_frame(&mut self, head: FrameHead, performative: Performative, payload: Reader<'_>) -> Handled {
+    fn on_session_frame(
+        &mut self,
+        head: FrameHeader,
+        performative: Performative,
+        payload: Decoder<'_>,
+    ) -> HandlerResult {
         let channel = head.channel;
         let session = self.channels.get(usize::from(channel)).copied().flatten();
         let Some(session) = session else {
@@ -115,7 +120,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn punish(&mut self, violation: Violation) {
+    pub(super) fn close_with_error(&mut self, violation: Violation) {
         match violation {
             Violation::Connection(error) => self.fail(error),
             Violation::Session(session, error) => self.abort_session(session, error),
@@ -123,7 +128,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn emit(&mut self, event: Event) {
+    pub(super) fn emit(&mut self, event: ConnectionEvent) {
         self.events.push_back(event);
     }
 }

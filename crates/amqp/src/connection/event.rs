@@ -2,20 +2,20 @@
 
 use bytes::Bytes;
 
-use super::slab::Key;
+use super::slab::SlabKey;
 use crate::performative::{Attach, DeliveryState, Error, Open};
 
 /// One AMQP session of one connection. Never reused for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct SessionId(pub(super) Key);
+pub struct SessionId(pub(super) SlabKey);
 
 /// One link of one connection. Never reused for another one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LinkId(pub(super) Key);
+pub struct LinkId(pub(super) SlabKey);
 
 /// Something the owner has to know. Events come in the order in which the peer's frames did.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Event {
+pub enum ConnectionEvent {
     /// The peer's open has arrived; ours is on its way too.
     Opened(Box<Open>),
     /// An AMQP session is ready: begun by the peer, or our begin was answered.
@@ -35,7 +35,7 @@ pub enum Event {
     /// A complete delivery.
     Delivery(Delivery),
     /// The peer spoke about deliveries of one link: those we sent, or (its answer) those we received.
-    Disposition(Disposition),
+    Disposition(DispositionEvent),
     /// The link is over. Final for this link; a detach of ours is confirmed by it too.
     Detached { link: LinkId, closed: bool, error: Option<Box<Error>> },
     /// The connection is over and nothing follows. Write what [`super::Connection::take_output`] still gives, then hang
@@ -60,18 +60,18 @@ pub struct Delivery {
 
 /// What a disposition says about deliveries of one link that are unsettled here.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Disposition {
+pub struct DispositionEvent {
     pub link: LinkId,
-    pub deliveries: Vec<Unresolved>,
+    pub deliveries: Vec<DeliveryRef>,
     /// The peer has settled: nothing more is expected for these. Otherwise answer with
     /// [`super::Connection::dispose`], settled.
     pub settled: bool,
     pub state: Option<DeliveryState>,
 }
 
-/// A delivery named in a [`Disposition`].
+/// A delivery named in a [`DispositionEvent`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Unresolved {
+pub struct DeliveryRef {
     pub id: u32,
     /// What the sender's owner gave [`super::Connection::transfer`]; 0 for deliveries we received.
     pub token: u64,

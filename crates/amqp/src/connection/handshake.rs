@@ -2,21 +2,21 @@
 
 use bytes::BytesMut;
 
-use super::{ClientSasl, Connection, Phase, ServerSasl};
-use crate::codec::{DecodeError, Reader};
+use super::{ClientSasl, Connection, ConnectionPhase, ServerSasl};
+use crate::codec::{DecodeError, Decoder};
 use crate::condition;
-use crate::frame::{FrameHead, ProtocolHeader, write_frame, write_sasl_frame};
+use crate::frame::{FrameHeader, ProtocolHeader, write_frame, write_sasl_frame};
 use crate::performative::{Error, Open};
 use crate::sasl::{SaslCode, SaslFrame};
 
 /// Which side of the connection we are.
 #[derive(Debug)]
-pub(super) enum Side {
+pub(super) enum ConnectionSide {
     Client { sasl: ClientSasl, pipelined: bool },
     Server(ServerSasl),
 }
 
-impl Side {
+impl ConnectionSide {
     pub(super) fn client(sasl: ClientSasl) -> Self {
         Self::Client { sasl, pipelined: false }
     }
@@ -24,23 +24,23 @@ impl Side {
 
 impl Connection {
     /// A client's first bytes.
-    pub(super) fn start(&mut self) {
+    pub(super) fn write_first_bytes(&mut self) {
         if self.sasl_init().is_some() {
-            self.output.handshake().extend_from_slice(&ProtocolHeader::Sasl.bytes());
+            self.output.handshake_buffer().extend_from_slice(&ProtocolHeader::Sasl.bytes());
         } else {
-            self.phase = Phase::AmqpHeader;
+            self.phase = ConnectionPhase::AmqpHeader;
             self.write_header_and_open();
         }
     }
 
     /// A client's first bytes when it does not wait for answers.
-    pub(super) fn start_pipelined(&mut self) {
-        self.start();
+    pub(super) fn write_pipelined_handshake(&mut self) {
+        self.write_first_bytes();
         if let Some(init) = self.sasl_init() {
-            write_sasl_frame(self.output.handshake(), &init);
+            write_sasl_frame(self.output.handshake_buffer(), &init);
             self.write_header_and_open();
         }
-        if let Side::Client { pipelined, .. } = &mut self.side {
+        if let ConnectionSide::Client { pipelined, .. } = &mut self.side {
             *pipelined = true;
         }
     }
@@ -50,35 +50,43 @@ impl Connection {
         let header = ProtocolHeader::parse(*bytes);
         let _ = input.split_to(ProtocolHeader::LENGTH);
         match (&self.side, self.phase, header) {
-            (Side::Server(sasl), Phase::Header, Some(ProtocolHeader::Sasl)) => {
+            (ConnectionSide::Server(sasl), ConnectionPhase::Header, Some(ProtocolHeader::Sasl)) => {
                 let mechanisms = SaslFrame::Mechanisms(sasl.mechanisms.clone());
-                self.output.handshake().extend_from_slice(&ProtocolHeader::Sasl.bytes());
-                write_sasl_frame(self.output.handshake(), &mechanisms);
-                self.phase = Phase::SaslInit;
+                self.output.handshake_buffer().extend_from_slice(&ProtocolHeader::Sasl.bytes());
+                write_sasl_frame(self.output.handshake_buffer(), &mechanisms);
+                self.phase = ConnectionPhase::SaslInit;
             }
-            (Side::Server(sasl), Phase::Header, Some(ProtocolHeader::Amqp)) if !sasl.required => self.answer_header(),
-            (Side::Server(_), Phase::AmqpHeader, Some(ProtocolHeader::Amqp)) => self.answer_header(),
-            (Side::Client { .. }, Phase::Header, Some(ProtocolHeader::Sasl)) => self.phase = Phase::SaslMechanisms,
-            (Side::Client { .. }, Phase::AmqpHeader, Some(ProtocolHeader::Amqp)) => self.phase = Phase::Frames,
-            (Side::Server(_), ..) => {
+            (ConnectionSide::Server(sasl), ConnectionPhase::Header, Some(ProtocolHeader::Amqp)) if !sasl.required => {
+                self.accept_amqp_header()
+            }
+            (ConnectionSide::Server(_), ConnectionPhase::AmqpHeader, Some(ProtocolHeader::Amqp)) => {
+                self.accept_amqp_header()
+            }
+            (ConnectionSide::Client { .. }, ConnectionPhase::Header, Some(ProtocolHeader::Sasl)) => {
+                self.phase = ConnectionPhase::SaslMechanisms
+            }
+            (ConnectionSide::Client { .. }, ConnectionPhase::AmqpHeader, Some(ProtocolHeader::Amqp)) => {
+                self.phase = ConnectionPhase::Frames
+            }
+            (ConnectionSide::Server(_), ..) => {
                 // The answer to a header one does not speak is the one that one does.
-                self.output.handshake().extend_from_slice(&ProtocolHeader::Sasl.bytes());
+                self.output.handshake_buffer().extend_from_slice(&ProtocolHeader::Sasl.bytes());
                 self.fail(Error::new(condition::FRAMING_ERROR, "protocol header is not one we speak"));
             }
-            (Side::Client { .. }, ..) => {
+            (ConnectionSide::Client { .. }, ..) => {
                 self.fail(Error::new(condition::FRAMING_ERROR, "peer answered with another protocol header"));
             }
         }
         true
     }
 
-    fn answer_header(&mut self) {
-        self.output.handshake().extend_from_slice(&ProtocolHeader::Amqp.bytes());
-        self.phase = Phase::Frames;
+    fn accept_amqp_header(&mut self) {
+        self.output.handshake_buffer().extend_from_slice(&ProtocolHeader::Amqp.bytes());
+        self.phase = ConnectionPhase::Frames;
     }
 
     pub(super) fn take_sasl_frame(&mut self, input: &mut BytesMut) -> bool {
-        let head = match FrameHead::parse(input, self.config.max_frame_size) {
+        let head = match FrameHeader::parse(input, self.config.max_frame_size) {
             Ok(Some(head)) if input.len() >= head.size => head,
             Ok(_) => return false,
             Err(error) => {
@@ -88,7 +96,7 @@ impl Connection {
         };
         let frame = input.split_to(head.size).freeze().slice(head.body..);
         let decoded = if head.sasl {
-            SaslFrame::decode(&mut Reader::new(&frame))
+            SaslFrame::decode(&mut Decoder::new(&frame))
         } else {
             Err(DecodeError::OutOfRange("frame type"))
         };
@@ -101,15 +109,15 @@ impl Connection {
 
     fn sasl_frame(&mut self, frame: SaslFrame) {
         match (self.phase, frame) {
-            (Phase::SaslMechanisms, SaslFrame::Mechanisms(offered)) => self.choose_mechanism(&offered),
-            (Phase::SaslInit, SaslFrame::Init { mechanism, .. }) => self.judge_mechanism(&mechanism),
-            (Phase::SaslOutcome, SaslFrame::Outcome { code: SaslCode::Ok, .. }) => {
-                self.phase = Phase::AmqpHeader;
+            (ConnectionPhase::SaslMechanisms, SaslFrame::Mechanisms(offered)) => self.choose_mechanism(&offered),
+            (ConnectionPhase::SaslInit, SaslFrame::Init { mechanism, .. }) => self.check_mechanism(&mechanism),
+            (ConnectionPhase::SaslOutcome, SaslFrame::Outcome { code: SaslCode::Ok, .. }) => {
+                self.phase = ConnectionPhase::AmqpHeader;
                 if !self.is_pipelined() {
                     self.write_header_and_open();
                 }
             }
-            (Phase::SaslOutcome, SaslFrame::Outcome { code, .. }) => {
+            (ConnectionPhase::SaslOutcome, SaslFrame::Outcome { code, .. }) => {
                 self.fail(Error::new(
                     condition::UNAUTHORIZED_ACCESS,
                     format!("peer refused the credentials: {code:?}"),
@@ -131,35 +139,35 @@ impl Connection {
             return self.fail(Error::new(condition::UNAUTHORIZED_ACCESS, text));
         }
         if !self.is_pipelined() {
-            write_sasl_frame(self.output.handshake(), &init);
+            write_sasl_frame(self.output.handshake_buffer(), &init);
         }
-        self.phase = Phase::SaslOutcome;
+        self.phase = ConnectionPhase::SaslOutcome;
     }
 
-    fn judge_mechanism(&mut self, mechanism: &crate::Symbol) {
-        let Side::Server(sasl) = &self.side else { unreachable!("only a server waits for init") };
+    fn check_mechanism(&mut self, mechanism: &crate::Symbol) {
+        let ConnectionSide::Server(sasl) = &self.side else { unreachable!("only a server waits for init") };
         let offered = sasl.mechanisms.contains(mechanism);
         let code = if offered { SaslCode::Ok } else { SaslCode::Auth };
-        write_sasl_frame(self.output.handshake(), &SaslFrame::Outcome { code, additional_data: None });
+        write_sasl_frame(self.output.handshake_buffer(), &SaslFrame::Outcome { code, additional_data: None });
         if offered {
-            self.phase = Phase::AmqpHeader;
+            self.phase = ConnectionPhase::AmqpHeader;
         } else {
             self.fail(Error::new(condition::UNAUTHORIZED_ACCESS, "mechanism was not offered"));
         }
     }
 
     fn sasl_init(&self) -> Option<SaslFrame> {
-        let Side::Client { sasl, .. } = &self.side else { return None };
+        let ConnectionSide::Client { sasl, .. } = &self.side else { return None };
         let (mechanism, initial_response) = sasl.initial()?;
         Some(SaslFrame::Init { mechanism, initial_response, hostname: self.config.hostname.clone() })
     }
 
     fn is_pipelined(&self) -> bool {
-        matches!(self.side, Side::Client { pipelined: true, .. })
+        matches!(self.side, ConnectionSide::Client { pipelined: true, .. })
     }
 
     fn write_header_and_open(&mut self) {
-        self.output.handshake().extend_from_slice(&ProtocolHeader::Amqp.bytes());
+        self.output.handshake_buffer().extend_from_slice(&ProtocolHeader::Amqp.bytes());
         self.write_open();
     }
 
@@ -177,7 +185,7 @@ impl Connection {
             desired_capabilities: self.config.desired_capabilities.clone(),
             properties: self.config.properties.clone(),
         };
-        write_frame(self.output.handshake(), 0, |buffer| open.encode(buffer));
-        self.output.release();
+        write_frame(self.output.handshake_buffer(), 0, |buffer| open.encode(buffer));
+        self.output.release_held();
     }
 }

@@ -1,8 +1,8 @@
 //! Links: attach, answer, refuse, detach.
 
-use super::dispatch::{Handled, Violation};
-use super::receive::Partial;
-use super::{CommandError, Connection, Event, LinkId, SessionId};
+use super::dispatch::{HandlerResult, Violation};
+use super::receive::PartialDelivery;
+use super::{CommandError, Connection, ConnectionEvent, LinkId, SessionId};
 use crate::condition;
 use crate::performative::{Attach, Detach, Error, Role};
 
@@ -23,11 +23,11 @@ pub(super) struct Link {
     /// we have lowered the credit since.
     pub(super) granted_until: u32,
     /// As receiver: credit and unsettled deliveries are kept at this sum; 0 leaves credit to the owner.
-    pub(super) keep: u32,
+    pub(super) credit_target: u32,
     pub(super) unsettled: u32,
     /// The receiver's limit; 0 is none.
     pub(super) max_message_size: u64,
-    pub(super) partial: Option<Box<Partial>>,
+    pub(super) partial: Option<Box<PartialDelivery>>,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Link {
             credit: 0,
             drain: false,
             granted_until: 0,
-            keep: 0,
+            credit_target: 0,
             unsettled: 0,
             max_message_size: 0,
             partial: None,
@@ -77,7 +77,7 @@ impl Link {
 }
 
 impl Connection {
-    /// Asks for a link. [`Event::Attached`] or [`Event::Detached`] follows.
+    /// Asks for a link. [`ConnectionEvent::Attached`] or [`ConnectionEvent::Detached`] follows.
     pub fn attach(&mut self, session: SessionId, mut attach: Attach) -> Result<LinkId, CommandError> {
         self.check_open()?;
         let live = self.sessions.get(session.0).is_some_and(|state| {
@@ -95,13 +95,13 @@ impl Connection {
         }
         let id = LinkId(self.links.insert(link));
         let state = self.sessions.get_mut(session.0).expect("checked above");
-        let Some(handle) = state.allot_handle(id) else {
+        let Some(handle) = state.allocate_handle(id) else {
             self.links.remove(id.0);
             return Err(CommandError::TooManyLinks);
         };
         attach.handle = handle;
         self.links.get_mut(id.0).expect("just inserted").local_handle = Some(handle);
-        self.output.frame(state.channel, |buffer| attach.encode(buffer));
+        self.output.write_frame(state.channel, |buffer| attach.encode(buffer));
         Ok(id)
     }
 
@@ -131,7 +131,7 @@ impl Connection {
         // A hasty receiver may have sent its flow before our answer.
         if state.role == Role::Sender && (state.credit > 0 || state.drain) {
             let (credit, drain) = (state.credit, state.drain);
-            self.emit(Event::Credit { link, credit, drain });
+            self.emit(ConnectionEvent::Credit { link, credit, drain });
         }
         Ok(())
     }
@@ -157,7 +157,7 @@ impl Connection {
         }
     }
 
-    pub(super) fn on_attach(&mut self, session: SessionId, attach: Box<Attach>, size: usize) -> Handled {
+    pub(super) fn on_attach(&mut self, session: SessionId, attach: Box<Attach>, size: usize) -> HandlerResult {
         if attach.handle > self.config.handle_max {
             return Err(Violation::connection(condition::FRAMING_ERROR, "handle is above handle-max"));
         }
@@ -173,7 +173,7 @@ impl Connection {
         });
         if let Some(link) = asked {
             state.set_remote_handle(attach.handle, link);
-            self.on_attach_answer(link, attach);
+            self.on_attach_reply(link, attach);
             return Ok(());
         }
         if self.links.len() >= self.config.max_links {
@@ -188,11 +188,11 @@ impl Connection {
         link.remote_handle = Some(attach.handle);
         let link = LinkId(self.links.insert(link));
         state.set_remote_handle(attach.handle, link);
-        self.emit(Event::AttachRequested { session, link, attach });
+        self.emit(ConnectionEvent::AttachRequested { session, link, attach });
         Ok(())
     }
 
-    fn on_attach_answer(&mut self, link: LinkId, attach: Box<Attach>) {
+    fn on_attach_reply(&mut self, link: LinkId, attach: Box<Attach>) {
         let Some(state) = self.links.get_mut(link.0) else { return };
         state.remote_handle = Some(attach.handle);
         if !matches!(state.state, LinkState::AttachSent) {
@@ -213,19 +213,19 @@ impl Connection {
             state.state = LinkState::Refused;
         } else {
             state.state = LinkState::Attached;
-            self.emit(Event::Attached { link, attach });
+            self.emit(ConnectionEvent::Attached { link, attach });
         }
     }
 
-    pub(super) fn on_detach(&mut self, session: SessionId, detach: Detach) -> Handled {
+    pub(super) fn on_detach(&mut self, session: SessionId, detach: Detach) -> HandlerResult {
         let Detach { handle, closed, error } = detach;
-        let link = self.linked(session, handle)?;
+        let link = self.link_by_handle(session, handle)?;
         let Some(state) = self.links.get(link.0) else { return Ok(()) };
         match state.state {
             LinkState::DetachSent { report } => {
                 self.remove_link(link);
                 if report {
-                    self.emit(Event::Detached { link, closed, error });
+                    self.emit(ConnectionEvent::Detached { link, closed, error });
                 }
             }
             LinkState::Requested { .. } => {
@@ -233,13 +233,13 @@ impl Connection {
                 // one to spare, the whole AMQP session has just ended.
                 if self.refuse(link, closed, None).is_ok() {
                     self.remove_link(link);
-                    self.emit(Event::Detached { link, closed, error });
+                    self.emit(ConnectionEvent::Detached { link, closed, error });
                 }
             }
             LinkState::AttachSent | LinkState::Refused | LinkState::Attached => {
                 self.write_detach(link, closed, None);
                 self.remove_link(link);
-                self.emit(Event::Detached { link, closed, error });
+                self.emit(ConnectionEvent::Detached { link, closed, error });
             }
         }
         Ok(())
@@ -248,7 +248,7 @@ impl Connection {
     /// Detaches a link because of what the peer did on it.
     pub(super) fn abort_link(&mut self, link: LinkId, error: Error) {
         let Some(state) = self.links.get(link.0) else { return };
-        let event = Event::Detached { link, closed: true, error: Some(Box::new(error.clone())) };
+        let event = ConnectionEvent::Detached { link, closed: true, error: Some(Box::new(error.clone())) };
         match state.state {
             LinkState::DetachSent { .. } => return,
             LinkState::Requested { .. } => {
@@ -267,7 +267,7 @@ impl Connection {
     }
 
     /// The link behind a peer's handle.
-    pub(super) fn linked(&self, session: SessionId, handle: u32) -> Result<LinkId, Box<Violation>> {
+    pub(super) fn link_by_handle(&self, session: SessionId, handle: u32) -> Result<LinkId, Box<Violation>> {
         self.sessions.get(session.0).and_then(|state| state.remote_handle(handle)).ok_or_else(|| {
             Violation::session(session, condition::UNATTACHED_HANDLE, format!("handle {handle} is not attached"))
         })
@@ -288,7 +288,7 @@ impl Connection {
         let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
         let session_id = state.session;
         let session = self.sessions.get_mut(session_id.0).ok_or(CommandError::SessionGone)?;
-        let Some(handle) = session.allot_handle(link) else {
+        let Some(handle) = session.allocate_handle(link) else {
             self.abort_session(
                 session_id,
                 Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "no handle left to answer on"),
@@ -297,7 +297,7 @@ impl Connection {
         };
         state.local_handle = Some(handle);
         attach.handle = handle;
-        self.output.frame(session.channel, |buffer| attach.encode(buffer));
+        self.output.write_frame(session.channel, |buffer| attach.encode(buffer));
         Ok(())
     }
 
@@ -305,7 +305,7 @@ impl Connection {
         let Some(state) = self.links.get(link.0) else { return };
         let (Some(handle), Some(session)) = (state.local_handle, self.sessions.get(state.session.0)) else { return };
         let detach = Detach { handle, closed, error: error.map(Box::new) };
-        self.output.frame(session.channel, |buffer| detach.encode(buffer));
+        self.output.write_frame(session.channel, |buffer| detach.encode(buffer));
     }
 
     fn set_state(&mut self, link: LinkId, state: LinkState) {
@@ -320,7 +320,7 @@ impl Connection {
     fn forget_deliveries(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(id.0) else { return };
         if let Some(partial) = link.partial.take() {
-            self.incomplete_bytes -= partial.held();
+            self.incomplete_bytes -= partial.held_bytes();
         }
         let Some(session) = self.sessions.get_mut(link.session.0) else { return };
         session.backlog.retain(|transfer| {

@@ -1,6 +1,6 @@
 //! One AMQP connection as a state machine without I/O: bytes in, events out; commands in, bytes out.
 //!
-//! The owner reads from its socket into a buffer and calls [`Connection::feed`], takes [events](Event), gives commands,
+//! The owner reads from its socket into a buffer and calls [`Connection::feed`], takes [events](ConnectionEvent), gives commands,
 //! and writes what [`Connection::take_output`] returns: all frames that were buffered are handled before one write.
 //! Time comes in as an argument; [`Connection::next_deadline`] says when [`Connection::on_tick`] is due.
 //!
@@ -17,8 +17,8 @@ mod config;
 mod credit;
 mod dispatch;
 mod event;
+mod frame_builder;
 mod handshake;
-mod hot;
 mod link;
 mod output;
 mod receive;
@@ -35,31 +35,31 @@ use std::time::Instant;
 use bytes::{Bytes, BytesMut};
 
 pub use config::{ClientSasl, Config, ServerSasl};
-pub use event::{CommandError, Delivery, Disposition, Event, LinkId, SessionId, Unresolved};
-pub use send::Outgoing;
+pub use event::{CommandError, ConnectionEvent, Delivery, DeliveryRef, DispositionEvent, LinkId, SessionId};
+pub use send::OutgoingDelivery;
 
 use crate::frame::MIN_MAX_FRAME_SIZE;
-use handshake::Side;
+use handshake::ConnectionSide;
 use link::Link;
-use output::Output;
+use output::OutputQueue;
 use session::Session;
 use slab::Slab;
-use timers::Timers;
+use timers::ConnectionTimers;
 
 /// One side of an AMQP connection.
 #[derive(Debug)]
 pub struct Connection {
     config: Config,
-    side: Side,
-    phase: Phase,
-    peer: Peer,
+    side: ConnectionSide,
+    phase: ConnectionPhase,
+    peer: PeerLimits,
     sessions: Slab<Session>,
     /// Which AMQP session the peer's channel belongs to.
     channels: Vec<Option<SessionId>>,
     links: Slab<Link>,
-    events: VecDeque<Event>,
-    output: Output,
-    timers: Timers,
+    events: VecDeque<ConnectionEvent>,
+    output: OutputQueue,
+    timers: ConnectionTimers,
     /// Bytes held in half-received messages of all links.
     incomplete_bytes: usize,
     /// Bytes of deliveries that wait for the peer's windows.
@@ -68,7 +68,7 @@ pub struct Connection {
 
 /// How far the connection has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ConnectionPhase {
     /// Waiting for the peer's first protocol header.
     Header,
     /// A client waits for the mechanisms.
@@ -88,7 +88,7 @@ enum Phase {
 
 /// What the peer's open said.
 #[derive(Debug, Clone, Copy)]
-struct Peer {
+struct PeerLimits {
     opened: bool,
     max_frame_size: u32,
     channel_max: u16,
@@ -97,38 +97,38 @@ struct Peer {
 impl Connection {
     /// The side that dials. With SASL, or not; the first bytes are ready to be written at once.
     pub fn client(config: Config, sasl: ClientSasl, now: Instant) -> Self {
-        let mut connection = Self::new(config, Side::client(sasl), now);
-        connection.start();
+        let mut connection = Self::new(config, ConnectionSide::client(sasl), now);
+        connection.write_first_bytes();
         connection
     }
 
     /// Like [`client`](Self::client), but sends header, SASL and open in one go instead of waiting for each answer.
     /// Saves two round trips with servers that take it, as ours does.
     pub fn pipelined_client(config: Config, sasl: ClientSasl, now: Instant) -> Self {
-        let mut connection = Self::new(config, Side::client(sasl), now);
-        connection.start_pipelined();
+        let mut connection = Self::new(config, ConnectionSide::client(sasl), now);
+        connection.write_pipelined_handshake();
         connection
     }
 
     /// The side that listens.
     pub fn server(config: Config, sasl: ServerSasl, now: Instant) -> Self {
-        Self::new(config, Side::Server(sasl), now)
+        Self::new(config, ConnectionSide::Server(sasl), now)
     }
 
-    fn new(mut config: Config, side: Side, now: Instant) -> Self {
+    fn new(mut config: Config, side: ConnectionSide, now: Instant) -> Self {
         config.handle_max = config.handle_max.min(u16::MAX.into());
         config.max_frame_size = config.max_frame_size.max(MIN_MAX_FRAME_SIZE);
-        let timers = Timers::new(&config, now);
+        let timers = ConnectionTimers::new(&config, now);
         Self {
             config,
             side,
-            phase: Phase::Header,
-            peer: Peer { opened: false, max_frame_size: MIN_MAX_FRAME_SIZE, channel_max: u16::MAX },
+            phase: ConnectionPhase::Header,
+            peer: PeerLimits { opened: false, max_frame_size: MIN_MAX_FRAME_SIZE, channel_max: u16::MAX },
             sessions: Slab::new(),
             channels: Vec::new(),
             links: Slab::new(),
             events: VecDeque::new(),
-            output: Output::new(),
+            output: OutputQueue::new(),
             timers,
             incomplete_bytes: 0,
             backlog_bytes: 0,
@@ -138,24 +138,26 @@ impl Connection {
     /// Handles everything complete in `input` and leaves the rest there. Then take the events, all of them.
     pub fn feed(&mut self, input: &mut BytesMut, now: Instant) {
         while self.step(input) {
-            self.timers.received(now);
+            self.timers.record_received(now);
         }
     }
 
     /// One unit of input: a header, a SASL frame, or all complete AMQP frames. `false` when nothing is complete.
     fn step(&mut self, input: &mut BytesMut) -> bool {
         match self.phase {
-            Phase::Header | Phase::AmqpHeader => self.take_header(input),
-            Phase::SaslMechanisms | Phase::SaslInit | Phase::SaslOutcome => self.take_sasl_frame(input),
-            Phase::Frames | Phase::Closing => self.take_run(input),
-            Phase::Closed => {
+            ConnectionPhase::Header | ConnectionPhase::AmqpHeader => self.take_header(input),
+            ConnectionPhase::SaslMechanisms | ConnectionPhase::SaslInit | ConnectionPhase::SaslOutcome => {
+                self.take_sasl_frame(input)
+            }
+            ConnectionPhase::Frames | ConnectionPhase::Closing => self.process_frames(input),
+            ConnectionPhase::Closed => {
                 input.clear();
                 false
             }
         }
     }
 
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<ConnectionEvent> {
         self.events.pop_front()
     }
 
@@ -163,7 +165,7 @@ impl Connection {
     pub fn take_output(&mut self) -> Bytes {
         let output = self.output.take();
         if !output.is_empty() {
-            self.timers.sent();
+            self.timers.record_sent();
         }
         output
     }
@@ -192,19 +194,19 @@ impl Connection {
 
     /// When [`on_tick`](Self::on_tick) has something to do. Changes with every feed and every write.
     pub fn next_deadline(&self) -> Option<Instant> {
-        if self.phase == Phase::Closed { None } else { self.timers.next_deadline() }
+        if self.phase == ConnectionPhase::Closed { None } else { self.timers.next_deadline() }
     }
 
     /// Heartbeats and time-outs. Harmless when nothing is due.
     pub fn on_tick(&mut self, now: Instant) {
-        if self.phase != Phase::Closed {
+        if self.phase != ConnectionPhase::Closed {
             self.tick(now);
         }
     }
 
-    /// The owner saw [`Event::Closed`], or will: nothing can be sent any more.
+    /// The owner saw [`ConnectionEvent::Closed`], or will: nothing can be sent any more.
     pub fn is_closed(&self) -> bool {
-        self.phase == Phase::Closed
+        self.phase == ConnectionPhase::Closed
     }
 
     /// The largest frame the peer takes; 512 until its open has arrived.

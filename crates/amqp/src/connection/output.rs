@@ -5,30 +5,30 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::hot::FrameStart;
+use super::frame_builder::FrameBuilder;
 use crate::frame::write_frame;
 use crate::performative::{DeliveryState, Disposition, Role};
 
 #[derive(Debug)]
-pub(super) struct Output {
+pub(super) struct OutputQueue {
     ready: BytesMut,
     /// Frames given before our open was written.
     held: Option<BytesMut>,
     disposition: Option<(u16, Disposition)>,
 }
 
-impl Output {
+impl OutputQueue {
     pub(super) fn new() -> Self {
         Self { ready: BytesMut::new(), held: Some(BytesMut::new()), disposition: None }
     }
 
     /// For headers, SASL frames and open itself: nothing holds these back.
-    pub(super) fn handshake(&mut self) -> &mut BytesMut {
+    pub(super) fn handshake_buffer(&mut self) -> &mut BytesMut {
         &mut self.ready
     }
 
     /// Our open has been written: what was held back follows it.
-    pub(super) fn release(&mut self) {
+    pub(super) fn release_held(&mut self) {
         self.flush_disposition();
         if let Some(held) = self.held.take() {
             self.ready.extend_from_slice(&held);
@@ -37,13 +37,13 @@ impl Output {
 
     /// Where the next frame goes.
     #[inline]
-    pub(super) fn frames(&mut self) -> &mut BytesMut {
+    pub(super) fn frame_buffer(&mut self) -> &mut BytesMut {
         self.flush_disposition();
         self.held.as_mut().unwrap_or(&mut self.ready)
     }
 
-    pub(super) fn frame(&mut self, channel: u16, body: impl FnOnce(&mut BytesMut)) {
-        write_frame(self.frames(), channel, body);
+    pub(super) fn write_frame(&mut self, channel: u16, body: impl FnOnce(&mut BytesMut)) {
+        write_frame(self.frame_buffer(), channel, body);
     }
 
     #[inline]
@@ -75,7 +75,7 @@ impl Output {
             let buffer = self.held.as_mut().unwrap_or(&mut self.ready);
             let Disposition { role, first, last, settled, ref state, .. } = disposition;
             let range = (first, last.unwrap_or(first));
-            match FrameStart::disposition(channel, role, range, settled, state.as_ref()) {
+            match FrameBuilder::disposition(channel, role, range, settled, state.as_ref()) {
                 Some(mut plain) => buffer.extend_from_slice(plain.finish(0, true)),
                 None => write_frame(buffer, channel, |buffer| disposition.encode(buffer)),
             }

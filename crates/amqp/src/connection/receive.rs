@@ -2,11 +2,11 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::dispatch::{Handled, Violation};
+use super::dispatch::{HandlerResult, Violation};
 use super::link::{Link, LinkState};
-use super::unsettled::Entry;
-use super::{Connection, Delivery, Event, LinkId, SessionId};
-use crate::codec::Reader;
+use super::unsettled::UnsettledDelivery;
+use super::{Connection, ConnectionEvent, Delivery, LinkId, SessionId};
+use crate::codec::Decoder;
 use crate::performative::{DeliveryState, Error, Role, Transfer};
 use crate::{Symbol, condition};
 
@@ -14,7 +14,7 @@ const MAX_TAG: usize = 32;
 
 /// A delivery of which more frames are to come.
 #[derive(Debug)]
-pub(super) struct Partial {
+pub(super) struct PartialDelivery {
     id: u32,
     tag: Bytes,
     message_format: u32,
@@ -25,16 +25,21 @@ pub(super) struct Partial {
     refused: Option<Symbol>,
 }
 
-impl Partial {
+impl PartialDelivery {
     /// Bytes counted against the connection's bound.
-    pub(super) fn held(&self) -> usize {
+    pub(super) fn held_bytes(&self) -> usize {
         self.payload.len()
     }
 }
 
 impl Connection {
     #[inline]
-    pub(super) fn on_transfer(&mut self, session_id: SessionId, transfer: Transfer, payload: Reader<'_>) -> Handled {
+    pub(super) fn on_transfer(
+        &mut self,
+        session_id: SessionId,
+        transfer: Transfer,
+        payload: Decoder<'_>,
+    ) -> HandlerResult {
         let half = self.config.incoming_window / 2;
         let Some(session) = self.sessions.get_mut(session_id.0) else { return Ok(()) };
         if session.incoming_window == 0 {
@@ -46,7 +51,7 @@ impl Connection {
         if session.incoming_window <= half {
             self.write_session_flow(session_id);
         }
-        let link = self.linked(session_id, transfer.handle)?;
+        let link = self.link_by_handle(session_id, transfer.handle)?;
         let Some(state) = self.links.get_mut(link.0) else { return Ok(()) };
         match state.state {
             LinkState::Attached => {}
@@ -67,7 +72,13 @@ impl Connection {
     }
 
     #[inline]
-    fn on_first_frame(&mut self, session: SessionId, link: LinkId, transfer: Transfer, payload: Reader<'_>) -> Handled {
+    fn on_first_frame(
+        &mut self,
+        session: SessionId,
+        link: LinkId,
+        transfer: Transfer,
+        payload: Decoder<'_>,
+    ) -> HandlerResult {
         let (Some(id), Some(tag)) = (transfer.delivery_id, transfer.delivery_tag) else {
             let text = "first transfer of a delivery without delivery-id and delivery-tag";
             return Err(Violation::session(session, condition::INVALID_FIELD, text));
@@ -82,14 +93,14 @@ impl Connection {
         state.credit = credit;
         state.delivery_count = state.delivery_count.wrapping_add(1);
         if transfer.aborted {
-            self.note_drained(link);
+            self.emit_if_drained(link);
             self.replenish(link);
             return Ok(());
         }
         let settled = transfer.settled.unwrap_or(false);
         let message_format = transfer.message_format.unwrap_or(0);
         if transfer.more {
-            state.partial = Some(Box::new(Partial {
+            state.partial = Some(Box::new(PartialDelivery {
                 id,
                 tag,
                 message_format,
@@ -109,7 +120,7 @@ impl Connection {
         self.deliver(delivery)
     }
 
-    fn on_continuation(&mut self, link: LinkId, transfer: Transfer, payload: Reader<'_>) -> Handled {
+    fn on_continuation(&mut self, link: LinkId, transfer: Transfer, payload: Decoder<'_>) -> HandlerResult {
         let state = self.links.get_mut(link.0).expect("found by on_transfer");
         let session = state.session;
         let partial = state.partial.as_mut().expect("checked by on_transfer");
@@ -129,13 +140,13 @@ impl Connection {
         }
         let state = self.links.get_mut(link.0).expect("found by on_transfer");
         let partial = state.partial.take().expect("checked by on_transfer");
-        self.incomplete_bytes -= partial.held();
+        self.incomplete_bytes -= partial.held_bytes();
         if transfer.aborted {
-            self.note_drained(link);
+            self.emit_if_drained(link);
             self.replenish(link);
             return Ok(());
         }
-        let Partial { id, tag, message_format, settled, state, payload, refused } = *partial;
+        let PartialDelivery { id, tag, message_format, settled, state, payload, refused } = *partial;
         match refused {
             Some(condition) => self.refuse_delivery(link, id, settled, condition),
             None => self.deliver(Delivery { link, id, tag, message_format, settled, state, payload: payload.freeze() }),
@@ -158,7 +169,7 @@ impl Connection {
             None
         };
         if partial.refused.is_some() {
-            self.incomplete_bytes -= partial.held();
+            self.incomplete_bytes -= partial.held_bytes();
             partial.payload = BytesMut::new();
         } else {
             partial.payload.extend_from_slice(payload);
@@ -167,26 +178,26 @@ impl Connection {
     }
 
     #[inline]
-    fn deliver(&mut self, delivery: Delivery) -> Handled {
+    fn deliver(&mut self, delivery: Delivery) -> HandlerResult {
         let link = delivery.link;
         let state = self.links.get_mut(link.0).expect("found by on_transfer");
         if !delivery.settled {
             let session_id = state.session;
             let session = self.sessions.get_mut(session_id.0).expect("a link's session outlives it");
-            if !session.received.insert(delivery.id, Entry { link, token: 0 }) {
+            if !session.received.insert(delivery.id, UnsettledDelivery { link, token: 0 }) {
                 let text = "delivery-id of a delivery that is still unsettled";
                 return Err(Violation::session(session_id, condition::NOT_ALLOWED, text));
             }
             state.unsettled += 1;
         }
-        self.emit(Event::Delivery(delivery));
-        self.note_drained(link);
+        self.emit(ConnectionEvent::Delivery(delivery));
+        self.emit_if_drained(link);
         self.replenish(link);
         Ok(())
     }
 
     /// A delivery we will not have: rejected, or, if the sender does not listen any more, the end of the link.
-    fn refuse_delivery(&mut self, link: LinkId, id: u32, settled: bool, condition: Symbol) -> Handled {
+    fn refuse_delivery(&mut self, link: LinkId, id: u32, settled: bool, condition: Symbol) -> HandlerResult {
         let error = Error::new(condition, "message exceeds the size this link takes");
         if settled {
             return Err(Box::new(Violation::Link(link, error)));
@@ -195,7 +206,7 @@ impl Connection {
         if let Some(session) = self.sessions.get(state.session.0) {
             self.output.dispose(session.channel, Role::Receiver, (id, id), true, Some(DeliveryState::rejected(error)));
         }
-        self.note_drained(link);
+        self.emit_if_drained(link);
         self.replenish(link);
         Ok(())
     }

@@ -2,23 +2,23 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::hot::{DeliveryHead, FrameStart};
+use super::frame_builder::{DeliveryHead, FrameBuilder};
 use super::link::LinkState;
 use super::session::Session;
-use super::unsettled::Entry;
+use super::unsettled::UnsettledDelivery;
 use super::{CommandError, Connection, LinkId, SessionId};
 use crate::frame::write_frame;
 use crate::performative::{DeliveryState, Role, Transfer};
 
 /// A delivery to be sent.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Outgoing<'a> {
+pub struct OutgoingDelivery<'a> {
     /// At most 32 bytes.
     pub tag: &'a [u8],
     pub message_format: u32,
     /// Sent and forgotten: no disposition will come.
     pub settled: bool,
-    /// Comes back in [`super::Disposition`]; means nothing here.
+    /// Comes back in [`super::DispositionEvent`]; means nothing here.
     pub token: u64,
     /// Set inside transactions.
     pub state: Option<&'a DeliveryState>,
@@ -26,16 +26,16 @@ pub struct Outgoing<'a> {
 
 /// A delivery, or the rest of one, that waits for the peer's window.
 #[derive(Debug)]
-pub(super) struct Backlogged {
+pub(super) struct QueuedTransfer {
     pub(super) link: LinkId,
     handle: u32,
     /// What the first frame says; `None` if it has gone out.
-    head: Option<Head>,
+    head: Option<TransferHead>,
     pub(super) payload: Bytes,
 }
 
 #[derive(Debug)]
-struct Head {
+struct TransferHead {
     id: u32,
     tag: Bytes,
     message_format: u32,
@@ -51,7 +51,7 @@ struct FirstFrame<'a> {
 }
 
 /// A payload in parts, as far as it has not been written.
-struct Parts<'a> {
+struct PayloadParts<'a> {
     first: &'a [u8],
     rest: &'a [&'a [u8]],
     length: usize,
@@ -61,7 +61,12 @@ impl Connection {
     /// Sends one delivery, whose payload is the concatenation of `payload`: new head, stored tail. Returns its
     /// delivery-id. Costs one credit; needs no room in the session window, whose lack only delays the frames.
     #[inline]
-    pub fn transfer(&mut self, link: LinkId, delivery: Outgoing<'_>, payload: &[&[u8]]) -> Result<u32, CommandError> {
+    pub fn transfer(
+        &mut self,
+        link: LinkId,
+        delivery: OutgoingDelivery<'_>,
+        payload: &[&[u8]],
+    ) -> Result<u32, CommandError> {
         self.check_open()?;
         let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
         if state.role != Role::Sender {
@@ -73,7 +78,7 @@ impl Connection {
         if delivery.tag.len() > 32 {
             return Err(CommandError::TagTooLong);
         }
-        let mut parts = Parts::new(payload);
+        let mut parts = PayloadParts::new(payload);
         if state.max_message_size != 0 && parts.length as u64 > state.max_message_size {
             return Err(CommandError::MessageTooLarge { size: parts.length, max: state.max_message_size });
         }
@@ -84,17 +89,17 @@ impl Connection {
         session.next_delivery_id = id.wrapping_add(1);
         if !delivery.settled {
             state.unsettled += 1;
-            session.sent.insert(id, Entry { link, token: delivery.token });
+            session.sent.insert(id, UnsettledDelivery { link, token: delivery.token });
         }
-        let Outgoing { tag, message_format, settled, state, .. } = delivery;
+        let OutgoingDelivery { tag, message_format, settled, state, .. } = delivery;
         let mut first = Some(FirstFrame { head: DeliveryHead { id, tag, message_format, settled }, state });
         let max_frame_size = self.peer.max_frame_size as usize;
         // Order is kept: while anything is backlogged, the window is empty, because a wider one flushes the backlog.
-        let done = write_transfers(session, self.output.frames(), max_frame_size, handle, &mut first, &mut parts);
+        let done = write_transfers(session, self.output.frame_buffer(), max_frame_size, handle, &mut first, &mut parts);
         if !done {
             let head = first.map(FirstFrame::into_head);
             self.backlog_bytes += parts.length;
-            session.backlog.push_back(Backlogged { link, handle, head, payload: parts.into_bytes() });
+            session.backlog.push_back(QueuedTransfer { link, handle, head, payload: parts.into_bytes() });
         }
         Ok(id)
     }
@@ -104,13 +109,13 @@ impl Connection {
         let Some(session) = self.sessions.get_mut(session.0) else { return };
         while session.remote_incoming_window > 0 {
             let Some(mut waiting) = session.backlog.pop_front() else { return };
-            let mut first = waiting.head.as_ref().map(Head::first_frame);
+            let mut first = waiting.head.as_ref().map(TransferHead::first_frame);
             let payload: &[&[u8]] = &[&waiting.payload];
-            let mut parts = Parts::new(payload);
+            let mut parts = PayloadParts::new(payload);
             let max_frame_size = self.peer.max_frame_size as usize;
             let handle = waiting.handle;
             self.backlog_bytes -= parts.length;
-            if !write_transfers(session, self.output.frames(), max_frame_size, handle, &mut first, &mut parts) {
+            if !write_transfers(session, self.output.frame_buffer(), max_frame_size, handle, &mut first, &mut parts) {
                 let sent = first.is_none();
                 self.backlog_bytes += parts.length;
                 waiting.payload = waiting.payload.slice(waiting.payload.len() - parts.length..);
@@ -131,7 +136,7 @@ fn write_transfers(
     max_frame_size: usize,
     handle: u32,
     first: &mut Option<FirstFrame<'_>>,
-    parts: &mut Parts<'_>,
+    parts: &mut PayloadParts<'_>,
 ) -> bool {
     loop {
         if session.remote_incoming_window == 0 {
@@ -144,7 +149,7 @@ fn write_transfers(
                 write_first_with_state(buffer, session.channel, handle, head, state, max_frame_size, parts)
             }
             first => {
-                let mut start = FrameStart::transfer(session.channel, handle, first.map(|first| first.head));
+                let mut start = FrameBuilder::transfer(session.channel, handle, first.map(|first| first.head));
                 let room = max_frame_size.saturating_sub(start.len());
                 let complete = parts.length <= room;
                 let payload = parts.length.min(room);
@@ -168,7 +173,7 @@ fn write_first_with_state(
     head: DeliveryHead<'_>,
     state: &DeliveryState,
     max_frame_size: usize,
-    parts: &mut Parts<'_>,
+    parts: &mut PayloadParts<'_>,
 ) -> bool {
     let mut transfer = Transfer {
         handle,
@@ -199,13 +204,13 @@ fn write_first_with_state(
 }
 
 impl FirstFrame<'_> {
-    fn into_head(self) -> Head {
+    fn into_head(self) -> TransferHead {
         let DeliveryHead { id, tag, message_format, settled } = self.head;
-        Head { id, tag: Bytes::copy_from_slice(tag), message_format, settled, state: self.state.cloned() }
+        TransferHead { id, tag: Bytes::copy_from_slice(tag), message_format, settled, state: self.state.cloned() }
     }
 }
 
-impl Head {
+impl TransferHead {
     fn first_frame(&self) -> FirstFrame<'_> {
         let head =
             DeliveryHead { id: self.id, tag: &self.tag, message_format: self.message_format, settled: self.settled };
@@ -213,7 +218,7 @@ impl Head {
     }
 }
 
-impl<'a> Parts<'a> {
+impl<'a> PayloadParts<'a> {
     #[inline]
     fn new(parts: &'a [&'a [u8]]) -> Self {
         let length = parts.iter().map(|part| part.len()).sum();

@@ -2,10 +2,10 @@
 
 use std::collections::VecDeque;
 
-use super::dispatch::{Handled, Violation};
-use super::send::Backlogged;
+use super::dispatch::{HandlerResult, Violation};
+use super::send::QueuedTransfer;
 use super::unsettled::Unsettled;
-use super::{CommandError, Connection, Event, LinkId, Phase, SessionId};
+use super::{CommandError, Connection, ConnectionEvent, ConnectionPhase, LinkId, SessionId};
 use crate::condition;
 use crate::performative::{Begin, End, Error};
 
@@ -31,7 +31,7 @@ pub(super) struct Session {
     pub(super) sent: Unsettled,
     pub(super) received: Unsettled,
     /// Transfers that wait for the peer's window.
-    pub(super) backlog: VecDeque<Backlogged>,
+    pub(super) backlog: VecDeque<QueuedTransfer>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,12 +46,12 @@ pub(super) enum SessionState {
 }
 
 impl Session {
-    pub(super) fn begun(&self) -> bool {
+    pub(super) fn has_begun(&self) -> bool {
         self.state != SessionState::BeginSent
     }
 
     /// Reserves the lowest free handle; `None` if the peer takes no more.
-    pub(super) fn allot_handle(&mut self, link: LinkId) -> Option<u32> {
+    pub(super) fn allocate_handle(&mut self, link: LinkId) -> Option<u32> {
         let free = self.local_handles.iter().position(Option::is_none).unwrap_or(self.local_handles.len());
         let handle = u32::try_from(free).ok().filter(|handle| *handle <= self.remote_handle_max)?;
         if free == self.local_handles.len() {
@@ -76,7 +76,7 @@ impl Session {
 }
 
 impl Connection {
-    /// Begins an AMQP session. Links may be attached to it at once, before [`Event::SessionBegun`].
+    /// Begins an AMQP session. Links may be attached to it at once, before [`ConnectionEvent::SessionBegun`].
     pub fn begin_session(&mut self) -> Result<SessionId, CommandError> {
         self.check_open()?;
         let slot = self.sessions.next_slot();
@@ -88,7 +88,7 @@ impl Connection {
         Ok(session)
     }
 
-    /// Ends an AMQP session and all its links. [`Event::SessionEnded`] comes when the peer has done so too.
+    /// Ends an AMQP session and all its links. [`ConnectionEvent::SessionEnded`] comes when the peer has done so too.
     pub fn end_session(&mut self, session: SessionId, error: Option<Error>) -> Result<(), CommandError> {
         self.check_open()?;
         let state = self.sessions.get(session.0).ok_or(CommandError::SessionGone)?.state;
@@ -100,7 +100,7 @@ impl Connection {
         Ok(())
     }
 
-    pub(super) fn on_begin(&mut self, channel: u16, begin: &Begin) -> Handled {
+    pub(super) fn on_begin(&mut self, channel: u16, begin: &Begin) -> HandlerResult {
         if channel > self.config.channel_max {
             return Err(Violation::connection(condition::FRAMING_ERROR, "channel is above channel-max"));
         }
@@ -108,8 +108,8 @@ impl Connection {
             return Err(Violation::connection(condition::ILLEGAL_STATE, "begin on a channel in use"));
         }
         let (session, by_peer) = match begin.remote_channel {
-            Some(ours) => (self.answered_session(ours)?, false),
-            None => (self.session_for_peer()?, true),
+            Some(ours) => (self.begun_session(ours)?, false),
+            None => (self.accept_session()?, true),
         };
         self.set_channel(channel, session);
         let state = self.sessions.get_mut(session.0).expect("just found or made");
@@ -125,18 +125,18 @@ impl Connection {
         if by_peer {
             self.write_begin(session, Some(channel));
         }
-        self.emit(Event::SessionBegun { session, by_peer });
+        self.emit(ConnectionEvent::SessionBegun { session, by_peer });
         Ok(())
     }
 
-    fn answered_session(&self, ours: u16) -> Result<SessionId, Box<Violation>> {
+    fn begun_session(&self, ours: u16) -> Result<SessionId, Box<Violation>> {
         let unknown = || Violation::connection(condition::NOT_ALLOWED, "begin answers a channel that asked nothing");
         let key = self.sessions.key_at(ours.into()).ok_or_else(unknown)?;
         let session = self.sessions.get(key).expect("key_at gives live keys");
         if session.remote_channel.is_some() { Err(unknown()) } else { Ok(SessionId(key)) }
     }
 
-    fn session_for_peer(&mut self) -> Result<SessionId, Box<Violation>> {
+    fn accept_session(&mut self) -> Result<SessionId, Box<Violation>> {
         let slot = self.sessions.next_slot();
         if slot > u32::from(self.peer.channel_max) {
             return Err(Violation::connection(condition::RESOURCE_LIMIT_EXCEEDED, "no channel left to answer on"));
@@ -176,11 +176,13 @@ impl Connection {
         self.channels[usize::from(channel)] = None;
         match state {
             SessionState::EndSent { report: false } => {}
-            SessionState::EndSent { report: true } => self.emit(Event::SessionEnded { session, error: end.error }),
+            SessionState::EndSent { report: true } => {
+                self.emit(ConnectionEvent::SessionEnded { session, error: end.error })
+            }
             SessionState::BeginSent | SessionState::Active => {
                 self.drop_links(session, end.error.as_deref());
                 self.write_end(session, None, false);
-                self.emit(Event::SessionEnded { session, error: end.error });
+                self.emit(ConnectionEvent::SessionEnded { session, error: end.error });
             }
         }
         self.sessions.remove(session.0);
@@ -193,7 +195,7 @@ impl Connection {
         if live {
             self.drop_links(session, Some(&error));
             self.write_end(session, Some(error.clone()), false);
-            self.emit(Event::SessionEnded { session, error: Some(Box::new(error)) });
+            self.emit(ConnectionEvent::SessionEnded { session, error: Some(Box::new(error)) });
         }
     }
 
@@ -202,7 +204,7 @@ impl Connection {
             self.links.iter().filter(|(_, link)| link.session == session).map(|(key, _)| LinkId(key)).collect();
         for link in links {
             if self.remove_link(link).is_some_and(|link| link.reports_end()) {
-                self.emit(Event::Detached { link, closed: true, error: error.cloned().map(Box::new) });
+                self.emit(ConnectionEvent::Detached { link, closed: true, error: error.cloned().map(Box::new) });
             }
         }
     }
@@ -219,7 +221,7 @@ impl Connection {
             desired_capabilities: None,
             properties: None,
         };
-        self.output.frame(state.channel, |buffer| begin.encode(buffer));
+        self.output.write_frame(state.channel, |buffer| begin.encode(buffer));
     }
 
     fn write_end(&mut self, session: SessionId, error: Option<Error>, report: bool) {
@@ -227,10 +229,14 @@ impl Connection {
         state.state = SessionState::EndSent { report };
         self.backlog_bytes -= state.backlog.drain(..).map(|transfer| transfer.payload.len()).sum::<usize>();
         let end = End { error: error.map(Box::new) };
-        self.output.frame(state.channel, |buffer| end.encode(buffer));
+        self.output.write_frame(state.channel, |buffer| end.encode(buffer));
     }
 
     pub(super) fn check_open(&self) -> Result<(), CommandError> {
-        if matches!(self.phase, Phase::Closed | Phase::Closing) { Err(CommandError::Closed) } else { Ok(()) }
+        if matches!(self.phase, ConnectionPhase::Closed | ConnectionPhase::Closing) {
+            Err(CommandError::Closed)
+        } else {
+            Ok(())
+        }
     }
 }

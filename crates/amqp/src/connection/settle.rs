@@ -1,8 +1,8 @@
 //! Dispositions: what becomes of deliveries, in ranges.
 
-use super::dispatch::{Handled, Violation};
+use super::dispatch::{HandlerResult, Violation};
 use super::link::LinkState;
-use super::{CommandError, Connection, Disposition, Event, LinkId, SessionId, Unresolved};
+use super::{CommandError, Connection, ConnectionEvent, DeliveryRef, DispositionEvent, LinkId, SessionId};
 use crate::condition;
 use crate::performative::{self, DeliveryState, Role};
 
@@ -43,7 +43,7 @@ impl Connection {
         );
         of.unsettled = of.unsettled.saturating_sub(own);
         for other in others {
-            self.note_settled(other, 1);
+            self.record_settled(other, 1);
         }
         if role == Role::Receiver {
             self.replenish(link);
@@ -52,7 +52,7 @@ impl Connection {
     }
 
     #[inline]
-    pub(super) fn on_disposition(&mut self, id: SessionId, disposition: performative::Disposition) -> Handled {
+    pub(super) fn on_disposition(&mut self, id: SessionId, disposition: performative::Disposition) -> HandlerResult {
         let Some(session) = self.sessions.get_mut(id.0) else { return Ok(()) };
         let unsettled = match disposition.role {
             Role::Receiver => &mut session.sent,
@@ -60,9 +60,9 @@ impl Connection {
         };
         let first = disposition.first;
         let last = disposition.last.unwrap_or(first);
-        let mut groups: Vec<(LinkId, Vec<Unresolved>)> = Vec::new();
+        let mut groups: Vec<(LinkId, Vec<DeliveryRef>)> = Vec::new();
         let forwards = unsettled.visit(first, last, disposition.settled, |id, entry| {
-            let delivery = Unresolved { id, token: entry.token };
+            let delivery = DeliveryRef { id, token: entry.token };
             match groups.iter_mut().find(|(link, _)| *link == entry.link) {
                 Some((_, deliveries)) => deliveries.push(delivery),
                 None => groups.push((entry.link, vec![delivery])),
@@ -75,15 +75,20 @@ impl Connection {
         let count = groups.len();
         for (index, (link, deliveries)) in groups.into_iter().enumerate() {
             if disposition.settled {
-                self.note_settled(link, deliveries.len() as u32);
+                self.record_settled(link, deliveries.len() as u32);
             }
             let state = if index + 1 == count { state.take() } else { state.clone() };
-            self.emit(Event::Disposition(Disposition { link, deliveries, settled: disposition.settled, state }));
+            self.emit(ConnectionEvent::Disposition(DispositionEvent {
+                link,
+                deliveries,
+                settled: disposition.settled,
+                state,
+            }));
         }
         Ok(())
     }
 
-    fn note_settled(&mut self, link: LinkId, count: u32) {
+    fn record_settled(&mut self, link: LinkId, count: u32) {
         let Some(state) = self.links.get_mut(link.0) else { return };
         state.unsettled = state.unsettled.saturating_sub(count);
         if state.role == Role::Receiver {

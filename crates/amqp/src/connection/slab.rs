@@ -1,19 +1,19 @@
 //! A store whose keys are never valid again after removal, so that a late command cannot reach the wrong link.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct Key {
+pub(super) struct SlabKey {
     pub(super) slot: u32,
     generation: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Slab<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<SlabSlot<T>>,
     free: Vec<u32>,
 }
 
 #[derive(Debug)]
-struct Entry<T> {
+struct SlabSlot<T> {
     generation: u32,
     value: Option<T>,
 }
@@ -32,30 +32,30 @@ impl<T> Slab<T> {
         self.free.last().copied().unwrap_or(self.entries.len() as u32)
     }
 
-    pub(super) fn insert(&mut self, value: T) -> Key {
+    pub(super) fn insert(&mut self, value: T) -> SlabKey {
         if let Some(slot) = self.free.pop() {
             let entry = &mut self.entries[slot as usize];
             entry.value = Some(value);
-            return Key { slot, generation: entry.generation };
+            return SlabKey { slot, generation: entry.generation };
         }
         let slot = self.entries.len() as u32;
-        self.entries.push(Entry { generation: 0, value: Some(value) });
-        Key { slot, generation: 0 }
+        self.entries.push(SlabSlot { generation: 0, value: Some(value) });
+        SlabKey { slot, generation: 0 }
     }
 
     #[inline]
-    pub(super) fn get(&self, key: Key) -> Option<&T> {
+    pub(super) fn get(&self, key: SlabKey) -> Option<&T> {
         let entry = self.entries.get(key.slot as usize)?;
         if entry.generation == key.generation { entry.value.as_ref() } else { None }
     }
 
     #[inline]
-    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, key: SlabKey) -> Option<&mut T> {
         let entry = self.entries.get_mut(key.slot as usize)?;
         if entry.generation == key.generation { entry.value.as_mut() } else { None }
     }
 
-    pub(super) fn remove(&mut self, key: Key) -> Option<T> {
+    pub(super) fn remove(&mut self, key: SlabKey) -> Option<T> {
         let entry = self.entries.get_mut(key.slot as usize)?;
         if entry.generation != key.generation {
             return None;
@@ -67,14 +67,14 @@ impl<T> Slab<T> {
     }
 
     /// The value in a slot, whatever its generation.
-    pub(super) fn key_at(&self, slot: u32) -> Option<Key> {
+    pub(super) fn key_at(&self, slot: u32) -> Option<SlabKey> {
         let entry = self.entries.get(slot as usize)?;
-        entry.value.as_ref().map(|_| Key { slot, generation: entry.generation })
+        entry.value.as_ref().map(|_| SlabKey { slot, generation: entry.generation })
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SlabKey, &T)> {
         self.entries.iter().enumerate().filter_map(|(slot, entry)| {
-            let key = Key { slot: slot as u32, generation: entry.generation };
+            let key = SlabKey { slot: slot as u32, generation: entry.generation };
             entry.value.as_ref().map(|value| (key, value))
         })
     }

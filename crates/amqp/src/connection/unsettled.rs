@@ -12,28 +12,28 @@ const CHUNK: u64 = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Unsettled {
-    chunks: BTreeMap<u64, Box<Chunk>>,
+    chunks: BTreeMap<u64, Box<UnsettledChunk>>,
     /// The newest id, widened; the first one is put far enough from zero to have neighbours on both sides.
     newest: Option<u64>,
     /// The chunk emptied last, kept because the next one is needed soon.
-    spare: Option<Box<Chunk>>,
+    spare: Option<Box<UnsettledChunk>>,
 }
 
 #[derive(Debug)]
-struct Chunk {
+struct UnsettledChunk {
     live: u64,
-    entries: [Option<Entry>; CHUNK as usize],
+    entries: [Option<UnsettledDelivery>; CHUNK as usize],
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct UnsettledDelivery {
     pub(super) link: LinkId,
     pub(super) token: u64,
 }
 
 impl Unsettled {
     /// `false` if the id is already there.
-    pub(super) fn insert(&mut self, id: u32, entry: Entry) -> bool {
+    pub(super) fn insert(&mut self, id: u32, entry: UnsettledDelivery) -> bool {
         let wide = self.widen(id);
         self.newest = Some(self.newest.map_or(wide, |newest| newest.max(wide)));
         let spare = &mut self.spare;
@@ -48,7 +48,13 @@ impl Unsettled {
     }
 
     /// Shows every entry in `first..=last` to `see`; takes them out if `remove`. `false` if the range runs backwards.
-    pub(super) fn visit(&mut self, first: u32, last: u32, remove: bool, mut see: impl FnMut(u32, Entry)) -> bool {
+    pub(super) fn visit(
+        &mut self,
+        first: u32,
+        last: u32,
+        remove: bool,
+        mut see: impl FnMut(u32, UnsettledDelivery),
+    ) -> bool {
         let (first, last) = (self.widen(first), self.widen(last));
         if last < first {
             return false;
@@ -100,7 +106,7 @@ impl Unsettled {
     }
 }
 
-impl Default for Chunk {
+impl Default for UnsettledChunk {
     fn default() -> Self {
         Self { live: 0, entries: [None; CHUNK as usize] }
     }
@@ -124,7 +130,9 @@ mod tests {
         let link = link(&mut Slab::new());
         let mut unsettled = Unsettled::default();
         for step in 0..200u32 {
-            assert!(unsettled.insert((u32::MAX - 99).wrapping_add(step), Entry { link, token: step.into() }));
+            assert!(
+                unsettled.insert((u32::MAX - 99).wrapping_add(step), UnsettledDelivery { link, token: step.into() })
+            );
         }
         let mut tokens = Vec::new();
         assert!(unsettled.visit(u32::MAX - 9, 9, true, |_, entry| tokens.push(entry.token)));
@@ -139,7 +147,7 @@ mod tests {
     fn the_largest_range_costs_no_more_than_what_is_there() {
         let link = link(&mut Slab::new());
         let mut unsettled = Unsettled::default();
-        unsettled.insert(5, Entry { link, token: 1 });
+        unsettled.insert(5, UnsettledDelivery { link, token: 1 });
         let mut seen = 0;
         unsettled.visit(5, 5u32.wrapping_add(i32::MAX as u32), true, |_, _| seen += 1);
         assert_eq!(seen, 1);
@@ -154,13 +162,13 @@ mod tests {
         ) {
             let link = link(&mut Slab::new());
             let mut unsettled = Unsettled::default();
-            unsettled.insert(start, Entry { link, token: 0 });
+            unsettled.insert(start, UnsettledDelivery { link, token: 0 });
             let mut model = BTreeSet::from([0u32]);
             for (offset, length, insert, remove) in steps {
                 let id = start.wrapping_add(offset);
                 if insert {
                     let fresh = model.insert(offset);
-                    prop_assert_eq!(unsettled.insert(id, Entry { link, token: offset.into() }), fresh);
+                    prop_assert_eq!(unsettled.insert(id, UnsettledDelivery { link, token: offset.into() }), fresh);
                     continue;
                 }
                 let mut seen = Vec::new();

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 
 use super::section;
-use crate::codec::{DecodeError, Fields, ListWriter, put};
+use crate::codec::{DecodeError, ListFields, ListWriter, encode};
 
 /// Transport details of one message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -18,7 +18,7 @@ pub struct Header {
 }
 
 impl Header {
-    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(mut fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             durable: fields.boolean()?.unwrap_or(false),
             priority: fields.ubyte()?,
@@ -32,8 +32,8 @@ impl Header {
     pub fn encode(&self, buffer: &mut BytesMut) {
         ListWriter::described(buffer, section::HEADER)
             .boolean(self.durable)
-            .optional(self.priority, put::ubyte)
-            .optional(self.ttl, put::uint)
+            .optional(self.priority, encode::ubyte)
+            .optional(self.ttl, encode::uint)
             .flag(self.first_acquirer)
             .uint(self.delivery_count)
             .finish();

@@ -12,7 +12,7 @@ mod writer;
 pub use batch::{BatchBuilder, BatchFull};
 pub use header::Header;
 pub use properties::{MessageId, Properties};
-pub use view::{Body, DataSections, Message};
+pub use view::{BodyKind, DataSections, Message};
 pub use writer::MessageWriter;
 
 /// Message format of one plain message.

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::section;
 use crate::Value;
-use crate::codec::{DecodeError, Fields, ListWriter, ValueRef, code, put};
+use crate::codec::{DecodeError, ListFields, ListWriter, ValueRef, code, encode};
 
 /// A message-id or correlation-id, in the type it came in: an answer must carry the same one.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -40,7 +40,7 @@ pub struct Properties<'a> {
 }
 
 impl<'a> Properties<'a> {
-    pub(super) fn decode(mut fields: Fields<'a>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(mut fields: ListFields<'a>) -> Result<Self, DecodeError> {
         Ok(Self {
             message_id: fields.raw()?.map(MessageId::decode).transpose()?,
             user_id: fields.binary()?,
@@ -62,18 +62,18 @@ impl<'a> Properties<'a> {
     pub fn encode(&self, buffer: &mut BytesMut) {
         ListWriter::described(buffer, section::PROPERTIES)
             .optional(self.message_id.as_ref(), MessageId::write)
-            .optional(self.user_id, put::binary)
-            .optional(self.to, put::string)
-            .optional(self.subject, put::string)
-            .optional(self.reply_to, put::string)
+            .optional(self.user_id, encode::binary)
+            .optional(self.to, encode::string)
+            .optional(self.subject, encode::string)
+            .optional(self.reply_to, encode::string)
             .optional(self.correlation_id.as_ref(), MessageId::write)
-            .optional(self.content_type, put::symbol)
-            .optional(self.content_encoding, put::symbol)
-            .optional(self.absolute_expiry_time, put::timestamp)
-            .optional(self.creation_time, put::timestamp)
-            .optional(self.group_id, put::string)
-            .optional(self.group_sequence, put::uint)
-            .optional(self.reply_to_group_id, put::string)
+            .optional(self.content_type, encode::symbol)
+            .optional(self.content_encoding, encode::symbol)
+            .optional(self.absolute_expiry_time, encode::timestamp)
+            .optional(self.creation_time, encode::timestamp)
+            .optional(self.group_id, encode::string)
+            .optional(self.group_sequence, encode::uint)
+            .optional(self.reply_to_group_id, encode::string)
             .finish();
     }
 }
@@ -99,10 +99,10 @@ impl<'a> MessageId<'a> {
 
     fn write(buffer: &mut BytesMut, id: &Self) {
         match id {
-            Self::Ulong(value) => put::ulong(buffer, *value),
-            Self::Uuid(value) => put::uuid(buffer, *value),
-            Self::Binary(value) => put::binary(buffer, value),
-            Self::String(value) => put::string(buffer, value),
+            Self::Ulong(value) => encode::ulong(buffer, *value),
+            Self::Uuid(value) => encode::uuid(buffer, *value),
+            Self::Binary(value) => encode::binary(buffer, value),
+            Self::String(value) => encode::string(buffer, value),
         }
     }
 

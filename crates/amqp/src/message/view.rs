@@ -5,7 +5,7 @@ use std::ops::Range;
 use bytes::Bytes;
 
 use super::{Header, MessageId, Properties, annotation, section};
-use crate::codec::{DecodeError, Pairs, Reader, ValueRef, code};
+use crate::codec::{DecodeError, Decoder, MapEntries, ValueRef, code};
 
 /// One encoded message. Cloning shares the bytes. A slice shares them too, and keeps the whole read buffer alive: copy
 /// what is kept for long.
@@ -13,19 +13,19 @@ use crate::codec::{DecodeError, Pairs, Reader, ValueRef, code};
 pub struct Message {
     bytes: Bytes,
     /// Where the value of each section before the body, and of the footer, is; empty where there is none.
-    spans: [Span; SPANS],
+    spans: [SectionSpan; SPANS],
     bare: u32,
     /// Where the first of body and footer begins.
     rest: u32,
-    body: Span,
+    body: SectionSpan,
     /// Where bare message and footer end: the end of the message, unless delivery annotations trail it.
     tail: u32,
-    body_kind: Body,
+    body_kind: BodyKind,
 }
 
 /// What kind of body a message has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Body {
+pub enum BodyKind {
     /// No body section at all; not legal, but stored and returned all the same.
     Empty,
     Data,
@@ -34,7 +34,7 @@ pub enum Body {
 }
 
 #[derive(Debug, Clone, Copy, Default)]
-struct Span {
+struct SectionSpan {
     start: u32,
     end: u32,
 }
@@ -56,23 +56,23 @@ impl Message {
     /// Finds the sections. Their content is looked at only when asked for.
     pub fn parse(bytes: Bytes) -> Result<Self, DecodeError> {
         let length = u32::try_from(bytes.len()).map_err(|_| DecodeError::OutOfRange("message size"))?;
-        let whole = Span { start: length, end: length };
+        let whole = SectionSpan { start: length, end: length };
         let mut found = Layout {
-            spans: [Span::default(); SPANS],
+            spans: [SectionSpan::default(); SPANS],
             bare: None,
             rest: None,
             body: whole,
             tail: length,
-            kind: Body::Empty,
+            kind: BodyKind::Empty,
             next: 0,
         };
-        let mut reader = Reader::new(&bytes);
+        let mut reader = Decoder::new(&bytes);
         while !reader.is_empty() {
             found.section(&mut reader, length)?;
         }
         let Layout { spans, bare, rest, mut body, tail, kind, .. } = found;
-        if kind == Body::Empty && spans[FOOTER].is_empty() {
-            body = Span { start: tail, end: tail };
+        if kind == BodyKind::Empty && spans[FOOTER].is_empty() {
+            body = SectionSpan { start: tail, end: tail };
         }
         let (bare, rest) = (bare.unwrap_or(tail), rest.unwrap_or(tail));
         Ok(Self { bytes, spans, bare, rest, body, tail, body_kind: kind })
@@ -143,19 +143,19 @@ impl Message {
         fields.raw()
     }
 
-    pub fn delivery_annotations(&self) -> Pairs<'_> {
+    pub fn delivery_annotations(&self) -> MapEntries<'_> {
         self.pairs(DELIVERY_ANNOTATIONS)
     }
 
-    pub fn message_annotations(&self) -> Pairs<'_> {
+    pub fn message_annotations(&self) -> MapEntries<'_> {
         self.pairs(MESSAGE_ANNOTATIONS)
     }
 
-    pub fn application_properties(&self) -> Pairs<'_> {
+    pub fn application_properties(&self) -> MapEntries<'_> {
         self.pairs(APPLICATION_PROPERTIES)
     }
 
-    pub fn footer(&self) -> Pairs<'_> {
+    pub fn footer(&self) -> MapEntries<'_> {
         self.pairs(FOOTER)
     }
 
@@ -177,58 +177,58 @@ impl Message {
         self.annotation(annotation::SCHEDULED_ENQUEUE_TIME)?.as_timestamp()
     }
 
-    pub fn body(&self) -> Body {
+    pub fn body(&self) -> BodyKind {
         self.body_kind
     }
 
     /// The data sections in order; none if the body is of another kind. In a batch, each is one message.
     pub fn data(&self) -> DataSections<'_> {
-        let bytes = if self.body_kind == Body::Data { &self.bytes[self.body.range()] } else { &[] };
-        DataSections { reader: Reader::within(&self.bytes, bytes) }
+        let bytes = if self.body_kind == BodyKind::Data { &self.bytes[self.body.range()] } else { &[] };
+        DataSections { reader: Decoder::within(&self.bytes, bytes) }
     }
 
     /// The content of an amqp-value body.
     pub fn value(&self) -> Option<ValueRef<'_>> {
-        if self.body_kind != Body::Value {
+        if self.body_kind != BodyKind::Value {
             return None;
         }
-        let mut reader = Reader::within(&self.bytes, &self.bytes[self.body.range()]);
+        let mut reader = Decoder::within(&self.bytes, &self.bytes[self.body.range()]);
         reader.descriptor().ok()?;
         reader.skip().ok()
     }
 
-    fn pairs(&self, section: usize) -> Pairs<'_> {
+    fn pairs(&self, section: usize) -> MapEntries<'_> {
         let map = self.reader(section).and_then(|mut reader| reader.map().ok().flatten());
-        map.unwrap_or_else(|| Pairs::empty(&self.bytes))
+        map.unwrap_or_else(|| MapEntries::empty(&self.bytes))
     }
 
-    fn reader(&self, section: usize) -> Option<Reader<'_>> {
+    fn reader(&self, section: usize) -> Option<Decoder<'_>> {
         let span = self.spans[section];
-        (!span.is_empty()).then(|| Reader::within(&self.bytes, &self.bytes[span.range()]))
+        (!span.is_empty()).then(|| Decoder::within(&self.bytes, &self.bytes[span.range()]))
     }
 }
 
 /// What [`Message::parse`] gathers.
 struct Layout {
-    spans: [Span; SPANS],
+    spans: [SectionSpan; SPANS],
     bare: Option<u32>,
     /// Where the first of body and footer begins.
     rest: Option<u32>,
-    body: Span,
+    body: SectionSpan,
     tail: u32,
-    kind: Body,
+    kind: BodyKind,
     /// The lowest rank the next section may have.
     next: usize,
 }
 
 impl Layout {
     #[inline]
-    fn section(&mut self, reader: &mut Reader<'_>, length: u32) -> Result<(), DecodeError> {
+    fn section(&mut self, reader: &mut Decoder<'_>, length: u32) -> Result<(), DecodeError> {
         let at = length - reader.rest().len() as u32;
         let kind = reader.descriptor()?.standard().ok_or(DecodeError::UnknownDescriptor)?;
         let start = length - reader.rest().len() as u32;
         let value = reader.skip()?;
-        let span = Span { start, end: length - reader.rest().len() as u32 };
+        let span = SectionSpan { start, end: length - reader.rest().len() as u32 };
         match kind {
             section::HEADER | section::PROPERTIES => expect(value, is_list, "list")?,
             section::DELIVERY_ANNOTATIONS..=section::APPLICATION_PROPERTIES | section::FOOTER => {
@@ -270,14 +270,14 @@ impl Layout {
     }
 
     /// The JavaScript SDK writes its footer before the body: while there is no body, one may follow.
-    fn footer(&mut self, at: u32, span: Span) -> Result<(), DecodeError> {
+    fn footer(&mut self, at: u32, span: SectionSpan) -> Result<(), DecodeError> {
         if !self.spans[FOOTER].is_empty() {
             return Err(DecodeError::SectionOrder);
         }
         self.spans[FOOTER] = span;
         self.rest.get_or_insert(at);
-        if self.kind == Body::Empty {
-            self.body = Span { start: at, end: at };
+        if self.kind == BodyKind::Empty {
+            self.body = SectionSpan { start: at, end: at };
             self.next = RANK_BODY;
         } else {
             self.next = RANK_FOOTER + 1;
@@ -287,13 +287,13 @@ impl Layout {
 
     fn body_section(&mut self, kind: u64, at: u32, end: u32) -> Result<(), DecodeError> {
         let kind = match kind {
-            section::DATA => Body::Data,
-            section::SEQUENCE => Body::Sequence,
-            _ => Body::Value,
+            section::DATA => BodyKind::Data,
+            section::SEQUENCE => BodyKind::Sequence,
+            _ => BodyKind::Value,
         };
         match self.kind {
-            Body::Empty => self.body = Span { start: at, end },
-            same if same == kind && kind != Body::Value => self.body.end = end,
+            BodyKind::Empty => self.body = SectionSpan { start: at, end },
+            same if same == kind && kind != BodyKind::Value => self.body.end = end,
             _ => return Err(DecodeError::SectionOrder),
         }
         self.rest.get_or_insert(at);
@@ -320,7 +320,7 @@ fn is_binary(format: u8) -> bool {
     matches!(format, code::BINARY8 | code::BINARY32)
 }
 
-impl Span {
+impl SectionSpan {
     fn is_empty(self) -> bool {
         self.start == self.end
     }
@@ -333,7 +333,7 @@ impl Span {
 /// Iterates over the contents of data sections, sharing the message's bytes.
 #[derive(Debug, Clone)]
 pub struct DataSections<'a> {
-    reader: Reader<'a>,
+    reader: Decoder<'a>,
 }
 
 impl Iterator for DataSections<'_> {
@@ -361,7 +361,7 @@ mod tests {
 
     use super::*;
     use crate::Value;
-    use crate::codec::put;
+    use crate::codec::encode;
     use crate::message::MessageWriter;
 
     fn full() -> Bytes {
@@ -379,7 +379,7 @@ mod tests {
                 group_id: Some("s"),
                 ..Properties::default()
             })
-            .application_properties(|map| put::int(map.string("answer"), 42))
+            .application_properties(|map| encode::int(map.string("answer"), 42))
             .data(b"one")
             .data(b"two")
             .footer(|map| {
@@ -444,7 +444,7 @@ mod tests {
         MessageWriter::new(&mut buffer)
             .encoded(&stored.properties_section())
             .application_properties_over(stored.application_properties(), &[], |map| {
-                put::string(map.string("DeadLetterReason"), "why");
+                encode::string(map.string("DeadLetterReason"), "why");
             })
             .encoded(&stored.body_and_footer());
         let changed = Message::parse(buffer.freeze()).unwrap();
@@ -489,7 +489,7 @@ mod tests {
     #[test]
     fn a_message_of_no_bytes_has_no_body() {
         let message = Message::parse(Bytes::new()).unwrap();
-        assert_eq!(message.body(), Body::Empty);
+        assert_eq!(message.body(), BodyKind::Empty);
         assert!(message.bare().is_empty());
     }
 }

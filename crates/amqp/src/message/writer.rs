@@ -4,7 +4,7 @@ use bytes::BytesMut;
 
 use super::{Header, Properties, section};
 use crate::Value;
-use crate::codec::{ListWriter, MapWriter, Pairs, put};
+use crate::codec::{ListWriter, MapEntries, MapWriter, encode};
 
 /// Appends sections to a buffer. Call in the order of the methods below; any may be left out.
 ///
@@ -33,7 +33,7 @@ impl<'b> MessageWriter<'b> {
     /// The stored annotations byte for byte, except those named in `replaced`; then what `write` adds.
     pub fn delivery_annotations_over(
         &mut self,
-        stored: Pairs<'_>,
+        stored: MapEntries<'_>,
         replaced: &[&str],
         write: impl FnOnce(&mut MapWriter<'_>),
     ) -> &mut Self {
@@ -50,7 +50,7 @@ impl<'b> MessageWriter<'b> {
     /// Like [`delivery_annotations_over`](Self::delivery_annotations_over).
     pub fn message_annotations_over(
         &mut self,
-        stored: Pairs<'_>,
+        stored: MapEntries<'_>,
         replaced: &[&str],
         write: impl FnOnce(&mut MapWriter<'_>),
     ) -> &mut Self {
@@ -65,7 +65,7 @@ impl<'b> MessageWriter<'b> {
         self
     }
 
-    /// Keys are strings here: `put::long(map.string("key"), 7)`.
+    /// Keys are strings here: `encode::long(map.string("key"), 7)`.
     pub fn application_properties(&mut self, write: impl FnOnce(&mut MapWriter<'_>)) -> &mut Self {
         self.map(section::APPLICATION_PROPERTIES, write)
     }
@@ -74,7 +74,7 @@ impl<'b> MessageWriter<'b> {
     /// dead-letter.
     pub fn application_properties_over(
         &mut self,
-        stored: Pairs<'_>,
+        stored: MapEntries<'_>,
         replaced: &[&str],
         write: impl FnOnce(&mut MapWriter<'_>),
     ) -> &mut Self {
@@ -92,8 +92,8 @@ impl<'b> MessageWriter<'b> {
 
     /// One data section; a body may have several.
     pub fn data(&mut self, data: &[u8]) -> &mut Self {
-        put::descriptor(self.buffer, section::DATA);
-        put::binary(self.buffer, data);
+        encode::descriptor(self.buffer, section::DATA);
+        encode::binary(self.buffer, data);
         self
     }
 
@@ -107,7 +107,7 @@ impl<'b> MessageWriter<'b> {
     }
 
     pub fn value(&mut self, value: &Value) -> &mut Self {
-        put::descriptor(self.buffer, section::VALUE);
+        encode::descriptor(self.buffer, section::VALUE);
         value.encode(self.buffer);
         self
     }
@@ -126,7 +126,7 @@ impl<'b> MessageWriter<'b> {
     }
 }
 
-fn copy_except(map: &mut MapWriter<'_>, stored: Pairs<'_>, replaced: &[&str]) {
+fn copy_except(map: &mut MapWriter<'_>, stored: MapEntries<'_>, replaced: &[&str]) {
     for (key, value) in stored {
         if !replaced.iter().any(|name| key.is_text(name)) {
             map.copy(key, value);

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 
 use super::{Error, Role, Source, Target, descriptor, map_field, put_raw, raw_field};
 use crate::Map;
-use crate::codec::{DecodeError, Fields, ListWriter, Raw, put};
+use crate::codec::{DecodeError, ListFields, ListWriter, RawValue, encode};
 
 /// Whether the sender sends deliveries settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -34,13 +34,13 @@ pub struct Attach {
     pub rcv_settle_mode: ReceiverSettleMode,
     pub source: Option<Source>,
     pub target: Option<Target>,
-    pub unsettled: Option<Raw>,
+    pub unsettled: Option<RawValue>,
     pub incomplete_unsettled: bool,
     pub initial_delivery_count: Option<u32>,
     /// 0 and absent both mean: no limit.
     pub max_message_size: Option<u64>,
-    pub offered_capabilities: Option<Raw>,
-    pub desired_capabilities: Option<Raw>,
+    pub offered_capabilities: Option<RawValue>,
+    pub desired_capabilities: Option<RawValue>,
     pub properties: Option<Map>,
 }
 
@@ -113,7 +113,7 @@ impl Attach {
         reply
     }
 
-    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(mut fields: ListFields<'_>) -> Result<Self, DecodeError> {
         let attach = Self {
             name: fields.string()?.ok_or(DecodeError::Missing("name"))?.to_owned(),
             handle: fields.uint()?.ok_or(DecodeError::Missing("handle"))?,
@@ -135,16 +135,16 @@ impl Attach {
 
     pub fn encode(&self, buffer: &mut BytesMut) {
         let mut list = ListWriter::described(buffer, descriptor::ATTACH);
-        put::string(list.field(), &self.name);
+        encode::string(list.field(), &self.name);
         list.uint(self.handle).boolean(self.role.to_wire());
-        put::ubyte(list.field(), self.snd_settle_mode.to_wire());
-        put::ubyte(list.field(), self.rcv_settle_mode.to_wire());
+        encode::ubyte(list.field(), self.snd_settle_mode.to_wire());
+        encode::ubyte(list.field(), self.rcv_settle_mode.to_wire());
         list.optional(self.source.as_ref(), |buffer, source| source.encode(buffer))
             .optional(self.target.as_ref(), |buffer, target| target.encode(buffer))
             .optional(self.unsettled.as_ref(), put_raw)
             .flag(self.incomplete_unsettled)
-            .optional(self.initial_delivery_count, put::uint)
-            .optional(self.max_message_size, put::ulong)
+            .optional(self.initial_delivery_count, encode::uint)
+            .optional(self.max_message_size, encode::ulong)
             .optional(self.offered_capabilities.as_ref(), put_raw)
             .optional(self.desired_capabilities.as_ref(), put_raw)
             .optional(self.properties.as_ref(), Map::write)
@@ -160,7 +160,7 @@ pub struct Detach {
 }
 
 impl Detach {
-    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(mut fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             handle: fields.uint()?.ok_or(DecodeError::Missing("handle"))?,
             closed: fields.boolean()?.unwrap_or(false),

@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 
 use super::{Error, descriptor, map_field};
 use crate::Map;
-use crate::codec::{DecodeError, ListWriter, Raw, ValueRef, code, put};
+use crate::codec::{DecodeError, ListWriter, RawValue, ValueRef, code, encode};
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum DeliveryState {
@@ -23,7 +23,7 @@ pub enum DeliveryState {
     },
     Transactional(Box<TransactionalState>),
     /// A state of an extension, as encoded.
-    Other(Raw),
+    Other(RawValue),
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -98,13 +98,13 @@ impl DeliveryState {
                 .finish(),
             Self::Received { section_number, section_offset } => ListWriter::described(buffer, descriptor::RECEIVED)
                 .uint(*section_number)
-                .optional(Some(*section_offset), put::ulong)
+                .optional(Some(*section_offset), encode::ulong)
                 .finish(),
             Self::Declared { transaction } => ListWriter::described(buffer, descriptor::DECLARED)
-                .optional(Some(&transaction[..]), put::binary)
+                .optional(Some(&transaction[..]), encode::binary)
                 .finish(),
             Self::Transactional(state) => ListWriter::described(buffer, descriptor::TRANSACTIONAL_STATE)
-                .optional(Some(&state.transaction[..]), put::binary)
+                .optional(Some(&state.transaction[..]), encode::binary)
                 .optional(state.outcome.as_ref(), |buffer, outcome| outcome.encode(buffer))
                 .finish(),
             Self::Other(raw) => buffer.extend_from_slice(raw.encoded()),

@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 
 use super::descriptor;
-use crate::codec::{DecodeError, ListWriter, Reader, put};
+use crate::codec::{DecodeError, Decoder, ListWriter, encode};
 use crate::{Map, Symbol};
 
 /// What went wrong, in AMQP's own form. Travels in detach, end, close and in the rejected outcome.
@@ -21,7 +21,7 @@ impl Error {
     }
 
     /// Reads a described error; null is none.
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(reader: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         if reader.descriptor()?.standard() != Some(descriptor::ERROR) {
             return Err(DecodeError::UnknownDescriptor);
         }
@@ -36,8 +36,8 @@ impl Error {
     /// Always three fields, info never left out: the Python SDK indexes the third one.
     pub fn encode(&self, buffer: &mut BytesMut) {
         let mut list = ListWriter::described(buffer, descriptor::ERROR);
-        put::symbol(list.field(), self.condition.as_str());
-        list.optional(self.description.as_deref(), put::string);
+        encode::symbol(list.field(), self.condition.as_str());
+        list.optional(self.description.as_deref(), encode::string);
         self.info.encode(list.field());
         list.finish();
     }

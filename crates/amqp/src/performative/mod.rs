@@ -1,7 +1,7 @@
 //! The nine performatives, and the composite types inside them.
 //!
 //! Transfer, disposition and flow are read and written field by field without allocation; the rest is cold but made the
-//! same way. What must be echoed byte for byte (addresses, filters, capabilities) is kept as [`crate::codec::Raw`].
+//! same way. What must be echoed byte for byte (addresses, filters, capabilities) is kept as [`crate::codec::RawValue`].
 
 mod attach;
 mod delivery_state;
@@ -16,11 +16,11 @@ pub use attach::{Attach, Detach, ReceiverSettleMode, SenderSettleMode};
 pub use delivery_state::{DeliveryState, Modified, TransactionalState};
 pub use error::Error;
 pub use open::{Begin, Close, End, Open};
-pub use terminus::{Coordinator, Filter, Source, Target, TargetNode};
+pub use terminus::{Coordinator, FilterSet, Source, Target, TargetNode};
 pub use transfer::{Disposition, Flow, Transfer};
 
 use crate::Map;
-use crate::codec::{DecodeError, Descriptor, Fields, Raw, Reader};
+use crate::codec::{DecodeError, Decoder, Descriptor, ListFields, RawValue};
 
 /// Numeric descriptors of the standard composite types.
 pub mod descriptor {
@@ -89,7 +89,7 @@ pub enum Performative {
 impl Performative {
     /// Reads one performative; what the reader then holds is the payload.
     #[inline]
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub fn decode(reader: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let kind = reader.descriptor()?.standard().ok_or(DecodeError::UnknownDescriptor)?;
         let fields = reader.list()?.ok_or(DecodeError::Missing("performative"))?;
         Ok(match kind {
@@ -190,15 +190,15 @@ fn standard_code(name: &str) -> Option<u64> {
 }
 
 /// A map field, decoded; absent stays absent.
-fn map_field(fields: &mut Fields<'_>) -> Result<Option<Map>, DecodeError> {
+fn map_field(fields: &mut ListFields<'_>) -> Result<Option<Map>, DecodeError> {
     fields.raw()?.map(|raw| Map::decode(&mut raw.reader())).transpose()
 }
 
 /// A field kept as encoded.
-fn raw_field(fields: &mut Fields<'_>) -> Result<Option<Raw>, DecodeError> {
+fn raw_field(fields: &mut ListFields<'_>) -> Result<Option<RawValue>, DecodeError> {
     Ok(fields.raw()?.map(|raw| raw.to_raw()))
 }
 
-fn put_raw(buffer: &mut BytesMut, raw: &Raw) {
+fn put_raw(buffer: &mut BytesMut, raw: &RawValue) {
     buffer.extend_from_slice(raw.encoded());
 }

@@ -4,7 +4,7 @@ use bytes::BytesMut;
 
 use super::{Error, descriptor, map_field, put_raw, raw_field};
 use crate::Map;
-use crate::codec::{DecodeError, Fields, ListWriter, Raw, put};
+use crate::codec::{DecodeError, ListFields, ListWriter, RawValue, encode};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Open {
@@ -14,15 +14,15 @@ pub struct Open {
     pub channel_max: u16,
     /// Milliseconds without a frame after which this peer may cut the connection.
     pub idle_time_out: Option<u32>,
-    pub outgoing_locales: Option<Raw>,
-    pub incoming_locales: Option<Raw>,
-    pub offered_capabilities: Option<Raw>,
-    pub desired_capabilities: Option<Raw>,
+    pub outgoing_locales: Option<RawValue>,
+    pub incoming_locales: Option<RawValue>,
+    pub offered_capabilities: Option<RawValue>,
+    pub desired_capabilities: Option<RawValue>,
     pub properties: Option<Map>,
 }
 
 impl Open {
-    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(mut fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             container_id: fields.string()?.ok_or(DecodeError::Missing("container-id"))?.to_owned(),
             hostname: fields.string()?.map(str::to_owned),
@@ -39,12 +39,12 @@ impl Open {
 
     pub fn encode(&self, buffer: &mut BytesMut) {
         let mut list = ListWriter::described(buffer, descriptor::OPEN);
-        put::string(list.field(), &self.container_id);
-        list.optional(self.hostname.as_deref(), put::string);
+        encode::string(list.field(), &self.container_id);
+        list.optional(self.hostname.as_deref(), encode::string);
         // Never null: older Python clients compare it with 512.
         list.uint(self.max_frame_size);
-        put::ushort(list.field(), self.channel_max);
-        list.optional(self.idle_time_out, put::uint)
+        encode::ushort(list.field(), self.channel_max);
+        list.optional(self.idle_time_out, encode::uint)
             .optional(self.outgoing_locales.as_ref(), put_raw)
             .optional(self.incoming_locales.as_ref(), put_raw)
             .optional(self.offered_capabilities.as_ref(), put_raw)
@@ -62,13 +62,13 @@ pub struct Begin {
     pub incoming_window: u32,
     pub outgoing_window: u32,
     pub handle_max: u32,
-    pub offered_capabilities: Option<Raw>,
-    pub desired_capabilities: Option<Raw>,
+    pub offered_capabilities: Option<RawValue>,
+    pub desired_capabilities: Option<RawValue>,
     pub properties: Option<Map>,
 }
 
 impl Begin {
-    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(mut fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             remote_channel: fields.ushort()?,
             next_outgoing_id: fields.uint()?.ok_or(DecodeError::Missing("next-outgoing-id"))?,
@@ -83,7 +83,7 @@ impl Begin {
 
     pub fn encode(&self, buffer: &mut BytesMut) {
         let mut list = ListWriter::described(buffer, descriptor::BEGIN);
-        list.optional(self.remote_channel, put::ushort)
+        list.optional(self.remote_channel, encode::ushort)
             .uint(self.next_outgoing_id)
             .uint(self.incoming_window)
             .uint(self.outgoing_window)
@@ -107,7 +107,7 @@ pub struct Close {
 }
 
 impl End {
-    pub(super) fn decode(fields: Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self { error: only_error(fields)? })
     }
 
@@ -117,7 +117,7 @@ impl End {
 }
 
 impl Close {
-    pub(super) fn decode(fields: Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self { error: only_error(fields)? })
     }
 
@@ -126,6 +126,6 @@ impl Close {
     }
 }
 
-fn only_error(mut fields: Fields<'_>) -> Result<Option<Box<Error>>, DecodeError> {
+fn only_error(mut fields: ListFields<'_>) -> Result<Option<Box<Error>>, DecodeError> {
     fields.raw()?.map(|raw| Error::decode(&mut raw.reader()).map(Box::new)).transpose()
 }

@@ -4,28 +4,28 @@ use bytes::BytesMut;
 
 use super::{descriptor, put_raw, raw_field};
 use crate::Symbol;
-use crate::codec::{DecodeError, ListWriter, MapWriter, Raw, Reader, ValueRef, put};
+use crate::codec::{DecodeError, Decoder, ListWriter, MapWriter, RawValue, ValueRef, encode};
 
 /// Where messages come from. Everything not interpreted here is kept as encoded, to be echoed byte for byte.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Source {
     /// Usually a string; see [`Source::address`].
-    pub raw_address: Option<Raw>,
+    pub raw_address: Option<RawValue>,
     pub durable: u32,
     pub expiry_policy: Option<Symbol>,
     pub timeout: u32,
     pub dynamic: bool,
-    pub dynamic_node_properties: Option<Raw>,
+    pub dynamic_node_properties: Option<RawValue>,
     pub distribution_mode: Option<Symbol>,
-    pub filter: Option<Filter>,
-    pub default_outcome: Option<Raw>,
-    pub outcomes: Option<Raw>,
-    pub capabilities: Option<Raw>,
+    pub filter: Option<FilterSet>,
+    pub default_outcome: Option<RawValue>,
+    pub outcomes: Option<RawValue>,
+    pub capabilities: Option<RawValue>,
 }
 
 impl Source {
     pub fn at(address: &str) -> Self {
-        Self { raw_address: Some(Raw::string(address)), ..Self::default() }
+        Self { raw_address: Some(RawValue::string(address)), ..Self::default() }
     }
 
     pub fn address(&self) -> Option<&str> {
@@ -34,12 +34,12 @@ impl Source {
 
     /// Adds or replaces one filter entry.
     #[must_use]
-    pub fn with_filter(mut self, name: impl Into<Symbol>, value: Raw) -> Self {
+    pub fn with_filter(mut self, name: impl Into<Symbol>, value: RawValue) -> Self {
         self.filter.get_or_insert_default().set(name, value);
         self
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(reader: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         if reader.descriptor()?.standard() != Some(descriptor::SOURCE) {
             return Err(DecodeError::UnknownDescriptor);
         }
@@ -52,7 +52,7 @@ impl Source {
             dynamic: fields.boolean()?.unwrap_or(false),
             dynamic_node_properties: raw_field(&mut fields)?,
             distribution_mode: fields.symbol()?.map(|name| name.to_owned().into()),
-            filter: fields.raw()?.map(Filter::decode).transpose()?,
+            filter: fields.raw()?.map(FilterSet::decode).transpose()?,
             default_outcome: raw_field(&mut fields)?,
             outcomes: raw_field(&mut fields)?,
             capabilities: raw_field(&mut fields)?,
@@ -62,12 +62,12 @@ impl Source {
     pub fn encode(&self, buffer: &mut BytesMut) {
         let mut list = ListWriter::described(buffer, descriptor::SOURCE);
         list.optional(self.raw_address.as_ref(), put_raw)
-            .optional((self.durable != 0).then_some(self.durable), put::uint)
-            .optional(self.expiry_policy.as_ref().map(Symbol::as_str), put::symbol)
-            .optional((self.timeout != 0).then_some(self.timeout), put::uint)
+            .optional((self.durable != 0).then_some(self.durable), encode::uint)
+            .optional(self.expiry_policy.as_ref().map(Symbol::as_str), encode::symbol)
+            .optional((self.timeout != 0).then_some(self.timeout), encode::uint)
             .flag(self.dynamic)
             .optional(self.dynamic_node_properties.as_ref(), put_raw)
-            .optional(self.distribution_mode.as_ref().map(Symbol::as_str), put::symbol)
+            .optional(self.distribution_mode.as_ref().map(Symbol::as_str), encode::symbol)
             .optional(self.filter.as_ref(), |buffer, filter| filter.encode(buffer))
             .optional(self.default_outcome.as_ref(), put_raw)
             .optional(self.outcomes.as_ref(), put_raw)
@@ -78,15 +78,15 @@ impl Source {
 
 /// A filter set: names, and values exactly as encoded, described or plain.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Filter(Vec<(Symbol, Raw)>);
+pub struct FilterSet(Vec<(Symbol, RawValue)>);
 
-impl Filter {
-    pub fn get(&self, name: &str) -> Option<&Raw> {
+impl FilterSet {
+    pub fn get(&self, name: &str) -> Option<&RawValue> {
         self.0.iter().find(|(key, _)| *key == name).map(|(_, value)| value)
     }
 
     /// Adds an entry or replaces its value.
-    pub fn set(&mut self, name: impl Into<Symbol>, value: Raw) {
+    pub fn set(&mut self, name: impl Into<Symbol>, value: RawValue) {
         let name = name.into();
         match self.0.iter_mut().find(|(key, _)| *key == name) {
             Some(entry) => entry.1 = value,
@@ -94,7 +94,7 @@ impl Filter {
         }
     }
 
-    pub fn iter(&self) -> impl Iterator<Item = (&str, &Raw)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&str, &RawValue)> {
         self.0.iter().map(|(name, value)| (name.as_str(), value))
     }
 
@@ -127,23 +127,23 @@ pub enum Target {
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct TargetNode {
-    pub raw_address: Option<Raw>,
+    pub raw_address: Option<RawValue>,
     pub durable: u32,
     pub expiry_policy: Option<Symbol>,
     pub timeout: u32,
     pub dynamic: bool,
-    pub dynamic_node_properties: Option<Raw>,
-    pub capabilities: Option<Raw>,
+    pub dynamic_node_properties: Option<RawValue>,
+    pub capabilities: Option<RawValue>,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Coordinator {
-    pub capabilities: Option<Raw>,
+    pub capabilities: Option<RawValue>,
 }
 
 impl Target {
     pub fn at(address: &str) -> Self {
-        Self::Node(TargetNode { raw_address: Some(Raw::string(address)), ..TargetNode::default() })
+        Self::Node(TargetNode { raw_address: Some(RawValue::string(address)), ..TargetNode::default() })
     }
 
     pub fn address(&self) -> Option<&str> {
@@ -153,7 +153,7 @@ impl Target {
         }
     }
 
-    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(reader: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let kind = reader.descriptor()?.standard();
         let mut fields = reader.list()?.ok_or(DecodeError::Missing("target"))?;
         match kind {
@@ -187,9 +187,9 @@ impl TargetNode {
     fn encode(&self, buffer: &mut BytesMut) {
         ListWriter::described(buffer, descriptor::TARGET)
             .optional(self.raw_address.as_ref(), put_raw)
-            .optional((self.durable != 0).then_some(self.durable), put::uint)
-            .optional(self.expiry_policy.as_ref().map(Symbol::as_str), put::symbol)
-            .optional((self.timeout != 0).then_some(self.timeout), put::uint)
+            .optional((self.durable != 0).then_some(self.durable), encode::uint)
+            .optional(self.expiry_policy.as_ref().map(Symbol::as_str), encode::symbol)
+            .optional((self.timeout != 0).then_some(self.timeout), encode::uint)
             .flag(self.dynamic)
             .optional(self.dynamic_node_properties.as_ref(), put_raw)
             .optional(self.capabilities.as_ref(), put_raw)

@@ -3,7 +3,7 @@
 use bytes::{Bytes, BytesMut};
 
 use super::{DeliveryState, ReceiverSettleMode, Role, descriptor, put_raw, raw_field};
-use crate::codec::{DecodeError, Fields, ListWriter, Raw, put};
+use crate::codec::{DecodeError, ListFields, ListWriter, RawValue, encode};
 
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Transfer {
@@ -25,7 +25,7 @@ pub struct Transfer {
 
 impl Transfer {
     #[inline]
-    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(mut fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             handle: fields.uint()?.ok_or(DecodeError::Missing("handle"))?,
             delivery_id: fields.uint()?,
@@ -45,12 +45,12 @@ impl Transfer {
     pub fn encode(&self, buffer: &mut BytesMut) {
         ListWriter::described(buffer, descriptor::TRANSFER)
             .uint(self.handle)
-            .optional(self.delivery_id, put::uint)
-            .optional(self.delivery_tag.as_deref(), put::binary)
-            .optional(self.message_format, put::uint)
-            .optional(self.settled, put::boolean)
+            .optional(self.delivery_id, encode::uint)
+            .optional(self.delivery_tag.as_deref(), encode::binary)
+            .optional(self.message_format, encode::uint)
+            .optional(self.settled, encode::boolean)
             .flag(self.more)
-            .optional(self.rcv_settle_mode.map(ReceiverSettleMode::to_wire), put::ubyte)
+            .optional(self.rcv_settle_mode.map(ReceiverSettleMode::to_wire), encode::ubyte)
             .optional(self.state.as_ref(), |buffer, state| state.encode(buffer))
             .flag(self.resume)
             .flag(self.aborted)
@@ -74,7 +74,7 @@ pub struct Disposition {
 
 impl Disposition {
     #[inline]
-    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(mut fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             role: Role::from_wire(fields.boolean()?.ok_or(DecodeError::Missing("role"))?),
             first: fields.uint()?.ok_or(DecodeError::Missing("first"))?,
@@ -90,7 +90,7 @@ impl Disposition {
         ListWriter::described(buffer, descriptor::DISPOSITION)
             .boolean(self.role.to_wire())
             .uint(self.first)
-            .optional(self.last, put::uint)
+            .optional(self.last, encode::uint)
             .boolean(self.settled)
             .optional(self.state.as_ref(), |buffer, state| state.encode(buffer))
             .flag(self.batchable)
@@ -112,12 +112,12 @@ pub struct Flow {
     pub available: Option<u32>,
     pub drain: bool,
     pub echo: bool,
-    pub properties: Option<Raw>,
+    pub properties: Option<RawValue>,
 }
 
 impl Flow {
     #[inline]
-    pub(super) fn decode(mut fields: Fields<'_>) -> Result<Self, DecodeError> {
+    pub(super) fn decode(mut fields: ListFields<'_>) -> Result<Self, DecodeError> {
         Ok(Self {
             next_incoming_id: fields.uint()?,
             incoming_window: fields.uint()?.ok_or(DecodeError::Missing("incoming-window"))?,
@@ -135,14 +135,14 @@ impl Flow {
 
     pub fn encode(&self, buffer: &mut BytesMut) {
         let mut list = ListWriter::described(buffer, descriptor::FLOW);
-        list.optional(self.next_incoming_id, put::uint)
+        list.optional(self.next_incoming_id, encode::uint)
             .uint(self.incoming_window)
             .uint(self.next_outgoing_id)
             .uint(self.outgoing_window)
-            .optional(self.handle, put::uint)
-            .optional(self.delivery_count, put::uint)
-            .optional(self.link_credit, put::uint)
-            .optional(self.available, put::uint);
+            .optional(self.handle, encode::uint)
+            .optional(self.delivery_count, encode::uint)
+            .optional(self.link_credit, encode::uint)
+            .optional(self.available, encode::uint);
         list.boolean(self.drain).boolean(self.echo).optional(self.properties.as_ref(), put_raw).finish_full();
     }
 }

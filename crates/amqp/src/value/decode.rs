@@ -6,23 +6,23 @@ use uuid::Uuid;
 use super::array::{Array, ElementType};
 use super::{Described, Map, Value};
 use crate::Symbol;
-use crate::codec::{DecodeError, MAX_DEPTH, MAX_ITEMS, Reader, code};
+use crate::codec::{DecodeError, Decoder, MAX_DEPTH, MAX_ITEMS, code};
 
 /// What is left of the bounds while one value is decoded.
-struct Budget {
+struct DecodeBudget {
     depth: u32,
     items: u32,
 }
 
 impl Value {
     /// Reads one value.
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
-        Budget { depth: MAX_DEPTH, items: MAX_ITEMS }.value(reader)
+    pub fn decode(reader: &mut Decoder<'_>) -> Result<Self, DecodeError> {
+        DecodeBudget { depth: MAX_DEPTH, items: MAX_ITEMS }.value(reader)
     }
 
     /// Reads bytes that hold exactly one value.
     pub fn from_bytes(bytes: &Bytes) -> Result<Self, DecodeError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = Decoder::new(bytes);
         let value = Self::decode(&mut reader)?;
         if reader.is_empty() { Ok(value) } else { Err(DecodeError::Trailing) }
     }
@@ -30,7 +30,7 @@ impl Value {
 
 impl Map {
     /// Reads one map; null is an empty one.
-    pub fn decode(reader: &mut Reader<'_>) -> Result<Self, DecodeError> {
+    pub fn decode(reader: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         match Value::decode(reader)? {
             Value::Map(map) => Ok(map),
             Value::Null => Ok(Self::new()),
@@ -39,8 +39,8 @@ impl Map {
     }
 }
 
-impl Budget {
-    fn value(&mut self, reader: &mut Reader<'_>) -> Result<Value, DecodeError> {
+impl DecodeBudget {
+    fn value(&mut self, reader: &mut Decoder<'_>) -> Result<Value, DecodeError> {
         match reader.byte()? {
             code::DESCRIBED => self.deeper(|budget| {
                 let descriptor = budget.value(reader)?;
@@ -52,7 +52,7 @@ impl Budget {
     }
 
     /// One value whose format code is already read.
-    fn body(&mut self, format: u8, reader: &mut Reader<'_>) -> Result<Value, DecodeError> {
+    fn body(&mut self, format: u8, reader: &mut Decoder<'_>) -> Result<Value, DecodeError> {
         self.items = self.items.checked_sub(1).ok_or(DecodeError::TooManyItems)?;
         Ok(match format {
             code::NULL => Value::Null,
@@ -106,7 +106,7 @@ impl Budget {
         decoded
     }
 
-    fn list(&mut self, format: u8, reader: &mut Reader<'_>) -> Result<Value, DecodeError> {
+    fn list(&mut self, format: u8, reader: &mut Decoder<'_>) -> Result<Value, DecodeError> {
         let (mut body, count) = compound(format, reader)?;
         let mut items = Vec::new();
         for _ in 0..count {
@@ -116,7 +116,7 @@ impl Budget {
         Ok(Value::List(items))
     }
 
-    fn map(&mut self, format: u8, reader: &mut Reader<'_>) -> Result<Value, DecodeError> {
+    fn map(&mut self, format: u8, reader: &mut Decoder<'_>) -> Result<Value, DecodeError> {
         let (mut body, count) = compound(format, reader)?;
         if count % 2 != 0 {
             return Err(DecodeError::OddMap);
@@ -131,14 +131,14 @@ impl Budget {
         Ok(Value::Map(map))
     }
 
-    fn array(&mut self, format: u8, reader: &mut Reader<'_>) -> Result<Value, DecodeError> {
+    fn array(&mut self, format: u8, reader: &mut Decoder<'_>) -> Result<Value, DecodeError> {
         // Not `compound`: items of zero width make a count beyond the bytes legal; `items` bounds it instead.
         let (size, wide) = match format {
             code::ARRAY8 => (usize::from(reader.byte()?), false),
             _ => (u32::from_be_bytes(reader.array()?) as usize, true),
         };
         let slice = reader.take(size)?;
-        let mut body = Reader::within(reader.owner(), slice);
+        let mut body = Decoder::within(reader.owner(), slice);
         let count = if wide { u32::from_be_bytes(body.array()?) } else { body.byte()?.into() };
         if count == 0 && body.is_empty() {
             // The Python SDK writes empty arrays without a constructor.
@@ -167,14 +167,14 @@ impl Budget {
     }
 }
 
-fn compound<'a>(format: u8, reader: &mut Reader<'a>) -> Result<(Reader<'a>, u32), DecodeError> {
+fn compound<'a>(format: u8, reader: &mut Decoder<'a>) -> Result<(Decoder<'a>, u32), DecodeError> {
     match format {
         code::LIST8 | code::MAP8 => reader.compound8(),
         _ => reader.compound32(),
     }
 }
 
-fn slice<'a>(format: u8, reader: &mut Reader<'a>) -> Result<&'a [u8], DecodeError> {
+fn slice<'a>(format: u8, reader: &mut Decoder<'a>) -> Result<&'a [u8], DecodeError> {
     let length = match format {
         code::BINARY8 | code::STRING8 | code::SYMBOL8 => reader.byte()?.into(),
         _ => u32::from_be_bytes(reader.array()?) as usize,
@@ -182,7 +182,7 @@ fn slice<'a>(format: u8, reader: &mut Reader<'a>) -> Result<&'a [u8], DecodeErro
     reader.take(length)
 }
 
-fn whole(body: Reader<'_>) -> Result<(), DecodeError> {
+fn whole(body: Decoder<'_>) -> Result<(), DecodeError> {
     if body.is_empty() { Ok(()) } else { Err(DecodeError::Trailing) }
 }
 

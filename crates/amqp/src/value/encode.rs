@@ -3,32 +3,32 @@
 use bytes::{BufMut, BytesMut};
 
 use super::{Map, Value};
-use crate::codec::{ListWriter, MapWriter, code, put};
+use crate::codec::{ListWriter, MapWriter, code, encode};
 
 impl Value {
     pub fn encode(&self, buffer: &mut BytesMut) {
         match self {
-            Self::Null => put::null(buffer),
-            Self::Boolean(value) => put::boolean(buffer, *value),
-            Self::Ubyte(value) => put::ubyte(buffer, *value),
-            Self::Ushort(value) => put::ushort(buffer, *value),
-            Self::Uint(value) => put::uint(buffer, *value),
-            Self::Ulong(value) => put::ulong(buffer, *value),
-            Self::Byte(value) => put::byte(buffer, *value),
-            Self::Short(value) => put::short(buffer, *value),
-            Self::Int(value) => put::int(buffer, *value),
-            Self::Long(value) => put::long(buffer, *value),
-            Self::Float(value) => put::float(buffer, *value),
-            Self::Double(value) => put::double(buffer, *value),
-            Self::Decimal32(value) => put::fixed(buffer, code::DECIMAL32, *value),
-            Self::Decimal64(value) => put::fixed(buffer, code::DECIMAL64, *value),
-            Self::Decimal128(value) => put::fixed(buffer, code::DECIMAL128, *value),
-            Self::Char(value) => put::character(buffer, *value),
-            Self::Timestamp(value) => put::timestamp(buffer, *value),
-            Self::Uuid(value) => put::uuid(buffer, *value),
-            Self::Binary(value) => put::binary(buffer, value),
-            Self::String(value) => put::string(buffer, value),
-            Self::Symbol(value) => put::symbol(buffer, value.as_str()),
+            Self::Null => encode::null(buffer),
+            Self::Boolean(value) => encode::boolean(buffer, *value),
+            Self::Ubyte(value) => encode::ubyte(buffer, *value),
+            Self::Ushort(value) => encode::ushort(buffer, *value),
+            Self::Uint(value) => encode::uint(buffer, *value),
+            Self::Ulong(value) => encode::ulong(buffer, *value),
+            Self::Byte(value) => encode::byte(buffer, *value),
+            Self::Short(value) => encode::short(buffer, *value),
+            Self::Int(value) => encode::int(buffer, *value),
+            Self::Long(value) => encode::long(buffer, *value),
+            Self::Float(value) => encode::float(buffer, *value),
+            Self::Double(value) => encode::double(buffer, *value),
+            Self::Decimal32(value) => encode::fixed(buffer, code::DECIMAL32, *value),
+            Self::Decimal64(value) => encode::fixed(buffer, code::DECIMAL64, *value),
+            Self::Decimal128(value) => encode::fixed(buffer, code::DECIMAL128, *value),
+            Self::Char(value) => encode::character(buffer, *value),
+            Self::Timestamp(value) => encode::timestamp(buffer, *value),
+            Self::Uuid(value) => encode::uuid(buffer, *value),
+            Self::Binary(value) => encode::binary(buffer, value),
+            Self::String(value) => encode::string(buffer, value),
+            Self::Symbol(value) => encode::symbol(buffer, value.as_str()),
             Self::List(items) => encode_list(buffer, items),
             Self::Map(map) => map.encode(buffer),
             Self::Array(array) => {
@@ -43,7 +43,7 @@ impl Value {
         }
     }
 
-    /// [`encode`](Self::encode) with its arguments turned, to stand beside the functions of [`put`].
+    /// [`encode`](Self::encode) with its arguments turned, to stand beside the functions of [`encode`].
     pub fn write(buffer: &mut BytesMut, value: &Self) {
         value.encode(buffer);
     }
@@ -92,7 +92,7 @@ impl Map {
         map.finish();
     }
 
-    /// [`encode`](Self::encode) with its arguments turned, to stand beside the functions of [`put`].
+    /// [`encode`](Self::encode) with its arguments turned, to stand beside the functions of [`encode`].
     pub fn write(buffer: &mut BytesMut, map: &Self) {
         map.encode(buffer);
     }

@@ -4,20 +4,20 @@ use std::time::{Duration, Instant};
 
 use amqp::frame::ProtocolHeader;
 use amqp::performative::Performative;
-use amqp::{ClientSasl, Config, Connection, Event, ServerSasl, condition};
+use amqp::{ClientSasl, Config, Connection, ConnectionEvent, ServerSasl, condition};
 use bytes::BytesMut;
 
-use crate::house::{Pair, Raw, frames_of, open};
+use crate::fixture::{ConnectionPair, RawPeer, frames_of, open};
 
-fn opened(events: &[Event]) -> bool {
-    events.iter().any(|event| matches!(event, Event::Opened(_)))
+fn opened(events: &[ConnectionEvent]) -> bool {
+    events.iter().any(|event| matches!(event, ConnectionEvent::Opened(_)))
 }
 
 #[test]
 fn every_way_to_say_who_one_is_ends_in_an_open_connection() {
     let plain = ClientSasl::Plain { user: "u".into(), password: "p".into() };
     for sasl in [ClientSasl::None, ClientSasl::Anonymous, ClientSasl::External, plain] {
-        let mut pair = Pair::new();
+        let mut pair = ConnectionPair::new();
         pair.client = Connection::client(Config::default(), sasl.clone(), pair.now);
         pair.run();
         assert!(opened(&pair.client_events) && opened(&pair.server_events), "{sasl:?}");
@@ -26,18 +26,18 @@ fn every_way_to_say_who_one_is_ends_in_an_open_connection() {
 
 #[test]
 fn a_client_that_does_not_wait_is_answered_in_one_go() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     pair.client = Connection::pipelined_client(Config::default(), ClientSasl::Anonymous, pair.now);
     let session = pair.client.begin_session().unwrap();
     pair.step(usize::MAX, 0);
     pair.step(0, usize::MAX);
     assert!(opened(&pair.client_events));
-    assert!(pair.client_events.contains(&Event::SessionBegun { session, by_peer: false }));
+    assert!(pair.client_events.contains(&ConnectionEvent::SessionBegun { session, by_peer: false }));
 }
 
 #[test]
 fn an_unknown_header_is_answered_with_ours_and_the_end() {
-    let mut raw = Raw::new(Config::default());
+    let mut raw = RawPeer::new(Config::default());
     raw.write(b"AMQP\x01\x00\x09\x01");
     assert_eq!(&raw.server.take_output()[..], ProtocolHeader::Sasl.bytes());
     assert!(raw.server.is_closed());
@@ -46,16 +46,18 @@ fn an_unknown_header_is_answered_with_ours_and_the_end() {
 #[test]
 fn a_mechanism_that_was_not_offered_is_refused() {
     let sasl = ServerSasl { mechanisms: vec!["EXTERNAL".into()], required: true };
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     pair.server = Connection::server(Config::default(), sasl, pair.now);
     pair.run();
-    let Some(Event::Closed { error: Some(error), .. }) = pair.client_events.last() else { panic!("not closed") };
+    let Some(ConnectionEvent::Closed { error: Some(error), .. }) = pair.client_events.last() else {
+        panic!("not closed")
+    };
     assert_eq!(error.condition, condition::UNAUTHORIZED_ACCESS);
 }
 
 #[test]
 fn a_client_without_sasl_is_refused_where_it_is_required() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     pair.client = Connection::client(Config::default(), ClientSasl::None, pair.now);
     pair.server =
         Connection::server(Config::default(), ServerSasl { required: true, ..ServerSasl::default() }, pair.now);
@@ -65,7 +67,7 @@ fn a_client_without_sasl_is_refused_where_it_is_required() {
 
 #[test]
 fn the_server_announces_half_of_its_idle_time_out() {
-    let mut raw = Raw::new(Config { idle_time_out: Some(Duration::from_secs(60)), ..Config::default() });
+    let mut raw = RawPeer::new(Config { idle_time_out: Some(Duration::from_secs(60)), ..Config::default() });
     raw.write(&ProtocolHeader::Amqp.bytes());
     raw.frame(0, &open());
     let answers = raw.performatives();
@@ -75,7 +77,7 @@ fn the_server_announces_half_of_its_idle_time_out() {
 
 #[test]
 fn two_silent_peers_keep_each_other_alive_by_heartbeats() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     pair.run();
     for _ in 0..1000 {
         let next = pair.client.next_deadline().unwrap().min(pair.server.next_deadline().unwrap());
@@ -88,8 +90,10 @@ fn two_silent_peers_keep_each_other_alive_by_heartbeats() {
 
 #[test]
 fn heartbeats_come_well_inside_half_of_what_the_peer_allows() {
-    let mut pair =
-        Pair::with(Config { idle_time_out: Some(Duration::from_secs(20)), ..Config::default() }, Config::default());
+    let mut pair = ConnectionPair::with(
+        Config { idle_time_out: Some(Duration::from_secs(20)), ..Config::default() },
+        Config::default(),
+    );
     pair.run();
     let announced = Duration::from_secs(10);
     let next = pair.server.next_deadline().unwrap();
@@ -100,7 +104,7 @@ fn heartbeats_come_well_inside_half_of_what_the_peer_allows() {
 
 #[test]
 fn a_peer_that_falls_silent_is_given_up() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     pair.run();
     let later = pair.now + Duration::from_secs(120);
     pair.server.on_tick(later - Duration::from_millis(1));
@@ -123,17 +127,17 @@ fn a_peer_that_never_opens_is_given_up() {
 
 #[test]
 fn a_close_is_answered_and_both_sides_know_who_began() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     pair.run();
     pair.client.close(None).unwrap();
     pair.run();
-    assert_eq!(pair.client_events.last(), Some(&Event::Closed { error: None, by_peer: false }));
-    assert_eq!(pair.server_events.last(), Some(&Event::Closed { error: None, by_peer: true }));
+    assert_eq!(pair.client_events.last(), Some(&ConnectionEvent::Closed { error: None, by_peer: false }));
+    assert_eq!(pair.server_events.last(), Some(&ConnectionEvent::Closed { error: None, by_peer: true }));
 }
 
 #[test]
 fn a_server_that_fails_before_open_says_open_before_close() {
-    let mut raw = Raw::new(Config::default());
+    let mut raw = RawPeer::new(Config::default());
     raw.write(&ProtocolHeader::Amqp.bytes());
     raw.write(&[0, 0, 0, 7, 2, 0, 0, 0]);
     let frames = frames_of(raw.server.take_output());

@@ -1,14 +1,14 @@
 //! One test binary: two machines talking, hostile peers, round trips, other implementations' bytes, fuzz bodies.
 
-mod arbitrary;
 mod attach;
-mod conversation;
-mod fuzzed;
+mod fe2o3_interop;
+mod fixture;
+mod generators;
 mod handshake;
-mod hostile;
-mod house;
-mod interop;
+mod mutated_bytes;
+mod protocol_violations;
+mod python_sdk_vectors;
+mod random_conversations;
 mod roundtrip;
-mod settle;
+mod settlement;
 mod transfer;
-mod vectors;

@@ -1,6 +1,6 @@
 //! What is written is read back: values, performatives, frames, messages.
 
-use amqp::codec::{Reader, put};
+use amqp::codec::{Decoder, encode};
 use amqp::frame::{Frame, read_frame, write_frame};
 use amqp::message::{BatchBuilder, Header, MessageId, MessageWriter, Properties};
 use amqp::performative::Performative;
@@ -10,7 +10,7 @@ use proptest::option;
 use proptest::prelude::*;
 use uuid::Uuid;
 
-use crate::arbitrary;
+use crate::generators;
 
 fn encoded(value: &Value) -> Bytes {
     let mut buffer = BytesMut::new();
@@ -20,7 +20,7 @@ fn encoded(value: &Value) -> Bytes {
 
 /// An owned message, to be written and compared.
 #[derive(Debug, Clone)]
-pub(crate) struct Content {
+pub(crate) struct MessageContent {
     header: Option<Header>,
     annotations: Vec<(String, Value)>,
     message_id: Option<MessageId<'static>>,
@@ -33,7 +33,7 @@ pub(crate) struct Content {
     body: Vec<Bytes>,
 }
 
-impl Content {
+impl MessageContent {
     fn properties(&self) -> Properties<'_> {
         let [to, subject, reply_to, content_type, group_id, reply_to_group_id] =
             self.texts.each_ref().map(Option::as_deref);
@@ -102,11 +102,11 @@ fn message_id() -> impl Strategy<Value = MessageId<'static>> {
         any::<u64>().prop_map(MessageId::Ulong),
         any::<u128>().prop_map(|id| MessageId::Uuid(Uuid::from_u128(id))),
         prop::collection::vec(any::<u8>(), 0..40).prop_map(|id| MessageId::Binary(id.into())),
-        arbitrary::text().prop_map(|id| MessageId::String(id.into())),
+        generators::text().prop_map(|id| MessageId::String(id.into())),
     ]
 }
 
-pub(crate) fn content() -> impl Strategy<Value = Content> {
+pub(crate) fn content() -> impl Strategy<Value = MessageContent> {
     // Priority 4 is the default, which others leave out.
     let header = (any::<bool>(), option::of(5u8..), option::of(any::<u32>()), any::<bool>(), any::<u32>()).prop_map(
         |(durable, priority, ttl, first_acquirer, delivery_count)| Header {
@@ -119,49 +119,51 @@ pub(crate) fn content() -> impl Strategy<Value = Content> {
     );
     // A content type is a symbol, so ASCII.
     let texts = (
-        [option::of(arbitrary::text()), option::of(arbitrary::text()), option::of(arbitrary::text())],
+        [option::of(generators::text()), option::of(generators::text()), option::of(generators::text())],
         option::of("[ -~]{0,20}"),
-        [option::of(arbitrary::text()), option::of(arbitrary::text())],
+        [option::of(generators::text()), option::of(generators::text())],
     )
         .prop_map(|([to, subject, reply], content, [group, reply_group])| {
             [to, subject, reply, content, group, reply_group]
         });
     (
         option::of(header),
-        prop::collection::btree_map("x-opt-[a-z]{1,9}", arbitrary::plain_value(), 0..5),
+        prop::collection::btree_map("x-opt-[a-z]{1,9}", generators::plain_value(), 0..5),
         (option::of(message_id()), option::of(message_id())),
         texts,
         (option::of(any::<i64>()), option::of(any::<i64>())),
         option::of(any::<u32>()),
         option::of(prop::collection::vec(any::<u8>(), 0..40)),
-        prop::collection::btree_map("[a-z]{1,9}", arbitrary::scalar(), 0..5),
-        prop::collection::vec(arbitrary::bytes(), 0..4),
+        prop::collection::btree_map("[a-z]{1,9}", generators::scalar(), 0..5),
+        prop::collection::vec(generators::bytes(), 0..4),
     )
-        .prop_map(|(header, annotations, ids, texts, times, group_sequence, user_id, application, body)| Content {
-            header,
-            annotations: annotations.into_iter().collect(),
-            message_id: ids.0,
-            correlation_id: ids.1,
-            texts,
-            times,
-            group_sequence,
-            user_id,
-            application: application.into_iter().collect(),
-            body,
+        .prop_map(|(header, annotations, ids, texts, times, group_sequence, user_id, application, body)| {
+            MessageContent {
+                header,
+                annotations: annotations.into_iter().collect(),
+                message_id: ids.0,
+                correlation_id: ids.1,
+                texts,
+                times,
+                group_sequence,
+                user_id,
+                application: application.into_iter().collect(),
+                body,
+            }
         })
 }
 
 proptest! {
     #[test]
-    fn a_value_is_read_as_written(value in prop_oneof![arbitrary::value(), arbitrary::odd_array()]) {
+    fn a_value_is_read_as_written(value in prop_oneof![generators::value(), generators::odd_array()]) {
         let bytes = encoded(&value);
         prop_assert_eq!(Value::from_bytes(&bytes), Ok(value));
-        let mut reader = Reader::new(&bytes);
+        let mut reader = Decoder::new(&bytes);
         prop_assert_eq!(reader.skip().unwrap().encoded(), &bytes[..]);
     }
 
     #[test]
-    fn a_value_cut_short_is_an_error(value in arbitrary::value(), cut in any::<prop::sample::Index>()) {
+    fn a_value_cut_short_is_an_error(value in generators::value(), cut in any::<prop::sample::Index>()) {
         let bytes = encoded(&value);
         let cut = cut.index(bytes.len());
         prop_assert!(Value::from_bytes(&bytes.slice(..cut)).is_err());
@@ -169,9 +171,9 @@ proptest! {
 
     #[test]
     fn a_frame_is_read_as_written(
-        performative in arbitrary::performative(),
+        performative in generators::performative(),
         channel: u16,
-        payload in arbitrary::bytes(),
+        payload in generators::bytes(),
     ) {
         let payload = if matches!(performative, Performative::Transfer(_)) { payload } else { Bytes::new() };
         let mut buffer = BytesMut::new();
@@ -199,7 +201,7 @@ proptest! {
         MessageWriter::new(&mut buffer)
             .header(&Header::default())
             .message_annotations_over(stored.message_annotations(), &["x-opt-sequence-number"], |map| {
-                put::long(map.symbol("x-opt-sequence-number"), sequence);
+                encode::long(map.symbol("x-opt-sequence-number"), sequence);
             });
         buffer.extend_from_slice(&stored.after_annotations());
         let sent = Message::parse(buffer.freeze()).unwrap();
@@ -212,7 +214,7 @@ proptest! {
 
     #[test]
     fn a_batch_gives_back_its_messages(contents in prop::collection::vec(content(), 1..5)) {
-        let messages: Vec<_> = contents.iter().map(Content::encode).collect();
+        let messages: Vec<_> = contents.iter().map(MessageContent::encode).collect();
         let mut batch = BatchBuilder::new(1 << 20);
         for message in &messages {
             batch.add(message).unwrap();

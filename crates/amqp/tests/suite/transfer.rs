@@ -1,35 +1,36 @@
 //! Deliveries: whole and in frames, within credit and windows, drained, refused when too large.
 
 use amqp::performative::{Flow, Performative, Transfer};
-use amqp::{Attach, Config, DeliveryState, Event, LinkId, Outgoing, Source, Target, condition};
+use amqp::{Attach, Config, ConnectionEvent, DeliveryState, LinkId, OutgoingDelivery, Source, Target, condition};
 use bytes::Bytes;
 
-use crate::house::{Pair, Raw, frames_of, requested};
+use crate::fixture::{ConnectionPair, RawPeer, frames_of, requested};
 
-fn payloads(events: &[Event]) -> Vec<Bytes> {
+fn payloads(events: &[ConnectionEvent]) -> Vec<Bytes> {
     let deliveries = events.iter().filter_map(|event| match event {
-        Event::Delivery(delivery) => Some(delivery.payload.clone()),
+        ConnectionEvent::Delivery(delivery) => Some(delivery.payload.clone()),
         _ => None,
     });
     deliveries.collect()
 }
 
-fn send(pair: &mut Pair, link: LinkId, payload: &[u8]) -> u32 {
-    pair.client.transfer(link, Outgoing { tag: b"t", ..Outgoing::default() }, &[payload]).unwrap()
+fn send(pair: &mut ConnectionPair, link: LinkId, payload: &[u8]) -> u32 {
+    pair.client.transfer(link, OutgoingDelivery { tag: b"t", ..OutgoingDelivery::default() }, &[payload]).unwrap()
 }
 
 #[test]
 fn a_delivery_arrives_with_its_tag_format_and_parts_joined() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     let (ours, theirs) = pair.sender();
     pair.server.set_credit(theirs, 1).unwrap();
     pair.run();
-    assert_eq!(pair.take_client_events(), [Event::Credit { link: ours, credit: 1, drain: false }]);
-    let outgoing = Outgoing { tag: &[9; 16], message_format: 0x8001_3700, settled: true, ..Outgoing::default() };
+    assert_eq!(pair.take_client_events(), [ConnectionEvent::Credit { link: ours, credit: 1, drain: false }]);
+    let outgoing =
+        OutgoingDelivery { tag: &[9; 16], message_format: 0x8001_3700, settled: true, ..OutgoingDelivery::default() };
     pair.client.transfer(ours, outgoing, &[b"he", b"", b"llo"]).unwrap();
     pair.run();
     let events = pair.take_server_events();
-    let [Event::Delivery(delivery)] = &events[..] else { panic!("{events:?}") };
+    let [ConnectionEvent::Delivery(delivery)] = &events[..] else { panic!("{events:?}") };
     assert_eq!((&delivery.payload[..], &delivery.tag[..]), (&b"hello"[..], &[9; 16][..]));
     assert_eq!((delivery.message_format, delivery.settled, delivery.link), (0x8001_3700, true, theirs));
     assert!(pair.client.transfer(ours, outgoing, &[b"x"]).is_err(), "credit is used up");
@@ -37,7 +38,7 @@ fn a_delivery_arrives_with_its_tag_format_and_parts_joined() {
 
 #[test]
 fn a_large_delivery_is_cut_to_the_peers_frames_and_joined_again() {
-    let mut pair = Pair::with(Config::default(), Config { max_frame_size: 600, ..Config::default() });
+    let mut pair = ConnectionPair::with(Config::default(), Config { max_frame_size: 600, ..Config::default() });
     let (ours, theirs) = pair.sender();
     pair.server.set_credit(theirs, 10).unwrap();
     pair.run();
@@ -59,7 +60,7 @@ fn a_large_delivery_is_cut_to_the_peers_frames_and_joined_again() {
 #[test]
 fn no_frame_is_larger_than_the_peer_takes() {
     for size in 0..1300 {
-        let mut pair = Pair::with(Config::default(), Config { max_frame_size: 512, ..Config::default() });
+        let mut pair = ConnectionPair::with(Config::default(), Config { max_frame_size: 512, ..Config::default() });
         let (ours, theirs) = pair.sender();
         pair.server.set_credit(theirs, 1).unwrap();
         pair.run();
@@ -78,7 +79,7 @@ fn no_frame_is_larger_than_the_peer_takes() {
 fn deliveries_wait_for_a_narrow_window_and_keep_their_order_over_the_wrap() {
     let narrow = Config { incoming_window: 3, max_frame_size: 512, ..Config::default() };
     let wrapping = Config { first_outgoing_id: u32::MAX - 20, ..Config::default() };
-    let mut pair = Pair::with(wrapping, narrow);
+    let mut pair = ConnectionPair::with(wrapping, narrow);
     let (ours, theirs) = pair.sender();
     pair.server.keep_credit(theirs, 500).unwrap();
     pair.run();
@@ -92,7 +93,7 @@ fn deliveries_wait_for_a_narrow_window_and_keep_their_order_over_the_wrap() {
     let events = pair.take_server_events();
     assert_eq!(payloads(&events), sent);
     for event in events {
-        if let Event::Delivery(delivery) = event {
+        if let ConnectionEvent::Delivery(delivery) = event {
             pair.server.dispose(theirs, delivery.id, delivery.id, true, Some(DeliveryState::Accepted)).unwrap();
         }
     }
@@ -101,7 +102,9 @@ fn deliveries_wait_for_a_narrow_window_and_keep_their_order_over_the_wrap() {
         .take_client_events()
         .into_iter()
         .flat_map(|event| match event {
-            Event::Disposition(disposition) => disposition.deliveries.iter().map(|delivery| delivery.id).collect(),
+            ConnectionEvent::Disposition(disposition) => {
+                disposition.deliveries.iter().map(|delivery| delivery.id).collect()
+            }
             _ => Vec::new(),
         })
         .collect();
@@ -110,15 +113,15 @@ fn deliveries_wait_for_a_narrow_window_and_keep_their_order_over_the_wrap() {
 
 #[test]
 fn a_drained_sender_gives_back_what_it_does_not_use() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     let (ours, theirs) = pair.receiver();
     pair.client.set_credit(ours, 10).unwrap();
     pair.run();
     pair.take_server_events();
     pair.client.drain(ours).unwrap();
     pair.run();
-    assert_eq!(pair.take_server_events(), [Event::Credit { link: theirs, credit: 10, drain: true }]);
-    pair.server.transfer(theirs, Outgoing { tag: b"t", ..Outgoing::default() }, &[b"last"]).unwrap();
+    assert_eq!(pair.take_server_events(), [ConnectionEvent::Credit { link: theirs, credit: 10, drain: true }]);
+    pair.server.transfer(theirs, OutgoingDelivery { tag: b"t", ..OutgoingDelivery::default() }, &[b"last"]).unwrap();
     pair.server.drained(theirs).unwrap();
     let answer = pair.server.take_output();
     let frames = frames_of(answer.clone());
@@ -127,16 +130,16 @@ fn a_drained_sender_gives_back_what_it_does_not_use() {
     pair.to_client.extend_from_slice(&answer);
     pair.run();
     let events = pair.take_client_events();
-    assert!(matches!(&events[..], [Event::Delivery(_), Event::Drained { link }] if *link == ours));
+    assert!(matches!(&events[..], [ConnectionEvent::Delivery(_), ConnectionEvent::Drained { link }] if *link == ours));
     // Credit works as before afterwards.
     pair.client.set_credit(ours, 2).unwrap();
     pair.run();
-    assert_eq!(pair.take_server_events(), [Event::Credit { link: theirs, credit: 2, drain: false }]);
+    assert_eq!(pair.take_server_events(), [ConnectionEvent::Credit { link: theirs, credit: 2, drain: false }]);
 }
 
 #[test]
 fn a_drain_without_credit_is_answered_by_itself() {
-    let mut raw = Raw::begun(Config::default());
+    let mut raw = RawPeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
     let (link, request) = requested(&raw.events()).unwrap();
     raw.server.accept_attach(link, request.reply()).unwrap();
@@ -176,7 +179,7 @@ fn an_echo_is_answered_for_link_and_session() {
 
 #[test]
 fn kept_credit_bounds_what_is_unsettled_and_follows_settlement() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     let (ours, theirs) = pair.sender();
     pair.server.keep_credit(theirs, 10).unwrap();
     pair.run();
@@ -195,7 +198,7 @@ fn kept_credit_bounds_what_is_unsettled_and_follows_settlement() {
 
 #[test]
 fn lowered_credit_does_not_make_deliveries_on_their_way_a_fault() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     let (ours, theirs) = pair.sender();
     pair.server.set_credit(theirs, 5).unwrap();
     pair.run();
@@ -209,8 +212,8 @@ fn lowered_credit_does_not_make_deliveries_on_their_way_a_fault() {
 }
 
 /// A server with a link on handle 0 on which it receives, with ten credits given.
-pub(crate) fn receiving(config: Config) -> Raw {
-    let mut raw = Raw::begun(config);
+pub(crate) fn receiving(config: Config) -> RawPeer {
+    let mut raw = RawPeer::begun(config);
     raw.frame(0, &Performative::Attach(Box::new(Attach::sender("s", Source::at("me"), Target::at("q")))));
     let (link, request) = requested(&raw.events()).unwrap();
     raw.server.accept_attach(link, request.reply()).unwrap();
@@ -239,7 +242,7 @@ fn a_continuation_needs_neither_id_nor_tag_and_may_settle() {
     raw.frame_with(0, &Performative::Transfer(Transfer { more: true, ..Transfer::default() }), b"two ");
     raw.frame_with(0, &Performative::Transfer(Transfer { settled: Some(true), ..Transfer::default() }), b"three");
     let events = raw.events();
-    let [Event::Delivery(delivery)] = &events[..] else { panic!("{events:?}") };
+    let [ConnectionEvent::Delivery(delivery)] = &events[..] else { panic!("{events:?}") };
     assert_eq!((&delivery.payload[..], delivery.settled), (&b"one two three"[..], true));
 }
 
@@ -266,7 +269,7 @@ fn a_settled_message_over_the_limit_costs_the_link() {
     let answers = raw.performatives();
     let [Performative::Detach(detach)] = &answers[..] else { panic!("{answers:?}") };
     assert_eq!(detach.error.as_ref().unwrap().condition, condition::MESSAGE_SIZE_EXCEEDED);
-    assert!(matches!(&raw.events()[..], [Event::Detached { error: Some(_), .. }]));
+    assert!(matches!(&raw.events()[..], [ConnectionEvent::Detached { error: Some(_), .. }]));
 }
 
 #[test]
@@ -285,7 +288,7 @@ fn half_received_messages_are_bounded_per_connection() {
 #[test]
 fn what_waits_for_a_window_is_forgotten_with_its_link_or_its_session() {
     for end_session in [false, true] {
-        let mut pair = Pair::with(Config::default(), Config { incoming_window: 0, ..Config::default() });
+        let mut pair = ConnectionPair::with(Config::default(), Config { incoming_window: 0, ..Config::default() });
         let session = pair.session();
         let (ours, theirs) = pair.link_in(session, Attach::sender("s", Source::at("me"), Target::at("orders")));
         pair.server.keep_credit(theirs, 500).unwrap();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use amqp::codec::Raw;
+use amqp::codec::RawValue;
 use amqp::performative::SenderSettleMode;
 use amqp::{Attach, Map, Role, SessionId, Symbol, Target, Value, condition};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -245,16 +245,16 @@ fn session_filter(attach: &Attach) -> SessionFilter {
 }
 
 /// Some clients read only a described value, others only a plain one: the answer has the form of the question.
-fn in_the_form_of(asked: Option<&Raw>, id: &str) -> Raw {
+fn in_the_form_of(asked: Option<&RawValue>, id: &str) -> RawValue {
     let described = asked.and_then(|raw| match raw.to_value() {
         Ok(Value::Described(described)) => Some(described.descriptor),
         _ => None,
     });
     match described {
-        None => Raw::string(id),
+        None => RawValue::string(id),
         Some(descriptor) => {
             let value = amqp::Described { descriptor, value: Value::String(id.to_owned()) };
-            Raw::from_value(&Value::Described(Box::new(value)))
+            RawValue::from_value(&Value::Described(Box::new(value)))
         }
     }
 }

@@ -1,7 +1,7 @@
 //! A stored message becomes what a receiver reads: a new header and new annotations before the bytes that were received.
 
 use amqp::Message;
-use amqp::codec::{DecodeError, put};
+use amqp::codec::{DecodeError, encode};
 use amqp::message::{Header, MessageWriter, Properties, annotation};
 use bytes::{Bytes, BytesMut};
 use uuid::Uuid;
@@ -54,7 +54,7 @@ pub(super) fn write(
     });
     writer.delivery_annotations_over(message.delivery_annotations(), &[annotation::LOCK_TOKEN], |map| {
         if !delivery.settled {
-            put::uuid(map.symbol(annotation::LOCK_TOKEN), uuid(delivery.token));
+            encode::uuid(map.symbol(annotation::LOCK_TOKEN), uuid(delivery.token));
         }
     });
     writer.message_annotations_over(message.message_annotations(), BROKERS_OWN, |map| {
@@ -74,7 +74,7 @@ pub(super) fn write(
             Shown::Peeked(state) => Some(state),
         };
         if let Some(state) = state {
-            put::int(map.symbol(annotation::MESSAGE_STATE), state as i32);
+            encode::int(map.symbol(annotation::MESSAGE_STATE), state as i32);
         }
         if !delivery.settled {
             map.put_timestamp(annotation::LOCKED_UNTIL, millis(delivery.locked_until));
@@ -102,7 +102,7 @@ pub(super) fn write(
     writer.application_properties_over(message.application_properties(), &replaced, |map| {
         for (name, text) in texts {
             if let Some(text) = text {
-                put::string(map.string(name), text);
+                encode::string(map.string(name), text);
             }
         }
         let given = |name: &str| texts.iter().any(|(own, text)| *own == name && text.is_some());

@@ -1,7 +1,7 @@
 //! Messages on their way to a client, and what the client says about them.
 
 use amqp::performative::Modified;
-use amqp::{CommandError, DeliveryState, Disposition, Map, Outgoing, Value, condition};
+use amqp::{CommandError, DeliveryState, DispositionEvent, Map, OutgoingDelivery, Value, condition};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -69,7 +69,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let token = if delivery.settled { 0 } else { receiver.tokens.add(delivery.token) };
         let tag = outgoing::tag(delivery.token);
-        let outgoing = Outgoing { tag: &tag, settled: delivery.settled, token, ..Outgoing::default() };
+        let outgoing = OutgoingDelivery { tag: &tag, settled: delivery.settled, token, ..OutgoingDelivery::default() };
         receiver.pace.came(self.scratch.len() + tail.len());
         match self.amqp.transfer(link, outgoing, &[&self.scratch, &tail]) {
             Ok(_) => self.note_thirst(link),
@@ -91,8 +91,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.asked.push(Request::Settle { link, queue, deliveries, outcome: Outcome::Release, settled: true });
     }
 
-    pub(super) fn on_disposition(&mut self, disposition: Disposition) {
-        let Disposition { link, deliveries, settled, state } = disposition;
+    pub(super) fn on_disposition(&mut self, disposition: DispositionEvent) {
+        let DispositionEvent { link, deliveries, settled, state } = disposition;
         let Some(receiver) = self.links.receiver(link) else { return };
         let outcome = match state {
             Some(state) => outcome(state),

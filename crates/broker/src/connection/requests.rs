@@ -1,8 +1,8 @@
 //! Requests and responses: whose answer goes to which link.
 
-use amqp::codec::put;
+use amqp::codec::encode;
 use amqp::message::{MessageId, MessageWriter, Properties};
-use amqp::{Map, Message, Outgoing, SessionId, Value, condition};
+use amqp::{Map, Message, OutgoingDelivery, SessionId, Value, condition};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -133,7 +133,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         while self.amqp.credit(link) > 0 && !self.is_backlogged() {
             let Some((number, response)) = self.links.next_response(link) else { return };
             let tag = number.to_be_bytes();
-            let outgoing = Outgoing { tag: &tag, settled: true, ..Outgoing::default() };
+            let outgoing = OutgoingDelivery { tag: &tag, settled: true, ..OutgoingDelivery::default() };
             if self.amqp.transfer(link, outgoing, &[&response]).is_err() {
                 return;
             }
@@ -147,10 +147,10 @@ fn written(correlation_id: Option<MessageId<'static>>, response: &Response) -> B
     MessageWriter::new(&mut buffer)
         .properties(&Properties { correlation_id, ..Properties::default() })
         .application_properties(|map| {
-            put::int(map.string(status), response.status.into());
-            put::string(map.string(text), &response.text);
+            encode::int(map.string(status), response.status.into());
+            encode::string(map.string(text), &response.text);
             if let Some(name) = response.condition {
-                put::symbol(map.string(condition), name);
+                encode::symbol(map.string(condition), name);
             }
         })
         .value(&Value::Map(response.body.clone()));

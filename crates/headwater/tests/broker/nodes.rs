@@ -1,6 +1,6 @@
 //! `$management` is there as long as its entity, and no longer: by that a client learns at once that a subscription is gone.
 
-use amqp::codec::Raw;
+use amqp::codec::RawValue;
 use amqp::performative::Performative;
 use amqp::{Attach, Source, Target, Value};
 use broker::core::{Description, SubscriptionDescription, TopicDescription};
@@ -89,7 +89,7 @@ async fn senders_and_receivers_go_with_their_entity_and_are_told_why() {
     let mut sender = Peer::sending(broker.address(), "t").await;
     let mut receiver = Peer::receiving(broker.address(), "t/Subscriptions/s").await;
     let mut source = Source::at("t/Subscriptions/sessions");
-    source.filter.get_or_insert_default().set("com.microsoft:session-filter", Raw::from_value(&Value::Null));
+    source.filter.get_or_insert_default().set("com.microsoft:session-filter", RawValue::from_value(&Value::Null));
     let mut waiting = Peer::begun(broker.address()).await;
     waiting.frame(0, &attach(Attach::receiver("r", source, Target::at("me")))).await;
     // WHEN a subscription goes, THEN its receiver goes, and only that

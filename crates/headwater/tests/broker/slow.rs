@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use amqp::codec::Raw;
+use amqp::codec::RawValue;
 use amqp::message::{MessageWriter, Properties};
 use amqp::performative::{Performative, SenderSettleMode};
 use amqp::{Attach, Map, Source, Target, Value};
@@ -107,7 +107,7 @@ async fn the_session_of_a_peer_that_stops_reading_is_free_again() {
     }
     // WHEN one holds it, asks for all there is, and does not read
     let mut source = Source::at("orders");
-    source.filter.get_or_insert_default().set("com.microsoft:session-filter", Raw::string("s"));
+    source.filter.get_or_insert_default().set("com.microsoft:session-filter", RawValue::string("s"));
     let mut deaf = Peer::begun(broker.address()).await;
     deaf.frame(0, &attach(Attach::receiver("r", source, Target::at("me")))).await;
     deaf.until(|frame| matches!(frame, Performative::Attach(_))).await;
@@ -219,7 +219,9 @@ async fn answers_that_nobody_fetches_do_not_pile_up() {
     let body = Map::new().with("from-sequence-number", 0i64).with("message-count", 100i32);
     MessageWriter::new(&mut request)
         .properties(&Properties { message_id: Some("1".into()), reply_to: Some("me"), ..Properties::default() })
-        .application_properties(|map| amqp::codec::put::string(map.string("operation"), "com.microsoft:peek-message"))
+        .application_properties(|map| {
+            amqp::codec::encode::string(map.string("operation"), "com.microsoft:peek-message")
+        })
         .value(&Value::Map(body));
     let mut requests = BytesMut::new();
     for id in 0..90 {

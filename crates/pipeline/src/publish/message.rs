@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use amqp::codec::{MapWriter, put};
+use amqp::codec::{MapWriter, encode};
 use amqp::message::{MessageWriter, Properties, annotation};
 use bytes::{Bytes, BytesMut};
 use mongodb::bson::{Bson, Document, RawBson, RawDocumentBuf, cstr};
@@ -202,22 +202,22 @@ impl Fixed {
         let mut entries = 0;
         let mut key = |bytes: &mut BytesMut, key| {
             entries += 1;
-            put::string(bytes, key);
+            encode::string(bytes, key);
         };
         key(&mut bytes, property::FORMAT);
-        put::int(&mut bytes, envelope::FORMAT);
+        encode::int(&mut bytes, envelope::FORMAT);
         key(&mut bytes, property::OPERATION);
-        put::string(&mut bytes, operation.as_str());
+        encode::string(&mut bytes, operation.as_str());
         key(&mut bytes, property::NAMESPACE);
-        put::string(&mut bytes, &name);
+        encode::string(&mut bytes, &name);
         key(&mut bytes, property::EPOCH);
-        put::long(&mut bytes, signed(epoch.get()));
+        encode::long(&mut bytes, signed(epoch.get()));
         key(&mut bytes, property::TERM);
-        put::long(&mut bytes, signed(term.get()));
+        encode::long(&mut bytes, signed(term.get()));
         key(&mut bytes, property::CLOUD_EVENTS_VERSION);
-        put::string(&mut bytes, "1.0");
+        encode::string(&mut bytes, "1.0");
         key(&mut bytes, property::CLOUD_EVENTS_SOURCE);
-        put::string(&mut bytes, &format!("mongodb:{name}"));
+        encode::string(&mut bytes, &format!("mongodb:{name}"));
         Self { operation, namespace: Arc::clone(namespace), entries, bytes }
     }
 
@@ -237,23 +237,23 @@ fn write_event(
     id: &MessageId,
     content: Content,
 ) {
-    put::binary(map.string(property::AGGREGATE), typed(aggregate.value()).as_bytes());
+    encode::binary(map.string(property::AGGREGATE), typed(aggregate.value()).as_bytes());
     if event.key != *aggregate.value() {
-        put::binary(map.string(property::KEY), typed(&event.key).as_bytes());
+        encode::binary(map.string(property::KEY), typed(&event.key).as_bytes());
     }
-    put::string(map.string(property::TOKEN), event.token.key());
+    encode::string(map.string(property::TOKEN), event.token.key());
     if let Some(sequence) = event.sequence {
-        put::long(map.string(property::SEQUENCE), sequence);
+        encode::long(map.string(property::SEQUENCE), sequence);
     }
     if let Some(time) = event.committed() {
-        put::timestamp(map.string(property::COMMITTED), time.timestamp_millis());
+        encode::timestamp(map.string(property::COMMITTED), time.timestamp_millis());
     }
-    put::string(map.string(property::CLOUD_EVENTS_ID), id.as_str());
+    encode::string(map.string(property::CLOUD_EVENTS_ID), id.as_str());
     if content == Content::Elsewhere {
-        put::string(map.string(property::OVERSIZE), id.as_str());
+        encode::string(map.string(property::OVERSIZE), id.as_str());
     }
     let kind = event.event_type.as_deref().unwrap_or(event.operation.as_str());
-    put::string(map.string(property::CLOUD_EVENTS_TYPE), kind);
+    encode::string(map.string(property::CLOUD_EVENTS_TYPE), kind);
 }
 
 /// A message without a body that takes the place of one the bus would not have: who it is for and where it stands, and nothing that may
@@ -273,7 +273,7 @@ pub fn marker(refused: &amqp::Message) -> Option<Bytes> {
             ..Properties::default()
         })
         .application_properties_over(refused.application_properties(), &[property::CLOUD_EVENTS_TYPE], |map| {
-            put::string(map.string(property::MARKER), &id);
+            encode::string(map.string(property::MARKER), &id);
         })
         .data(&[]);
     Some(buffer.freeze())
@@ -287,9 +287,9 @@ fn write_trace(map: &mut MapWriter<'_>, id: &MessageId, sampled: bool) {
     for part in ["00-", digits, "-", span, if sampled { "-01" } else { "-00" }] {
         text.push_str(part);
     }
-    put::string(map.string(property::TRACEPARENT), &text);
+    encode::string(map.string(property::TRACEPARENT), &text);
     if sampled {
-        put::string(map.string(property::DIAGNOSTIC_ID), &text);
+        encode::string(map.string(property::DIAGNOSTIC_ID), &text);
     }
 }
 

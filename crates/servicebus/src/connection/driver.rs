@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
-use amqp::{ClientSasl, Delivery, DeliveryState, Event, LinkId, Outgoing};
+use amqp::{ClientSasl, ConnectionEvent, Delivery, DeliveryState, LinkId, OutgoingDelivery};
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::{mpsc, oneshot};
@@ -325,7 +325,7 @@ impl Protocol {
                 continue;
             }
             let tag = token.to_be_bytes();
-            let outgoing = Outgoing { tag: &tag, message_format, token, ..Outgoing::default() };
+            let outgoing = OutgoingDelivery { tag: &tag, message_format, token, ..OutgoingDelivery::default() };
             match self.amqp.transfer(id, outgoing, &[&payload]) {
                 Ok(_) => drop(link.sent.insert(token, Sent { caller, _permit: permit })),
                 Err(source) => {
@@ -378,26 +378,28 @@ impl Protocol {
     fn take_events(&mut self) -> Option<Lost> {
         while let Some(event) = self.amqp.poll_event() {
             match event {
-                Event::Opened(_) => drop(self.opened.take().map(|opened| opened.send(()))),
-                Event::Attached { link, attach } => self.on_attached(link, attach),
-                Event::Credit { link, drain, .. } => {
+                ConnectionEvent::Opened(_) => drop(self.opened.take().map(|opened| opened.send(()))),
+                ConnectionEvent::Attached { link, attach } => self.on_attached(link, attach),
+                ConnectionEvent::Credit { link, drain, .. } => {
                     self.pump(link);
                     if drain {
                         let _ = self.amqp.drained(link);
                     }
                 }
-                Event::Drained { link } => self.on_drained(link),
-                Event::Delivery(delivery) => self.on_delivery(delivery),
-                Event::Disposition(disposition) => self.on_disposition(disposition),
-                Event::Detached { link, error, .. } => self.on_detached(link, error.map(|error| *error)),
-                Event::SessionEnded { session, .. } => self.sessions.ended(session),
+                ConnectionEvent::Drained { link } => self.on_drained(link),
+                ConnectionEvent::Delivery(delivery) => self.on_delivery(delivery),
+                ConnectionEvent::Disposition(disposition) => self.on_disposition(disposition),
+                ConnectionEvent::Detached { link, error, .. } => self.on_detached(link, error.map(|error| *error)),
+                ConnectionEvent::SessionEnded { session, .. } => self.sessions.ended(session),
                 // We never offered anything to attach to.
-                Event::AttachRequested { link, .. } => {
+                ConnectionEvent::AttachRequested { link, .. } => {
                     let error = amqp::Error::new(amqp::condition::NOT_ALLOWED, "this is a client");
                     let _ = self.amqp.refuse_attach(link, error);
                 }
-                Event::SessionBegun { .. } => {}
-                Event::Closed { error, by_peer } => return Some(self.on_closed(error.map(|error| *error), by_peer)),
+                ConnectionEvent::SessionBegun { .. } => {}
+                ConnectionEvent::Closed { error, by_peer } => {
+                    return Some(self.on_closed(error.map(|error| *error), by_peer));
+                }
             }
         }
         None
@@ -463,8 +465,8 @@ impl Protocol {
         }
     }
 
-    fn on_disposition(&mut self, disposition: amqp::Disposition) {
-        let amqp::Disposition { link: id, deliveries, settled, state } = disposition;
+    fn on_disposition(&mut self, disposition: amqp::DispositionEvent) {
+        let amqp::DispositionEvent { link: id, deliveries, settled, state } = disposition;
         let Some(link) = self.links.by_id(id) else { return };
         for delivery in &deliveries {
             if link.inbound.is_some() {

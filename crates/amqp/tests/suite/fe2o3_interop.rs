@@ -1,6 +1,6 @@
 //! Live comparison with `serde_amqp` and `fe2o3-amqp-types`: what we write, they read and write again, and we read that.
 
-use amqp::codec::Reader;
+use amqp::codec::Decoder;
 use amqp::performative::Performative;
 use amqp::{Message, Value};
 use bytes::{Bytes, BytesMut};
@@ -10,7 +10,7 @@ use fe2o3_amqp_types::performatives as theirs;
 use proptest::prelude::*;
 use serde_amqp::{from_slice, to_vec};
 
-use crate::{arbitrary, roundtrip};
+use crate::{generators, roundtrip};
 
 /// Through their decoder and their encoder.
 fn through<T>(bytes: &[u8]) -> Bytes
@@ -31,7 +31,7 @@ fn as_value(performative: &Performative) -> Value {
 proptest! {
     #[test]
     fn they_read_our_values_and_we_read_theirs(
-        value in prop_oneof![4 => arbitrary::plain_value(), 1 => arbitrary::plain_array()],
+        value in prop_oneof![4 => generators::plain_value(), 1 => generators::plain_array()],
     ) {
         let mut buffer = BytesMut::new();
         value.encode(&mut buffer);
@@ -40,7 +40,7 @@ proptest! {
     }
 
     #[test]
-    fn they_read_our_performatives_and_we_read_theirs(performative in arbitrary::performative()) {
+    fn they_read_our_performatives_and_we_read_theirs(performative in generators::performative()) {
         let mut buffer = BytesMut::new();
         performative.encode(&mut buffer);
         let again = match &performative {
@@ -54,7 +54,7 @@ proptest! {
             Performative::End(_) => through::<theirs::End>(&buffer),
             Performative::Close(_) => through::<theirs::Close>(&buffer),
         };
-        let read = Performative::decode(&mut Reader::new(&again)).unwrap();
+        let read = Performative::decode(&mut Decoder::new(&again)).unwrap();
         prop_assert_eq!(as_value(&read), as_value(&performative));
     }
 

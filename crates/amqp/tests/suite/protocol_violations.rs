@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use amqp::frame::ProtocolHeader;
 use amqp::performative::{Attach, Begin, Detach, Flow, Performative, Transfer};
-use amqp::{Config, Event, Role, Source, Symbol, Target, condition};
+use amqp::{Config, ConnectionEvent, Role, Source, Symbol, Target, condition};
 use bytes::Bytes;
 
-use crate::house::{Raw, begin, open, requested};
-use crate::settle::disposition;
+use crate::fixture::{RawPeer, begin, open, requested};
+use crate::settlement::disposition;
 use crate::transfer::{receiving, transfer};
 
 /// What the peer was told: which frame ended what, and why.
-fn verdict(raw: &mut Raw) -> (&'static str, Symbol) {
+fn verdict(raw: &mut RawPeer) -> (&'static str, Symbol) {
     let last = raw.performatives().pop().expect("an answer");
     let error = match &last {
         Performative::Close(close) => close.error.clone(),
@@ -72,7 +72,7 @@ fn unbox(begin: Performative) -> Begin {
 
 #[test]
 fn a_frame_before_open_closes_the_connection() {
-    let mut raw = Raw::new(Config::default());
+    let mut raw = RawPeer::new(Config::default());
     raw.write(&ProtocolHeader::Amqp.bytes());
     raw.frame(0, &begin());
     assert_eq!(verdict(&mut raw), ("close", condition::ILLEGAL_STATE));
@@ -103,7 +103,10 @@ fn mistakes_in_an_amqp_session_end_only_that_session() {
         assert_eq!(verdict(&mut raw), ("end", expected), "{frame:?}");
         let events = raw.events();
         assert!(
-            matches!(&events[..], [Event::Detached { .. }, Event::SessionEnded { error: Some(_), .. }]),
+            matches!(
+                &events[..],
+                [ConnectionEvent::Detached { .. }, ConnectionEvent::SessionEnded { error: Some(_), .. }]
+            ),
             "{events:?}"
         );
         // What was on its way is ignored; the other session lives.
@@ -116,7 +119,7 @@ fn mistakes_in_an_amqp_session_end_only_that_session() {
 
 #[test]
 fn a_handle_above_the_maximum_closes_the_connection() {
-    let mut raw = Raw::begun(Config { handle_max: 7, ..Config::default() });
+    let mut raw = RawPeer::begun(Config { handle_max: 7, ..Config::default() });
     let attach = Attach { handle: 8, ..Attach::sender("x", Source::at("a"), Target::at("b")) };
     raw.frame(0, &Performative::Attach(Box::new(attach)));
     assert_eq!(verdict(&mut raw), ("close", condition::FRAMING_ERROR));
@@ -130,8 +133,8 @@ fn deliveries_beyond_the_credit_cost_the_link_only() {
     }
     assert_eq!(verdict(&mut raw), ("detach", condition::TRANSFER_LIMIT_EXCEEDED));
     let events = raw.events();
-    assert_eq!(events.iter().filter(|event| matches!(event, Event::Delivery(_))).count(), 10);
-    assert!(matches!(events.last(), Some(Event::Detached { error: Some(_), .. })));
+    assert_eq!(events.iter().filter(|event| matches!(event, ConnectionEvent::Delivery(_))).count(), 10);
+    assert!(matches!(events.last(), Some(ConnectionEvent::Detached { error: Some(_), .. })));
     // Deliveries on their way are ignored, and the peer's detach ends it without an answer.
     raw.frame_with(0, &Performative::Transfer(transfer(11, false)), b"x");
     raw.frame(0, &Performative::Detach(Detach { handle: 0, closed: true, error: None }));
@@ -141,7 +144,7 @@ fn deliveries_beyond_the_credit_cost_the_link_only() {
 
 #[test]
 fn a_delivery_on_a_link_that_waits_for_its_answer_is_refused_with_it() {
-    let mut raw = Raw::begun(Config::default());
+    let mut raw = RawPeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::sender("s", Source::at("me"), Target::at("q")))));
     raw.frame_with(0, &Performative::Transfer(transfer(0, false)), b"x");
     let answers = raw.performatives();
@@ -158,7 +161,7 @@ fn transfers_beyond_the_window_end_the_session() {
 
 #[test]
 fn links_are_bounded_per_connection() {
-    let mut raw = Raw::begun(Config { max_links: 3, ..Config::default() });
+    let mut raw = RawPeer::begun(Config { max_links: 3, ..Config::default() });
     for handle in 0..4 {
         let attach = Attach { handle, ..Attach::sender(handle.to_string(), Source::at("a"), Target::at("b")) };
         raw.frame(0, &Performative::Attach(Box::new(attach)));
@@ -168,7 +171,7 @@ fn links_are_bounded_per_connection() {
 
 #[test]
 fn attaches_that_wait_are_bounded_in_bytes() {
-    let mut raw = Raw::begun(Config { max_incomplete_bytes: 100_000, ..Config::default() });
+    let mut raw = RawPeer::begun(Config { max_incomplete_bytes: 100_000, ..Config::default() });
     let mut waiting = 0;
     for handle in 0..10 {
         let attach =
@@ -202,7 +205,7 @@ fn a_flow_cannot_make_credit_on_a_link_we_receive_on() {
 
 #[test]
 fn an_absurd_idle_time_out_does_not_make_us_spin() {
-    let mut raw = Raw::new(Config::default());
+    let mut raw = RawPeer::new(Config::default());
     raw.write(&ProtocolHeader::Amqp.bytes());
     let Performative::Open(mut hasty) = open() else { unreachable!() };
     hasty.idle_time_out = Some(1);
@@ -214,7 +217,7 @@ fn an_absurd_idle_time_out_does_not_make_us_spin() {
 
 #[test]
 fn a_wrong_role_is_told_apart() {
-    let mut raw = Raw::begun(Config::default());
+    let mut raw = RawPeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
     let (link, request) = requested(&raw.events()).unwrap();
     assert_eq!(request.role, Role::Receiver);

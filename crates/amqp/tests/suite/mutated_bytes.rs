@@ -6,7 +6,7 @@ use amqp::performative::Performative;
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
 
-use crate::arbitrary;
+use crate::generators;
 
 #[path = "../../fuzz/bodies.rs"]
 mod bodies;
@@ -15,13 +15,13 @@ fn noise() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..400)
 }
 
-type Changes = Vec<(prop::sample::Index, u8)>;
+type Mutations = Vec<(prop::sample::Index, u8)>;
 
-fn changes() -> impl Strategy<Value = Changes> {
+fn changes() -> impl Strategy<Value = Mutations> {
     prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4)
 }
 
-fn changed(mut bytes: Vec<u8>, changes: &Changes) -> Vec<u8> {
+fn changed(mut bytes: Vec<u8>, changes: &Mutations) -> Vec<u8> {
     for (at, byte) in changes {
         if !bytes.is_empty() {
             let at = at.index(bytes.len());
@@ -74,7 +74,7 @@ fn tamed(performative: Performative) -> Performative {
 }
 
 fn session_frame() -> impl Strategy<Value = (u8, Performative, Bytes)> {
-    (0u8..2, arbitrary::performative(), arbitrary::bytes()).prop_map(|(channel, performative, payload)| {
+    (0u8..2, generators::performative(), generators::bytes()).prop_map(|(channel, performative, payload)| {
         let payload = if matches!(performative, Performative::Transfer(_)) { payload } else { Bytes::new() };
         (channel, tamed(performative), payload)
     })
@@ -92,7 +92,7 @@ proptest! {
     }
 
     #[test]
-    fn changed_values_are_survived(value in arbitrary::value(), changes in changes()) {
+    fn changed_values_are_survived(value in generators::value(), changes in changes()) {
         let mut buffer = BytesMut::new();
         value.encode(&mut buffer);
         bodies::types(&changed(buffer.to_vec(), &changes));
@@ -104,7 +104,7 @@ proptest! {
     }
 
     #[test]
-    fn changed_messages_are_survived(value in arbitrary::value(), data in arbitrary::bytes(), changes in changes()) {
+    fn changed_messages_are_survived(value in generators::value(), data in generators::bytes(), changes in changes()) {
         let mut buffer = BytesMut::new();
         MessageWriter::new(&mut buffer)
             .header(&Header::default())
@@ -122,7 +122,7 @@ proptest! {
         frames in prop::collection::vec(session_frame(), 1..20),
         changes in changes(),
     ) {
-        // Raw stream after a good handshake.
+        // RawValue stream after a good handshake.
         let mut data = vec![mode & !2 | 1];
         data.extend(changed(framed(&frames), &changes));
         bodies::server(&data);

@@ -1,13 +1,15 @@
 //! Two machines talk over arbitrary chunk boundaries: everything sent arrives once, in order, and is settled once.
 
-use amqp::{Attach, ClientSasl, Config, Connection, DeliveryState, Event, LinkId, Outgoing, Source, Target};
+use amqp::{
+    Attach, ClientSasl, Config, Connection, ConnectionEvent, DeliveryState, LinkId, OutgoingDelivery, Source, Target,
+};
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use crate::house::{Pair, requested};
+use crate::fixture::{ConnectionPair, requested};
 
 #[derive(Debug, Clone)]
-struct Plan {
+struct ConversationPlan {
     payloads: Vec<Vec<u8>>,
     chunks: Vec<(usize, usize)>,
     credit: u32,
@@ -17,7 +19,7 @@ struct Plan {
     presettled: bool,
 }
 
-fn plan() -> impl Strategy<Value = Plan> {
+fn plan() -> impl Strategy<Value = ConversationPlan> {
     let payload = prop::collection::vec(any::<u8>(), 0..2500);
     let chunk = (prop_oneof![0usize..40, 0usize..5000], prop_oneof![0usize..40, 0usize..5000]);
     (
@@ -28,7 +30,7 @@ fn plan() -> impl Strategy<Value = Plan> {
         any::<bool>(),
         any::<bool>(),
     )
-        .prop_map(|(payloads, chunks, credit, (client, server), pipelined, presettled)| Plan {
+        .prop_map(|(payloads, chunks, credit, (client, server), pipelined, presettled)| ConversationPlan {
             payloads,
             chunks,
             credit,
@@ -50,18 +52,22 @@ fn config() -> impl Strategy<Value = Config> {
 
 /// One side's deliveries out, and what it heard of them.
 #[derive(Default)]
-struct Sending {
+struct SenderProgress {
     link: Option<LinkId>,
     next: usize,
     settled: Vec<u64>,
 }
 
-impl Sending {
-    fn send_what_credit_allows(&mut self, connection: &mut Connection, plan: &Plan) {
+impl SenderProgress {
+    fn send_what_credit_allows(&mut self, connection: &mut Connection, plan: &ConversationPlan) {
         let Some(link) = self.link else { return };
         while self.next < plan.payloads.len() && connection.credit(link) > 0 {
-            let outgoing =
-                Outgoing { tag: b"t", token: self.next as u64, settled: plan.presettled, ..Outgoing::default() };
+            let outgoing = OutgoingDelivery {
+                tag: b"t",
+                token: self.next as u64,
+                settled: plan.presettled,
+                ..OutgoingDelivery::default()
+            };
             let (head, tail) = plan.payloads[self.next].split_at(plan.payloads[self.next].len() / 3);
             connection.transfer(link, outgoing, &[head, tail]).unwrap();
             self.next += 1;
@@ -69,8 +75,8 @@ impl Sending {
     }
 }
 
-fn receive(connection: &mut Connection, event: &Event, received: &mut Vec<Bytes>) {
-    if let Event::Delivery(delivery) = event {
+fn receive(connection: &mut Connection, event: &ConnectionEvent, received: &mut Vec<Bytes>) {
+    if let ConnectionEvent::Delivery(delivery) = event {
         received.push(delivery.payload.clone());
         if !delivery.settled {
             connection.dispose(delivery.link, delivery.id, delivery.id, true, Some(DeliveryState::Accepted)).unwrap();
@@ -78,8 +84,8 @@ fn receive(connection: &mut Connection, event: &Event, received: &mut Vec<Bytes>
     }
 }
 
-fn note(event: &Event, sending: &mut Sending) {
-    if let Event::Disposition(disposition) = event {
+fn note(event: &ConnectionEvent, sending: &mut SenderProgress) {
+    if let ConnectionEvent::Disposition(disposition) = event {
         assert_eq!(disposition.state, Some(DeliveryState::Accepted));
         sending.settled.extend(disposition.deliveries.iter().map(|delivery| delivery.token));
     }
@@ -90,7 +96,7 @@ proptest! {
 
     #[test]
     fn all_deliveries_arrive_in_order_both_ways(plan in plan()) {
-        let mut pair = Pair::with(plan.client.clone(), plan.server.clone());
+        let mut pair = ConnectionPair::with(plan.client.clone(), plan.server.clone());
         if plan.pipelined {
             pair.client = Connection::pipelined_client(plan.client.clone(), ClientSasl::Anonymous, pair.now);
         }
@@ -98,8 +104,8 @@ proptest! {
         let out = pair.client.attach(session, Attach::sender("out", Source::at("me"), Target::at("q"))).unwrap();
         let back = pair.client.attach(session, Attach::receiver("back", Source::at("q"), Target::at("me"))).unwrap();
         pair.client.keep_credit(back, plan.credit).unwrap();
-        let mut from_client = Sending { link: Some(out), ..Sending::default() };
-        let mut from_server = Sending::default();
+        let mut from_client = SenderProgress { link: Some(out), ..SenderProgress::default() };
+        let mut from_server = SenderProgress::default();
         let (mut at_server, mut at_client) = (Vec::new(), Vec::new());
         let mut chunks = plan.chunks.iter().cycle();
         let expected = plan.payloads.len();
@@ -116,12 +122,12 @@ proptest! {
                         amqp::Role::Receiver => from_server.link = Some(link),
                     }
                 }
-                prop_assert!(!matches!(event, Event::Closed { .. } | Event::Detached { .. }), "{:?}", event);
+                prop_assert!(!matches!(event, ConnectionEvent::Closed { .. } | ConnectionEvent::Detached { .. }), "{:?}", event);
                 receive(&mut pair.server, &event, &mut at_server);
                 note(&event, &mut from_server);
             }
             for event in pair.take_client_events() {
-                prop_assert!(!matches!(event, Event::Closed { .. } | Event::Detached { .. }), "{:?}", event);
+                prop_assert!(!matches!(event, ConnectionEvent::Closed { .. } | ConnectionEvent::Detached { .. }), "{:?}", event);
                 receive(&mut pair.client, &event, &mut at_client);
                 note(&event, &mut from_client);
             }

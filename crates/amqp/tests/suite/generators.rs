@@ -1,6 +1,6 @@
 //! Anything AMQP can say, for property tests.
 
-use amqp::codec::Raw;
+use amqp::codec::RawValue;
 use amqp::performative::{
     Attach, Begin, Close, Coordinator, Detach, Disposition, End, Flow, Modified, Open, Performative,
     ReceiverSettleMode, SenderSettleMode, TargetNode, TransactionalState, Transfer,
@@ -128,8 +128,8 @@ fn fields() -> impl Strategy<Value = Map> {
         .prop_map(|entries| entries.into_iter().map(|(key, value)| (Value::Symbol(key), value)).collect())
 }
 
-fn symbols() -> impl Strategy<Value = Raw> {
-    prop::collection::vec(symbol(), 1..4).prop_map(|names| Raw::from_value(&Value::Array(Array::symbols(names))))
+fn symbols() -> impl Strategy<Value = RawValue> {
+    prop::collection::vec(symbol(), 1..4).prop_map(|names| RawValue::from_value(&Value::Array(Array::symbols(names))))
 }
 
 pub(crate) fn error() -> impl Strategy<Value = Error> {
@@ -142,14 +142,14 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
 
 fn source() -> impl Strategy<Value = Source> {
     let filter = prop_oneof![
-        text().prop_map(|id| Raw::string(&id)),
-        Just(Raw::from_value(&Value::Null)),
-        text().prop_map(|id| Raw::from_value(&Value::described(0x0013_7000_000c, id.into()))),
+        text().prop_map(|id| RawValue::string(&id)),
+        Just(RawValue::from_value(&Value::Null)),
+        text().prop_map(|id| RawValue::from_value(&Value::described(0x0013_7000_000c, id.into()))),
     ];
     (option::of(text()), 0u32..3, uint(), any::<bool>(), option::of(filter), option::of(symbols())).prop_map(
         |(address, durable, timeout, dynamic, filter, capabilities)| {
             let source = Source {
-                raw_address: address.map(|address| Raw::string(&address)),
+                raw_address: address.map(|address| RawValue::string(&address)),
                 durable,
                 // Not the default, which others leave out.
                 expiry_policy: Some("connection-close".into()),
@@ -170,7 +170,7 @@ fn target() -> impl Strategy<Value = Target> {
     prop_oneof![
         4 => (option::of(text()), 0u32..3, uint(), any::<bool>()).prop_map(|(address, durable, timeout, dynamic)| {
             Target::Node(TargetNode {
-                raw_address: address.map(|address| Raw::string(&address)),
+                raw_address: address.map(|address| RawValue::string(&address)),
                 durable,
                 expiry_policy: Some("never".into()),
                 timeout,
@@ -180,7 +180,7 @@ fn target() -> impl Strategy<Value = Target> {
         }),
         1 => any::<bool>().prop_map(|able| {
             let local = Value::Array(Array::symbols(["amqp:local-transactions".into()]));
-            Target::Coordinator(Coordinator { capabilities: able.then(|| Raw::from_value(&local)) })
+            Target::Coordinator(Coordinator { capabilities: able.then(|| RawValue::from_value(&local)) })
         }),
     ]
 }

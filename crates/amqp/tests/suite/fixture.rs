@@ -4,23 +4,23 @@ use std::time::{Duration, Instant};
 
 use amqp::frame::{Frame, ProtocolHeader, read_frame, write_frame};
 use amqp::performative::{Begin, Open, Performative};
-use amqp::{Attach, ClientSasl, Config, Connection, Event, LinkId, ServerSasl, SessionId, Source, Target};
+use amqp::{Attach, ClientSasl, Config, Connection, ConnectionEvent, LinkId, ServerSasl, SessionId, Source, Target};
 use bytes::{Buf, Bytes, BytesMut};
 
 /// Both sides, what is on the wire between them, and what each was told.
-pub(crate) struct Pair {
+pub(crate) struct ConnectionPair {
     pub(crate) client: Connection,
     pub(crate) server: Connection,
     pub(crate) to_server: BytesMut,
     pub(crate) to_client: BytesMut,
     server_input: BytesMut,
     client_input: BytesMut,
-    pub(crate) client_events: Vec<Event>,
-    pub(crate) server_events: Vec<Event>,
+    pub(crate) client_events: Vec<ConnectionEvent>,
+    pub(crate) server_events: Vec<ConnectionEvent>,
     pub(crate) now: Instant,
 }
 
-impl Pair {
+impl ConnectionPair {
     pub(crate) fn new() -> Self {
         Self::with(Config::default(), Config::default())
     }
@@ -59,11 +59,11 @@ impl Pair {
         moved
     }
 
-    pub(crate) fn take_client_events(&mut self) -> Vec<Event> {
+    pub(crate) fn take_client_events(&mut self) -> Vec<ConnectionEvent> {
         std::mem::take(&mut self.client_events)
     }
 
-    pub(crate) fn take_server_events(&mut self) -> Vec<Event> {
+    pub(crate) fn take_server_events(&mut self) -> Vec<ConnectionEvent> {
         std::mem::take(&mut self.server_events)
     }
 
@@ -71,7 +71,7 @@ impl Pair {
     pub(crate) fn session(&mut self) -> SessionId {
         let session = self.client.begin_session().unwrap();
         self.run();
-        assert!(self.client_events.contains(&Event::SessionBegun { session, by_peer: false }));
+        assert!(self.client_events.contains(&ConnectionEvent::SessionBegun { session, by_peer: false }));
         self.client_events.clear();
         self.server_events.clear();
         session
@@ -101,7 +101,7 @@ impl Pair {
         assert!(
             self.take_client_events()
                 .iter()
-                .any(|event| matches!(event, Event::Attached { link, .. } if *link == ours))
+                .any(|event| matches!(event, ConnectionEvent::Attached { link, .. } if *link == ours))
         );
         (ours, theirs)
     }
@@ -120,21 +120,21 @@ fn carry(wire: &mut BytesMut, input: &mut BytesMut, at_most: usize) {
     input.extend_from_slice(&wire.split_to(length));
 }
 
-pub(crate) fn requested(events: &[Event]) -> Option<(LinkId, Attach)> {
+pub(crate) fn requested(events: &[ConnectionEvent]) -> Option<(LinkId, Attach)> {
     events.iter().find_map(|event| match event {
-        Event::AttachRequested { link, attach, .. } => Some((*link, (**attach).clone())),
+        ConnectionEvent::AttachRequested { link, attach, .. } => Some((*link, (**attach).clone())),
         _ => None,
     })
 }
 
 /// A server under a peer that is not ours: frames are written by hand, answers read frame by frame.
-pub(crate) struct Raw {
+pub(crate) struct RawPeer {
     pub(crate) server: Connection,
     pub(crate) now: Instant,
     input: BytesMut,
 }
 
-impl Raw {
+impl RawPeer {
     pub(crate) fn new(config: Config) -> Self {
         let now = Instant::now();
         Self { server: Connection::server(config, ServerSasl::default(), now), now, input: BytesMut::new() }
@@ -178,7 +178,7 @@ impl Raw {
         self.frames().into_iter().map(|(_, performative, _)| performative).collect()
     }
 
-    pub(crate) fn events(&mut self) -> Vec<Event> {
+    pub(crate) fn events(&mut self) -> Vec<ConnectionEvent> {
         std::iter::from_fn(|| self.server.poll_event()).collect()
     }
 }

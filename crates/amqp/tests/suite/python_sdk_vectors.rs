@@ -1,8 +1,8 @@
 //! Bytes written by the Python SDK's encoder (`vectors/pyamqp.py`), read by ours.
 
-use amqp::codec::Raw;
+use amqp::codec::RawValue;
 use amqp::frame::{Frame, read_frame};
-use amqp::message::{BATCH_FORMAT, Body, Header, MessageId, Properties};
+use amqp::message::{BATCH_FORMAT, BodyKind, Header, MessageId, Properties};
 use amqp::performative::{
     Attach, Begin, Close, Detach, Disposition, End, Flow, Modified, Open, Performative, ReceiverSettleMode,
     SenderSettleMode, Transfer,
@@ -155,7 +155,7 @@ fn connection_and_session_frames_are_read() {
 fn attaches_keep_address_and_filter_as_python_wrote_them() {
     let source = Source {
         expiry_policy: Some("session-end".into()),
-        ..Source::at("amqps://host/queue").with_filter("com.microsoft:session-filter", Raw::string("session"))
+        ..Source::at("amqps://host/queue").with_filter("com.microsoft:session-filter", RawValue::string("session"))
     };
     let attach = Attach {
         handle: 3,
@@ -274,7 +274,7 @@ fn message_ids_keep_their_type_and_bodies_their_kind() {
     let binary = message("binary-id");
     assert_eq!(binary.properties().unwrap().message_id, Some(MessageId::Binary(vec![1, 2].into())));
     assert_eq!(binary.value().unwrap().as_map().unwrap().get("a").unwrap().as_int(), Some(1));
-    assert_eq!(message("sequence").body(), Body::Sequence);
+    assert_eq!(message("sequence").body(), BodyKind::Sequence);
 }
 
 #[test]

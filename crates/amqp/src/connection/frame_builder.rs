@@ -13,7 +13,7 @@ const LIST_SIZE: usize = FRAME_HEADER + 4;
 
 /// The beginning of a frame, up to the payload.
 #[derive(Debug)]
-pub(super) struct FrameStart {
+pub(super) struct FrameBuilder {
     bytes: [u8; CAPACITY],
     length: usize,
     more: usize,
@@ -29,7 +29,7 @@ pub(super) struct DeliveryHead<'a> {
     pub(super) settled: bool,
 }
 
-impl FrameStart {
+impl FrameBuilder {
     /// A transfer with all eleven fields, because older Python clients take the payload for the twelfth.
     #[inline]
     pub(super) fn transfer(channel: u16, handle: u32, head: Option<DeliveryHead<'_>>) -> Self {
@@ -149,7 +149,7 @@ mod tests {
             tag in prop::collection::vec(any::<u8>(), 0..=32),
         ) {
             let head = DeliveryHead { id, tag: &tag, message_format, settled };
-            let mut start = FrameStart::transfer(channel, handle, Some(head));
+            let mut start = FrameBuilder::transfer(channel, handle, Some(head));
             let transfer = Transfer {
                 handle,
                 delivery_id: Some(id),
@@ -166,7 +166,7 @@ mod tests {
         #[test]
         fn a_disposition_is_what_the_general_writer_makes(channel: u16, first: u32, last: u32, settled: bool, kind in 0..3) {
             let state = [None, Some(DeliveryState::Accepted), Some(DeliveryState::Released)][kind as usize].clone();
-            let mut start = FrameStart::disposition(channel, Role::Receiver, (first, last), settled, state.as_ref()).unwrap();
+            let mut start = FrameBuilder::disposition(channel, Role::Receiver, (first, last), settled, state.as_ref()).unwrap();
             let general = Disposition { role: Role::Receiver, first, last: Some(last), settled, state, batchable: false };
             let mut buffer = BytesMut::new();
             write_frame(&mut buffer, channel, |buffer| general.encode(buffer));

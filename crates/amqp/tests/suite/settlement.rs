@@ -2,27 +2,29 @@
 
 use amqp::performative::{Disposition, Modified, Performative};
 use amqp::{
-    Attach, Config, DeliveryState, Error, Event, LinkId, Outgoing, Role, Source, Target, Unresolved, condition,
+    Attach, Config, ConnectionEvent, DeliveryRef, DeliveryState, Error, LinkId, OutgoingDelivery, Role, Source, Target,
+    condition,
 };
 
-use crate::house::{Pair, Raw, frames_of};
+use crate::fixture::{ConnectionPair, RawPeer, frames_of};
 use crate::transfer::{receiving, transfer};
 
-fn dispositions(events: Vec<Event>) -> Vec<(LinkId, Vec<Unresolved>, bool, Option<DeliveryState>)> {
+fn dispositions(events: Vec<ConnectionEvent>) -> Vec<(LinkId, Vec<DeliveryRef>, bool, Option<DeliveryState>)> {
     let spoken = events.into_iter().filter_map(|event| match event {
-        Event::Disposition(d) => Some((d.link, d.deliveries, d.settled, d.state)),
+        ConnectionEvent::Disposition(d) => Some((d.link, d.deliveries, d.settled, d.state)),
         _ => None,
     });
     spoken.collect()
 }
 
 /// A link on which the server has sent `count` unsettled deliveries with tokens 100, 101, …
-fn delivered(pair: &mut Pair, count: u32) -> (LinkId, LinkId) {
+fn delivered(pair: &mut ConnectionPair, count: u32) -> (LinkId, LinkId) {
     let (ours, theirs) = pair.receiver();
     pair.client.set_credit(ours, count).unwrap();
     pair.run();
     for n in 0..count {
-        let outgoing = Outgoing { tag: &n.to_be_bytes(), token: 100 + u64::from(n), ..Outgoing::default() };
+        let outgoing =
+            OutgoingDelivery { tag: &n.to_be_bytes(), token: 100 + u64::from(n), ..OutgoingDelivery::default() };
         pair.server.transfer(theirs, outgoing, &[b"x"]).unwrap();
     }
     pair.run();
@@ -33,13 +35,13 @@ fn delivered(pair: &mut Pair, count: u32) -> (LinkId, LinkId) {
 
 #[test]
 fn a_range_is_settled_in_one_event_and_echoed_in_one_frame() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     let (ours, theirs) = delivered(&mut pair, 1000);
     pair.client.dispose(ours, 0, 999, false, Some(DeliveryState::Accepted)).unwrap();
     pair.run();
     let spoken = dispositions(pair.take_server_events());
     let [(link, deliveries, false, Some(DeliveryState::Accepted))] = &spoken[..] else { panic!("{spoken:?}") };
-    assert_eq!((*link, deliveries.len(), deliveries[7]), (theirs, 1000, Unresolved { id: 7, token: 107 }));
+    assert_eq!((*link, deliveries.len(), deliveries[7]), (theirs, 1000, DeliveryRef { id: 7, token: 107 }));
     for delivery in deliveries {
         pair.server.dispose(theirs, delivery.id, delivery.id, true, Some(DeliveryState::Accepted)).unwrap();
     }
@@ -70,7 +72,7 @@ fn every_outcome_comes_back_as_it_was_sent() {
         DeliveryState::Modified(Box::new(Modified { undeliverable_here: true, ..Modified::default() })),
     ];
     for outcome in outcomes {
-        let mut pair = Pair::new();
+        let mut pair = ConnectionPair::new();
         let (ours, theirs) = delivered(&mut pair, 1);
         pair.client.dispose(ours, 0, 0, false, Some(outcome.clone())).unwrap();
         pair.run();
@@ -84,19 +86,19 @@ fn every_outcome_comes_back_as_it_was_sent() {
 
 #[test]
 fn a_settled_delivery_is_not_heard_of_again() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     let (ours, _) = delivered(&mut pair, 3);
     pair.client.dispose(ours, 1, 1, true, Some(DeliveryState::Accepted)).unwrap();
     pair.client.dispose(ours, 0, 2, true, Some(DeliveryState::Released)).unwrap();
     pair.run();
     let spoken = dispositions(pair.take_server_events());
-    assert_eq!(spoken[0].1, [Unresolved { id: 1, token: 101 }]);
-    assert_eq!(spoken[1].1, [Unresolved { id: 0, token: 100 }, Unresolved { id: 2, token: 102 }]);
+    assert_eq!(spoken[0].1, [DeliveryRef { id: 1, token: 101 }]);
+    assert_eq!(spoken[1].1, [DeliveryRef { id: 0, token: 100 }, DeliveryRef { id: 2, token: 102 }]);
 }
 
 #[test]
 fn one_disposition_over_deliveries_of_two_links_is_told_per_link() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     let session = pair.session();
     let links: Vec<_> =
         ["a", "b"].map(|name| pair.link_in(session, Attach::receiver(name, Source::at("q"), Target::at("me")))).into();
@@ -105,7 +107,7 @@ fn one_disposition_over_deliveries_of_two_links_is_told_per_link() {
     }
     pair.run();
     for n in 0..10usize {
-        let outgoing = Outgoing { tag: b"t", token: n as u64, ..Outgoing::default() };
+        let outgoing = OutgoingDelivery { tag: b"t", token: n as u64, ..OutgoingDelivery::default() };
         pair.server.transfer(links[n % 2].1, outgoing, &[b"x"]).unwrap();
     }
     pair.run();
@@ -122,7 +124,7 @@ fn one_disposition_over_deliveries_of_two_links_is_told_per_link() {
 
 #[test]
 fn deliveries_of_a_detached_link_are_forgotten() {
-    let mut pair = Pair::new();
+    let mut pair = ConnectionPair::new();
     let (ours, _) = delivered(&mut pair, 3);
     pair.client.detach(ours, None).unwrap();
     pair.run();
@@ -144,7 +146,7 @@ fn accepted_sends_of_pipelined_transfers_become_one_frame() {
         raw.frame_with(0, &Performative::Transfer(transfer(id, false)), b"x");
     }
     for event in raw.events() {
-        let Event::Delivery(delivery) = event else { panic!("{event:?}") };
+        let ConnectionEvent::Delivery(delivery) = event else { panic!("{event:?}") };
         raw.server.dispose(delivery.link, delivery.id, delivery.id, true, Some(DeliveryState::Accepted)).unwrap();
     }
     let answers = raw.performatives();
@@ -158,7 +160,7 @@ fn a_refusal_among_accepted_sends_keeps_its_own_frame_and_place() {
         raw.frame_with(0, &Performative::Transfer(transfer(id, false)), b"x");
     }
     for event in raw.events() {
-        let Event::Delivery(d) = event else { panic!("{event:?}") };
+        let ConnectionEvent::Delivery(d) = event else { panic!("{event:?}") };
         let state = if d.id == 1 { DeliveryState::Rejected(None) } else { DeliveryState::Accepted };
         raw.server.dispose(d.link, d.id, d.id, true, Some(state)).unwrap();
     }
@@ -187,7 +189,7 @@ pub(crate) fn disposition(first: u32, last: u32) -> Performative {
 
 #[test]
 fn a_disposition_for_ids_never_seen_changes_nothing() {
-    let mut raw: Raw = receiving(Config::default());
+    let mut raw: RawPeer = receiving(Config::default());
     raw.frame(0, &disposition(5, u32::MAX));
     raw.frame(0, &disposition(5, 100));
     assert_eq!(raw.events(), []);
