@@ -94,8 +94,8 @@ test("events that are written are seen on the page: what was applied, and what i
   await page.waitForFunction(() => document.getElementById("parked").textContent === "1 aggregate");
   assert.equal(await page.textContent("#parked-note"), "1 event in customers");
   assert.equal(await page.textContent("#problem-list"), "warning1 aggregate is parked");
-  const status = await told(house.pods[0], "an idle bus", ({ bus, lag }) => bus.waiting === 0 && lag.events === 0);
-  assert.deepEqual([status.healthy, status.lag.at_least, status.bus.dead_letters], [true, false, 0]);
+  const status = await told(house.pods[0], "an idle bus", ({ subscription, lag }) => subscription.active_messages === 0 && lag.events === 0);
+  assert.deepEqual([status.healthy, status.lag.is_lower_bound, status.subscription.dead_letters], [true, false, 0]);
   const applied = await Promise.all(house.pods.map(async (pod) =>
     Number(/^headwater_events_applied_total (\d+)$/m.exec(await (await fetch(`${pod.url}metrics`)).text())[1])));
   assert.equal(applied.reduce((sum, count) => sum + count), 300, "and one is parked");
@@ -136,10 +136,10 @@ test("problems, and what nobody knows, can be read as well", async () => {
     healthy: false, leader: null, latency: null, checkpoint: null, parked: null, rejected: [{ reason: "too_large", events: 2 }],
     problems: [{ code: "no_leader", severity: "critical", text: "no pod leads: nothing is published" },
       { code: "oplog_headroom", severity: "warning", text: "the checkpoint falls off", page: "E0001" }],
-    lag: { seconds: null, events: null, at_least: true }, oplog: { headroom_seconds: null, window_seconds: null },
+    lag: { seconds: null, events: null, is_lower_bound: true }, oplog: { headroom_seconds: null, window_seconds: null },
   });
-  Object.assign(status.pods[1], { id: hostile, silent: true, seen_seconds_ago: 12, address: "javascript:alert(1)" });
-  status.pods[2].troubles = [{ service: "consumer", text: "the bus cannot be reached" }];
+  Object.assign(status.pods[1], { id: hostile, silent: true, last_seen_seconds_ago: 12, address: "javascript:alert(1)" });
+  status.pods[2].problems = [{ service: "consumer", text: "the bus cannot be reached" }];
   for (const colorScheme of ["light", "dark"]) {
     const page = await open(house.pods[0], { colorScheme });
     await page.route("**/api/status", (route) => route.fulfill({ json: status }));

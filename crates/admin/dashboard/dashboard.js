@@ -1,8 +1,8 @@
 // Shows /api/status, every second. Whatever comes from outside is set as text, never as markup.
 import { unlockable } from "/operator.js";
-import { byId, cell, fill, row, say, sayFigure, sayTerm } from "/parts.js";
+import { byId, cell, fill, row, say, sayFigure, sayTerm } from "/elements.js";
 import { Plot } from "/plot.js";
-import { ago, behind, clock, grouped, joined, known, long, moment, plural, rate, short, span } from "/words.js";
+import { ago, behind, clock, grouped, joined, known, long, moment, plural, rate, short, span } from "/format.js";
 
 const EVERY = 1_000;
 const SPAN = 300_000;
@@ -61,7 +61,7 @@ function problemItem({ severity, text, page }) {
 
 function showFigures(status) {
   const { leader, lag, latency, throughput, oplog } = status;
-  const unread = status.gathered.missing.length > 0;
+  const unread = status.collected.unavailable.length > 0;
   const name = byId("leader");
   say(name, leader ? leader.pod : unread ? "unknown" : "nobody");
   name.classList.toggle("unknown", !leader && unread);
@@ -70,7 +70,7 @@ function showFigures(status) {
   say("leader-note", leader ? `term ${leader.term}${since}` : unread ? "" : "a standby takes over when the lease has run out");
 
   sayFigure("lag", known(lag.seconds) ? behind(lag.seconds) : null);
-  const least = lag.at_least ? "at least " : "";
+  const least = lag.is_lower_bound ? "at least " : "";
   say("lag-note", known(lag.events) ? `${least}${plural(lag.events, "event")}` : "events: unknown");
 
   const [median, unit] = latency ? short(latency.p50_seconds) : [];
@@ -120,13 +120,13 @@ function podName(pod) {
 }
 
 function state(pod, service) {
-  const trouble = pod.troubles.find((trouble) => trouble.service === service);
-  const td = cell(pod.silent ? "–" : pod[service], trouble ? "roomy trouble" : "roomy");
-  if (trouble) td.title = trouble.text;
+  const problem = pod.problems.find((problem) => problem.service === service);
+  const td = cell(pod.silent ? "–" : pod[service], problem ? "roomy problem" : "roomy");
+  if (problem) td.title = problem.text;
   return td;
 }
 
-const seen = (pod) => (pod.silent ? `silent for ${long(pod.seen_seconds_ago)}` : ago(Math.max(0, pod.seen_seconds_ago - 3)));
+const seen = (pod) => (pod.silent ? `silent for ${long(pod.last_seen_seconds_ago)}` : ago(Math.max(0, pod.last_seen_seconds_ago - 3)));
 
 function bar(value, most) {
   const box = document.createElement("div");
@@ -143,13 +143,13 @@ function bar(value, most) {
 
 function showTerms({ terms, leader }) {
   const shown = terms.slice(0, 8).map((term, n) => {
-    const end = term.ended ?? terms[n - 1]?.began;
+    const end = term.ended ?? terms[n - 1]?.started;
     const leads = leader?.term === term.term;
     const pod = document.createElement("span");
     pod.className = "id";
     pod.textContent = term.pod;
-    const lasted = end ? long(Math.max(0, (new Date(end) - new Date(term.began)) / 1_000)) : leads ? "leads" : null;
-    return row([cell(grouped(term.term), "number"), cell(pod), cell(moment(term.began)), cell(lasted, "number")]);
+    const lasted = end ? long(Math.max(0, (new Date(end) - new Date(term.started)) / 1_000)) : leads ? "leads" : null;
+    return row([cell(grouped(term.term), "number"), cell(pod), cell(moment(term.started)), cell(lasted, "number")]);
   });
   fill("terms", shown, "no term has been recorded");
 }
@@ -166,23 +166,23 @@ function showReadModels({ read_models: models }) {
   }), "no read model is configured");
 }
 
-function showWaiting({ parked, rejected, bus }) {
+function showWaiting({ parked, rejected, subscription }) {
   const total = (list, field) => list?.reduce((sum, entry) => sum + entry[field], 0) ?? null;
   const [aggregates, events, refused] = [total(parked, "aggregates"), total(parked, "events"), total(rejected, "events")];
   sayTerm("parked", known(aggregates) ? (aggregates ? plural(aggregates, "aggregate") : "none") : null, aggregates > 0);
   say("parked-note", aggregates ? `${plural(events, "event")} in ${parked.map((entry) => entry.read_model).join(", ")}` : "");
   sayTerm("rejected", known(refused) ? (refused ? plural(refused, "event") : "none") : null, refused > 0);
   say("rejected-note", refused ? rejected.map((entry) => `${entry.reason} ${grouped(entry.events)}`).join(", ") : "");
-  const letters = bus.dead_letters;
+  const letters = subscription.dead_letters;
   sayTerm("dead-letters", known(letters) ? (letters ? grouped(letters) : "none") : null, letters > 0);
 }
 
-function showCheckpoint({ checkpoint, bus }) {
+function showCheckpoint({ checkpoint, subscription }) {
   const snapshot = checkpoint && known(checkpoint.scanned) ? `, ${plural(checkpoint.scanned, "document")} read` : "";
   sayTerm("phase", checkpoint ? `${checkpoint.phase}${snapshot}` : null);
   sayTerm("saved", checkpoint && known(checkpoint.saved_seconds_ago) ? `${ago(checkpoint.saved_seconds_ago)}, by ${checkpoint.saved_by}` : null);
   sayTerm("epoch", checkpoint ? `${checkpoint.epoch}` : null);
-  sayTerm("bus", known(bus.waiting) ? plural(bus.waiting, "message") : null);
+  sayTerm("bus", known(subscription.active_messages) ? plural(subscription.active_messages, "message") : null);
 }
 
 function show(status) {
@@ -193,7 +193,7 @@ function show(status) {
   showReadModels(status);
   showWaiting(status);
   showCheckpoint(status);
-  say("gathered", `gathered by ${status.gathered.by} at ${clock(status.gathered.at)}`);
+  say("collected", `collected by ${status.collected.by} at ${clock(status.collected.at)}`);
 }
 
 // The loop
@@ -210,7 +210,7 @@ function addPoint(point) {
 }
 
 const pointOf = (status) => ({
-  at: status.gathered.at,
+  at: status.collected.at,
   term: status.leader?.term ?? null,
   lag_seconds: status.lag.seconds,
   published_per_second: status.throughput.published_per_second,
@@ -223,7 +223,7 @@ const pointOf = (status) => ({
 function showFreshness() {
   const since = last ? (performance.now() - last.came) / 1_000 : Infinity;
   const silent = unanswered || since > ANSWERED_WITHIN;
-  const age = last ? last.status.gathered.seconds_ago + since : null;
+  const age = last ? last.status.collected.seconds_ago + since : null;
   const stale = silent || age > GATHERED_WITHIN;
   document.body.className = stale ? "stale" : "fresh";
   say("freshness", !last ? "no answer" : silent ? `no answer for ${long(since)}` : stale ? `no news for ${long(age)}` : "live");
@@ -248,7 +248,7 @@ async function look() {
     addPoint(pointOf(status));
     show(status);
     toOperator(status);
-    const now = Date.parse(status.gathered.at);
+    const now = Date.parse(status.collected.at);
     plots.forEach((plot) => plot.show(points, now));
   } catch (error) {
     unanswered = true;

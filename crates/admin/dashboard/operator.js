@@ -1,6 +1,6 @@
 // What an operator may do from this page, where the pod has a token. It is kept in this page's memory: whoever loads it anew shows it anew.
-import { byId, cell, fill, row, say } from "/parts.js";
-import { ago, grouped, plural } from "/words.js";
+import { byId, cell, fill, row, say } from "/elements.js";
+import { ago, grouped, plural } from "/format.js";
 
 const EVERY = 3_000;
 

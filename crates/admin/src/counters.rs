@@ -1,10 +1,10 @@
 //! What one pod has counted since its start: plain numbers, filled by whoever knows the loops.
 
-use crate::latency::Buckets;
+use crate::latency::LatencyBuckets;
 
 /// Totals only rise; the others are as of now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct PodCounters {
     pub pod: String,
     pub version: String,
     pub leads: bool,
@@ -49,5 +49,5 @@ pub struct Counters {
     pub transactions: u64,
     pub conflicts: u64,
     pub unknown_commits: u64,
-    pub latency: Buckets,
+    pub latency: LatencyBuckets,
 }

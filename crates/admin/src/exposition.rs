@@ -5,33 +5,33 @@
 
 use std::fmt::{Display, Write};
 
-use crate::latency::{BOUNDS, Buckets};
-use crate::metrics::{Kind, Metric};
+use crate::latency::{BOUNDS, LatencyBuckets};
+use crate::metrics::{Metric, MetricKind};
 
 /// The page as it grows.
 #[derive(Debug, Default)]
-pub(crate) struct Page(String);
+pub(crate) struct ExpositionPage(String);
 
 /// One metric's samples. A metric without a sample is not known at the moment.
-pub(crate) struct Family<'a> {
+pub(crate) struct MetricFamily<'a> {
     page: &'a mut String,
     name: &'static str,
 }
 
-impl Page {
-    pub(crate) fn family(&mut self, metric: &Metric) -> Family<'_> {
+impl ExpositionPage {
+    pub(crate) fn family(&mut self, metric: &Metric) -> MetricFamily<'_> {
         self.described(metric.name, metric.kind, metric.help)
     }
 
-    fn described(&mut self, name: &'static str, kind: Kind, help: &str) -> Family<'_> {
+    fn described(&mut self, name: &'static str, kind: MetricKind, help: &str) -> MetricFamily<'_> {
         let kind = match kind {
-            Kind::Counter => "counter",
-            Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
         let _ = write!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
-        Family { page: &mut self.0, name }
+        MetricFamily { page: &mut self.0, name }
     }
 
     pub(crate) fn into_text(self) -> String {
@@ -39,13 +39,13 @@ impl Page {
     }
 }
 
-impl Family<'_> {
+impl MetricFamily<'_> {
     pub(crate) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
         self.line("", labels, value);
     }
 
-    /// Buckets add up from the lowest on; in seconds, as is the custom.
-    pub(crate) fn histogram(&mut self, buckets: &Buckets) {
+    /// LatencyBuckets add up from the lowest on; in seconds, as is the custom.
+    pub(crate) fn histogram(&mut self, buckets: &LatencyBuckets) {
         let mut below = 0;
         for (bound, count) in BOUNDS.iter().zip(buckets.counts) {
             below += count;
@@ -77,8 +77,8 @@ mod tests {
 
     #[test]
     fn a_family_is_described_once_and_names_cannot_break_out_of_a_label() {
-        let mut page = Page::default();
-        let mut family = page.described("a_total", Kind::Counter, "all\nof \\ it");
+        let mut page = ExpositionPage::default();
+        let mut family = page.described("a_total", MetricKind::Counter, "all\nof \\ it");
         family.sample(&[("pod", "a\"} 7\n\\"), ("b", "c")], 3);
         family.sample(&[], 4.5);
         let expected = "# HELP a_total all\\nof \\\\ it\n# TYPE a_total counter\n\
@@ -88,12 +88,12 @@ mod tests {
 
     #[test]
     fn buckets_of_a_histogram_add_up() {
-        let latency = crate::Latency::default();
+        let latency = crate::LatencyHistogram::default();
         for millis in [1, 2, 40, 900_000] {
             latency.record(std::time::Duration::from_millis(millis));
         }
-        let mut page = Page::default();
-        page.described("h", Kind::Histogram, "").histogram(&latency.read());
+        let mut page = ExpositionPage::default();
+        page.described("h", MetricKind::Histogram, "").histogram(&latency.read());
         let text = page.into_text();
         for line in [
             "h_bucket{le=\"0.001\"} 1",

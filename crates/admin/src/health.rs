@@ -7,36 +7,36 @@ use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::progress::{Loop, Verdict};
+use crate::liveness::{Liveness, LoopLiveness};
 
 /// What a pod says of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Health {
-    pub services: Vec<Service>,
+pub struct PodHealth {
+    pub services: Vec<ServiceHealth>,
     /// Set from the first signal on: not ready, and live as long as the loops drain.
     pub stopping: bool,
 }
 
 /// One of a pod's services, in the role it has now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Service {
+pub struct ServiceHealth {
     pub name: &'static str,
     /// `leader`, `standby`, …
     pub role: &'static str,
     pub readiness: Readiness,
-    pub loops: Vec<Loop>,
+    pub loops: Vec<LoopLiveness>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
     Ready,
     /// Why, for people.
-    Not(String),
+    NotReady(String),
 }
 
 /// What follows from it: the body of `/healthz` and `/readyz`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct HealthReport {
     pub live: bool,
     pub ready: bool,
     pub stopping: bool,
@@ -66,26 +66,26 @@ pub struct LoopReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LoopState {
-    Resting,
-    Moving,
-    Wedged,
+    Idle,
+    Running,
+    Stalled,
 }
 
-impl Health {
-    pub fn judge(&self, now: Instant) -> Report {
-        let services: Vec<_> = self.services.iter().map(|service| service.judge(now)).collect();
-        let live = services.iter().all(|service| service.wedged().next().is_none());
+impl PodHealth {
+    pub fn evaluate(&self, now: Instant) -> HealthReport {
+        let services: Vec<_> = self.services.iter().map(|service| service.evaluate(now)).collect();
+        let live = services.iter().all(|service| service.stalled().next().is_none());
         let ready = live && !self.stopping && services.iter().all(|service| service.ready);
-        Report { live, ready, stopping: self.stopping, services }
+        HealthReport { live, ready, stopping: self.stopping, services }
     }
 }
 
-impl Service {
-    fn judge(&self, now: Instant) -> ServiceReport {
+impl ServiceHealth {
+    fn evaluate(&self, now: Instant) -> ServiceReport {
         let loops: Vec<_> = self.loops.iter().map(|one| LoopReport::new(one, now)).collect();
-        let wedged = loops.iter().find(|one| one.state == LoopState::Wedged);
+        let wedged = loops.iter().find(|one| one.state == LoopState::Stalled);
         let why = match (&self.readiness, wedged) {
-            (Readiness::Not(why), _) => Some(why.clone()),
+            (Readiness::NotReady(why), _) => Some(why.clone()),
             (Readiness::Ready, Some(one)) => Some(format!("{} does not move", one.name)),
             (Readiness::Ready, None) => None,
         };
@@ -94,17 +94,17 @@ impl Service {
 }
 
 impl ServiceReport {
-    pub fn wedged(&self) -> impl Iterator<Item = &LoopReport> {
-        self.loops.iter().filter(|one| one.state == LoopState::Wedged)
+    pub fn stalled(&self) -> impl Iterator<Item = &LoopReport> {
+        self.loops.iter().filter(|one| one.state == LoopState::Stalled)
     }
 }
 
 impl LoopReport {
-    fn new(one: &Loop, now: Instant) -> Self {
-        let (state, for_seconds) = match one.judge(now) {
-            Verdict::Resting => (LoopState::Resting, None),
-            Verdict::Moving => (LoopState::Moving, None),
-            Verdict::Wedged(still) => (LoopState::Wedged, Some(still.as_secs_f64())),
+    fn new(one: &LoopLiveness, now: Instant) -> Self {
+        let (state, for_seconds) = match one.evaluate(now) {
+            Liveness::Idle => (LoopState::Idle, None),
+            Liveness::Running => (LoopState::Running, None),
+            Liveness::Stalled(still) => (LoopState::Stalled, Some(still.as_secs_f64())),
         };
         Self { name: one.name, state, for_seconds, limit_seconds: one.limit.as_secs_f64() }
     }
@@ -115,16 +115,16 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::progress::Pulse;
+    use crate::liveness::Activity;
 
     const LIMIT: Duration = Duration::from_secs(30);
 
     /// Every loop a pod has, all of them moving at `at`.
-    fn leader(at: Instant) -> Health {
-        let moving = |name| Loop { name, pulse: Pulse::Alive { at }, limit: LIMIT };
+    fn leader(at: Instant) -> PodHealth {
+        let moving = |name| LoopLiveness { name, activity: Activity::Active { at }, limit: LIMIT };
         let service =
-            |name, role, loops| Service { name, role, readiness: Readiness::Ready, loops: Vec::from_iter(loops) };
-        Health {
+            |name, role, loops| ServiceHealth { name, role, readiness: Readiness::Ready, loops: Vec::from_iter(loops) };
+        PodHealth {
             services: vec![
                 service("lease", "leader", vec![moving("elector")]),
                 service("producer", "leader", vec![moving("capture"), moving("publish")]),
@@ -137,7 +137,7 @@ mod tests {
     #[test]
     fn a_pod_is_live_while_all_its_loops_move() {
         let start = Instant::now();
-        let report = leader(start).judge(start + LIMIT);
+        let report = leader(start).evaluate(start + LIMIT);
         assert!(report.live && report.ready, "{report:?}");
     }
 
@@ -147,10 +147,10 @@ mod tests {
         for (at, name) in [(0, "elector"), (1, "capture"), (1, "publish"), (2, "sessions"), (2, "applier")] {
             let mut health = leader(start + LIMIT);
             let wedged = health.services[at].loops.iter_mut().find(|one| one.name == name).unwrap();
-            wedged.pulse = Pulse::Alive { at: start };
-            let report = health.judge(start + LIMIT + Duration::from_secs(1));
+            wedged.activity = Activity::Active { at: start };
+            let report = health.evaluate(start + LIMIT + Duration::from_secs(1));
             assert!(!report.live && !report.ready, "{name}");
-            let found: Vec<_> = report.services.iter().flat_map(ServiceReport::wedged).map(|one| one.name).collect();
+            let found: Vec<_> = report.services.iter().flat_map(ServiceReport::stalled).map(|one| one.name).collect();
             assert_eq!(found, [name]);
             assert_eq!(report.services[at].why.as_deref(), Some(&*format!("{name} does not move")));
         }
@@ -160,8 +160,8 @@ mod tests {
     fn a_service_that_cannot_do_its_part_is_not_ready_and_still_live() {
         let start = Instant::now();
         let mut health = leader(start);
-        health.services[1].readiness = Readiness::Not("waits for an operator: E0001".into());
-        let report = health.judge(start);
+        health.services[1].readiness = Readiness::NotReady("waits for an operator: E0001".into());
+        let report = health.evaluate(start);
         assert!(report.live && !report.ready);
         assert_eq!(report.services[1].why.as_deref(), Some("waits for an operator: E0001"));
     }
@@ -169,7 +169,7 @@ mod tests {
     #[test]
     fn a_pod_that_stops_is_not_ready_and_live_while_it_drains() {
         let start = Instant::now();
-        let report = Health { stopping: true, ..leader(start) }.judge(start);
+        let report = PodHealth { stopping: true, ..leader(start) }.evaluate(start);
         assert!(report.live && !report.ready);
     }
 }

@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 
 use serde::Serialize;
 
-use crate::status::Status;
-use crate::time::Time;
+use crate::status::PipelineStatus;
+use crate::time::WallTime;
 
 /// Five minutes at one look a second.
 const KEPT: usize = 300;
 
 /// One look at the pipeline.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Point {
-    pub at: Time,
+pub struct HistoryPoint {
+    pub at: WallTime,
     pub term: Option<u64>,
     pub lag_seconds: Option<f64>,
     pub lag_events: Option<u64>,
@@ -24,25 +24,25 @@ pub struct Point {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct History(VecDeque<Point>);
+pub(crate) struct StatusHistory(VecDeque<HistoryPoint>);
 
-impl History {
-    pub(crate) fn push(&mut self, status: &Status) {
+impl StatusHistory {
+    pub(crate) fn push(&mut self, status: &PipelineStatus) {
         if self.0.len() == KEPT {
             self.0.pop_front();
         }
-        self.0.push_back(Point::of(status));
+        self.0.push_back(HistoryPoint::of(status));
     }
 
-    pub(crate) fn points(&self) -> Vec<Point> {
+    pub(crate) fn points(&self) -> Vec<HistoryPoint> {
         self.0.iter().cloned().collect()
     }
 }
 
-impl Point {
-    pub fn of(status: &Status) -> Self {
+impl HistoryPoint {
+    pub fn of(status: &PipelineStatus) -> Self {
         Self {
-            at: status.gathered.at,
+            at: status.collected.at,
             term: status.leader.as_ref().map(|leader| leader.term),
             lag_seconds: status.lag.seconds,
             lag_events: status.lag.events,
@@ -57,14 +57,14 @@ impl Point {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::Gathered;
+    use crate::status::CollectionInfo;
 
     #[test]
     fn history_keeps_the_newest_points() {
-        let mut history = History::default();
+        let mut history = StatusHistory::default();
         for millis in 0..(KEPT as i64 + 10) {
-            let gathered = Gathered { at: Time::from_millis(millis), ..Gathered::default() };
-            history.push(&Status::unknown("shop", gathered));
+            let collected = CollectionInfo { at: WallTime::from_millis(millis), ..CollectionInfo::default() };
+            history.push(&PipelineStatus::unknown("shop", collected));
         }
         let points = history.points();
         assert_eq!(points.len(), KEPT);

@@ -1,6 +1,6 @@
 //! How long events take from insert to read model: counts in buckets, which add up over time and over pods.
 //!
-//! Quantiles of quantiles mean nothing, so pods exchange buckets and whoever asks computes the quantile of their sum.
+//! LatencyQuantiles of quantiles mean nothing, so pods exchange buckets and whoever asks computes the quantile of their sum.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -15,7 +15,7 @@ const LENGTH: usize = BOUNDS.len() + 1;
 
 /// Where latencies are recorded. Cheap to clone; costs two atomic additions.
 #[derive(Clone, Debug, Default)]
-pub struct Latency(Arc<Inner>);
+pub struct LatencyHistogram(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -25,13 +25,13 @@ struct Inner {
 
 /// The counts at one moment, or of one span.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Buckets {
+pub struct LatencyBuckets {
     /// One for each bound, and one for what is above all of them.
     pub counts: [u64; LENGTH],
     pub micros: u64,
 }
 
-impl Latency {
+impl LatencyHistogram {
     pub fn record(&self, took: Duration) {
         let at = BOUNDS.partition_point(|bound| Duration::from_millis(*bound) < took);
         self.0.counts[at].fetch_add(1, Relaxed);
@@ -39,13 +39,13 @@ impl Latency {
     }
 
     /// All since the start.
-    pub fn read(&self) -> Buckets {
+    pub fn read(&self) -> LatencyBuckets {
         let counts = std::array::from_fn(|at| self.0.counts[at].load(Relaxed));
-        Buckets { counts, micros: self.0.micros.load(Relaxed) }
+        LatencyBuckets { counts, micros: self.0.micros.load(Relaxed) }
     }
 }
 
-impl Buckets {
+impl LatencyBuckets {
     /// From what a pod announced; `None` if it counts by other bounds.
     pub fn from_counts(counts: &[u64]) -> Option<Self> {
         Some(Self { counts: counts.try_into().ok()?, micros: 0 })
@@ -94,15 +94,15 @@ impl Buckets {
 mod tests {
     use super::*;
 
-    fn recorded(millis: impl IntoIterator<Item = u64>) -> Buckets {
-        let latency = Latency::default();
+    fn recorded(millis: impl IntoIterator<Item = u64>) -> LatencyBuckets {
+        let latency = LatencyHistogram::default();
         millis.into_iter().for_each(|millis| latency.record(Duration::from_millis(millis)));
         latency.read()
     }
 
     #[test]
     fn nothing_recorded_has_no_quantile() {
-        assert_eq!(Buckets::default().quantile(0.5), None);
+        assert_eq!(LatencyBuckets::default().quantile(0.5), None);
     }
 
     #[test]
@@ -129,7 +129,7 @@ mod tests {
         let mut sum = span.clone();
         sum.add(&earlier);
         assert_eq!(sum, later);
-        assert_eq!(Buckets::from_counts(&span.counts).unwrap().quantile(0.5), span.quantile(0.5));
-        assert_eq!(Buckets::from_counts(&[1, 2]), None);
+        assert_eq!(LatencyBuckets::from_counts(&span.counts).unwrap().quantile(0.5), span.quantile(0.5));
+        assert_eq!(LatencyBuckets::from_counts(&[1, 2]), None);
     }
 }

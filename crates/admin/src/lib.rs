@@ -7,38 +7,38 @@
 //! | `/metrics` | Prometheus' text format |
 //! | `/api/status`, `/api/history` | the pipeline as JSON: now, and the last minutes |
 //! | `/` | the dashboard, which shows the two above |
-//! | `/api/step-down`, `/api/parked`, … | an operator's acts, for whoever shows the token that is configured; without one, for nobody |
+//! | `/api/step-down`, `/api/parked`, … | an operator's operator_routes, for whoever shows the token that is configured; without one, for nobody |
 //!
-//! Knows nothing of MongoDB, of the bus, or of what the loops do: it takes readings through plain types ([`Pod`], [`Board`]) and never
-//! waits for anybody when it is asked to tell. Changes nothing by itself: what an operator may do is done by [`Hands`] it is given.
+//! Knows nothing of MongoDB, of the bus, or of what the loops do: it takes readings through plain types ([`PodStatus`], [`StatusCache`]) and never
+//! waits for anybody when it is asked to tell. Changes nothing by itself: what an operator may do is done by [`OperatorActions`] it is given.
 //!
 //! Reading order: [`progress`] and [`health`] (decisions), [`status`] and [`problems`] (the document and what is wrong in it), [`counters`],
-//! [`latency`] and [`metrics`] (numbers), [`board`] (what was last gathered), [`operator`] (who may act), [`server`].
+//! [`latency`] and [`metrics`] (numbers), [`status_cache`] (what was last collected), [`operator`] (who may act), [`server`].
 
-mod acts;
-pub mod board;
 pub mod counters;
 mod dashboard;
 mod exposition;
 pub mod health;
 pub mod history;
 pub mod latency;
+pub mod liveness;
 pub mod metrics;
 pub mod operator;
+mod operator_routes;
 pub mod problems;
-pub mod progress;
-mod reply;
+mod response;
 pub mod server;
 pub mod status;
+pub mod status_cache;
 mod time;
 
-pub use board::Board;
-pub use counters::Counters;
-pub use health::{Health, Readiness, Service};
-pub use history::Point;
-pub use latency::{Buckets, Latency};
-pub use operator::{Hands, Operator, Token};
-pub use progress::{Heartbeat, Loop, Movement, Pulse};
-pub use server::{Error, Pod, Running, Server};
-pub use status::Status;
-pub use time::Time;
+pub use counters::PodCounters;
+pub use health::{PodHealth, Readiness, ServiceHealth};
+pub use history::HistoryPoint;
+pub use latency::{LatencyBuckets, LatencyHistogram};
+pub use liveness::{Activity, Heartbeat, LoopLiveness, ProgressTracker};
+pub use operator::{OperatorAccess, OperatorActions, OperatorToken};
+pub use server::{AdminServer, Error, PodTelemetry, RunningServer};
+pub use status::PipelineStatus;
+pub use status_cache::StatusCache;
+pub use time::WallTime;

@@ -4,22 +4,22 @@
 //! alone: sum what is counted. Label values: `read_model` is a configured name; `reason` a rejection's code; `severity` critical or warning; `why`
 //! uncertain or refused; `fate` parked or left; `outcome` committed, conflict or unknown; `service` and `loop` as in `/healthz`.
 
-use crate::counters::Counters;
-use crate::exposition::{Family, Page};
-use crate::health::{LoopState, Report};
-use crate::status::{Parked, Pod, REASONS, Severity, Status};
+use crate::counters::PodCounters;
+use crate::exposition::{ExpositionPage, MetricFamily};
+use crate::health::{HealthReport, LoopState};
+use crate::status::{ParkedCount, PipelineStatus, PodStatus, ProblemSeverity, REASONS};
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Metric {
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: MetricKind,
     pub help: &'static str,
-    read: Read,
+    read: MetricSource,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     Counter,
     Gauge,
     Histogram,
@@ -27,11 +27,11 @@ pub enum Kind {
 
 /// Where the value comes from; with a label, one sample for each of its values.
 #[derive(Clone, Copy, Debug)]
-enum Read {
-    Pipeline(fn(&Status) -> Option<f64>),
-    PipelineBy(&'static str, fn(&Status) -> Vec<(&str, f64)>),
-    Pod(fn(&Counters) -> u64),
-    PodBy(&'static str, fn(&Counters) -> Vec<(&str, u64)>),
+enum MetricSource {
+    Pipeline(fn(&PipelineStatus) -> Option<f64>),
+    PipelineBy(&'static str, fn(&PipelineStatus) -> Vec<(&str, f64)>),
+    Pod(fn(&PodCounters) -> u64),
+    PodBy(&'static str, fn(&PodCounters) -> Vec<(&str, u64)>),
     Identity,
     Latency,
     Services,
@@ -50,7 +50,7 @@ pub const ALL: &[Metric] = &[
         "headwater_lag_events",
         "Events read and not acknowledged by the bus, plus messages that wait on the bus; a lower bound while the read-ahead is full.",
         // What the bus does not say is not 0.
-        |status| status.bus.waiting.and(status.lag.events).and_then(number),
+        |status| status.subscription.active_messages.and(status.lag.events).and_then(number),
     ),
     pipeline(
         "headwater_oplog_headroom_seconds",
@@ -70,11 +70,11 @@ pub const ALL: &[Metric] = &[
     pipeline_by("headwater_parked_events", "Events that wait, by read model.", "read_model", |status| {
         parked(status, |parked| parked.events)
     }),
-    pipeline_by("headwater_rejected_events", "Rejected events that are kept, by reason.", "reason", rejected),
+    pipeline_by("headwater_rejected_events", "RejectedCount events that are kept, by reason.", "reason", rejected),
     pipeline("headwater_subscription_messages", "Messages that wait on the bus or are being applied.", |status| {
-        number(status.bus.waiting?)
+        number(status.subscription.active_messages?)
     }),
-    pipeline("headwater_dead_letters", "Dead letters on the bus.", |status| number(status.bus.dead_letters?)),
+    pipeline("headwater_dead_letters", "Dead letters on the bus.", |status| number(status.subscription.dead_letters?)),
     pipeline_by("headwater_read_model_documents", "Documents, by read model.", "read_model", |status| {
         let known = status.read_models.iter().filter_map(|model| Some((&*model.name, number(model.documents?)?)));
         known.collect()
@@ -90,11 +90,11 @@ pub const ALL: &[Metric] = &[
     pipeline_by("headwater_problems", "What is wrong, by severity.", "severity", problems),
     pipeline(
         "headwater_status_age_seconds",
-        "How old the figures above are: they were gathered by this pod, of the whole pipeline.",
-        |status| Some(status.gathered.seconds_ago),
+        "How old the figures above are: they were collected by this pod, of the whole pipeline.",
+        |status| Some(status.collected.seconds_ago),
     ),
     // This pod.
-    gauge("headwater_build_info", "Always 1; which pod this is and what it runs.", Read::Identity),
+    gauge("headwater_build_info", "Always 1; which pod this is and what it runs.", MetricSource::Identity),
     held("headwater_leads", "1 while this pod leads.", |pod| pod.leads.into()),
     counted("headwater_terms_total", "Terms this pod has gained.", |pod| pod.terms),
     counted("headwater_events_captured_total", "Events read from the source.", |pod| pod.captured),
@@ -159,96 +159,96 @@ pub const ALL: &[Metric] = &[
     ),
     Metric {
         name: "headwater_insert_to_read_model_seconds",
-        kind: Kind::Histogram,
+        kind: MetricKind::Histogram,
         help: "From an event's commit in the source to its read models' commit; the two clocks are the servers' and this pod's.",
-        read: Read::Latency,
+        read: MetricSource::Latency,
     },
-    gauge("headwater_service_ready", "1 while the service does what its role asks.", Read::Services),
-    gauge("headwater_loop_wedged", "1 while the loop shows no sign of life beyond its limit.", Read::Loops),
+    gauge("headwater_service_ready", "1 while the service does what its role asks.", MetricSource::Services),
+    gauge("headwater_loop_wedged", "1 while the loop shows no sign of life beyond its limit.", MetricSource::Loops),
 ];
 
-/// The page. `None`: nothing has been gathered yet.
-pub fn page(status: Option<&Status>, counters: &Counters, health: &Report) -> String {
-    let mut page = Page::default();
+/// The page. `None`: nothing has been collected yet.
+pub fn page(status: Option<&PipelineStatus>, counters: &PodCounters, health: &HealthReport) -> String {
+    let mut page = ExpositionPage::default();
     for metric in ALL {
         let mut family = page.family(metric);
         match metric.read {
-            Read::Pipeline(read) => {
+            MetricSource::Pipeline(read) => {
                 if let Some(value) = status.and_then(read) {
                     family.sample(&[], value);
                 }
             }
-            Read::PipelineBy(label, read) => {
+            MetricSource::PipelineBy(label, read) => {
                 let samples = status.map(read).unwrap_or_default();
                 samples.into_iter().for_each(|(name, value)| family.sample(&[(label, name)], value));
             }
-            Read::Pod(read) => family.sample(&[], read(counters)),
-            Read::PodBy(label, read) => {
+            MetricSource::Pod(read) => family.sample(&[], read(counters)),
+            MetricSource::PodBy(label, read) => {
                 read(counters).into_iter().for_each(|(name, value)| family.sample(&[(label, name)], value));
             }
-            Read::Identity => family.sample(&[("pod", &counters.pod), ("version", &counters.version)], 1),
-            Read::Latency => family.histogram(&counters.latency),
-            Read::Services => services(&mut family, health),
-            Read::Loops => loops(&mut family, health),
+            MetricSource::Identity => family.sample(&[("pod", &counters.pod), ("version", &counters.version)], 1),
+            MetricSource::Latency => family.histogram(&counters.latency),
+            MetricSource::Services => services(&mut family, health),
+            MetricSource::Loops => loops(&mut family, health),
         }
     }
     page.into_text()
 }
 
-const fn gauge(name: &'static str, help: &'static str, read: Read) -> Metric {
-    Metric { name, kind: Kind::Gauge, help, read }
+const fn gauge(name: &'static str, help: &'static str, read: MetricSource) -> Metric {
+    Metric { name, kind: MetricKind::Gauge, help, read }
 }
 
 /// Unknown is no sample, never 0.
-const fn pipeline(name: &'static str, help: &'static str, read: fn(&Status) -> Option<f64>) -> Metric {
-    gauge(name, help, Read::Pipeline(read))
+const fn pipeline(name: &'static str, help: &'static str, read: fn(&PipelineStatus) -> Option<f64>) -> Metric {
+    gauge(name, help, MetricSource::Pipeline(read))
 }
 
 const fn pipeline_by(
     name: &'static str,
     help: &'static str,
     label: &'static str,
-    read: fn(&Status) -> Vec<(&str, f64)>,
+    read: fn(&PipelineStatus) -> Vec<(&str, f64)>,
 ) -> Metric {
-    gauge(name, help, Read::PipelineBy(label, read))
+    gauge(name, help, MetricSource::PipelineBy(label, read))
 }
 
 /// Of this pod, as of now.
-const fn held(name: &'static str, help: &'static str, read: fn(&Counters) -> u64) -> Metric {
-    gauge(name, help, Read::Pod(read))
+const fn held(name: &'static str, help: &'static str, read: fn(&PodCounters) -> u64) -> Metric {
+    gauge(name, help, MetricSource::Pod(read))
 }
 
 /// By this pod, since its start.
-const fn counted(name: &'static str, help: &'static str, read: fn(&Counters) -> u64) -> Metric {
-    Metric { name, kind: Kind::Counter, help, read: Read::Pod(read) }
+const fn counted(name: &'static str, help: &'static str, read: fn(&PodCounters) -> u64) -> Metric {
+    Metric { name, kind: MetricKind::Counter, help, read: MetricSource::Pod(read) }
 }
 
 const fn counted_by(
     name: &'static str,
     help: &'static str,
     label: &'static str,
-    read: fn(&Counters) -> Vec<(&str, u64)>,
+    read: fn(&PodCounters) -> Vec<(&str, u64)>,
 ) -> Metric {
-    Metric { name, kind: Kind::Counter, help, read: Read::PodBy(label, read) }
+    Metric { name, kind: MetricKind::Counter, help, read: MetricSource::PodBy(label, read) }
 }
 
 fn number(number: u64) -> Option<f64> {
     Some(number as f64)
 }
 
-fn count(pods: &[Pod], which: fn(&Pod) -> bool) -> Option<f64> {
+fn count(pods: &[PodStatus], which: fn(&PodStatus) -> bool) -> Option<f64> {
     Some(pods.iter().filter(|pod| which(pod)).count() as f64)
 }
 
 /// Of every read model; nothing at all while it is not known what is parked.
-fn parked(status: &Status, count: fn(&Parked) -> u64) -> Vec<(&str, f64)> {
+fn parked(status: &PipelineStatus, count: fn(&ParkedCount) -> u64) -> Vec<(&str, f64)> {
     let Some(parked) = &status.parked else { return vec![] };
     let some = parked.iter().map(|parked| (&*parked.read_model, count(parked) as f64));
     with_none(some.collect(), status.read_models.iter().map(|model| &*model.name))
 }
 
 /// For every reason, likewise.
-fn rejected(status: &Status) -> Vec<(&str, f64)> {
+fn rejected(status: &PipelineStatus) -> Vec<(&str, f64)> {
     let Some(rejected) = &status.rejected else { return vec![] };
     let some = rejected.iter().map(|rejected| (&*rejected.reason, rejected.events as f64));
     with_none(some.collect(), REASONS.iter().copied())
@@ -262,29 +262,29 @@ fn with_none<'a>(mut some: Vec<(&'a str, f64)>, all: impl Iterator<Item = &'a st
 }
 
 /// A lease that cannot be read says nothing about who leads.
-fn leader_present(status: &Status) -> Option<f64> {
+fn leader_present(status: &PipelineStatus) -> Option<f64> {
     match &status.leader {
         Some(_) => Some(1.0),
-        None if status.gathered.missing.is_empty() => Some(0.0),
+        None if status.collected.unavailable.is_empty() => Some(0.0),
         None => None,
     }
 }
 
-fn problems(status: &Status) -> Vec<(&str, f64)> {
+fn problems(status: &PipelineStatus) -> Vec<(&str, f64)> {
     let severe = |severity| status.problems.iter().filter(|problem| problem.severity == severity).count() as f64;
-    vec![("critical", severe(Severity::Critical)), ("warning", severe(Severity::Warning))]
+    vec![("critical", severe(ProblemSeverity::Critical)), ("warning", severe(ProblemSeverity::Warning))]
 }
 
-fn services(family: &mut Family<'_>, health: &Report) {
+fn services(family: &mut MetricFamily<'_>, health: &HealthReport) {
     for service in &health.services {
         family.sample(&[("service", service.name)], u8::from(service.ready));
     }
 }
 
-fn loops(family: &mut Family<'_>, health: &Report) {
+fn loops(family: &mut MetricFamily<'_>, health: &HealthReport) {
     for service in &health.services {
         for one in &service.loops {
-            let wedged = u8::from(one.state == LoopState::Wedged);
+            let wedged = u8::from(one.state == LoopState::Stalled);
             family.sample(&[("service", service.name), ("loop", one.name)], wedged);
         }
     }

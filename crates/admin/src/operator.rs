@@ -12,52 +12,52 @@ use hyper::header::{AUTHORIZATION, HeaderMap};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
-/// The acts, done elsewhere: this crate knows neither leases nor read models.
-pub trait Hands: Send + Sync + 'static {
+/// The operator_routes, done elsewhere: this crate knows neither leases nor read models.
+pub trait OperatorActions: Send + Sync + 'static {
     /// Asks the leader to give its term up.
-    fn step_down(&self) -> Act<'_, Done>;
+    fn step_down(&self) -> ActionFuture<'_, ActionDone>;
 
     /// What waits, with names of aggregates.
-    fn parked(&self) -> Act<'_, Vec<Waiting>>;
+    fn parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>>;
 
     /// Applies what waits, in order.
-    fn retry(&self, which: Which) -> Act<'_, Done>;
+    fn retry(&self, which: ParkedSelector) -> ActionFuture<'_, ActionDone>;
 
     /// Leaves events out for good.
-    fn discard(&self, which: Which) -> Act<'_, Done>;
+    fn discard(&self, which: ParkedSelector) -> ActionFuture<'_, ActionDone>;
 }
 
-pub type Act<'a, T> = Pin<Box<dyn Future<Output = Result<T, Refusal>> + Send + 'a>>;
+pub type ActionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ActionRefusal>> + Send + 'a>>;
 
 /// What was done, for people.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Done {
+pub struct ActionDone {
     pub done: String,
 }
 
 /// Why it was not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Refusal {
+pub struct ActionRefusal {
     #[serde(skip)]
-    pub kind: RefusalKind,
+    pub kind: ActionRefusalKind,
     pub refused: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefusalKind {
+pub enum ActionRefusalKind {
     /// There is nothing to do it to.
-    NotThere,
+    NotFound,
     /// It was tried, or could not be; as things stand it will not do.
-    NotNow,
+    Conflict,
 }
 
 /// An aggregate that waits in one read model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Waiting {
+pub struct ParkedEntry {
     pub read_model: String,
     /// As people write it.
     pub aggregate: String,
-    /// As [`Which`] names it.
+    /// As [`ParkedSelector`] names it.
     pub id: String,
     pub reason: String,
     pub events: u64,
@@ -67,7 +67,7 @@ pub struct Waiting {
 /// One of those that wait.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Which {
+pub struct ParkedSelector {
     pub read_model: String,
     pub id: String,
     /// All that waits, not only the first; for a discard.
@@ -77,16 +77,16 @@ pub struct Which {
 
 /// Whose bearer is an operator.
 #[derive(Clone)]
-pub struct Token(String);
+pub struct OperatorToken(String);
 
 /// What the server needs to let an operator act.
 #[derive(Clone)]
-pub struct Operator {
-    pub token: Token,
-    pub hands: Arc<dyn Hands>,
+pub struct OperatorAccess {
+    pub token: OperatorToken,
+    pub actions: Arc<dyn OperatorActions>,
 }
 
-impl Token {
+impl OperatorToken {
     /// `None` of nothing: an empty token would be everybody's.
     pub fn new(token: impl Into<String>) -> Option<Self> {
         let token = token.into();
@@ -104,19 +104,19 @@ impl Token {
 
 const SCHEME: &[u8] = b"Bearer ";
 
-impl fmt::Debug for Token {
+impl fmt::Debug for OperatorToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("***")
     }
 }
 
-impl Refusal {
-    pub fn not_there(refused: impl Into<String>) -> Self {
-        Self { kind: RefusalKind::NotThere, refused: refused.into() }
+impl ActionRefusal {
+    pub fn not_found(refused: impl Into<String>) -> Self {
+        Self { kind: ActionRefusalKind::NotFound, refused: refused.into() }
     }
 
-    pub fn not_now(refused: impl Into<String>) -> Self {
-        Self { kind: RefusalKind::NotNow, refused: refused.into() }
+    pub fn conflict(refused: impl Into<String>) -> Self {
+        Self { kind: ActionRefusalKind::Conflict, refused: refused.into() }
     }
 }
 
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     fn shown(header: Option<&'static str>) -> bool {
-        let token = Token::new("open-sesame").unwrap();
+        let token = OperatorToken::new("open-sesame").unwrap();
         let mut headers = HeaderMap::new();
         headers.extend(header.map(|text| (AUTHORIZATION, HeaderValue::from_static(text))));
         token.is_shown_in(&headers)
@@ -146,7 +146,7 @@ mod tests {
 
     #[test]
     fn a_token_is_never_shown_and_never_empty() {
-        assert_eq!(format!("{:?}", Token::new("open-sesame").unwrap()), "***");
-        assert!(Token::new("").is_none());
+        assert_eq!(format!("{:?}", OperatorToken::new("open-sesame").unwrap()), "***");
+        assert!(OperatorToken::new("").is_none());
     }
 }

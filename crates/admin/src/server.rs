@@ -1,6 +1,6 @@
 //! The HTTP server of a pod: on a thread and a runtime of its own, so that a busy pipeline cannot blind it.
 //!
-//! Answers from what it is given ([`Pod`], [`Board`]) and waits for nobody, but for an operator's act. A peer is bounded in headers, in number,
+//! Answers from what it is given ([`PodStatus`], [`StatusCache`]) and waits for nobody, but for an operator's act. A peer is bounded in headers, in number,
 //! and in how long it may take. No header here lets another site's page read or send anything.
 
 use std::convert::Infallible;
@@ -21,12 +21,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::acts::Act;
-use crate::board::Board;
-use crate::counters::Counters;
-use crate::health::{Health, Report};
-use crate::operator::Operator;
-use crate::reply::{self, Response};
+use crate::counters::PodCounters;
+use crate::health::{HealthReport, PodHealth};
+use crate::operator::OperatorAccess;
+use crate::operator_routes::Act;
+use crate::response::{self, HttpResponse};
+use crate::status_cache::StatusCache;
 use crate::{dashboard, metrics};
 
 /// A page holds a few connections, a scraper and a probe one each.
@@ -40,10 +40,10 @@ const GRACE: Duration = Duration::from_secs(1);
 const MAX_HEAD: usize = 16 << 10;
 
 /// What the server asks of its pod; must answer at once.
-pub trait Pod: Send + Sync + 'static {
-    fn health(&self, now: Instant) -> Health;
+pub trait PodTelemetry: Send + Sync + 'static {
+    fn health(&self, now: Instant) -> PodHealth;
 
-    fn counters(&self) -> Counters;
+    fn counters(&self) -> PodCounters;
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -58,20 +58,20 @@ pub enum Error {
 
 /// Bound, and not yet serving.
 #[derive(Debug)]
-pub struct Server {
+pub struct AdminServer {
     listener: TcpListener,
     address: SocketAddr,
 }
 
 /// A started server.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningServer {
     address: SocketAddr,
     /// `None` once it is known how it ended.
     ended: Option<oneshot::Receiver<Result<(), Error>>>,
 }
 
-impl Server {
+impl AdminServer {
     pub fn bind(address: SocketAddr) -> Result<Self, Error> {
         let listen = || {
             let listener = TcpListener::bind(address)?;
@@ -89,25 +89,26 @@ impl Server {
     /// Serves until `shutdown`. Without an operator it is for reading.
     pub fn start(
         self,
-        pod: Arc<dyn Pod>,
-        board: Arc<Board>,
-        operator: Option<Operator>,
+        pod: Arc<dyn PodTelemetry>,
+        status_cache: Arc<StatusCache>,
+        operator: Option<OperatorAccess>,
         shutdown: CancellationToken,
-    ) -> Result<Running, Error> {
+    ) -> Result<RunningServer, Error> {
         let (end, ended) = oneshot::channel();
         let address = self.address;
         let body = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread);
-            let result =
-                runtime.and_then(|runtime| runtime.block_on(self.serve(Desk { pod, board, operator }, shutdown)));
+            let result = runtime.and_then(|runtime| {
+                runtime.block_on(self.serve(RequestHandler { pod, status_cache, operator }, shutdown))
+            });
             // nobody may be waiting for it
             drop(end.send(result));
         };
         thread::Builder::new().name("admin".into()).spawn(body).map_err(Error::Thread)?;
-        Ok(Running { address, ended: Some(ended) })
+        Ok(RunningServer { address, ended: Some(ended) })
     }
 
-    async fn serve(self, desk: Desk, shutdown: CancellationToken) -> Result<(), Error> {
+    async fn serve(self, handler: RequestHandler, shutdown: CancellationToken) -> Result<(), Error> {
         let listener = tokio::net::TcpListener::from_std(self.listener).map_err(Error::Thread)?;
         let (places, connections) = (Arc::new(Semaphore::new(CONNECTIONS)), TaskTracker::new());
         loop {
@@ -121,9 +122,9 @@ impl Server {
                 // cancel-safe: accept
                 accepted = listener.accept() => match accepted {
                     Ok((stream, _)) => {
-                        let (desk, shutdown) = (desk.clone(), shutdown.clone());
+                        let (handler, shutdown) = (handler.clone(), shutdown.clone());
                         connections.spawn(async move {
-                            desk.serve(stream, shutdown).await;
+                            handler.serve(stream, shutdown).await;
                             drop(place);
                         });
                     }
@@ -141,7 +142,7 @@ impl Server {
     }
 }
 
-impl Running {
+impl RunningServer {
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -157,13 +158,13 @@ impl Running {
 
 /// Answers requests.
 #[derive(Clone)]
-struct Desk {
-    pod: Arc<dyn Pod>,
-    board: Arc<Board>,
-    operator: Option<Operator>,
+struct RequestHandler {
+    pod: Arc<dyn PodTelemetry>,
+    status_cache: Arc<StatusCache>,
+    operator: Option<OperatorAccess>,
 }
 
-impl Desk {
+impl RequestHandler {
     async fn serve(&self, stream: TcpStream, shutdown: CancellationToken) {
         let answer = service_fn(|request: Request<Incoming>| async { Ok::<_, Infallible>(self.answer(request).await) });
         let connection = http1::Builder::new()
@@ -186,53 +187,53 @@ impl Desk {
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> Response {
+    async fn answer(&self, request: Request<Incoming>) -> HttpResponse {
         if let Some(act) = Act::at(request.uri().path()) {
             return act.answer(self.operator.as_ref(), request).await;
         }
         match *request.method() {
             // hyper leaves the body of an answer to HEAD out.
             Method::GET | Method::HEAD => self.page(request.uri().path()),
-            _ => reply::only_for_reading(),
+            _ => response::only_for_reading(),
         }
     }
 
-    fn page(&self, path: &str) -> Response {
+    fn page(&self, path: &str) -> HttpResponse {
         let now = Instant::now();
         match path {
             "/healthz" => {
                 let report = self.report(now);
-                reply::json(ok_if(report.live), &report)
+                response::json(ok_if(report.live), &report)
             }
             "/readyz" => {
                 let report = self.report(now);
-                reply::json(ok_if(report.ready), &report)
+                response::json(ok_if(report.ready), &report)
             }
             "/metrics" => {
-                let status = self.board.read(now);
-                reply::metrics(metrics::page(status.as_ref(), &self.pod.counters(), &self.report(now)))
+                let status = self.status_cache.read(now);
+                response::metrics(metrics::page(status.as_ref(), &self.pod.counters(), &self.report(now)))
             }
             "/api/status" => {
-                self.board.ask(now);
-                match self.board.read(now) {
-                    Some(status) => reply::json(StatusCode::OK, &status),
-                    None => reply::text(StatusCode::SERVICE_UNAVAILABLE, "nothing has been gathered yet\n"),
+                self.status_cache.ask(now);
+                match self.status_cache.read(now) {
+                    Some(status) => response::json(StatusCode::OK, &status),
+                    None => response::text(StatusCode::SERVICE_UNAVAILABLE, "nothing has been collected yet\n"),
                 }
             }
             "/api/history" => {
-                self.board.ask(now);
-                reply::json(StatusCode::OK, &self.board.history())
+                self.status_cache.ask(now);
+                response::json(StatusCode::OK, &self.status_cache.history())
             }
             // For the page: whether there is a lock that a token opens.
-            "/api/operator" => reply::json(StatusCode::OK, &serde_json::json!({ "token": self.operator.is_some() })),
+            "/api/operator" => response::json(StatusCode::OK, &serde_json::json!({ "token": self.operator.is_some() })),
             path => dashboard::file(path).unwrap_or_else(|| {
-                reply::text(StatusCode::NOT_FOUND, "there is nothing here: the dashboard is at /\n")
+                response::text(StatusCode::NOT_FOUND, "there is nothing here: the dashboard is at /\n")
             }),
         }
     }
 
-    fn report(&self, now: Instant) -> Report {
-        self.pod.health(now).judge(now)
+    fn report(&self, now: Instant) -> HealthReport {
+        self.pod.health(now).evaluate(now)
     }
 }
 

@@ -7,9 +7,9 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Milliseconds since 1970; written as RFC 3339, which people and programs both read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Time(i64);
+pub struct WallTime(i64);
 
-impl Time {
+impl WallTime {
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
@@ -21,7 +21,7 @@ impl Time {
     /// This machine's.
     #[allow(
         clippy::disallowed_methods,
-        reason = "only shown: it dates what was gathered, and no age is computed from it"
+        reason = "only shown: it dates what was collected, and no age is computed from it"
     )]
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -29,7 +29,7 @@ impl Time {
     }
 }
 
-impl fmt::Display for Time {
+impl fmt::Display for WallTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // A clock before 1970 or after 9999 says nothing that is worth an error.
         let millis = u64::try_from(self.0).unwrap_or(0).min(253_402_300_799_999);
@@ -37,13 +37,13 @@ impl fmt::Display for Time {
     }
 }
 
-impl Serialize for Time {
+impl Serialize for WallTime {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Time {
+impl<'de> Deserialize<'de> for WallTime {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         let time = humantime::parse_rfc3339(&text).map_err(serde::de::Error::custom)?;
@@ -58,10 +58,10 @@ mod tests {
 
     #[test]
     fn a_time_is_written_so_that_people_and_programs_read_it() {
-        let time = Time::from_millis(1_794_758_400_250);
+        let time = WallTime::from_millis(1_794_758_400_250);
         assert_eq!(serde_json::to_string(&time).unwrap(), r#""2026-11-15T16:00:00.250Z""#);
-        assert_eq!(serde_json::from_str::<Time>(r#""2026-11-15T16:00:00.250Z""#).unwrap(), time);
-        assert_eq!(Time::from_millis(-5).to_string(), "1970-01-01T00:00:00.000Z");
-        assert_eq!(Time::from_millis(i64::MAX).to_string(), "9999-12-31T23:59:59.999Z");
+        assert_eq!(serde_json::from_str::<WallTime>(r#""2026-11-15T16:00:00.250Z""#).unwrap(), time);
+        assert_eq!(WallTime::from_millis(-5).to_string(), "1970-01-01T00:00:00.000Z");
+        assert_eq!(WallTime::from_millis(i64::MAX).to_string(), "9999-12-31T23:59:59.999Z");
     }
 }

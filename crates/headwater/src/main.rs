@@ -1,10 +1,12 @@
 //! The binary: reading starts here. Phases only: arguments, telemetry, runtime, the command, the exit code.
 
-mod admin_side;
+mod admin;
+mod apply_observer;
 mod check;
 mod cli;
 mod config;
 mod dev;
+mod event_traces;
 mod exit;
 mod operator;
 mod oplog;
@@ -17,8 +19,6 @@ mod signal;
 mod status;
 mod step_down;
 mod topology;
-mod traces;
-mod witness;
 
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;

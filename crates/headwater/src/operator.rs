@@ -7,15 +7,15 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use admin::operator::{Act, Done, Hands, Refusal, Waiting, Which};
-use admin::{Operator, Token};
+use admin::operator::{ActionDone, ActionFuture, ActionRefusal, OperatorActions, ParkedEntry, ParkedSelector};
+use admin::{OperatorAccess, OperatorToken};
 use lease::mongo::MongoLease;
 use mongodb::Database;
 use pipeline::view::{self, Discard};
 use tokio::runtime;
 
 use crate::config::{Config, Secret};
-use crate::parked::{Office, shown, time, typed};
+use crate::parked::{ParkedCommands, format_id, format_time, format_typed_id};
 use crate::step_down::{self, Asked, Wish};
 
 /// What a page shows; the command lists more.
@@ -24,113 +24,121 @@ const SHOWN: i64 = 200;
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the acts need; it lives where the pod's own loops do.
-struct Acts {
-    office: Office,
+struct PodActions {
+    parked_commands: ParkedCommands,
     lease: MongoLease,
     wish: Wish,
     pod_id: String,
 }
 
 /// What the server's thread has of them: it starts them, and waits.
-struct Remote {
-    acts: Arc<Acts>,
+struct SpawnedActions {
+    acts: Arc<PodActions>,
     runtime: runtime::Handle,
 }
 
 /// Waits for no server.
-pub(crate) async fn open(config: &Config, token: &Secret, coordination: &Database) -> anyhow::Result<Option<Operator>> {
-    let acts = Acts {
-        office: Office::open(config, Some(FOUND_WITHIN)).await?,
+pub(crate) async fn open(
+    config: &Config,
+    token: &Secret,
+    coordination: &Database,
+) -> anyhow::Result<Option<OperatorAccess>> {
+    let acts = PodActions {
+        parked_commands: ParkedCommands::open(config, Some(FOUND_WITHIN)).await?,
         lease: step_down::lease(config).await?,
         wish: Wish::of(coordination, &config.pipeline),
         pod_id: config.pod_id.clone(),
     };
-    let hands = Arc::new(Remote { acts: Arc::new(acts), runtime: runtime::Handle::current() });
-    Ok(Token::new(token.reveal()).map(|token| Operator { token, hands }))
+    let actions = Arc::new(SpawnedActions { acts: Arc::new(acts), runtime: runtime::Handle::current() });
+    Ok(OperatorToken::new(token.reveal()).map(|token| OperatorAccess { token, actions }))
 }
 
-impl Remote {
-    fn run<T, F>(&self, act: impl FnOnce(Arc<Acts>) -> F) -> Act<'static, T>
+impl SpawnedActions {
+    fn run<T, F>(&self, act: impl FnOnce(Arc<PodActions>) -> F) -> ActionFuture<'static, T>
     where
         T: Send + 'static,
-        F: Future<Output = Result<T, Refusal>> + Send + 'static,
+        F: Future<Output = Result<T, ActionRefusal>> + Send + 'static,
     {
         let running = self.runtime.spawn(act(Arc::clone(&self.acts)));
-        Box::pin(async { running.await.unwrap_or_else(|_| Err(Refusal::not_now("this pod ended before it was done"))) })
-    }
-}
-
-impl Hands for Remote {
-    fn step_down(&self) -> Act<'_, Done> {
-        self.run(|acts| async move { acts.step_down().await })
-    }
-
-    fn parked(&self) -> Act<'_, Vec<Waiting>> {
-        self.run(|acts| async move { acts.parked().await })
-    }
-
-    fn retry(&self, which: Which) -> Act<'_, Done> {
-        self.run(|acts| async move { acts.retry(which).await })
-    }
-
-    fn discard(&self, which: Which) -> Act<'_, Done> {
-        self.run(|acts| async move { acts.discard(which).await })
-    }
-}
-
-impl Acts {
-    async fn step_down(&self) -> Result<Done, Refusal> {
-        let by = format!("the dashboard of {}", self.pod_id);
-        let Asked { leader, term } =
-            self.wish.ask_the_leader(&self.lease, &by).await.map_err(|error| not_now(&error))?;
-        Ok(Done { done: format!("{leader} is asked to give term {term} up") })
-    }
-
-    async fn parked(&self) -> Result<Vec<Waiting>, Refusal> {
-        let list = self.office.list(SHOWN).await.map_err(|error| not_now(&error.into()))?;
-        Ok(list.iter().map(waiting).collect())
-    }
-
-    async fn retry(&self, which: Which) -> Result<Done, Refusal> {
-        let found = self.find(&which).await?;
-        tracing::info!(read_model = found.model, "an operator retries what is parked, over HTTP");
-        let (name, model) = (shown(&found.aggregate), &found.model);
-        match self.office.retry(&found).await {
-            Ok(events) => Ok(Done { done: format!("{} applied to {model}; {name} goes on", counted(events)) }),
-            Err(error) => Err(not_now(&anyhow::Error::new(error).context(format!("{name} stays parked in {model}")))),
-        }
-    }
-
-    async fn discard(&self, which: Which) -> Result<Done, Refusal> {
-        let found = self.find(&which).await?;
-        tracing::info!(read_model = found.model, all = which.all, "an operator discards what is parked, over HTTP");
-        let what = if which.all { Discard::All } else { Discard::First };
-        let events = self.office.discard(&found, what).await.map_err(|error| not_now(&error.into()))?;
-        let (name, model) = (shown(&found.aggregate), &found.model);
-        Ok(Done { done: left_out(events, &name, model) })
-    }
-
-    async fn find(&self, which: &Which) -> Result<view::Waiting, Refusal> {
-        let list = self.office.find(&which.id, Some(&which.read_model)).await;
-        list.map_err(|error| match error.downcast_ref::<view::Error>() {
-            Some(_) => not_now(&error),
-            None => Refusal::not_there("no such aggregate is parked in that read model; it may have gone on meanwhile"),
+        Box::pin(async {
+            running.await.unwrap_or_else(|_| Err(ActionRefusal::conflict("this pod ended before it was done")))
         })
     }
 }
 
-fn not_now(error: &anyhow::Error) -> Refusal {
-    Refusal::not_now(format!("{error:#}"))
+impl OperatorActions for SpawnedActions {
+    fn step_down(&self) -> ActionFuture<'_, ActionDone> {
+        self.run(|acts| async move { acts.step_down().await })
+    }
+
+    fn parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>> {
+        self.run(|acts| async move { acts.parked().await })
+    }
+
+    fn retry(&self, which: ParkedSelector) -> ActionFuture<'_, ActionDone> {
+        self.run(|acts| async move { acts.retry(which).await })
+    }
+
+    fn discard(&self, which: ParkedSelector) -> ActionFuture<'_, ActionDone> {
+        self.run(|acts| async move { acts.discard(which).await })
+    }
 }
 
-fn waiting(waiting: &view::Waiting) -> Waiting {
-    Waiting {
+impl PodActions {
+    async fn step_down(&self) -> Result<ActionDone, ActionRefusal> {
+        let by = format!("the dashboard of {}", self.pod_id);
+        let Asked { leader, term } =
+            self.wish.ask_the_leader(&self.lease, &by).await.map_err(|error| conflict(&error))?;
+        Ok(ActionDone { done: format!("{leader} is asked to give term {term} up") })
+    }
+
+    async fn parked(&self) -> Result<Vec<ParkedEntry>, ActionRefusal> {
+        let list = self.parked_commands.list(SHOWN).await.map_err(|error| conflict(&error.into()))?;
+        Ok(list.iter().map(waiting).collect())
+    }
+
+    async fn retry(&self, which: ParkedSelector) -> Result<ActionDone, ActionRefusal> {
+        let found = self.find(&which).await?;
+        tracing::info!(read_model = found.model, "an operator retries what is parked, over HTTP");
+        let (name, model) = (format_id(&found.aggregate), &found.model);
+        match self.parked_commands.retry(&found).await {
+            Ok(events) => Ok(ActionDone { done: format!("{} applied to {model}; {name} goes on", counted(events)) }),
+            Err(error) => Err(conflict(&anyhow::Error::new(error).context(format!("{name} stays parked in {model}")))),
+        }
+    }
+
+    async fn discard(&self, which: ParkedSelector) -> Result<ActionDone, ActionRefusal> {
+        let found = self.find(&which).await?;
+        tracing::info!(read_model = found.model, all = which.all, "an operator discards what is parked, over HTTP");
+        let what = if which.all { Discard::All } else { Discard::First };
+        let events = self.parked_commands.discard(&found, what).await.map_err(|error| conflict(&error.into()))?;
+        let (name, model) = (format_id(&found.aggregate), &found.model);
+        Ok(ActionDone { done: left_out(events, &name, model) })
+    }
+
+    async fn find(&self, which: &ParkedSelector) -> Result<view::Waiting, ActionRefusal> {
+        let list = self.parked_commands.find(&which.id, Some(&which.read_model)).await;
+        list.map_err(|error| match error.downcast_ref::<view::Error>() {
+            Some(_) => conflict(&error),
+            None => ActionRefusal::not_found(
+                "no such aggregate is parked in that read model; it may have gone on meanwhile",
+            ),
+        })
+    }
+}
+
+fn conflict(error: &anyhow::Error) -> ActionRefusal {
+    ActionRefusal::conflict(format!("{error:#}"))
+}
+
+fn waiting(waiting: &view::Waiting) -> ParkedEntry {
+    ParkedEntry {
         read_model: waiting.model.clone(),
-        aggregate: shown(&waiting.aggregate),
-        id: typed(&waiting.aggregate),
+        aggregate: format_id(&waiting.aggregate),
+        id: format_typed_id(&waiting.aggregate),
         reason: waiting.parked.reason.to_string(),
         events: waiting.parked.waiting(),
-        since: time(waiting.parked.since),
+        since: format_time(waiting.parked.since),
     }
 }
 

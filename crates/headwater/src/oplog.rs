@@ -6,7 +6,7 @@ use mongodb::{Client, Collection};
 
 /// In the oplog's own seconds and bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Ends {
+pub(crate) struct OplogWindow {
     pub(crate) oldest: u32,
     pub(crate) newest: u32,
     /// Bytes used, and bytes it may grow to.
@@ -14,7 +14,7 @@ pub(crate) struct Ends {
     pub(crate) most: f64,
 }
 
-impl Ends {
+impl OplogWindow {
     /// `None` where it is empty. Through mongos, or without the right to read `local`, an error.
     pub(crate) async fn read(source: &Client) -> mongodb::error::Result<Option<Self>> {
         let oplog = source.database("local").collection::<Document>("oplog.rs");

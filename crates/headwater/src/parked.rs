@@ -15,13 +15,13 @@ use crate::exit::Exit;
 /// More are parked than anybody looks through one by one.
 const MOST: i64 = 100_000;
 
-/// The desk of one pipeline, and how its source names things.
-pub(crate) struct Office {
-    desk: Desk,
+/// The store of one pipeline, and how its source names things.
+pub(crate) struct ParkedCommands {
+    store: Desk,
     source: Source,
 }
 
-impl Office {
+impl ParkedCommands {
     /// `found_within`: how long a call looks for its server; left out, as the driver does.
     pub(crate) async fn open(config: &Config, found_within: Option<Duration>) -> anyhow::Result<Self> {
         let places = crate::run::places(config, found_within).await?;
@@ -30,33 +30,35 @@ impl Office {
         let history = History::new(&places.server.database(&config.source.database), &config.source);
         let by_collection = config.source.kind == Kind::Documents;
         let database = views.database(&config.read_models.database);
-        let desk = Desk::new(database, &config.pipeline, by_collection, models.collect(), history);
-        Ok(Self { desk, source: config.source.clone() })
+        let store = Desk::new(database, &config.pipeline, by_collection, models.collect(), history);
+        Ok(Self { store, source: config.source.clone() })
     }
 
     pub(crate) async fn list(&self, limit: i64) -> Result<Vec<Waiting>, Error> {
-        self.desk.list(limit).await
+        self.store.list(limit).await
     }
 
     /// By its name as it is shown, or by its type and value; the read model may be left out where it waits in one only.
     pub(crate) async fn find(&self, aggregate: &str, model: Option<&str>) -> anyhow::Result<Waiting> {
-        let list = self.desk.list(MOST).await?;
+        let list = self.store.list(MOST).await?;
         let named = |waiting: &Waiting| {
             let model = model.is_none_or(|model| *model == waiting.model);
-            model && (shown(&waiting.aggregate) == aggregate || typed(&waiting.aggregate) == aggregate)
+            model && (format_id(&waiting.aggregate) == aggregate || format_typed_id(&waiting.aggregate) == aggregate)
         };
         let mut found: Vec<_> = list.into_iter().filter(named).collect();
         match (found.pop(), found.is_empty()) {
             (Some(one), true) => Ok(one),
             (None, _) => bail!("no such aggregate is parked here; `headwater parked list` shows those that are"),
-            (Some(one), false) if found.iter().all(|other| typed(&other.aggregate) == typed(&one.aggregate)) => {
+            (Some(one), false)
+                if found.iter().all(|other| format_typed_id(&other.aggregate) == format_typed_id(&one.aggregate)) =>
+            {
                 let model = &one.model;
                 bail!(Exit::Usage.because(format!(
                     "it waits in several read models: say which, with `--model {model}`, for example"
                 )))
             }
             (Some(one), false) => {
-                let one = typed(&one.aggregate);
+                let one = format_typed_id(&one.aggregate);
                 bail!(
                     Exit::Usage
                         .because(format!("several aggregates look like that: say which by its type, such as `{one}`"))
@@ -66,15 +68,15 @@ impl Office {
     }
 
     pub(crate) async fn show(&self, waiting: &Waiting, limit: i64) -> Result<Vec<Delivered>, Error> {
-        self.desk.show(&waiting.aggregate, &self.namespace(waiting), &waiting.model, limit).await
+        self.store.show(&waiting.aggregate, &self.namespace(waiting), &waiting.model, limit).await
     }
 
     pub(crate) async fn retry(&self, waiting: &Waiting) -> Result<u64, Error> {
-        self.desk.retry(&waiting.aggregate, &self.namespace(waiting), &waiting.model).await
+        self.store.retry(&waiting.aggregate, &self.namespace(waiting), &waiting.model).await
     }
 
     pub(crate) async fn discard(&self, waiting: &Waiting, what: Discard) -> Result<u64, Error> {
-        self.desk.discard(&waiting.aggregate, &self.namespace(waiting), &waiting.model, what).await
+        self.store.discard(&waiting.aggregate, &self.namespace(waiting), &waiting.model, what).await
     }
 
     fn namespace(&self, waiting: &Waiting) -> Namespace {
@@ -84,11 +86,11 @@ impl Office {
 }
 
 /// As people write it.
-pub(crate) fn shown(aggregate: &AggregateId) -> String {
-    text(aggregate.value())
+pub(crate) fn format_id(aggregate: &AggregateId) -> String {
+    format_bson(aggregate.value())
 }
 
-pub(crate) fn text(value: &Bson) -> String {
+pub(crate) fn format_bson(value: &Bson) -> String {
     match value {
         Bson::String(text) => text.clone(),
         Bson::ObjectId(id) => id.to_hex(),
@@ -99,10 +101,10 @@ pub(crate) fn text(value: &Bson) -> String {
 }
 
 /// As MongoDB tells its types apart.
-pub(crate) fn typed(aggregate: &AggregateId) -> String {
+pub(crate) fn format_typed_id(aggregate: &AggregateId) -> String {
     aggregate.value().clone().into_canonical_extjson().to_string()
 }
 
-pub(crate) fn time(at: mongodb::bson::DateTime) -> String {
+pub(crate) fn format_time(at: mongodb::bson::DateTime) -> String {
     at.try_to_rfc3339_string().unwrap_or_else(|_| "?".to_owned())
 }

@@ -14,7 +14,7 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use mongodb::{Collection, Database};
 
-pub(crate) use announcement::{Announcement, Moment, Seen, quantiles, seconds};
+pub(crate) use announcement::{AnnouncedPod, Announcement, LastApplied, quantiles, seconds};
 pub(crate) use announcer::Announcer;
 
 /// Documents of the pods of all pipelines, in the coordination database.
@@ -35,14 +35,14 @@ const TERMS_KEPT: i64 = 200;
 
 /// The two collections, as one pod writes them.
 #[derive(Clone, Debug)]
-pub(crate) struct Register {
+pub(crate) struct PodRegistry {
     pods: Collection<Document>,
     terms: Collection<Document>,
     pipeline: String,
     pod: String,
 }
 
-impl Register {
+impl PodRegistry {
     pub(crate) fn new(coordination: &Database, pipeline: impl Into<String>, pod: impl Into<String>) -> Self {
         let one = WriteConcern::builder().w(Acknowledgment::Nodes(1)).build();
         let options = CollectionOptions::builder().write_concern(one).build();

@@ -21,31 +21,31 @@ use servicebus::administration::Administration;
 use tokio_util::sync::CancellationToken;
 
 use self::ending::Service;
-use crate::admin_side::{Door, Parts};
+use crate::admin::{AdminListener, PodServices};
+use crate::apply_observer::LatencyObserver;
 use crate::config::{Config, ReadModels, Secret, own};
+use crate::event_traces::EventTraces;
 use crate::exit::Exit;
 use crate::operator;
-use crate::pods::Register;
+use crate::pods::PodRegistry;
 use crate::signal::StopSignal;
-use crate::status::{Observer, Subscription};
+use crate::status::{StatusCollector, SubscriptionMonitor};
 use crate::step_down::Wish;
-use crate::traces::Traces;
-use crate::witness::Witness;
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
 /// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. The HTTP side is not ready from
 /// the first moment of a stop, and ends last. A second signal ends the pod at once, and so does a service that does not end in time.
 pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<()> {
-    let door = Door::open(config.admin.listen)?;
+    let listener = AdminListener::bind(config.admin.listen)?;
     let places = places(&config, Some(FOUND_WITHIN)).await?;
     let views = views(&config).await?;
-    let latency = admin::Latency::default();
-    let traces = Traces::start(&config)?;
-    let witness = Arc::new(Witness { latency: latency.clone(), traces: traces.clone() });
+    let latency = admin::LatencyHistogram::default();
+    let traces = EventTraces::start(&config)?;
+    let witness = Arc::new(LatencyObserver { latency: latency.clone(), traces: traces.clone() });
     let consumer = views.clone().map(|views| consumer(&config, &places, views)).transpose()?;
     let consumer = consumer.map(|consumer| consumer.witnessed_by(witness));
-    let observer = observer(&config, &places, Some(FOUND_WITHIN)).await?;
-    let register = Register::new(&places.coordination, &config.pipeline, &config.pod_id);
+    let collector = status_collector(&config, &places, Some(FOUND_WITHIN)).await?;
+    let registry = PodRegistry::new(&places.coordination, &config.pipeline, &config.pod_id);
     let candidate = candidate(&config).await?;
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
@@ -69,7 +69,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         async move { producer.lead(leadership).await }
     };
     let elector = candidate.start(work, shutdown.clone().cancelled_owned())?;
-    let parts = Parts {
+    let pod_services = PodServices {
         pod_id: config.pod_id.clone(),
         ttl: config.coordination.lease.ttl,
         lease: elector.handle(),
@@ -78,8 +78,8 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         latency,
         generation: config.read_models.declared.generation(),
     };
-    let mut side = door.start(parts, register, observer, operator)?;
-    tokio::spawn(wish.obey(elector.handle(), side.readings().hearts().step_down.clone(), shutdown.clone()));
+    let mut admin_service = listener.start(pod_services, registry, collector, operator)?;
+    tokio::spawn(wish.obey(elector.handle(), admin_service.monitor().heartbeats().step_down.clone(), shutdown.clone()));
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };
     let consuming = consume(consumer, &config, shutdown.clone());
     let limit = ending::limit([config.producer.publish.drain, config.consumer.session.drain_within]);
@@ -95,13 +95,13 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let mut gone = Ok(());
     tokio::select! {
         // cancel-safe: asked again below
-        ended = &mut services => return ended.and(side.stop().await),
+        ended = &mut services => return ended.and(admin_service.stop().await),
         // What cannot be looked at must not run on unseen.
-        error = side.died() => gone = Err(error),
+        error = admin_service.wait_for_failure() => gone = Err(error),
         () = stop.received() => {}
     }
     tracing::info!(pod_id = config.pod_id, "stopping");
-    side.readings().stopping();
+    admin_service.monitor().set_stopping();
     shutdown.cancel();
     tokio::select! {
         ended = &mut services => ended?,
@@ -110,7 +110,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     if let Some(traces) = traces {
         traces.stop().await;
     }
-    side.stop().await?;
+    admin_service.stop().await?;
     tracing::info!(pod_id = config.pod_id, "stopped");
     gone
 }
@@ -129,20 +129,20 @@ async fn candidate(config: &Config) -> anyhow::Result<Candidate> {
 }
 
 /// Who looks at the whole pipeline.
-pub(crate) async fn observer(
+pub(crate) async fn status_collector(
     config: &Config,
     places: &Places,
     found_within: Option<Duration>,
-) -> anyhow::Result<Observer> {
+) -> anyhow::Result<StatusCollector> {
     let ReadModels { uri, database, models, .. } = &config.read_models;
-    Ok(Observer {
+    Ok(StatusCollector {
         pipeline: config.pipeline.clone(),
         by: config.pod_id.clone(),
         coordination: places.coordination.clone(),
         source: places.server.clone(),
         views: client(uri, "read_models.uri", found_within).await?.database(database),
         read_models: models.iter().map(|model| model.name().to_owned()).collect(),
-        subscription: Subscription::new(administration(config)?, &places.topic, &places.subscription),
+        subscription: SubscriptionMonitor::new(administration(config)?, &places.topic, &places.subscription),
     })
 }
 

@@ -16,7 +16,7 @@ use mongodb::{Collection, Database};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use crate::admin_side::Heart;
+use crate::admin::LoopHeartbeat;
 use crate::config::Config;
 
 pub(crate) const COLLECTION: &str = "step_down";
@@ -66,15 +66,15 @@ impl Wish {
     }
 
     /// A pod's part, until `stop`: looks while it leads, and does what is asked.
-    pub(crate) async fn obey(self, lease: lease::Handle, heart: Heart, stop: CancellationToken) {
+    pub(crate) async fn obey(self, lease: lease::Handle, heartbeat: LoopHeartbeat, stop: CancellationToken) {
         let round = async || {
             tokio::time::sleep(LOOK_EVERY).await;
             self.look(&lease).await;
-            heart.beat().await;
+            heartbeat.beat().await;
         };
         // cancel-safe: it only looks
         while stop.run_until_cancelled(round()).await.is_some() {}
-        heart.rest();
+        heartbeat.set_idle();
     }
 
     async fn look(&self, lease: &lease::Handle) {

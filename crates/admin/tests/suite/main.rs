@@ -1,7 +1,7 @@
 //! A real server, asked over a real socket.
 
-mod house;
+mod fixture;
+mod http_routes;
 mod metrics;
-mod operator;
-mod paths;
-mod wedged;
+mod operator_actions;
+mod stalled_loops;

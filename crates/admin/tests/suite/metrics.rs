@@ -4,15 +4,18 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use admin::metrics::{self, Metric};
-use admin::status::{Checkpoint, Parked, Pod, ReadModel, Rejected, Role};
-use admin::{Buckets, Counters, Latency, Loop, Pulse, Readiness, Service, Status, Time};
+use admin::status::{CheckpointStatus, ParkedCount, PodRole, PodStatus, ReadModelStatus, RejectedCount};
+use admin::{
+    Activity, LatencyBuckets, LatencyHistogram, LoopLiveness, PipelineStatus, PodCounters, Readiness, ServiceHealth,
+    WallTime,
+};
 
-use crate::house::{House, status};
+use crate::fixture::{AdminFixture, status};
 
 type Case<T> = (&'static str, fn(&mut T), &'static str);
 
 /// What this pod counts.
-const OF_THE_POD: &[Case<Counters>] = &[
+const OF_THE_POD: &[Case<PodCounters>] = &[
     ("headwater_build_info", |counters| counters.pod = "pod-7".into(), "{pod=\"pod-7\",version=\"\"} 1"),
     ("headwater_leads", |counters| counters.leads = true, " 1"),
     ("headwater_terms_total", |counters| counters.terms = 2, " 2"),
@@ -55,12 +58,16 @@ const OF_THE_POD: &[Case<Counters>] = &[
     ("headwater_insert_to_read_model_seconds", |counters| counters.latency = one_of_40_ms(), "_sum 0.04"),
 ];
 
-/// What was gathered of the pipeline.
-const OF_THE_PIPELINE: &[Case<Status>] = &[
+/// What was collected of the pipeline.
+const OF_THE_PIPELINE: &[Case<PipelineStatus>] = &[
     ("headwater_leader_present", |status| status.leader = None, " 0"),
     ("headwater_term", |status| status.leader.as_mut().unwrap().term = 9, " 9"),
     ("headwater_lag_seconds", |status| status.lag.seconds = Some(1.5), " 1.5"),
-    ("headwater_lag_events", |status| (status.lag.events, status.bus.waiting) = (Some(12), Some(7)), " 12"),
+    (
+        "headwater_lag_events",
+        |status| (status.lag.events, status.subscription.active_messages) = (Some(12), Some(7)),
+        " 12",
+    ),
     ("headwater_oplog_headroom_seconds", |status| status.oplog.headroom_seconds = Some(7200.0), " 7200"),
     ("headwater_checkpoint_age_seconds", |status| status.checkpoint = Some(checkpoint()), " 4"),
     ("headwater_pods", |status| status.pods = vec![pod(false), pod(true)], " 1"),
@@ -69,11 +76,11 @@ const OF_THE_PIPELINE: &[Case<Status>] = &[
     ("headwater_parked_events", |status| status.parked = Some(vec![parked()]), "{read_model=\"orders\"} 5"),
     (
         "headwater_rejected_events",
-        |status| status.rejected = Some(vec![Rejected { reason: "too_large".into(), events: 3 }]),
+        |status| status.rejected = Some(vec![RejectedCount { reason: "too_large".into(), events: 3 }]),
         "{reason=\"too_large\"} 3",
     ),
-    ("headwater_subscription_messages", |status| status.bus.waiting = Some(11), " 11"),
-    ("headwater_dead_letters", |status| status.bus.dead_letters = Some(4), " 4"),
+    ("headwater_subscription_messages", |status| status.subscription.active_messages = Some(11), " 11"),
+    ("headwater_dead_letters", |status| status.subscription.dead_letters = Some(4), " 4"),
     (
         "headwater_read_model_documents",
         |status| status.read_models = vec![read_model()],
@@ -92,22 +99,22 @@ const OTHERS: &[&str] = &["headwater_status_age_seconds", "headwater_service_rea
 
 #[tokio::test]
 async fn every_metric_changes_when_what_it_tells_of_does() {
-    let house = House::start();
+    let fixture = AdminFixture::start();
     for (metric, change, expected) in OF_THE_POD {
-        house.set(|readings| readings.counters = Counters::default());
-        let before = house.get("/metrics").await.body;
-        house.set(|readings| change(&mut readings.counters));
-        changes(metric, expected, &before, &house.get("/metrics").await.body);
+        fixture.set(|readings| readings.counters = PodCounters::default());
+        let before = fixture.get("/metrics").await.body;
+        fixture.set(|readings| change(&mut readings.counters));
+        changes(metric, expected, &before, &fixture.get("/metrics").await.body);
     }
     for (metric, change, expected) in OF_THE_PIPELINE {
-        house.board.post(status().judged(), Instant::now());
-        let before = house.get("/metrics").await.body;
+        fixture.status_cache.post(status().evaluated(), Instant::now());
+        let before = fixture.get("/metrics").await.body;
         let mut changed = status();
         change(&mut changed);
-        house.board.post(changed.judged(), Instant::now());
-        changes(metric, expected, &before, &house.get("/metrics").await.body);
+        fixture.status_cache.post(changed.evaluated(), Instant::now());
+        changes(metric, expected, &before, &fixture.get("/metrics").await.body);
     }
-    house.stop().await;
+    fixture.stop().await;
 }
 
 fn changes(metric: &str, expected: &str, before: &str, after: &str) {
@@ -127,14 +134,14 @@ fn no_metric_is_without_a_test_that_changes_it() {
 
 #[tokio::test]
 async fn every_metric_is_described_on_the_page_once_and_with_its_kind() {
-    let house = House::start();
-    let page = house.get("/metrics").await;
+    let fixture = AdminFixture::start();
+    let page = fixture.get("/metrics").await;
     assert!(page.head.contains("content-type: text/plain; version=0.0.4"));
     for Metric { name, kind, .. } in metrics::ALL {
         let line = format!("# TYPE {name} {}", format!("{kind:?}").to_lowercase());
         assert_eq!(page.body.lines().filter(|found| *found == line).count(), 1, "{line}");
     }
-    house.stop().await;
+    fixture.stop().await;
 }
 
 /// The page for operators.
@@ -142,14 +149,14 @@ const RUNBOOK: &str = include_str!("../../../../docs/operations.md");
 
 #[tokio::test]
 async fn the_runbook_has_every_metric_of_the_page_and_no_other() {
-    let house = House::start();
-    let page = house.get("/metrics").await.body;
+    let fixture = AdminFixture::start();
+    let page = fixture.get("/metrics").await.body;
     let exposed: BTreeSet<_> =
         page.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next().map(str::to_owned)).collect();
     let rows = RUNBOOK.lines().filter_map(|line| line.strip_prefix("| `headwater_")?.split('`').next());
     let documented: BTreeSet<_> = rows.map(|rest| format!("headwater_{rest}")).collect();
     assert_eq!(documented, exposed);
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[test]
@@ -170,7 +177,7 @@ fn the_runbook_s_alerts_ask_for_metrics_that_exist_and_each_has_its_advice() {
 
 #[tokio::test]
 async fn what_is_unknown_has_no_sample() {
-    let house = House::start();
+    let fixture = AdminFixture::start();
     let samples = |page: &str, metric: &str| page.lines().filter(|line| line.starts_with(metric)).count();
     let unknown = [
         "headwater_lag_seconds",
@@ -181,34 +188,34 @@ async fn what_is_unknown_has_no_sample() {
         "headwater_rejected_events",
         "headwater_subscription_messages",
     ];
-    house.board.post(status(), Instant::now());
-    let page = house.get("/metrics").await.body;
+    fixture.status_cache.post(status(), Instant::now());
+    let page = fixture.get("/metrics").await.body;
     for metric in unknown {
         assert_eq!(samples(&page, metric), 0, "{metric}");
     }
     assert_eq!(samples(&page, "headwater_leader_present"), 1);
     let mut away = status();
     // What the leader has under way is known, and what waits on the bus is not.
-    (away.lag.events, away.lag.at_least) = (Some(4), true);
-    house.board.post(away, Instant::now());
-    assert_eq!(samples(&house.get("/metrics").await.body, "headwater_lag_events"), 0, "a part is not the whole");
+    (away.lag.events, away.lag.is_lower_bound) = (Some(4), true);
+    fixture.status_cache.post(away, Instant::now());
+    assert_eq!(samples(&fixture.get("/metrics").await.body, "headwater_lag_events"), 0, "a part is not the whole");
     let mut unread = status();
     unread.leader = None;
-    unread.gathered.missing = vec!["the lease".into()];
-    house.board.post(unread, Instant::now());
-    let page = house.get("/metrics").await.body;
+    unread.collected.unavailable = vec!["the lease".into()];
+    fixture.status_cache.post(unread, Instant::now());
+    let page = fixture.get("/metrics").await.body;
     assert_eq!(samples(&page, "headwater_leader_present"), 0, "nobody can say who leads");
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn what_is_known_to_be_none_is_a_zero() {
-    let house = House::start();
+    let fixture = AdminFixture::start();
     let mut well = status();
     well.read_models = vec![read_model()];
-    (well.parked, well.rejected) = (Some(vec![]), Some(vec![Rejected { reason: "refused".into(), events: 2 }]));
-    house.board.post(well, Instant::now());
-    let page = house.get("/metrics").await.body;
+    (well.parked, well.rejected) = (Some(vec![]), Some(vec![RejectedCount { reason: "refused".into(), events: 2 }]));
+    fixture.status_cache.post(well, Instant::now());
+    let page = fixture.get("/metrics").await.body;
     for line in [
         "headwater_parked_aggregates{read_model=\"orders\"} 0",
         "headwater_parked_events{read_model=\"orders\"} 0",
@@ -219,50 +226,50 @@ async fn what_is_known_to_be_none_is_a_zero() {
         assert_eq!(page.lines().filter(|found| *found == line).count(), 1, "{line} in\n{page}");
     }
     assert_eq!(page.lines().filter(|line| line.starts_with("headwater_rejected_events{")).count(), 3);
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn figures_that_are_no_longer_gathered_grow_old() {
-    let house = House::start();
-    house.board.post(status(), Instant::now());
+    let fixture = AdminFixture::start();
+    fixture.status_cache.post(status(), Instant::now());
     let age = async || {
-        let page = house.get("/metrics").await.body;
+        let page = fixture.get("/metrics").await.body;
         let age = page.lines().find_map(|line| line.strip_prefix("headwater_status_age_seconds ")).expect("an age");
         age.parse::<f64>().expect("a number")
     };
     // Every look is later than the one before.
     let (first, second) = (age().await, age().await);
     assert!(0.0 < first && first < second, "{first}, then {second}");
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn a_wedged_loop_and_a_service_that_is_not_ready_are_seen() {
-    let house = House::start();
-    let service = |readiness, pulse| {
-        let loops = vec![Loop { name: "capture", pulse, limit: Duration::ZERO }];
-        vec![Service { name: "producer", role: "leader", readiness, loops }]
+    let fixture = AdminFixture::start();
+    let service = |readiness, activity| {
+        let loops = vec![LoopLiveness { name: "capture", activity, limit: Duration::ZERO }];
+        vec![ServiceHealth { name: "producer", role: "leader", readiness, loops }]
     };
-    let has = async |line: &str| house.get("/metrics").await.body.lines().any(|found| found == line);
-    house.set(|readings| readings.health.services = service(Readiness::Ready, Pulse::Resting));
+    let has = async |line: &str| fixture.get("/metrics").await.body.lines().any(|found| found == line);
+    fixture.set(|readings| readings.health.services = service(Readiness::Ready, Activity::Idle));
     assert!(has("headwater_service_ready{service=\"producer\"} 1").await);
     assert!(has("headwater_loop_wedged{service=\"producer\",loop=\"capture\"} 0").await);
-    let late = Pulse::Alive { at: Instant::now() };
-    house.set(|readings| readings.health.services = service(Readiness::Not("halted".into()), late));
+    let late = Activity::Active { at: Instant::now() };
+    fixture.set(|readings| readings.health.services = service(Readiness::NotReady("halted".into()), late));
     assert!(has("headwater_service_ready{service=\"producer\"} 0").await);
     assert!(has("headwater_loop_wedged{service=\"producer\",loop=\"capture\"} 1").await);
-    house.stop().await;
+    fixture.stop().await;
 }
 
-fn one_of_40_ms() -> Buckets {
-    let latency = Latency::default();
+fn one_of_40_ms() -> LatencyBuckets {
+    let latency = LatencyHistogram::default();
     latency.record(Duration::from_millis(40));
     latency.read()
 }
 
-fn checkpoint() -> Checkpoint {
-    Checkpoint {
+fn checkpoint() -> CheckpointStatus {
+    CheckpointStatus {
         ahead_seconds: None,
         phase: "stream".into(),
         scanned: None,
@@ -274,29 +281,29 @@ fn checkpoint() -> Checkpoint {
     }
 }
 
-fn parked() -> Parked {
-    Parked { read_model: "orders".into(), aggregates: 2, events: 5, oldest_seconds: Some(60.0) }
+fn parked() -> ParkedCount {
+    ParkedCount { read_model: "orders".into(), aggregates: 2, events: 5, oldest_seconds: Some(60.0) }
 }
 
-fn read_model() -> ReadModel {
+fn read_model() -> ReadModelStatus {
     let (name, documents) = ("orders".into(), Some(1_000));
-    ReadModel { name, documents, applied: None, applied_seconds_ago: Some(2.5), parked_aggregates: None }
+    ReadModelStatus { name, documents, applied: None, applied_seconds_ago: Some(2.5), parked_aggregates: None }
 }
 
-fn pod(silent: bool) -> Pod {
-    Pod {
+fn pod(silent: bool) -> PodStatus {
+    PodStatus {
         id: "pod-1".into(),
         version: "0.1.0".into(),
         generation: None,
         address: None,
-        role: Role::Standby,
+        role: PodRole::Standby,
         started: None,
-        seen: Time::default(),
-        seen_seconds_ago: 1.0,
+        last_seen: WallTime::default(),
+        last_seen_seconds_ago: 1.0,
         silent,
         producer: "standby".into(),
         consumer: "consuming".into(),
-        troubles: vec![],
+        problems: vec![],
         sessions: None,
         published_per_second: None,
         applied_per_second: None,

@@ -11,7 +11,7 @@ use pipeline::source::Kind;
 use super::Finding;
 use crate::cli::advice::plainly;
 use crate::config::Config;
-use crate::oplog::Ends;
+use crate::oplog::OplogWindow;
 
 const ABOUT: &str = "source";
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
@@ -109,14 +109,14 @@ async fn oplog(source: &Client) -> Option<Finding> {
         let remedy = "grant the user `read` on `local`, or watch the oplog window elsewhere";
         Some(Finding::note(ABOUT, format!("the oplog cannot be looked at ({why}), so its window is unknown"), remedy))
     };
-    match Ends::read(source).await {
+    match OplogWindow::read(source).await {
         Ok(Some(ends)) => short_oplog(&ends),
         Ok(None) => unknown("it says nothing of its time".to_owned()),
         Err(error) => unknown(DriverError::from(error).to_string()),
     }
 }
 
-fn short_oplog(ends: &Ends) -> Option<Finding> {
+fn short_oplog(ends: &OplogWindow) -> Option<Finding> {
     if ends.span() < YOUNG && ends.used < 0.9 * ends.most {
         return None;
     }
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn an_oplog_is_judged_by_how_long_it_would_last_when_full() {
         let judge = |hours: f64, full| {
-            short_oplog(&Ends { oldest: 0, newest: (hours * 3_600.0) as u32, used: full, most: 1.0 })
+            short_oplog(&OplogWindow { oldest: 0, newest: (hours * 3_600.0) as u32, used: full, most: 1.0 })
         };
         assert_eq!(judge(0.1, 0.2), None, "too young to tell");
         assert_eq!(judge(10.0, 0.1), None, "a hundred hours, when full");

@@ -10,7 +10,7 @@ use super::run::{ConfigArguments, FOUND_WITHIN};
 use super::table::table;
 use crate::exit::Exit;
 use crate::out;
-use crate::parked::{Office, shown, text, time};
+use crate::parked::{ParkedCommands, format_bson, format_id, format_time};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -102,8 +102,8 @@ struct Which {
 }
 
 impl Which {
-    async fn found_in(&self, office: &Office) -> anyhow::Result<Waiting> {
-        office.find(&self.aggregate, self.model.as_deref()).await
+    async fn found_in(&self, commands: &ParkedCommands) -> anyhow::Result<Waiting> {
+        commands.find(&self.aggregate, self.model.as_deref()).await
     }
 }
 
@@ -111,7 +111,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     match arguments.command {
         Command::List { config, limit, json } => {
             let config = config.load()?;
-            list(&Office::open(&config, FOUND_WITHIN).await?, &config.pipeline, limit, json).await
+            list(&ParkedCommands::open(&config, FOUND_WITHIN).await?, &config.pipeline, limit, json).await
         }
         Command::Show { config, which, limit, bodies, json } => {
             show(&open(&config).await?, &which, limit, bodies, json).await
@@ -123,12 +123,12 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-async fn open(config: &ConfigArguments) -> anyhow::Result<Office> {
-    Office::open(&config.load()?, FOUND_WITHIN).await
+async fn open(config: &ConfigArguments) -> anyhow::Result<ParkedCommands> {
+    ParkedCommands::open(&config.load()?, FOUND_WITHIN).await
 }
 
-async fn list(office: &Office, pipeline: &str, limit: i64, as_json: bool) -> anyhow::Result<()> {
-    let list = office.list(limit).await?;
+async fn list(commands: &ParkedCommands, pipeline: &str, limit: i64, as_json: bool) -> anyhow::Result<()> {
+    let list = commands.list(limit).await?;
     if as_json {
         out::line(format_args!("{:#}", Json::Array(list.iter().map(waiting_json).collect())))?;
         return Ok(());
@@ -147,11 +147,11 @@ fn row(waiting: &Waiting) -> [String; 7] {
     let parked = &waiting.parked;
     [
         waiting.model.clone(),
-        shown(&waiting.aggregate),
+        format_id(&waiting.aggregate),
         parked.reason.to_string(),
         parked.sequence.map_or("-".to_owned(), |sequence| sequence.to_string()),
         parked.waiting().to_string(),
-        time(parked.since),
+        format_time(parked.since),
         parked.detail.clone(),
     ]
 }
@@ -167,13 +167,13 @@ fn waiting_json(waiting: &Waiting) -> Json {
         "event": extended(&parked.event_id),
         "sequence": parked.sequence,
         "waiting": parked.waiting(),
-        "since": time(parked.since),
+        "since": format_time(parked.since),
     })
 }
 
-async fn show(office: &Office, which: &Which, limit: i64, bodies: bool, as_json: bool) -> anyhow::Result<()> {
-    let waiting = which.found_in(office).await?;
-    let events = office.show(&waiting, limit).await?;
+async fn show(commands: &ParkedCommands, which: &Which, limit: i64, bodies: bool, as_json: bool) -> anyhow::Result<()> {
+    let waiting = which.found_in(commands).await?;
+    let events = commands.show(&waiting, limit).await?;
     if as_json {
         let mut shown = waiting_json(&waiting);
         shown["events"] = Json::Array(events.iter().map(|event| event_json(event, bodies)).collect());
@@ -181,9 +181,9 @@ async fn show(office: &Office, which: &Which, limit: i64, bodies: bool, as_json:
         return Ok(());
     }
     out::line(format_args!("read model  {}", waiting.model))?;
-    out::line(format_args!("aggregate   {}", shown(&waiting.aggregate)))?;
+    out::line(format_args!("aggregate   {}", format_id(&waiting.aggregate)))?;
     out::line(format_args!("reason      {} ({})", waiting.parked.reason, waiting.parked.detail))?;
-    out::line(format_args!("since       {}", time(waiting.parked.since)))?;
+    out::line(format_args!("since       {}", format_time(waiting.parked.since)))?;
     out::line(format_args!("waiting     {}\n", waiting.parked.waiting()))?;
     let rows: Vec<_> = events.iter().map(event_row).collect();
     out::print(table(["SEQUENCE", "TYPE", "EVENT", "TERM", "COMMITTED"], &rows))?;
@@ -197,9 +197,9 @@ fn event_row(event: &Delivered) -> [String; 5] {
     [
         event.sequence.map_or("-".to_owned(), |sequence| sequence.to_string()),
         event.event_type.clone().unwrap_or_else(|| "-".to_owned()),
-        text(&event.key),
+        format_bson(&event.key),
         event.term.to_string(),
-        event.committed.map_or("-".to_owned(), time),
+        event.committed.map_or("-".to_owned(), format_time),
     ]
 }
 
@@ -210,7 +210,7 @@ fn event_json(event: &Delivered, bodies: bool) -> Json {
         "sequence": event.sequence,
         "operation": event.operation.as_str(),
         "term": event.term.get(),
-        "committed": event.committed.map(time),
+        "committed": event.committed.map(format_time),
     });
     if bodies {
         shown["body"] = match &event.body {
@@ -224,10 +224,10 @@ fn event_json(event: &Delivered, bodies: bool) -> Json {
     shown
 }
 
-async fn retry(office: &Office, which: &Which, as_json: bool) -> anyhow::Result<()> {
-    let waiting = which.found_in(office).await?;
+async fn retry(commands: &ParkedCommands, which: &Which, as_json: bool) -> anyhow::Result<()> {
+    let waiting = which.found_in(commands).await?;
     let Waiting { aggregate, model, .. } = &waiting;
-    match office.retry(&waiting).await {
+    match commands.retry(&waiting).await {
         Ok(events) if as_json => {
             out::line(format_args!(
                 "{:#}",
@@ -235,7 +235,7 @@ async fn retry(office: &Office, which: &Which, as_json: bool) -> anyhow::Result<
             ))?;
         }
         Ok(events) => {
-            out::line(format_args!("{events} events were applied to `{model}`; {} goes on", shown(aggregate)))?;
+            out::line(format_args!("{events} events were applied to `{model}`; {} goes on", format_id(aggregate)))?;
         }
         Err(error @ Error::NoModel(_)) => {
             return Err(error).context("this configuration does not declare it; retry with the one that pods run with");
@@ -248,10 +248,10 @@ async fn retry(office: &Office, which: &Which, as_json: bool) -> anyhow::Result<
     Ok(())
 }
 
-async fn discard(office: &Office, which: &Which, all: bool, yes: bool, as_json: bool) -> anyhow::Result<()> {
-    let waiting = which.found_in(office).await?;
+async fn discard(commands: &ParkedCommands, which: &Which, all: bool, yes: bool, as_json: bool) -> anyhow::Result<()> {
+    let waiting = which.found_in(commands).await?;
     let Waiting { aggregate, model, parked, .. } = &waiting;
-    let name = shown(aggregate);
+    let name = format_id(aggregate);
     if !yes {
         let events = if all { format!("all {} events that wait", parked.waiting()) } else { "the first event".into() };
         bail!(Exit::Usage.because(format!(
@@ -260,7 +260,7 @@ async fn discard(office: &Office, which: &Which, all: bool, yes: bool, as_json: 
         )));
     }
     let what = if all { Discard::All } else { Discard::First };
-    let events = office.discard(&waiting, what).await?;
+    let events = commands.discard(&waiting, what).await?;
     let left = parked.waiting().saturating_sub(events);
     if as_json {
         let aggregate = extended(aggregate.value());

@@ -12,7 +12,7 @@ use super::run::ConfigArguments;
 use crate::exit::Exit;
 use crate::out;
 use crate::signal::StopSignal;
-use crate::status::Observer;
+use crate::status::StatusCollector;
 
 /// Show how the pipeline is: leader, lag, oplog headroom, pods, read models, and what waits for a person.
 ///
@@ -40,13 +40,13 @@ const CLEAR: &str = "\x1b[2J\x1b[H";
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let config = arguments.config.load()?;
     let places = crate::run::places(&config, Some(EVERY * 3)).await?;
-    let observer = crate::run::observer(&config, &places, Some(EVERY * 3)).await?;
-    if arguments.watch { watch(&observer, arguments.json).await } else { once(&observer, arguments.json).await }
+    let collector = crate::run::status_collector(&config, &places, Some(EVERY * 3)).await?;
+    if arguments.watch { watch(&collector, arguments.json).await } else { once(&collector, arguments.json).await }
 }
 
 /// Why nothing could be read, if it is a server that is away: a look only knows that it saw nothing.
-async fn reason(observer: &Observer) -> Option<DriverError> {
-    for server in [observer.coordination.client(), &observer.source] {
+async fn reason(collector: &StatusCollector) -> Option<DriverError> {
+    for server in [collector.coordination.client(), &collector.source] {
         if let Err(error) = server.database("admin").run_command(doc! { "ping": 1 }).await {
             return Some(error.into());
         }
@@ -54,30 +54,30 @@ async fn reason(observer: &Observer) -> Option<DriverError> {
     None
 }
 
-async fn once(observer: &Observer, json: bool) -> anyhow::Result<()> {
-    let status = observer.gather(&mut None).await;
+async fn once(collector: &StatusCollector, json: bool) -> anyhow::Result<()> {
+    let status = collector.collect(&mut None).await;
     out::print(told(&status, json)?)?;
     if status.healthy {
         return Ok(());
     }
     let critical =
-        status.problems.iter().filter(|problem| problem.severity == admin::status::Severity::Critical).count();
+        status.problems.iter().filter(|problem| problem.severity == admin::status::ProblemSeverity::Critical).count();
     let not_well = Exit::NotWell.because(format!("`{}` is not healthy: {critical} critical", status.pipeline));
-    let reason = if status.gathered.missing.is_empty() { None } else { reason(observer).await };
+    let reason = if status.collected.unavailable.is_empty() { None } else { reason(collector).await };
     Err(match reason {
         Some(reason) => anyhow::Error::from(reason).context(not_well),
         None => not_well.into(),
     })
 }
 
-async fn watch(observer: &Observer, json: bool) -> anyhow::Result<()> {
+async fn watch(collector: &StatusCollector, json: bool) -> anyhow::Result<()> {
     let mut stop = StopSignal::new()?;
     let mut slow = None;
     loop {
         let status = tokio::select! {
             () = stop.received() => return Ok(()),
             // cancel-safe: it only reads
-            status = observer.gather(&mut slow) => status,
+            status = collector.collect(&mut slow) => status,
         };
         let text = told(&status, json)?;
         // Programs get one document after the other.
@@ -91,6 +91,6 @@ async fn watch(observer: &Observer, json: bool) -> anyhow::Result<()> {
     }
 }
 
-fn told(status: &admin::Status, json: bool) -> anyhow::Result<String> {
+fn told(status: &admin::PipelineStatus, json: bool) -> anyhow::Result<String> {
     if json { Ok(serde_json::to_string_pretty(status)? + "\n") } else { Ok(table::of(status)) }
 }

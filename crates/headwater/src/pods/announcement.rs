@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use admin::Buckets;
-use admin::Time;
-use admin::status::{Pod, Quantiles, Role, Trouble};
+use admin::LatencyBuckets;
+use admin::WallTime;
+use admin::status::{LatencyQuantiles, PodProblem, PodRole, PodStatus};
 use mongodb::bson::{Bson, Document, doc};
 
 use super::{FORMAT, SILENT_AFTER, natural, number};
@@ -17,13 +17,13 @@ pub(crate) struct Announcement {
     pub(crate) address: Option<String>,
     pub(crate) producer: String,
     pub(crate) consumer: String,
-    pub(crate) troubles: Vec<Trouble>,
+    pub(crate) problems: Vec<PodProblem>,
     /// `None` where no read model is configured; likewise what follows.
     pub(crate) sessions: Option<u64>,
     pub(crate) applied_per_second: Option<f64>,
     /// Of the read models to which it has applied something since it started.
     pub(crate) applied_ago: Vec<(String, Duration)>,
-    pub(crate) latency: Buckets,
+    pub(crate) latency: LatencyBuckets,
     /// `None` while this pod does not lead; likewise what follows.
     pub(crate) published_per_second: Option<f64>,
     pub(crate) in_flight: Option<u64>,
@@ -33,8 +33,7 @@ pub(crate) struct Announcement {
 
 impl Announcement {
     pub(super) fn to_document(&self) -> Document {
-        let trouble =
-            |Trouble { service, text, page }: &Trouble| doc! { "service": service, "text": text, "page": page.clone() };
+        let problem = |PodProblem { service, text, page }: &PodProblem| doc! { "service": service, "text": text, "page": page.clone() };
         let applied =
             |(model, ago): &(String, Duration)| doc! { "name": model, "appliedSecondsAgo": ago.as_secs_f64() };
         let counts: Vec<i64> = self.latency.counts.iter().map(|count| number(*count)).collect();
@@ -44,7 +43,7 @@ impl Announcement {
             "address": self.address.clone(),
             "producer": &self.producer,
             "consumer": &self.consumer,
-            "troubles": self.troubles.iter().map(trouble).collect::<Vec<_>>(),
+            "troubles": self.problems.iter().map(problem).collect::<Vec<_>>(),
             "sessions": self.sessions.map(number),
             "appliedPerSecond": self.applied_per_second,
             // A list, not a map: a name may hold dots.
@@ -59,23 +58,23 @@ impl Announcement {
 
 /// A pod as its document tells, with what belongs to the whole pipeline.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Seen {
-    pub(crate) pod: Pod,
-    pub(crate) latency: Buckets,
+pub(crate) struct AnnouncedPod {
+    pub(crate) pod: PodStatus,
+    pub(crate) latency: LatencyBuckets,
     /// When it last applied something to a read model, by name.
-    pub(crate) applied: Vec<(String, Moment)>,
+    pub(crate) applied: Vec<(String, LastApplied)>,
     pub(crate) in_flight: Option<u64>,
     pub(crate) read_ahead_full: bool,
 }
 
 /// By the clock of the server that keeps the announcements.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Moment {
-    pub(crate) at: Time,
+pub(crate) struct LastApplied {
+    pub(crate) at: WallTime,
     pub(crate) seconds_ago: f64,
 }
 
-impl Seen {
+impl AnnouncedPod {
     /// `None` for what another version wrote in a way this one does not know. `now` is the server's, read with the document.
     pub(crate) fn read(document: &Document, leader: Option<&str>, now: i64) -> Option<Self> {
         if natural(document.get("format")) != Some(u64::from(FORMAT.unsigned_abs())) {
@@ -85,21 +84,21 @@ impl Seen {
         let figure = |field| document.get_f64(field).ok();
         let id = document.get_document("_id").ok()?.get_str("pod").ok()?.to_owned();
         let seen = document.get_datetime("seenAt").ok()?.timestamp_millis();
-        let seen_seconds_ago = seconds(now - seen);
+        let last_seen_seconds_ago = seconds(now - seen);
         let latency = read_latency(document);
-        let pod = Pod {
-            role: if leader == Some(&*id) { Role::Leader } else { Role::Standby },
+        let pod = PodStatus {
+            role: if leader == Some(&*id) { PodRole::Leader } else { PodRole::Standby },
             id,
             version: text("version").unwrap_or_default(),
             generation: text("generation"),
             address: text("address"),
-            started: document.get_datetime("startedAt").ok().map(|at| Time::from_millis(at.timestamp_millis())),
-            seen: Time::from_millis(seen),
-            seen_seconds_ago,
-            silent: seen_seconds_ago > SILENT_AFTER.as_secs_f64(),
+            started: document.get_datetime("startedAt").ok().map(|at| WallTime::from_millis(at.timestamp_millis())),
+            last_seen: WallTime::from_millis(seen),
+            last_seen_seconds_ago,
+            silent: last_seen_seconds_ago > SILENT_AFTER.as_secs_f64(),
             producer: text("producer").unwrap_or_default(),
             consumer: text("consumer").unwrap_or_default(),
-            troubles: read_troubles(document),
+            problems: read_troubles(document),
             sessions: natural(document.get("sessions")),
             published_per_second: figure("publishedPerSecond"),
             applied_per_second: figure("appliedPerSecond"),
@@ -115,37 +114,37 @@ impl Seen {
     }
 }
 
-fn read_latency(document: &Document) -> Buckets {
+fn read_latency(document: &Document) -> LatencyBuckets {
     let counts = document.get_array("latency").into_iter().flatten();
     let counts: Vec<u64> = counts.map(|count| natural(Some(count)).unwrap_or(0)).collect();
-    Buckets::from_counts(&counts).unwrap_or_default()
+    LatencyBuckets::from_counts(&counts).unwrap_or_default()
 }
 
 /// The pod's ages are as of `seen`.
-fn read_applied(document: &Document, seen: i64, now: i64) -> Vec<(String, Moment)> {
+fn read_applied(document: &Document, seen: i64, now: i64) -> Vec<(String, LastApplied)> {
     let models = document.get_array("readModels").into_iter().flatten().filter_map(Bson::as_document);
     let read = |model: &Document| {
         let ago = model.get_f64("appliedSecondsAgo").ok()?;
         let at = seen - (ago * 1_000.0) as i64;
-        let moment = Moment { at: Time::from_millis(at), seconds_ago: seconds(now - at) };
+        let moment = LastApplied { at: WallTime::from_millis(at), seconds_ago: seconds(now - at) };
         Some((model.get_str("name").ok()?.to_owned(), moment))
     };
     models.filter_map(read).collect()
 }
 
-fn read_troubles(document: &Document) -> Vec<Trouble> {
-    let troubles = document.get_array("troubles").into_iter().flatten().filter_map(Bson::as_document);
-    let read = |trouble: &Document| {
-        let text = |field| trouble.get_str(field).ok().map(str::to_owned);
-        Some(Trouble { service: text("service")?, text: text("text")?, page: text("page") })
+fn read_troubles(document: &Document) -> Vec<PodProblem> {
+    let problems = document.get_array("troubles").into_iter().flatten().filter_map(Bson::as_document);
+    let read = |problem: &Document| {
+        let text = |field| problem.get_str(field).ok().map(str::to_owned);
+        Some(PodProblem { service: text("service")?, text: text("text")?, page: text("page") })
     };
-    troubles.filter_map(read).collect()
+    problems.filter_map(read).collect()
 }
 
 /// `None` where nothing was counted.
-pub(crate) fn quantiles(latency: &Buckets) -> Option<Quantiles> {
+pub(crate) fn quantiles(latency: &LatencyBuckets) -> Option<LatencyQuantiles> {
     let (p50_seconds, p99_seconds) = (latency.quantile(0.5)?, latency.quantile(0.99)?);
-    Some(Quantiles { p50_seconds, p99_seconds, events: latency.total() })
+    Some(LatencyQuantiles { p50_seconds, p99_seconds, events: latency.total() })
 }
 
 /// Of milliseconds; never negative: a clock that jumped makes nothing younger than now.
@@ -170,14 +169,14 @@ mod tests {
 
     #[test]
     fn what_a_pod_says_is_read_as_it_was_written() {
-        let latency = admin::Latency::default();
+        let latency = admin::LatencyHistogram::default();
         latency.record(Duration::from_millis(4));
         let announcement = Announcement {
             version: "0.1.0".into(),
             address: Some("127.0.0.1:8080".into()),
             producer: "publishing".into(),
             consumer: "consuming".into(),
-            troubles: vec![Trouble { service: "consumer".into(), text: "busy".into(), page: Some("E0002".into()) }],
+            problems: vec![PodProblem { service: "consumer".into(), text: "busy".into(), page: Some("E0002".into()) }],
             sessions: Some(12),
             applied_per_second: Some(0.5),
             applied_ago: vec![("orders.daily".into(), Duration::from_secs(3))],
@@ -186,15 +185,15 @@ mod tests {
             read_ahead_full: true,
             ..Announcement::default()
         };
-        let Seen { pod, in_flight, applied, read_ahead_full, latency } =
-            Seen::read(&stored(&announcement), Some("pod-1"), 11_500).unwrap();
-        assert_eq!((pod.id.as_str(), pod.role, pod.silent), ("pod-1", Role::Leader, false));
-        assert_eq!(pod.seen_seconds_ago, 1.5);
-        let moment = Moment { at: Time::from_millis(7_000), seconds_ago: 4.5 };
+        let AnnouncedPod { pod, in_flight, applied, read_ahead_full, latency } =
+            AnnouncedPod::read(&stored(&announcement), Some("pod-1"), 11_500).unwrap();
+        assert_eq!((pod.id.as_str(), pod.role, pod.silent), ("pod-1", PodRole::Leader, false));
+        assert_eq!(pod.last_seen_seconds_ago, 1.5);
+        let moment = LastApplied { at: WallTime::from_millis(7_000), seconds_ago: 4.5 };
         assert_eq!(applied, [("orders.daily".to_owned(), moment)]);
         assert_eq!((pod.sessions, pod.applied_per_second, pod.published_per_second), (Some(12), Some(0.5), None));
         assert_eq!((pod.address.as_deref(), pod.generation), (Some("127.0.0.1:8080"), None));
-        assert_eq!(pod.troubles, announcement.troubles);
+        assert_eq!(pod.problems, announcement.problems);
         assert_eq!((in_flight, read_ahead_full, latency.total()), (Some(7), true, 1));
         assert!(pod.latency.is_some_and(|latency| (0.003..=0.005).contains(&latency.p50_seconds)));
     }
@@ -202,17 +201,17 @@ mod tests {
     #[test]
     fn a_pod_that_was_not_heard_of_for_a_while_is_silent() {
         let document = stored(&Announcement::default());
-        let silent = |now| Seen::read(&document, None, now).unwrap().pod.silent;
+        let silent = |now| AnnouncedPod::read(&document, None, now).unwrap().pod.silent;
         assert!(!silent(20_000));
         assert!(silent(20_001));
         // The server's clock jumped back: nothing is from the future.
-        assert_eq!(Seen::read(&document, None, 5_000).unwrap().pod.seen_seconds_ago, 0.0);
+        assert_eq!(AnnouncedPod::read(&document, None, 5_000).unwrap().pod.last_seen_seconds_ago, 0.0);
     }
 
     #[test]
     fn what_a_newer_version_wrote_is_left_alone() {
         let mut document = stored(&Announcement::default());
         document.insert("format", 2);
-        assert_eq!(Seen::read(&document, None, 0), None);
+        assert_eq!(AnnouncedPod::read(&document, None, 0), None);
     }
 }

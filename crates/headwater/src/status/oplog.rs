@@ -1,27 +1,27 @@
 //! How much history the source's oplog holds, and how long the checkpoint could stand still.
 
-use admin::status::Oplog;
+use admin::status::OplogStatus;
 use tokio::time::timeout;
 
-use super::{ANSWER_WITHIN, Observer};
-use crate::oplog::Ends;
+use super::{ANSWER_WITHIN, StatusCollector};
+use crate::oplog::OplogWindow;
 
 /// The rate of writing says nothing while the oplog is younger.
 const YOUNGEST: f64 = 60.0;
 
 /// Once the oplog is full, its tail moves as its head does; until then there is room to fill first.
-pub(super) fn told(ends: &Ends, checkpoint: Option<u32>) -> Oplog {
+pub(super) fn told(ends: &OplogWindow, checkpoint: Option<u32>) -> OplogStatus {
     let behind = checkpoint.map(|at| f64::from(ends.newest.saturating_sub(at)));
-    Oplog {
+    OplogStatus {
         headroom_seconds: behind.filter(|_| ends.span() >= YOUNGEST).map(|behind| ends.span_when_full() - behind),
         window_seconds: Some(ends.span()),
     }
 }
 
-impl Observer {
+impl StatusCollector {
     /// `None` where it cannot be read: through mongos, or without the right to.
-    pub(super) async fn oplog(&self) -> Option<Ends> {
-        timeout(ANSWER_WITHIN, Ends::read(&self.source)).await.ok()?.ok()?
+    pub(super) async fn oplog(&self) -> Option<OplogWindow> {
+        timeout(ANSWER_WITHIN, OplogWindow::read(&self.source)).await.ok()?.ok()?
     }
 }
 
@@ -29,8 +29,8 @@ impl Observer {
 mod tests {
     use super::*;
 
-    fn ends(used: f64) -> Ends {
-        Ends { oldest: 1_000, newest: 1_000 + 36_000, used, most: 100.0 }
+    fn ends(used: f64) -> OplogWindow {
+        OplogWindow { oldest: 1_000, newest: 1_000 + 36_000, used, most: 100.0 }
     }
 
     #[test]
@@ -48,8 +48,8 @@ mod tests {
 
     #[test]
     fn without_a_checkpoint_or_with_a_young_oplog_it_is_unknown() {
-        assert_eq!(told(&ends(100.0), None), Oplog { headroom_seconds: None, window_seconds: Some(36_000.0) });
-        let young = Ends { newest: 1_059, ..ends(1.0) };
+        assert_eq!(told(&ends(100.0), None), OplogStatus { headroom_seconds: None, window_seconds: Some(36_000.0) });
+        let young = OplogWindow { newest: 1_059, ..ends(1.0) };
         assert_eq!(told(&young, Some(1_059)).headroom_seconds, None);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use admin::status::{Parked, Rejected, Role, Severity};
+use admin::status::{ParkedCount, PodRole, ProblemSeverity, RejectedCount};
 use lease::mongo::{LeaseName, MongoLease};
 use lease::record::Statement;
 use lease::{Contender, LeaseStore, Term, Timing};
@@ -14,8 +14,8 @@ use pipeline::event::ResumeToken;
 use servicebus::administration::Administration;
 use testkit::mongo::{ScratchDatabase, Shared, shared};
 
-use super::{Observer, Subscription};
-use crate::pods::{Announcement, PODS, Register};
+use super::{StatusCollector, SubscriptionMonitor};
+use crate::pods::{Announcement, PODS, PodRegistry};
 
 const PIPELINE: &str = "shop";
 
@@ -32,12 +32,12 @@ impl Scene {
         Self { mongo, database }
     }
 
-    fn observer(&self) -> Observer {
-        observer(&self.database, self.mongo.client().clone())
+    fn collector(&self) -> StatusCollector {
+        collector(&self.database, self.mongo.client().clone())
     }
 
-    fn register(&self, pod: &str) -> Register {
-        Register::new(&self.database, PIPELINE, pod)
+    fn registry(&self, pod: &str) -> PodRegistry {
+        PodRegistry::new(&self.database, PIPELINE, pod)
     }
 
     async fn insert(&self, collection: &str, documents: Vec<Document>) {
@@ -70,18 +70,18 @@ impl Scene {
     }
 }
 
-fn observer(database: &Database, source: Client) -> Observer {
+fn collector(database: &Database, source: Client) -> StatusCollector {
     // Nobody is there: what the bus would say is not known.
     let bus =
         Administration::new("Endpoint=sb://127.0.0.1:1;UseDevelopmentEmulator=true", &Default::default()).unwrap();
-    Observer {
+    StatusCollector {
         pipeline: PIPELINE.into(),
         by: "pod-0".into(),
         coordination: database.clone(),
         source,
         views: database.clone(),
         read_models: vec!["orders".into()],
-        subscription: Subscription::new(bus, "events", "read-models"),
+        subscription: SubscriptionMonitor::new(bus, "events", "read-models"),
     }
 }
 
@@ -99,8 +99,8 @@ fn said(producer: &str) -> Announcement {
 #[tokio::test]
 async fn an_empty_store_is_no_error_and_nobody_leads() {
     let scene = Scene::set().await;
-    let status = scene.observer().gather(&mut None).await;
-    assert_eq!(status.gathered.missing, Vec::<String>::new());
+    let status = scene.collector().collect(&mut None).await;
+    assert_eq!(status.collected.unavailable, Vec::<String>::new());
     assert_eq!((status.leader, status.checkpoint, status.lag.seconds), (None, None, None));
     assert_eq!((status.parked, status.rejected), (Some(vec![]), Some(vec![])));
     assert_eq!(status.problems.iter().map(|problem| problem.code.as_str()).collect::<Vec<_>>(), ["no_leader"]);
@@ -111,24 +111,28 @@ async fn an_empty_store_is_no_error_and_nobody_leads() {
 async fn what_the_parts_write_is_found() {
     let scene = Scene::set().await;
     let _lease = scene.crown("pod-1", 7, Duration::from_secs(600)).await;
-    let newest = scene.observer().newest().await.unwrap().expect("a replica set tells the time");
+    let newest = scene.collector().newest().await.unwrap().expect("a replica set tells the time");
     scene.checkpoint(newest - 100).await;
-    scene.register("pod-0").announce(&said("standby")).await.unwrap();
+    scene.registry("pod-0").announce(&said("standby")).await.unwrap();
     let leads = Announcement { in_flight: Some(4), published_per_second: Some(20.0), ..said("publishing") };
-    scene.register("pod-1").announce(&leads).await.unwrap();
-    scene.register("pod-1").term_began(7).await.unwrap();
-    Register::new(&scene.database, "another", "pod-9").announce(&said("standby")).await.unwrap();
+    scene.registry("pod-1").announce(&leads).await.unwrap();
+    scene.registry("pod-1").term_began(7).await.unwrap();
+    PodRegistry::new(&scene.database, "another", "pod-9").announce(&said("standby")).await.unwrap();
     scene.insert("orders", vec![doc! { "_id": 1 }, doc! { "_id": 2 }]).await;
 
-    let status = scene.observer().gather(&mut None).await;
+    let status = scene.collector().collect(&mut None).await;
     let leader = status.leader.as_ref().expect("a leader");
     assert_eq!((leader.pod.as_str(), leader.term), ("pod-1", 7));
     assert!(leader.for_seconds.is_some_and(|seconds| seconds < 600.0));
     let pods: Vec<_> = status.pods.iter().map(|pod| (pod.id.as_str(), pod.role, pod.silent)).collect();
-    assert_eq!(pods, [("pod-0", Role::Standby, false), ("pod-1", Role::Leader, false)], "and none of another pipeline");
+    assert_eq!(
+        pods,
+        [("pod-0", PodRole::Standby, false), ("pod-1", PodRole::Leader, false)],
+        "and none of another pipeline"
+    );
     let lag = status.lag.seconds.expect("both ends are known");
     assert!((100.0..700.0).contains(&lag), "{lag}");
-    assert_eq!((status.lag.events, status.lag.at_least), (Some(4), true));
+    assert_eq!((status.lag.events, status.lag.is_lower_bound), (Some(4), true));
     assert_eq!(status.throughput.published_per_second, Some(20.0));
     assert_eq!((status.throughput.applied_per_second, status.sessions()), (Some(20.0), Some(6)));
     let checkpoint = status.checkpoint.as_ref().expect("a checkpoint");
@@ -142,36 +146,36 @@ async fn what_the_parts_write_is_found() {
 async fn a_checkpoint_ahead_of_the_source_is_told_and_is_no_lag_of_nothing() {
     let scene = Scene::set().await;
     let _lease = scene.crown("pod-1", 7, Duration::from_secs(600)).await;
-    let newest = scene.observer().newest().await.unwrap().expect("a replica set tells the time");
+    let newest = scene.collector().newest().await.unwrap().expect("a replica set tells the time");
     scene.checkpoint(newest + 100_000).await;
-    let status = scene.observer().gather(&mut None).await;
+    let status = scene.collector().collect(&mut None).await;
     assert_eq!(status.lag.seconds, None);
     let ahead = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ahead_seconds).expect("it is ahead");
     assert!((99_000.0..=100_000.0).contains(&ahead), "{ahead}");
     // The oplog is everybody's here, and may be short.
     let of_the_checkpoint = status.problems.iter().filter(|problem| problem.code != "oplog_headroom");
     let found: Vec<_> = of_the_checkpoint.map(|problem| (problem.code.as_str(), problem.severity)).collect();
-    assert_eq!(found, [("ahead", Severity::Critical)]);
+    assert_eq!(found, [("ahead", ProblemSeverity::Critical)]);
 }
 
 #[tokio::test]
 async fn each_read_model_has_an_age_of_its_own_by_whichever_pod_applied_last() {
     let scene = Scene::set().await;
-    let mut observer = scene.observer();
-    observer.read_models.extend(["customers".to_owned(), "untouched".to_owned()]);
+    let mut collector = scene.collector();
+    collector.read_models.extend(["customers".to_owned(), "untouched".to_owned()]);
     let applied = |ages: &[(&str, u64)]| Announcement {
         applied_ago: ages.iter().map(|(model, ago)| ((*model).to_owned(), Duration::from_secs(*ago))).collect(),
         ..said("standby")
     };
-    scene.register("pod-0").announce(&applied(&[("orders", 4_000), ("customers", 60_000)])).await.unwrap();
-    scene.register("pod-1").announce(&applied(&[("orders", 90_000)])).await.unwrap();
-    let status = observer.gather(&mut None).await;
+    scene.registry("pod-0").announce(&applied(&[("orders", 4_000), ("customers", 60_000)])).await.unwrap();
+    scene.registry("pod-1").announce(&applied(&[("orders", 90_000)])).await.unwrap();
+    let status = collector.collect(&mut None).await;
     let ages: Vec<_> = status.read_models.iter().map(|model| (&*model.name, model.applied_seconds_ago)).collect();
     let near = |age: Option<f64>, told: f64| age.is_some_and(|age| (told..told + 600.0).contains(&age));
     assert!(near(ages[0].1, 4_000.0) && near(ages[1].1, 60_000.0), "{ages:?}");
     assert_eq!(ages[2], ("untouched", None), "nobody has applied anything to it");
     let at = status.read_models[0].applied.expect("it was applied").millis();
-    let since = (status.gathered.at.millis() - at) as f64 / 1_000.0;
+    let since = (status.collected.at.millis() - at) as f64 / 1_000.0;
     assert!(near(Some(since), 4_000.0), "{since}");
 }
 
@@ -179,15 +183,15 @@ async fn each_read_model_has_an_age_of_its_own_by_whichever_pod_applied_last() {
 async fn a_lease_that_was_given_back_or_has_run_out_has_no_leader() {
     let scene = Scene::set().await;
     let lease = scene.crown("pod-1", 1, Duration::from_secs(600)).await;
-    assert!(scene.observer().gather(&mut None).await.leader.is_some());
+    assert!(scene.collector().collect(&mut None).await.leader.is_some());
     lease.submit(&Statement::Release { by: Contender::new(1), term: Term::new(1) }).await.unwrap().expect("ours");
-    assert_eq!(scene.observer().gather(&mut None).await.leader, None);
+    assert_eq!(scene.collector().collect(&mut None).await.leader, None);
 
     let scene = Scene::set().await;
     let _lease = scene.crown("pod-1", 1, Duration::from_secs(1)).await;
-    let observer = scene.observer();
+    let collector = scene.collector();
     testkit::wait::wait_for("the lease to run out", Duration::from_secs(30), async || {
-        let leader = observer.gather(&mut None).await.leader;
+        let leader = collector.collect(&mut None).await.leader;
         leader.map_or(Ok(()), Err)
     })
     .await;
@@ -216,48 +220,48 @@ async fn what_waits_for_a_person_is_counted_for_this_pipeline_only() {
     ];
     scene.insert("rejected_events", rejected).await;
 
-    let status = scene.observer().gather(&mut None).await;
-    let [Parked { read_model, aggregates, events, oldest_seconds }] = &status.parked.as_deref().unwrap() else {
+    let status = scene.collector().collect(&mut None).await;
+    let [ParkedCount { read_model, aggregates, events, oldest_seconds }] = &status.parked.as_deref().unwrap() else {
         panic!()
     };
     assert_eq!((read_model.as_str(), *aggregates, *events), ("orders", 2, 3));
     assert!(oldest_seconds.is_some_and(|seconds| seconds > 1e9));
-    assert_eq!(status.rejected, Some(vec![Rejected { reason: "too_large".into(), events: 1 }]));
+    assert_eq!(status.rejected, Some(vec![RejectedCount { reason: "too_large".into(), events: 1 }]));
     assert_eq!(status.read_models[0].parked_aggregates, Some(2));
 }
 
 #[tokio::test]
 async fn a_pod_that_stops_is_gone_and_its_term_is_ended() {
     let scene = Scene::set().await;
-    let register = scene.register("$pod");
-    register.announce(&said("publishing")).await.unwrap();
-    register.announce(&said("publishing")).await.unwrap();
-    register.term_began(3).await.unwrap();
-    register.term_ended(3).await.unwrap();
-    let status = scene.observer().gather(&mut None).await;
+    let registry = scene.registry("$pod");
+    registry.announce(&said("publishing")).await.unwrap();
+    registry.announce(&said("publishing")).await.unwrap();
+    registry.term_began(3).await.unwrap();
+    registry.term_ended(3).await.unwrap();
+    let status = scene.collector().collect(&mut None).await;
     assert_eq!(status.pods.iter().map(|pod| pod.id.as_str()).collect::<Vec<_>>(), ["$pod"]);
     assert!(status.pods[0].started.is_some());
-    assert!(status.terms[0].ended.is_some_and(|ended| ended >= status.terms[0].began));
-    register.leave().await.unwrap();
-    assert_eq!(scene.observer().gather(&mut None).await.pods, []);
+    assert!(status.terms[0].ended.is_some_and(|ended| ended >= status.terms[0].started));
+    registry.leave().await.unwrap();
+    assert_eq!(scene.collector().collect(&mut None).await.pods, []);
 }
 
 #[tokio::test]
 async fn pods_that_crashed_long_ago_are_swept_and_old_terms_are_forgotten() {
     let scene = Scene::set().await;
-    let register = scene.register("pod-0");
-    register.announce(&said("standby")).await.unwrap();
+    let registry = scene.registry("pod-0");
+    registry.announce(&said("standby")).await.unwrap();
     let long_ago = DateTime::from_millis(0);
     scene
         .insert(PODS, vec![doc! { "_id": { "pipeline": PIPELINE, "pod": "old" }, "format": 1, "seenAt": long_ago }])
         .await;
-    let status = scene.observer().gather(&mut None).await;
+    let status = scene.collector().collect(&mut None).await;
     assert_eq!(status.pods.iter().filter(|pod| pod.silent).count(), 1);
-    register.sweep().await.unwrap();
+    registry.sweep().await.unwrap();
     for term in [1, 2, 300] {
-        register.term_began(term).await.unwrap();
+        registry.term_began(term).await.unwrap();
     }
-    let status = scene.observer().gather(&mut None).await;
+    let status = scene.collector().collect(&mut None).await;
     assert_eq!(status.pods.iter().map(|pod| pod.id.as_str()).collect::<Vec<_>>(), ["pod-0"]);
     assert_eq!(status.terms.iter().map(|term| term.term).collect::<Vec<_>>(), [300]);
 }
@@ -268,10 +272,10 @@ async fn where_mongodb_does_not_answer_everything_is_unknown_and_nothing_is_clai
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = ClientOptions::parse(format!("mongodb://{free}/?serverSelectionTimeoutMS=200")).await.unwrap();
     let client = Client::with_options(options).unwrap();
-    let status = observer(&client.database("nowhere"), client.clone()).gather(&mut None).await;
-    assert_eq!(status.gathered.missing.len(), 5, "{:?}", status.gathered.missing);
+    let status = collector(&client.database("nowhere"), client.clone()).collect(&mut None).await;
+    assert_eq!(status.collected.unavailable.len(), 5, "{:?}", status.collected.unavailable);
     assert_eq!((status.leader, status.parked, status.lag.seconds), (None, None, None));
     assert_eq!(status.oplog.headroom_seconds, None);
     let found: Vec<_> = status.problems.iter().map(|problem| (problem.code.as_str(), problem.severity)).collect();
-    assert_eq!(found, [("unread", Severity::Critical)], "nobody says that nobody leads");
+    assert_eq!(found, [("unread", ProblemSeverity::Critical)], "nobody says that nobody leads");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use testkit::cluster::StoreKind;
 use testkit::wait::wait_for;
 
-use crate::house::{House, SOON, blueprint};
+use crate::fixture::{PodFixture, SOON, blueprint};
 
 const COUNT: &str = "headwater_insert_to_read_model_seconds_count";
 const SUM: &str = "headwater_insert_to_read_model_seconds_sum";
@@ -15,19 +15,19 @@ const ROUNDED: f64 = 0.002;
 
 #[tokio::test]
 async fn the_time_from_insert_to_read_model_is_measured_to_the_millisecond() {
-    let mut house = House::start(blueprint(StoreKind::Shared)).await;
-    assert_eq!(house.metric(COUNT).await, Some(0.0));
-    assert!(house.json("/api/status").await["latency"].is_null());
+    let mut fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    assert_eq!(fixture.metric(COUNT).await, Some(0.0));
+    assert!(fixture.json("/api/status").await["latency"].is_null());
 
     // The bus is held up for a while, and so the event takes at least that long.
     let held = Duration::from_millis(700);
-    house.0.broker_mut().pause().await;
+    fixture.0.broker_mut().pause().await;
     let began = Instant::now();
-    house.insert("order-1", 1).await;
+    fixture.insert("order-1", 1).await;
     tokio::time::sleep(held).await;
-    house.0.broker_mut().resume();
-    let sum = wait_for("one event in the histogram", SOON, async || match house.metric(COUNT).await {
-        Some(1.0) => Ok(house.metric(SUM).await.expect("a histogram has a sum")),
+    fixture.0.broker_mut().resume();
+    let sum = wait_for("one event in the histogram", SOON, async || match fixture.metric(COUNT).await {
+        Some(1.0) => Ok(fixture.metric(SUM).await.expect("a histogram has a sum")),
         other => Err(other),
     })
     .await;
@@ -36,12 +36,12 @@ async fn the_time_from_insert_to_read_model_is_measured_to_the_millisecond() {
 
     // The same in the status, over all pods, and for people.
     let p50 = wait_for("the latency in the status", SOON, async || {
-        let status = house.json("/api/status").await;
+        let status = fixture.json("/api/status").await;
         status["latency"]["p50_seconds"].as_f64().ok_or(status)
     })
     .await;
     assert!((0.5..=2.0 * most).contains(&p50), "{p50} s");
-    let said = house.ask(&["status"]).await;
+    let said = fixture.ask(&["status"]).await;
     assert!(said.contains("to read model   p50 "), "{said}");
-    house.stop().await;
+    fixture.stop().await;
 }

@@ -1,27 +1,28 @@
 //! Every metric, made to move on a real pod and read from its `/metrics`. The table of the runbook is the list; one that nothing here
 //! moves fails the first test.
 
-mod bus;
+mod dead_letters;
+mod event_flow;
 mod leadership;
-mod letters;
-mod store;
-mod walk;
+mod mongodb_faults;
+mod service_bus_faults;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use testkit::wait::wait_for;
 
-use crate::house::{House, SOON};
+use crate::fixture::{PodFixture, SOON};
 
 /// Names of metrics, or of samples where each label has a story of its own.
-type Moved = &'static [&'static str];
+type MetricNames = &'static [&'static str];
 
 /// Who moves what.
-const HERE: &[Moved] = &[walk::MOVED, bus::MOVED, leadership::MOVED, store::MOVED, letters::MOVED];
+const HERE: &[MetricNames] =
+    &[event_flow::MOVED, service_bus_faults::MOVED, leadership::MOVED, mongodb_faults::MOVED, dead_letters::MOVED];
 
-/// Moved by tests that are about something else: the metric, and where.
+/// MetricNames by tests that are about something else: the metric, and where.
 const ELSEWHERE: &[(&str, &str, &str)] = &[
-    ("headwater_loop_wedged", include_str!("wedged.rs"), "a_wedged_capture_is_found"),
+    ("headwater_loop_wedged", include_str!("stalled_loops.rs"), "a_wedged_capture_is_found"),
     (
         "headwater_insert_to_read_model_seconds",
         include_str!("latency.rs"),
@@ -29,12 +30,12 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ),
     (
         "headwater_read_model_events_total",
-        include_str!("read_models.rs"),
+        include_str!("read_model_age.rs"),
         "each_read_model_has_a_count_and_an_age_of_its_own",
     ),
     (
         "headwater_read_model_age_seconds",
-        include_str!("read_models.rs"),
+        include_str!("read_model_age.rs"),
         "each_read_model_has_a_count_and_an_age_of_its_own",
     ),
 ];
@@ -58,17 +59,17 @@ fn every_metric_of_the_runbook_is_moved_on_a_real_pod() {
 
 /// One look at `/metrics`: values by name and labels.
 #[derive(Debug)]
-struct Reading(BTreeMap<String, f64>);
+struct MetricsSnapshot(BTreeMap<String, f64>);
 
-impl Reading {
-    async fn of(house: &House) -> Self {
-        Self::of_pod(house, 0).await
+impl MetricsSnapshot {
+    async fn of(fixture: &PodFixture) -> Self {
+        Self::of_pod(fixture, 0).await
     }
 
     /// Whoever asks for the status has it gathered every second.
-    async fn of_pod(house: &House, pod: usize) -> Self {
-        house.get_of(pod, "/api/status").await;
-        let page = house.get_of(pod, "/metrics").await.body;
+    async fn of_pod(fixture: &PodFixture, pod: usize) -> Self {
+        fixture.get_of(pod, "/api/status").await;
+        let page = fixture.get_of(pod, "/metrics").await.body;
         let samples = page.lines().filter(|line| !line.starts_with('#')).filter_map(|line| line.rsplit_once(' '));
         Self(samples.map(|(sample, value)| (sample.to_owned(), value.parse().expect("a number"))).collect())
     }
@@ -85,9 +86,9 @@ impl Reading {
 }
 
 /// Waits until all of these have risen since.
-async fn rise(house: &House, before: &Reading, samples: &[&str]) -> Reading {
+async fn rise(fixture: &PodFixture, before: &MetricsSnapshot, samples: &[&str]) -> MetricsSnapshot {
     wait_for("metrics to rise", SOON, async || {
-        let now = Reading::of(house).await;
+        let now = MetricsSnapshot::of(fixture).await;
         let still = samples.iter().filter(|sample| now.value(sample) <= before.value(sample));
         let still: Vec<_> = still.map(|sample| format!("{sample}: {:?}", now.get(sample))).collect();
         if still.is_empty() { Ok(now) } else { Err(still) }
@@ -96,8 +97,8 @@ async fn rise(house: &House, before: &Reading, samples: &[&str]) -> Reading {
 }
 
 /// Waits until this one has this value.
-async fn becomes(house: &House, sample: &str, value: f64) {
-    wait_for(sample, SOON, async || match Reading::of(house).await.get(sample) {
+async fn becomes(fixture: &PodFixture, sample: &str, value: f64) {
+    wait_for(sample, SOON, async || match MetricsSnapshot::of(fixture).await.get(sample) {
         Some(now) if now == value => Ok(()),
         other => Err(other),
     })

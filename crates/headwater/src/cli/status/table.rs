@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use admin::Status;
-use admin::status::{Role, Severity};
+use admin::PipelineStatus;
+use admin::status::{PodRole, ProblemSeverity};
 
 /// What is said of what nobody knows.
 const UNKNOWN: &str = "unknown";
 
-pub(super) fn of(status: &Status) -> String {
+pub(super) fn of(status: &PipelineStatus) -> String {
     let mut text = String::new();
     head(&mut text, status);
     pods(&mut text, status);
@@ -18,7 +18,7 @@ pub(super) fn of(status: &Status) -> String {
     text
 }
 
-fn head(text: &mut String, status: &Status) {
+fn head(text: &mut String, status: &PipelineStatus) {
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<16}{value}\n"));
     line("pipeline", format!("{} ({})", status.pipeline, if status.healthy { "healthy" } else { "not healthy" }));
     line("leader", leader(status));
@@ -35,28 +35,28 @@ fn head(text: &mut String, status: &Status) {
     line("sessions", known(status.sessions()));
     line("parked", known(status.parked_aggregates().map(|count| plural(count, "aggregate"))));
     line("rejected", known(status.rejected_events().map(|count| plural(count, "event"))));
-    line("dead letters", known(status.bus.dead_letters));
+    line("dead letters", known(status.subscription.dead_letters));
 }
 
-fn leader(status: &Status) -> String {
+fn leader(status: &PipelineStatus) -> String {
     match &status.leader {
         Some(leader) => {
             let since = leader.for_seconds.map_or_else(String::new, |seconds| format!(", for {}", long(seconds)));
             format!("{}, term {}{since}", leader.pod, leader.term)
         }
-        None if status.gathered.missing.is_empty() => "nobody".to_owned(),
+        None if status.collected.unavailable.is_empty() => "nobody".to_owned(),
         None => UNKNOWN.to_owned(),
     }
 }
 
-fn lag(status: &Status) -> String {
+fn lag(status: &PipelineStatus) -> String {
     let lag = &status.lag;
     let seconds = known(lag.seconds.map(|seconds| format!("{seconds:.0} s")));
-    let least = if lag.at_least { "at least " } else { "" };
+    let least = if lag.is_lower_bound { "at least " } else { "" };
     lag.events.map_or(seconds.clone(), |events| format!("{seconds}, {least}{}", plural(events, "event")))
 }
 
-fn checkpoint(status: &Status) -> String {
+fn checkpoint(status: &PipelineStatus) -> String {
     let Some(checkpoint) = &status.checkpoint else { return UNKNOWN.to_owned() };
     let scanned =
         checkpoint.scanned.map_or_else(String::new, |scanned| format!(", {} read", plural(scanned, "document")));
@@ -64,13 +64,14 @@ fn checkpoint(status: &Status) -> String {
     format!("{}{scanned}{saved}, epoch {}", checkpoint.phase, checkpoint.epoch)
 }
 
-fn pods(text: &mut String, status: &Status) {
+fn pods(text: &mut String, status: &PipelineStatus) {
     let rows = status.pods.iter().map(|pod| {
         // What a pod last said is not worth showing once it is silent.
         let told = |text: Option<String>| text.filter(|_| !pod.silent).unwrap_or_else(|| "-".to_owned());
         let rate = |rate: Option<f64>| told(rate.map(|rate| format!("{rate:.0}/s")));
-        let role = if pod.role == Role::Leader { "leader" } else { "standby" };
-        let seen = if pod.silent { format!("silent for {}", long(pod.seen_seconds_ago)) } else { "now".to_owned() };
+        let role = if pod.role == PodRole::Leader { "leader" } else { "standby" };
+        let seen =
+            if pod.silent { format!("silent for {}", long(pod.last_seen_seconds_ago)) } else { "now".to_owned() };
         vec![
             pod.id.clone(),
             told(Some(role.to_owned())),
@@ -89,7 +90,7 @@ fn pods(text: &mut String, status: &Status) {
     table(text, &names, rows.collect());
 }
 
-fn read_models(text: &mut String, status: &Status) {
+fn read_models(text: &mut String, status: &PipelineStatus) {
     let rows = status.read_models.iter().map(|model| {
         vec![
             model.name.clone(),
@@ -101,20 +102,20 @@ fn read_models(text: &mut String, status: &Status) {
     table(text, &["read model", "documents", "last applied", "parked"], rows.collect());
 }
 
-fn terms(text: &mut String, status: &Status) {
+fn terms(text: &mut String, status: &PipelineStatus) {
     let rows = status.terms.iter().take(5).map(|term| {
         let ended = term.ended.map_or_else(|| "-".to_owned(), |ended| ended.to_string());
-        vec![term.term.to_string(), term.pod.clone(), term.began.to_string(), ended]
+        vec![term.term.to_string(), term.pod.clone(), term.started.to_string(), ended]
     });
-    table(text, &["term", "pod", "began", "ended"], rows.collect());
+    table(text, &["term", "pod", "started", "ended"], rows.collect());
 }
 
-fn problems(text: &mut String, status: &Status) {
+fn problems(text: &mut String, status: &PipelineStatus) {
     if !status.problems.is_empty() {
         text.push('\n');
     }
     for problem in &status.problems {
-        let word = if problem.severity == Severity::Critical { "critical" } else { "warning" };
+        let word = if problem.severity == ProblemSeverity::Critical { "critical" } else { "warning" };
         let page = problem.page.as_ref().map_or_else(String::new, |page| format!(" (docs/errors/{page}.md)"));
         let _ = writeln!(text, "{word:<10}{}{page}", problem.text);
     }
@@ -160,15 +161,15 @@ fn long(seconds: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use admin::Time;
-    use admin::status::{Gathered, Leader, ReadModel, Term};
+    use admin::WallTime;
+    use admin::status::{CollectionInfo, LeaderStatus, ReadModelStatus, TermStatus};
 
     use super::*;
 
     #[test]
     fn the_table_says_what_is_known_and_what_is_not() {
-        let mut status = Status::unknown("shop", Gathered::default());
-        status.leader = Some(Leader {
+        let mut status = PipelineStatus::unknown("shop", CollectionInfo::default());
+        status.leader = Some(LeaderStatus {
             pod: "pod-1".into(),
             term: 4,
             since: None,
@@ -176,16 +177,20 @@ mod tests {
             heartbeat_seconds_ago: 1.0,
         });
         status.lag.seconds = Some(2.0);
-        status.read_models = vec![ReadModel {
+        status.read_models = vec![ReadModelStatus {
             name: "orders".into(),
             documents: Some(12),
             applied: None,
             applied_seconds_ago: Some(0.25),
             parked_aggregates: None,
         }];
-        status.terms =
-            vec![Term { term: 4, pod: "pod-1".into(), began: Time::from_millis(1_794_758_400_000), ended: None }];
-        status.bus.dead_letters = Some(1);
+        status.terms = vec![TermStatus {
+            term: 4,
+            pod: "pod-1".into(),
+            started: WallTime::from_millis(1_794_758_400_000),
+            ended: None,
+        }];
+        status.subscription.dead_letters = Some(1);
         let expected = "\
 pipeline        shop (healthy)
 leader          pod-1, term 4, for 1 h 2 min
@@ -203,11 +208,11 @@ dead letters    1
 read model  documents  last applied  parked
 orders      12         250 ms ago    unknown
 
-term  pod    began                     ended
+term  pod    started                     ended
 4     pod-1  2026-11-15T16:00:00.000Z  -
 
 warning   1 dead letter is on the bus
 ";
-        assert_eq!(of(&status.judged()), expected);
+        assert_eq!(of(&status.evaluated()), expected);
     }
 }

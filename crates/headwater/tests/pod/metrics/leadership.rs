@@ -7,10 +7,10 @@ use mongodb::bson::doc;
 use testkit::cluster::{Blueprint, LeaseTimes, StoreKind};
 use testkit::wait::wait_for;
 
-use super::{Moved, Reading, becomes};
-use crate::house::{House, SOON, blueprint};
+use super::{MetricNames, MetricsSnapshot, becomes};
+use crate::fixture::{PodFixture, SOON, blueprint};
 
-pub(super) const MOVED: Moved = &[
+pub(super) const MOVED: MetricNames = &[
     "headwater_leader_present",
     "headwater_term",
     "headwater_leads",
@@ -31,75 +31,76 @@ async fn a_leader_that_steps_down_is_gone_and_leads_again_in_a_higher_term() {
         heartbeat: Duration::from_secs(1),
     };
     // Of its own, as problems are counted: an oplog that others fill may be one.
-    let house = House::start(Blueprint { lease, ..blueprint(StoreKind::One) }).await;
+    let fixture = PodFixture::start(Blueprint { lease, ..blueprint(StoreKind::One) }).await;
     for sample in ["headwater_leader_present", "headwater_leads", "headwater_terms_total"] {
-        becomes(&house, sample, 1.0).await;
+        becomes(&fixture, sample, 1.0).await;
     }
-    let before = Reading::of(&house).await;
+    let before = MetricsSnapshot::of(&fixture).await;
     let asked = tokio::spawn({
-        let config = house.0.pod(0).config().to_owned();
+        let config = fixture.0.pod(0).config().to_owned();
         async move {
             let arguments = ["step-down", "--config", config.to_str().unwrap()];
             testkit::process::Program::new(crate::BINARY).args(arguments).start().unwrap().wait_for_exit(SOON).await
         }
     });
-    becomes(&house, "headwater_leads", 0.0).await;
-    let between = wait_for("nobody to lead", SOON, async || match Reading::of(&house).await {
+    becomes(&fixture, "headwater_leads", 0.0).await;
+    let between = wait_for("nobody to lead", SOON, async || match MetricsSnapshot::of(&fixture).await {
         reading if reading.get("headwater_leader_present") == Some(0.0) => Ok(reading),
         reading => Err(reading.get("headwater_leader_present")),
     })
     .await;
     assert_eq!(between.get("headwater_term"), None, "nobody's");
     assert_eq!(between.get("headwater_problems{severity=\"critical\"}"), Some(1.0));
-    becomes(&house, "headwater_leads", 1.0).await;
-    becomes(&house, "headwater_terms_total", 2.0).await;
-    becomes(&house, "headwater_leader_present", 1.0).await;
-    becomes(&house, "headwater_term", before.value("headwater_term") + 1.0).await;
+    becomes(&fixture, "headwater_leads", 1.0).await;
+    becomes(&fixture, "headwater_terms_total", 2.0).await;
+    becomes(&fixture, "headwater_leader_present", 1.0).await;
+    becomes(&fixture, "headwater_term", before.value("headwater_term") + 1.0).await;
     assert!(asked.await.unwrap().success());
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn what_was_counted_in_one_term_is_counted_on_in_the_next() {
-    let house = House::start(blueprint(StoreKind::Shared)).await;
+    let fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
     for order in 0..5 {
-        house.insert(&format!("order-{order}"), 1).await;
+        fixture.insert(&format!("order-{order}"), 1).await;
     }
     let foreign = doc! { "$set": { "odd": true } };
-    let changed = house.0.events().update_one(doc! { "aggregateId": "order-0" }, foreign).await.unwrap();
+    let changed = fixture.0.events().update_one(doc! { "aggregateId": "order-0" }, foreign).await.unwrap();
     assert_eq!(changed.modified_count, 1);
-    becomes(&house, "headwater_events_captured_total", 5.0).await;
-    becomes(&house, "headwater_events_foreign_total", 1.0).await;
-    house.ask(&["step-down"]).await;
-    becomes(&house, "headwater_terms_total", 2.0).await;
-    house.insert("order-0", 2).await;
+    becomes(&fixture, "headwater_events_captured_total", 5.0).await;
+    becomes(&fixture, "headwater_events_foreign_total", 1.0).await;
+    fixture.ask(&["step-down"]).await;
+    becomes(&fixture, "headwater_terms_total", 2.0).await;
+    fixture.insert("order-0", 2).await;
     // As soon as the new term has read anything.
     let after = wait_for("an event of the second term", SOON, async || {
-        let now = Reading::of(&house).await;
+        let now = MetricsSnapshot::of(&fixture).await;
         if now.value("headwater_events_published_total") == 6.0 { Ok(now) } else { Err(now) }
     })
     .await;
     assert_eq!(after.get("headwater_events_captured_total"), Some(6.0));
     assert_eq!(after.get("headwater_events_foreign_total"), Some(1.0));
-    house.stop().await;
+    fixture.stop().await;
 }
 
 #[tokio::test]
 async fn pods_are_counted_while_they_are_heard_of_and_missed_when_they_are_not() {
-    let mut house = House::start(Blueprint { pods: 2, ..blueprint(StoreKind::Shared) }).await;
-    becomes(&house, "headwater_pods", 2.0).await;
-    becomes(&house, "headwater_pods_silent", 0.0).await;
+    let mut fixture = PodFixture::start(Blueprint { pods: 2, ..blueprint(StoreKind::Shared) }).await;
+    becomes(&fixture, "headwater_pods", 2.0).await;
+    becomes(&fixture, "headwater_pods_silent", 0.0).await;
     for pod in 0..2 {
         let version = env!("CARGO_PKG_VERSION");
         let who = format!("headwater_build_info{{pod=\"pod-{pod}\",version=\"{version}\"}}");
-        assert_eq!(Reading::of_pod(&house, pod).await.get(&who), Some(1.0), "{who}");
+        assert_eq!(MetricsSnapshot::of_pod(&fixture, pod).await.get(&who), Some(1.0), "{who}");
     }
-    house.0.pod_mut(1).kill().await;
-    becomes(&house, "headwater_pods", 1.0).await;
-    becomes(&house, "headwater_pods_silent", 1.0).await;
+    fixture.0.pod_mut(1).kill().await;
+    becomes(&fixture, "headwater_pods", 1.0).await;
+    becomes(&fixture, "headwater_pods_silent", 1.0).await;
 
     // Figures grow older between two looks, and are young again after the next.
-    let age = async || Reading::of(&house).await.get("headwater_status_age_seconds").expect("it was gathered");
+    let age =
+        async || MetricsSnapshot::of(&fixture).await.get("headwater_status_age_seconds").expect("it was gathered");
     let last = Cell::new(age().await);
     wait_for("figures that are younger than they were", SOON, async || {
         let now = age().await;
@@ -112,5 +113,5 @@ async fn pods_are_counted_while_they_are_heard_of_and_missed_when_they_are_not()
         now => Err(now),
     })
     .await;
-    house.0.pod_mut(0).kill().await;
+    fixture.0.pod_mut(0).kill().await;
 }

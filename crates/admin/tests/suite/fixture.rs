@@ -1,0 +1,115 @@
+//! A server with a pod whose readings the test sets.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use admin::status::{CollectionInfo, LeaderStatus};
+use admin::{
+    AdminServer, OperatorAccess, PipelineStatus, PodCounters, PodHealth, PodTelemetry, RunningServer, StatusCache,
+    WallTime,
+};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+#[derive(Default)]
+pub(crate) struct FakePodState {
+    pub(crate) health: PodHealth,
+    pub(crate) counters: PodCounters,
+}
+
+#[derive(Default)]
+struct FakePod(Mutex<FakePodState>);
+
+impl PodTelemetry for FakePod {
+    fn health(&self, _: Instant) -> PodHealth {
+        self.0.lock().unwrap().health.clone()
+    }
+
+    fn counters(&self) -> PodCounters {
+        self.0.lock().unwrap().counters.clone()
+    }
+}
+
+pub(crate) struct AdminFixture {
+    pod: Arc<FakePod>,
+    pub(crate) status_cache: Arc<StatusCache>,
+    address: SocketAddr,
+    shutdown: CancellationToken,
+    running: RunningServer,
+}
+
+pub(crate) struct HttpReply {
+    pub(crate) status: u16,
+    pub(crate) head: String,
+    pub(crate) body: String,
+}
+
+impl AdminFixture {
+    pub(crate) fn start() -> Self {
+        Self::with(None)
+    }
+
+    pub(crate) fn with(operator: Option<OperatorAccess>) -> Self {
+        let server = AdminServer::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (pod, status_cache, shutdown) =
+            (Arc::new(FakePod::default()), Arc::new(StatusCache::default()), CancellationToken::new());
+        let address = server.address();
+        let running = server.start(pod.clone(), status_cache.clone(), operator, shutdown.clone()).unwrap();
+        Self { pod, status_cache, address, shutdown, running }
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(crate) fn set(&self, change: impl FnOnce(&mut FakePodState)) {
+        change(&mut self.pod.0.lock().unwrap());
+    }
+
+    pub(crate) async fn get(&self, path: &str) -> HttpReply {
+        self.ask("GET", path).await
+    }
+
+    pub(crate) async fn ask(&self, method: &str, path: &str) -> HttpReply {
+        self.send(method, path, "", "").await
+    }
+
+    /// `headers`: lines, each with its end.
+    pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> HttpReply {
+        let mut stream = TcpStream::connect(self.address).await.unwrap();
+        let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: pod\r\n{headers}{length}connection: close\r\n\r\n{body}");
+        stream.write_all(request.as_bytes()).await.unwrap();
+        let mut text = String::new();
+        stream.read_to_string(&mut text).await.unwrap();
+        let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("an answer has a status");
+        HttpReply { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+    }
+
+    pub(crate) async fn stop(mut self) {
+        self.shutdown.cancel();
+        self.running.ended().await.unwrap();
+    }
+}
+
+/// A pipeline that is well.
+pub(crate) fn status() -> PipelineStatus {
+    let collected = CollectionInfo {
+        at: WallTime::from_millis(1_794_758_400_000),
+        by: "pod-0".into(),
+        ..CollectionInfo::default()
+    };
+    let mut status = PipelineStatus::unknown("shop", collected);
+    status.leader = Some(LeaderStatus {
+        pod: "pod-0".into(),
+        term: 3,
+        since: Some(WallTime::from_millis(1_794_754_800_000)),
+        for_seconds: Some(3_600.0),
+        heartbeat_seconds_ago: 1.5,
+    });
+    status
+}

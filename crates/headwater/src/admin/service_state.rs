@@ -1,0 +1,126 @@
+//! States of the services in a word or two, and what in them is a problem.
+
+use admin::status::PodProblem;
+use pipeline::producer::Halt;
+use pipeline::publish::{self, Pause};
+use pipeline::session::Trouble as InTheWay;
+use pipeline::{consumer, producer};
+
+/// What a service does, and what stands in its way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ServiceState {
+    pub(super) state: String,
+    pub(super) problem: Option<PodProblem>,
+}
+
+impl ServiceState {
+    fn healthy(state: &str) -> Self {
+        Self { state: state.to_owned(), problem: None }
+    }
+
+    fn with_problem(service: &str, state: String, text: String, page: Option<&str>) -> Self {
+        let problem = PodProblem { service: service.to_owned(), text, page: page.map(str::to_owned) };
+        Self { state, problem: Some(problem) }
+    }
+}
+
+pub(super) fn producer(state: &producer::State, publishing: publish::State) -> ServiceState {
+    match state {
+        producer::State::Standby => ServiceState::healthy("standby"),
+        producer::State::Starting { .. } => ServiceState::healthy("starting"),
+        producer::State::Stopping { .. } => ServiceState::healthy("stopping"),
+        producer::State::Halted { why, .. } => {
+            let text = match why {
+                Halt::HistoryLost => "the oplog no longer holds what follows the checkpoint",
+                Halt::Source(reason) | Halt::Checkpoint(reason) => reason,
+            };
+            let text = format!("waits for an operator: {text}");
+            ServiceState::with_problem("producer", "halted".to_owned(), text, Some(why.page()))
+        }
+        producer::State::Running { .. } => match publishing {
+            publish::State::Idle | publish::State::Opening => ServiceState::healthy("opening"),
+            publish::State::Publishing => ServiceState::healthy("publishing"),
+            publish::State::Draining => ServiceState::healthy("draining"),
+            // The bus asks for patience now and then; that is no problem.
+            publish::State::Paused(Pause::Busy) => ServiceState::healthy("paused: busy"),
+            publish::State::Paused(why) => {
+                let (word, text) = pause(why);
+                ServiceState::with_problem("producer", format!("paused: {word}"), text.to_owned(), None)
+            }
+        },
+    }
+}
+
+fn pause(why: Pause) -> (&'static str, &'static str) {
+    match why {
+        Pause::SubscriptionMissing => ("no subscription", "the subscription does not exist"),
+        Pause::TopicMissing => ("no topic", "the topic does not exist"),
+        Pause::Unauthorized => ("unauthorized", "the bus refuses the key or token"),
+        Pause::Disabled => ("disabled", "topic or subscription is disabled"),
+        Pause::Busy => ("busy", "the bus asks for patience"),
+        Pause::Unreachable => ("unreachable", "the bus cannot be reached"),
+    }
+}
+
+pub(super) fn consumer(state: &consumer::State) -> ServiceState {
+    match state {
+        consumer::State::Idle => ServiceState::healthy("idle"),
+        consumer::State::Preparing => ServiceState::healthy("preparing"),
+        consumer::State::Consuming => ServiceState::healthy("consuming"),
+        consumer::State::Stopping => ServiceState::healthy("stopping"),
+        consumer::State::Troubled(InTheWay::Busy) => ServiceState::healthy("busy"),
+        consumer::State::Troubled(problem) => {
+            let (word, text) = in_the_way(*problem);
+            ServiceState::with_problem("consumer", word.to_owned(), text.to_owned(), None)
+        }
+        consumer::State::Halted(why) => {
+            let text = format!("waits for an operator: {why}");
+            ServiceState::with_problem("consumer", "halted".to_owned(), text, None)
+        }
+    }
+}
+
+fn in_the_way(problem: InTheWay) -> (&'static str, &'static str) {
+    match problem {
+        InTheWay::SubscriptionMissing => ("no subscription", "the subscription does not exist"),
+        InTheWay::Unauthorized => ("unauthorized", "the bus refuses the key or token"),
+        InTheWay::Disabled => ("disabled", "the subscription is disabled"),
+        InTheWay::Busy => ("busy", "the bus asks for patience"),
+        InTheWay::Refused => ("refused", "the bus refuses sessions: is the subscription session-enabled?"),
+        InTheWay::Unreachable => ("unreachable", "the bus cannot be reached"),
+        InTheWay::ReadModels => ("read models", "events cannot be applied, for a reason that is not theirs"),
+        InTheWay::NewerFormat => ("newer format", "messages wait for a pod of a newer version"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pipeline::event::{Epoch, Term};
+
+    use super::*;
+
+    #[test]
+    fn a_pause_that_passes_by_itself_is_no_trouble_and_one_that_lasts_is() {
+        let running = producer::State::Running { term: Term::new(3), epoch: Epoch::FIRST };
+        let said = |publishing| producer(&running, publishing);
+        assert_eq!(said(publish::State::Publishing), ServiceState::healthy("publishing"));
+        assert_eq!(said(publish::State::Paused(Pause::Busy)).problem, None);
+        let missing = said(publish::State::Paused(Pause::SubscriptionMissing));
+        assert_eq!(missing.state, "paused: no subscription");
+        assert!(missing.problem.is_some());
+    }
+
+    #[test]
+    fn a_halted_producer_names_its_page() {
+        let halted = producer::State::Halted { term: Term::new(3), why: Halt::HistoryLost };
+        let words = producer(&halted, publish::State::Idle);
+        assert_eq!(words.problem.unwrap().page.as_deref(), Some("E0001"));
+    }
+
+    #[test]
+    fn a_consumer_that_cannot_reach_the_bus_is_in_trouble() {
+        assert_eq!(consumer(&consumer::State::Consuming), ServiceState::healthy("consuming"));
+        assert!(consumer(&consumer::State::Troubled(InTheWay::Unreachable)).problem.is_some());
+        assert!(consumer(&consumer::State::Halted("an index differs".into())).problem.is_some());
+    }
+}

@@ -1,0 +1,32 @@
+//! What a pod remembers of every event it applied: how long it took from insert to read model, and its spans if it is traced.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use admin::LatencyHistogram;
+use pipeline::view::{self, Delivered, Lived};
+
+use crate::event_traces::EventTraces;
+
+pub(crate) struct LatencyObserver {
+    pub(crate) latency: LatencyHistogram,
+    pub(crate) traces: Option<Arc<EventTraces>>,
+}
+
+impl view::Witness for LatencyObserver {
+    fn traces(&self) -> bool {
+        self.traces.is_some()
+    }
+
+    /// What a snapshot read, and what was read to heal a gap, has no time of its own.
+    fn applied(&self, event: &Delivered, lived: Lived) {
+        if let Some(inserted) = event.committed {
+            // Two clocks: the source's, and ours. One that is ahead makes nothing negative.
+            let took = lived.committed.duration_since(inserted.to_system_time()).unwrap_or(Duration::ZERO);
+            self.latency.record(took);
+        }
+        if let Some(traces) = &self.traces {
+            traces.applied(event, lived);
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! OpenTelemetry: a trace for each event that is picked, from its insert to its read models, across the bus.
+//!
+//! ```text
+//! capture events ── send events ══ bus ══ process read-models ── apply
+//! commit → read     → acknowledged        handed in → committed   transaction
+//! ```
+//!
+//! The first two spans are the leader's, the others of whichever pod holds the session; what joins them is the message's trace context. A span is told
+//! when it is over, with the times the pipeline took. Batches go out from a thread of their own: a collector that is slow or away costs spans, never an
+//! event. Names of collections and ids of messages are in them, and nothing of a document.
+
+mod otlp_client;
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use opentelemetry::trace::{SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_otlp::{SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanEvents, SpanLinks, SpanProcessor,
+};
+use pipeline::publish::{Published, Tracer};
+use pipeline::trace::{Context, Sampling};
+use pipeline::view::{Delivered, Lived};
+
+use crate::config::Config;
+use otlp_client::OtlpHttpClient;
+
+/// A person who looks for a trace of just now should not wait long.
+const EXPORT_EVERY: Duration = Duration::from_secs(1);
+/// A thousand spans a second and a collector that pauses for some seconds; about 4 MB.
+const QUEUE: usize = 8_192;
+/// One request.
+const EXPORT_WITHIN: Duration = Duration::from_secs(5);
+/// A stop waits no longer for what is left.
+const STOPPED_WITHIN: Duration = Duration::from_secs(2);
+
+pub(crate) struct EventTraces {
+    sampling: Sampling,
+    processor: BatchSpanProcessor,
+    scope: InstrumentationScope,
+    pipeline: String,
+    topic: String,
+    subscription: String,
+    views: String,
+}
+
+/// A span that is over.
+struct FinishedSpan {
+    context: Context,
+    parent: Option<u64>,
+    kind: SpanKind,
+    name: String,
+    from: SystemTime,
+    to: SystemTime,
+    attributes: Vec<KeyValue>,
+}
+
+impl EventTraces {
+    /// `None` where no collector is configured.
+    pub(crate) fn start(config: &Config) -> anyhow::Result<Option<Arc<Self>>> {
+        let Some(endpoint) = &config.telemetry.otlp_endpoint else { return Ok(None) };
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_http_client(OtlpHttpClient::new(EXPORT_WITHIN)?)
+            .with_endpoint(format!("{endpoint}/v1/traces"))
+            .with_timeout(EXPORT_WITHIN)
+            .build()
+            .context("`telemetry.otlp_endpoint`")?;
+        let batches = BatchConfigBuilder::default().with_scheduled_delay(EXPORT_EVERY).with_max_queue_size(QUEUE);
+        let mut processor = BatchSpanProcessor::builder(exporter).with_batch_config(batches.build()).build();
+        processor.set_resource(&resource(config));
+        tracing::info!(endpoint, one_in = config.telemetry.trace_one_in, "events are traced");
+        Ok(Some(Arc::new(Self {
+            sampling: Sampling::one_in(config.telemetry.trace_one_in),
+            processor,
+            scope: InstrumentationScope::builder("headwater").with_version(env!("CARGO_PKG_VERSION")).build(),
+            pipeline: config.pipeline.clone(),
+            topic: config.service_bus.topic.clone(),
+            subscription: config.service_bus.subscription.clone(),
+            views: config.read_models.database.clone(),
+        })))
+    }
+
+    /// Sends what is left, if the collector takes it soon.
+    pub(crate) async fn stop(self: Arc<Self>) {
+        let stopped = tokio::task::spawn_blocking(move || self.processor.shutdown_with_timeout(STOPPED_WITHIN));
+        if !matches!(stopped.await, Ok(Ok(()))) {
+            tracing::warn!("the last traces did not reach their collector in time");
+        }
+    }
+
+    /// What a pod did to an event whose message says that it is traced.
+    pub(crate) fn applied(&self, event: &Delivered, lived: Lived) {
+        let Some(sent) = event.trace.filter(|trace| trace.sampled) else { return };
+        let [process, apply] = [rand::random::<u64>().max(1), rand::random::<u64>().max(1)];
+        let mut attributes = self.messaging("process", &event.message_id);
+        attributes.push(KeyValue::new("messaging.destination.subscription.name", self.subscription.clone()));
+        attributes.push(KeyValue::new("messaging.servicebus.message.delivery_count", i64::from(event.delivery_count)));
+        self.export(FinishedSpan {
+            context: Context { span: process, ..sent },
+            parent: Some(sent.span),
+            kind: SpanKind::Consumer,
+            name: format!("process {}", self.subscription),
+            from: lived.handed_in,
+            to: lived.committed,
+            attributes,
+        });
+        self.export(FinishedSpan {
+            context: Context { span: apply, ..sent },
+            parent: Some(process),
+            kind: SpanKind::Internal,
+            name: "apply".to_owned(),
+            from: lived.began,
+            to: lived.committed,
+            attributes: vec![
+                KeyValue::new("db.system.name", "mongodb"),
+                KeyValue::new("db.namespace", self.views.clone()),
+            ],
+        });
+    }
+
+    fn messaging(&self, operation: &'static str, id: &str) -> Vec<KeyValue> {
+        vec![
+            KeyValue::new("messaging.system", "servicebus"),
+            KeyValue::new("messaging.operation.type", operation),
+            KeyValue::new("messaging.destination.name", self.topic.clone()),
+            KeyValue::new("messaging.message.id", id.to_owned()),
+            KeyValue::new("headwater.pipeline", self.pipeline.clone()),
+        ]
+    }
+
+    fn export(&self, span: FinishedSpan) {
+        let FinishedSpan { context, parent, kind, name, from, to, attributes } = span;
+        let span_context = SpanContext::new(
+            TraceId::from_bytes(context.trace.to_be_bytes()),
+            span_id(context.span),
+            TraceFlags::SAMPLED,
+            false,
+            TraceState::default(),
+        );
+        self.processor.on_end(SpanData {
+            span_context,
+            parent_span_id: parent.map_or(SpanId::INVALID, span_id),
+            parent_span_is_remote: kind == SpanKind::Consumer,
+            span_kind: kind,
+            name: name.into(),
+            // Two clocks: one that is ahead makes nothing end before it began.
+            start_time: from.min(to),
+            end_time: to,
+            attributes,
+            dropped_attributes_count: 0,
+            events: SpanEvents::default(),
+            links: SpanLinks::default(),
+            status: Status::Unset,
+            instrumentation_scope: self.scope.clone(),
+        });
+    }
+}
+
+impl Tracer for EventTraces {
+    fn sampling(&self) -> Sampling {
+        self.sampling
+    }
+
+    fn published(&self, published: Published) {
+        let Published { id, namespace, operation, committed, captured, acknowledged } = published;
+        let sent = Context::of(&id, true);
+        let root = Context::root(&id);
+        self.export(FinishedSpan {
+            context: Context { span: root, ..sent },
+            parent: None,
+            kind: SpanKind::Internal,
+            name: format!("capture {}", namespace.collection),
+            from: committed.unwrap_or(captured),
+            to: captured,
+            attributes: vec![
+                KeyValue::new("db.system.name", "mongodb"),
+                KeyValue::new("db.namespace", namespace.database.clone()),
+                KeyValue::new("db.collection.name", namespace.collection.clone()),
+                KeyValue::new("db.operation.name", operation.as_str()),
+            ],
+        });
+        self.export(FinishedSpan {
+            context: sent,
+            parent: Some(root),
+            kind: SpanKind::Producer,
+            name: format!("send {}", self.topic),
+            from: captured,
+            to: acknowledged,
+            attributes: self.messaging("send", id.as_str()),
+        });
+    }
+}
+
+fn span_id(number: u64) -> SpanId {
+    SpanId::from_bytes(number.to_be_bytes())
+}
+
+/// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are heard, as everywhere.
+fn resource(config: &Config) -> Resource {
+    let name = std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
+    Resource::builder()
+        .with_service_name(name.unwrap_or_else(|| "headwater".to_owned()))
+        .with_attributes([
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.instance.id", config.pod_id.clone()),
+        ])
+        .build()
+}

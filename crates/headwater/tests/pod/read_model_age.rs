@@ -1,0 +1,58 @@
+//! Read models, one by one, as a pod tells of them.
+
+use serde_json::Value as Json;
+use testkit::cluster::{Blueprint, StoreKind};
+use testkit::wait::wait_for;
+
+use crate::fixture::{PodFixture, SOON, blueprint};
+
+/// One takes every order, one only those that are shipped.
+const TWO: &str = "read_models:
+  orders: { when: { Placed: { $set: { customer: $$event.payload.customer } } } }
+  shipped: { when: { Shipped: { $set: { by: $$event.payload.customer } } } }
+";
+
+/// Documents, and how long ago something was last applied.
+async fn told(fixture: &PodFixture, model: &str) -> (Option<u64>, Option<f64>) {
+    let status = fixture.json("/api/status").await;
+    let models = status["read_models"].as_array().cloned().unwrap_or_default();
+    let model = models.into_iter().find(|found| found["name"] == model).unwrap_or(Json::Null);
+    assert_eq!(model["applied"].is_string(), model["applied_seconds_ago"].is_number(), "{model}");
+    (model["documents"].as_u64(), model["applied_seconds_ago"].as_f64())
+}
+
+#[tokio::test]
+async fn each_read_model_has_a_count_and_an_age_of_its_own() {
+    let fixture = PodFixture::start(Blueprint { more: TWO.into(), ..blueprint(StoreKind::Shared) }).await;
+    fixture.insert("order-1", 1).await;
+    fixture.applied("order-1").await;
+    let first = wait_for("the first read model's age", SOON, async || match told(&fixture, "orders").await {
+        (Some(1), Some(age)) => Ok(age),
+        other => Err(other),
+    })
+    .await;
+    assert_eq!(told(&fixture, "shipped").await, (Some(0), None), "nothing was applied to the other one");
+
+    // Only the other one gets something; the first grows older.
+    fixture.insert_of("Shipped", "order-1", 2).await;
+    let second = wait_for("the second read model's age", SOON, async || match told(&fixture, "shipped").await {
+        (Some(1), Some(age)) => Ok(age),
+        other => Err(other),
+    })
+    .await;
+    let (documents, older) = told(&fixture, "orders").await;
+    let older = older.expect("it stays known");
+    assert_eq!(documents, Some(1));
+    assert!(older > first && older > second, "{first} s, then {older} s; the other {second} s");
+
+    for (model, events) in [("orders", 1.0), ("shipped", 1.0)] {
+        let sample = format!("headwater_read_model_events_total{{read_model=\"{model}\"}}");
+        assert_eq!(fixture.metric(&sample).await, Some(events));
+        let sample = format!("headwater_read_model_age_seconds{{read_model=\"{model}\"}}");
+        assert!(fixture.metric(&sample).await.is_some(), "{sample}");
+    }
+    let table = fixture.ask(&["status"]).await;
+    let line = |model: &str| table.lines().find(|line| line.starts_with(model)).unwrap_or_default().to_owned();
+    assert!(line("orders").contains(" ago") && line("shipped").contains(" ago"), "{table}");
+    fixture.stop().await;
+}
