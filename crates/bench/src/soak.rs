@@ -17,5 +17,5 @@ pub mod stops;
 pub use arguments::Arguments;
 pub use defects::{find_consumer_defect, find_defect, hunting, hunting_consumers};
 pub use drain::Drain;
-pub use pipeline::planted::Defect;
+pub use pipeline::failpoints::Failpoint;
 pub use producer::{Options, Outcome, run};

@@ -22,8 +22,8 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanEvents, SpanLinks, SpanProcessor,
 };
-use pipeline::publish::{Published, Tracer};
-use pipeline::trace::{Context, Sampling};
+use pipeline::publish::{PublishedTrace, PublishTracer};
+use pipeline::trace::{TraceContext, TraceSampling};
 use pipeline::view::{Delivered, Lived};
 
 use crate::config::Config;
@@ -39,7 +39,7 @@ const EXPORT_WITHIN: Duration = Duration::from_secs(5);
 const STOPPED_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct EventTraces {
-    sampling: Sampling,
+    sampling: TraceSampling,
     processor: BatchSpanProcessor,
     scope: InstrumentationScope,
     pipeline: String,
@@ -50,7 +50,7 @@ pub(crate) struct EventTraces {
 
 /// A span that is over.
 struct FinishedSpan {
-    context: Context,
+    context: TraceContext,
     parent: Option<u64>,
     kind: SpanKind,
     name: String,
@@ -75,7 +75,7 @@ impl EventTraces {
         processor.set_resource(&resource(config));
         tracing::info!(endpoint, one_in = config.telemetry.trace_one_in, "events are traced");
         Ok(Some(Arc::new(Self {
-            sampling: Sampling::one_in(config.telemetry.trace_one_in),
+            sampling: TraceSampling::one_in(config.telemetry.trace_one_in),
             processor,
             scope: InstrumentationScope::builder("headwater").with_version(env!("CARGO_PKG_VERSION")).build(),
             pipeline: config.pipeline.clone(),
@@ -101,7 +101,7 @@ impl EventTraces {
         attributes.push(KeyValue::new("messaging.destination.subscription.name", self.subscription.clone()));
         attributes.push(KeyValue::new("messaging.servicebus.message.delivery_count", i64::from(event.delivery_count)));
         self.export(FinishedSpan {
-            context: Context { span: process, ..sent },
+            context: TraceContext { span: process, ..sent },
             parent: Some(sent.span),
             kind: SpanKind::Consumer,
             name: format!("process {}", self.subscription),
@@ -110,7 +110,7 @@ impl EventTraces {
             attributes,
         });
         self.export(FinishedSpan {
-            context: Context { span: apply, ..sent },
+            context: TraceContext { span: apply, ..sent },
             parent: Some(process),
             kind: SpanKind::Internal,
             name: "apply".to_owned(),
@@ -161,17 +161,17 @@ impl EventTraces {
     }
 }
 
-impl Tracer for EventTraces {
-    fn sampling(&self) -> Sampling {
+impl PublishTracer for EventTraces {
+    fn sampling(&self) -> TraceSampling {
         self.sampling
     }
 
-    fn published(&self, published: Published) {
-        let Published { id, namespace, operation, committed, captured, acknowledged } = published;
-        let sent = Context::of(&id, true);
-        let root = Context::root(&id);
+    fn published(&self, published: PublishedTrace) {
+        let PublishedTrace { id, namespace, operation, committed, captured, acknowledged } = published;
+        let sent = TraceContext::for_message(&id, true);
+        let root = TraceContext::root_span(&id);
         self.export(FinishedSpan {
-            context: Context { span: root, ..sent },
+            context: TraceContext { span: root, ..sent },
             parent: None,
             kind: SpanKind::Internal,
             name: format!("capture {}", namespace.collection),

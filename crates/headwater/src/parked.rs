@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use mongodb::bson::Bson;
 use pipeline::event::{AggregateId, Namespace};
-use pipeline::source::{Kind, Source};
+use pipeline::source::{SourceKind, SourceConfig};
 use pipeline::view::{Delivered, Desk, Discard, Error, History, Projection, Waiting};
 
 use crate::config::Config;
@@ -18,7 +18,7 @@ const MOST: i64 = 100_000;
 /// The store of one pipeline, and how its source names things.
 pub(crate) struct ParkedCommands {
     store: Desk,
-    source: Source,
+    source: SourceConfig,
 }
 
 impl ParkedCommands {
@@ -28,7 +28,7 @@ impl ParkedCommands {
         let views = crate::run::client(&config.read_models.uri, "read_models.uri", found_within).await?;
         let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
         let history = History::new(&places.server.database(&config.source.database), &config.source);
-        let by_collection = config.source.kind == Kind::Documents;
+        let by_collection = config.source.kind == SourceKind::Documents;
         let database = views.database(&config.read_models.database);
         let store = Desk::new(database, &config.pipeline, by_collection, models.collect(), history);
         Ok(Self { store, source: config.source.clone() })

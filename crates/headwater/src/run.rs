@@ -13,8 +13,8 @@ use mongodb::options::ClientOptions;
 use pipeline::capture;
 use pipeline::consumer::{self, Consumer};
 use pipeline::event::Namespace;
-use pipeline::producer::{Places, Producer};
-use pipeline::publish::Tracer;
+use pipeline::producer::{Producer, ProducerDependencies};
+use pipeline::publish::PublishTracer;
 use pipeline::view::{self, Projection};
 use servicebus::Client as Bus;
 use servicebus::administration::Administration;
@@ -54,7 +54,8 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         Some(token) => operator::open(&config, token, &places.coordination).await?,
         None => None,
     };
-    let producer = Producer::new(producing, places).traced_by(traces.clone().map(|traces| traces as Arc<dyn Tracer>));
+    let producer =
+        Producer::new(producing, places).traced_by(traces.clone().map(|traces| traces as Arc<dyn PublishTracer>));
     // Where nothing is built from the events, nothing is known that a snapshot could find gone.
     let producer = Arc::new(match &views {
         Some(views) => producer.sweeping(views.clone()),
@@ -131,7 +132,7 @@ async fn candidate(config: &Config) -> anyhow::Result<Candidate> {
 /// Who looks at the whole pipeline.
 pub(crate) async fn status_collector(
     config: &Config,
-    places: &Places,
+    places: &ProducerDependencies,
     found_within: Option<Duration>,
 ) -> anyhow::Result<StatusCollector> {
     let ReadModels { uri, database, models, .. } = &config.read_models;
@@ -160,14 +161,14 @@ async fn views(config: &Config) -> anyhow::Result<Option<Database>> {
     Ok(Some(client.database(database)))
 }
 
-fn consumer(config: &Config, places: &Places, views: Database) -> anyhow::Result<Consumer> {
+fn consumer(config: &Config, places: &ProducerDependencies, views: Database) -> anyhow::Result<Consumer> {
     let places = consumer::Places {
         pipeline: places.pipeline.clone(),
         source: places.source.clone(),
         source_database: places.server.database(&places.source.database),
         start: match config.producer.start {
-            capture::Start::Beginning => view::Start::Beginning,
-            capture::Start::Now | capture::Start::At(_) => view::Start::Now,
+            capture::PipelineStart::Beginning => view::Start::Beginning,
+            capture::PipelineStart::Now | capture::PipelineStart::At(_) => view::Start::Now,
         },
         filtered: !config.producer.capture.filter.is_empty(),
         views,
@@ -199,10 +200,10 @@ async fn consume(consumer: Option<Consumer>, config: &Config, shutdown: Cancella
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 
 /// The servers a pod talks to; none of them is waited for. `found_within`: how long a call looks for its server; left out, as the driver does.
-pub(crate) async fn places(config: &Config, found_within: Option<Duration>) -> anyhow::Result<Places> {
+pub(crate) async fn places(config: &Config, found_within: Option<Duration>) -> anyhow::Result<ProducerDependencies> {
     let server = client(&config.source_uri, "source.uri", found_within).await?;
     let coordination = client(&config.coordination.uri, "coordination.uri", found_within).await?;
-    Ok(Places {
+    Ok(ProducerDependencies {
         pipeline: config.pipeline.clone(),
         pod_id: config.pod_id.clone(),
         source: config.source.clone(),

@@ -8,9 +8,9 @@ use futures_util::StreamExt;
 use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReadConcern;
-use pipeline::capture::{Capture, Config, Start};
-use pipeline::checkpoint::Phase;
-use pipeline::source::Source;
+use pipeline::capture::{Capture, Config, PipelineStart};
+use pipeline::checkpoint::CheckpointPhase;
+use pipeline::source::SourceConfig;
 use tokio_util::sync::CancellationToken;
 
 const ROUNDS: usize = 5;
@@ -24,9 +24,9 @@ async fn main() {
     let database = testkit::mongo::shared().await.unwrap().database("capture_rate");
     for payload in PAYLOADS {
         let collection = database.collection::<Document>(&format!("events_{payload}"));
-        let source = Source::events(database.name(), collection.name());
+        let source = SourceConfig::events(database.name(), collection.name());
         let capture = || Capture::new(database.client(), source.clone(), Config::default());
-        let start = capture().first_phase(&Start::Now).await.unwrap();
+        let start = capture().first_phase(&PipelineStart::Now).await.unwrap();
         let size = write(&collection, events, payload).await;
         let (mut bare, mut captured) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
@@ -61,8 +61,8 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates[rates.len() / 2]
 }
 
-async fn read_bare(collection: &Collection<Document>, start: &Phase, events: usize) {
-    let Phase::Stream { token } = start else { unreachable!("a pipeline that starts now streams") };
+async fn read_bare(collection: &Collection<Document>, start: &CheckpointPhase, events: usize) {
+    let CheckpointPhase::Stream { token } = start else { unreachable!("a pipeline that starts now streams") };
     let stages =
         [doc! { "$changeStream": { "startAfter": token.to_document() } }, doc! { "$changeStreamSplitLargeEvent": {} }];
     let asked = collection.aggregate(stages).batch_size(Config::default().batch_size.get());
@@ -74,7 +74,7 @@ async fn read_bare(collection: &Collection<Document>, start: &Phase, events: usi
     }
 }
 
-async fn read_captured(capture: Capture, start: &Phase, events: usize) {
+async fn read_captured(capture: Capture, start: &CheckpointPhase, events: usize) {
     let stop = CancellationToken::new();
     let (mut intake, reading) = capture.read(start.clone(), stop.clone());
     let running = tokio::spawn(reading);

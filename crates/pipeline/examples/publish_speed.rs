@@ -14,10 +14,12 @@ use broker::core::{Description, SubscriptionDescription, TopicDescription};
 use broker::{Broker, Persistence};
 use lease::Contender;
 use mongodb::bson::{Bson, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
-use pipeline::capture::Captured;
-use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpoints};
+use pipeline::capture::CaptureItem;
+use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpointStore};
 use pipeline::event::{AggregateId, ChangeEvent, Namespace, Operation, ResumeToken, Term};
-use pipeline::publish::{Config, Handle, Intake, Oversize, Publisher, Rejected, ServiceBusTopic, Tenure};
+use pipeline::publish::{
+    CaptureInput, ClaimCheckStore, Config, Handle, PublishTerm, Publisher, RejectedStore, ServiceBusTopic,
+};
 use servicebus::Client;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -69,15 +71,15 @@ async fn measure(events: u64, bytes: usize, aggregates: u64) -> Result<(), Failu
     let folder = tempfile::tempdir()?;
     let Served(mut child, connection_string) = start_broker(folder.path())?;
     let database = testkit::mongo::shared().await?.database("publish_speed");
-    let checkpoints = Arc::new(MongoCheckpoints::new(&database, "speed", "events:shop.events"));
+    let checkpoints = Arc::new(MongoCheckpointStore::new(&database, "speed", "events:shop.events"));
     let claim = Claim { term: Term::new(1), claimant: Contender::new(1), pod_id: "speed".into() };
     let epoch = checkpoints.claim(&claim).await?.epoch;
     let bus = Client::new(&connection_string, servicebus::Config::default())?;
     let topic = ServiceBusTopic::new(bus, "events", "read-models", Arc::new(|| true));
     let (handle, config) = (Handle::default(), Config::default());
     let window = NonZeroUsize::get(config.window_events);
-    let kept = (Oversize::new(&database, config.keep_oversize), Rejected::new(&database, "speed"));
-    let publisher = Publisher::new(config, Tenure { claim, epoch }, topic, checkpoints, kept, handle.clone());
+    let kept = (ClaimCheckStore::new(&database, config.keep_oversize), RejectedStore::new(&database, "speed"));
+    let publisher = Publisher::new(config, PublishTerm { claim, epoch }, topic, checkpoints, kept, handle.clone());
 
     let backlog = Backlog::new(events, bytes, aggregates);
     let made = { Backlog::new(20_000.min(events), bytes, aggregates).cost().await };
@@ -118,7 +120,7 @@ impl Backlog {
         Self { left, number: 0, aggregates, namespace: Arc::new(Namespace::new("shop", "events")), filler }
     }
 
-    fn event(&mut self) -> Captured {
+    fn event(&mut self) -> CaptureItem {
         self.number += 1;
         let number = self.number;
         // Spread as a hash would.
@@ -130,7 +132,7 @@ impl Backlog {
             "82690B1C2D{number:016X}2B042C0100296E5A1004A2D0E2C5B0F34D3E8A3F1B5C7D9E0F2146645F69640064{}",
             key.to_hex()
         );
-        Captured::Change(ChangeEvent {
+        CaptureItem::Change(ChangeEvent {
             token: ResumeToken::try_from(doc! { "_data": data }).expect("a token"),
             operation: Operation::Insert,
             namespace: Arc::clone(&self.namespace),
@@ -152,8 +154,8 @@ impl Backlog {
     }
 }
 
-impl Intake for Backlog {
-    async fn next(&mut self) -> Option<Vec<Captured>> {
+impl CaptureInput for Backlog {
+    async fn next(&mut self) -> Option<Vec<CaptureItem>> {
         let count = self.left.min(BATCH);
         self.left -= count;
         (count > 0).then(|| (0..count).map(|_| self.event()).collect())

@@ -16,11 +16,11 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::chain::chain;
-use crate::publish::Oversize;
-use crate::retry::Verdict;
+use crate::error_chain::error_chain;
+use crate::publish::ClaimCheckStore;
+use crate::retry::ErrorClass;
 use crate::session::{self, Acceptor, Trouble};
-use crate::source::{Kind, Source};
+use crate::source::{SourceConfig, SourceKind};
 use crate::view::{self, Applier, Error, History, Model, Projection, Setup, Start, Witness};
 
 /// What can be set about consuming.
@@ -35,7 +35,7 @@ pub struct Config {
 #[derive(Clone)]
 pub struct Places {
     pub pipeline: String,
-    pub source: Source,
+    pub source: SourceConfig,
     /// The database of the source, where missing events are read.
     pub source_database: Database,
     /// Where the pipeline began: whether an aggregate's first event must be the first the source holds.
@@ -140,7 +140,7 @@ impl Consumer {
             config: config.view,
             database: places.views.clone(),
             pipeline: places.pipeline.clone(),
-            by_collection: places.source.kind == Kind::Documents,
+            by_collection: places.source.kind == SourceKind::Documents,
             models: projections.clone(),
             history: History::new(&places.source_database, &places.source),
         })?;
@@ -152,7 +152,7 @@ impl Consumer {
                 topic: places.topic.clone(),
                 subscription: places.subscription.clone(),
                 // Only reads: how long bodies are kept is the publisher's to say.
-                oversize: Oversize::new(&places.coordination, Duration::ZERO),
+                oversize: ClaimCheckStore::new(&places.coordination, Duration::ZERO),
                 applier: applier.handle(),
             },
         );
@@ -219,13 +219,13 @@ impl Consumer {
                 Err(error @ (Error::Mistakes(_) | Error::NameTaken(_))) => return Err(error),
                 Err(failed) => {
                     let waits_for = match failed.verdict() {
-                        Verdict::Transient => State::Preparing,
-                        Verdict::Permanent | Verdict::Fatal => State::Halted(chain(&failed)),
+                        ErrorClass::Transient => State::Preparing,
+                        ErrorClass::Permanent | ErrorClass::Fatal => State::Halted(error_chain(&failed)),
                     };
                     if *self.phase.borrow() != waits_for {
                         error!(
                             pipeline = self.places.pipeline,
-                            error = chain(&failed),
+                            error = error_chain(&failed),
                             "read models cannot be made ready"
                         );
                         self.phase.send_replace(waits_for);

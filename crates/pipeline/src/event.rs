@@ -33,7 +33,7 @@ pub struct ChangeEvent {
 
 impl ChangeEvent {
     /// When it was committed, as exactly as the source says: to the millisecond, or else to the second. None for what a snapshot read.
-    pub fn committed(&self) -> Option<DateTime> {
+    pub fn committed_at(&self) -> Option<DateTime> {
         let second = |time: Timestamp| DateTime::from_millis(i64::from(time.time) * 1_000);
         self.wall_time.or(self.cluster_time.map(second))
     }
@@ -64,7 +64,7 @@ impl Operation {
         }
     }
 
-    pub fn read(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|operation| operation.as_str() == name)
     }
 }
@@ -124,7 +124,7 @@ impl AggregateId {
     pub fn session_id(&self) -> String {
         let text = self.text();
         if text.is_empty() || text.len() > LONGEST_SESSION_ID {
-            format!("sha256:{}", hex_digest(&[text.as_bytes()]))
+            format!("sha256:{}", sha256_hex(&[text.as_bytes()]))
         } else {
             text
         }
@@ -149,12 +149,12 @@ impl AggregateId {
 
 impl fmt::Debug for AggregateId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AggregateId(sha256:{:.12}…)", hex_digest(&[self.text().as_bytes()]))
+        write!(f, "AggregateId(sha256:{:.12}…)", sha256_hex(&[self.text().as_bytes()]))
     }
 }
 
 /// SHA-256 of the parts, one after the other, in hexadecimal.
-pub fn hex_digest(parts: &[&[u8]]) -> String {
+pub fn sha256_hex(parts: &[&[u8]]) -> String {
     use std::fmt::Write;
 
     use sha2::{Digest, Sha256};
@@ -178,7 +178,7 @@ pub struct ResumeToken {
 /// Not a resume token: it has no text `_data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a resume token is a document with a text `_data`")]
-pub struct NotAToken;
+pub struct InvalidResumeToken;
 
 impl ResumeToken {
     /// The token as the server gave it.
@@ -204,21 +204,21 @@ impl ResumeToken {
 }
 
 impl TryFrom<&RawDocument> for ResumeToken {
-    type Error = NotAToken;
+    type Error = InvalidResumeToken;
 
-    fn try_from(raw: &RawDocument) -> Result<Self, NotAToken> {
+    fn try_from(raw: &RawDocument) -> Result<Self, InvalidResumeToken> {
         match raw.get_str("_data") {
             Ok(_) => Ok(Self { raw: raw.to_owned() }),
-            Err(_) => Err(NotAToken),
+            Err(_) => Err(InvalidResumeToken),
         }
     }
 }
 
 impl TryFrom<Document> for ResumeToken {
-    type Error = NotAToken;
+    type Error = InvalidResumeToken;
 
-    fn try_from(document: Document) -> Result<Self, NotAToken> {
-        let raw = RawDocumentBuf::try_from(&document).map_err(|_| NotAToken)?;
+    fn try_from(document: Document) -> Result<Self, InvalidResumeToken> {
+        let raw = RawDocumentBuf::try_from(&document).map_err(|_| InvalidResumeToken)?;
         Self::try_from(&*raw)
     }
 }

@@ -5,12 +5,12 @@
 //! prefix of events is acknowledged by the bus. A *position* says where an event stands: epoch, then resume token.
 
 pub mod capture;
-mod chain;
 pub mod checkpoint;
 pub mod consumer;
 pub mod envelope;
+mod error_chain;
 pub mod event;
-pub mod planted;
+pub mod failpoints;
 pub mod producer;
 pub mod publish;
 pub mod retry;

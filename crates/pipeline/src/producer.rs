@@ -4,9 +4,9 @@
 //! happens when they cannot go on. Never gives up by itself what another pod could not do better: a history that is lost, or a source
 //! that cannot be captured, is a state in which the leader waits, says so, and looks again.
 
-mod insist;
-mod moved;
-mod outcome;
+mod checkpoint_watch;
+mod error;
+mod retry_loop;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,20 +18,22 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::capture::{self, Capture, Start};
-use crate::chain::chain;
-use crate::checkpoint::{self, Checkpoint, CheckpointStore, Claim, MongoCheckpoints, Phase};
+use crate::capture::{self, Capture, PipelineStart};
+use crate::checkpoint::{self, Checkpoint, CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
+use crate::error_chain::error_chain;
 use crate::event::{Epoch, Term};
-use crate::publish::{self, Ended, Oversize, Publisher, Rejected, ServiceBusTopic, Tenure, Tracer};
-use crate::source::Source;
+use crate::publish::{
+    self, ClaimCheckStore, PublishEnd, PublishTerm, PublishTracer, Publisher, RejectedStore, ServiceBusTopic,
+};
+use crate::source::SourceConfig;
 
-use insist::insist;
-use outcome::Error;
+use error::Error;
+use retry_loop::retry_transient;
 
 /// What can be set about producing.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    pub start: Start,
+    pub start: PipelineStart,
     pub on_history_lost: OnHistoryLost,
     pub capture: capture::Config,
     pub publish: publish::Config,
@@ -49,10 +51,10 @@ pub enum OnHistoryLost {
 
 /// Where the producer reads and writes.
 #[derive(Clone)]
-pub struct Places {
+pub struct ProducerDependencies {
     pub pipeline: String,
     pub pod_id: String,
-    pub source: Source,
+    pub source: SourceConfig,
     /// The server that holds the source.
     pub server: Client,
     pub coordination: Database,
@@ -63,7 +65,7 @@ pub struct Places {
 
 /// Where the producer of this pod stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum ProducerState {
     /// Set while this pod does not lead.
     #[default]
     Standby,
@@ -74,12 +76,12 @@ pub enum State {
     /// Set while the term ends and what was read is brought out.
     Stopping { term: Term },
     /// Set when only an operator can say how to go on. The pod keeps leading: another could not do better.
-    Halted { term: Term, why: Halt },
+    Halted { term: Term, why: HaltReason },
 }
 
 /// Why only an operator can say how to go on; with the page that says what to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Halt {
+pub enum HaltReason {
     /// The oplog no longer holds what follows the checkpoint: `docs/errors/E0001.md`.
     HistoryLost,
     /// The source cannot be captured as it is, or from where it should start: `docs/errors/E0002.md`.
@@ -88,7 +90,7 @@ pub enum Halt {
     Checkpoint(String),
 }
 
-impl Halt {
+impl HaltReason {
     pub fn page(&self) -> &'static str {
         match self {
             Self::HistoryLost => "E0001",
@@ -105,11 +107,11 @@ const TRY_AGAIN: Duration = Duration::from_secs(30);
 
 pub struct Producer {
     config: Config,
-    places: Places,
+    places: ProducerDependencies,
     views: Option<Database>,
-    tracer: Option<Arc<dyn Tracer>>,
-    checkpoints: Arc<MongoCheckpoints>,
-    state: watch::Sender<State>,
+    tracer: Option<Arc<dyn PublishTracer>>,
+    checkpoints: Arc<MongoCheckpointStore>,
+    state: watch::Sender<ProducerState>,
     publishing: publish::Handle,
     capturing: watch::Sender<Option<capture::Handle>>,
 }
@@ -117,17 +119,17 @@ pub struct Producer {
 /// What the rest of the pod may know of the producer.
 #[derive(Clone)]
 pub struct Handle {
-    state: watch::Receiver<State>,
+    state: watch::Receiver<ProducerState>,
     publishing: publish::Handle,
     capturing: watch::Receiver<Option<capture::Handle>>,
 }
 
 impl Handle {
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> ProducerState {
         self.state.borrow().clone()
     }
 
-    pub fn states(&self) -> watch::Receiver<State> {
+    pub fn states(&self) -> watch::Receiver<ProducerState> {
         self.state.clone()
     }
 
@@ -142,9 +144,9 @@ impl Handle {
 }
 
 impl Producer {
-    pub fn new(config: Config, places: Places) -> Self {
-        let Places { pipeline, source, coordination, .. } = &places;
-        let checkpoints = Arc::new(MongoCheckpoints::new(coordination, pipeline, source.fingerprint()));
+    pub fn new(config: Config, places: ProducerDependencies) -> Self {
+        let ProducerDependencies { pipeline, source, coordination, .. } = &places;
+        let checkpoints = Arc::new(MongoCheckpointStore::new(coordination, pipeline, source.fingerprint()));
         let (state, capturing) = (watch::Sender::default(), watch::Sender::default());
         let publishing = publish::Handle::default();
         Self { config, checkpoints, state, publishing, capturing, places, views: None, tracer: None }
@@ -152,7 +154,7 @@ impl Producer {
 
     /// Who is told of the events it wants traced.
     #[must_use]
-    pub fn traced_by(self, tracer: Option<Arc<dyn Tracer>>) -> Self {
+    pub fn traced_by(self, tracer: Option<Arc<dyn PublishTracer>>) -> Self {
         Self { tracer, ..self }
     }
 
@@ -174,23 +176,23 @@ impl Producer {
             Ok(()) => Outcome::Done,
             Err(error) => error.outcome(),
         };
-        self.state.send_replace(State::Standby);
+        self.state.send_replace(ProducerState::Standby);
         outcome
     }
 
     async fn in_term(&self, leadership: &Leadership) -> Result<(), Error> {
-        let claim = Claim::of(leadership, &self.places.pod_id);
+        let claim = Claim::from_leadership(leadership, &self.places.pod_id);
         let term = claim.term;
-        self.state.send_replace(State::Starting { term });
+        self.state.send_replace(ProducerState::Starting { term });
         // Until something is read nothing must be brought out: whatever the word to stop is, what was begun is dropped.
         let Some(begun) = unless_stopped(leadership, self.begin(&claim)).await else { return Ok(()) };
         let (mut epoch, mut phase) = begun?;
         loop {
-            self.state.send_replace(State::Running { term, epoch });
+            self.state.send_replace(ProducerState::Running { term, epoch });
             info!(pod_id = self.places.pod_id, pipeline = self.places.pipeline, %term, %epoch, from = phase.name(), "publishing");
             match self.walk(leadership, &claim, epoch, phase).await? {
-                Walked::Stopped => return Ok(()),
-                Walked::Stuck(error) => {
+                CaptureRunEnd::Stopped => return Ok(()),
+                CaptureRunEnd::Stuck(error) => {
                     let Some(again) = unless_stopped(leadership, self.mend(&claim, epoch, error)).await else {
                         return Ok(());
                     };
@@ -201,16 +203,16 @@ impl Producer {
     }
 
     /// Claims the checkpoint; a pipeline that has none yet stores where it starts before anything is read.
-    async fn begin(&self, claim: &Claim) -> Result<(Epoch, Phase), Error> {
+    async fn begin(&self, claim: &Claim) -> Result<(Epoch, CheckpointPhase), Error> {
         let Checkpoint { epoch, phase, .. } = self.claimed(claim).await?;
         // What only a start needs must not stop a pipeline that has long started.
-        let start = if phase == Phase::Unstarted { self.config.start } else { Start::Now };
+        let start = if phase == CheckpointPhase::Unstarted { self.config.start } else { PipelineStart::Now };
         self.inspected(claim, start).await;
-        if phase != Phase::Unstarted {
+        if phase != CheckpointPhase::Unstarted {
             return Ok((epoch, phase));
         }
         let first = self.first_phase(claim, self.config.start).await;
-        insist("store where the pipeline starts", checkpoint::Error::is_transient, || {
+        retry_transient("store where the pipeline starts", checkpoint::Error::is_transient, || {
             self.checkpoints.save(claim, epoch, &first, None)
         })
         .await?;
@@ -219,46 +221,50 @@ impl Producer {
 
     async fn claimed(&self, claim: &Claim) -> Result<Checkpoint, Error> {
         loop {
-            match insist("claim the checkpoint", checkpoint::Error::is_transient, || self.checkpoints.claim(claim))
-                .await
+            match retry_transient("claim the checkpoint", checkpoint::Error::is_transient, || {
+                self.checkpoints.claim(claim)
+            })
+            .await
             {
                 Ok(checkpoint) => return Ok(checkpoint),
                 Err(error @ checkpoint::Error::TermBehind { .. }) => return Err(error.into()),
-                Err(error) => self.halted(claim.term, Halt::Checkpoint(chain(&error))).await,
+                Err(error) => self.halted(claim.term, HaltReason::Checkpoint(error_chain(&error))).await,
             }
         }
     }
 
     /// Looks at the source until it can be captured.
-    async fn inspected(&self, claim: &Claim, start: Start) {
+    async fn inspected(&self, claim: &Claim, start: PipelineStart) {
         let capture = self.capture();
         while let Err(error) =
-            insist("look at the source", capture::Error::is_transient, || capture.check(&start)).await
+            retry_transient("look at the source", capture::Error::is_transient, || capture.check(&start)).await
         {
-            self.halted(claim.term, Halt::Source(chain(&error))).await;
+            self.halted(claim.term, HaltReason::Source(error_chain(&error))).await;
         }
-        self.state.send_replace(State::Starting { term: claim.term });
+        self.state.send_replace(ProducerState::Starting { term: claim.term });
     }
 
-    async fn first_phase(&self, claim: &Claim, start: Start) -> Phase {
+    async fn first_phase(&self, claim: &Claim, start: PipelineStart) -> CheckpointPhase {
         let capture = self.capture();
         loop {
-            match insist("find where the pipeline starts", capture::Error::is_transient, || capture.first_phase(&start))
-                .await
+            match retry_transient("find where the pipeline starts", capture::Error::is_transient, || {
+                capture.first_phase(&start)
+            })
+            .await
             {
                 Ok(phase) => return phase,
-                Err(error) => self.halted(claim.term, Halt::Source(chain(&error))).await,
+                Err(error) => self.halted(claim.term, HaltReason::Source(error_chain(&error))).await,
             }
         }
     }
 
     /// Says once what is wrong, and waits a moment.
-    async fn halted(&self, term: Term, why: Halt) {
-        let state = State::Halted { term, why: why.clone() };
+    async fn halted(&self, term: Term, why: HaltReason) {
+        let state = ProducerState::Halted { term, why: why.clone() };
         if *self.state.borrow() != state {
             let reason = match &why {
-                Halt::HistoryLost => "the oplog no longer holds what follows the checkpoint",
-                Halt::Source(reason) | Halt::Checkpoint(reason) => reason,
+                HaltReason::HistoryLost => "the oplog no longer holds what follows the checkpoint",
+                HaltReason::Source(reason) | HaltReason::Checkpoint(reason) => reason,
             };
             error!(pod_id = self.places.pod_id, pipeline = self.places.pipeline, %term, page = why.page(), reason, "the producer waits for an operator");
             self.state.send_replace(state);
@@ -267,7 +273,13 @@ impl Producer {
     }
 
     /// Captures and publishes until told to stop, or until one of them cannot go on.
-    async fn walk(&self, leadership: &Leadership, claim: &Claim, epoch: Epoch, phase: Phase) -> Result<Walked, Error> {
+    async fn walk(
+        &self,
+        leadership: &Leadership,
+        claim: &Claim,
+        epoch: Epoch,
+        phase: CheckpointPhase,
+    ) -> Result<CaptureRunEnd, Error> {
         let capture = match &self.views {
             Some(views) => self.capture().sweeping(views, &self.places.pipeline, epoch),
             None => self.capture(),
@@ -285,7 +297,7 @@ impl Producer {
         // Lost is the publisher's to see; both end the reading.
         let stopping = async {
             leadership.stopping().await;
-            self.state.send_replace(State::Stopping { term: claim.term });
+            self.state.send_replace(ProducerState::Stopping { term: claim.term });
             enough.cancel();
         };
         // Either ends the term as it is: where the checkpoint was moved, it goes on from there.
@@ -293,52 +305,58 @@ impl Producer {
         let over = async {
             tokio::select! {
                 () = leadership.lost() => {}
-                error = moved::noticed(&*self.checkpoints, claim) => moved = Some(error),
+                error = checkpoint_watch::wait_until_moved(&*self.checkpoints, claim) => moved = Some(error),
             }
         };
         let ended = self.publisher(leadership, claim, epoch).run(intake, stopping, over).await?;
         if let Some(error) = moved {
             return Err(error);
         }
-        if let Ended::Unfinished { events: events @ 1.. } = ended {
+        if let PublishEnd::Unfinished { events: events @ 1.. } = ended {
             warn!(term = %claim.term, events, "stopped before everything read was acknowledged; the next leader sends it");
         }
-        let was_told = enough.is_cancelled() || ended == Ended::Lost;
+        let was_told = enough.is_cancelled() || ended == PublishEnd::Lost;
         // A reader of a quiet source would notice only with the next event that nobody takes any more, and hold up the next term.
         enough.cancel();
         match reader.join_next().await.and_then(Result::ok) {
-            Some(Err(error)) if ended != Ended::Lost => Ok(Walked::Stuck(error)),
-            _ if was_told => Ok(Walked::Stopped),
+            Some(Err(error)) if ended != PublishEnd::Lost => Ok(CaptureRunEnd::Stuck(error)),
+            _ if was_told => Ok(CaptureRunEnd::Stopped),
             _ => Err(Error::Ended),
         }
     }
 
     /// Capture cannot go on: decides what follows, or waits for somebody who can.
-    async fn mend(&self, claim: &Claim, epoch: Epoch, error: capture::Error) -> Result<(Epoch, Phase), Error> {
+    async fn mend(
+        &self,
+        claim: &Claim,
+        epoch: Epoch,
+        error: capture::Error,
+    ) -> Result<(Epoch, CheckpointPhase), Error> {
         let why = match &error {
             capture::Error::HistoryLost(_) if self.config.on_history_lost == OnHistoryLost::Snapshot => {
-                warn!(term = %claim.term, page = Halt::HistoryLost.page(), "history lost: reading the whole source again");
-                self.inspected(claim, Start::Beginning).await;
-                let phase = self.first_phase(claim, Start::Beginning).await;
-                let begun = insist("begin a new epoch", checkpoint::Error::is_transient, || {
+                warn!(term = %claim.term, page = HaltReason::HistoryLost.page(), "history lost: reading the whole source again");
+                self.inspected(claim, PipelineStart::Beginning).await;
+                let phase = self.first_phase(claim, PipelineStart::Beginning).await;
+                let begun = retry_transient("begin a new epoch", checkpoint::Error::is_transient, || {
                     self.checkpoints.begin_epoch(claim, epoch, &phase)
                 });
                 return Ok((begun.await?, phase));
             }
-            capture::Error::HistoryLost(_) => Halt::HistoryLost,
-            error => Halt::Source(chain(error)),
+            capture::Error::HistoryLost(_) => HaltReason::HistoryLost,
+            error => HaltReason::Source(error_chain(error)),
         };
         let began = Instant::now();
         loop {
             self.halted(claim.term, why.clone()).await;
             let stored =
-                insist("look at the checkpoint", checkpoint::Error::is_transient, || self.checkpoints.show()).await?;
+                retry_transient("look at the checkpoint", checkpoint::Error::is_transient, || self.checkpoints.load())
+                    .await?;
             match stored {
                 // An operator took a term and moved the checkpoint: the lease must follow.
                 Some(stored) if stored.term > claim.term => return Err(Error::Moved { by: stored.term }),
                 // What is wrong with the source may have been mended there.
                 Some(Checkpoint { epoch, phase, .. })
-                    if matches!(why, Halt::Source(_)) && began.elapsed() >= TRY_AGAIN =>
+                    if matches!(why, HaltReason::Source(_)) && began.elapsed() >= TRY_AGAIN =>
                 {
                     return Ok((epoch, phase));
                 }
@@ -348,7 +366,7 @@ impl Producer {
     }
 
     fn capture(&self) -> Capture {
-        let Places { server, source, .. } = &self.places;
+        let ProducerDependencies { server, source, .. } = &self.places;
         Capture::new(server, source.clone(), self.config.capture.clone())
     }
 
@@ -357,13 +375,15 @@ impl Producer {
         leadership: &Leadership,
         claim: &Claim,
         epoch: Epoch,
-    ) -> Publisher<ServiceBusTopic, MongoCheckpoints> {
-        let Places { pipeline, coordination, bus, topic, subscription, .. } = &self.places;
+    ) -> Publisher<ServiceBusTopic, MongoCheckpointStore> {
+        let ProducerDependencies { pipeline, coordination, bus, topic, subscription, .. } = &self.places;
         let gate = leadership.gate().clone();
         let topic = ServiceBusTopic::new(bus.clone(), topic, subscription, Arc::new(move || gate.is_open()));
-        let stores =
-            (Oversize::new(coordination, self.config.publish.keep_oversize), Rejected::new(coordination, pipeline));
-        let tenure = Tenure { claim: claim.clone(), epoch };
+        let stores = (
+            ClaimCheckStore::new(coordination, self.config.publish.keep_oversize),
+            RejectedStore::new(coordination, pipeline),
+        );
+        let tenure = PublishTerm { claim: claim.clone(), epoch };
         Publisher::new(
             self.config.publish.clone(),
             tenure,
@@ -377,7 +397,7 @@ impl Producer {
 }
 
 /// How capturing and publishing came to an end.
-enum Walked {
+enum CaptureRunEnd {
     Stopped,
     /// Everything read before is brought out, as far as that was possible.
     Stuck(capture::Error),
@@ -392,8 +412,8 @@ async fn unless_stopped<T>(leadership: &Leadership, work: impl Future<Output = T
     }
 }
 
-impl publish::Intake for capture::Intake {
-    fn next(&mut self) -> impl Future<Output = Option<Vec<capture::Captured>>> + Send {
+impl publish::CaptureInput for capture::CaptureReceiver {
+    fn next(&mut self) -> impl Future<Output = Option<Vec<capture::CaptureItem>>> + Send {
         self.next()
     }
 }

@@ -14,7 +14,7 @@ use servicebus::Kind;
 
 /// What to do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Verdict {
+pub enum ErrorClass {
     /// The same may succeed later: try again, with a pause.
     Transient,
     /// The same fails again, and only because of what it is: put it aside and go on.
@@ -24,7 +24,7 @@ pub enum Verdict {
 }
 
 /// Labels by which server and driver say that a repetition may succeed.
-const PASSING_LABELS: [&str; 5] = [
+const TRANSIENT_LABELS: [&str; 5] = [
     TRANSIENT_TRANSACTION_ERROR,
     UNKNOWN_TRANSACTION_COMMIT_RESULT,
     RETRYABLE_WRITE_ERROR,
@@ -33,24 +33,24 @@ const PASSING_LABELS: [&str; 5] = [
 ];
 
 /// Codes of a server that cannot just now. 251 with it: a transaction that is gone is begun again.
-const PASSING: [i32; 37] = [
+const TRANSIENT: [i32; 37] = [
     6, 7, 24, 39, 43, 46, 50, 63, 64, 89, 91, 112, 117, 133, 134, 150, 175, 189, 202, 225, 234, 239, 246, 251, 262,
     267, 290, 313, 314, 317, 361, 365, 462, 9001, 10107, 11600, 11602,
 ];
 /// More of them, of servers that step down (50746: a write is explained on one that just has) and of sharding that moves; and a disk that
 /// is full now.
-const PASSING_TOO: [i32; 7] = [13388, 13435, 13436, 14031, 211, 388, 50746];
+const TRANSIENT_TOPOLOGY: [i32; 7] = [13388, 13435, 13436, 14031, 211, 388, 50746];
 
 /// Rights, a server that is no member of a set, a version that lacks a command, a write concern that cannot be met.
 const FATAL: [i32; 11] = [11, 13, 18, 20, 59, 79, 100, 115, 263, 8000, 13297];
 
 /// What an answer or a failure of MongoDB means.
-pub fn mongo(error: &Error) -> Verdict {
-    if PASSING_LABELS.iter().any(|label| error.contains_label(label)) {
-        return Verdict::Transient;
+pub fn classify_mongo(error: &Error) -> ErrorClass {
+    if TRANSIENT_LABELS.iter().any(|label| error.contains_label(label)) {
+        return ErrorClass::Transient;
     }
     if let Some(code) = mongo_error::error_code(error) {
-        return mongo_code(code);
+        return classify_mongo_code(code);
     }
     match &*error.kind {
         ErrorKind::InvalidArgument { .. }
@@ -58,8 +58,8 @@ pub fn mongo(error: &Error) -> Verdict {
         | ErrorKind::InvalidTlsConfig { .. }
         | ErrorKind::SessionsNotSupported
         | ErrorKind::IncompatibleServer { .. }
-        | ErrorKind::Shutdown => Verdict::Fatal,
-        ErrorKind::BsonSerialization(_) | ErrorKind::Bson(_) => Verdict::Permanent,
+        | ErrorKind::Shutdown => ErrorClass::Fatal,
+        ErrorKind::BsonSerialization(_) | ErrorKind::Bson(_) => ErrorClass::Permanent,
         // On the way, or an answer that says nothing else: what is said by code or label is dealt with above.
         ErrorKind::Io(_)
         | ErrorKind::DnsResolve { .. }
@@ -75,25 +75,25 @@ pub fn mongo(error: &Error) -> Verdict {
         | ErrorKind::BulkWrite(_)
         | ErrorKind::GridFs(_)
         | ErrorKind::MissingResumeToken
-        | ErrorKind::Custom(_) => Verdict::Transient,
+        | ErrorKind::Custom(_) => ErrorClass::Transient,
         // The driver's enum may grow.
-        _ => Verdict::Transient,
+        _ => ErrorClass::Transient,
     }
 }
 
 /// What a server's code means: of a command, or of one statement in it.
-pub fn mongo_code(code: i32) -> Verdict {
-    if PASSING.contains(&code) || PASSING_TOO.contains(&code) {
-        Verdict::Transient
+pub fn classify_mongo_code(code: i32) -> ErrorClass {
+    if TRANSIENT.contains(&code) || TRANSIENT_TOPOLOGY.contains(&code) {
+        ErrorClass::Transient
     } else if FATAL.contains(&code) {
-        Verdict::Fatal
+        ErrorClass::Fatal
     } else {
-        Verdict::Permanent
+        ErrorClass::Permanent
     }
 }
 
 /// What an answer or a failure of the bus means.
-pub const fn bus(kind: Kind) -> Verdict {
+pub const fn classify_service_bus(kind: Kind) -> ErrorClass {
     match kind {
         Kind::Busy
         | Kind::Timeout
@@ -106,8 +106,8 @@ pub const fn bus(kind: Kind) -> Verdict {
         | Kind::QuotaExceeded
         | Kind::MessageLockLost
         | Kind::SessionLockLost
-        | Kind::SessionHeldElsewhere => Verdict::Transient,
-        Kind::MessageTooLarge | Kind::InvalidArgument => Verdict::Permanent,
+        | Kind::SessionHeldElsewhere => ErrorClass::Transient,
+        Kind::MessageTooLarge | Kind::InvalidArgument => ErrorClass::Permanent,
         Kind::NotFound
         | Kind::AlreadyExists
         | Kind::Disabled
@@ -117,18 +117,18 @@ pub const fn bus(kind: Kind) -> Verdict {
         | Kind::Closed
         | Kind::Configuration
         // Of a sender whose term is over; a consumer does not meet it.
-        | Kind::Withheld => Verdict::Fatal,
+        | Kind::Withheld => ErrorClass::Fatal,
     }
 }
 
 /// The pause after so many failures before: doubles from `first` to `longest`.
-pub fn span(failures: u32, first: Duration, longest: Duration) -> Duration {
+pub fn exponential_delay(failures: u32, first: Duration, longest: Duration) -> Duration {
     first.saturating_mul(1 << failures.min(16)).min(longest)
 }
 
 /// The same, drawn from the upper half, so that many who failed together do not come back together.
 pub fn backoff(failures: u32, first: Duration, longest: Duration) -> Duration {
-    span(failures, first, longest).mul_f64(rand::random_range(0.5..=1.0))
+    exponential_delay(failures, first, longest).mul_f64(rand::random_range(0.5..=1.0))
 }
 
 #[cfg(test)]
@@ -138,8 +138,11 @@ mod tests {
     #[test]
     fn pauses_double_to_the_longest() {
         let (first, longest) = (Duration::from_millis(10), Duration::from_secs(1));
-        assert_eq!([0, 1, 2].map(|failures| span(failures, first, longest)), [first, first * 2, first * 4]);
-        assert_eq!(span(u32::MAX, first, longest), longest);
+        assert_eq!(
+            [0, 1, 2].map(|failures| exponential_delay(failures, first, longest)),
+            [first, first * 2, first * 4]
+        );
+        assert_eq!(exponential_delay(u32::MAX, first, longest), longest);
         let late = backoff(60, first, longest);
         assert!(late >= longest / 2 && late <= longest);
     }
@@ -147,36 +150,36 @@ mod tests {
     #[test]
     fn codes_mean_what_the_table_says() {
         let table = [
-            (112, "WriteConflict", Verdict::Transient),
-            (251, "NoSuchTransaction", Verdict::Transient),
-            (246, "SnapshotUnavailable", Verdict::Transient),
-            (189, "PrimarySteppedDown", Verdict::Transient),
-            (10107, "NotWritablePrimary", Verdict::Transient),
-            (91, "ShutdownInProgress", Verdict::Transient),
-            (64, "WriteConcernTimeout", Verdict::Transient),
-            (50746, "an explained write on a secondary", Verdict::Transient),
-            (11000, "DuplicateKey", Verdict::Permanent),
-            (2, "BadValue", Verdict::Permanent),
-            (9, "FailedToParse", Verdict::Permanent),
-            (14, "TypeMismatch", Verdict::Permanent),
-            (28, "PathNotViable", Verdict::Permanent),
-            (66, "ImmutableField", Verdict::Permanent),
-            (121, "DocumentValidationFailure", Verdict::Permanent),
-            (17419, "a document that grew over 16 MB", Verdict::Permanent),
-            (7_749_501, "too many stages", Verdict::Permanent),
-            (987_654_321, "nobody knows", Verdict::Permanent),
-            (13, "Unauthorized", Verdict::Fatal),
-            (20, "IllegalOperation: not a replica set", Verdict::Fatal),
+            (112, "WriteConflict", ErrorClass::Transient),
+            (251, "NoSuchTransaction", ErrorClass::Transient),
+            (246, "SnapshotUnavailable", ErrorClass::Transient),
+            (189, "PrimarySteppedDown", ErrorClass::Transient),
+            (10107, "NotWritablePrimary", ErrorClass::Transient),
+            (91, "ShutdownInProgress", ErrorClass::Transient),
+            (64, "WriteConcernTimeout", ErrorClass::Transient),
+            (50746, "an explained write on a secondary", ErrorClass::Transient),
+            (11000, "DuplicateKey", ErrorClass::Permanent),
+            (2, "BadValue", ErrorClass::Permanent),
+            (9, "FailedToParse", ErrorClass::Permanent),
+            (14, "TypeMismatch", ErrorClass::Permanent),
+            (28, "PathNotViable", ErrorClass::Permanent),
+            (66, "ImmutableField", ErrorClass::Permanent),
+            (121, "DocumentValidationFailure", ErrorClass::Permanent),
+            (17419, "a document that grew over 16 MB", ErrorClass::Permanent),
+            (7_749_501, "too many stages", ErrorClass::Permanent),
+            (987_654_321, "nobody knows", ErrorClass::Permanent),
+            (13, "Unauthorized", ErrorClass::Fatal),
+            (20, "IllegalOperation: not a replica set", ErrorClass::Fatal),
         ];
         for (code, name, verdict) in table {
-            assert_eq!(mongo_code(code), verdict, "{code} {name}");
+            assert_eq!(classify_mongo_code(code), verdict, "{code} {name}");
         }
     }
 
     #[test]
     fn trouble_on_the_way_passes() {
         let broken = Error::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
-        assert_eq!(mongo(&broken), Verdict::Transient);
+        assert_eq!(classify_mongo(&broken), ErrorClass::Transient);
     }
 
     #[test]
@@ -185,9 +188,9 @@ mod tests {
             [Kind::Busy, Kind::Timeout, Kind::Detached, Kind::ConnectionLost, Kind::Internal, Kind::Unknown];
         for kind in retryable {
             assert!(kind.is_retryable(), "{kind:?}");
-            assert_eq!(bus(kind), Verdict::Transient, "{kind:?}");
+            assert_eq!(classify_service_bus(kind), ErrorClass::Transient, "{kind:?}");
         }
-        assert_eq!(bus(Kind::Unauthorized), Verdict::Fatal);
-        assert_eq!(bus(Kind::MessageTooLarge), Verdict::Permanent);
+        assert_eq!(classify_service_bus(Kind::Unauthorized), ErrorClass::Fatal);
+        assert_eq!(classify_service_bus(Kind::MessageTooLarge), ErrorClass::Permanent);
     }
 }

@@ -7,7 +7,7 @@ use crate::event::Namespace;
 /// The part `source` of the configuration, without the address of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Source {
+pub struct SourceConfig {
     pub database: String,
     /// One collection…
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -16,7 +16,7 @@ pub struct Source {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub collections: Vec<String>,
     #[serde(default)]
-    pub kind: Kind,
+    pub kind: SourceKind,
     /// Dotted path to the aggregate's id. For `documents` it is always the document's key.
     #[serde(default = "aggregate_id")]
     pub aggregate_id: String,
@@ -34,7 +34,7 @@ pub struct Source {
 /// What the collections hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub enum SourceKind {
     /// An append-only collection: inserts are events, everything else is counted and reported.
     #[default]
     Events,
@@ -63,23 +63,23 @@ fn event_type() -> String {
 
 /// A setting that is refused: which one, and by what rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Invalid {
+pub enum InvalidSource {
     #[error("`source` must name a `collection`, or several `collections`, and not both")]
     Collections,
     #[error("`source.{field}` must not be empty")]
     Empty { field: &'static str },
     #[error("`source.collections` names `{0}` twice")]
-    Twice(String),
+    Duplicate(String),
 }
 
-impl Source {
+impl SourceConfig {
     /// One collection of events, by the usual names.
     pub fn events(database: impl Into<String>, collection: impl Into<String>) -> Self {
         Self {
             database: database.into(),
             collection: Some(collection.into()),
             collections: Vec::new(),
-            kind: Kind::Events,
+            kind: SourceKind::Events,
             aggregate_id: aggregate_id(),
             event_type: event_type(),
             sequence: None,
@@ -89,27 +89,27 @@ impl Source {
 
     /// One collection of ordinary documents.
     pub fn documents(database: impl Into<String>, collection: impl Into<String>) -> Self {
-        Self { kind: Kind::Documents, ..Self::events(database, collection) }
+        Self { kind: SourceKind::Documents, ..Self::events(database, collection) }
     }
 
-    pub fn validate(&self) -> Result<(), Invalid> {
+    pub fn validate(&self) -> Result<(), InvalidSource> {
         if self.collection.is_some() != self.collections.is_empty() {
-            return Err(Invalid::Collections);
+            return Err(InvalidSource::Collections);
         }
         let texts =
             [("database", &self.database), ("aggregate_id", &self.aggregate_id), ("event_type", &self.event_type)];
         if let Some((field, _)) = texts.into_iter().find(|(_, text)| text.is_empty()) {
-            return Err(Invalid::Empty { field });
+            return Err(InvalidSource::Empty { field });
         }
         if self.sequence.as_deref() == Some("") {
-            return Err(Invalid::Empty { field: "sequence" });
+            return Err(InvalidSource::Empty { field: "sequence" });
         }
         let names: Vec<_> = self.names().collect();
         if names.iter().any(|name| name.is_empty()) {
-            return Err(Invalid::Empty { field: "collections" });
+            return Err(InvalidSource::Empty { field: "collections" });
         }
         let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
-        twice.map_or(Ok(()), |(_, name)| Err(Invalid::Twice((*name).to_owned())))
+        twice.map_or(Ok(()), |(_, name)| Err(InvalidSource::Duplicate((*name).to_owned())))
     }
 
     pub fn namespaces(&self) -> Vec<Namespace> {
@@ -125,8 +125,8 @@ impl Source {
         let mut names: Vec<_> = self.names().collect();
         names.sort_unstable();
         let kind = match self.kind {
-            Kind::Events => "events",
-            Kind::Documents => "documents",
+            SourceKind::Events => "events",
+            SourceKind::Documents => "documents",
         };
         format!("{kind}:{}.{}", self.database, names.join(","))
     }
@@ -138,17 +138,17 @@ mod tests {
 
     #[test]
     fn one_collection_or_several_and_not_both() {
-        let one = Source::events("shop", "events");
+        let one = SourceConfig::events("shop", "events");
         assert_eq!(one.validate(), Ok(()));
         assert_eq!(one.fingerprint(), "events:shop.events");
-        let both = Source { collections: vec!["orders".into()], ..one.clone() };
-        assert_eq!(both.validate(), Err(Invalid::Collections));
-        let none = Source { collection: None, ..one.clone() };
-        assert_eq!(none.validate(), Err(Invalid::Collections));
-        let several = Source { collection: None, collections: vec!["b".into(), "a".into()], ..one.clone() };
+        let both = SourceConfig { collections: vec!["orders".into()], ..one.clone() };
+        assert_eq!(both.validate(), Err(InvalidSource::Collections));
+        let none = SourceConfig { collection: None, ..one.clone() };
+        assert_eq!(none.validate(), Err(InvalidSource::Collections));
+        let several = SourceConfig { collection: None, collections: vec!["b".into(), "a".into()], ..one.clone() };
         assert_eq!(several.validate(), Ok(()));
         assert_eq!(several.fingerprint(), "events:shop.a,b");
-        let twice = Source { collection: None, collections: vec!["a".into(), "a".into()], ..one };
-        assert_eq!(twice.validate(), Err(Invalid::Twice("a".into())));
+        let twice = SourceConfig { collection: None, collections: vec!["a".into(), "a".into()], ..one };
+        assert_eq!(twice.validate(), Err(InvalidSource::Duplicate("a".into())));
     }
 }

@@ -8,7 +8,7 @@ use std::fmt;
 use std::num::NonZeroU32;
 use std::time::SystemTime;
 
-use crate::publish::message::MessageId;
+use crate::publish::message::EventMessageId;
 
 /// The wall clock, for spans and latencies.
 #[expect(clippy::disallowed_methods, reason = "only shown: what it says decides nothing")]
@@ -18,12 +18,12 @@ pub(crate) fn wall_clock() -> SystemTime {
 
 /// How many events are traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Sampling {
+pub struct TraceSampling {
     /// Ids whose random part is below this; 0: none.
     below: u64,
 }
 
-impl Sampling {
+impl TraceSampling {
     pub const NONE: Self = Self { below: 0 };
 
     /// One event in so many, by chance.
@@ -31,35 +31,35 @@ impl Sampling {
         Self { below: u64::MAX / number.get() as u64 }
     }
 
-    pub fn takes(self, id: &MessageId) -> bool {
+    pub fn includes(self, id: &EventMessageId) -> bool {
         // The half of the trace's id that is random to everybody who samples by it.
-        self.below > 0 && digits(id.as_str(), 16, 16) <= self.below
+        self.below > 0 && parse_hex(id.as_str(), 16, 16) <= self.below
     }
 }
 
 /// Where a trace goes on: its id, and the span that came before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Context {
+pub struct TraceContext {
     pub trace: u128,
     pub span: u64,
     pub sampled: bool,
 }
 
-impl Context {
+impl TraceContext {
     /// Of sending this message.
-    pub fn of(id: &MessageId, sampled: bool) -> Self {
+    pub fn for_message(id: &EventMessageId, sampled: bool) -> Self {
         let text = id.as_str();
-        let trace = u128::from(digits(text, 0, 16)) << 64 | u128::from(digits(text, 16, 16));
-        Self { trace, span: digits(text, 32, 16), sampled }
+        let trace = u128::from(parse_hex(text, 0, 16)) << 64 | u128::from(parse_hex(text, 16, 16));
+        Self { trace, span: parse_hex(text, 32, 16), sampled }
     }
 
     /// The trace's first span: that of reading the event, before it was sent.
-    pub fn root(id: &MessageId) -> u64 {
-        digits(id.as_str(), 48, 16)
+    pub fn root_span(id: &EventMessageId) -> u64 {
+        parse_hex(id.as_str(), 48, 16)
     }
 
     /// A `traceparent` of a version we know, or of one that keeps to what that had.
-    pub fn read(traceparent: &str) -> Option<Self> {
+    pub fn parse(traceparent: &str) -> Option<Self> {
         let mut parts = traceparent.split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
         let sizes = (version.len(), trace.len(), span.len(), flags.len()) == (2, 32, 16, 2);
@@ -72,13 +72,13 @@ impl Context {
     }
 }
 
-impl fmt::Display for Context {
+impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "00-{:032x}-{:016x}-{:02x}", self.trace, self.span, u8::from(self.sampled))
     }
 }
 
-fn digits(id: &str, from: usize, count: usize) -> u64 {
+fn parse_hex(id: &str, from: usize, count: usize) -> u64 {
     u64::from_str_radix(&id[from..from + count], 16).expect("a message id is 64 hexadecimal digits")
 }
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::event::{ChangeEvent, Namespace, Operation, ResumeToken};
 
-    fn id(number: u32) -> MessageId {
+    fn id(number: u32) -> EventMessageId {
         let event = ChangeEvent {
             token: ResumeToken::try_from(doc! { "_data": format!("82{number:08X}") }).unwrap(),
             operation: Operation::Insert,
@@ -104,41 +104,41 @@ mod tests {
             wall_time: None,
             document: RawDocumentBuf::new(),
         };
-        MessageId::of(&event, None)
+        EventMessageId::for_event(&event, None)
     }
 
-    fn one_in(number: u32) -> Sampling {
-        Sampling::one_in(NonZeroU32::new(number).unwrap())
+    fn one_in(number: u32) -> TraceSampling {
+        TraceSampling::one_in(NonZeroU32::new(number).unwrap())
     }
 
     #[test]
     fn what_is_written_is_what_is_read() {
         for sampled in [false, true] {
-            let context = Context::of(&id(1), sampled);
+            let context = TraceContext::for_message(&id(1), sampled);
             let text = context.to_string();
             assert_eq!(text.len(), 55);
-            assert_eq!(Context::read(&text), Some(context));
+            assert_eq!(TraceContext::parse(&text), Some(context));
             assert_eq!(&text[3..35], &id(1).as_str()[..32]);
         }
-        assert_ne!(Context::of(&id(1), true).span, Context::root(&id(1)));
+        assert_ne!(TraceContext::for_message(&id(1), true).span, TraceContext::root_span(&id(1)));
     }
 
     #[test]
     fn what_is_no_trace_context_is_none() {
         let zeroes = format!("00-{:032x}-{:016x}-01", 0, 7);
         for text in ["", "00", "00-1-2-01", &zeroes, "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"] {
-            assert_eq!(Context::read(text), None, "{text}");
+            assert_eq!(TraceContext::parse(text), None, "{text}");
         }
         let later = "01-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01-more";
-        assert!(Context::read(later).is_some_and(|context| context.sampled));
+        assert!(TraceContext::parse(later).is_some_and(|context| context.sampled));
     }
 
     #[test]
     fn one_event_in_so_many_is_traced() {
-        let taken = |sampling: Sampling| (0..4_000).filter(|number| sampling.takes(&id(*number))).count();
-        assert_eq!((taken(Sampling::NONE), taken(one_in(1))), (0, 4_000));
+        let taken = |sampling: TraceSampling| (0..4_000).filter(|number| sampling.includes(&id(*number))).count();
+        assert_eq!((taken(TraceSampling::NONE), taken(one_in(1))), (0, 4_000));
         assert!((700..1_300).contains(&taken(one_in(4))));
         // Whoever traces more traces these, too.
-        assert!((0..1_000).map(id).filter(|id| one_in(8).takes(id)).all(|id| one_in(4).takes(&id)));
+        assert!((0..1_000).map(id).filter(|id| one_in(8).includes(id)).all(|id| one_in(4).includes(&id)));
     }
 }

@@ -4,7 +4,8 @@ use lease::Contender;
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use pipeline::checkpoint::{
-    COLLECTION, Checkpoint, CheckpointStore, Claim, Error, MongoCheckpoints, PIPELINES, Phase, Saved, Snapshot,
+    COLLECTION, Checkpoint, CheckpointPhase, CheckpointStore, Claim, Error, MongoCheckpointStore, PIPELINES,
+    SaveResult, SnapshotProgress,
 };
 use pipeline::event::{Epoch, ResumeToken, Term};
 use testkit::mongo::{ScratchDatabase, shared};
@@ -19,8 +20,8 @@ impl House {
         Self { database: shared().await.unwrap().database(purpose) }
     }
 
-    fn pipeline(&self, name: &str) -> MongoCheckpoints {
-        MongoCheckpoints::new(&self.database, name, "shop.events")
+    fn pipeline(&self, name: &str) -> MongoCheckpointStore {
+        MongoCheckpointStore::new(&self.database, name, "shop.events")
     }
 
     fn documents(&self) -> Collection<Document> {
@@ -41,22 +42,23 @@ fn token(data: &str) -> ResumeToken {
     ResumeToken::try_from(doc! { "_data": data }).unwrap()
 }
 
-fn stream(data: &str) -> Phase {
-    Phase::Stream { token: token(data) }
+fn stream(data: &str) -> CheckpointPhase {
+    CheckpointPhase::Stream { token: token(data) }
 }
 
-fn snapshot(run: &str, scanned: u64) -> Phase {
-    let progress = Snapshot { run: run.into(), scanned, after: Some(Bson::from(i64::try_from(scanned).unwrap())) };
-    Phase::Snapshot { start: token("8210"), progress }
+fn snapshot(run: &str, scanned: u64) -> CheckpointPhase {
+    let progress =
+        SnapshotProgress { run: run.into(), scanned, after: Some(Bson::from(i64::try_from(scanned).unwrap())) };
+    CheckpointPhase::Snapshot { start: token("8210"), progress }
 }
 
 /// A save in the first epoch.
-async fn save(store: &MongoCheckpoints, claim: &Claim, phase: Phase) -> Result<Saved, Error> {
+async fn save(store: &MongoCheckpointStore, claim: &Claim, phase: CheckpointPhase) -> Result<SaveResult, Error> {
     store.save(claim, Epoch::FIRST, &phase, Some(Timestamp { time: 5, increment: 1 })).await
 }
 
-async fn phase_of(store: &MongoCheckpoints) -> Phase {
-    store.show().await.unwrap().unwrap().phase
+async fn phase_of(store: &MongoCheckpointStore) -> CheckpointPhase {
+    store.load().await.unwrap().unwrap().phase
 }
 
 #[tokio::test]
@@ -65,8 +67,8 @@ async fn the_next_leader_reads_what_the_last_one_saved() {
     let store = house.pipeline("shop");
     let first = claim("a", 1);
     let Checkpoint { phase, epoch, term, .. } = store.claim(&first).await.unwrap();
-    assert_eq!((phase, epoch, term), (Phase::Unstarted, Epoch::FIRST, Term::new(1)));
-    assert_eq!(save(&store, &first, stream("8220")).await.unwrap(), Saved::Moved);
+    assert_eq!((phase, epoch, term), (CheckpointPhase::Unstarted, Epoch::FIRST, Term::new(1)));
+    assert_eq!(save(&store, &first, stream("8220")).await.unwrap(), SaveResult::Saved);
 
     let inherited = store.claim(&claim("b", 2)).await.unwrap();
     assert_eq!(inherited.phase, stream("8220"));
@@ -96,7 +98,7 @@ async fn a_deposed_leader_cannot_move_the_checkpoint() {
 async fn who_has_not_claimed_cannot_save_not_even_in_a_higher_term() {
     let house = House::new("unclaimed").await;
     let store = house.pipeline("shop");
-    assert!(matches!(save(&store, &claim("a", 1), stream("8220")).await, Err(Error::Vanished { .. })));
+    assert!(matches!(save(&store, &claim("a", 1), stream("8220")).await, Err(Error::Deleted { .. })));
     assert_eq!(house.stored("shop").await, None);
     store.claim(&claim("a", 1)).await.unwrap();
     assert!(matches!(save(&store, &claim("b", 2), stream("8220")).await, Err(Error::Deposed { .. })));
@@ -109,7 +111,7 @@ async fn a_claim_in_a_lower_term_is_refused_and_says_which_term_to_pass() {
     store.claim(&claim("a", 7)).await.unwrap();
     let refused = store.claim(&claim("b", 6)).await.unwrap_err();
     assert!(matches!(refused, Error::TermBehind { stored, .. } if stored == Term::new(7)), "{refused}");
-    assert_eq!(store.show().await.unwrap().unwrap().term, Term::new(7));
+    assert_eq!(store.load().await.unwrap().unwrap().term, Term::new(7));
 }
 
 #[tokio::test]
@@ -130,14 +132,14 @@ async fn a_checkpoint_never_moves_back_within_an_epoch() {
     let leader = claim("a", 1);
     store.claim(&leader).await.unwrap();
     save(&store, &leader, stream("8250")).await.unwrap();
-    assert_eq!(save(&store, &leader, stream("8240")).await.unwrap(), Saved::Kept);
-    assert_eq!(save(&store, &leader, Phase::Unstarted).await.unwrap(), Saved::Kept);
+    assert_eq!(save(&store, &leader, stream("8240")).await.unwrap(), SaveResult::AlreadyAhead);
+    assert_eq!(save(&store, &leader, CheckpointPhase::Unstarted).await.unwrap(), SaveResult::AlreadyAhead);
     assert_eq!(phase_of(&store).await, stream("8250"));
     // nor does the next leader's
     let next = claim("b", 2);
     store.claim(&next).await.unwrap();
-    assert_eq!(save(&store, &next, stream("8249FF")).await.unwrap(), Saved::Kept);
-    assert_eq!(save(&store, &next, stream("825000")).await.unwrap(), Saved::Moved);
+    assert_eq!(save(&store, &next, stream("8249FF")).await.unwrap(), SaveResult::AlreadyAhead);
+    assert_eq!(save(&store, &next, stream("825000")).await.unwrap(), SaveResult::Saved);
 }
 
 #[tokio::test]
@@ -162,19 +164,23 @@ async fn a_snapshot_resumes_and_is_followed_by_the_stream_for_good() {
     let store = house.pipeline("shop");
     let leader = claim("a", 1);
     store.claim(&leader).await.unwrap();
-    assert_eq!(save(&store, &leader, snapshot("run", 0)).await.unwrap(), Saved::Moved);
-    assert_eq!(save(&store, &leader, snapshot("run", 500)).await.unwrap(), Saved::Moved);
-    assert_eq!(save(&store, &leader, snapshot("run", 400)).await.unwrap(), Saved::Kept);
-    assert!(matches!(save(&store, &leader, snapshot("other", 900)).await, Err(Error::SnapshotOutOfTurn { .. })));
-    let Phase::Snapshot { progress, .. } = snapshot("run", 900) else { unreachable!() };
-    let elsewhere = Phase::Snapshot { start: token("8211"), progress };
-    assert!(matches!(save(&store, &leader, elsewhere).await, Err(Error::SnapshotOutOfTurn { .. })));
+    assert_eq!(save(&store, &leader, snapshot("run", 0)).await.unwrap(), SaveResult::Saved);
+    assert_eq!(save(&store, &leader, snapshot("run", 500)).await.unwrap(), SaveResult::Saved);
+    assert_eq!(save(&store, &leader, snapshot("run", 400)).await.unwrap(), SaveResult::AlreadyAhead);
+    assert!(matches!(save(&store, &leader, snapshot("other", 900)).await, Err(Error::SnapshotOutOfOrder { .. })));
+    let CheckpointPhase::Snapshot { progress, .. } = snapshot("run", 900) else { unreachable!() };
+    let elsewhere = CheckpointPhase::Snapshot { start: token("8211"), progress };
+    assert!(matches!(save(&store, &leader, elsewhere).await, Err(Error::SnapshotOutOfOrder { .. })));
 
     let next = claim("b", 2);
     assert_eq!(store.claim(&next).await.unwrap().phase, snapshot("run", 500));
-    assert_eq!(save(&store, &next, stream("8209")).await.unwrap(), Saved::Kept, "before the snapshot's start");
-    assert_eq!(save(&store, &next, stream("8210")).await.unwrap(), Saved::Moved);
-    assert!(matches!(save(&store, &next, snapshot("run", 900)).await, Err(Error::SnapshotOutOfTurn { .. })));
+    assert_eq!(
+        save(&store, &next, stream("8209")).await.unwrap(),
+        SaveResult::AlreadyAhead,
+        "before the snapshot's start"
+    );
+    assert_eq!(save(&store, &next, stream("8210")).await.unwrap(), SaveResult::Saved);
+    assert!(matches!(save(&store, &next, snapshot("run", 900)).await, Err(Error::SnapshotOutOfOrder { .. })));
     assert_eq!(phase_of(&store).await, stream("8210"));
 }
 
@@ -187,7 +193,7 @@ async fn another_source_s_checkpoint_is_an_error_and_stays_as_it_is() {
     save(&ours, &leader, stream("8250")).await.unwrap();
     let before = house.stored("shop").await;
 
-    let theirs = MongoCheckpoints::new(&house.database, "shop", "bank.events");
+    let theirs = MongoCheckpointStore::new(&house.database, "shop", "bank.events");
     let refused = theirs.claim(&claim("b", 2)).await.unwrap_err();
     assert!(matches!(&refused, Error::Fingerprint { found, .. } if found == "shop.events"), "{refused}");
     assert!(save(&theirs, &claim("b", 2), stream("8299")).await.is_err());
@@ -233,7 +239,7 @@ async fn a_checkpoint_that_vanished_is_not_made_again_by_a_save() {
     let leader = claim("a", 1);
     store.claim(&leader).await.unwrap();
     house.documents().delete_one(doc! { "_id": "shop" }).await.unwrap();
-    assert!(matches!(save(&store, &leader, stream("8250")).await, Err(Error::Vanished { .. })));
+    assert!(matches!(save(&store, &leader, stream("8250")).await, Err(Error::Deleted { .. })));
     assert_eq!(house.stored("shop").await, None);
 }
 
@@ -247,19 +253,19 @@ async fn a_checkpoint_that_is_gone_is_an_error_and_not_a_new_beginning() {
     house.documents().drop().await.unwrap();
     for term in [1, 2] {
         let refused = store.claim(&claim("a", term)).await.unwrap_err();
-        assert!(matches!(refused, Error::Lost { .. }) && !refused.is_transient(), "{refused}");
+        assert!(matches!(refused, Error::Missing { .. }) && !refused.is_transient(), "{refused}");
         assert_eq!(house.stored("shop").await, None);
     }
     // the operator means it
     house.database.collection::<Document>(PIPELINES).delete_one(doc! { "_id": "shop" }).await.unwrap();
-    assert_eq!(store.claim(&claim("b", 3)).await.unwrap().phase, Phase::Unstarted);
+    assert_eq!(store.claim(&claim("b", 3)).await.unwrap().phase, CheckpointPhase::Unstarted);
 }
 
 #[tokio::test]
 async fn a_pipeline_whose_first_leaders_died_before_their_claim_begins_in_a_later_term() {
     let house = House::new("late_founding").await;
     let store = house.pipeline("shop");
-    assert_eq!(store.claim(&claim("c", 9)).await.unwrap().phase, Phase::Unstarted);
+    assert_eq!(store.claim(&claim("c", 9)).await.unwrap().phase, CheckpointPhase::Unstarted);
     // one that was founded before foundings were entered, or whose entry was lost with its leader, is entered by the next claim
     let pipelines = house.database.collection::<Document>(PIPELINES);
     pipelines.delete_one(doc! { "_id": "shop" }).await.unwrap();
@@ -274,19 +280,19 @@ async fn two_pipelines_in_one_database_do_not_touch_each_other() {
     let (shops, banks) = (claim("a", 5), claim("b", 1));
     shop.claim(&shops).await.unwrap();
     save(&shop, &shops, stream("8250")).await.unwrap();
-    assert_eq!(bank.claim(&banks).await.unwrap().phase, Phase::Unstarted);
+    assert_eq!(bank.claim(&banks).await.unwrap().phase, CheckpointPhase::Unstarted);
     save(&bank, &banks, stream("8220")).await.unwrap();
     assert_eq!(phase_of(&shop).await, stream("8250"));
-    assert_eq!(save(&shop, &shops, stream("8251")).await.unwrap(), Saved::Moved);
+    assert_eq!(save(&shop, &shops, stream("8251")).await.unwrap(), SaveResult::Saved);
 }
 
 #[tokio::test]
 async fn names_that_look_like_expressions_are_names() {
     let house = House::new("names").await;
-    let store = MongoCheckpoints::new(&house.database, "$shop", "$fingerprint");
+    let store = MongoCheckpointStore::new(&house.database, "$shop", "$fingerprint");
     let leader = claim("$pod", 1);
     assert_eq!(store.claim(&leader).await.unwrap().saved_by, "$pod");
-    assert_eq!(save(&store, &leader, stream("8250")).await.unwrap(), Saved::Moved);
+    assert_eq!(save(&store, &leader, stream("8250")).await.unwrap(), SaveResult::Saved);
     assert_eq!(house.stored("$shop").await.unwrap().get_str("fingerprint").ok(), Some("$fingerprint"));
 }
 
@@ -300,7 +306,7 @@ async fn tokens_are_ordered_by_bytes_whatever_the_collection_s_collation() {
     store.claim(&leader).await.unwrap();
     // as numbers 829 < 8210, as bytes the other way about
     save(&store, &leader, stream("829")).await.unwrap();
-    assert_eq!(save(&store, &leader, stream("8210")).await.unwrap(), Saved::Kept);
+    assert_eq!(save(&store, &leader, stream("8210")).await.unwrap(), SaveResult::AlreadyAhead);
 }
 
 #[tokio::test]
@@ -319,5 +325,5 @@ async fn of_claims_that_meet_the_highest_term_stands() {
             Err(error) => panic!("term {term}: {error}"),
         }
     }
-    assert_eq!(store.show().await.unwrap().unwrap().term, Term::new(16));
+    assert_eq!(store.load().await.unwrap().unwrap().term, Term::new(16));
 }

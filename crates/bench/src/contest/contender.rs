@@ -8,7 +8,7 @@ use lease::mongo::LeaseName;
 use lease::{Candidate, Config, Handle, Leadership, Outcome, Status, Stop};
 use mongodb::bson::doc;
 use mongodb::options::ClientOptions;
-use pipeline::checkpoint::{CheckpointStore, Claim, Error, MongoCheckpoints, Phase};
+use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, Error, MongoCheckpointStore};
 use pipeline::event::{Epoch, ResumeToken};
 use serde::{Deserialize, Serialize};
 use tokio::signal::unix::{SignalKind, signal};
@@ -91,9 +91,9 @@ pub(super) async fn terminated() {
     signal(SignalKind::terminate()).expect("SIGTERM can be listened for").recv().await;
 }
 
-fn open_checkpoints(task: &Task, options: ClientOptions) -> MongoCheckpoints {
+fn open_checkpoints(task: &Task, options: ClientOptions) -> MongoCheckpointStore {
     let client = mongodb::Client::with_options(options).expect("the contest's URI is valid");
-    MongoCheckpoints::new(&client.database(&task.database), &task.key, "contest")
+    MongoCheckpointStore::new(&client.database(&task.database), &task.key, "contest")
 }
 
 async fn tell_renewals(handle: Handle) {
@@ -109,7 +109,7 @@ async fn tell_renewals(handle: Handle) {
 #[derive(Clone)]
 struct Worker {
     pod_id: String,
-    checkpoints: Option<MongoCheckpoints>,
+    checkpoints: Option<MongoCheckpointStore>,
 }
 
 impl Worker {
@@ -117,7 +117,7 @@ impl Worker {
         let gate = leadership.gate();
         let term = number(gate.term());
         Report::Gained { term, at: now(), valid_until: millis(gate.valid_until()) }.say();
-        let claim = Claim::of(&leadership, &self.pod_id);
+        let claim = Claim::from_leadership(&leadership, &self.pod_id);
         let mut position = String::new();
         if let Some(store) = &self.checkpoints {
             match store.claim(&claim).await {
@@ -156,7 +156,7 @@ impl Worker {
 }
 
 /// Far enough ahead that only the fence can refuse it.
-async fn save_late(store: &MongoCheckpoints, claim: &Claim, position: &str) {
+async fn save_late(store: &MongoCheckpointStore, claim: &Claim, position: &str) {
     let (at, phase) = (now(), stream(&further(position, 1_000_000)));
     let outcome = match store.save(claim, Epoch::FIRST, &phase, None).await {
         Ok(_) => LateSave::Moved,
@@ -172,15 +172,15 @@ fn further(position: &str, by: u64) -> String {
     format!("{number:016x}")
 }
 
-fn stream(position: &str) -> Phase {
+fn stream(position: &str) -> CheckpointPhase {
     let token = ResumeToken::try_from(doc! { "_data": position });
-    Phase::Stream { token: token.expect("it has a text `_data`") }
+    CheckpointPhase::Stream { token: token.expect("it has a text `_data`") }
 }
 
-fn position_of(phase: &Phase) -> String {
+fn position_of(phase: &CheckpointPhase) -> String {
     match phase {
-        Phase::Stream { token } => token.key().to_owned(),
-        Phase::Unstarted | Phase::Snapshot { .. } => String::new(),
+        CheckpointPhase::Stream { token } => token.key().to_owned(),
+        CheckpointPhase::Unstarted | CheckpointPhase::Snapshot { .. } => String::new(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-use pipeline::planted::Defect;
+use pipeline::failpoints::Failpoint;
 use testkit::cluster::Error;
 use testkit::load::Load;
 use testkit::nemesis::Profile;
@@ -13,7 +13,7 @@ use super::consumer;
 use super::producer::{Options, Outcome, run};
 
 /// The first of the seeds whose run was not clean, with what it found.
-pub async fn find_defect(binary: &Path, defect: Defect, seeds: Range<u64>) -> Result<Option<(u64, Outcome)>, Error> {
+pub async fn find_defect(binary: &Path, defect: Failpoint, seeds: Range<u64>) -> Result<Option<(u64, Outcome)>, Error> {
     for seed in seeds {
         let options = Options { defect: Some(defect), ..hunting(defect, seed) };
         let outcome = run(binary, &options).await?;
@@ -25,13 +25,13 @@ pub async fn find_defect(binary: &Path, defect: Defect, seeds: Range<u64>) -> Re
 }
 
 /// The run in which this defect would show, without it: must be clean.
-pub fn hunting(defect: Defect, seed: u64) -> Options {
+pub fn hunting(defect: Failpoint, seed: u64) -> Options {
     let cut = Options { patience: Duration::from_secs(8), ..Options::cut(seed) };
     let load = cut.load.clone();
     match defect {
-        Defect::NoFence => Options { profile: Profile::late_saves(), ..cut },
-        Defect::CheckpointAhead => Options { profile: Profile::lost_sends(), ..cut },
-        Defect::TwoTransfersPerLane => Options {
+        Failpoint::NoFence => Options { profile: Profile::late_saves(), ..cut },
+        Failpoint::CheckpointAhead => Options { profile: Profile::lost_sends(), ..cut },
+        Failpoint::TwoTransfersPerLane => Options {
             // Few aggregates, each written again and again: a refused transfer has a successor on the way. What is written in one go is
             // sent in one transfer, and shows nothing.
             load: Load { aggregates: 8, run: 1..=4, ..load },
@@ -40,18 +40,18 @@ pub fn hunting(defect: Defect, seed: u64) -> Options {
         },
         // An insert with a short `_id` is never split (measured: a document of 16,777,042 bytes makes one event of 16,777,439 bytes, in one piece). Large
         // updates are, which this load does not write: `headwater/tests/producer/split.rs` hunts it.
-        Defect::TokenInsideSplit => Options { profile: Profile::kills(), ..cut },
-        Defect::NoCursorCheck
-        | Defect::SettleBeforeCommit
-        | Defect::OverlappingTransactions
-        | Defect::ParkedCheckSkipped => unreachable!("a consumer's: see `hunting_consumers`"),
+        Failpoint::TokenInsideSplit => Options { profile: Profile::kills(), ..cut },
+        Failpoint::NoCursorCheck
+        | Failpoint::SettleBeforeCommit
+        | Failpoint::OverlappingTransactions
+        | Failpoint::ParkedCheckSkipped => unreachable!("a consumer's: see `hunting_consumers`"),
     }
 }
 
 /// As [`find_defect`], for what consumers do.
 pub async fn find_consumer_defect(
     binary: &Path,
-    defect: Defect,
+    defect: Failpoint,
     seeds: Range<u64>,
 ) -> Result<Option<(u64, consumer::Outcome)>, consumer::Error> {
     for seed in seeds {
@@ -66,32 +66,35 @@ pub async fn find_consumer_defect(
 }
 
 /// As [`hunting`], for what consumers do.
-pub fn hunting_consumers(defect: Defect, seed: u64) -> consumer::Options {
+pub fn hunting_consumers(defect: Failpoint, seed: u64) -> consumer::Options {
     let mut cut = consumer::Options { echo: false, poison: false, ..consumer::Options::cut(seed) };
     let walk = &mut cut.walk;
     walk.patience = Duration::from_secs(6);
     walk.load = Load { events: 1_500, aggregates: 20, customers: 2, run: 4..=12, ..walk.load.clone() };
     match defect {
         // What was applied is said again.
-        Defect::NoCursorCheck => {
+        Failpoint::NoCursorCheck => {
             walk.profile = Profile::peace();
             cut.echo = true;
         }
         // Without a sequence nothing heals what was settled and never applied.
-        Defect::SettleBeforeCommit => {
+        Failpoint::SettleBeforeCommit => {
             walk.profile = Profile::dead_pods();
             cut.sequence = false;
         }
         // Two customers for twenty aggregates: first halves of batches meet at a hot document, second halves overtake them.
-        Defect::OverlappingTransactions => {
+        Failpoint::OverlappingTransactions => {
             walk.profile = Profile::peace();
             cut.sequence = false;
         }
-        Defect::ParkedCheckSkipped => {
+        Failpoint::ParkedCheckSkipped => {
             walk.profile = Profile::peace();
             cut.poison = true;
         }
-        Defect::NoFence | Defect::CheckpointAhead | Defect::TwoTransfersPerLane | Defect::TokenInsideSplit => {
+        Failpoint::NoFence
+        | Failpoint::CheckpointAhead
+        | Failpoint::TwoTransfersPerLane
+        | Failpoint::TokenInsideSplit => {
             unreachable!("a producer's: see `hunting`")
         }
     }

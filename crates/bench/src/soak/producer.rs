@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use mongodb::Collection;
 use mongodb::bson::Document;
-use pipeline::planted::Defect;
+use pipeline::failpoints::Failpoint;
 use testkit::checker::{Checker, Duplicates, FenceBook, Kind, Verdict};
 use testkit::cluster::{Blueprint, Death, Error, House, StoreKind, Topic, Witness};
 use testkit::load::{Load, Written};
@@ -36,7 +36,7 @@ pub struct Options {
     pub profile: Profile,
     /// Of the plan; the load has its own.
     pub seed: u64,
-    pub defect: Option<Defect>,
+    pub defect: Option<Failpoint>,
     /// When nothing has come for so long, what is still missing is lost.
     pub patience: Duration,
     /// Print the plan and how far things are.
@@ -70,7 +70,7 @@ impl Options {
     }
 
     pub(super) fn blueprint(&self, binary: &Path) -> Blueprint {
-        let environment = self.defect.map(|defect| (Defect::VARIABLE.to_owned(), format!("{defect:?}")));
+        let environment = self.defect.map(|defect| (Failpoint::VARIABLE.to_owned(), format!("{defect:?}")));
         Blueprint {
             pods: self.pods,
             store: self.store,

@@ -37,14 +37,14 @@ impl LoopMonitor {
         LoopLiveness { name: "elector", activity, limit: patience((ttl * 3).max(Duration::from_secs(10))) }
     }
 
-    pub(super) fn capture(&self, status: Option<&capture::Status>) -> LoopLiveness {
+    pub(super) fn capture(&self, status: Option<&capture::CaptureStatus>) -> LoopLiveness {
         let activity = match status {
-            Some(capture::Status { state, alive_at, .. }) => match state {
-                capture::State::Opening | capture::State::Scanning { .. } | capture::State::Reading => {
+            Some(capture::CaptureStatus { state, alive_at, .. }) => match state {
+                capture::CaptureState::Opening | capture::CaptureState::Scanning { .. } | capture::CaptureState::Reading => {
                     Activity::Active { at: alive_at.into_std() }
                 }
                 // Nobody takes what was read, or the next try is not due: both are somebody else's to hurry.
-                capture::State::Idle | capture::State::Full | capture::State::Waiting | capture::State::Ended => {
+                capture::CaptureState::Idle | capture::CaptureState::Full | capture::CaptureState::Waiting | capture::CaptureState::Ended => {
                     Activity::Idle
                 }
             },
@@ -53,9 +53,9 @@ impl LoopMonitor {
         LoopLiveness { name: "capture", activity, limit: patience(LIMIT) }
     }
 
-    pub(super) fn publish(&self, counts: publish::Counts, state: publish::State, now: Instant) -> LoopLiveness {
+    pub(super) fn publish(&self, counts: publish::PublishCounts, state: publish::PublishState, now: Instant) -> LoopLiveness {
         let moved = counts.published + counts.retried + counts.uncertain + counts.rejected + counts.store_errors;
-        let works = matches!(state, publish::State::Publishing | publish::State::Draining);
+        let works = matches!(state, publish::PublishState::Publishing | publish::PublishState::Draining);
         let activity = self.publish.activity(moved, !works || counts.in_flight_events == 0, now);
         LoopLiveness { name: "publish", activity, limit: patience(LIMIT) }
     }
@@ -133,17 +133,17 @@ mod tests {
 
     #[test]
     fn a_publisher_with_work_that_does_not_move_is_stalled() {
-        let publishing = publish::State::Publishing;
+        let publishing = publish::PublishState::Publishing;
         let counts =
-            |published, in_flight_events| publish::Counts { published, in_flight_events, ..Default::default() };
-        let run = |count: &dyn Fn(u64) -> publish::Counts, state| {
+            |published, in_flight_events| publish::PublishCounts { published, in_flight_events, ..Default::default() };
+        let run = |count: &dyn Fn(u64) -> publish::PublishCounts, state| {
             let loop_monitor = LoopMonitor::default();
             after_minutes(3, |second, now| loop_monitor.publish(count(second), state, now))
         };
         assert!(is_stalled(run(&|_| counts(5, 3), publishing)));
         assert_eq!(run(&|second| counts(second / 30, 3), publishing), Liveness::Running);
         assert_eq!(run(&|_| counts(5, 0), publishing), Liveness::Idle);
-        let paused = publish::State::Paused(publish::Pause::Unreachable);
+        let paused = publish::PublishState::Paused(publish::PauseReason::Unreachable);
         assert_eq!(run(&|_| counts(5, 3), paused), Liveness::Idle);
     }
 
@@ -151,12 +151,12 @@ mod tests {
     fn a_stream_that_does_not_answer_is_wedged_and_one_that_nobody_reads_from_is_not() {
         let loop_monitor = LoopMonitor::default();
         let alive_at = tokio::time::Instant::now();
-        let status = |state| capture::Status { state, ..capture::Status::before_anything(alive_at) };
+        let status = |state| capture::CaptureStatus { state, ..capture::CaptureStatus::before_anything(alive_at) };
         let later = alive_at.into_std() + LIMIT + Duration::from_secs(1);
         let judged = |state| loop_monitor.capture(Some(&status(state))).evaluate(later);
-        assert!(is_stalled(judged(capture::State::Reading)));
-        assert!(is_stalled(judged(capture::State::Scanning { scanned: 4 })));
-        assert_eq!(judged(capture::State::Full), Liveness::Idle);
+        assert!(is_stalled(judged(capture::CaptureState::Reading)));
+        assert!(is_stalled(judged(capture::CaptureState::Scanning { scanned: 4 })));
+        assert_eq!(judged(capture::CaptureState::Full), Liveness::Idle);
         assert_eq!(loop_monitor.capture(None).evaluate(later), Liveness::Idle);
     }
 

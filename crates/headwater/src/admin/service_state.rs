@@ -1,8 +1,8 @@
 //! States of the services in a word or two, and what in them is a problem.
 
 use admin::status::PodProblem;
-use pipeline::producer::Halt;
-use pipeline::publish::{self, Pause};
+use pipeline::producer::HaltReason;
+use pipeline::publish::{self, PauseReason};
 use pipeline::session::Trouble as InTheWay;
 use pipeline::{consumer, producer};
 
@@ -24,26 +24,26 @@ impl ServiceState {
     }
 }
 
-pub(super) fn producer(state: &producer::State, publishing: publish::State) -> ServiceState {
+pub(super) fn producer(state: &producer::ProducerState, publishing: publish::PublishState) -> ServiceState {
     match state {
-        producer::State::Standby => ServiceState::healthy("standby"),
-        producer::State::Starting { .. } => ServiceState::healthy("starting"),
-        producer::State::Stopping { .. } => ServiceState::healthy("stopping"),
-        producer::State::Halted { why, .. } => {
+        producer::ProducerState::Standby => ServiceState::healthy("standby"),
+        producer::ProducerState::Starting { .. } => ServiceState::healthy("starting"),
+        producer::ProducerState::Stopping { .. } => ServiceState::healthy("stopping"),
+        producer::ProducerState::Halted { why, .. } => {
             let text = match why {
-                Halt::HistoryLost => "the oplog no longer holds what follows the checkpoint",
-                Halt::Source(reason) | Halt::Checkpoint(reason) => reason,
+                HaltReason::HistoryLost => "the oplog no longer holds what follows the checkpoint",
+                HaltReason::Source(reason) | HaltReason::Checkpoint(reason) => reason,
             };
             let text = format!("waits for an operator: {text}");
             ServiceState::with_problem("producer", "halted".to_owned(), text, Some(why.page()))
         }
-        producer::State::Running { .. } => match publishing {
-            publish::State::Idle | publish::State::Opening => ServiceState::healthy("opening"),
-            publish::State::Publishing => ServiceState::healthy("publishing"),
-            publish::State::Draining => ServiceState::healthy("draining"),
+        producer::ProducerState::Running { .. } => match publishing {
+            publish::PublishState::Idle | publish::PublishState::Opening => ServiceState::healthy("opening"),
+            publish::PublishState::Publishing => ServiceState::healthy("publishing"),
+            publish::PublishState::Draining => ServiceState::healthy("draining"),
             // The bus asks for patience now and then; that is no problem.
-            publish::State::Paused(Pause::Busy) => ServiceState::healthy("paused: busy"),
-            publish::State::Paused(why) => {
+            publish::PublishState::Paused(PauseReason::Busy) => ServiceState::healthy("paused: busy"),
+            publish::PublishState::Paused(why) => {
                 let (word, text) = pause(why);
                 ServiceState::with_problem("producer", format!("paused: {word}"), text.to_owned(), None)
             }
@@ -51,14 +51,14 @@ pub(super) fn producer(state: &producer::State, publishing: publish::State) -> S
     }
 }
 
-fn pause(why: Pause) -> (&'static str, &'static str) {
+fn pause(why: PauseReason) -> (&'static str, &'static str) {
     match why {
-        Pause::SubscriptionMissing => ("no subscription", "the subscription does not exist"),
-        Pause::TopicMissing => ("no topic", "the topic does not exist"),
-        Pause::Unauthorized => ("unauthorized", "the bus refuses the key or token"),
-        Pause::Disabled => ("disabled", "topic or subscription is disabled"),
-        Pause::Busy => ("busy", "the bus asks for patience"),
-        Pause::Unreachable => ("unreachable", "the bus cannot be reached"),
+        PauseReason::SubscriptionMissing => ("no subscription", "the subscription does not exist"),
+        PauseReason::TopicMissing => ("no topic", "the topic does not exist"),
+        PauseReason::Unauthorized => ("unauthorized", "the bus refuses the key or token"),
+        PauseReason::Disabled => ("disabled", "topic or subscription is disabled"),
+        PauseReason::Busy => ("busy", "the bus asks for patience"),
+        PauseReason::Unreachable => ("unreachable", "the bus cannot be reached"),
     }
 }
 
@@ -101,19 +101,19 @@ mod tests {
 
     #[test]
     fn a_pause_that_passes_by_itself_is_no_trouble_and_one_that_lasts_is() {
-        let running = producer::State::Running { term: Term::new(3), epoch: Epoch::FIRST };
+        let running = producer::ProducerState::Running { term: Term::new(3), epoch: Epoch::FIRST };
         let said = |publishing| producer(&running, publishing);
-        assert_eq!(said(publish::State::Publishing), ServiceState::healthy("publishing"));
-        assert_eq!(said(publish::State::Paused(Pause::Busy)).problem, None);
-        let missing = said(publish::State::Paused(Pause::SubscriptionMissing));
+        assert_eq!(said(publish::PublishState::Publishing), ServiceState::healthy("publishing"));
+        assert_eq!(said(publish::PublishState::Paused(PauseReason::Busy)).problem, None);
+        let missing = said(publish::PublishState::Paused(PauseReason::SubscriptionMissing));
         assert_eq!(missing.state, "paused: no subscription");
         assert!(missing.problem.is_some());
     }
 
     #[test]
     fn a_halted_producer_names_its_page() {
-        let halted = producer::State::Halted { term: Term::new(3), why: Halt::HistoryLost };
-        let words = producer(&halted, publish::State::Idle);
+        let halted = producer::ProducerState::Halted { term: Term::new(3), why: HaltReason::HistoryLost };
+        let words = producer(&halted, publish::PublishState::Idle);
         assert_eq!(words.problem.unwrap().page.as_deref(), Some("E0001"));
     }
 

@@ -88,7 +88,7 @@ impl PodMonitor {
             sessions: consumer.as_ref().map(|consumer| consumer.counts().sessions.held),
             applied_ago: self.applied_ago(now),
             in_flight: leads.then(|| producer.publishing().counts().in_flight_events),
-            read_ahead_full: capturing.is_some_and(|status| status.state == capture::State::Full),
+            read_ahead_full: capturing.is_some_and(|status| status.state == capture::CaptureState::Full),
             ..Announcement::default()
         }
     }
@@ -121,8 +121,8 @@ impl PodMonitor {
     }
 
     /// Only of the term that runs: an old handle tells of an old term.
-    fn capturing(&self) -> Option<capture::Status> {
-        let runs = matches!(self.services.producer.state(), producer::State::Running { .. });
+    fn capturing(&self) -> Option<capture::CaptureStatus> {
+        let runs = matches!(self.services.producer.state(), producer::ProducerState::Running { .. });
         runs.then(|| self.services.producer.capturing().map(|handle| handle.status())).flatten()
     }
 
@@ -151,7 +151,7 @@ impl PodMonitor {
     fn producer_service(&self, now: Instant) -> ServiceHealth {
         let publishing = self.services.producer.publishing();
         let state = self.services.producer.state();
-        let role = if state == producer::State::Standby { "standby" } else { "leader" };
+        let role = if state == producer::ProducerState::Standby { "standby" } else { "leader" };
         let loops = vec![
             self.loop_monitor.capture(self.capturing().as_ref()),
             self.loop_monitor.publish(publishing.counts(), publishing.state(), now),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::TryStreamExt;
 use mongo_error::DriverError;
 use mongodb::bson::{Bson, Document, doc};
-use pipeline::source::{Kind, Source};
+use pipeline::source::{SourceConfig, SourceKind};
 
 use super::Finding;
 use crate::config::{Config, Declared, EventValue};
@@ -36,7 +36,7 @@ pub(super) async fn ask(config: &Config, count: u32) -> anyhow::Result<Vec<Findi
     Ok(judge(&config.source, &config.read_models.declared, &events))
 }
 
-fn judge(source: &Source, declared: &Declared, events: &[Document]) -> Vec<Finding> {
+fn judge(source: &SourceConfig, declared: &Declared, events: &[Document]) -> Vec<Finding> {
     if events.is_empty() {
         return vec![Finding::note(SOURCE, "holds nothing to sample", "sample again when it does")];
     }
@@ -50,17 +50,17 @@ fn judge(source: &Source, declared: &Declared, events: &[Document]) -> Vec<Findi
 type ByType<'a> = BTreeMap<String, Vec<&'a Document>>;
 
 /// A document stands for every operation that leaves one behind.
-fn by_type<'a>(source: &Source, declared: &Declared, events: &'a [Document]) -> ByType<'a> {
+fn by_type<'a>(source: &SourceConfig, declared: &Declared, events: &'a [Document]) -> ByType<'a> {
     let mut by_type = ByType::new();
     match source.kind {
-        Kind::Events => {
+        SourceKind::Events => {
             for event in events {
                 if let Some(Bson::String(name)) = find(event, &source.event_type) {
                     by_type.entry(name.clone()).or_default().push(event);
                 }
             }
         }
-        Kind::Documents => {
+        SourceKind::Documents => {
             for name in declared.event_types().filter(|name| name != "delete") {
                 by_type.insert(name, events.iter().collect());
             }
@@ -70,8 +70,8 @@ fn by_type<'a>(source: &Source, declared: &Declared, events: &'a [Document]) -> 
 }
 
 /// What an event must have to become a message in its place.
-fn fields(source: &Source, events: &[Document]) -> Vec<Finding> {
-    if source.kind == Kind::Documents {
+fn fields(source: &SourceConfig, events: &[Document]) -> Vec<Finding> {
+    if source.kind == SourceKind::Documents {
         return vec![];
     }
     let of = events.len();
@@ -113,8 +113,8 @@ fn fields(source: &Source, events: &[Document]) -> Vec<Finding> {
 }
 
 /// Types that are declared and not there, and the other way round.
-fn unhandled(source: &Source, declared: &Declared, by_type: &ByType<'_>) -> Vec<Finding> {
-    if source.kind == Kind::Documents {
+fn unhandled(source: &SourceConfig, declared: &Declared, by_type: &ByType<'_>) -> Vec<Finding> {
+    if source.kind == SourceKind::Documents {
         return vec![];
     }
     let handled: BTreeSet<String> = declared.event_types().collect();
@@ -186,7 +186,7 @@ orders:
     }
 
     fn found(events: &[Document]) -> Vec<(Level, String)> {
-        let source = Source { sequence: Some("version".into()), ..Source::events("shop", "events") };
+        let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
         let findings = judge(&source, &declared_in(MODELS), events);
         findings.into_iter().map(|finding| (finding.level, finding.problem)).collect()
     }

@@ -6,7 +6,7 @@ use mongo_error::DriverError;
 use mongodb::Client;
 use mongodb::bson::{DateTime, Document, doc};
 use pipeline::capture::{self, Capture};
-use pipeline::source::Kind;
+use pipeline::source::SourceKind;
 
 use super::Finding;
 use crate::cli::advice::plainly;
@@ -25,7 +25,7 @@ const YOUNG: f64 = 1_800.0;
 /// What can be told without asking anybody.
 pub(super) fn declared(config: &Config) -> Vec<Finding> {
     let mut findings = vec![];
-    let events = config.source.kind == Kind::Events;
+    let events = config.source.kind == SourceKind::Events;
     if events && config.source.sequence.is_none() {
         let problem = "has no `sequence`: order is kept, and a gap cannot be seen";
         let remedy = "if events count per aggregate (1, 2, 3 …), name that field in `source.sequence`";

@@ -8,10 +8,10 @@ use clap::{Args, Subcommand};
 use lease::Contender;
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
-use pipeline::capture::{self, Capture, Start};
-use pipeline::checkpoint::{Checkpoint, CheckpointStore, Claim, MongoCheckpoints, Phase};
+use pipeline::capture::{self, Capture, PipelineStart};
+use pipeline::checkpoint::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
 use pipeline::event::ResumeToken;
-use pipeline::producer::Places;
+use pipeline::producer::ProducerDependencies;
 use serde_json::{Value as Json, json};
 
 use super::run::{ConfigArguments, FOUND_WITHIN};
@@ -68,7 +68,7 @@ enum Command {
         config: ConfigArguments,
         /// `beginning`, `now`, or a time that has passed, such as 2026-01-31T12:00:00Z.
         #[arg(long, value_name = "START")]
-        start: Start,
+        start: PipelineStart,
         #[command(flatten)]
         meant: Meant,
     },
@@ -111,22 +111,22 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
 /// The checkpoint of one pipeline, and its source.
 struct Desk {
     config: Config,
-    places: Places,
-    store: MongoCheckpoints,
+    places: ProducerDependencies,
+    store: MongoCheckpointStore,
 }
 
 impl Desk {
     async fn open(arguments: &ConfigArguments) -> anyhow::Result<Self> {
         let config = arguments.load()?;
         let places = crate::run::places(&config, FOUND_WITHIN).await?;
-        let store = MongoCheckpoints::new(&places.coordination, &places.pipeline, places.source.fingerprint());
+        let store = MongoCheckpointStore::new(&places.coordination, &places.pipeline, places.source.fingerprint());
         Ok(Self { config, places, store })
     }
 
     async fn stored(&self) -> anyhow::Result<Checkpoint> {
         let nothing =
             || format!("`{}` has no checkpoint yet: it gets one when a pod first leads", self.places.pipeline);
-        self.store.show().await?.with_context(nothing)
+        self.store.load().await?.with_context(nothing)
     }
 
     /// Without `--yes` nothing is done.
@@ -141,7 +141,13 @@ impl Desk {
     }
 
     /// Takes a term, so that whoever leads is shut out until it has read the checkpoint again.
-    async fn begin(&self, stored: &Checkpoint, phase: &Phase, consequence: &str, json: bool) -> anyhow::Result<()> {
+    async fn begin(
+        &self,
+        stored: &Checkpoint,
+        phase: &CheckpointPhase,
+        consequence: &str,
+        json: bool,
+    ) -> anyhow::Result<()> {
         let claim = Claim {
             term: stored.term.next(),
             claimant: Contender::random(),
@@ -164,7 +170,7 @@ impl Desk {
 
 async fn show(desk: &Desk, json: bool) -> anyhow::Result<()> {
     let pipeline = &desk.places.pipeline;
-    match (desk.store.show().await?, json) {
+    match (desk.store.load().await?, json) {
         (Some(checkpoint), false) => out::print(told(pipeline, &checkpoint))?,
         (Some(checkpoint), true) => out::line(format_args!("{:#}", to_json(pipeline, &checkpoint)))?,
         (None, false) => {
@@ -178,28 +184,30 @@ async fn show(desk: &Desk, json: bool) -> anyhow::Result<()> {
 async fn set(desk: &Desk, token: ResumeToken, meant: &Meant) -> anyhow::Result<()> {
     let stored = desk.stored().await?;
     let consequence = match &stored.phase {
-        Phase::Stream { token: at } if token.key() > at.key() => {
+        CheckpointPhase::Stream { token: at } if token.key() > at.key() => {
             "what was written between the checkpoint and that token is never published"
         }
-        Phase::Stream { token: at } if token.key() == at.key() => "it goes on where it stands, in a new epoch",
-        Phase::Stream { .. } if desk.config.source.sequence.is_some() => {
+        CheckpointPhase::Stream { token: at } if token.key() == at.key() => {
+            "it goes on where it stands, in a new epoch"
+        }
+        CheckpointPhase::Stream { .. } if desk.config.source.sequence.is_some() => {
             "what was written since that token is published again; consumers skip what they have applied"
         }
-        Phase::Stream { .. } => {
+        CheckpointPhase::Stream { .. } => {
             "what was written since that token is published and applied again: without `source.sequence` consumers cannot know it"
         }
-        Phase::Snapshot { .. } => {
+        CheckpointPhase::Snapshot { .. } => {
             "the snapshot that is being read ends here, and what it has not read is never published"
         }
-        Phase::Unstarted => "what was written before that token is never published",
+        CheckpointPhase::Unstarted => "what was written before that token is never published",
     };
     desk.is_meant(meant, "that token", consequence)?;
     can_follow(&desk.places, &token).await?;
-    desk.begin(&stored, &Phase::Stream { token }, consequence, meant.json).await
+    desk.begin(&stored, &CheckpointPhase::Stream { token }, consequence, meant.json).await
 }
 
 /// A server looks for a token only when it is asked for what follows; for one that is yet to come it would wait, and everything until then be left out.
-async fn can_follow(places: &Places, token: &ResumeToken) -> anyhow::Result<()> {
+async fn can_follow(places: &ProducerDependencies, token: &ResumeToken) -> anyhow::Result<()> {
     let hello = places.server.database("admin").run_command(doc! { "hello": 1 }).await;
     let hello = hello.map_err(DriverError::from).context("ask the source for its time")?;
     let now = hello.get_datetime("localTime").map_or(i64::MAX, |now| now.timestamp_millis() / 1_000);
@@ -228,15 +236,15 @@ const MOST_AHEAD: i64 = 60;
 /// Asked once, by somebody who waits: a busy server is given time.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-async fn reset(desk: &Desk, start: Start, meant: &Meant) -> anyhow::Result<()> {
+async fn reset(desk: &Desk, start: PipelineStart, meant: &Meant) -> anyhow::Result<()> {
     let again = match desk.config.source.sequence {
         Some(_) => "consumers skip what they have applied",
         None => "without `source.sequence` consumers apply it again",
     };
     let consequence = match start {
-        Start::Beginning => format!("everything the source holds is published again; {again}"),
-        Start::Now => "what was written since the checkpoint is never published".to_owned(),
-        Start::At(_) => format!(
+        PipelineStart::Beginning => format!("everything the source holds is published again; {again}"),
+        PipelineStart::Now => "what was written since the checkpoint is never published".to_owned(),
+        PipelineStart::At(_) => format!(
             "what was written between the checkpoint and that time is never published, if that time is later, and published again, if it \
              is earlier; {again}"
         ),
@@ -262,7 +270,9 @@ fn told(pipeline: &str, checkpoint: &Checkpoint) -> String {
         ("epoch", checkpoint.epoch.to_string()),
     ];
     match &checkpoint.phase {
-        Phase::Snapshot { progress, .. } => lines.push(("phase", format!("snapshot, {} read", progress.scanned))),
+        CheckpointPhase::Snapshot { progress, .. } => {
+            lines.push(("phase", format!("snapshot, {} read", progress.scanned)))
+        }
         phase => lines.push(("phase", phase.name().to_owned())),
     }
     lines.extend(token(checkpoint).map(|token| ("token", token.key().to_owned())));
@@ -273,8 +283,8 @@ fn told(pipeline: &str, checkpoint: &Checkpoint) -> String {
 
 fn to_json(pipeline: &str, checkpoint: &Checkpoint) -> Json {
     let snapshot = match &checkpoint.phase {
-        Phase::Snapshot { progress, .. } => json!({ "run": progress.run, "scanned": progress.scanned }),
-        Phase::Unstarted | Phase::Stream { .. } => Json::Null,
+        CheckpointPhase::Snapshot { progress, .. } => json!({ "run": progress.run, "scanned": progress.scanned }),
+        CheckpointPhase::Unstarted | CheckpointPhase::Stream { .. } => Json::Null,
     };
     json!({
         "pipeline": pipeline,
@@ -292,8 +302,8 @@ fn to_json(pipeline: &str, checkpoint: &Checkpoint) -> Json {
 /// Where the stream goes on: of a snapshot, when it is done.
 fn token(checkpoint: &Checkpoint) -> Option<&ResumeToken> {
     match &checkpoint.phase {
-        Phase::Stream { token } | Phase::Snapshot { start: token, .. } => Some(token),
-        Phase::Unstarted => None,
+        CheckpointPhase::Stream { token } | CheckpointPhase::Snapshot { start: token, .. } => Some(token),
+        CheckpointPhase::Unstarted => None,
     }
 }
 

@@ -24,7 +24,7 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use anyhow::Context;
-use pipeline::source::Source;
+use pipeline::source::SourceConfig;
 use pipeline::{consumer, producer};
 
 use load::Sources;
@@ -43,7 +43,7 @@ pub(crate) struct Config {
     pub(crate) pipeline: String,
     pub(crate) pod_id: String,
     pub(crate) source_uri: Secret,
-    pub(crate) source: Source,
+    pub(crate) source: SourceConfig,
     pub(crate) coordination: Coordination,
     pub(crate) service_bus: ServiceBus,
     pub(crate) producer: producer::Config,

@@ -1,7 +1,7 @@
 //! What pods write for themselves in the database they agree in: never captured, and no name for a read model there.
 
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
-use pipeline::publish::{oversize, rejected};
+use pipeline::publish::{claim_check, rejected};
 
 use crate::{pods, step_down};
 
@@ -9,7 +9,7 @@ pub(crate) const COORDINATION: [&str; 8] = [
     lease::mongo::COLLECTION,
     CHECKPOINTS,
     PIPELINES,
-    oversize::COLLECTION,
+    claim_check::COLLECTION,
     rejected::COLLECTION,
     step_down::COLLECTION,
     pods::PODS,

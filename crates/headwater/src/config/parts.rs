@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use mongodb::bson::{Bson, Document};
 use pipeline::producer::{self, OnHistoryLost};
-use pipeline::publish::Body;
-use pipeline::source::{FullDocument, Kind, Source};
+use pipeline::publish::BodyFormat;
+use pipeline::source::{FullDocument, SourceConfig, SourceKind};
 use pipeline::view::{self, OnPoison};
 use pipeline::{capture, consumer, publish, session};
 
@@ -56,12 +56,12 @@ pub(super) fn assemble(
     }
 }
 
-fn source(settings: &Settings) -> Source {
-    Source {
+fn source(settings: &Settings) -> SourceConfig {
+    SourceConfig {
         database: settings.given("source.database").to_owned(),
         collection: settings.text("source.collection").map(str::to_owned),
         collections: settings.texts("source.collections"),
-        kind: if settings.given("source.kind") == "documents" { Kind::Documents } else { Kind::Events },
+        kind: if settings.given("source.kind") == "documents" { SourceKind::Documents } else { SourceKind::Events },
         aggregate_id: settings.given("source.aggregate_id").to_owned(),
         event_type: settings.given("source.event_type").to_owned(),
         sequence: settings.text("source.sequence").map(str::to_owned),
@@ -99,7 +99,7 @@ fn producer(settings: &Settings, problems: &mut Vec<Problem>) -> producer::Confi
             ..capture::Config::default()
         },
         publish: publish::Config {
-            body: if settings.given("producer.body") == "json" { Body::Json } else { Body::Bson },
+            body: if settings.given("producer.body") == "json" { BodyFormat::Json } else { BodyFormat::Bson },
             sessions: given(settings, "producer.sessions", texts::sessions),
             checkpoint: given(settings, "producer.checkpoint", texts::checkpoint),
             window_events: size(settings, "producer.window.events"),

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use mongodb::bson::{Bson, Document};
-use pipeline::event::{Namespace, hex_digest};
-use pipeline::source::{Kind, Source};
+use pipeline::event::{Namespace, sha256_hex};
+use pipeline::source::{SourceConfig, SourceKind};
 use pipeline::view::{Declaration, Mistake, Model};
 use serde_json::{Value as Json, json};
 
@@ -57,13 +57,13 @@ impl ReadModels {
     }
 
     /// Event types and collections that can never occur.
-    pub(super) fn fit(&self, source: &Source, settings: &Settings, problems: &mut Vec<Problem>) {
+    pub(super) fn fit(&self, source: &SourceConfig, settings: &Settings, problems: &mut Vec<Problem>) {
         let mut wrong = |node: &Node, path: String, what: String| {
             problems.push(Problem::at(node.origin.clone(), format!("read_models.{path}"), what));
         };
         let captured: Vec<_> = source.namespaces().into_iter().map(|namespace| namespace.collection).collect();
         for (model, node) in &self.declared.nodes {
-            if settings.sound(&["source.kind"]) && source.kind == Kind::Documents {
+            if settings.sound(&["source.kind"]) && source.kind == SourceKind::Documents {
                 for (name, clause) in when(node).filter(|(name, _)| !OPERATIONS.contains(name)) {
                     let what = format!(
                         "is no operation, and with `kind: documents` nothing else happens; name one of `{}`",
@@ -212,7 +212,7 @@ impl Declared {
     pub(crate) fn generation(&self) -> Option<String> {
         let text = |(name, node): (&String, &Node)| format!("{name}\0{}\0", node.to_json());
         let all: String = self.nodes.iter().map(text).collect();
-        (!self.nodes.is_empty()).then(|| hex_digest(&[all.as_bytes()])[..8].to_owned())
+        (!self.nodes.is_empty()).then(|| sha256_hex(&[all.as_bytes()])[..8].to_owned())
     }
 
     pub(super) fn in_file(mut self, file: Option<String>) -> Self {

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use pipeline::capture::Start;
+use pipeline::capture::PipelineStart;
 use pipeline::event::Namespace;
-use pipeline::source::{FullDocument, Kind};
+use pipeline::source::{FullDocument, SourceKind};
 use servicebus::ConnectionString;
 
 use super::load::{ReadFile, Settings};
@@ -79,12 +79,12 @@ impl Rules<'_> {
         }
         let source = &self.config.source;
         match source.kind {
-            Kind::Events if source.full_document == FullDocument::PostImage => {
+            SourceKind::Events if source.full_document == FullDocument::PostImage => {
                 let what = "is `post_image`, which only `kind: documents` has: an event is never updated; leave it out";
                 self.wrong("source.full_document", what);
             }
-            Kind::Events => {}
-            Kind::Documents => {
+            SourceKind::Events => {}
+            SourceKind::Documents => {
                 let (aggregate_id, event_type) = (source.aggregate_id.clone(), source.event_type.clone());
                 let names = [
                     ("source.aggregate_id", aggregate_id, "aggregateId", "its documents are told apart by `_id`"),
@@ -102,7 +102,10 @@ impl Rules<'_> {
     fn beginning(&mut self) {
         let sound = self.settings.sound(&["source.kind", "source.sequence", "producer.start"]);
         let Config { source, producer, .. } = self.config;
-        if sound && (source.kind, producer.start) == (Kind::Events, Start::Beginning) && source.sequence.is_none() {
+        if sound
+            && (source.kind, producer.start) == (SourceKind::Events, PipelineStart::Beginning)
+            && source.sequence.is_none()
+        {
             let what = "is missing, and `producer.start: beginning` needs it: without it old events have no order; write, for example, \
                         `sequence: version`, or `producer.start: now`";
             self.wrong("source.sequence", what);

@@ -348,7 +348,7 @@ pub(crate) const KEYS: &[Key] = &[
         path: "consumer.max_concurrent_sessions",
         kind: Kind::Count { least: 1, most: 10_000 },
         default: Default::Is("256"),
-        about: "Sessions one pod holds at a time. Each is cheap; what they hold is bounded by `bytes_in_flight`.",
+        about: "SessionMapping one pod holds at a time. Each is cheap; what they hold is bounded by `bytes_in_flight`.",
     },
     Key {
         path: "consumer.on_poison",

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use pipeline::producer::OnHistoryLost;
-use pipeline::publish::{Body, Checkpointing, Sessions};
+use pipeline::publish::{BodyFormat, CheckpointInterval, SessionMapping};
 use pipeline::view::OnPoison;
 use pipeline::{capture, publish};
 
@@ -60,7 +60,10 @@ fn a_short_file_is_enough() {
     assert_eq!(config.pod_id, "host-1");
     assert_eq!(config.coordination.uri.reveal(), "mongodb://localhost");
     assert_eq!(config.coordination.lease, lease::Config::default());
-    assert_eq!(config.source, Source { sequence: Some("version".into()), ..Source::events("shop", "events") });
+    assert_eq!(
+        config.source,
+        SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") }
+    );
     assert_eq!(
         (config.service_bus.topic.as_str(), config.service_bus.subscription.as_str()),
         ("events", "read-models")
@@ -72,7 +75,7 @@ fn the_defaults_are_those_of_the_parts() {
     let config = load(MINIMAL).unwrap().producer;
     assert_eq!(config.capture, capture::Config::default());
     assert_eq!(config.publish, publish::Config::default());
-    assert_eq!(config.start, capture::Start::default());
+    assert_eq!(config.start, capture::PipelineStart::default());
     assert_eq!(config.on_history_lost, OnHistoryLost::default());
 }
 
@@ -149,9 +152,9 @@ fn every_value_can_be_set() {
          filter: [ { $match: { fullDocument.region: eu } } ]\n  window: { events: 100, bytes: 1MiB }\n  drain: 3s\n"
     );
     let producer = load(&file).unwrap().producer;
-    assert!(matches!(producer.start, capture::Start::At(_)));
-    assert_eq!(producer.publish.sessions, Sessions::Buckets(NonZeroU32::new(256).unwrap()));
-    assert_eq!((producer.publish.checkpoint, producer.publish.body), (Checkpointing::Each, Body::Json));
+    assert!(matches!(producer.start, capture::PipelineStart::At(_)));
+    assert_eq!(producer.publish.sessions, SessionMapping::Buckets(NonZeroU32::new(256).unwrap()));
+    assert_eq!((producer.publish.checkpoint, producer.publish.body), (CheckpointInterval::Each, BodyFormat::Json));
     assert_eq!(producer.publish.window_bytes.get(), 1 << 20);
     assert_eq!(producer.capture.filter, [mongodb::bson::doc! { "$match": { "fullDocument.region": "eu" } }]);
     assert_eq!(producer.on_history_lost, OnHistoryLost::Snapshot);

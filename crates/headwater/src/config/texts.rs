@@ -5,8 +5,8 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use mongodb::options::ConnectionString as MongoUri;
-use pipeline::capture::Start;
-use pipeline::publish::{Checkpointing, Sessions};
+use pipeline::capture::PipelineStart;
+use pipeline::publish::{CheckpointInterval, SessionMapping};
 use servicebus::ConnectionString;
 
 use super::{masked, units};
@@ -97,24 +97,24 @@ fn is_entity(text: &str, longest: usize, also: &str) -> bool {
         && text.ends_with(plain)
 }
 
-pub(super) fn start(text: &str) -> Option<Start> {
+pub(super) fn start(text: &str) -> Option<PipelineStart> {
     text.parse().ok()
 }
 
-pub(super) fn sessions(text: &str) -> Option<Sessions> {
+pub(super) fn sessions(text: &str) -> Option<SessionMapping> {
     if text == "aggregate" {
-        return Some(Sessions::Aggregate);
+        return Some(SessionMapping::Aggregate);
     }
     let number = text.strip_prefix("buckets(")?.strip_suffix(')')?.trim().parse().ok()?;
-    NonZeroU32::new(number).map(Sessions::Buckets)
+    NonZeroU32::new(number).map(SessionMapping::Buckets)
 }
 
-pub(super) fn checkpoint(text: &str) -> Option<Checkpointing> {
+pub(super) fn checkpoint(text: &str) -> Option<CheckpointInterval> {
     if text == "each" {
-        return Some(Checkpointing::Each);
+        return Some(CheckpointInterval::Each);
     }
     let allowed = Duration::from_millis(1)..=Duration::from_secs(60);
-    units::duration(text).filter(|every| allowed.contains(every)).map(Checkpointing::Every)
+    units::duration(text).filter(|every| allowed.contains(every)).map(CheckpointInterval::Every)
 }
 
 pub(super) fn listen(text: &str) -> Option<SocketAddr> {

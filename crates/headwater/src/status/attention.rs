@@ -86,17 +86,17 @@ fn rejected_for(count: &Document) -> Option<RejectedCount> {
 #[cfg(test)]
 mod tests {
     use admin::status::REASONS;
-    use pipeline::publish::rejected::Reason;
+    use pipeline::publish::rejected::RejectReason;
 
     #[test]
     fn every_reason_to_reject_an_event_is_told_of_by_its_code() {
-        let all = [Reason::NoAggregateId, Reason::Refused(String::new()), Reason::TooLarge];
+        let all = [RejectReason::NoAggregateId, RejectReason::Refused(String::new()), RejectReason::TooLarge];
         // A new one does not compile here: give it a place above, and its code one in `REASONS`.
         for reason in &all {
             match reason {
-                Reason::NoAggregateId | Reason::Refused(_) | Reason::TooLarge => {}
+                RejectReason::NoAggregateId | RejectReason::Refused(_) | RejectReason::TooLarge => {}
             }
         }
-        assert_eq!(all.each_ref().map(Reason::code), REASONS);
+        assert_eq!(all.each_ref().map(RejectReason::code), REASONS);
     }
 }

@@ -9,7 +9,7 @@ use lease::{Contender, LeaseStore, Term, Timing};
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Database};
-use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpoints, Phase};
+use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
 use pipeline::event::ResumeToken;
 use servicebus::administration::Administration;
 use testkit::mongo::{ScratchDatabase, Shared, shared};
@@ -62,11 +62,11 @@ impl Scene {
 
     /// As a publisher does; the token is of that second.
     async fn checkpoint(&self, seconds: u32) {
-        let store = MongoCheckpoints::new(&self.database, PIPELINE, "source");
+        let store = MongoCheckpointStore::new(&self.database, PIPELINE, "source");
         let claim = Claim { term: Term::new(7), claimant: Contender::new(1), pod_id: "pod-1".into() };
         let epoch = store.claim(&claim).await.unwrap().epoch;
         let token = ResumeToken::try_from(doc! { "_data": format!("82{seconds:08X}000000012B0229296E04") }).unwrap();
-        store.save(&claim, epoch, &Phase::Stream { token }, None).await.unwrap();
+        store.save(&claim, epoch, &CheckpointPhase::Stream { token }, None).await.unwrap();
     }
 }
 

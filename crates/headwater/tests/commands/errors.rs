@@ -4,23 +4,23 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use pipeline::producer::Halt;
+use pipeline::producer::HaltReason;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors")
 }
 
 /// Every halt, with what its page is called and what the log says of it.
-fn halts() -> [(Halt, &'static str); 3] {
+fn halts() -> [(HaltReason, &'static str); 3] {
     let all = [
-        (Halt::HistoryLost, "History lost"),
-        (Halt::Source(String::new()), "The source cannot be captured"),
-        (Halt::Checkpoint(String::new()), "The checkpoint cannot be used"),
+        (HaltReason::HistoryLost, "History lost"),
+        (HaltReason::Source(String::new()), "The source cannot be captured"),
+        (HaltReason::Checkpoint(String::new()), "The checkpoint cannot be used"),
     ];
     // A new one does not compile here: give it a line above, and a page.
     for (halt, _) in &all {
         match halt {
-            Halt::HistoryLost | Halt::Source(_) | Halt::Checkpoint(_) => {}
+            HaltReason::HistoryLost | HaltReason::Source(_) | HaltReason::Checkpoint(_) => {}
         }
     }
     all

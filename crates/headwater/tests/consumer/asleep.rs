@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bench::soak::consumer::{Options, Outcome, run};
-use pipeline::planted::Defect;
+use pipeline::failpoints::Failpoint;
 use testkit::checker::Kind;
 use testkit::load::Load;
 use testkit::nemesis::Profile;
@@ -11,7 +11,7 @@ use testkit::nemesis::Profile;
 use super::BINARY;
 
 /// Nothing else is broken, and nothing said twice: what comes twice, comes by the lock that was lost.
-async fn slept_over(seed: u64, defect: Option<Defect>) -> Outcome {
+async fn slept_over(seed: u64, defect: Option<Failpoint>) -> Outcome {
     let mut options = Options::cut(seed).in_peace();
     options.walk.profile = Profile::sleep();
     options.walk.load = Load { events: 2_400, aggregates: 60, ..options.walk.load.clone() };
@@ -30,6 +30,6 @@ async fn what_a_pod_held_that_slept_past_its_locks_is_applied_once_and_in_order_
 
 #[tokio::test]
 async fn without_the_cursor_check_what_the_sleeper_had_applied_is_applied_again() {
-    let outcome = slept_over(21, Some(Defect::NoCursorCheck)).await;
+    let outcome = slept_over(21, Some(Failpoint::NoCursorCheck)).await;
     assert!(outcome.verdict.count(Kind::Doubled) > 0, "{outcome}");
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use bench::soak::consumer::{Options, run};
 use bench::soak::{find_consumer_defect, hunting_consumers};
-use pipeline::planted::Defect;
+use pipeline::failpoints::Failpoint;
 
 use super::BINARY;
 
@@ -27,7 +27,7 @@ async fn without_a_sequence_too() {
 }
 
 /// The defect is found within ten seeds, and the same run without it is clean.
-async fn is_found(defect: Defect) {
+async fn is_found(defect: Failpoint) {
     let found = find_consumer_defect(Path::new(BINARY), defect, 0..10).await.unwrap();
     let (seed, outcome) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
     println!("{defect:?}: seed {seed}\n{outcome}");
@@ -37,20 +37,20 @@ async fn is_found(defect: Defect) {
 
 #[tokio::test]
 async fn without_the_cursor_check_what_is_said_again_is_applied_again() {
-    is_found(Defect::NoCursorCheck).await;
+    is_found(Failpoint::NoCursorCheck).await;
 }
 
 #[tokio::test]
 async fn what_is_settled_before_the_commit_is_lost() {
-    is_found(Defect::SettleBeforeCommit).await;
+    is_found(Failpoint::SettleBeforeCommit).await;
 }
 
 #[tokio::test]
 async fn two_transactions_of_one_session_overtake_each_other() {
-    is_found(Defect::OverlappingTransactions).await;
+    is_found(Failpoint::OverlappingTransactions).await;
 }
 
 #[tokio::test]
 async fn without_the_parked_check_events_pass_the_one_they_should_wait_behind() {
-    is_found(Defect::ParkedCheckSkipped).await;
+    is_found(Failpoint::ParkedCheckSkipped).await;
 }

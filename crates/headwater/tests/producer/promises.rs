@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use bench::soak::{Options, Outcome, find_defect, hunting, run};
-use pipeline::planted::Defect;
+use pipeline::failpoints::Failpoint;
 use testkit::cluster::Topic;
 use testkit::load::Load;
 use testkit::nemesis::{BrokerHarm, Fault, Profile};
@@ -56,7 +56,7 @@ async fn without_duplicate_detection_a_takeover_repeats_no_more_than_the_window(
 }
 
 /// The defect is found within ten seeds, and the same run without it is clean.
-async fn is_found(defect: Defect) {
+async fn is_found(defect: Failpoint) {
     let found = find_defect(Path::new(BINARY), defect, 0..10).await.unwrap();
     let (seed, outcome) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
     println!("{defect:?}: seed {seed}\n{outcome}");
@@ -66,15 +66,15 @@ async fn is_found(defect: Defect) {
 
 #[tokio::test]
 async fn without_the_fence_a_deposed_leader_saves() {
-    is_found(Defect::NoFence).await;
+    is_found(Failpoint::NoFence).await;
 }
 
 #[tokio::test]
 async fn a_checkpoint_ahead_of_the_acknowledgements_loses_events() {
-    is_found(Defect::CheckpointAhead).await;
+    is_found(Failpoint::CheckpointAhead).await;
 }
 
 #[tokio::test]
 async fn two_transfers_in_one_lane_break_the_order() {
-    is_found(Defect::TwoTransfersPerLane).await;
+    is_found(Failpoint::TwoTransfersPerLane).await;
 }

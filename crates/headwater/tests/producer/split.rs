@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, RawDocument, doc};
 use pipeline::envelope::property;
-use pipeline::planted::Defect;
+use pipeline::failpoints::Failpoint;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use servicebus::{Client, Config};
@@ -18,9 +18,9 @@ const LARGE: usize = 9 << 20;
 const UPDATES: i64 = 14;
 
 /// Updates large documents while leaders are killed; returns the updates that never came, by document.
-async fn missing(seed: u64, defect: Option<Defect>) -> BTreeMap<i64, usize> {
+async fn missing(seed: u64, defect: Option<Failpoint>) -> BTreeMap<i64, usize> {
     let mut environment = vec![("HEADWATER__SOURCE__KIND".to_owned(), "documents".to_owned())];
-    environment.extend(defect.map(|defect| (Defect::VARIABLE.to_owned(), format!("{defect:?}"))));
+    environment.extend(defect.map(|defect| (Failpoint::VARIABLE.to_owned(), format!("{defect:?}"))));
     let producer = "start: now, checkpoint: 1ms".to_owned();
     let blueprint = Blueprint { pods: 2, store: StoreKind::Shared, producer, environment, ..Blueprint::new(BINARY) };
     let mut house = House::build(blueprint).await.unwrap();
@@ -90,13 +90,13 @@ async fn an_event_in_fragments_is_published_whole_though_leaders_are_killed() {
 async fn a_token_saved_inside_a_split_event_loses_it() {
     let mut found = None;
     for seed in 0..10 {
-        if !missing(seed, Some(Defect::TokenInsideSplit)).await.is_empty() {
+        if !missing(seed, Some(Failpoint::TokenInsideSplit)).await.is_empty() {
             found = Some(seed);
             break;
         }
     }
     let seed = found.expect("ten seeds did not show it");
-    println!("{:?}: seed {seed}", Defect::TokenInsideSplit);
+    println!("{:?}: seed {seed}", Failpoint::TokenInsideSplit);
     let without = missing(seed, None).await;
     assert!(without.is_empty(), "{without:?}");
 }

@@ -8,7 +8,7 @@ use crate::event::ResumeToken;
 
 /// The fields capture looks at, borrowed from where they lie.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Change<'a> {
+pub(super) struct RawChange<'a> {
     token: Option<&'a RawDocument>,
     pub(super) operation: Option<&'a str>,
     pub(super) namespace: Option<&'a RawDocument>,
@@ -27,7 +27,7 @@ struct Fragment {
 
 const BROKEN: Error = Error::Unreadable { problem: "is not BSON" };
 
-impl<'a> Change<'a> {
+impl<'a> RawChange<'a> {
     pub(super) fn read(raw: &'a RawDocument) -> Result<Self, Error> {
         let mut change = Self::default();
         change.add(raw)?;
@@ -70,18 +70,18 @@ impl Fragment {
 
 /// Fragments of an event that is not complete yet. Dropped with the stream they came from: a new one sends them all again.
 #[derive(Debug, Default)]
-pub(super) struct Fragments {
+pub(super) struct FragmentBuffer {
     held: Vec<RawDocumentBuf>,
 }
 
 /// What became of a raw event.
-pub(super) enum Joined<'a> {
-    Whole(Change<'a>),
+pub(super) enum FragmentJoin<'a> {
+    Whole(RawChange<'a>),
     /// Kept until the rest is there. The token lies inside the event.
     Part(ResumeToken),
 }
 
-impl Fragments {
+impl FragmentBuffer {
     /// Whether a token of now would lie inside an event.
     pub(super) fn is_inside(&self) -> bool {
         !self.held.is_empty()
@@ -92,24 +92,24 @@ impl Fragments {
         self.held.clear();
     }
 
-    pub(super) fn join<'a>(&'a mut self, raw: &'a RawDocument) -> Result<Joined<'a>, Error> {
-        let change = Change::read(raw)?;
+    pub(super) fn join<'a>(&'a mut self, raw: &'a RawDocument) -> Result<FragmentJoin<'a>, Error> {
+        let change = RawChange::read(raw)?;
         let Some(Fragment { number, of }) = change.fragment else {
-            return if self.is_inside() { Err(OUT_OF_TURN) } else { Ok(Joined::Whole(change)) };
+            return if self.is_inside() { Err(OUT_OF_TURN) } else { Ok(FragmentJoin::Whole(change)) };
         };
         if usize::try_from(number) != Ok(self.held.len() + 1) {
             return Err(OUT_OF_TURN);
         }
         if number < of {
             self.held.push(raw.to_owned());
-            return Ok(Joined::Part(change.token()?));
+            return Ok(FragmentJoin::Part(change.token()?));
         }
-        let mut whole = Change::default();
+        let mut whole = RawChange::default();
         for fragment in &self.held {
             whole.add(fragment)?;
         }
         whole.add(raw)?;
-        Ok(Joined::Whole(whole))
+        Ok(FragmentJoin::Whole(whole))
     }
 }
 
@@ -117,12 +117,12 @@ const OUT_OF_TURN: Error = Error::Unreadable { problem: "came in fragments out o
 
 /// One answer of the server: the events, and where the stream stands after them.
 #[derive(Debug)]
-pub(super) struct Reply<'a> {
+pub(super) struct CursorBatch<'a> {
     pub(super) events: &'a RawArray,
     pub(super) token: Option<ResumeToken>,
 }
 
-impl<'a> Reply<'a> {
+impl<'a> CursorBatch<'a> {
     pub(super) fn read(reply: &'a RawDocument) -> Result<Self, Error> {
         let cursor = reply.get_document("cursor").map_err(|_| BROKEN)?;
         let (mut events, mut token) = (None, None);
@@ -162,11 +162,11 @@ mod tests {
         let first = fragment("8201", 1, 3, rawdoc! { "operationType": "update", "documentKey": { "_id": 7 } });
         let second = fragment("8202", 2, 3, rawdoc! { "fullDocument": { "_id": 7 } });
         let third = fragment("8203", 3, 3, rawdoc! { "updateDescription": {} });
-        let mut fragments = Fragments::default();
-        assert!(matches!(fragments.join(&first), Ok(Joined::Part(_))));
+        let mut fragments = FragmentBuffer::default();
+        assert!(matches!(fragments.join(&first), Ok(FragmentJoin::Part(_))));
         assert!(fragments.is_inside());
-        assert!(matches!(fragments.join(&second), Ok(Joined::Part(_))));
-        let Ok(Joined::Whole(whole)) = fragments.join(&third) else { panic!("not whole") };
+        assert!(matches!(fragments.join(&second), Ok(FragmentJoin::Part(_))));
+        let Ok(FragmentJoin::Whole(whole)) = fragments.join(&third) else { panic!("not whole") };
         assert_eq!(whole.token().unwrap().key(), "8203");
         assert_eq!(whole.operation, Some("update"));
         assert!(whole.key.is_some() && whole.document.is_some());
@@ -177,10 +177,10 @@ mod tests {
     #[test]
     fn a_fragment_out_of_turn_is_an_error() {
         let second = fragment("8202", 2, 3, rawdoc! {});
-        assert!(Fragments::default().join(&second).is_err());
-        let mut fragments = Fragments::default();
+        assert!(FragmentBuffer::default().join(&second).is_err());
+        let mut fragments = FragmentBuffer::default();
         let first = fragment("8201", 1, 3, rawdoc! {});
-        assert!(matches!(fragments.join(&first), Ok(Joined::Part(_))));
+        assert!(matches!(fragments.join(&first), Ok(FragmentJoin::Part(_))));
         let whole = rawdoc! { "_id": { "_data": "8205" }, "operationType": "insert" };
         assert!(fragments.join(&whole).is_err());
     }

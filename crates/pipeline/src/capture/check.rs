@@ -4,12 +4,12 @@ use futures_util::TryStreamExt;
 use mongodb::IndexModel;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
-use super::config::Start;
+use super::config::PipelineStart;
 use super::error::{Error, answer};
+use super::source_client::{SourceClient, StreamStart};
 use super::unresumable::is_refusal;
-use super::watched::{From, Watched};
 use crate::event::Namespace;
-use crate::source::{FullDocument, Kind};
+use crate::source::{FullDocument, SourceKind};
 
 const NAMESPACE_NOT_FOUND: i32 = 26;
 /// Milliseconds; members' clocks differ, and so does that of whoever wrote the time down.
@@ -17,20 +17,20 @@ const MOST_AHEAD: i64 = 60_000;
 /// What a mongos answers to `hello`.
 const ROUTER: &str = "isdbgrid";
 
-pub(super) async fn check(watched: &Watched, start: &Start) -> Result<(), Error> {
-    watched.source.validate()?;
-    not_our_own(watched)?;
-    filter_shape(&watched.config.filter)?;
-    filter_accepted(watched).await?;
-    has_come(watched, start).await?;
-    for namespace in watched.source.namespaces() {
-        match watched.source.kind {
-            Kind::Events if *start == Start::Beginning => ordered(watched, namespace).await?,
-            Kind::Events => {}
-            Kind::Documents => {
-                sharded_by_id(watched, &namespace).await?;
-                if watched.source.full_document == FullDocument::PostImage {
-                    keeps_post_images(watched, namespace).await?;
+pub(super) async fn check(source_client: &SourceClient, start: &PipelineStart) -> Result<(), Error> {
+    source_client.source.validate()?;
+    not_our_own(source_client)?;
+    filter_shape(&source_client.config.filter)?;
+    filter_accepted(source_client).await?;
+    has_come(source_client, start).await?;
+    for namespace in source_client.source.namespaces() {
+        match source_client.source.kind {
+            SourceKind::Events if *start == PipelineStart::Beginning => ordered(source_client, namespace).await?,
+            SourceKind::Events => {}
+            SourceKind::Documents => {
+                sharded_by_id(source_client, &namespace).await?;
+                if source_client.source.full_document == FullDocument::PostImage {
+                    keeps_post_images(source_client, namespace).await?;
                 }
             }
         }
@@ -38,8 +38,9 @@ pub(super) async fn check(watched: &Watched, start: &Start) -> Result<(), Error>
     Ok(())
 }
 
-fn not_our_own(watched: &Watched) -> Result<(), Error> {
-    let own = watched.source.namespaces().into_iter().find(|namespace| watched.config.own.contains(namespace));
+fn not_our_own(source_client: &SourceClient) -> Result<(), Error> {
+    let own =
+        source_client.source.namespaces().into_iter().find(|namespace| source_client.config.own.contains(namespace));
     own.map_or(Ok(()), |namespace| Err(Error::Own { namespace }))
 }
 
@@ -55,14 +56,14 @@ fn filter_shape(filter: &[Document]) -> Result<(), Error> {
 }
 
 /// Opens the stream with the filter; if that is refused, stage by stage, to find which one it is.
-async fn filter_accepted(watched: &Watched) -> Result<(), Error> {
-    let filter = &watched.config.filter;
-    if watched.open_unread(From::Now, filter).await.is_ok() {
+async fn filter_accepted(source_client: &SourceClient) -> Result<(), Error> {
+    let filter = &source_client.config.filter;
+    if source_client.open_unread(StreamStart::Now, filter).await.is_ok() {
         return Ok(());
     }
-    watched.open_unread(From::Now, &[]).await?;
+    source_client.open_unread(StreamStart::Now, &[]).await?;
     for number in 1..=filter.len() {
-        if let Err(error) = watched.open_unread(From::Now, &filter[..number]).await {
+        if let Err(error) = source_client.open_unread(StreamStart::Now, &filter[..number]).await {
             let name = filter[number - 1].keys().next().cloned().unwrap_or_default();
             return Err(blamed(number, name, error));
         }
@@ -80,11 +81,11 @@ fn blamed(number: usize, name: String, error: Error) -> Error {
 }
 
 /// A stream that begins at a moment yet to come brings nothing until then, and nothing of what is written until then ever.
-async fn has_come(watched: &Watched, start: &Start) -> Result<(), Error> {
-    let Start::At(time) = *start else { return Ok(()) };
-    let hello = hello(watched).await?;
+async fn has_come(source_client: &SourceClient, start: &PipelineStart) -> Result<(), Error> {
+    let PipelineStart::At(time) = *start else { return Ok(()) };
+    let hello = hello(source_client).await?;
     match hello.get_datetime("localTime") {
-        Ok(&now) if is_ahead(time, now) => Err(Error::StartInFuture { start: *start, now: Start::At(now) }),
+        Ok(&now) if is_ahead(time, now) => Err(Error::StartInFuture { start: *start, now: PipelineStart::At(now) }),
         Ok(_) | Err(_) => Ok(()),
     }
 }
@@ -93,19 +94,19 @@ fn is_ahead(time: DateTime, now: DateTime) -> bool {
     time.timestamp_millis() > now.timestamp_millis().saturating_add(MOST_AHEAD)
 }
 
-async fn hello(watched: &Watched) -> Result<Document, Error> {
-    let server = watched.client().database("admin");
+async fn hello(source_client: &SourceClient) -> Result<Document, Error> {
+    let server = source_client.client().database("admin");
     let asked = async { server.run_command(doc! { "hello": 1 }).await };
-    answer("ask what the server is", watched.config.patience(), asked).await
+    answer("ask what the server is", source_client.config.patience(), asked).await
 }
 
 /// A snapshot of events follows the index (aggregate, sequence).
-async fn ordered(watched: &Watched, namespace: Namespace) -> Result<(), Error> {
-    let Some(sequence) = watched.source.sequence.clone() else { return Err(Error::NoSequence) };
-    let aggregate_id = watched.source.aggregate_id.clone();
-    let collection = watched.collection(&namespace);
+async fn ordered(source_client: &SourceClient, namespace: Namespace) -> Result<(), Error> {
+    let Some(sequence) = source_client.source.sequence.clone() else { return Err(Error::NoSequence) };
+    let aggregate_id = source_client.source.aggregate_id.clone();
+    let collection = source_client.collection(&namespace);
     let listed = async { collection.list_indexes().await?.try_collect::<Vec<_>>().await };
-    let indexes = match answer("list the indexes of the source", watched.config.patience(), listed).await {
+    let indexes = match answer("list the indexes of the source", source_client.config.patience(), listed).await {
         Err(Error::Server { source, .. }) if source.code() == Some(NAMESPACE_NOT_FOUND) => Vec::new(),
         listed => listed?,
     };
@@ -128,26 +129,26 @@ fn serves(index: &IndexModel, fields: [&str; 2]) -> bool {
     keys.eq(fields.map(|name| (name, true))) && whole
 }
 
-async fn keeps_post_images(watched: &Watched, namespace: Namespace) -> Result<(), Error> {
-    let database = watched.database();
+async fn keeps_post_images(source_client: &SourceClient, namespace: Namespace) -> Result<(), Error> {
+    let database = source_client.database();
     let listed = async {
         let found = database.list_collections().filter(doc! { "name": &namespace.collection }).await?;
         found.try_collect::<Vec<_>>().await
     };
-    let found = answer("look for post-images of the source", watched.config.patience(), listed).await?;
+    let found = answer("look for post-images of the source", source_client.config.patience(), listed).await?;
     let images = found.iter().filter_map(|collection| collection.options.change_stream_pre_and_post_images.as_ref());
     if images.into_iter().any(|images| images.enabled) { Ok(()) } else { Err(Error::NoPostImages { namespace }) }
 }
 
 /// Whether no two documents can have the same `_id`, which a shard keeps unique and a cluster does not
 /// (`docs/decisions/013-documents-on-shards.md`). Of a collection that is sharded later its change events tell.
-async fn sharded_by_id(watched: &Watched, namespace: &Namespace) -> Result<(), Error> {
-    let patience = watched.config.patience();
-    let hello = hello(watched).await?;
+async fn sharded_by_id(source_client: &SourceClient, namespace: &Namespace) -> Result<(), Error> {
+    let patience = source_client.config.patience();
+    let hello = hello(source_client).await?;
     if !hello.get_str("msg").is_ok_and(|msg| msg == ROUTER) {
         return Ok(());
     }
-    let sharded = watched.client().database("config").collection::<Document>("collections");
+    let sharded = source_client.client().database("config").collection::<Document>("collections");
     let asked = async { sharded.find_one(doc! { "_id": namespace.to_string() }).await };
     let found = answer("read how the source is sharded", patience, asked).await?;
     let key = found.as_ref().and_then(|collection| collection.get_document("key").ok());

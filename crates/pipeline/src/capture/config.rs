@@ -68,7 +68,7 @@ impl Config {
 /// Where a new pipeline starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Start {
+pub enum PipelineStart {
     /// With everything the source holds.
     #[default]
     Beginning,
@@ -84,29 +84,29 @@ const NOW: &str = "now";
 /// Neither of the words, nor a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a start is `beginning`, `now`, or a time such as 2026-01-31T12:00:00Z")]
-pub struct NotAStart;
+pub struct InvalidStart;
 
-impl FromStr for Start {
-    type Err = NotAStart;
+impl FromStr for PipelineStart {
+    type Err = InvalidStart;
 
-    fn from_str(text: &str) -> Result<Self, NotAStart> {
+    fn from_str(text: &str) -> Result<Self, InvalidStart> {
         match text {
             BEGINNING => Ok(Self::Beginning),
             NOW => Ok(Self::Now),
-            time => DateTime::parse_rfc3339_str(time).map(Self::At).map_err(|_| NotAStart),
+            time => DateTime::parse_rfc3339_str(time).map(Self::At).map_err(|_| InvalidStart),
         }
     }
 }
 
-impl TryFrom<String> for Start {
-    type Error = NotAStart;
+impl TryFrom<String> for PipelineStart {
+    type Error = InvalidStart;
 
-    fn try_from(text: String) -> Result<Self, NotAStart> {
+    fn try_from(text: String) -> Result<Self, InvalidStart> {
         text.parse()
     }
 }
 
-impl fmt::Display for Start {
+impl fmt::Display for PipelineStart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Beginning => f.write_str(BEGINNING),
@@ -120,8 +120,8 @@ impl fmt::Display for Start {
     }
 }
 
-impl From<Start> for String {
-    fn from(start: Start) -> Self {
+impl From<PipelineStart> for String {
+    fn from(start: PipelineStart) -> Self {
         start.to_string()
     }
 }
@@ -133,8 +133,8 @@ mod tests {
     #[test]
     fn a_start_is_written_as_it_is_read() {
         for text in ["beginning", "now", "2026-01-31T12:00:00Z"] {
-            assert_eq!(text.parse::<Start>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<PipelineStart>().unwrap().to_string(), text);
         }
-        assert_eq!("yesterday".parse::<Start>(), Err(NotAStart));
+        assert_eq!("yesterday".parse::<PipelineStart>(), Err(InvalidStart));
     }
 }

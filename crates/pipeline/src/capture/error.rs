@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use mongo_error::DriverError;
 
-use super::config::Start;
-use super::unresumable::{Verdict, weigh};
+use super::config::PipelineStart;
+use super::unresumable::{StreamErrorClass, weigh};
 use crate::event::Namespace;
-use crate::source::Invalid;
+use crate::source::InvalidSource;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     #[error("the source is not one that can be captured")]
-    Source(#[from] Invalid),
+    Source(#[from] InvalidSource),
     #[error("`{namespace}` is written by this installation and cannot be its source as well")]
     Own { namespace: Namespace },
     #[error("stage {number} of `filter` {problem}")]
@@ -48,7 +48,7 @@ pub enum Error {
     HistoryLost(#[source] DriverError),
     #[error("the oplog does not reach back to {start}")]
     StartTooEarly {
-        start: Start,
+        start: PipelineStart,
         #[source]
         source: DriverError,
     },
@@ -56,7 +56,7 @@ pub enum Error {
         "`{start}` lies in the future: by the source's clock it is {now}, and what is written until then would never be published; start at \
          `now`, `beginning`, or a time that has passed"
     )]
-    StartInFuture { start: Start, now: Start },
+    StartInFuture { start: PipelineStart, now: PipelineStart },
     /// Post-images expire, and there are none from before they were enabled.
     #[error("a change has no post-image; to read past it set `source.full_document: lookup`")]
     PostImageGone(#[source] DriverError),
@@ -119,12 +119,12 @@ impl Error {
         let verdict = weigh(&error);
         let source = DriverError::from(error);
         match verdict {
-            Verdict::Retry => Self::Server { doing, source },
-            Verdict::HistoryLost => Self::HistoryLost(source),
-            Verdict::FilterChangesId => Self::FilterChangesId,
-            Verdict::PostImageGone => Self::PostImageGone(source),
-            Verdict::TooLarge => Self::TooLarge(source),
-            Verdict::Refused => Self::Refused { doing, source },
+            StreamErrorClass::Retry => Self::Server { doing, source },
+            StreamErrorClass::HistoryLost => Self::HistoryLost(source),
+            StreamErrorClass::FilterChangesId => Self::FilterChangesId,
+            StreamErrorClass::PostImageGone => Self::PostImageGone(source),
+            StreamErrorClass::TooLarge => Self::TooLarge(source),
+            StreamErrorClass::Refused => Self::Refused { doing, source },
         }
     }
 }
@@ -178,7 +178,7 @@ mod tests {
         let (namespace, driver) =
             (Namespace::new("shop", "events"), || DriverError::from(mongodb::error::Error::custom("x")));
         let all = [
-            Error::Source(Invalid::Collections),
+            Error::Source(InvalidSource::Collections),
             Error::Own { namespace: namespace.clone() },
             Error::FilterShape { number: 1, problem: "is not a map" },
             Error::FilterRefused { number: 1, name: "$set".into(), source: driver() },
@@ -187,8 +187,8 @@ mod tests {
             Error::NoIndex { namespace: namespace.clone(), aggregate_id: "a".into(), sequence: "b".into() },
             Error::NoPostImages { namespace: namespace.clone() },
             Error::ShardedBy { namespace, field: "region".into() },
-            Error::StartTooEarly { start: Start::Now, source: driver() },
-            Error::StartInFuture { start: Start::Beginning, now: Start::Now },
+            Error::StartTooEarly { start: PipelineStart::Now, source: driver() },
+            Error::StartInFuture { start: PipelineStart::Beginning, now: PipelineStart::Now },
             Error::PostImageGone(driver()),
             Error::TooLarge(driver()),
             Error::Refused { doing: "read", source: driver() },

@@ -7,9 +7,9 @@
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
 
-use super::change::Change;
+use super::change::RawChange;
 use super::error::{Error, answer};
-use super::watched::Watched;
+use super::source_client::SourceClient;
 use crate::event::{Namespace, ResumeToken};
 
 /// Documents in one command; it may hold 16 MB, and one document may have that alone.
@@ -17,7 +17,7 @@ const LARGEST_COMMAND: usize = 8 << 20;
 
 /// A document that passed.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct FilteredDocument {
     /// Which one it was.
     pub(super) at: usize,
     /// As the filter leaves it.
@@ -26,7 +26,7 @@ pub(super) struct Kept {
 
 /// What a document is made to look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum As {
+pub(super) enum SyntheticOperation {
     Insert,
     /// Of the document only its `_id` is looked at.
     Delete,
@@ -34,61 +34,61 @@ pub(super) enum As {
 
 /// Those of `documents` that pass, in their order.
 pub(super) async fn run(
-    watched: &Watched,
+    source_client: &SourceClient,
     start: &ResumeToken,
     namespace: &Namespace,
-    look: As,
+    look: SyntheticOperation,
     documents: &[&RawDocument],
-) -> Result<Vec<Kept>, Error> {
+) -> Result<Vec<FilteredDocument>, Error> {
     let mut kept = Vec::new();
     let (mut events, mut bytes) = (Vec::new(), 0);
     for (at, document) in documents.iter().enumerate() {
         let size = document.as_bytes().len();
         if bytes + size > LARGEST_COMMAND && !events.is_empty() {
-            kept.extend(submit(watched, std::mem::take(&mut events)).await?);
+            kept.extend(submit(source_client, std::mem::take(&mut events)).await?);
             bytes = 0;
         }
         events.push(event(start, namespace, look, at, document)?);
         bytes += size;
     }
     if !events.is_empty() {
-        kept.extend(submit(watched, events).await?);
+        kept.extend(submit(source_client, events).await?);
     }
     Ok(kept)
 }
 
-async fn submit(watched: &Watched, events: Vec<Bson>) -> Result<Vec<Kept>, Error> {
+async fn submit(source_client: &SourceClient, events: Vec<Bson>) -> Result<Vec<FilteredDocument>, Error> {
     let mut stages = vec![doc! { "$documents": { "$literal": events } }];
-    stages.extend(watched.config.filter.iter().cloned());
-    let database = watched.database();
+    stages.extend(source_client.config.filter.iter().cloned());
+    let database = source_client.database();
     let asked = async { database.aggregate(stages).with_type::<RawDocumentBuf>().await?.try_collect::<Vec<_>>().await };
-    let passed = answer("filter what a snapshot read", watched.config.patience(), asked).await?;
+    let passed = answer("filter what a snapshot read", source_client.config.patience(), asked).await?;
     passed.iter().map(|event| keep(event)).collect()
 }
 
 fn event(
     start: &ResumeToken,
     namespace: &Namespace,
-    look: As,
+    look: SyntheticOperation,
     at: usize,
     document: &RawDocument,
 ) -> Result<Bson, Error> {
     let document = Document::try_from(document).map_err(|_| Error::Unreadable { problem: "is not BSON" })?;
     let mut event = doc! {
         "_id": { "_data": start.key(), "at": i64::try_from(at).expect("a batch is small") },
-        "operationType": match look { As::Insert => "insert", As::Delete => "delete" },
+        "operationType": match look { SyntheticOperation::Insert => "insert", SyntheticOperation::Delete => "delete" },
         "ns": { "db": &namespace.database, "coll": &namespace.collection },
         "documentKey": { "_id": document.get("_id").cloned() },
         "clusterTime": start.cluster_time(),
     };
-    if look == As::Insert {
+    if look == SyntheticOperation::Insert {
         event.insert("fullDocument", document);
     }
     Ok(event.into())
 }
 
-fn keep(event: &RawDocument) -> Result<Kept, Error> {
+fn keep(event: &RawDocument) -> Result<FilteredDocument, Error> {
     let at = event.get_document("_id").ok().and_then(|id| id.get_i64("at").ok());
     let at = at.and_then(|at| usize::try_from(at).ok()).ok_or(Error::FilterChangesId)?;
-    Ok(Kept { at, document: Change::read(event)?.document.map(RawDocument::to_owned) })
+    Ok(FilteredDocument { at, document: RawChange::read(event)?.document.map(RawDocument::to_owned) })
 }

@@ -10,13 +10,13 @@ use crate::event::ResumeToken;
 /// Cheap to clone; outlives the term it was made in.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    status: Arc<Mutex<Status>>,
+    status: Arc<Mutex<CaptureStatus>>,
 }
 
 /// What is counted only rises, from one capture of a pod to its next.
 #[derive(Clone, Debug)]
-pub struct Status {
-    pub state: State,
+pub struct CaptureStatus {
+    pub state: CaptureState,
     /// The last token handed on.
     pub token: Option<ResumeToken>,
     /// How far the source has been read, in its own time.
@@ -29,13 +29,13 @@ pub struct Status {
     pub dropped: u64,
     /// How often the stream was opened again.
     pub reopened: u64,
-    /// When the server last answered. Stands still while the state is [`State::Full`], and for as long as a server skips foreign
+    /// When the server last answered. Stands still while the state is [`CaptureState::Full`], and for as long as a server skips foreign
     /// oplog entries without an answer.
     pub alive_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum CaptureState {
     /// Not asked to read yet.
     Idle,
     Opening,
@@ -50,11 +50,11 @@ pub enum State {
     Ended,
 }
 
-impl Status {
+impl CaptureStatus {
     /// Nothing was read yet.
     pub fn before_anything(alive_at: Instant) -> Self {
         Self {
-            state: State::Idle,
+            state: CaptureState::Idle,
             token: None,
             cluster_time: None,
             events: 0,
@@ -68,29 +68,29 @@ impl Status {
 
 impl Handle {
     pub(super) fn new() -> Self {
-        Self::of(Status::before_anything(Instant::now()))
+        Self::of(CaptureStatus::before_anything(Instant::now()))
     }
 
     /// Nothing read yet, and counted on.
-    pub(super) fn after(before: &Status) -> Self {
-        let Status { events, foreign, dropped, reopened, .. } = *before;
-        Self::of(Status { events, foreign, dropped, reopened, ..Status::before_anything(Instant::now()) })
+    pub(super) fn after(before: &CaptureStatus) -> Self {
+        let CaptureStatus { events, foreign, dropped, reopened, .. } = *before;
+        Self::of(CaptureStatus { events, foreign, dropped, reopened, ..CaptureStatus::before_anything(Instant::now()) })
     }
 
-    fn of(status: Status) -> Self {
+    fn of(status: CaptureStatus) -> Self {
         Self { status: Arc::new(Mutex::new(status)) }
     }
 
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> CaptureStatus {
         self.lock().clone()
     }
 
-    pub(super) fn enter(&self, state: State) {
+    pub(super) fn enter(&self, state: CaptureState) {
         self.lock().state = state;
     }
 
     /// The server answered.
-    pub(super) fn alive(&self, state: State) {
+    pub(super) fn alive(&self, state: CaptureState) {
         let mut status = self.lock();
         (status.state, status.alive_at) = (state, Instant::now());
     }
@@ -114,7 +114,7 @@ impl Handle {
         self.lock().reopened += 1;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Status> {
+    fn lock(&self) -> MutexGuard<'_, CaptureStatus> {
         self.status.lock().expect("nobody panics while holding it")
     }
 }

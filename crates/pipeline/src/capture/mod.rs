@@ -10,65 +10,65 @@
 //! - a post-image is gone: [`Error::PostImageGone`], because handing on less would be a silent loss;
 //! - an event larger than 16 MB: comes in fragments and is joined; no token inside it is handed on.
 //!
-//! Reading order: `watched` (the stream as it is asked for), `stream` (the loop), `change` and `translate` (the server's words and ours),
+//! Reading order: `source_client` (the stream as it is asked for), `stream` (the loop), `change` and `translate` (the server's words and ours),
 //! `scan` (a snapshot), `sweep` (its end), `intake` (the queue), `unresumable` (what errors mean).
 
 mod change;
 mod check;
 mod config;
 mod error;
+mod field_path;
 mod filter;
 mod handle;
-mod intake;
-mod path;
+mod queue;
+mod retry_state;
 mod scan;
+mod source_client;
 mod stream;
 mod sweep;
 mod translate;
-mod trouble;
 mod unresumable;
-mod watched;
 
 use futures_util::StreamExt;
 use mongodb::bson::{DateTime, Timestamp};
 use mongodb::{Client, Database};
 use tokio_util::sync::CancellationToken;
 
-use self::change::Reply;
+use self::change::CursorBatch;
 use self::error::answer;
-use self::stream::{End, ForeignReport, Reader};
-use self::sweep::Views;
+use self::source_client::{SourceClient, StreamStart};
+use self::stream::{NonInsertReport, ReaderExit, SourceReader};
+use self::sweep::ReadModelCursors;
 use self::translate::Translator;
-use self::watched::{From, Watched};
-use crate::checkpoint::{Phase, Snapshot};
+use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
 use crate::event::{ChangeEvent, Epoch, ResumeToken};
-use crate::source::Source;
+use crate::source::SourceConfig;
 
-pub use config::{Config, NotAStart, Start};
+pub use config::{Config, InvalidStart, PipelineStart};
 pub use error::Error;
-pub use handle::{Handle, State, Status};
-pub use intake::Intake;
+pub use handle::{CaptureState, CaptureStatus, Handle};
+pub use queue::CaptureReceiver;
 
 /// What capture hands on, in order.
 #[derive(Clone, Debug)]
-pub enum Captured {
+pub enum CaptureItem {
     /// A change; once it and all before are acknowledged, the checkpoint may stand at its token.
     Change(ChangeEvent),
     /// Read by a snapshot, or missed by the sweep at its end; once it and all before are acknowledged, the snapshot has come as far as this.
-    Scanned(ChangeEvent, Snapshot),
+    Snapshot(ChangeEvent, SnapshotProgress),
     /// No event: where the checkpoint may stand once all before is acknowledged. A quiet stream's token, a snapshot's end, or
     /// events that were filtered out.
-    Mark(Phase, Option<Timestamp>),
+    Watermark(CheckpointPhase, Option<Timestamp>),
 }
 
 /// What an event takes besides its document and its token: key, aggregate, type, and the struct itself.
 const EVENT_OVERHEAD: usize = 512;
 
-impl Captured {
+impl CaptureItem {
     pub fn event(&self) -> Option<&ChangeEvent> {
         match self {
-            Self::Change(event) | Self::Scanned(event, _) => Some(event),
-            Self::Mark(..) => None,
+            Self::Change(event) | Self::Snapshot(event, _) => Some(event),
+            Self::Watermark(..) => None,
         }
     }
 
@@ -83,15 +83,17 @@ impl Captured {
     fn token(&self) -> Option<&ResumeToken> {
         match self {
             Self::Change(event) => Some(&event.token),
-            Self::Mark(Phase::Stream { token }, _) => Some(token),
-            Self::Scanned(..) | Self::Mark(Phase::Unstarted | Phase::Snapshot { .. }, _) => None,
+            Self::Watermark(CheckpointPhase::Stream { token }, _) => Some(token),
+            Self::Snapshot(..) | Self::Watermark(CheckpointPhase::Unstarted | CheckpointPhase::Snapshot { .. }, _) => {
+                None
+            }
         }
     }
 
     fn cluster_time(&self) -> Option<Timestamp> {
         match self {
-            Self::Change(event) | Self::Scanned(event, _) => event.cluster_time,
-            Self::Mark(_, cluster_time) => *cluster_time,
+            Self::Change(event) | Self::Snapshot(event, _) => event.cluster_time,
+            Self::Watermark(_, cluster_time) => *cluster_time,
         }
     }
 }
@@ -99,21 +101,21 @@ impl Captured {
 /// Reads the source; one per term.
 #[derive(Debug)]
 pub struct Capture {
-    watched: Watched,
-    views: Option<Views>,
+    source_client: SourceClient,
+    views: Option<ReadModelCursors>,
     handle: Handle,
 }
 
 impl Capture {
-    pub fn new(client: &Client, source: Source, config: Config) -> Self {
-        Self { watched: Watched::new(client, source, config), views: None, handle: Handle::new() }
+    pub fn new(client: &Client, source: SourceConfig, config: Config) -> Self {
+        Self { source_client: SourceClient::new(client, source, config), views: None, handle: Handle::new() }
     }
 
     /// Where read models of this pipeline are kept: a snapshot of `documents` then ends with a delete for every key that they know and the
     /// source no longer has. `epoch` is the one that is read.
     #[must_use]
     pub fn sweeping(self, views: &Database, pipeline: &str, epoch: Epoch) -> Self {
-        Self { views: Some(Views::new(views, pipeline, epoch)), ..self }
+        Self { views: Some(ReadModelCursors::new(views, pipeline, epoch)), ..self }
     }
 
     /// Whatever only rises goes on from where a capture before this one left it: counters are a pod's, whichever term it is in.
@@ -128,18 +130,19 @@ impl Capture {
     }
 
     /// Whether the source can be captured at all, and from `start`: see the errors for what is looked at.
-    pub async fn check(&self, start: &Start) -> Result<(), Error> {
-        check::check(&self.watched, start).await
+    pub async fn check(&self, start: &PipelineStart) -> Result<(), Error> {
+        check::check(&self.source_client, start).await
     }
 
     /// Where a new pipeline starts. The token is had before anything is read, so that what is stored first covers all that follows.
-    pub async fn first_phase(&self, start: &Start) -> Result<Phase, Error> {
+    pub async fn first_phase(&self, start: &PipelineStart) -> Result<CheckpointPhase, Error> {
         match *start {
-            Start::Now => Ok(Phase::Stream { token: self.token(From::Now).await? }),
-            Start::At(time) => self.first_phase_at(time).await,
-            Start::Beginning => {
-                let progress = Snapshot { run: format!("{:032x}", rand::random::<u128>()), scanned: 0, after: None };
-                Ok(Phase::Snapshot { start: self.token(From::Now).await?, progress })
+            PipelineStart::Now => Ok(CheckpointPhase::Stream { token: self.token(StreamStart::Now).await? }),
+            PipelineStart::At(time) => self.first_phase_at(time).await,
+            PipelineStart::Beginning => {
+                let progress =
+                    SnapshotProgress { run: format!("{:032x}", rand::random::<u128>()), scanned: 0, after: None };
+                Ok(CheckpointPhase::Snapshot { start: self.token(StreamStart::Now).await?, progress })
             }
         }
     }
@@ -148,52 +151,53 @@ impl Capture {
     /// the intake is dropped. What was read and not taken stays in the intake.
     pub fn read(
         self,
-        phase: Phase,
+        phase: CheckpointPhase,
         stop: CancellationToken,
-    ) -> (Intake, impl Future<Output = Result<(), Error>> + Send) {
-        let Self { watched, views, handle } = self;
+    ) -> (CaptureReceiver, impl Future<Output = Result<(), Error>> + Send) {
+        let Self { source_client, views, handle } = self;
         let (outlet, intake) =
-            intake::bounded(watched.config.read_ahead_bytes.get(), watched.config.read_ahead_events.get());
-        let translator = Translator::new(&watched.source);
-        let foreign = ForeignReport::default();
-        let reader = Reader { watched, views, translator, outlet, handle: handle.clone(), foreign };
+            queue::bounded(source_client.config.read_ahead_bytes.get(), source_client.config.read_ahead_events.get());
+        let translator = Translator::new(&source_client.source);
+        let foreign = NonInsertReport::default();
+        let reader = SourceReader { source_client, views, translator, outlet, handle: handle.clone(), foreign };
         let reading = async move {
             // Dropping the reader half way loses nothing: what it had not handed on is read again from the checkpoint.
             let ended = stop.run_until_cancelled(Box::pin(read_from(reader, phase))).await;
-            handle.enter(State::Ended);
+            handle.enter(CaptureState::Ended);
             match ended {
-                None | Some(End::Closed) => Ok(()),
-                Some(End::Error(error)) => Err(error),
+                None | Some(ReaderExit::QueueClosed) => Ok(()),
+                Some(ReaderExit::Error(error)) => Err(error),
             }
         };
         (intake, reading)
     }
 
-    async fn first_phase_at(&self, time: DateTime) -> Result<Phase, Error> {
+    async fn first_phase_at(&self, time: DateTime) -> Result<CheckpointPhase, Error> {
         let too_early = |error| match error {
-            Error::HistoryLost(source) => Error::StartTooEarly { start: Start::At(time), source },
+            Error::HistoryLost(source) => Error::StartTooEarly { start: PipelineStart::At(time), source },
             error => error,
         };
         let seconds = u32::try_from(time.timestamp_millis().div_euclid(1000)).unwrap_or(0);
         // Zero stands for "no time".
-        let from = From::At(Timestamp { time: seconds.max(1), increment: 0 });
+        let from = StreamStart::At(Timestamp { time: seconds.max(1), increment: 0 });
         let token = self.token(from).await.map_err(too_early)?;
         self.reaches_back_to(&token).await.map_err(too_early)?;
-        Ok(Phase::Stream { token })
+        Ok(CheckpointPhase::Stream { token })
     }
 
     /// Where a stream that is opened `from` stands before it has read anything.
-    async fn token(&self, from: From<'_>) -> Result<ResumeToken, Error> {
+    async fn token(&self, from: StreamStart<'_>) -> Result<ResumeToken, Error> {
         const DOING: &str = "learn where the change stream begins";
-        let mut cursor = self.watched.open_unread(from, &self.watched.config.filter).await?;
-        let batch = answer(DOING, self.watched.config.patience(), async { cursor.next().await.transpose() }).await?;
-        let token = batch.as_ref().and_then(|batch| Reply::read(batch.as_raw_document()).ok()?.token);
+        let mut cursor = self.source_client.open_unread(from, &self.source_client.config.filter).await?;
+        let batch =
+            answer(DOING, self.source_client.config.patience(), async { cursor.next().await.transpose() }).await?;
+        let token = batch.as_ref().and_then(|batch| CursorBatch::read(batch.as_raw_document()).ok()?.token);
         token.ok_or(Error::StreamEnded)
     }
 
     /// The server looks into the oplog only when it is asked for an event.
     async fn reaches_back_to(&self, token: &ResumeToken) -> Result<(), Error> {
-        match self.watched.open(From::After(token), self.watched.config.patience()).await {
+        match self.source_client.open(StreamStart::After(token), self.source_client.config.patience()).await {
             // It is looking for the first event, so it has found the place.
             Ok(_) | Err(Error::Silent { .. }) => Ok(()),
             Err(error) => Err(error),
@@ -202,14 +206,14 @@ impl Capture {
 }
 
 /// First what is left of a snapshot, then the stream.
-async fn read_from(mut reader: Reader, phase: Phase) -> End {
+async fn read_from(mut reader: SourceReader, phase: CheckpointPhase) -> ReaderExit {
     let token = match phase {
-        Phase::Unstarted => return End::Error(Error::Unstarted),
-        Phase::Snapshot { start, progress } => match reader.scan(&start, progress).await {
+        CheckpointPhase::Unstarted => return ReaderExit::Error(Error::Unstarted),
+        CheckpointPhase::Snapshot { start, progress } => match reader.scan(&start, progress).await {
             Ok(()) => start,
             Err(end) => return end,
         },
-        Phase::Stream { token } => token,
+        CheckpointPhase::Stream { token } => token,
     };
     match reader.follow(token).await {
         Err(end) => end,

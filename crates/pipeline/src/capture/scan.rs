@@ -12,26 +12,27 @@ use mongodb::bson::{Bson, Document, RawDocument, Timestamp, doc};
 use mongodb::options::{Collation, Hint, ReadConcern};
 use mongodb::raw_batch_cursor::{RawBatch, SessionRawBatchCursor};
 
-use super::Captured;
-use super::change::{Reply, documents};
+use super::CaptureItem;
+use super::change::{CursorBatch, documents};
 use super::error::{Error, answer};
-use super::filter::{self, As};
-use super::handle::State;
-use super::path::{Found, Path};
-use super::stream::{End, Reader};
+use super::field_path::{FieldPath, PathValue};
+use super::filter::{self, SyntheticOperation};
+use super::handle::CaptureState;
+use super::retry_state::RetryState;
+use super::source_client::SourceClient;
+use super::stream::{ReaderExit, SourceReader};
 use super::sweep::swept;
-use super::trouble::Trouble;
-use super::watched::Watched;
-use crate::checkpoint::{Phase, Snapshot};
+use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
 use crate::event::{Namespace, ResumeToken};
-use crate::source::{Kind, Source};
+use crate::source::{SourceConfig, SourceKind};
 
 const SCAN: &str = "scan the source";
 
-impl Reader {
+impl SourceReader {
     /// Hands on everything from `progress` to the end of the last collection, then a mark at which the stream follows.
-    pub(super) async fn scan(&mut self, start: &ResumeToken, progress: Snapshot) -> Result<(), End> {
-        let mut scan = Scan { order: Order::of(&self.watched.source), start: start.clone(), progress };
+    pub(super) async fn scan(&mut self, start: &ResumeToken, progress: SnapshotProgress) -> Result<(), ReaderExit> {
+        let mut scan =
+            SnapshotScan { order: ScanOrder::of(&self.source_client.source), start: start.clone(), progress };
         if swept(&scan.progress).is_none() {
             self.scan_all(&mut scan).await?;
         }
@@ -46,7 +47,7 @@ impl Reader {
         namespaces
     }
 
-    async fn scan_all(&mut self, scan: &mut Scan) -> Result<(), End> {
+    async fn scan_all(&mut self, scan: &mut SnapshotScan) -> Result<(), ReaderExit> {
         let last = scan.last()?;
         for namespace in self.in_order() {
             if last.as_ref().is_none_or(|last| last.collection <= namespace.collection) {
@@ -56,40 +57,45 @@ impl Reader {
         Ok(())
     }
 
-    async fn finish(&mut self, scan: Scan) -> Result<(), End> {
+    async fn finish(&mut self, scan: SnapshotScan) -> Result<(), ReaderExit> {
         tracing::info!(scanned = scan.progress.scanned, "the snapshot is complete; the stream follows");
         let cluster_time = scan.start.cluster_time();
-        let mark = Captured::Mark(Phase::Stream { token: scan.start }, cluster_time);
-        Ok(self.outlet.send(vec![mark], || self.handle.enter(State::Full)).await?)
+        let mark = CaptureItem::Watermark(CheckpointPhase::Stream { token: scan.start }, cluster_time);
+        Ok(self.outlet.send(vec![mark], || self.handle.enter(CaptureState::Full)).await?)
     }
 
-    async fn scan_collection(&mut self, scan: &mut Scan, namespace: &Arc<Namespace>) -> Result<(), End> {
-        let mut trouble = Trouble::none(self.watched.config.patience());
+    async fn scan_collection(&mut self, scan: &mut SnapshotScan, namespace: &Arc<Namespace>) -> Result<(), ReaderExit> {
+        let mut trouble = RetryState::none(self.source_client.config.patience());
         loop {
             match self.scan_on(scan, namespace, &mut trouble).await {
-                Err(End::Error(error)) if error.is_transient() => self.wait_out(&mut trouble, &error).await,
+                Err(ReaderExit::Error(error)) if error.is_transient() => self.wait_out(&mut trouble, &error).await,
                 ended => return ended,
             }
         }
     }
 
-    pub(super) async fn wait_out(&self, trouble: &mut Trouble, error: &Error) {
+    pub(super) async fn wait_out(&self, trouble: &mut RetryState, error: &Error) {
         let pause = trouble.failed(error);
-        self.handle.enter(State::Waiting);
+        self.handle.enter(CaptureState::Waiting);
         tokio::time::sleep(pause).await;
         self.handle.reopened();
     }
 
     /// From where the scan stands to the end of the collection.
-    async fn scan_on(&mut self, scan: &mut Scan, namespace: &Arc<Namespace>, trouble: &mut Trouble) -> Result<(), End> {
-        self.handle.enter(State::Opening);
+    async fn scan_on(
+        &mut self,
+        scan: &mut SnapshotScan,
+        namespace: &Arc<Namespace>,
+        trouble: &mut RetryState,
+    ) -> Result<(), ReaderExit> {
+        self.handle.enter(CaptureState::Opening);
         let patience = trouble.patience();
-        let mut session = scan.session(&self.watched, patience).await?;
-        let mut cursor = scan.open(&self.watched, namespace, &mut session, patience).await?;
+        let mut session = scan.session(&self.source_client, patience).await?;
+        let mut cursor = scan.open(&self.source_client, namespace, &mut session, patience).await?;
         let mut batches = cursor.stream(&mut session);
         while let Some(batch) = answer(SCAN, trouble.patience(), async { batches.next().await.transpose() }).await? {
             trouble.over();
-            self.handle.alive(State::Scanning { scanned: scan.progress.scanned });
+            self.handle.alive(CaptureState::Scanning { scanned: scan.progress.scanned });
             self.hand_on_scanned(scan, namespace, &batch).await?;
         }
         Ok(())
@@ -97,11 +103,11 @@ impl Reader {
 
     async fn hand_on_scanned(
         &mut self,
-        scan: &mut Scan,
+        scan: &mut SnapshotScan,
         namespace: &Arc<Namespace>,
         batch: &RawBatch,
-    ) -> Result<(), End> {
-        let reply = Reply::read(batch.as_raw_document())?;
+    ) -> Result<(), ReaderExit> {
+        let reply = CursorBatch::read(batch.as_raw_document())?;
         let last = scan.last()?.filter(|last| last.collection == namespace.collection);
         let mut read = Vec::new();
         let mut progress = scan.progress.clone();
@@ -114,8 +120,8 @@ impl Reader {
         }
         let captured = self.translate_scanned(scan, namespace, read).await?;
         let events = captured.iter().filter(|captured| captured.event().is_some()).count();
-        self.outlet.send(captured, || self.handle.enter(State::Full)).await?;
-        self.handle.enter(State::Scanning { scanned: progress.scanned });
+        self.outlet.send(captured, || self.handle.enter(CaptureState::Full)).await?;
+        self.handle.enter(CaptureState::Scanning { scanned: progress.scanned });
         self.handle.handed_on(events, None, None);
         scan.progress = progress;
         Ok(())
@@ -124,30 +130,33 @@ impl Reader {
     /// What the filter leaves of a batch, with a mark at its end if the last was filtered out.
     async fn translate_scanned(
         &self,
-        scan: &Scan,
+        scan: &SnapshotScan,
         namespace: &Arc<Namespace>,
-        read: Vec<(&RawDocument, Snapshot)>,
-    ) -> Result<Vec<Captured>, Error> {
+        read: Vec<(&RawDocument, SnapshotProgress)>,
+    ) -> Result<Vec<CaptureItem>, Error> {
         let Some(reached) = read.last().map(|(_, progress)| progress.clone()) else { return Ok(Vec::new()) };
         let start = &scan.start;
         let event = |document| self.translator.scanned(start, namespace, document, Some(document));
-        if self.watched.config.filter.is_empty() {
+        if self.source_client.config.filter.is_empty() {
             return read
                 .into_iter()
-                .map(|(document, progress)| Ok(Captured::Scanned(event(document)?, progress)))
+                .map(|(document, progress)| Ok(CaptureItem::Snapshot(event(document)?, progress)))
                 .collect();
         }
         let whole: Vec<_> = read.iter().map(|(document, _)| *document).collect();
-        let kept = filter::run(&self.watched, start, namespace, As::Insert, &whole).await?;
+        let kept = filter::run(&self.source_client, start, namespace, SyntheticOperation::Insert, &whole).await?;
         let mut captured = Vec::with_capacity(kept.len() + 1);
-        for filter::Kept { at, document } in &kept {
+        for filter::FilteredDocument { at, document } in &kept {
             let (key, progress) = read.get(*at).ok_or(Error::FilterChangesId)?;
             let document = document.as_deref().ok_or(Error::Unreadable { problem: "has no `fullDocument`" })?;
             let event = self.translator.scanned(start, namespace, key, Some(document))?;
-            captured.push(Captured::Scanned(event, progress.clone()));
+            captured.push(CaptureItem::Snapshot(event, progress.clone()));
         }
         if kept.last().is_none_or(|last| last.at + 1 < read.len()) {
-            captured.push(Captured::Mark(Phase::Snapshot { start: start.clone(), progress: reached }, None));
+            captured.push(CaptureItem::Watermark(
+                CheckpointPhase::Snapshot { start: start.clone(), progress: reached },
+                None,
+            ));
         }
         Ok(captured)
     }
@@ -155,24 +164,24 @@ impl Reader {
 
 /// A snapshot under way.
 #[derive(Debug)]
-pub(super) struct Scan {
-    order: Order,
+pub(super) struct SnapshotScan {
+    order: ScanOrder,
     pub(super) start: ResumeToken,
-    pub(super) progress: Snapshot,
+    pub(super) progress: SnapshotProgress,
 }
 
-impl Scan {
-    fn last(&self) -> Result<Option<Last>, Error> {
-        self.progress.after.as_ref().map(|after| Last::read(after).ok_or(Error::UnreadableProgress)).transpose()
+impl SnapshotScan {
+    fn last(&self) -> Result<Option<ScanPosition>, Error> {
+        self.progress.after.as_ref().map(|after| ScanPosition::read(after).ok_or(Error::UnreadableProgress)).transpose()
     }
 
     /// One whose reads see everything up to the start, whichever member answers.
     pub(super) async fn session(
         &self,
-        watched: &Watched,
+        source_client: &SourceClient,
         patience: std::time::Duration,
     ) -> Result<ClientSession, Error> {
-        let asked = async { watched.client().start_session().causal_consistency(true).await };
+        let asked = async { source_client.client().start_session().causal_consistency(true).await };
         let mut session = answer("begin a session", patience, asked).await?;
         if let Some(time) = self.start.cluster_time() {
             session.advance_operation_time(before(time));
@@ -182,15 +191,15 @@ impl Scan {
 
     async fn open(
         &self,
-        watched: &Watched,
+        source_client: &SourceClient,
         namespace: &Namespace,
         session: &mut ClientSession,
         patience: std::time::Duration,
     ) -> Result<SessionRawBatchCursor, Error> {
-        let collection = watched.collection(namespace);
+        let collection = source_client.collection(namespace);
         let keys = self.order.keys();
         let mut find = collection.find(doc! {}).hint(Hint::Keys(keys.clone())).sort(keys);
-        find = find.batch_size(watched.config.batch_size.get()).read_concern(ReadConcern::majority());
+        find = find.batch_size(source_client.config.batch_size.get()).read_concern(ReadConcern::majority());
         if let Some(collation) = self.order.collation() {
             find = find.collation(collation);
         }
@@ -211,21 +220,24 @@ fn before(time: Timestamp) -> Timestamp {
 
 /// What the scan follows.
 #[derive(Debug)]
-struct Order {
-    kind: Kind,
-    fields: Vec<(String, Path)>,
+struct ScanOrder {
+    kind: SourceKind,
+    fields: Vec<(String, FieldPath)>,
 }
 
-impl Order {
-    fn of(source: &Source) -> Self {
+impl ScanOrder {
+    fn of(source: &SourceConfig) -> Self {
         let names = match source.kind {
             // Without a sequence `check` has refused; the index of one field then serves.
-            Kind::Events => {
+            SourceKind::Events => {
                 [Some(source.aggregate_id.clone()), source.sequence.clone()].into_iter().flatten().collect()
             }
-            Kind::Documents => vec!["_id".to_owned()],
+            SourceKind::Documents => vec!["_id".to_owned()],
         };
-        Self { kind: source.kind, fields: names.into_iter().map(|name| (name.clone(), Path::new(&name))).collect() }
+        Self {
+            kind: source.kind,
+            fields: names.into_iter().map(|name| (name.clone(), FieldPath::new(&name))).collect(),
+        }
     }
 
     fn keys(&self) -> Document {
@@ -235,33 +247,33 @@ impl Order {
     /// That of the index: `check` wants a simple one for `events`; that of `_id` is the collection's.
     fn collation(&self) -> Option<Collation> {
         match self.kind {
-            Kind::Events => Some(Collation::builder().locale("simple").build()),
-            Kind::Documents => None,
+            SourceKind::Events => Some(Collation::builder().locale("simple").build()),
+            SourceKind::Documents => None,
         }
     }
 
-    fn min(&self, last: Last) -> Result<Document, Error> {
+    fn min(&self, last: ScanPosition) -> Result<Document, Error> {
         if last.key.len() != self.fields.len() {
             return Err(Error::UnreadableProgress);
         }
         Ok(self.fields.iter().map(|(name, _)| name.clone()).zip(last.key).collect())
     }
 
-    fn advance(&self, progress: &mut Snapshot, namespace: &Namespace, document: &RawDocument) {
+    fn advance(&self, progress: &mut SnapshotProgress, namespace: &Namespace, document: &RawDocument) {
         progress.scanned += 1;
         let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
         if let (Some(key), Some(id)) = (self.key(document), id) {
-            progress.after = Some(Last { collection: namespace.collection.clone(), key, id }.write());
+            progress.after = Some(ScanPosition { collection: namespace.collection.clone(), key, id }.write());
         }
     }
 
     /// Where the index has the document. One with an array in its key stands in several places; the scan is then resumed from the document
     /// before it, which repeats a little and skips nothing.
     fn key(&self, document: &RawDocument) -> Option<Vec<Bson>> {
-        let value = |(_, path): &(String, Path)| match path.find(document) {
-            Found::Value(value) => Bson::try_from(value).ok(),
-            Found::Nothing => Some(Bson::Null),
-            Found::Array => None,
+        let value = |(_, path): &(String, FieldPath)| match path.find(document) {
+            PathValue::Value(value) => Bson::try_from(value).ok(),
+            PathValue::Nothing => Some(Bson::Null),
+            PathValue::Array => None,
         };
         self.fields.iter().map(value).collect()
     }
@@ -270,13 +282,13 @@ impl Order {
 /// The last document behind a snapshot's progress. Others may have the same key, in an order that differs from member to member:
 /// the scan is resumed at the key, and leaves out only the document itself.
 #[derive(Debug, PartialEq)]
-struct Last {
+struct ScanPosition {
     collection: String,
     key: Vec<Bson>,
     id: Bson,
 }
 
-impl Last {
+impl ScanPosition {
     fn read(after: &Bson) -> Option<Self> {
         let after = after.as_document()?;
         let collection = after.get_str("in").ok()?.to_owned();
@@ -298,12 +310,12 @@ mod tests {
     use super::*;
     use mongodb::bson::rawdoc;
 
-    fn order() -> Order {
-        Order::of(&Source { sequence: Some("version".into()), ..Source::events("shop", "events") })
+    fn order() -> ScanOrder {
+        ScanOrder::of(&SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") })
     }
 
-    fn none() -> Snapshot {
-        Snapshot { run: "run".into(), scanned: 0, after: None }
+    fn none() -> SnapshotProgress {
+        SnapshotProgress { run: "run".into(), scanned: 0, after: None }
     }
 
     #[test]
@@ -311,9 +323,9 @@ mod tests {
         let mut progress = none();
         let namespace = Namespace::new("shop", "events");
         order().advance(&mut progress, &namespace, &rawdoc! { "_id": 7, "aggregateId": "a", "version": 3 });
-        let last = Last::read(progress.after.as_ref().unwrap()).unwrap();
+        let last = ScanPosition::read(progress.after.as_ref().unwrap()).unwrap();
         assert_eq!(progress.scanned, 1);
-        assert_eq!(last, Last { collection: "events".into(), key: vec!["a".into(), 3.into()], id: 7.into() });
+        assert_eq!(last, ScanPosition { collection: "events".into(), key: vec!["a".into(), 3.into()], id: 7.into() });
         assert!(last.is(&rawdoc! { "_id": 7 }) && !last.is(&rawdoc! { "_id": 8 }));
         assert_eq!(order().min(last).unwrap(), doc! { "aggregateId": "a", "version": 3 });
     }
@@ -327,6 +339,6 @@ mod tests {
     fn an_array_in_the_key_does_not_move_the_place_to_resume_from() {
         let (mut progress, namespace) = (none(), Namespace::new("shop", "events"));
         order().advance(&mut progress, &namespace, &rawdoc! { "_id": 7, "aggregateId": ["a", "z"], "version": 3 });
-        assert_eq!(progress, Snapshot { scanned: 1, ..none() });
+        assert_eq!(progress, SnapshotProgress { scanned: 1, ..none() });
     }
 }

@@ -13,18 +13,18 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Captured;
-use super::change::{Fragments, Joined, Reply, documents};
+use super::CaptureItem;
+use super::change::{CursorBatch, FragmentBuffer, FragmentJoin, documents};
 use super::error::Error;
-use super::handle::{Handle, State};
-use super::intake::{Closed, Outlet};
-use super::sweep::Views;
-use super::translate::{Meaning, Translator};
-use super::trouble::Trouble;
-use super::watched::{From, Watched};
-use crate::checkpoint::Phase;
+use super::handle::{CaptureState, Handle};
+use super::queue::{CaptureSender, QueueClosed};
+use super::retry_state::RetryState;
+use super::source_client::{SourceClient, StreamStart};
+use super::sweep::ReadModelCursors;
+use super::translate::{TranslatedChange, Translator};
+use crate::checkpoint::CheckpointPhase;
 use crate::event::ResumeToken;
-use crate::planted::{Defect, Wedge};
+use crate::failpoints::{Failpoint, LoopStall};
 
 const READ: &str = "read the change stream";
 /// Foreign operations may come by the thousand; people are told this often.
@@ -32,49 +32,49 @@ const REPORT_FOREIGN_EVERY: Duration = Duration::from_secs(60);
 
 /// Why reading ended: for good, or because nobody takes what is read.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum ReaderExit {
     Error(Error),
-    Closed,
+    QueueClosed,
 }
 
-impl std::convert::From<Error> for End {
+impl From<Error> for ReaderExit {
     fn from(error: Error) -> Self {
         Self::Error(error)
     }
 }
 
-impl std::convert::From<Closed> for End {
-    fn from(_: Closed) -> Self {
-        Self::Closed
+impl From<QueueClosed> for ReaderExit {
+    fn from(_: QueueClosed) -> Self {
+        Self::QueueClosed
     }
 }
 
 /// Reads for one term.
 #[derive(Debug)]
-pub(super) struct Reader {
-    pub(super) watched: Watched,
-    pub(super) views: Option<Views>,
+pub(super) struct SourceReader {
+    pub(super) source_client: SourceClient,
+    pub(super) views: Option<ReadModelCursors>,
     pub(super) translator: Translator,
-    pub(super) outlet: Outlet,
+    pub(super) outlet: CaptureSender,
     pub(super) handle: Handle,
-    pub(super) foreign: ForeignReport,
+    pub(super) foreign: NonInsertReport,
 }
 
-impl Reader {
+impl SourceReader {
     /// Ends only for good.
-    pub(super) async fn follow(&mut self, mut token: ResumeToken) -> Result<Infallible, End> {
-        let mut trouble = Trouble::none(self.watched.config.patience());
+    pub(super) async fn follow(&mut self, mut token: ResumeToken) -> Result<Infallible, ReaderExit> {
+        let mut trouble = RetryState::none(self.source_client.config.patience());
         loop {
             let before = token.clone();
             let pause = match self.read_on(&mut token, &mut trouble).await {
                 // The server closes a stream whose collection is dropped or renamed; one that brought nothing is not hurried after.
                 Ok(()) if token != before => None,
                 Ok(()) => Some(trouble.failed(&Error::StreamEnded)),
-                Err(End::Error(error)) if error.is_transient() => Some(trouble.failed(&error)),
+                Err(ReaderExit::Error(error)) if error.is_transient() => Some(trouble.failed(&error)),
                 Err(end) => return Err(end),
             };
             if let Some(pause) = pause {
-                self.handle.enter(State::Waiting);
+                self.handle.enter(CaptureState::Waiting);
                 tokio::time::sleep(pause).await;
             }
             self.handle.reopened();
@@ -82,14 +82,14 @@ impl Reader {
     }
 
     /// Opens the stream after `token` and reads until it ends, moving `token` along with what is handed on.
-    async fn read_on(&mut self, token: &mut ResumeToken, trouble: &mut Trouble) -> Result<(), End> {
-        self.handle.enter(State::Opening);
-        let cursor = self.watched.open(From::After(token), trouble.patience()).await?;
+    async fn read_on(&mut self, token: &mut ResumeToken, trouble: &mut RetryState) -> Result<(), ReaderExit> {
+        self.handle.enter(CaptureState::Opening);
+        let cursor = self.source_client.open(StreamStart::After(token), trouble.patience()).await?;
         let mut ahead = ReadAhead::start(cursor, trouble.patience());
-        let mut fragments = Fragments::default();
+        let mut fragments = FragmentBuffer::default();
         while let Some(batch) = ahead.next().await {
             let batch = batch?;
-            self.handle.alive(State::Reading);
+            self.handle.alive(CaptureState::Reading);
             trouble.over();
             let captured = self.translate(&batch, &mut fragments, token)?;
             self.hand_on(captured, token).await?;
@@ -101,25 +101,25 @@ impl Reader {
     fn translate(
         &mut self,
         batch: &RawBatch,
-        fragments: &mut Fragments,
+        fragments: &mut FragmentBuffer,
         after: &ResumeToken,
-    ) -> Result<Vec<Captured>, Error> {
-        let reply = Reply::read(batch.as_raw_document())?;
+    ) -> Result<Vec<CaptureItem>, Error> {
+        let reply = CursorBatch::read(batch.as_raw_document())?;
         let mut captured = Vec::new();
         let (mut foreign, mut dropped) = (0, 0);
         for raw in documents(reply.events) {
             match fragments.join(raw?)? {
-                Joined::Part(token) => {
-                    if Defect::TokenInsideSplit.is_planted() {
+                FragmentJoin::Part(token) => {
+                    if Failpoint::TokenInsideSplit.is_enabled() {
                         captured.push(mark(token));
                     }
                     continue;
                 }
-                Joined::Whole(change) => match self.translator.change(&change)? {
-                    Meaning::Event(event) => captured.push(Captured::Change(event)),
-                    Meaning::Foreign => foreign += 1,
-                    Meaning::Dropped => dropped += 1,
-                    Meaning::Other => {}
+                FragmentJoin::Whole(change) => match self.translator.change(&change)? {
+                    TranslatedChange::Event(event) => captured.push(CaptureItem::Change(event)),
+                    TranslatedChange::NonInsert => foreign += 1,
+                    TranslatedChange::CollectionDropped => dropped += 1,
+                    TranslatedChange::Ignored => {}
                 },
             }
             fragments.clear();
@@ -127,23 +127,23 @@ impl Reader {
         self.report(foreign, dropped);
         if let Some(token) = reply.token
             && !fragments.is_inside()
-            && captured.last().and_then(Captured::token).unwrap_or(after) != &token
+            && captured.last().and_then(CaptureItem::token).unwrap_or(after) != &token
         {
             captured.push(mark(token));
         }
         Ok(captured)
     }
 
-    async fn hand_on(&mut self, captured: Vec<Captured>, token: &mut ResumeToken) -> Result<(), Closed> {
+    async fn hand_on(&mut self, captured: Vec<CaptureItem>, token: &mut ResumeToken) -> Result<(), QueueClosed> {
         let Some(last) = captured.last() else { return Ok(()) };
         let (reached, cluster_time) =
             (last.token().expect("a stream hands on nothing without a token").clone(), last.cluster_time());
         let events = captured.iter().filter(|captured| captured.event().is_some()).count();
         if events > 0 {
-            Wedge::Capture.hold().await;
+            LoopStall::Capture.block_if_enabled().await;
         }
-        self.outlet.send(captured, || self.handle.enter(State::Full)).await?;
-        self.handle.enter(State::Reading);
+        self.outlet.send(captured, || self.handle.enter(CaptureState::Full)).await?;
+        self.handle.enter(CaptureState::Reading);
         self.handle.handed_on(events, Some(&reached), cluster_time);
         *token = reached;
         Ok(())
@@ -162,19 +162,19 @@ impl Reader {
     }
 }
 
-fn mark(token: ResumeToken) -> Captured {
+fn mark(token: ResumeToken) -> CaptureItem {
     let cluster_time = token.cluster_time();
-    Captured::Mark(Phase::Stream { token }, cluster_time)
+    CaptureItem::Watermark(CheckpointPhase::Stream { token }, cluster_time)
 }
 
 /// Counts what an append-only collection should not see, and tells of it now and then.
 #[derive(Debug, Default)]
-pub(super) struct ForeignReport {
+pub(super) struct NonInsertReport {
     untold: u64,
     told_at: Option<Instant>,
 }
 
-impl ForeignReport {
+impl NonInsertReport {
     fn add(&mut self, operations: u64, now: Instant) {
         self.untold += operations;
         let due = self.told_at.is_none_or(|told_at| now.duration_since(told_at) >= REPORT_FOREIGN_EVERY);

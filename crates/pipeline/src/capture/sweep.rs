@@ -8,7 +8,7 @@
 //! read model that deletes. What the read models know as deleted is passed over. A key of which no message was ever applied has no cursor: what
 //! consumers left of it on the bus they pass over, once a sweep has set its [`mark`]. Never touches the read models: that is a consumer's.
 
-mod mark;
+mod epoch_floor;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,16 +19,16 @@ use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use mongodb::options::ReadConcern;
 use mongodb::{Collection, Database};
 
-use super::Captured;
+use super::CaptureItem;
 use super::error::{Error, answer};
-use super::filter::{self, As};
-use super::handle::State;
-use super::scan::Scan;
-use super::stream::{End, Reader};
-use super::trouble::Trouble;
-use crate::checkpoint::{Phase, Snapshot};
+use super::filter::{self, SyntheticOperation};
+use super::handle::CaptureState;
+use super::retry_state::RetryState;
+use super::scan::SnapshotScan;
+use super::stream::{ReaderExit, SourceReader};
+use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
 use crate::event::{Epoch, Namespace};
-use crate::source::Kind;
+use crate::source::SourceKind;
 use crate::view::{CURSORS, GONE, Identity};
 
 const LIST: &str = "read the cursors of the read models";
@@ -41,7 +41,7 @@ const SWEPT: &str = "swept";
 
 /// Where the read models keep what they know.
 #[derive(Clone, Debug)]
-pub(super) struct Views {
+pub(super) struct ReadModelCursors {
     cursors: Collection<Document>,
     pipeline: String,
     /// The snapshot's.
@@ -50,13 +50,18 @@ pub(super) struct Views {
     as_of: Option<Timestamp>,
 }
 
-impl Views {
+impl ReadModelCursors {
     pub(super) fn new(database: &Database, pipeline: &str, epoch: Epoch) -> Self {
         Self { cursors: database.collection(CURSORS), pipeline: pipeline.to_owned(), epoch, as_of: None }
     }
 
     /// The ids of the next cursors of a collection, in their order. None are left when it is empty.
-    async fn page(&self, namespace: &Namespace, after: Option<&Document>, most: usize) -> Result<Page, DriverError> {
+    async fn page(
+        &self,
+        namespace: &Namespace,
+        after: Option<&Document>,
+        most: usize,
+    ) -> Result<CursorPage, DriverError> {
         let bound = |aggregate| doc! { "pipeline": &self.pipeline, "collection": &namespace.collection, "aggregate": aggregate };
         let mut range = doc! { "$gte": bound(Bson::MinKey), "$lte": bound(Bson::MaxKey) };
         if let Some(after) = after {
@@ -70,7 +75,7 @@ impl Views {
         }
         let asked = asked.limit(most as i64).read_concern(ReadConcern::majority());
         let mut found = asked.session(&mut session).await?;
-        let mut page = Page::default();
+        let mut page = CursorPage::default();
         let mut bytes = 0;
         while bytes < PAGE_BYTES && found.advance(&mut session).await? {
             bytes += found.current().as_bytes().len();
@@ -84,9 +89,9 @@ type DriverError = mongodb::error::Error;
 
 /// Cursors by their ids, each with the key it is of.
 #[derive(Debug, Default)]
-struct Page(Vec<(Document, Bson)>);
+struct CursorPage(Vec<(Document, Bson)>);
 
-impl Page {
+impl CursorPage {
     fn add(&mut self, cursor: Document) {
         let id = cursor.get_document("_id").ok();
         if let Some((id, key)) = id.and_then(|id| Some((id.clone(), id.get("aggregate")?.clone()))) {
@@ -96,14 +101,14 @@ impl Page {
 }
 
 /// The cursor behind which a sweep is resumed, if one has begun.
-pub(super) fn swept(progress: &Snapshot) -> Option<&Document> {
+pub(super) fn swept(progress: &SnapshotProgress) -> Option<&Document> {
     progress.after.as_ref()?.as_document()?.get_document(SWEPT).ok()
 }
 
-impl Reader {
+impl SourceReader {
     /// Hands on a delete for what is gone, from where `scan` stands to the last cursor.
-    pub(super) async fn sweep(&mut self, scan: &mut Scan) -> Result<(), End> {
-        if self.watched.source.kind != Kind::Documents {
+    pub(super) async fn sweep(&mut self, scan: &mut SnapshotScan) -> Result<(), ReaderExit> {
+        if self.source_client.source.kind != SourceKind::Documents {
             return Ok(());
         }
         let Some(mut views) = self.views.clone() else {
@@ -117,15 +122,15 @@ impl Reader {
             if reached.is_some_and(|reached| reached > namespace.collection.as_str()) {
                 continue;
             }
-            let mut trouble = Trouble::none(self.watched.config.patience());
+            let mut trouble = RetryState::none(self.source_client.config.patience());
             loop {
                 match self.sweep_page(scan, &views, &namespace, trouble.patience()).await {
-                    Ok(Swept { keys: 0, .. }) => break,
+                    Ok(SweepCounts { keys: 0, .. }) => break,
                     Ok(swept) => {
                         trouble.over();
                         (looked_at, gone) = (looked_at + swept.keys, gone + swept.gone);
                     }
-                    Err(End::Error(error)) if error.is_transient() => self.wait_out(&mut trouble, &error).await,
+                    Err(ReaderExit::Error(error)) if error.is_transient() => self.wait_out(&mut trouble, &error).await,
                     Err(end) => return Err(end),
                 }
             }
@@ -136,17 +141,17 @@ impl Reader {
 
     async fn sweep_page(
         &mut self,
-        scan: &mut Scan,
-        views: &Views,
+        scan: &mut SnapshotScan,
+        views: &ReadModelCursors,
         namespace: &Arc<Namespace>,
         patience: Duration,
-    ) -> Result<Swept, End> {
+    ) -> Result<SweepCounts, ReaderExit> {
         let after = swept(&scan.progress)
             .filter(|cursor| cursor.get_str("collection").is_ok_and(|it| it == namespace.collection));
-        let most = PAGE.min(self.watched.config.batch_size.get() as usize);
+        let most = PAGE.min(self.source_client.config.batch_size.get() as usize);
         let page = answer(LIST, patience, views.page(namespace, after, most)).await?;
         let held = self.held(scan, namespace, &page, patience).await?;
-        self.handle.alive(State::Scanning { scanned: scan.progress.scanned });
+        self.handle.alive(CaptureState::Scanning { scanned: scan.progress.scanned });
         let mut progress = scan.progress.clone();
         let (keys, mut gone) = (page.0.len(), Vec::new());
         for (cursor, key) in page.0 {
@@ -158,26 +163,26 @@ impl Reader {
         }
         let captured = self.as_deleted(scan, namespace, gone, &progress).await?;
         let events = captured.iter().filter(|captured| captured.event().is_some()).count();
-        self.outlet.send(captured, || self.handle.enter(State::Full)).await?;
+        self.outlet.send(captured, || self.handle.enter(CaptureState::Full)).await?;
         self.handle.handed_on(events, None, None);
         scan.progress = progress;
-        Ok(Swept { keys, gone: events })
+        Ok(SweepCounts { keys, gone: events })
     }
 
     /// Those of the page's keys that the source has.
     async fn held(
         &self,
-        scan: &Scan,
+        scan: &SnapshotScan,
         namespace: &Namespace,
-        page: &Page,
+        page: &CursorPage,
         patience: Duration,
     ) -> Result<HashSet<Identity>, Error> {
         if page.0.is_empty() {
             return Ok(HashSet::new());
         }
-        let mut session = scan.session(&self.watched, patience).await?;
+        let mut session = scan.session(&self.source_client, patience).await?;
         let keys: Vec<&Bson> = page.0.iter().map(|(_, key)| key).collect();
-        let collection = self.watched.collection(namespace);
+        let collection = self.source_client.collection(namespace);
         let asked = collection.find(doc! { "_id": { "$in": keys } }).projection(doc! { "_id": 1 });
         let found = async {
             let mut found = asked.read_concern(ReadConcern::majority()).session(&mut session).await?;
@@ -190,37 +195,40 @@ impl Reader {
     /// What the filter leaves of the deletes, and a mark at the page's end.
     async fn as_deleted(
         &self,
-        scan: &Scan,
+        scan: &SnapshotScan,
         namespace: &Arc<Namespace>,
-        gone: Vec<(Bson, Snapshot)>,
-        reached: &Snapshot,
-    ) -> Result<Vec<Captured>, Error> {
+        gone: Vec<(Bson, SnapshotProgress)>,
+        reached: &SnapshotProgress,
+    ) -> Result<Vec<CaptureItem>, Error> {
         let unreadable = |_| Error::Unreadable { problem: "is not BSON" };
         let keys = gone.iter().map(|(key, _)| RawDocumentBuf::try_from(&doc! { "_id": key }).map_err(unreadable));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
-        let passed: Vec<usize> = if self.watched.config.filter.is_empty() {
+        let passed: Vec<usize> = if self.source_client.config.filter.is_empty() {
             (0..keys.len()).collect()
         } else {
             let keys: Vec<_> = keys.iter().map(|key| &**key).collect();
-            let kept = filter::run(&self.watched, &scan.start, namespace, As::Delete, &keys).await?;
+            let kept =
+                filter::run(&self.source_client, &scan.start, namespace, SyntheticOperation::Delete, &keys).await?;
             kept.into_iter().map(|kept| kept.at).collect()
         };
         let mut captured = Vec::with_capacity(passed.len() + 1);
         for at in passed {
             let (key, (_, progress)) = keys.get(at).zip(gone.get(at)).ok_or(Error::FilterChangesId)?;
             let event = self.translator.swept(&scan.start, namespace, key)?;
-            captured.push(Captured::Scanned(event, progress.clone()));
+            captured.push(CaptureItem::Snapshot(event, progress.clone()));
         }
         if scan.progress != *reached {
-            captured
-                .push(Captured::Mark(Phase::Snapshot { start: scan.start.clone(), progress: reached.clone() }, None));
+            captured.push(CaptureItem::Watermark(
+                CheckpointPhase::Snapshot { start: scan.start.clone(), progress: reached.clone() },
+                None,
+            ));
         }
         Ok(captured)
     }
 }
 
 /// What became of a page.
-struct Swept {
+struct SweepCounts {
     keys: usize,
     gone: usize,
 }

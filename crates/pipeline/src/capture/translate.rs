@@ -5,42 +5,42 @@ use std::sync::Arc;
 use mongodb::bson::raw::{RawBsonRef, cstr};
 use mongodb::bson::{Bson, RawDocument, RawDocumentBuf};
 
-use super::change::Change;
+use super::change::RawChange;
 use super::error::Error;
-use super::path::Path;
+use super::field_path::FieldPath;
 use crate::event::{AggregateId, ChangeEvent, Namespace, Operation, ResumeToken};
-use crate::source::{Kind, Source};
+use crate::source::{SourceConfig, SourceKind};
 
 /// What is known about the source's documents.
 #[derive(Clone, Debug)]
 pub(super) struct Translator {
-    kind: Kind,
-    aggregate_id: Path,
-    event_type: Path,
-    sequence: Option<Path>,
+    kind: SourceKind,
+    aggregate_id: FieldPath,
+    event_type: FieldPath,
+    sequence: Option<FieldPath>,
     namespaces: Vec<Arc<Namespace>>,
 }
 
 /// What a change means to us.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "nearly all are events, and none is kept as it is")]
-pub(super) enum Meaning {
+pub(super) enum TranslatedChange {
     Event(ChangeEvent),
     /// Nothing an append-only collection should see.
-    Foreign,
+    NonInsert,
     /// A collection of the source, or its database, was dropped or renamed, or the stream ends for such a reason.
-    Dropped,
+    CollectionDropped,
     /// Nothing to us.
-    Other,
+    Ignored,
 }
 
 impl Translator {
-    pub(super) fn new(source: &Source) -> Self {
+    pub(super) fn new(source: &SourceConfig) -> Self {
         Self {
             kind: source.kind,
-            aggregate_id: Path::new(&source.aggregate_id),
-            event_type: Path::new(&source.event_type),
-            sequence: source.sequence.as_deref().map(Path::new),
+            aggregate_id: FieldPath::new(&source.aggregate_id),
+            event_type: FieldPath::new(&source.event_type),
+            sequence: source.sequence.as_deref().map(FieldPath::new),
             namespaces: source.namespaces().into_iter().map(Arc::new).collect(),
         }
     }
@@ -49,26 +49,30 @@ impl Translator {
         &self.namespaces
     }
 
-    pub(super) fn change(&self, change: &Change<'_>) -> Result<Meaning, Error> {
+    pub(super) fn change(&self, change: &RawChange<'_>) -> Result<TranslatedChange, Error> {
         let operation = match change.operation {
             Some("insert") => Operation::Insert,
             Some("update") => Operation::Update,
             Some("replace") => Operation::Replace,
             Some("delete") => Operation::Delete,
-            Some("drop" | "rename" | "dropDatabase" | "invalidate") => return Ok(Meaning::Dropped),
-            Some(_) => return Ok(Meaning::Other),
+            Some("drop" | "rename" | "dropDatabase" | "invalidate") => return Ok(TranslatedChange::CollectionDropped),
+            Some(_) => return Ok(TranslatedChange::Ignored),
             None => return Err(Error::Unreadable { problem: "has no `operationType`" }),
         };
-        if self.kind == Kind::Events && operation != Operation::Insert {
-            return Ok(Meaning::Foreign);
+        if self.kind == SourceKind::Events && operation != Operation::Insert {
+            return Ok(TranslatedChange::NonInsert);
         }
         let key = change.key.or(change.document).ok_or(Error::Unreadable { problem: "has no `documentKey`" })?;
         let namespace = self.namespace(change)?;
-        if self.kind == Kind::Documents {
+        if self.kind == SourceKind::Documents {
             named_by_its_id(&namespace, change.key)?;
         }
         let event = self.event(change.token()?, operation, namespace, key, change.document)?;
-        Ok(Meaning::Event(ChangeEvent { cluster_time: change.cluster_time, wall_time: change.wall_time, ..event }))
+        Ok(TranslatedChange::Event(ChangeEvent {
+            cluster_time: change.cluster_time,
+            wall_time: change.wall_time,
+            ..event
+        }))
     }
 
     /// A document that a snapshot read.
@@ -105,8 +109,10 @@ impl Translator {
         let document = document.map_or_else(|| key_alone(id), RawDocument::to_owned);
         let key = Bson::try_from(id).map_err(|_| Error::Unreadable { problem: "is not BSON" })?;
         let (aggregate, event_type) = match self.kind {
-            Kind::Events => (self.aggregate_id.value(&document), self.event_type.text(&document).map(str::to_owned)),
-            Kind::Documents => (Some(key.clone()), Some(operation.as_str().to_owned())),
+            SourceKind::Events => {
+                (self.aggregate_id.value(&document), self.event_type.text(&document).map(str::to_owned))
+            }
+            SourceKind::Documents => (Some(key.clone()), Some(operation.as_str().to_owned())),
         };
         let sequence = self.sequence.as_ref().and_then(|path| path.whole_number(&document));
         let aggregate = aggregate.and_then(AggregateId::new);
@@ -125,7 +131,7 @@ impl Translator {
     }
 
     /// One of the source's; of a source with one collection the event need not say.
-    fn namespace(&self, change: &Change<'_>) -> Result<Arc<Namespace>, Error> {
+    fn namespace(&self, change: &RawChange<'_>) -> Result<Arc<Namespace>, Error> {
         if let [only] = &self.namespaces[..] {
             return Ok(Arc::clone(only));
         }
@@ -155,13 +161,13 @@ mod tests {
     use super::*;
     use mongodb::bson::{DateTime, Timestamp, doc, rawdoc};
 
-    fn meaning(source: &Source, raw: &RawDocument) -> Meaning {
-        Translator::new(source).change(&Change::read(raw).unwrap()).unwrap()
+    fn meaning(source: &SourceConfig, raw: &RawDocument) -> TranslatedChange {
+        Translator::new(source).change(&RawChange::read(raw).unwrap()).unwrap()
     }
 
-    fn event(source: &Source, raw: &RawDocument) -> ChangeEvent {
+    fn event(source: &SourceConfig, raw: &RawDocument) -> ChangeEvent {
         match meaning(source, raw) {
-            Meaning::Event(event) => event,
+            TranslatedChange::Event(event) => event,
             other => panic!("{other:?}"),
         }
     }
@@ -179,7 +185,7 @@ mod tests {
 
     #[test]
     fn an_insert_into_an_event_store_is_an_event() {
-        let source = Source { sequence: Some("meta.version".into()), ..Source::events("shop", "events") };
+        let source = SourceConfig { sequence: Some("meta.version".into()), ..SourceConfig::events("shop", "events") };
         let document = rawdoc! { "_id": 7, "aggregateId": "order-1", "type": "Placed", "meta": { "version": 3 } };
         let event = event(&source, &change("insert", document.clone()));
         assert_eq!((event.operation, event.key, event.sequence), (Operation::Insert, Bson::Int32(7), Some(3)));
@@ -192,36 +198,42 @@ mod tests {
 
     #[test]
     fn a_commit_is_dated_to_the_millisecond_where_the_server_says_so() {
-        let source = Source::events("shop", "events");
+        let source = SourceConfig::events("shop", "events");
         let mut raw = change("insert", rawdoc! { "_id": 7 });
-        assert_eq!(event(&source, &raw).committed(), Some(DateTime::from_millis(5_000)));
+        assert_eq!(event(&source, &raw).committed_at(), Some(DateTime::from_millis(5_000)));
         raw.append(cstr!("wallTime"), DateTime::from_millis(5_123));
-        assert_eq!(event(&source, &raw).committed(), Some(DateTime::from_millis(5_123)));
+        assert_eq!(event(&source, &raw).committed_at(), Some(DateTime::from_millis(5_123)));
         let gone = ChangeEvent { cluster_time: None, wall_time: None, ..event(&source, &raw) };
-        assert_eq!(gone.committed(), None);
+        assert_eq!(gone.committed_at(), None);
     }
 
     #[test]
     fn an_event_store_is_only_appended_to() {
-        let source = Source::events("shop", "events");
+        let source = SourceConfig::events("shop", "events");
         for operation in ["update", "replace", "delete"] {
-            assert!(matches!(meaning(&source, &change(operation, rawdoc! {})), Meaning::Foreign), "{operation}");
+            assert!(
+                matches!(meaning(&source, &change(operation, rawdoc! {})), TranslatedChange::NonInsert),
+                "{operation}"
+            );
         }
         for operation in ["drop", "rename", "dropDatabase", "invalidate"] {
-            assert!(matches!(meaning(&source, &change(operation, rawdoc! {})), Meaning::Dropped), "{operation}");
+            assert!(
+                matches!(meaning(&source, &change(operation, rawdoc! {})), TranslatedChange::CollectionDropped),
+                "{operation}"
+            );
         }
-        assert!(matches!(meaning(&source, &change("create", rawdoc! {})), Meaning::Other));
+        assert!(matches!(meaning(&source, &change("create", rawdoc! {})), TranslatedChange::Ignored));
     }
 
     #[test]
     fn what_the_document_does_not_say_is_left_open() {
-        let event = event(&Source::events("shop", "events"), &change("insert", rawdoc! { "_id": 7 }));
+        let event = event(&SourceConfig::events("shop", "events"), &change("insert", rawdoc! { "_id": 7 }));
         assert!(event.aggregate.is_none() && event.event_type.is_none() && event.sequence.is_none());
     }
 
     #[test]
     fn a_document_is_its_own_aggregate_and_its_key_alone_when_it_is_gone() {
-        let source = Source::documents("shop", "events");
+        let source = SourceConfig::documents("shop", "events");
         let gone = rawdoc! {
             "_id": { "_data": "8201" },
             "operationType": "update",
@@ -236,19 +248,19 @@ mod tests {
 
     #[test]
     fn a_document_that_its_id_does_not_name_is_an_error_and_not_somebody_else() {
-        let translator = Translator::new(&Source::documents("shop", "events"));
+        let translator = Translator::new(&SourceConfig::documents("shop", "events"));
         let raw = change("delete", rawdoc! {});
-        let error = translator.change(&Change::read(&raw).unwrap()).unwrap_err();
+        let error = translator.change(&RawChange::read(&raw).unwrap()).unwrap_err();
         assert!(matches!(&error, Error::ShardedBy { field, .. } if field == "region"), "{error:?}");
     }
 
     #[test]
     fn a_filter_that_takes_away_what_is_needed_is_an_error() {
-        let translator = Translator::new(&Source::events("shop", "events"));
+        let translator = Translator::new(&SourceConfig::events("shop", "events"));
         for raw in
             [rawdoc! { "_id": { "_data": "82" } }, rawdoc! { "_id": { "_data": "82" }, "operationType": "insert" }]
         {
-            assert!(translator.change(&Change::read(&raw).unwrap()).is_err());
+            assert!(translator.change(&RawChange::read(&raw).unwrap()).is_err());
         }
     }
 }

@@ -10,7 +10,7 @@ use mongodb::error::{Error, ErrorKind};
 
 /// What a failure means for the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum StreamErrorClass {
     /// It may pass: reopen from the same token.
     Retry,
     /// No stream can be opened from this token again.
@@ -50,29 +50,29 @@ const REQUEST_IS_WRONG: [i32; 13] = [2, 9, 14, 20, 59, 72, 73, 166, 167, 168, 40
 /// What the server says when the pipeline changed an event's `_id`, also with code 280.
 const ID_CHANGED: &str = "modified by the pipeline";
 
-pub(super) fn weigh(error: &Error) -> Verdict {
+pub(super) fn weigh(error: &Error) -> StreamErrorClass {
     match error_code(error) {
         Some(code) => weigh_code(code, message_of(error), error.contains_label(NON_RESUMABLE)),
         // The server never answered, or the driver could not read it.
-        None => Verdict::Retry,
+        None => StreamErrorClass::Retry,
     }
 }
 
-fn weigh_code(code: i32, message: &str, non_resumable: bool) -> Verdict {
+fn weigh_code(code: i32, message: &str, non_resumable: bool) -> StreamErrorClass {
     match code {
-        CHANGE_STREAM_FATAL if message.contains(ID_CHANGED) => Verdict::FilterChangesId,
+        CHANGE_STREAM_FATAL if message.contains(ID_CHANGED) => StreamErrorClass::FilterChangesId,
         // A post-image is asked for as `required`; this one comes labelled non-resumable too, but the token is sound.
-        NO_MATCHING_DOCUMENT => Verdict::PostImageGone,
-        OBJECT_TOO_LARGE | CANNOT_BE_SPLIT => Verdict::TooLarge,
+        NO_MATCHING_DOCUMENT => StreamErrorClass::PostImageGone,
+        OBJECT_TOO_LARGE | CANNOT_BE_SPLIT => StreamErrorClass::TooLarge,
         CHANGE_STREAM_HISTORY_LOST | CAPPED_POSITION_LOST | CHANGE_STREAM_FATAL | INVALID_RESUME_TOKEN => {
-            Verdict::HistoryLost
+            StreamErrorClass::HistoryLost
         }
-        code if NOT_A_TOKEN.contains(&code) => Verdict::HistoryLost,
-        _ if non_resumable => Verdict::HistoryLost,
-        UNAUTHORIZED => Verdict::Refused,
-        code if REQUEST_IS_WRONG.contains(&code) => Verdict::Refused,
+        code if NOT_A_TOKEN.contains(&code) => StreamErrorClass::HistoryLost,
+        _ if non_resumable => StreamErrorClass::HistoryLost,
+        UNAUTHORIZED => StreamErrorClass::Refused,
+        code if REQUEST_IS_WRONG.contains(&code) => StreamErrorClass::Refused,
         // A code nobody has met: see above.
-        _ => Verdict::Retry,
+        _ => StreamErrorClass::Retry,
     }
 }
 
@@ -99,24 +99,24 @@ mod tests {
     #[test]
     fn only_what_is_said_of_the_token_proves_it_dead() {
         let table = [
-            (286, "", true, Verdict::HistoryLost),
-            (136, "", false, Verdict::HistoryLost),
-            (280, "cannot resume", true, Verdict::HistoryLost),
-            (280, "an event whose _id field was modified by the pipeline", true, Verdict::FilterChangesId),
-            (260, "", false, Verdict::HistoryLost),
-            (50795, "", false, Verdict::HistoryLost),
-            (4711, "", true, Verdict::HistoryLost),
-            (47, "", true, Verdict::PostImageGone),
-            (10334, "", false, Verdict::TooLarge),
-            (40324, "", false, Verdict::Refused),
-            (13, "", false, Verdict::Refused),
+            (286, "", true, StreamErrorClass::HistoryLost),
+            (136, "", false, StreamErrorClass::HistoryLost),
+            (280, "cannot resume", true, StreamErrorClass::HistoryLost),
+            (280, "an event whose _id field was modified by the pipeline", true, StreamErrorClass::FilterChangesId),
+            (260, "", false, StreamErrorClass::HistoryLost),
+            (50795, "", false, StreamErrorClass::HistoryLost),
+            (4711, "", true, StreamErrorClass::HistoryLost),
+            (47, "", true, StreamErrorClass::PostImageGone),
+            (10334, "", false, StreamErrorClass::TooLarge),
+            (40324, "", false, StreamErrorClass::Refused),
+            (13, "", false, StreamErrorClass::Refused),
             // CursorNotFound, NotWritablePrimary, InterruptedDueToReplStateChange, CursorKilled, QueryPlanKilled, an unknown one.
-            (43, "", false, Verdict::Retry),
-            (10107, "", false, Verdict::Retry),
-            (11602, "", false, Verdict::Retry),
-            (237, "", false, Verdict::Retry),
-            (175, "", false, Verdict::Retry),
-            (4711, "", false, Verdict::Retry),
+            (43, "", false, StreamErrorClass::Retry),
+            (10107, "", false, StreamErrorClass::Retry),
+            (11602, "", false, StreamErrorClass::Retry),
+            (237, "", false, StreamErrorClass::Retry),
+            (175, "", false, StreamErrorClass::Retry),
+            (4711, "", false, StreamErrorClass::Retry),
         ];
         for (code, message, label, verdict) in table {
             assert_eq!(weigh_code(code, message, label), verdict, "{code} {message} {label}");
@@ -125,6 +125,6 @@ mod tests {
 
     #[test]
     fn silence_proves_nothing() {
-        assert_eq!(weigh(&Error::custom("the connection broke")), Verdict::Retry);
+        assert_eq!(weigh(&Error::custom("the connection broke")), StreamErrorClass::Retry);
     }
 }

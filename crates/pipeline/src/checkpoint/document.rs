@@ -3,7 +3,7 @@
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 
 use super::error::Error;
-use super::store::{Checkpoint, Phase, Snapshot};
+use super::store::{Checkpoint, CheckpointPhase, SnapshotProgress};
 use crate::event::{Epoch, ResumeToken, Term};
 
 /// Kept in every document; a higher one was written by a version that knows more.
@@ -15,15 +15,15 @@ pub(super) const STREAM: &str = "stream";
 
 /// A document that was read as far as it must be to tell whose it is.
 #[derive(Debug)]
-pub(super) struct Stored {
+pub(super) struct StoredCheckpoint {
     pub(super) checkpoint: Checkpoint,
     pub(super) claimant: String,
 }
 
-impl Stored {
+impl StoredCheckpoint {
     /// Whose first, then what: an operator should learn of a wrong source before a missing field.
     pub(super) fn read(pipeline: &str, fingerprint: &str, document: &Document) -> Result<Self, Error> {
-        let fields = Fields { pipeline, document };
+        let fields = CheckpointFields { pipeline, document };
         let format = fields.number("format")?;
         if format != FORMAT {
             return Err(Error::Format { pipeline: pipeline.into(), found: format, known: FORMAT });
@@ -46,16 +46,18 @@ impl Stored {
 }
 
 /// The fields a phase is stored in. `position` repeats the token's order, so that a statement can compare it.
-pub(super) fn phase_fields(phase: &Phase) -> Document {
+pub(super) fn phase_fields(phase: &CheckpointPhase) -> Document {
     match phase {
-        Phase::Unstarted => doc! { "phase": UNSTARTED, "token": Bson::Null, "position": "", "snapshot": Bson::Null },
-        Phase::Snapshot { start, progress: Snapshot { run, scanned, after } } => doc! {
+        CheckpointPhase::Unstarted => {
+            doc! { "phase": UNSTARTED, "token": Bson::Null, "position": "", "snapshot": Bson::Null }
+        }
+        CheckpointPhase::Snapshot { start, progress: SnapshotProgress { run, scanned, after } } => doc! {
             "phase": SNAPSHOT,
             "token": start.to_document(),
             "position": start.key(),
             "snapshot": { "run": run, "scanned": stored_number(*scanned), "after": after.clone() },
         },
-        Phase::Stream { token } => doc! {
+        CheckpointPhase::Stream { token } => doc! {
             "phase": STREAM,
             "token": token.to_document(),
             "position": token.key(),
@@ -70,17 +72,17 @@ pub(super) fn stored_number(number: u64) -> i64 {
 }
 
 /// Errors name the field and never show what was in it.
-struct Fields<'a> {
+struct CheckpointFields<'a> {
     pipeline: &'a str,
     document: &'a Document,
 }
 
-impl Fields<'_> {
-    fn phase(&self) -> Result<Phase, Error> {
+impl CheckpointFields<'_> {
+    fn phase(&self) -> Result<CheckpointPhase, Error> {
         match self.text("phase")? {
-            UNSTARTED => Ok(Phase::Unstarted),
-            SNAPSHOT => Ok(Phase::Snapshot { start: self.token()?, progress: self.snapshot()? }),
-            STREAM => Ok(Phase::Stream { token: self.token()? }),
+            UNSTARTED => Ok(CheckpointPhase::Unstarted),
+            SNAPSHOT => Ok(CheckpointPhase::Snapshot { start: self.token()?, progress: self.snapshot()? }),
+            STREAM => Ok(CheckpointPhase::Stream { token: self.token()? }),
             _ => Err(self.unreadable("phase", "is none that this version knows")),
         }
     }
@@ -96,12 +98,12 @@ impl Fields<'_> {
         Ok(token)
     }
 
-    fn snapshot(&self) -> Result<Snapshot, Error> {
+    fn snapshot(&self) -> Result<SnapshotProgress, Error> {
         let document = self.document.get_document("snapshot");
         let document = document.map_err(|_| self.unreadable("snapshot", "is not a document"))?;
-        let inner = Fields { pipeline: self.pipeline, document };
+        let inner = CheckpointFields { pipeline: self.pipeline, document };
         let after = document.get("after").filter(|after| **after != Bson::Null).cloned();
-        Ok(Snapshot { run: inner.text("run")?.to_owned(), scanned: inner.natural("scanned")?, after })
+        Ok(SnapshotProgress { run: inner.text("run")?.to_owned(), scanned: inner.natural("scanned")?, after })
     }
 
     fn cluster_time(&self) -> Result<Option<Timestamp>, Error> {

@@ -18,18 +18,18 @@ pub enum Error {
         "save checkpoint `{pipeline}`: a snapshot cannot follow in the same epoch, nor another run of it, nor one from another \
          start"
     )]
-    SnapshotOutOfTurn { pipeline: String },
+    SnapshotOutOfOrder { pipeline: String },
     #[error("save checkpoint `{pipeline}`: it has vanished since it was claimed")]
-    Vanished { pipeline: String },
+    Deleted { pipeline: String },
     /// See docs/decisions/007.
     #[error(
         "claim checkpoint `{pipeline}` with term {term}: this pipeline had a checkpoint, and it is gone; restore it, or delete \
          `{pipeline}` from `pipelines` as well to begin anew, which may lose events"
     )]
-    Lost { pipeline: String, term: Term },
+    Missing { pipeline: String, term: Term },
     /// What refused it has not reached a majority yet, and may never: nobody can say now whose the checkpoint is.
     #[error("save checkpoint `{pipeline}` in term {term}: refused, and it is not settled yet by what")]
-    Unsettled { pipeline: String, term: Term },
+    Indeterminate { pipeline: String, term: Term },
     #[error(
         "checkpoint `{pipeline}` belongs to another source: its fingerprint is `{found}`, ours `{ours}`; give this pipeline \
          another name, or reset the checkpoint"
@@ -52,13 +52,13 @@ impl Error {
     /// Whether the same call may succeed when it is repeated.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Store { .. } | Self::Unsettled { .. } => true,
+            Self::Store { .. } | Self::Indeterminate { .. } => true,
             Self::TermBehind { .. }
             | Self::Deposed { .. }
             | Self::EpochEnded { .. }
-            | Self::SnapshotOutOfTurn { .. }
-            | Self::Vanished { .. }
-            | Self::Lost { .. }
+            | Self::SnapshotOutOfOrder { .. }
+            | Self::Deleted { .. }
+            | Self::Missing { .. }
             | Self::Fingerprint { .. }
             | Self::Format { .. }
             | Self::Unreadable { .. } => false,

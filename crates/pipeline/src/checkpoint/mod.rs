@@ -7,12 +7,12 @@
 
 mod document;
 mod error;
-mod founding;
 mod mongo;
-mod refused;
+mod pipeline_registry;
+mod refusal;
 mod store;
 
 pub use error::Error;
-pub use founding::PIPELINES;
-pub use mongo::{COLLECTION, MongoCheckpoints};
-pub use store::{Checkpoint, CheckpointStore, Claim, Phase, Saved, Snapshot};
+pub use mongo::{COLLECTION, MongoCheckpointStore};
+pub use pipeline_registry::PIPELINES;
+pub use store::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, SaveResult, SnapshotProgress};

@@ -12,13 +12,13 @@ use mongodb::options::{
 };
 use mongodb::{Collection, Database};
 
-use super::document::{FORMAT, SNAPSHOT, STREAM, Stored, UNSTARTED, phase_fields, stored_number};
+use super::document::{FORMAT, SNAPSHOT, STREAM, StoredCheckpoint, UNSTARTED, phase_fields, stored_number};
 use super::error::Error;
-use super::founding::Foundings;
-use super::refused;
-use super::store::{Checkpoint, CheckpointStore, Claim, Phase, Saved};
+use super::pipeline_registry::PipelineRegistry;
+use super::refusal;
+use super::store::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, SaveResult};
 use crate::event::Epoch;
-use crate::planted::Defect;
+use crate::failpoints::Failpoint;
 
 /// The collection of the coordination database that holds the checkpoints of all pipelines.
 pub const COLLECTION: &str = "checkpoints";
@@ -27,14 +27,14 @@ pub(super) const DUPLICATE_KEY: i32 = 11000;
 
 /// The checkpoint of one pipeline.
 #[derive(Clone, Debug)]
-pub struct MongoCheckpoints {
+pub struct MongoCheckpointStore {
     checkpoints: Collection<Document>,
-    foundings: Foundings,
+    registry: PipelineRegistry,
     pipeline: String,
     fingerprint: String,
 }
 
-impl MongoCheckpoints {
+impl MongoCheckpointStore {
     /// `fingerprint` names the source; a checkpoint with another one is not touched.
     pub fn new(database: &Database, pipeline: impl Into<String>, fingerprint: impl Into<String>) -> Self {
         let options = CollectionOptions::builder()
@@ -42,9 +42,9 @@ impl MongoCheckpoints {
             .write_concern(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
             .build();
-        let foundings = Foundings::new(database, options.clone());
+        let registry = PipelineRegistry::new(database, options.clone());
         let checkpoints = database.collection_with_options(COLLECTION, options);
-        Self { checkpoints, foundings, pipeline: pipeline.into(), fingerprint: fingerprint.into() }
+        Self { checkpoints, registry, pipeline: pipeline.into(), fingerprint: fingerprint.into() }
     }
 
     /// `None` when there is no document and `make` is false.
@@ -66,7 +66,7 @@ impl MongoCheckpoints {
         let same = doc! { "$and": [{ "$eq": ["$term", term] }, { "$eq": ["$claimedBy", claimant.clone()] }] };
         let higher = doc! { "$or": [{ "$lt": ["$term", term] }, same] };
         let mut fresh = doc! { "_id": literal(&self.pipeline), "format": FORMAT };
-        fresh.extend(phase_fields(&Phase::Unstarted));
+        fresh.extend(phase_fields(&CheckpointPhase::Unstarted));
         fresh.extend(doc! {
             "term": term,
             "claimedBy": claimant.clone(),
@@ -103,13 +103,13 @@ impl MongoCheckpoints {
     }
 
     /// What a majority has after the fence refused something.
-    async fn refusing(&self) -> Result<Stored, Error> {
-        self.find().await?.ok_or_else(|| Error::Vanished { pipeline: self.pipeline.clone() })
+    async fn refusing(&self) -> Result<StoredCheckpoint, Error> {
+        self.find().await?.ok_or_else(|| Error::Deleted { pipeline: self.pipeline.clone() })
     }
 
-    async fn find(&self) -> Result<Option<Stored>, Error> {
+    async fn find(&self) -> Result<Option<StoredCheckpoint>, Error> {
         let found = self.checkpoints.find_one(doc! { "_id": &self.pipeline }).await.map_err(self.failed("read"))?;
-        found.map(|document| Stored::read(&self.pipeline, &self.fingerprint, &document)).transpose()
+        found.map(|document| StoredCheckpoint::read(&self.pipeline, &self.fingerprint, &document)).transpose()
     }
 
     fn failed(&self, doing: &'static str) -> impl FnOnce(mongodb::error::Error) -> Error {
@@ -118,10 +118,10 @@ impl MongoCheckpoints {
     }
 }
 
-impl CheckpointStore for MongoCheckpoints {
+impl CheckpointStore for MongoCheckpointStore {
     async fn claim(&self, claim: &Claim) -> Result<Checkpoint, Error> {
         // Read before the checkpoint is: where a founding shows, its checkpoint was made.
-        let founded = self.foundings.contains(&self.pipeline).await.map_err(self.failed("claim"))?;
+        let founded = self.registry.contains(&self.pipeline).await.map_err(self.failed("claim"))?;
         // What cannot be read is not written either, not even a term.
         self.find().await?;
         let claimed = match self.submit_claim(claim, !founded).await {
@@ -130,10 +130,11 @@ impl CheckpointStore for MongoCheckpoints {
             answer => answer,
         };
         let claimed = claimed.map_err(self.failed("claim"))?;
-        let document = claimed.ok_or_else(|| Error::Lost { pipeline: self.pipeline.clone(), term: claim.term })?;
-        let Stored { checkpoint, claimant } = Stored::read(&self.pipeline, &self.fingerprint, &document)?;
+        let document = claimed.ok_or_else(|| Error::Missing { pipeline: self.pipeline.clone(), term: claim.term })?;
+        let StoredCheckpoint { checkpoint, claimant } =
+            StoredCheckpoint::read(&self.pipeline, &self.fingerprint, &document)?;
         if !founded {
-            self.foundings.enter(&self.pipeline, claim).await.map_err(self.failed("claim"))?;
+            self.registry.enter(&self.pipeline, claim).await.map_err(self.failed("claim"))?;
         }
         if checkpoint.term == claim.term && claimant == claim.claimant.to_string() {
             return Ok(checkpoint);
@@ -145,24 +146,24 @@ impl CheckpointStore for MongoCheckpoints {
         &self,
         claim: &Claim,
         epoch: Epoch,
-        phase: &Phase,
+        phase: &CheckpointPhase,
         cluster_time: Option<Timestamp>,
-    ) -> Result<Saved, Error> {
+    ) -> Result<SaveResult, Error> {
         let mut filter = self.fence(claim, epoch);
         filter.extend(not_behind(phase));
-        if Defect::NoFence.is_planted() {
+        if Failpoint::NoFence.is_enabled() {
             filter = doc! { "_id": &self.pipeline };
         }
         let mut set = phase_fields(phase);
         set.extend(doc! { "clusterTime": cluster_time });
         set.extend(saver(claim));
         if self.submit(filter, set).await?.is_some() {
-            return Ok(Saved::Moved);
+            return Ok(SaveResult::Saved);
         }
-        refused::save(&self.pipeline, &self.refusing().await?, claim, epoch, phase)
+        refusal::save(&self.pipeline, &self.refusing().await?, claim, epoch, phase)
     }
 
-    async fn begin_epoch(&self, claim: &Claim, ended: Epoch, phase: &Phase) -> Result<Epoch, Error> {
+    async fn begin_epoch(&self, claim: &Claim, ended: Epoch, phase: &CheckpointPhase) -> Result<Epoch, Error> {
         let begun = ended.next();
         let mut set = phase_fields(phase);
         set.extend(doc! { "epoch": stored_number(begun.get()), "clusterTime": Bson::Null });
@@ -170,10 +171,10 @@ impl CheckpointStore for MongoCheckpoints {
         if self.submit(self.fence(claim, ended), set).await?.is_some() {
             return Ok(begun);
         }
-        refused::begin_epoch(&self.pipeline, &self.refusing().await?, claim, ended, phase)
+        refusal::begin_epoch(&self.pipeline, &self.refusing().await?, claim, ended, phase)
     }
 
-    async fn show(&self) -> Result<Option<Checkpoint>, Error> {
+    async fn load(&self) -> Result<Option<Checkpoint>, Error> {
         Ok(self.find().await?.map(|stored| stored.checkpoint))
     }
 }
@@ -184,10 +185,10 @@ fn saver(claim: &Claim) -> Document {
 }
 
 /// What must hold of the stored phase so that `phase` does not lie behind it; `refused.rs` says the same in Rust.
-fn not_behind(phase: &Phase) -> Document {
+fn not_behind(phase: &CheckpointPhase) -> Document {
     match phase {
-        Phase::Unstarted => doc! { "phase": UNSTARTED },
-        Phase::Snapshot { start, progress } => {
+        CheckpointPhase::Unstarted => doc! { "phase": UNSTARTED },
+        CheckpointPhase::Snapshot { start, progress } => {
             let same_run = doc! {
                 "phase": SNAPSHOT,
                 "position": start.key(),
@@ -196,7 +197,7 @@ fn not_behind(phase: &Phase) -> Document {
             };
             doc! { "$or": [{ "phase": UNSTARTED }, same_run] }
         }
-        Phase::Stream { token } => {
+        CheckpointPhase::Stream { token } => {
             doc! { "phase": { "$in": [UNSTARTED, SNAPSHOT, STREAM] }, "position": { "$lte": token.key() } }
         }
     }

@@ -11,29 +11,29 @@ use crate::event::{Epoch, ResumeToken, Term};
 pub trait CheckpointStore: Send + Sync {
     /// Shuts out all lower terms for good, and returns what there is. A term that was claimed before, by this term or a
     /// higher one of somebody else, is refused: see [`Error::TermBehind`]. Makes the checkpoint of a pipeline that never had
-    /// one; one that is gone is [`Error::Lost`].
+    /// one; one that is gone is [`Error::Missing`].
     fn claim(&self, claim: &Claim) -> impl Future<Output = Result<Checkpoint, Error>> + Send;
 
-    /// Moves the checkpoint of the claimed term. Within an epoch it never moves back. [`Saved::Kept`] is said only where a
+    /// Moves the checkpoint of the claimed term. Within an epoch it never moves back. [`SaveResult::AlreadyAhead`] is said only where a
     /// majority has it further than `phase`.
     fn save(
         &self,
         claim: &Claim,
         epoch: Epoch,
-        phase: &Phase,
+        phase: &CheckpointPhase,
         cluster_time: Option<Timestamp>,
-    ) -> impl Future<Output = Result<Saved, Error>> + Send;
+    ) -> impl Future<Output = Result<SaveResult, Error>> + Send;
 
     /// Leaves `ended` behind for a new epoch that begins at `phase`, wherever that is.
     fn begin_epoch(
         &self,
         claim: &Claim,
         ended: Epoch,
-        phase: &Phase,
+        phase: &CheckpointPhase,
     ) -> impl Future<Output = Result<Epoch, Error>> + Send;
 
     /// What is stored, for people. `None`: nothing yet.
-    fn show(&self) -> impl Future<Output = Result<Option<Checkpoint>, Error>> + Send;
+    fn load(&self) -> impl Future<Output = Result<Option<Checkpoint>, Error>> + Send;
 }
 
 /// Who claims, and in which term.
@@ -47,7 +47,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    pub fn of(leadership: &Leadership, pod_id: impl Into<String>) -> Self {
+    pub fn from_leadership(leadership: &Leadership, pod_id: impl Into<String>) -> Self {
         Self { term: leadership.term(), claimant: leadership.contender(), pod_id: pod_id.into() }
     }
 }
@@ -58,7 +58,7 @@ pub struct Checkpoint {
     /// The highest term that ever claimed it.
     pub term: Term,
     pub epoch: Epoch,
-    pub phase: Phase,
+    pub phase: CheckpointPhase,
     /// Of the last event behind the checkpoint.
     pub cluster_time: Option<Timestamp>,
     /// By the server's clock; only shown.
@@ -68,16 +68,16 @@ pub struct Checkpoint {
 
 /// How far the pipeline has come.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Phase {
+pub enum CheckpointPhase {
     /// Claimed, and nothing read yet: the first save decides where the pipeline starts.
     Unstarted,
     /// What the source held at `start` is being read; the stream follows from `start`.
-    Snapshot { start: ResumeToken, progress: Snapshot },
+    Snapshot { start: ResumeToken, progress: SnapshotProgress },
     /// Everything up to `token` is acknowledged by the bus.
     Stream { token: ResumeToken },
 }
 
-impl Phase {
+impl CheckpointPhase {
     /// For logs and status.
     pub const fn name(&self) -> &'static str {
         match self {
@@ -90,7 +90,7 @@ impl Phase {
 
 /// How far a snapshot has come.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Snapshot {
+pub struct SnapshotProgress {
     /// Names this run; part of its messages' ids.
     pub run: String,
     /// How many documents are behind it; only rises within a run.
@@ -101,8 +101,8 @@ pub struct Snapshot {
 
 /// What became of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Saved {
-    Moved,
+pub enum SaveResult {
+    Saved,
     /// The store is further already: nothing was changed.
-    Kept,
+    AlreadyAhead,
 }

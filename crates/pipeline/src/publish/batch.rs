@@ -11,7 +11,7 @@ use super::prefix::Ordinal;
 
 /// When a batch is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct BatchLimits {
     pub count: usize,
     /// What the link takes.
     pub bytes: usize,
@@ -21,7 +21,7 @@ pub struct Rule {
 
 /// An event's place in the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct WindowEntry {
     pub ordinal: Ordinal,
     /// Bytes of the window it takes.
     pub weight: usize,
@@ -29,9 +29,9 @@ pub struct Entry {
 
 /// What travels as one transfer: a message, or a batch of one lane's messages.
 #[derive(Clone, Debug)]
-pub(super) struct Parcel {
-    first: Entry,
-    rest: Vec<Entry>,
+pub(super) struct OutboundBatch {
+    first: WindowEntry,
+    rest: Vec<WindowEntry>,
     /// `None` while something must be stored before it may be sent.
     payload: Option<Bytes>,
     /// It was tried before: it goes again as it is, byte for byte.
@@ -39,12 +39,12 @@ pub(super) struct Parcel {
     pub(super) attempts: u32,
 }
 
-impl Parcel {
-    pub(super) fn new(entry: Entry, message: Option<Bytes>) -> Self {
+impl OutboundBatch {
+    pub(super) fn new(entry: WindowEntry, message: Option<Bytes>) -> Self {
         Self { first: entry, rest: Vec::new(), payload: message, sealed: false, attempts: 0 }
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = Entry> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = WindowEntry> {
         std::iter::once(self.first).chain(self.rest.iter().copied())
     }
 
@@ -91,17 +91,18 @@ impl Parcel {
 }
 
 /// Takes from the front of a lane what goes together. `None` if the front is not ready.
-pub(super) fn gather(queue: &mut VecDeque<Parcel>, rule: &Rule) -> Option<Parcel> {
+pub(super) fn gather(queue: &mut VecDeque<OutboundBatch>, rule: &BatchLimits) -> Option<OutboundBatch> {
     let front = queue.front()?;
     if !front.is_ready() {
         return None;
     }
-    let joins = |parcel: &Parcel| !parcel.sealed && parcel.is_ready();
+    let joins = |parcel: &OutboundBatch| !parcel.sealed && parcel.is_ready();
     let alone = rule.count < 2 || front.sealed || !queue.get(1).is_some_and(joins);
     let mut parcel = queue.pop_front()?;
     if !alone {
         let mut batch = BatchBuilder::new(rule.bytes);
-        let mut fits = |parcel: &Parcel| parcel.payload.as_ref().is_some_and(|message| batch.add(message).is_ok());
+        let mut fits =
+            |parcel: &OutboundBatch| parcel.payload.as_ref().is_some_and(|message| batch.add(message).is_ok());
         if fits(&parcel) {
             while parcel.len() < rule.count && queue.front().is_some_and(|next| joins(next) && fits(next)) {
                 let next = queue.pop_front().expect("there is a front");
@@ -120,11 +121,11 @@ pub(super) fn gather(queue: &mut VecDeque<Parcel>, rule: &Rule) -> Option<Parcel
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::publish::prefix::{Prefix, tests::stand};
+    use crate::publish::prefix::{AcknowledgedPrefix, tests::stand};
     use amqp::message::{MessageWriter, Properties};
     use bytes::BytesMut;
 
-    const RULE: Rule = Rule { count: 3, bytes: 10_000, linger: Duration::ZERO };
+    const RULE: BatchLimits = BatchLimits { count: 3, bytes: 10_000, linger: Duration::ZERO };
 
     fn message(text: &str) -> Bytes {
         let mut buffer = BytesMut::new();
@@ -133,11 +134,11 @@ mod tests {
         buffer.freeze()
     }
 
-    fn queue(texts: &[&str]) -> VecDeque<Parcel> {
-        let mut prefix = Prefix::with_defect(false);
+    fn queue(texts: &[&str]) -> VecDeque<OutboundBatch> {
+        let mut prefix = AcknowledgedPrefix::with_defect(false);
         let parcel = |text: &&str| {
-            let entry = Entry { ordinal: prefix.expect(stand(0)), weight: text.len() };
-            Parcel::new(entry, (!text.is_empty()).then(|| message(text)))
+            let entry = WindowEntry { ordinal: prefix.expect(stand(0)), weight: text.len() };
+            OutboundBatch::new(entry, (!text.is_empty()).then(|| message(text)))
         };
         texts.iter().map(parcel).collect()
     }

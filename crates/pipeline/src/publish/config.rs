@@ -21,12 +21,12 @@ pub struct Config {
     /// How long an aggregate's first event waits for others to travel with.
     #[serde(with = "humantime_serde")]
     pub linger: Duration,
-    pub checkpoint: Checkpointing,
+    pub checkpoint: CheckpointInterval,
     /// How long a stop may take to bring out what was captured.
     #[serde(with = "humantime_serde")]
     pub drain: Duration,
-    pub body: Body,
-    pub sessions: Sessions,
+    pub body: BodyFormat,
+    pub sessions: SessionMapping,
     /// How long the body of an event that is too large for the bus is kept.
     #[serde(with = "humantime_serde")]
     pub keep_oversize: Duration,
@@ -56,10 +56,10 @@ impl Default for Config {
             window_bytes: count(WINDOW_BYTES),
             batch_count: count(BATCH_COUNT),
             linger: LINGER,
-            checkpoint: Checkpointing::Every(CHECKPOINT),
+            checkpoint: CheckpointInterval::Every(CHECKPOINT),
             drain: DRAIN,
-            body: Body::default(),
-            sessions: Sessions::default(),
+            body: BodyFormat::default(),
+            sessions: SessionMapping::default(),
             keep_oversize: KEEP_OVERSIZE,
         }
     }
@@ -70,7 +70,7 @@ const MOST_EVENTS: usize = 1 << 20;
 
 /// A setting that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Invalid {
+pub enum InvalidPublishConfig {
     #[error("`producer.window_events` must not exceed {MOST_EVENTS}")]
     WindowEvents,
     #[error("`producer.keep_oversize` must be at least an hour: consumers read what it keeps")]
@@ -78,26 +78,26 @@ pub enum Invalid {
 }
 
 impl Config {
-    pub fn validate(&self) -> Result<(), Invalid> {
+    pub fn validate(&self) -> Result<(), InvalidPublishConfig> {
         if self.window_events.get() > MOST_EVENTS {
-            return Err(Invalid::WindowEvents);
+            return Err(InvalidPublishConfig::WindowEvents);
         }
         if self.keep_oversize < Duration::from_secs(3_600) {
-            return Err(Invalid::KeepOversize);
+            return Err(InvalidPublishConfig::KeepOversize);
         }
         Ok(())
     }
 
     /// A save is due after so many events. The window holds what is not saved yet, so a small one must not wait for a thousand.
     pub(super) fn save_after(&self) -> u64 {
-        Checkpointing::EVENTS.min(self.window().events as u64 / 2).max(1)
+        CheckpointInterval::EVENTS.min(self.window().events as u64 / 2).max(1)
     }
 
     pub(super) fn window(&self) -> Window {
         match self.checkpoint {
             // One event at a time: sent, acknowledged, saved.
-            Checkpointing::Each => Window { events: 1, bytes: self.window_bytes.get() },
-            Checkpointing::Every(_) => Window { events: self.window_events.get(), bytes: self.window_bytes.get() },
+            CheckpointInterval::Each => Window { events: 1, bytes: self.window_bytes.get() },
+            CheckpointInterval::Every(_) => Window { events: self.window_events.get(), bytes: self.window_bytes.get() },
         }
     }
 }
@@ -105,7 +105,7 @@ impl Config {
 /// How a document is written into a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Body {
+pub enum BodyFormat {
     /// As MongoDB holds it: nothing lost, nothing re-encoded.
     #[default]
     Bson,
@@ -116,7 +116,7 @@ pub enum Body {
 /// Which session an aggregate's messages travel in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sessions {
+pub enum SessionMapping {
     /// One each.
     #[default]
     Aggregate,
@@ -126,18 +126,18 @@ pub enum Sessions {
 
 /// How often the checkpoint is saved: `each`, or a time such as `200ms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Checkpointing {
+pub enum CheckpointInterval {
     /// After every event, before the next is sent.
     Each,
     /// This often, or every [1,000 events](Self::EVENTS), whichever first.
     Every(Duration),
 }
 
-impl Checkpointing {
+impl CheckpointInterval {
     pub const EVENTS: u64 = 1_000;
 }
 
-impl fmt::Display for Checkpointing {
+impl fmt::Display for CheckpointInterval {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Each => f.write_str("each"),
@@ -146,13 +146,13 @@ impl fmt::Display for Checkpointing {
     }
 }
 
-impl Serialize for Checkpointing {
+impl Serialize for CheckpointInterval {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Checkpointing {
+impl<'de> Deserialize<'de> for CheckpointInterval {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         if text == "each" {
@@ -177,9 +177,9 @@ mod tests {
     fn settings_are_written_as_people_write_them() {
         let config = read(doc! { "checkpoint": "50ms", "sessions": { "buckets": 64 }, "body": "json", "drain": "3s" });
         let config = config.unwrap();
-        assert_eq!(config.checkpoint, Checkpointing::Every(Duration::from_millis(50)));
-        assert_eq!(config.sessions, Sessions::Buckets(NonZeroU32::new(64).unwrap()));
-        assert_eq!((config.body, config.drain), (Body::Json, Duration::from_secs(3)));
+        assert_eq!(config.checkpoint, CheckpointInterval::Every(Duration::from_millis(50)));
+        assert_eq!(config.sessions, SessionMapping::Buckets(NonZeroU32::new(64).unwrap()));
+        assert_eq!((config.body, config.drain), (BodyFormat::Json, Duration::from_secs(3)));
         assert_eq!(read(doc! { "checkpoint": "each" }).unwrap().window().events, 1);
         assert_eq!(read(doc! {}).unwrap(), Config::default());
         let back = bson::serialize_to_document(&config).unwrap();
@@ -191,7 +191,7 @@ mod tests {
         assert!(read(doc! { "checkpoint": "often" }).unwrap_err().contains("neither `each` nor a time"));
         assert!(read(doc! { "window": 5 }).is_err());
         let brief = Config { keep_oversize: Duration::from_secs(5), ..Config::default() };
-        assert_eq!(brief.validate(), Err(Invalid::KeepOversize));
+        assert_eq!(brief.validate(), Err(InvalidPublishConfig::KeepOversize));
         assert_eq!(Config::default().validate(), Ok(()));
     }
 }

@@ -5,7 +5,7 @@ use crate::event::Term;
 
 /// It was told to end, and did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum PublishEnd {
     /// Everything captured is acknowledged, and saved.
     Drained,
     /// Time ran out: so many captured events are not acknowledged. The checkpoint stands before them, so the next leader sends them.

@@ -9,20 +9,20 @@ use tokio::sync::watch;
 
 /// One for the life of a pod; every term's publisher writes into it.
 #[derive(Clone, Debug, Default)]
-pub struct Handle(Arc<Inner>);
+pub struct Handle(Arc<HandleState>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    counters: Counters,
-    state: watch::Sender<State>,
-    progress: watch::Sender<Progress>,
+struct HandleState {
+    counters: PublishCounters,
+    state: watch::Sender<PublishState>,
+    progress: watch::Sender<PublishProgress>,
     /// Seconds and increment of a cluster time; 0: none yet.
     acknowledged: AtomicU64,
 }
 
 /// What the publisher is doing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum State {
+pub enum PublishState {
     /// Set before the first term and after each.
     #[default]
     Idle,
@@ -31,14 +31,14 @@ pub enum State {
     /// Set by the first message the bus could take.
     Publishing,
     /// Set while nothing can be sent; it goes on by itself when the reason is gone.
-    Paused(Pause),
+    Paused(PauseReason),
     /// Set when there is no more to come.
     Draining,
 }
 
 /// Why nothing can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
+pub enum PauseReason {
     /// The topic would take messages that nobody keeps.
     SubscriptionMissing,
     TopicMissing,
@@ -51,7 +51,7 @@ pub enum Pause {
 
 /// How far it has come in time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Progress {
+pub struct PublishProgress {
     /// Of the last event before which, and including which, the bus has acknowledged all.
     pub acknowledged: Option<Timestamp>,
     /// Of the last event behind the saved checkpoint.
@@ -62,15 +62,15 @@ pub struct Progress {
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
         #[derive(Debug, Default)]
-        pub(super) struct Counters { $(pub(super) $name: AtomicU64),* }
+        pub(super) struct PublishCounters { $(pub(super) $name: AtomicU64),* }
 
         /// The counters at one moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counts { $($(#[$doc])* pub $name: u64),* }
+        pub struct PublishCounts { $($(#[$doc])* pub $name: u64),* }
 
-        impl Counters {
-            fn read(&self) -> Counts {
-                Counts { $($name: self.$name.load(Relaxed)),* }
+        impl PublishCounters {
+            fn read(&self) -> PublishCounts {
+                PublishCounts { $($name: self.$name.load(Relaxed)),* }
             }
         }
     };
@@ -96,36 +96,36 @@ counters! {
 }
 
 impl Handle {
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> PublishCounts {
         self.0.counters.read()
     }
 
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> PublishState {
         *self.0.state.borrow()
     }
 
-    pub fn progress(&self) -> Progress {
+    pub fn progress(&self) -> PublishProgress {
         let number = self.0.acknowledged.load(Relaxed);
         let time = Timestamp { time: (number >> 32) as u32, increment: number as u32 };
-        Progress { acknowledged: (number > 0).then_some(time), ..*self.0.progress.borrow() }
+        PublishProgress { acknowledged: (number > 0).then_some(time), ..*self.0.progress.borrow() }
     }
 
     /// For those who wait for a state.
-    pub fn states(&self) -> watch::Receiver<State> {
+    pub fn states(&self) -> watch::Receiver<PublishState> {
         self.0.state.subscribe()
     }
 
-    pub(super) fn counters(&self) -> &Counters {
+    pub(super) fn counters(&self) -> &PublishCounters {
         &self.0.counters
     }
 
     /// Says so in the log when a pause begins or ends.
-    pub(super) fn set(&self, state: State) {
+    pub(super) fn set(&self, state: PublishState) {
         let before = self.0.state.send_replace(state);
         match (before, state) {
             (before, state) if before == state => {}
-            (_, State::Paused(why)) => tracing::warn!(?why, "publishing pauses"),
-            (State::Paused(why), _) => tracing::info!(?why, "publishing goes on"),
+            (_, PublishState::Paused(why)) => tracing::warn!(?why, "publishing pauses"),
+            (PublishState::Paused(why), _) => tracing::info!(?why, "publishing goes on"),
             _ => {}
         }
     }

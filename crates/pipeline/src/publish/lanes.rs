@@ -14,9 +14,9 @@ use std::time::Instant;
 use bytes::Bytes;
 use servicebus::Encoded;
 
-use super::batch::{Entry, Parcel, Rule, gather};
+use super::batch::{BatchLimits, OutboundBatch, WindowEntry, gather};
 use super::prefix::Ordinal;
-use crate::planted::Defect;
+use crate::failpoints::Failpoint;
 
 /// How much may be on its way at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub struct LaneId(u32);
 
 /// A message the bus will not have, whose place is held.
 #[derive(Debug)]
-pub struct Refused {
+pub struct RefusedMessage {
     pub lane: LaneId,
     pub ordinal: Ordinal,
     pub message: Bytes,
@@ -42,7 +42,7 @@ pub struct Refused {
 
 /// One transfer under way.
 #[derive(Debug)]
-pub struct Takeoff {
+pub struct LaneTransfer {
     pub token: u64,
     pub message: Encoded,
 }
@@ -50,7 +50,7 @@ pub struct Takeoff {
 #[derive(Debug)]
 pub struct Lanes {
     window: Window,
-    rule: Rule,
+    rule: BatchLimits,
     /// Transfers one lane may have under way.
     per_lane: usize,
     by_session: HashMap<Box<str>, u32>,
@@ -68,8 +68,8 @@ pub struct Lanes {
 #[derive(Debug, Default)]
 struct Lane {
     session: Box<str>,
-    queue: VecDeque<Parcel>,
-    under_way: Vec<(u64, Parcel)>,
+    queue: VecDeque<OutboundBatch>,
+    under_way: Vec<(u64, OutboundBatch)>,
     events: usize,
     bytes: usize,
     is_ready: bool,
@@ -83,11 +83,11 @@ const KEPT: usize = 4;
 const LANE_BITS: u32 = 24;
 
 impl Lanes {
-    pub fn new(window: Window, rule: Rule) -> Self {
-        Self::with_defect(window, rule, Defect::TwoTransfersPerLane.is_planted())
+    pub fn new(window: Window, rule: BatchLimits) -> Self {
+        Self::with_defect(window, rule, Failpoint::TwoTransfersPerLane.is_enabled())
     }
 
-    pub(super) fn with_defect(window: Window, rule: Rule, two_transfers: bool) -> Self {
+    pub(super) fn with_defect(window: Window, rule: BatchLimits, two_transfers: bool) -> Self {
         Self {
             window,
             rule,
@@ -105,7 +105,7 @@ impl Lanes {
     }
 
     /// The link says how much a batch may hold.
-    pub fn set_rule(&mut self, rule: Rule) {
+    pub fn set_rule(&mut self, rule: BatchLimits) {
         self.rule = rule;
     }
 
@@ -122,14 +122,14 @@ impl Lanes {
     }
 
     /// Puts an event at the end of its lane. Without a message it holds its place until [`fulfil`](Self::fulfil).
-    pub fn push(&mut self, session: &str, entry: Entry, message: Option<Bytes>, now: Instant) -> LaneId {
+    pub fn push(&mut self, session: &str, entry: WindowEntry, message: Option<Bytes>, now: Instant) -> LaneId {
         let id = self.lane(session);
         let lane = &mut self.lanes[id as usize];
         let was_empty = lane.queue.is_empty();
         if lane.queue.capacity() == 0 {
             lane.queue.reserve_exact(1);
         }
-        lane.queue.push_back(Parcel::new(entry, message));
+        lane.queue.push_back(OutboundBatch::new(entry, message));
         lane.events += 1;
         lane.bytes += entry.weight;
         self.events += 1;
@@ -156,7 +156,7 @@ impl Lanes {
     }
 
     /// The next transfer, of the lane whose turn it is.
-    pub fn take(&mut self, now: Instant) -> Option<Takeoff> {
+    pub fn take(&mut self, now: Instant) -> Option<LaneTransfer> {
         self.rouse(now);
         loop {
             let id = self.ready.pop_front()?;
@@ -173,16 +173,16 @@ impl Lanes {
             lane.under_way.push((token, parcel));
             self.transfers += 1;
             self.wake(id);
-            return Some(Takeoff { token, message });
+            return Some(LaneTransfer { token, message });
         }
     }
 
     /// The events of a transfer under way.
     pub fn ordinals(&self, token: u64) -> impl Iterator<Item = Ordinal> {
-        self.under_way(token).into_iter().flat_map(Parcel::entries).map(|entry| entry.ordinal)
+        self.under_way(token).into_iter().flat_map(OutboundBatch::entries).map(|entry| entry.ordinal)
     }
 
-    fn under_way(&self, token: u64) -> Option<&Parcel> {
+    fn under_way(&self, token: u64) -> Option<&OutboundBatch> {
         let lane = self.lanes.get(lane_of(token) as usize)?;
         lane.under_way.iter().find(|(under_way, _)| *under_way == token).map(|(_, parcel)| parcel)
     }
@@ -195,7 +195,7 @@ impl Lanes {
     }
 
     /// Takes a parcel's events out of the window.
-    fn let_go(&mut self, id: u32, parcel: &Parcel, mut see: impl FnMut(Ordinal)) {
+    fn let_go(&mut self, id: u32, parcel: &OutboundBatch, mut see: impl FnMut(Ordinal)) {
         let lane = &mut self.lanes[id as usize];
         for entry in parcel.entries() {
             lane.events -= 1;
@@ -230,12 +230,13 @@ impl Lanes {
 
     /// A batch was refused: its messages go one by one. A single message was refused: it is given back, and its place is held for
     /// [`fulfil`](Self::fulfil) or [`abandon`](Self::abandon).
-    pub fn refused(&mut self, token: u64) -> Option<Refused> {
+    pub fn refused(&mut self, token: u64) -> Option<RefusedMessage> {
         let mut parcel = self.land(token)?;
         let id = lane_of(token);
         let queue = &mut self.lanes[id as usize].queue;
         if parcel.len() == 1 {
-            let refused = parcel.empty().map(|(ordinal, message)| Refused { lane: LaneId(id), ordinal, message });
+            let refused =
+                parcel.empty().map(|(ordinal, message)| RefusedMessage { lane: LaneId(id), ordinal, message });
             queue.push_front(parcel);
             return refused;
         }
@@ -249,7 +250,8 @@ impl Lanes {
     /// Gives up a place that was held: nothing will be sent for this event.
     pub fn abandon(&mut self, LaneId(id): LaneId, ordinal: Ordinal) {
         let lane = &mut self.lanes[id as usize];
-        let held = |parcel: &Parcel| !parcel.is_ready() && parcel.entries().any(|entry| entry.ordinal == ordinal);
+        let held =
+            |parcel: &OutboundBatch| !parcel.is_ready() && parcel.entries().any(|entry| entry.ordinal == ordinal);
         let Some(parcel) = lane.queue.iter().position(held).and_then(|at| lane.queue.remove(at)) else { return };
         self.let_go(id, &parcel, |_| {});
     }
@@ -281,7 +283,7 @@ impl Lanes {
         self.transfers
     }
 
-    fn land(&mut self, token: u64) -> Option<Parcel> {
+    fn land(&mut self, token: u64) -> Option<OutboundBatch> {
         let lane = self.lanes.get_mut(lane_of(token) as usize)?;
         let at = lane.under_way.iter().position(|(under_way, _)| *under_way == token)?;
         self.transfers -= 1;
@@ -318,7 +320,7 @@ impl Lanes {
     fn wake(&mut self, id: u32) {
         let lane = &mut self.lanes[id as usize];
         let may_go = lane.under_way.len() < self.per_lane && lane.resting == 0;
-        if may_go && !lane.is_ready && lane.queue.front().is_some_and(Parcel::is_ready) {
+        if may_go && !lane.is_ready && lane.queue.front().is_some_and(OutboundBatch::is_ready) {
             lane.is_ready = true;
             self.ready.push_back(id);
         }

@@ -11,19 +11,19 @@ use bytes::{Bytes, BytesMut};
 use mongodb::bson::{Bson, Document, RawBson, RawDocumentBuf, cstr};
 use sha2::{Digest, Sha256};
 
-use super::config::{Body, Sessions};
+use super::config::{BodyFormat, SessionMapping};
 use crate::envelope::{self, content_type, property};
 use crate::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, Term};
-use crate::trace::Sampling;
+use crate::trace::TraceSampling;
 
 /// SHA-256 in hexadecimal: of the resume token, or for what a snapshot read of run, namespace, `_id`, and aggregate and sequence where it has
 /// them besides; of what it swept, of the word too.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct MessageId([u8; 64]);
+pub struct EventMessageId([u8; 64]);
 
-impl MessageId {
+impl EventMessageId {
     /// `run` names the snapshot that read the event, if one did.
-    pub fn of(event: &ChangeEvent, run: Option<&str>) -> Self {
+    pub fn for_event(event: &ChangeEvent, run: Option<&str>) -> Self {
         let mut hash = Sha256::new();
         match run {
             None => hash.update(event.token.key()),
@@ -54,7 +54,7 @@ impl MessageId {
     }
 }
 
-impl std::fmt::Debug for MessageId {
+impl std::fmt::Debug for EventMessageId {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.as_str())
     }
@@ -72,28 +72,28 @@ fn hex(digest: &[u8]) -> [u8; 64] {
 
 /// What a message carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
-    Whole,
+pub enum BodyLocation {
+    Inline,
     /// The body is in `oversize_events`.
-    Elsewhere,
+    ClaimCheck,
 }
 
 /// Writes messages of one term.
 #[derive(Debug)]
 pub struct Encoder {
-    body: Body,
-    sessions: Sessions,
+    body: BodyFormat,
+    sessions: SessionMapping,
     epoch: Epoch,
     term: Term,
     /// Small messages share allocations; each holds on to one for as long as it lives.
     buffer: BytesMut,
-    fixed: Option<Fixed>,
-    sampling: Sampling,
+    fixed: Option<CommonProperties>,
+    sampling: TraceSampling,
 }
 
 /// What events of one namespace and operation have in common, encoded.
 #[derive(Debug)]
-struct Fixed {
+struct CommonProperties {
     operation: Operation,
     namespace: Arc<Namespace>,
     entries: u32,
@@ -104,21 +104,21 @@ struct Fixed {
 const CHUNK: usize = 8 << 10;
 
 impl Encoder {
-    pub fn new(body: Body, sessions: Sessions, epoch: Epoch, term: Term) -> Self {
-        Self { body, sessions, epoch, term, buffer: BytesMut::new(), fixed: None, sampling: Sampling::NONE }
+    pub fn new(body: BodyFormat, sessions: SessionMapping, epoch: Epoch, term: Term) -> Self {
+        Self { body, sessions, epoch, term, buffer: BytesMut::new(), fixed: None, sampling: TraceSampling::NONE }
     }
 
     /// Says on the messages of these events that they are traced.
     #[must_use]
-    pub fn sampling(self, sampling: Sampling) -> Self {
+    pub fn sampling(self, sampling: TraceSampling) -> Self {
         Self { sampling, ..self }
     }
 
     pub fn session(&self, aggregate: &AggregateId) -> String {
         let text = aggregate.session_id();
         match self.sessions {
-            Sessions::Aggregate => text,
-            Sessions::Buckets(count) => {
+            SessionMapping::Aggregate => text,
+            SessionMapping::Buckets(count) => {
                 let digest = Sha256::digest(&text);
                 let (head, _) = digest.split_first_chunk::<8>().expect("a digest has 32 bytes");
                 format!("bucket-{}", u64::from_be_bytes(*head) % u64::from(count.get()))
@@ -129,15 +129,15 @@ impl Encoder {
     /// The event's document as it travels, if not as it is.
     pub fn body(&self, event: &ChangeEvent) -> Option<Vec<u8>> {
         match self.body {
-            Body::Bson => None,
-            Body::Json => Some(relaxed(event)),
+            BodyFormat::Bson => None,
+            BodyFormat::Json => Some(relaxed(event)),
         }
     }
 
     pub fn content_type(&self) -> &'static str {
         match self.body {
-            Body::Bson => content_type::BSON,
-            Body::Json => content_type::JSON,
+            BodyFormat::Bson => content_type::BSON,
+            BodyFormat::Json => content_type::JSON,
         }
     }
 
@@ -146,15 +146,15 @@ impl Encoder {
         &mut self,
         event: &ChangeEvent,
         aggregate: &AggregateId,
-        id: &MessageId,
+        id: &EventMessageId,
         session: &str,
-        content: Content,
+        content: BodyLocation,
     ) -> Bytes {
-        let json = (content == Content::Whole).then(|| self.body(event)).flatten();
+        let json = (content == BodyLocation::Inline).then(|| self.body(event)).flatten();
         let body: &[u8] = match (content, &json) {
-            (Content::Whole, Some(json)) => json,
-            (Content::Whole, None) => event.document.as_bytes(),
-            (Content::Elsewhere, _) => &[],
+            (BodyLocation::Inline, Some(json)) => json,
+            (BodyLocation::Inline, None) => event.document.as_bytes(),
+            (BodyLocation::ClaimCheck, _) => &[],
         };
         self.fix(event);
         let fixed = self.fixed.as_ref().expect("fixed right before");
@@ -180,7 +180,7 @@ impl Encoder {
         writer.application_properties(|map| {
             fixed.write(map);
             write_event(map, event, aggregate, id, content);
-            write_trace(map, id, self.sampling.takes(id));
+            write_trace(map, id, self.sampling.includes(id));
         });
         writer.data(body);
         if large { own.freeze() } else { self.buffer.split().freeze() }
@@ -188,14 +188,14 @@ impl Encoder {
 
     /// Encodes what this event has in common with others, unless the last one had it too.
     fn fix(&mut self, event: &ChangeEvent) {
-        let same = |fixed: &Fixed| fixed.operation == event.operation && fixed.namespace == event.namespace;
+        let same = |fixed: &CommonProperties| fixed.operation == event.operation && fixed.namespace == event.namespace;
         if !self.fixed.as_ref().is_some_and(same) {
-            self.fixed = Some(Fixed::new(event.operation, &event.namespace, self.epoch, self.term));
+            self.fixed = Some(CommonProperties::new(event.operation, &event.namespace, self.epoch, self.term));
         }
     }
 }
 
-impl Fixed {
+impl CommonProperties {
     fn new(operation: Operation, namespace: &Arc<Namespace>, epoch: Epoch, term: Term) -> Self {
         let mut bytes = BytesMut::new();
         let name = namespace.to_string();
@@ -234,8 +234,8 @@ fn write_event(
     map: &mut MapWriter<'_>,
     event: &ChangeEvent,
     aggregate: &AggregateId,
-    id: &MessageId,
-    content: Content,
+    id: &EventMessageId,
+    content: BodyLocation,
 ) {
     encode::binary(map.string(property::AGGREGATE), typed(aggregate.value()).as_bytes());
     if event.key != *aggregate.value() {
@@ -245,11 +245,11 @@ fn write_event(
     if let Some(sequence) = event.sequence {
         encode::long(map.string(property::SEQUENCE), sequence);
     }
-    if let Some(time) = event.committed() {
+    if let Some(time) = event.committed_at() {
         encode::timestamp(map.string(property::COMMITTED), time.timestamp_millis());
     }
     encode::string(map.string(property::CLOUD_EVENTS_ID), id.as_str());
-    if content == Content::Elsewhere {
+    if content == BodyLocation::ClaimCheck {
         encode::string(map.string(property::OVERSIZE), id.as_str());
     }
     let kind = event.event_type.as_deref().unwrap_or(event.operation.as_str());
@@ -280,7 +280,7 @@ pub fn marker(refused: &amqp::Message) -> Option<Bytes> {
 }
 
 /// A trace for each event, told by nothing but the event: see [`crate::trace`]. Written by hand, since every message has one.
-fn write_trace(map: &mut MapWriter<'_>, id: &MessageId, sampled: bool) {
+fn write_trace(map: &mut MapWriter<'_>, id: &EventMessageId, sampled: bool) {
     let (digits, rest) = id.as_str().split_at(32);
     let span = &rest[..16];
     let mut text = String::with_capacity(55);

@@ -8,19 +8,19 @@
 //! them [`oversize`] and [`rejected`], for events that the bus would not take.
 
 pub mod batch;
+mod checkpoint_saver;
+pub mod claim_check;
 mod config;
 mod error;
 mod handle;
 pub mod lanes;
 pub mod message;
-pub mod oversize;
+mod pending_writes;
 pub mod prefix;
 mod publisher;
 pub mod rejected;
-mod saves;
-mod stores;
 mod topic;
-mod traces;
+mod traced_events;
 
 use mongodb::bson::Document;
 use mongodb::options::{
@@ -28,14 +28,14 @@ use mongodb::options::{
 };
 use mongodb::{Collection, Database};
 
-pub use config::{Body, Checkpointing, Config, Invalid, Sessions};
-pub use error::{Ended, Error};
-pub use handle::{Counts, Handle, Pause, Progress, State};
-pub use oversize::Oversize;
-pub use publisher::{Intake, Publisher, Tenure};
-pub use rejected::Rejected;
-pub use topic::{Limits, Line, ServiceBusTopic, Topic};
-pub use traces::{Published, Tracer};
+pub use claim_check::ClaimCheckStore;
+pub use config::{BodyFormat, CheckpointInterval, Config, InvalidPublishConfig, SessionMapping};
+pub use error::{Error, PublishEnd};
+pub use handle::{Handle, PauseReason, PublishCounts, PublishProgress, PublishState};
+pub use publisher::{CaptureInput, PublishTerm, Publisher};
+pub use rejected::RejectedStore;
+pub use topic::{LinkLimits, PublishTopic, SenderLink, ServiceBusTopic};
+pub use traced_events::{PublishTracer, PublishedTrace};
 
 /// A collection whose answers hold whatever member of the replica set dies.
 fn majority(database: &Database, name: &str) -> Collection<Document> {

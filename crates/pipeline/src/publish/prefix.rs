@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 
 use mongodb::bson::Timestamp;
 
-use crate::checkpoint::Phase;
-use crate::planted::Defect;
+use crate::checkpoint::CheckpointPhase;
+use crate::failpoints::Failpoint;
 
 /// Where a captured item stands in the order of capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -16,54 +16,54 @@ pub struct Ordinal(u64);
 
 /// Where the checkpoint may stand.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stand {
-    pub phase: Phase,
+pub struct CheckpointPosition {
+    pub phase: CheckpointPhase,
     pub cluster_time: Option<Timestamp>,
 }
 
 /// The items that are not behind the prefix yet.
 #[derive(Debug)]
-pub struct Prefix {
+pub struct AcknowledgedPrefix {
     /// Number of the first slot.
     first: u64,
-    slots: VecDeque<Slot>,
-    reached: Option<Stand>,
+    slots: VecDeque<PrefixSlot>,
+    reached: Option<CheckpointPosition>,
     cluster_time: Option<Timestamp>,
     passed: u64,
     follows_what_was_sent: bool,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct PrefixSlot {
     acknowledged: bool,
     event: bool,
-    stand: Stand,
+    stand: CheckpointPosition,
 }
 
-impl Default for Prefix {
+impl Default for AcknowledgedPrefix {
     fn default() -> Self {
-        Self::with_defect(Defect::CheckpointAhead.is_planted())
+        Self::with_defect(Failpoint::CheckpointAhead.is_enabled())
     }
 }
 
-impl Prefix {
+impl AcknowledgedPrefix {
     pub(super) fn with_defect(follows_what_was_sent: bool) -> Self {
         Self { first: 0, slots: VecDeque::new(), reached: None, cluster_time: None, passed: 0, follows_what_was_sent }
     }
 
     /// An event that must be acknowledged before the checkpoint may stand at it.
-    pub fn expect(&mut self, stand: Stand) -> Ordinal {
+    pub fn expect(&mut self, stand: CheckpointPosition) -> Ordinal {
         self.add(stand, true)
     }
 
     /// Nothing to wait for: the checkpoint may stand here once all before is acknowledged.
-    pub fn mark(&mut self, stand: Stand) {
+    pub fn mark(&mut self, stand: CheckpointPosition) {
         let ordinal = self.add(stand, false);
         self.acknowledge(ordinal);
     }
 
-    fn add(&mut self, stand: Stand, event: bool) -> Ordinal {
-        self.slots.push_back(Slot { acknowledged: false, event, stand });
+    fn add(&mut self, stand: CheckpointPosition, event: bool) -> Ordinal {
+        self.slots.push_back(PrefixSlot { acknowledged: false, event, stand });
         Ordinal(self.first + self.slots.len() as u64 - 1)
     }
 
@@ -88,7 +88,7 @@ impl Prefix {
     }
 
     /// Where the checkpoint may stand now, and how many events lie between there and where it was taken last. `None` if it has not moved.
-    pub fn take(&mut self) -> Option<(Stand, u64)> {
+    pub fn take(&mut self) -> Option<(CheckpointPosition, u64)> {
         let reached = self.reached.take()?;
         Some((reached, std::mem::take(&mut self.passed)))
     }
@@ -115,14 +115,14 @@ pub(super) mod tests {
     use crate::event::ResumeToken;
     use mongodb::bson::doc;
 
-    pub(crate) fn stand(number: u64) -> Stand {
+    pub(crate) fn stand(number: u64) -> CheckpointPosition {
         let token = ResumeToken::try_from(doc! { "_data": format!("82{number:010}") }).unwrap();
-        Stand { phase: Phase::Stream { token }, cluster_time: None }
+        CheckpointPosition { phase: CheckpointPhase::Stream { token }, cluster_time: None }
     }
 
     #[test]
     fn the_prefix_waits_for_its_oldest_item() {
-        let mut prefix = Prefix::with_defect(false);
+        let mut prefix = AcknowledgedPrefix::with_defect(false);
         let ordinals: Vec<_> = (0..4).map(|number| prefix.expect(stand(number))).collect();
         prefix.acknowledge(ordinals[1]);
         prefix.acknowledge(ordinals[2]);
@@ -138,7 +138,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_mark_passes_when_nothing_older_is_unacknowledged() {
-        let mut prefix = Prefix::with_defect(false);
+        let mut prefix = AcknowledgedPrefix::with_defect(false);
         prefix.mark(stand(1));
         assert_eq!(prefix.take(), Some((stand(1), 0)));
         let event = prefix.expect(stand(2));
@@ -151,7 +151,7 @@ pub(super) mod tests {
     #[test]
     fn what_is_only_sent_does_not_move_it_unless_that_defect_is_planted() {
         for planted in [false, true] {
-            let mut prefix = Prefix::with_defect(planted);
+            let mut prefix = AcknowledgedPrefix::with_defect(planted);
             let ordinal = prefix.expect(stand(1));
             prefix.sent(ordinal);
             assert_eq!(prefix.take().is_some(), planted);

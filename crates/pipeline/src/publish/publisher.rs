@@ -1,12 +1,12 @@
 //! The loop: fill lanes, send, take acknowledgements, let the checkpoint follow.
 //!
 //! One task. It waits for whatever comes first and then does everything that is possible; all decisions about order are [`Lanes`]', about
-//! the checkpoint [`Prefix`]'s. What it cannot do now (a bus that is busy, away, or without its subscription) it holds, and says why.
+//! the checkpoint [`AcknowledgedPrefix`]'s. What it cannot do now (a bus that is busy, away, or without its subscription) it holds, and says why.
 
-mod arrivals;
-mod departures;
+mod admission;
 mod drain;
-mod probe;
+mod sending;
+mod subscription_probe;
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -18,80 +18,80 @@ use futures_util::FutureExt;
 use servicebus::Outcome;
 use tokio::sync::mpsc;
 
-use self::departures::Bridge;
-use self::drain::Drain;
-use self::probe::Probe;
-use super::batch::Rule;
+use self::drain::DrainDeadlines;
+use self::sending::TopicConnection;
+use self::subscription_probe::SubscriptionProbe;
+use super::batch::BatchLimits;
+use super::checkpoint_saver::CheckpointSaver;
+use super::claim_check::ClaimCheckStore;
 use super::config::Config;
-use super::error::{Ended, Error};
-use super::handle::{Handle, Pause, State};
+use super::error::{Error, PublishEnd};
+use super::handle::{Handle, PauseReason, PublishState};
 use super::lanes::Lanes;
 use super::message::Encoder;
-use super::oversize::Oversize;
-use super::prefix::Prefix;
-use super::rejected::Rejected;
-use super::saves::Saves;
-use super::stores::{Stored, Stores};
-use super::topic::{Limits, Topic};
-use super::traces::{Tracer, Traces};
-use crate::capture::Captured;
-use crate::checkpoint::{self, CheckpointStore, Claim, Saved};
+use super::pending_writes::{CompletedWrite, PendingWrites};
+use super::prefix::AcknowledgedPrefix;
+use super::rejected::RejectedStore;
+use super::topic::{LinkLimits, PublishTopic};
+use super::traced_events::{PublishTracer, TracedEvents};
+use crate::capture::CaptureItem;
+use crate::checkpoint::{self, CheckpointStore, Claim, SaveResult};
 use crate::event::Epoch;
-use crate::planted::Wedge;
+use crate::failpoints::LoopStall;
 
 /// Where captured events come from, in order. `None`: there is no more to come, and what there was is to be brought out.
-pub trait Intake: Send {
+pub trait CaptureInput: Send {
     /// Cancel-safe: what is not returned is not lost.
-    fn next(&mut self) -> impl Future<Output = Option<Vec<Captured>>> + Send;
+    fn next(&mut self) -> impl Future<Output = Option<Vec<CaptureItem>>> + Send;
 }
 
-impl Intake for mpsc::Receiver<Vec<Captured>> {
-    fn next(&mut self) -> impl Future<Output = Option<Vec<Captured>>> + Send {
+impl CaptureInput for mpsc::Receiver<Vec<CaptureItem>> {
+    fn next(&mut self) -> impl Future<Output = Option<Vec<CaptureItem>>> + Send {
         self.recv()
     }
 }
 
 /// In whose name is published.
 #[derive(Clone, Debug)]
-pub struct Tenure {
+pub struct PublishTerm {
     pub claim: Claim,
     pub epoch: Epoch,
 }
 
 /// Publishes during one term.
-pub struct Publisher<T: Topic, S> {
+pub struct Publisher<T: PublishTopic, S> {
     config: Config,
-    tenure: Tenure,
+    tenure: PublishTerm,
     handle: Handle,
     encoder: Encoder,
     lanes: Lanes,
-    prefix: Prefix,
-    saves: Saves<S>,
-    stores: Stores,
-    bridge: Bridge<T>,
-    probe: Probe<T>,
-    traces: Traces,
+    prefix: AcknowledgedPrefix,
+    saves: CheckpointSaver<S>,
+    stores: PendingWrites,
+    bridge: TopicConnection<T>,
+    probe: SubscriptionProbe<T>,
+    traces: TracedEvents,
     /// Captured, and not yet in a lane.
-    pending: VecDeque<Captured>,
-    limits: Option<Limits>,
+    pending: VecDeque<CaptureItem>,
+    limits: Option<LinkLimits>,
     /// Events taken and not behind the saved checkpoint.
     unsaved: u64,
     /// The intake has ended: nothing more comes.
     exhausted: bool,
     /// Set by the word to stop, or by the end of the intake, whichever comes first.
-    draining: Option<Drain>,
+    draining: Option<DrainDeadlines>,
     /// Time ran out: nothing more is sent, only saved.
     given_up: bool,
 }
 
 /// What the loop woke up for.
-enum News<L> {
+enum PublisherEvent<L> {
     Lost,
     Stop,
-    Captured(Option<Vec<Captured>>),
+    Captured(Option<Vec<CaptureItem>>),
     Outcomes,
-    Saved(Result<Saved, checkpoint::Error>),
-    Stored(Stored),
+    Saved(Result<SaveResult, checkpoint::Error>),
+    Stored(CompletedWrite),
     Opened(Result<L, servicebus::Error>),
     Probed(Result<bool, servicebus::Error>),
     /// A moment has come, or there is more to do.
@@ -101,27 +101,27 @@ enum News<L> {
 /// However quiet it is, the loop looks at its clock this often.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
+impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     pub fn new(
         config: Config,
-        tenure: Tenure,
+        tenure: PublishTerm,
         topic: T,
         checkpoints: Arc<S>,
-        (oversize, rejected): (Oversize, Rejected),
+        (oversize, rejected): (ClaimCheckStore, RejectedStore),
         handle: Handle,
     ) -> Self {
         let (topic, now) = (Arc::new(topic), Instant::now());
-        let Tenure { claim, epoch } = tenure.clone();
-        let rule = Rule { count: config.batch_count.get(), bytes: 0, linger: config.linger };
+        let PublishTerm { claim, epoch } = tenure.clone();
+        let rule = BatchLimits { count: config.batch_count.get(), bytes: 0, linger: config.linger };
         Self {
             encoder: Encoder::new(config.body, config.sessions, epoch, claim.term),
             lanes: Lanes::new(config.window(), rule),
-            prefix: Prefix::default(),
-            stores: Stores::new(oversize, rejected, claim.term, handle.clone()),
-            saves: Saves::new(checkpoints, (claim, epoch), config.checkpoint, config.save_after(), now),
-            bridge: Bridge::new(Arc::clone(&topic)),
-            probe: Probe::new(topic),
-            traces: Traces::default(),
+            prefix: AcknowledgedPrefix::default(),
+            stores: PendingWrites::new(oversize, rejected, claim.term, handle.clone()),
+            saves: CheckpointSaver::new(checkpoints, (claim, epoch), config.checkpoint, config.save_after(), now),
+            bridge: TopicConnection::new(Arc::clone(&topic)),
+            probe: SubscriptionProbe::new(topic),
+            traces: TracedEvents::default(),
             pending: VecDeque::new(),
             limits: None,
             unsaved: 0,
@@ -136,8 +136,8 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
 
     /// Who is told of the events it wants traced.
     #[must_use]
-    pub fn traced_by(mut self, tracer: Option<Arc<dyn Tracer>>) -> Self {
-        self.traces = Traces::by(tracer);
+    pub fn traced_by(mut self, tracer: Option<Arc<dyn PublishTracer>>) -> Self {
+        self.traces = TracedEvents::by(tracer);
         self.encoder = self.encoder.sampling(self.traces.sampling());
         self
     }
@@ -149,24 +149,24 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
     /// waiting for the bus.
     pub async fn run(
         mut self,
-        intake: impl Intake,
+        intake: impl CaptureInput,
         stop: impl Future<Output = ()> + Send,
         lost: impl Future<Output = ()> + Send,
-    ) -> Result<Ended, Error> {
-        self.handle.set(State::Opening);
+    ) -> Result<PublishEnd, Error> {
+        self.handle.set(PublishState::Opening);
         self.stores.prepare();
         let ended = self.publish(intake, stop, lost).await;
-        self.show();
-        self.handle.set(State::Idle);
+        self.update_gauges();
+        self.handle.set(PublishState::Idle);
         ended
     }
 
     async fn publish(
         &mut self,
-        mut intake: impl Intake,
+        mut intake: impl CaptureInput,
         stop: impl Future<Output = ()> + Send,
         lost: impl Future<Output = ()> + Send,
-    ) -> Result<Ended, Error> {
+    ) -> Result<PublishEnd, Error> {
         let (mut stop, mut lost) = (pin!(stop.fuse()), pin!(lost));
         let mut outcomes: Vec<Outcome> = Vec::new();
         loop {
@@ -180,34 +180,34 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             if let Some(ended) = self.end(now) {
                 return Ok(ended);
             }
-            self.show();
+            self.update_gauges();
             if !self.lanes.is_empty() {
-                Wedge::Publish.hold().await;
+                LoopStall::Publish.block_if_enabled().await;
             }
             let wake = self.next_moment(now, at_once);
             let hungry = self.pending.is_empty() && !self.exhausted;
             let news = tokio::select! {
-                () = &mut lost => News::Lost,
-                () = &mut stop => News::Stop,
+                () = &mut lost => PublisherEvent::Lost,
+                () = &mut stop => PublisherEvent::Stop,
                 // cancel-safe, each: what was not returned is there when asked again
-                captured = intake.next(), if hungry => News::Captured(captured),
-                opened = self.bridge.next(&mut outcomes) => opened.map_or(News::Outcomes, News::Opened),
-                saved = self.saves.ended() => News::Saved(saved),
-                stored = self.stores.next() => News::Stored(stored),
-                exists = self.probe.ended() => News::Probed(exists),
-                () = tokio::time::sleep_until(wake.into()) => News::Time,
-                () = tokio::task::yield_now(), if more => News::Time,
+                captured = intake.next(), if hungry => PublisherEvent::Captured(captured),
+                opened = self.bridge.next(&mut outcomes) => opened.map_or(PublisherEvent::Outcomes, PublisherEvent::Opened),
+                saved = self.saves.ended() => PublisherEvent::Saved(saved),
+                stored = self.stores.next() => PublisherEvent::Stored(stored),
+                exists = self.probe.ended() => PublisherEvent::Probed(exists),
+                () = tokio::time::sleep_until(wake.into()) => PublisherEvent::Time,
+                () = tokio::task::yield_now(), if more => PublisherEvent::Time,
             };
             match news {
-                News::Lost => return Ok(Ended::Lost),
-                News::Stop => self.begin_to_drain(Instant::now()),
-                News::Captured(captured) => self.on_captured(captured),
-                News::Outcomes => self.on_outcomes(&mut outcomes)?,
-                News::Opened(opened) => self.on_opened(opened)?,
-                News::Saved(saved) => self.on_saved(saved)?,
-                News::Stored(stored) => self.on_stored(stored),
-                News::Probed(exists) => self.on_probed(exists),
-                News::Time => {}
+                PublisherEvent::Lost => return Ok(PublishEnd::Lost),
+                PublisherEvent::Stop => self.begin_to_drain(Instant::now()),
+                PublisherEvent::Captured(captured) => self.on_captured(captured),
+                PublisherEvent::Outcomes => self.on_outcomes(&mut outcomes)?,
+                PublisherEvent::Opened(opened) => self.on_opened(opened)?,
+                PublisherEvent::Saved(saved) => self.on_saved(saved)?,
+                PublisherEvent::Stored(stored) => self.on_stored(stored),
+                PublisherEvent::Probed(exists) => self.on_probed(exists),
+                PublisherEvent::Time => {}
             }
         }
     }
@@ -225,7 +225,7 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         moments.into_iter().flatten().min().unwrap_or(now + LONGEST_WAIT)
     }
 
-    fn on_saved(&mut self, saved: Result<Saved, checkpoint::Error>) -> Result<(), Error> {
+    fn on_saved(&mut self, saved: Result<SaveResult, checkpoint::Error>) -> Result<(), Error> {
         let saved = self.saves.note(saved, Instant::now()).map_err(Error::Checkpoint)?;
         match saved {
             Some((stand, events)) => {
@@ -240,25 +240,29 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn on_probed(&mut self, exists: Result<bool, servicebus::Error>) {
         self.probe.note(exists);
         match self.probe.allows() {
-            Some(false) => self.handle.set(State::Paused(Pause::SubscriptionMissing)),
+            Some(false) => self.handle.set(PublishState::Paused(PauseReason::SubscriptionMissing)),
             Some(true) => match self.handle.state() {
-                State::Paused(Pause::SubscriptionMissing) => self.set_active(),
-                State::Opening if self.bridge.is_open(Instant::now()) => self.set_active(),
-                State::Idle | State::Opening | State::Publishing | State::Paused(_) | State::Draining => {}
+                PublishState::Paused(PauseReason::SubscriptionMissing) => self.set_active(),
+                PublishState::Opening if self.bridge.is_open(Instant::now()) => self.set_active(),
+                PublishState::Idle
+                | PublishState::Opening
+                | PublishState::Publishing
+                | PublishState::Paused(_)
+                | PublishState::Draining => {}
             },
             None => {}
         }
     }
 
     fn set_active(&self) {
-        self.handle.set(if self.draining.is_some() { State::Draining } else { State::Publishing });
+        self.handle.set(if self.draining.is_some() { PublishState::Draining } else { PublishState::Publishing });
     }
 
     fn may_send(&self, now: Instant) -> bool {
         self.probe.allows() == Some(true) && !self.given_up && self.bridge.is_open(now)
     }
 
-    fn show(&self) {
+    fn update_gauges(&self) {
         let counters = self.handle.counters();
         counters.in_flight_events.store(self.lanes.events() as u64, Relaxed);
         counters.in_flight_bytes.store(self.lanes.bytes() as u64, Relaxed);

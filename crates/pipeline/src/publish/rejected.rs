@@ -7,7 +7,7 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
 use mongodb::{Collection, Database};
 
 use super::majority;
-use super::message::MessageId;
+use super::message::EventMessageId;
 use crate::envelope::property;
 use crate::event::{ChangeEvent, Term};
 
@@ -20,7 +20,7 @@ const FORMAT: i32 = 1;
 
 /// Why an event is no message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum RejectReason {
     /// It does not say whom it belongs to.
     NoAggregateId,
     /// The bus will not have it, whatever is tried; in its own words.
@@ -29,7 +29,7 @@ pub enum Reason {
     TooLarge,
 }
 
-impl Reason {
+impl RejectReason {
     pub fn code(&self) -> &'static str {
         match self {
             Self::NoAggregateId => "no_aggregate_id",
@@ -48,9 +48,9 @@ impl Reason {
 
 /// An event that is to be kept.
 #[derive(Clone, Debug)]
-pub struct Rejection {
+pub struct RejectedEvent {
     pub message_id: String,
-    pub reason: Reason,
+    pub reason: RejectReason,
     namespace: String,
     key: Option<Bson>,
     token: String,
@@ -59,8 +59,8 @@ pub struct Rejection {
     oversize: bool,
 }
 
-impl Rejection {
-    pub fn of_event(event: &ChangeEvent, id: &MessageId, reason: Reason) -> Self {
+impl RejectedEvent {
+    pub fn of_event(event: &ChangeEvent, id: &EventMessageId, reason: RejectReason) -> Self {
         Self {
             message_id: id.as_str().to_owned(),
             reason,
@@ -73,7 +73,7 @@ impl Rejection {
     }
 
     /// Everything there is to know of an event is on its message.
-    pub fn of_message(message: &amqp::Message, reason: Reason) -> Self {
+    pub fn of_message(message: &amqp::Message, reason: RejectReason) -> Self {
         let text = |name| message.application_property(name).and_then(|value| value.as_str()).unwrap_or_default();
         let id = message.properties().ok().and_then(|properties| properties.message_id);
         let key = message.application_property(property::KEY);
@@ -93,19 +93,19 @@ impl Rejection {
 
 /// The rejected events of one pipeline.
 #[derive(Clone, Debug)]
-pub struct Rejected {
+pub struct RejectedStore {
     events: Collection<Document>,
     pipeline: String,
 }
 
-impl Rejected {
+impl RejectedStore {
     pub fn new(coordination: &Database, pipeline: impl Into<String>) -> Self {
         Self { events: majority(coordination, COLLECTION), pipeline: pipeline.into() }
     }
 
     /// Keeps it. Done again, by this leader or another, it changes nothing.
-    pub async fn keep(&self, rejection: &Rejection, term: Term) -> Result<(), DriverError> {
-        let Rejection { message_id, reason, document, .. } = rejection;
+    pub async fn keep(&self, rejection: &RejectedEvent, term: Term) -> Result<(), DriverError> {
+        let RejectedEvent { message_id, reason, document, .. } = rejection;
         let chunks = document.chunks(CHUNK).skip(1);
         for (chunk, bytes) in (1_i64..).zip(chunks) {
             let id = doc! { "pipeline": &self.pipeline, "message": message_id, "chunk": chunk };

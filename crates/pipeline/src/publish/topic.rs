@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use servicebus::{Bulk, Client, Encoded, Kind, Outcome, Sender};
 
-use super::handle::Pause;
+use super::handle::PauseReason;
 
 /// A topic with the subscription that keeps its messages.
-pub trait Topic: Send + Sync + 'static {
-    type Line: Line + 'static;
+pub trait PublishTopic: Send + Sync + 'static {
+    type Link: SenderLink + 'static;
 
     /// Opens a way to send. Waits as long as the bus asks for between two tries.
-    fn open(&self) -> impl Future<Output = Result<Self::Line, servicebus::Error>> + Send;
+    fn open(&self) -> impl Future<Output = Result<Self::Link, servicebus::Error>> + Send;
 
     fn subscription_exists(&self) -> impl Future<Output = Result<bool, servicebus::Error>> + Send;
 
@@ -20,8 +20,8 @@ pub trait Topic: Send + Sync + 'static {
 }
 
 /// An open way to send. Every transfer submitted gets exactly one outcome, also when the way is lost.
-pub trait Line: Send {
-    fn limits(&self) -> Limits;
+pub trait SenderLink: Send {
+    fn limits(&self) -> LinkLimits;
 
     fn submit(&mut self, transfers: Vec<(u64, Encoded)>);
 
@@ -37,7 +37,7 @@ pub trait Line: Send {
 
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct LinkLimits {
     pub message: usize,
     pub batch: usize,
 }
@@ -67,8 +67,8 @@ impl ServiceBusTopic {
     }
 }
 
-impl Topic for ServiceBusTopic {
-    type Line = Bulk;
+impl PublishTopic for ServiceBusTopic {
+    type Link = Bulk;
 
     async fn open(&self) -> Result<Bulk, servicebus::Error> {
         self.sender.bulk().await
@@ -83,9 +83,9 @@ impl Topic for ServiceBusTopic {
     }
 }
 
-impl Line for Bulk {
-    fn limits(&self) -> Limits {
-        Limits { message: self.message_limit().unwrap_or(STANDARD), batch: self.batch_limit() }
+impl SenderLink for Bulk {
+    fn limits(&self) -> LinkLimits {
+        LinkLimits { message: self.message_limit().unwrap_or(STANDARD), batch: self.batch_limit() }
     }
 
     fn submit(&mut self, transfers: Vec<(u64, Encoded)>) {
@@ -107,13 +107,13 @@ impl Line for Bulk {
 
 /// What an answer of the bus means for what was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum SendErrorAction {
     /// This one again, after a pause of its own.
     Again,
     /// The way is lost, and whether it arrived is not known: again on the next.
     Reopen,
     /// Nothing goes for a while.
-    Hold(Pause),
+    Hold(PauseReason),
     /// Never, as it is.
     Refused,
     /// The term's gate is shut: it did not leave, and nothing else will.
@@ -122,17 +122,17 @@ pub(super) enum Verdict {
     Fatal,
 }
 
-impl Verdict {
+impl SendErrorAction {
     /// Weighing both mistakes: a message wrongly tried again holds up its lane, and the state says so; one wrongly refused is parked by
     /// every consumer. So only what the bus says of the message itself is a refusal.
     pub(super) fn of(kind: Kind) -> Self {
         match kind {
             Kind::Timeout | Kind::Internal | Kind::Cancelled | Kind::Unknown | Kind::Protocol => Self::Again,
             Kind::Detached | Kind::ConnectionLost => Self::Reopen,
-            Kind::Busy | Kind::QuotaExceeded => Self::Hold(Pause::Busy),
-            Kind::NotFound => Self::Hold(Pause::TopicMissing),
-            Kind::Unauthorized => Self::Hold(Pause::Unauthorized),
-            Kind::Disabled => Self::Hold(Pause::Disabled),
+            Kind::Busy | Kind::QuotaExceeded => Self::Hold(PauseReason::Busy),
+            Kind::NotFound => Self::Hold(PauseReason::TopicMissing),
+            Kind::Unauthorized => Self::Hold(PauseReason::Unauthorized),
+            Kind::Disabled => Self::Hold(PauseReason::Disabled),
             Kind::NotAllowed | Kind::InvalidArgument | Kind::MessageTooLarge | Kind::NotImplemented => Self::Refused,
             // Of receivers; a sender does not meet them.
             Kind::MessageLockLost | Kind::SessionLockLost | Kind::SessionHeldElsewhere | Kind::AlreadyExists => {

@@ -24,9 +24,9 @@ use super::dead_letters;
 use super::handle::{Handle, Trouble};
 use super::seats::{Seat, Seats};
 use super::troubles::{Troubles, backoff};
-use crate::chain::chain;
-use crate::planted::Wedge;
-use crate::publish::Oversize;
+use crate::error_chain::error_chain;
+use crate::failpoints::LoopStall;
+use crate::publish::ClaimCheckStore;
 use crate::view;
 
 /// Where sessions are accepted, and where their events go.
@@ -34,7 +34,7 @@ pub struct Places {
     pub bus: Client,
     pub topic: String,
     pub subscription: String,
-    pub oversize: Oversize,
+    pub oversize: ClaimCheckStore,
     pub applier: view::Handle,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct Shared {
     pub(super) bus: Client,
     /// The subscription's path.
     pub(super) entity: String,
-    pub(super) oversize: Oversize,
+    pub(super) oversize: ClaimCheckStore,
     pub(super) applier: view::Handle,
     pub(super) budget: Arc<Budget>,
     pub(super) handle: Handle,
@@ -199,7 +199,7 @@ impl Shared {
             self.applier.room().await;
         };
         let (seat, _asking) = self.seats.take(room).await;
-        Wedge::Acceptor.hold().await;
+        LoopStall::Acceptor.block_if_enabled().await;
         let asked = Instant::now();
         let receiver = client.accept_next_session(&self.entity, WAIT).await?;
         leave.used(receiver.is_some() && asked.elapsed() < SOON);
@@ -229,7 +229,7 @@ impl Shared {
         let trouble = Trouble::of(error.kind());
         self.handle.0.bus(Some(trouble));
         if before != Some(trouble) && error.kind() != Kind::Closed {
-            warn!(error = chain(error), trouble = ?trouble, "accept a session");
+            warn!(error = error_chain(error), trouble = ?trouble, "accept a session");
         }
     }
 }

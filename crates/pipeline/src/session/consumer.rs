@@ -22,8 +22,8 @@ use super::handle::Trouble;
 use super::message::{Reader, fetch};
 use super::renewal;
 use super::settle::{How, goes_on, resolved, settle};
-use crate::chain::chain;
-use crate::planted::{Defect, Wedge};
+use crate::error_chain::error_chain;
+use crate::failpoints::{Failpoint, LoopStall};
 use crate::view::{self, Applied, Delivered, End, Feed};
 
 /// What a session begins with: enough for the many that are short. A longer one is given more when it has used this up.
@@ -78,7 +78,7 @@ pub(super) async fn hold(shared: &Arc<Shared>, receiver: SessionReceiver, share:
     }
     debug!(?ended, events = held.events, "a session is let go");
     if let Err(error) = held.receiver.close().await {
-        debug!(error = chain(&error), "close a session");
+        debug!(error = error_chain(&error), "close a session");
     }
 }
 
@@ -164,9 +164,9 @@ impl<'a> Holding<'a> {
                 done.clear();
                 continue;
             }
-            Wedge::Sessions.hold().await;
+            LoopStall::Sessions.block_if_enabled().await;
             let Batch { events, messages } = batch;
-            let too_early = Defect::SettleBeforeCommit.is_planted();
+            let too_early = Failpoint::SettleBeforeCommit.is_enabled();
             if too_early {
                 self.settle_unapplied(&messages).await?;
             }
@@ -301,7 +301,7 @@ impl<'a> Holding<'a> {
         let permit = Arc::clone(&self.shared.large).acquire_owned().await;
         self.large = permit.ok();
         fetch(&self.shared.oversize, message.raw(), event).await.map_err(|error| {
-            warn!(error = chain(&error), "an event's body cannot be fetched");
+            warn!(error = error_chain(&error), "an event's body cannot be fetched");
             self.trouble(Trouble::ReadModels)
         })
     }
@@ -337,7 +337,7 @@ impl<'a> Holding<'a> {
                 warn!("it is not known whether events were applied; their session is accepted again");
             }
             End::Failed(error) => {
-                warn!(error = chain(error), "events were not applied; their session is accepted again")
+                warn!(error = error_chain(error), "events were not applied; their session is accepted again")
             }
         }
         self.trouble(Trouble::ReadModels)
@@ -367,7 +367,7 @@ async fn settle_counted(shared: &Shared, settler: &Settler, messages: &[(Receive
         return Ok(());
     }
     let settled = settle(settler, messages).await.map_err(|error| {
-        debug!(error = chain(&error), "settle messages");
+        debug!(error = error_chain(&error), "settle messages");
         lost(&error)
     })?;
     shared.handle.0.settled.fetch_add(settled as u64, Relaxed);

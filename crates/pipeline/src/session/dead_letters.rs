@@ -17,8 +17,8 @@ use super::batch::Sorted;
 use super::message::{Reader, fetch};
 use super::settle::{goes_on, reason};
 use super::troubles::backoff;
-use crate::chain::chain;
-use crate::planted::Wedge;
+use crate::error_chain::error_chain;
+use crate::failpoints::LoopStall;
 use crate::view::{Delivered, Feed};
 
 /// Read at once; each has a lock of its own, which is not renewed, so they must be few.
@@ -50,7 +50,7 @@ enum Ended {
 }
 
 async fn receive(receiver: &mut Receiver) -> Result<Vec<ReceivedMessage>, Error> {
-    Wedge::DeadLetters.hold().await;
+    LoopStall::DeadLetters.block_if_enabled().await;
     receiver.receive(MOST, WAIT).await
 }
 
@@ -75,7 +75,7 @@ async fn read_on(shared: &Shared, mut receiver: Receiver, feed: &mut Feed, stop:
             Ok(false) => break,
             Err(error) => {
                 // A subscription that is missing is told by those who accept sessions.
-                tracing::debug!(error = chain(&error), "read the dead letters");
+                tracing::debug!(error = error_chain(&error), "read the dead letters");
                 break;
             }
         }
@@ -153,7 +153,7 @@ async fn sort(shared: &Shared, reader: &mut Reader, letter: &ReceivedMessage) ->
         Sorted::Large(mut event) => match fetch(&shared.oversize, letter.raw(), &mut event).await {
             Ok(()) => Sort::Event(Box::new(event), Then::Gone),
             Err(error) => {
-                warn!(error = chain(&error), "an event's body cannot be fetched");
+                warn!(error = error_chain(&error), "an event's body cannot be fetched");
                 Sort::NotNow
             }
         },

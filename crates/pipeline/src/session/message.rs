@@ -12,11 +12,11 @@ use amqp::Message;
 use amqp::codec::ValueRef;
 use mongodb::bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf};
 
-use crate::chain::chain;
 use crate::envelope::{FORMAT, content_type, property};
+use crate::error_chain::error_chain;
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
-use crate::publish::{Oversize, oversize};
-use crate::trace::Context;
+use crate::publish::{ClaimCheckStore, claim_check};
+use crate::trace::TraceContext;
 use crate::view::{Body, Delivered, PositionKey};
 
 /// Why a message is not an event. Nothing of its contents is in it.
@@ -62,7 +62,7 @@ impl Reader {
         let epoch = number(envelope.epoch, property::EPOCH)?;
         let token = text(envelope.token, property::TOKEN)?;
         let committed = envelope.committed.and_then(|value| value.as_timestamp());
-        let operation = Operation::read(text(envelope.operation, property::OPERATION)?);
+        let operation = Operation::from_name(text(envelope.operation, property::OPERATION)?);
         let trace = envelope.traceparent.filter(|_| self.traced).and_then(|value| value.as_str());
         let mut event = Delivered {
             message_id: message_id.ok_or(Unreadable::Property { name: "message-id" })?.to_owned(),
@@ -78,7 +78,7 @@ impl Reader {
             committed: committed.map(DateTime::from_millis),
             delivery_count,
             dead_lettered: false,
-            trace: trace.and_then(Context::read),
+            trace: trace.and_then(TraceContext::parse),
         };
         let id = |property: Option<ValueRef<'_>>| property.and_then(|value| value.as_str()).map(str::to_owned);
         event.body = match (id(envelope.marker), id(envelope.oversize)) {
@@ -111,7 +111,7 @@ impl Reader {
 
 /// Fetches the body of an event that is kept apart. One that is gone stays so, and the event is parked for it; an error means that the
 /// store could not be asked.
-pub async fn fetch(kept: &Oversize, message: &Message, event: &mut Delivered) -> Result<(), oversize::Error> {
+pub async fn fetch(kept: &ClaimCheckStore, message: &Message, event: &mut Delivered) -> Result<(), claim_check::Error> {
     let Body::Oversize(id) = &event.body else { return Ok(()) };
     match kept.read(id).await {
         Ok(bytes) => {
@@ -121,11 +121,11 @@ pub async fn fetch(kept: &Oversize, message: &Message, event: &mut Delivered) ->
             }
             Ok(())
         }
-        Err(error @ (oversize::Error::Missing { .. } | oversize::Error::Unreadable { .. })) => {
-            tracing::warn!(error = chain(&error), "an event's body is gone");
+        Err(error @ (claim_check::Error::Missing { .. } | claim_check::Error::Unreadable { .. })) => {
+            tracing::warn!(error = error_chain(&error), "an event's body is gone");
             Ok(())
         }
-        Err(error @ oversize::Error::Store { .. }) => Err(error),
+        Err(error @ claim_check::Error::Store { .. }) => Err(error),
     }
 }
 

@@ -9,8 +9,8 @@ use servicebus::{Kind, Session};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::chain::chain;
-use crate::retry::{self, Verdict};
+use crate::error_chain::error_chain;
+use crate::retry::{self, ErrorClass};
 
 /// No lock is so short that it must be renewed more often; a clock that runs ahead of the bus's must not make us ask all the time.
 const LEAST: Duration = Duration::from_millis(500);
@@ -31,7 +31,7 @@ pub(super) async fn keep(session: &Session, longest: Duration, over: &Cancellati
                 over.cancel();
                 return std::future::pending().await;
             }
-            warn!(error = chain(&error), "renew the lock of a session");
+            warn!(error = error_chain(&error), "renew the lock of a session");
             tokio::time::sleep(LEAST).await;
         }
     }
@@ -44,11 +44,11 @@ fn pause(now: SystemTime, until: SystemTime, longest: Duration) -> Duration {
 }
 
 fn is_lost(kind: Kind) -> bool {
-    match retry::bus(kind) {
-        Verdict::Transient => {
+    match retry::classify_service_bus(kind) {
+        ErrorClass::Transient => {
             matches!(kind, Kind::SessionLockLost | Kind::SessionHeldElsewhere | Kind::Detached | Kind::ConnectionLost)
         }
-        Verdict::Permanent | Verdict::Fatal => true,
+        ErrorClass::Permanent | ErrorClass::Fatal => true,
     }
 }
 

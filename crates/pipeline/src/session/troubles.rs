@@ -39,7 +39,7 @@ pub(super) fn backoff(failures: u32, dice: f64) -> Duration {
     if failures == 0 {
         return Duration::ZERO;
     }
-    retry::span(failures - 1, FIRST_PAUSE, LONGEST_PAUSE).mul_f64(dice)
+    retry::exponential_delay(failures - 1, FIRST_PAUSE, LONGEST_PAUSE).mul_f64(dice)
 }
 
 #[cfg(test)]

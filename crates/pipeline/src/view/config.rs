@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::cursor::{Mode, Start};
-use crate::source::{Kind, Source};
+use crate::source::{SourceConfig, SourceKind};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -71,10 +71,10 @@ impl Default for Config {
 
 impl Config {
     /// What orders the events of this source. `filtered`: capture leaves event types out.
-    pub fn mode(&self, source: &Source, start: Start, filtered: bool) -> Mode {
+    pub fn mode(&self, source: &SourceConfig, start: Start, filtered: bool) -> Mode {
         match (source.kind, &source.sequence) {
-            (Kind::Events, Some(_)) => Mode::Sequence { start, first: self.first_sequence, filtered },
-            (Kind::Events, None) | (Kind::Documents, _) => Mode::Position,
+            (SourceKind::Events, Some(_)) => Mode::Sequence { start, first: self.first_sequence, filtered },
+            (SourceKind::Events, None) | (SourceKind::Documents, _) => Mode::Position,
         }
     }
 }

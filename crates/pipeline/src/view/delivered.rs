@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mongodb::bson::{Bson, DateTime, RawDocumentBuf};
 
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Position, Term};
-use crate::trace::Context;
+use crate::trace::TraceContext;
 
 /// One message, read. Its contents never reach a log: `Debug` shows where it stands, not what it says.
 #[derive(Clone)]
@@ -31,7 +31,7 @@ pub struct Delivered {
     /// It was taken from the dead-letter queue: it is parked in its place, not applied.
     pub dead_lettered: bool,
     /// Where its trace goes on; only read where somebody traces.
-    pub trace: Option<Context>,
+    pub trace: Option<TraceContext>,
 }
 
 /// Where the event's document is.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongo_error::DriverError;
 
 use super::model::Mistake;
-use crate::retry::{self, Verdict};
+use crate::retry::{self, ErrorClass};
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -76,14 +76,14 @@ impl Error {
         matches!(self, Self::Statement { code: DUPLICATE_KEY, .. })
     }
 
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> ErrorClass {
         match self {
-            Self::Store { source, .. } | Self::Source { source, .. } => retry::mongo(source.get()),
-            Self::Statement { code, .. } => retry::mongo_code(*code),
-            Self::TooLate { .. } => Verdict::Transient,
-            Self::NotParked(_) | Self::NoModel(_) | Self::StillRefused { .. } => Verdict::Permanent,
+            Self::Store { source, .. } | Self::Source { source, .. } => retry::classify_mongo(source.get()),
+            Self::Statement { code, .. } => retry::classify_mongo_code(*code),
+            Self::TooLate { .. } => ErrorClass::Transient,
+            Self::NotParked(_) | Self::NoModel(_) | Self::StillRefused { .. } => ErrorClass::Permanent,
             Self::Format { .. } | Self::Unreadable { .. } | Self::Mistakes(_) | Self::NameTaken(_) | Self::Stopped => {
-                Verdict::Fatal
+                ErrorClass::Fatal
             }
         }
     }

@@ -19,7 +19,7 @@ use super::group::Told;
 use super::identity::Identity;
 use super::plan::{Answer, Candidate, Outcome};
 use super::queue::Submission;
-use crate::planted::Defect;
+use crate::failpoints::Failpoint;
 use crate::retry;
 
 /// Takes `&mut` to apply, so that a session cannot have two transactions under way. A call that was dropped half-way is waited for by
@@ -107,7 +107,7 @@ impl Feed {
     async fn submit(&mut self, batch: &[Placed]) -> Result<Vec<Told>, End> {
         let candidates: Vec<Candidate> = batch.iter().map(|placed| placed.candidate.clone()).collect();
         let mut pieces = vec![candidates];
-        if Defect::OverlappingTransactions.is_planted() {
+        if Failpoint::OverlappingTransactions.is_enabled() {
             let half = pieces[0].len() / 2;
             let second = pieces[0].split_off(half);
             pieces.push(second);
@@ -282,7 +282,7 @@ impl Healing {
 impl Vain {
     fn pause(&mut self) -> Duration {
         self.looks += 1;
-        retry::span(self.looks, FIRST_LOOK, LONGEST_LOOK)
+        retry::exponential_delay(self.looks, FIRST_LOOK, LONGEST_LOOK)
     }
 }
 

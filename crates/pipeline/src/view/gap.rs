@@ -13,7 +13,7 @@ use super::error::Error;
 use super::identity::Identity;
 use super::path::EventPath;
 use crate::event::{AggregateId, Namespace, Operation, Term};
-use crate::source::Source;
+use crate::source::SourceConfig;
 
 /// Events read at once; a longer gap is healed page by page.
 const PAGE_EVENTS: i64 = 500;
@@ -30,7 +30,7 @@ pub struct History {
 
 impl History {
     /// `None` for a source without a sequence: it cannot be asked for what is missing.
-    pub fn new(database: &Database, source: &Source) -> Option<Self> {
+    pub fn new(database: &Database, source: &SourceConfig) -> Option<Self> {
         let options = CollectionOptions::builder()
             .read_concern(ReadConcern::majority())
             .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))

@@ -23,7 +23,7 @@ use super::plan::{Answer, Candidate, Outcome, Refusals, Rules};
 use super::stuck::Stuck;
 use super::transaction::{Attempt, Failure, Store};
 use super::witness::{Lived, Witness};
-use crate::planted::{Defect, Wedge};
+use crate::failpoints::{Failpoint, LoopStall};
 use crate::retry;
 use crate::trace::wall_clock;
 
@@ -79,7 +79,7 @@ const AFTER_THAT: Duration = Duration::from_millis(50);
 impl Groups {
     /// Tells all that can be had soon. Who is told nothing conflicts with somebody that holds on: see [`Self::wait_for`].
     pub(super) async fn resolve(&self, candidates: &[Candidate], told: &mut Answers) {
-        Wedge::Applier.hold().await;
+        LoopStall::Applier.block_if_enabled().await;
         self.settle(candidates, self.parts(candidates), told).await;
     }
 
@@ -168,7 +168,7 @@ impl Groups {
             if trusting && error.is_taken_key() {
                 self.doubt.store(DOUBT, Relaxed);
             }
-            let pause = retry::span(failures, FIRST_PAUSE, LONGEST_PAUSE);
+            let pause = retry::exponential_delay(failures, FIRST_PAUSE, LONGEST_PAUSE);
             failures += 1;
             let patience = if error.is_conflict() { (*patience).min(self.retry_for) } else { self.retry_for };
             if began.elapsed() + pause >= patience {
@@ -179,7 +179,7 @@ impl Groups {
             // Who waits for long does not hold up those who may succeed. With the defect the lock would keep a batch's second half behind its first.
             let waits = part.patience >= self.retry_for;
             let calmly = async {
-                if alone.is_none() && !waits && !Defect::OverlappingTransactions.is_planted() {
+                if alone.is_none() && !waits && !Failpoint::OverlappingTransactions.is_enabled() {
                     alone = Some(self.again.lock().await);
                 }
                 if began.elapsed() > orphans::PATIENCE {

@@ -32,7 +32,7 @@ impl Identity {
 
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Identity(sha256:{:.12}…)", crate::event::hex_digest(&[&self.0]))
+        write!(f, "Identity(sha256:{:.12}…)", crate::event::sha256_hex(&[&self.0]))
     }
 }
 

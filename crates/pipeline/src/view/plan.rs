@@ -17,7 +17,7 @@ use super::projection::{self, Event, Projection};
 use super::statement::Statement;
 use super::stored::{Had, Naming, cursor_document, cursor_statement};
 use crate::event::Operation;
-use crate::planted::Defect;
+use crate::failpoints::Failpoint;
 use crate::trace::wall_clock;
 
 /// An event on its way, with what was found out about it.
@@ -172,7 +172,7 @@ impl<'a> Planner<'a> {
         }
         let event = &*candidate.event;
         let mut decision = decide(standing.cursor.as_ref(), candidate.facts(), self.rules.mode);
-        if Defect::NoCursorCheck.is_planted() {
+        if Failpoint::NoCursorCheck.is_enabled() {
             decision = Decision::Next;
         }
         // Without numbers nobody noticed that it was missing when its successors were applied.
@@ -229,7 +229,7 @@ impl<'a> Planner<'a> {
             if !concerned {
                 continue;
             }
-            let is_parked = cursor.parked.contains_key(model.name()) && !Defect::ParkedCheckSkipped.is_planted();
+            let is_parked = cursor.parked.contains_key(model.name()) && !Failpoint::ParkedCheckSkipped.is_enabled();
             let refused = if is_parked { None } else { trouble.map(|reason| (reason, String::new())) };
             let refused = match refused {
                 None if !is_parked => self.apply(at, number, event).err().map(|detail| (Reason::Poison, detail)),
@@ -241,7 +241,7 @@ impl<'a> Planner<'a> {
                 cursor.parked.entry(model.name().to_owned()).or_insert_with(entry);
             }
             if let Some(entry) = cursor.parked.get_mut(model.name())
-                && !Defect::ParkedCheckSkipped.is_planted()
+                && !Failpoint::ParkedCheckSkipped.is_enabled()
             {
                 let id = queue_id(&self.rules.naming, &event.namespace, &event.aggregate, model.name(), entry.next);
                 self.plan.parked.push(event_document(id, event, self.now));

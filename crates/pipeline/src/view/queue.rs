@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::group::Told;
 use super::plan::Candidate;
-use crate::planted::Defect;
+use crate::failpoints::Failpoint;
 
 /// So long at most does a group wait beside another: that may be held up itself.
 const COMPANY: Duration = Duration::from_millis(25);
@@ -222,7 +222,7 @@ impl Line {
         let largest = self.running.iter().max().copied().unwrap_or(0).max(self.last_as_of(first.handed_in));
         let patience = if self.running.is_empty() { BRIEFLY } else { COMPANY };
         let alone_at = first.handed_in + patience;
-        let overlapping = Defect::OverlappingTransactions.is_planted();
+        let overlapping = Failpoint::OverlappingTransactions.is_enabled();
         let is_full = self.queued >= largest.min(room) || self.bytes >= most_bytes;
         if self.closed || overlapping || is_full || now >= alone_at { Begins::Now } else { Begins::At(alone_at) }
     }
@@ -241,7 +241,7 @@ impl Line {
             bytes += next.bytes();
             let fits = statements <= room && bytes <= most_bytes;
             // The defect would be harmless if both halves of a batch came into one transaction.
-            let overlapping = Defect::OverlappingTransactions.is_planted();
+            let overlapping = Failpoint::OverlappingTransactions.is_enabled();
             if (!fits || overlapping) && !group.is_empty() {
                 break;
             }

@@ -20,7 +20,7 @@ use super::runs::{self, Run};
 use super::stored::read_cursor;
 use super::swept;
 use super::{CURSORS, PARKED_EVENTS};
-use crate::retry::{self, Verdict};
+use crate::retry::{self, ErrorClass};
 
 /// Where read models are, and how long a transaction may take.
 #[derive(Clone, Debug)]
@@ -170,20 +170,20 @@ impl Store {
         let answer = self.database.run_raw_command(command).session(&mut *session).await;
         let answer = match answer {
             Ok(answer) => answer,
-            Err(error) if retry::mongo(&error) == Verdict::Permanent => {
+            Err(error) if retry::classify_mongo(&error) == ErrorClass::Permanent => {
                 return Err(Failure::Refused { culprit: None, error: self.store_error(doing, error) });
             }
             Err(error) => return Err(self.failed(doing, error)),
         };
         let Some((_, code)) = first_error(&answer) else { return Ok(()) };
         let error = Error::Statement { doing, database: self.database.name().to_owned(), code };
-        match retry::mongo_code(code) {
+        match retry::classify_mongo_code(code) {
             // A key that is taken: somebody else was faster, and the next run sees it.
-            Verdict::Permanent if code == DUPLICATE_KEY => Err(Failure::Transient(error)),
-            Verdict::Transient => Err(Failure::Transient(error)),
+            ErrorClass::Permanent if code == DUPLICATE_KEY => Err(Failure::Transient(error)),
+            ErrorClass::Transient => Err(Failure::Transient(error)),
             // An aggregate whose id MongoDB does not take: found by taking the group apart.
-            Verdict::Permanent => Err(Failure::Refused { culprit: None, error }),
-            Verdict::Fatal => Err(Failure::Fatal(error)),
+            ErrorClass::Permanent => Err(Failure::Refused { culprit: None, error }),
+            ErrorClass::Fatal => Err(Failure::Fatal(error)),
         }
     }
 
@@ -197,17 +197,17 @@ impl Store {
         };
         let answer = match self.database.run_raw_command(command).session(&mut *session).await {
             Ok(answer) => answer,
-            Err(error) if retry::mongo(&error) == Verdict::Permanent => {
+            Err(error) if retry::classify_mongo(&error) == ErrorClass::Permanent => {
                 return Err(Failure::Refused { culprit: only(), error: self.store_error(DOING, error) });
             }
             Err(error) => return Err(self.failed(DOING, error)),
         };
         let Some((index, code)) = first_error(&answer) else { return Ok(()) };
         let error = Error::Statement { doing: DOING, database: self.database.name().to_owned(), code };
-        match retry::mongo_code(code) {
-            Verdict::Transient => Err(Failure::Transient(error)),
-            Verdict::Fatal => Err(Failure::Fatal(error)),
-            Verdict::Permanent => {
+        match retry::classify_mongo_code(code) {
+            ErrorClass::Transient => Err(Failure::Transient(error)),
+            ErrorClass::Fatal => Err(Failure::Fatal(error)),
+            ErrorClass::Permanent => {
                 let culprit = run.statements.get(index).map(|number| culprit(*number));
                 Err(Failure::Refused { culprit, error })
             }
@@ -231,18 +231,19 @@ impl Store {
                 continue;
             }
             // The server has said no: nothing of it is there.
-            let passing = error.contains_label(TRANSIENT_TRANSACTION_ERROR) || retry::mongo(&error) != Verdict::Fatal;
+            let passing =
+                error.contains_label(TRANSIENT_TRANSACTION_ERROR) || retry::classify_mongo(&error) != ErrorClass::Fatal;
             let error = self.store_error("commit", error);
             return Err(if passing { Failure::Transient(error) } else { Failure::Fatal(error) });
         }
     }
 
     pub(super) fn failed(&self, doing: &'static str, error: mongodb::error::Error) -> Failure {
-        let verdict = retry::mongo(&error);
+        let verdict = retry::classify_mongo(&error);
         let error = self.store_error(doing, error);
         match verdict {
-            Verdict::Transient => Failure::Transient(error),
-            Verdict::Permanent | Verdict::Fatal => Failure::Fatal(error),
+            ErrorClass::Transient => Failure::Transient(error),
+            ErrorClass::Permanent | ErrorClass::Fatal => Failure::Fatal(error),
         }
     }
 

@@ -12,7 +12,7 @@ use super::error::Error;
 use super::model::{Clause, Mistake, Model};
 use super::path::Found;
 use super::template::Node;
-use crate::retry::{self, Verdict};
+use crate::retry::{self, ErrorClass};
 
 /// All mistakes of one model; an error only when the server could not be asked.
 pub async fn validate(database: &Database, model: &Model) -> Result<Vec<Mistake>, Error> {
@@ -106,9 +106,9 @@ impl Check<'_> {
     async fn explain(&self, update: &RawBson) -> Result<Option<String>, Error> {
         let answer = self.database.run_raw_command(explanation(&self.model.name, update)).await;
         let Err(error) = answer else { return Ok(None) };
-        match (retry::mongo(&error), &*error.kind) {
+        match (retry::classify_mongo(&error), &*error.kind) {
             // What it quotes is the declaration.
-            (Verdict::Permanent, mongodb::error::ErrorKind::Command(refused)) => {
+            (ErrorClass::Permanent, mongodb::error::ErrorKind::Command(refused)) => {
                 Ok(Some(format!("{} (error {})", refused.message, refused.code)))
             }
             _ => Err(Error::Store {

@@ -2,9 +2,9 @@
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::options::ChangeStreamPreAndPostImages;
-use pipeline::capture::{Error, Start};
+use pipeline::capture::{Error, PipelineStart};
 use pipeline::event::{ChangeEvent, Operation};
-use pipeline::source::{FullDocument, Source};
+use pipeline::source::{FullDocument, SourceConfig};
 
 use crate::house::{House, Reading, aggregate, majority};
 
@@ -44,7 +44,7 @@ async fn every_operation_is_an_event_with_the_document_it_leaves() {
 async fn an_update_of_a_document_that_is_gone_since_has_its_key_alone() {
     let house = House::new("gone").await;
     let capture = house.capture(house.documents());
-    let phase = capture.first_phase(&Start::Now).await.unwrap();
+    let phase = capture.first_phase(&PipelineStart::Now).await.unwrap();
     house.events().insert_one(doc! { "_id": "x", "n": 1 }).await.unwrap();
     house.events().update_one(doc! {}, doc! { "$set": { "n": 2 } }).await.unwrap();
     house.events().delete_one(doc! {}).await.unwrap();
@@ -60,8 +60,8 @@ async fn post_images_are_exact_where_a_lookup_is_not() {
     let house = House::new("exact").await;
     let images = ChangeStreamPreAndPostImages::builder().enabled(true).build();
     house.database.create_collection("events").change_stream_pre_and_post_images(images).await.unwrap();
-    let capture = house.capture(Source { full_document: FullDocument::PostImage, ..house.documents() });
-    let phase = capture.first_phase(&Start::Now).await.unwrap();
+    let capture = house.capture(SourceConfig { full_document: FullDocument::PostImage, ..house.documents() });
+    let phase = capture.first_phase(&PipelineStart::Now).await.unwrap();
     house.events().insert_one(doc! { "_id": 1, "n": 0 }).await.unwrap();
     for n in 1..=3 {
         house.events().update_one(doc! {}, doc! { "$set": { "n": n } }).await.unwrap();
@@ -77,8 +77,8 @@ async fn post_images_are_exact_where_a_lookup_is_not() {
 async fn a_post_image_that_is_gone_ends_the_stream_rather_than_look_like_a_document_that_is() {
     let house = House::new("imageless").await;
     house.database.create_collection("events").await.unwrap();
-    let capture = house.capture(Source { full_document: FullDocument::PostImage, ..house.documents() });
-    let reading = Reading::of(capture, Start::Now).await;
+    let capture = house.capture(SourceConfig { full_document: FullDocument::PostImage, ..house.documents() });
+    let reading = Reading::of(capture, PipelineStart::Now).await;
     house.events().insert_one(doc! { "_id": 1 }).await.unwrap();
     house.events().update_one(doc! {}, doc! { "$set": { "n": 1 } }).await.unwrap();
     let error = reading.error().await;
@@ -89,7 +89,7 @@ async fn a_post_image_that_is_gone_ends_the_stream_rather_than_look_like_a_docum
 async fn several_collections_are_one_stream_and_others_are_not_in_it() {
     let house = House::new("several").await;
     let source =
-        Source { collection: None, collections: vec!["orders".into(), "customers".into()], ..house.documents() };
+        SourceConfig { collection: None, collections: vec!["orders".into(), "customers".into()], ..house.documents() };
     let mut reading = house.read(source).await;
     for n in 0..30 {
         let name = ["orders", "customers", "audit"][n % 3];

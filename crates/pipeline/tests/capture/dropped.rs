@@ -1,8 +1,8 @@
 //! Collections that are dropped, renamed and made again.
 
 use mongodb::bson::doc;
-use pipeline::checkpoint::Phase;
-use pipeline::source::Source;
+use pipeline::checkpoint::CheckpointPhase;
+use pipeline::source::SourceConfig;
 
 use crate::house::{House, Reading, event, insert_all, majority, versions};
 
@@ -25,7 +25,7 @@ async fn a_dropped_and_re_created_collection_goes_on() {
     assert!(!marks.is_empty());
     let mut invalidates = 0;
     for phase in marks {
-        let Phase::Stream { token } = phase.clone() else { panic!("{phase:?}") };
+        let CheckpointPhase::Stream { token } = phase.clone() else { panic!("{phase:?}") };
         let stages = [doc! { "$changeStream": { "resumeAfter": token.to_document() } }];
         if let Err(error) = house.events().aggregate(stages).await {
             assert_eq!(mongo_error::error_code(&error), Some(260), "by `resumeAfter` an invalidate's cannot");
@@ -55,7 +55,7 @@ async fn a_renamed_collection_is_gone_and_its_name_is_followed() {
 #[tokio::test]
 async fn a_dropped_database_goes_on_too() {
     let house = House::new("database").await;
-    let source = Source { collection: None, collections: vec!["events".into(), "more".into()], ..house.source() };
+    let source = SourceConfig { collection: None, collections: vec!["events".into(), "more".into()], ..house.source() };
     let mut reading = house.read(source).await;
     house.events().insert_one(event("a", 1)).await.unwrap();
     majority(&house.database, "more").drop().await.unwrap();

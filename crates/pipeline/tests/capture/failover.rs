@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
-use pipeline::capture::{Capture, Config, Start};
-use pipeline::source::Source;
+use pipeline::capture::{Capture, Config, PipelineStart};
+use pipeline::source::SourceConfig;
 use testkit::mongo::ReplicaSet;
 use testkit::wait::wait_for;
 
@@ -23,7 +23,7 @@ async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_non
     let slow = "heartbeatFrequencyMS=500&connectTimeoutMS=120000";
     let client = direct(&format!("{}&{slow}", set.uri())).await;
     let config = Config { answer_within: Duration::from_secs(2), ..Config::default() };
-    let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), Start::Now).await;
+    let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), PipelineStart::Now).await;
     let (written, done) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
     let writer = tokio::spawn(write(set.client().await.unwrap(), Arc::clone(&written), Arc::clone(&done)));
 
@@ -65,7 +65,7 @@ async fn the_primary_is_killed_during_a_snapshot(set: &mut ReplicaSet, held: i32
     let few = NonZeroU32::new(10).unwrap();
     let config =
         Config { batch_size: few, read_ahead_events: few, answer_within: Duration::from_secs(2), ..Config::default() };
-    let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), Start::Beginning).await;
+    let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), PipelineStart::Beginning).await;
     let mut scanned = reading.events(20).await;
     let primary = set.primary().await.unwrap();
     set.kill(primary).await.unwrap();
@@ -75,8 +75,8 @@ async fn the_primary_is_killed_during_a_snapshot(set: &mut ReplicaSet, held: i32
     reading.stop().await;
 }
 
-fn source() -> Source {
-    Source { sequence: Some("version".into()), ..Source::events("shop", "events") }
+fn source() -> SourceConfig {
+    SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") }
 }
 
 /// One event after the other, each written again until a majority has it; the version is the key, so that none is written twice.

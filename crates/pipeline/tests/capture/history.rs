@@ -4,10 +4,10 @@ use std::num::NonZeroU32;
 
 use mongodb::Client;
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
-use pipeline::capture::{Capture, Config, Error, Start, State};
-use pipeline::checkpoint::Phase;
+use pipeline::capture::{Capture, CaptureState, Config, Error, PipelineStart};
+use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::ResumeToken;
-use pipeline::source::Source;
+use pipeline::source::SourceConfig;
 use testkit::mongo::ReplicaSetConfig;
 use testkit::wait::wait_for;
 
@@ -19,21 +19,21 @@ async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behin
     let set = ReplicaSetConfig::of(1).oplog_megabytes(1).argument("--syncdelay=1").start().await.unwrap();
     let client = set.client().await.unwrap();
     let events = majority(&client.database("shop"), "events");
-    let source = Source { sequence: Some("version".into()), ..Source::events("shop", "events") };
+    let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
     let config = Config {
         batch_size: NonZeroU32::new(10).unwrap(),
         read_ahead_events: NonZeroU32::new(10).unwrap(),
         ..Config::default()
     };
     let capture = || Capture::new(&client, source.clone(), quick(config.clone()));
-    let start = capture().first_phase(&Start::Now).await.unwrap();
+    let start = capture().first_phase(&PipelineStart::Now).await.unwrap();
 
     // One that is open and not taken from; it holds a cursor far from the oplog's end.
     let behind = Reading::from(capture(), start.clone());
     events.insert_many((0..1000).map(|version| event("a", version))).await.unwrap();
     wait_for("the queue to be full", WITHIN, async || {
         let status = behind.handle.status();
-        if status.state == State::Full { Ok(()) } else { Err(status) }
+        if status.state == CaptureState::Full { Ok(()) } else { Err(status) }
     })
     .await;
 
@@ -46,7 +46,7 @@ async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behin
     assert_eq!(code(&error), Some(286), "{error:?}");
     assert!(error.to_string().contains("history"), "{error}");
 
-    let early = Start::At(DateTime::from_millis(1_000_000_000_000));
+    let early = PipelineStart::At(DateTime::from_millis(1_000_000_000_000));
     let error = capture().first_phase(&early).await.unwrap_err();
     assert!(matches!(error, Error::StartTooEarly { .. }), "{error:?}");
     assert!(error.to_string().contains("2001-09-09"), "{error}");
@@ -63,7 +63,7 @@ async fn a_token_that_the_server_does_not_know_is_a_history_that_is_lost() {
     let (later_version, another_kind) = (token.replacen("2B04", "2B0A", 1), token.replacen("2C0100", "2C0300", 1));
     for (garbled, expected) in [(later_version, 50795), (another_kind, 51057), (token[..30].to_owned(), 50872)] {
         let token = ResumeToken::try_from(doc! { "_data": garbled }).unwrap();
-        let error = Reading::from(house.capture(house.source()), Phase::Stream { token }).error().await;
+        let error = Reading::from(house.capture(house.source()), CheckpointPhase::Stream { token }).error().await;
         assert_eq!(code(&error), Some(expected), "{error:?}");
     }
 }
@@ -76,8 +76,8 @@ fn code(error: &Error) -> Option<i32> {
 }
 
 /// Writes until the oplog no longer reaches back to `start`.
-async fn overrun(client: &Client, start: &Phase) {
-    let Phase::Stream { token } = start else { panic!("{start:?}") };
+async fn overrun(client: &Client, start: &CheckpointPhase) {
+    let CheckpointPhase::Stream { token } = start else { panic!("{start:?}") };
     let start = token.cluster_time().unwrap();
     let filler = client.database("filler").collection::<Document>("filler");
     wait_for("the oplog to be overrun", 2 * WITHIN, async || {

@@ -5,10 +5,10 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use mongodb::{Client, Collection, Database};
-use pipeline::capture::{Capture, Captured, Config, Error, Handle, Intake, Start};
-use pipeline::checkpoint::{Phase, Snapshot};
+use pipeline::capture::{Capture, CaptureItem, CaptureReceiver, Config, Error, Handle, PipelineStart};
+use pipeline::checkpoint::{CheckpointPhase, SnapshotProgress};
 use pipeline::event::{ChangeEvent, ResumeToken};
-use pipeline::source::Source;
+use pipeline::source::SourceConfig;
 use testkit::mongo::{ScratchDatabase, shared};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -31,25 +31,25 @@ impl House {
         majority(&self.database, "events")
     }
 
-    pub(crate) fn source(&self) -> Source {
-        Source { sequence: Some("version".into()), ..Source::events(self.database.name(), "events") }
+    pub(crate) fn source(&self) -> SourceConfig {
+        SourceConfig { sequence: Some("version".into()), ..SourceConfig::events(self.database.name(), "events") }
     }
 
-    pub(crate) fn documents(&self) -> Source {
-        Source::documents(self.database.name(), "events")
+    pub(crate) fn documents(&self) -> SourceConfig {
+        SourceConfig::documents(self.database.name(), "events")
     }
 
-    pub(crate) fn capture(&self, source: Source) -> Capture {
+    pub(crate) fn capture(&self, source: SourceConfig) -> Capture {
         self.capture_with(source, Config::default())
     }
 
-    pub(crate) fn capture_with(&self, source: Source, config: Config) -> Capture {
+    pub(crate) fn capture_with(&self, source: SourceConfig, config: Config) -> Capture {
         Capture::new(self.database.client(), source, quick(config))
     }
 
     /// Reads the source from now on.
-    pub(crate) async fn read(&self, source: Source) -> Reading {
-        Reading::of(self.capture(source), Start::Now).await
+    pub(crate) async fn read(&self, source: SourceConfig) -> Reading {
+        Reading::of(self.capture(source), PipelineStart::Now).await
     }
 }
 
@@ -71,29 +71,29 @@ pub(crate) fn event(aggregate: impl Into<Bson>, version: i32) -> Document {
 
 /// A capture that runs, and what it handed on.
 pub(crate) struct Reading {
-    pub(crate) intake: Intake,
+    pub(crate) intake: CaptureReceiver,
     pub(crate) handle: Handle,
     pub(crate) stop: CancellationToken,
     pub(crate) running: JoinHandle<Result<(), Error>>,
-    waiting: std::collections::VecDeque<Captured>,
+    waiting: std::collections::VecDeque<CaptureItem>,
     /// The phases of all marks met so far.
-    pub(crate) marks: Vec<Phase>,
+    pub(crate) marks: Vec<CheckpointPhase>,
 }
 
 impl Reading {
-    pub(crate) async fn of(capture: Capture, start: Start) -> Self {
+    pub(crate) async fn of(capture: Capture, start: PipelineStart) -> Self {
         let phase = capture.first_phase(&start).await.unwrap();
         Self::from(capture, phase)
     }
 
-    pub(crate) fn from(capture: Capture, phase: Phase) -> Self {
+    pub(crate) fn from(capture: Capture, phase: CheckpointPhase) -> Self {
         let (stop, handle) = (CancellationToken::new(), capture.handle());
         let (intake, reading) = capture.read(phase, stop.clone());
         let running = tokio::spawn(reading);
         Self { intake, handle, stop, running, waiting: Default::default(), marks: vec![] }
     }
 
-    pub(crate) async fn next(&mut self) -> Option<Captured> {
+    pub(crate) async fn next(&mut self) -> Option<CaptureItem> {
         while self.waiting.is_empty() {
             let batch = timeout(WITHIN, self.intake.next()).await;
             let batch = batch.unwrap_or_else(|_| panic!("nothing was handed on: {:?}", self.handle.status()))?;
@@ -101,7 +101,7 @@ impl Reading {
             self.waiting.extend(batch);
         }
         let captured = self.waiting.pop_front();
-        if let Some(Captured::Mark(phase, _)) = &captured {
+        if let Some(CaptureItem::Watermark(phase, _)) = &captured {
             self.marks.push(phase.clone());
         }
         captured
@@ -112,8 +112,8 @@ impl Reading {
         let mut events = Vec::new();
         while events.len() < count {
             match self.next().await {
-                Some(Captured::Change(event) | Captured::Scanned(event, _)) => events.push(event),
-                Some(Captured::Mark(..)) => {}
+                Some(CaptureItem::Change(event) | CaptureItem::Snapshot(event, _)) => events.push(event),
+                Some(CaptureItem::Watermark(..)) => {}
                 None => panic!("capture ended after {} of {count} events: {:?}", events.len(), self.handle.status()),
             }
         }
@@ -125,17 +125,17 @@ impl Reading {
     }
 
     /// A whole snapshot, up to and with the mark after which the stream begins.
-    pub(crate) async fn snapshot(&mut self) -> Vec<(ChangeEvent, Snapshot)> {
+    pub(crate) async fn snapshot(&mut self) -> Vec<(ChangeEvent, SnapshotProgress)> {
         let mut scanned = Vec::new();
         loop {
             let Some(captured) = self.next().await else {
                 panic!("the snapshot ended: {:?}", (&mut self.running).await)
             };
             match captured {
-                Captured::Scanned(event, progress) => scanned.push((event, progress)),
-                Captured::Mark(Phase::Stream { .. }, _) => return scanned,
-                Captured::Mark(..) => {}
-                Captured::Change(_) => panic!("the stream began before the snapshot's end"),
+                CaptureItem::Snapshot(event, progress) => scanned.push((event, progress)),
+                CaptureItem::Watermark(CheckpointPhase::Stream { .. }, _) => return scanned,
+                CaptureItem::Watermark(..) => {}
+                CaptureItem::Change(_) => panic!("the stream began before the snapshot's end"),
             }
         }
     }
@@ -143,9 +143,9 @@ impl Reading {
     pub(crate) async fn mark(&mut self) -> ResumeToken {
         loop {
             match self.next().await.expect("capture goes on") {
-                Captured::Mark(Phase::Stream { token }, _) => return token,
-                Captured::Mark(..) => {}
-                Captured::Change(_) | Captured::Scanned(..) => panic!("an event where none was written"),
+                CaptureItem::Watermark(CheckpointPhase::Stream { token }, _) => return token,
+                CaptureItem::Watermark(..) => {}
+                CaptureItem::Change(_) | CaptureItem::Snapshot(..) => panic!("an event where none was written"),
             }
         }
     }

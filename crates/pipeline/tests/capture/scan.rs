@@ -3,10 +3,10 @@
 use std::num::NonZeroU32;
 
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId, uuid::Uuid};
-use pipeline::capture::{Captured, Config, Error, Start};
-use pipeline::checkpoint::{Phase, Snapshot};
+use pipeline::capture::{CaptureItem, Config, Error, PipelineStart};
+use pipeline::checkpoint::{CheckpointPhase, SnapshotProgress};
 use pipeline::event::{ChangeEvent, Operation, ResumeToken};
-use pipeline::source::Source;
+use pipeline::source::SourceConfig;
 
 use crate::house::{House, Reading, aggregate, event, index, insert_all, majority};
 
@@ -38,29 +38,29 @@ pub(crate) fn small() -> Config {
     Config { batch_size: NonZeroU32::new(4).unwrap(), ..Config::default() }
 }
 
-async fn begin(house: &House, source: &Source, config: &Config) -> (ResumeToken, Snapshot) {
+async fn begin(house: &House, source: &SourceConfig, config: &Config) -> (ResumeToken, SnapshotProgress) {
     let capture = house.capture_with(source.clone(), config.clone());
-    match capture.first_phase(&Start::Beginning).await.unwrap() {
-        Phase::Snapshot { start, progress } => (start, progress),
+    match capture.first_phase(&PipelineStart::Beginning).await.unwrap() {
+        CheckpointPhase::Snapshot { start, progress } => (start, progress),
         other => panic!("{other:?}"),
     }
 }
 
 async fn scan(
     house: &House,
-    source: &Source,
+    source: &SourceConfig,
     config: &Config,
     start: &ResumeToken,
-    progress: &Snapshot,
-) -> Vec<(ChangeEvent, Snapshot)> {
-    let phase = Phase::Snapshot { start: start.clone(), progress: progress.clone() };
+    progress: &SnapshotProgress,
+) -> Vec<(ChangeEvent, SnapshotProgress)> {
+    let phase = CheckpointPhase::Snapshot { start: start.clone(), progress: progress.clone() };
     let mut reading = Reading::from(house.capture_with(source.clone(), config.clone()), phase);
     let scanned = reading.snapshot().await;
     reading.stop().await;
     scanned
 }
 
-fn keys(scanned: &[(ChangeEvent, Snapshot)]) -> Vec<Bson> {
+fn keys(scanned: &[(ChangeEvent, SnapshotProgress)]) -> Vec<Bson> {
     scanned.iter().map(|(event, _)| event.key.clone()).collect()
 }
 
@@ -110,10 +110,10 @@ async fn the_stream_follows_from_where_the_snapshot_began() {
     let source = house.source();
     let (start, progress) = begin(&house, &source, &small()).await;
     house.events().insert_one(event("late", 1)).await.unwrap();
-    let phase = Phase::Snapshot { start: start.clone(), progress };
+    let phase = CheckpointPhase::Snapshot { start: start.clone(), progress };
     let mut reading = Reading::from(house.capture_with(source, small()), phase);
     reading.snapshot().await;
-    assert_eq!(reading.marks.last(), Some(&Phase::Stream { token: start }));
+    assert_eq!(reading.marks.last(), Some(&CheckpointPhase::Stream { token: start }));
     house.events().insert_one(event("late", 2)).await.unwrap();
     let followed = reading.events(2).await;
     assert_eq!(followed.iter().map(|event| event.sequence).collect::<Vec<_>>(), [Some(1), Some(2)]);
@@ -127,8 +127,8 @@ async fn documents_are_scanned_by_key_through_several_collections_and_one_that_d
         insert_all(&majority(&house.database, name), ids().into_iter().map(|id| doc! { "_id": id, "in": name })).await;
     }
     let collections = vec!["orders".into(), "missing".into(), "customers".into()];
-    let source = Source { collection: None, collections, ..house.documents() };
-    house.capture(source.clone()).check(&Start::Beginning).await.unwrap();
+    let source = SourceConfig { collection: None, collections, ..house.documents() };
+    house.capture(source.clone()).check(&PipelineStart::Beginning).await.unwrap();
     let (start, progress) = begin(&house, &source, &small()).await;
     let scanned = scan(&house, &source, &small(), &start, &progress).await;
     let order: Vec<_> =
@@ -157,7 +157,7 @@ async fn a_filter_passes_of_a_snapshot_what_it_passes_of_a_stream() {
     ];
     let config = Config { filter, ..small() };
     let source = house.source();
-    let mut live = Reading::of(house.capture_with(source.clone(), config.clone()), Start::Now).await;
+    let mut live = Reading::of(house.capture_with(source.clone(), config.clone()), PipelineStart::Now).await;
     // A value that looks like an expression is a value.
     let written = (0..20).map(|version| {
         let mut event = event("a", version);
@@ -169,7 +169,7 @@ async fn a_filter_passes_of_a_snapshot_what_it_passes_of_a_stream() {
     live.stop().await;
 
     let (start, progress) = begin(&house, &source, &config).await;
-    let phase = Phase::Snapshot { start, progress };
+    let phase = CheckpointPhase::Snapshot { start, progress };
     let mut reading = Reading::from(house.capture_with(source, config), phase);
     let scanned = reading.snapshot().await;
     let read: Vec<_> = scanned.iter().map(|(event, _)| event.document.clone()).collect();
@@ -177,8 +177,8 @@ async fn a_filter_passes_of_a_snapshot_what_it_passes_of_a_stream() {
     assert!(read.iter().all(|document| document.get("secret").unwrap().is_none()));
     // What was filtered out at a batch's end moves the snapshot all the same.
     let reached = reading.marks.iter().filter_map(|phase| match phase {
-        Phase::Snapshot { progress, .. } => Some(progress.scanned),
-        Phase::Stream { .. } | Phase::Unstarted => None,
+        CheckpointPhase::Snapshot { progress, .. } => Some(progress.scanned),
+        CheckpointPhase::Stream { .. } | CheckpointPhase::Unstarted => None,
     });
     assert_eq!(reached.max(), Some(20));
     reading.stop().await;
@@ -191,12 +191,12 @@ async fn a_document_that_a_filter_makes_too_large_ends_the_reading_and_is_named(
     let house = House::new("doubled").await;
     let filter = vec![doc! { "$set": { "fullDocument.again": "$fullDocument.text" } }];
     let (source, config) = (house.documents(), Config { filter, ..small() });
-    let live = Reading::of(house.capture_with(source.clone(), config.clone()), Start::Now).await;
+    let live = Reading::of(house.capture_with(source.clone(), config.clone()), PipelineStart::Now).await;
     house.events().insert_one(doc! { "_id": 1, "text": "x".repeat(LARGE) }).await.unwrap();
     assert_eq!(too_large(&live.error().await), Some(7_182_500));
 
     let (start, progress) = begin(&house, &source, &config).await;
-    let phase = Phase::Snapshot { start, progress };
+    let phase = CheckpointPhase::Snapshot { start, progress };
     let error = Reading::from(house.capture_with(source, config), phase).error().await;
     assert_eq!(too_large(&error), Some(10334));
 }
@@ -212,10 +212,10 @@ fn too_large(error: &Error) -> Option<i32> {
 async fn an_empty_source_is_a_snapshot_of_nothing() {
     let house = House::new("empty").await;
     let (start, progress) = begin(&house, &house.source(), &small()).await;
-    let phase = Phase::Snapshot { start: start.clone(), progress };
+    let phase = CheckpointPhase::Snapshot { start: start.clone(), progress };
     let mut reading = Reading::from(house.capture(house.source()), phase);
     match reading.next().await {
-        Some(Captured::Mark(Phase::Stream { token }, _)) => assert_eq!(token, start),
+        Some(CaptureItem::Watermark(CheckpointPhase::Stream { token }, _)) => assert_eq!(token, start),
         other => panic!("{other:?}"),
     }
     reading.stop().await;

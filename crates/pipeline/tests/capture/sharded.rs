@@ -2,10 +2,10 @@
 
 use mongodb::Client;
 use mongodb::bson::{Bson, doc};
-use pipeline::capture::{Capture, Captured, Start};
-use pipeline::checkpoint::Phase;
+use pipeline::capture::{Capture, CaptureItem, PipelineStart};
+use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::ChangeEvent;
-use pipeline::source::Source;
+use pipeline::source::SourceConfig;
 use testkit::mongo::ShardedCluster;
 
 use crate::house::{Reading, aggregate, event, index, insert_all, majority, quick};
@@ -20,12 +20,12 @@ async fn two_shards_are_one_source_in_order_per_aggregate() {
     shard(&client).await;
     let events = majority(&client.database("shop"), "events");
     index(&events).await;
-    let source = Source { sequence: Some("version".into()), ..Source::events("shop", "events") };
+    let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
     let capture = || Capture::new(&client, source.clone(), quick(Default::default()));
-    capture().check(&Start::Beginning).await.unwrap();
+    capture().check(&PipelineStart::Beginning).await.unwrap();
 
     // Live, from now on.
-    let mut live = Reading::of(capture(), Start::Now).await;
+    let mut live = Reading::of(capture(), PipelineStart::Now).await;
     for version in 0..EACH {
         insert_all(&events, (0..AGGREGATES).map(|id| event(id, version))).await;
     }
@@ -36,30 +36,30 @@ async fn two_shards_are_one_source_in_order_per_aggregate() {
 
     // Resumed in the middle.
     let token = read[100].token.clone();
-    let mut resumed = Reading::from(capture(), Phase::Stream { token });
+    let mut resumed = Reading::from(capture(), CheckpointPhase::Stream { token });
     assert!(
         resumed.events(399).await.iter().map(|event| &event.token).eq(read[101..].iter().map(|event| &event.token))
     );
     resumed.stop().await;
 
     // A snapshot, resumed in the middle, and the stream after it.
-    let start = capture().first_phase(&Start::Beginning).await.unwrap();
+    let start = capture().first_phase(&PipelineStart::Beginning).await.unwrap();
     let mut first = Reading::from(capture(), start.clone());
     let scanned = first.snapshot().await;
     first.stop().await;
     assert_eq!(scanned.len(), (AGGREGATES * EACH) as usize);
     in_order(&scanned.iter().map(|(event, _)| event.clone()).collect::<Vec<_>>());
-    let Phase::Snapshot { start, .. } = start else { panic!("{start:?}") };
+    let CheckpointPhase::Snapshot { start, .. } = start else { panic!("{start:?}") };
     let progress = scanned[249].1.clone();
-    let mut rest = Reading::from(capture(), Phase::Snapshot { start, progress });
+    let mut rest = Reading::from(capture(), CheckpointPhase::Snapshot { start, progress });
     let keys: Vec<_> = rest.snapshot().await.into_iter().map(|(event, _)| event.key).collect();
     assert!(keys.iter().eq(scanned[250..].iter().map(|(event, _)| &event.key)));
     events.insert_one(event(0, EACH)).await.unwrap();
     let after = loop {
         match rest.next().await.unwrap() {
-            Captured::Change(event) => break event,
-            Captured::Mark(..) => {}
-            Captured::Scanned(..) => panic!("scanned after the snapshot's end"),
+            CaptureItem::Change(event) => break event,
+            CaptureItem::Watermark(..) => {}
+            CaptureItem::Snapshot(..) => panic!("scanned after the snapshot's end"),
         }
     };
     assert_eq!(after.sequence, Some(i64::from(EACH)));

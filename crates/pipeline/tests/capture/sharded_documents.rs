@@ -2,11 +2,11 @@
 
 use mongodb::Client;
 use mongodb::bson::{Bson, Document, doc};
-use pipeline::capture::{Capture, Config, Error, Start};
-use pipeline::checkpoint::Phase;
+use pipeline::capture::{Capture, Config, Error, PipelineStart};
+use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::{ChangeEvent, Operation};
-use pipeline::publish::message::MessageId;
-use pipeline::source::Source;
+use pipeline::publish::message::EventMessageId;
+use pipeline::source::SourceConfig;
 use testkit::mongo::ShardedCluster;
 
 use crate::house::{Reading, aggregate, event, index, insert_all, majority, quick};
@@ -46,7 +46,7 @@ impl Shop {
         majority(&self.client.database("shop"), name)
     }
 
-    fn capture(&self, source: &Source) -> Capture {
+    fn capture(&self, source: &SourceConfig) -> Capture {
         Capture::new(&self.client, source.clone(), quick(Config::default()))
     }
 
@@ -90,11 +90,11 @@ fn lived_in_order(events: &[ChangeEvent]) {
 async fn documents_on_two_shards_are_one_source_in_order_per_document() {
     let shop = Shop::open().await;
     shop.shard("orders", "_id", DOCUMENTS / 2).await;
-    let (orders, source) = (shop.collection("orders"), Source::documents("shop", "orders"));
-    shop.capture(&source).check(&Start::Beginning).await.unwrap();
+    let (orders, source) = (shop.collection("orders"), SourceConfig::documents("shop", "orders"));
+    shop.capture(&source).check(&PipelineStart::Beginning).await.unwrap();
 
     // Live, from now on.
-    let mut live = Reading::of(shop.capture(&source), Start::Now).await;
+    let mut live = Reading::of(shop.capture(&source), PipelineStart::Now).await;
     let count = live_through(&orders).await;
     let read = live.events(count).await;
     lived_in_order(&read);
@@ -103,7 +103,7 @@ async fn documents_on_two_shards_are_one_source_in_order_per_document() {
 
     // Resumed by whoever comes next, wherever the last one was.
     for at in [0, count / 3, count / 2, count - 2] {
-        let phase = Phase::Stream { token: read[at].token.clone() };
+        let phase = CheckpointPhase::Stream { token: read[at].token.clone() };
         let mut resumed = Reading::from(shop.capture(&source), phase);
         let rest = resumed.events(count - at - 1).await;
         assert!(rest.iter().map(|event| &event.token).eq(read[at + 1..].iter().map(|event| &event.token)), "{at}");
@@ -112,8 +112,8 @@ async fn documents_on_two_shards_are_one_source_in_order_per_document() {
 
     // A snapshot while documents come, change and go; resumed in its middle, and the stream after it.
     let held = (DOCUMENTS - DOCUMENTS / 4) as usize;
-    let begun = shop.capture(&source).first_phase(&Start::Beginning).await.unwrap();
-    let Phase::Snapshot { start, .. } = begun.clone() else { panic!("{begun:?}") };
+    let begun = shop.capture(&source).first_phase(&PipelineStart::Beginning).await.unwrap();
+    let CheckpointPhase::Snapshot { start, .. } = begun.clone() else { panic!("{begun:?}") };
     let mut first = Reading::from(shop.capture(&source), begun);
     let scanned = first.snapshot().await;
     first.stop().await;
@@ -123,7 +123,7 @@ async fn documents_on_two_shards_are_one_source_in_order_per_document() {
     orders.insert_one(doc! { "_id": DOCUMENTS, "n": 0 }).await.unwrap();
     orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 3 } }).await.unwrap();
     orders.delete_one(doc! { "_id": DOCUMENTS - 1 }).await.unwrap();
-    let phase = Phase::Snapshot { start, progress: scanned[held / 2].1.clone() };
+    let phase = CheckpointPhase::Snapshot { start, progress: scanned[held / 2].1.clone() };
     let mut rest = Reading::from(shop.capture(&source), phase);
     let mut expected: Vec<Bson> = keys(&scanned[held / 2 + 1..]);
     // Gone from one shard, come to the other since.
@@ -145,18 +145,18 @@ async fn documents_that_their_id_does_not_name_are_no_source() {
     let customers = shop.collection("customers");
     insert_all(&customers, [NORTH, SOUTH].map(|region| doc! { "_id": 7, "region": region })).await;
     assert_eq!(shop.spread("customers").await, [1, 1]);
-    let source = Source::documents("shop", "customers");
-    let error = shop.capture(&source).check(&Start::Now).await.unwrap_err();
+    let source = SourceConfig::documents("shop", "customers");
+    let error = shop.capture(&source).check(&PipelineStart::Now).await.unwrap_err();
     assert!(matches!(&error, Error::ShardedBy { field, .. } if field == "region"), "{error:?}");
     assert!(!error.is_transient());
 
     // One that is sharded so while it is read ends the stream before anything is confused.
-    let source = Source::documents("shop", "orders");
+    let source = SourceConfig::documents("shop", "orders");
     let orders = shop.collection("orders");
     let region = |id: i32, region: &str| doc! { "_id": id, "region": region };
     orders.insert_one(region(1, NORTH)).await.unwrap();
-    shop.capture(&source).check(&Start::Now).await.unwrap();
-    let mut reading = Reading::of(shop.capture(&source), Start::Now).await;
+    shop.capture(&source).check(&PipelineStart::Now).await.unwrap();
+    let mut reading = Reading::of(shop.capture(&source), PipelineStart::Now).await;
     orders.insert_one(region(2, NORTH)).await.unwrap();
     assert_eq!(reading.event().await.key, 2.into());
     let by_region = mongodb::IndexModel::builder().keys(doc! { "region": 1 }).build();
@@ -174,9 +174,9 @@ async fn events_on_two_shards_with_one_id_are_two_events() {
     shop.shard("events", "aggregateId", "o").await;
     let events = shop.collection("events");
     index(&events).await;
-    let source = Source { sequence: Some("version".into()), ..Source::events("shop", "events") };
-    shop.capture(&source).check(&Start::Beginning).await.unwrap();
-    let mut live = Reading::of(shop.capture(&source), Start::Now).await;
+    let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
+    shop.capture(&source).check(&PipelineStart::Beginning).await.unwrap();
+    let mut live = Reading::of(shop.capture(&source), PipelineStart::Now).await;
     let named = |aggregate: &str| {
         let mut event = event(aggregate, 1);
         event.insert("_id", 1);
@@ -186,12 +186,12 @@ async fn events_on_two_shards_with_one_id_are_two_events() {
     assert_eq!(shop.spread("events").await, [1, 1]);
     let streamed = live.events(2).await;
     live.stop().await;
-    let mut reading = Reading::of(shop.capture(&source), Start::Beginning).await;
+    let mut reading = Reading::of(shop.capture(&source), PipelineStart::Beginning).await;
     let scanned = reading.snapshot().await;
     reading.stop().await;
     let of_both: Vec<_> = scanned.iter().map(|(event, _)| aggregate(event)).collect();
     assert_eq!(of_both, [Bson::from(NORTH), SOUTH.into()]);
-    let ids = |events: [MessageId; 2]| assert_ne!(events[0], events[1]);
-    ids([0, 1].map(|at| MessageId::of(&streamed[at], None)));
-    ids([0, 1].map(|at| MessageId::of(&scanned[at].0, Some(&scanned[at].1.run))));
+    let ids = |events: [EventMessageId; 2]| assert_ne!(events[0], events[1]);
+    ids([0, 1].map(|at| EventMessageId::for_event(&streamed[at], None)));
+    ids([0, 1].map(|at| EventMessageId::for_event(&scanned[at].0, Some(&scanned[at].1.run))));
 }

@@ -2,8 +2,8 @@
 
 use futures_util::StreamExt;
 use mongodb::bson::{Document, doc};
-use pipeline::capture::Start;
-use pipeline::checkpoint::Phase;
+use pipeline::capture::PipelineStart;
+use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::{Operation, ResumeToken};
 
 use crate::house::{House, Reading};
@@ -22,7 +22,7 @@ async fn write_large(house: &House) {
 async fn an_event_in_fragments_is_one_event_and_no_token_lies_inside_it() {
     let house = House::new("split").await;
     let capture = house.capture(house.documents());
-    let start = capture.first_phase(&Start::Now).await.unwrap();
+    let start = capture.first_phase(&PipelineStart::Now).await.unwrap();
     write_large(&house).await;
     let fragments = fragments(&house, &start).await;
     assert!(fragments.len() >= 2);
@@ -40,23 +40,25 @@ async fn an_event_in_fragments_is_one_event_and_no_token_lies_inside_it() {
     assert_eq!(Some(&large.token), fragments.last());
     let inside = &fragments[..fragments.len() - 1];
     for phase in &reading.marks {
-        let Phase::Stream { token } = phase else { panic!("{phase:?}") };
+        let CheckpointPhase::Stream { token } = phase else { panic!("{phase:?}") };
         assert!(!inside.contains(token));
     }
     reading.stop().await;
 
     // After the event before it, all of it is read again; after it, only what follows.
-    let mut again = Reading::from(house.capture(house.documents()), Phase::Stream { token: events[0].token.clone() });
+    let mut again =
+        Reading::from(house.capture(house.documents()), CheckpointPhase::Stream { token: events[0].token.clone() });
     assert_eq!(again.event().await.token, large.token);
     again.stop().await;
-    let mut after = Reading::from(house.capture(house.documents()), Phase::Stream { token: large.token.clone() });
+    let mut after =
+        Reading::from(house.capture(house.documents()), CheckpointPhase::Stream { token: large.token.clone() });
     assert_eq!(after.event().await.key, 2.into());
     after.stop().await;
 }
 
 /// The tokens of the large event's fragments, as the server sends them.
-async fn fragments(house: &House, start: &Phase) -> Vec<ResumeToken> {
-    let Phase::Stream { token } = start else { panic!("{start:?}") };
+async fn fragments(house: &House, start: &CheckpointPhase) -> Vec<ResumeToken> {
+    let CheckpointPhase::Stream { token } = start else { panic!("{start:?}") };
     let stages = [
         doc! { "$changeStream": { "startAfter": token.to_document(), "fullDocument": "updateLookup" } },
         doc! { "$changeStreamSplitLargeEvent": {} },

@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId, uuid::Uuid};
-use pipeline::capture::{Config, Error, Start, State};
-use pipeline::checkpoint::Phase;
+use pipeline::capture::{CaptureState, Config, Error, PipelineStart};
+use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::Operation;
 use testkit::wait::wait_for;
 
@@ -26,12 +26,12 @@ async fn what_is_inserted_is_handed_on_in_order_with_all_it_says() {
         assert_eq!(event.namespace.collection, "events");
         assert!(event.cluster_time.is_some() && event.cluster_time == event.token.cluster_time());
         assert!(
-            event.wall_time.is_some() && event.committed() == event.wall_time,
+            event.wall_time.is_some() && event.committed_at() == event.wall_time,
             "a server of today dates commits to the millisecond"
         );
     }
     let status = reading.handle.status();
-    assert_eq!((status.state, status.events), (State::Reading, 5000));
+    assert_eq!((status.state, status.events), (CaptureState::Reading, 5000));
     assert!(status.token.is_some_and(|token| token >= events[4999].token));
     reading.stop().await;
 }
@@ -77,7 +77,7 @@ async fn a_quiet_stream_moves_and_what_it_skips_is_not_missed() {
     reading.stop().await;
 
     house.events().insert_one(event("a", 1)).await.unwrap();
-    let mut resumed = Reading::from(house.capture(house.source()), Phase::Stream { token: later });
+    let mut resumed = Reading::from(house.capture(house.source()), CheckpointPhase::Stream { token: later });
     assert_eq!(versions(&resumed.events(1).await), [1]);
     resumed.stop().await;
 }
@@ -90,7 +90,7 @@ async fn every_token_that_is_handed_on_resumes_after_it() {
     let events = reading.events(10).await;
     reading.stop().await;
     for (at, event) in events.iter().enumerate().take(9) {
-        let phase = Phase::Stream { token: event.token.clone() };
+        let phase = CheckpointPhase::Stream { token: event.token.clone() };
         let mut resumed = Reading::from(house.capture(house.source()), phase);
         let expected: Vec<_> = (at as i64 + 1..10).collect();
         assert_eq!(versions(&resumed.events(expected.len()).await), expected);
@@ -103,7 +103,7 @@ async fn the_filter_is_run_by_the_server_and_the_mark_passes_what_it_drops() {
     let house = House::new("filter").await;
     let filter = vec![doc! { "$match": { "fullDocument.aggregateId": { "$ne": "noise" } } }];
     let capture = house.capture_with(house.source(), Config { filter, ..Config::default() });
-    let mut reading = Reading::of(capture, Start::Now).await;
+    let mut reading = Reading::of(capture, PipelineStart::Now).await;
     house.events().insert_one(event("a", 1)).await.unwrap();
     insert_all(&house.events(), (0..100).map(|version| event("noise", version))).await;
     let only = reading.event().await;
@@ -120,12 +120,12 @@ async fn what_nobody_takes_is_bounded() {
         read_ahead_events: NonZeroU32::new(300).unwrap(),
         ..Config::default()
     };
-    let mut reading = Reading::of(house.capture_with(house.source(), config), Start::Now).await;
+    let mut reading = Reading::of(house.capture_with(house.source(), config), PipelineStart::Now).await;
     insert_all(&house.events(), (0..5000).map(|version| event("a", version))).await;
     let handle = reading.handle.clone();
     let seen = wait_for("the queue to be full", WITHIN, async || {
         let status = handle.status();
-        if status.state == State::Full { Ok(status.events) } else { Err(status) }
+        if status.state == CaptureState::Full { Ok(status.events) } else { Err(status) }
     });
     assert!(seen.await <= 300);
     // No later batch slips in, however much is taken.
@@ -148,7 +148,7 @@ async fn bytes_are_bounded_as_events_are() {
         read_ahead_bytes: NonZeroU32::new(1 << 20).unwrap(),
         ..Config::default()
     };
-    let mut reading = Reading::of(house.capture_with(house.source(), config), Start::Now).await;
+    let mut reading = Reading::of(house.capture_with(house.source(), config), PipelineStart::Now).await;
     let large = |version| {
         let mut document = event("a", version);
         document.insert("payload", "x".repeat(50_000));
@@ -158,7 +158,7 @@ async fn bytes_are_bounded_as_events_are() {
     let handle = reading.handle.clone();
     let seen = wait_for("the queue to be full", WITHIN, async || {
         let status = handle.status();
-        if status.state == State::Full { Ok(status.events) } else { Err(status) }
+        if status.state == CaptureState::Full { Ok(status.events) } else { Err(status) }
     });
     assert!(seen.await <= 21);
     assert_eq!(versions(&reading.events(100).await), (0..100).collect::<Vec<_>>());
@@ -170,7 +170,7 @@ async fn stopping_ends_it_at_once_and_what_was_read_can_still_be_taken() {
     let house = House::new("stop").await;
     let config = Config { max_await: Duration::from_secs(30), ..Config::default() };
     let capture = pipeline::capture::Capture::new(house.database.client(), house.source(), config);
-    let mut reading = Reading::of(capture, Start::Now).await;
+    let mut reading = Reading::of(capture, PipelineStart::Now).await;
     house.events().insert_one(event("a", 1)).await.unwrap();
     let handle = reading.handle.clone();
     wait_for("the event to be read", WITHIN, async || {
@@ -184,7 +184,7 @@ async fn stopping_ends_it_at_once_and_what_was_read_can_still_be_taken() {
     (&mut reading.running).await.unwrap().unwrap();
     assert!(asked.elapsed() < Duration::from_secs(10), "{:?}", asked.elapsed());
     assert_eq!(versions(&reading.events(1).await), [1]);
-    assert_eq!(reading.handle.status().state, State::Ended);
+    assert_eq!(reading.handle.status().state, CaptureState::Ended);
     while let Some(captured) = reading.next().await {
         assert!(captured.event().is_none());
     }
@@ -202,6 +202,6 @@ async fn capture_ends_when_nobody_will_take_anything_again() {
 #[tokio::test]
 async fn a_pipeline_without_a_start_is_not_read() {
     let house = House::new("unstarted").await;
-    let reading = Reading::from(house.capture(house.source()), Phase::Unstarted);
+    let reading = Reading::from(house.capture(house.source()), CheckpointPhase::Unstarted);
     assert!(matches!(reading.error().await, Error::Unstarted));
 }

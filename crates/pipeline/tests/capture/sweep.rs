@@ -7,11 +7,11 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{ClientOptions, WriteConcern};
 use mongodb::{Client, Database};
-use pipeline::capture::{Captured, Config, Start};
-use pipeline::checkpoint::{Phase, Snapshot};
+use pipeline::capture::{CaptureItem, Config, PipelineStart};
+use pipeline::checkpoint::{CheckpointPhase, SnapshotProgress};
 use pipeline::event::{ChangeEvent, Epoch, Operation, ResumeToken, Term};
-use pipeline::publish::message::MessageId;
-use pipeline::source::Source;
+use pipeline::publish::message::EventMessageId;
+use pipeline::source::SourceConfig;
 use pipeline::view::{
     Applier, Body, CURSORS, Delivered, End, Handle, Mode, Model, Outcome, PositionKey, Projection, Setup, application,
     prepare,
@@ -43,8 +43,12 @@ impl Shop {
         Self { house, views: shared().await.unwrap().database(&format!("{purpose}_views")) }
     }
 
-    fn source(&self) -> Source {
-        Source { collection: None, collections: vec!["orders".into(), "customers".into()], ..self.house.documents() }
+    fn source(&self) -> SourceConfig {
+        SourceConfig {
+            collection: None,
+            collections: vec!["orders".into(), "customers".into()],
+            ..self.house.documents()
+        }
     }
 
     fn orders(&self) -> mongodb::Collection<Document> {
@@ -58,21 +62,26 @@ impl Shop {
         }
     }
 
-    async fn begin(&self) -> (ResumeToken, Snapshot) {
-        match self.house.capture(self.source()).first_phase(&Start::Beginning).await.unwrap() {
-            Phase::Snapshot { start, progress } => (start, progress),
+    async fn begin(&self) -> (ResumeToken, SnapshotProgress) {
+        match self.house.capture(self.source()).first_phase(&PipelineStart::Beginning).await.unwrap() {
+            CheckpointPhase::Snapshot { start, progress } => (start, progress),
             other => panic!("{other:?}"),
         }
     }
 
-    fn reading(&self, epoch: u64, config: Config, start: &ResumeToken, progress: &Snapshot) -> Reading {
+    fn reading(&self, epoch: u64, config: Config, start: &ResumeToken, progress: &SnapshotProgress) -> Reading {
         let capture = self.house.capture_with(self.source(), config);
         let capture = capture.sweeping(&self.views, PIPELINE, Epoch::new(epoch));
-        Reading::from(capture, Phase::Snapshot { start: start.clone(), progress: progress.clone() })
+        Reading::from(capture, CheckpointPhase::Snapshot { start: start.clone(), progress: progress.clone() })
     }
 
     /// What is left of a snapshot, and the sweep at its end.
-    async fn snapshot(&self, epoch: u64, start: &ResumeToken, progress: &Snapshot) -> Vec<(ChangeEvent, Snapshot)> {
+    async fn snapshot(
+        &self,
+        epoch: u64,
+        start: &ResumeToken,
+        progress: &SnapshotProgress,
+    ) -> Vec<(ChangeEvent, SnapshotProgress)> {
         let mut reading = self.reading(epoch, small(), start, progress);
         let scanned = reading.snapshot().await;
         reading.stop().await;
@@ -148,18 +157,18 @@ fn delivered(epoch: u64, event: &ChangeEvent) -> Delivered {
     }
 }
 
-fn events(scanned: &[(ChangeEvent, Snapshot)]) -> impl Iterator<Item = &ChangeEvent> + Clone {
+fn events(scanned: &[(ChangeEvent, SnapshotProgress)]) -> impl Iterator<Item = &ChangeEvent> + Clone {
     scanned.iter().map(|(event, _)| event)
 }
 
 /// Those that were swept, by collection and key.
-fn swept(scanned: &[(ChangeEvent, Snapshot)]) -> Vec<(&str, Bson)> {
+fn swept(scanned: &[(ChangeEvent, SnapshotProgress)]) -> Vec<(&str, Bson)> {
     let deleted = events(scanned).filter(|event| event.operation == Operation::Delete);
     deleted.map(|event| (event.namespace.collection.as_str(), event.key.clone())).collect()
 }
 
-fn message_ids(scanned: &[(ChangeEvent, Snapshot)]) -> Vec<MessageId> {
-    scanned.iter().map(|(event, progress)| MessageId::of(event, Some(&progress.run))).collect()
+fn message_ids(scanned: &[(ChangeEvent, SnapshotProgress)]) -> Vec<EventMessageId> {
+    scanned.iter().map(|(event, progress)| EventMessageId::for_event(event, Some(&progress.run))).collect()
 }
 
 /// The shop was read in a first epoch; then some orders go, and one comes, while nobody reads.
@@ -231,15 +240,18 @@ async fn a_sweep_goes_on_wherever_the_last_leader_was_and_says_the_same() {
     let mut reading = shop.reading(2, small(), &start, &progress);
     reading.snapshot().await;
     let last = reading.marks.iter().rev().find_map(|phase| match phase {
-        Phase::Snapshot { progress, .. } => Some(progress.clone()),
-        Phase::Stream { .. } | Phase::Unstarted => None,
+        CheckpointPhase::Snapshot { progress, .. } => Some(progress.clone()),
+        CheckpointPhase::Stream { .. } | CheckpointPhase::Unstarted => None,
     });
     reading.stop().await;
     let last = last.expect("a mark at the end of each page");
     let cursors = 2 * crate::scan::ids().len() as u64;
     assert_eq!(last.scanned, documents_of(&shop).await + cursors);
     let mut rest = shop.reading(2, small(), &start, &last);
-    assert!(matches!(rest.next().await, Some(Captured::Mark(Phase::Stream { .. }, _))), "nothing is left to sweep");
+    assert!(
+        matches!(rest.next().await, Some(CaptureItem::Watermark(CheckpointPhase::Stream { .. }, _))),
+        "nothing is left to sweep"
+    );
     rest.stop().await;
     pod.stop().await;
 }

@@ -7,14 +7,14 @@ use lease::Contender;
 use mongodb::bson::Timestamp;
 use pipeline::checkpoint::{self, CheckpointStore, Claim};
 use pipeline::event::Term;
-use pipeline::publish::{Checkpointing, Config, Ended, Error, Pause, State};
+use pipeline::publish::{CheckpointInterval, Config, Error, PauseReason, PublishEnd, PublishState};
 use testkit::proxy::{Direction, Fault, Proxy};
 
 use crate::house::*;
 
 /// Saves only when told to end.
 fn rarely() -> Config {
-    Config { checkpoint: Checkpointing::Every(Duration::from_secs(3_600)), ..Config::default() }
+    Config { checkpoint: CheckpointInterval::Every(Duration::from_secs(3_600)), ..Config::default() }
 }
 
 #[tokio::test]
@@ -24,11 +24,11 @@ async fn a_drain_brings_out_what_was_captured_and_saves() {
     let handle = run.handle.clone();
     let events = events(500, 7);
     run.give(&events).await;
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     assert_eq!(house.phase().await, stream(500));
     let counts = handle.counts();
     assert_eq!((counts.published, counts.in_flight_events, counts.in_flight_bytes), (500, 0, 0));
-    assert_eq!(handle.state(), State::Idle);
+    assert_eq!(handle.state(), PublishState::Idle);
     let saved = handle.progress();
     let last = Some(Timestamp { time: 1_700_000_000, increment: 500 });
     assert_eq!((saved.acknowledged, saved.saved), (last, last));
@@ -46,17 +46,17 @@ async fn the_checkpoint_follows_while_events_come() {
         if phase == stream(10) { Ok(()) } else { Err(phase) }
     })
     .await;
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
 }
 
 #[tokio::test]
 async fn a_checkpoint_for_each_event_is_saved_for_each() {
     let house = House::as_designed().await;
-    let run = house.publish(1, Config { checkpoint: Checkpointing::Each, ..Config::default() }).await;
+    let run = house.publish(1, Config { checkpoint: CheckpointInterval::Each, ..Config::default() }).await;
     let handle = run.handle.clone();
     let events = events(20, 3);
     run.give(&events).await;
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     assert_eq!(handle.counts().saves, 20);
     house.holds_in_order(&events).await;
 }
@@ -112,7 +112,7 @@ async fn a_lost_term_ends_at_once_and_saves_nothing() {
     run.give(&events(100, 10)).await;
     run.published(100).await;
     run.lose();
-    assert_eq!(run.end().await.unwrap(), Ended::Lost);
+    assert_eq!(run.end().await.unwrap(), PublishEnd::Lost);
     assert_eq!(house.phase().await, unstarted);
 }
 
@@ -129,7 +129,7 @@ async fn a_bus_that_does_not_answer_cannot_keep_a_pod_from_ending() {
     proxy.inject(Fault::Withhold(Direction::ToClient)).await;
     let more = events(105, 5);
     run.give(&more[5..]).await;
-    assert_eq!(run.drain().await.unwrap(), Ended::Unfinished { events: 100 });
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Unfinished { events: 100 });
     assert_eq!(house.phase().await, stream(5), "what was acknowledged is saved");
 }
 
@@ -152,9 +152,9 @@ async fn a_bus_that_was_never_there_cannot_keep_a_pod_from_ending() {
     let unstarted = house.phase().await;
     // How large a message may be is not known: none of them can become one.
     run.give(&events(200, 5)).await;
-    run.is_in(State::Paused(Pause::Unreachable)).await;
+    run.is_in(PublishState::Paused(PauseReason::Unreachable)).await;
     let (ended, took) = run.stop().await;
-    assert!(matches!(ended.unwrap(), Ended::Unfinished { events: 1.. }));
+    assert!(matches!(ended.unwrap(), PublishEnd::Unfinished { events: 1.. }));
     took_one_drain(took);
     assert_eq!(house.phase().await, unstarted, "nothing was acknowledged");
 }
@@ -178,12 +178,12 @@ async fn a_bus_that_does_not_answer_while_the_window_is_full_cannot_keep_a_pod_f
     })
     .await;
     let (ended, took) = run.stop().await;
-    assert!(matches!(ended.unwrap(), Ended::Unfinished { events: 16.. }));
+    assert!(matches!(ended.unwrap(), PublishEnd::Unfinished { events: 16.. }));
     took_one_drain(took);
     assert_eq!(house.phase().await, stream(5), "what was acknowledged is saved, and nothing else");
     // The next leader sends what follows the checkpoint.
     let next = house.publish(2, Config::default()).await;
     next.give(&events[5..]).await;
-    assert_eq!(next.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(next.drain().await.unwrap(), PublishEnd::Drained);
     house.holds_in_order(&events).await;
 }

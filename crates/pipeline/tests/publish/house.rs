@@ -10,12 +10,13 @@ use broker::core::{Description, TopicDescription};
 use broker::{Broker, Persistence};
 use lease::Contender;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
-use pipeline::capture::Captured;
-use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpoints, Phase};
+use pipeline::capture::CaptureItem;
+use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
 use pipeline::envelope::property;
 use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
 use pipeline::publish::{
-    Config, Counts, Ended, Error, Handle, Oversize, Publisher, Rejected, ServiceBusTopic, State, Tenure, Topic,
+    ClaimCheckStore, Config, Error, Handle, PublishCounts, PublishEnd, PublishState, PublishTerm, PublishTopic,
+    Publisher, RejectedStore, ServiceBusTopic,
 };
 use servicebus::{Client, ReceivedMessage};
 use testkit::mongo::{ScratchDatabase, shared};
@@ -110,12 +111,12 @@ impl House {
         assert!(answer.starts_with("HTTP/1.1 20"), "{method} {path}: {answer}");
     }
 
-    pub(crate) fn checkpoints(&self) -> MongoCheckpoints {
-        MongoCheckpoints::new(&self.database, "shop", "events:shop.events")
+    pub(crate) fn checkpoints(&self) -> MongoCheckpointStore {
+        MongoCheckpointStore::new(&self.database, "shop", "events:shop.events")
     }
 
-    pub(crate) fn oversize(&self) -> Oversize {
-        Oversize::new(&self.database, Duration::from_secs(3_600))
+    pub(crate) fn oversize(&self) -> ClaimCheckStore {
+        ClaimCheckStore::new(&self.database, Duration::from_secs(3_600))
     }
 
     /// A publisher in a term of its own, over the house's own way to the bus.
@@ -130,14 +131,20 @@ impl House {
         ServiceBusTopic::new(bus, TOPIC, SUBSCRIPTION, Arc::new(move || gate.load(SeqCst)))
     }
 
-    pub(crate) async fn publish_to<T: Topic>(&self, topic: T, gate: Arc<AtomicBool>, term: u64, config: Config) -> Run {
+    pub(crate) async fn publish_to<T: PublishTopic>(
+        &self,
+        topic: T,
+        gate: Arc<AtomicBool>,
+        term: u64,
+        config: Config,
+    ) -> Run {
         let claim =
             Claim { term: Term::new(term), claimant: Contender::new(term.into()), pod_id: format!("pod-{term}") };
         let checkpoints = Arc::new(self.checkpoints());
         let epoch = checkpoints.claim(&claim).await.unwrap().epoch;
         let handle = Handle::default();
-        let kept = (self.oversize(), Rejected::new(&self.database, "shop"));
-        let publisher = Publisher::new(config, Tenure { claim, epoch }, topic, checkpoints, kept, handle.clone());
+        let kept = (self.oversize(), RejectedStore::new(&self.database, "shop"));
+        let publisher = Publisher::new(config, PublishTerm { claim, epoch }, topic, checkpoints, kept, handle.clone());
         let (intake, captured) = mpsc::channel(4);
         let [(stop, stopped), (lose, lost)] = [(); 2].map(|()| oneshot::channel::<()>());
         let ended = tokio::spawn(publisher.run(captured, said(stopped), said(lost)));
@@ -168,10 +175,10 @@ impl House {
     }
 
     /// Everything published from `events` is there once, in order.
-    pub(crate) async fn holds_in_order(&self, events: &[Captured]) {
+    pub(crate) async fn holds_in_order(&self, events: &[CaptureItem]) {
         let mut expected: BTreeMap<String, Vec<i64>> = BTreeMap::new();
         for event in events {
-            let Captured::Change(event) = event else { continue };
+            let CaptureItem::Change(event) = event else { continue };
             let session = event.aggregate.as_ref().unwrap().session_id();
             expected.entry(session).or_default().push(event.document.get_i64("n").unwrap());
         }
@@ -181,8 +188,8 @@ impl House {
         assert_eq!(received, expected);
     }
 
-    pub(crate) async fn phase(&self) -> Phase {
-        self.checkpoints().show().await.unwrap().unwrap().phase
+    pub(crate) async fn phase(&self) -> CheckpointPhase {
+        self.checkpoints().load().await.unwrap().unwrap().phase
     }
 
     pub(crate) async fn documents(&self, collection: &str) -> Vec<Document> {
@@ -204,30 +211,30 @@ async fn said(word: oneshot::Receiver<()>) {
 
 /// A publisher at work.
 pub(crate) struct Run {
-    intake: Option<mpsc::Sender<Vec<Captured>>>,
+    intake: Option<mpsc::Sender<Vec<CaptureItem>>>,
     stop: Option<oneshot::Sender<()>>,
     lose: Option<oneshot::Sender<()>>,
-    ended: JoinHandle<Result<Ended, Error>>,
+    ended: JoinHandle<Result<PublishEnd, Error>>,
     pub(crate) handle: Handle,
     pub(crate) gate: Arc<AtomicBool>,
 }
 
 impl Run {
     /// Hands over captured events, in batches as capture would.
-    pub(crate) async fn give(&self, events: &[Captured]) {
+    pub(crate) async fn give(&self, events: &[CaptureItem]) {
         for batch in events.chunks(64) {
             self.intake.as_ref().unwrap().send(batch.to_vec()).await.expect("the publisher takes more");
         }
     }
 
     /// As `give`, but the publisher may end meanwhile.
-    pub(crate) async fn offer(&self, events: &[Captured]) {
+    pub(crate) async fn offer(&self, events: &[CaptureItem]) {
         for batch in events.chunks(64) {
             let _ = self.intake.as_ref().unwrap().send(batch.to_vec()).await;
         }
     }
 
-    pub(crate) fn counts(&self) -> Counts {
+    pub(crate) fn counts(&self) -> PublishCounts {
         self.handle.counts()
     }
 
@@ -239,7 +246,7 @@ impl Run {
         .await;
     }
 
-    pub(crate) async fn is_in(&self, state: State) {
+    pub(crate) async fn is_in(&self, state: PublishState) {
         wait_for(format!("{state:?}"), SOON, async || {
             let now = self.handle.state();
             if now == state { Ok(()) } else { Err(now) }
@@ -252,7 +259,7 @@ impl Run {
     }
 
     /// Told to stop, and nothing more comes; how it ended, and after how long.
-    pub(crate) async fn stop(mut self) -> (Result<Ended, Error>, Duration) {
+    pub(crate) async fn stop(mut self) -> (Result<PublishEnd, Error>, Duration) {
         let told = Instant::now();
         self.stop.take().unwrap().send(()).expect("it runs");
         self.intake.take();
@@ -260,12 +267,12 @@ impl Run {
     }
 
     /// There is no more to come; how it ended.
-    pub(crate) async fn drain(mut self) -> Result<Ended, Error> {
+    pub(crate) async fn drain(mut self) -> Result<PublishEnd, Error> {
         self.intake.take();
         self.end().await
     }
 
-    pub(crate) async fn end(self) -> Result<Ended, Error> {
+    pub(crate) async fn end(self) -> Result<PublishEnd, Error> {
         tokio::time::timeout(SOON, self.ended).await.expect("it ends in time").unwrap()
     }
 }
@@ -274,8 +281,8 @@ pub(crate) fn token(number: i64) -> ResumeToken {
     ResumeToken::try_from(doc! { "_data": format!("82{number:010}") }).unwrap()
 }
 
-pub(crate) fn stream(number: i64) -> Phase {
-    Phase::Stream { token: token(number) }
+pub(crate) fn stream(number: i64) -> CheckpointPhase {
+    CheckpointPhase::Stream { token: token(number) }
 }
 
 pub(crate) fn event(aggregate: impl Into<Bson>, number: i64) -> ChangeEvent {
@@ -295,8 +302,8 @@ pub(crate) fn event(aggregate: impl Into<Bson>, number: i64) -> ChangeEvent {
 }
 
 /// So many events, dealt out to so many aggregates in turn.
-pub(crate) fn events(count: i64, aggregates: i64) -> Vec<Captured> {
-    (1..=count).map(|number| Captured::Change(event(format!("order-{}", number % aggregates), number))).collect()
+pub(crate) fn events(count: i64, aggregates: i64) -> Vec<CaptureItem> {
+    (1..=count).map(|number| CaptureItem::Change(event(format!("order-{}", number % aggregates), number))).collect()
 }
 
 /// The number in an event's document.

@@ -3,17 +3,20 @@
 use std::time::Duration;
 
 use mongodb::bson::{Bson, RawDocumentBuf, doc};
-use pipeline::capture::Captured;
+use pipeline::capture::CaptureItem;
 use pipeline::envelope::property;
 use pipeline::event::ChangeEvent;
-use pipeline::publish::oversize;
-use pipeline::publish::{Config, Ended, Oversize, rejected};
+use pipeline::publish::claim_check;
+use pipeline::publish::{ClaimCheckStore, Config, PublishEnd, rejected};
 
 use crate::house::*;
 
-fn large(aggregate: &str, number: i64, size: usize) -> Captured {
+fn large(aggregate: &str, number: i64, size: usize) -> CaptureItem {
     let document = doc! { "aggregateId": aggregate, "n": number, "text": "x".repeat(size) };
-    Captured::Change(ChangeEvent { document: RawDocumentBuf::try_from(&document).unwrap(), ..event(aggregate, number) })
+    CaptureItem::Change(ChangeEvent {
+        document: RawDocumentBuf::try_from(&document).unwrap(),
+        ..event(aggregate, number)
+    })
 }
 
 #[tokio::test]
@@ -21,12 +24,12 @@ async fn five_megabytes_go_over_a_bus_of_256_kilobytes_and_keep_their_place() {
     let house = House::start(|topic| topic.inlet.max_message_size_in_kilobytes = Some(256)).await;
     let run = house.publish(1, Config::default()).await;
     let large = large("a", 2, 5_000_000);
-    let Captured::Change(original) = &large else { unreachable!() };
+    let CaptureItem::Change(original) = &large else { unreachable!() };
     let body = original.document.as_bytes().to_vec();
-    run.give(&[Captured::Change(event("a", 1)), large, Captured::Change(event("a", 3))]).await;
+    run.give(&[CaptureItem::Change(event("a", 1)), large, CaptureItem::Change(event("a", 3))]).await;
     run.published(3).await;
     assert_eq!((run.counts().oversize, run.counts().rejected), (1, 0));
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     assert_eq!(house.phase().await, stream(3));
 
     let received = house.received(3).await.remove("a").unwrap();
@@ -35,23 +38,23 @@ async fn five_megabytes_go_over_a_bus_of_256_kilobytes_and_keep_their_place() {
     let id = text(&received[1], property::OVERSIZE).unwrap();
     assert_eq!(received[1].message_id().as_deref(), Some(id.as_str()));
     assert_eq!(house.oversize().read(&id).await.unwrap(), body);
-    let chunks = house.documents(oversize::COLLECTION).await;
+    let chunks = house.documents(claim_check::COLLECTION).await;
     assert!(chunks.len() > 1 && chunks.iter().all(|chunk| chunk.get_datetime("expiresAt").is_ok()));
     let missing = house.oversize().read("never stored").await.unwrap_err();
-    assert!(matches!(missing, oversize::Error::Missing { chunk: 0, .. }), "{missing}");
+    assert!(matches!(missing, claim_check::Error::Missing { chunk: 0, .. }), "{missing}");
 }
 
 #[tokio::test]
 async fn a_body_stored_again_is_the_same_body() {
     let house = House::start(|_| {}).await;
-    let oversize = Oversize::new(&house.database, Duration::from_secs(3_600));
+    let oversize = ClaimCheckStore::new(&house.database, Duration::from_secs(3_600));
     oversize.prepare().await.unwrap();
     oversize.prepare().await.unwrap();
     let body: Vec<u8> = (0..9_000_000_u32).map(|number| number.to_le_bytes()[1]).collect();
     oversize.store("id", &body).await.unwrap();
     oversize.store("id", &body).await.unwrap();
     assert_eq!(oversize.read("id").await.unwrap(), body);
-    assert_eq!(house.documents(oversize::COLLECTION).await.len(), 3);
+    assert_eq!(house.documents(claim_check::COLLECTION).await.len(), 3);
 }
 
 #[tokio::test]
@@ -60,9 +63,10 @@ async fn an_event_without_aggregate_id_is_kept_with_the_reason_and_stops_nothing
     let run = house.publish(1, Config::default()).await;
     let homeless = event(Bson::Null, 2);
     let key = homeless.key.clone();
-    run.give(&[Captured::Change(event("a", 1)), Captured::Change(homeless), Captured::Change(event("a", 3))]).await;
+    run.give(&[CaptureItem::Change(event("a", 1)), CaptureItem::Change(homeless), CaptureItem::Change(event("a", 3))])
+        .await;
     run.published(2).await;
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     assert_eq!(house.phase().await, stream(3), "it counts as acknowledged once it is stored");
     house.received(2).await;
     let kept = house.documents(rejected::COLLECTION).await;
@@ -81,9 +85,9 @@ async fn what_is_rejected_is_kept_however_large_and_once_however_often() {
     let house = House::start(|_| {}).await;
     for term in [1, 2] {
         let run = house.publish(term, Config::default()).await;
-        let Captured::Change(event) = large("a", 1, 15_000_000) else { unreachable!() };
-        run.give(&[Captured::Change(ChangeEvent { aggregate: None, ..event })]).await;
-        assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+        let CaptureItem::Change(event) = large("a", 1, 15_000_000) else { unreachable!() };
+        run.give(&[CaptureItem::Change(ChangeEvent { aggregate: None, ..event })]).await;
+        assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     }
     let kept = house.documents(rejected::COLLECTION).await;
     let bytes: usize = kept.iter().map(|part| part.get_binary_generic("document").unwrap().len()).sum();

@@ -1,11 +1,11 @@
 //! Messages as consumers will see them.
 
 use mongodb::bson::{Bson, oid::ObjectId, uuid::Uuid};
-use pipeline::capture::Captured;
-use pipeline::checkpoint::{Phase, Snapshot};
+use pipeline::capture::CaptureItem;
+use pipeline::checkpoint::{CheckpointPhase, SnapshotProgress};
 use pipeline::envelope::property;
 use pipeline::event::{ChangeEvent, Operation};
-use pipeline::publish::{Body, Config, Ended};
+use pipeline::publish::{BodyFormat, Config, PublishEnd};
 
 use crate::house::*;
 
@@ -22,9 +22,10 @@ async fn ids_of_any_type_and_length_travel_typed() {
         "order-7".into(),
     ];
     let run = house.publish(1, Config::default()).await;
-    let events: Vec<_> = ids.iter().zip(1..).map(|(id, number)| Captured::Change(event(id.clone(), number))).collect();
+    let events: Vec<_> =
+        ids.iter().zip(1..).map(|(id, number)| CaptureItem::Change(event(id.clone(), number))).collect();
     run.give(&events).await;
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     let mut received: Vec<_> = house.received(ids.len()).await.into_values().flatten().collect();
     received.sort_by_key(number);
     let typed: Vec<_> = received.iter().map(|message| typed(message, property::AGGREGATE)).collect();
@@ -35,7 +36,7 @@ async fn ids_of_any_type_and_length_travel_typed() {
 #[tokio::test]
 async fn others_may_read_the_topic_as_json() {
     let house = House::start(|_| {}).await;
-    let run = house.publish(1, Config { body: Body::Json, ..Config::default() }).await;
+    let run = house.publish(1, Config { body: BodyFormat::Json, ..Config::default() }).await;
     run.give(&events(1, 1)).await;
     run.drain().await.unwrap();
     let message = house.received(1).await.into_values().flatten().next().unwrap();
@@ -47,7 +48,7 @@ async fn others_may_read_the_topic_as_json() {
 async fn a_snapshot_moves_its_own_checkpoint_and_a_mark_moves_it_on() {
     let house = House::start(|_| {}).await;
     let run = house.publish(1, Config::default()).await;
-    let progress = |scanned| Snapshot { run: "r1".into(), scanned, after: Some(Bson::Int64(7)) };
+    let progress = |scanned| SnapshotProgress { run: "r1".into(), scanned, after: Some(Bson::Int64(7)) };
     let scanned = |number| ChangeEvent {
         token: token(1),
         operation: Operation::Snapshot,
@@ -55,14 +56,18 @@ async fn a_snapshot_moves_its_own_checkpoint_and_a_mark_moves_it_on() {
         wall_time: None,
         ..event(format!("order-{number}"), number)
     };
-    run.give(&[Captured::Scanned(scanned(1), progress(1)), Captured::Scanned(scanned(2), progress(2))]).await;
+    run.give(&[CaptureItem::Snapshot(scanned(1), progress(1)), CaptureItem::Snapshot(scanned(2), progress(2))]).await;
     testkit::wait::wait_for("the snapshot's progress", SOON, async || {
         let phase = house.phase().await;
-        if phase == (Phase::Snapshot { start: token(1), progress: progress(2) }) { Ok(()) } else { Err(phase) }
+        if phase == (CheckpointPhase::Snapshot { start: token(1), progress: progress(2) }) {
+            Ok(())
+        } else {
+            Err(phase)
+        }
     })
     .await;
-    run.give(&[Captured::Mark(stream(5), None)]).await;
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    run.give(&[CaptureItem::Watermark(stream(5), None)]).await;
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     assert_eq!(house.phase().await, stream(5));
     house.received(2).await;
 }

@@ -1,6 +1,6 @@
 //! Order per aggregate holds whatever the bus does, and what is sent twice is there once.
 
-use pipeline::publish::{Config, Ended};
+use pipeline::publish::{Config, PublishEnd};
 use testkit::proxy::{Fault, Proxy};
 
 use crate::house::*;
@@ -13,7 +13,7 @@ async fn everything_arrives_once_and_in_order_and_the_checkpoint_stands_at_its_e
     run.give(&events).await;
     run.published(2_000).await;
     assert!(run.counts().transfers < 2_000, "what waits goes together: {:?}", run.counts());
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     assert_eq!(house.phase().await, stream(2_000));
     house.holds_in_order(&events).await;
 }
@@ -27,7 +27,7 @@ async fn order_holds_when_acknowledgements_are_lost_after_the_store() {
     run.give(&events).await;
     run.published(1_000).await;
     assert!(run.counts().uncertain > 0, "{:?}", run.counts());
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     house.holds_in_order(&events).await;
 }
 
@@ -41,7 +41,7 @@ async fn order_holds_when_messages_in_the_middle_of_a_run_are_throttled() {
     run.give(&events).await;
     run.published(1_000).await;
     assert!(run.counts().retried > 0, "{:?}", run.counts());
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     house.holds_in_order(&events).await;
 }
 
@@ -52,7 +52,7 @@ async fn order_holds_on_a_partitioned_topic_whose_links_are_taken_away() {
     let run = house.publish(1, Config::default()).await;
     let events = events(1_000, 50);
     run.give(&events).await;
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     house.holds_in_order(&events).await;
 }
 
@@ -72,7 +72,7 @@ async fn order_holds_through_a_network_that_is_cut_again_and_again() {
         }
     }
     run.published(3_000).await;
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     house.holds_in_order(&events).await;
 }
 
@@ -83,7 +83,7 @@ async fn what_the_next_leader_sends_again_is_there_once() {
     for term in [1, 2] {
         let run = house.publish(term, Config::default()).await;
         run.give(&events).await;
-        assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+        assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     }
     house.holds_in_order(&events).await;
 }

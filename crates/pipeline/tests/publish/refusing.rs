@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use mongodb::bson::{RawDocumentBuf, doc};
-use pipeline::capture::Captured;
+use pipeline::capture::CaptureItem;
 use pipeline::envelope::property;
 use pipeline::event::ChangeEvent;
-use pipeline::publish::{Config, Ended, Limits, Line, ServiceBusTopic, Topic, rejected};
+use pipeline::publish::{Config, LinkLimits, PublishEnd, PublishTopic, SenderLink, ServiceBusTopic, rejected};
 use servicebus::{Encoded, Outcome};
 
 use crate::house::*;
@@ -18,10 +18,10 @@ struct Garbling(ServiceBusTopic);
 
 struct GarblingLine<L>(L);
 
-impl Topic for Garbling {
-    type Line = GarblingLine<<ServiceBusTopic as Topic>::Line>;
+impl PublishTopic for Garbling {
+    type Link = GarblingLine<<ServiceBusTopic as PublishTopic>::Link>;
 
-    async fn open(&self) -> Result<Self::Line, servicebus::Error> {
+    async fn open(&self) -> Result<Self::Link, servicebus::Error> {
         Ok(GarblingLine(self.0.open().await?))
     }
 
@@ -34,8 +34,8 @@ impl Topic for Garbling {
     }
 }
 
-impl<L: Line> Line for GarblingLine<L> {
-    fn limits(&self) -> Limits {
+impl<L: SenderLink> SenderLink for GarblingLine<L> {
+    fn limits(&self) -> LinkLimits {
         self.0.limits()
     }
 
@@ -60,9 +60,12 @@ impl<L: Line> Line for GarblingLine<L> {
     }
 }
 
-fn poisoned(aggregate: &str, number: i64) -> Captured {
+fn poisoned(aggregate: &str, number: i64) -> CaptureItem {
     let document = doc! { "aggregateId": aggregate, "n": number, "text": POISON };
-    Captured::Change(ChangeEvent { document: RawDocumentBuf::try_from(&document).unwrap(), ..event(aggregate, number) })
+    CaptureItem::Change(ChangeEvent {
+        document: RawDocumentBuf::try_from(&document).unwrap(),
+        ..event(aggregate, number)
+    })
 }
 
 #[tokio::test]
@@ -75,12 +78,12 @@ async fn a_refused_message_is_kept_and_a_marker_takes_its_place_in_the_lane() {
     let mut events = vec![poisoned("b", 1)];
     events.extend((2..=20).map(|number| match number {
         10 => poisoned("a", number),
-        _ => Captured::Change(event("a", number)),
+        _ => CaptureItem::Change(event("a", number)),
     }));
     run.give(&events).await;
     run.published(20).await;
     assert_eq!(run.counts().rejected, 2);
-    assert_eq!(run.drain().await.unwrap(), Ended::Drained);
+    assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     assert_eq!(house.phase().await, stream(20));
 
     let mut received = house.received(20).await;

@@ -12,9 +12,9 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
 use pipeline::consumer::{Config, Consumer, Counts, Handle, Places, State};
 use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
-use pipeline::publish::message::{Content, Encoder, MessageId};
-use pipeline::publish::{Body, Oversize, Sessions};
-use pipeline::source::Source;
+use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId};
+use pipeline::publish::{BodyFormat, ClaimCheckStore, SessionMapping};
+use pipeline::source::SourceConfig;
 use pipeline::view::{Error, Model, Start};
 use serde_json::{Value, json};
 use servicebus::administration::Administration;
@@ -36,7 +36,7 @@ pub(crate) struct House {
     pub(crate) bus: Client,
     pub(crate) views: ScratchDatabase,
     pub(crate) coordination: ScratchDatabase,
-    pub(crate) source: Source,
+    pub(crate) source: SourceConfig,
     pub(crate) source_database: ScratchDatabase,
     pub(crate) models: Value,
 }
@@ -63,14 +63,14 @@ impl House {
             broker,
             views: shared.database("session_views"),
             coordination: shared.database("session_house"),
-            source: Source::events("shop", "events"),
+            source: SourceConfig::events("shop", "events"),
             source_database: shared.database("session_source"),
             models: json!({ "orders": { "when": { "Added": { "$push": { "seen": "$$event.n" } } } } }),
         }
     }
 
-    pub(crate) fn oversize(&self) -> Oversize {
-        Oversize::new(&self.coordination, Duration::from_secs(3_600))
+    pub(crate) fn oversize(&self) -> ClaimCheckStore {
+        ClaimCheckStore::new(&self.coordination, Duration::from_secs(3_600))
     }
 
     pub(crate) fn places(&self, bus: Client) -> Places {
@@ -104,7 +104,7 @@ impl House {
     }
 
     pub(crate) async fn publish_as(&self, events: &[ChangeEvent], mut encoder: Encoder) {
-        let messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, Content::Whole)).collect();
+        let messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
         self.send(messages).await;
     }
 
@@ -282,13 +282,13 @@ pub(crate) fn sessions(count: usize) -> Config {
 }
 
 pub(crate) fn encoder() -> Encoder {
-    Encoder::new(Body::Bson, Sessions::Aggregate, Epoch::FIRST, Term::new(1))
+    Encoder::new(BodyFormat::Bson, SessionMapping::Aggregate, Epoch::FIRST, Term::new(1))
 }
 
-pub(crate) fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: Content) -> Encoded {
+pub(crate) fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: BodyLocation) -> Encoded {
     let aggregate = event.aggregate.as_ref().unwrap();
     let session = encoder.session(aggregate);
-    Encoded::message(encoder.encode(event, aggregate, &MessageId::of(event, None), &session, content))
+    Encoded::message(encoder.encode(event, aggregate, &EventMessageId::for_event(event, None), &session, content))
 }
 
 /// The number is its place in the oplog and in the read model.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use pipeline::envelope::property;
 use pipeline::event::{ChangeEvent, Epoch, Term};
-use pipeline::publish::message::{Content, Encoder, MessageId, marker};
-use pipeline::publish::{Body, Sessions};
+use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId, marker};
+use pipeline::publish::{BodyFormat, SessionMapping};
 use servicebus::{Encoded, Message};
 
 use crate::house::*;
@@ -19,13 +19,13 @@ fn large(number: i64) -> ChangeEvent {
 #[tokio::test]
 async fn a_body_that_is_kept_apart_is_fetched_and_applied_in_its_place() {
     let house = House::start().await;
-    for body in [Body::Bson, Body::Json] {
-        let first = if body == Body::Bson { 1 } else { 4 };
+    for body in [BodyFormat::Bson, BodyFormat::Json] {
+        let first = if body == BodyFormat::Bson { 1 } else { 4 };
         let events = [event("order-0", first), large(first + 1), event("order-0", first + 2)];
-        let mut encoder = Encoder::new(body, Sessions::Aggregate, Epoch::FIRST, Term::new(1));
+        let mut encoder = Encoder::new(body, SessionMapping::Aggregate, Epoch::FIRST, Term::new(1));
         let kept = encoder.body(&events[1]).unwrap_or_else(|| events[1].document.as_bytes().to_vec());
-        house.oversize().store(MessageId::of(&events[1], None).as_str(), &kept).await.unwrap();
-        let messages = [Content::Whole, Content::Elsewhere, Content::Whole];
+        house.oversize().store(EventMessageId::for_event(&events[1], None).as_str(), &kept).await.unwrap();
+        let messages = [BodyLocation::Inline, BodyLocation::ClaimCheck, BodyLocation::Inline];
         house
             .send(events.iter().zip(messages).map(|(event, content)| encode(&mut encoder, event, content)).collect())
             .await;
@@ -45,7 +45,9 @@ async fn an_event_whose_body_is_gone_parks_its_aggregate_and_no_other() {
     let house = House::start().await;
     let events = events(20, 2);
     let mut encoder = encoder();
-    let content = |event: &ChangeEvent| if event.key == Bson::Int64(10) { Content::Elsewhere } else { Content::Whole };
+    let content = |event: &ChangeEvent| {
+        if event.key == Bson::Int64(10) { BodyLocation::ClaimCheck } else { BodyLocation::Inline }
+    };
     house.send(events.iter().map(|event| encode(&mut encoder, event, content(event))).collect()).await;
     let run = house.consume(sessions(2));
     run.until("all to be settled", |counts, _| counts.sessions.settled == 20).await;
@@ -61,7 +63,7 @@ async fn a_marker_parks_its_aggregate() {
     let house = House::start().await;
     let events = events(3, 1);
     let mut encoder = encoder();
-    let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, Content::Whole)).collect();
+    let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
     let refused = amqp::Message::parse(messages[1].bytes().clone()).unwrap();
     messages[1] = Encoded::message(marker(&refused).unwrap());
     house.send(messages).await;
@@ -111,7 +113,7 @@ async fn an_event_whose_body_cannot_be_read_parks_its_aggregate_and_is_kept_for_
     let house = House::start().await;
     let events = events(3, 1);
     let mut encoder = encoder();
-    let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, Content::Whole)).collect();
+    let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
     messages[1] = Encoded::message(broken(messages[1].bytes().clone()));
     house.send(messages).await;
     let run = house.consume(sessions(1));

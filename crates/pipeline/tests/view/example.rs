@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use pipeline::planted::Defect;
+use pipeline::failpoints::Failpoint;
 use testkit::process::{Program, Stream};
 
 /// It may have to start a MongoDB of its own, on a busy machine.
@@ -43,6 +43,6 @@ async fn the_example_of_a_projection_counts_every_sale_once_though_each_is_deliv
 
 #[tokio::test]
 async fn without_the_cursor_check_the_example_counts_every_sale_twice() {
-    let lines = printed(Some((Defect::VARIABLE, "NoCursorCheck"))).await;
+    let lines = printed(Some((Failpoint::VARIABLE, "NoCursorCheck"))).await;
     assert!(lines[2].ends_with(r#""count": 4, "revenue": 16 }"#), "{lines:#?}");
 }

@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::{Client, Database};
 use pipeline::event::{AggregateId, Epoch, Namespace, Operation, Term};
-use pipeline::source::Source;
+use pipeline::source::SourceConfig;
 use pipeline::view::{
     Applied, Applier, Body, Config, Delivered, Desk, End, Feed, Handle, History, Mode, Model, Outcome, PositionKey,
     Projection, Setup, Start, prepare,
@@ -63,7 +63,7 @@ impl House {
     }
 
     pub(crate) fn history(&self) -> History {
-        let source = Source { sequence: Some("version".into()), ..Source::events("shop", "events") };
+        let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
         History::new(&self.source, &source).unwrap()
     }
 

@@ -6,10 +6,10 @@ use bytes::BytesMut;
 use proptest::prelude::*;
 
 use super::*;
-use crate::checkpoint::Phase;
-use crate::publish::prefix::{Prefix, tests::stand};
+use crate::checkpoint::CheckpointPhase;
+use crate::publish::prefix::{AcknowledgedPrefix, tests::stand};
 
-const RULE: Rule = Rule { count: 4, bytes: 100_000, linger: Duration::ZERO };
+const RULE: BatchLimits = BatchLimits { count: 4, bytes: 100_000, linger: Duration::ZERO };
 const WINDOW: Window = Window { events: 40, bytes: 4_000 };
 
 fn message(session: &str, number: u64) -> Bytes {
@@ -21,7 +21,7 @@ fn message(session: &str, number: u64) -> Bytes {
 }
 
 /// The numbers of the messages in a transfer.
-fn numbers(takeoff: &Takeoff) -> Vec<u64> {
+fn numbers(takeoff: &LaneTransfer) -> Vec<u64> {
     let envelope = amqp::Message::parse(takeoff.message.bytes().clone()).unwrap();
     let number = |message: amqp::Message| {
         message.properties().unwrap().message_id.unwrap().as_str().unwrap().parse::<u64>().unwrap()
@@ -36,7 +36,7 @@ fn numbers(takeoff: &Takeoff) -> Vec<u64> {
 /// Lanes, and a naive account of what they should do.
 struct Run {
     lanes: Lanes,
-    prefix: Prefix,
+    prefix: AcknowledgedPrefix,
     now: Instant,
     pushed: u64,
     ordinals: BTreeMap<u64, Ordinal>,
@@ -54,7 +54,7 @@ impl Run {
     fn new(defect: bool) -> Self {
         Self {
             lanes: Lanes::with_defect(WINDOW, RULE, defect),
-            prefix: Prefix::with_defect(false),
+            prefix: AcknowledgedPrefix::with_defect(false),
             now: Instant::now(),
             pushed: 0,
             ordinals: BTreeMap::new(),
@@ -74,7 +74,7 @@ impl Run {
         let number = self.pushed;
         self.pushed += 1;
         let ordinal = self.prefix.expect(stand(number));
-        let entry = Entry { ordinal, weight };
+        let entry = WindowEntry { ordinal, weight };
         let ready = (!placeholder).then(|| message(&session, number));
         let lane = self.lanes.push(&session, entry, ready, self.now);
         if placeholder {
@@ -114,7 +114,7 @@ impl Run {
         let (token, session, taken) = self.under_way.swap_remove(which);
         let alone = self.lanes.refused(token);
         assert_eq!(alone.is_some(), taken.len() == 1);
-        if let Some(Refused { lane, ordinal, message }) = alone {
+        if let Some(RefusedMessage { lane, ordinal, message }) = alone {
             assert_eq!(ordinal, self.ordinals[&taken[0]]);
             assert_eq!(self.tried.remove(&taken[0]).unwrap().1, message);
             self.unfulfilled.push((lane, session, taken[0]));
@@ -146,7 +146,7 @@ impl Run {
         }
         let oldest = open.into_iter().min().unwrap_or(self.pushed);
         if let Some((reached, _)) = self.prefix.take() {
-            let Phase::Stream { token } = &reached.phase else { panic!("a stream") };
+            let CheckpointPhase::Stream { token } = &reached.phase else { panic!("a stream") };
             assert_eq!(*token, stand_token(oldest - 1), "the prefix ends before {oldest}");
         }
     }
@@ -154,8 +154,8 @@ impl Run {
 
 fn stand_token(number: u64) -> crate::event::ResumeToken {
     match stand(number).phase {
-        Phase::Stream { token } => token,
-        Phase::Unstarted | Phase::Snapshot { .. } => unreachable!("a stand of a stream"),
+        CheckpointPhase::Stream { token } => token,
+        CheckpointPhase::Unstarted | CheckpointPhase::Snapshot { .. } => unreachable!("a stand of a stream"),
     }
 }
 
@@ -239,10 +239,10 @@ fn lanes_take_turns() {
 #[test]
 fn a_planted_defect_lets_a_lane_have_two_transfers_under_way() {
     for (planted, transfers) in [(false, 1), (true, 2)] {
-        let mut lanes = Lanes::with_defect(WINDOW, Rule { count: 1, ..RULE }, planted);
-        let mut prefix = Prefix::with_defect(false);
+        let mut lanes = Lanes::with_defect(WINDOW, BatchLimits { count: 1, ..RULE }, planted);
+        let mut prefix = AcknowledgedPrefix::with_defect(false);
         for number in 0..3 {
-            let entry = Entry { ordinal: prefix.expect(stand(number)), weight: 1 };
+            let entry = WindowEntry { ordinal: prefix.expect(stand(number)), weight: 1 };
             lanes.push("s", entry, Some(message("s", number)), Instant::now());
         }
         while lanes.take(Instant::now()).is_some() {}
@@ -253,11 +253,11 @@ fn a_planted_defect_lets_a_lane_have_two_transfers_under_way() {
 #[test]
 fn a_lane_lingers_until_it_is_full_or_its_time_has_come() {
     let linger = Duration::from_millis(50);
-    let mut lanes = Lanes::with_defect(WINDOW, Rule { linger, ..RULE }, false);
-    let mut prefix = Prefix::with_defect(false);
+    let mut lanes = Lanes::with_defect(WINDOW, BatchLimits { linger, ..RULE }, false);
+    let mut prefix = AcknowledgedPrefix::with_defect(false);
     let now = Instant::now();
     let mut push = |lanes: &mut Lanes, session: &str, number| {
-        let entry = Entry { ordinal: prefix.expect(stand(number)), weight: 1 };
+        let entry = WindowEntry { ordinal: prefix.expect(stand(number)), weight: 1 };
         lanes.push(session, entry, Some(message(session, number)), now);
     };
     push(&mut lanes, "a", 0);

@@ -21,13 +21,13 @@ fn event(aggregate: impl Into<Bson>, data: &str) -> ChangeEvent {
 }
 
 fn encoder(term: u64) -> Encoder {
-    Encoder::new(Body::Bson, Sessions::Aggregate, Epoch::new(2), Term::new(term))
+    Encoder::new(BodyFormat::Bson, SessionMapping::Aggregate, Epoch::new(2), Term::new(term))
 }
 
-fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: Content) -> amqp::Message {
+fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: BodyLocation) -> amqp::Message {
     let aggregate = event.aggregate.as_ref().unwrap();
     let session = encoder.session(aggregate);
-    let bytes = encoder.encode(event, aggregate, &MessageId::of(event, None), &session, content);
+    let bytes = encoder.encode(event, aggregate, &EventMessageId::for_event(event, None), &session, content);
     amqp::Message::parse(bytes).unwrap()
 }
 
@@ -44,11 +44,11 @@ fn typed_value(message: &amqp::Message, name: &str) -> Option<Bson> {
 #[test]
 fn everything_a_consumer_needs_is_on_the_message() {
     let event = event("order-7", "8211");
-    let message = encode(&mut encoder(5), &event, Content::Whole);
+    let message = encode(&mut encoder(5), &event, BodyLocation::Inline);
     let properties = message.properties().unwrap();
-    let expected = MessageId::of(&event, None);
+    let expected = EventMessageId::for_event(&event, None);
     assert_eq!(properties.message_id.unwrap().as_str(), Some(expected.as_str()));
-    assert_eq!(expected.as_str(), crate::event::hex_digest(&[b"8211"]));
+    assert_eq!(expected.as_str(), crate::event::sha256_hex(&[b"8211"]));
     assert_eq!((properties.group_id, message.partition_key()), (Some("order-7"), Some("order-7")));
     assert_eq!((properties.subject, properties.content_type), (Some("OrderPlaced"), Some("application/bson")));
     assert_eq!(text(&message, property::OPERATION).as_deref(), Some("insert"));
@@ -71,8 +71,8 @@ fn everything_a_consumer_needs_is_on_the_message() {
 fn only_the_term_tells_two_leaders_apart() {
     let event = event("order-7", "8211");
     let aggregate = event.aggregate.as_ref().unwrap();
-    let id = MessageId::of(&event, None);
-    let write = |term| encoder(term).encode(&event, aggregate, &id, "order-7", Content::Whole);
+    let id = EventMessageId::for_event(&event, None);
+    let write = |term| encoder(term).encode(&event, aggregate, &id, "order-7", BodyLocation::Inline);
     let (one, other) = (write(5), write(6));
     let different = one.iter().zip(&other).filter(|(one, other)| one != other).count();
     assert_eq!((one.len(), different), (other.len(), 1));
@@ -82,11 +82,11 @@ fn only_the_term_tells_two_leaders_apart() {
 #[test]
 fn ids_keep_their_type() {
     for value in [Bson::Int32(7), Bson::Int64(7), Bson::Double(7.5), ObjectId::new().into(), Uuid::new().into()] {
-        let message = encode(&mut encoder(1), &event(value.clone(), "8211"), Content::Whole);
+        let message = encode(&mut encoder(1), &event(value.clone(), "8211"), BodyLocation::Inline);
         assert_eq!(typed_value(&message, property::AGGREGATE), Some(value));
     }
     let long = "x".repeat(4_096);
-    let message = encode(&mut encoder(1), &event(long.as_str(), "8211"), Content::Whole);
+    let message = encode(&mut encoder(1), &event(long.as_str(), "8211"), BodyLocation::Inline);
     assert_eq!(typed_value(&message, property::AGGREGATE), Some(long.into()));
     assert!(message.properties().unwrap().group_id.unwrap().len() <= 128);
 }
@@ -94,7 +94,7 @@ fn ids_keep_their_type() {
 #[test]
 fn a_key_that_is_the_aggregate_is_not_said_twice() {
     let event = ChangeEvent { key: "order-7".into(), ..event("order-7", "8211") };
-    let message = encode(&mut encoder(1), &event, Content::Whole);
+    let message = encode(&mut encoder(1), &event, BodyLocation::Inline);
     assert!(message.application_property(property::KEY).is_none());
 }
 
@@ -107,28 +107,28 @@ fn what_a_snapshot_read_or_swept_is_named_by_its_run_and_its_document() {
     let elsewhere = ChangeEvent { aggregate: AggregateId::new("order-8".into()), ..event.clone() };
     let later = ChangeEvent { sequence: Some(4), ..event.clone() };
     let ids = [
-        MessageId::of(&event, None),
-        MessageId::of(&event, Some("one")),
-        MessageId::of(&event, Some("two")),
-        MessageId::of(&other, Some("one")),
-        MessageId::of(&swept, Some("one")),
-        MessageId::of(&elsewhere, Some("one")),
-        MessageId::of(&later, Some("one")),
+        EventMessageId::for_event(&event, None),
+        EventMessageId::for_event(&event, Some("one")),
+        EventMessageId::for_event(&event, Some("two")),
+        EventMessageId::for_event(&other, Some("one")),
+        EventMessageId::for_event(&swept, Some("one")),
+        EventMessageId::for_event(&elsewhere, Some("one")),
+        EventMessageId::for_event(&later, Some("one")),
     ];
     for (at, id) in ids.iter().enumerate() {
         assert!(!ids[..at].contains(id), "{at}");
     }
-    assert_eq!(ids[0], MessageId::of(&other, None), "a change is named by its token alone");
+    assert_eq!(ids[0], EventMessageId::for_event(&other, None), "a change is named by its token alone");
 }
 
 #[test]
 fn a_body_elsewhere_and_a_marker_say_where_to_look() {
     let event = event("order-7", "8211");
-    let id = MessageId::of(&event, None);
-    let elsewhere = encode(&mut encoder(1), &event, Content::Elsewhere);
+    let id = EventMessageId::for_event(&event, None);
+    let elsewhere = encode(&mut encoder(1), &event, BodyLocation::ClaimCheck);
     assert_eq!(text(&elsewhere, property::OVERSIZE).as_deref(), Some(id.as_str()));
     assert!(elsewhere.data().next().unwrap().is_empty());
-    let whole = encode(&mut encoder(1), &event, Content::Whole);
+    let whole = encode(&mut encoder(1), &event, BodyLocation::Inline);
     let marker = amqp::Message::parse(marker(&whole).unwrap()).unwrap();
     assert_eq!(text(&marker, property::MARKER).as_deref(), Some(id.as_str()));
     let (before, after) = (whole.properties().unwrap(), marker.properties().unwrap());
@@ -142,16 +142,16 @@ fn a_body_elsewhere_and_a_marker_say_where_to_look() {
 
 #[test]
 fn json_is_relaxed_extended_json() {
-    let mut json = Encoder::new(Body::Json, Sessions::Aggregate, Epoch::FIRST, Term::new(1));
-    let message = encode(&mut json, &event("order-7", "8211"), Content::Whole);
+    let mut json = Encoder::new(BodyFormat::Json, SessionMapping::Aggregate, Epoch::FIRST, Term::new(1));
+    let message = encode(&mut json, &event("order-7", "8211"), BodyLocation::Inline);
     assert_eq!(message.data().next().unwrap(), r#"{"type":"OrderPlaced","price":7}"#);
     assert_eq!(message.properties().unwrap().content_type, Some("application/json"));
 }
 
 #[test]
 fn buckets_share_sessions_and_keep_an_aggregate_in_its_own() {
-    let buckets = Sessions::Buckets(NonZeroU32::new(4).unwrap());
-    let encoder = Encoder::new(Body::Bson, buckets, Epoch::FIRST, Term::new(1));
+    let buckets = SessionMapping::Buckets(NonZeroU32::new(4).unwrap());
+    let encoder = Encoder::new(BodyFormat::Bson, buckets, Epoch::FIRST, Term::new(1));
     let session = |number: i32| encoder.session(&AggregateId::new(number.into()).unwrap());
     let names: std::collections::BTreeSet<_> = (0..100).map(session).collect();
     assert_eq!(names.into_iter().collect::<Vec<_>>(), ["bucket-0", "bucket-1", "bucket-2", "bucket-3"]);
@@ -164,6 +164,9 @@ fn messages_of_any_size_share_one_encoder() {
     for size in [10, 100_000, 10, 9_000, 300, 40_000] {
         let document = RawDocumentBuf::try_from(&doc! { "text": "x".repeat(size) }).unwrap();
         let event = ChangeEvent { document, ..event("order-7", "8211") };
-        assert_eq!(encode(&mut encoder, &event, Content::Whole).data().next().unwrap(), event.document.as_bytes());
+        assert_eq!(
+            encode(&mut encoder, &event, BodyLocation::Inline).data().next().unwrap(),
+            event.document.as_bytes()
+        );
     }
 }

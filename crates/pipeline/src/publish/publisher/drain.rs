@@ -5,58 +5,58 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Publisher, State};
-use crate::capture::Captured;
+use super::{PublishState, Publisher};
+use crate::capture::CaptureItem;
 use crate::checkpoint::CheckpointStore;
-use crate::publish::error::Ended;
-use crate::publish::topic::Topic;
+use crate::publish::error::PublishEnd;
+use crate::publish::topic::PublishTopic;
 
 /// How much of a drain is kept for the last save: one write, acknowledged by a majority.
 const LAST_SAVE: Duration = Duration::from_secs(1);
 
 /// The two moments at which a run that ends gives something up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Drain {
+pub(super) struct DrainDeadlines {
     /// Nothing more is sent; what was acknowledged is still saved.
     pub(super) send_until: Instant,
     /// It is over.
     pub(super) until: Instant,
 }
 
-impl Drain {
+impl DrainDeadlines {
     pub(super) fn begun(now: Instant, within: Duration) -> Self {
         let until = now + within;
         Self { send_until: until - LAST_SAVE.min(within / 4), until }
     }
 }
 
-impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
+impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     /// What is told twice counts from the first time: a stop takes `drain` once.
     pub(super) fn begin_to_drain(&mut self, now: Instant) {
         if self.draining.is_some() {
             return;
         }
-        self.draining = Some(Drain::begun(now, self.config.drain));
-        if self.handle.state() == State::Publishing {
-            self.handle.set(State::Draining);
+        self.draining = Some(DrainDeadlines::begun(now, self.config.drain));
+        if self.handle.state() == PublishState::Publishing {
+            self.handle.set(PublishState::Draining);
         }
     }
 
     /// `None` while there is something left to do, and time for it.
-    pub(super) fn end(&self, now: Instant) -> Option<Ended> {
+    pub(super) fn end(&self, now: Instant) -> Option<PublishEnd> {
         let drain = self.draining?;
         let brought_out = self.exhausted && self.pending.is_empty() && self.lanes.is_empty() && self.stores.is_empty();
         let saved = self.saves.is_done(&self.prefix);
         if brought_out && saved {
-            return Some(Ended::Drained);
+            return Some(PublishEnd::Drained);
         }
         let over = now >= drain.until || self.given_up && saved;
-        over.then(|| Ended::Unfinished { events: self.lanes.events() + self.not_in_a_lane() })
+        over.then(|| PublishEnd::Unfinished { events: self.lanes.events() + self.not_in_a_lane() })
     }
 
     /// Not counted is what the intake still holds.
     fn not_in_a_lane(&self) -> usize {
-        self.pending.iter().filter(|captured| !matches!(captured, Captured::Mark(..))).count()
+        self.pending.iter().filter(|captured| !matches!(captured, CaptureItem::Watermark(..))).count()
     }
 }
 
@@ -69,7 +69,10 @@ mod tests {
         let now = Instant::now();
         for (within, send) in [(0, 0), (400, 300), (2_000, 1_500), (10_000, 9_000), (60_000, 59_000)] {
             let [within, send] = [within, send].map(Duration::from_millis);
-            assert_eq!(Drain::begun(now, within), Drain { send_until: now + send, until: now + within });
+            assert_eq!(
+                DrainDeadlines::begun(now, within),
+                DrainDeadlines { send_until: now + send, until: now + within }
+            );
         }
     }
 }

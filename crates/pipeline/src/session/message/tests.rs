@@ -5,9 +5,9 @@ use mongodb::bson::{Timestamp, doc, oid::ObjectId, uuid::Uuid};
 
 use super::*;
 use crate::event::{ChangeEvent, ResumeToken};
-use crate::publish::message::{Content, Encoder, MessageId, marker};
-use crate::publish::{self, Sessions};
-use crate::trace::Sampling;
+use crate::publish::message::{BodyLocation, Encoder, EventMessageId, marker};
+use crate::publish::{self, SessionMapping};
+use crate::trace::TraceSampling;
 
 fn event(aggregate: impl Into<Bson>) -> ChangeEvent {
     ChangeEvent {
@@ -25,18 +25,19 @@ fn event(aggregate: impl Into<Bson>) -> ChangeEvent {
     }
 }
 
-fn encoder(body: publish::Body, sessions: Sessions) -> Encoder {
+fn encoder(body: publish::BodyFormat, sessions: SessionMapping) -> Encoder {
     Encoder::new(body, sessions, Epoch::new(2), Term::new(5))
 }
 
-fn encoded(encoder: &mut Encoder, event: &ChangeEvent, content: Content) -> Message {
+fn encoded(encoder: &mut Encoder, event: &ChangeEvent, content: BodyLocation) -> Message {
     let aggregate = event.aggregate.as_ref().unwrap();
     let session = encoder.session(aggregate);
-    Message::parse(encoder.encode(event, aggregate, &MessageId::of(event, None), &session, content)).unwrap()
+    Message::parse(encoder.encode(event, aggregate, &EventMessageId::for_event(event, None), &session, content))
+        .unwrap()
 }
 
 fn whole(event: &ChangeEvent) -> Message {
-    encoded(&mut encoder(publish::Body::Bson, Sessions::Aggregate), event, Content::Whole)
+    encoded(&mut encoder(publish::BodyFormat::Bson, SessionMapping::Aggregate), event, BodyLocation::Inline)
 }
 
 fn read(message: &Message) -> Result<Delivered, Unreadable> {
@@ -52,7 +53,7 @@ fn document_of(event: &Delivered) -> &RawDocument {
 fn what_was_published_is_what_is_read() {
     let event = event("order-7");
     let read = read(&whole(&event)).unwrap();
-    assert_eq!(read.message_id, MessageId::of(&event, None).as_str());
+    assert_eq!(read.message_id, EventMessageId::for_event(&event, None).as_str());
     assert_eq!((read.operation, &read.namespace, &read.key), (event.operation, &event.namespace, &event.key));
     assert_eq!((Some(&read.aggregate), &read.event_type), (event.aggregate.as_ref(), &event.event_type));
     assert_eq!((read.sequence, read.term, read.delivery_count), (Some(3), Term::new(5), 4));
@@ -65,12 +66,12 @@ fn what_was_published_is_what_is_read() {
 #[test]
 fn where_a_trace_goes_on_is_read_where_somebody_traces() {
     let event = event("order-7");
-    let (id, all) = (MessageId::of(&event, None), Sampling::one_in(NonZeroU32::MIN));
-    let mut tracing = encoder(publish::Body::Bson, Sessions::Aggregate).sampling(all);
-    let traced = encoded(&mut tracing, &event, Content::Whole);
+    let (id, all) = (EventMessageId::for_event(&event, None), TraceSampling::one_in(NonZeroU32::MIN));
+    let mut tracing = encoder(publish::BodyFormat::Bson, SessionMapping::Aggregate).sampling(all);
+    let traced = encoded(&mut tracing, &event, BodyLocation::Inline);
     let read = |message: &Message, traces| Reader::traced(traces).read(message, 0).unwrap().trace;
-    assert_eq!(read(&traced, true), Some(Context::of(&id, true)));
-    assert_eq!(read(&whole(&event), true), Some(Context::of(&id, false)));
+    assert_eq!(read(&traced, true), Some(TraceContext::for_message(&id, true)));
+    assert_eq!(read(&whole(&event), true), Some(TraceContext::for_message(&id, false)));
     assert_eq!(read(&traced, false), None);
     let named = |message: &Message| message.application_property(property::DIAGNOSTIC_ID).is_some();
     assert_eq!((named(&traced), named(&whole(&event))), (true, false));
@@ -89,10 +90,10 @@ fn ids_of_any_type_come_back_typed() {
         "".into(),
         doc! { "tenant": 1, "order": "a" }.into(),
     ];
-    for sessions in [Sessions::Aggregate, Sessions::Buckets(NonZeroU32::new(8).unwrap())] {
+    for sessions in [SessionMapping::Aggregate, SessionMapping::Buckets(NonZeroU32::new(8).unwrap())] {
         for id in &ids {
             let event = event(id.clone());
-            let message = encoded(&mut encoder(publish::Body::Bson, sessions), &event, Content::Whole);
+            let message = encoded(&mut encoder(publish::BodyFormat::Bson, sessions), &event, BodyLocation::Inline);
             assert_eq!(read(&message).unwrap().aggregate.value(), id);
         }
     }
@@ -122,7 +123,11 @@ fn every_operation_comes_back() {
 
 #[test]
 fn a_body_of_json_comes_back_as_a_document() {
-    let message = encoded(&mut encoder(publish::Body::Json, Sessions::Aggregate), &event("order-7"), Content::Whole);
+    let message = encoded(
+        &mut encoder(publish::BodyFormat::Json, SessionMapping::Aggregate),
+        &event("order-7"),
+        BodyLocation::Inline,
+    );
     let read = read(&message).unwrap();
     let document = Document::try_from(document_of(&read)).unwrap();
     assert_eq!(document, doc! { "type": "OrderPlaced", "price": 7, "at": DateTime::from_millis(5) });
@@ -131,11 +136,11 @@ fn a_body_of_json_comes_back_as_a_document() {
 #[test]
 fn a_body_elsewhere_and_a_marker_say_where_to_look() {
     let event = event("order-7");
-    let id = MessageId::of(&event, None);
-    let mut encoder = encoder(publish::Body::Bson, Sessions::Aggregate);
-    let elsewhere = read(&encoded(&mut encoder, &event, Content::Elsewhere)).unwrap();
+    let id = EventMessageId::for_event(&event, None);
+    let mut encoder = encoder(publish::BodyFormat::Bson, SessionMapping::Aggregate);
+    let elsewhere = read(&encoded(&mut encoder, &event, BodyLocation::ClaimCheck)).unwrap();
     assert!(matches!(&elsewhere.body, Body::Oversize(at) if at == id.as_str()));
-    let refused = encoded(&mut encoder, &event, Content::Elsewhere);
+    let refused = encoded(&mut encoder, &event, BodyLocation::ClaimCheck);
     let marker = Message::parse(marker(&refused).unwrap()).unwrap();
     let marker = read(&marker).unwrap();
     assert!(matches!(&marker.body, Body::Marker(at) if at == id.as_str()), "whatever else is said of its body");

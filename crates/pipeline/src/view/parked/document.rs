@@ -126,7 +126,7 @@ pub(super) fn read_event(document: &RawDocument) -> Result<(i64, Delivered), Err
     let id = document.get_document("_id").map_err(|_| fields.unreadable("_id", "is not a document"))?;
     let id = Fields { what: EVENT, document: id };
     let aggregate = AggregateId::new(id.value("aggregate")?);
-    let operation = Operation::read(fields.text("operation")?);
+    let operation = Operation::from_name(fields.text("operation")?);
     let position = match (fields.optional_number("epoch")?, document.get_str("position")) {
         (Some(epoch), Ok(key)) => Some(PositionKey::new(Epoch::new(epoch.unsigned_abs()), key)),
         (_, _) => None,

@@ -8,7 +8,7 @@ use mongodb::bson::{Bson, DateTime, RawDocumentBuf, doc};
 use super::Parked;
 use super::desk::{Act, Desk, Queued};
 use super::document::DISCARDED;
-use crate::retry::{self, Verdict};
+use crate::retry::{self, ErrorClass};
 use crate::view::delivered::{Body, Delivered};
 use crate::view::error::Error;
 use crate::view::plan::Planned;
@@ -58,8 +58,8 @@ impl Desk {
             let answer = self.store.database.run_raw_command(run.command(&planned)).session(&mut *session).await;
             let code = match answer {
                 Ok(answer) => first_error(&answer).map(|(_, code)| code),
-                Err(error) => match (retry::mongo(&error), mongo_error::error_code(&error)) {
-                    (Verdict::Permanent, Some(code)) => Some(code),
+                Err(error) => match (retry::classify_mongo(&error), mongo_error::error_code(&error)) {
+                    (ErrorClass::Permanent, Some(code)) => Some(code),
                     (_, _) => return Err(self.store.failed("replay an event", error)),
                 },
             };

@@ -23,7 +23,7 @@ const FORMAT: i32 = 1;
 
 /// Where bodies go that the bus would refuse.
 #[derive(Clone, Debug)]
-pub struct Oversize {
+pub struct ClaimCheckStore {
     chunks: Collection<Document>,
     keep: Duration,
 }
@@ -43,7 +43,7 @@ pub enum Error {
     },
 }
 
-impl Oversize {
+impl ClaimCheckStore {
     pub fn new(coordination: &Database, keep: Duration) -> Self {
         Self { chunks: majority(coordination, COLLECTION), keep }
     }

@@ -2,40 +2,40 @@
 //!
 //! The fence goes by the primary's newest data, and the look afterwards by a majority's, which may be older: a claim that
 //! refused a save need not show yet. So a refusal counts for what the look explains, and one that it does not explain is
-//! [`Error::Unsettled`]: to call that "kept" would let a deposed leader believe that its save stands.
+//! [`Error::Indeterminate`]: to call that "kept" would let a deposed leader believe that its save stands.
 
-use super::document::Stored;
+use super::document::StoredCheckpoint;
 use super::error::Error;
-use super::store::{Claim, Phase, Saved};
+use super::store::{CheckpointPhase, Claim, SaveResult};
 use crate::event::Epoch;
 
 /// What to answer to a save that was refused.
 pub(super) fn save(
     pipeline: &str,
-    stored: &Stored,
+    stored: &StoredCheckpoint,
     claim: &Claim,
     epoch: Epoch,
-    phase: &Phase,
-) -> Result<Saved, Error> {
+    phase: &CheckpointPhase,
+) -> Result<SaveResult, Error> {
     is_of(pipeline, stored, claim)?;
     let pipeline = pipeline.to_owned();
     if stored.checkpoint.epoch != epoch {
         return Err(Error::EpochEnded { pipeline, epoch, stored: stored.checkpoint.epoch });
     }
     match compare(phase, &stored.checkpoint.phase) {
-        Place::Behind => Ok(Saved::Kept),
-        Place::OutOfTurn => Err(Error::SnapshotOutOfTurn { pipeline }),
-        Place::NotBehind => Err(Error::Unsettled { pipeline, term: claim.term }),
+        PhaseOrder::Behind => Ok(SaveResult::AlreadyAhead),
+        PhaseOrder::OutOfTurn => Err(Error::SnapshotOutOfOrder { pipeline }),
+        PhaseOrder::NotBehind => Err(Error::Indeterminate { pipeline, term: claim.term }),
     }
 }
 
 /// What to answer to a new epoch that was refused. Asked again after a lost answer, it finds its own doing.
 pub(super) fn begin_epoch(
     pipeline: &str,
-    stored: &Stored,
+    stored: &StoredCheckpoint,
     claim: &Claim,
     ended: Epoch,
-    phase: &Phase,
+    phase: &CheckpointPhase,
 ) -> Result<Epoch, Error> {
     is_of(pipeline, stored, claim)?;
     let pipeline = pipeline.to_owned();
@@ -44,13 +44,13 @@ pub(super) fn begin_epoch(
         return Ok(begun);
     }
     if found == ended {
-        return Err(Error::Unsettled { pipeline, term: claim.term });
+        return Err(Error::Indeterminate { pipeline, term: claim.term });
     }
     Err(Error::EpochEnded { pipeline, epoch: ended, stored: found })
 }
 
-fn is_of(pipeline: &str, stored: &Stored, claim: &Claim) -> Result<(), Error> {
-    let Stored { checkpoint, claimant } = stored;
+fn is_of(pipeline: &str, stored: &StoredCheckpoint, claim: &Claim) -> Result<(), Error> {
+    let StoredCheckpoint { checkpoint, claimant } = stored;
     if checkpoint.term == claim.term && *claimant == claim.claimant.to_string() {
         return Ok(());
     }
@@ -58,28 +58,30 @@ fn is_of(pipeline: &str, stored: &Stored, claim: &Claim) -> Result<(), Error> {
 }
 
 /// Where a phase lies, seen from the stored one.
-enum Place {
+enum PhaseOrder {
     Behind,
     NotBehind,
     OutOfTurn,
 }
 
 /// The order of `not_behind` in `mongo.rs`.
-fn compare(phase: &Phase, stored: &Phase) -> Place {
+fn compare(phase: &CheckpointPhase, stored: &CheckpointPhase) -> PhaseOrder {
     let behind = match (phase, stored) {
-        (Phase::Unstarted, stored) => *stored != Phase::Unstarted,
-        (Phase::Snapshot { .. } | Phase::Stream { .. }, Phase::Unstarted) => false,
-        (Phase::Snapshot { start, progress }, Phase::Snapshot { start: from, progress: stored })
-            if start.key() == from.key() && progress.run == stored.run =>
-        {
-            progress.scanned < stored.scanned
+        (CheckpointPhase::Unstarted, stored) => *stored != CheckpointPhase::Unstarted,
+        (CheckpointPhase::Snapshot { .. } | CheckpointPhase::Stream { .. }, CheckpointPhase::Unstarted) => false,
+        (
+            CheckpointPhase::Snapshot { start, progress },
+            CheckpointPhase::Snapshot { start: from, progress: stored },
+        ) if start.key() == from.key() && progress.run == stored.run => progress.scanned < stored.scanned,
+        (CheckpointPhase::Snapshot { .. }, CheckpointPhase::Snapshot { .. } | CheckpointPhase::Stream { .. }) => {
+            return PhaseOrder::OutOfTurn;
         }
-        (Phase::Snapshot { .. }, Phase::Snapshot { .. } | Phase::Stream { .. }) => return Place::OutOfTurn,
-        (Phase::Stream { token }, Phase::Snapshot { start: stored, .. } | Phase::Stream { token: stored }) => {
-            token.key() < stored.key()
-        }
+        (
+            CheckpointPhase::Stream { token },
+            CheckpointPhase::Snapshot { start: stored, .. } | CheckpointPhase::Stream { token: stored },
+        ) => token.key() < stored.key(),
     };
-    if behind { Place::Behind } else { Place::NotBehind }
+    if behind { PhaseOrder::Behind } else { PhaseOrder::NotBehind }
 }
 
 #[cfg(test)]
@@ -88,27 +90,27 @@ mod tests {
     use mongodb::bson::doc;
 
     use super::*;
-    use crate::checkpoint::{Checkpoint, Snapshot};
+    use crate::checkpoint::{Checkpoint, SnapshotProgress};
     use crate::event::{ResumeToken, Term};
 
     fn token(data: &str) -> ResumeToken {
         ResumeToken::try_from(doc! { "_data": data }).unwrap()
     }
 
-    fn stream(data: &str) -> Phase {
-        Phase::Stream { token: token(data) }
+    fn stream(data: &str) -> CheckpointPhase {
+        CheckpointPhase::Stream { token: token(data) }
     }
 
-    fn snapshot(start: &str, scanned: u64) -> Phase {
-        let progress = Snapshot { run: "run".into(), scanned, after: None };
-        Phase::Snapshot { start: token(start), progress }
+    fn snapshot(start: &str, scanned: u64) -> CheckpointPhase {
+        let progress = SnapshotProgress { run: "run".into(), scanned, after: None };
+        CheckpointPhase::Snapshot { start: token(start), progress }
     }
 
     fn claim(term: u64) -> Claim {
         Claim { term: Term::new(term), claimant: Contender::new(1), pod_id: "pod".into() }
     }
 
-    fn stored(term: u64, phase: Phase) -> Stored {
+    fn stored(term: u64, phase: CheckpointPhase) -> StoredCheckpoint {
         let checkpoint = Checkpoint {
             term: Term::new(term),
             epoch: Epoch::FIRST,
@@ -117,10 +119,10 @@ mod tests {
             saved_at: None,
             saved_by: "pod".into(),
         };
-        Stored { checkpoint, claimant: Contender::new(1).to_string() }
+        StoredCheckpoint { checkpoint, claimant: Contender::new(1).to_string() }
     }
 
-    fn refused(found: Phase, phase: &Phase) -> Result<Saved, Error> {
+    fn refused(found: CheckpointPhase, phase: &CheckpointPhase) -> Result<SaveResult, Error> {
         save("shop", &stored(1, found), &claim(1), Epoch::FIRST, phase)
     }
 
@@ -128,9 +130,9 @@ mod tests {
     fn a_refusal_that_what_a_majority_has_does_not_explain_is_not_taken_for_kept() {
         // a newer claim refused the save, and is not seen by a majority yet
         let cases = [
-            (Phase::Unstarted, Phase::Unstarted),
-            (Phase::Unstarted, stream("8220")),
-            (Phase::Unstarted, snapshot("8210", 0)),
+            (CheckpointPhase::Unstarted, CheckpointPhase::Unstarted),
+            (CheckpointPhase::Unstarted, stream("8220")),
+            (CheckpointPhase::Unstarted, snapshot("8210", 0)),
             (snapshot("8210", 5), snapshot("8210", 5)),
             (snapshot("8210", 5), stream("8210")),
             (stream("8220"), stream("8220")),
@@ -138,7 +140,7 @@ mod tests {
         ];
         for (found, phase) in cases {
             let answer = refused(found.clone(), &phase).unwrap_err();
-            assert!(matches!(answer, Error::Unsettled { .. }) && answer.is_transient(), "{phase:?} on {found:?}");
+            assert!(matches!(answer, Error::Indeterminate { .. }) && answer.is_transient(), "{phase:?} on {found:?}");
         }
     }
 
@@ -146,12 +148,12 @@ mod tests {
     fn what_lies_behind_the_stored_position_is_kept() {
         let cases = [
             (stream("8220"), stream("8219")),
-            (stream("8220"), Phase::Unstarted),
+            (stream("8220"), CheckpointPhase::Unstarted),
             (snapshot("8210", 5), snapshot("8210", 4)),
             (snapshot("8210", 5), stream("8209")),
         ];
         for (found, phase) in cases {
-            assert_eq!(refused(found, &phase).unwrap(), Saved::Kept, "{phase:?}");
+            assert_eq!(refused(found, &phase).unwrap(), SaveResult::AlreadyAhead, "{phase:?}");
         }
     }
 
@@ -159,7 +161,7 @@ mod tests {
     fn an_epoch_that_still_seems_to_go_on_is_not_called_ended() {
         let found = stored(1, stream("8220"));
         let answer = begin_epoch("shop", &found, &claim(1), Epoch::FIRST, &stream("8201")).unwrap_err();
-        assert!(matches!(answer, Error::Unsettled { .. }), "{answer}");
+        assert!(matches!(answer, Error::Indeterminate { .. }), "{answer}");
     }
 
     #[test]

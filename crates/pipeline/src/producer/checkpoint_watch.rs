@@ -9,21 +9,21 @@ use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use super::LOOK_AGAIN;
-use super::outcome::Error;
-use crate::chain::chain;
+use super::error::Error;
 use crate::checkpoint::{CheckpointStore, Claim};
+use crate::error_chain::error_chain;
 
 /// A store that answers answers sooner.
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// Returns when the checkpoint is no longer this term's. A store that does not answer says nothing, and is asked again.
-pub(super) async fn noticed(checkpoints: &impl CheckpointStore, claim: &Claim) -> Error {
+pub(super) async fn wait_until_moved(checkpoints: &impl CheckpointStore, claim: &Claim) -> Error {
     loop {
         sleep(LOOK_AGAIN).await;
-        match timeout(ANSWER_WITHIN, checkpoints.show()).await {
+        match timeout(ANSWER_WITHIN, checkpoints.load()).await {
             Ok(Ok(Some(stored))) if stored.term > claim.term => return Error::Moved { by: stored.term },
             Ok(Err(error)) if !error.is_transient() => return error.into(),
-            Ok(Err(error)) => debug!(error = chain(&error), "look at the checkpoint"),
+            Ok(Err(error)) => debug!(error = error_chain(&error), "look at the checkpoint"),
             // One that is gone is the next save's to tell: only a claim knows whether there should be one.
             Ok(Ok(Some(_) | None)) | Err(_) => {}
         }

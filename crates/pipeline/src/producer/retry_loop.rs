@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use crate::chain::chain;
+use crate::error_chain::error_chain;
 use crate::retry::backoff;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Repeats `ask` until it succeeds, or fails in a way that asking again cannot mend. Logs when trouble begins and when it ends.
-pub(super) async fn insist<T, E, F>(
+pub(super) async fn retry_transient<T, E, F>(
     doing: &'static str,
     is_transient: impl Fn(&E) -> bool,
     mut ask: impl FnMut() -> F,
@@ -31,7 +31,7 @@ where
             }
             Err(error) if is_transient(&error) => {
                 if failures == 0 {
-                    warn!(doing, error = chain(&error), "failed; trying again until it succeeds");
+                    warn!(doing, error = error_chain(&error), "failed; trying again until it succeeds");
                 }
             }
             Err(error) => return Err(error),

@@ -9,22 +9,22 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use servicebus::Kind;
 
-use crate::chain::chain;
-use crate::publish::topic::Topic;
+use crate::error_chain::error_chain;
+use crate::publish::topic::PublishTopic;
 
 /// A question costs ten of the thousand credits a Standard namespace has each second.
 const RHYTHM: Duration = Duration::from_secs(1);
 /// However often the link is disturbed.
 const SHORTEST: Duration = Duration::from_millis(50);
 
-pub(super) struct Probe<T> {
+pub(super) struct SubscriptionProbe<T> {
     topic: Arc<T>,
     under_way: BoxFuture<'static, Result<bool, servicebus::Error>>,
     exists: Option<bool>,
     cannot_ask: bool,
 }
 
-impl<T: Topic> Probe<T> {
+impl<T: PublishTopic> SubscriptionProbe<T> {
     pub(super) fn new(topic: Arc<T>) -> Self {
         Self { under_way: ask(Arc::clone(&topic), false), topic, exists: None, cannot_ask: false }
     }
@@ -52,7 +52,7 @@ impl<T: Topic> Probe<T> {
             // Who may send need not be allowed to ask. Then there is nothing to go by.
             Kind::Unauthorized | Kind::NotAllowed | Kind::NotImplemented | Kind::InvalidArgument => {
                 if !std::mem::replace(&mut self.cannot_ask, true) {
-                    tracing::warn!(error = %chain(error), "cannot ask whether the subscription exists: taken for granted");
+                    tracing::warn!(error = %error_chain(error), "cannot ask whether the subscription exists: taken for granted");
                 }
                 self.exists = Some(true);
             }
@@ -80,7 +80,7 @@ impl<T: Topic> Probe<T> {
     }
 }
 
-fn ask<T: Topic>(topic: Arc<T>, later: bool) -> BoxFuture<'static, Result<bool, servicebus::Error>> {
+fn ask<T: PublishTopic>(topic: Arc<T>, later: bool) -> BoxFuture<'static, Result<bool, servicebus::Error>> {
     Box::pin(async move {
         if later {
             tokio::time::sleep(SHORTEST).await;

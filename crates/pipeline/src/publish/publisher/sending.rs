@@ -8,15 +8,15 @@ use std::time::{Duration, Instant};
 use futures_util::future::BoxFuture;
 use servicebus::{Encoded, Outcome};
 
-use super::{Pause, Publisher, State};
-use crate::chain::chain;
+use super::{PauseReason, PublishState, Publisher};
 use crate::checkpoint::CheckpointStore;
-use crate::publish::batch::Rule;
+use crate::error_chain::error_chain;
+use crate::publish::batch::BatchLimits;
 use crate::publish::error::Error;
-use crate::publish::lanes::{Lanes, Refused, Takeoff};
+use crate::publish::lanes::{LaneTransfer, Lanes, RefusedMessage};
 use crate::publish::message::marker;
-use crate::publish::rejected::{Reason, Rejection};
-use crate::publish::topic::{Line, Topic, Verdict};
+use crate::publish::rejected::{RejectReason, RejectedEvent};
+use crate::publish::topic::{PublishTopic, SendErrorAction, SenderLink};
 use crate::retry::backoff;
 
 /// What the bus gives as credit, so that what waits here can still travel together.
@@ -35,10 +35,10 @@ const FIRST_REOPEN: Duration = Duration::from_millis(20);
 const OVERDUE: Duration = Duration::from_secs(30);
 
 /// The way to the topic: open, being opened, or held.
-pub(super) struct Bridge<T: Topic> {
+pub(super) struct TopicConnection<T: PublishTopic> {
     topic: Arc<T>,
-    line: Option<T::Line>,
-    opening: Option<BoxFuture<'static, Result<T::Line, servicebus::Error>>>,
+    line: Option<T::Link>,
+    opening: Option<BoxFuture<'static, Result<T::Link, servicebus::Error>>>,
     /// Nothing is sent before this moment.
     held_until: Option<Instant>,
     /// Times in a row that it was held, or could not be opened.
@@ -49,7 +49,7 @@ pub(super) struct Bridge<T: Topic> {
     sent: VecDeque<(Instant, u64)>,
 }
 
-impl<T: Topic> Bridge<T> {
+impl<T: PublishTopic> TopicConnection<T> {
     pub(super) fn new(topic: Arc<T>) -> Self {
         let opening = Some(open(Arc::clone(&topic), Duration::ZERO));
         Self { topic, line: None, opening, held_until: None, failures: 0, broken: false, sent: VecDeque::new() }
@@ -61,7 +61,7 @@ impl<T: Topic> Bridge<T> {
 
     /// Outcomes of what is under way (`None`), or a line that was being opened. Cancel-safe: a line keeps what it did not hand out, and
     /// an opening goes on.
-    pub(super) async fn next(&mut self, outcomes: &mut Vec<Outcome>) -> Option<Result<T::Line, servicebus::Error>> {
+    pub(super) async fn next(&mut self, outcomes: &mut Vec<Outcome>) -> Option<Result<T::Link, servicebus::Error>> {
         match (&mut self.line, &mut self.opening) {
             (Some(line), _) => {
                 line.outcomes(outcomes).await;
@@ -86,7 +86,7 @@ impl<T: Topic> Bridge<T> {
             line.suspect();
             self.broken = true;
         }
-        self.broken |= self.line.as_ref().is_some_and(Line::is_over);
+        self.broken |= self.line.as_ref().is_some_and(SenderLink::is_over);
         if self.broken && lanes.transfers() == 0 && self.opening.is_none() {
             self.line = None;
             self.broken = false;
@@ -117,39 +117,44 @@ impl<T: Topic> Bridge<T> {
     }
 }
 
-fn open<T: Topic>(topic: Arc<T>, pause: Duration) -> BoxFuture<'static, Result<T::Line, servicebus::Error>> {
+fn open<T: PublishTopic>(topic: Arc<T>, pause: Duration) -> BoxFuture<'static, Result<T::Link, servicebus::Error>> {
     Box::pin(async move {
         tokio::time::sleep(pause).await;
         topic.open().await
     })
 }
 
-impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
-    pub(super) fn on_opened(&mut self, opened: Result<T::Line, servicebus::Error>) -> Result<(), Error> {
+impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
+    pub(super) fn on_opened(&mut self, opened: Result<T::Link, servicebus::Error>) -> Result<(), Error> {
         self.bridge.opening = None;
         match opened {
             Ok(line) => {
                 let limits = line.limits();
                 self.limits = Some(limits);
                 let (count, linger) = (self.config.batch_count.get(), self.config.linger);
-                self.lanes.set_rule(Rule { count, bytes: limits.batch, linger });
+                self.lanes.set_rule(BatchLimits { count, bytes: limits.batch, linger });
                 self.bridge.line = Some(line);
                 match self.handle.state() {
-                    State::Idle | State::Publishing | State::Draining | State::Paused(Pause::SubscriptionMissing) => {}
-                    State::Opening if self.probe.allows() != Some(true) => {}
-                    State::Opening | State::Paused(_) => self.set_active(),
+                    PublishState::Idle
+                    | PublishState::Publishing
+                    | PublishState::Draining
+                    | PublishState::Paused(PauseReason::SubscriptionMissing) => {}
+                    PublishState::Opening if self.probe.allows() != Some(true) => {}
+                    PublishState::Opening | PublishState::Paused(_) => self.set_active(),
                 }
                 Ok(())
             }
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "open a way to the topic");
-                let why = match Verdict::of(error.kind()) {
-                    Verdict::Hold(why) => why,
-                    Verdict::Again | Verdict::Reopen | Verdict::Refused => Pause::Unreachable,
-                    Verdict::GateShut => return Err(self.gate_shut()),
-                    Verdict::Fatal => return Err(Error::Bus(error)),
+                tracing::warn!(error = %error_chain(&error), "open a way to the topic");
+                let why = match SendErrorAction::of(error.kind()) {
+                    SendErrorAction::Hold(why) => why,
+                    SendErrorAction::Again | SendErrorAction::Reopen | SendErrorAction::Refused => {
+                        PauseReason::Unreachable
+                    }
+                    SendErrorAction::GateShut => return Err(self.gate_shut()),
+                    SendErrorAction::Fatal => return Err(Error::Bus(error)),
                 };
-                self.handle.set(State::Paused(why));
+                self.handle.set(PublishState::Paused(why));
                 let pause = backoff(self.bridge.failures, FIRST_REOPEN, LONGEST_PAUSE);
                 self.bridge.failures = self.bridge.failures.saturating_add(1);
                 self.bridge.opening = Some(open(Arc::clone(&self.bridge.topic), pause));
@@ -165,7 +170,7 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         }
         let mut transfers = Vec::new();
         while self.lanes.transfers() < MOST_TRANSFERS {
-            let Some(Takeoff { token, message }) = self.lanes.take(now) else { break };
+            let Some(LaneTransfer { token, message }) = self.lanes.take(now) else { break };
             for ordinal in self.lanes.ordinals(token) {
                 self.prefix.sent(ordinal);
             }
@@ -207,47 +212,49 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
 
     fn set_active_after_pause(&self) {
         match self.handle.state() {
-            State::Publishing | State::Draining | State::Paused(Pause::SubscriptionMissing) => {}
-            State::Idle | State::Opening | State::Paused(_) => self.set_active(),
+            PublishState::Publishing
+            | PublishState::Draining
+            | PublishState::Paused(PauseReason::SubscriptionMissing) => {}
+            PublishState::Idle | PublishState::Opening | PublishState::Paused(_) => self.set_active(),
         }
     }
 
     fn on_failed(&mut self, token: u64, error: servicebus::Error, now: Instant) -> Result<(), Error> {
         let Some((attempts, events)) = self.lanes.attempts(token) else { return Ok(()) };
         let counters = self.handle.counters();
-        match Verdict::of(error.kind()) {
-            Verdict::Again => {
+        match SendErrorAction::of(error.kind()) {
+            SendErrorAction::Again => {
                 counters.uncertain.fetch_add(events as u64, Relaxed);
-                tracing::warn!(error = %chain(&error), attempts, "send");
+                tracing::warn!(error = %error_chain(&error), attempts, "send");
                 self.lanes.retry(token, Some(now + backoff(attempts, FIRST_REST, LONGEST_REST)));
             }
-            Verdict::Reopen => {
+            SendErrorAction::Reopen => {
                 counters.uncertain.fetch_add(events as u64, Relaxed);
                 self.bridge.broken = true;
                 self.lanes.retry(token, None);
             }
-            Verdict::Hold(why) => {
+            SendErrorAction::Hold(why) => {
                 counters.retried.fetch_add(events as u64, Relaxed);
-                self.bridge.hold(if why == Pause::Busy { LONGEST_HOLD } else { LONGEST_PAUSE }, now);
-                self.handle.set(State::Paused(why));
+                self.bridge.hold(if why == PauseReason::Busy { LONGEST_HOLD } else { LONGEST_PAUSE }, now);
+                self.handle.set(PublishState::Paused(why));
                 self.lanes.retry(token, None);
             }
-            Verdict::Refused => self.on_refused(token, &error),
-            Verdict::GateShut => return Err(self.gate_shut()),
-            Verdict::Fatal => return Err(Error::Bus(error)),
+            SendErrorAction::Refused => self.on_refused(token, &error),
+            SendErrorAction::GateShut => return Err(self.gate_shut()),
+            SendErrorAction::Fatal => return Err(Error::Bus(error)),
         }
         Ok(())
     }
 
     /// A batch comes apart; a single message is kept, and a marker takes its place.
     fn on_refused(&mut self, token: u64, error: &servicebus::Error) {
-        let Some(Refused { lane, ordinal, message }) = self.lanes.refused(token) else { return };
+        let Some(RefusedMessage { lane, ordinal, message }) = self.lanes.refused(token) else { return };
         let message = amqp::Message::parse(message).expect("a message we encoded can be decoded");
         let marker = marker(&message);
         // Even the marker was refused; what it stands for is kept already.
         let words = if marker.is_some() { "refused" } else { "refused, and so was its marker" };
-        let reason = Reason::Refused(format!("{words}: {}", chain(error)));
-        self.stores.reject(ordinal, Rejection::of_message(&message, reason), Some((lane, marker)));
+        let reason = RejectReason::Refused(format!("{words}: {}", error_chain(error)));
+        self.stores.reject(ordinal, RejectedEvent::of_message(&message, reason), Some((lane, marker)));
     }
 
     fn gate_shut(&self) -> Error {

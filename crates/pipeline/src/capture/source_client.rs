@@ -10,11 +10,11 @@ use mongodb::{Client, Collection, Database};
 use super::config::Config;
 use super::error::{Error, answer};
 use crate::event::{Namespace, ResumeToken};
-use crate::source::{FullDocument, Kind, Source};
+use crate::source::{FullDocument, SourceConfig, SourceKind};
 
 /// Where a stream is opened.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum From<'a> {
+pub(super) enum StreamStart<'a> {
     Now,
     At(Timestamp),
     /// Always by `startAfter`, which also takes an invalidate's token; `resumeAfter` does not.
@@ -22,14 +22,14 @@ pub(super) enum From<'a> {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Watched {
+pub(super) struct SourceClient {
     client: Client,
-    pub(super) source: Source,
+    pub(super) source: SourceConfig,
     pub(super) config: Config,
 }
 
-impl Watched {
-    pub(super) fn new(client: &Client, source: Source, config: Config) -> Self {
+impl SourceClient {
+    pub(super) fn new(client: &Client, source: SourceConfig, config: Config) -> Self {
         Self { client: client.clone(), source, config }
     }
 
@@ -46,18 +46,22 @@ impl Watched {
     }
 
     /// Opens the stream; its first batch is in the cursor.
-    pub(super) async fn open(&self, from: From<'_>, patience: Duration) -> Result<RawBatchCursor, Error> {
+    pub(super) async fn open(&self, from: StreamStart<'_>, patience: Duration) -> Result<RawBatchCursor, Error> {
         self.open_with(from, &self.config.filter, self.config.batch_size.get(), patience).await
     }
 
     /// Opens the stream without reading anything: its first batch is empty.
-    pub(super) async fn open_unread(&self, from: From<'_>, filter: &[Document]) -> Result<RawBatchCursor, Error> {
+    pub(super) async fn open_unread(
+        &self,
+        from: StreamStart<'_>,
+        filter: &[Document],
+    ) -> Result<RawBatchCursor, Error> {
         self.open_with(from, filter, 0, self.config.patience()).await
     }
 
     async fn open_with(
         &self,
-        from: From<'_>,
+        from: StreamStart<'_>,
         filter: &[Document],
         batch_size: u32,
         patience: Duration,
@@ -75,12 +79,12 @@ impl Watched {
         answer("open the change stream", patience, asked.batch()).await
     }
 
-    fn pipeline(&self, from: From<'_>, filter: &[Document]) -> Vec<Document> {
+    fn pipeline(&self, from: StreamStart<'_>, filter: &[Document]) -> Vec<Document> {
         let mut options = Document::new();
         match from {
-            From::Now => {}
-            From::At(time) => drop(options.insert("startAtOperationTime", time)),
-            From::After(token) => drop(options.insert("startAfter", token.to_document())),
+            StreamStart::Now => {}
+            StreamStart::At(time) => drop(options.insert("startAtOperationTime", time)),
+            StreamStart::After(token) => drop(options.insert("startAfter", token.to_document())),
         }
         if let Some(full_document) = self.full_document() {
             options.insert("fullDocument", full_document);
@@ -96,9 +100,9 @@ impl Watched {
     /// that is gone.
     fn full_document(&self) -> Option<&'static str> {
         match (self.source.kind, self.source.full_document) {
-            (Kind::Events, _) => None,
-            (Kind::Documents, FullDocument::Lookup) => Some("updateLookup"),
-            (Kind::Documents, FullDocument::PostImage) => Some("required"),
+            (SourceKind::Events, _) => None,
+            (SourceKind::Documents, FullDocument::Lookup) => Some("updateLookup"),
+            (SourceKind::Documents, FullDocument::PostImage) => Some("required"),
         }
     }
 

@@ -5,7 +5,7 @@ use mongo_error::DriverError;
 use mongodb::bson::Timestamp;
 
 use super::*;
-use crate::checkpoint::{Checkpoint, Phase};
+use crate::checkpoint::{Checkpoint, CheckpointPhase};
 use crate::event::Term;
 use crate::publish::prefix::tests::stand;
 
@@ -13,7 +13,7 @@ use crate::publish::prefix::tests::stand;
 #[derive(Default)]
 struct Memory {
     term: Mutex<Term>,
-    saved: Mutex<Vec<Phase>>,
+    saved: Mutex<Vec<CheckpointPhase>>,
     failures: Mutex<u32>,
 }
 
@@ -23,14 +23,20 @@ impl CheckpointStore for Memory {
         Ok(Checkpoint {
             term: claim.term,
             epoch: Epoch::FIRST,
-            phase: Phase::Unstarted,
+            phase: CheckpointPhase::Unstarted,
             cluster_time: None,
             saved_at: None,
             saved_by: String::new(),
         })
     }
 
-    async fn save(&self, claim: &Claim, _: Epoch, phase: &Phase, _: Option<Timestamp>) -> Result<Saved, Error> {
+    async fn save(
+        &self,
+        claim: &Claim,
+        _: Epoch,
+        phase: &CheckpointPhase,
+        _: Option<Timestamp>,
+    ) -> Result<SaveResult, Error> {
         let mut failures = self.failures.lock().unwrap();
         if *failures > 0 {
             *failures -= 1;
@@ -42,27 +48,27 @@ impl CheckpointStore for Memory {
             return Err(Error::Deposed { pipeline: "shop".into(), term: claim.term, stored });
         }
         self.saved.lock().unwrap().push(phase.clone());
-        Ok(Saved::Moved)
+        Ok(SaveResult::Saved)
     }
 
-    async fn begin_epoch(&self, _: &Claim, ended: Epoch, _: &Phase) -> Result<Epoch, Error> {
+    async fn begin_epoch(&self, _: &Claim, ended: Epoch, _: &CheckpointPhase) -> Result<Epoch, Error> {
         Ok(ended.next())
     }
 
-    async fn show(&self) -> Result<Option<Checkpoint>, Error> {
+    async fn load(&self) -> Result<Option<Checkpoint>, Error> {
         Ok(None)
     }
 }
 
-fn saves(store: &Arc<Memory>, now: Instant) -> Saves<Memory> {
+fn saves(store: &Arc<Memory>, now: Instant) -> CheckpointSaver<Memory> {
     let claim = Claim { term: Term::new(1), claimant: Contender::new(1), pod_id: "a".into() };
     *store.term.lock().unwrap() = claim.term;
-    let rule = Checkpointing::Every(Duration::from_millis(200));
-    Saves::new(Arc::clone(store), (claim, Epoch::FIRST), rule, Checkpointing::EVENTS, now)
+    let rule = CheckpointInterval::Every(Duration::from_millis(200));
+    CheckpointSaver::new(Arc::clone(store), (claim, Epoch::FIRST), rule, CheckpointInterval::EVENTS, now)
 }
 
 /// So many events, all acknowledged.
-fn acknowledged(prefix: &mut Prefix, count: u64) {
+fn acknowledged(prefix: &mut AcknowledgedPrefix, count: u64) {
     for number in 0..count {
         let ordinal = prefix.expect(stand(number));
         prefix.acknowledge(ordinal);
@@ -72,7 +78,7 @@ fn acknowledged(prefix: &mut Prefix, count: u64) {
 #[tokio::test]
 async fn a_save_waits_for_its_time_or_for_a_thousand_events() {
     let (store, now) = (Arc::new(Memory::default()), Instant::now());
-    let (mut saves, mut prefix) = (saves(&store, now), Prefix::with_defect(false));
+    let (mut saves, mut prefix) = (saves(&store, now), AcknowledgedPrefix::with_defect(false));
     assert_eq!(saves.next(&prefix, now, false), None, "nothing to save");
     acknowledged(&mut prefix, 999);
     assert_eq!(saves.next(&prefix, now, false), Some(now + Duration::from_millis(200)));
@@ -90,7 +96,7 @@ async fn a_save_waits_for_its_time_or_for_a_thousand_events() {
 #[tokio::test]
 async fn a_save_that_may_succeed_later_is_repeated_with_what_is_newest_then() {
     let (store, now) = (Arc::new(Memory { failures: Mutex::new(1), ..Memory::default() }), Instant::now());
-    let (mut saves, mut prefix) = (saves(&store, now), Prefix::with_defect(false));
+    let (mut saves, mut prefix) = (saves(&store, now), AcknowledgedPrefix::with_defect(false));
     acknowledged(&mut prefix, 3);
     saves.begin(&mut prefix, now, true);
     let failed = saves.ended().await;
@@ -108,7 +114,7 @@ async fn a_save_that_may_succeed_later_is_repeated_with_what_is_newest_then() {
 #[tokio::test]
 async fn a_deposed_leaders_save_is_refused_for_good() {
     let (store, now) = (Arc::new(Memory::default()), Instant::now());
-    let (mut saves, mut prefix) = (saves(&store, now), Prefix::with_defect(false));
+    let (mut saves, mut prefix) = (saves(&store, now), AcknowledgedPrefix::with_defect(false));
     *store.term.lock().unwrap() = Term::new(7);
     acknowledged(&mut prefix, 1);
     saves.begin(&mut prefix, now, true);

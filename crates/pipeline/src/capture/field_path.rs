@@ -5,59 +5,59 @@ use mongodb::bson::{Bson, RawDocument};
 
 /// Names, from the outside in. Does not look into arrays.
 #[derive(Clone, Debug)]
-pub(super) struct Path {
+pub(super) struct FieldPath {
     names: Vec<String>,
 }
 
 /// What a path leads to.
 #[derive(Debug, PartialEq)]
-pub(super) enum Found<'a> {
+pub(super) enum PathValue<'a> {
     Value(RawBsonRef<'a>),
     Nothing,
     /// There is an array on the way or at its end: an index has an entry for each of its elements, and none for the whole.
     Array,
 }
 
-impl Path {
+impl FieldPath {
     pub(super) fn new(dotted: &str) -> Self {
         Self { names: dotted.split('.').map(str::to_owned).collect() }
     }
 
-    pub(super) fn find<'a>(&self, document: &'a RawDocument) -> Found<'a> {
+    pub(super) fn find<'a>(&self, document: &'a RawDocument) -> PathValue<'a> {
         let mut inner = document;
         let mut names = self.names.iter().peekable();
         while let Some(name) = names.next() {
             match inner.get(name) {
-                Ok(Some(RawBsonRef::Array(_))) => return Found::Array,
+                Ok(Some(RawBsonRef::Array(_))) => return PathValue::Array,
                 Ok(Some(RawBsonRef::Document(document))) if names.peek().is_some() => inner = document,
-                Ok(Some(value)) if names.peek().is_none() => return Found::Value(value),
-                Ok(_) | Err(_) => return Found::Nothing,
+                Ok(Some(value)) if names.peek().is_none() => return PathValue::Value(value),
+                Ok(_) | Err(_) => return PathValue::Nothing,
             }
         }
-        Found::Nothing
+        PathValue::Nothing
     }
 
     pub(super) fn value(&self, document: &RawDocument) -> Option<Bson> {
         match self.find(document) {
-            Found::Value(value) => Bson::try_from(value).ok(),
-            Found::Nothing | Found::Array => None,
+            PathValue::Value(value) => Bson::try_from(value).ok(),
+            PathValue::Nothing | PathValue::Array => None,
         }
     }
 
     pub(super) fn text<'a>(&self, document: &'a RawDocument) -> Option<&'a str> {
         match self.find(document) {
-            Found::Value(value) => value.as_str(),
-            Found::Nothing | Found::Array => None,
+            PathValue::Value(value) => value.as_str(),
+            PathValue::Nothing | PathValue::Array => None,
         }
     }
 
     /// A whole number, however it is stored.
     pub(super) fn whole_number(&self, document: &RawDocument) -> Option<i64> {
         match self.find(document) {
-            Found::Value(RawBsonRef::Int32(number)) => Some(number.into()),
-            Found::Value(RawBsonRef::Int64(number)) => Some(number),
-            Found::Value(RawBsonRef::Double(number)) => whole(number),
-            Found::Value(_) | Found::Nothing | Found::Array => None,
+            PathValue::Value(RawBsonRef::Int32(number)) => Some(number.into()),
+            PathValue::Value(RawBsonRef::Int64(number)) => Some(number),
+            PathValue::Value(RawBsonRef::Double(number)) => whole(number),
+            PathValue::Value(_) | PathValue::Nothing | PathValue::Array => None,
         }
     }
 }
@@ -78,22 +78,22 @@ mod tests {
     #[test]
     fn a_path_leads_through_documents_and_not_into_arrays() {
         let document = rawdoc! { "a": { "b": { "c": 7 } }, "list": [{ "b": 1 }], "text": "x" };
-        assert_eq!(Path::new("a.b.c").value(&document), Some(Bson::Int32(7)));
-        assert_eq!(Path::new("a.b.d").find(&document), Found::Nothing);
-        assert_eq!(Path::new("text.b").find(&document), Found::Nothing);
-        assert_eq!(Path::new("list.b").find(&document), Found::Array);
-        assert_eq!(Path::new("list").find(&document), Found::Array);
-        assert_eq!(Path::new("text").text(&document), Some("x"));
+        assert_eq!(FieldPath::new("a.b.c").value(&document), Some(Bson::Int32(7)));
+        assert_eq!(FieldPath::new("a.b.d").find(&document), PathValue::Nothing);
+        assert_eq!(FieldPath::new("text.b").find(&document), PathValue::Nothing);
+        assert_eq!(FieldPath::new("list.b").find(&document), PathValue::Array);
+        assert_eq!(FieldPath::new("list").find(&document), PathValue::Array);
+        assert_eq!(FieldPath::new("text").text(&document), Some("x"));
     }
 
     #[test]
     fn a_sequence_is_a_whole_number() {
         let document = rawdoc! { "int": 3, "long": 3_i64, "double": 3.0, "half": 3.5, "text": "3", "huge": 1e300 };
         for name in ["int", "long", "double"] {
-            assert_eq!(Path::new(name).whole_number(&document), Some(3), "{name}");
+            assert_eq!(FieldPath::new(name).whole_number(&document), Some(3), "{name}");
         }
         for name in ["half", "text", "huge", "none"] {
-            assert_eq!(Path::new(name).whole_number(&document), None, "{name}");
+            assert_eq!(FieldPath::new(name).whole_number(&document), None, "{name}");
         }
     }
 }

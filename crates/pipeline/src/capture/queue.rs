@@ -7,52 +7,55 @@ use std::sync::Arc;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use super::Captured;
+use super::CaptureItem;
 
 /// The taker's end. Once capture has ended it gives out what was read, then `None`.
 #[derive(Debug)]
-pub struct Intake {
-    batches: mpsc::UnboundedReceiver<Held>,
+pub struct CaptureReceiver {
+    batches: mpsc::UnboundedReceiver<QueuedBatch>,
 }
 
-impl Intake {
+impl CaptureReceiver {
     /// The next batch, in order; never an empty one. Cancel-safe.
-    pub async fn next(&mut self) -> Option<Vec<Captured>> {
+    pub async fn next(&mut self) -> Option<Vec<CaptureItem>> {
         self.batches.recv().await.map(|held| held.batch)
     }
 }
 
 #[derive(Debug)]
-struct Held {
-    batch: Vec<Captured>,
+struct QueuedBatch {
+    batch: Vec<CaptureItem>,
     _bytes: OwnedSemaphorePermit,
     _events: OwnedSemaphorePermit,
 }
 
 /// The reader's end.
 #[derive(Debug)]
-pub(super) struct Outlet {
-    batches: mpsc::UnboundedSender<Held>,
-    bytes: Room,
-    events: Room,
+pub(super) struct CaptureSender {
+    batches: mpsc::UnboundedSender<QueuedBatch>,
+    bytes: QueueCapacity,
+    events: QueueCapacity,
 }
 
 /// Nobody will take anything again.
 #[derive(Debug)]
-pub(super) struct Closed;
+pub(super) struct QueueClosed;
 
-pub(super) fn bounded(bytes: u32, events: u32) -> (Outlet, Intake) {
+pub(super) fn bounded(bytes: u32, events: u32) -> (CaptureSender, CaptureReceiver) {
     let (sender, batches) = mpsc::unbounded_channel();
-    (Outlet { batches: sender, bytes: Room::new(bytes), events: Room::new(events) }, Intake { batches })
+    (
+        CaptureSender { batches: sender, bytes: QueueCapacity::new(bytes), events: QueueCapacity::new(events) },
+        CaptureReceiver { batches },
+    )
 }
 
-impl Outlet {
+impl CaptureSender {
     /// Waits for room, having called `full` if there was none.
-    pub(super) async fn send(&self, batch: Vec<Captured>, full: impl FnOnce()) -> Result<(), Closed> {
+    pub(super) async fn send(&self, batch: Vec<CaptureItem>, full: impl FnOnce()) -> Result<(), QueueClosed> {
         if batch.is_empty() {
             return Ok(());
         }
-        let (bytes, events) = (batch.iter().map(Captured::weight).sum(), batch.len());
+        let (bytes, events) = (batch.iter().map(CaptureItem::weight).sum(), batch.len());
         let room = async { (self.bytes.take(bytes).await, self.events.take(events).await) };
         tokio::pin!(room);
         let (bytes, events) = match futures_util::poll!(&mut room) {
@@ -61,21 +64,21 @@ impl Outlet {
                 full();
                 tokio::select! {
                     room = room => room,
-                    () = self.batches.closed() => return Err(Closed),
+                    () = self.batches.closed() => return Err(QueueClosed),
                 }
             }
         };
-        self.batches.send(Held { batch, _bytes: bytes, _events: events }).map_err(|_| Closed)
+        self.batches.send(QueuedBatch { batch, _bytes: bytes, _events: events }).map_err(|_| QueueClosed)
     }
 }
 
 #[derive(Debug)]
-struct Room {
+struct QueueCapacity {
     size: u32,
     free: Arc<Semaphore>,
 }
 
-impl Room {
+impl QueueCapacity {
     fn new(size: u32) -> Self {
         Self { size, free: Arc::new(Semaphore::new(size as usize)) }
     }
@@ -89,12 +92,13 @@ impl Room {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checkpoint::Phase;
+    use crate::checkpoint::CheckpointPhase;
     use mongodb::bson::Timestamp;
     use std::cell::Cell;
 
-    fn marks(count: u32) -> Vec<Captured> {
-        let mark = |increment| Captured::Mark(Phase::Unstarted, Some(Timestamp { time: 1, increment }));
+    fn marks(count: u32) -> Vec<CaptureItem> {
+        let mark =
+            |increment| CaptureItem::Watermark(CheckpointPhase::Unstarted, Some(Timestamp { time: 1, increment }));
         (0..count).map(mark).collect()
     }
 

@@ -14,14 +14,14 @@ const LONGEST_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// Begins with a failure, ends with an answer.
 #[derive(Debug)]
-pub(super) struct Trouble {
+pub(super) struct RetryState {
     usual_patience: Duration,
     patience: Duration,
     failures: u32,
     since: Option<Instant>,
 }
 
-impl Trouble {
+impl RetryState {
     pub(super) fn none(usual_patience: Duration) -> Self {
         Self { usual_patience, patience: usual_patience, failures: 0, since: None }
     }
@@ -73,7 +73,7 @@ mod tests {
 
     #[test]
     fn patience_doubles_with_silence_and_returns_with_an_answer() {
-        let mut trouble = Trouble::none(Duration::from_secs(6));
+        let mut trouble = RetryState::none(Duration::from_secs(6));
         for patience in [6, 12, 24, 48] {
             assert_eq!(trouble.patience(), Duration::from_secs(patience));
             trouble.failed(&SILENT);

@@ -10,11 +10,11 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Document, doc};
 use mongodb::options::WriteConcern;
 
-use super::{DriverError, Views};
+use super::{DriverError, ReadModelCursors};
 use crate::capture::error::{Error, answer};
-use crate::capture::handle::State;
-use crate::capture::stream::{End, Reader};
-use crate::capture::trouble::Trouble;
+use crate::capture::handle::CaptureState;
+use crate::capture::retry_state::RetryState;
+use crate::capture::stream::{ReaderExit, SourceReader};
 use crate::event::Epoch;
 use crate::view::{application, mark_id, mark_update};
 
@@ -24,7 +24,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// After so long the server has ended them all, unless it was told otherwise (`transactionLifetimeLimitSeconds`). For where we may not look.
 const LIFETIME: Duration = Duration::from_secs(60);
 
-impl Views {
+impl ReadModelCursors {
     /// Returns when a majority has it, and with it all that was committed before. What is read from here on is not older.
     async fn mark(&mut self) -> Result<(), DriverError> {
         let mut session = self.cursors.client().start_session().causal_consistency(true).await?;
@@ -48,14 +48,14 @@ impl Views {
     }
 }
 
-impl Reader {
+impl SourceReader {
     /// Returns when no cursor can come up behind a sweep's back.
-    pub(super) async fn mark(&mut self, views: &mut Views, scanned: u64) -> Result<(), End> {
+    pub(super) async fn mark(&mut self, views: &mut ReadModelCursors, scanned: u64) -> Result<(), ReaderExit> {
         // Nothing is older than the first.
         if views.epoch == Epoch::FIRST {
             return Ok(());
         }
-        let mut trouble = Trouble::none(self.watched.config.patience());
+        let mut trouble = RetryState::none(self.source_client.config.patience());
         loop {
             match self.mark_and_wait(views, scanned, trouble.patience()).await {
                 Ok(()) => return Ok(()),
@@ -65,7 +65,7 @@ impl Reader {
         }
     }
 
-    async fn mark_and_wait(&self, views: &mut Views, scanned: u64, patience: Duration) -> Result<(), Error> {
+    async fn mark_and_wait(&self, views: &mut ReadModelCursors, scanned: u64, patience: Duration) -> Result<(), Error> {
         answer(MARK, patience, views.mark()).await?;
         let marked = Instant::now();
         loop {
@@ -74,7 +74,7 @@ impl Reader {
                 Err(_) if marked.elapsed() >= LIFETIME => break,
                 Ok(true) | Err(_) => tokio::time::sleep(LOOK_EVERY).await,
             }
-            self.handle.alive(State::Scanning { scanned });
+            self.handle.alive(CaptureState::Scanning { scanned });
         }
         // The last of them may be committed, and not yet by a majority.
         answer(MARK, patience, views.mark()).await

@@ -17,9 +17,9 @@ use super::store::Claim;
 pub const PIPELINES: &str = "pipelines";
 
 #[derive(Clone, Debug)]
-pub(super) struct Foundings(Collection<Document>);
+pub(super) struct PipelineRegistry(Collection<Document>);
 
-impl Foundings {
+impl PipelineRegistry {
     pub(super) fn new(database: &Database, options: CollectionOptions) -> Self {
         Self(database.collection_with_options(PIPELINES, options))
     }

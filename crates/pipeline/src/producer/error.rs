@@ -2,8 +2,8 @@
 
 use lease::Outcome;
 
-use crate::chain::chain;
 use crate::checkpoint;
+use crate::error_chain::error_chain;
 use crate::event::Term;
 use crate::publish;
 
@@ -26,7 +26,7 @@ impl Error {
             Self::Checkpoint(error) | Self::Publish(publish::Error::Checkpoint(error)) => of_checkpoint(error),
             Self::Moved { by } => Outcome::TermBehind { seen: *by },
             Self::Publish(publish::Error::GateShut { .. } | publish::Error::Bus(_)) | Self::Ended => {
-                Outcome::StepDown(chain(self))
+                Outcome::StepDown(error_chain(self))
             }
         }
     }
@@ -39,13 +39,13 @@ fn of_checkpoint(error: &checkpoint::Error) -> Outcome {
             Outcome::TermBehind { seen: *stored }
         }
         checkpoint::Error::EpochEnded { .. }
-        | checkpoint::Error::SnapshotOutOfTurn { .. }
-        | checkpoint::Error::Vanished { .. }
-        | checkpoint::Error::Lost { .. }
-        | checkpoint::Error::Unsettled { .. }
+        | checkpoint::Error::SnapshotOutOfOrder { .. }
+        | checkpoint::Error::Deleted { .. }
+        | checkpoint::Error::Missing { .. }
+        | checkpoint::Error::Indeterminate { .. }
         | checkpoint::Error::Fingerprint { .. }
         | checkpoint::Error::Format { .. }
         | checkpoint::Error::Unreadable { .. }
-        | checkpoint::Error::Store { .. } => Outcome::StepDown(chain(error)),
+        | checkpoint::Error::Store { .. } => Outcome::StepDown(error_chain(error)),
     }
 }

@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
 
-use super::config::Checkpointing;
-use super::prefix::{Prefix, Stand};
-use crate::chain::chain;
-use crate::checkpoint::{CheckpointStore, Claim, Error, Saved};
+use super::config::CheckpointInterval;
+use super::prefix::{AcknowledgedPrefix, CheckpointPosition};
+use crate::checkpoint::{CheckpointStore, Claim, Error, SaveResult};
+use crate::error_chain::error_chain;
 use crate::event::Epoch;
 use crate::retry::backoff;
 
@@ -16,26 +16,26 @@ const FIRST_RETRY: Duration = Duration::from_millis(50);
 const LONGEST_RETRY: Duration = Duration::from_secs(2);
 
 /// Decides when to save, and saves.
-pub(super) struct Saves<S> {
+pub(super) struct CheckpointSaver<S> {
     store: Arc<S>,
     claim: Claim,
     epoch: Epoch,
-    rule: Checkpointing,
+    rule: CheckpointInterval,
     /// A save is due after so many events, however soon.
     after: u64,
-    under_way: Option<BoxFuture<'static, Result<Saved, Error>>>,
+    under_way: Option<BoxFuture<'static, Result<SaveResult, Error>>>,
     /// What is being saved, or could not be yet, and how many events it lies further than the last.
-    in_hand: Option<(Stand, u64)>,
+    in_hand: Option<(CheckpointPosition, u64)>,
     last: Instant,
     failures: u32,
     not_before: Option<Instant>,
 }
 
-impl<S: CheckpointStore + 'static> Saves<S> {
+impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
     pub(super) fn new(
         store: Arc<S>,
         (claim, epoch): (Claim, Epoch),
-        rule: Checkpointing,
+        rule: CheckpointInterval,
         after: u64,
         now: Instant,
     ) -> Self {
@@ -54,7 +54,7 @@ impl<S: CheckpointStore + 'static> Saves<S> {
     }
 
     /// Begins a save if it is time for one. `at_once`: however soon after the last.
-    pub(super) fn begin(&mut self, prefix: &mut Prefix, now: Instant, at_once: bool) {
+    pub(super) fn begin(&mut self, prefix: &mut AcknowledgedPrefix, now: Instant, at_once: bool) {
         let due = self.next(prefix, now, at_once).is_some_and(|at| at <= now);
         if self.under_way.is_some() || !due {
             return;
@@ -71,7 +71,7 @@ impl<S: CheckpointStore + 'static> Saves<S> {
     }
 
     /// When the next save is due; `None` if there is nothing to save, or a save is under way.
-    pub(super) fn next(&self, prefix: &Prefix, now: Instant, at_once: bool) -> Option<Instant> {
+    pub(super) fn next(&self, prefix: &AcknowledgedPrefix, now: Instant, at_once: bool) -> Option<Instant> {
         if self.under_way.is_some() {
             return None;
         }
@@ -80,19 +80,19 @@ impl<S: CheckpointStore + 'static> Saves<S> {
         }
         let moved = prefix.moved()?;
         match self.rule {
-            Checkpointing::Each => Some(now),
-            Checkpointing::Every(_) if at_once || moved >= self.after => Some(now),
-            Checkpointing::Every(span) => Some(self.last + span),
+            CheckpointInterval::Each => Some(now),
+            CheckpointInterval::Every(_) if at_once || moved >= self.after => Some(now),
+            CheckpointInterval::Every(span) => Some(self.last + span),
         }
     }
 
     /// Whether nothing is left to save.
-    pub(super) fn is_done(&self, prefix: &Prefix) -> bool {
+    pub(super) fn is_done(&self, prefix: &AcknowledgedPrefix) -> bool {
         self.under_way.is_none() && self.in_hand.is_none() && prefix.moved().is_none()
     }
 
     /// What became of the save under way. Cancel-safe: it goes on when asked again.
-    pub(super) async fn ended(&mut self) -> Result<Saved, Error> {
+    pub(super) async fn ended(&mut self) -> Result<SaveResult, Error> {
         match &mut self.under_way {
             Some(saving) => saving.await,
             None => std::future::pending().await,
@@ -100,16 +100,20 @@ impl<S: CheckpointStore + 'static> Saves<S> {
     }
 
     /// The stand that is saved now, and by how many events it moved; `None` if the save must be repeated. An error is for good.
-    pub(super) fn note(&mut self, result: Result<Saved, Error>, now: Instant) -> Result<Option<(Stand, u64)>, Error> {
+    pub(super) fn note(
+        &mut self,
+        result: Result<SaveResult, Error>,
+        now: Instant,
+    ) -> Result<Option<(CheckpointPosition, u64)>, Error> {
         self.under_way = None;
         match result {
-            Ok(Saved::Moved | Saved::Kept) => {
+            Ok(SaveResult::Saved | SaveResult::AlreadyAhead) => {
                 self.failures = 0;
                 self.not_before = None;
                 Ok(self.in_hand.take())
             }
             Err(error) if error.is_transient() => {
-                tracing::warn!(error = %chain(&error), "save the checkpoint");
+                tracing::warn!(error = %error_chain(&error), "save the checkpoint");
                 self.not_before = Some(now + backoff(self.failures, FIRST_RETRY, LONGEST_RETRY));
                 self.failures = self.failures.saturating_add(1);
                 Ok(None)

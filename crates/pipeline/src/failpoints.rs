@@ -5,7 +5,7 @@
 
 /// One promise's mechanism, left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Defect {
+pub enum Failpoint {
     /// The checkpoint is saved whatever term claimed it since, and wherever it stands.
     NoFence,
     /// The checkpoint follows what was sent, not what was acknowledged.
@@ -24,7 +24,7 @@ pub enum Defect {
     ParkedCheckSkipped,
 }
 
-impl Defect {
+impl Failpoint {
     pub const ALL: [Self; 8] = [
         Self::NoFence,
         Self::CheckpointAhead,
@@ -40,8 +40,8 @@ impl Defect {
     pub const VARIABLE: &'static str = "HEADWATER_PLANTED_DEFECT";
 
     #[cfg(debug_assertions)]
-    pub fn is_planted(self) -> bool {
-        static PLANTED: std::sync::OnceLock<Option<Defect>> = std::sync::OnceLock::new();
+    pub fn is_enabled(self) -> bool {
+        static PLANTED: std::sync::OnceLock<Option<Failpoint>> = std::sync::OnceLock::new();
         let planted = PLANTED.get_or_init(|| {
             let name = std::env::var(Self::VARIABLE).ok()?;
             let found = Self::ALL.into_iter().find(|defect| format!("{defect:?}") == name);
@@ -52,14 +52,14 @@ impl Defect {
     }
 
     #[cfg(not(debug_assertions))]
-    pub const fn is_planted(self) -> bool {
+    pub const fn is_enabled(self) -> bool {
         false
     }
 }
 
 /// A loop that stops in its tracks as soon as it has work, for ever. That of the elector is wedged by `lease`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wedge {
+pub enum LoopStall {
     Capture,
     Publish,
     Acceptor,
@@ -68,12 +68,12 @@ pub enum Wedge {
     Applier,
 }
 
-impl Wedge {
+impl LoopStall {
     /// The environment variable that wedges one, by its name in [`Debug`] form.
     pub const VARIABLE: &'static str = lease::planted::WEDGE;
 
     /// Returns at once, unless this loop is to be wedged.
-    pub async fn hold(self) {
+    pub async fn block_if_enabled(self) {
         if lease::planted::is_wedged(&self) {
             std::future::pending::<()>().await;
         }

@@ -4,22 +4,22 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::message::MessageId;
+use super::message::EventMessageId;
 use super::prefix::Ordinal;
 use crate::event::{ChangeEvent, Namespace, Operation};
-use crate::trace::{Sampling, wall_clock};
+use crate::trace::{TraceSampling, wall_clock};
 
 /// Told of traced events once they are published. Must not wait: everything that is published does meanwhile.
-pub trait Tracer: Send + Sync {
+pub trait PublishTracer: Send + Sync {
     /// Which events are traced. Asked once a term.
-    fn sampling(&self) -> Sampling;
-    fn published(&self, published: Published);
+    fn sampling(&self) -> TraceSampling;
+    fn published(&self, published: PublishedTrace);
 }
 
 /// A traced event's way to the bus, by this pod's clock.
 #[derive(Clone, Debug)]
-pub struct Published {
-    pub id: MessageId,
+pub struct PublishedTrace {
+    pub id: EventMessageId,
     pub namespace: Arc<Namespace>,
     pub operation: Operation,
     /// In the source, by its clock; none for what a snapshot read.
@@ -32,38 +32,38 @@ pub struct Published {
 
 /// Those under way.
 #[derive(Default)]
-pub(super) struct Traces {
-    tracer: Option<Arc<dyn Tracer>>,
-    sampling: Sampling,
-    under_way: HashMap<Ordinal, Published>,
+pub(super) struct TracedEvents {
+    tracer: Option<Arc<dyn PublishTracer>>,
+    sampling: TraceSampling,
+    under_way: HashMap<Ordinal, PublishedTrace>,
 }
 
-impl Traces {
-    pub(super) fn by(tracer: Option<Arc<dyn Tracer>>) -> Self {
-        let sampling = tracer.as_ref().map_or(Sampling::NONE, |tracer| tracer.sampling());
+impl TracedEvents {
+    pub(super) fn by(tracer: Option<Arc<dyn PublishTracer>>) -> Self {
+        let sampling = tracer.as_ref().map_or(TraceSampling::NONE, |tracer| tracer.sampling());
         Self { tracer, sampling, under_way: HashMap::new() }
     }
 
-    pub(super) fn sampling(&self) -> Sampling {
+    pub(super) fn sampling(&self) -> TraceSampling {
         self.sampling
     }
 
     /// `None` for an event that is not traced.
-    pub(super) fn begun(&self, event: &ChangeEvent, id: &MessageId) -> Option<Published> {
-        self.sampling.takes(id).then(|| {
+    pub(super) fn begun(&self, event: &ChangeEvent, id: &EventMessageId) -> Option<PublishedTrace> {
+        self.sampling.includes(id).then(|| {
             let captured = wall_clock();
-            Published {
+            PublishedTrace {
                 id: *id,
                 namespace: Arc::clone(&event.namespace),
                 operation: event.operation,
-                committed: event.committed().map(mongodb::bson::DateTime::to_system_time),
+                committed: event.committed_at().map(mongodb::bson::DateTime::to_system_time),
                 captured,
                 acknowledged: captured,
             }
         })
     }
 
-    pub(super) fn under_way(&mut self, ordinal: Ordinal, begun: Option<Published>) {
+    pub(super) fn under_way(&mut self, ordinal: Ordinal, begun: Option<PublishedTrace>) {
         if let Some(begun) = begun {
             self.under_way.insert(ordinal, begun);
         }
@@ -71,12 +71,12 @@ impl Traces {
 
     pub(super) fn acknowledged(&mut self, ordinal: Ordinal) {
         if let (Some(published), Some(tracer)) = (self.forget(ordinal), &self.tracer) {
-            tracer.published(Published { acknowledged: wall_clock(), ..published });
+            tracer.published(PublishedTrace { acknowledged: wall_clock(), ..published });
         }
     }
 
     /// It becomes no message.
-    pub(super) fn forget(&mut self, ordinal: Ordinal) -> Option<Published> {
+    pub(super) fn forget(&mut self, ordinal: Ordinal) -> Option<PublishedTrace> {
         // Most are not traced.
         if self.under_way.is_empty() { None } else { self.under_way.remove(&ordinal) }
     }

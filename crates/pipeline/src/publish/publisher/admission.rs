@@ -3,23 +3,23 @@
 use std::time::Instant;
 
 use super::Publisher;
-use crate::capture::Captured;
-use crate::checkpoint::{CheckpointStore, Phase, Snapshot};
+use crate::capture::CaptureItem;
+use crate::checkpoint::{CheckpointPhase, CheckpointStore, SnapshotProgress};
 use crate::event::{AggregateId, ChangeEvent};
-use crate::publish::batch::Entry;
-use crate::publish::message::{Content, MessageId, marker};
-use crate::publish::prefix::{Ordinal, Stand};
-use crate::publish::rejected::{Reason, Rejection};
-use crate::publish::stores::Stored;
-use crate::publish::topic::{Limits, Topic};
+use crate::publish::batch::WindowEntry;
+use crate::publish::message::{BodyLocation, EventMessageId, marker};
+use crate::publish::pending_writes::CompletedWrite;
+use crate::publish::prefix::{CheckpointPosition, Ordinal};
+use crate::publish::rejected::{RejectReason, RejectedEvent};
+use crate::publish::topic::{LinkLimits, PublishTopic};
 
 /// Events taken into lanes before the loop looks at anything else: some milliseconds' worth.
 const AT_ONCE: usize = 512;
 /// What an event takes in memory beside its document: properties, token, places in books.
 const OVERHEAD: usize = 1_024;
 
-impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
-    pub(super) fn on_captured(&mut self, captured: Option<Vec<Captured>>) {
+impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
+    pub(super) fn on_captured(&mut self, captured: Option<Vec<CaptureItem>>) {
         match captured {
             Some(captured) => self.pending.extend(captured),
             None => {
@@ -36,8 +36,8 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         for _ in 0..AT_ONCE {
             let Some(captured) = self.pending.front() else { return false };
             let session = match captured {
-                Captured::Mark(..) => None,
-                Captured::Change(event) | Captured::Scanned(event, _) => {
+                CaptureItem::Watermark(..) => None,
+                CaptureItem::Change(event) | CaptureItem::Snapshot(event, _) => {
                     let session = event.aggregate.as_ref().map(|aggregate| self.encoder.session(aggregate));
                     if !self.has_room(event, session.as_deref()) {
                         return false;
@@ -47,9 +47,13 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
             };
             match self.pending.pop_front() {
                 None => return false,
-                Some(Captured::Mark(phase, cluster_time)) => self.prefix.mark(Stand { phase, cluster_time }),
-                Some(Captured::Change(event)) => self.take(event, session, None, (limits, now)),
-                Some(Captured::Scanned(event, progress)) => self.take(event, session, Some(progress), (limits, now)),
+                Some(CaptureItem::Watermark(phase, cluster_time)) => {
+                    self.prefix.mark(CheckpointPosition { phase, cluster_time })
+                }
+                Some(CaptureItem::Change(event)) => self.take(event, session, None, (limits, now)),
+                Some(CaptureItem::Snapshot(event, progress)) => {
+                    self.take(event, session, Some(progress), (limits, now))
+                }
             }
         }
         true
@@ -67,25 +71,25 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         &mut self,
         mut event: ChangeEvent,
         session: Option<String>,
-        progress: Option<Snapshot>,
-        (limits, now): (Limits, Instant),
+        progress: Option<SnapshotProgress>,
+        (limits, now): (LinkLimits, Instant),
     ) {
         self.unsaved += 1;
-        let id = MessageId::of(&event, progress.as_ref().map(|progress| &*progress.run));
+        let id = EventMessageId::for_event(&event, progress.as_ref().map(|progress| &*progress.run));
         let (Some(aggregate), Some(session)) = (event.aggregate.take(), session) else {
-            let rejection = Rejection::of_event(&event, &id, Reason::NoAggregateId);
+            let rejection = RejectedEvent::of_event(&event, &id, RejectReason::NoAggregateId);
             let ordinal = self.prefix.expect(stand(event, progress));
             return self.stores.reject(ordinal, rejection, None);
         };
         let traced = self.traces.begun(&event, &id);
         let fits = event.document.as_bytes().len() <= limits.message;
-        let whole = fits.then(|| self.encoder.encode(&event, &aggregate, &id, &session, Content::Whole));
+        let whole = fits.then(|| self.encoder.encode(&event, &aggregate, &id, &session, BodyLocation::Inline));
         let weight = weight(&event);
         match whole.filter(|whole| whole.len() <= limits.message) {
             Some(whole) => {
                 let ordinal = self.prefix.expect(stand(event, progress));
                 self.traces.under_way(ordinal, traced);
-                self.lanes.push(&session, Entry { ordinal, weight }, Some(whole), now);
+                self.lanes.push(&session, WindowEntry { ordinal, weight }, Some(whole), now);
             }
             None => {
                 let ordinal = self.take_large(event, &aggregate, (id, &session), progress, (limits, now));
@@ -99,18 +103,19 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         &mut self,
         mut event: ChangeEvent,
         aggregate: &AggregateId,
-        (id, session): (MessageId, &str),
-        progress: Option<Snapshot>,
-        (limits, now): (Limits, Instant),
+        (id, session): (EventMessageId, &str),
+        progress: Option<SnapshotProgress>,
+        (limits, now): (LinkLimits, Instant),
     ) -> Ordinal {
-        let message = self.encoder.encode(&event, aggregate, &id, session, Content::Elsewhere);
-        let rejection = (message.len() > limits.message).then(|| Rejection::of_event(&event, &id, Reason::TooLarge));
+        let message = self.encoder.encode(&event, aggregate, &id, session, BodyLocation::ClaimCheck);
+        let rejection =
+            (message.len() > limits.message).then(|| RejectedEvent::of_event(&event, &id, RejectReason::TooLarge));
         let weight = weight(&event);
         let body = self.encoder.body(&event);
         // Moved, not copied: it may be sixteen megabytes.
         let body = body.unwrap_or_else(|| std::mem::take(&mut event.document).into_bytes());
         let ordinal = self.prefix.expect(stand(event, progress));
-        let lane = self.lanes.push(session, Entry { ordinal, weight }, None, now);
+        let lane = self.lanes.push(session, WindowEntry { ordinal, weight }, None, now);
         match rejection {
             None => self.stores.put_aside(lane, ordinal, id.as_str().to_owned(), body, message),
             Some(rejection) => {
@@ -122,11 +127,11 @@ impl<T: Topic, S: CheckpointStore + 'static> Publisher<T, S> {
         ordinal
     }
 
-    pub(super) fn on_stored(&mut self, stored: Stored) {
+    pub(super) fn on_stored(&mut self, stored: CompletedWrite) {
         match stored {
-            Stored::Prepared => {}
-            Stored::Message { lane, ordinal, message } => self.lanes.fulfil(lane, ordinal, &message),
-            Stored::Kept { lane, ordinal } => self.without_message(lane, ordinal),
+            CompletedWrite::Prepared => {}
+            CompletedWrite::Message { lane, ordinal, message } => self.lanes.fulfil(lane, ordinal, &message),
+            CompletedWrite::Kept { lane, ordinal } => self.without_message(lane, ordinal),
         }
     }
 
@@ -144,10 +149,12 @@ fn weight(event: &ChangeEvent) -> usize {
 }
 
 /// Where the checkpoint may stand when this event is acknowledged.
-fn stand(event: ChangeEvent, progress: Option<Snapshot>) -> Stand {
+fn stand(event: ChangeEvent, progress: Option<SnapshotProgress>) -> CheckpointPosition {
     let ChangeEvent { token, cluster_time, .. } = event;
     match progress {
-        None => Stand { phase: Phase::Stream { token }, cluster_time },
-        Some(progress) => Stand { phase: Phase::Snapshot { start: token, progress }, cluster_time },
+        None => CheckpointPosition { phase: CheckpointPhase::Stream { token }, cluster_time },
+        Some(progress) => {
+            CheckpointPosition { phase: CheckpointPhase::Snapshot { start: token, progress }, cluster_time }
+        }
     }
 }

@@ -8,12 +8,12 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
+use super::claim_check::ClaimCheckStore;
 use super::handle::Handle;
 use super::lanes::LaneId;
-use super::oversize::Oversize;
 use super::prefix::Ordinal;
-use super::rejected::{Rejected, Rejection};
-use crate::chain::chain;
+use super::rejected::{RejectedEvent, RejectedStore};
+use crate::error_chain::error_chain;
 use crate::event::Term;
 use crate::retry::backoff;
 
@@ -23,7 +23,7 @@ const LONGEST_RETRY: Duration = Duration::from_secs(2);
 const MOST: usize = 32;
 
 /// What is stored now.
-pub(super) enum Stored {
+pub(super) enum CompletedWrite {
     /// The index is there.
     Prepared,
     /// The event may be sent as this message: its body is stored, or it is a marker for what is kept.
@@ -32,16 +32,16 @@ pub(super) enum Stored {
     Kept { lane: Option<LaneId>, ordinal: Ordinal },
 }
 
-pub(super) struct Stores {
-    oversize: Oversize,
-    rejected: Rejected,
+pub(super) struct PendingWrites {
+    oversize: ClaimCheckStore,
+    rejected: RejectedStore,
     term: Term,
     handle: Handle,
-    under_way: FuturesUnordered<BoxFuture<'static, Stored>>,
+    under_way: FuturesUnordered<BoxFuture<'static, CompletedWrite>>,
 }
 
-impl Stores {
-    pub(super) fn new(oversize: Oversize, rejected: Rejected, term: Term, handle: Handle) -> Self {
+impl PendingWrites {
+    pub(super) fn new(oversize: ClaimCheckStore, rejected: RejectedStore, term: Term, handle: Handle) -> Self {
         Self { oversize, rejected, term, handle, under_way: FuturesUnordered::new() }
     }
 
@@ -56,11 +56,11 @@ impl Stores {
     pub(super) fn prepare(&self) {
         let (oversize, handle) = (self.oversize.clone(), self.handle.clone());
         self.under_way.push(Box::pin(async move {
-            let mut tries = Tries::of(handle);
+            let mut tries = WriteRetry::of(handle);
             while let Err(error) = oversize.prepare().await {
                 tries.failed(&error).await;
             }
-            Stored::Prepared
+            CompletedWrite::Prepared
         }));
     }
 
@@ -69,35 +69,35 @@ impl Stores {
         let (oversize, handle) = (self.oversize.clone(), self.handle.clone());
         handle.counters().oversize.fetch_add(1, Relaxed);
         self.under_way.push(Box::pin(async move {
-            let mut tries = Tries::of(handle);
+            let mut tries = WriteRetry::of(handle);
             while let Err(error) = oversize.store(&id, &body).await {
                 tries.failed(&error).await;
             }
-            Stored::Message { lane, ordinal, message }
+            CompletedWrite::Message { lane, ordinal, message }
         }));
     }
 
     /// Keeps an event that cannot go. `place`: its lane, and the marker that takes its place, if one can.
-    pub(super) fn reject(&self, ordinal: Ordinal, rejection: Rejection, place: Option<(LaneId, Option<Bytes>)>) {
+    pub(super) fn reject(&self, ordinal: Ordinal, rejection: RejectedEvent, place: Option<(LaneId, Option<Bytes>)>) {
         let (rejected, term, handle) = (self.rejected.clone(), self.term, self.handle.clone());
         handle.counters().rejected.fetch_add(1, Relaxed);
         let (reason, message_id) = (rejection.reason.code(), &rejection.message_id);
         tracing::error!(reason, message_id, "an event cannot be a message: kept in rejected_events");
         self.under_way.push(Box::pin(async move {
-            let mut tries = Tries::of(handle);
+            let mut tries = WriteRetry::of(handle);
             while let Err(error) = rejected.keep(&rejection, term).await {
                 tries.failed(&error).await;
             }
             match place {
-                Some((lane, Some(message))) => Stored::Message { lane, ordinal, message },
-                Some((lane, None)) => Stored::Kept { lane: Some(lane), ordinal },
-                None => Stored::Kept { lane: None, ordinal },
+                Some((lane, Some(message))) => CompletedWrite::Message { lane, ordinal, message },
+                Some((lane, None)) => CompletedWrite::Kept { lane: Some(lane), ordinal },
+                None => CompletedWrite::Kept { lane: None, ordinal },
             }
         }));
     }
 
     /// The next that is stored. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Stored {
+    pub(super) async fn next(&mut self) -> CompletedWrite {
         match self.under_way.next().await {
             Some(stored) => stored,
             None => std::future::pending().await,
@@ -106,12 +106,12 @@ impl Stores {
 }
 
 /// A write that is repeated.
-struct Tries {
+struct WriteRetry {
     handle: Handle,
     failures: u32,
 }
 
-impl Tries {
+impl WriteRetry {
     fn of(handle: Handle) -> Self {
         Self { handle, failures: 0 }
     }
@@ -119,7 +119,7 @@ impl Tries {
     /// The pause before the next try.
     fn failed(&mut self, error: &dyn std::error::Error) -> tokio::time::Sleep {
         self.handle.counters().store_errors.fetch_add(1, Relaxed);
-        tracing::warn!(error = %chain(error), "write to the coordination database");
+        tracing::warn!(error = %error_chain(error), "write to the coordination database");
         self.failures = self.failures.saturating_add(1);
         tokio::time::sleep(backoff(self.failures - 1, FIRST_RETRY, LONGEST_RETRY))
     }
