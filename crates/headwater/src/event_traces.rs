@@ -22,7 +22,7 @@ use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{
     BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanEvents, SpanLinks, SpanProcessor,
 };
-use pipeline::publish::{PublishedTrace, PublishTracer};
+use pipeline::publish::{PublishTracer, PublishedTrace};
 use pipeline::trace::{TraceContext, TraceSampling};
 use pipeline::view::{Delivered, Lived};
 

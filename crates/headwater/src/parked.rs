@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::bail;
 use mongodb::bson::Bson;
 use pipeline::event::{AggregateId, Namespace};
-use pipeline::source::{SourceKind, SourceConfig};
+use pipeline::source::{SourceConfig, SourceKind};
 use pipeline::view::{Delivered, Desk, Discard, Error, History, Projection, Waiting};
 
 use crate::config::Config;

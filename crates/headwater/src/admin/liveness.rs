@@ -40,20 +40,26 @@ impl LoopMonitor {
     pub(super) fn capture(&self, status: Option<&capture::CaptureStatus>) -> LoopLiveness {
         let activity = match status {
             Some(capture::CaptureStatus { state, alive_at, .. }) => match state {
-                capture::CaptureState::Opening | capture::CaptureState::Scanning { .. } | capture::CaptureState::Reading => {
-                    Activity::Active { at: alive_at.into_std() }
-                }
+                capture::CaptureState::Opening
+                | capture::CaptureState::Scanning { .. }
+                | capture::CaptureState::Reading => Activity::Active { at: alive_at.into_std() },
                 // Nobody takes what was read, or the next try is not due: both are somebody else's to hurry.
-                capture::CaptureState::Idle | capture::CaptureState::Full | capture::CaptureState::Waiting | capture::CaptureState::Ended => {
-                    Activity::Idle
-                }
+                capture::CaptureState::Idle
+                | capture::CaptureState::Full
+                | capture::CaptureState::Waiting
+                | capture::CaptureState::Ended => Activity::Idle,
             },
             None => Activity::Idle,
         };
         LoopLiveness { name: "capture", activity, limit: patience(LIMIT) }
     }
 
-    pub(super) fn publish(&self, counts: publish::PublishCounts, state: publish::PublishState, now: Instant) -> LoopLiveness {
+    pub(super) fn publish(
+        &self,
+        counts: publish::PublishCounts,
+        state: publish::PublishState,
+        now: Instant,
+    ) -> LoopLiveness {
         let moved = counts.published + counts.retried + counts.uncertain + counts.rejected + counts.store_errors;
         let works = matches!(state, publish::PublishState::Publishing | publish::PublishState::Draining);
         let activity = self.publish.activity(moved, !works || counts.in_flight_events == 0, now);
