@@ -10,11 +10,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::core::{
-    Core, Delivery, Description, Effect, Evacuation, Incoming, Limits, LinkId, Mode, Outcome, QueueDescription,
-    QueueId, SessionFilter, Snapshot, Timestamp, Turn,
+    BrokerLimits, CallContext, Compaction, Core, CoreLinkId, Effect, EntityDescription, IncomingMessage,
+    MessageDelivery, QueueDescription, QueueId, ReceiveMode, SessionFilter, SettlementOutcome, SnapshotCursor,
+    Timestamp,
 };
 use broker::journal::Journal;
-use broker::store::{Chore, Folder, Options, Store};
+use broker::store::{DataFolder, LogStore, MaintenanceTask, StoreOptions};
 
 const START: Timestamp = Timestamp(1_800_000_000_000);
 const SESSIONS: u64 = 1_000;
@@ -42,24 +43,24 @@ fn main() {
 
 struct Broker {
     core: Core,
-    store: Store,
+    store: LogStore,
     folder: PathBuf,
     effects: Vec<Effect>,
-    snapshot: Option<Snapshot>,
-    evacuation: Option<Evacuation>,
+    snapshot: Option<SnapshotCursor>,
+    compaction: Option<Compaction>,
     slowest_chore: Duration,
 }
 
 impl Broker {
     fn open(folder: &Path) -> Self {
         let begun = Instant::now();
-        let mut core = Core::new(Limits::default(), [7; 32]);
-        let disk = Arc::new(Folder::new(folder).expect("a folder"));
-        let recovery = Store::open(disk, Options::default()).expect("a sound folder");
+        let mut core = Core::new(BrokerLimits::default(), [7; 32]);
+        let disk = Arc::new(DataFolder::new(folder).expect("a folder"));
+        let recovery = LogStore::open(disk, StoreOptions::default()).expect("a sound folder");
         let replayed = recovery.replay(|meta, body| core.replay(meta, body)).expect("sound records");
         let replayed_after = begun.elapsed();
         let store = replayed.finish(|visit| core.visit_bodies(visit)).expect("a store");
-        core.recovered(START);
+        core.finish_recovery(START);
         let took = begun.elapsed();
         let broker = Self {
             core,
@@ -67,7 +68,7 @@ impl Broker {
             folder: folder.to_owned(),
             effects: Vec::new(),
             snapshot: None,
-            evacuation: None,
+            compaction: None,
             slowest_chore: Duration::ZERO,
         };
         println!(
@@ -78,32 +79,33 @@ impl Broker {
         broker
     }
 
-    fn turn<T>(&mut self, act: impl FnOnce(&mut Core, &mut Turn<'_>) -> T) -> T {
-        act(&mut self.core, &mut Turn { now: START, journal: &mut self.store, effects: &mut self.effects })
+    fn call<T>(&mut self, act: impl FnOnce(&mut Core, &mut CallContext<'_>) -> T) -> T {
+        act(&mut self.core, &mut CallContext { now: START, journal: &mut self.store, effects: &mut self.effects })
     }
 
     /// What the engine does when it is woken.
-    fn chores(&mut self) {
+    fn maintain(&mut self) {
         let begun = Instant::now();
-        match self.store.tend() {
+        match self.store.next_maintenance() {
             None => {}
-            Some(Chore::Snapshot { fresh }) => {
-                if fresh {
-                    self.snapshot = Some(Snapshot::begin(START));
+            Some(MaintenanceTask::Snapshot { restart }) => {
+                if restart {
+                    self.snapshot = Some(SnapshotCursor::new(START));
                 }
                 let snapshot = self.snapshot.as_mut().expect("a fresh one comes first");
-                if !self.core.snapshot(snapshot, 64 << 10, |record| self.store.snapshot_put(record, None)) {
-                    self.store.snapshot_done();
+                if !self.core.write_snapshot(snapshot, 64 << 10, |record| self.store.put_snapshot_record(record, None))
+                {
+                    self.store.finish_snapshot();
                 }
             }
-            Some(Chore::Evacuate(segments)) => {
-                let evacuation = self.evacuation.get_or_insert_with(|| Evacuation::of(segments));
-                let mut journal = self.store.cleaning();
-                let mut turn = Turn { now: START, journal: &mut journal, effects: &mut self.effects };
-                let more = self.core.evacuate(&mut turn, evacuation, 200).expect("room to clean");
+            Some(MaintenanceTask::Compact(segments)) => {
+                let compaction = self.compaction.get_or_insert_with(|| Compaction::of(segments));
+                let mut journal = self.store.compaction_journal();
+                let mut call = CallContext { now: START, journal: &mut journal, effects: &mut self.effects };
+                let more = self.core.compact(&mut call, compaction, 200).expect("room to clean");
                 if !more {
-                    self.evacuation = None;
-                    self.store.evacuation_done();
+                    self.compaction = None;
+                    self.store.finish_compaction();
                 }
             }
         }
@@ -132,25 +134,26 @@ impl Broker {
 fn fill(folder: &Path, count: u64) {
     let mut broker = Broker::open(folder);
     let mut description = QueueDescription::default();
-    description.inlet.max_size_in_megabytes = 81_920;
-    description.inlet.requires_duplicate_detection = true;
-    description.outlet.requires_session = true;
-    let queue = broker.turn(|core, turn| core.create(turn, PATH, Description::Queue(description))).expect("a queue");
+    description.ingress.max_size_in_megabytes = 81_920;
+    description.ingress.requires_duplicate_detection = true;
+    description.egress.requires_session = true;
+    let queue =
+        broker.call(|core, call| core.create(call, PATH, EntityDescription::Queue(description))).expect("a queue");
     let body = bytes::Bytes::from(noise());
     let begun = Instant::now();
     for number in 0..count {
-        let message = Incoming {
+        let message = IncomingMessage {
             body: body.clone(),
             message_id: Some(format!("message-{number}").into()),
             session_id: Some(format!("session-{}", number % SESSIONS).into()),
-            ..Incoming::default()
+            ..IncomingMessage::default()
         };
-        broker.turn(|core, turn| core.send(turn, queue, &[message])).expect("room");
+        broker.call(|core, call| core.send(call, queue, &[message])).expect("room");
         if number.is_multiple_of(64) {
             broker.store.flush();
-            broker.chores();
+            broker.maintain();
         }
-        while broker.store.congested() {
+        while broker.store.is_congested() {
             std::thread::yield_now();
         }
         if (number + 1).is_multiple_of(1_000_000) {
@@ -169,29 +172,29 @@ fn fill(folder: &Path, count: u64) {
 /// Receives and completes everything, session by session.
 fn drain(folder: &Path) {
     let mut broker = Broker::open(folder);
-    let queue = broker.core.resolve_outlet(PATH).expect("the queue that was filled");
+    let queue = broker.core.resolve_receive_address(PATH).expect("the queue that was filled");
     let (count, begun) = (broker.stored(), Instant::now());
     for session in 0..SESSIONS {
-        drain_session(&mut broker, queue, LinkId(session), &format!("session-{session}"));
+        drain_session(&mut broker, queue, CoreLinkId(session), &format!("session-{session}"));
     }
     let rate = count as f64 / begun.elapsed().as_secs_f64();
     println!("drain: {rate:.0} received and completed/s, slowest chore {:.1?}", broker.slowest_chore);
     let deadline = Instant::now() + Duration::from_secs(60);
     while broker.store.usage().bytes > 300 << 20 && Instant::now() < deadline {
-        broker.chores();
+        broker.maintain();
         std::thread::sleep(Duration::from_millis(1));
     }
     assert!(broker.store.wait_synced(Duration::from_secs(60)), "the disk is stuck");
     println!("drained: {}", broker.footprint());
 }
 
-fn drain_session(broker: &mut Broker, queue: QueueId, link: LinkId, session: &str) {
+fn drain_session(broker: &mut Broker, queue: QueueId, link: CoreLinkId, session: &str) {
     let filter = SessionFilter::Named(session.into());
-    broker.turn(|core, turn| core.attach(turn, link, queue, Mode::PeekLock, filter)).expect("the session");
+    broker.call(|core, call| core.attach(call, link, queue, ReceiveMode::PeekLock, filter)).expect("the session");
     let mut delivered = 0;
     loop {
-        broker.turn(|core, turn| core.flow(turn, link, delivered, 100, false));
-        let deliveries: Vec<Delivery> = broker
+        broker.call(|core, call| core.flow(call, link, delivered, 100, false));
+        let deliveries: Vec<MessageDelivery> = broker
             .effects
             .drain(..)
             .filter_map(|effect| match effect {
@@ -208,11 +211,13 @@ fn drain_session(broker: &mut Broker, queue: QueueId, link: LinkId, session: &st
         }
         delivered += deliveries.len() as u32;
         let tokens: Vec<_> = deliveries.iter().map(|delivery| delivery.token).collect();
-        broker.turn(|core, turn| core.settle(turn, queue, &tokens, &Outcome::Complete)).expect("locks are held");
+        broker
+            .call(|core, call| core.settle(call, queue, &tokens, &SettlementOutcome::Complete))
+            .expect("locks are held");
         broker.store.flush();
-        broker.chores();
+        broker.maintain();
     }
-    broker.turn(|core, turn| core.detach(turn, link));
+    broker.call(|core, call| core.detach(call, link));
 }
 
 /// Bytes that no file system can compress away.

@@ -43,7 +43,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::debug;
 
 use crate::core::Error;
-use crate::engine::{Engine, Line, Reply, Request};
+use crate::engine::{EngineConnection, EngineHandle, EngineReply, EngineRequest};
 use links::Links;
 use pace::{Half, Places, Shared};
 pub(crate) use requests::Answer;
@@ -95,12 +95,12 @@ const MUCH_OUTPUT: usize = 1 << 20;
 pub(crate) struct Connection<S> {
     stream: S,
     amqp: amqp::Connection,
-    line: Line,
-    replies: UnboundedReceiver<Vec<Reply>>,
+    line: EngineConnection,
+    replies: UnboundedReceiver<Vec<EngineReply>>,
     settings: Arc<Settings>,
     links: Links,
     /// Asked by the events at hand; sent to the engine together.
-    asked: Vec<Request>,
+    asked: Vec<EngineRequest>,
     asked_bytes: usize,
     /// Receivers that may have more than the core was told.
     thirsty: Vec<amqp::LinkId>,
@@ -124,7 +124,7 @@ enum End {
 /// Serves one connection until either side ends it.
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
-    engine: &Engine,
+    engine: &EngineHandle,
     settings: Arc<Settings>,
     shutdown: CancellationToken,
 ) {
@@ -245,23 +245,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    fn on_reply(&mut self, reply: Reply) {
+    fn on_reply(&mut self, reply: EngineReply) {
         match reply {
-            Reply::Sent { link, delivery, result } => self.on_sent(link, delivery, result),
-            Reply::Settled { link, deliveries, outcome, error } => self.on_settled(link, &deliveries, &outcome, error),
-            Reply::Deliver { link, delivery, stored } => self.deliver(link, &delivery, stored),
-            Reply::Drained { link, delivery_count, unused } => self.drained(link, delivery_count, unused),
-            Reply::Attached { link, session, locked_until } => self.on_session(link, &session, locked_until),
-            Reply::Refused { link, error } | Reply::Detached { link, error } => self.end_link(link, &error),
-            Reply::Answer(answer) => self.on_answer(*answer),
-            Reply::HangUp => self.hang_up = true,
-            Reply::ForceDetach { link } => self.force_detach(link),
-            Reply::ForceDetachReceiver { link } => {
+            EngineReply::Sent { link, delivery, result } => self.on_sent(link, delivery, result),
+            EngineReply::Settled { link, deliveries, outcome, error } => {
+                self.on_settled(link, &deliveries, &outcome, error)
+            }
+            EngineReply::Deliver { link, delivery, stored } => self.deliver(link, &delivery, stored),
+            EngineReply::Drained { link, delivery_count, unused } => self.drained(link, delivery_count, unused),
+            EngineReply::Attached { link, session, locked_until } => self.on_session(link, &session, locked_until),
+            EngineReply::Refused { link, error } | EngineReply::Detached { link, error } => self.end_link(link, &error),
+            EngineReply::Answer(answer) => self.on_answer(*answer),
+            EngineReply::DropConnection => self.hang_up = true,
+            EngineReply::ForceDetach { link } => self.force_detach(link),
+            EngineReply::ForceDetachReceiver { link } => {
                 if let Some(link) = self.links.of_core(link) {
                     self.force_detach(link);
                 }
             }
-            Reply::Later { by, reply } => self.line.postpone(by, *reply),
+            EngineReply::Delayed { by, reply } => self.line.postpone(by, *reply),
         }
     }
 

@@ -5,7 +5,7 @@
 //! position it depends on is durable. So this trait never syncs, and the core never asks for it.
 //!
 //! # What is appended
-//! An [`Entry`] is a small `meta` (a record, encoded by the core; opaque to the store) and, for a message or a
+//! An [`JournalEntry`] is a small `meta` (a record, encoded by the core; opaque to the store) and, for a message or a
 //! session state, a `body` (the bytes as received; opaque to both). `meta` and `body` are kept apart so that recovery can
 //! read every meta without reading one body. One call of [`Journal::append`] is one **group**: after a crash either all of
 //! its entries are there or none (a batch send is one group; so will be a transaction).
@@ -20,7 +20,7 @@
 //! | cleaning | picks segments that are mostly dead | `Core::evacuate(…)` in small steps: appends live bodies again, releases the old places |
 //!
 //! # When a segment may go
-//! The store keeps one number per segment: references to bodies in it. [`Entry::references`] and [`Journal::retain`] add,
+//! The store keeps one number per segment: references to bodies in it. [`JournalEntry::references`] and [`Journal::retain`] add,
 //! [`Journal::release`] subtracts one. A segment may be deleted when all of these hold:
 //! 1. its number is 0;
 //! 2. the release that made it 0 is durable: the journal is synced up to the [`position`](Journal::position) at that call
@@ -42,7 +42,7 @@ use bytes::Bytes;
 
 mod memory;
 
-pub use memory::{Memory, Volatile};
+pub use memory::{MemoryJournal, VolatileJournal};
 
 /// Where a body (with its meta) lies. Twelve bytes, because five million of them are held in memory.
 ///
@@ -61,7 +61,7 @@ pub struct Lsn(pub u64);
 
 /// One record on its way into the journal.
 #[derive(Debug, Clone, Copy)]
-pub struct Entry<'a> {
+pub struct JournalEntry<'a> {
     /// The encoded record. Tens of bytes, save for entity descriptions and dead-letter texts.
     pub meta: &'a [u8],
     pub body: Option<&'a [u8]>,
@@ -71,7 +71,7 @@ pub struct Entry<'a> {
 
 /// What [`Journal::read`] brings back: both halves of an entry, as appended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stored {
+pub struct StoredEntry {
     pub meta: Bytes,
     pub body: Bytes,
 }
@@ -81,10 +81,10 @@ pub trait Journal {
     /// Appends a group, whole or not at all, and pushes the location of each body, in order, to `locations`.
     ///
     /// Returns at once; the group is durable when the journal is synced up to the [`position`](Self::position) after the call.
-    fn append(&mut self, group: &[Entry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError>;
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError>;
 
     /// Reads an entry that has a body, synced or not.
-    fn read(&self, location: Location) -> Result<Stored, ReadError>;
+    fn read(&self, location: Location) -> Result<StoredEntry, ReadError>;
 
     /// Whether a crash would leave the body where it is. A store that cannot tell says no.
     fn is_durable(&self, location: Location) -> bool {

@@ -18,6 +18,6 @@ pub mod store;
 mod tls;
 
 pub use connection::Patience;
-pub use engine::{MemoryError, Persistence};
+pub use engine::{Persistence, StorageError};
 pub use server::{Broker, Config, Error};
 pub use tls::{Error as TlsError, TlsFiles};

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
 use crate::connection::{self, Settings};
-use crate::engine::Engine;
+use crate::engine::EngineHandle;
 use crate::http;
 use crate::namespace::Namespace;
 
@@ -28,7 +28,7 @@ const BREATH: Duration = Duration::from_millis(100);
 pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
     pub(crate) tls: Option<TlsAcceptor>,
-    pub(crate) engine: Engine,
+    pub(crate) engine: EngineHandle,
     pub(crate) http: http::Service<Namespace>,
     pub(crate) settings: Arc<Settings>,
     pub(crate) max_connections: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Listener {
 #[derive(Clone)]
 struct Reception {
     tls: Option<TlsAcceptor>,
-    engine: Engine,
+    engine: EngineHandle,
     http: http::Service<Namespace>,
     settings: Arc<Settings>,
     shutdown: CancellationToken,

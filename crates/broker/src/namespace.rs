@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use crate::atom::{Address, Entity, Kept, NamespaceInfo, Properties};
-use crate::core::{self, Core, Description, EntityView, Error, Timestamp};
-use crate::engine::{Clock, Engine, Faults, Stopped};
+use crate::core::{self, Core, EntityDescription, EntityView, Error, Timestamp};
+use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
 use crate::http::{self, Failure, Fault, FaultKind, Listing, Page, TestCommand, TestControl, TestReport};
 
 const NAME: &str = "headwater";
@@ -12,15 +12,15 @@ const NAME: &str = "headwater";
 /// A handle: cheap to clone.
 #[derive(Clone)]
 pub(crate) struct Namespace {
-    pub(crate) engine: Engine,
-    pub(crate) clock: Arc<Clock>,
-    pub(crate) faults: Arc<Faults>,
+    pub(crate) engine: EngineHandle,
+    pub(crate) clock: Arc<BrokerClock>,
+    pub(crate) faults: Arc<FaultInjector>,
     pub(crate) started_at: Timestamp,
     pub(crate) max_message_size: usize,
 }
 
-impl From<Stopped> for Failure {
-    fn from(_: Stopped) -> Self {
+impl From<EngineStopped> for Failure {
+    fn from(_: EngineStopped) -> Self {
         Self::Stopping
     }
 }
@@ -40,23 +40,23 @@ impl http::Namespace for Namespace {
     }
 
     async fn create(&self, at: Address, properties: Properties) -> Result<Entity, Failure> {
-        let created = self.engine.call(move |core, turn| {
-            core.create(turn, &at.to_string(), with_kept(properties))?;
+        let created = self.engine.call(move |core, call| {
+            core.create(call, &at.to_string(), with_kept(properties))?;
             show(core, &at)
         });
         Ok(created.await??)
     }
 
     async fn update(&self, at: Address, properties: Properties) -> Result<Entity, Failure> {
-        let updated = self.engine.call(move |core, turn| {
-            core.update(turn, &at.to_string(), with_kept(properties))?;
+        let updated = self.engine.call(move |core, call| {
+            core.update(call, &at.to_string(), with_kept(properties))?;
             show(core, &at)
         });
         Ok(updated.await??)
     }
 
     async fn delete(&self, at: Address) -> Result<(), Failure> {
-        Ok(self.engine.call(move |core, turn| core.delete(turn, &at.to_string())).await??)
+        Ok(self.engine.call(move |core, call| core.delete(call, &at.to_string())).await??)
     }
 
     async fn get(&self, at: Address) -> Result<Entity, Failure> {
@@ -66,8 +66,8 @@ impl http::Namespace for Namespace {
     async fn list(&self, listing: Listing, page: Page) -> Result<Vec<Entity>, Failure> {
         let listed = self.engine.call(move |core, _| {
             let is_wanted = |view: &EntityView<'_>| match listing {
-                Listing::Queues => matches!(view.description, Description::Queue(_)),
-                Listing::Topics => matches!(view.description, Description::Topic(_)),
+                Listing::Queues => matches!(view.description, EntityDescription::Queue(_)),
+                Listing::Topics => matches!(view.description, EntityDescription::Topic(_)),
                 Listing::Subscriptions { .. } => true,
             };
             let cut = |views: &mut dyn Iterator<Item = EntityView<'_>>| {
@@ -89,7 +89,7 @@ impl TestControl for Namespace {
             TestCommand::AdvanceClock { ms } => {
                 self.clock.advance(std::time::Duration::from_millis(ms));
                 // What is due by now has happened when the answer goes out.
-                self.engine.call(|core, turn| core.tick(turn)).await?;
+                self.engine.call(|core, call| core.tick(call)).await?;
             }
             TestCommand::Arm(fault) => self.arm(fault).await?,
             TestCommand::Disarm => self.faults.disarm(),
@@ -104,12 +104,12 @@ impl Namespace {
         let path = fault.entity.clone();
         if let (FaultKind::ExpireSessionLock { session: Some(session) }, Some(path)) = (&fault.kind, &path) {
             let (session, path) = (session.clone(), path.clone());
-            let lost = self.engine.call(move |core, turn| {
-                let queue = core.resolve_outlet(&path)?;
-                core.lose_session(turn, queue, &session)
+            let lost = self.engine.call(move |core, call| {
+                let queue = core.resolve_receive_address(&path)?;
+                core.expire_session_lock(call, queue, &session)
             });
             lost.await??;
-            self.faults.count();
+            self.faults.count_injected();
             return Ok(());
         }
         let entity = match path {
@@ -128,13 +128,14 @@ fn show(core: &Core, at: &Address) -> Result<Entity, Error> {
 fn entity(view: &EntityView<'_>) -> Entity {
     // What does not read was written by a version that kept more; nothing depends on it.
     let kept: Option<Kept> =
-        view.description.common().kept.as_ref().and_then(|kept| serde_json::from_str(&kept.0).ok());
+        view.description.common().administration_data.as_ref().and_then(|kept| serde_json::from_str(&kept.0).ok());
     Entity::new(view, kept.unwrap_or_default())
 }
 
-fn with_kept(properties: Properties) -> Description {
+fn with_kept(properties: Properties) -> EntityDescription {
     let Properties { mut description, kept } = properties;
     let text = serde_json::to_string(&kept).expect("what is kept is plain data");
-    description.common_mut().kept = (kept != Kept::default()).then(|| core::Kept(text.into()));
+    description.common_mut().administration_data =
+        (kept != Kept::default()).then(|| core::AdministrationData(text.into()));
     description
 }

@@ -9,8 +9,8 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{Patience, Settings};
-use crate::core::{self, Description, Limits};
-use crate::engine::{self, Clock, Engine, Faults, MemoryError, Persistence};
+use crate::core::{self, BrokerLimits, EntityDescription};
+use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, Persistence, StorageError};
 use crate::http::{self, TestCommand, TestControl, TestReport};
 use crate::listener::{Listener, make_room};
 use crate::namespace::Namespace;
@@ -23,9 +23,9 @@ pub struct Config {
     pub listen: SocketAddr,
     pub persistence: Persistence,
     /// Created at the start unless they are there already.
-    pub entities: Vec<(String, Description)>,
+    pub entities: Vec<(String, EntityDescription)>,
     pub tls: Option<TlsFiles>,
-    pub limits: Limits,
+    pub limits: BrokerLimits,
     pub max_connections: usize,
     pub patience: Patience,
     /// With a token, tests may move the clock and arm faults over HTTP. Never set it on a broker that matters.
@@ -42,7 +42,7 @@ impl Config {
             persistence,
             entities: Vec::new(),
             tls: None,
-            limits: Limits { max_outgoing: MAX_OUTGOING, ..Limits::default() },
+            limits: BrokerLimits { max_outgoing: MAX_OUTGOING, ..BrokerLimits::default() },
             // The service allows 5,000 to a namespace; some room for administration beside them.
             max_connections: 6_000,
             patience: Patience::default(),
@@ -60,7 +60,7 @@ pub enum Error {
         source: std::io::Error,
     },
     #[error(transparent)]
-    Memory(#[from] MemoryError),
+    Memory(#[from] StorageError),
     #[error("start the broker's thread")]
     Thread(#[source] std::io::Error),
     #[error("set up TLS")]
@@ -78,7 +78,7 @@ pub enum Error {
 /// A running broker.
 pub struct Broker {
     address: SocketAddr,
-    engine: Engine,
+    engine: EngineHandle,
     namespace: Namespace,
     shutdown: CancellationToken,
     listener: tokio::task::JoinHandle<()>,
@@ -96,10 +96,11 @@ impl Broker {
         let address = socket.local_addr().map_err(unbound)?;
         make_room(config.max_connections);
 
-        let clock = Arc::new(Clock::default());
-        let faults = Arc::new(Faults::default());
-        let (engine, inbox) = engine::line();
-        let (core, memory) = engine::Memory::recover(&config.persistence, config.limits.clone(), clock.now(), &engine)?;
+        let clock = Arc::new(BrokerClock::default());
+        let faults = Arc::new(FaultInjector::default());
+        let (engine, inbox) = engine::channel();
+        let (core, memory) =
+            engine::EngineStorage::recover(&config.persistence, config.limits.clone(), clock.now(), &engine)?;
         let thread =
             engine::start(core, memory, Arc::clone(&clock), Arc::clone(&faults), inbox).map_err(Error::Thread)?;
         create_missing(&engine, config.entities).await?;
@@ -169,10 +170,10 @@ impl Broker {
     }
 }
 
-async fn create_missing(engine: &Engine, entities: Vec<(String, Description)>) -> Result<(), Error> {
+async fn create_missing(engine: &EngineHandle, entities: Vec<(String, EntityDescription)>) -> Result<(), Error> {
     for (path, description) in entities {
         let name = path.clone();
-        let created = engine.call(move |core, turn| match core.create(turn, &name, description) {
+        let created = engine.call(move |core, call| match core.create(call, &name, description) {
             Ok(_) | Err(core::Error::EntityExists { .. }) => Ok(()),
             Err(error) => Err(error),
         });

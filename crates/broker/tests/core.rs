@@ -1,36 +1,36 @@
-//! The core's rules, each as a few sentences, and random histories against a model.
+//! The rules of the broker core, one behaviour per file, and random histories checked against a model.
 
+#[path = "core/client_steps.rs"]
+mod client_steps;
 #[path = "core/delivery.rs"]
 mod delivery;
-#[path = "core/duplicates.rs"]
-mod duplicates;
+#[path = "core/duplicate_detection.rs"]
+mod duplicate_detection;
 #[path = "core/entities.rs"]
 mod entities;
 #[path = "core/expiry.rs"]
 mod expiry;
-#[path = "core/history.rs"]
-mod history;
-#[path = "core/locks.rs"]
-mod locks;
-#[path = "core/management.rs"]
-mod management;
+#[path = "core/fixture.rs"]
+mod fixture;
+#[path = "core/message_locks.rs"]
+mod message_locks;
 #[path = "core/model.rs"]
 mod model;
-#[path = "core/pair.rs"]
-mod pair;
+#[path = "core/model_check.rs"]
+mod model_check;
 #[path = "core/partitions.rs"]
 mod partitions;
-#[path = "core/recovery.rs"]
-mod recovery;
-#[path = "core/rig.rs"]
-mod rig;
-#[path = "core/scheduling.rs"]
-mod scheduling;
-#[path = "core/sending.rs"]
-mod sending;
+#[path = "core/peek_and_deferred.rs"]
+mod peek_and_deferred;
+#[path = "core/random_histories.rs"]
+mod random_histories;
+#[path = "core/recovery_and_compaction.rs"]
+mod recovery_and_compaction;
+#[path = "core/scheduled_messages.rs"]
+mod scheduled_messages;
+#[path = "core/send_rules.rs"]
+mod send_rules;
 #[path = "core/sessions.rs"]
 mod sessions;
 #[path = "core/settlement.rs"]
 mod settlement;
-#[path = "core/steps.rs"]
-mod steps;

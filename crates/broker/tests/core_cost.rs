@@ -6,18 +6,18 @@
 use std::time::Duration;
 
 use broker::core::*;
-use broker::journal::{AppendError, Entry, Journal, Location, Lsn, ReadError, Stored};
+use broker::journal::{AppendError, Journal, JournalEntry, Location, Lsn, ReadError, StoredEntry};
 use bytes::Bytes;
 
 /// A journal that keeps nothing: what is left is the core's own.
 #[derive(Default)]
-struct Void {
+struct NullJournal {
     position: u64,
     references: i64,
 }
 
-impl Journal for Void {
-    fn append(&mut self, group: &[Entry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+impl Journal for NullJournal {
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
         for entry in group {
             self.references += i64::from(entry.references);
             if let Some(body) = entry.body {
@@ -30,7 +30,7 @@ impl Journal for Void {
         Ok(())
     }
 
-    fn read(&self, location: Location) -> Result<Stored, ReadError> {
+    fn read(&self, location: Location) -> Result<StoredEntry, ReadError> {
         Err(ReadError::Missing(location))
     }
 
@@ -49,64 +49,64 @@ impl Journal for Void {
 
 const START: Timestamp = Timestamp(1_800_000_000_000);
 
-struct Bench {
+struct CostFixture {
     core: Core,
-    journal: Void,
+    journal: NullJournal,
     effects: Vec<Effect>,
     queue: QueueId,
     sent: u64,
     body: Bytes,
 }
 
-impl Bench {
+impl CostFixture {
     fn new(detects: bool, ttl: Option<Duration>) -> Self {
         let mut description = QueueDescription::default();
-        description.inlet.requires_duplicate_detection = detects;
-        description.inlet.max_size_in_megabytes = 81_920;
-        description.outlet.requires_session = true;
+        description.ingress.requires_duplicate_detection = detects;
+        description.ingress.max_size_in_megabytes = 81_920;
+        description.egress.requires_session = true;
         description.common.default_message_time_to_live = ttl;
-        let mut bench = Self {
-            core: Core::new(Limits::default(), [1; 32]),
-            journal: Void::default(),
+        let mut fixture = Self {
+            core: Core::new(BrokerLimits::default(), [1; 32]),
+            journal: NullJournal::default(),
             effects: Vec::new(),
             queue: QueueId::main(EntityId(0)),
             sent: 0,
             body: Bytes::from(vec![0; 1024]),
         };
-        let id = bench.turn(|core, turn| core.create(turn, "q", Description::Queue(description))).unwrap();
-        bench.queue = QueueId::main(id);
-        bench
+        let id = fixture.call(|core, call| core.create(call, "q", EntityDescription::Queue(description))).unwrap();
+        fixture.queue = QueueId::main(id);
+        fixture
     }
 
-    fn turn<T>(&mut self, act: impl FnOnce(&mut Core, &mut Turn<'_>) -> T) -> T {
+    fn call<T>(&mut self, act: impl FnOnce(&mut Core, &mut CallContext<'_>) -> T) -> T {
         let now = Timestamp(START.0 + self.sent / 100);
-        act(&mut self.core, &mut Turn { now, journal: &mut self.journal, effects: &mut self.effects })
+        act(&mut self.core, &mut CallContext { now, journal: &mut self.journal, effects: &mut self.effects })
     }
 
     /// Sends so many messages, over so many sessions in turn.
     fn fill(&mut self, messages: u64, sessions: u64) {
         for _ in 0..messages {
-            let message = Incoming {
+            let message = IncomingMessage {
                 body: self.body.clone(),
                 message_id: Some(format!("{:064x}", self.sent).into()),
                 session_id: Some(format!("aggregate-{:024}", self.sent % sessions).into()),
-                ..Incoming::default()
+                ..IncomingMessage::default()
             };
             let entity = self.queue.entity;
-            self.turn(|core, turn| core.send(turn, entity, &[message])).unwrap();
+            self.call(|core, call| core.send(call, entity, &[message])).unwrap();
             self.sent += 1;
         }
     }
 
     /// Accepts the next session, takes one message, settles it and lets the session go.
-    fn walk(&mut self, link: u64) {
-        let (link, queue) = (LinkId(link), self.queue);
+    fn receive_and_complete(&mut self, link: u64) {
+        let (link, queue) = (CoreLinkId(link), self.queue);
         let filter = SessionFilter::Next { timeout: Duration::ZERO };
-        self.turn(|core, turn| core.attach(turn, link, queue, Mode::PeekLock, filter)).unwrap();
-        self.turn(|core, turn| core.flow(turn, link, 0, 1, false));
+        self.call(|core, call| core.attach(call, link, queue, ReceiveMode::PeekLock, filter)).unwrap();
+        self.call(|core, call| core.flow(call, link, 0, 1, false));
         let Some(Effect::Deliver { delivery, .. }) = self.effects.pop() else { panic!("a message is there") };
-        self.turn(|core, turn| core.settle(turn, queue, &[delivery.token], &Outcome::Complete)).unwrap();
-        self.turn(|core, turn| core.detach(turn, link));
+        self.call(|core, call| core.settle(call, queue, &[delivery.token], &SettlementOutcome::Complete)).unwrap();
+        self.call(|core, call| core.detach(call, link));
         self.effects.clear();
     }
 }
@@ -118,7 +118,7 @@ fn resident() -> u64 {
 }
 
 /// Time this thread has worked, whatever else the machine does.
-fn worked() -> Duration {
+fn thread_cpu_time() -> Duration {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux");
     Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32)
 }
@@ -132,21 +132,21 @@ fn messages() -> u64 {
 #[test]
 fn a_stored_message_with_its_history_costs_about_fifty_bytes_in_few_sessions_or_many() {
     for sessions in [10, 100_000] {
-        let (before, mut bench) = (resident(), Bench::new(true, None));
-        bench.fill(messages(), sessions);
+        let (before, mut fixture) = (resident(), CostFixture::new(true, None));
+        fixture.fill(messages(), sessions);
         let each = (resident() - before) as f64 / messages() as f64;
         println!("{sessions} sessions: {each:.1} bytes each, {} MB", (resident() - before) >> 20);
         // 100,000 sessions cost their ids and heads, about 360 bytes each, whatever they hold.
         let heads = sessions as f64 * 400.0 / messages() as f64;
         assert!(each < 52.0 + heads, "{sessions} sessions: {each} bytes each");
-        std::mem::forget(bench);
+        std::mem::forget(fixture);
     }
 }
 
 #[test]
 fn a_time_to_live_costs_next_to_nothing() {
-    let (before, mut bench) = (resident(), Bench::new(false, Some(Duration::from_secs(86_400))));
-    bench.fill(messages(), 1_000);
+    let (before, mut fixture) = (resident(), CostFixture::new(false, Some(Duration::from_secs(86_400))));
+    fixture.fill(messages(), 1_000);
     let each = (resident() - before) as f64 / messages() as f64;
     println!("{each:.1} bytes each");
     assert!(each < 32.0, "{each}");
@@ -154,13 +154,13 @@ fn a_time_to_live_costs_next_to_nothing() {
 
 #[test]
 fn consumed_messages_give_their_memory_back() {
-    let mut bench = Bench::new(false, None);
-    bench.fill(200_000, 20_000);
+    let mut fixture = CostFixture::new(false, None);
+    fixture.fill(200_000, 20_000);
     let full = resident();
-    (0..200_000).for_each(|link| bench.walk(link));
-    assert_eq!(bench.journal.references, 0, "every body was released");
+    (0..200_000).for_each(|link| fixture.receive_and_complete(link));
+    assert_eq!(fixture.journal.references, 0, "every body was released");
     let before = resident();
-    bench.fill(200_000, 20_000);
+    fixture.fill(200_000, 20_000);
     // Freed memory may stay with the allocator, but it is used again.
     assert!(resident() < full.max(before) + full / 10);
 }
@@ -169,13 +169,13 @@ fn consumed_messages_give_their_memory_back() {
 fn a_step_takes_as_long_whatever_is_stored() {
     let mut figures = Vec::new();
     for (stored, sessions) in [(1_000, 10), (10_000, 1_000), (messages(), 10), (messages(), 100_000)] {
-        let mut bench = Bench::new(true, None);
-        bench.fill(stored, sessions);
-        let (start, rounds) = (worked(), 1_000);
-        bench.fill(rounds, sessions);
-        let sent = worked() - start;
-        (0..rounds).for_each(|link| bench.walk(link));
-        let walked = worked() - start - sent;
+        let mut fixture = CostFixture::new(true, None);
+        fixture.fill(stored, sessions);
+        let (start, rounds) = (thread_cpu_time(), 1_000);
+        fixture.fill(rounds, sessions);
+        let sent = thread_cpu_time() - start;
+        (0..rounds).for_each(|link| fixture.receive_and_complete(link));
+        let walked = thread_cpu_time() - start - sent;
         let micros = |time: Duration| time.as_secs_f64() * 1e6 / rounds as f64;
         println!("{stored} stored, {sessions} sessions: send {:.2} us, walk {:.2} us", micros(sent), micros(walked));
         figures.push(micros(sent) + micros(walked));
@@ -186,30 +186,30 @@ fn a_step_takes_as_long_whatever_is_stored() {
 
 #[test]
 fn half_a_million_messages_are_recovered_in_seconds() {
-    let mut bench = Bench::new(true, None);
-    bench.fill(messages(), 10_000);
+    let mut fixture = CostFixture::new(true, None);
+    fixture.fill(messages(), 10_000);
     let mut records = Vec::new();
-    let mut snapshot = Snapshot::begin(START);
-    let start = worked();
+    let mut snapshot = SnapshotCursor::new(START);
+    let start = thread_cpu_time();
     let mut longest = Duration::ZERO;
     loop {
-        let step = worked();
-        let more = bench.core.snapshot(&mut snapshot, 64 << 10, |record| records.push(record.to_vec()));
-        longest = longest.max(worked() - step);
+        let step = thread_cpu_time();
+        let more = fixture.core.write_snapshot(&mut snapshot, 64 << 10, |record| records.push(record.to_vec()));
+        longest = longest.max(thread_cpu_time() - step);
         if !more {
             break;
         }
     }
-    let taken = worked() - start;
-    let start = worked();
-    let mut recovered = Core::new(Limits::default(), [2; 32]);
+    let latest_snapshot = thread_cpu_time() - start;
+    let start = thread_cpu_time();
+    let mut recovered = Core::new(BrokerLimits::default(), [2; 32]);
     for record in &records {
         recovered.replay(record, None).unwrap();
     }
-    recovered.recovered(START);
-    let replayed = worked() - start;
+    recovered.finish_recovery(START);
+    let replayed = thread_cpu_time() - start;
     let bytes: usize = records.iter().map(Vec::len).sum();
-    println!("snapshot {} MB in {taken:?} (longest step {longest:?}), replayed in {replayed:?}", bytes >> 20);
+    println!("snapshot {} MB in {latest_snapshot:?} (longest step {longest:?}), replayed in {replayed:?}", bytes >> 20);
     assert_eq!(recovered.entity("q").unwrap().counts.active, messages());
     assert!(replayed < Duration::from_secs(2) * (messages() / 1_000_000).max(1) as u32, "{replayed:?}");
 }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broker::core::{Description, SubscriptionDescription, TopicDescription};
+use broker::core::{EntityDescription, SubscriptionDescription, TopicDescription};
 use broker::{Broker, Persistence};
 use lease::Contender;
 use mongodb::bson::{Bson, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
@@ -41,13 +41,13 @@ fn main() -> Result<(), Failure> {
 async fn serve(folder: &Path) -> Result<(), Failure> {
     let mut config = broker::Config::new("127.0.0.1:0".parse()?, Persistence::Folder(folder.to_owned()));
     let mut topic = TopicDescription::default();
-    topic.inlet.enable_partitioning = true;
-    topic.inlet.requires_duplicate_detection = true;
+    topic.ingress.enable_partitioning = true;
+    topic.ingress.requires_duplicate_detection = true;
     let mut subscription = SubscriptionDescription::default();
-    subscription.outlet.requires_session = true;
+    subscription.egress.requires_session = true;
     config.entities = vec![
-        ("events".to_owned(), Description::Topic(topic)),
-        ("events/Subscriptions/read-models".to_owned(), Description::Subscription(subscription)),
+        ("events".to_owned(), EntityDescription::Topic(topic)),
+        ("events/Subscriptions/read-models".to_owned(), EntityDescription::Subscription(subscription)),
     ];
     let broker = Broker::start(config).await?;
     println!("{}", broker.connection_string());

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::{Counts, Description, EntityView, Timestamp};
+use crate::core::{EntityCounts, EntityDescription, EntityView, Timestamp};
 
 /// The service takes no more per entity.
 pub const MAX_AUTHORIZATION_RULES: usize = 12;
@@ -22,7 +22,7 @@ pub enum Address {
 
 impl Address {
     fn of(view: &EntityView<'_>) -> Self {
-        let Description::Subscription(_) = view.description else { return Self::Entity(view.path.to_owned()) };
+        let EntityDescription::Subscription(_) = view.description else { return Self::Entity(view.path.to_owned()) };
         let (topic, name) = view.path.rsplit_once('/').expect("a subscription's path ends in its name");
         let topic = topic.rsplit_once('/').expect("a subscription's path begins with its topic").0;
         Self::Subscription { topic: topic.to_owned(), name: name.to_owned() }
@@ -49,12 +49,12 @@ impl fmt::Display for Address {
 /// What a client asks of an entity: what the core acts on, and what is only kept for clients to read back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Properties {
-    pub description: Description,
+    pub description: EntityDescription,
     pub kept: Kept,
 }
 
-impl From<Description> for Properties {
-    fn from(description: Description) -> Self {
+impl From<EntityDescription> for Properties {
+    fn from(description: EntityDescription) -> Self {
         Self { description, kept: Kept::default() }
     }
 }
@@ -141,7 +141,7 @@ pub struct Runtime {
     pub updated_at: Timestamp,
     /// When a client last sent or received; `None` where that is not known.
     pub accessed_at: Option<Timestamp>,
-    pub counts: Counts,
+    pub counts: EntityCounts,
     /// How many a topic has.
     pub subscriptions: usize,
 }

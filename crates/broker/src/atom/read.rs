@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::core::{
-    CommonDescription, Description, InletDescription, OutletDescription, QueueDescription, Status,
+    CommonProperties, EgressProperties, EntityDescription, EntityStatus, IngressProperties, QueueDescription,
     SubscriptionDescription, TopicDescription,
 };
 
@@ -61,9 +61,9 @@ impl Submitted {
     }
 
     /// What is chosen once, and not named now, stays as it was; everything else is replaced.
-    pub fn replace(mut self, current: &Description) -> Properties {
-        let (inlet, outlet) = sides(&mut self.properties.description);
-        if let (Some(new), Some(old)) = (inlet, current.inlet()) {
+    pub fn replace(mut self, current: &EntityDescription) -> Properties {
+        let (ingress, egress) = sides(&mut self.properties.description);
+        if let (Some(new), Some(old)) = (ingress, current.ingress()) {
             if !self.names_duplicate_detection {
                 new.requires_duplicate_detection = old.requires_duplicate_detection;
             }
@@ -71,18 +71,18 @@ impl Submitted {
                 new.enable_partitioning = old.enable_partitioning;
             }
         }
-        if let (Some(new), Some(old), false) = (outlet, current.outlet(), self.names_sessions) {
+        if let (Some(new), Some(old), false) = (egress, current.egress(), self.names_sessions) {
             new.requires_session = old.requires_session;
         }
         self.properties
     }
 }
 
-fn sides(description: &mut Description) -> (Option<&mut InletDescription>, Option<&mut OutletDescription>) {
+fn sides(description: &mut EntityDescription) -> (Option<&mut IngressProperties>, Option<&mut EgressProperties>) {
     match description {
-        Description::Queue(queue) => (Some(&mut queue.inlet), Some(&mut queue.outlet)),
-        Description::Topic(topic) => (Some(&mut topic.inlet), None),
-        Description::Subscription(subscription) => (None, Some(&mut subscription.outlet)),
+        EntityDescription::Queue(queue) => (Some(&mut queue.ingress), Some(&mut queue.egress)),
+        EntityDescription::Topic(topic) => (Some(&mut topic.ingress), None),
+        EntityDescription::Subscription(subscription) => (None, Some(&mut subscription.egress)),
     }
 }
 
@@ -106,7 +106,7 @@ fn read(body: &[u8]) -> Result<Content, Reason> {
     }
 }
 
-fn submitted(described: &Element, description: Description) -> Result<Submitted, Reason> {
+fn submitted(described: &Element, description: EntityDescription) -> Result<Submitted, Reason> {
     let names = |name| described.child(name).is_some();
     Ok(Submitted {
         properties: Properties { description, kept: kept(described)? },
@@ -116,24 +116,25 @@ fn submitted(described: &Element, description: Description) -> Result<Submitted,
     })
 }
 
-fn queue(described: &Element) -> Result<Description, Reason> {
-    Ok(Description::Queue(QueueDescription {
+fn queue(described: &Element) -> Result<EntityDescription, Reason> {
+    Ok(EntityDescription::Queue(QueueDescription {
         common: common(described)?,
-        inlet: inlet(described)?,
-        outlet: outlet(described)?,
+        ingress: ingress(described)?,
+        egress: egress(described)?,
     }))
 }
 
-fn topic(described: &Element) -> Result<Description, Reason> {
-    let mut topic = TopicDescription { common: common(described)?, inlet: inlet(described)?, support_ordering: true };
+fn topic(described: &Element) -> Result<EntityDescription, Reason> {
+    let mut topic =
+        TopicDescription { common: common(described)?, ingress: ingress(described)?, support_ordering: true };
     flag(described, "SupportOrdering", &mut topic.support_ordering)?;
-    Ok(Description::Topic(topic))
+    Ok(EntityDescription::Topic(topic))
 }
 
-fn subscription(described: &Element) -> Result<Description, Reason> {
+fn subscription(described: &Element) -> Result<EntityDescription, Reason> {
     let mut subscription = SubscriptionDescription {
         common: common(described)?,
-        outlet: outlet(described)?,
+        egress: egress(described)?,
         dead_lettering_on_filter_evaluation_exceptions: true,
     };
     flag(
@@ -141,11 +142,11 @@ fn subscription(described: &Element) -> Result<Description, Reason> {
         "DeadLetteringOnFilterEvaluationExceptions",
         &mut subscription.dead_lettering_on_filter_evaluation_exceptions,
     )?;
-    Ok(Description::Subscription(subscription))
+    Ok(EntityDescription::Subscription(subscription))
 }
 
-fn common(described: &Element) -> Result<CommonDescription, Reason> {
-    let mut common = CommonDescription { enable_batched_operations: true, ..CommonDescription::default() };
+fn common(described: &Element) -> Result<CommonProperties, Reason> {
+    let mut common = CommonProperties { enable_batched_operations: true, ..CommonProperties::default() };
     if let Some(text) = described.value("Status") {
         common.status = status(text)?;
     }
@@ -157,25 +158,25 @@ fn common(described: &Element) -> Result<CommonDescription, Reason> {
     Ok(common)
 }
 
-fn inlet(described: &Element) -> Result<InletDescription, Reason> {
-    let mut inlet = InletDescription::default();
-    number(described, "MaxSizeInMegabytes", &mut inlet.max_size_in_megabytes)?;
-    inlet.max_message_size_in_kilobytes = optional_number(described, "MaxMessageSizeInKilobytes")?;
-    flag(described, "RequiresDuplicateDetection", &mut inlet.requires_duplicate_detection)?;
-    span(described, "DuplicateDetectionHistoryTimeWindow", &mut inlet.duplicate_detection_window)?;
-    flag(described, "EnablePartitioning", &mut inlet.enable_partitioning)?;
-    Ok(inlet)
+fn ingress(described: &Element) -> Result<IngressProperties, Reason> {
+    let mut ingress = IngressProperties::default();
+    number(described, "MaxSizeInMegabytes", &mut ingress.max_size_in_megabytes)?;
+    ingress.max_message_size_in_kilobytes = optional_number(described, "MaxMessageSizeInKilobytes")?;
+    flag(described, "RequiresDuplicateDetection", &mut ingress.requires_duplicate_detection)?;
+    span(described, "DuplicateDetectionHistoryTimeWindow", &mut ingress.duplicate_detection_window)?;
+    flag(described, "EnablePartitioning", &mut ingress.enable_partitioning)?;
+    Ok(ingress)
 }
 
-fn outlet(described: &Element) -> Result<OutletDescription, Reason> {
-    let mut outlet = OutletDescription::default();
-    span(described, "LockDuration", &mut outlet.lock_duration)?;
-    flag(described, "RequiresSession", &mut outlet.requires_session)?;
-    number(described, "MaxDeliveryCount", &mut outlet.max_delivery_count)?;
-    flag(described, "DeadLetteringOnMessageExpiration", &mut outlet.dead_lettering_on_message_expiration)?;
-    outlet.forward_to = text(described, "ForwardTo");
-    outlet.forward_dead_lettered_messages_to = text(described, "ForwardDeadLetteredMessagesTo");
-    Ok(outlet)
+fn egress(described: &Element) -> Result<EgressProperties, Reason> {
+    let mut egress = EgressProperties::default();
+    span(described, "LockDuration", &mut egress.lock_duration)?;
+    flag(described, "RequiresSession", &mut egress.requires_session)?;
+    number(described, "MaxDeliveryCount", &mut egress.max_delivery_count)?;
+    flag(described, "DeadLetteringOnMessageExpiration", &mut egress.dead_lettering_on_message_expiration)?;
+    egress.forward_to = text(described, "ForwardTo");
+    egress.forward_dead_lettered_messages_to = text(described, "ForwardDeadLetteredMessagesTo");
+    Ok(egress)
 }
 
 fn kept(described: &Element) -> Result<Kept, Reason> {
@@ -210,12 +211,12 @@ fn access_right(text: &str) -> Result<Right, Reason> {
     found.ok_or_else(|| wrong("AccessRights", text, "valid are Manage, Send and Listen"))
 }
 
-fn status(text: &str) -> Result<Status, Reason> {
+fn status(text: &str) -> Result<EntityStatus, Reason> {
     match text {
-        "Active" => Ok(Status::Active),
-        "Disabled" => Ok(Status::Disabled),
-        "SendDisabled" => Ok(Status::SendDisabled),
-        "ReceiveDisabled" => Ok(Status::ReceiveDisabled),
+        "Active" => Ok(EntityStatus::Active),
+        "Disabled" => Ok(EntityStatus::Disabled),
+        "SendDisabled" => Ok(EntityStatus::SendDisabled),
+        "ReceiveDisabled" => Ok(EntityStatus::ReceiveDisabled),
         _ => Err(wrong("Status", text, "valid are Active, Disabled, SendDisabled and ReceiveDisabled")),
     }
 }

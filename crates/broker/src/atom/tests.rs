@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    CommonDescription, Counts, Description, InletDescription, OutletDescription, QueueDescription, Status,
-    SubscriptionDescription, Timestamp, TopicDescription,
+    CommonProperties, EgressProperties, EntityCounts, EntityDescription, EntityStatus, IngressProperties,
+    QueueDescription, SubscriptionDescription, Timestamp, TopicDescription,
 };
 
 macro_rules! fixture {
@@ -71,10 +71,12 @@ fn entity(path: &str, properties: Properties) -> Entity {
 
 #[test]
 fn an_empty_description_is_all_defaults_of_the_service() {
-    let Description::Queue(queue) = properties(fixture!("python-queue-empty")).description else { panic!("a queue") };
-    let common = CommonDescription { enable_batched_operations: true, ..CommonDescription::default() };
+    let EntityDescription::Queue(queue) = properties(fixture!("python-queue-empty")).description else {
+        panic!("a queue")
+    };
+    let common = CommonProperties { enable_batched_operations: true, ..CommonProperties::default() };
     let expected =
-        QueueDescription { common, inlet: InletDescription::default(), outlet: OutletDescription::default() };
+        QueueDescription { common, ingress: IngressProperties::default(), egress: EgressProperties::default() };
     assert_eq!(queue, expected);
 }
 
@@ -82,21 +84,21 @@ fn an_empty_description_is_all_defaults_of_the_service() {
 fn a_queue_as_python_describes_it() {
     let read = properties(fixture!("python-queue-full"));
     let expected = QueueDescription {
-        common: CommonDescription {
+        common: CommonProperties {
             default_message_time_to_live: Some(secs(3 * 3600)),
             auto_delete_on_idle: Some(secs(600)),
             enable_batched_operations: false,
             user_metadata: Some("five < six & \"so on\"".into()),
-            ..CommonDescription::default()
+            ..CommonProperties::default()
         },
-        inlet: InletDescription {
+        ingress: IngressProperties {
             max_size_in_megabytes: 2048,
             max_message_size_in_kilobytes: Some(2048),
             requires_duplicate_detection: true,
             duplicate_detection_window: secs(720),
             enable_partitioning: true,
         },
-        outlet: OutletDescription {
+        egress: EgressProperties {
             lock_duration: secs(42),
             requires_session: true,
             max_delivery_count: 7,
@@ -105,7 +107,7 @@ fn a_queue_as_python_describes_it() {
             forward_dead_lettered_messages_to: Some("sb://localhost:5300/graveyard".into()),
         },
     };
-    assert_eq!(read.description, Description::Queue(expected));
+    assert_eq!(read.description, EntityDescription::Queue(expected));
     let authorization = AuthorizationRule {
         created_time: Some("2026-01-02T03:04:05.000Z".into()),
         modified_time: Some("2026-01-02T03:04:06.000Z".into()),
@@ -122,9 +124,9 @@ fn a_queue_as_python_describes_it() {
 #[test]
 fn a_queue_as_javascript_describes_it() {
     let read = properties(fixture!("javascript-queue-full"));
-    let Description::Queue(queue) = read.description else { panic!("a queue") };
-    assert_eq!(queue.common.status, Status::ReceiveDisabled);
-    assert_eq!((queue.outlet.lock_duration, queue.outlet.max_delivery_count), (secs(45), 8));
+    let EntityDescription::Queue(queue) = read.description else { panic!("a queue") };
+    assert_eq!(queue.common.status, EntityStatus::ReceiveDisabled);
+    assert_eq!((queue.egress.lock_duration, queue.egress.max_delivery_count), (secs(45), 8));
     assert_eq!(queue.common.default_message_time_to_live, Some(secs(2 * 86_400)));
     assert_eq!(read.kept.authorization_rules, [sender_rule()]);
     assert!(read.kept.enable_express);
@@ -136,11 +138,11 @@ fn a_topic_as_either_describes_it() {
         [(&fixture!("python-topic-full")[..], 300, 14), (&fixture!("javascript-topic-full")[..], 60, 2)]
     {
         let read = properties(body);
-        let Description::Topic(TopicDescription { common, inlet, support_ordering }) = read.description else {
+        let EntityDescription::Topic(TopicDescription { common, ingress, support_ordering }) = read.description else {
             panic!("a topic")
         };
-        assert!(support_ordering && inlet.requires_duplicate_detection && inlet.enable_partitioning);
-        assert_eq!(inlet.duplicate_detection_window, secs(window));
+        assert!(support_ordering && ingress.requires_duplicate_detection && ingress.enable_partitioning);
+        assert_eq!(ingress.duplicate_detection_window, secs(window));
         assert_eq!(common.default_message_time_to_live, Some(secs(days * 86_400)));
         assert_eq!(common.user_metadata.as_deref(), Some("m"));
     }
@@ -148,18 +150,18 @@ fn a_topic_as_either_describes_it() {
 
 #[test]
 fn a_subscription_and_the_rule_it_begins_with() {
-    let Description::Subscription(python) = properties(fixture!("python-subscription-full")).description else {
+    let EntityDescription::Subscription(python) = properties(fixture!("python-subscription-full")).description else {
         panic!("a subscription")
     };
     let expected = SubscriptionDescription {
-        common: CommonDescription {
+        common: CommonProperties {
             default_message_time_to_live: Some(secs(660)),
             auto_delete_on_idle: Some(secs(600)),
             enable_batched_operations: false,
             user_metadata: Some("u".into()),
-            ..CommonDescription::default()
+            ..CommonProperties::default()
         },
-        outlet: OutletDescription {
+        egress: EgressProperties {
             lock_duration: secs(13),
             requires_session: true,
             max_delivery_count: 2000,
@@ -252,7 +254,8 @@ fn what_is_written_reads_back() {
 #[test]
 fn an_entry_is_worded_as_the_service_words_it() {
     let mut queue = entity("orders", properties(fixture!("python-queue-empty")));
-    queue.runtime.counts = Counts { active: 3, dead_letter: 1, scheduled: 2, bytes: 4096, ..Counts::default() };
+    queue.runtime.counts =
+        EntityCounts { active: 3, dead_letter: 1, scheduled: 2, bytes: 4096, ..EntityCounts::default() };
     let expected = concat!(
         r#"<entry xmlns="http://www.w3.org/2005/Atom"><id>http://localhost:5300/orders?api-version=2024-05</id>"#,
         r#"<title type="text">orders</title><published>1970-01-01T00:00:01.000Z</published>"#,
@@ -323,11 +326,13 @@ fn the_default_rule_is_worded_as_the_service_words_it() {
 fn an_update_replaces_all_but_what_is_chosen_once() {
     let Content::Queue(update) = content(fixture!("python-queue-empty")).unwrap() else { panic!("a queue") };
     let current = properties(fixture!("python-queue-full")).description;
-    let Description::Queue(queue) = update.replace(&current).description else { panic!("a queue") };
+    let EntityDescription::Queue(queue) = update.replace(&current).description else { panic!("a queue") };
     assert!(
-        queue.outlet.requires_session && queue.inlet.requires_duplicate_detection && queue.inlet.enable_partitioning
+        queue.egress.requires_session
+            && queue.ingress.requires_duplicate_detection
+            && queue.ingress.enable_partitioning
     );
-    assert_eq!((queue.outlet.max_delivery_count, queue.outlet.forward_to), (10, None));
+    assert_eq!((queue.egress.max_delivery_count, queue.egress.forward_to), (10, None));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Descriptions of entities as XML: every property the SDKs read, in the service's order.
 
 use crate::core::{
-    CommonDescription, Counts, Description, InletDescription, OutletDescription, QueueDescription, Status,
-    SubscriptionDescription, TopicDescription,
+    CommonProperties, EgressProperties, EntityCounts, EntityDescription, EntityStatus, IngressProperties,
+    QueueDescription, SubscriptionDescription, TopicDescription,
 };
 
 use super::duration;
@@ -23,55 +23,55 @@ pub(super) struct Terms<'a> {
 pub(super) fn description(xml: &mut Xml, entity: &Entity, terms: &Terms<'_>) {
     let (kept, runtime) = (&entity.properties.kept, &entity.runtime);
     match &entity.properties.description {
-        Description::Queue(described) => queue(xml, described, kept, runtime, terms),
-        Description::Topic(described) => topic(xml, described, kept, runtime, terms),
-        Description::Subscription(described) => subscription(xml, described, runtime),
+        EntityDescription::Queue(described) => queue(xml, described, kept, runtime, terms),
+        EntityDescription::Topic(described) => topic(xml, described, kept, runtime, terms),
+        EntityDescription::Subscription(described) => subscription(xml, described, runtime),
     }
 }
 
-pub(super) fn root(description: &Description) -> &'static str {
+pub(super) fn root(description: &EntityDescription) -> &'static str {
     match description {
-        Description::Queue(_) => "QueueDescription",
-        Description::Topic(_) => "TopicDescription",
-        Description::Subscription(_) => "SubscriptionDescription",
+        EntityDescription::Queue(_) => "QueueDescription",
+        EntityDescription::Topic(_) => "TopicDescription",
+        EntityDescription::Subscription(_) => "SubscriptionDescription",
     }
 }
 
 fn queue(xml: &mut Xml, queue: &QueueDescription, kept: &Kept, runtime: &Runtime, terms: &Terms<'_>) {
-    let QueueDescription { common, inlet, outlet } = queue;
-    xml.leaf("LockDuration", duration::format(outlet.lock_duration));
-    xml.leaf("MaxSizeInMegabytes", inlet.max_size_in_megabytes);
-    xml.leaf("RequiresDuplicateDetection", inlet.requires_duplicate_detection);
-    xml.leaf("RequiresSession", outlet.requires_session);
+    let QueueDescription { common, ingress, egress } = queue;
+    xml.leaf("LockDuration", duration::format(egress.lock_duration));
+    xml.leaf("MaxSizeInMegabytes", ingress.max_size_in_megabytes);
+    xml.leaf("RequiresDuplicateDetection", ingress.requires_duplicate_detection);
+    xml.leaf("RequiresSession", egress.requires_session);
     time_to_live(xml, common);
-    xml.leaf("DeadLetteringOnMessageExpiration", outlet.dead_lettering_on_message_expiration);
-    xml.leaf("DuplicateDetectionHistoryTimeWindow", duration::format(inlet.duplicate_detection_window));
-    xml.leaf("MaxDeliveryCount", outlet.max_delivery_count);
+    xml.leaf("DeadLetteringOnMessageExpiration", egress.dead_lettering_on_message_expiration);
+    xml.leaf("DuplicateDetectionHistoryTimeWindow", duration::format(ingress.duplicate_detection_window));
+    xml.leaf("MaxDeliveryCount", egress.max_delivery_count);
     xml.leaf("EnableBatchedOperations", common.enable_batched_operations);
     xml.leaf("SizeInBytes", runtime.counts.bytes);
     message_count(xml, &runtime.counts);
     xml.leaf("IsAnonymousAccessible", false);
     authorization_rules(xml, kept);
     xml.leaf("Status", status(common.status));
-    forward_to(xml, outlet);
+    forward_to(xml, egress);
     user_metadata(xml, common);
     times(xml, runtime);
     xml.leaf("SupportOrdering", true);
     counts(xml, &runtime.counts);
     auto_delete(xml, common);
-    xml.leaf("EnablePartitioning", inlet.enable_partitioning);
+    xml.leaf("EnablePartitioning", ingress.enable_partitioning);
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
-    forward_dead_letters(xml, outlet);
+    forward_dead_letters(xml, egress);
     xml.leaf("EnableExpress", kept.enable_express);
-    max_message_size(xml, inlet, terms);
+    max_message_size(xml, ingress, terms);
 }
 
 fn topic(xml: &mut Xml, topic: &TopicDescription, kept: &Kept, runtime: &Runtime, terms: &Terms<'_>) {
-    let TopicDescription { common, inlet, support_ordering } = topic;
+    let TopicDescription { common, ingress, support_ordering } = topic;
     time_to_live(xml, common);
-    xml.leaf("MaxSizeInMegabytes", inlet.max_size_in_megabytes);
-    xml.leaf("RequiresDuplicateDetection", inlet.requires_duplicate_detection);
-    xml.leaf("DuplicateDetectionHistoryTimeWindow", duration::format(inlet.duplicate_detection_window));
+    xml.leaf("MaxSizeInMegabytes", ingress.max_size_in_megabytes);
+    xml.leaf("RequiresDuplicateDetection", ingress.requires_duplicate_detection);
+    xml.leaf("DuplicateDetectionHistoryTimeWindow", duration::format(ingress.duplicate_detection_window));
     xml.leaf("EnableBatchedOperations", common.enable_batched_operations);
     xml.leaf("SizeInBytes", runtime.counts.bytes);
     xml.leaf("FilteringMessagesBeforePublishing", kept.filtering_messages_before_publishing);
@@ -84,51 +84,51 @@ fn topic(xml: &mut Xml, topic: &TopicDescription, kept: &Kept, runtime: &Runtime
     counts(xml, &runtime.counts);
     xml.leaf("SubscriptionCount", runtime.subscriptions);
     auto_delete(xml, common);
-    xml.leaf("EnablePartitioning", inlet.enable_partitioning);
+    xml.leaf("EnablePartitioning", ingress.enable_partitioning);
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
     xml.leaf("EnableSubscriptionPartitioning", false);
     xml.leaf("EnableExpress", kept.enable_express);
-    max_message_size(xml, inlet, terms);
+    max_message_size(xml, ingress, terms);
 }
 
 fn subscription(xml: &mut Xml, subscription: &SubscriptionDescription, runtime: &Runtime) {
-    let SubscriptionDescription { common, outlet, dead_lettering_on_filter_evaluation_exceptions } = subscription;
-    xml.leaf("LockDuration", duration::format(outlet.lock_duration));
-    xml.leaf("RequiresSession", outlet.requires_session);
+    let SubscriptionDescription { common, egress, dead_lettering_on_filter_evaluation_exceptions } = subscription;
+    xml.leaf("LockDuration", duration::format(egress.lock_duration));
+    xml.leaf("RequiresSession", egress.requires_session);
     time_to_live(xml, common);
-    xml.leaf("DeadLetteringOnMessageExpiration", outlet.dead_lettering_on_message_expiration);
+    xml.leaf("DeadLetteringOnMessageExpiration", egress.dead_lettering_on_message_expiration);
     xml.leaf("DeadLetteringOnFilterEvaluationExceptions", dead_lettering_on_filter_evaluation_exceptions);
     message_count(xml, &runtime.counts);
-    xml.leaf("MaxDeliveryCount", outlet.max_delivery_count);
+    xml.leaf("MaxDeliveryCount", egress.max_delivery_count);
     xml.leaf("EnableBatchedOperations", common.enable_batched_operations);
     xml.leaf("Status", status(common.status));
-    forward_to(xml, outlet);
+    forward_to(xml, egress);
     times(xml, runtime);
     user_metadata(xml, common);
     counts(xml, &runtime.counts);
-    forward_dead_letters(xml, outlet);
+    forward_dead_letters(xml, egress);
     auto_delete(xml, common);
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
 }
 
-fn time_to_live(xml: &mut Xml, common: &CommonDescription) {
+fn time_to_live(xml: &mut Xml, common: &CommonProperties) {
     xml.leaf("DefaultMessageTimeToLive", duration::format_bounded(common.default_message_time_to_live));
 }
 
-fn auto_delete(xml: &mut Xml, common: &CommonDescription) {
+fn auto_delete(xml: &mut Xml, common: &CommonProperties) {
     xml.leaf("AutoDeleteOnIdle", duration::format_bounded(common.auto_delete_on_idle));
 }
 
-fn user_metadata(xml: &mut Xml, common: &CommonDescription) {
+fn user_metadata(xml: &mut Xml, common: &CommonProperties) {
     xml.optional_leaf("UserMetadata", common.user_metadata.as_ref());
 }
 
-fn forward_to(xml: &mut Xml, outlet: &OutletDescription) {
-    xml.optional_leaf("ForwardTo", outlet.forward_to.as_ref());
+fn forward_to(xml: &mut Xml, egress: &EgressProperties) {
+    xml.optional_leaf("ForwardTo", egress.forward_to.as_ref());
 }
 
-fn forward_dead_letters(xml: &mut Xml, outlet: &OutletDescription) {
-    xml.optional_leaf("ForwardDeadLetteredMessagesTo", outlet.forward_dead_lettered_messages_to.as_ref());
+fn forward_dead_letters(xml: &mut Xml, egress: &EgressProperties) {
+    xml.optional_leaf("ForwardDeadLetteredMessagesTo", egress.forward_dead_lettered_messages_to.as_ref());
 }
 
 fn times(xml: &mut Xml, runtime: &Runtime) {
@@ -137,12 +137,12 @@ fn times(xml: &mut Xml, runtime: &Runtime) {
     xml.leaf("AccessedAt", runtime.accessed_at.map_or_else(|| moment::NEVER.to_owned(), moment::format));
 }
 
-fn message_count(xml: &mut Xml, counts: &Counts) {
+fn message_count(xml: &mut Xml, counts: &EntityCounts) {
     xml.leaf("MessageCount", counts.active + counts.dead_letter + counts.scheduled);
 }
 
 /// The JavaScript SDK learns the prefix from the one attribute there is.
-fn counts(xml: &mut Xml, counts: &Counts) {
+fn counts(xml: &mut Xml, counts: &EntityCounts) {
     xml.element("CountDetails", &[("xmlns:d2p1", COUNTS)], |xml| {
         xml.leaf("d2p1:ActiveMessageCount", counts.active);
         xml.leaf("d2p1:DeadLetterMessageCount", counts.dead_letter);
@@ -154,9 +154,9 @@ fn counts(xml: &mut Xml, counts: &Counts) {
 }
 
 /// Older clients do not know the property, and the service does not show it to them.
-fn max_message_size(xml: &mut Xml, inlet: &InletDescription, terms: &Terms<'_>) {
+fn max_message_size(xml: &mut Xml, ingress: &IngressProperties, terms: &Terms<'_>) {
     if terms.version.knows_large_messages() {
-        let limit = inlet.max_message_size_in_kilobytes.unwrap_or(terms.namespace.max_message_size_in_kilobytes);
+        let limit = ingress.max_message_size_in_kilobytes.unwrap_or(terms.namespace.max_message_size_in_kilobytes);
         xml.leaf("MaxMessageSizeInKilobytes", limit);
     }
 }
@@ -181,11 +181,11 @@ fn authorization_rule(xml: &mut Xml, rule: &AuthorizationRule) {
     xml.optional_leaf("SecondaryKey", rule.secondary_key.as_ref());
 }
 
-fn status(status: Status) -> &'static str {
+fn status(status: EntityStatus) -> &'static str {
     match status {
-        Status::Active => "Active",
-        Status::Disabled => "Disabled",
-        Status::SendDisabled => "SendDisabled",
-        Status::ReceiveDisabled => "ReceiveDisabled",
+        EntityStatus::Active => "Active",
+        EntityStatus::Disabled => "Disabled",
+        EntityStatus::SendDisabled => "SendDisabled",
+        EntityStatus::ReceiveDisabled => "ReceiveDisabled",
     }
 }

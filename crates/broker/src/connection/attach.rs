@@ -13,8 +13,8 @@ use super::links::{Asked, Coming, Link, Place, Receiver, Responses, Tokens};
 use super::pace::Pace;
 use super::requests::Answer;
 use super::{Connection, to_amqp};
-use crate::core::{Attached, Core, EntityId, Error, LinkId, Mode, SessionFilter, Subqueue, Timestamp};
-use crate::engine::{Reply, Request};
+use crate::core::{AttachResult, Core, CoreLinkId, EntityId, Error, ReceiveMode, SessionFilter, Subqueue, Timestamp};
+use crate::engine::{EngineReply, EngineRequest};
 
 const SESSION_FILTER: &str = "com.microsoft:session-filter";
 /// The service's own, when an attach that waits for a session names none.
@@ -50,10 +50,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Address::Entity(path) => {
                 let name = self.links.name(link);
                 self.links.insert(link, Link::Asked(Box::new(Asked { attach, core: name, place: None })));
-                self.call(move |core, turn| {
+                self.call(move |core, call| {
                     // It only looks on: what it sends comes by the entity's id. It is told when the entity goes.
-                    let result =
-                        find_inlet(core, &path).and_then(|found| core.look_on(turn, name, &path).map(|()| found));
+                    let result = find_inlet(core, &path)
+                        .and_then(|found| core.attach_management(call, name, &path).map(|()| found));
                     Answer::Sender { link, result }
                 });
             }
@@ -68,16 +68,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match Address::parse(address) {
             Address::Entity(path) => {
                 let settled = attach.snd_settle_mode == SenderSettleMode::Settled;
-                let mode = if settled { Mode::ReceiveAndDelete } else { Mode::PeekLock };
+                let mode = if settled { ReceiveMode::ReceiveAndDelete } else { ReceiveMode::PeekLock };
                 let filter = session_filter(&attach);
                 let name = self.links.name(link);
                 self.links.insert(link, Link::Asked(Box::new(Asked { attach, core: name, place: None })));
-                self.asked.push(Request::Call(Box::new(move |core, turn| {
+                self.asked.push(EngineRequest::Call(Box::new(move |core, call| {
                     let result = find_outlet(core, &path).and_then(|place| {
-                        let attached = core.attach(turn, name, place.queue, mode, filter)?;
+                        let attached = core.attach(call, name, place.queue, mode, filter)?;
                         Ok((place, attached))
                     });
-                    Reply::Answer(Box::new(Answer::Receiver { link, result }))
+                    EngineReply::Answer(Box::new(Answer::Receiver { link, result }))
                 })));
             }
             node => self.on_node(session, link, node, &attach),
@@ -98,8 +98,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.links.insert(link, Link::Coming(Box::new(Coming { becomes, reply: attach.reply() })));
         match entity {
             None => self.on_node_found(link, Ok(())),
-            Some((name, path)) => self.call(move |core, turn| {
-                let result = core.look_on(turn, name, &path);
+            Some((name, path)) => self.call(move |core, call| {
+                let result = core.attach_management(call, name, &path);
                 Answer::Node { link, result }
             }),
         }
@@ -138,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    pub(super) fn on_receiver_found(&mut self, link: amqp::LinkId, result: Result<(Place, Attached), Error>) {
+    pub(super) fn on_receiver_found(&mut self, link: amqp::LinkId, result: Result<(Place, AttachResult), Error>) {
         // Gone while the engine looked: its detach has been sent on already.
         let Some(Link::Asked(asked)) = self.links.get_mut(link) else { return };
         match result {
@@ -149,16 +149,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Ok((place, attached)) => {
                 asked.place = Some(place);
                 match attached {
-                    Attached::Plain => self.accept_receiver(link, None),
-                    Attached::Session { id, locked_until } => self.accept_receiver(link, Some((&id, locked_until))),
-                    Attached::Waiting => {}
+                    AttachResult::Plain => self.accept_receiver(link, None),
+                    AttachResult::Session { id, locked_until } => self.accept_receiver(link, Some((&id, locked_until))),
+                    AttachResult::Waiting => {}
                 }
             }
         }
     }
 
     /// A receiver that waited has its session.
-    pub(super) fn on_session(&mut self, core: LinkId, session: &Arc<str>, locked_until: Timestamp) {
+    pub(super) fn on_session(&mut self, core: CoreLinkId, session: &Arc<str>, locked_until: Timestamp) {
         if let Some(link) = self.links.of_core(core) {
             self.accept_receiver(link, Some((session, locked_until)));
         }
@@ -184,7 +184,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// The core ends a link, or will not let it begin.
-    pub(super) fn end_link(&mut self, core: LinkId, error: &Error) {
+    pub(super) fn end_link(&mut self, core: CoreLinkId, error: &Error) {
         let Some(link) = self.links.of_core(core) else { return };
         self.links.remove(link);
         // A link that is still asked for is refused by this.
@@ -200,7 +200,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     pub(super) fn on_detached(&mut self, link: amqp::LinkId) {
         if let Some(core) = self.links.remove(link).and_then(|link| link.core()) {
-            self.asked.push(Request::Detach { link: core });
+            self.asked.push(EngineRequest::Detach { link: core });
         }
     }
 
@@ -209,20 +209,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Asks the core something whose answer is an [`Answer`].
-    pub(super) fn call(&mut self, act: impl FnOnce(&mut Core, &mut crate::core::Turn<'_>) -> Answer + Send + 'static) {
-        let call = move |core: &mut Core, turn: &mut crate::core::Turn<'_>| Reply::Answer(Box::new(act(core, turn)));
-        self.asked.push(Request::Call(Box::new(call)));
+    pub(super) fn call(
+        &mut self,
+        act: impl FnOnce(&mut Core, &mut crate::core::CallContext<'_>) -> Answer + Send + 'static,
+    ) {
+        let call = move |core: &mut Core, call: &mut crate::core::CallContext<'_>| {
+            EngineReply::Answer(Box::new(act(core, call)))
+        };
+        self.asked.push(EngineRequest::Call(Box::new(call)));
     }
 }
 
 fn find_inlet(core: &Core, path: &str) -> Result<(EntityId, Option<u64>), Error> {
-    let entity = core.resolve_inlet(path)?;
-    let limit = core.entity(path)?.description.inlet().and_then(|inlet| inlet.max_message_size_in_kilobytes);
+    let entity = core.resolve_send_address(path)?;
+    let limit = core.entity(path)?.description.ingress().and_then(|ingress| ingress.max_message_size_in_kilobytes);
     Ok((entity, limit.map(|kilobytes| kilobytes * 1024)))
 }
 
 pub(super) fn find_outlet(core: &Core, path: &str) -> Result<Place, Error> {
-    let queue = core.resolve_outlet(path)?;
+    let queue = core.resolve_receive_address(path)?;
     let dead_letters = queue.subqueue == Subqueue::DeadLetter;
     let entity = path.trim_matches('/').rsplit_once('/').map_or(path, |(entity, _)| entity);
     Ok(Place { queue, dead_letters_of: dead_letters.then(|| entity.into()) })

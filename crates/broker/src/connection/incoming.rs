@@ -5,7 +5,7 @@ use amqp::message::{BATCH_FORMAT, MessageId};
 use amqp::{Message, condition};
 use bytes::Bytes;
 
-use crate::core::{Incoming, Timestamp};
+use crate::core::{IncomingMessage, Timestamp};
 
 /// Why a transfer cannot be taken, before the core has seen it.
 #[derive(Debug, thiserror::Error)]
@@ -29,7 +29,7 @@ impl Unreadable {
 }
 
 /// The message of a transfer, or the messages of a batch.
-pub(super) fn messages(format: u32, payload: Bytes) -> Result<Vec<Incoming>, Unreadable> {
+pub(super) fn messages(format: u32, payload: Bytes) -> Result<Vec<IncomingMessage>, Unreadable> {
     let message = Message::parse(payload)?;
     // The low byte is a version of the format.
     match format & !0xff {
@@ -47,7 +47,7 @@ pub(super) fn messages(format: u32, payload: Bytes) -> Result<Vec<Incoming>, Unr
 }
 
 /// What the core must know of one message.
-pub(super) fn incoming(message: &Message) -> Result<Incoming, DecodeError> {
+pub(super) fn incoming(message: &Message) -> Result<IncomingMessage, DecodeError> {
     let properties = message.properties()?;
     let ttl = message.header()?.ttl.map(u64::from);
     // A client whose time to live exceeds what the header can say gives both times instead.
@@ -59,7 +59,7 @@ pub(super) fn incoming(message: &Message) -> Result<Incoming, DecodeError> {
         (None, span) => span,
     };
     let scheduled_for = message.scheduled_enqueue_time().and_then(|at| u64::try_from(at).ok()).map(Timestamp);
-    Ok(Incoming {
+    Ok(IncomingMessage {
         body: message.encoded().clone(),
         message_id: properties.message_id.as_ref().map(id_text),
         session_id: properties.group_id.map(Into::into),

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::address::Address;
 use super::pace::{Pace, Places};
-use crate::core::{ConnectionId, EntityId, LinkId, LockToken, QueueId};
+use crate::core::{ConnectionId, CoreLinkId, EntityId, LockToken, QueueId};
 
 #[derive(Debug)]
 pub(super) enum Link {
@@ -17,11 +17,11 @@ pub(super) enum Link {
     /// The engine was asked whether the node it leads to is there.
     Coming(Box<Coming>),
     /// A client sends to a queue or topic.
-    Sender { entity: EntityId, core: LinkId },
+    Sender { entity: EntityId, core: CoreLinkId },
     /// A client receives.
     Receiver(Box<Receiver>),
     /// A client puts requests to a node.
-    Requests { session: SessionId, node: Address, core: Option<LinkId> },
+    Requests { session: SessionId, node: Address, core: Option<CoreLinkId> },
     /// A client waits for responses of a node.
     Responses(Box<Responses>),
 }
@@ -30,7 +30,7 @@ pub(super) enum Link {
 pub(super) struct Asked {
     pub(super) attach: Box<Attach>,
     /// Its name in the core.
-    pub(super) core: LinkId,
+    pub(super) core: CoreLinkId,
     /// Known when the core lets it wait for a session.
     pub(super) place: Option<Place>,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Place {
 
 #[derive(Debug)]
 pub(super) struct Receiver {
-    pub(super) core: LinkId,
+    pub(super) core: CoreLinkId,
     pub(super) place: Place,
     pub(super) pace: Pace,
     pub(super) tokens: Tokens,
@@ -81,7 +81,7 @@ impl Tokens {
 pub(super) struct Responses {
     pub(super) session: SessionId,
     pub(super) node: Address,
-    pub(super) core: Option<LinkId>,
+    pub(super) core: Option<CoreLinkId>,
     pub(super) name: String,
     pub(super) target: Option<String>,
     /// Waiting for credit.
@@ -90,7 +90,7 @@ pub(super) struct Responses {
 }
 
 impl Responses {
-    pub(super) fn new(session: SessionId, node: Address, core: Option<LinkId>, attach: &Attach) -> Self {
+    pub(super) fn new(session: SessionId, node: Address, core: Option<CoreLinkId>, attach: &Attach) -> Self {
         let target = attach.target.as_ref().and_then(Target::address).map(str::to_owned);
         Self { session, node, core, name: attach.name.clone(), target, waiting: VecDeque::new(), sent: 0 }
     }
@@ -101,7 +101,7 @@ pub(super) struct Links {
     connection: ConnectionId,
     next: u32,
     links: HashMap<amqp::LinkId, Link>,
-    by_core: HashMap<LinkId, amqp::LinkId>,
+    by_core: HashMap<CoreLinkId, amqp::LinkId>,
     /// Bytes of all responses that wait for credit.
     waiting: usize,
     places: Places,
@@ -121,7 +121,7 @@ impl Links {
     }
 
     /// A name for a link in the core.
-    pub(super) fn name(&mut self, link: amqp::LinkId) -> LinkId {
+    pub(super) fn name(&mut self, link: amqp::LinkId) -> CoreLinkId {
         self.next += 1;
         let core = self.connection.link(self.next);
         self.by_core.insert(core, link);
@@ -163,7 +163,7 @@ impl Links {
     }
 
     /// AMQP's name of a link the core speaks of.
-    pub(super) fn of_core(&self, core: LinkId) -> Option<amqp::LinkId> {
+    pub(super) fn of_core(&self, core: CoreLinkId) -> Option<amqp::LinkId> {
         self.by_core.get(&core).copied()
     }
 
@@ -202,7 +202,7 @@ impl Links {
     }
 
     /// The core's names of all links it knows, waiting ones too.
-    pub(super) fn in_core(&self) -> impl Iterator<Item = LinkId> + '_ {
+    pub(super) fn in_core(&self) -> impl Iterator<Item = CoreLinkId> + '_ {
         self.by_core.keys().copied()
     }
 
@@ -227,7 +227,7 @@ impl Links {
 }
 
 impl Link {
-    pub(super) fn core(&self) -> Option<LinkId> {
+    pub(super) fn core(&self) -> Option<CoreLinkId> {
         match self {
             Self::Asked(asked) => Some(asked.core),
             Self::Coming(coming) => coming.becomes.core(),

@@ -12,7 +12,8 @@ use super::receiving::properties;
 use super::requests::{Dialect, Response};
 use super::{incoming, outgoing::millis};
 use crate::core::{
-    Core, Delivery, EntityId, Error, LockToken, MessageState, Mode, Outcome, SequenceNumber, Timestamp, Turn,
+    CallContext, Core, EntityId, Error, LockToken, MessageDelivery, MessageState, ReceiveMode, SequenceNumber,
+    SettlementOutcome, Timestamp,
 };
 
 const DIALECT: Dialect = Dialect { status: "statusCode", text: "statusDescription", condition: "errorCondition" };
@@ -77,8 +78,8 @@ impl Request {
         matches!(operation, Some("peek-message" | "receive-by-sequence-number" | "get-session-state"))
     }
 
-    pub(super) fn carry_out(self, core: &mut Core, turn: &mut Turn<'_>) -> Response {
-        let outcome = self.dispatch(core, turn);
+    pub(super) fn carry_out(self, core: &mut Core, call: &mut CallContext<'_>) -> Response {
+        let outcome = self.dispatch(core, call);
         let (status, text, condition, body) = match outcome {
             Ok(Done { status, condition, body }) => (status, "OK".to_owned(), condition, body),
             Err(Failure::Core(error)) => (error.status(), error.to_string(), Some(error.condition()), Map::new()),
@@ -95,27 +96,27 @@ impl Request {
         Response { status, text, condition, body, dialect: &DIALECT }
     }
 
-    fn dispatch(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
+    fn dispatch(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
         let Some(operation) = self.operation.strip_prefix("com.microsoft:") else { return Err(Failure::Unknown) };
         match operation {
-            "schedule-message" => self.schedule(core, turn),
-            "cancel-scheduled-message" => self.cancel(core, turn),
-            "renew-lock" => self.renew(core, turn),
-            "renew-session-lock" => self.renew_session(core, turn),
-            "get-session-state" => self.session_state(core, turn),
-            "set-session-state" => self.set_session_state(core, turn),
-            "get-message-sessions" => self.sessions(core, turn),
-            "peek-message" => self.peek(core, turn),
-            "receive-by-sequence-number" => self.receive(core, turn),
-            "update-disposition" => self.settle(core, turn),
-            "batch-delete-messages" => self.delete(core, turn),
+            "schedule-message" => self.schedule(core, call),
+            "cancel-scheduled-message" => self.cancel(core, call),
+            "renew-lock" => self.renew(core, call),
+            "renew-session-lock" => self.renew_session(core, call),
+            "get-session-state" => self.session_state(core, call),
+            "set-session-state" => self.set_session_state(core, call),
+            "get-message-sessions" => self.sessions(core, call),
+            "peek-message" => self.peek(core, call),
+            "receive-by-sequence-number" => self.receive(core, call),
+            "update-disposition" => self.settle(core, call),
+            "batch-delete-messages" => self.delete(core, call),
             "enumerate-rules" => self.rules(core),
             _ => Err(Failure::Unknown),
         }
     }
 
-    fn schedule(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let entity = self.inlet(core)?;
+    fn schedule(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let entity = self.ingress(core)?;
         let listed = self.body.get("messages").and_then(Value::as_items).ok_or(Failure::Field("messages"))?;
         let mut messages = Vec::with_capacity(listed.len());
         for item in listed {
@@ -124,52 +125,52 @@ impl Request {
             let message = Message::parse(bytes).and_then(|message| incoming::incoming(&message));
             messages.push(message.map_err(|_| Failure::Field("message"))?);
         }
-        let stored = core.send(turn, entity, &messages)?;
+        let stored = core.send(call, entity, &messages)?;
         let numbers = stored.into_iter().map(|number| number.map_or(0, |number| number.0 as i64));
         Ok(done().with("sequence-numbers", Array::longs(numbers)))
     }
 
-    fn cancel(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let entity = self.inlet(core)?;
-        core.cancel(turn, entity, &self.sequence_numbers()?)?;
+    fn cancel(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let entity = self.ingress(core)?;
+        core.cancel(call, entity, &self.sequence_numbers()?)?;
         Ok(done())
     }
 
-    fn renew(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let place = self.outlet(core)?;
-        let ends = core.renew(turn, place.queue, &self.lock_tokens()?)?;
+    fn renew(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let place = self.egress(core)?;
+        let ends = core.renew(call, place.queue, &self.lock_tokens()?)?;
         Ok(done().with("expirations", Array::timestamps(ends.into_iter().map(millis))))
     }
 
-    fn renew_session(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let place = self.outlet(core)?;
-        let end = core.renew_session(turn, place.queue, self.session_id()?)?;
+    fn renew_session(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let place = self.egress(core)?;
+        let end = core.renew_session(call, place.queue, self.session_id()?)?;
         Ok(done().with("expiration", Value::Timestamp(millis(end))))
     }
 
-    fn session_state(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let place = self.outlet(core)?;
-        let state = core.session_state(turn, place.queue, self.session_id()?)?;
+    fn session_state(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let place = self.egress(core)?;
+        let state = core.session_state(call, place.queue, self.session_id()?)?;
         Ok(done().with("session-state", state.map_or(Value::Null, Value::Binary)))
     }
 
-    fn set_session_state(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let place = self.outlet(core)?;
+    fn set_session_state(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let place = self.egress(core)?;
         let state = match self.body.get("session-state") {
             None | Some(Value::Null) => None,
             Some(Value::Binary(state)) => Some(state.clone()),
             Some(_) => return Err(Failure::Field("session-state")),
         };
-        core.set_session_state(turn, place.queue, self.session_id()?, state)?;
+        core.set_session_state(call, place.queue, self.session_id()?, state)?;
         Ok(done())
     }
 
-    fn sessions(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let place = self.outlet(core)?;
+    fn sessions(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let place = self.egress(core)?;
         let since = self.body.get("last-updated-time").and_then(Value::as_timestamp);
         let since = since.filter(|since| *since < END_OF_TIME).map(|since| Timestamp(since.max(0) as u64));
         let (skip, top) = (self.number("skip")?.max(0), self.number("top")?.clamp(0, MOST));
-        let ids = core.sessions(turn, place.queue, since, skip as usize, top as usize)?;
+        let ids = core.sessions(call, place.queue, since, skip as usize, top as usize)?;
         if ids.is_empty() {
             return Ok(nothing("com.microsoft:session-not-found"));
         }
@@ -178,11 +179,11 @@ impl Request {
         Ok(done().with("skip", next).with("sessions-ids", ids))
     }
 
-    fn peek(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let place = self.outlet(core)?;
+    fn peek(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let place = self.egress(core)?;
         let from = SequenceNumber(self.number("from-sequence-number")?.max(0) as u64);
         let most = self.number("message-count")?.clamp(0, MOST) as usize;
-        let found = core.peek(turn, place.queue, self.optional_session_id(), from, most)?;
+        let found = core.peek(call, place.queue, self.optional_session_id(), from, most)?;
         let mut messages = Vec::with_capacity(found.len());
         let mut bytes = 0;
         for peeked in found {
@@ -191,16 +192,16 @@ impl Request {
                 MessageState::Deferred => State::Deferred,
                 MessageState::Scheduled => State::Scheduled,
             };
-            let delivery = Delivery {
+            let delivery = MessageDelivery {
                 token: LockToken(0),
                 sequence: peeked.sequence,
                 delivery_count: peeked.delivery_count,
                 locked_until: Timestamp(0),
                 location: peeked.location,
-                alterations: peeked.alterations,
+                overrides: peeked.overrides,
                 settled: true,
             };
-            let message = read(turn, &place, &delivery, Shown::Peeked(state))?;
+            let message = read(call, &place, &delivery, Shown::Peeked(state))?;
             bytes += message.len();
             if !messages.is_empty() && bytes > PEEK_BYTES {
                 break;
@@ -213,19 +214,19 @@ impl Request {
         Ok(done().with("messages", messages))
     }
 
-    fn receive(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let place = self.outlet(core)?;
+    fn receive(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let place = self.egress(core)?;
         let mode = match self.number("receiver-settle-mode")? {
-            0 => Mode::ReceiveAndDelete,
-            _ => Mode::PeekLock,
+            0 => ReceiveMode::ReceiveAndDelete,
+            _ => ReceiveMode::PeekLock,
         };
         let numbers = self.sequence_numbers()?;
-        let received = core.receive_deferred(turn, place.queue, self.optional_session_id(), &numbers, mode)?;
+        let received = core.receive_deferred(call, place.queue, self.optional_session_id(), &numbers, mode)?;
         let mut messages = Vec::with_capacity(received.len());
         for delivery in received {
-            let message = read(turn, &place, &delivery, Shown::Fetched);
+            let message = read(call, &place, &delivery, Shown::Fetched);
             if delivery.settled {
-                turn.journal.release(delivery.location);
+                call.journal.release(delivery.location);
             }
             let entry = Map::new().with("message", message?).with("lock-token", outgoing::uuid(delivery.token));
             messages.push(Value::Map(entry));
@@ -233,32 +234,32 @@ impl Request {
         Ok(done().with("messages", messages))
     }
 
-    fn settle(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let place = self.outlet(core)?;
+    fn settle(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let place = self.egress(core)?;
         let text = |name: &str| self.body.get(name).and_then(Value::as_text).map(Into::into);
         let properties = properties(self.body.get("properties-to-modify").and_then(Value::as_map));
         let status = self.body.get("disposition-status").and_then(Value::as_text);
         let outcome = match status.ok_or(Failure::Field("disposition-status"))? {
-            "completed" => Outcome::Complete,
-            "abandoned" => Outcome::Abandon { properties },
+            "completed" => SettlementOutcome::Complete,
+            "abandoned" => SettlementOutcome::Abandon { properties },
             // The protocol's own spelling, and the right one.
-            "defered" | "deferred" => Outcome::Defer { properties },
+            "defered" | "deferred" => SettlementOutcome::Defer { properties },
             "suspended" => {
                 let (reason, description) = (text("deadletter-reason"), text("deadletter-description"));
-                Outcome::DeadLetter { reason, description, properties }
+                SettlementOutcome::DeadLetter { reason, description, properties }
             }
             _ => return Err(Failure::Field("disposition-status")),
         };
-        let lost = core.settle(turn, place.queue, &self.lock_tokens()?, &outcome)?;
+        let lost = core.settle(call, place.queue, &self.lock_tokens()?, &outcome)?;
         if lost.is_empty() { Ok(done()) } else { Err(core.lock_lost(place.queue).into()) }
     }
 
-    fn delete(&self, core: &mut Core, turn: &mut Turn<'_>) -> Outcomes {
-        let place = self.outlet(core)?;
+    fn delete(&self, core: &mut Core, call: &mut CallContext<'_>) -> Outcomes {
+        let place = self.egress(core)?;
         let most = self.number("message-count")?.max(0) as usize;
         let before = self.body.get("enqueued-time-utc").and_then(Value::as_timestamp);
-        let before = Timestamp(before.map_or(turn.now.0, |before| before.max(0) as u64));
-        let deleted = core.delete_messages(turn, place.queue, self.optional_session_id(), before, most)?;
+        let before = Timestamp(before.map_or(call.now.0, |before| before.max(0) as u64));
+        let deleted = core.delete_messages(call, place.queue, self.optional_session_id(), before, most)?;
         if deleted == 0 {
             return Ok(nothing("com.microsoft:message-not-found"));
         }
@@ -267,7 +268,7 @@ impl Request {
 
     /// Every subscription has one rule, which takes everything.
     fn rules(&self, core: &mut Core) -> Outcomes {
-        self.outlet(core)?;
+        self.egress(core)?;
         if self.number("skip")? > 0 {
             return Ok(nothing("amqp:not-found"));
         }
@@ -278,11 +279,11 @@ impl Request {
         Ok(done().with("rules", vec![Value::Map(entry)]))
     }
 
-    fn inlet(&self, core: &Core) -> Result<EntityId, Failure> {
-        Ok(core.resolve_inlet(&self.path)?)
+    fn ingress(&self, core: &Core) -> Result<EntityId, Failure> {
+        Ok(core.resolve_send_address(&self.path)?)
     }
 
-    fn outlet(&self, core: &Core) -> Result<Place, Failure> {
+    fn egress(&self, core: &Core) -> Result<Place, Failure> {
         Ok(find_outlet(core, &self.path)?)
     }
 
@@ -342,8 +343,8 @@ impl Done {
 }
 
 /// A whole message as a client reads it.
-fn read(turn: &Turn<'_>, place: &Place, delivery: &Delivery, shown: Shown) -> Result<Bytes, Failure> {
-    let stored = turn.journal.read(delivery.location).map_err(Error::from)?;
+fn read(call: &CallContext<'_>, place: &Place, delivery: &MessageDelivery, shown: Shown) -> Result<Bytes, Failure> {
+    let stored = call.journal.read(delivery.location).map_err(Error::from)?;
     let mut buffer = BytesMut::new();
     let unreadable = || Failure::Core(Error::NotAllowed("the stored message cannot be read"));
     let tail = outgoing::write(delivery, &stored, place.dead_letters_of.as_deref(), shown, &mut buffer)

@@ -6,8 +6,8 @@ use amqp::message::{Header, MessageWriter, Properties, annotation};
 use bytes::{Bytes, BytesMut};
 use uuid::Uuid;
 
-use crate::core::{Alterations, Delivery, Envelope, LockToken, Timestamp};
-use crate::journal::Stored;
+use crate::core::{LockToken, MessageDelivery, MessageOverrides, StoredEnvelope, Timestamp};
+use crate::journal::StoredEntry;
 
 /// How a message is shown besides being delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,15 +35,15 @@ const LONGEST_TTL: u64 = u32::MAX as u64;
 ///
 /// `source` is the entity a dead letter comes from.
 pub(super) fn write(
-    delivery: &Delivery,
-    stored: &Stored,
+    delivery: &MessageDelivery,
+    stored: &StoredEntry,
     source: Option<&str>,
     shown: Shown,
     head: &mut BytesMut,
 ) -> Result<Bytes, DecodeError> {
-    let envelope = Envelope::decode(&stored.meta).map_err(|_| DecodeError::Missing("envelope"))?;
+    let envelope = StoredEnvelope::decode(&stored.meta).map_err(|_| DecodeError::Missing("envelope"))?;
     let message = Message::parse(stored.body.clone())?;
-    let alterations = delivery.alterations.as_deref();
+    let overrides = delivery.overrides.as_deref();
     let mut writer = MessageWriter::new(head);
     writer.header(&Header {
         durable: true,
@@ -58,7 +58,7 @@ pub(super) fn write(
         }
     });
     writer.message_annotations_over(message.message_annotations(), BROKERS_OWN, |map| {
-        let enqueued = alterations.and_then(|changed| changed.enqueued_sequence).unwrap_or(envelope.sequence);
+        let enqueued = overrides.and_then(|changed| changed.enqueued_sequence).unwrap_or(envelope.sequence);
         map.put_long(annotation::SEQUENCE_NUMBER, delivery.sequence.0 as i64)
             .put_timestamp(annotation::ENQUEUED_TIME, millis(envelope.enqueued_at))
             .put_long(annotation::ENQUEUE_SEQUENCE_NUMBER, enqueued.0 as i64);
@@ -80,7 +80,7 @@ pub(super) fn write(
             map.put_timestamp(annotation::LOCKED_UNTIL, millis(delivery.locked_until));
         }
     });
-    let changed = alterations.filter(|changed| changes_properties(changed));
+    let changed = overrides.filter(|changed| changes_properties(changed));
     let properties = message.properties()?;
     if changed.is_none() && properties.message_id.is_some() {
         return Ok(message.after_annotations());
@@ -93,7 +93,7 @@ pub(super) fn write(
             writer.properties(&Properties { message_id: Some(id.as_str().into()), ..properties });
         }
     }
-    let unchanged = Alterations::default();
+    let unchanged = MessageOverrides::default();
     let changed = changed.unwrap_or(&unchanged);
     let texts = [("DeadLetterReason", &changed.reason), ("DeadLetterErrorDescription", &changed.description)];
     let texts = texts.map(|(name, text)| (name, text.as_deref()));
@@ -124,11 +124,11 @@ const BROKERS_OWN: &[&str] = &[
 ];
 
 /// The same at every delivery: made of what was noted when the message came in.
-fn given_id(envelope: &Envelope) -> String {
+fn given_id(envelope: &StoredEnvelope) -> String {
     format!("{:016x}{:016x}", envelope.enqueued_at.0, envelope.sequence.0)
 }
 
-fn changes_properties(changed: &Alterations) -> bool {
+fn changes_properties(changed: &MessageOverrides) -> bool {
     changed.reason.is_some() || changed.description.is_some() || !changed.properties.is_empty()
 }
 

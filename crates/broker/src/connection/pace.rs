@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Connection;
 use super::links::Receiver;
-use crate::engine::Request;
+use crate::engine::EngineRequest;
 
 /// Bytes of deliveries that one link has under way: enough to keep the engine and the socket busy.
 const PORTION: usize = 1 << 20;
@@ -104,7 +104,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if credit > 0 {
                 let (delivery_count, credit) = pace.promise(credit);
                 let drain = pace.draining;
-                self.asked.push(Request::Flow { link: *core, delivery_count, credit, drain });
+                self.asked.push(EngineRequest::Flow { link: *core, delivery_count, credit, drain });
             }
         }
     }
@@ -117,7 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let written = self.under_way - self.links.waiting().min(self.under_way);
         if written >= WORTH_TELLING {
             self.under_way -= written;
-            self.asked.push(Request::Written { connection: self.line.id(), bytes: written });
+            self.asked.push(EngineRequest::Written { connection: self.line.id(), bytes: written });
         }
     }
 

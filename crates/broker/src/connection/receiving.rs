@@ -8,9 +8,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::links::Link;
 use super::outgoing::{self, Shown};
 use super::{Connection, to_amqp};
-use crate::core::{Delivery, Error, LinkId, Outcome, Properties};
-use crate::engine::Request;
-use crate::journal::Stored;
+use crate::core::{CoreLinkId, Error, MessageDelivery, PropertyUpdates, SettlementOutcome};
+use crate::engine::EngineRequest;
+use crate::journal::StoredEntry;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn on_credit(&mut self, link: amqp::LinkId, credit: u32, drain: bool) {
@@ -22,7 +22,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let (delivery_count, credit) = receiver.pace.promise(if backlogged { 0 } else { credit });
                 // What a shut window holds up is drained when it opens.
                 let drain = drain && !backlogged;
-                self.asked.push(Request::Flow { link: core, delivery_count, credit, drain });
+                self.asked.push(EngineRequest::Flow { link: core, delivery_count, credit, drain });
                 self.note_thirst(link);
             }
             Some(Link::Responses(_)) => {
@@ -37,7 +37,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// The core has delivered what it could of the credit it was told of. If that was all of it there may be more, and the peer gave credit
     /// for more: then it is told so. The drain is over when the core had nothing, or the peer's credit is used.
-    pub(super) fn drained(&mut self, core: LinkId, delivery_count: u32, unused: u32) {
+    pub(super) fn drained(&mut self, core: CoreLinkId, delivery_count: u32, unused: u32) {
         let Some(link) = self.links.of_core(core) else { return };
         let credit = self.amqp.credit(link);
         let Some(receiver) = self.links.receiver(link) else { return };
@@ -49,14 +49,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.note_thirst(link);
     }
 
-    pub(super) fn deliver(&mut self, core: LinkId, delivery: &Delivery, stored: Result<Stored, Error>) {
-        self.under_way += delivery.weight();
+    pub(super) fn deliver(&mut self, core: CoreLinkId, delivery: &MessageDelivery, stored: Result<StoredEntry, Error>) {
+        self.under_way += delivery.outgoing_size();
         let Some(link) = self.links.of_core(core) else { return };
         let Some(receiver) = self.links.receiver(link) else { return };
         let stored = match stored {
             Ok(stored) => stored,
             Err(error) => {
-                self.asked.push(Request::Detach { link: core });
+                self.asked.push(EngineRequest::Detach { link: core });
                 return self.end_link(core, &error);
             }
         };
@@ -64,7 +64,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let source = receiver.place.dead_letters_of.as_deref();
         let Ok(tail) = outgoing::write(delivery, &stored, source, Shown::Delivered, &mut self.scratch) else {
             // It was read when it came in; what comes out of the store differently fails its checksum before.
-            self.asked.push(Request::Detach { link: core });
+            self.asked.push(EngineRequest::Detach { link: core });
             return self.end_link(core, &Error::NotAllowed("the stored message cannot be read"));
         };
         let token = if delivery.settled { 0 } else { receiver.tokens.add(delivery.token) };
@@ -88,7 +88,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let Some(token) = receiver.tokens.take(number) else { return };
         let queue = receiver.place.queue;
         let deliveries = vec![(0, token)];
-        self.asked.push(Request::Settle { link, queue, deliveries, outcome: Outcome::Release, settled: true });
+        self.asked.push(EngineRequest::Settle {
+            link,
+            queue,
+            deliveries,
+            outcome: SettlementOutcome::Release,
+            settled: true,
+        });
     }
 
     pub(super) fn on_disposition(&mut self, disposition: DispositionEvent) {
@@ -96,7 +102,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let Some(receiver) = self.links.receiver(link) else { return };
         let outcome = match state {
             Some(state) => outcome(state),
-            None if settled => Ok(Outcome::Release),
+            None if settled => Ok(SettlementOutcome::Release),
             // Nothing is said and nothing is settled.
             None => return,
         };
@@ -114,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.reject(link, &unknown, &lost);
         }
         match outcome {
-            Ok(outcome) => self.asked.push(Request::Settle { link, queue, deliveries: known, outcome, settled }),
+            Ok(outcome) => self.asked.push(EngineRequest::Settle { link, queue, deliveries: known, outcome, settled }),
             Err(error) => {
                 let ids: Vec<_> = known.iter().map(|(id, _)| *id).collect();
                 self.reject(link, &ids, &error);
@@ -127,7 +133,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         &mut self,
         link: amqp::LinkId,
         deliveries: &[(u32, bool)],
-        outcome: &Outcome,
+        outcome: &SettlementOutcome,
         error: Option<Error>,
     ) {
         let refusal = error.map(|error| DeliveryState::rejected(to_amqp(&error)));
@@ -148,16 +154,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 }
 
 /// What a client's state means.
-fn outcome(state: DeliveryState) -> Result<Outcome, amqp::Error> {
+fn outcome(state: DeliveryState) -> Result<SettlementOutcome, amqp::Error> {
     match state {
-        DeliveryState::Accepted => Ok(Outcome::Complete),
-        DeliveryState::Released => Ok(Outcome::Release),
+        DeliveryState::Accepted => Ok(SettlementOutcome::Complete),
+        DeliveryState::Released => Ok(SettlementOutcome::Release),
         DeliveryState::Modified(modified) => {
             let properties = properties(modified.message_annotations.as_ref());
             Ok(if modified.undeliverable_here {
-                Outcome::Defer { properties }
+                SettlementOutcome::Defer { properties }
             } else {
-                Outcome::Abandon { properties }
+                SettlementOutcome::Abandon { properties }
             })
         }
         DeliveryState::Rejected(error) => Ok(dead_letter(error.as_deref())),
@@ -173,7 +179,7 @@ fn outcome(state: DeliveryState) -> Result<Outcome, amqp::Error> {
 const REASON: &str = "DeadLetterReason";
 const DESCRIPTION: &str = "DeadLetterErrorDescription";
 
-fn dead_letter(error: Option<&amqp::Error>) -> Outcome {
+fn dead_letter(error: Option<&amqp::Error>) -> SettlementOutcome {
     let text = |name: &str| error.and_then(|error| error.info.get(name)).and_then(Value::as_str).map(Into::into);
     let other = error.filter(|error| error.condition != condition::DEAD_LETTER);
     let reason = text(REASON).or_else(|| other.map(|error| error.condition.as_str().into()));
@@ -181,11 +187,11 @@ fn dead_letter(error: Option<&amqp::Error>) -> Outcome {
         text(DESCRIPTION).or_else(|| error.and_then(|error| error.description.as_deref()).map(Into::into));
     let mut properties = properties(error.map(|error| &error.info));
     properties.retain(|(name, _)| **name != *REASON && **name != *DESCRIPTION);
-    Outcome::DeadLetter { reason, description, properties }
+    SettlementOutcome::DeadLetter { reason, description, properties }
 }
 
 /// A map of changes, each value encoded.
-pub(super) fn properties(map: Option<&Map>) -> Properties {
+pub(super) fn properties(map: Option<&Map>) -> PropertyUpdates {
     let entries = map.into_iter().flat_map(Map::iter);
     entries.filter_map(|(name, value)| Some((name.as_text()?.into(), encoded(value)))).collect()
 }
@@ -197,14 +203,14 @@ fn encoded(value: &Value) -> Bytes {
 }
 
 /// The same kind of outcome as the client's, which is what it looks at.
-fn echo(outcome: &Outcome) -> DeliveryState {
+fn echo(outcome: &SettlementOutcome) -> DeliveryState {
     match outcome {
-        Outcome::Complete => DeliveryState::Accepted,
-        Outcome::Release => DeliveryState::Released,
-        Outcome::Abandon { .. } => DeliveryState::Modified(Box::default()),
-        Outcome::Defer { .. } => {
+        SettlementOutcome::Complete => DeliveryState::Accepted,
+        SettlementOutcome::Release => DeliveryState::Released,
+        SettlementOutcome::Abandon { .. } => DeliveryState::Modified(Box::default()),
+        SettlementOutcome::Defer { .. } => {
             DeliveryState::Modified(Box::new(Modified { undeliverable_here: true, ..Modified::default() }))
         }
-        Outcome::DeadLetter { .. } => DeliveryState::Rejected(None),
+        SettlementOutcome::DeadLetter { .. } => DeliveryState::Rejected(None),
     }
 }

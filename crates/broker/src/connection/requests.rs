@@ -9,7 +9,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::address::Address;
 use super::links::Place;
 use super::{Connection, management, tokens};
-use crate::core::{Attached, EntityId, Error};
+use crate::core::{AttachResult, EntityId, Error};
 
 /// What the engine answers to a call of a connection.
 pub(crate) enum Answer {
@@ -19,7 +19,7 @@ pub(crate) enum Answer {
     },
     Receiver {
         link: amqp::LinkId,
-        result: Result<(Place, Attached), Error>,
+        result: Result<(Place, AttachResult), Error>,
     },
     /// Whether the entity of a `$management` node is there.
     Node {
@@ -88,13 +88,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.requests += weight;
                 self.asked_bytes += size;
                 let connection = self.line.id();
-                self.call(move |core, turn| {
-                    let response = match request.is_heavy() && !core.listens(connection) {
+                self.call(move |core, call| {
+                    let response = match request.is_heavy() && !core.is_reading(connection) {
                         true => management::busy(),
-                        false => request.carry_out(core, turn),
+                        false => request.carry_out(core, call),
                     };
                     let bytes = response.size();
-                    core.tell(connection, bytes);
+                    core.record_output(connection, bytes);
                     Answer::Response { link, correlation, response, weight, bytes }
                 });
             }

@@ -6,7 +6,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::links::Link;
 use super::{Connection, incoming, to_amqp};
 use crate::core::Error;
-use crate::engine::Request;
+use crate::engine::EngineRequest;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) fn on_delivery(&mut self, delivery: Delivery) {
@@ -17,7 +17,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 match incoming::messages(message_format, payload) {
                     Ok(messages) => {
                         self.asked_bytes += size;
-                        self.asked.push(Request::Send { link, delivery: id, settled, to, messages });
+                        self.asked.push(EngineRequest::Send { link, delivery: id, settled, to, messages });
                     }
                     Err(unreadable) => self.answer(link, id, DeliveryState::rejected(unreadable.to_amqp())),
                 }

@@ -1,23 +1,28 @@
 //! How entities come, change and go, and how addresses find them.
 
 use super::Core;
-use super::description::Description;
-use super::desk::Desk;
+use super::call_context::{CallContext, Effect};
+use super::description::EntityDescription;
 use super::entity::{Entity, EntityView};
 use super::error::Error;
-use super::id::{EntityId, LinkId, QueueId, Subqueue, Timestamp};
+use super::id::{CoreLinkId, EntityId, QueueId, Subqueue, Timestamp};
 use super::name;
-use super::record::{EntityRecord, Record};
-use super::timers::Alarm;
-use super::turn::{Effect, Turn};
+use super::queue_context::QueueContext;
+use super::record::{EntityRecord, JournalRecord};
+use super::timers::Timer;
 
 impl Core {
     /// Creates a queue or topic at `path`, or a subscription at `topic/Subscriptions/name`.
-    pub fn create(&mut self, turn: &mut Turn<'_>, path: &str, description: Description) -> Result<EntityId, Error> {
-        self.begin(turn);
+    pub fn create(
+        &mut self,
+        call: &mut CallContext<'_>,
+        path: &str,
+        description: EntityDescription,
+    ) -> Result<EntityId, Error> {
+        self.handle_due_timers(call);
         description.check()?;
-        let (path, topic) = self.check_place(path, &description)?;
-        if self.by_path.contains_key(&name::fold(&path)) {
+        let (path, topic) = self.check_path(path, &description)?;
+        if self.by_path.contains_key(&name::normalize(&path)) {
             return Err(Error::EntityExists { path });
         }
         let json = serde_json::to_vec(&description).expect("a description is plain data");
@@ -26,55 +31,60 @@ impl Core {
             topic,
             path: &path,
             description: &json,
-            created_at: turn.now,
-            updated_at: turn.now,
+            created_at: call.now,
+            updated_at: call.now,
             counter: 0,
             dead_letter_counter: 0,
         };
-        self.tools.note(turn, &Record::Entity(record.clone()))?;
-        self.adopt(Entity::new(&record, description));
-        self.arm_history(record.id, turn.now);
+        self.state.append_record(call, &JournalRecord::Entity(record.clone()))?;
+        self.insert_entity(Entity::new(&record, description));
+        self.set_history_timer(record.id, call.now);
         Ok(record.id)
     }
 
     /// Changes an entity's properties. Links that may no longer be served are closed.
-    pub fn update(&mut self, turn: &mut Turn<'_>, path: &str, description: Description) -> Result<(), Error> {
-        self.begin(turn);
-        let id = self.find(path)?;
+    pub fn update(
+        &mut self,
+        call: &mut CallContext<'_>,
+        path: &str,
+        description: EntityDescription,
+    ) -> Result<(), Error> {
+        self.handle_due_timers(call);
+        let id = self.find_entity(path)?;
         let entity = self.entities.get(&id).expect("found by path");
         entity.description.check_update(&description)?;
         let json = serde_json::to_vec(&description).expect("a description is plain data");
-        let record = EntityRecord { updated_at: turn.now, ..entity.record(&json) };
-        self.tools.note(turn, &Record::Entity(record))?;
+        let record = EntityRecord { updated_at: call.now, ..entity.record(&json) };
+        self.state.append_record(call, &JournalRecord::Entity(record))?;
         let entity = self.entities.get_mut(&id).expect("found above");
-        entity.redescribe(description, turn.now);
-        if !entity.description.common().status.receives() {
+        entity.apply_description(description, call.now);
+        if !entity.description.common().status.can_receive() {
             let error = Error::EntityDisabled { path: entity.path.clone() };
-            self.detach_all(turn, id, &error);
+            self.detach_all(call, id, &error);
         }
         Ok(())
     }
 
     /// Deletes an entity with its messages, and a topic with its subscriptions.
-    pub fn delete(&mut self, turn: &mut Turn<'_>, path: &str) -> Result<(), Error> {
-        self.begin(turn);
-        let id = self.find(path)?;
+    pub fn delete(&mut self, call: &mut CallContext<'_>, path: &str) -> Result<(), Error> {
+        self.handle_due_timers(call);
+        let id = self.find_entity(path)?;
         let mut ids = self.entities[&id].subscriptions.clone();
         ids.push(id);
-        let records: Vec<_> = ids.iter().map(|id| Record::EntityDeleted { id: *id }).collect();
-        self.tools.note_all(turn, &records)?;
+        let records: Vec<_> = ids.iter().map(|id| JournalRecord::EntityDeleted { id: *id }).collect();
+        self.state.append_records(call, &records)?;
         for id in ids {
             let error = Error::EntityDeleted { path: self.entities[&id].path.clone() };
-            self.detach_all(turn, id, &error);
-            self.dismiss_onlookers(turn, id, &error);
-            let entity = self.disown(id).expect("listed above");
-            entity.visit_bodies(&mut |location| turn.journal.release(location));
+            self.detach_all(call, id, &error);
+            self.detach_management_links(call, id, &error);
+            let entity = self.remove_entity(id).expect("listed above");
+            entity.visit_bodies(&mut |location| call.journal.release(location));
         }
         Ok(())
     }
 
     pub fn entity(&self, path: &str) -> Result<EntityView<'_>, Error> {
-        self.find(path).map(|id| self.entities[&id].view())
+        self.find_entity(path).map(|id| self.entities[&id].view())
     }
 
     /// Queues, topics and subscriptions, by path.
@@ -83,7 +93,7 @@ impl Core {
     }
 
     pub fn subscriptions(&self, topic: &str) -> Result<impl Iterator<Item = EntityView<'_>>, Error> {
-        let id = self.find(topic)?;
+        let id = self.find_entity(topic)?;
         let prefix = format!("{}/", self.entities[&id].path);
         let mut views: Vec<_> = self.entities[&id].subscriptions.iter().map(|id| self.entities[id].view()).collect();
         views.sort_by_key(|view| view.path.get(prefix.len()..).map(str::to_lowercase));
@@ -91,37 +101,37 @@ impl Core {
     }
 
     /// The queue or topic a sender's address names.
-    pub fn resolve_inlet(&self, address: &str) -> Result<EntityId, Error> {
-        let id = self.find(address)?;
-        match self.entities[&id].inlet {
+    pub fn resolve_send_address(&self, address: &str) -> Result<EntityId, Error> {
+        let id = self.find_entity(address)?;
+        match self.entities[&id].ingress {
             Some(_) => Ok(id),
             None => Err(Error::NotAllowed("messages are sent to a queue or a topic, not to a subscription")),
         }
     }
 
     /// The queue, subscription or dead-letter queue a receiver's address names.
-    pub fn resolve_outlet(&self, address: &str) -> Result<QueueId, Error> {
+    pub fn resolve_receive_address(&self, address: &str) -> Result<QueueId, Error> {
         let (path, subqueue) = name::split_subqueue(address);
-        let entity = self.find(&path)?;
-        match self.entities[&entity].outlet {
+        let entity = self.find_entity(&path)?;
+        match self.entities[&entity].egress {
             Some(_) => Ok(QueueId { entity, subqueue }),
             None => Err(Error::NotAllowed("messages are received from a queue or a subscription, not from a topic")),
         }
     }
 
-    pub(super) fn adopt(&mut self, entity: Entity) {
+    pub(super) fn insert_entity(&mut self, entity: Entity) {
         self.next_entity = self.next_entity.max(entity.id.0 + 1);
         if let Some(topic) = entity.topic.and_then(|topic| self.entities.get_mut(&topic)) {
             topic.subscriptions.push(entity.id);
         }
-        self.by_path.insert(name::fold(&entity.path), entity.id);
+        self.by_path.insert(name::normalize(&entity.path), entity.id);
         self.entities.insert(entity.id, entity);
     }
 
-    pub(super) fn disown(&mut self, id: EntityId) -> Option<Entity> {
+    pub(super) fn remove_entity(&mut self, id: EntityId) -> Option<Entity> {
         let entity = self.entities.remove(&id)?;
         // Its name may be another's already, when records are replayed over a snapshot that has the newer one.
-        let path = name::fold(&entity.path);
+        let path = name::normalize(&entity.path);
         if self.by_path.get(&path) == Some(&id) {
             self.by_path.remove(&path);
         }
@@ -131,54 +141,54 @@ impl Core {
         Some(entity)
     }
 
-    pub(super) fn arm_history(&mut self, id: EntityId, now: Timestamp) {
-        let inlet = self.entities.get(&id).and_then(|entity| entity.inlet.as_ref());
-        if let Some(history) = inlet.and_then(|inlet| inlet.history.as_ref()) {
-            self.tools.timers.arm(Alarm::History(id), now.after(history.sweep_interval()));
+    pub(super) fn set_history_timer(&mut self, id: EntityId, now: Timestamp) {
+        let ingress = self.entities.get(&id).and_then(|entity| entity.ingress.as_ref());
+        if let Some(history) = ingress.and_then(|ingress| ingress.history.as_ref()) {
+            self.state.timers.set(Timer::History(id), now.after(history.sweep_interval()));
         }
     }
 
-    pub(super) fn find(&self, path: &str) -> Result<EntityId, Error> {
-        let id = self.by_path.get(&name::fold(path)).copied();
+    pub(super) fn find_entity(&self, path: &str) -> Result<EntityId, Error> {
+        let id = self.by_path.get(&name::normalize(path)).copied();
         id.ok_or_else(|| Error::EntityNotFound { path: path.trim_matches('/').into() })
     }
 
     /// Checks the name of a new entity; a subscription's path is spelt with its topic's own letters.
-    fn check_place(&self, path: &str, description: &Description) -> Result<(Box<str>, Option<EntityId>), Error> {
-        let Description::Subscription(_) = description else {
+    fn check_path(&self, path: &str, description: &EntityDescription) -> Result<(Box<str>, Option<EntityId>), Error> {
+        let EntityDescription::Subscription(_) = description else {
             name::check_entity(path)?;
             return Ok((path.into(), None));
         };
         let (topic, name) = name::split_subscription(path)?;
         name::check_subscription(name)?;
-        let id = self.find(topic)?;
+        let id = self.find_entity(topic)?;
         match &self.entities[&id] {
-            Entity { description: Description::Topic(_), path, .. } => {
+            Entity { description: EntityDescription::Topic(_), path, .. } => {
                 Ok((name::subscription_path(path, name), Some(id)))
             }
             _ => Err(Error::NotAllowed("only a topic has subscriptions")),
         }
     }
 
-    fn detach_all(&mut self, turn: &mut Turn<'_>, id: EntityId, error: &Error) {
+    fn detach_all(&mut self, call: &mut CallContext<'_>, id: EntityId, error: &Error) {
         for subqueue in [Subqueue::Main, Subqueue::DeadLetter] {
-            let Ok(mut desk) = self.desk(turn, QueueId { entity: id, subqueue }) else { continue };
-            desk.detach_all(error);
+            let Ok(mut context) = self.queue_context(call, QueueId { entity: id, subqueue }) else { continue };
+            context.detach_all(error);
         }
     }
 }
 
-impl Desk<'_, '_> {
+impl QueueContext<'_, '_> {
     fn detach_all(&mut self, error: &Error) {
-        while let Some(waiter) = self.queue.waiting.pop() {
-            self.tools.links.remove(&waiter.link);
-            self.turn.effects.push(Effect::Refused { link: waiter.link, error: error.clone() });
+        while let Some(waiting_attach) = self.queue.waiting.pop() {
+            self.state.links.remove(&waiting_attach.link);
+            self.call.effects.push(Effect::Refused { link: waiting_attach.link, error: error.clone() });
         }
-        let mut links: Vec<LinkId> = self.queue.receivers.links().collect();
+        let mut links: Vec<CoreLinkId> = self.queue.receivers.links().collect();
         links.sort_unstable();
         for link in links {
             self.detach(link);
-            self.turn.effects.push(Effect::Detached { link, error: error.clone() });
+            self.call.effects.push(Effect::Detached { link, error: error.clone() });
         }
     }
 }

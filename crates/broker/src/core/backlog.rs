@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::expires::Expires;
+use super::expiry_time::ExpiryTime;
 use crate::journal::Location;
 
 /// Large enough that a chunk's header costs nothing, small enough that removing from its middle is a short move.
@@ -16,22 +16,22 @@ const CHUNK: usize = 256;
 
 const LOCKED: u16 = 1;
 const DEFERRED: u16 = 1 << 1;
-const ALTERED: u16 = 1 << 2;
+const OVERRIDDEN: u16 = 1 << 2;
 const PARTITION_SHIFT: u32 = 8;
 
 /// One stored message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct QueuedMessage {
     pub(super) location: Location,
     /// Counter, less the chunk's base.
     offset: u32,
-    pub(super) expires: Expires,
+    pub(super) expires: ExpiryTime,
     pub(super) delivery_count: u16,
     flags: u16,
 }
 
-impl Message {
-    pub(super) fn new(location: Location, partition: u8, expires: Expires) -> Self {
+impl QueuedMessage {
+    pub(super) fn new(location: Location, partition: u8, expires: ExpiryTime) -> Self {
         Self { location, offset: 0, expires, delivery_count: 0, flags: u16::from(partition) << PARTITION_SHIFT }
     }
 
@@ -40,11 +40,11 @@ impl Message {
     }
 
     /// Flags and partition as a snapshot keeps them: a lock does not outlive the process.
-    pub(super) fn lasting_flags(self) -> u16 {
+    pub(super) fn persistent_flags(self) -> u16 {
         self.flags & !LOCKED
     }
 
-    pub(super) fn with_lasting_flags(mut self, flags: u16) -> Self {
+    pub(super) fn with_persistent_flags(mut self, flags: u16) -> Self {
         self.flags = flags & !LOCKED;
         self
     }
@@ -58,12 +58,12 @@ impl Message {
     }
 
     /// Whether the queue keeps alterations for this message.
-    pub(super) fn is_altered(self) -> bool {
-        self.flags & ALTERED != 0
+    pub(super) fn has_overrides(self) -> bool {
+        self.flags & OVERRIDDEN != 0
     }
 
-    pub(super) fn set_altered(&mut self, altered: bool) {
-        self.flags = if altered { self.flags | ALTERED } else { self.flags & !ALTERED };
+    pub(super) fn set_has_overrides(&mut self, overridden: bool) {
+        self.flags = if overridden { self.flags | OVERRIDDEN } else { self.flags & !OVERRIDDEN };
     }
 
     pub(super) fn set_deferred(&mut self) {
@@ -76,20 +76,20 @@ impl Message {
 }
 
 /// Chunks that hold a message with a time to live, by the earliest expiry in each: (when, session slot, chunk base).
-pub(super) type Expiring = BTreeSet<(Expires, u32, u64)>;
+pub(super) type ExpiryIndex = BTreeSet<(ExpiryTime, u32, u64)>;
 
 #[derive(Debug)]
-struct Chunk {
+struct BacklogChunk {
     /// Counter of the first message ever put here; names the chunk for its whole life.
     base: u64,
-    messages: VecDeque<Message>,
-    /// What this chunk is listed under in [`Expiring`]; never later than its earliest unlocked message.
-    listed: Expires,
+    messages: VecDeque<QueuedMessage>,
+    /// What this chunk is listed under in [`ExpiryIndex`]; never later than its earliest unlocked message.
+    indexed_expiry: ExpiryTime,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Backlog {
-    chunks: VecDeque<Chunk>,
+pub(super) struct SessionBacklog {
+    chunks: VecDeque<BacklogChunk>,
     /// No available message has a counter in `..next`, save those in `returned`.
     next: u64,
     #[expect(clippy::box_collection, reason = "8 bytes rather than 24 in the many sessions where nothing came back")]
@@ -98,7 +98,7 @@ pub(super) struct Backlog {
     len: u32,
 }
 
-impl Backlog {
+impl SessionBacklog {
     #[cfg(test)]
     pub(super) fn len(&self) -> u32 {
         self.len
@@ -114,7 +114,7 @@ impl Backlog {
         chunk.messages.back().map(|message| chunk.base + u64::from(message.offset))
     }
 
-    pub(super) fn get(&self, counter: u64) -> Option<Message> {
+    pub(super) fn get(&self, counter: u64) -> Option<QueuedMessage> {
         let (chunk, index) = self.find(counter)?;
         Some(self.chunks[chunk].messages[index])
     }
@@ -125,18 +125,22 @@ impl Backlog {
     }
 
     /// Adds a message after all others; `counter` must be above [`last`](Self::last).
-    pub(super) fn append(&mut self, counter: u64, message: Message, slot: u32, expiring: &mut Expiring) {
+    pub(super) fn append(&mut self, counter: u64, message: QueuedMessage, slot: u32, expiry_index: &mut ExpiryIndex) {
         debug_assert!(self.last().is_none_or(|last| last < counter), "messages are appended in order");
-        let fits = |chunk: &Chunk| chunk.messages.len() < CHUNK && counter - chunk.base <= u64::from(u32::MAX);
+        let fits = |chunk: &BacklogChunk| chunk.messages.len() < CHUNK && counter - chunk.base <= u64::from(u32::MAX);
         if !self.chunks.back().is_some_and(fits) {
             grow(&mut self.chunks, 1, usize::MAX);
-            self.chunks.push_back(Chunk { base: counter, messages: VecDeque::new(), listed: Expires::NEVER });
+            self.chunks.push_back(BacklogChunk {
+                base: counter,
+                messages: VecDeque::new(),
+                indexed_expiry: ExpiryTime::NEVER,
+            });
         }
         let chunk = self.chunks.back_mut().expect("a chunk with room: pushed above if there was none");
         let offset = (counter - chunk.base) as u32;
         grow(&mut chunk.messages, 2, CHUNK);
-        chunk.messages.push_back(Message { offset, ..message });
-        chunk.list(message.expires, slot, expiring);
+        chunk.messages.push_back(QueuedMessage { offset, ..message });
+        chunk.index_expiry(message.expires, slot, expiry_index);
         self.len += 1;
         self.available += u32::from(message.is_available());
     }
@@ -156,7 +160,7 @@ impl Backlog {
     }
 
     /// Marks a message as handed out.
-    pub(super) fn lock(&mut self, counter: u64) -> Option<Message> {
+    pub(super) fn lock(&mut self, counter: u64) -> Option<QueuedMessage> {
         let (chunk, index) = self.find(counter)?;
         let message = &mut self.chunks[chunk].messages[index];
         debug_assert!(!message.is_locked());
@@ -164,20 +168,20 @@ impl Backlog {
         message.flags |= LOCKED;
         let message = *message;
         if was_available {
-            self.no_longer_available(counter);
+            self.mark_unavailable(counter);
         }
         Some(message)
     }
 
     /// Ends a lock: the message can be handed out again, or, if deferred, asked for again.
-    pub(super) fn unlock(&mut self, counter: u64, slot: u32, expiring: &mut Expiring) {
+    pub(super) fn unlock(&mut self, counter: u64, slot: u32, expiry_index: &mut ExpiryIndex) {
         let Some((chunk, index)) = self.find(counter) else { return };
         let chunk = &mut self.chunks[chunk];
         let message = &mut chunk.messages[index];
         debug_assert!(message.is_locked());
         message.flags &= !LOCKED;
         let message = *message;
-        chunk.list(message.expires, slot, expiring);
+        chunk.index_expiry(message.expires, slot, expiry_index);
         if message.is_available() {
             self.available += 1;
             if counter < self.next {
@@ -187,23 +191,23 @@ impl Backlog {
     }
 
     /// Changes a message's count, alterations or place. Availability must not change: see [`lock`](Self::lock).
-    pub(super) fn alter(&mut self, counter: u64, change: impl FnOnce(&mut Message)) {
+    pub(super) fn update(&mut self, counter: u64, change: impl FnOnce(&mut QueuedMessage)) {
         if let Some((chunk, index)) = self.find(counter) {
             let message = &mut self.chunks[chunk].messages[index];
             let before = message.is_available();
             change(message);
             if before && !message.is_available() {
-                self.no_longer_available(counter);
+                self.mark_unavailable(counter);
             }
         }
     }
 
-    pub(super) fn remove(&mut self, counter: u64, slot: u32, expiring: &mut Expiring) -> Option<Message> {
+    pub(super) fn remove(&mut self, counter: u64, slot: u32, expiry_index: &mut ExpiryIndex) -> Option<QueuedMessage> {
         let (place, index) = self.find(counter)?;
         let chunk = &mut self.chunks[place];
         let message = chunk.messages.remove(index).expect("found above");
         if chunk.messages.is_empty() {
-            chunk.unlist(slot, expiring);
+            chunk.unindex_expiry(slot, expiry_index);
             self.chunks.remove(place);
             shrink(&mut self.chunks);
         } else {
@@ -211,13 +215,13 @@ impl Backlog {
         }
         self.len -= 1;
         if message.is_available() {
-            self.no_longer_available(counter);
+            self.mark_unavailable(counter);
         }
         Some(message)
     }
 
     /// Messages from `counter` on, in order.
-    pub(super) fn iter_from(&self, counter: u64) -> impl Iterator<Item = (u64, Message)> + '_ {
+    pub(super) fn iter_from(&self, counter: u64) -> impl Iterator<Item = (u64, QueuedMessage)> + '_ {
         let first = self.chunks.partition_point(|chunk| chunk.base <= counter).saturating_sub(1);
         self.chunks.range(first.min(self.chunks.len())..).flat_map(move |chunk| {
             let below = counter.saturating_sub(chunk.base);
@@ -227,30 +231,38 @@ impl Backlog {
     }
 
     /// Messages of one chunk that are past their time and not locked. The chunk is listed again under what remains.
-    pub(super) fn expired(&mut self, base: u64, slot: u32, due: Expires, expiring: &mut Expiring) -> Vec<u64> {
+    pub(super) fn take_expired(
+        &mut self,
+        base: u64,
+        slot: u32,
+        due: ExpiryTime,
+        expiry_index: &mut ExpiryIndex,
+    ) -> Vec<u64> {
         let Ok(place) = self.chunks.binary_search_by_key(&base, |chunk| chunk.base) else { return Vec::new() };
         let chunk = &mut self.chunks[place];
-        chunk.unlist(slot, expiring);
+        chunk.unindex_expiry(slot, expiry_index);
         let unlocked = chunk.messages.iter().filter(|message| !message.is_locked());
-        let (past, ahead): (Vec<&Message>, Vec<&Message>) = unlocked.partition(|message| message.expires <= due);
-        let next = ahead.iter().map(|message| message.expires).min().unwrap_or(Expires::NEVER);
+        let (past, ahead): (Vec<&QueuedMessage>, Vec<&QueuedMessage>) =
+            unlocked.partition(|message| message.expires <= due);
+        let next = ahead.iter().map(|message| message.expires).min().unwrap_or(ExpiryTime::NEVER);
         let past = past.iter().map(|message| base + u64::from(message.offset)).collect();
-        chunk.list(next, slot, expiring);
+        chunk.index_expiry(next, slot, expiry_index);
         past
     }
 
     /// Lists a message's chunk under the message's own time again, after it could not be made to leave.
-    pub(super) fn list_again(&mut self, counter: u64, slot: u32, expiring: &mut Expiring) {
+    pub(super) fn reindex_expiry(&mut self, counter: u64, slot: u32, expiry_index: &mut ExpiryIndex) {
         if let Some((chunk, index)) = self.find(counter) {
             let chunk = &mut self.chunks[chunk];
-            chunk.list(chunk.messages[index].expires, slot, expiring);
+            chunk.index_expiry(chunk.messages[index].expires, slot, expiry_index);
         }
     }
 
     #[cfg(test)]
     pub(super) fn heap_bytes(&self) -> usize {
-        let chunks = self.chunks.capacity() * size_of::<Chunk>();
-        let messages: usize = self.chunks.iter().map(|chunk| chunk.messages.capacity() * size_of::<Message>()).sum();
+        let chunks = self.chunks.capacity() * size_of::<BacklogChunk>();
+        let messages: usize =
+            self.chunks.iter().map(|chunk| chunk.messages.capacity() * size_of::<QueuedMessage>()).sum();
         chunks + messages + self.returned.as_ref().map_or(0, |returned| 24 + returned.len() * 12)
     }
 
@@ -262,7 +274,7 @@ impl Backlog {
         Some((place, index))
     }
 
-    fn no_longer_available(&mut self, counter: u64) {
+    fn mark_unavailable(&mut self, counter: u64) {
         self.available -= 1;
         if let Some(returned) = &mut self.returned {
             returned.remove(&counter);
@@ -273,19 +285,19 @@ impl Backlog {
     }
 }
 
-impl Chunk {
-    fn list(&mut self, expires: Expires, slot: u32, expiring: &mut Expiring) {
-        if expires < self.listed {
-            self.unlist(slot, expiring);
-            self.listed = expires;
-            expiring.insert((expires, slot, self.base));
+impl BacklogChunk {
+    fn index_expiry(&mut self, expires: ExpiryTime, slot: u32, expiry_index: &mut ExpiryIndex) {
+        if expires < self.indexed_expiry {
+            self.unindex_expiry(slot, expiry_index);
+            self.indexed_expiry = expires;
+            expiry_index.insert((expires, slot, self.base));
         }
     }
 
-    fn unlist(&mut self, slot: u32, expiring: &mut Expiring) {
-        if self.listed != Expires::NEVER {
-            expiring.remove(&(self.listed, slot, self.base));
-            self.listed = Expires::NEVER;
+    fn unindex_expiry(&mut self, slot: u32, expiry_index: &mut ExpiryIndex) {
+        if self.indexed_expiry != ExpiryTime::NEVER {
+            expiry_index.remove(&(self.indexed_expiry, slot, self.base));
+            self.indexed_expiry = ExpiryTime::NEVER;
         }
     }
 }

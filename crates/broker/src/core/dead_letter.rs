@@ -4,16 +4,16 @@
 
 use std::sync::Arc;
 
-use super::alterations::Alterations;
-use super::backlog::Message;
-use super::desk::Desk;
+use super::backlog::QueuedMessage;
 use super::error::Error;
-use super::expires::Expires;
+use super::expiry_time::ExpiryTime;
 use super::id::LockToken;
-use super::queue::Queue;
-use super::record::{DeadLettered, Record};
-use super::sessions::Slot;
-use super::settle::Properties;
+use super::message_overrides::MessageOverrides;
+use super::queue::MessageQueue;
+use super::queue_context::QueueContext;
+use super::record::{DeadLettered, JournalRecord};
+use super::sessions::TableSlot;
+use super::settle::PropertyUpdates;
 
 pub(super) const MAX_DELIVERY_COUNT: &str = "MaxDeliveryCountExceeded";
 pub(super) const EXPIRED: &str = "TTLExpiredException";
@@ -27,20 +27,20 @@ pub(super) fn too_many_attempts(count: u16) -> String {
 }
 
 /// Why a message is dead-lettered.
-pub(super) struct Burial<'a> {
+pub(super) struct DeadLetterReason<'a> {
     pub(super) reason: Option<&'a str>,
     pub(super) description: Option<&'a str>,
-    pub(super) properties: &'a Properties,
+    pub(super) properties: &'a PropertyUpdates,
 }
 
-impl<'a> Burial<'a> {
+impl<'a> DeadLetterReason<'a> {
     pub(super) fn by_broker(reason: &'a str, description: &'a str) -> Self {
-        const NOTHING: &Properties = &Vec::new();
+        const NOTHING: &PropertyUpdates = &Vec::new();
         Self { reason: Some(reason), description: Some(description), properties: NOTHING }
     }
 
-    pub(super) fn alterations(&self, earlier: Option<&Arc<Alterations>>) -> Alterations {
-        let mut new = Alterations::with(earlier, self.properties);
+    pub(super) fn overrides(&self, earlier: Option<&Arc<MessageOverrides>>) -> MessageOverrides {
+        let mut new = MessageOverrides::with(earlier, self.properties);
         new.reason = self.reason.map(Into::into);
         new.description = self.description.map(Into::into);
         new
@@ -48,74 +48,83 @@ impl<'a> Burial<'a> {
 }
 
 /// One message about to move.
-struct Grave {
-    slot: Slot,
+struct PendingMove {
+    slot: TableSlot,
     counter: u64,
     /// In the dead-letter queue.
     new_counter: u64,
-    message: Message,
-    alterations: Arc<Alterations>,
+    message: QueuedMessage,
+    overrides: Arc<MessageOverrides>,
 }
 
-impl Desk<'_, '_> {
+impl QueueContext<'_, '_> {
     /// Dead-letters what its receivers hold.
-    pub(super) fn bury_held(&mut self, tokens: &[LockToken], burial: &Burial<'_>) -> Result<(), Error> {
+    pub(super) fn dead_letter_locked(
+        &mut self,
+        tokens: &[LockToken],
+        reason: &DeadLetterReason<'_>,
+    ) -> Result<(), Error> {
         let places: Vec<_> = tokens.iter().map(|token| self.queue.locks[token]).collect();
         let places: Vec<_> = places.iter().map(|lock| (lock.slot, lock.counter)).collect();
-        let graves = self.dig(&places, burial);
-        self.note_graves(&graves)?;
+        let moves = self.plan_moves(&places, reason);
+        self.append_moves(&moves)?;
         for token in tokens {
-            self.queue.drop_lock(*token);
+            self.queue.remove_lock(*token);
         }
-        let mut slots: Vec<Slot> = graves.iter().map(|grave| grave.slot).collect();
-        graves.into_iter().for_each(|grave| self.fill(grave));
+        let mut slots: Vec<TableSlot> = moves.iter().map(|pending| pending.slot).collect();
+        moves.into_iter().for_each(|pending| self.fill(pending));
         slots.sort_unstable();
         slots.dedup();
-        self.resume(slots.into_iter());
+        self.serve_sessions(slots.into_iter());
         Ok(())
     }
 
     /// Dead-letters a message nobody holds. The caller serves its session afterwards.
-    pub(super) fn bury_one(&mut self, slot: Slot, counter: u64, burial: &Burial<'_>) -> Result<(), Error> {
-        let graves = self.dig(&[(slot, counter)], burial);
-        self.note_graves(&graves)?;
-        graves.into_iter().for_each(|grave| self.fill(grave));
+    pub(super) fn dead_letter_unlocked(
+        &mut self,
+        slot: TableSlot,
+        counter: u64,
+        reason: &DeadLetterReason<'_>,
+    ) -> Result<(), Error> {
+        let moves = self.plan_moves(&[(slot, counter)], reason);
+        self.append_moves(&moves)?;
+        moves.into_iter().for_each(|pending| self.fill(pending));
         Ok(())
     }
 
-    fn dig(&self, places: &[(Slot, u64)], burial: &Burial<'_>) -> Vec<Grave> {
-        let last = self.dead_letters.as_ref().map_or(0, |queue| queue.counter);
-        let dig = |((slot, counter), new_counter): (&(Slot, u64), u64)| {
+    fn plan_moves(&self, places: &[(TableSlot, u64)], reason: &DeadLetterReason<'_>) -> Vec<PendingMove> {
+        let last = self.dead_letter_queue.as_ref().map_or(0, |queue| queue.counter);
+        let dig = |((slot, counter), new_counter): (&(TableSlot, u64), u64)| {
             let message = self.queue.sessions.get(*slot).backlog.get(*counter)?;
-            let mut alterations = burial.alterations(self.queue.alterations(*counter, message).as_ref());
-            alterations.enqueued_sequence = Some(Queue::sequence(*counter, message));
-            Some(Grave { slot: *slot, counter: *counter, new_counter, message, alterations: Arc::new(alterations) })
+            let mut overrides = reason.overrides(self.queue.overrides(*counter, message).as_ref());
+            overrides.enqueued_sequence = Some(MessageQueue::sequence_number(*counter, message));
+            Some(PendingMove { slot: *slot, counter: *counter, new_counter, message, overrides: Arc::new(overrides) })
         };
         places.iter().zip(last + 1..).filter_map(dig).collect()
     }
 
-    fn note_graves(&mut self, graves: &[Grave]) -> Result<(), Error> {
-        let ids: Vec<_> = graves.iter().map(|grave| self.queue.sessions.get(grave.slot).id.clone()).collect();
-        let records = graves.iter().zip(&ids).map(|(grave, id)| {
-            Record::DeadLettered(DeadLettered {
+    fn append_moves(&mut self, moves: &[PendingMove]) -> Result<(), Error> {
+        let ids: Vec<_> = moves.iter().map(|pending| self.queue.sessions.get(pending.slot).id.clone()).collect();
+        let records = moves.iter().zip(&ids).map(|(pending, id)| {
+            JournalRecord::DeadLettered(DeadLettered {
                 queue: self.queue.id,
                 session: id.as_deref(),
-                sequence: Queue::sequence(grave.counter, grave.message),
-                counter: grave.new_counter,
-                delivery_count: grave.message.delivery_count,
-                location: grave.message.location,
-                alterations: grave.alterations.clone(),
+                sequence: MessageQueue::sequence_number(pending.counter, pending.message),
+                counter: pending.new_counter,
+                delivery_count: pending.message.delivery_count,
+                location: pending.message.location,
+                overrides: pending.overrides.clone(),
             })
         });
         let records: Vec<_> = records.collect();
-        Ok(self.tools.note_all(self.turn, &records)?)
+        Ok(self.state.append_records(self.call, &records)?)
     }
 
-    fn fill(&mut self, grave: Grave) {
-        let (message, _) = self.queue.take_out(grave.slot, grave.counter).expect("looked up by dig()");
-        let mut buried = Message::new(message.location, message.partition(), Expires::NEVER);
-        buried.delivery_count = message.delivery_count;
-        let mut desk = self.dead_letter_desk().expect("only a main queue buries");
-        desk.arrive(None, grave.new_counter, buried, Some(grave.alterations));
+    fn fill(&mut self, pending: PendingMove) {
+        let (message, _) = self.queue.remove_message(pending.slot, pending.counter).expect("looked up by dig()");
+        let mut dead_letter = QueuedMessage::new(message.location, message.partition(), ExpiryTime::NEVER);
+        dead_letter.delivery_count = message.delivery_count;
+        let mut context = self.dead_letter_context().expect("only a main queue buries");
+        context.enqueue(None, pending.new_counter, dead_letter, Some(pending.overrides));
     }
 }

@@ -11,7 +11,7 @@ use super::error::Error;
 /// The properties of a queue, a topic or a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Description {
+pub enum EntityDescription {
     Queue(QueueDescription),
     Topic(TopicDescription),
     Subscription(SubscriptionDescription),
@@ -19,7 +19,7 @@ pub enum Description {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub enum EntityStatus {
     #[default]
     Active,
     Disabled,
@@ -27,12 +27,12 @@ pub enum Status {
     ReceiveDisabled,
 }
 
-impl Status {
-    pub fn sends(self) -> bool {
+impl EntityStatus {
+    pub fn can_send(self) -> bool {
         matches!(self, Self::Active | Self::ReceiveDisabled)
     }
 
-    pub fn receives(self) -> bool {
+    pub fn can_receive(self) -> bool {
         matches!(self, Self::Active | Self::SendDisabled)
     }
 }
@@ -40,7 +40,7 @@ impl Status {
 /// How messages come in: properties that queues and topics share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct InletDescription {
+pub struct IngressProperties {
     pub max_size_in_megabytes: u64,
     /// `None`: the broker's own limit.
     pub max_message_size_in_kilobytes: Option<u64>,
@@ -53,7 +53,7 @@ pub struct InletDescription {
 /// How messages go out: properties that queues and subscriptions share.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct OutletDescription {
+pub struct EgressProperties {
     #[serde(with = "millis")]
     pub lock_duration: Duration,
     pub requires_session: bool,
@@ -66,8 +66,8 @@ pub struct OutletDescription {
 /// What every entity has.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CommonDescription {
-    pub status: Status,
+pub struct CommonProperties {
+    pub status: EntityStatus,
     /// `None`: messages without a time to live of their own live for ever.
     #[serde(with = "optional_millis")]
     pub default_message_time_to_live: Option<Duration>,
@@ -77,46 +77,53 @@ pub struct CommonDescription {
     pub enable_batched_operations: bool,
     pub user_metadata: Option<String>,
     /// What administration keeps with the entity, in a form of its own.
-    pub kept: Option<Kept>,
+    #[serde(rename = "kept")]
+    pub administration_data: Option<AdministrationData>,
 }
 
 /// Text that means nothing to the core and may hold keys: it is never shown.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
-pub struct Kept(pub Box<str>);
+pub struct AdministrationData(pub Box<str>);
 
-impl std::fmt::Debug for Kept {
+impl std::fmt::Debug for AdministrationData {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Kept({} bytes)", self.0.len())
+        write!(f, "AdministrationData({} bytes)", self.0.len())
     }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueDescription {
-    pub common: CommonDescription,
-    pub inlet: InletDescription,
-    pub outlet: OutletDescription,
+    pub common: CommonProperties,
+    // Stored under the name of format version 1.
+    #[serde(rename = "inlet")]
+    pub ingress: IngressProperties,
+    #[serde(rename = "outlet")]
+    pub egress: EgressProperties,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopicDescription {
-    pub common: CommonDescription,
-    pub inlet: InletDescription,
+    pub common: CommonProperties,
+    // Stored under the name of format version 1.
+    #[serde(rename = "inlet")]
+    pub ingress: IngressProperties,
     pub support_ordering: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SubscriptionDescription {
-    pub common: CommonDescription,
-    pub outlet: OutletDescription,
+    pub common: CommonProperties,
+    #[serde(rename = "outlet")]
+    pub egress: EgressProperties,
     pub dead_lettering_on_filter_evaluation_exceptions: bool,
 }
 
 // Defaults are those of the service (servicebus-semantics.md).
-impl Default for InletDescription {
+impl Default for IngressProperties {
     fn default() -> Self {
         Self {
             max_size_in_megabytes: 1024,
@@ -128,7 +135,7 @@ impl Default for InletDescription {
     }
 }
 
-impl Default for OutletDescription {
+impl Default for EgressProperties {
     fn default() -> Self {
         Self {
             lock_duration: Duration::from_secs(60),
@@ -141,8 +148,8 @@ impl Default for OutletDescription {
     }
 }
 
-impl Description {
-    pub fn common(&self) -> &CommonDescription {
+impl EntityDescription {
+    pub fn common(&self) -> &CommonProperties {
         match self {
             Self::Queue(queue) => &queue.common,
             Self::Topic(topic) => &topic.common,
@@ -150,7 +157,7 @@ impl Description {
         }
     }
 
-    pub fn common_mut(&mut self) -> &mut CommonDescription {
+    pub fn common_mut(&mut self) -> &mut CommonProperties {
         match self {
             Self::Queue(queue) => &mut queue.common,
             Self::Topic(topic) => &mut topic.common,
@@ -158,26 +165,26 @@ impl Description {
         }
     }
 
-    pub fn inlet(&self) -> Option<&InletDescription> {
+    pub fn ingress(&self) -> Option<&IngressProperties> {
         match self {
-            Self::Queue(queue) => Some(&queue.inlet),
-            Self::Topic(topic) => Some(&topic.inlet),
+            Self::Queue(queue) => Some(&queue.ingress),
+            Self::Topic(topic) => Some(&topic.ingress),
             Self::Subscription(_) => None,
         }
     }
 
-    pub fn outlet(&self) -> Option<&OutletDescription> {
+    pub fn egress(&self) -> Option<&EgressProperties> {
         match self {
-            Self::Queue(queue) => Some(&queue.outlet),
+            Self::Queue(queue) => Some(&queue.egress),
             Self::Topic(_) => None,
-            Self::Subscription(subscription) => Some(&subscription.outlet),
+            Self::Subscription(subscription) => Some(&subscription.egress),
         }
     }
 
     pub(super) fn check(&self) -> Result<(), Error> {
         check_common(self.common())?;
-        self.inlet().map_or(Ok(()), check_inlet)?;
-        self.outlet().map_or(Ok(()), check_outlet)
+        self.ingress().map_or(Ok(()), check_inlet)?;
+        self.egress().map_or(Ok(()), check_outlet)
     }
 
     /// An update may not change what the stored messages already depend on.
@@ -186,7 +193,7 @@ impl Description {
         if std::mem::discriminant(self) != std::mem::discriminant(new) {
             return Err(Error::NotAllowed("an entity cannot change its kind"));
         }
-        if let (Some(old), Some(new)) = (self.inlet(), new.inlet()) {
+        if let (Some(old), Some(new)) = (self.ingress(), new.ingress()) {
             if old.requires_duplicate_detection != new.requires_duplicate_detection {
                 return Err(Error::invalid("RequiresDuplicateDetection", "cannot be changed"));
             }
@@ -194,7 +201,7 @@ impl Description {
                 return Err(Error::invalid("EnablePartitioning", "cannot be changed"));
             }
         }
-        if let (Some(old), Some(new)) = (self.outlet(), new.outlet())
+        if let (Some(old), Some(new)) = (self.egress(), new.egress())
             && old.requires_session != new.requires_session
         {
             return Err(Error::invalid("RequiresSession", "cannot be changed"));
@@ -203,7 +210,7 @@ impl Description {
     }
 }
 
-fn check_common(common: &CommonDescription) -> Result<(), Error> {
+fn check_common(common: &CommonProperties) -> Result<(), Error> {
     if common.default_message_time_to_live.is_some_and(|ttl| ttl < Duration::from_secs(1)) {
         return Err(Error::invalid("DefaultMessageTimeToLive", "must be at least 1 second"));
     }
@@ -216,29 +223,29 @@ fn check_common(common: &CommonDescription) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_inlet(inlet: &InletDescription) -> Result<(), Error> {
-    if !(1..=81_920).contains(&inlet.max_size_in_megabytes) {
+fn check_inlet(ingress: &IngressProperties) -> Result<(), Error> {
+    if !(1..=81_920).contains(&ingress.max_size_in_megabytes) {
         return Err(Error::invalid("MaxSizeInMegabytes", "must lie between 1 and 81920"));
     }
-    if inlet.max_message_size_in_kilobytes.is_some_and(|size| !(1..=102_400).contains(&size)) {
+    if ingress.max_message_size_in_kilobytes.is_some_and(|size| !(1..=102_400).contains(&size)) {
         return Err(Error::invalid("MaxMessageSizeInKilobytes", "must lie between 1 and 102400"));
     }
-    let window = inlet.duplicate_detection_window;
+    let window = ingress.duplicate_detection_window;
     if window < Duration::from_secs(20) || window > Duration::from_secs(7 * 86_400) {
         return Err(Error::invalid("DuplicateDetectionHistoryTimeWindow", "must lie between 20 seconds and 7 days"));
     }
     Ok(())
 }
 
-fn check_outlet(outlet: &OutletDescription) -> Result<(), Error> {
-    if outlet.lock_duration < Duration::from_secs(5) || outlet.lock_duration > Duration::from_secs(300) {
+fn check_outlet(egress: &EgressProperties) -> Result<(), Error> {
+    if egress.lock_duration < Duration::from_secs(5) || egress.lock_duration > Duration::from_secs(300) {
         return Err(Error::invalid("LockDuration", "must lie between 5 seconds and 5 minutes"));
     }
-    if !(1..=2000).contains(&outlet.max_delivery_count) {
+    if !(1..=2000).contains(&egress.max_delivery_count) {
         return Err(Error::invalid("MaxDeliveryCount", "must lie between 1 and 2000"));
     }
     // Refused, not ignored: messages would pile up where nobody looks for them.
-    if outlet.forward_to.is_some() || outlet.forward_dead_lettered_messages_to.is_some() {
+    if egress.forward_to.is_some() || egress.forward_dead_lettered_messages_to.is_some() {
         return Err(Error::NotImplemented("forwarding"));
     }
     Ok(())
@@ -276,28 +283,28 @@ mod optional_millis {
 mod tests {
     use super::*;
 
-    fn queue(change: impl FnOnce(&mut QueueDescription)) -> Description {
+    fn queue(change: impl FnOnce(&mut QueueDescription)) -> EntityDescription {
         let mut description = QueueDescription::default();
         change(&mut description);
-        Description::Queue(description)
+        EntityDescription::Queue(description)
     }
 
     #[test]
     fn ranges_are_checked_at_both_ends() {
         let secs = Duration::from_secs;
-        let cases: [(&str, Description, bool); 12] = [
+        let cases: [(&str, EntityDescription, bool); 12] = [
             ("defaults", queue(|_| {}), true),
-            ("lock 5 s", queue(|q| q.outlet.lock_duration = secs(5)), true),
-            ("lock 4 s", queue(|q| q.outlet.lock_duration = secs(4)), false),
-            ("lock 301 s", queue(|q| q.outlet.lock_duration = secs(301)), false),
-            ("window 20 s", queue(|q| q.inlet.duplicate_detection_window = secs(20)), true),
-            ("window 19 s", queue(|q| q.inlet.duplicate_detection_window = secs(19)), false),
-            ("window 8 d", queue(|q| q.inlet.duplicate_detection_window = secs(8 * 86_400)), false),
-            ("count 0", queue(|q| q.outlet.max_delivery_count = 0), false),
-            ("count 2000", queue(|q| q.outlet.max_delivery_count = 2000), true),
-            ("count 2001", queue(|q| q.outlet.max_delivery_count = 2001), false),
+            ("lock 5 s", queue(|q| q.egress.lock_duration = secs(5)), true),
+            ("lock 4 s", queue(|q| q.egress.lock_duration = secs(4)), false),
+            ("lock 301 s", queue(|q| q.egress.lock_duration = secs(301)), false),
+            ("window 20 s", queue(|q| q.ingress.duplicate_detection_window = secs(20)), true),
+            ("window 19 s", queue(|q| q.ingress.duplicate_detection_window = secs(19)), false),
+            ("window 8 d", queue(|q| q.ingress.duplicate_detection_window = secs(8 * 86_400)), false),
+            ("count 0", queue(|q| q.egress.max_delivery_count = 0), false),
+            ("count 2000", queue(|q| q.egress.max_delivery_count = 2000), true),
+            ("count 2001", queue(|q| q.egress.max_delivery_count = 2001), false),
             ("ttl 0", queue(|q| q.common.default_message_time_to_live = Some(secs(0))), false),
-            ("size 0", queue(|q| q.inlet.max_size_in_megabytes = 0), false),
+            ("size 0", queue(|q| q.ingress.max_size_in_megabytes = 0), false),
         ];
         for (name, description, valid) in cases {
             assert_eq!(description.check().is_ok(), valid, "{name}");
@@ -307,11 +314,11 @@ mod tests {
     #[test]
     fn sessions_duplicates_and_partitions_are_chosen_once() {
         let old = queue(|_| {});
-        assert!(old.check_update(&queue(|q| q.outlet.lock_duration = Duration::from_secs(30))).is_ok());
+        assert!(old.check_update(&queue(|q| q.egress.lock_duration = Duration::from_secs(30))).is_ok());
         for new in [
-            queue(|q| q.outlet.requires_session = true),
-            queue(|q| q.inlet.requires_duplicate_detection = true),
-            queue(|q| q.inlet.enable_partitioning = true),
+            queue(|q| q.egress.requires_session = true),
+            queue(|q| q.ingress.requires_duplicate_detection = true),
+            queue(|q| q.ingress.enable_partitioning = true),
         ] {
             assert!(old.check_update(&new).is_err());
         }
@@ -319,7 +326,8 @@ mod tests {
 
     #[test]
     fn a_record_of_an_older_version_reads_with_defaults() {
-        let read: Description = serde_json::from_str(r#"{"kind":"queue","outlet":{"lock_duration":5000}}"#).unwrap();
-        assert_eq!(read, queue(|q| q.outlet.lock_duration = Duration::from_secs(5)));
+        let read: EntityDescription =
+            serde_json::from_str(r#"{"kind":"queue","outlet":{"lock_duration":5000}}"#).unwrap();
+        assert_eq!(read, queue(|q| q.egress.lock_duration = Duration::from_secs(5)));
     }
 }

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::description::{Description, InletDescription};
-use super::duplicates::History;
+use super::description::{EntityDescription, IngressProperties};
+use super::duplicate_history::DuplicateHistory;
 use super::id::{EntityId, QueueId, Subqueue, Timestamp};
-use super::queue::{Policy, Queue};
+use super::queue::{MessageQueue, QueuePolicy};
 use super::record::EntityRecord;
-use super::schedule::Schedule;
+use super::scheduled_messages::ScheduledMessages;
 
 #[derive(Debug)]
 pub(super) struct Entity {
     pub(super) id: EntityId,
     pub(super) path: Box<str>,
-    pub(super) description: Description,
+    pub(super) description: EntityDescription,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
     /// A subscription's topic.
@@ -21,42 +21,42 @@ pub(super) struct Entity {
     /// A topic's subscriptions.
     pub(super) subscriptions: Vec<EntityId>,
     /// Queues and topics: where messages come in.
-    pub(super) inlet: Option<Inlet>,
+    pub(super) ingress: Option<Ingress>,
     /// Queues and subscriptions: where messages go out.
-    pub(super) outlet: Option<Outlet>,
+    pub(super) egress: Option<Egress>,
 }
 
 #[derive(Debug)]
-pub(super) struct Inlet {
+pub(super) struct Ingress {
     /// The last counter given to a message.
     pub(super) counter: u64,
     pub(super) next_partition: u8,
-    pub(super) history: Option<History>,
-    pub(super) schedule: Schedule,
+    pub(super) history: Option<DuplicateHistory>,
+    pub(super) schedule: ScheduledMessages,
 }
 
 #[derive(Debug)]
-pub(super) struct Outlet {
-    pub(super) main: Queue,
-    pub(super) dead_letter: Queue,
+pub(super) struct Egress {
+    pub(super) main: MessageQueue,
+    pub(super) dead_letter: MessageQueue,
 }
 
-impl Outlet {
-    pub(super) fn queue(&self, subqueue: Subqueue) -> &Queue {
+impl Egress {
+    pub(super) fn queue(&self, subqueue: Subqueue) -> &MessageQueue {
         match subqueue {
             Subqueue::Main => &self.main,
             Subqueue::DeadLetter => &self.dead_letter,
         }
     }
 
-    pub(super) fn queue_mut(&mut self, subqueue: Subqueue) -> &mut Queue {
+    pub(super) fn queue_mut(&mut self, subqueue: Subqueue) -> &mut MessageQueue {
         match subqueue {
             Subqueue::Main => &mut self.main,
             Subqueue::DeadLetter => &mut self.dead_letter,
         }
     }
 
-    pub(super) fn queues(&self) -> [&Queue; 2] {
+    pub(super) fn queues(&self) -> [&MessageQueue; 2] {
         [&self.main, &self.dead_letter]
     }
 }
@@ -68,15 +68,15 @@ pub(super) type Entities = BTreeMap<EntityId, Entity>;
 pub struct EntityView<'a> {
     pub id: EntityId,
     pub path: &'a str,
-    pub description: &'a Description,
+    pub description: &'a EntityDescription,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    pub counts: Counts,
+    pub counts: EntityCounts,
     pub subscriptions: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
+pub struct EntityCounts {
     /// Active and deferred messages.
     pub active: u64,
     pub dead_letter: u64,
@@ -88,20 +88,20 @@ pub struct Counts {
 }
 
 impl Entity {
-    pub(super) fn new(record: &EntityRecord<'_>, description: Description) -> Self {
+    pub(super) fn new(record: &EntityRecord<'_>, description: EntityDescription) -> Self {
         let id = record.id;
-        let inlet = description.inlet().map(|inlet| Inlet {
+        let ingress = description.ingress().map(|ingress| Ingress {
             counter: record.counter,
             next_partition: 0,
-            history: history(inlet),
-            schedule: Schedule::default(),
+            history: history(ingress),
+            schedule: ScheduledMessages::default(),
         });
-        let outlet = description.outlet().map(|outlet| {
-            let main = Queue::new(QueueId::main(id), Policy::main(description.common(), outlet));
-            let policy = Policy::dead_letter(description.common(), outlet);
-            let mut dead_letter = Queue::new(QueueId::dead_letter(id), policy);
+        let egress = description.egress().map(|egress| {
+            let main = MessageQueue::new(QueueId::main(id), QueuePolicy::main(description.common(), egress));
+            let policy = QueuePolicy::dead_letter(description.common(), egress);
+            let mut dead_letter = MessageQueue::new(QueueId::dead_letter(id), policy);
             dead_letter.counter = record.dead_letter_counter;
-            Outlet { main, dead_letter }
+            Egress { main, dead_letter }
         });
         Self {
             id,
@@ -111,42 +111,42 @@ impl Entity {
             updated_at: record.updated_at,
             topic: record.topic,
             subscriptions: Vec::new(),
-            inlet,
-            outlet,
+            ingress,
+            egress,
         }
     }
 
     /// Takes on a new description, and what follows from it.
-    pub(super) fn redescribe(&mut self, description: Description, now: Timestamp) {
-        if let (Some(inlet), Some(new)) = (&mut self.inlet, description.inlet())
-            && let Some(history) = &mut inlet.history
+    pub(super) fn apply_description(&mut self, description: EntityDescription, now: Timestamp) {
+        if let (Some(ingress), Some(new)) = (&mut self.ingress, description.ingress())
+            && let Some(history) = &mut ingress.history
             && self
                 .description
-                .inlet()
+                .ingress()
                 .is_some_and(|old| old.duplicate_detection_window != new.duplicate_detection_window)
         {
             *history = history.with_window(new.duplicate_detection_window, now);
         }
-        if let (Some(outlet), Some(new)) = (&mut self.outlet, description.outlet()) {
-            outlet.main.policy = Policy::main(description.common(), new);
-            outlet.dead_letter.policy = Policy::dead_letter(description.common(), new);
+        if let (Some(egress), Some(new)) = (&mut self.egress, description.egress()) {
+            egress.main.policy = QueuePolicy::main(description.common(), new);
+            egress.dead_letter.policy = QueuePolicy::dead_letter(description.common(), new);
         }
         self.description = description;
         self.updated_at = now;
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
-        if let Some(inlet) = &self.inlet {
-            counts.scheduled = inlet.schedule.len() as u64;
-            counts.bytes += inlet.schedule.bytes();
+    pub(super) fn counts(&self) -> EntityCounts {
+        let mut counts = EntityCounts::default();
+        if let Some(ingress) = &self.ingress {
+            counts.scheduled = ingress.schedule.len() as u64;
+            counts.bytes += ingress.schedule.bytes();
         }
-        if let Some(outlet) = &self.outlet {
-            counts.active = outlet.main.messages;
-            counts.dead_letter = outlet.dead_letter.messages;
-            counts.sessions = outlet.main.sessions.len() as u64;
-            counts.receivers = outlet.queues().iter().map(|queue| queue.receivers.len() as u64).sum();
-            counts.bytes += outlet.queues().iter().map(|queue| queue.bytes).sum::<u64>();
+        if let Some(egress) = &self.egress {
+            counts.active = egress.main.messages;
+            counts.dead_letter = egress.dead_letter.messages;
+            counts.sessions = egress.main.sessions.len() as u64;
+            counts.receivers = egress.queues().iter().map(|queue| queue.receivers.len() as u64).sum();
+            counts.bytes += egress.queues().iter().map(|queue| queue.bytes).sum::<u64>();
         }
         counts
     }
@@ -159,8 +159,8 @@ impl Entity {
             description,
             created_at: self.created_at,
             updated_at: self.updated_at,
-            counter: self.inlet.as_ref().map_or(0, |inlet| inlet.counter),
-            dead_letter_counter: self.outlet.as_ref().map_or(0, |outlet| outlet.dead_letter.counter),
+            counter: self.ingress.as_ref().map_or(0, |ingress| ingress.counter),
+            dead_letter_counter: self.egress.as_ref().map_or(0, |egress| egress.dead_letter.counter),
         }
     }
 
@@ -177,6 +177,6 @@ impl Entity {
     }
 }
 
-fn history(inlet: &InletDescription) -> Option<History> {
-    inlet.requires_duplicate_detection.then(|| History::new(inlet.duplicate_detection_window))
+fn history(ingress: &IngressProperties) -> Option<DuplicateHistory> {
+    ingress.requires_duplicate_detection.then(|| DuplicateHistory::new(ingress.duplicate_detection_window))
 }

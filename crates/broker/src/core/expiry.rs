@@ -1,75 +1,84 @@
 //! Messages whose time or whose attempts are over, and what becomes of them.
 
-use super::backlog::Message;
-use super::dead_letter::{self, Burial};
-use super::desk::Desk;
+use super::backlog::QueuedMessage;
+use super::dead_letter::{self, DeadLetterReason};
 use super::error::Error;
-use super::expires::Expires;
-use super::sessions::Slot;
-use super::settle::AT_ONCE;
-use super::timers::Alarm;
+use super::expiry_time::ExpiryTime;
+use super::queue_context::QueueContext;
+use super::sessions::TableSlot;
+use super::settle::MAX_PER_TIMER;
+use super::timers::Timer;
 
-impl Desk<'_, '_> {
+impl QueueContext<'_, '_> {
     /// Whether an unlocked message may no longer be handed out.
-    pub(super) fn ought_to_leave(&self, slot: Slot, counter: u64) -> bool {
+    pub(super) fn is_undeliverable(&self, slot: TableSlot, counter: u64) -> bool {
         let message = self.queue.sessions.get(slot).backlog.get(counter);
-        message.is_some_and(|message| self.is_expired(message) || self.is_exhausted(message))
+        message.is_some_and(|message| self.is_expired(message) || self.has_exhausted_deliveries(message))
     }
 
     /// Drops or dead-letters such a message.
-    pub(super) fn make_leave(&mut self, slot: Slot, counter: u64) -> Result<(), Error> {
+    pub(super) fn remove_undeliverable(&mut self, slot: TableSlot, counter: u64) -> Result<(), Error> {
         let Some(message) = self.queue.sessions.get(slot).backlog.get(counter) else { return Ok(()) };
         if !self.is_expired(message) {
             let description = dead_letter::too_many_attempts(message.delivery_count);
-            return self.bury_one(slot, counter, &Burial::by_broker(dead_letter::MAX_DELIVERY_COUNT, &description));
+            return self.dead_letter_unlocked(
+                slot,
+                counter,
+                &DeadLetterReason::by_broker(dead_letter::MAX_DELIVERY_COUNT, &description),
+            );
         }
-        if self.queue.policy.dead_letter_expired && self.dead_letters.is_some() {
-            return self.bury_one(slot, counter, &Burial::by_broker(dead_letter::EXPIRED, dead_letter::EXPIRED_TEXT));
+        if self.queue.policy.dead_letter_expired && self.dead_letter_queue.is_some() {
+            return self.dead_letter_unlocked(
+                slot,
+                counter,
+                &DeadLetterReason::by_broker(dead_letter::EXPIRED, dead_letter::EXPIRED_TEXT),
+            );
         }
-        self.note_settled(&[(slot, vec![counter])])?;
-        let (message, _) = self.queue.take_out(slot, counter).expect("found above");
-        self.turn.journal.release(message.location);
+        self.append_settled(&[(slot, vec![counter])])?;
+        let (message, _) = self.queue.remove_message(slot, counter).expect("found above");
+        self.call.journal.release(message.location);
         Ok(())
     }
 
     /// Attends to messages whose time is over, some at a time.
-    pub(super) fn expire(&mut self) {
-        let (due, mut left) = (Expires::due(self.turn.now), AT_ONCE);
+    pub(super) fn expire_messages(&mut self) {
+        let (due, mut left) = (ExpiryTime::passed_by(self.call.now), MAX_PER_TIMER);
         while left > 0
-            && let Some((when, slot, base)) = self.queue.expiring.first().copied()
+            && let Some((when, slot, base)) = self.queue.expiry_index.first().copied()
             && when <= due
         {
             let Ok(gone) = self.expire_chunk(slot, base, due) else { return self.retry_later() };
             left = left.saturating_sub(gone.max(1));
         }
-        self.arm_expiry();
+        self.set_expiry_timer();
     }
 
     /// One chunk of a backlog; says how many left.
-    fn expire_chunk(&mut self, slot: Slot, base: u64, due: Expires) -> Result<usize, Error> {
+    fn expire_chunk(&mut self, slot: TableSlot, base: u64, due: ExpiryTime) -> Result<usize, Error> {
         let backlog = &mut self.queue.sessions.get_mut(slot).backlog;
-        let expired = backlog.expired(base, slot, due, &mut self.queue.expiring);
-        let refused = expired.iter().find_map(|counter| Some((*counter, self.make_leave(slot, *counter).err()?)));
+        let expired = backlog.take_expired(base, slot, due, &mut self.queue.expiry_index);
+        let refused =
+            expired.iter().find_map(|counter| Some((*counter, self.remove_undeliverable(slot, *counter).err()?)));
         if let Some((first, _)) = &refused {
             let backlog = &mut self.queue.sessions.get_mut(slot).backlog;
             let left = expired.iter().filter(|counter| *counter >= first);
-            left.for_each(|counter| backlog.list_again(*counter, slot, &mut self.queue.expiring));
+            left.for_each(|counter| backlog.reindex_expiry(*counter, slot, &mut self.queue.expiry_index));
         }
         self.serve(slot);
         refused.map_or(Ok(expired.len()), |(_, error)| Err(error))
     }
 
-    pub(super) fn arm_expiry(&mut self) {
-        if let Some((first, ..)) = self.queue.expiring.first() {
-            self.tools.timers.arm(Alarm::Expiry(self.queue.id), first.moment());
+    pub(super) fn set_expiry_timer(&mut self) {
+        if let Some((first, ..)) = self.queue.expiry_index.first() {
+            self.state.timers.set(Timer::Expiry(self.queue.id), first.timestamp());
         }
     }
 
-    fn is_expired(&self, message: Message) -> bool {
-        message.expires <= Expires::due(self.turn.now)
+    fn is_expired(&self, message: QueuedMessage) -> bool {
+        message.expires <= ExpiryTime::passed_by(self.call.now)
     }
 
-    fn is_exhausted(&self, message: Message) -> bool {
+    fn has_exhausted_deliveries(&self, message: QueuedMessage) -> bool {
         self.queue.policy.max_delivery_count.is_some_and(|max| message.delivery_count >= max)
     }
 }

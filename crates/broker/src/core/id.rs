@@ -47,16 +47,16 @@ pub struct ConnectionId(pub u32);
 
 impl ConnectionId {
     /// The name of one of its links.
-    pub fn link(self, number: u32) -> LinkId {
-        LinkId(u64::from(self.0) << 32 | u64::from(number))
+    pub fn link(self, number: u32) -> CoreLinkId {
+        CoreLinkId(u64::from(self.0) << 32 | u64::from(number))
     }
 }
 
 /// A link, named by the shell: its connection in the upper half, a number never used twice in the lower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct LinkId(pub u64);
+pub struct CoreLinkId(pub u64);
 
-impl LinkId {
+impl CoreLinkId {
     pub fn connection(self) -> ConnectionId {
         ConnectionId((self.0 >> 32) as u32)
     }

@@ -12,7 +12,7 @@ const SUBSCRIPTIONS: &str = "/subscriptions/";
 const DEAD_LETTER: &str = "/$deadletterqueue";
 
 /// The form in which paths are compared.
-pub(super) fn fold(path: &str) -> Box<str> {
+pub(super) fn normalize(path: &str) -> Box<str> {
     path.trim_matches('/').to_lowercase().into()
 }
 
@@ -30,7 +30,7 @@ pub(super) fn split_subscription(path: &str) -> Result<(&str, &str), Error> {
 
 /// Splits a receiver's address into the entity's folded path and the place in it.
 pub(super) fn split_subqueue(address: &str) -> (Box<str>, Subqueue) {
-    let folded = fold(address);
+    let folded = normalize(address);
     match folded.strip_suffix(DEAD_LETTER) {
         Some(entity) => (entity.into(), Subqueue::DeadLetter),
         None => (folded, Subqueue::Main),
@@ -71,7 +71,7 @@ mod tests {
 
     #[test]
     fn paths_are_compared_without_case_or_outer_slashes() {
-        assert_eq!(&*fold("/Orders/Subscriptions/Audit"), "orders/subscriptions/audit");
+        assert_eq!(&*normalize("/Orders/Subscriptions/Audit"), "orders/subscriptions/audit");
     }
 
     #[test]

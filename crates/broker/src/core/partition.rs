@@ -1,26 +1,26 @@
 //! Which of a partitioned entity's partitions a message goes to.
 
-use super::send::Incoming;
+use super::send::IncomingMessage;
 
 pub(super) const COUNT: u8 = 16;
 
 /// Session id before partition key before message id (if duplicates are told by it) before taking turns.
-pub(super) fn choose(message: &Incoming, by_message_id: bool, turn: &mut u8) -> u8 {
+pub(super) fn choose(message: &IncomingMessage, by_message_id: bool, call: &mut u8) -> u8 {
     let id = message.message_id.as_deref().filter(|_| by_message_id);
     match message.session_id.as_deref().or(message.partition_key.as_deref()).or(id) {
         // CRC-32 because it is the same in every version of this program: a session stays in its partition.
         Some(key) => (crc32fast::hash(key.as_bytes()) % u32::from(COUNT)) as u8,
         None => {
-            let chosen = *turn % COUNT;
-            *turn = (chosen + 1) % COUNT;
-            chosen
+            let plan_state = *call % COUNT;
+            *call = (plan_state + 1) % COUNT;
+            plan_state
         }
     }
 }
 
 /// Whether a batch may go to a partitioned entity: one session id, one partition key.
-pub(super) fn is_uniform(messages: &[Incoming]) -> bool {
-    let alike = |one: &Incoming, other: &Incoming| {
+pub(super) fn is_uniform(messages: &[IncomingMessage]) -> bool {
+    let alike = |one: &IncomingMessage, other: &IncomingMessage| {
         one.session_id == other.session_id && one.partition_key == other.partition_key
     };
     messages.windows(2).all(|pair| alike(&pair[0], &pair[1]))
@@ -30,18 +30,18 @@ pub(super) fn is_uniform(messages: &[Incoming]) -> bool {
 mod tests {
     use super::*;
 
-    fn message(id: Option<&str>, session: Option<&str>, key: Option<&str>) -> Incoming {
-        Incoming {
+    fn message(id: Option<&str>, session: Option<&str>, key: Option<&str>) -> IncomingMessage {
+        IncomingMessage {
             message_id: id.map(Into::into),
             session_id: session.map(Into::into),
             partition_key: key.map(Into::into),
-            ..Incoming::default()
+            ..IncomingMessage::default()
         }
     }
 
     #[test]
     fn session_then_key_then_id_decide() {
-        let choose = |message: Incoming, by_id| choose(&message, by_id, &mut 9);
+        let choose = |message: IncomingMessage, by_id| choose(&message, by_id, &mut 9);
         let by_session = choose(message(Some("m"), Some("s"), Some("s")), true);
         assert_eq!(by_session, choose(message(None, Some("s"), None), false));
         assert_eq!(choose(message(Some("m"), None, Some("k")), true), choose(message(None, None, Some("k")), false));
@@ -51,9 +51,9 @@ mod tests {
 
     #[test]
     fn without_a_key_partitions_take_turns() {
-        let mut turn = 0;
-        let chosen: Vec<u8> = (0..18).map(|_| choose(&message(None, None, None), true, &mut turn)).collect();
-        assert_eq!(chosen, (0..16).chain(0..2).collect::<Vec<_>>());
+        let mut call = 0;
+        let plan_state: Vec<u8> = (0..18).map(|_| choose(&message(None, None, None), true, &mut call)).collect();
+        assert_eq!(plan_state, (0..16).chain(0..2).collect::<Vec<_>>());
     }
 
     #[test]

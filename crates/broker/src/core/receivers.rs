@@ -2,20 +2,20 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use super::id::LinkId;
-use super::sessions::Slot;
+use super::id::CoreLinkId;
+use super::sessions::TableSlot;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
+pub enum ReceiveMode {
     PeekLock,
     ReceiveAndDelete,
 }
 
 #[derive(Debug)]
-pub(super) struct Receiver {
-    pub(super) mode: Mode,
+pub(super) struct QueueReceiver {
+    pub(super) mode: ReceiveMode,
     /// The session it holds.
-    pub(super) slot: Option<Slot>,
+    pub(super) slot: Option<TableSlot>,
     /// AMQP's delivery-count: deliveries so far, and credit drained.
     delivered: u32,
     credit: u32,
@@ -25,24 +25,24 @@ pub(super) struct Receiver {
     pub(super) draining: bool,
 }
 
-impl Receiver {
-    pub(super) fn new(mode: Mode, slot: Option<Slot>) -> Self {
+impl QueueReceiver {
+    pub(super) fn new(mode: ReceiveMode, slot: Option<TableSlot>) -> Self {
         Self { mode, slot, delivered: 0, credit: 0, unsettled: 0, queued: false, draining: false }
     }
 
-    pub(super) fn wants(&self, max_unsettled: u32) -> bool {
+    pub(super) fn can_take_more(&self, max_unsettled: u32) -> bool {
         self.credit > 0 && self.unsettled < max_unsettled
     }
 
     pub(super) fn count_delivery(&mut self) {
         self.delivered = self.delivered.wrapping_add(1);
         self.credit -= 1;
-        self.unsettled += u32::from(self.mode == Mode::PeekLock);
+        self.unsettled += u32::from(self.mode == ReceiveMode::PeekLock);
     }
 
     /// Takes credit as AMQP grants it: `link_credit` beyond the `delivery_count` the peer had seen. Deliveries under way
     /// to it are thereby counted once.
-    pub(super) fn grant(&mut self, delivery_count: u32, link_credit: u32) {
+    pub(super) fn set_credit(&mut self, delivery_count: u32, link_credit: u32) {
         let limit = delivery_count.wrapping_add(link_credit);
         let credit = limit.wrapping_sub(self.delivered);
         self.credit = if credit > i32::MAX as u32 { 0 } else { credit };
@@ -58,34 +58,34 @@ impl Receiver {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Receivers {
-    links: HashMap<LinkId, Receiver>,
+pub(super) struct QueueReceivers {
+    links: HashMap<CoreLinkId, QueueReceiver>,
     /// Links with credit, in turn. Some may be satisfied by now; they are dropped when their turn comes.
-    turns: VecDeque<LinkId>,
+    round_robin: VecDeque<CoreLinkId>,
 }
 
-impl Receivers {
-    pub(super) fn insert(&mut self, link: LinkId, receiver: Receiver) {
+impl QueueReceivers {
+    pub(super) fn insert(&mut self, link: CoreLinkId, receiver: QueueReceiver) {
         self.links.insert(link, receiver);
     }
 
-    pub(super) fn remove(&mut self, link: LinkId) -> Option<Receiver> {
+    pub(super) fn remove(&mut self, link: CoreLinkId) -> Option<QueueReceiver> {
         let receiver = self.links.remove(&link)?;
         if receiver.queued {
-            self.turns.retain(|other| *other != link);
+            self.round_robin.retain(|other| *other != link);
         }
         Some(receiver)
     }
 
-    pub(super) fn get(&self, link: LinkId) -> Option<&Receiver> {
+    pub(super) fn get(&self, link: CoreLinkId) -> Option<&QueueReceiver> {
         self.links.get(&link)
     }
 
-    pub(super) fn get_mut(&mut self, link: LinkId) -> Option<&mut Receiver> {
+    pub(super) fn get_mut(&mut self, link: CoreLinkId) -> Option<&mut QueueReceiver> {
         self.links.get_mut(&link)
     }
 
-    pub(super) fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
+    pub(super) fn links(&self) -> impl Iterator<Item = CoreLinkId> + '_ {
         self.links.keys().copied()
     }
 
@@ -94,50 +94,50 @@ impl Receivers {
     }
 
     /// One delivery of this link was settled, wherever from; the link may want another.
-    pub(super) fn settled(&mut self, link: LinkId) {
+    pub(super) fn record_settled(&mut self, link: CoreLinkId) {
         let Some(receiver) = self.links.get_mut(&link) else { return };
         receiver.unsettled = receiver.unsettled.saturating_sub(1);
         if receiver.slot.is_none() && receiver.credit > 0 && !receiver.queued {
             receiver.queued = true;
-            self.turns.push_back(link);
+            self.round_robin.push_back(link);
         }
     }
 
     /// Gives a link its place in the round if it wants something.
-    pub(super) fn queue(&mut self, link: LinkId, max_unsettled: u32) {
+    pub(super) fn join_round_robin(&mut self, link: CoreLinkId, max_unsettled: u32) {
         if let Some(receiver) = self.links.get_mut(&link)
-            && receiver.wants(max_unsettled)
+            && receiver.can_take_more(max_unsettled)
             && !receiver.queued
         {
             receiver.queued = true;
-            self.turns.push_back(link);
+            self.round_robin.push_back(link);
         }
     }
 
     /// The link whose turn it is. It keeps its place until [`next`](Self::next).
-    pub(super) fn front(&mut self, max_unsettled: u32) -> Option<LinkId> {
-        while let Some(link) = self.turns.front().copied() {
+    pub(super) fn next_receiver(&mut self, max_unsettled: u32) -> Option<CoreLinkId> {
+        while let Some(link) = self.round_robin.front().copied() {
             match self.links.get_mut(&link) {
-                Some(receiver) if receiver.wants(max_unsettled) => return Some(link),
+                Some(receiver) if receiver.can_take_more(max_unsettled) => return Some(link),
                 Some(receiver) => receiver.queued = false,
                 None => debug_assert!(false, "a link that is gone has no turn"),
             }
-            self.turns.pop_front();
+            self.round_robin.pop_front();
         }
         None
     }
 
     /// Takes the link whose turn it is out of the round.
-    pub(super) fn pass_over(&mut self) {
-        if let Some(receiver) = self.turns.pop_front().and_then(|link| self.links.get_mut(&link)) {
+    pub(super) fn skip_front(&mut self) {
+        if let Some(receiver) = self.round_robin.pop_front().and_then(|link| self.links.get_mut(&link)) {
             receiver.queued = false;
         }
     }
 
     /// Passes the turn on.
-    pub(super) fn next(&mut self) {
-        if let Some(link) = self.turns.pop_front() {
-            self.turns.push_back(link);
+    pub(super) fn rotate(&mut self) {
+        if let Some(link) = self.round_robin.pop_front() {
+            self.round_robin.push_back(link);
         }
     }
 }
@@ -146,21 +146,21 @@ impl Receivers {
 mod tests {
     use super::*;
 
-    fn with_credit(links: &[(u64, u32)]) -> Receivers {
-        let mut receivers = Receivers::default();
+    fn with_credit(links: &[(u64, u32)]) -> QueueReceivers {
+        let mut receivers = QueueReceivers::default();
         for (link, credit) in links {
-            let mut receiver = Receiver::new(Mode::PeekLock, None);
-            receiver.grant(0, *credit);
-            receivers.insert(LinkId(*link), receiver);
-            receivers.queue(LinkId(*link), 100);
+            let mut receiver = QueueReceiver::new(ReceiveMode::PeekLock, None);
+            receiver.set_credit(0, *credit);
+            receivers.insert(CoreLinkId(*link), receiver);
+            receivers.join_round_robin(CoreLinkId(*link), 100);
         }
         receivers
     }
 
-    fn serve(receivers: &mut Receivers, max_unsettled: u32) -> Option<u64> {
-        let link = receivers.front(max_unsettled)?;
+    fn serve(receivers: &mut QueueReceivers, max_unsettled: u32) -> Option<u64> {
+        let link = receivers.next_receiver(max_unsettled)?;
         receivers.get_mut(link).unwrap().count_delivery();
-        receivers.next();
+        receivers.rotate();
         Some(link.0)
     }
 
@@ -176,13 +176,13 @@ mod tests {
         let mut receivers = with_credit(&[(1, 5)]);
         serve(&mut receivers, 100);
         serve(&mut receivers, 100);
-        let receiver = receivers.get_mut(LinkId(1)).unwrap();
+        let receiver = receivers.get_mut(CoreLinkId(1)).unwrap();
         // The peer had seen none of the two when it granted five.
-        receiver.grant(0, 5);
+        receiver.set_credit(0, 5);
         assert_eq!(receiver.credit, 3);
-        receiver.grant(0, 1);
+        receiver.set_credit(0, 1);
         assert_eq!(receiver.credit, 0);
-        receiver.grant(2, 4);
+        receiver.set_credit(2, 4);
         assert_eq!((receiver.drain(), receiver.credit), ((6, 4), 0));
     }
 
@@ -191,7 +191,7 @@ mod tests {
         let mut receivers = with_credit(&[(1, 50)]);
         let served = std::iter::from_fn(|| serve(&mut receivers, 4)).count();
         assert_eq!(served, 4);
-        receivers.settled(LinkId(1));
+        receivers.record_settled(CoreLinkId(1));
         assert_eq!(std::iter::from_fn(|| serve(&mut receivers, 4)).count(), 1);
     }
 }

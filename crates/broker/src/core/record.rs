@@ -10,22 +10,22 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::alterations::Alterations;
-use super::duplicates::Fingerprint;
+use super::duplicate_history::Fingerprint;
 use super::id::{EntityId, QueueId, SequenceNumber, Timestamp};
+use super::message_overrides::MessageOverrides;
 use crate::journal::Location;
 
 mod codec;
 mod read;
 mod write;
 
-pub use read::Malformed;
+pub use read::MalformedRecord;
 
 /// A message's session on its way into or out of a record; `None` in entities without sessions.
-pub(super) type SessionId<'a> = Option<&'a str>;
+pub(super) type SessionRef<'a> = Option<&'a str>;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) enum Record<'a> {
+pub(super) enum JournalRecord<'a> {
     Entity(EntityRecord<'a>),
     EntityDeleted {
         id: EntityId,
@@ -42,23 +42,23 @@ pub(super) enum Record<'a> {
     /// Messages left: completed, received-and-deleted, expired or deleted.
     Settled {
         queue: QueueId,
-        session: SessionId<'a>,
+        session: SessionRef<'a>,
         counters: Vec<u64>,
     },
     /// A message moved to the dead-letter queue beside its own.
     DeadLettered(DeadLettered<'a>),
     /// A message's delivery count, deferral and alterations are now these.
-    Altered(Altered<'a>),
+    MessageUpdated(MessageUpdated<'a>),
     /// A session's state is now this record's body, or none.
-    SessionState(SessionState<'a>),
+    SessionStateRecord(SessionStateRecord<'a>),
     /// A body was copied so that its old segment can go. `original` is the meta it was first stored with.
-    Moved(Moved<'a>),
+    BodyMoved(BodyMoved<'a>),
     /// Snapshot: messages of one session, in order.
-    Backlog(BacklogPart<'a>),
+    Backlog(BacklogRecord<'a>),
     /// Snapshot: a scheduled message.
     Scheduled(ScheduledRecord<'a>),
     /// Snapshot: ids of the duplicate history.
-    Remembered {
+    DuplicateIds {
         entity: EntityId,
         ids: Vec<(Fingerprint, Timestamp)>,
     },
@@ -80,12 +80,12 @@ pub(super) struct EntityRecord<'a> {
 
 /// One queue that takes a message, and under which counter if not the message's own.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Target {
+pub(super) struct EnqueueTarget {
     pub(super) queue: QueueId,
     pub(super) counter: Option<u64>,
     /// Milliseconds, if this subscription allows less than the message's own.
     pub(super) time_to_live: Option<u64>,
-    pub(super) alterations: Option<Arc<Alterations>>,
+    pub(super) overrides: Option<Arc<MessageOverrides>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -99,54 +99,54 @@ pub(super) struct Enqueued<'a> {
     /// Set: the message is scheduled, and has no targets yet.
     pub(super) due_at: Option<Timestamp>,
     pub(super) fingerprint: Option<Fingerprint>,
-    pub(super) session: SessionId<'a>,
-    pub(super) targets: Vec<Target>,
+    pub(super) session: SessionRef<'a>,
+    pub(super) targets: Vec<EnqueueTarget>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Activated<'a> {
     pub(super) entity: EntityId,
-    pub(super) was: u64,
+    pub(super) scheduled_counter: u64,
     pub(super) sequence: SequenceNumber,
     pub(super) at: Timestamp,
     pub(super) time_to_live: Option<u64>,
-    pub(super) session: SessionId<'a>,
+    pub(super) session: SessionRef<'a>,
     pub(super) location: Location,
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<EnqueueTarget>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct DeadLettered<'a> {
     pub(super) queue: QueueId,
-    pub(super) session: SessionId<'a>,
+    pub(super) session: SessionRef<'a>,
     pub(super) sequence: SequenceNumber,
     /// Its counter in the dead-letter queue.
     pub(super) counter: u64,
     pub(super) delivery_count: u16,
     pub(super) location: Location,
-    pub(super) alterations: Arc<Alterations>,
+    pub(super) overrides: Arc<MessageOverrides>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Altered<'a> {
+pub(super) struct MessageUpdated<'a> {
     pub(super) queue: QueueId,
-    pub(super) session: SessionId<'a>,
+    pub(super) session: SessionRef<'a>,
     pub(super) counter: u64,
     pub(super) delivery_count: u16,
     pub(super) deferred: bool,
-    pub(super) alterations: Option<Arc<Alterations>>,
+    pub(super) overrides: Option<Arc<MessageOverrides>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct SessionState<'a> {
+pub(super) struct SessionStateRecord<'a> {
     pub(super) queue: QueueId,
     pub(super) session: &'a str,
     pub(super) at: Timestamp,
-    pub(super) state: StatePlace,
+    pub(super) state: SessionStateLocation,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum StatePlace {
+pub(super) enum SessionStateLocation {
     Cleared,
     /// In this record's own body.
     Body,
@@ -155,24 +155,24 @@ pub(super) enum StatePlace {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Moved<'a> {
+pub(super) struct BodyMoved<'a> {
     pub(super) from: Location,
-    pub(super) holders: Vec<Holder<'a>>,
+    pub(super) owners: Vec<BodyOwner<'a>>,
     pub(super) original: &'a [u8],
 }
 
 /// One thing that refers to a body.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) enum Holder<'a> {
-    Message { queue: QueueId, session: SessionId<'a>, counter: u64 },
+pub(super) enum BodyOwner<'a> {
+    Message { queue: QueueId, session: SessionRef<'a>, counter: u64 },
     State { queue: QueueId, session: &'a str },
     Scheduled { entity: EntityId, counter: u64 },
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct BacklogPart<'a> {
+pub(super) struct BacklogRecord<'a> {
     pub(super) queue: QueueId,
-    pub(super) session: SessionId<'a>,
+    pub(super) session: SessionRef<'a>,
     pub(super) messages: Vec<BacklogEntry>,
 }
 
@@ -191,13 +191,13 @@ pub(super) struct ScheduledRecord<'a> {
     pub(super) sequence: SequenceNumber,
     pub(super) due_at: Timestamp,
     pub(super) time_to_live: Option<u64>,
-    pub(super) session: SessionId<'a>,
+    pub(super) session: SessionRef<'a>,
     pub(super) location: Location,
 }
 
 /// What the broker noted about a stored message, for whoever writes it to the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Envelope {
+pub struct StoredEnvelope {
     /// When it became receivable: when it came in or, if scheduled, when it was due.
     pub enqueued_at: Timestamp,
     /// The number it was first stored under. Differs from the delivered one after scheduling or dead-lettering.
@@ -208,19 +208,19 @@ pub struct Envelope {
     pub session: Option<Box<str>>,
 }
 
-impl Envelope {
+impl StoredEnvelope {
     /// From the `meta` that [`crate::journal::Journal::read`] returns beside the body.
-    pub fn decode(meta: &Bytes) -> Result<Self, Malformed> {
-        match Record::decode(meta)? {
-            Record::Enqueued(record) => Ok(Self {
+    pub fn decode(meta: &Bytes) -> Result<Self, MalformedRecord> {
+        match JournalRecord::decode(meta)? {
+            JournalRecord::Enqueued(record) => Ok(Self {
                 enqueued_at: record.due_at.map_or(record.enqueued_at, |due| due.max(record.enqueued_at)),
                 sequence: record.sequence,
                 time_to_live: record.time_to_live,
                 due_at: record.due_at,
                 session: record.session.map(Into::into),
             }),
-            Record::Moved(moved) => Self::decode(&Bytes::copy_from_slice(moved.original)),
-            _ => Err(Malformed("not a message")),
+            JournalRecord::BodyMoved(moved) => Self::decode(&Bytes::copy_from_slice(moved.original)),
+            _ => Err(MalformedRecord("not a message")),
         }
     }
 }

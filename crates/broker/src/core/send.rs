@@ -7,16 +7,16 @@ use std::collections::HashSet;
 use bytes::Bytes;
 
 use super::Core;
-use super::duplicates::Fingerprint;
-use super::entity::{Entity, Inlet};
+use super::call_context::CallContext;
+use super::duplicate_history::Fingerprint;
+use super::entity::{Entity, Ingress};
 use super::error::Error;
 use super::id::{EntityId, SequenceNumber, Timestamp};
 use super::partition;
 use super::record::Enqueued;
-use super::schedule::Scheduled;
-use super::timers::Alarm;
-use super::topic::Arrival;
-use super::turn::Turn;
+use super::scheduled_messages::Scheduled;
+use super::timers::Timer;
+use super::topic::RoutedMessage;
 use crate::journal::Location;
 
 /// Message ids, session ids and partition keys.
@@ -25,7 +25,7 @@ const MEGABYTE: u64 = 1 << 20;
 
 /// A message as received: its bytes, and what the broker must know of them.
 #[derive(Debug, Clone, Default)]
-pub struct Incoming {
+pub struct IncomingMessage {
     /// Stored and delivered as it is.
     pub body: Bytes,
     pub message_id: Option<Box<str>>,
@@ -41,50 +41,50 @@ impl Core {
     /// Stores messages sent together, or none of them. The numbers are in order; a duplicate is accepted, dropped and has none.
     pub fn send(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CallContext<'_>,
         entity: EntityId,
-        messages: &[Incoming],
+        messages: &[IncomingMessage],
     ) -> Result<Vec<Option<SequenceNumber>>, Error> {
-        self.begin(turn);
+        self.handle_due_timers(call);
         self.check(entity, messages)?;
-        let records = self.plan(turn.now, entity, messages)?;
-        let locations = self.write(turn, entity, messages, &records)?;
+        let records = self.plan(call.now, entity, messages)?;
+        let locations = self.write(call, entity, messages, &records)?;
         let mut locations = locations.into_iter();
         for record in records.iter().flatten() {
-            self.remember(record);
-            let stored = record.due_at.is_some() || self.holders(entity, &record.targets) > 0;
+            self.record_as_seen(record);
+            let stored = record.due_at.is_some() || self.count_references(entity, &record.targets) > 0;
             if let Some(location) = stored.then(|| locations.next()).flatten() {
-                self.accept(turn, record, location);
+                self.accept(call, record, location);
             }
         }
         Ok(records.iter().map(|record| record.as_ref().map(|record| record.sequence)).collect())
     }
 
     /// Everything that can be wrong with a send, before anything happens.
-    fn check(&self, id: EntityId, messages: &[Incoming]) -> Result<(), Error> {
-        let entity = self.entities.get(&id).ok_or_else(super::gone)?;
-        let Some(inlet) = entity.description.inlet() else {
+    fn check(&self, id: EntityId, messages: &[IncomingMessage]) -> Result<(), Error> {
+        let entity = self.entities.get(&id).ok_or_else(super::deleted_error)?;
+        let Some(ingress) = entity.description.ingress() else {
             return Err(Error::NotAllowed("messages are sent to a queue or a topic, not to a subscription"));
         };
-        if !entity.description.common().status.sends() {
+        if !entity.description.common().status.can_send() {
             return Err(Error::EntityDisabled { path: entity.path.clone() });
         }
-        let own_limit = inlet.max_message_size_in_kilobytes.map(|size| size as usize * 1024);
-        let limit = own_limit.unwrap_or(self.tools.limits.max_message_size);
-        let needs_session = entity.description.outlet().is_some_and(|outlet| outlet.requires_session);
+        let own_limit = ingress.max_message_size_in_kilobytes.map(|size| size as usize * 1024);
+        let limit = own_limit.unwrap_or(self.state.limits.max_message_size);
+        let needs_session = entity.description.egress().is_some_and(|egress| egress.requires_session);
         for message in messages {
             check_message(message, limit, needs_session)?;
         }
-        if inlet.enable_partitioning && !partition::is_uniform(messages) {
+        if ingress.enable_partitioning && !partition::is_uniform(messages) {
             return Err(Error::NotAllowed("a batch to a partitioned entity has one session id and one partition key"));
         }
         self.check_quota(entity, messages)
     }
 
-    fn check_quota(&self, entity: &Entity, messages: &[Incoming]) -> Result<(), Error> {
-        let Some(inlet) = entity.description.inlet() else { return Ok(()) };
-        let partitions = if inlet.enable_partitioning { u64::from(partition::COUNT) } else { 1 };
-        let limit = inlet.max_size_in_megabytes * MEGABYTE * partitions;
+    fn check_quota(&self, entity: &Entity, messages: &[IncomingMessage]) -> Result<(), Error> {
+        let Some(ingress) = entity.description.ingress() else { return Ok(()) };
+        let partitions = if ingress.enable_partitioning { u64::from(partition::COUNT) } else { 1 };
+        let limit = ingress.max_size_in_megabytes * MEGABYTE * partitions;
         let subscriptions = entity.subscriptions.iter().filter_map(|id| self.entities.get(id));
         let used = entity.counts().bytes + subscriptions.map(|subscription| subscription.counts().bytes).sum::<u64>();
         let more: u64 = messages.iter().map(|message| message.body.len() as u64).sum();
@@ -96,33 +96,34 @@ impl Core {
         &self,
         now: Timestamp,
         id: EntityId,
-        messages: &'a [Incoming],
+        messages: &'a [IncomingMessage],
     ) -> Result<Vec<Option<Enqueued<'a>>>, Error> {
         let entity = &self.entities[&id];
-        let (inlet, description) = match (&entity.inlet, entity.description.inlet()) {
-            (Some(inlet), Some(description)) => (inlet, description),
+        let (ingress, description) = match (&entity.ingress, entity.description.ingress()) {
+            (Some(ingress), Some(description)) => (ingress, description),
             _ => return Err(Error::NotAllowed("messages are sent to a queue or a topic")),
         };
-        let mut chosen = Chosen { counter: inlet.counter, partition: inlet.next_partition, ..Chosen::default() };
+        let mut plan_state =
+            BatchPlan { counter: ingress.counter, partition: ingress.next_partition, ..BatchPlan::default() };
         let entity_ttl = entity.description.common().default_message_time_to_live.map(|ttl| ttl.as_millis() as u64);
-        let plan = |message: &'a Incoming| {
-            let fingerprint = fingerprint(inlet, description.enable_partitioning, message);
-            if fingerprint.is_some_and(|id| is_known(inlet, &mut chosen.seen, id, now)) {
+        let plan = |message: &'a IncomingMessage| {
+            let fingerprint = fingerprint(ingress, description.enable_partitioning, message);
+            if fingerprint.is_some_and(|id| is_known(ingress, &mut plan_state.seen, id, now)) {
                 return None;
             }
-            chosen.counter += 1;
+            plan_state.counter += 1;
             let partition = match description.enable_partitioning {
-                true => partition::choose(message, inlet.history.is_some(), &mut chosen.partition),
+                true => partition::choose(message, ingress.history.is_some(), &mut plan_state.partition),
                 false => 0,
             };
             let due_at = message.scheduled_for.filter(|due| *due > now);
-            let time_to_live = lesser(message.time_to_live, entity_ttl);
+            let time_to_live = shorter_ttl(message.time_to_live, entity_ttl);
             let session = message.session_id.as_deref();
             let targets = match due_at {
                 Some(_) => Vec::new(),
-                None => self.targets(id, session, time_to_live, &mut chosen.dead_letters),
+                None => self.select_targets(id, session, time_to_live, &mut plan_state.dead_letter_queue),
             };
-            let sequence = SequenceNumber::new(partition, chosen.counter);
+            let sequence = SequenceNumber::new(partition, plan_state.counter);
             Some(Enqueued {
                 entity: id,
                 sequence,
@@ -139,39 +140,39 @@ impl Core {
 
     fn write(
         &mut self,
-        turn: &mut Turn<'_>,
+        call: &mut CallContext<'_>,
         entity: EntityId,
-        messages: &[Incoming],
+        messages: &[IncomingMessage],
         records: &[Option<Enqueued<'_>>],
     ) -> Result<Vec<Location>, Error> {
-        let mut group = self.tools.group();
+        let mut group = self.state.begin_group();
         for (message, record) in messages.iter().zip(records) {
             let Some(record) = record else { continue };
-            let references = if record.due_at.is_some() { 1 } else { self.holders(entity, &record.targets) };
+            let references = if record.due_at.is_some() { 1 } else { self.count_references(entity, &record.targets) };
             let body = (references > 0).then_some(&*message.body);
             group.push(|page| record.encode(page), body, references);
         }
         let mut locations = Vec::new();
-        self.tools.append(turn, group, &mut locations)?;
+        self.state.append(call, group, &mut locations)?;
         Ok(locations)
     }
 
     /// Notes that a message was seen and its number used, stored or not.
-    pub(super) fn remember(&mut self, record: &Enqueued<'_>) {
-        let Ok(inlet) = self.inlet_mut(record.entity) else { return };
-        inlet.counter = inlet.counter.max(record.sequence.counter());
-        inlet.next_partition = (record.sequence.partition() as u8).wrapping_add(1) % partition::COUNT;
-        if let (Some(history), Some(id)) = (&mut inlet.history, record.fingerprint) {
+    pub(super) fn record_as_seen(&mut self, record: &Enqueued<'_>) {
+        let Ok(ingress) = self.ingress_mut(record.entity) else { return };
+        ingress.counter = ingress.counter.max(record.sequence.counter());
+        ingress.next_partition = (record.sequence.partition() as u8).wrapping_add(1) % partition::COUNT;
+        if let (Some(history), Some(id)) = (&mut ingress.history, record.fingerprint) {
             history.insert(id, record.enqueued_at);
         }
     }
 
-    fn accept(&mut self, turn: &mut Turn<'_>, record: &Enqueued<'_>, location: Location) {
+    fn accept(&mut self, call: &mut CallContext<'_>, record: &Enqueued<'_>, location: Location) {
         let Some(due_at) = record.due_at else {
-            return self.arrive(turn, &Arrival::of(record, location), &record.targets);
+            return self.enqueue(call, &RoutedMessage::of(record, location), &record.targets);
         };
         self.schedule(record, due_at, location);
-        self.tools.timers.arm(Alarm::Schedule(record.entity), due_at);
+        self.state.timers.set(Timer::ScheduledMessages(record.entity), due_at);
     }
 
     pub(super) fn schedule(&mut self, record: &Enqueued<'_>, due_at: Timestamp, location: Location) {
@@ -182,22 +183,22 @@ impl Core {
             session: record.session.map(Into::into),
             location,
         };
-        if let Ok(inlet) = self.inlet_mut(record.entity) {
-            inlet.schedule.insert(message);
+        if let Ok(ingress) = self.ingress_mut(record.entity) {
+            ingress.schedule.insert(message);
         }
     }
 }
 
 /// What the messages of one batch have already used up.
 #[derive(Default)]
-struct Chosen {
+struct BatchPlan {
     counter: u64,
     partition: u8,
     seen: HashSet<u128>,
-    dead_letters: Vec<(EntityId, u64)>,
+    dead_letter_queue: Vec<(EntityId, u64)>,
 }
 
-fn check_message(message: &Incoming, limit: usize, needs_session: bool) -> Result<(), Error> {
+fn check_message(message: &IncomingMessage, limit: usize, needs_session: bool) -> Result<(), Error> {
     if message.body.len() > limit {
         return Err(Error::MessageTooLarge { size: message.body.len(), limit });
     }
@@ -222,17 +223,17 @@ pub(super) fn check_length(field: &'static str, text: Option<&str>) -> Result<()
     }
 }
 
-fn fingerprint(inlet: &Inlet, partitioned: bool, message: &Incoming) -> Option<Fingerprint> {
-    inlet.history.as_ref()?;
+fn fingerprint(ingress: &Ingress, partitioned: bool, message: &IncomingMessage) -> Option<Fingerprint> {
+    ingress.history.as_ref()?;
     let id = message.message_id.as_deref()?;
     let key = message.partition_key.as_deref().or(message.session_id.as_deref());
     Some(Fingerprint::of(id, key.filter(|_| partitioned)))
 }
 
-fn is_known(inlet: &Inlet, seen: &mut HashSet<u128>, id: Fingerprint, now: Timestamp) -> bool {
-    inlet.history.as_ref().is_some_and(|history| history.contains(id, now)) || !seen.insert(id.0)
+fn is_known(ingress: &Ingress, seen: &mut HashSet<u128>, id: Fingerprint, now: Timestamp) -> bool {
+    ingress.history.as_ref().is_some_and(|history| history.contains(id, now)) || !seen.insert(id.0)
 }
 
-pub(super) fn lesser(one: Option<u64>, other: Option<u64>) -> Option<u64> {
+pub(super) fn shorter_ttl(one: Option<u64>, other: Option<u64>) -> Option<u64> {
     one.into_iter().chain(other).min()
 }

@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::desk::Desk;
+use super::call_context::Effect;
 use super::error::Error;
-use super::id::{LinkId, LockToken, Timestamp};
-use super::receivers::{Mode, Receiver};
-use super::sessions::{SessionLock, Slot};
-use super::settle::AT_ONCE;
-use super::timers::Alarm;
-use super::turn::Effect;
+use super::id::{CoreLinkId, LockToken, Timestamp};
+use super::queue_context::QueueContext;
+use super::receivers::{QueueReceiver, ReceiveMode};
+use super::sessions::{SessionLock, TableSlot};
+use super::settle::MAX_PER_TIMER;
+use super::timers::Timer;
 
 /// Which session a receiver asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub enum SessionFilter {
 
 /// The answer to an attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Attached {
+pub enum AttachResult {
     /// Answer the attach.
     Plain,
     /// Answer the attach with this session.
@@ -38,15 +38,20 @@ pub enum Attached {
     Waiting,
 }
 
-impl Desk<'_, '_> {
-    pub(super) fn attach(&mut self, link: LinkId, mode: Mode, filter: SessionFilter) -> Result<Attached, Error> {
+impl QueueContext<'_, '_> {
+    pub(super) fn attach(
+        &mut self,
+        link: CoreLinkId,
+        mode: ReceiveMode,
+        filter: SessionFilter,
+    ) -> Result<AttachResult, Error> {
         let attached = match filter {
             SessionFilter::None if self.queue.policy.sessions => {
                 return Err(Error::NotAllowed("the entity requires sessions: attach with a session filter"));
             }
             SessionFilter::None => {
-                self.queue.receivers.insert(link, Receiver::new(mode, None));
-                Attached::Plain
+                self.queue.receivers.insert(link, QueueReceiver::new(mode, None));
+                AttachResult::Plain
             }
             _ if !self.queue.policy.sessions => {
                 return Err(Error::NotAllowed("the entity has no sessions: attach without a session filter"));
@@ -54,106 +59,106 @@ impl Desk<'_, '_> {
             SessionFilter::Next { timeout } => self.attach_next(link, mode, timeout),
             SessionFilter::Named(id) => self.attach_named(link, mode, &id)?,
         };
-        self.tools.links.insert(link, self.queue.id);
+        self.state.links.insert(link, self.queue.id);
         Ok(attached)
     }
 
     /// A link is gone, by its own wish or with its connection.
     ///
     /// Without sessions its locks stay until they end: the client may still settle by token from elsewhere.
-    pub(super) fn detach(&mut self, link: LinkId) {
-        self.tools.links.remove(&link);
-        self.tools.outgoing.forget(link);
+    pub(super) fn detach(&mut self, link: CoreLinkId) {
+        self.state.links.remove(&link);
+        self.state.outgoing.stop_waiting(link);
         self.queue.waiting.remove(link);
         if let Some(receiver) = self.queue.receivers.remove(link)
             && let Some(slot) = receiver.slot
         {
-            self.let_go(slot);
-            self.grant_sessions();
+            self.release_session(slot);
+            self.assign_ready_sessions();
         }
     }
 
     pub(super) fn renew_session(&mut self, id: &str) -> Result<Timestamp, Error> {
-        let until = self.turn.now.after(self.queue.policy.lock_duration);
-        let slot = self.held_session(id)?;
+        let until = self.call.now.after(self.queue.policy.lock_duration);
+        let slot = self.locked_session(id)?;
         let lock = self.queue.sessions.get_mut(slot).lock.as_deref_mut().expect("held");
         let before = std::mem::replace(&mut lock.until, until);
-        self.queue.session_lock_ends.remove(&(before, slot));
-        self.queue.session_lock_ends.insert((until, slot));
-        self.tools.timers.arm(Alarm::SessionLock(self.queue.id), until);
+        self.queue.session_lock_expiries.remove(&(before, slot));
+        self.queue.session_lock_expiries.insert((until, slot));
+        self.state.timers.set(Timer::SessionLock(self.queue.id), until);
         Ok(until)
     }
 
     /// The slot of a session that someone holds.
-    pub(super) fn held_session(&self, id: &str) -> Result<Slot, Error> {
+    pub(super) fn locked_session(&self, id: &str) -> Result<TableSlot, Error> {
         let slot = self.queue.sessions.find(Some(id)).filter(|_| self.queue.policy.sessions);
         slot.filter(|slot| self.is_locked(*slot)).ok_or(Error::SessionLockLost)
     }
 
-    fn is_locked(&self, slot: Slot) -> bool {
-        self.queue.sessions.get(slot).lock.as_ref().is_some_and(|lock| lock.until > self.turn.now)
+    fn is_locked(&self, slot: TableSlot) -> bool {
+        self.queue.sessions.get(slot).lock.as_ref().is_some_and(|lock| lock.until > self.call.now)
     }
 
     /// Gives ready sessions to those who wait, first to first.
-    pub(super) fn grant_sessions(&mut self) {
+    pub(super) fn assign_ready_sessions(&mut self) {
         while !self.queue.waiting.is_empty()
             && let Some((_, slot)) = self.queue.ready.first_key_value()
         {
             let slot = *slot;
-            let waiter = self.queue.waiting.pop().expect("someone waits: checked above");
-            let (session, locked_until) = self.hold(slot, waiter.link, waiter.mode);
-            self.turn.effects.push(Effect::Attached { link: waiter.link, session, locked_until });
-            let (delivery_count, link_credit) = waiter.credit;
-            self.flow(waiter.link, delivery_count, link_credit, false);
+            let waiting_attach = self.queue.waiting.pop().expect("someone waits: checked above");
+            let (session, locked_until) = self.lock_session(slot, waiting_attach.link, waiting_attach.mode);
+            self.call.effects.push(Effect::Attached { link: waiting_attach.link, session, locked_until });
+            let (delivery_count, link_credit) = waiting_attach.credit;
+            self.flow(waiting_attach.link, delivery_count, link_credit, false);
         }
     }
 
-    pub(super) fn refuse_late_attaches(&mut self) {
-        while let Some(waiter) = self.queue.waiting.pop_late(self.turn.now) {
-            self.tools.links.remove(&waiter.link);
-            self.turn.effects.push(Effect::Refused { link: waiter.link, error: Error::Timeout });
+    pub(super) fn refuse_timed_out_attaches(&mut self) {
+        while let Some(waiting_attach) = self.queue.waiting.pop_timed_out(self.call.now) {
+            self.state.links.remove(&waiting_attach.link);
+            self.call.effects.push(Effect::Refused { link: waiting_attach.link, error: Error::Timeout });
         }
         if let Some(deadline) = self.queue.waiting.first_deadline() {
-            self.tools.timers.arm(Alarm::Attach(self.queue.id), deadline);
+            self.state.timers.set(Timer::Attach(self.queue.id), deadline);
         }
     }
 
     /// Takes sessions from holders whose time is over.
-    pub(super) fn end_session_locks(&mut self) {
-        let late = self.queue.session_lock_ends.iter().take_while(|(until, _)| *until <= self.turn.now);
-        let late: Vec<_> = late.take(AT_ONCE).map(|(_, slot)| *slot).collect();
-        late.into_iter().for_each(|slot| self.lose(slot));
-        self.grant_sessions();
-        if let Some((until, _)) = self.queue.session_lock_ends.first() {
-            self.tools.timers.arm(Alarm::SessionLock(self.queue.id), *until);
+    pub(super) fn expire_session_locks(&mut self) {
+        let late = self.queue.session_lock_expiries.iter().take_while(|(until, _)| *until <= self.call.now);
+        let late: Vec<_> = late.take(MAX_PER_TIMER).map(|(_, slot)| *slot).collect();
+        late.into_iter().for_each(|slot| self.expire_session(slot));
+        self.assign_ready_sessions();
+        if let Some((until, _)) = self.queue.session_lock_expiries.first() {
+            self.state.timers.set(Timer::SessionLock(self.queue.id), *until);
         }
     }
 
     /// Takes a session from its holder: its time is over, or a test says so. The caller grants it to others.
-    pub(super) fn lose(&mut self, slot: Slot) {
+    pub(super) fn expire_session(&mut self, slot: TableSlot) {
         let lock = self.queue.sessions.get(slot).lock.as_deref().expect("only held sessions have an end listed");
         let link = lock.link;
-        let held: Vec<LockToken> = lock.held.values().copied().collect();
-        self.count_failures(&held);
+        let held: Vec<LockToken> = lock.deliveries.values().copied().collect();
+        self.count_failed_deliveries(&held);
         self.queue.receivers.remove(link);
-        self.tools.links.remove(&link);
-        self.tools.outgoing.forget(link);
-        self.turn.effects.push(Effect::Detached { link, error: Error::SessionLockLost });
-        self.let_go(slot);
+        self.state.links.remove(&link);
+        self.state.outgoing.stop_waiting(link);
+        self.call.effects.push(Effect::Detached { link, error: Error::SessionLockLost });
+        self.release_session(slot);
     }
 
-    fn attach_next(&mut self, link: LinkId, mode: Mode, timeout: Duration) -> Attached {
+    fn attach_next(&mut self, link: CoreLinkId, mode: ReceiveMode, timeout: Duration) -> AttachResult {
         let Some((_, slot)) = self.queue.ready.first_key_value() else {
-            let deadline = self.turn.now.after(timeout);
+            let deadline = self.call.now.after(timeout);
             self.queue.waiting.push(link, mode, deadline);
-            self.tools.timers.arm(Alarm::Attach(self.queue.id), deadline);
-            return Attached::Waiting;
+            self.state.timers.set(Timer::Attach(self.queue.id), deadline);
+            return AttachResult::Waiting;
         };
-        let (id, locked_until) = self.hold(*slot, link, mode);
-        Attached::Session { id, locked_until }
+        let (id, locked_until) = self.lock_session(*slot, link, mode);
+        AttachResult::Session { id, locked_until }
     }
 
-    fn attach_named(&mut self, link: LinkId, mode: Mode, id: &str) -> Result<Attached, Error> {
+    fn attach_named(&mut self, link: CoreLinkId, mode: ReceiveMode, id: &str) -> Result<AttachResult, Error> {
         super::send::check_length("SessionId", Some(id))?;
         if let Some(slot) = self.queue.sessions.find(Some(id)) {
             if self.is_locked(slot) {
@@ -161,38 +166,38 @@ impl Desk<'_, '_> {
             }
             if self.queue.sessions.get(slot).lock.is_some() {
                 // Its time is over, only nobody has attended to that yet.
-                self.lose(slot);
+                self.expire_session(slot);
             }
         }
         let slot = self.queue.sessions.find_or_create(Some(id));
-        let (id, locked_until) = self.hold(slot, link, mode);
-        Ok(Attached::Session { id, locked_until })
+        let (id, locked_until) = self.lock_session(slot, link, mode);
+        Ok(AttachResult::Session { id, locked_until })
     }
 
-    fn hold(&mut self, slot: Slot, link: LinkId, mode: Mode) -> (Arc<str>, Timestamp) {
-        let until = self.turn.now.after(self.queue.policy.lock_duration);
+    fn lock_session(&mut self, slot: TableSlot, link: CoreLinkId, mode: ReceiveMode) -> (Arc<str>, Timestamp) {
+        let until = self.call.now.after(self.queue.policy.lock_duration);
         let session = self.queue.sessions.get_mut(slot);
         debug_assert!(session.lock.is_none(), "a session has one holder");
-        session.lock = Some(Box::new(SessionLock { link, until, held: Default::default() }));
+        session.lock = Some(Box::new(SessionLock { link, until, deliveries: Default::default() }));
         let id = session.id.clone().expect("sessions that can be held have an id");
-        self.queue.refresh_ready(slot);
-        self.queue.session_lock_ends.insert((until, slot));
-        self.tools.timers.arm(Alarm::SessionLock(self.queue.id), until);
-        self.queue.receivers.insert(link, Receiver::new(mode, Some(slot)));
+        self.queue.update_ready(slot);
+        self.queue.session_lock_expiries.insert((until, slot));
+        self.state.timers.set(Timer::SessionLock(self.queue.id), until);
+        self.queue.receivers.insert(link, QueueReceiver::new(mode, Some(slot)));
         (id, until)
     }
 
     /// Ends a hold: what was out comes back to its place. The caller grants the session to others, once all that end
     /// together have ended: the longest waiting is to be next, not the first to be let go.
-    fn let_go(&mut self, slot: Slot) {
+    fn release_session(&mut self, slot: TableSlot) {
         let Some(lock) = self.queue.sessions.get(slot).lock.as_deref() else { return };
-        let (until, held) = (lock.until, lock.held.values().copied().collect::<Vec<_>>());
+        let (until, held) = (lock.until, lock.deliveries.values().copied().collect::<Vec<_>>());
         for token in held {
-            self.give_back_one(token);
+            self.unlock_message(token);
         }
-        self.queue.session_lock_ends.remove(&(until, slot));
+        self.queue.session_lock_expiries.remove(&(until, slot));
         self.queue.sessions.get_mut(slot).lock = None;
-        self.queue.refresh_ready(slot);
-        self.queue.sessions.forget_if_idle(slot);
+        self.queue.update_ready(slot);
+        self.queue.sessions.remove_if_idle(slot);
     }
 }

@@ -1,23 +1,23 @@
-//! The sessions of one queue. A queue without sessions has exactly one, nameless, at [`Sessions::ONLY`].
+//! The sessions of one queue. A queue without sessions has exactly one, nameless, at [`QueueSessions::ONLY`].
 //!
 //! A session exists while it has a message, a state or a holder; then its slot is free for another.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use super::backlog::Backlog;
-use super::id::{LinkId, LockToken, Timestamp};
+use super::backlog::SessionBacklog;
+use super::id::{CoreLinkId, LockToken, Timestamp};
 use crate::journal::Location;
 
 /// Where a session is kept. Means nothing after a restart.
-pub(super) type Slot = u32;
+pub(super) type TableSlot = u32;
 
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct QueueSession {
     pub(super) id: Option<Arc<str>>,
-    pub(super) backlog: Backlog,
+    pub(super) backlog: SessionBacklog,
     pub(super) lock: Option<Box<SessionLock>>,
-    pub(super) state: Option<Box<State>>,
+    pub(super) state: Option<Box<StoredState>>,
     /// What it is listed under as ready to be accepted: its first available counter.
     pub(super) ready: Option<u64>,
 }
@@ -25,29 +25,29 @@ pub(super) struct Session {
 /// One receiver's hold on a session.
 #[derive(Debug)]
 pub(super) struct SessionLock {
-    pub(super) link: LinkId,
+    pub(super) link: CoreLinkId,
     pub(super) until: Timestamp,
     /// Messages out under this lock.
-    pub(super) held: BTreeMap<u64, LockToken>,
+    pub(super) deliveries: BTreeMap<u64, LockToken>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(super) struct State {
+pub(super) struct StoredState {
     pub(super) location: Location,
     pub(super) updated_at: Timestamp,
 }
 
 #[derive(Debug)]
-pub(super) struct Sessions {
+pub(super) struct QueueSessions {
     named: bool,
-    slots: Vec<Option<Box<Session>>>,
-    free: Vec<Slot>,
-    by_id: HashMap<Arc<str>, Slot>,
+    slots: Vec<Option<Box<QueueSession>>>,
+    free: Vec<TableSlot>,
+    by_id: HashMap<Arc<str>, TableSlot>,
 }
 
-impl Sessions {
+impl QueueSessions {
     /// The slot of the nameless session.
-    pub(super) const ONLY: Slot = 0;
+    pub(super) const ONLY: TableSlot = 0;
 
     pub(super) fn new(named: bool) -> Self {
         let mut sessions = Self { named, slots: Vec::new(), free: Vec::new(), by_id: HashMap::new() };
@@ -62,31 +62,31 @@ impl Sessions {
     }
 
     /// Where messages of a session are kept. Without sessions, all in one place whatever their session.
-    pub(super) fn find(&self, id: Option<&str>) -> Option<Slot> {
+    pub(super) fn find(&self, id: Option<&str>) -> Option<TableSlot> {
         if self.named { self.by_id.get(id?).copied() } else { Some(Self::ONLY) }
     }
 
-    pub(super) fn find_or_create(&mut self, id: Option<&str>) -> Slot {
+    pub(super) fn find_or_create(&mut self, id: Option<&str>) -> TableSlot {
         debug_assert!(!self.named || id.is_some(), "checked when the message was sent");
         self.find(id).unwrap_or_else(|| self.insert(Some(id.unwrap_or_default())))
     }
 
-    pub(super) fn get(&self, slot: Slot) -> &Session {
+    pub(super) fn get(&self, slot: TableSlot) -> &QueueSession {
         self.slots[slot as usize].as_deref().expect("a slot in use: whoever keeps one keeps the session alive")
     }
 
-    pub(super) fn get_mut(&mut self, slot: Slot) -> &mut Session {
+    pub(super) fn get_mut(&mut self, slot: TableSlot) -> &mut QueueSession {
         self.slots[slot as usize].as_deref_mut().expect("a slot in use: whoever keeps one keeps the session alive")
     }
 
     /// Sessions from `slot` on, in slot order.
-    pub(super) fn iter_from(&self, slot: Slot) -> impl Iterator<Item = (Slot, &Session)> {
+    pub(super) fn iter_from(&self, slot: TableSlot) -> impl Iterator<Item = (TableSlot, &QueueSession)> {
         let used = self.slots.iter().enumerate().skip(slot as usize);
-        used.filter_map(|(slot, session)| Some((slot as Slot, session.as_deref()?)))
+        used.filter_map(|(slot, session)| Some((slot as TableSlot, session.as_deref()?)))
     }
 
     /// Lets a session go if nothing keeps it.
-    pub(super) fn forget_if_idle(&mut self, slot: Slot) {
+    pub(super) fn remove_if_idle(&mut self, slot: TableSlot) {
         let session = self.get(slot);
         if session.backlog.is_empty() && session.lock.is_none() && session.state.is_none() {
             let Some(id) = session.id.clone() else { return };
@@ -100,12 +100,13 @@ impl Sessions {
         }
     }
 
-    fn insert(&mut self, id: Option<&str>) -> Slot {
+    fn insert(&mut self, id: Option<&str>) -> TableSlot {
         let id: Option<Arc<str>> = id.map(Into::into);
-        let session = Session { id: id.clone(), backlog: Backlog::default(), lock: None, state: None, ready: None };
+        let session =
+            QueueSession { id: id.clone(), backlog: SessionBacklog::default(), lock: None, state: None, ready: None };
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
-            self.slots.len() as Slot - 1
+            self.slots.len() as TableSlot - 1
         });
         self.slots[slot as usize] = Some(Box::new(session));
         if let Some(id) = id {

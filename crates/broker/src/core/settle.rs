@@ -7,65 +7,72 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::alterations::Alterations;
-use super::dead_letter::Burial;
-use super::desk::Desk;
+use super::dead_letter::DeadLetterReason;
 use super::error::Error;
 use super::id::{LockToken, Timestamp};
-use super::queue::Change;
-use super::record::{Altered, Record};
-use super::sessions::Slot;
-use super::timers::Alarm;
+use super::message_overrides::MessageOverrides;
+use super::queue::MessageUpdate;
+use super::queue_context::QueueContext;
+use super::record::{JournalRecord, MessageUpdated};
+use super::sessions::TableSlot;
+use super::timers::Timer;
 
 /// Alarms do their work in pieces, so that a million locks that end together do not hold everyone else up.
-pub(super) const AT_ONCE: usize = 256;
+pub(super) const MAX_PER_TIMER: usize = 256;
 
 /// A name and an encoded AMQP value.
-pub type Properties = Vec<(Box<str>, Bytes)>;
+pub type PropertyUpdates = Vec<(Box<str>, Bytes)>;
 
 /// What a receiver says about a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Outcome {
+pub enum SettlementOutcome {
     Complete,
     /// Deliver again; counts as a failed delivery.
     Abandon {
-        properties: Properties,
+        properties: PropertyUpdates,
     },
     /// Deliver again; counts as nothing.
     Release,
     /// Keep aside until asked for by sequence number.
     Defer {
-        properties: Properties,
+        properties: PropertyUpdates,
     },
     DeadLetter {
         reason: Option<Box<str>>,
         description: Option<Box<str>>,
-        properties: Properties,
+        properties: PropertyUpdates,
     },
 }
 
-impl Desk<'_, '_> {
+impl QueueContext<'_, '_> {
     /// Settles deliveries; returns those whose lock was lost. When the journal refuses, nothing is settled.
-    pub(super) fn settle(&mut self, tokens: &[LockToken], outcome: &Outcome) -> Result<Vec<LockToken>, Error> {
-        let (held, lost): (Vec<LockToken>, Vec<LockToken>) = tokens.iter().partition(|token| self.is_held(**token));
-        let held = self.in_order(held);
+    pub(super) fn settle(
+        &mut self,
+        tokens: &[LockToken],
+        outcome: &SettlementOutcome,
+    ) -> Result<Vec<LockToken>, Error> {
+        let (held, lost): (Vec<LockToken>, Vec<LockToken>) =
+            tokens.iter().partition(|token| self.is_lock_valid(**token));
+        let held = self.sort_by_sequence(held);
         match outcome {
-            Outcome::Complete => self.complete(&held)?,
-            Outcome::Abandon { properties } => self.abandon(&held, properties)?,
-            Outcome::Release => self.give_back(&held),
-            Outcome::Defer { properties } => self.defer(&held, properties)?,
+            SettlementOutcome::Complete => self.complete(&held)?,
+            SettlementOutcome::Abandon { properties } => self.abandon(&held, properties)?,
+            SettlementOutcome::Release => self.unlock_messages(&held),
+            SettlementOutcome::Defer { properties } => self.defer(&held, properties)?,
             // A message in a dead-letter queue has nowhere further to go; it stays, one failure older.
-            Outcome::DeadLetter { properties, .. } if self.dead_letters.is_none() => self.abandon(&held, properties)?,
-            Outcome::DeadLetter { reason, description, properties } => {
+            SettlementOutcome::DeadLetter { properties, .. } if self.dead_letter_queue.is_none() => {
+                self.abandon(&held, properties)?
+            }
+            SettlementOutcome::DeadLetter { reason, description, properties } => {
                 let (reason, description) = (reason.as_deref(), description.as_deref());
-                self.bury_held(&held, &Burial { reason, description, properties })?;
+                self.dead_letter_locked(&held, &DeadLetterReason { reason, description, properties })?;
             }
         }
         Ok(lost)
     }
 
     /// By sequence number, each once: what is settled together takes effect in the order it was sent.
-    fn in_order(&self, mut tokens: Vec<LockToken>) -> Vec<LockToken> {
+    fn sort_by_sequence(&self, mut tokens: Vec<LockToken>) -> Vec<LockToken> {
         if tokens.len() > 1 {
             tokens.sort_by_cached_key(|token| self.queue.locks[token].counter);
             tokens.dedup();
@@ -74,10 +81,10 @@ impl Desk<'_, '_> {
     }
 
     /// Whether a lock stands. One whose time is over does not, even if its end was not yet attended to.
-    pub(super) fn is_held(&self, token: LockToken) -> bool {
+    pub(super) fn is_lock_valid(&self, token: LockToken) -> bool {
         self.queue.locks.get(&token).is_some_and(|lock| {
             let session_lock = self.queue.sessions.get(lock.slot).lock.as_deref();
-            session_lock.map_or(lock.until, |lock| lock.until) > self.turn.now
+            session_lock.map_or(lock.until, |lock| lock.until) > self.call.now
         })
     }
 
@@ -88,40 +95,41 @@ impl Desk<'_, '_> {
                 "a message of a session is locked with its session: renew the session's lock",
             ));
         }
-        if tokens.iter().any(|token| !self.is_held(*token)) {
+        if tokens.iter().any(|token| !self.is_lock_valid(*token)) {
             return Err(Error::MessageLockLost);
         }
-        let until = self.turn.now.after(self.queue.policy.lock_duration);
+        let until = self.call.now.after(self.queue.policy.lock_duration);
         for token in tokens {
             let lock = self.queue.locks.get_mut(token).expect("checked above");
-            self.queue.lock_ends.remove(&(lock.until, *token));
-            self.queue.lock_ends.insert((until, *token));
+            self.queue.lock_expiries.remove(&(lock.until, *token));
+            self.queue.lock_expiries.insert((until, *token));
             lock.until = until;
         }
-        self.tools.timers.arm(Alarm::MessageLock(self.queue.id), until);
+        self.state.timers.set(Timer::MessageLock(self.queue.id), until);
         Ok(vec![until; tokens.len()])
     }
 
     /// Ends message locks whose time is over.
-    pub(super) fn end_message_locks(&mut self) {
-        let late = self.queue.lock_ends.iter().take_while(|(until, _)| *until <= self.turn.now);
-        let late: Vec<_> = late.take(AT_ONCE).map(|(_, token)| *token).collect();
-        self.count_failures(&late);
-        self.give_back(&late);
-        if let Some((until, _)) = self.queue.lock_ends.first() {
-            self.tools.timers.arm(Alarm::MessageLock(self.queue.id), *until);
+    pub(super) fn expire_message_locks(&mut self) {
+        let late = self.queue.lock_expiries.iter().take_while(|(until, _)| *until <= self.call.now);
+        let late: Vec<_> = late.take(MAX_PER_TIMER).map(|(_, token)| *token).collect();
+        self.count_failed_deliveries(&late);
+        self.unlock_messages(&late);
+        if let Some((until, _)) = self.queue.lock_expiries.first() {
+            self.state.timers.set(Timer::MessageLock(self.queue.id), *until);
         }
     }
 
     /// One more failed delivery for each, in memory whatever the journal says. The locks still stand.
-    pub(super) fn count_failures(&mut self, tokens: &[LockToken]) {
-        let changes = self.changes(tokens, |_, change| change.delivery_count = change.delivery_count.saturating_add(1));
-        let _ = self.note_changes(&changes);
-        self.apply(changes);
+    pub(super) fn count_failed_deliveries(&mut self, tokens: &[LockToken]) {
+        let updates =
+            self.plan_updates(tokens, |_, update| update.delivery_count = update.delivery_count.saturating_add(1));
+        let _ = self.append_updates(&updates);
+        self.apply_updates(updates);
     }
 
     fn complete(&mut self, tokens: &[LockToken]) -> Result<(), Error> {
-        let mut by_session: Vec<(Slot, Vec<u64>)> = Vec::new();
+        let mut by_session: Vec<(TableSlot, Vec<u64>)> = Vec::new();
         for token in tokens {
             let lock = self.queue.locks[token];
             match by_session.iter_mut().find(|(slot, _)| *slot == lock.slot) {
@@ -129,115 +137,120 @@ impl Desk<'_, '_> {
                 None => by_session.push((lock.slot, vec![lock.counter])),
             }
         }
-        self.note_settled(&by_session)?;
+        self.append_settled(&by_session)?;
         for token in tokens {
-            let lock = self.queue.drop_lock(*token).expect("held: checked by settle()");
-            let (message, _) = self.queue.take_out(lock.slot, lock.counter).expect("a locked message is there");
-            self.turn.journal.release(message.location);
+            let lock = self.queue.remove_lock(*token).expect("held: checked by settle()");
+            let (message, _) = self.queue.remove_message(lock.slot, lock.counter).expect("a locked message is there");
+            self.call.journal.release(message.location);
         }
-        self.resume(by_session.iter().map(|(slot, _)| *slot));
+        self.serve_sessions(by_session.iter().map(|(slot, _)| *slot));
         Ok(())
     }
 
     /// Writes that messages left, one record for each session.
-    pub(super) fn note_settled(&mut self, by_session: &[(Slot, Vec<u64>)]) -> Result<(), Error> {
+    pub(super) fn append_settled(&mut self, by_session: &[(TableSlot, Vec<u64>)]) -> Result<(), Error> {
         let ids: Vec<_> = by_session.iter().map(|(slot, _)| self.queue.sessions.get(*slot).id.clone()).collect();
-        let records = by_session.iter().zip(&ids).map(|((_, counters), id)| Record::Settled {
+        let records = by_session.iter().zip(&ids).map(|((_, counters), id)| JournalRecord::Settled {
             queue: self.queue.id,
             session: id.as_deref(),
             counters: counters.clone(),
         });
         let records: Vec<_> = records.collect();
-        Ok(self.tools.note_all(self.turn, &records)?)
+        Ok(self.state.append_records(self.call, &records)?)
     }
 
-    fn abandon(&mut self, tokens: &[LockToken], properties: &Properties) -> Result<(), Error> {
-        let changes = self.changes(tokens, |desk, change| {
-            change.delivery_count = change.delivery_count.saturating_add(1);
-            desk.set(change, properties);
+    fn abandon(&mut self, tokens: &[LockToken], properties: &PropertyUpdates) -> Result<(), Error> {
+        let updates = self.plan_updates(tokens, |context, update| {
+            update.delivery_count = update.delivery_count.saturating_add(1);
+            context.set_properties(update, properties);
         });
-        self.note_changes(&changes)?;
-        self.apply(changes);
-        self.give_back(tokens);
+        self.append_updates(&updates)?;
+        self.apply_updates(updates);
+        self.unlock_messages(tokens);
         Ok(())
     }
 
-    fn defer(&mut self, tokens: &[LockToken], properties: &Properties) -> Result<(), Error> {
-        let changes = self.changes(tokens, |desk, change| {
-            change.deferred = true;
-            desk.set(change, properties);
+    fn defer(&mut self, tokens: &[LockToken], properties: &PropertyUpdates) -> Result<(), Error> {
+        let updates = self.plan_updates(tokens, |context, update| {
+            update.deferred = true;
+            context.set_properties(update, properties);
         });
-        self.note_changes(&changes)?;
-        self.apply(changes);
-        self.give_back(tokens);
+        self.append_updates(&updates)?;
+        self.apply_updates(updates);
+        self.unlock_messages(tokens);
         Ok(())
     }
 
     /// Ends locks and serves the sessions they were in.
-    fn give_back(&mut self, tokens: &[LockToken]) {
-        let mut slots: Vec<Slot> = tokens.iter().filter_map(|token| self.give_back_one(*token)).collect();
+    fn unlock_messages(&mut self, tokens: &[LockToken]) {
+        let mut slots: Vec<TableSlot> = tokens.iter().filter_map(|token| self.unlock_message(*token)).collect();
         slots.sort_unstable();
         slots.dedup();
-        self.resume(slots.into_iter());
+        self.serve_sessions(slots.into_iter());
     }
 
     /// Ends one lock. A message past its time or its attempts leaves now rather than when someone next asks for it.
-    pub(super) fn give_back_one(&mut self, token: LockToken) -> Option<Slot> {
+    pub(super) fn unlock_message(&mut self, token: LockToken) -> Option<TableSlot> {
         let lock = self.queue.unlock(token)?;
-        if self.ought_to_leave(lock.slot, lock.counter) && self.make_leave(lock.slot, lock.counter).is_err() {
+        if self.is_undeliverable(lock.slot, lock.counter) && self.remove_undeliverable(lock.slot, lock.counter).is_err()
+        {
             self.retry_later();
         }
-        self.arm_expiry();
+        self.set_expiry_timer();
         Some(lock.slot)
     }
 
     /// Serves again after deliveries were settled.
-    pub(super) fn resume(&mut self, slots: impl Iterator<Item = Slot>) {
+    pub(super) fn serve_sessions(&mut self, slots: impl Iterator<Item = TableSlot>) {
         for slot in slots {
             self.serve(slot);
         }
     }
 
-    fn set(&self, change: &mut Change, properties: &Properties) {
+    fn set_properties(&self, update: &mut MessageUpdate, properties: &PropertyUpdates) {
         if !properties.is_empty() {
-            change.alterations = Some(Arc::new(Alterations::with(change.alterations.as_ref(), properties)));
+            update.overrides = Some(Arc::new(MessageOverrides::with(update.overrides.as_ref(), properties)));
         }
     }
 
-    fn changes(&self, tokens: &[LockToken], edit: impl Fn(&Self, &mut Change)) -> Vec<(Slot, u64, Change)> {
-        let change = |token: &LockToken| {
+    fn plan_updates(
+        &self,
+        tokens: &[LockToken],
+        edit: impl Fn(&Self, &mut MessageUpdate),
+    ) -> Vec<(TableSlot, u64, MessageUpdate)> {
+        let update = |token: &LockToken| {
             let lock = self.queue.locks.get(token)?;
             let message = self.queue.sessions.get(lock.slot).backlog.get(lock.counter)?;
-            let mut change = Change {
+            let mut update = MessageUpdate {
                 delivery_count: message.delivery_count,
                 deferred: message.is_deferred(),
-                alterations: self.queue.alterations(lock.counter, message),
+                overrides: self.queue.overrides(lock.counter, message),
             };
-            edit(self, &mut change);
-            Some((lock.slot, lock.counter, change))
+            edit(self, &mut update);
+            Some((lock.slot, lock.counter, update))
         };
-        tokens.iter().filter_map(change).collect()
+        tokens.iter().filter_map(update).collect()
     }
 
-    fn note_changes(&mut self, changes: &[(Slot, u64, Change)]) -> Result<(), Error> {
-        let ids: Vec<_> = changes.iter().map(|(slot, ..)| self.queue.sessions.get(*slot).id.clone()).collect();
-        let records = changes.iter().zip(&ids).map(|((_, counter, change), id)| {
-            Record::Altered(Altered {
+    fn append_updates(&mut self, updates: &[(TableSlot, u64, MessageUpdate)]) -> Result<(), Error> {
+        let ids: Vec<_> = updates.iter().map(|(slot, ..)| self.queue.sessions.get(*slot).id.clone()).collect();
+        let records = updates.iter().zip(&ids).map(|((_, counter, update), id)| {
+            JournalRecord::MessageUpdated(MessageUpdated {
                 queue: self.queue.id,
                 session: id.as_deref(),
                 counter: *counter,
-                delivery_count: change.delivery_count,
-                deferred: change.deferred,
-                alterations: change.alterations.clone(),
+                delivery_count: update.delivery_count,
+                deferred: update.deferred,
+                overrides: update.overrides.clone(),
             })
         });
         let records: Vec<_> = records.collect();
-        Ok(self.tools.note_all(self.turn, &records)?)
+        Ok(self.state.append_records(self.call, &records)?)
     }
 
-    fn apply(&mut self, changes: Vec<(Slot, u64, Change)>) {
-        for (slot, counter, change) in changes {
-            self.queue.alter(slot, counter, change);
+    fn apply_updates(&mut self, updates: Vec<(TableSlot, u64, MessageUpdate)>) {
+        for (slot, counter, update) in updates {
+            self.queue.update(slot, counter, update);
         }
     }
 }

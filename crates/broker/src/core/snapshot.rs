@@ -6,44 +6,47 @@
 use super::Core;
 use super::entity::Entity;
 use super::id::{EntityId, Subqueue, Timestamp};
-use super::queue::Queue;
-use super::record::{Altered, BacklogEntry, BacklogPart, Record, ScheduledRecord, SessionState, StatePlace};
-use super::sessions::{Session, Slot};
+use super::queue::MessageQueue;
+use super::record::{
+    BacklogEntry, BacklogRecord, JournalRecord, MessageUpdated, ScheduledRecord, SessionStateLocation,
+    SessionStateRecord,
+};
+use super::sessions::{QueueSession, TableSlot};
 
 /// Messages in one record: enough to make the session's id and the record's head cheap.
-const PART: usize = 512;
+const MESSAGES_PER_RECORD: usize = 512;
 
 /// How far a snapshot has come.
 #[derive(Debug, Clone)]
-pub struct Snapshot {
+pub struct SnapshotCursor {
     /// For turning the history's ages into moments.
     now: Timestamp,
     entity: EntityId,
-    stage: Stage,
+    stage: SnapshotStage,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Stage {
+enum SnapshotStage {
     Entity,
     Scheduled(u64),
     History(usize),
-    Messages(Subqueue, Slot, u64),
+    Messages(Subqueue, TableSlot, u64),
 }
 
-impl Snapshot {
+impl SnapshotCursor {
     /// A snapshot that begins here: the store notes the journal's position now.
-    pub fn begin(now: Timestamp) -> Self {
-        Self { now, entity: EntityId(0), stage: Stage::Entity }
+    pub fn new(now: Timestamp) -> Self {
+        Self { now, entity: EntityId(0), stage: SnapshotStage::Entity }
     }
 }
 
 impl Core {
     /// Hands about `budget` bytes of records to `sink`; false when the snapshot is complete. The next step may come after
     /// any number of other calls.
-    pub fn snapshot(&self, snapshot: &mut Snapshot, budget: usize, mut sink: impl FnMut(&[u8])) -> bool {
+    pub fn write_snapshot(&self, snapshot: &mut SnapshotCursor, budget: usize, mut sink: impl FnMut(&[u8])) -> bool {
         let mut written = 0;
         let mut page = Vec::new();
-        let mut write = |record: &Record<'_>| {
+        let mut write = |record: &JournalRecord<'_>| {
             page.clear();
             record.encode(&mut page);
             written += page.len();
@@ -53,12 +56,12 @@ impl Core {
         loop {
             let Some((id, entity)) = self.entities.range(snapshot.entity..).next() else { return false };
             if *id != snapshot.entity {
-                (snapshot.entity, snapshot.stage) = (*id, Stage::Entity);
+                (snapshot.entity, snapshot.stage) = (*id, SnapshotStage::Entity);
             }
             let (next, full) = entity.snapshot_stage(snapshot.stage, snapshot.now, &mut write);
             match next {
                 Some(stage) => snapshot.stage = stage,
-                None => (snapshot.entity, snapshot.stage) = (EntityId(id.0 + 1), Stage::Entity),
+                None => (snapshot.entity, snapshot.stage) = (EntityId(id.0 + 1), SnapshotStage::Entity),
             }
             if full {
                 return true;
@@ -67,24 +70,29 @@ impl Core {
     }
 }
 
-type Write<'a> = &'a mut dyn FnMut(&Record<'_>) -> bool;
+type RecordSink<'a> = &'a mut dyn FnMut(&JournalRecord<'_>) -> bool;
 
 impl Entity {
     /// Writes one stage; says which comes next and whether the budget is used up.
-    fn snapshot_stage(&self, stage: Stage, now: Timestamp, write: Write<'_>) -> (Option<Stage>, bool) {
+    fn snapshot_stage(
+        &self,
+        stage: SnapshotStage,
+        now: Timestamp,
+        write: RecordSink<'_>,
+    ) -> (Option<SnapshotStage>, bool) {
         match stage {
-            Stage::Entity => {
+            SnapshotStage::Entity => {
                 let json = serde_json::to_vec(&self.description).expect("a description is plain data");
-                (Some(Stage::Scheduled(0)), write(&Record::Entity(self.record(&json))))
+                (Some(SnapshotStage::Scheduled(0)), write(&JournalRecord::Entity(self.record(&json))))
             }
-            Stage::Scheduled(from) => self.snapshot_scheduled(from, write),
-            Stage::History(page) => self.snapshot_history(page, now, write),
-            Stage::Messages(subqueue, slot, counter) => self.snapshot_messages(subqueue, slot, counter, write),
+            SnapshotStage::Scheduled(from) => self.snapshot_scheduled(from, write),
+            SnapshotStage::History(page) => self.snapshot_history(page, now, write),
+            SnapshotStage::Messages(subqueue, slot, counter) => self.snapshot_messages(subqueue, slot, counter, write),
         }
     }
 
-    fn snapshot_scheduled(&self, from: u64, write: Write<'_>) -> (Option<Stage>, bool) {
-        let schedule = self.inlet.as_ref().map(|inlet| &inlet.schedule);
+    fn snapshot_scheduled(&self, from: u64, write: RecordSink<'_>) -> (Option<SnapshotStage>, bool) {
+        let schedule = self.ingress.as_ref().map(|ingress| &ingress.schedule);
         for (counter, message) in schedule.into_iter().flat_map(|schedule| schedule.iter_from(from)) {
             let record = ScheduledRecord {
                 entity: self.id,
@@ -94,73 +102,84 @@ impl Entity {
                 session: message.session.as_deref(),
                 location: message.location,
             };
-            if write(&Record::Scheduled(record)) {
-                return (Some(Stage::Scheduled(counter + 1)), true);
+            if write(&JournalRecord::Scheduled(record)) {
+                return (Some(SnapshotStage::Scheduled(counter + 1)), true);
             }
         }
-        (Some(Stage::History(0)), false)
+        (Some(SnapshotStage::History(0)), false)
     }
 
-    fn snapshot_history(&self, page: usize, now: Timestamp, write: Write<'_>) -> (Option<Stage>, bool) {
-        let history = self.inlet.as_ref().and_then(|inlet| inlet.history.as_ref());
+    fn snapshot_history(&self, page: usize, now: Timestamp, write: RecordSink<'_>) -> (Option<SnapshotStage>, bool) {
+        let history = self.ingress.as_ref().and_then(|ingress| ingress.history.as_ref());
         let Some(ids) = history.and_then(|history| history.page(page, now)) else {
-            return (Some(Stage::Messages(Subqueue::Main, 0, 0)), false);
+            return (Some(SnapshotStage::Messages(Subqueue::Main, 0, 0)), false);
         };
         let ids: Vec<_> = ids.collect();
-        let full = !ids.is_empty() && write(&Record::Remembered { entity: self.id, ids });
-        (Some(Stage::History(page + 1)), full)
+        let full = !ids.is_empty() && write(&JournalRecord::DuplicateIds { entity: self.id, ids });
+        (Some(SnapshotStage::History(page + 1)), full)
     }
 
-    fn snapshot_messages(&self, subqueue: Subqueue, slot: Slot, from: u64, write: Write<'_>) -> (Option<Stage>, bool) {
-        let Some(outlet) = &self.outlet else { return (None, false) };
-        let queue = outlet.queue(subqueue);
+    fn snapshot_messages(
+        &self,
+        subqueue: Subqueue,
+        slot: TableSlot,
+        from: u64,
+        write: RecordSink<'_>,
+    ) -> (Option<SnapshotStage>, bool) {
+        let Some(egress) = &self.egress else { return (None, false) };
+        let queue = egress.queue(subqueue);
         let Some((found, session)) = queue.sessions.iter_from(slot).next() else {
-            let next = (subqueue == Subqueue::Main).then_some(Stage::Messages(Subqueue::DeadLetter, 0, 0));
+            let next = (subqueue == Subqueue::Main).then_some(SnapshotStage::Messages(Subqueue::DeadLetter, 0, 0));
             return (next, false);
         };
         let from = if found == slot { from } else { 0 };
         let mut full = from == 0 && queue.snapshot_state(session, write);
-        let (last, used_up) = queue.snapshot_part(session, from, write);
+        let (last, used_up) = queue.snapshot_backlog(session, from, write);
         full |= used_up;
         let next = match last {
-            Some(last) => Stage::Messages(subqueue, found, last + 1),
-            None => Stage::Messages(subqueue, found + 1, 0),
+            Some(last) => SnapshotStage::Messages(subqueue, found, last + 1),
+            None => SnapshotStage::Messages(subqueue, found + 1, 0),
         };
         (Some(next), full)
     }
 }
 
-impl Queue {
-    fn snapshot_state(&self, session: &Session, write: Write<'_>) -> bool {
+impl MessageQueue {
+    fn snapshot_state(&self, session: &QueueSession, write: RecordSink<'_>) -> bool {
         let (Some(id), Some(state)) = (&session.id, &session.state) else { return false };
-        let place = StatePlace::At(state.location);
-        write(&Record::SessionState(SessionState { queue: self.id, session: id, at: state.updated_at, state: place }))
+        let place = SessionStateLocation::At(state.location);
+        write(&JournalRecord::SessionStateRecord(SessionStateRecord {
+            queue: self.id,
+            session: id,
+            at: state.updated_at,
+            state: place,
+        }))
     }
 
     /// Writes the next messages of a session with their alterations; returns the last counter, if there may be more.
-    fn snapshot_part(&self, session: &Session, from: u64, write: Write<'_>) -> (Option<u64>, bool) {
-        let part: Vec<_> = session.backlog.iter_from(from).take(PART).collect();
+    fn snapshot_backlog(&self, session: &QueueSession, from: u64, write: RecordSink<'_>) -> (Option<u64>, bool) {
+        let part: Vec<_> = session.backlog.iter_from(from).take(MESSAGES_PER_RECORD).collect();
         let Some((last, _)) = part.last().copied() else { return (None, false) };
         let id = session.id.as_deref();
-        let entry = |(counter, message): &(u64, super::backlog::Message)| BacklogEntry {
+        let entry = |(counter, message): &(u64, super::backlog::QueuedMessage)| BacklogEntry {
             counter: *counter,
             location: message.location,
             expires: message.expires.0,
             delivery_count: message.delivery_count,
-            flags: message.lasting_flags(),
+            flags: message.persistent_flags(),
         };
         let messages = part.iter().map(entry).collect();
-        let mut full = write(&Record::Backlog(BacklogPart { queue: self.id, session: id, messages }));
-        for (counter, message) in part.iter().filter(|(_, message)| message.is_altered()) {
-            full |= write(&Record::Altered(Altered {
+        let mut full = write(&JournalRecord::Backlog(BacklogRecord { queue: self.id, session: id, messages }));
+        for (counter, message) in part.iter().filter(|(_, message)| message.has_overrides()) {
+            full |= write(&JournalRecord::MessageUpdated(MessageUpdated {
                 queue: self.id,
                 session: id,
                 counter: *counter,
                 delivery_count: message.delivery_count,
                 deferred: message.is_deferred(),
-                alterations: self.alterations(*counter, *message),
+                overrides: self.overrides(*counter, *message),
             }));
         }
-        ((part.len() == PART).then_some(last), full)
+        ((part.len() == MESSAGES_PER_RECORD).then_some(last), full)
     }
 }

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::id::{EntityId, QueueId, Timestamp};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Alarm {
+pub(super) enum Timer {
     /// A message lock ends.
     MessageLock(QueueId),
     SessionLock(QueueId),
@@ -17,43 +17,43 @@ pub(super) enum Alarm {
     /// The journal refused something that must happen: try again.
     Retry(QueueId),
     /// A scheduled message is due.
-    Schedule(EntityId),
+    ScheduledMessages(EntityId),
     /// Duplicate history is swept.
     History(EntityId),
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Timers {
-    due: BTreeSet<(Timestamp, Alarm)>,
-    set: HashMap<Alarm, Timestamp>,
+pub(super) struct TimerQueue {
+    due: BTreeSet<(Timestamp, Timer)>,
+    set: HashMap<Timer, Timestamp>,
 }
 
-impl Timers {
-    pub(super) fn next(&self) -> Option<Timestamp> {
+impl TimerQueue {
+    pub(super) fn next_deadline(&self) -> Option<Timestamp> {
         self.due.first().map(|(at, _)| *at)
     }
 
     /// Sets an alarm, unless it is already set for as early or earlier. An alarm may ring for nothing; it is never late.
-    pub(super) fn arm(&mut self, alarm: Alarm, at: Timestamp) {
-        if let Some(set) = self.set.get(&alarm).copied() {
+    pub(super) fn set(&mut self, timer: Timer, at: Timestamp) {
+        if let Some(set) = self.set.get(&timer).copied() {
             if set <= at {
                 return;
             }
-            self.due.remove(&(set, alarm));
+            self.due.remove(&(set, timer));
         }
-        self.set.insert(alarm, at);
-        self.due.insert((at, alarm));
+        self.set.insert(timer, at);
+        self.due.insert((at, timer));
     }
 
     /// Takes the next alarm that is due.
-    pub(super) fn ring(&mut self, now: Timestamp) -> Option<Alarm> {
-        let (at, alarm) = *self.due.first()?;
+    pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<Timer> {
+        let (at, timer) = *self.due.first()?;
         if at > now {
             return None;
         }
-        self.due.remove(&(at, alarm));
-        self.set.remove(&alarm);
-        Some(alarm)
+        self.due.remove(&(at, timer));
+        self.set.remove(&timer);
+        Some(timer)
     }
 }
 
@@ -63,12 +63,12 @@ mod tests {
 
     #[test]
     fn an_alarm_rings_once_at_the_earliest_time_asked_for() {
-        let (mut timers, alarm) = (Timers::default(), Alarm::Schedule(EntityId(1)));
+        let (mut timers, timer) = (TimerQueue::default(), Timer::ScheduledMessages(EntityId(1)));
         for at in [20, 10, 30] {
-            timers.arm(alarm, Timestamp(at));
+            timers.set(timer, Timestamp(at));
         }
-        assert_eq!(timers.ring(Timestamp(9)), None);
-        assert_eq!(timers.ring(Timestamp(10)), Some(alarm));
-        assert_eq!((timers.ring(Timestamp(99)), timers.next()), (None, None));
+        assert_eq!(timers.pop_due(Timestamp(9)), None);
+        assert_eq!(timers.pop_due(Timestamp(10)), Some(timer));
+        assert_eq!((timers.pop_due(Timestamp(99)), timers.next_deadline()), (None, None));
     }
 }

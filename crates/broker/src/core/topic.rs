@@ -1,18 +1,18 @@
 //! Who gets a message: the queue it was sent to, or every subscription of the topic that takes it. Stored once for all.
 
 use super::Core;
-use super::backlog::Message;
-use super::dead_letter::{self, Burial};
+use super::backlog::QueuedMessage;
+use super::call_context::CallContext;
+use super::dead_letter::{self, DeadLetterReason};
 use super::entity::Entity;
-use super::expires::Expires;
+use super::expiry_time::ExpiryTime;
 use super::id::{EntityId, QueueId, SequenceNumber, Subqueue, Timestamp};
-use super::record::{Activated, Enqueued, Target};
-use super::send::lesser;
-use super::turn::Turn;
+use super::record::{Activated, EnqueueTarget, Enqueued};
+use super::send::shorter_ttl;
 use crate::journal::Location;
 
 /// A stored message on its way to the queues that take it.
-pub(super) struct Arrival<'a> {
+pub(super) struct RoutedMessage<'a> {
     pub(super) entity: EntityId,
     pub(super) sequence: SequenceNumber,
     /// When its time to live began.
@@ -25,56 +25,61 @@ pub(super) struct Arrival<'a> {
 impl Core {
     /// Which queues take a message. Empty for a queue, which takes its own.
     ///
-    /// `dead_letters` holds numbers already promised within a batch, by dead-letter queue.
-    pub(super) fn targets(
+    /// `dead_letter_queue` holds numbers already promised within a batch, by dead-letter queue.
+    pub(super) fn select_targets(
         &self,
         topic: EntityId,
         session: Option<&str>,
         time_to_live: Option<u64>,
-        dead_letters: &mut Vec<(EntityId, u64)>,
-    ) -> Vec<Target> {
+        dead_letter_queue: &mut Vec<(EntityId, u64)>,
+    ) -> Vec<EnqueueTarget> {
         let subscriptions = self.entities[&topic].subscriptions.iter().filter_map(|id| self.entities.get(id));
         let target = |subscription: &Entity| {
-            let outlet = subscription.outlet.as_ref()?;
-            if outlet.main.policy.sessions && session.is_none() {
-                let counter = promise(dead_letters, subscription.id, outlet.dead_letter.counter);
-                let burial = Burial::by_broker(dead_letter::NO_SESSION, dead_letter::NO_SESSION_TEXT);
-                let alterations = Some(burial.alterations(None).into());
+            let egress = subscription.egress.as_ref()?;
+            if egress.main.policy.sessions && session.is_none() {
+                let counter = reserve_counter(dead_letter_queue, subscription.id, egress.dead_letter.counter);
+                let reason = DeadLetterReason::by_broker(dead_letter::NO_SESSION, dead_letter::NO_SESSION_TEXT);
+                let overrides = Some(reason.overrides(None).into());
                 let queue = QueueId::dead_letter(subscription.id);
-                return Some(Target { queue, counter: Some(counter), time_to_live: None, alterations });
+                return Some(EnqueueTarget { queue, counter: Some(counter), time_to_live: None, overrides });
             }
             let own = subscription.description.common().default_message_time_to_live;
             let own = own.map(|ttl| ttl.as_millis() as u64).filter(|own| time_to_live.is_none_or(|ttl| *own < ttl));
             let queue = QueueId::main(subscription.id);
-            Some(Target { queue, counter: None, time_to_live: own, alterations: None })
+            Some(EnqueueTarget { queue, counter: None, time_to_live: own, overrides: None })
         };
         subscriptions.filter_map(target).collect()
     }
 
     /// How many queues will refer to the body.
-    pub(super) fn holders(&self, entity: EntityId, targets: &[Target]) -> u32 {
-        let is_queue = self.entities.get(&entity).is_some_and(|entity| entity.outlet.is_some());
+    pub(super) fn count_references(&self, entity: EntityId, targets: &[EnqueueTarget]) -> u32 {
+        let is_queue = self.entities.get(&entity).is_some_and(|entity| entity.egress.is_some());
         if is_queue { 1 } else { targets.len() as u32 }
     }
 
-    pub(super) fn arrive(&mut self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, targets: &[Target]) {
-        let counter = arrival.sequence.counter();
-        if self.entities[&arrival.entity].outlet.is_some() {
-            let message = arrival.message(arrival.time_to_live);
-            if let Ok(mut desk) = self.desk(turn, QueueId::main(arrival.entity)) {
-                desk.arrive(arrival.session, counter, message, None);
+    pub(super) fn enqueue(
+        &mut self,
+        call: &mut CallContext<'_>,
+        routed: &RoutedMessage<'_>,
+        targets: &[EnqueueTarget],
+    ) {
+        let counter = routed.sequence.counter();
+        if self.entities[&routed.entity].egress.is_some() {
+            let message = routed.message(routed.time_to_live);
+            if let Ok(mut context) = self.queue_context(call, QueueId::main(routed.entity)) {
+                context.enqueue(routed.session, counter, message, None);
             }
         }
         for target in targets {
-            let message = arrival.message_for(target);
-            if let Ok(mut desk) = self.desk(turn, target.queue) {
-                desk.arrive(arrival.session, target.counter.unwrap_or(counter), message, target.alterations.clone());
+            let message = routed.message_for(target);
+            if let Ok(mut context) = self.queue_context(call, target.queue) {
+                context.enqueue(routed.session, target.counter.unwrap_or(counter), message, target.overrides.clone());
             }
         }
     }
 }
 
-impl<'a> From<&Activated<'a>> for Arrival<'a> {
+impl<'a> From<&Activated<'a>> for RoutedMessage<'a> {
     fn from(record: &Activated<'a>) -> Self {
         Self {
             entity: record.entity,
@@ -87,7 +92,7 @@ impl<'a> From<&Activated<'a>> for Arrival<'a> {
     }
 }
 
-impl<'a> Arrival<'a> {
+impl<'a> RoutedMessage<'a> {
     pub(super) fn of(record: &Enqueued<'a>, location: Location) -> Self {
         Self {
             entity: record.entity,
@@ -99,27 +104,27 @@ impl<'a> Arrival<'a> {
         }
     }
 
-    pub(super) fn message(&self, time_to_live: Option<u64>) -> Message {
-        Message::new(self.location, self.sequence.partition() as u8, Expires::after(self.start, time_to_live))
+    pub(super) fn message(&self, time_to_live: Option<u64>) -> QueuedMessage {
+        QueuedMessage::new(self.location, self.sequence.partition() as u8, ExpiryTime::after(self.start, time_to_live))
     }
 
     /// In a dead-letter queue nothing expires.
-    pub(super) fn message_for(&self, target: &Target) -> Message {
+    pub(super) fn message_for(&self, target: &EnqueueTarget) -> QueuedMessage {
         match target.queue.subqueue {
-            Subqueue::Main => self.message(lesser(self.time_to_live, target.time_to_live)),
+            Subqueue::Main => self.message(shorter_ttl(self.time_to_live, target.time_to_live)),
             Subqueue::DeadLetter => self.message(None),
         }
     }
 }
 
-fn promise(dead_letters: &mut Vec<(EntityId, u64)>, queue: EntityId, last: u64) -> u64 {
-    match dead_letters.iter_mut().find(|(promised, _)| *promised == queue) {
+fn reserve_counter(dead_letter_queue: &mut Vec<(EntityId, u64)>, queue: EntityId, last: u64) -> u64 {
+    match dead_letter_queue.iter_mut().find(|(promised, _)| *promised == queue) {
         Some((_, counter)) => {
             *counter += 1;
             *counter
         }
         None => {
-            dead_letters.push((queue, last + 1));
+            dead_letter_queue.push((queue, last + 1));
             last + 1
         }
     }

@@ -18,7 +18,7 @@ use jsonc_parser::ast::Value;
 
 pub use problem::{Problem, Problems};
 
-use crate::core::{Description, QueueDescription, SubscriptionDescription, TopicDescription};
+use crate::core::{EntityDescription, QueueDescription, SubscriptionDescription, TopicDescription};
 use properties::{QUEUE, SUBSCRIPTION, TOPIC};
 use reader::{Node, Reader};
 use rehearsal::Rehearsal;
@@ -29,7 +29,7 @@ pub struct EmulatorConfig {
     /// The name of its one namespace.
     pub namespace: String,
     /// Paths and descriptions, every topic before its subscriptions.
-    pub entities: Vec<(String, Description)>,
+    pub entities: Vec<(String, EntityDescription)>,
 }
 
 /// JSON with comments and trailing commas, and no further liberties.
@@ -102,7 +102,7 @@ impl Walk<'_> {
 
     fn queue(&mut self, node: &Node<'_>) {
         let Some(fields) = self.reader.object(node, &["Name", "Properties"]) else { return };
-        let description = self.describe(node, fields.get("Properties"), &QUEUE, Description::Queue(queue()));
+        let description = self.describe(node, fields.get("Properties"), &QUEUE, EntityDescription::Queue(queue()));
         let Some((name, shown)) = self.name(node, &fields) else { return };
         if let Err(rule) = self.rehearsal.place_entity(&name, &description) {
             self.reader.reject(shown, &rule);
@@ -112,7 +112,7 @@ impl Walk<'_> {
 
     fn topic(&mut self, node: &Node<'_>) {
         let Some(fields) = self.reader.object(node, &["Name", "Properties", "Subscriptions"]) else { return };
-        let description = self.describe(node, fields.get("Properties"), &TOPIC, Description::Topic(topic()));
+        let description = self.describe(node, fields.get("Properties"), &TOPIC, EntityDescription::Topic(topic()));
         let named = self.name(node, &fields).map(|(name, shown)| {
             if let Err(rule) = self.rehearsal.place_entity(&name, &description) {
                 self.reader.reject(shown, &rule);
@@ -130,7 +130,7 @@ impl Walk<'_> {
 
     fn subscription(&mut self, topic: Option<&str>, node: &Node<'_>, siblings: &mut Vec<String>) {
         let Some(fields) = self.reader.object(node, &["Name", "Properties", "Rules"]) else { return };
-        let new = Description::Subscription(subscription());
+        let new = EntityDescription::Subscription(subscription());
         let description = self.describe(node, fields.get("Properties"), &SUBSCRIPTION, new);
         for rule in self.reader.optional_array(&fields, "Rules") {
             rules::check(&mut self.reader, &rule);
@@ -156,8 +156,8 @@ impl Walk<'_> {
         entity: &Node<'_>,
         given: Option<&Node<'_>>,
         known: &[&str],
-        mut description: Description,
-    ) -> Description {
+        mut description: EntityDescription,
+    ) -> EntityDescription {
         let Some(given) = given.filter(|given| !matches!(given.value, Value::NullKeyword(_))) else {
             return description;
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jsonc_parser::ast::Value;
 
 use crate::atom::duration;
-use crate::core::{CommonDescription, Description, InletDescription, OutletDescription, Status};
+use crate::core::{CommonProperties, EgressProperties, EntityDescription, EntityStatus, IngressProperties};
 
 pub(super) const QUEUE: [&str; 16] = [
     "AutoDeleteOnIdle",
@@ -59,7 +59,7 @@ const A_DURATION: &str = "valid is an ISO 8601 duration, such as \"PT30S\", \"PT
 const A_NUMBER: &str = "valid is a whole number";
 
 /// Sets one property of those the entity's kind has; `Err` says what its value would have to be. Null leaves it as it is.
-pub(super) fn set(description: &mut Description, name: &str, value: &Value<'_>) -> Result<(), &'static str> {
+pub(super) fn set(description: &mut EntityDescription, name: &str, value: &Value<'_>) -> Result<(), &'static str> {
     if let Value::NullKeyword(_) = value {
         return Ok(());
     }
@@ -69,30 +69,30 @@ pub(super) fn set(description: &mut Description, name: &str, value: &Value<'_>) 
         "EnableBatchedOperations" => common(description).enable_batched_operations = flag(value)?,
         "Status" => common(description).status = status(value)?,
         "UserMetadata" => common(description).user_metadata = text(value)?,
-        "DuplicateDetectionHistoryTimeWindow" => inlet(description).duplicate_detection_window = span(value)?,
-        "EnablePartitioning" => inlet(description).enable_partitioning = flag(value)?,
-        "MaxMessageSizeInKilobytes" => inlet(description).max_message_size_in_kilobytes = Some(number(value)?),
-        "MaxSizeInMegabytes" => inlet(description).max_size_in_megabytes = number(value)?,
-        "RequiresDuplicateDetection" => inlet(description).requires_duplicate_detection = flag(value)?,
+        "DuplicateDetectionHistoryTimeWindow" => ingress(description).duplicate_detection_window = span(value)?,
+        "EnablePartitioning" => ingress(description).enable_partitioning = flag(value)?,
+        "MaxMessageSizeInKilobytes" => ingress(description).max_message_size_in_kilobytes = Some(number(value)?),
+        "MaxSizeInMegabytes" => ingress(description).max_size_in_megabytes = number(value)?,
+        "RequiresDuplicateDetection" => ingress(description).requires_duplicate_detection = flag(value)?,
         "DeadLetteringOnMessageExpiration" => {
-            outlet(description).dead_lettering_on_message_expiration = flag(value)?;
+            egress(description).dead_lettering_on_message_expiration = flag(value)?;
         }
-        "ForwardDeadLetteredMessagesTo" => outlet(description).forward_dead_lettered_messages_to = text(value)?,
-        "ForwardTo" => outlet(description).forward_to = text(value)?,
-        "LockDuration" => outlet(description).lock_duration = span(value)?,
+        "ForwardDeadLetteredMessagesTo" => egress(description).forward_dead_lettered_messages_to = text(value)?,
+        "ForwardTo" => egress(description).forward_to = text(value)?,
+        "LockDuration" => egress(description).lock_duration = span(value)?,
         // Beyond what the property can hold is beyond its range too, and the core says which that is.
         "MaxDeliveryCount" => {
-            outlet(description).max_delivery_count = number(value)?.try_into().unwrap_or(u16::MAX);
+            egress(description).max_delivery_count = number(value)?.try_into().unwrap_or(u16::MAX);
         }
-        "RequiresSession" => outlet(description).requires_session = flag(value)?,
+        "RequiresSession" => egress(description).requires_session = flag(value)?,
         "SupportOrdering" | "DeadLetteringOnFilterEvaluationExceptions" => {
             let flag = flag(value)?;
             match description {
-                Description::Topic(topic) => topic.support_ordering = flag,
-                Description::Subscription(subscription) => {
+                EntityDescription::Topic(topic) => topic.support_ordering = flag,
+                EntityDescription::Subscription(subscription) => {
                     subscription.dead_lettering_on_filter_evaluation_exceptions = flag;
                 }
-                Description::Queue(_) => unreachable!("a queue has neither"),
+                EntityDescription::Queue(_) => unreachable!("a queue has neither"),
             }
         }
         _ => unreachable!("only the names above are read"),
@@ -100,27 +100,27 @@ pub(super) fn set(description: &mut Description, name: &str, value: &Value<'_>) 
     Ok(())
 }
 
-fn common(description: &mut Description) -> &mut CommonDescription {
+fn common(description: &mut EntityDescription) -> &mut CommonProperties {
     match description {
-        Description::Queue(queue) => &mut queue.common,
-        Description::Topic(topic) => &mut topic.common,
-        Description::Subscription(subscription) => &mut subscription.common,
+        EntityDescription::Queue(queue) => &mut queue.common,
+        EntityDescription::Topic(topic) => &mut topic.common,
+        EntityDescription::Subscription(subscription) => &mut subscription.common,
     }
 }
 
-fn inlet(description: &mut Description) -> &mut InletDescription {
+fn ingress(description: &mut EntityDescription) -> &mut IngressProperties {
     match description {
-        Description::Queue(queue) => &mut queue.inlet,
-        Description::Topic(topic) => &mut topic.inlet,
-        Description::Subscription(_) => unreachable!("messages come in by the topic"),
+        EntityDescription::Queue(queue) => &mut queue.ingress,
+        EntityDescription::Topic(topic) => &mut topic.ingress,
+        EntityDescription::Subscription(_) => unreachable!("messages come in by the topic"),
     }
 }
 
-fn outlet(description: &mut Description) -> &mut OutletDescription {
+fn egress(description: &mut EntityDescription) -> &mut EgressProperties {
     match description {
-        Description::Queue(queue) => &mut queue.outlet,
-        Description::Subscription(subscription) => &mut subscription.outlet,
-        Description::Topic(_) => unreachable!("messages go out by the subscriptions"),
+        EntityDescription::Queue(queue) => &mut queue.egress,
+        EntityDescription::Subscription(subscription) => &mut subscription.egress,
+        EntityDescription::Topic(_) => unreachable!("messages go out by the subscriptions"),
     }
 }
 
@@ -148,12 +148,12 @@ fn bounded(value: &Value<'_>) -> Result<Option<Duration>, &'static str> {
     duration::parse_bounded(&text.value).map_err(|_| A_DURATION)
 }
 
-fn status(value: &Value<'_>) -> Result<Status, &'static str> {
+fn status(value: &Value<'_>) -> Result<EntityStatus, &'static str> {
     match value.as_string_lit().map(|text| &*text.value) {
-        Some("Active") => Ok(Status::Active),
-        Some("Disabled") => Ok(Status::Disabled),
-        Some("SendDisabled") => Ok(Status::SendDisabled),
-        Some("ReceiveDisabled") => Ok(Status::ReceiveDisabled),
+        Some("Active") => Ok(EntityStatus::Active),
+        Some("Disabled") => Ok(EntityStatus::Disabled),
+        Some("SendDisabled") => Ok(EntityStatus::SendDisabled),
+        Some("ReceiveDisabled") => Ok(EntityStatus::ReceiveDisabled),
         _ => Err("valid are \"Active\", \"Disabled\", \"SendDisabled\" and \"ReceiveDisabled\""),
     }
 }

@@ -1,7 +1,7 @@
 //! Tries entities on cores that are thrown away, so that the core alone says what is valid.
 
-use crate::core::{Core, Description, Error, Limits, Timestamp, TopicDescription, Turn};
-use crate::journal::Volatile;
+use crate::core::{BrokerLimits, CallContext, Core, EntityDescription, Error, Timestamp, TopicDescription};
+use crate::journal::VolatileJournal;
 
 /// The queues and topics so far, by name.
 pub(super) struct Rehearsal(Scratch);
@@ -14,11 +14,11 @@ impl Default for Rehearsal {
 
 impl Rehearsal {
     /// `Err`: what is wrong with the name.
-    pub(super) fn place_entity(&mut self, name: &str, description: &Description) -> Result<(), String> {
+    pub(super) fn place_entity(&mut self, name: &str, description: &EntityDescription) -> Result<(), String> {
         let plain = match description {
-            Description::Queue(_) => Description::Queue(Default::default()),
-            Description::Topic(_) => Description::Topic(Default::default()),
-            Description::Subscription(_) => unreachable!("placed below its topic"),
+            EntityDescription::Queue(_) => EntityDescription::Queue(Default::default()),
+            EntityDescription::Topic(_) => EntityDescription::Topic(Default::default()),
+            EntityDescription::Subscription(_) => unreachable!("placed below its topic"),
         };
         self.0.create(name, plain).map_err(|error| rule(&error))
     }
@@ -28,15 +28,17 @@ impl Rehearsal {
         if siblings.iter().any(|sibling| sibling.to_lowercase() == name.to_lowercase()) {
             return Err(TAKEN.to_owned());
         }
-        Scratch::with_topic().create(&below(name), Description::Subscription(Default::default())).map_err(|e| rule(&e))
+        Scratch::with_topic()
+            .create(&below(name), EntityDescription::Subscription(Default::default()))
+            .map_err(|e| rule(&e))
     }
 }
 
 /// `Err`: what the core does not like about the properties.
-pub(super) fn try_out(description: &Description) -> Result<(), String> {
+pub(super) fn try_out(description: &EntityDescription) -> Result<(), String> {
     let outcome = match description {
-        Description::Subscription(_) => Scratch::with_topic().create(&below("any"), description.clone()),
-        Description::Queue(_) | Description::Topic(_) => Scratch::new().create("any", description.clone()),
+        EntityDescription::Subscription(_) => Scratch::with_topic().create(&below("any"), description.clone()),
+        EntityDescription::Queue(_) | EntityDescription::Topic(_) => Scratch::new().create("any", description.clone()),
     };
     outcome.map_err(|error| rule(&error))
 }
@@ -59,22 +61,22 @@ fn rule(error: &Error) -> String {
 
 struct Scratch {
     core: Core,
-    journal: Volatile,
+    journal: VolatileJournal,
 }
 
 impl Scratch {
     fn new() -> Self {
-        Self { core: Core::new(Limits::default(), [0; 32]), journal: Volatile::default() }
+        Self { core: Core::new(BrokerLimits::default(), [0; 32]), journal: VolatileJournal::default() }
     }
 
     fn with_topic() -> Self {
         let mut scratch = Self::new();
-        scratch.create(TOPIC, Description::Topic(TopicDescription::default())).expect("a plain topic is valid");
+        scratch.create(TOPIC, EntityDescription::Topic(TopicDescription::default())).expect("a plain topic is valid");
         scratch
     }
 
-    fn create(&mut self, path: &str, description: Description) -> Result<(), Error> {
-        let mut turn = Turn { now: Timestamp::default(), journal: &mut self.journal, effects: &mut Vec::new() };
-        self.core.create(&mut turn, path, description).map(drop)
+    fn create(&mut self, path: &str, description: EntityDescription) -> Result<(), Error> {
+        let mut call = CallContext { now: Timestamp::default(), journal: &mut self.journal, effects: &mut Vec::new() };
+        self.core.create(&mut call, path, description).map(drop)
     }
 }

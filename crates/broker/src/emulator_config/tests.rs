@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::*;
-use crate::core::Status;
+use crate::core::EntityStatus;
 
 fn problems(text: &str) -> Vec<String> {
     parse(text).expect_err("a mistake is made").iter().map(ToString::to_string).collect()
@@ -60,20 +60,20 @@ fn a_file_as_the_emulator_takes_it() {
     );
     let mut first = queue();
     first.common.default_message_time_to_live = Some(Duration::from_secs(3600));
-    first.inlet.duplicate_detection_window = Duration::from_secs(20);
-    first.inlet.requires_duplicate_detection = true;
-    first.outlet.dead_lettering_on_message_expiration = true;
-    first.outlet.max_delivery_count = 3;
-    first.outlet.requires_session = true;
-    assert_eq!(config.entities[0].1, Description::Queue(first));
+    first.ingress.duplicate_detection_window = Duration::from_secs(20);
+    first.ingress.requires_duplicate_detection = true;
+    first.egress.dead_lettering_on_message_expiration = true;
+    first.egress.max_delivery_count = 3;
+    first.egress.requires_session = true;
+    assert_eq!(config.entities[0].1, EntityDescription::Queue(first));
     let mut second = topic();
-    second.inlet.enable_partitioning = true;
-    second.common.status = Status::SendDisabled;
-    assert_eq!(config.entities[1].1, Description::Topic(second));
+    second.ingress.enable_partitioning = true;
+    second.common.status = EntityStatus::SendDisabled;
+    assert_eq!(config.entities[1].1, EntityDescription::Topic(second));
     let mut third = subscription();
-    third.outlet.max_delivery_count = 2000;
-    assert_eq!(config.entities[2].1, Description::Subscription(third));
-    assert_eq!(config.entities[3].1, Description::Subscription(subscription()));
+    third.egress.max_delivery_count = 2000;
+    assert_eq!(config.entities[2].1, EntityDescription::Subscription(third));
+    assert_eq!(config.entities[3].1, EntityDescription::Subscription(subscription()));
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn every_property_of_every_kind_can_be_set() {
     for (kind, names) in [("queue", &QUEUE[..]), ("topic", &TOPIC[..]), ("subscription", &SUBSCRIPTION[..])] {
         for name in names {
             let mut description = match kind {
-                "queue" => Description::Queue(queue()),
-                "topic" => Description::Topic(topic()),
-                _ => Description::Subscription(subscription()),
+                "queue" => EntityDescription::Queue(queue()),
+                "topic" => EntityDescription::Topic(topic()),
+                _ => EntityDescription::Subscription(subscription()),
             };
             let before = description.clone();
             let set = ["true", "false", "77", "\"PT7M\"", "\"Disabled\""].iter().any(|value| {

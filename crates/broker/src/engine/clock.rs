@@ -7,33 +7,33 @@ use crate::core::Timestamp;
 
 /// Milliseconds since the Unix epoch: the wall clock at the start, and from then on the time that has really passed.
 #[derive(Debug)]
-pub(crate) struct Clock {
+pub(crate) struct BrokerClock {
     started_at: u64,
     started: Instant,
     /// How far tests have moved it.
-    ahead: AtomicU64,
+    offset: AtomicU64,
 }
 
-impl Default for Clock {
+impl Default for BrokerClock {
     fn default() -> Self {
         #[expect(clippy::disallowed_methods, reason = "clients are shown wall-clock times; taken once, at the start")]
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        Self { started_at: millis(now), started: Instant::now(), ahead: AtomicU64::new(0) }
+        Self { started_at: millis(now), started: Instant::now(), offset: AtomicU64::new(0) }
     }
 }
 
-impl Clock {
+impl BrokerClock {
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp(self.started_at + millis(self.started.elapsed()) + self.ahead.load(Ordering::Relaxed))
+        Timestamp(self.started_at + millis(self.started.elapsed()) + self.offset.load(Ordering::Relaxed))
     }
 
     /// Moves the clock ahead, for tests. Locks and messages whose time is over by then expire.
     pub(crate) fn advance(&self, by: Duration) {
-        self.ahead.fetch_add(millis(by), Ordering::Relaxed);
+        self.offset.fetch_add(millis(by), Ordering::Relaxed);
     }
 
     /// How long from now until `moment`; nothing when it has passed.
-    pub(super) fn until(&self, moment: Timestamp) -> Duration {
+    pub(super) fn duration_until(&self, moment: Timestamp) -> Duration {
         Duration::from_millis(moment.0.saturating_sub(self.now().0))
     }
 }

@@ -9,15 +9,15 @@ use crate::http::{Fault, FaultKind, Schedule};
 
 /// Armed from any thread.
 #[derive(Debug, Default)]
-pub(crate) struct Faults {
+pub(crate) struct FaultInjector {
     any: AtomicBool,
     armed: Mutex<Vec<(Option<EntityId>, Schedule)>>,
-    struck: AtomicU64,
+    injected: AtomicU64,
 }
 
 /// Something that a fault could strike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Occasion {
+pub(super) enum FaultPoint {
     Send,
     Settlement,
     Delivery,
@@ -25,7 +25,7 @@ pub(super) enum Occasion {
 
 /// What goes wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Strike {
+pub(super) enum InjectedFault {
     DropConnection,
     DetachLink,
     Busy,
@@ -34,7 +34,7 @@ pub(super) enum Strike {
     Delay(Duration),
 }
 
-impl Faults {
+impl FaultInjector {
     pub(crate) fn arm(&self, entity: Option<EntityId>, fault: Fault) {
         self.armed().push((entity, Schedule::new(fault)));
         self.any.store(true, Ordering::Release);
@@ -46,35 +46,35 @@ impl Faults {
     }
 
     /// One has struck that was not asked about here.
-    pub(crate) fn count(&self) {
-        self.struck.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn count_injected(&self) {
+        self.injected.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Faults not yet spent, and how often any has struck.
     pub(crate) fn report(&self) -> (Vec<Fault>, u64) {
         let left = self.armed().iter().map(|(_, schedule)| schedule.fault().clone()).collect();
-        (left, self.struck.load(Ordering::Relaxed))
+        (left, self.injected.load(Ordering::Relaxed))
     }
 
     /// To be asked once at every occasion.
-    pub(super) fn strikes(&self, occasion: Occasion, entity: EntityId) -> Option<Strike> {
+    pub(super) fn next_fault(&self, fault_point: FaultPoint, entity: EntityId) -> Option<InjectedFault> {
         if !self.any.load(Ordering::Acquire) {
             return None;
         }
         let mut armed = self.armed();
-        let strike = armed.iter_mut().find_map(|(only, schedule)| {
-            let strike = strike(&schedule.fault().kind, occasion)?;
+        let fault = armed.iter_mut().find_map(|(only, schedule)| {
+            let fault = fault(&schedule.fault().kind, fault_point)?;
             let here = only.is_none_or(|only| only == entity);
-            (here && schedule.strikes()).then_some(strike)
+            (here && schedule.strikes()).then_some(fault)
         });
         armed.retain(|(_, schedule)| !schedule.spent());
         if armed.is_empty() {
             self.any.store(false, Ordering::Release);
         }
-        if strike.is_some() {
-            self.count();
+        if fault.is_some() {
+            self.count_injected();
         }
-        strike
+        fault
     }
 
     fn armed(&self) -> std::sync::MutexGuard<'_, Vec<(Option<EntityId>, Schedule)>> {
@@ -83,15 +83,15 @@ impl Faults {
 }
 
 /// What a fault does at an occasion, if anything.
-fn strike(kind: &FaultKind, occasion: Occasion) -> Option<Strike> {
-    use Occasion::{Delivery, Send, Settlement};
-    match (kind, occasion) {
-        (FaultKind::DropConnection, Send | Settlement) => Some(Strike::DropConnection),
-        (FaultKind::DetachLink, Send | Delivery) => Some(Strike::DetachLink),
-        (FaultKind::ServerBusy, Send) => Some(Strike::Busy),
-        (FaultKind::LoseAcknowledgement, Send) => Some(Strike::LoseAcknowledgement),
-        (FaultKind::ExpireSessionLock { .. }, Delivery) => Some(Strike::LoseSession),
-        (FaultKind::Delay { ms }, Send | Settlement) => Some(Strike::Delay(Duration::from_millis(*ms))),
+fn fault(kind: &FaultKind, fault_point: FaultPoint) -> Option<InjectedFault> {
+    use FaultPoint::{Delivery, Send, Settlement};
+    match (kind, fault_point) {
+        (FaultKind::DropConnection, Send | Settlement) => Some(InjectedFault::DropConnection),
+        (FaultKind::DetachLink, Send | Delivery) => Some(InjectedFault::DetachLink),
+        (FaultKind::ServerBusy, Send) => Some(InjectedFault::Busy),
+        (FaultKind::LoseAcknowledgement, Send) => Some(InjectedFault::LoseAcknowledgement),
+        (FaultKind::ExpireSessionLock { .. }, Delivery) => Some(InjectedFault::LoseSession),
+        (FaultKind::Delay { ms }, Send | Settlement) => Some(InjectedFault::Delay(Duration::from_millis(*ms))),
         _ => None,
     }
 }
@@ -106,14 +106,14 @@ mod tests {
 
     #[test]
     fn a_fault_strikes_its_own_kind_of_occasion_at_its_own_entity() {
-        let faults = Faults::default();
+        let faults = FaultInjector::default();
         let (here, there) = (EntityId(1), EntityId(2));
-        assert_eq!(faults.strikes(Occasion::Send, here), None);
+        assert_eq!(faults.next_fault(FaultPoint::Send, here), None);
         faults.arm(Some(here), fault(r#"{"kind": "server_busy"}"#));
-        assert_eq!(faults.strikes(Occasion::Settlement, here), None);
-        assert_eq!(faults.strikes(Occasion::Send, there), None);
-        assert_eq!(faults.strikes(Occasion::Send, here), Some(Strike::Busy));
-        assert_eq!(faults.strikes(Occasion::Send, here), None);
+        assert_eq!(faults.next_fault(FaultPoint::Settlement, here), None);
+        assert_eq!(faults.next_fault(FaultPoint::Send, there), None);
+        assert_eq!(faults.next_fault(FaultPoint::Send, here), Some(InjectedFault::Busy));
+        assert_eq!(faults.next_fault(FaultPoint::Send, here), None);
         assert_eq!(faults.report(), (vec![], 1));
     }
 }

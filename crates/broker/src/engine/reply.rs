@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::connection::Answer;
-use crate::core::{Delivery, Effect, Error, LinkId, Outcome, Timestamp};
-use crate::journal::{Journal, Stored};
+use crate::core::{CoreLinkId, Effect, Error, MessageDelivery, SettlementOutcome, Timestamp};
+use crate::journal::{Journal, StoredEntry};
 
-pub(crate) enum Reply {
+pub(crate) enum EngineReply {
     Sent {
         link: amqp::LinkId,
         delivery: u32,
@@ -17,57 +17,57 @@ pub(crate) enum Reply {
     Settled {
         link: amqp::LinkId,
         deliveries: Vec<(u32, bool)>,
-        outcome: Outcome,
+        outcome: SettlementOutcome,
         error: Option<Error>,
     },
     Deliver {
-        link: LinkId,
-        delivery: Delivery,
-        stored: Result<Stored, Error>,
+        link: CoreLinkId,
+        delivery: MessageDelivery,
+        stored: Result<StoredEntry, Error>,
     },
     /// The credit is used up; the core has counted this far, and had nothing for so many.
     Drained {
-        link: LinkId,
+        link: CoreLinkId,
         delivery_count: u32,
         unused: u32,
     },
     Attached {
-        link: LinkId,
+        link: CoreLinkId,
         session: Arc<str>,
         locked_until: Timestamp,
     },
     Refused {
-        link: LinkId,
+        link: CoreLinkId,
         error: Error,
     },
     Detached {
-        link: LinkId,
+        link: CoreLinkId,
         error: Error,
     },
     /// The answer to a call.
     Answer(Box<Answer>),
     /// Close the socket without a word: a fault for tests, as are the rest.
-    HangUp,
+    DropConnection,
     ForceDetach {
         link: amqp::LinkId,
     },
     ForceDetachReceiver {
-        link: LinkId,
+        link: CoreLinkId,
     },
-    Later {
+    Delayed {
         by: Duration,
-        reply: Box<Reply>,
+        reply: Box<EngineReply>,
     },
 }
 
-impl Reply {
+impl EngineReply {
     /// Whether it says no more than that a link is attached: true as long as the process lives, and no longer.
-    pub(super) fn is_only_a_hold(&self) -> bool {
+    pub(super) fn is_attach_success(&self) -> bool {
         matches!(self, Self::Answer(answer) if matches!(**answer, Answer::Receiver { result: Ok(_), .. } | Answer::Sender { result: Ok(_), .. } | Answer::Node { result: Ok(()), .. }))
     }
 
     /// Whether it is about a link the core knows, whose story is told in order: attached, deliveries, the end.
-    pub(super) fn is_of_a_link(&self) -> bool {
+    pub(super) fn concerns_link(&self) -> bool {
         match self {
             Self::Sent { .. } | Self::Settled { .. } => false,
             Self::Answer(answer) => {
@@ -96,7 +96,7 @@ impl Reply {
 }
 
 /// Whether an effect of a call that appended nothing can be told at once: a crash takes nothing of it back.
-pub(super) fn is_certain(effect: &Effect, journal: &dyn Journal) -> bool {
+pub(super) fn is_crash_safe(effect: &Effect, journal: &dyn Journal) -> bool {
     match effect {
         Effect::Deliver { delivery, .. } => !delivery.settled && journal.is_durable(delivery.location),
         Effect::Attached { .. } | Effect::Drained { .. } => true,
@@ -104,7 +104,7 @@ pub(super) fn is_certain(effect: &Effect, journal: &dyn Journal) -> bool {
     }
 }
 
-pub(super) fn link_of(effect: &Effect) -> LinkId {
+pub(super) fn link_of(effect: &Effect) -> CoreLinkId {
     match effect {
         Effect::Deliver { link, .. }
         | Effect::Drained { link, .. }
@@ -118,35 +118,35 @@ pub(super) fn link_of(effect: &Effect) -> LinkId {
 mod tests {
     use super::*;
     use crate::core::{LockToken, SequenceNumber};
-    use crate::journal::{Entry, Location};
-    use crate::store::{Folder, Options, Store};
+    use crate::journal::{JournalEntry, Location};
+    use crate::store::{DataFolder, LogStore, StoreOptions};
 
     fn deliver(location: Location, settled: bool) -> Effect {
-        let delivery = Delivery {
+        let delivery = MessageDelivery {
             token: LockToken(1),
             sequence: SequenceNumber(1),
             delivery_count: 0,
             locked_until: Timestamp(1),
             location,
-            alterations: None,
+            overrides: None,
             settled,
         };
-        Effect::Deliver { link: LinkId(1), delivery }
+        Effect::Deliver { link: CoreLinkId(1), delivery }
     }
 
     #[test]
     fn a_message_is_certain_once_it_is_on_the_disk() {
         let folder = tempfile::tempdir().unwrap();
-        let disk = Arc::new(Folder::new(folder.path()).unwrap());
-        let recovery = Store::open(disk, Options { by_hand: true, ..Options::default() }).unwrap();
+        let disk = Arc::new(DataFolder::new(folder.path()).unwrap());
+        let recovery = LogStore::open(disk, StoreOptions { manual_io: true, ..StoreOptions::default() }).unwrap();
         let mut store = recovery.replay(|_, _| Ok::<_, Error>(())).unwrap().finish(|_| {}).unwrap();
         let mut locations = Vec::new();
-        store.append(&[Entry { meta: b"meta", body: Some(b"body"), references: 1 }], &mut locations).unwrap();
-        assert!(!is_certain(&deliver(locations[0], false), &store), "still in memory");
-        store.work();
-        assert!(is_certain(&deliver(locations[0], false), &store));
+        store.append(&[JournalEntry { meta: b"meta", body: Some(b"body"), references: 1 }], &mut locations).unwrap();
+        assert!(!is_crash_safe(&deliver(locations[0], false), &store), "still in memory");
+        store.run_pending_io();
+        assert!(is_crash_safe(&deliver(locations[0], false), &store));
         assert!(
-            !is_certain(&deliver(locations[0], true), &store),
+            !is_crash_safe(&deliver(locations[0], true), &store),
             "receiving it deleted it, which is to be noted first"
         );
     }

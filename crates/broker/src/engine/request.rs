@@ -1,39 +1,42 @@
 //! What a connection asks of the core.
 
-use crate::core::{ConnectionId, Core, EntityId, Error, Incoming, LinkId, LockToken, Outcome, QueueId, Turn};
+use crate::core::{
+    CallContext, ConnectionId, Core, CoreLinkId, EntityId, Error, IncomingMessage, LockToken, QueueId,
+    SettlementOutcome,
+};
 
-use super::Reply;
-use super::faults::Occasion;
+use super::EngineReply;
+use super::faults::FaultPoint;
 
 /// On the engine's thread.
-pub(crate) type Call = Box<dyn FnOnce(&mut Core, &mut Turn<'_>) -> Reply + Send>;
+pub(crate) type CoreCall = Box<dyn FnOnce(&mut Core, &mut CallContext<'_>) -> EngineReply + Send>;
 
 /// One thing asked, in the order the peer's frames came.
-pub(crate) enum Request {
+pub(crate) enum EngineRequest {
     /// Store messages; `delivery` is told what became of them unless the sender had settled already.
     Send {
         link: amqp::LinkId,
         delivery: u32,
         settled: bool,
         to: EntityId,
-        messages: Vec<Incoming>,
+        messages: Vec<IncomingMessage>,
     },
     /// Settle deliveries of one link; those named are told unless the receiver had settled already.
     Settle {
         link: amqp::LinkId,
         queue: QueueId,
         deliveries: Vec<(u32, LockToken)>,
-        outcome: Outcome,
+        outcome: SettlementOutcome,
         settled: bool,
     },
     Flow {
-        link: LinkId,
+        link: CoreLinkId,
         delivery_count: u32,
         credit: u32,
         drain: bool,
     },
     Detach {
-        link: LinkId,
+        link: CoreLinkId,
     },
     /// So many bytes of what was given to the connection are written to its socket.
     Written {
@@ -41,19 +44,19 @@ pub(crate) enum Request {
         bytes: usize,
     },
     /// Anything rarer. The reply goes to the connection that asked.
-    Call(Call),
+    Call(CoreCall),
 }
 
-impl Request {
-    pub(super) fn carry_out(self, core: &mut Core, turn: &mut Turn<'_>) -> Option<Reply> {
+impl EngineRequest {
+    pub(super) fn execute(self, core: &mut Core, call: &mut CallContext<'_>) -> Option<EngineReply> {
         match self {
             Self::Send { link, delivery, settled, to, messages } => {
-                let result = core.send(turn, to, &messages).map(drop);
-                (!settled).then_some(Reply::Sent { link, delivery, result })
+                let result = core.send(call, to, &messages).map(drop);
+                (!settled).then_some(EngineReply::Sent { link, delivery, result })
             }
             Self::Settle { link, queue, deliveries, outcome, settled } => {
                 let tokens: Vec<_> = deliveries.iter().map(|(_, token)| *token).collect();
-                let result = core.settle(turn, queue, &tokens, &outcome);
+                let result = core.settle(call, queue, &tokens, &outcome);
                 if settled {
                     return None;
                 }
@@ -63,29 +66,29 @@ impl Request {
                     Err(error) => (tokens, Some(error)),
                 };
                 let deliveries = deliveries.into_iter().map(|(id, token)| (id, lost.contains(&token))).collect();
-                Some(Reply::Settled { link, deliveries, outcome, error })
+                Some(EngineReply::Settled { link, deliveries, outcome, error })
             }
             Self::Flow { link, delivery_count, credit, drain } => {
-                core.flow(turn, link, delivery_count, credit, drain);
+                core.flow(call, link, delivery_count, credit, drain);
                 None
             }
             Self::Detach { link } => {
-                core.detach(turn, link);
+                core.detach(call, link);
                 None
             }
             Self::Written { connection, bytes } => {
-                core.written(turn, connection, bytes);
+                core.record_written(call, connection, bytes);
                 None
             }
-            Self::Call(call) => Some(call(core, turn)),
+            Self::Call(operation) => Some(operation(core, call)),
         }
     }
 
     /// What a fault could strike here, and at which entity.
-    pub(super) fn occasion(&self) -> Option<(Occasion, EntityId)> {
+    pub(super) fn fault_point(&self) -> Option<(FaultPoint, EntityId)> {
         match self {
-            Self::Send { to, .. } => Some((Occasion::Send, *to)),
-            Self::Settle { queue, .. } => Some((Occasion::Settlement, queue.entity)),
+            Self::Send { to, .. } => Some((FaultPoint::Send, *to)),
+            Self::Settle { queue, .. } => Some((FaultPoint::Settlement, queue.entity)),
             Self::Flow { .. } | Self::Detach { .. } | Self::Written { .. } | Self::Call(_) => None,
         }
     }
@@ -99,10 +102,10 @@ impl Request {
     }
 
     /// What a throttled service answers.
-    pub(super) fn refuse_as_busy(self) -> Option<Reply> {
+    pub(super) fn into_busy_reply(self) -> Option<EngineReply> {
         match self {
             Self::Send { link, delivery, settled: false, .. } => {
-                Some(Reply::Sent { link, delivery, result: Err(Error::ServerBusy) })
+                Some(EngineReply::Sent { link, delivery, result: Err(Error::ServerBusy) })
             }
             _ => None,
         }

@@ -20,7 +20,7 @@ use super::route::{self, Query, Route};
 use super::rules;
 use super::test_hooks::{self, TestControl};
 use crate::atom::{self, Address, Content, Feed, Place, Submitted};
-use crate::core::{Description, QueueDescription, TopicDescription};
+use crate::core::{EntityDescription, QueueDescription, TopicDescription};
 
 /// A description with every property and twelve authorization rules is below 8 KiB; a rule may carry more.
 const MAX_BODY: usize = 256 << 10;
@@ -255,17 +255,24 @@ impl<N: Namespace + TestControl> Service<N> {
 
 /// The namespace presents itself as a Standard one, where partitioned entities are and where no client chooses how large a
 /// message may be. What an update sends back is what it was shown, and leaves the limit as it is.
-fn fix_message_size(new: &mut Description, current: Option<&Description>, usual: u64) -> Result<(), Refusal> {
-    let own = |description: &Description| description.inlet().and_then(|inlet| inlet.max_message_size_in_kilobytes);
+fn fix_message_size(
+    new: &mut EntityDescription,
+    current: Option<&EntityDescription>,
+    usual: u64,
+) -> Result<(), Refusal> {
+    let own = |description: &EntityDescription| {
+        description.ingress().and_then(|ingress| ingress.max_message_size_in_kilobytes)
+    };
     let limit = current.and_then(own);
     let shown = current.map(|_| limit.unwrap_or(usual));
     if let Some(asked) = own(new).filter(|asked| Some(*asked) != shown) {
         let detail = format!("`MaxMessageSizeInKilobytes` is `{asked}`: it cannot be chosen in a Standard namespace");
         return Err(Refusal::bad_request(detail));
     }
-    if let Description::Queue(QueueDescription { inlet, .. }) | Description::Topic(TopicDescription { inlet, .. }) = new
+    if let EntityDescription::Queue(QueueDescription { ingress, .. })
+    | EntityDescription::Topic(TopicDescription { ingress, .. }) = new
     {
-        inlet.max_message_size_in_kilobytes = limit;
+        ingress.max_message_size_in_kilobytes = limit;
     }
     Ok(())
 }

@@ -1,32 +1,32 @@
-//! Two journals without a disk: [`Volatile`] for `--ephemeral`, [`Memory`] for tests.
+//! Two journals without a disk: [`VolatileJournal`] for `--ephemeral`, [`MemoryJournal`] for tests.
 //!
-//! `Volatile` keeps only bodies that are still referenced. `Memory` keeps everything ever appended, so that a test can
+//! `VolatileJournal` keeps only bodies that are still referenced. `MemoryJournal` keeps everything ever appended, so that a test can
 //! recover a core from any prefix, and can be told to refuse.
 
 use bytes::Bytes;
 
-use super::{AppendError, Entry, Journal, Location, Lsn, ReadError, Stored};
+use super::{AppendError, Journal, JournalEntry, Location, Lsn, ReadError, StoredEntry};
 
 /// Bodies in memory, freed with their last reference; nothing to recover from.
 #[derive(Debug, Default)]
-pub struct Volatile {
-    slots: Vec<Option<Slot>>,
+pub struct VolatileJournal {
+    slots: Vec<Option<VolatileSlot>>,
     free: Vec<u32>,
     appended: u64,
 }
 
 #[derive(Debug)]
-struct Slot {
-    stored: Stored,
+struct VolatileSlot {
+    stored: StoredEntry,
     references: u32,
 }
 
-impl Journal for Volatile {
-    fn append(&mut self, group: &[Entry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+impl Journal for VolatileJournal {
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
         for entry in group {
             let Some(body) = entry.body else { continue };
-            let stored = Stored { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
-            let slot = Some(Slot { stored, references: entry.references });
+            let stored = StoredEntry { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
+            let slot = Some(VolatileSlot { stored, references: entry.references });
             let offset = if let Some(index) = self.free.pop() {
                 self.slots[index as usize] = slot;
                 index
@@ -40,7 +40,7 @@ impl Journal for Volatile {
         Ok(())
     }
 
-    fn read(&self, location: Location) -> Result<Stored, ReadError> {
+    fn read(&self, location: Location) -> Result<StoredEntry, ReadError> {
         match self.slots.get(location.offset as usize) {
             Some(Some(slot)) => Ok(slot.stored.clone()),
             _ => Err(ReadError::Missing(location)),
@@ -70,26 +70,26 @@ impl Journal for Volatile {
 
 /// A journal for tests: every group is kept, references are counted per segment, and appends can be refused.
 #[derive(Debug, Default)]
-pub struct Memory {
-    groups: Vec<Vec<Kept>>,
+pub struct MemoryJournal {
+    groups: Vec<Vec<MemoryEntry>>,
     /// Bodies by offset, with the number of references left.
-    bodies: Vec<(Stored, i64)>,
+    bodies: Vec<(StoredEntry, i64)>,
     /// Groups to a segment; 0 keeps one segment.
     pub groups_per_segment: u32,
     /// While set, every append is refused as if the disk were full.
     pub full: bool,
 }
 
-/// One entry as [`Memory`] keeps it.
+/// One entry as [`MemoryJournal`] keeps it.
 #[derive(Debug, Clone)]
-pub struct Kept {
+pub struct MemoryEntry {
     pub meta: Vec<u8>,
     pub body: Option<Location>,
 }
 
-impl Memory {
+impl MemoryJournal {
     /// The groups appended so far, oldest first: what a store would replay.
-    pub fn groups(&self) -> &[Vec<Kept>] {
+    pub fn groups(&self) -> &[Vec<MemoryEntry>] {
         &self.groups
     }
 
@@ -103,28 +103,29 @@ impl Memory {
     }
 }
 
-impl Journal for Memory {
-    fn append(&mut self, group: &[Entry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
+impl Journal for MemoryJournal {
+    fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError> {
         if self.full {
             return Err(AppendError::Full);
         }
         let segment = self.segment();
-        let mut kept = Vec::with_capacity(group.len());
+        let mut entries = Vec::with_capacity(group.len());
         for entry in group {
             let body = entry.body.map(|body| {
                 let location = Location { segment, offset: self.bodies.len() as u32, len: body.len() as u32 };
-                let stored = Stored { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
+                let stored =
+                    StoredEntry { meta: Bytes::copy_from_slice(entry.meta), body: Bytes::copy_from_slice(body) };
                 self.bodies.push((stored, i64::from(entry.references)));
                 locations.push(location);
                 location
             });
-            kept.push(Kept { meta: entry.meta.to_vec(), body });
+            entries.push(MemoryEntry { meta: entry.meta.to_vec(), body });
         }
-        self.groups.push(kept);
+        self.groups.push(entries);
         Ok(())
     }
 
-    fn read(&self, location: Location) -> Result<Stored, ReadError> {
+    fn read(&self, location: Location) -> Result<StoredEntry, ReadError> {
         let body = self.bodies.get(location.offset as usize);
         body.map(|(stored, _)| stored.clone()).ok_or(ReadError::Missing(location))
     }

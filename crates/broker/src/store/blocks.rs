@@ -11,8 +11,8 @@ use super::disk::DiskFile;
 use super::frame::{checksum, u32_at};
 use crate::journal::Location;
 
-const BLOCK_HEAD: usize = 8;
-const RECORD_HEAD: usize = 16;
+const BLOCK_HEADER: usize = 8;
+const RECORD_HEADER: usize = 16;
 const NO_BODY: u32 = u32::MAX;
 
 /// Large enough that heads and reads cost nothing, small enough that a reader needs next to no memory.
@@ -20,16 +20,16 @@ const BLOCK: usize = 128 << 10;
 
 /// Gathers records into blocks.
 #[derive(Debug, Default)]
-pub(super) struct Blocks {
+pub(super) struct BlockWriter {
     bytes: Vec<u8>,
     /// Where the block in the making begins; equal to the length when there is none.
     open: usize,
 }
 
-impl Blocks {
+impl BlockWriter {
     pub(super) fn push(&mut self, meta: &[u8], body: Option<Location>, salt: u32) {
         if self.open == self.bytes.len() {
-            self.bytes.extend_from_slice(&[0; BLOCK_HEAD]);
+            self.bytes.extend_from_slice(&[0; BLOCK_HEADER]);
         }
         let Location { segment, offset, len } = body.unwrap_or(Location { segment: NO_BODY, offset: 0, len: 0 });
         for field in [meta.len() as u32, segment, offset, len] {
@@ -54,8 +54,8 @@ impl Blocks {
 
     fn close(&mut self, salt: u32) {
         let Some(block) = self.bytes.get_mut(self.open..).filter(|block| !block.is_empty()) else { return };
-        let length = (block.len() - BLOCK_HEAD) as u32;
-        let crc = checksum(salt, &block[BLOCK_HEAD..]);
+        let length = (block.len() - BLOCK_HEADER) as u32;
+        let crc = checksum(salt, &block[BLOCK_HEADER..]);
         block[..4].copy_from_slice(&length.to_le_bytes());
         block[4..8].copy_from_slice(&crc.to_le_bytes());
         self.open = self.bytes.len();
@@ -63,7 +63,7 @@ impl Blocks {
 }
 
 #[derive(Debug)]
-pub(super) enum BlocksError {
+pub(super) enum BlockReadError {
     Damaged { at: u64 },
     Io(io::Error),
 }
@@ -75,23 +75,23 @@ pub(super) fn read_blocks(
     to: u64,
     salt: u32,
     mut record: impl FnMut(&[u8], Option<Location>),
-) -> Result<u64, BlocksError> {
+) -> Result<u64, BlockReadError> {
     let mut at = from;
     let mut block = Vec::new();
     let mut count = 0;
     while at < to {
-        let whole = read_block(file, at, to, salt, &mut block).map_err(BlocksError::Io)?;
-        let records = if whole { each_record(&block, &mut record) } else { None };
-        count += records.ok_or(BlocksError::Damaged { at })?;
-        at += (BLOCK_HEAD + block.len()) as u64;
+        let whole = read_block(file, at, to, salt, &mut block).map_err(BlockReadError::Io)?;
+        let records = if whole { decode_records(&block, &mut record) } else { None };
+        count += records.ok_or(BlockReadError::Damaged { at })?;
+        at += (BLOCK_HEADER + block.len()) as u64;
     }
     Ok(count)
 }
 
 /// Reads the records of the block at `at` into `block`; `false` when they are not all there or fail their checksum.
 fn read_block(file: &dyn DiskFile, at: u64, to: u64, salt: u32, block: &mut Vec<u8>) -> io::Result<bool> {
-    let mut head = [0; BLOCK_HEAD];
-    let records_at = at + BLOCK_HEAD as u64;
+    let mut head = [0; BLOCK_HEADER];
+    let records_at = at + BLOCK_HEADER as u64;
     if records_at > to || file.read_at(&mut head, at)? < head.len() {
         return Ok(false);
     }
@@ -103,12 +103,12 @@ fn read_block(file: &dyn DiskFile, at: u64, to: u64, salt: u32, block: &mut Vec<
     Ok(file.read_at(block, records_at)? == block.len() && checksum(salt, block) == u32_at(&head, 4))
 }
 
-fn each_record(mut block: &[u8], record: &mut impl FnMut(&[u8], Option<Location>)) -> Option<u64> {
+fn decode_records(mut block: &[u8], record: &mut impl FnMut(&[u8], Option<Location>)) -> Option<u64> {
     let mut count = 0;
     while !block.is_empty() {
-        let head = block.get(..RECORD_HEAD)?;
-        let end = RECORD_HEAD + u32_at(head, 0) as usize;
-        let meta = block.get(RECORD_HEAD..end)?;
+        let head = block.get(..RECORD_HEADER)?;
+        let end = RECORD_HEADER + u32_at(head, 0) as usize;
+        let meta = block.get(RECORD_HEADER..end)?;
         let location = Location { segment: u32_at(head, 4), offset: u32_at(head, 8), len: u32_at(head, 12) };
         record(meta, (location.segment != NO_BODY).then_some(location));
         block = &block[end..];

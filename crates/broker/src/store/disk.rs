@@ -1,6 +1,6 @@
 //! The few things the store asks of a file system, behind a trait so that tests can lose, tear and refuse them.
 //!
-//! [`Folder`] is the real one. Names are plain file names inside one folder. Nothing here retries or interprets an error:
+//! [`DataFolder`] is the real one. Names are plain file names inside one folder. Nothing here retries or interprets an error:
 //! what a failed sync means is decided by the [writer](super::writer).
 
 use std::any::Any;
@@ -51,11 +51,11 @@ pub trait DiskFile: Send + Sync {
 
 /// A folder of the file system.
 #[derive(Debug)]
-pub struct Folder {
+pub struct DataFolder {
     path: PathBuf,
 }
 
-impl Folder {
+impl DataFolder {
     /// Creates the folder, durably, when it is not there.
     pub fn new(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = std::path::absolute(path.into())?;
@@ -68,7 +68,7 @@ impl Folder {
     }
 }
 
-impl Disk for Folder {
+impl Disk for DataFolder {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {

@@ -13,15 +13,15 @@
 
 use std::ops::Range;
 
-use crate::journal::Entry;
+use crate::journal::JournalEntry;
 
-pub(super) const FRAME_HEAD: usize = 32;
-pub(super) const ENTRY_HEAD: usize = 12;
+pub(super) const FRAME_HEADER: usize = 32;
+pub(super) const ENTRY_HEADER: usize = 12;
 const ALIGN: usize = 8;
 const NO_BODY: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FrameHead {
+pub(super) struct FrameHeader {
     pub(super) length: u32,
     pub(super) lsn: u64,
     pub(super) synced: u64,
@@ -38,20 +38,20 @@ pub(super) struct EntryBounds {
 }
 
 /// The length of the frame that [`encode`] makes.
-pub(super) fn encoded_length(group: &[Entry<'_>]) -> usize {
+pub(super) fn encoded_length(group: &[JournalEntry<'_>]) -> usize {
     let entries: usize =
-        group.iter().map(|entry| ENTRY_HEAD + entry.meta.len() + entry.body.map_or(0, <[u8]>::len)).sum();
-    (FRAME_HEAD + entries).next_multiple_of(ALIGN)
+        group.iter().map(|entry| ENTRY_HEADER + entry.meta.len() + entry.body.map_or(0, <[u8]>::len)).sum();
+    (FRAME_HEADER + entries).next_multiple_of(ALIGN)
 }
 
 /// Appends the group's frame to `out`, and tells `placed` where each entry begins in it.
 pub(super) fn encode(
-    group: &[Entry<'_>],
+    group: &[JournalEntry<'_>],
     salt: u32,
     lsn: u64,
     synced: u64,
     out: &mut Vec<u8>,
-    mut placed: impl FnMut(u32, &Entry<'_>),
+    mut placed: impl FnMut(u32, &JournalEntry<'_>),
 ) {
     let start = out.len();
     let length = encoded_length(group);
@@ -71,7 +71,7 @@ pub(super) fn encode(
     out.resize(start + length, 0);
 }
 
-fn encode_entry(entry: &Entry<'_>, salt: u32, out: &mut Vec<u8>) {
+fn encode_entry(entry: &JournalEntry<'_>, salt: u32, out: &mut Vec<u8>) {
     let at = out.len();
     out.extend_from_slice(&[0; 4]);
     out.extend_from_slice(&(entry.meta.len() as u32).to_le_bytes());
@@ -83,25 +83,25 @@ fn encode_entry(entry: &Entry<'_>, salt: u32, out: &mut Vec<u8>) {
 }
 
 /// The head at the beginning of `bytes`, if its checksum holds.
-pub(super) fn decode_head(bytes: &[u8], salt: u32) -> Option<FrameHead> {
-    let bytes = bytes.get(..FRAME_HEAD)?;
+pub(super) fn decode_header(bytes: &[u8], salt: u32) -> Option<FrameHeader> {
+    let bytes = bytes.get(..FRAME_HEADER)?;
     if u32_at(bytes, 0) != checksum(salt, &bytes[4..]) {
         return None;
     }
-    let head = FrameHead {
+    let head = FrameHeader {
         length: u32_at(bytes, 4),
         lsn: u64_at(bytes, 8),
         synced: u64_at(bytes, 16),
         entries: u32_at(bytes, 24),
     };
-    (head.length as usize >= FRAME_HEAD && (head.length as usize).is_multiple_of(ALIGN)).then_some(head)
+    (head.length as usize >= FRAME_HEADER && (head.length as usize).is_multiple_of(ALIGN)).then_some(head)
 }
 
 /// Every entry of a whole frame, each checked; `None` when any of them fails.
-pub(super) fn decode_entries(frame: &[u8], head: FrameHead, salt: u32) -> Option<Vec<EntryBounds>> {
+pub(super) fn decode_entries(frame: &[u8], head: FrameHeader, salt: u32) -> Option<Vec<EntryBounds>> {
     let frame = frame.get(..head.length as usize)?;
-    let mut entries = Vec::with_capacity((head.entries as usize).min(frame.len() / ENTRY_HEAD));
-    let mut at = FRAME_HEAD;
+    let mut entries = Vec::with_capacity((head.entries as usize).min(frame.len() / ENTRY_HEADER));
+    let mut at = FRAME_HEADER;
     for _ in 0..head.entries {
         let bounds = decode_entry(frame, at, salt)?;
         at = bounds.body.as_ref().map_or(bounds.meta.end, |body| body.end);
@@ -128,8 +128,8 @@ pub(super) fn entry_length(bytes: &[u8]) -> Option<usize> {
 }
 
 fn entry_bounds(head: &[u8]) -> Option<(Range<usize>, Option<Range<usize>>)> {
-    let head = head.get(..ENTRY_HEAD)?;
-    let meta = ENTRY_HEAD..ENTRY_HEAD.checked_add(u32_at(head, 4) as usize)?;
+    let head = head.get(..ENTRY_HEADER)?;
+    let meta = ENTRY_HEADER..ENTRY_HEADER.checked_add(u32_at(head, 4) as usize)?;
     let body = match u32_at(head, 8) {
         NO_BODY => None,
         length => Some(meta.end..meta.end.checked_add(length as usize)?),
@@ -141,10 +141,10 @@ fn entry_bounds(head: &[u8]) -> Option<(Range<usize>, Option<Range<usize>>)> {
 ///
 /// Frames begin at multiples of 8 and know their own place, so stray bytes do not pass for a head.
 pub(super) fn highest_claim(bytes: &[u8], lsn: u64, salt: u32) -> Option<u64> {
-    let places = (0..bytes.len().saturating_sub(FRAME_HEAD - 1)).step_by(ALIGN);
+    let places = (0..bytes.len().saturating_sub(FRAME_HEADER - 1)).step_by(ALIGN);
     places
         .filter(|&at| u64_at(bytes, at + 8) == lsn + at as u64)
-        .filter_map(|at| decode_head(&bytes[at..], salt))
+        .filter_map(|at| decode_header(&bytes[at..], salt))
         .map(|head| head.synced)
         .max()
 }
@@ -170,11 +170,11 @@ mod tests {
 
     const SALT: u32 = 77;
 
-    fn group() -> Vec<Entry<'static>> {
+    fn group() -> Vec<JournalEntry<'static>> {
         vec![
-            Entry { meta: b"send 1", body: Some(b"the first body"), references: 1 },
-            Entry { meta: b"settle", body: None, references: 0 },
-            Entry { meta: b"", body: Some(b""), references: 2 },
+            JournalEntry { meta: b"send 1", body: Some(b"the first body"), references: 1 },
+            JournalEntry { meta: b"settle", body: None, references: 0 },
+            JournalEntry { meta: b"", body: Some(b""), references: 2 },
         ]
     }
 
@@ -187,8 +187,8 @@ mod tests {
     #[test]
     fn a_frame_gives_back_its_group() {
         let frame = frame();
-        let head = decode_head(&frame, SALT).unwrap();
-        assert_eq!(head, FrameHead { length: frame.len() as u32, lsn: 8, synced: 3, entries: 3 });
+        let head = decode_header(&frame, SALT).unwrap();
+        assert_eq!(head, FrameHeader { length: frame.len() as u32, lsn: 8, synced: 3, entries: 3 });
         let entries = decode_entries(&frame, head, SALT).unwrap();
         for (bounds, entry) in entries.iter().zip(group()) {
             assert_eq!(&frame[bounds.meta.clone()], entry.meta);
@@ -200,12 +200,12 @@ mod tests {
     fn any_changed_bit_and_any_missing_end_is_noticed() {
         let frame = frame();
         let whole =
-            |bytes: &[u8]| decode_head(bytes, SALT).and_then(|head| decode_entries(bytes, head, SALT)).is_some();
+            |bytes: &[u8]| decode_header(bytes, SALT).and_then(|head| decode_entries(bytes, head, SALT)).is_some();
         assert!(whole(&frame));
         for cut in 0..frame.len() {
             assert!(!whole(&frame[..cut]), "cut at {cut}");
         }
-        let content = decode_entries(&frame, decode_head(&frame, SALT).unwrap(), SALT).unwrap();
+        let content = decode_entries(&frame, decode_header(&frame, SALT).unwrap(), SALT).unwrap();
         let end = content.last().unwrap().body.clone().unwrap().end;
         for bit in 0..end * 8 {
             let mut damaged = frame.clone();

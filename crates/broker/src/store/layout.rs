@@ -73,11 +73,11 @@ pub(super) fn parse_format(text: &str) -> Option<(u32, Option<u32>)> {
 }
 
 const PIECE_MAGIC: &[u8; 8] = b"HWLOG\0\0\x01";
-pub(super) const PIECE_HEAD: u64 = 64;
+pub(super) const PIECE_HEADER: u64 = 64;
 
 /// How a piece begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct PieceHead {
+pub(super) struct PieceHeader {
     pub(super) name: PieceName,
     /// Position of the segment's first byte.
     pub(super) base: u64,
@@ -87,21 +87,21 @@ pub(super) struct PieceHead {
     pub(super) durable: u64,
 }
 
-impl PieceHead {
-    pub(super) fn encode(self, salt: u32) -> [u8; PIECE_HEAD as usize] {
-        let mut bytes = [0; PIECE_HEAD as usize];
+impl PieceHeader {
+    pub(super) fn encode(self, salt: u32) -> [u8; PIECE_HEADER as usize] {
+        let mut bytes = [0; PIECE_HEADER as usize];
         bytes[..8].copy_from_slice(PIECE_MAGIC);
         bytes[12..16].copy_from_slice(&self.name.segment.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.name.piece.to_le_bytes());
         bytes[20..24].copy_from_slice(&self.start.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.base.to_le_bytes());
         bytes[32..40].copy_from_slice(&self.durable.to_le_bytes());
-        seal(&mut bytes, salt);
+        set_checksum(&mut bytes, salt);
         bytes
     }
 
     pub(super) fn decode(bytes: &[u8], salt: u32) -> Option<Self> {
-        let bytes = sealed(bytes, PIECE_HEAD as usize, PIECE_MAGIC, salt)?;
+        let bytes = verify_checksum(bytes, PIECE_HEADER as usize, PIECE_MAGIC, salt)?;
         Some(Self {
             name: PieceName { segment: u32_at(bytes, 12), piece: u32_at(bytes, 16) },
             start: u32_at(bytes, 20),
@@ -111,99 +111,99 @@ impl PieceHead {
     }
 
     /// Where in the file the byte at `offset` of the segment is.
-    pub(super) fn place(self, offset: u32) -> u64 {
-        PIECE_HEAD + u64::from(offset - self.start)
+    pub(super) fn file_offset(self, offset: u32) -> u64 {
+        PIECE_HEADER + u64::from(offset - self.start)
     }
 }
 
-const SEAL_MAGIC: &[u8; 8] = b"HWSEALED";
-pub(super) const SEAL: u64 = 32;
+const SEGMENT_FOOTER_MAGIC: &[u8; 8] = b"HWSEALED";
+pub(super) const SEGMENT_FOOTER: u64 = 32;
 
 /// How a finished segment ends: its last bytes say where the index of all its metas begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Seal {
+pub(super) struct SegmentFooter {
     pub(super) index_at: u64,
     /// Position of the segment's end.
     pub(super) end: u64,
 }
 
-impl Seal {
-    pub(super) fn encode(self, salt: u32) -> [u8; SEAL as usize] {
-        let mut bytes = [0; SEAL as usize];
-        bytes[..8].copy_from_slice(SEAL_MAGIC);
+impl SegmentFooter {
+    pub(super) fn encode(self, salt: u32) -> [u8; SEGMENT_FOOTER as usize] {
+        let mut bytes = [0; SEGMENT_FOOTER as usize];
+        bytes[..8].copy_from_slice(SEGMENT_FOOTER_MAGIC);
         bytes[16..24].copy_from_slice(&self.index_at.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.end.to_le_bytes());
-        seal(&mut bytes, salt);
+        set_checksum(&mut bytes, salt);
         bytes
     }
 
     pub(super) fn decode(bytes: &[u8], salt: u32) -> Option<Self> {
-        let bytes = sealed(bytes, SEAL as usize, SEAL_MAGIC, salt)?;
+        let bytes = verify_checksum(bytes, SEGMENT_FOOTER as usize, SEGMENT_FOOTER_MAGIC, salt)?;
         Some(Self { index_at: u64_at(bytes, 16), end: u64_at(bytes, 24) })
     }
 }
 
 const SNAPSHOT_MAGIC: &[u8; 8] = b"HWSNAP\0\x01";
 const SNAPSHOT_END_MAGIC: &[u8; 8] = b"HWSNAPED";
-pub(super) const SNAPSHOT_HEAD: u64 = 32;
-pub(super) const SNAPSHOT_END: u64 = 32;
+pub(super) const SNAPSHOT_HEADER: u64 = 32;
+pub(super) const SNAPSHOT_FOOTER: u64 = 32;
 
 /// How a snapshot begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SnapshotHead {
+pub(super) struct SnapshotHeader {
     /// Entries from here on are replayed over the snapshot.
     pub(super) from: u64,
     /// The segment that begins at `from`; kept so that numbers rise even when no segment is left.
     pub(super) segment: u32,
 }
 
-impl SnapshotHead {
-    pub(super) fn encode(self, salt: u32) -> [u8; SNAPSHOT_HEAD as usize] {
-        let mut bytes = [0; SNAPSHOT_HEAD as usize];
+impl SnapshotHeader {
+    pub(super) fn encode(self, salt: u32) -> [u8; SNAPSHOT_HEADER as usize] {
+        let mut bytes = [0; SNAPSHOT_HEADER as usize];
         bytes[..8].copy_from_slice(SNAPSHOT_MAGIC);
         bytes[12..16].copy_from_slice(&self.segment.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.from.to_le_bytes());
-        seal(&mut bytes, salt);
+        set_checksum(&mut bytes, salt);
         bytes
     }
 
     pub(super) fn decode(bytes: &[u8], salt: u32) -> Option<Self> {
-        let bytes = sealed(bytes, SNAPSHOT_HEAD as usize, SNAPSHOT_MAGIC, salt)?;
+        let bytes = verify_checksum(bytes, SNAPSHOT_HEADER as usize, SNAPSHOT_MAGIC, salt)?;
         Some(Self { segment: u32_at(bytes, 12), from: u64_at(bytes, 16) })
     }
 }
 
 /// How a snapshot ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct SnapshotEnd {
+pub(super) struct SnapshotFooter {
     pub(super) records: u64,
     /// Position at which it was complete; the journal is durable up to here if the snapshot is there under its name.
     pub(super) end: u64,
 }
 
-impl SnapshotEnd {
-    pub(super) fn encode(self, salt: u32) -> [u8; SNAPSHOT_END as usize] {
-        let mut bytes = [0; SNAPSHOT_END as usize];
+impl SnapshotFooter {
+    pub(super) fn encode(self, salt: u32) -> [u8; SNAPSHOT_FOOTER as usize] {
+        let mut bytes = [0; SNAPSHOT_FOOTER as usize];
         bytes[..8].copy_from_slice(SNAPSHOT_END_MAGIC);
         bytes[16..24].copy_from_slice(&self.records.to_le_bytes());
         bytes[24..32].copy_from_slice(&self.end.to_le_bytes());
-        seal(&mut bytes, salt);
+        set_checksum(&mut bytes, salt);
         bytes
     }
 
     pub(super) fn decode(bytes: &[u8], salt: u32) -> Option<Self> {
-        let bytes = sealed(bytes, SNAPSHOT_END as usize, SNAPSHOT_END_MAGIC, salt)?;
+        let bytes = verify_checksum(bytes, SNAPSHOT_FOOTER as usize, SNAPSHOT_END_MAGIC, salt)?;
         Some(Self { records: u64_at(bytes, 16), end: u64_at(bytes, 24) })
     }
 }
 
 /// Every head has its checksum at 8..12, over all that follows.
-fn seal(bytes: &mut [u8], salt: u32) {
+fn set_checksum(bytes: &mut [u8], salt: u32) {
     let crc = checksum(salt, &bytes[12..]);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());
 }
 
-fn sealed<'a>(bytes: &'a [u8], length: usize, magic: &[u8; 8], salt: u32) -> Option<&'a [u8]> {
+fn verify_checksum<'a>(bytes: &'a [u8], length: usize, magic: &[u8; 8], salt: u32) -> Option<&'a [u8]> {
     let bytes = bytes.get(..length)?;
     (&bytes[..8] == magic && u32_at(bytes, 8) == checksum(salt, &bytes[12..])).then_some(bytes)
 }
@@ -226,14 +226,14 @@ mod tests {
 
     #[test]
     fn heads_come_back_and_any_changed_byte_is_noticed() {
-        let head = PieceHead { name: PieceName { segment: 7, piece: 1 }, base: 99, start: 40, durable: 160 };
+        let head = PieceHeader { name: PieceName { segment: 7, piece: 1 }, base: 99, start: 40, durable: 160 };
         let bytes = head.encode(5);
-        assert_eq!(PieceHead::decode(&bytes, 5), Some(head));
-        assert_eq!(PieceHead::decode(&bytes, 6), None);
+        assert_eq!(PieceHeader::decode(&bytes, 5), Some(head));
+        assert_eq!(PieceHeader::decode(&bytes, 6), None);
         for at in 0..bytes.len() {
             let mut damaged = bytes;
             damaged[at] ^= 0x10;
-            assert_eq!(PieceHead::decode(&damaged, 5), None, "byte {at}");
+            assert_eq!(PieceHeader::decode(&damaged, 5), None, "byte {at}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! From a folder to a running [`Store`]: open, replay, count.
+//! From a folder to a running [`LogStore`]: open, replay, count.
 //!
 //! Replay reads the newest snapshot and every segment that begins at or after it; of finished segments only the index, so no body
 //! is read. Older segments only hold bodies and are not looked into.
@@ -14,44 +14,46 @@ use std::any::Any;
 use std::error::Error;
 use std::sync::Arc;
 
-use super::blocks::{BlocksError, read_blocks};
+use super::blocks::{BlockReadError, read_blocks};
 use super::disk::Disk;
 use super::error::OpenError;
-use super::frame::{decode_entries, decode_head, highest_claim};
-use super::inventory::{Inventory, Segment, read_some};
-use super::layout::{LOCK, PieceHead, PieceName, SEAL, SNAPSHOT_END, SNAPSHOT_HEAD, Seal, temporary};
-use super::ledger::Ledger;
-use super::reserve;
-use super::shared::{Health, State};
+use super::frame::{decode_entries, decode_header, highest_claim};
+use super::inventory::{Inventory, SegmentFiles, read_some};
+use super::layout::{
+    LOCK, PieceHeader, PieceName, SEGMENT_FOOTER, SNAPSHOT_FOOTER, SNAPSHOT_HEADER, SegmentFooter, temporary,
+};
+use super::reserved_space;
+use super::segment_table::SegmentTable;
+use super::unsynced_tail::{StoreHealth, UnsyncedTail};
 use super::writer::publish;
-use super::{Options, Store};
+use super::{LogStore, StoreOptions};
 use crate::journal::Location;
 
 /// A folder that is locked and known, and not yet read.
 pub struct Recovery {
     disk: Arc<dyn Disk>,
-    options: Options,
+    options: StoreOptions,
     lock: Box<dyn Any + Send>,
     inventory: Inventory,
 }
 
 /// A folder whose entries have all been handed out; it wants to know which bodies are still needed.
-pub struct Replayed {
+pub struct ReplayedFolder {
     disk: Arc<dyn Disk>,
-    options: Options,
+    options: StoreOptions,
     lock: Box<dyn Any + Send>,
     inventory: Inventory,
-    tail: Tail,
+    tail: LogTail,
 }
 
-/// Everything a [`Store`] begins with.
-pub(super) struct Beginning {
+/// Everything a [`LogStore`] begins with.
+pub(super) struct Recovered {
     pub(super) disk: Arc<dyn Disk>,
-    pub(super) options: Options,
+    pub(super) options: StoreOptions,
     pub(super) lock: Box<dyn Any + Send>,
     pub(super) salt: u32,
-    pub(super) state: State,
-    pub(super) ledger: Ledger,
+    pub(super) state: UnsyncedTail,
+    pub(super) segment_table: SegmentTable,
     pub(super) end: u64,
     pub(super) next_segment: u32,
     pub(super) from: u64,
@@ -60,7 +62,7 @@ pub(super) struct Beginning {
 
 /// Where the journal ends, and the last frames of it that nothing proves durable.
 #[derive(Debug, Default)]
-struct Tail {
+struct LogTail {
     end: u64,
     durable: u64,
     unproven: Vec<u8>,
@@ -69,9 +71,9 @@ struct Tail {
 }
 
 impl Recovery {
-    pub(super) fn open(disk: Arc<dyn Disk>, options: Options) -> Result<Self, OpenError> {
+    pub(super) fn open(disk: Arc<dyn Disk>, options: StoreOptions) -> Result<Self, OpenError> {
         let lock = disk.lock(LOCK).map_err(OpenError::io("lock", LOCK))?.ok_or(OpenError::Locked)?;
-        let inventory = Inventory::take(&*disk)?;
+        let inventory = Inventory::scan(&*disk)?;
         Ok(Self { disk, options, lock, inventory })
     }
 
@@ -79,7 +81,7 @@ impl Recovery {
     pub fn replay<E: Error + Send + Sync + 'static>(
         self,
         mut take: impl FnMut(&[u8], Option<Location>) -> Result<(), E>,
-    ) -> Result<Replayed, OpenError> {
+    ) -> Result<ReplayedFolder, OpenError> {
         let mut refused = None;
         let replayed = self.replay_all(|meta, body| {
             if let Err(error) = take(meta, body) {
@@ -92,37 +94,38 @@ impl Recovery {
         }
     }
 
-    fn replay_all(self, mut entry: impl FnMut(&[u8], Option<Location>)) -> Result<Replayed, OpenError> {
+    fn replay_all(self, mut entry: impl FnMut(&[u8], Option<Location>)) -> Result<ReplayedFolder, OpenError> {
         let Self { disk, options, lock, inventory } = self;
-        let reader = Reader { disk: &*disk, salt: inventory.salt };
+        let reader = SegmentReader { disk: &*disk, salt: inventory.salt };
         if let Some(snapshot) = &inventory.snapshot {
             let file = disk.open(&snapshot.file).map_err(OpenError::io("open", &snapshot.file))?;
-            let records = read_blocks(&*file, SNAPSHOT_HEAD, snapshot.size - SNAPSHOT_END, reader.salt, &mut entry);
+            let records =
+                read_blocks(&*file, SNAPSHOT_HEADER, snapshot.size - SNAPSHOT_FOOTER, reader.salt, &mut entry);
             match records {
                 Ok(records) if records == snapshot.end.records => {}
-                Ok(_) => return Err(damaged(&snapshot.file, snapshot.size - SNAPSHOT_END, "records are missing")),
+                Ok(_) => return Err(damaged(&snapshot.file, snapshot.size - SNAPSHOT_FOOTER, "records are missing")),
                 Err(error) => return Err(reader.blocks_error(&snapshot.file, error)),
             }
         }
         let tail = reader.replay_segments(&inventory, &mut entry)?;
-        Ok(Replayed { disk, options, lock, inventory, tail })
+        Ok(ReplayedFolder { disk, options, lock, inventory, tail })
     }
 }
 
-struct Reader<'a> {
+struct SegmentReader<'a> {
     disk: &'a dyn Disk,
     salt: u32,
 }
 
-impl Reader<'_> {
+impl SegmentReader<'_> {
     fn replay_segments(
         &self,
         inventory: &Inventory,
         entry: &mut impl FnMut(&[u8], Option<Location>),
-    ) -> Result<Tail, OpenError> {
+    ) -> Result<LogTail, OpenError> {
         let from = inventory.from();
         let proven = inventory.snapshot.as_ref().map_or(0, |snapshot| snapshot.end.end);
-        let mut tail = Tail { end: from, durable: proven, ..Tail::default() };
+        let mut tail = LogTail { end: from, durable: proven, ..LogTail::default() };
         let since: Vec<_> = inventory.segments.iter().filter(|segment| segment.base >= from).collect();
         for (index, segment) in since.iter().enumerate() {
             // Each segment is read up to where the next begins, so only the first can begin too late.
@@ -147,7 +150,7 @@ impl Reader<'_> {
     /// A segment that was durable to its `end` before the next one was made.
     fn replay_finished(
         &self,
-        segment: &Segment,
+        segment: &SegmentFiles,
         end: u64,
         entry: &mut impl FnMut(&[u8], Option<Location>),
     ) -> Result<(), OpenError> {
@@ -170,31 +173,31 @@ impl Reader<'_> {
     /// Replays the index, if there is a sound one, and returns the segment's end.
     fn replay_index(
         &self,
-        segment: &Segment,
+        segment: &SegmentFiles,
         entry: &mut impl FnMut(&[u8], Option<Location>),
     ) -> Result<Option<u64>, OpenError> {
         let name = segment.last_piece().name.to_string();
         let file = self.disk.open(&name).map_err(OpenError::io("open", &name))?;
         let size = file.size().map_err(OpenError::io("measure", &name))?;
-        let Some(seal_at) = size.checked_sub(SEAL) else { return Ok(None) };
-        let bytes = read_some(&*file, SEAL, seal_at).map_err(OpenError::io("read", &name))?;
-        let Some(seal) = Seal::decode(&bytes, self.salt) else { return Ok(None) };
+        let Some(seal_at) = size.checked_sub(SEGMENT_FOOTER) else { return Ok(None) };
+        let bytes = read_some(&*file, SEGMENT_FOOTER, seal_at).map_err(OpenError::io("read", &name))?;
+        let Some(seal) = SegmentFooter::decode(&bytes, self.salt) else { return Ok(None) };
         match read_blocks(&*file, seal.index_at, seal_at, self.salt, entry) {
             Ok(_) => Ok(Some(seal.end)),
             // The frames say the same. Entries already replayed come once more, in the same order, which changes nothing.
-            Err(BlocksError::Damaged { .. }) => Ok(None),
+            Err(BlockReadError::Damaged { .. }) => Ok(None),
             Err(error) => Err(self.blocks_error(&name, error)),
         }
     }
 
     fn replay_last(
         &self,
-        segment: &Segment,
+        segment: &SegmentFiles,
         proven: u64,
         entry: &mut impl FnMut(&[u8], Option<Location>),
-    ) -> Result<Tail, OpenError> {
+    ) -> Result<LogTail, OpenError> {
         if let Some(end) = self.replay_index(segment, entry)? {
-            return Ok(Tail { end, durable: end.max(proven), ..Tail::default() });
+            return Ok(LogTail { end, durable: end.max(proven), ..LogTail::default() });
         }
         let last = segment.last_piece();
         let mut earlier = segment.clone();
@@ -211,13 +214,13 @@ impl Reader<'_> {
             return Err(damaged_frame(&last, end));
         }
         let unproven = bytes[(durable - last_at) as usize..(end - last_at) as usize].to_vec();
-        Ok(Tail { end, durable, unproven, open: true })
+        Ok(LogTail { end, durable, unproven, open: true })
     }
 
     /// Hands over the entries of whole frames until one is not, or `until`; returns where it stopped.
     fn replay_frames(
         &self,
-        piece: &PieceHead,
+        piece: &PieceHeader,
         bytes: &[u8],
         until: u64,
         claimed: &mut u64,
@@ -227,7 +230,7 @@ impl Reader<'_> {
         let mut at = 0;
         while start + (at as u64) < until {
             let lsn = start + at as u64;
-            let Some(head) = decode_head(&bytes[at..], self.salt).filter(|head| head.lsn == lsn) else { break };
+            let Some(head) = decode_header(&bytes[at..], self.salt).filter(|head| head.lsn == lsn) else { break };
             let frame = &bytes[at..bytes.len().min(at + head.length as usize)];
             let Some(entries) = decode_entries(frame, head, self.salt) else { break };
             for bounds in entries {
@@ -245,45 +248,45 @@ impl Reader<'_> {
     }
 
     /// All of a piece behind its head. A piece is one segment at most, and is let go at once.
-    fn load(&self, piece: &PieceHead) -> Result<Vec<u8>, OpenError> {
+    fn load(&self, piece: &PieceHeader) -> Result<Vec<u8>, OpenError> {
         let name = piece.name.to_string();
         let file = self.disk.open(&name).map_err(OpenError::io("open", &name))?;
         let size = file.size().map_err(OpenError::io("measure", &name))?;
-        let at = piece.place(piece.start);
+        let at = piece.file_offset(piece.start);
         read_some(&*file, size.saturating_sub(at), at).map_err(OpenError::io("read", &name))
     }
 
-    fn blocks_error(&self, file: &str, error: BlocksError) -> OpenError {
+    fn blocks_error(&self, file: &str, error: BlockReadError) -> OpenError {
         match error {
-            BlocksError::Damaged { at } => damaged(file, at, "a block fails its checksum"),
-            BlocksError::Io(source) => OpenError::io("read", file)(source),
+            BlockReadError::Damaged { at } => damaged(file, at, "a block fails its checksum"),
+            BlockReadError::Io(source) => OpenError::io("read", file)(source),
         }
     }
 }
 
-impl Replayed {
+impl ReplayedFolder {
     /// Starts the store. `visit` calls its argument once for each reference to a body that is still needed.
-    pub fn finish(mut self, visit: impl FnOnce(&mut dyn FnMut(Location))) -> Result<Store, OpenError> {
+    pub fn finish(mut self, visit: impl FnOnce(&mut dyn FnMut(Location))) -> Result<LogStore, OpenError> {
         self.rewrite_unproven().map_err(OpenError::io("write again the end of", "the log"))?;
-        self.tidy();
-        let ledger = self.count(visit)?;
+        self.remove_obsolete_files();
+        let segment_table = self.count_references(visit)?;
         let inventory = self.inventory;
         let last = inventory.segments.last().map_or(0, |last| last.number + 1);
         let from = inventory.from();
         let (first, snapshot_bytes) = inventory.snapshot.as_ref().map_or((0, 0), |s| (s.head.segment, s.size));
-        let health = match reserve::restore(&*self.disk, u64::from(self.options.segment_bytes)) {
-            Ok(()) => Health::Good,
-            Err(error) if reserve::is_full(&error) => Health::Full,
-            Err(error) => Health::Failing(Arc::new(error)),
+        let health = match reserved_space::restore(&*self.disk, u64::from(self.options.segment_bytes)) {
+            Ok(()) => StoreHealth::Good,
+            Err(error) if reserved_space::is_disk_full(&error) => StoreHealth::Full,
+            Err(error) => StoreHealth::Failing(Arc::new(error)),
         };
         let pieces = inventory.segments.into_iter().map(|segment| (segment.number, segment.pieces)).collect();
-        Store::start(Beginning {
+        LogStore::start(Recovered {
             disk: self.disk,
             options: self.options,
             lock: self.lock,
             salt: inventory.salt,
-            state: State::new(self.tail.end, health, pieces),
-            ledger,
+            state: UnsyncedTail::new(self.tail.end, health, pieces),
+            segment_table,
             end: self.tail.end,
             next_segment: last.max(first),
             from,
@@ -292,56 +295,56 @@ impl Replayed {
     }
 
     fn rewrite_unproven(&mut self) -> std::io::Result<()> {
-        let Tail { end, durable, unproven, .. } = &self.tail;
+        let LogTail { end, durable, unproven, .. } = &self.tail;
         let Some(segment) = self.inventory.segments.last_mut().filter(|_| !unproven.is_empty()) else {
             return Ok(());
         };
         let last = segment.last_piece();
         let name = PieceName { segment: last.name.segment, piece: last.name.piece + 1 };
         let start = (durable - segment.base) as u32;
-        let mut head = PieceHead { name, base: segment.base, start, durable: *end };
-        let size = head.place(start) + unproven.len() as u64;
-        let (file, _) = reserve::make_room(&*self.disk, &temporary(&name.to_string()), size, size)?;
-        file.write_at(unproven, head.place(start))?;
+        let mut head = PieceHeader { name, base: segment.base, start, durable: *end };
+        let size = head.file_offset(start) + unproven.len() as u64;
+        let (file, _) = reserved_space::create_with_space(&*self.disk, &temporary(&name.to_string()), size, size)?;
+        file.write_at(unproven, head.file_offset(start))?;
         publish(&*self.disk, &mut head, &*file, *end, self.inventory.salt)?;
         let replaced = segment.pieces.extract_if(.., |piece| piece.start >= start);
-        self.inventory.leftovers.extend(replaced.map(|piece| piece.name.to_string()));
+        self.inventory.obsolete.extend(replaced.map(|piece| piece.name.to_string()));
         segment.pieces.push(head);
         Ok(())
     }
 
     /// Gives back room. A failure costs nothing but that room, until the next start.
-    fn tidy(&mut self) {
-        for name in self.inventory.leftovers.drain(..) {
+    fn remove_obsolete_files(&mut self) {
+        for name in self.inventory.obsolete.drain(..) {
             let _ = self.disk.remove(&name);
         }
         let _ = self.disk.sync_folder();
         let Some(segment) = self.inventory.segments.last().filter(|_| self.tail.open) else { return };
         let ends = segment.pieces[1..].iter().map(|next| next.start).chain([(self.tail.end - segment.base) as u32]);
         for (piece, end) in segment.pieces.iter().zip(ends) {
-            let _ = self.disk.open(&piece.name.to_string()).and_then(|file| file.truncate(piece.place(end)));
+            let _ = self.disk.open(&piece.name.to_string()).and_then(|file| file.truncate(piece.file_offset(end)));
         }
     }
 
-    fn count(&mut self, visit: impl FnOnce(&mut dyn FnMut(Location))) -> Result<Ledger, OpenError> {
-        let mut ledger = Ledger::default();
+    fn count_references(&mut self, visit: impl FnOnce(&mut dyn FnMut(Location))) -> Result<SegmentTable, OpenError> {
+        let mut segment_table = SegmentTable::default();
         let segments = &self.inventory.segments;
         for (index, segment) in segments.iter().enumerate() {
             let end = segments.get(index + 1).map_or(self.tail.end, |next| next.base);
-            ledger.extend(segment.number, segment.bytes, end);
+            segment_table.extend(segment.number, segment.bytes, end);
         }
         let mut lost = None;
         visit(&mut |location| {
-            if !ledger.count(location) {
+            if !segment_table.count_reference(location) {
                 lost = Some(location.segment);
             }
         });
         for segment in segments {
-            ledger.close(segment.number);
+            segment_table.close(segment.number);
         }
         match lost {
             Some(segment) => Err(OpenError::Lost { segment }),
-            None => Ok(ledger),
+            None => Ok(segment_table),
         }
     }
 }
@@ -350,7 +353,7 @@ fn damaged(file: &str, at: u64, what: &'static str) -> OpenError {
     OpenError::Damaged { file: file.to_owned(), at, what }
 }
 
-fn damaged_frame(piece: &PieceHead, lsn: u64) -> OpenError {
-    let at = piece.place((lsn - piece.base) as u32);
+fn damaged_frame(piece: &PieceHeader, lsn: u64) -> OpenError {
+    let at = piece.file_offset((lsn - piece.base) as u32);
     damaged(&piece.name.to_string(), at, "a frame that was durable does not read back")
 }

@@ -3,42 +3,42 @@
 //! A sync that fails is never repeated and believed: the kernel may have dropped the pages and will call the next sync a success. The
 //! file is given up from the last good sync on, and everything since, which is still in memory, is written to a new piece.
 //!
-//! Never blocks the engine; never touches snapshots, indexes or dead segments (those are the [janitor](super::janitor)'s).
+//! Never blocks the engine; never touches snapshots, indexes or dead segments (those are the [janitor](super::background)'s).
 
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use super::background::BackgroundJob;
 use super::disk::{Disk, DiskFile};
-use super::janitor::Job;
-use super::layout::{PIECE_HEAD, PieceHead, PieceName, temporary};
-use super::reserve::{self, Room};
-use super::shared::{Chunk, Health, Shared, Wake};
+use super::layout::{PIECE_HEADER, PieceHeader, PieceName, temporary};
+use super::reserved_space::{self, SpaceStatus};
+use super::unsynced_tail::{SharedTail, StoreHealth, TailChunk, WakeFn};
 
 /// Between two attempts while writing fails.
 const RETRY: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(1);
 
 /// How often an idle writer looks whether there is room again.
-const LOOK_FOR_ROOM: Duration = Duration::from_millis(500);
+const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
-pub(super) struct Writer {
+pub(super) struct LogWriter {
     pub(super) disk: Arc<dyn Disk>,
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<SharedTail>,
     pub(super) salt: u32,
     pub(super) segment_bytes: u32,
-    pub(super) jobs: Sender<Job>,
-    pub(super) wake: Wake,
-    pub(super) current: Option<Current>,
+    pub(super) jobs: Sender<BackgroundJob>,
+    pub(super) wake: WakeFn,
+    pub(super) current: Option<OpenPiece>,
     /// The piece last begun, whether or not it came to anything: its number is not used again.
-    pub(super) begun: Option<PieceName>,
+    pub(super) last_started: Option<PieceName>,
     /// Files given up before they held anything durable; removed once a later piece has replaced them.
-    pub(super) strays: Vec<String>,
+    pub(super) abandoned: Vec<String>,
 }
 
 /// The piece being written.
-pub(super) struct Current {
-    head: PieceHead,
+pub(super) struct OpenPiece {
+    head: PieceHeader,
     file: Arc<dyn DiskFile>,
     /// Set once its first bytes are durable.
     named: bool,
@@ -48,26 +48,26 @@ pub(super) struct Current {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum WriteStep {
     Progress,
     Idle,
     /// An attempt failed; what is in flight stays there.
     Stalled,
 }
 
-impl Writer {
+impl LogWriter {
     /// Until the store stops. What is gathered by then is still tried once.
     pub(super) fn run(mut self) {
         let mut pause = *RETRY.start();
         loop {
             match self.step() {
-                Step::Progress => pause = *RETRY.start(),
+                WriteStep::Progress => pause = *RETRY.start(),
                 _ if self.shared.lock().stopping => return,
-                Step::Idle => {
+                WriteStep::Idle => {
                     let restless = !self.shared.lock().health.is_good();
-                    self.shared.wait_for_work(restless.then_some(LOOK_FOR_ROOM));
+                    self.shared.wait_for_work(restless.then_some(SPACE_CHECK_INTERVAL));
                 }
-                Step::Stalled => {
+                WriteStep::Stalled => {
                     self.shared.pause(pause);
                     pause = (pause * 2).min(*RETRY.end());
                 }
@@ -76,29 +76,29 @@ impl Writer {
     }
 
     /// Writes and syncs what has gathered, or what the last attempt left.
-    pub(super) fn step(&mut self) -> Step {
+    pub(super) fn step(&mut self) -> WriteStep {
         let chunks: Vec<_> = {
             let mut state = self.shared.lock();
             if state.in_flight.is_empty() {
-                state.take();
+                state.begin_write();
             }
             state.in_flight.iter().cloned().collect()
         };
         if chunks.is_empty() {
-            self.look_for_room();
-            return Step::Idle;
+            self.restore_space();
+            return WriteStep::Idle;
         }
         let outcome = self.persist(chunks);
         match outcome {
-            Ok(()) => self.look_for_room(),
-            Err(error) => self.give_up(error),
+            Ok(()) => self.restore_space(),
+            Err(error) => self.abandon_piece(error),
         }
         self.shared.notify_attempt();
         (self.wake)();
-        if self.shared.lock().in_flight.is_empty() { Step::Progress } else { Step::Stalled }
+        if self.shared.lock().in_flight.is_empty() { WriteStep::Progress } else { WriteStep::Stalled }
     }
 
-    fn persist(&mut self, chunks: Vec<Arc<Chunk>>) -> io::Result<()> {
+    fn persist(&mut self, chunks: Vec<Arc<TailChunk>>) -> io::Result<()> {
         for chunk in chunks {
             self.write(&chunk)?;
             if chunk.closing.is_some() {
@@ -109,7 +109,7 @@ impl Writer {
         self.sync()
     }
 
-    fn write(&mut self, chunk: &Chunk) -> io::Result<()> {
+    fn write(&mut self, chunk: &TailChunk) -> io::Result<()> {
         if chunk.bytes.is_empty() {
             return Ok(());
         }
@@ -118,26 +118,27 @@ impl Writer {
         }
         let current = self.current.as_mut().expect("a piece is open: begun above unless one was");
         current.dirty = true;
-        current.file.write_at(&chunk.bytes, current.head.place(chunk.offset))?;
+        current.file.write_at(&chunk.bytes, current.head.file_offset(chunk.offset))?;
         current.end = chunk.end();
         Ok(())
     }
 
     /// A new piece that begins with `chunk`.
-    fn begin(&mut self, chunk: &Chunk) -> io::Result<Current> {
+    fn begin(&mut self, chunk: &TailChunk) -> io::Result<OpenPiece> {
         let published = self.shared.lock().pieces.get(&chunk.segment).and_then(|pieces| Some(pieces.last()?.name));
-        let last = self.begun.filter(|begun| begun.segment == chunk.segment).max(published);
+        let last = self.last_started.filter(|last_started| last_started.segment == chunk.segment).max(published);
         let name = PieceName { segment: chunk.segment, piece: last.map_or(0, |last| last.piece + 1) };
-        self.begun = Some(name);
-        let needed = PIECE_HEAD + chunk.bytes.len() as u64;
-        let wanted = PIECE_HEAD + u64::from(self.segment_bytes.saturating_sub(chunk.offset));
-        let (file, room) = reserve::make_room(&*self.disk, &temporary(&name.to_string()), wanted.max(needed), needed)?;
-        if room == Room::Scarce {
+        self.last_started = Some(name);
+        let needed = PIECE_HEADER + chunk.bytes.len() as u64;
+        let wanted = PIECE_HEADER + u64::from(self.segment_bytes.saturating_sub(chunk.offset));
+        let (file, room) =
+            reserved_space::create_with_space(&*self.disk, &temporary(&name.to_string()), wanted.max(needed), needed)?;
+        if room == SpaceStatus::Scarce {
             tracing::warn!("the disk is full: messages are refused until there is room");
-            self.shared.lock().health = Health::Full;
+            self.shared.lock().health = StoreHealth::Full;
         }
-        let head = PieceHead { name, base: chunk.base, start: chunk.offset, durable: 0 };
-        Ok(Current { head, file, named: false, end: chunk.base, dirty: false })
+        let head = PieceHeader { name, base: chunk.base, start: chunk.offset, durable: 0 };
+        Ok(OpenPiece { head, file, named: false, end: chunk.base, dirty: false })
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -149,10 +150,10 @@ impl Writer {
             publish(&*self.disk, &mut current.head, &*current.file, current.end, self.salt)?;
             current.named = true;
             let replaced = self.shared.lock().publish(current.head, current.end);
-            self.strays.extend(replaced.iter().map(|head| head.name.to_string()));
-            for stray in self.strays.drain(..) {
+            self.abandoned.extend(replaced.iter().map(|head| head.name.to_string()));
+            for file in self.abandoned.drain(..) {
                 // At worst a file that recovery sees to be replaced.
-                let _ = self.disk.remove(&stray);
+                let _ = self.disk.remove(&file);
             }
         }
         current.dirty = false;
@@ -160,39 +161,39 @@ impl Writer {
     }
 
     /// The segment is whole and durable; its index is not urgent.
-    fn close(&mut self, chunk: Arc<Chunk>) {
+    fn close(&mut self, chunk: Arc<TailChunk>) {
         let end = chunk.end();
         let index = chunk.closing.clone().unwrap_or_default();
         drop(chunk);
         self.shared.lock().advance(end);
-        if let Some(Current { head, file, .. }) = self.current.take() {
-            let end_at = head.place((end - head.base) as u32);
+        if let Some(OpenPiece { head, file, .. }) = self.current.take() {
+            let end_at = head.file_offset((end - head.base) as u32);
             // A janitor that is gone means that the store stops; an index is only a help.
-            let _ = self.jobs.send(Job::Seal { file, end_at, end, index });
+            let _ = self.jobs.send(BackgroundJob::Seal { file, end_at, end, index });
         }
     }
 
-    fn give_up(&mut self, error: io::Error) {
-        if let Some(Current { head, named: false, .. }) = self.current.take() {
-            self.strays.extend([temporary(&head.name.to_string()), head.name.to_string()]);
+    fn abandon_piece(&mut self, error: io::Error) {
+        if let Some(OpenPiece { head, named: false, .. }) = self.current.take() {
+            self.abandoned.extend([temporary(&head.name.to_string()), head.name.to_string()]);
         }
         let mut state = self.shared.lock();
-        if reserve::is_full(&error) {
-            state.health = Health::Full;
+        if reserved_space::is_disk_full(&error) {
+            state.health = StoreHealth::Full;
         } else {
             tracing::error!(%error, "writing the log fails; it is tried again elsewhere");
-            state.health = Health::Failing(Arc::new(error));
+            state.health = StoreHealth::Failing(Arc::new(error));
         }
     }
 
-    fn look_for_room(&mut self) {
+    fn restore_space(&mut self) {
         if self.shared.lock().health.is_good() {
             return;
         }
-        let health = match reserve::restore(&*self.disk, u64::from(self.segment_bytes)) {
-            Ok(()) => Health::Good,
-            Err(error) if reserve::is_full(&error) => Health::Full,
-            Err(error) => Health::Failing(Arc::new(error)),
+        let health = match reserved_space::restore(&*self.disk, u64::from(self.segment_bytes)) {
+            Ok(()) => StoreHealth::Good,
+            Err(error) if reserved_space::is_disk_full(&error) => StoreHealth::Full,
+            Err(error) => StoreHealth::Failing(Arc::new(error)),
         };
         if health.is_good() {
             tracing::info!("there is room again: messages are accepted");
@@ -205,7 +206,7 @@ impl Writer {
 /// Gives a piece its name, when its first bytes (up to `end`) are durable.
 pub(super) fn publish(
     disk: &dyn Disk,
-    head: &mut PieceHead,
+    head: &mut PieceHeader,
     file: &dyn DiskFile,
     end: u64,
     salt: u32,

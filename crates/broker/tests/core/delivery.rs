@@ -1,189 +1,189 @@
 use broker::core::*;
 
-use crate::rig::*;
+use crate::fixture::*;
 
 #[test]
 fn messages_arrive_in_order_as_far_as_credit_goes() {
-    let mut rig = Rig::new();
-    let queue = rig.queue("q", |_| {});
-    rig.send_all(queue.entity, &["a", "b", "c"]);
-    let link = rig.receiver(queue, 2);
-    assert_eq!(rig.bodies(link), ["a", "b"]);
-    rig.credit(link, 5);
-    assert_eq!(rig.bodies(link), ["c"]);
-    rig.send_all(queue.entity, &["d"]);
-    assert_eq!(rig.bodies(link), ["d"], "credit left over takes what comes later");
+    let mut fixture = CoreFixture::new();
+    let queue = fixture.queue("q", |_| {});
+    fixture.send_all(queue.entity, &["a", "b", "c"]);
+    let link = fixture.receiver(queue, 2);
+    assert_eq!(fixture.take_bodies(link), ["a", "b"]);
+    fixture.credit(link, 5);
+    assert_eq!(fixture.take_bodies(link), ["c"]);
+    fixture.send_all(queue.entity, &["d"]);
+    assert_eq!(fixture.take_bodies(link), ["d"], "credit left over takes what comes later");
 }
 
 #[test]
 fn receivers_of_one_queue_compete_in_turn() {
-    let mut rig = Rig::new();
-    let queue = rig.queue("q", |_| {});
-    let (one, other) = (rig.receiver(queue, 10), rig.receiver(queue, 1));
-    rig.send_all(queue.entity, &["a", "b", "c", "d"]);
-    assert_eq!(rig.bodies(one), ["a", "c", "d"]);
-    assert_eq!(rig.bodies(other), ["b"]);
+    let mut fixture = CoreFixture::new();
+    let queue = fixture.queue("q", |_| {});
+    let (one, other) = (fixture.receiver(queue, 10), fixture.receiver(queue, 1));
+    fixture.send_all(queue.entity, &["a", "b", "c", "d"]);
+    assert_eq!(fixture.take_bodies(one), ["a", "c", "d"]);
+    assert_eq!(fixture.take_bodies(other), ["b"]);
 }
 
 #[test]
 fn every_subscription_gets_its_own_copy_of_one_stored_body() {
-    let mut rig = Rig::new();
-    let topic = rig.topic("t", |_| {});
-    let (one, other) = (rig.subscription("t", "one", |_| {}), rig.subscription("t", "other", |_| {}));
-    rig.send_all(topic, &["a"]);
-    let links = [rig.receiver(one, 1), rig.receiver(other, 1)];
-    let deliveries = links.map(|link| rig.one(link));
+    let mut fixture = CoreFixture::new();
+    let topic = fixture.topic("t", |_| {});
+    let (one, other) = (fixture.subscription("t", "one", |_| {}), fixture.subscription("t", "other", |_| {}));
+    fixture.send_all(topic, &["a"]);
+    let links = [fixture.receiver(one, 1), fixture.receiver(other, 1)];
+    let deliveries = links.map(|link| fixture.receive_one(link));
     assert_eq!(deliveries[0].location, deliveries[1].location);
     assert_ne!(deliveries[0].token, deliveries[1].token);
-    rig.complete(one, &deliveries[0]);
-    assert_eq!(rig.journal.references().collect::<Vec<_>>(), [1], "the other still needs it");
-    rig.complete(other, &deliveries[1]);
-    assert_eq!(rig.journal.references().collect::<Vec<_>>(), [0]);
+    fixture.complete(one, &deliveries[0]);
+    assert_eq!(fixture.journal.references().collect::<Vec<_>>(), [1], "the other still needs it");
+    fixture.complete(other, &deliveries[1]);
+    assert_eq!(fixture.journal.references().collect::<Vec<_>>(), [0]);
 }
 
 #[test]
 fn a_topic_accepts_what_no_subscription_keeps() {
-    let mut rig = Rig::new();
-    let topic = rig.topic("t", |_| {});
-    assert_eq!(rig.send(topic, message("a")), SequenceNumber(1));
-    let subscription = rig.subscription("t", "late", |_| {});
-    assert_eq!(rig.send(topic, message("b")), SequenceNumber(2));
-    let link = rig.receiver(subscription, 5);
-    assert_eq!(rig.bodies(link), ["b"]);
+    let mut fixture = CoreFixture::new();
+    let topic = fixture.topic("t", |_| {});
+    assert_eq!(fixture.send(topic, message("a")), SequenceNumber(1));
+    let subscription = fixture.subscription("t", "late", |_| {});
+    assert_eq!(fixture.send(topic, message("b")), SequenceNumber(2));
+    let link = fixture.receiver(subscription, 5);
+    assert_eq!(fixture.take_bodies(link), ["b"]);
 }
 
 #[test]
 fn receive_and_delete_settles_on_the_way_out() {
-    let mut rig = Rig::new();
-    let queue = rig.queue("q", |_| {});
-    rig.send_all(queue.entity, &["a", "b"]);
-    let link = rig.deleting_receiver(queue, 1);
-    let delivery = rig.one(link);
+    let mut fixture = CoreFixture::new();
+    let queue = fixture.queue("q", |_| {});
+    fixture.send_all(queue.entity, &["a", "b"]);
+    let link = fixture.receive_and_delete_link(queue, 1);
+    let delivery = fixture.receive_one(link);
     assert!(delivery.settled);
-    assert_eq!(rig.counts("q").active, 1);
-    rig.restart();
-    assert_eq!(rig.counts("q").active, 1, "what went out does not come back");
+    assert_eq!(fixture.counts("q").active, 1);
+    fixture.restart();
+    assert_eq!(fixture.counts("q").active, 1, "what went out does not come back");
 }
 
 #[test]
 fn a_drain_delivers_what_there_is_and_gives_the_credit_up() {
-    let mut rig = Rig::new();
-    let queue = rig.queue("q", |_| {});
-    rig.send_all(queue.entity, &["a"]);
-    let link = rig.receiver(queue, 0);
-    rig.drain(link, 10);
-    assert_eq!(rig.bodies(link), ["a"]);
-    assert_eq!(rig.inbox(link).drained, Some(10));
-    rig.send_all(queue.entity, &["b"]);
-    assert!(rig.received(link).is_empty(), "no credit is left");
-    rig.credit(link, 1);
-    assert_eq!(rig.bodies(link), ["b"]);
+    let mut fixture = CoreFixture::new();
+    let queue = fixture.queue("q", |_| {});
+    fixture.send_all(queue.entity, &["a"]);
+    let link = fixture.receiver(queue, 0);
+    fixture.drain(link, 10);
+    assert_eq!(fixture.take_bodies(link), ["a"]);
+    assert_eq!(fixture.events(link).drained, Some(10));
+    fixture.send_all(queue.entity, &["b"]);
+    assert!(fixture.take_deliveries(link).is_empty(), "no credit is left");
+    fixture.credit(link, 1);
+    assert_eq!(fixture.take_bodies(link), ["b"]);
 }
 
 #[test]
 fn a_link_that_settles_nothing_gets_no_more_than_its_share() {
-    let mut rig = Rig::new();
-    let queue = rig.queue("q", |_| {});
-    (0..150).for_each(|n| rig.send_all(queue.entity, &[&n.to_string()]));
-    let link = rig.receiver(queue, 1000);
-    let received = rig.received(link);
+    let mut fixture = CoreFixture::new();
+    let queue = fixture.queue("q", |_| {});
+    (0..150).for_each(|n| fixture.send_all(queue.entity, &[&n.to_string()]));
+    let link = fixture.receiver(queue, 1000);
+    let received = fixture.take_deliveries(link);
     assert_eq!(received.len(), 100, "as many as `max_unsettled`");
-    rig.complete(queue, &received[0]);
-    assert_eq!(rig.received(link).len(), 1);
+    fixture.complete(queue, &received[0]);
+    assert_eq!(fixture.take_deliveries(link).len(), 1);
 }
 
 #[test]
 fn a_detached_link_gets_nothing_more() {
-    let mut rig = Rig::new();
-    let queue = rig.queue("q", |_| {});
-    let link = rig.receiver(queue, 10);
-    rig.detach(link);
-    rig.send_all(queue.entity, &["a"]);
-    assert!(rig.received(link).is_empty());
-    let next = rig.receiver(queue, 1);
-    assert_eq!(rig.bodies(next), ["a"]);
+    let mut fixture = CoreFixture::new();
+    let queue = fixture.queue("q", |_| {});
+    let link = fixture.receiver(queue, 10);
+    fixture.detach(link);
+    fixture.send_all(queue.entity, &["a"]);
+    assert!(fixture.take_deliveries(link).is_empty());
+    let next = fixture.receiver(queue, 1);
+    assert_eq!(fixture.take_bodies(next), ["a"]);
 }
 
 #[test]
 fn links_attach_the_way_the_entity_is_made() {
-    let mut rig = Rig::new();
-    let (plain, sessions) = (rig.queue("p", |_| {}), rig.session_queue("s"));
-    let condition = |result: Result<_, Error>| result.map(|_: (LinkId, Attached)| ()).unwrap_err().condition();
+    let mut fixture = CoreFixture::new();
+    let (plain, sessions) = (fixture.queue("p", |_| {}), fixture.session_queue("s"));
+    let condition = |result: Result<_, Error>| result.map(|_: (CoreLinkId, AttachResult)| ()).unwrap_err().condition();
     let named = SessionFilter::Named("s".into());
-    assert_eq!(condition(rig.try_attach(plain, Mode::PeekLock, named)), "amqp:not-allowed");
-    assert_eq!(condition(rig.try_attach(sessions, Mode::PeekLock, SessionFilter::None)), "amqp:not-allowed");
-    assert!(rig.try_attach(dead_letters(sessions), Mode::PeekLock, SessionFilter::None).is_ok());
+    assert_eq!(condition(fixture.try_attach(plain, ReceiveMode::PeekLock, named)), "amqp:not-allowed");
+    assert_eq!(condition(fixture.try_attach(sessions, ReceiveMode::PeekLock, SessionFilter::None)), "amqp:not-allowed");
+    assert!(fixture.try_attach(dead_letters(sessions), ReceiveMode::PeekLock, SessionFilter::None).is_ok());
     let missing = QueueId::main(EntityId(99));
-    assert_eq!(condition(rig.try_attach(missing, Mode::PeekLock, SessionFilter::None)), "amqp:not-found");
+    assert_eq!(condition(fixture.try_attach(missing, ReceiveMode::PeekLock, SessionFilter::None)), "amqp:not-found");
 }
 
 /// Three of these are more than a connection may have under way when there is no room at all.
-fn large() -> Incoming {
+fn large() -> IncomingMessage {
     message(&"x".repeat(100 << 10))
 }
 
-fn crowded() -> Rig {
-    let mut rig = Rig::new();
-    rig.core = Core::new(Limits { max_outgoing: 0, ..Limits::default() }, [7; 32]);
-    rig
+fn without_outgoing_budget() -> CoreFixture {
+    let mut fixture = CoreFixture::new();
+    fixture.core = Core::new(BrokerLimits { max_outgoing: 0, ..BrokerLimits::default() }, [7; 32]);
+    fixture
 }
 
 #[test]
 fn a_connection_that_takes_nothing_is_given_no_more_whatever_its_links() {
-    let mut rig = crowded();
-    let queue = rig.queue("q", |_| {});
+    let mut fixture = without_outgoing_budget();
+    let queue = fixture.queue("q", |_| {});
     for _ in 0..10 {
-        rig.send(queue.entity, large());
+        fixture.send(queue.entity, large());
     }
     // WHEN one connection has three links with all the credit there is, and writes nothing
-    let links = [(); 3].map(|()| rig.receiver(queue, 1_000));
-    let deliveries: Vec<_> = links.iter().flat_map(|link| rig.received(*link)).collect();
+    let links = [(); 3].map(|()| fixture.receiver(queue, 1_000));
+    let deliveries: Vec<_> = links.iter().flat_map(|link| fixture.take_deliveries(*link)).collect();
     assert_eq!(deliveries.len(), 3, "its share, and the one that passed it");
-    assert!(rig.core.listens(ConnectionId(0)), "deliveries alone do not make it deaf");
-    rig.core.tell(ConnectionId(0), 512 << 10);
-    assert!(!rig.core.listens(ConnectionId(0)));
-    rig.turn(|core, turn| core.written(turn, ConnectionId(0), 512 << 10));
+    assert!(fixture.core.is_reading(ConnectionId(0)), "deliveries alone do not make it deaf");
+    fixture.core.record_output(ConnectionId(0), 512 << 10);
+    assert!(!fixture.core.is_reading(ConnectionId(0)));
+    fixture.call(|core, call| core.record_written(call, ConnectionId(0), 512 << 10));
     // THEN another still gets its own
     let other = ConnectionId(9).link(1);
-    rig.turn(|core, turn| core.attach(turn, other, queue, Mode::PeekLock, SessionFilter::None)).unwrap();
-    rig.credit(other, 1_000);
-    assert_eq!(rig.received(other).len(), 3);
+    fixture.call(|core, call| core.attach(call, other, queue, ReceiveMode::PeekLock, SessionFilter::None)).unwrap();
+    fixture.credit(other, 1_000);
+    assert_eq!(fixture.take_deliveries(other).len(), 3);
     // AND it goes on when something was written, each of its links in turn
-    let weight = deliveries[0].weight();
-    rig.turn(|core, turn| core.written(turn, ConnectionId(0), 2 * weight));
-    assert_eq!(links.map(|link| rig.received(link).len()).iter().sum::<usize>(), 2);
+    let outgoing_size = deliveries[0].outgoing_size();
+    fixture.call(|core, call| core.record_written(call, ConnectionId(0), 2 * outgoing_size));
+    assert_eq!(links.map(|link| fixture.take_deliveries(link).len()).iter().sum::<usize>(), 2);
     // AND one that is gone leaves nothing behind.
-    links.into_iter().for_each(|link| rig.detach(link));
-    rig.core.hang_up(ConnectionId(0));
-    let next = rig.receiver(queue, 1_000);
-    assert_eq!(rig.received(next).len(), 2, "all there is");
+    links.into_iter().for_each(|link| fixture.detach(link));
+    fixture.core.remove_connection(ConnectionId(0));
+    let next = fixture.receiver(queue, 1_000);
+    assert_eq!(fixture.take_deliveries(next).len(), 2, "all there is");
 }
 
 #[test]
 fn a_session_waits_for_room_as_well() {
-    let mut rig = crowded();
-    let queue = rig.session_queue("q");
+    let mut fixture = without_outgoing_budget();
+    let queue = fixture.session_queue("q");
     for _ in 0..5 {
-        rig.send(queue.entity, Incoming { session_id: Some("s".into()), ..large() });
+        fixture.send(queue.entity, IncomingMessage { session_id: Some("s".into()), ..large() });
     }
-    let link = rig.named_session(queue, "s").unwrap();
-    rig.credit(link, 10);
-    let first = rig.received(link);
+    let link = fixture.named_session(queue, "s").unwrap();
+    fixture.credit(link, 10);
+    let first = fixture.take_deliveries(link);
     assert_eq!(first.len(), 3);
-    rig.turn(|core, turn| core.written(turn, ConnectionId(0), usize::MAX));
-    assert_eq!(rig.received(link).len(), 2);
+    fixture.call(|core, call| core.record_written(call, ConnectionId(0), usize::MAX));
+    assert_eq!(fixture.take_deliveries(link).len(), 2);
 }
 
 #[test]
 fn a_drain_is_answered_after_what_waited_for_room() {
-    let mut rig = crowded();
-    let queue = rig.queue("q", |_| {});
+    let mut fixture = without_outgoing_budget();
+    let queue = fixture.queue("q", |_| {});
     for _ in 0..5 {
-        rig.send(queue.entity, large());
+        fixture.send(queue.entity, large());
     }
-    let link = rig.receiver(queue, 0);
-    rig.drain(link, 10);
-    assert_eq!((rig.received(link).len(), rig.inbox(link).drained), (3, None));
-    rig.turn(|core, turn| core.written(turn, ConnectionId(0), usize::MAX));
-    assert_eq!((rig.received(link).len(), rig.inbox(link).drained), (2, Some(10)));
+    let link = fixture.receiver(queue, 0);
+    fixture.drain(link, 10);
+    assert_eq!((fixture.take_deliveries(link).len(), fixture.events(link).drained), (3, None));
+    fixture.call(|core, call| core.record_written(call, ConnectionId(0), usize::MAX));
+    assert_eq!((fixture.take_deliveries(link).len(), fixture.events(link).drained), (2, Some(10)));
 }

@@ -1,34 +1,34 @@
 use broker::core::*;
 
-use crate::rig::*;
+use crate::fixture::*;
 
-fn create(rig: &mut Rig, path: &str, description: Description) -> Result<EntityId, Error> {
-    rig.turn(|core, turn| core.create(turn, path, description))
+fn create(fixture: &mut CoreFixture, path: &str, description: EntityDescription) -> Result<EntityId, Error> {
+    fixture.call(|core, call| core.create(call, path, description))
 }
 
-fn queue() -> Description {
-    Description::Queue(QueueDescription::default())
+fn queue() -> EntityDescription {
+    EntityDescription::Queue(QueueDescription::default())
 }
 
-fn subscription() -> Description {
-    Description::Subscription(SubscriptionDescription::default())
+fn subscription() -> EntityDescription {
+    EntityDescription::Subscription(SubscriptionDescription::default())
 }
 
 #[test]
 fn names_are_taken_once_whatever_their_case() {
-    let mut rig = Rig::new();
-    rig.topic("Orders", |_| {});
-    let again = create(&mut rig, "oRDERS", queue()).unwrap_err();
+    let mut fixture = CoreFixture::new();
+    fixture.topic("Orders", |_| {});
+    let again = create(&mut fixture, "oRDERS", queue()).unwrap_err();
     assert_eq!((again.condition(), again.status()), ("com.microsoft:entity-already-exists", 409));
-    rig.subscription("orders", "Audit", |_| {});
-    assert!(create(&mut rig, "ORDERS/subscriptions/AUDIT", subscription()).is_err());
-    assert_eq!(rig.core.entity("orders/subscriptions/audit").unwrap().path, "Orders/Subscriptions/Audit");
+    fixture.subscription("orders", "Audit", |_| {});
+    assert!(create(&mut fixture, "ORDERS/subscriptions/AUDIT", subscription()).is_err());
+    assert_eq!(fixture.core.entity("orders/subscriptions/audit").unwrap().path, "Orders/Subscriptions/Audit");
 }
 
 #[test]
 fn what_cannot_be_is_not_created() {
-    let mut rig = Rig::new();
-    rig.queue("q", |_| {});
+    let mut fixture = CoreFixture::new();
+    fixture.queue("q", |_| {});
     let cases = [
         ("a b", queue(), "com.microsoft:argument-error"),
         ("q/Subscriptions/s", subscription(), "amqp:not-allowed"),
@@ -37,131 +37,137 @@ fn what_cannot_be_is_not_created() {
         ("t/Subscriptions/s", queue(), "com.microsoft:argument-error"),
     ];
     for (path, description, condition) in cases {
-        assert_eq!(create(&mut rig, path, description).unwrap_err().condition(), condition, "{path}");
+        assert_eq!(create(&mut fixture, path, description).unwrap_err().condition(), condition, "{path}");
     }
     let mut bad = QueueDescription::default();
-    bad.outlet.max_delivery_count = 0;
-    assert!(create(&mut rig, "bad", Description::Queue(bad)).is_err());
+    bad.egress.max_delivery_count = 0;
+    assert!(create(&mut fixture, "bad", EntityDescription::Queue(bad)).is_err());
 }
 
 #[test]
 fn forwarding_is_refused_rather_than_forgotten() {
-    let mut rig = Rig::new();
+    let mut fixture = CoreFixture::new();
     let mut forwards = QueueDescription::default();
-    forwards.outlet.forward_to = Some("elsewhere".into());
-    assert_eq!(create(&mut rig, "q", Description::Queue(forwards)).unwrap_err().condition(), "amqp:not-implemented");
+    forwards.egress.forward_to = Some("elsewhere".into());
+    assert_eq!(
+        create(&mut fixture, "q", EntityDescription::Queue(forwards)).unwrap_err().condition(),
+        "amqp:not-implemented"
+    );
 }
 
 #[test]
 fn addresses_find_what_they_name() {
-    let mut rig = Rig::new();
-    let topic = rig.topic("T", |_| {});
-    let subscription = rig.subscription("T", "S", |_| {});
-    let queue = rig.queue("a/b", |_| {});
-    let core = &rig.core;
-    assert_eq!(core.resolve_inlet("/t").unwrap(), topic);
-    assert_eq!(core.resolve_inlet("A/B").unwrap(), queue.entity);
-    assert_eq!(core.resolve_outlet("t/Subscriptions/s").unwrap(), subscription);
-    assert_eq!(core.resolve_outlet("a/b/$DeadLetterQueue").unwrap(), dead_letters(queue));
-    assert_eq!(core.resolve_inlet("t/subscriptions/s").unwrap_err().condition(), "amqp:not-allowed");
-    assert_eq!(core.resolve_outlet("t").unwrap_err().condition(), "amqp:not-allowed");
-    assert_eq!(core.resolve_outlet("nothing").unwrap_err().condition(), "amqp:not-found");
+    let mut fixture = CoreFixture::new();
+    let topic = fixture.topic("T", |_| {});
+    let subscription = fixture.subscription("T", "S", |_| {});
+    let queue = fixture.queue("a/b", |_| {});
+    let core = &fixture.core;
+    assert_eq!(core.resolve_send_address("/t").unwrap(), topic);
+    assert_eq!(core.resolve_send_address("A/B").unwrap(), queue.entity);
+    assert_eq!(core.resolve_receive_address("t/Subscriptions/s").unwrap(), subscription);
+    assert_eq!(core.resolve_receive_address("a/b/$DeadLetterQueue").unwrap(), dead_letters(queue));
+    assert_eq!(core.resolve_send_address("t/subscriptions/s").unwrap_err().condition(), "amqp:not-allowed");
+    assert_eq!(core.resolve_receive_address("t").unwrap_err().condition(), "amqp:not-allowed");
+    assert_eq!(core.resolve_receive_address("nothing").unwrap_err().condition(), "amqp:not-found");
 }
 
 #[test]
 fn a_deleted_entity_closes_its_links_and_frees_its_messages() {
-    let mut rig = Rig::new();
-    let topic = rig.topic("t", |_| {});
-    let one = rig.subscription("t", "one", |_| {});
-    let waits = rig.subscription("t", "waits", |subscription| subscription.outlet.requires_session = true);
-    let link = rig.receiver(one, 1);
-    let waiting = rig.next_session(waits);
-    rig.send_all(topic, &["a", "b"]);
-    let delivery = rig.one(link);
-    rig.turn(|core, turn| core.delete(turn, "T")).unwrap();
-    assert_eq!(rig.inbox(link).detached.as_ref().unwrap().condition(), "amqp:not-found");
-    assert_eq!(rig.inbox(waiting).refused.as_ref().unwrap().condition(), "amqp:not-found");
-    assert!(rig.journal.references().all(|references| references == 0));
-    assert!(rig.turn(|core, turn| core.settle(turn, one, &[delivery.token], &Outcome::Complete)).is_err());
-    assert!(rig.core.entity("t/subscriptions/one").is_err());
-    let again = rig.topic("t", |_| {});
+    let mut fixture = CoreFixture::new();
+    let topic = fixture.topic("t", |_| {});
+    let one = fixture.subscription("t", "one", |_| {});
+    let waits = fixture.subscription("t", "waits", |subscription| subscription.egress.requires_session = true);
+    let link = fixture.receiver(one, 1);
+    let waiting = fixture.next_session(waits);
+    fixture.send_all(topic, &["a", "b"]);
+    let delivery = fixture.receive_one(link);
+    fixture.call(|core, call| core.delete(call, "T")).unwrap();
+    assert_eq!(fixture.events(link).detached.as_ref().unwrap().condition(), "amqp:not-found");
+    assert_eq!(fixture.events(waiting).refused.as_ref().unwrap().condition(), "amqp:not-found");
+    assert!(fixture.journal.references().all(|references| references == 0));
+    assert!(
+        fixture.call(|core, call| core.settle(call, one, &[delivery.token], &SettlementOutcome::Complete)).is_err()
+    );
+    assert!(fixture.core.entity("t/subscriptions/one").is_err());
+    let again = fixture.topic("t", |_| {});
     assert_ne!(again, topic, "an id is never used twice");
-    rig.restart();
-    assert!(rig.core.entity("t").is_ok() && rig.core.entity("t/subscriptions/one").is_err());
-    assert_ne!(rig.topic("other", |_| {}), topic);
+    fixture.restart();
+    assert!(fixture.core.entity("t").is_ok() && fixture.core.entity("t/subscriptions/one").is_err());
+    assert_ne!(fixture.topic("other", |_| {}), topic);
 }
 
 #[test]
 fn who_looks_on_is_told_when_the_entity_goes() {
-    let mut rig = Rig::new();
-    rig.topic("t", |_| {});
-    rig.subscription("t", "one", |_| {});
-    rig.subscription("t", "two", |_| {});
+    let mut fixture = CoreFixture::new();
+    fixture.topic("t", |_| {});
+    fixture.subscription("t", "one", |_| {});
+    fixture.subscription("t", "two", |_| {});
     let looks = ["T", "t/subscriptions/ONE", "t/Subscriptions/one/$DeadLetterQueue", "t/Subscriptions/two"];
-    for (link, address) in (100..).map(LinkId).zip(looks) {
-        rig.turn(|core, turn| core.look_on(turn, link, address)).unwrap();
+    for (link, address) in (100..).map(CoreLinkId).zip(looks) {
+        fixture.call(|core, call| core.attach_management(call, link, address)).unwrap();
     }
-    let nothing = rig.turn(|core, turn| core.look_on(turn, LinkId(9), "t/Subscriptions/three")).unwrap_err();
+    let nothing =
+        fixture.call(|core, call| core.attach_management(call, CoreLinkId(9), "t/Subscriptions/three")).unwrap_err();
     assert_eq!(nothing.condition(), "amqp:not-found");
-    let told = |rig: &mut Rig| {
-        let told = |link| rig.inbox(LinkId(link)).detached.take().map(|error| error.condition());
+    let told = |fixture: &mut CoreFixture| {
+        let told = |link| fixture.events(CoreLinkId(link)).detached.take().map(|error| error.condition());
         [100, 101, 102, 103].map(told)
     };
     // One subscription goes, then the topic with all that is left; who has left before is told nothing.
-    rig.turn(|core, turn| core.delete(turn, "t/Subscriptions/one")).unwrap();
-    assert_eq!(told(&mut rig), [None, Some("amqp:not-found"), Some("amqp:not-found"), None]);
-    rig.turn(|core, turn| core.look_on(turn, LinkId(104), "t")).unwrap();
-    rig.turn(|core, turn| core.detach(turn, LinkId(104)));
-    rig.turn(|core, turn| core.delete(turn, "t")).unwrap();
-    assert_eq!(told(&mut rig), [Some("amqp:not-found"), None, None, Some("amqp:not-found")]);
-    assert!(rig.inbox(LinkId(104)).detached.is_none());
+    fixture.call(|core, call| core.delete(call, "t/Subscriptions/one")).unwrap();
+    assert_eq!(told(&mut fixture), [None, Some("amqp:not-found"), Some("amqp:not-found"), None]);
+    fixture.call(|core, call| core.attach_management(call, CoreLinkId(104), "t")).unwrap();
+    fixture.call(|core, call| core.detach(call, CoreLinkId(104)));
+    fixture.call(|core, call| core.delete(call, "t")).unwrap();
+    assert_eq!(told(&mut fixture), [Some("amqp:not-found"), None, None, Some("amqp:not-found")]);
+    assert!(fixture.events(CoreLinkId(104)).detached.is_none());
 }
 
 #[test]
 fn a_disabled_entity_serves_no_one() {
-    let mut rig = Rig::new();
-    let queue = rig.queue("q", |_| {});
-    rig.send_all(queue.entity, &["a"]);
-    let link = rig.receiver(queue, 0);
+    let mut fixture = CoreFixture::new();
+    let queue = fixture.queue("q", |_| {});
+    fixture.send_all(queue.entity, &["a"]);
+    let link = fixture.receiver(queue, 0);
     let mut description = QueueDescription::default();
-    description.common.status = Status::ReceiveDisabled;
-    rig.turn(|core, turn| core.update(turn, "q", Description::Queue(description))).unwrap();
-    assert_eq!(rig.inbox(link).detached.as_ref().unwrap().condition(), "com.microsoft:entity-disabled");
-    let refused = rig.try_attach(queue, Mode::PeekLock, SessionFilter::None).map(|_| ()).unwrap_err();
+    description.common.status = EntityStatus::ReceiveDisabled;
+    fixture.call(|core, call| core.update(call, "q", EntityDescription::Queue(description))).unwrap();
+    assert_eq!(fixture.events(link).detached.as_ref().unwrap().condition(), "com.microsoft:entity-disabled");
+    let refused = fixture.try_attach(queue, ReceiveMode::PeekLock, SessionFilter::None).map(|_| ()).unwrap_err();
     assert_eq!(refused.condition(), "com.microsoft:entity-disabled");
-    rig.send(queue.entity, message("sending goes on"));
-    rig.turn(|core, turn| core.update(turn, "q", Description::Queue(QueueDescription::default()))).unwrap();
-    assert_eq!(rig.receiver(queue, 9), LinkId(3));
-    assert_eq!(rig.received(LinkId(3)).len(), 2);
+    fixture.send(queue.entity, message("sending goes on"));
+    fixture.call(|core, call| core.update(call, "q", EntityDescription::Queue(QueueDescription::default()))).unwrap();
+    assert_eq!(fixture.receiver(queue, 9), CoreLinkId(3));
+    assert_eq!(fixture.take_deliveries(CoreLinkId(3)).len(), 2);
 }
 
 #[test]
 fn an_update_takes_effect_and_lasts() {
-    let mut rig = Rig::new();
-    let queue = rig.queue("q", |_| {});
-    rig.pass(1_000);
+    let mut fixture = CoreFixture::new();
+    let queue = fixture.queue("q", |_| {});
+    fixture.advance(1_000);
     let mut description = QueueDescription::default();
-    description.outlet.lock_duration = std::time::Duration::from_secs(5);
-    rig.turn(|core, turn| core.update(turn, "Q", Description::Queue(description.clone()))).unwrap();
-    rig.restart();
-    rig.send_all(queue.entity, &["a"]);
-    let link = rig.receiver(queue, 1);
-    assert_eq!(rig.one(link).locked_until, Timestamp(rig.now.0 + 5_000));
-    let view = rig.core.entity("q").unwrap();
-    assert_eq!(view.description, &Description::Queue(description));
+    description.egress.lock_duration = std::time::Duration::from_secs(5);
+    fixture.call(|core, call| core.update(call, "Q", EntityDescription::Queue(description.clone()))).unwrap();
+    fixture.restart();
+    fixture.send_all(queue.entity, &["a"]);
+    let link = fixture.receiver(queue, 1);
+    assert_eq!(fixture.receive_one(link).locked_until, Timestamp(fixture.now.0 + 5_000));
+    let view = fixture.core.entity("q").unwrap();
+    assert_eq!(view.description, &EntityDescription::Queue(description));
     assert_eq!((view.created_at, view.updated_at), (START, Timestamp(START.0 + 1_000)));
 }
 
 #[test]
 fn entities_are_listed_by_name_and_subscriptions_by_topic() {
-    let mut rig = Rig::new();
-    rig.queue("b", |_| {});
-    rig.topic("A", |_| {});
-    rig.subscription("a", "z", |_| {});
-    rig.subscription("a", "Y", |_| {});
-    let paths: Vec<_> = rig.core.entities().map(|view| view.path.to_owned()).collect();
+    let mut fixture = CoreFixture::new();
+    fixture.queue("b", |_| {});
+    fixture.topic("A", |_| {});
+    fixture.subscription("a", "z", |_| {});
+    fixture.subscription("a", "Y", |_| {});
+    let paths: Vec<_> = fixture.core.entities().map(|view| view.path.to_owned()).collect();
     assert_eq!(paths, ["A", "A/Subscriptions/Y", "A/Subscriptions/z", "b"]);
-    let subscriptions: Vec<_> = rig.core.subscriptions("a").unwrap().map(|view| view.path.to_owned()).collect();
+    let subscriptions: Vec<_> = fixture.core.subscriptions("a").unwrap().map(|view| view.path.to_owned()).collect();
     assert_eq!(subscriptions, paths[1..3]);
-    assert_eq!(rig.core.entity("a").unwrap().subscriptions, 2);
+    assert_eq!(fixture.core.entity("a").unwrap().subscriptions, 2);
 }

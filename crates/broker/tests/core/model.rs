@@ -12,27 +12,27 @@ pub(crate) const LOCK: u64 = 5_000;
 pub(crate) const MAX_DELIVERIES: u16 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Message {
+pub(crate) struct ModelMessage {
     pub(crate) counter: u64,
     pub(crate) body: String,
     pub(crate) session: Option<String>,
     pub(crate) count: u16,
     pub(crate) deferred: bool,
     pub(crate) expires: Option<u64>,
-    pub(crate) lock: Option<Lock>,
+    pub(crate) lock: Option<ModelLock>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Lock {
+pub(crate) struct ModelLock {
     pub(crate) token: LockToken,
     /// With sessions, the session's lock decides instead.
     pub(crate) until: u64,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Link {
+pub(crate) struct ModelLink {
     pub(crate) queue: QueueId,
-    pub(crate) mode: Mode,
+    pub(crate) mode: ReceiveMode,
     pub(crate) credit: u32,
     pub(crate) delivered: u32,
     pub(crate) session: Option<String>,
@@ -41,50 +41,50 @@ pub(crate) struct Link {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Queue {
+pub(crate) struct ModelQueue {
     pub(crate) sessions: bool,
     pub(crate) dead_letters_expired: bool,
-    pub(crate) messages: Vec<Message>,
-    pub(crate) dead: Vec<Message>,
-    pub(crate) held: BTreeMap<String, (LinkId, u64)>,
+    pub(crate) messages: Vec<ModelMessage>,
+    pub(crate) dead: Vec<ModelMessage>,
+    pub(crate) held: BTreeMap<String, (CoreLinkId, u64)>,
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Scheduled {
+pub(crate) struct ModelScheduled {
     pub(crate) entity: EntityId,
     pub(crate) counter: u64,
     pub(crate) due: u64,
-    pub(crate) message: Message,
+    pub(crate) message: ModelMessage,
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Model {
+pub(crate) struct BrokerModel {
     pub(crate) now: u64,
-    pub(crate) queues: BTreeMap<EntityId, Queue>,
+    pub(crate) queues: BTreeMap<EntityId, ModelQueue>,
     /// Which queues take what is sent to an entity.
     pub(crate) targets: BTreeMap<EntityId, Vec<EntityId>>,
     pub(crate) counters: BTreeMap<EntityId, u64>,
-    pub(crate) links: BTreeMap<LinkId, Link>,
-    pub(crate) scheduled: Vec<Scheduled>,
+    pub(crate) links: BTreeMap<CoreLinkId, ModelLink>,
+    pub(crate) scheduled: Vec<ModelScheduled>,
     /// When each id was last taken for new, by entity.
     pub(crate) seen: HashMap<(EntityId, String), u64>,
     /// Completed, or otherwise gone for good: may never be seen again.
     pub(crate) gone: Vec<(QueueId, String)>,
 }
 
-impl Model {
-    pub(crate) fn number(&mut self, entity: EntityId) -> u64 {
+impl BrokerModel {
+    pub(crate) fn next_counter(&mut self, entity: EntityId) -> u64 {
         let counter = self.counters.entry(entity).or_default();
         *counter += 1;
         *counter
     }
 
     /// A message enters every queue that takes it.
-    pub(crate) fn enter(&mut self, entity: EntityId, message: &Message) {
+    pub(crate) fn enqueue(&mut self, entity: EntityId, message: &ModelMessage) {
         for target in self.targets[&entity].clone() {
             let queue = self.queues.get_mut(&target).unwrap();
             let session = message.session.clone().filter(|_| queue.sessions);
-            queue.messages.push(Message { session, ..message.clone() });
+            queue.messages.push(ModelMessage { session, ..message.clone() });
         }
     }
 
@@ -95,8 +95,8 @@ impl Model {
         self.scheduled = later;
         due.sort_by_key(|scheduled| (scheduled.due, scheduled.counter));
         for scheduled in due {
-            let counter = self.number(scheduled.entity);
-            self.enter(scheduled.entity, &Message { counter, ..scheduled.message });
+            let counter = self.next_counter(scheduled.entity);
+            self.enqueue(scheduled.entity, &ModelMessage { counter, ..scheduled.message });
         }
         for queue in self.queues.values_mut() {
             let lost: Vec<String> =
@@ -104,14 +104,14 @@ impl Model {
             for session in lost {
                 queue.held.remove(&session);
                 let theirs = queue.messages.iter_mut().filter(|message| message.session.as_ref() == Some(&session));
-                theirs.for_each(Message::fail);
+                theirs.for_each(ModelMessage::fail);
             }
             let (sessions, late) =
-                (queue.sessions, |message: &Message| message.lock.as_ref().is_some_and(|lock| lock.until <= now));
-            queue.messages.iter_mut().filter(|message| !sessions && late(message)).for_each(Message::fail);
-            queue.dead.iter_mut().filter(|message| late(message)).for_each(Message::fail);
+                (queue.sessions, |message: &ModelMessage| message.lock.as_ref().is_some_and(|lock| lock.until <= now));
+            queue.messages.iter_mut().filter(|message| !sessions && late(message)).for_each(ModelMessage::fail);
+            queue.dead.iter_mut().filter(|message| late(message)).for_each(ModelMessage::fail);
         }
-        self.bury();
+        self.remove_undeliverable();
     }
 
     /// A new process: links and locks are gone, and what they kept from expiring expires.
@@ -121,11 +121,11 @@ impl Model {
             queue.held.clear();
             queue.messages.iter_mut().chain(&mut queue.dead).for_each(|message| message.lock = None);
         }
-        self.bury();
+        self.remove_undeliverable();
     }
 
     /// Moves what is past its time or its attempts, where nobody holds it.
-    pub(crate) fn bury(&mut self) {
+    pub(crate) fn remove_undeliverable(&mut self) {
         let now = self.now;
         for (id, queue) in &mut self.queues {
             let (leave, stay): (Vec<_>, Vec<_>) = queue.messages.drain(..).partition(|message| {
@@ -136,13 +136,13 @@ impl Model {
                 if message.is_expired(now) && !queue.dead_letters_expired {
                     self.gone.push((QueueId::main(*id), message.body));
                 } else {
-                    queue.dead.push(Message { session: None, deferred: false, expires: None, ..message });
+                    queue.dead.push(ModelMessage { session: None, deferred: false, expires: None, ..message });
                 }
             }
         }
     }
 
-    pub(crate) fn list(&mut self, queue: QueueId) -> &mut Vec<Message> {
+    pub(crate) fn list(&mut self, queue: QueueId) -> &mut Vec<ModelMessage> {
         let lists = self.queues.get_mut(&queue.entity).unwrap();
         if queue.subqueue == Subqueue::Main { &mut lists.messages } else { &mut lists.dead }
     }
@@ -152,48 +152,48 @@ impl Model {
         self.list(queue).iter().any(|message| message.is_locked_by(token))
     }
 
-    pub(crate) fn settle(&mut self, queue: QueueId, token: LockToken, outcome: &Outcome) {
+    pub(crate) fn settle(&mut self, queue: QueueId, token: LockToken, outcome: &SettlementOutcome) {
         let now_gone = {
             let list = self.list(queue);
             let index = list.iter().position(|message| message.is_locked_by(token)).expect("held: asked before");
             let message = &mut list[index];
             match outcome {
-                Outcome::Abandon { .. } => message.fail(),
-                Outcome::Release => message.lock = None,
-                Outcome::Defer { .. } => {
+                SettlementOutcome::Abandon { .. } => message.fail(),
+                SettlementOutcome::Release => message.lock = None,
+                SettlementOutcome::Defer { .. } => {
                     message.deferred = true;
                     message.lock = None;
                 }
-                Outcome::DeadLetter { .. } if queue.subqueue == Subqueue::DeadLetter => message.fail(),
-                Outcome::Complete | Outcome::DeadLetter { .. } => message.lock = None,
+                SettlementOutcome::DeadLetter { .. } if queue.subqueue == Subqueue::DeadLetter => message.fail(),
+                SettlementOutcome::Complete | SettlementOutcome::DeadLetter { .. } => message.lock = None,
             }
-            let leaves = matches!(outcome, Outcome::Complete)
-                || matches!(outcome, Outcome::DeadLetter { .. }) && queue.subqueue == Subqueue::Main;
+            let leaves = matches!(outcome, SettlementOutcome::Complete)
+                || matches!(outcome, SettlementOutcome::DeadLetter { .. }) && queue.subqueue == Subqueue::Main;
             leaves.then(|| list.remove(index))
         };
         match (now_gone, outcome) {
-            (Some(message), Outcome::Complete) => self.gone.push((queue, message.body)),
+            (Some(message), SettlementOutcome::Complete) => self.gone.push((queue, message.body)),
             (Some(message), _) => {
-                let dead = Message { session: None, deferred: false, expires: None, ..message };
+                let dead = ModelMessage { session: None, deferred: false, expires: None, ..message };
                 self.queues.get_mut(&queue.entity).unwrap().dead.push(dead);
             }
             (None, _) => {}
         }
-        self.bury();
+        self.remove_undeliverable();
     }
 
-    pub(crate) fn detach(&mut self, link: LinkId) {
+    pub(crate) fn detach(&mut self, link: CoreLinkId) {
         let Some(link) = self.links.remove(&link) else { return };
         if let Some(session) = link.session {
             let queue = self.queues.get_mut(&link.queue.entity).unwrap();
             queue.held.remove(&session);
             let theirs = queue.messages.iter_mut().filter(|message| message.session.as_ref() == Some(&session));
             theirs.for_each(|message| message.lock = None);
-            self.bury();
+            self.remove_undeliverable();
         }
     }
 
-    pub(crate) fn hold(&mut self, link: LinkId, session: &str, until: Timestamp) {
+    pub(crate) fn lock_session(&mut self, link: CoreLinkId, session: &str, until: Timestamp) {
         assert_eq!(until.0, self.now + LOCK);
         let entry = self.links.get_mut(&link).expect("an attach that is known");
         entry.waits = None;
@@ -211,7 +211,7 @@ impl Model {
         free.min_by_key(|message| message.counter)?.session.clone()
     }
 
-    pub(crate) fn observe(&mut self, effect: &Effect, body: impl Fn(&Delivery) -> String) {
+    pub(crate) fn observe(&mut self, effect: &Effect, body: impl Fn(&MessageDelivery) -> String) {
         match effect {
             Effect::Deliver { link, delivery } => self.deliver(*link, delivery, &body(delivery)),
             Effect::Drained { link, delivery_count, .. } => {
@@ -226,7 +226,7 @@ impl Model {
                     self.links.iter().filter(|(_, other)| other.queue == entry.queue && other.waits.is_some());
                 assert_eq!(earlier.map(|(id, _)| *id).min(), Some(*link), "first come, first served");
                 assert_eq!(self.next_session(entry.queue.entity).as_deref(), Some(&**session));
-                self.hold(*link, session, *locked_until);
+                self.lock_session(*link, session, *locked_until);
             }
             Effect::Refused { link, error } => {
                 let link = self.links.remove(link).expect("an attach that is known");
@@ -241,7 +241,7 @@ impl Model {
         }
     }
 
-    fn deliver(&mut self, link: LinkId, delivery: &Delivery, body: &str) {
+    fn deliver(&mut self, link: CoreLinkId, delivery: &MessageDelivery, body: &str) {
         let entry = self.links.get_mut(&link).expect("a link that is known");
         assert!(entry.credit > 0, "{link:?} has no credit");
         entry.credit -= 1;
@@ -277,8 +277,8 @@ impl Model {
             assert_eq!(delivery.sequence.counter(), message.counter);
         }
         match mode {
-            Mode::PeekLock => message.lock = Some(Lock { token: delivery.token, until }),
-            Mode::ReceiveAndDelete => {
+            ReceiveMode::PeekLock => message.lock = Some(ModelLock { token: delivery.token, until }),
+            ReceiveMode::ReceiveAndDelete => {
                 assert!(delivery.settled);
                 let gone = list.remove(index.unwrap());
                 self.gone.push((queue, gone.body));
@@ -287,7 +287,7 @@ impl Model {
     }
 
     /// Nothing waits that could be served.
-    pub(crate) fn assert_at_rest(&self) {
+    pub(crate) fn assert_nothing_deliverable(&self) {
         for (id, link) in &self.links {
             let queue = &self.queues[&link.queue.entity];
             if let Some(until) = link.waits {
@@ -304,8 +304,8 @@ impl Model {
     }
 
     /// What must be found after a restart: messages without their locks.
-    pub(crate) fn lasting(&self) -> BTreeMap<QueueId, Vec<Message>> {
-        let clear = |message: &Message, counter| Message { counter, lock: None, ..message.clone() };
+    pub(crate) fn recoverable(&self) -> BTreeMap<QueueId, Vec<ModelMessage>> {
+        let clear = |message: &ModelMessage, counter| ModelMessage { counter, lock: None, ..message.clone() };
         let mut lasting = BTreeMap::new();
         for (id, queue) in &self.queues {
             lasting.insert(
@@ -320,7 +320,7 @@ impl Model {
     }
 }
 
-impl Message {
+impl ModelMessage {
     pub(crate) fn is_available(&self) -> bool {
         self.lock.is_none() && !self.deferred
     }

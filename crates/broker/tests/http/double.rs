@@ -4,16 +4,16 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use broker::atom::{Address, Entity, Kept, NamespaceInfo, Properties};
-use broker::core::{Core, Description, Error, Limits, Timestamp, Turn};
+use broker::core::{BrokerLimits, CallContext, Core, EntityDescription, Error, Timestamp};
 use broker::http::{Failure, Listing, Namespace, Page, TestCommand, TestControl, TestReport};
-use broker::journal::Volatile;
+use broker::journal::VolatileJournal;
 
 #[derive(Clone)]
 pub(crate) struct Double(Arc<Mutex<State>>);
 
 pub(crate) struct State {
     core: Core,
-    journal: Volatile,
+    journal: VolatileJournal,
     kept: HashMap<String, Kept>,
     pub(crate) now: Timestamp,
     pub(crate) healthy: bool,
@@ -23,8 +23,8 @@ pub(crate) struct State {
 impl Double {
     pub(crate) fn new() -> Self {
         Self(Arc::new(Mutex::new(State {
-            core: Core::new(Limits::default(), [7; 32]),
-            journal: Volatile::default(),
+            core: Core::new(BrokerLimits::default(), [7; 32]),
+            journal: VolatileJournal::default(),
             kept: HashMap::new(),
             now: Timestamp(1_767_323_045_678),
             healthy: true,
@@ -38,9 +38,9 @@ impl Double {
 }
 
 impl State {
-    fn turn<T>(&mut self, act: impl FnOnce(&mut Core, &mut Turn<'_>) -> Result<T, Error>) -> Result<T, Failure> {
-        let mut turn = Turn { now: self.now, journal: &mut self.journal, effects: &mut Vec::new() };
-        Ok(act(&mut self.core, &mut turn)?)
+    fn call<T>(&mut self, act: impl FnOnce(&mut Core, &mut CallContext<'_>) -> Result<T, Error>) -> Result<T, Failure> {
+        let mut call = CallContext { now: self.now, journal: &mut self.journal, effects: &mut Vec::new() };
+        Ok(act(&mut self.core, &mut call)?)
     }
 
     fn entity(&self, at: &Address) -> Result<Entity, Failure> {
@@ -70,7 +70,7 @@ impl Namespace for Double {
 
     async fn create(&self, at: Address, properties: Properties) -> Result<Entity, Failure> {
         self.with(|state| {
-            state.turn(|core, turn| core.create(turn, &at.to_string(), properties.description))?;
+            state.call(|core, call| core.create(call, &at.to_string(), properties.description))?;
             state.keep(&at, properties.kept);
             state.entity(&at)
         })
@@ -78,14 +78,14 @@ impl Namespace for Double {
 
     async fn update(&self, at: Address, properties: Properties) -> Result<Entity, Failure> {
         self.with(|state| {
-            state.turn(|core, turn| core.update(turn, &at.to_string(), properties.description))?;
+            state.call(|core, call| core.update(call, &at.to_string(), properties.description))?;
             state.keep(&at, properties.kept);
             state.entity(&at)
         })
     }
 
     async fn delete(&self, at: Address) -> Result<(), Failure> {
-        self.with(|state| state.turn(|core, turn| core.delete(turn, &at.to_string())))
+        self.with(|state| state.call(|core, call| core.delete(call, &at.to_string())))
     }
 
     async fn get(&self, at: Address) -> Result<Entity, Failure> {
@@ -96,12 +96,16 @@ impl Namespace for Double {
         self.with(|state| {
             let views: Vec<_> = match &listing {
                 Listing::Subscriptions { topic } => state.core.subscriptions(topic)?.collect(),
-                Listing::Queues => {
-                    state.core.entities().filter(|view| matches!(view.description, Description::Queue(_))).collect()
-                }
-                Listing::Topics => {
-                    state.core.entities().filter(|view| matches!(view.description, Description::Topic(_))).collect()
-                }
+                Listing::Queues => state
+                    .core
+                    .entities()
+                    .filter(|view| matches!(view.description, EntityDescription::Queue(_)))
+                    .collect(),
+                Listing::Topics => state
+                    .core
+                    .entities()
+                    .filter(|view| matches!(view.description, EntityDescription::Topic(_)))
+                    .collect(),
             };
             let page = views.iter().skip(page.skip).take(page.top);
             let kept = |path: &str| state.kept.get(&path.to_lowercase()).cloned().unwrap_or_default();

@@ -3,7 +3,7 @@
 use amqp::codec::RawValue;
 use amqp::performative::Performative;
 use amqp::{Attach, Source, Target, Value};
-use broker::core::{Description, SubscriptionDescription, TopicDescription};
+use broker::core::{EntityDescription, SubscriptionDescription, TopicDescription};
 use broker::{Broker, Persistence};
 use servicebus::{Client, Config};
 use tokio::time::timeout;
@@ -14,16 +14,16 @@ use crate::peer::{Peer, attach, message, transfer};
 async fn broker() -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
     config.entities = vec![
-        ("t".into(), Description::Topic(TopicDescription::default())),
-        ("t/Subscriptions/s".into(), Description::Subscription(SubscriptionDescription::default())),
-        ("t/Subscriptions/sessions".into(), Description::Subscription(with_sessions())),
+        ("t".into(), EntityDescription::Topic(TopicDescription::default())),
+        ("t/Subscriptions/s".into(), EntityDescription::Subscription(SubscriptionDescription::default())),
+        ("t/Subscriptions/sessions".into(), EntityDescription::Subscription(with_sessions())),
     ];
     Broker::start(config).await.expect("a broker")
 }
 
 fn with_sessions() -> SubscriptionDescription {
     let mut description = SubscriptionDescription::default();
-    description.outlet.requires_session = true;
+    description.egress.requires_session = true;
     description
 }
 

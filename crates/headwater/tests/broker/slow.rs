@@ -6,7 +6,7 @@ use amqp::codec::RawValue;
 use amqp::message::{MessageWriter, Properties};
 use amqp::performative::{Performative, SenderSettleMode};
 use amqp::{Attach, Map, Source, Target, Value};
-use broker::core::{Description, QueueDescription};
+use broker::core::{EntityDescription, QueueDescription};
 use broker::{Broker, Patience, Persistence};
 use bytes::BytesMut;
 use servicebus::{Client, Message};
@@ -29,7 +29,7 @@ async fn fill(house: &House, queue: &str, messages: usize) {
 async fn broker_with(patience: Patience, name: &str, queue: QueueDescription) -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
     config.patience = patience;
-    config.entities = vec![(name.into(), Description::Queue(queue))];
+    config.entities = vec![(name.into(), EntityDescription::Queue(queue))];
     Broker::start(config).await.expect("a broker")
 }
 
@@ -98,7 +98,7 @@ async fn the_session_of_a_peer_that_stops_reading_is_free_again() {
     // GIVEN a session with more than sockets hold
     let patience = Patience { unread: Duration::from_secs(1), ..Patience::default() };
     let mut sessions = QueueDescription::default();
-    sessions.outlet.requires_session = true;
+    sessions.egress.requires_session = true;
     let broker = broker_with(patience, "orders", sessions).await;
     let client = client(&broker);
     let sender = client.sender("orders");

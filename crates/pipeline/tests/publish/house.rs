@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use broker::core::{Description, TopicDescription};
+use broker::core::{EntityDescription, TopicDescription};
 use broker::{Broker, Persistence};
 use lease::Contender;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
@@ -54,7 +54,7 @@ impl House {
         let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
         let mut topic = TopicDescription::default();
         set(&mut topic);
-        config.entities = vec![(TOPIC.to_owned(), Description::Topic(topic))];
+        config.entities = vec![(TOPIC.to_owned(), EntityDescription::Topic(topic))];
         config.test_token = Some(TOKEN.to_owned());
         let broker = Broker::start(config).await.unwrap();
         let bus = Client::new(&broker.connection_string(), servicebus::Config::default()).unwrap();
@@ -65,8 +65,8 @@ impl House {
     /// The topic as design.md has it: partitioned, and duplicates detected.
     pub(crate) async fn as_designed() -> Self {
         Self::start(|topic| {
-            topic.inlet.enable_partitioning = true;
-            topic.inlet.requires_duplicate_detection = true;
+            topic.ingress.enable_partitioning = true;
+            topic.ingress.requires_duplicate_detection = true;
         })
         .await
     }

@@ -21,7 +21,7 @@ fn large(aggregate: &str, number: i64, size: usize) -> CaptureItem {
 
 #[tokio::test]
 async fn five_megabytes_go_over_a_bus_of_256_kilobytes_and_keep_their_place() {
-    let house = House::start(|topic| topic.inlet.max_message_size_in_kilobytes = Some(256)).await;
+    let house = House::start(|topic| topic.ingress.max_message_size_in_kilobytes = Some(256)).await;
     let run = house.publish(1, Config::default()).await;
     let large = large("a", 2, 5_000_000);
     let CaptureItem::Change(original) = &large else { unreachable!() };

@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::core::{Description, OutletDescription, SubscriptionDescription, TopicDescription};
+use broker::core::{EgressProperties, EntityDescription, SubscriptionDescription, TopicDescription};
 use broker::http::{Fault, TestCommand};
 use broker::{Broker, Persistence};
 use futures_util::TryStreamExt;
@@ -46,15 +46,15 @@ impl House {
         Self::with(|_| {}).await
     }
 
-    pub(crate) async fn with(set: impl FnOnce(&mut OutletDescription)) -> Self {
+    pub(crate) async fn with(set: impl FnOnce(&mut EgressProperties)) -> Self {
         let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
         let mut subscription = SubscriptionDescription::default();
-        subscription.outlet.requires_session = true;
-        subscription.outlet.max_delivery_count = 2_000;
-        set(&mut subscription.outlet);
+        subscription.egress.requires_session = true;
+        subscription.egress.max_delivery_count = 2_000;
+        set(&mut subscription.egress);
         config.entities = vec![
-            (TOPIC.to_owned(), Description::Topic(TopicDescription::default())),
-            (KEPT_BY.to_owned(), Description::Subscription(subscription)),
+            (TOPIC.to_owned(), EntityDescription::Topic(TopicDescription::default())),
+            (KEPT_BY.to_owned(), EntityDescription::Subscription(subscription)),
         ];
         let broker = Broker::start(config).await.unwrap();
         let shared = shared().await.unwrap();

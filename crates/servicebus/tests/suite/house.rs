@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use broker::core::{Description, QueueDescription, SubscriptionDescription, TopicDescription};
+use broker::core::{EntityDescription, QueueDescription, SubscriptionDescription, TopicDescription};
 use broker::{Broker, Persistence};
 use servicebus::{Client, Config, Message, ReceivedMessage, SessionReceiver};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -69,25 +69,25 @@ impl House {
 pub(crate) async fn start_broker(tls: Option<broker::TlsFiles>) -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
     let mut events = TopicDescription::default();
-    events.inlet.enable_partitioning = true;
+    events.ingress.enable_partitioning = true;
     let mut subscription = SubscriptionDescription::default();
-    subscription.outlet.requires_session = true;
+    subscription.egress.requires_session = true;
     config.entities = vec![
-        (ORDERS.to_owned(), queue(|queue| queue.outlet.requires_session = true)),
+        (ORDERS.to_owned(), queue(|queue| queue.egress.requires_session = true)),
         (PLAIN.to_owned(), queue(|_| {})),
-        (ONCE.to_owned(), queue(|queue| queue.inlet.requires_duplicate_detection = true)),
-        (EVENTS.to_owned(), Description::Topic(events)),
-        (READ_MODELS.to_owned(), Description::Subscription(subscription)),
+        (ONCE.to_owned(), queue(|queue| queue.ingress.requires_duplicate_detection = true)),
+        (EVENTS.to_owned(), EntityDescription::Topic(events)),
+        (READ_MODELS.to_owned(), EntityDescription::Subscription(subscription)),
     ];
     config.test_token = Some(TOKEN.to_owned());
     config.tls = tls;
     Broker::start(config).await.unwrap()
 }
 
-fn queue(set: impl FnOnce(&mut QueueDescription)) -> Description {
+fn queue(set: impl FnOnce(&mut QueueDescription)) -> EntityDescription {
     let mut queue = QueueDescription::default();
     set(&mut queue);
-    Description::Queue(queue)
+    EntityDescription::Queue(queue)
 }
 
 pub(crate) fn emulator(address: SocketAddr) -> String {

@@ -5,19 +5,19 @@ use crate::core::id::Timestamp;
 
 const NOW: Timestamp = Timestamp(1_800_000_000_000);
 
-fn message(n: u64) -> Message {
-    Message::new(Location { segment: 0, offset: n as u32, len: 10 }, 0, Expires::NEVER)
+fn message(n: u64) -> QueuedMessage {
+    QueuedMessage::new(Location { segment: 0, offset: n as u32, len: 10 }, 0, ExpiryTime::NEVER)
 }
 
-fn filled(counters: impl IntoIterator<Item = u64>) -> Backlog {
-    let mut backlog = Backlog::default();
+fn filled(counters: impl IntoIterator<Item = u64>) -> SessionBacklog {
+    let mut backlog = SessionBacklog::default();
     for counter in counters {
-        backlog.append(counter, message(counter), 0, &mut Expiring::new());
+        backlog.append(counter, message(counter), 0, &mut ExpiryIndex::new());
     }
     backlog
 }
 
-fn take(backlog: &mut Backlog) -> Option<u64> {
+fn take(backlog: &mut SessionBacklog) -> Option<u64> {
     let counter = backlog.first_available()?;
     backlog.lock(counter);
     Some(counter)
@@ -25,8 +25,8 @@ fn take(backlog: &mut Backlog) -> Option<u64> {
 
 #[test]
 fn a_message_costs_twenty_four_bytes() {
-    assert_eq!(size_of::<Message>(), 24);
-    assert!(size_of::<Backlog>() <= 64, "{}", size_of::<Backlog>());
+    assert_eq!(size_of::<QueuedMessage>(), 24);
+    assert!(size_of::<SessionBacklog>() <= 64, "{}", size_of::<SessionBacklog>());
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn memory_per_message_is_flat_from_a_thousand_to_a_million_and_from_one_session_
 fn emptied_backlogs_give_their_memory_back() {
     let mut backlog = filled(1..=100_000);
     for counter in (1..=100_000).rev().filter(|counter| counter % 1000 != 0) {
-        backlog.remove(counter, 0, &mut Expiring::new());
+        backlog.remove(counter, 0, &mut ExpiryIndex::new());
     }
     assert_eq!(backlog.len(), 100);
     assert!(backlog.heap_bytes() < 100 * 600, "{}", backlog.heap_bytes());
@@ -53,7 +53,7 @@ fn emptied_backlogs_give_their_memory_back() {
 fn what_comes_back_is_served_before_what_was_never_served() {
     let mut backlog = filled(1..=5);
     assert_eq!((take(&mut backlog), take(&mut backlog), take(&mut backlog)), (Some(1), Some(2), Some(3)));
-    backlog.unlock(2, 0, &mut Expiring::new());
+    backlog.unlock(2, 0, &mut ExpiryIndex::new());
     assert_eq!((take(&mut backlog), take(&mut backlog)), (Some(2), Some(4)));
 }
 
@@ -61,8 +61,8 @@ fn what_comes_back_is_served_before_what_was_never_served() {
 fn a_deferred_message_is_stepped_over_until_asked_for() {
     let mut backlog = filled(1..=3);
     take(&mut backlog);
-    backlog.alter(1, Message::set_deferred);
-    backlog.unlock(1, 0, &mut Expiring::new());
+    backlog.update(1, QueuedMessage::set_deferred);
+    backlog.unlock(1, 0, &mut ExpiryIndex::new());
     assert_eq!(take(&mut backlog), Some(2));
     assert!(backlog.get(1).unwrap().is_deferred());
     assert!(backlog.lock(1).is_some());
@@ -70,24 +70,24 @@ fn a_deferred_message_is_stepped_over_until_asked_for() {
 
 #[test]
 fn an_expired_chunk_names_its_messages_and_is_listed_under_the_next() {
-    let mut expiring = Expiring::new();
-    let mut backlog = Backlog::default();
+    let mut expiry_index = ExpiryIndex::new();
+    let mut backlog = SessionBacklog::default();
     for (counter, ttl) in [(1, 5_000), (2, 1_000), (3, 1_000)] {
-        let message = Message { expires: Expires::after(NOW, Some(ttl)), ..message(counter) };
-        backlog.append(counter, message, 7, &mut expiring);
+        let message = QueuedMessage { expires: ExpiryTime::after(NOW, Some(ttl)), ..message(counter) };
+        backlog.append(counter, message, 7, &mut expiry_index);
     }
     backlog.lock(3);
-    let due = Expires::due(Timestamp(NOW.0 + 1_000));
-    assert_eq!(expiring.first().unwrap().0, due);
-    assert_eq!(backlog.expired(1, 7, due, &mut expiring), [2]);
+    let due = ExpiryTime::passed_by(Timestamp(NOW.0 + 1_000));
+    assert_eq!(expiry_index.first().unwrap().0, due);
+    assert_eq!(backlog.take_expired(1, 7, due, &mut expiry_index), [2]);
     // The locked one waits for its lock to end, whatever its time.
-    assert_eq!(expiring.first().unwrap().0, Expires::after(NOW, Some(5_000)));
-    backlog.unlock(3, 7, &mut expiring);
-    assert_eq!(expiring.first().unwrap().0, due);
+    assert_eq!(expiry_index.first().unwrap().0, ExpiryTime::after(NOW, Some(5_000)));
+    backlog.unlock(3, 7, &mut expiry_index);
+    assert_eq!(expiry_index.first().unwrap().0, due);
     for counter in 1..=3 {
-        backlog.remove(counter, 7, &mut expiring);
+        backlog.remove(counter, 7, &mut expiry_index);
     }
-    assert!(expiring.is_empty());
+    assert!(expiry_index.is_empty());
 }
 
 /// The same behaviour, obviously right and slow.
@@ -122,13 +122,13 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #[test]
     fn a_backlog_behaves_like_a_plain_list(steps in proptest::collection::vec(step(), 1..800)) {
-        let (mut backlog, mut plain, mut counter) = (Backlog::default(), Plain::default(), 0);
-        let mut expiring = Expiring::new();
+        let (mut backlog, mut plain, mut counter) = (SessionBacklog::default(), Plain::default(), 0);
+        let mut expiry_index = ExpiryIndex::new();
         for step in steps {
             match step {
                 Step::Append(gap) => {
                     counter += gap;
-                    backlog.append(counter, message(counter), 0, &mut expiring);
+                    backlog.append(counter, message(counter), 0, &mut expiry_index);
                     plain.0.push((counter, false, false));
                 }
                 Step::Take => {
@@ -145,15 +145,15 @@ proptest! {
                     let entry = &mut locked[index];
                     if matches!(step, Step::Defer(_)) {
                         entry.2 = true;
-                        backlog.alter(entry.0, Message::set_deferred);
+                        backlog.update(entry.0, QueuedMessage::set_deferred);
                     }
                     entry.1 = false;
-                    backlog.unlock(entry.0, 0, &mut expiring);
+                    backlog.unlock(entry.0, 0, &mut expiry_index);
                 }
                 Step::Remove(pick) => {
                     if plain.0.is_empty() { continue }
                     let (gone, ..) = plain.0.remove(pick % plain.0.len());
-                    prop_assert!(backlog.remove(gone, 0, &mut expiring).is_some());
+                    prop_assert!(backlog.remove(gone, 0, &mut expiry_index).is_some());
                     prop_assert!(backlog.get(gone).is_none());
                 }
             }

@@ -3,11 +3,11 @@
 use crate::core::id::{EntityId, QueueId, Subqueue, Timestamp};
 use crate::journal::Location;
 
-use super::Malformed;
+use super::MalformedRecord;
 
-pub(super) struct Writer<'b>(pub(super) &'b mut Vec<u8>);
+pub(super) struct RecordWriter<'b>(pub(super) &'b mut Vec<u8>);
 
-impl Writer<'_> {
+impl RecordWriter<'_> {
     pub(super) fn byte(&mut self, byte: u8) {
         self.0.push(byte);
     }
@@ -57,13 +57,13 @@ impl Writer<'_> {
     }
 }
 
-pub(super) struct Reader<'a>(pub(super) &'a [u8]);
+pub(super) struct RecordReader<'a>(pub(super) &'a [u8]);
 
-type Read<T> = Result<T, Malformed>;
+type Read<T> = Result<T, MalformedRecord>;
 
-impl<'a> Reader<'a> {
+impl<'a> RecordReader<'a> {
     pub(super) fn take(&mut self, len: usize) -> Read<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(len).ok_or(Malformed("cut short"))?;
+        let (taken, rest) = self.0.split_at_checked(len).ok_or(MalformedRecord("cut short"))?;
         self.0 = rest;
         Ok(taken)
     }
@@ -81,17 +81,17 @@ impl<'a> Reader<'a> {
                 return Ok(value);
             }
         }
-        Err(Malformed("an integer is too long"))
+        Err(MalformedRecord("an integer is too long"))
     }
 
     pub(super) fn small<T: TryFrom<u64>>(&mut self) -> Read<T> {
-        T::try_from(self.int()?).map_err(|_| Malformed("an integer is out of range"))
+        T::try_from(self.int()?).map_err(|_| MalformedRecord("an integer is out of range"))
     }
 
     /// A length, checked against what is left so that a damaged one cannot ask for all memory.
     pub(super) fn count(&mut self) -> Read<usize> {
         let count: usize = self.small()?;
-        if count > self.0.len() { Err(Malformed("a list is longer than its record")) } else { Ok(count) }
+        if count > self.0.len() { Err(MalformedRecord("a list is longer than its record")) } else { Ok(count) }
     }
 
     pub(super) fn option(&mut self) -> Read<Option<u64>> {
@@ -104,13 +104,13 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn text(&mut self) -> Read<&'a str> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| Malformed("a text is not UTF-8"))
+        std::str::from_utf8(self.bytes()?).map_err(|_| MalformedRecord("a text is not UTF-8"))
     }
 
     pub(super) fn option_text(&mut self) -> Read<Option<&'a str>> {
         let Some(len) = self.option()? else { return Ok(None) };
         let bytes = self.take(len as usize)?;
-        std::str::from_utf8(bytes).map(Some).map_err(|_| Malformed("a text is not UTF-8"))
+        std::str::from_utf8(bytes).map(Some).map_err(|_| MalformedRecord("a text is not UTF-8"))
     }
 
     pub(super) fn entity(&mut self) -> Read<EntityId> {
@@ -123,7 +123,7 @@ impl<'a> Reader<'a> {
 
     pub(super) fn queue(&mut self) -> Read<QueueId> {
         let packed = self.int()?;
-        let entity = EntityId(u32::try_from(packed >> 1).map_err(|_| Malformed("an entity is out of range"))?);
+        let entity = EntityId(u32::try_from(packed >> 1).map_err(|_| MalformedRecord("an entity is out of range"))?);
         Ok(if packed & 1 == 1 { QueueId::dead_letter(entity) } else { QueueId::main(entity) })
     }
 

@@ -1,19 +1,19 @@
 //! Bytes to records. Borrows texts: recovery decodes five million of these.
 
-use super::codec::Reader;
+use super::codec::RecordReader;
 use super::write::kind;
 use super::*;
 
 /// Bytes that are no record of ours. The store's checksums make this a bug or another version, not a torn write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("malformed record: {0}")]
-pub struct Malformed(pub(crate) &'static str);
+pub struct MalformedRecord(pub(crate) &'static str);
 
-type Read<T> = Result<T, Malformed>;
+type Read<T> = Result<T, MalformedRecord>;
 
-impl<'a> Record<'a> {
+impl<'a> JournalRecord<'a> {
     pub(crate) fn decode(meta: &'a [u8]) -> Read<Self> {
-        let r = &mut Reader(meta);
+        let r = &mut RecordReader(meta);
         Ok(match r.byte()? {
             kind::ENTITY => Self::Entity(entity(r)?),
             kind::ENTITY_DELETED => Self::EntityDeleted { id: r.entity()? },
@@ -22,18 +22,18 @@ impl<'a> Record<'a> {
             kind::CANCELLED => Self::Cancelled { entity: r.entity()?, counters: r.rising()? },
             kind::SETTLED => Self::Settled { queue: r.queue()?, session: r.option_text()?, counters: r.rising()? },
             kind::DEAD_LETTERED => Self::DeadLettered(dead_lettered(r)?),
-            kind::ALTERED => Self::Altered(altered(r)?),
-            kind::SESSION_STATE => Self::SessionState(session_state(r)?),
-            kind::MOVED => Self::Moved(moved(r)?),
+            kind::OVERRIDDEN => Self::MessageUpdated(overridden(r)?),
+            kind::SESSION_STATE => Self::SessionStateRecord(session_state(r)?),
+            kind::BODY_MOVED => Self::BodyMoved(moved(r)?),
             kind::BACKLOG => Self::Backlog(backlog(r)?),
             kind::SCHEDULED => Self::Scheduled(scheduled(r)?),
-            kind::REMEMBERED => Self::Remembered { entity: r.entity()?, ids: remembered(r)? },
-            _ => return Err(Malformed("unknown kind")),
+            kind::DUPLICATE_IDS => Self::DuplicateIds { entity: r.entity()?, ids: remembered(r)? },
+            _ => return Err(MalformedRecord("unknown kind")),
         })
     }
 }
 
-fn entity<'a>(r: &mut Reader<'a>) -> Read<EntityRecord<'a>> {
+fn entity<'a>(r: &mut RecordReader<'a>) -> Read<EntityRecord<'a>> {
     Ok(EntityRecord {
         id: r.entity()?,
         topic: option_entity(r)?,
@@ -46,12 +46,12 @@ fn entity<'a>(r: &mut Reader<'a>) -> Read<EntityRecord<'a>> {
     })
 }
 
-fn option_entity(r: &mut Reader<'_>) -> Read<Option<EntityId>> {
+fn option_entity(r: &mut RecordReader<'_>) -> Read<Option<EntityId>> {
     let id = r.option()?.map(u32::try_from).transpose();
-    id.map(|id| id.map(EntityId)).map_err(|_| Malformed("an entity is out of range"))
+    id.map(|id| id.map(EntityId)).map_err(|_| MalformedRecord("an entity is out of range"))
 }
 
-fn enqueued<'a>(r: &mut Reader<'a>) -> Read<Enqueued<'a>> {
+fn enqueued<'a>(r: &mut RecordReader<'a>) -> Read<Enqueued<'a>> {
     Ok(Enqueued {
         entity: r.entity()?,
         sequence: SequenceNumber(r.int()?),
@@ -64,10 +64,10 @@ fn enqueued<'a>(r: &mut Reader<'a>) -> Read<Enqueued<'a>> {
     })
 }
 
-fn activated<'a>(r: &mut Reader<'a>) -> Read<Activated<'a>> {
+fn activated<'a>(r: &mut RecordReader<'a>) -> Read<Activated<'a>> {
     Ok(Activated {
         entity: r.entity()?,
-        was: r.int()?,
+        scheduled_counter: r.int()?,
         sequence: SequenceNumber(r.int()?),
         at: r.moment()?,
         time_to_live: r.option()?,
@@ -77,15 +77,15 @@ fn activated<'a>(r: &mut Reader<'a>) -> Read<Activated<'a>> {
     })
 }
 
-fn targets(r: &mut Reader<'_>) -> Read<Vec<Target>> {
-    let target = |r: &mut Reader<'_>| {
+fn targets(r: &mut RecordReader<'_>) -> Read<Vec<EnqueueTarget>> {
+    let target = |r: &mut RecordReader<'_>| {
         let (queue, counter, time_to_live) = (r.queue()?, r.option()?, r.option()?);
-        Ok(Target { queue, counter, time_to_live, alterations: alterations(r)? })
+        Ok(EnqueueTarget { queue, counter, time_to_live, overrides: overrides(r)? })
     };
     (0..r.count()?).map(|_| target(r)).collect()
 }
 
-fn dead_lettered<'a>(r: &mut Reader<'a>) -> Read<DeadLettered<'a>> {
+fn dead_lettered<'a>(r: &mut RecordReader<'a>) -> Read<DeadLettered<'a>> {
     Ok(DeadLettered {
         queue: r.queue()?,
         session: r.option_text()?,
@@ -93,22 +93,22 @@ fn dead_lettered<'a>(r: &mut Reader<'a>) -> Read<DeadLettered<'a>> {
         counter: r.int()?,
         delivery_count: r.small()?,
         location: r.location()?,
-        alterations: alterations(r)?.ok_or(Malformed("a dead letter without alterations"))?,
+        overrides: overrides(r)?.ok_or(MalformedRecord("a dead letter without alterations"))?,
     })
 }
 
-fn altered<'a>(r: &mut Reader<'a>) -> Read<Altered<'a>> {
-    Ok(Altered {
+fn overridden<'a>(r: &mut RecordReader<'a>) -> Read<MessageUpdated<'a>> {
+    Ok(MessageUpdated {
         queue: r.queue()?,
         session: r.option_text()?,
         counter: r.int()?,
         delivery_count: r.small()?,
         deferred: flag(r)?,
-        alterations: alterations(r)?,
+        overrides: overrides(r)?,
     })
 }
 
-fn alterations(r: &mut Reader<'_>) -> Read<Option<Arc<Alterations>>> {
+fn overrides(r: &mut RecordReader<'_>) -> Read<Option<Arc<MessageOverrides>>> {
     if !flag(r)? {
         return Ok(None);
     }
@@ -118,41 +118,41 @@ fn alterations(r: &mut Reader<'_>) -> Read<Option<Arc<Alterations>>> {
     let properties = (0..r.count()?)
         .map(|_| Ok((r.text()?.into(), Bytes::copy_from_slice(r.bytes()?))))
         .collect::<Read<Vec<_>>>()?;
-    Ok(Some(Arc::new(Alterations { reason, description, enqueued_sequence, properties })))
+    Ok(Some(Arc::new(MessageOverrides { reason, description, enqueued_sequence, properties })))
 }
 
-fn session_state<'a>(r: &mut Reader<'a>) -> Read<SessionState<'a>> {
+fn session_state<'a>(r: &mut RecordReader<'a>) -> Read<SessionStateRecord<'a>> {
     let (queue, session, at) = (r.queue()?, r.text()?, r.moment()?);
     let state = match r.byte()? {
-        0 => StatePlace::Cleared,
-        1 => StatePlace::Body,
-        2 => StatePlace::At(r.location()?),
-        _ => return Err(Malformed("unknown place of a session state")),
+        0 => SessionStateLocation::Cleared,
+        1 => SessionStateLocation::Body,
+        2 => SessionStateLocation::At(r.location()?),
+        _ => return Err(MalformedRecord("unknown place of a session state")),
     };
-    Ok(SessionState { queue, session, at, state })
+    Ok(SessionStateRecord { queue, session, at, state })
 }
 
-fn moved<'a>(r: &mut Reader<'a>) -> Read<Moved<'a>> {
+fn moved<'a>(r: &mut RecordReader<'a>) -> Read<BodyMoved<'a>> {
     let from = r.location()?;
-    let holders = (0..r.count()?).map(|_| holder(r)).collect::<Read<Vec<_>>>()?;
-    Ok(Moved { from, holders, original: r.bytes()? })
+    let owners = (0..r.count()?).map(|_| owner(r)).collect::<Read<Vec<_>>>()?;
+    Ok(BodyMoved { from, owners, original: r.bytes()? })
 }
 
-fn holder<'a>(r: &mut Reader<'a>) -> Read<Holder<'a>> {
+fn owner<'a>(r: &mut RecordReader<'a>) -> Read<BodyOwner<'a>> {
     Ok(match r.byte()? {
-        0 => Holder::Message { queue: r.queue()?, session: r.option_text()?, counter: r.int()? },
-        1 => Holder::State { queue: r.queue()?, session: r.text()? },
-        2 => Holder::Scheduled { entity: r.entity()?, counter: r.int()? },
-        _ => return Err(Malformed("unknown holder of a body")),
+        0 => BodyOwner::Message { queue: r.queue()?, session: r.option_text()?, counter: r.int()? },
+        1 => BodyOwner::State { queue: r.queue()?, session: r.text()? },
+        2 => BodyOwner::Scheduled { entity: r.entity()?, counter: r.int()? },
+        _ => return Err(MalformedRecord("unknown holder of a body")),
     })
 }
 
-fn backlog<'a>(r: &mut Reader<'a>) -> Read<BacklogPart<'a>> {
+fn backlog<'a>(r: &mut RecordReader<'a>) -> Read<BacklogRecord<'a>> {
     let (queue, session) = (r.queue()?, r.option_text()?);
     let mut counter: u64 = 0;
     let messages = (0..r.count()?)
         .map(|_| {
-            counter = counter.checked_add(r.int()?).ok_or(Malformed("a counter is out of range"))?;
+            counter = counter.checked_add(r.int()?).ok_or(MalformedRecord("a counter is out of range"))?;
             Ok(BacklogEntry {
                 counter,
                 location: r.location()?,
@@ -162,10 +162,10 @@ fn backlog<'a>(r: &mut Reader<'a>) -> Read<BacklogPart<'a>> {
             })
         })
         .collect::<Read<Vec<_>>>()?;
-    Ok(BacklogPart { queue, session, messages })
+    Ok(BacklogRecord { queue, session, messages })
 }
 
-fn scheduled<'a>(r: &mut Reader<'a>) -> Read<ScheduledRecord<'a>> {
+fn scheduled<'a>(r: &mut RecordReader<'a>) -> Read<ScheduledRecord<'a>> {
     Ok(ScheduledRecord {
         entity: r.entity()?,
         sequence: SequenceNumber(r.int()?),
@@ -176,15 +176,15 @@ fn scheduled<'a>(r: &mut Reader<'a>) -> Read<ScheduledRecord<'a>> {
     })
 }
 
-fn remembered(r: &mut Reader<'_>) -> Read<Vec<(Fingerprint, Timestamp)>> {
+fn remembered(r: &mut RecordReader<'_>) -> Read<Vec<(Fingerprint, Timestamp)>> {
     (0..r.count()?).map(|_| Ok((fingerprint(r)?, r.moment()?))).collect()
 }
 
-fn fingerprint(r: &mut Reader<'_>) -> Read<Fingerprint> {
+fn fingerprint(r: &mut RecordReader<'_>) -> Read<Fingerprint> {
     let bytes = r.take(Fingerprint::BYTES)?;
     Ok(Fingerprint::from_bytes(bytes.try_into().expect("as many as asked for")))
 }
 
-fn flag(r: &mut Reader<'_>) -> Read<bool> {
+fn flag(r: &mut RecordReader<'_>) -> Read<bool> {
     Ok(r.byte()? != 0)
 }

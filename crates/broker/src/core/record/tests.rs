@@ -2,19 +2,19 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn round_trip(record: &Record<'_>) {
+fn round_trip(record: &JournalRecord<'_>) {
     let mut bytes = Vec::new();
     record.encode(&mut bytes);
-    assert_eq!(Record::decode(&bytes).as_ref(), Ok(record));
+    assert_eq!(JournalRecord::decode(&bytes).as_ref(), Ok(record));
     for cut in 0..bytes.len() {
-        assert!(Record::decode(&bytes[..cut]).is_err(), "{record:?} reads when cut at {cut} of {}", bytes.len());
+        assert!(JournalRecord::decode(&bytes[..cut]).is_err(), "{record:?} reads when cut at {cut} of {}", bytes.len());
     }
 }
 
 const HERE: Location = Location { segment: 3, offset: u32::MAX, len: 1024 };
 
-fn altered() -> Arc<Alterations> {
-    Arc::new(Alterations {
+fn overridden() -> Arc<MessageOverrides> {
+    Arc::new(MessageOverrides {
         reason: Some("why".into()),
         description: None,
         enqueued_sequence: Some(SequenceNumber::new(3, 9)),
@@ -22,7 +22,7 @@ fn altered() -> Arc<Alterations> {
     })
 }
 
-fn enqueued(session: SessionId<'_>) -> Enqueued<'_> {
+fn enqueued(session: SessionRef<'_>) -> Enqueued<'_> {
     Enqueued {
         entity: EntityId(7),
         sequence: SequenceNumber::new(15, 1 << 40),
@@ -32,12 +32,12 @@ fn enqueued(session: SessionId<'_>) -> Enqueued<'_> {
         fingerprint: Some(Fingerprint::of("id", None)),
         session,
         targets: vec![
-            Target { queue: QueueId::main(EntityId(8)), counter: None, time_to_live: Some(9), alterations: None },
-            Target {
+            EnqueueTarget { queue: QueueId::main(EntityId(8)), counter: None, time_to_live: Some(9), overrides: None },
+            EnqueueTarget {
                 queue: QueueId::dead_letter(EntityId(9)),
                 counter: Some(4),
                 time_to_live: None,
-                alterations: Some(altered()),
+                overrides: Some(overridden()),
             },
         ],
     }
@@ -48,13 +48,13 @@ fn every_record_reads_as_it_was_written_and_no_shorter() {
     let (entity, at) = (EntityId(7), Timestamp(1_800_000_000_000));
     let queue = QueueId::main(entity);
     let message = BacklogEntry { counter: 5, location: HERE, expires: u32::MAX, delivery_count: 2, flags: 0x0F02 };
-    let holders = vec![
-        Holder::Message { queue, session: Some("s"), counter: 1 },
-        Holder::State { queue, session: "" },
-        Holder::Scheduled { entity, counter: 9 },
+    let owners = vec![
+        BodyOwner::Message { queue, session: Some("s"), counter: 1 },
+        BodyOwner::State { queue, session: "" },
+        BodyOwner::Scheduled { entity, counter: 9 },
     ];
     let records = [
-        Record::Entity(EntityRecord {
+        JournalRecord::Entity(EntityRecord {
             id: entity,
             topic: Some(EntityId(0)),
             path: "orders/Subscriptions/audit",
@@ -64,11 +64,11 @@ fn every_record_reads_as_it_was_written_and_no_shorter() {
             counter: 12,
             dead_letter_counter: 3,
         }),
-        Record::EntityDeleted { id: entity },
-        Record::Enqueued(enqueued(Some("order-1"))),
-        Record::Activated(Activated {
+        JournalRecord::EntityDeleted { id: entity },
+        JournalRecord::Enqueued(enqueued(Some("order-1"))),
+        JournalRecord::Activated(Activated {
             entity,
-            was: 3,
+            scheduled_counter: 3,
             sequence: SequenceNumber::new(0, 4),
             at,
             time_to_live: None,
@@ -76,35 +76,50 @@ fn every_record_reads_as_it_was_written_and_no_shorter() {
             location: HERE,
             targets: Vec::new(),
         }),
-        Record::Cancelled { entity, counters: vec![1, 2, 700] },
-        Record::Settled { queue, session: Some(""), counters: vec![9, 10, 11] },
-        Record::DeadLettered(DeadLettered {
+        JournalRecord::Cancelled { entity, counters: vec![1, 2, 700] },
+        JournalRecord::Settled { queue, session: Some(""), counters: vec![9, 10, 11] },
+        JournalRecord::DeadLettered(DeadLettered {
             queue,
             session: Some("s"),
             sequence: SequenceNumber::new(1, 2),
             counter: 3,
             delivery_count: 10,
             location: HERE,
-            alterations: altered(),
+            overrides: overridden(),
         }),
-        Record::Altered(Altered {
+        JournalRecord::MessageUpdated(MessageUpdated {
             queue,
             session: None,
             counter: 4,
             delivery_count: 1,
             deferred: true,
-            alterations: Some(altered()),
+            overrides: Some(overridden()),
         }),
-        Record::SessionState(SessionState { queue, session: "s", at, state: StatePlace::Cleared }),
-        Record::SessionState(SessionState { queue, session: "s", at, state: StatePlace::Body }),
-        Record::SessionState(SessionState { queue, session: "s", at, state: StatePlace::At(HERE) }),
-        Record::Moved(Moved { from: HERE, holders, original: b"meta" }),
-        Record::Backlog(BacklogPart {
+        JournalRecord::SessionStateRecord(SessionStateRecord {
+            queue,
+            session: "s",
+            at,
+            state: SessionStateLocation::Cleared,
+        }),
+        JournalRecord::SessionStateRecord(SessionStateRecord {
+            queue,
+            session: "s",
+            at,
+            state: SessionStateLocation::Body,
+        }),
+        JournalRecord::SessionStateRecord(SessionStateRecord {
+            queue,
+            session: "s",
+            at,
+            state: SessionStateLocation::At(HERE),
+        }),
+        JournalRecord::BodyMoved(BodyMoved { from: HERE, owners, original: b"meta" }),
+        JournalRecord::Backlog(BacklogRecord {
             queue,
             session: Some("s"),
             messages: vec![message, BacklogEntry { counter: 6, expires: 0, ..message }],
         }),
-        Record::Scheduled(ScheduledRecord {
+        JournalRecord::Scheduled(ScheduledRecord {
             entity,
             sequence: SequenceNumber::new(2, 5),
             due_at: at,
@@ -112,7 +127,10 @@ fn every_record_reads_as_it_was_written_and_no_shorter() {
             session: Some("s"),
             location: HERE,
         }),
-        Record::Remembered { entity, ids: vec![(Fingerprint::of("a", None), at), (Fingerprint::of("b", None), at)] },
+        JournalRecord::DuplicateIds {
+            entity,
+            ids: vec![(Fingerprint::of("a", None), at), (Fingerprint::of("b", None), at)],
+        },
     ];
     records.iter().for_each(round_trip);
 }
@@ -120,21 +138,25 @@ fn every_record_reads_as_it_was_written_and_no_shorter() {
 #[test]
 fn a_message_in_a_session_adds_little_to_its_id() {
     let mut bytes = Vec::new();
-    let targets =
-        vec![Target { queue: QueueId::main(EntityId(8)), counter: None, time_to_live: Some(9), alterations: None }];
-    Record::Enqueued(Enqueued { targets, ..enqueued(Some(&"x".repeat(36))) }).encode(&mut bytes);
+    let targets = vec![EnqueueTarget {
+        queue: QueueId::main(EntityId(8)),
+        counter: None,
+        time_to_live: Some(9),
+        overrides: None,
+    }];
+    JournalRecord::Enqueued(Enqueued { targets, ..enqueued(Some(&"x".repeat(36))) }).encode(&mut bytes);
     assert!(bytes.len() <= 36 + 40, "{}", bytes.len());
 }
 
 #[test]
 fn an_envelope_is_read_also_after_the_body_moved() {
     let mut original = Vec::new();
-    Record::Enqueued(Enqueued { due_at: Some(Timestamp(1_900_000_000_000)), ..enqueued(Some("s")) })
+    JournalRecord::Enqueued(Enqueued { due_at: Some(Timestamp(1_900_000_000_000)), ..enqueued(Some("s")) })
         .encode(&mut original);
     let mut moved = Vec::new();
-    Record::Moved(Moved { from: HERE, holders: Vec::new(), original: &original }).encode(&mut moved);
-    let direct = Envelope::decode(&original.into()).unwrap();
-    assert_eq!(Envelope::decode(&moved.into()).unwrap(), direct);
+    JournalRecord::BodyMoved(BodyMoved { from: HERE, owners: Vec::new(), original: &original }).encode(&mut moved);
+    let direct = StoredEnvelope::decode(&original.into()).unwrap();
+    assert_eq!(StoredEnvelope::decode(&moved.into()).unwrap(), direct);
     assert_eq!(direct.enqueued_at, Timestamp(1_900_000_000_000));
     assert_eq!(direct.session.as_deref(), Some("s"));
 }
@@ -142,6 +164,6 @@ fn an_envelope_is_read_also_after_the_body_moved() {
 proptest! {
     #[test]
     fn damaged_bytes_are_refused_not_trusted(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Record::decode(&bytes);
+        let _ = JournalRecord::decode(&bytes);
     }
 }

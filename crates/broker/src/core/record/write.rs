@@ -1,6 +1,6 @@
 //! Records to bytes.
 
-use super::codec::Writer;
+use super::codec::RecordWriter;
 use super::*;
 
 pub(super) mod kind {
@@ -11,18 +11,18 @@ pub(super) mod kind {
     pub(crate) const CANCELLED: u8 = 5;
     pub(crate) const SETTLED: u8 = 6;
     pub(crate) const DEAD_LETTERED: u8 = 7;
-    pub(crate) const ALTERED: u8 = 8;
+    pub(crate) const OVERRIDDEN: u8 = 8;
     pub(crate) const SESSION_STATE: u8 = 9;
-    pub(crate) const MOVED: u8 = 10;
+    pub(crate) const BODY_MOVED: u8 = 10;
     pub(crate) const BACKLOG: u8 = 32;
     pub(crate) const SCHEDULED: u8 = 33;
-    pub(crate) const REMEMBERED: u8 = 34;
+    pub(crate) const DUPLICATE_IDS: u8 = 34;
 }
 
-impl Record<'_> {
+impl JournalRecord<'_> {
     /// Appends the encoded record to `out`.
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        let mut w = Writer(out);
+        let mut w = RecordWriter(out);
         match self {
             Self::Entity(record) => entity(&mut w, record),
             Self::EntityDeleted { id } => {
@@ -43,13 +43,13 @@ impl Record<'_> {
                 w.rising(counters);
             }
             Self::DeadLettered(record) => dead_lettered(&mut w, record),
-            Self::Altered(record) => altered(&mut w, record),
-            Self::SessionState(record) => session_state(&mut w, record),
-            Self::Moved(record) => moved(&mut w, record),
+            Self::MessageUpdated(record) => overridden(&mut w, record),
+            Self::SessionStateRecord(record) => session_state(&mut w, record),
+            Self::BodyMoved(record) => moved(&mut w, record),
             Self::Backlog(part) => backlog(&mut w, part),
             Self::Scheduled(record) => scheduled(&mut w, record),
-            Self::Remembered { entity, ids } => {
-                w.byte(kind::REMEMBERED);
+            Self::DuplicateIds { entity, ids } => {
+                w.byte(kind::DUPLICATE_IDS);
                 w.int(entity.0.into());
                 w.int(ids.len() as u64);
                 for (fingerprint, at) in ids {
@@ -61,7 +61,7 @@ impl Record<'_> {
     }
 }
 
-fn entity(w: &mut Writer<'_>, record: &EntityRecord<'_>) {
+fn entity(w: &mut RecordWriter<'_>, record: &EntityRecord<'_>) {
     w.byte(kind::ENTITY);
     w.int(record.id.0.into());
     w.option(record.topic.map(|topic| topic.0.into()));
@@ -75,11 +75,11 @@ fn entity(w: &mut Writer<'_>, record: &EntityRecord<'_>) {
 
 impl Enqueued<'_> {
     pub(crate) fn encode(&self, out: &mut Vec<u8>) {
-        enqueued(&mut Writer(out), self);
+        enqueued(&mut RecordWriter(out), self);
     }
 }
 
-fn enqueued(w: &mut Writer<'_>, record: &Enqueued<'_>) {
+fn enqueued(w: &mut RecordWriter<'_>, record: &Enqueued<'_>) {
     w.byte(kind::ENQUEUED);
     w.int(record.entity.0.into());
     w.int(record.sequence.0);
@@ -94,10 +94,10 @@ fn enqueued(w: &mut Writer<'_>, record: &Enqueued<'_>) {
     targets(w, &record.targets);
 }
 
-fn activated(w: &mut Writer<'_>, record: &Activated<'_>) {
+fn activated(w: &mut RecordWriter<'_>, record: &Activated<'_>) {
     w.byte(kind::ACTIVATED);
     w.int(record.entity.0.into());
-    w.int(record.was);
+    w.int(record.scheduled_counter);
     w.int(record.sequence.0);
     w.int(record.at.0);
     w.option(record.time_to_live);
@@ -106,17 +106,17 @@ fn activated(w: &mut Writer<'_>, record: &Activated<'_>) {
     targets(w, &record.targets);
 }
 
-fn targets(w: &mut Writer<'_>, targets: &[Target]) {
+fn targets(w: &mut RecordWriter<'_>, targets: &[EnqueueTarget]) {
     w.int(targets.len() as u64);
     for target in targets {
         w.queue(target.queue);
         w.option(target.counter);
         w.option(target.time_to_live);
-        alterations(w, target.alterations.as_deref());
+        overrides(w, target.overrides.as_deref());
     }
 }
 
-fn dead_lettered(w: &mut Writer<'_>, record: &DeadLettered<'_>) {
+fn dead_lettered(w: &mut RecordWriter<'_>, record: &DeadLettered<'_>) {
     w.byte(kind::DEAD_LETTERED);
     w.queue(record.queue);
     w.option_text(record.session);
@@ -124,65 +124,65 @@ fn dead_lettered(w: &mut Writer<'_>, record: &DeadLettered<'_>) {
     w.int(record.counter);
     w.int(record.delivery_count.into());
     w.location(record.location);
-    alterations(w, Some(&record.alterations));
+    overrides(w, Some(&record.overrides));
 }
 
-fn altered(w: &mut Writer<'_>, record: &Altered<'_>) {
-    w.byte(kind::ALTERED);
+fn overridden(w: &mut RecordWriter<'_>, record: &MessageUpdated<'_>) {
+    w.byte(kind::OVERRIDDEN);
     w.queue(record.queue);
     w.option_text(record.session);
     w.int(record.counter);
     w.int(record.delivery_count.into());
     w.byte(record.deferred.into());
-    alterations(w, record.alterations.as_deref());
+    overrides(w, record.overrides.as_deref());
 }
 
-fn alterations(w: &mut Writer<'_>, alterations: Option<&Alterations>) {
-    w.byte(alterations.is_some().into());
-    let Some(alterations) = alterations else { return };
-    w.option_text(alterations.reason.as_deref());
-    w.option_text(alterations.description.as_deref());
-    w.option(alterations.enqueued_sequence.map(|number| number.0));
-    w.int(alterations.properties.len() as u64);
-    for (name, value) in &alterations.properties {
+fn overrides(w: &mut RecordWriter<'_>, overrides: Option<&MessageOverrides>) {
+    w.byte(overrides.is_some().into());
+    let Some(overrides) = overrides else { return };
+    w.option_text(overrides.reason.as_deref());
+    w.option_text(overrides.description.as_deref());
+    w.option(overrides.enqueued_sequence.map(|number| number.0));
+    w.int(overrides.properties.len() as u64);
+    for (name, value) in &overrides.properties {
         w.bytes(name.as_bytes());
         w.bytes(value);
     }
 }
 
-fn session_state(w: &mut Writer<'_>, record: &SessionState<'_>) {
+fn session_state(w: &mut RecordWriter<'_>, record: &SessionStateRecord<'_>) {
     w.byte(kind::SESSION_STATE);
     w.queue(record.queue);
     w.bytes(record.session.as_bytes());
     w.int(record.at.0);
     match record.state {
-        StatePlace::Cleared => w.byte(0),
-        StatePlace::Body => w.byte(1),
-        StatePlace::At(location) => {
+        SessionStateLocation::Cleared => w.byte(0),
+        SessionStateLocation::Body => w.byte(1),
+        SessionStateLocation::At(location) => {
             w.byte(2);
             w.location(location);
         }
     }
 }
 
-fn moved(w: &mut Writer<'_>, record: &Moved<'_>) {
-    w.byte(kind::MOVED);
+fn moved(w: &mut RecordWriter<'_>, record: &BodyMoved<'_>) {
+    w.byte(kind::BODY_MOVED);
     w.location(record.from);
-    w.int(record.holders.len() as u64);
-    for holder in &record.holders {
-        match holder {
-            Holder::Message { queue, session, counter } => {
+    w.int(record.owners.len() as u64);
+    for owner in &record.owners {
+        match owner {
+            BodyOwner::Message { queue, session, counter } => {
                 w.byte(0);
                 w.queue(*queue);
                 w.option_text(*session);
                 w.int(*counter);
             }
-            Holder::State { queue, session } => {
+            BodyOwner::State { queue, session } => {
                 w.byte(1);
                 w.queue(*queue);
                 w.bytes(session.as_bytes());
             }
-            Holder::Scheduled { entity, counter } => {
+            BodyOwner::Scheduled { entity, counter } => {
                 w.byte(2);
                 w.int(entity.0.into());
                 w.int(*counter);
@@ -192,7 +192,7 @@ fn moved(w: &mut Writer<'_>, record: &Moved<'_>) {
     w.bytes(record.original);
 }
 
-fn backlog(w: &mut Writer<'_>, part: &BacklogPart<'_>) {
+fn backlog(w: &mut RecordWriter<'_>, part: &BacklogRecord<'_>) {
     w.byte(kind::BACKLOG);
     w.queue(part.queue);
     w.option_text(part.session);
@@ -209,7 +209,7 @@ fn backlog(w: &mut Writer<'_>, part: &BacklogPart<'_>) {
     }
 }
 
-fn scheduled(w: &mut Writer<'_>, record: &ScheduledRecord<'_>) {
+fn scheduled(w: &mut RecordWriter<'_>, record: &ScheduledRecord<'_>) {
     w.byte(kind::SCHEDULED);
     w.int(record.entity.0.into());
     w.int(record.sequence.0);

@@ -1,0 +1,267 @@
+//! Giving space back: live bodies of segments that are mostly dead are appended again, so that the segments can go.
+
+use std::collections::BTreeSet;
+
+use super::Core;
+use super::call_context::CallContext;
+use super::entity::Entity;
+use super::error::Error;
+use super::id::{EntityId, QueueId, Subqueue};
+use super::record::{BodyMoved, BodyOwner, JournalRecord};
+use super::sessions::TableSlot;
+use crate::journal::{JournalEntry, Location};
+
+/// Segments being emptied, and how far that has come.
+#[derive(Debug, Clone)]
+pub struct Compaction {
+    segments: BTreeSet<u32>,
+    at: Place,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    entity: EntityId,
+    part: Part,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Part {
+    Scheduled(u64),
+    Messages(Subqueue, TableSlot, u64),
+}
+
+impl Compaction {
+    pub fn of(segments: impl IntoIterator<Item = u32>) -> Self {
+        let at = Place { entity: EntityId(0), part: Part::Scheduled(0) };
+        Self { segments: segments.into_iter().collect(), at }
+    }
+}
+
+/// A thing that refers to a body, and its session if it is in one.
+struct LocatedBody {
+    location: Location,
+    session: Option<std::sync::Arc<str>>,
+    what: OwnerKey,
+}
+
+enum OwnerKey {
+    Message(QueueId, u64),
+    State(QueueId),
+    Scheduled(EntityId, u64),
+}
+
+impl Core {
+    /// Looks at up to `budget` messages and moves those that lie in the segments; false when nothing is left in them. The
+    /// next step may come after any number of other calls: nothing new is ever put into these segments.
+    pub fn compact(
+        &mut self,
+        call: &mut CallContext<'_>,
+        compaction: &mut Compaction,
+        budget: usize,
+    ) -> Result<bool, Error> {
+        let mut left = budget;
+        while left > 0 {
+            let Some((id, entity)) = self.entities.range(compaction.at.entity..).next() else { return Ok(false) };
+            if *id != compaction.at.entity {
+                compaction.at = Place { entity: *id, part: Part::Scheduled(0) };
+            }
+            let (found, next, scanned) = entity.find_bodies(&compaction.segments, compaction.at.part, left);
+            let next_entity = Place { entity: EntityId(id.0 + 1), part: Part::Scheduled(0) };
+            let next = next.map_or(next_entity, |part| Place { entity: *id, part });
+            for found in found {
+                self.move_body(call, &found)?;
+            }
+            compaction.at = next;
+            left = left.saturating_sub(scanned.max(1));
+        }
+        Ok(true)
+    }
+
+    /// Every reference to a body, once each.
+    pub fn visit_bodies(&self, mut visit: impl FnMut(Location)) {
+        self.entities.values().for_each(|entity| entity.visit_bodies(&mut visit));
+    }
+
+    /// Points a holder to a body's new place; false if it no longer refers to the old one.
+    pub(super) fn relocate(&mut self, owner: &BodyOwner<'_>, from: Location, to: Location) -> bool {
+        let Some(place) = self.location_of(owner) else { return false };
+        let here = *place == from;
+        if here {
+            *place = to;
+        }
+        here
+    }
+
+    fn move_body(&mut self, call: &mut CallContext<'_>, found: &LocatedBody) -> Result<(), Error> {
+        if !self.is_still_at(found) {
+            return Ok(());
+        }
+        let stored = call.journal.read(found.location)?;
+        let original = match JournalRecord::decode(&stored.meta) {
+            Ok(JournalRecord::BodyMoved(moved)) => moved.original,
+            _ => &stored.meta,
+        };
+        let session = message_session(original).or(found.session.as_deref());
+        let owners = self.current_owners(found, session);
+        let mut meta = Vec::new();
+        JournalRecord::BodyMoved(BodyMoved { from: found.location, owners: owners.clone(), original })
+            .encode(&mut meta);
+        let mut locations = Vec::new();
+        let entry = JournalEntry { meta: &meta, body: Some(&stored.body), references: owners.len() as u32 };
+        call.journal.append(&[entry], &mut locations)?;
+        let to = locations.pop().expect("one body, one location");
+        for owner in &owners {
+            if self.relocate(owner, found.location, to) {
+                call.journal.release(found.location);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a body is still where it was found: a body of several subscriptions is found once for each, and moved once.
+    fn is_still_at(&mut self, found: &LocatedBody) -> bool {
+        let session = found.session.as_deref();
+        let owner = match found.what {
+            OwnerKey::State(queue) => BodyOwner::State { queue, session: session.unwrap_or_default() },
+            OwnerKey::Scheduled(entity, counter) => BodyOwner::Scheduled { entity, counter },
+            OwnerKey::Message(queue, counter) => BodyOwner::Message { queue, session, counter },
+        };
+        self.location_of(&owner).is_some_and(|place| *place == found.location)
+    }
+
+    /// The holder found and, for a message of a topic, those of its other subscriptions: the body is copied once.
+    fn current_owners<'a>(&mut self, found: &LocatedBody, session: Option<&'a str>) -> Vec<BodyOwner<'a>> {
+        let owners = match found.what {
+            OwnerKey::State(queue) => vec![BodyOwner::State { queue, session: session.unwrap_or_default() }],
+            OwnerKey::Scheduled(entity, counter) => vec![BodyOwner::Scheduled { entity, counter }],
+            OwnerKey::Message(queue, counter) => {
+                let queues_sharing_body = self.queues_sharing_body(queue);
+                queues_sharing_body.into_iter().map(|queue| BodyOwner::Message { queue, session, counter }).collect()
+            }
+        };
+        let is_here = |owner: &BodyOwner<'_>| self.location_of(owner).is_some_and(|place| *place == found.location);
+        owners.into_iter().filter(is_here).collect()
+    }
+
+    fn queues_sharing_body(&self, queue: QueueId) -> Vec<QueueId> {
+        let topic = self.entities.get(&queue.entity).and_then(|entity| entity.topic);
+        match topic.and_then(|topic| self.entities.get(&topic)) {
+            Some(topic) if queue.subqueue == Subqueue::Main => {
+                topic.subscriptions.iter().copied().map(QueueId::main).collect()
+            }
+            _ => vec![queue],
+        }
+    }
+
+    fn location_of(&mut self, owner: &BodyOwner<'_>) -> Option<&mut Location> {
+        match *owner {
+            BodyOwner::Scheduled { entity, counter } => {
+                let ingress = self.entities.get_mut(&entity)?.ingress.as_mut()?;
+                ingress.schedule.get_mut(counter).map(|message| &mut message.location)
+            }
+            BodyOwner::State { queue, session } => {
+                let queue = self.entities.get_mut(&queue.entity)?.egress.as_mut()?.queue_mut(queue.subqueue);
+                let slot = queue.sessions.find(Some(session))?;
+                queue.sessions.get_mut(slot).state.as_mut().map(|state| &mut state.location)
+            }
+            BodyOwner::Message { queue, session, counter } => {
+                let queue = self.entities.get_mut(&queue.entity)?.egress.as_mut()?.queue_mut(queue.subqueue);
+                let slot = queue.sessions.find(session)?;
+                queue.sessions.get_mut(slot).backlog.location_mut(counter)
+            }
+        }
+    }
+}
+
+/// The session a message was sent in, which a subscription without sessions does not know.
+fn message_session(meta: &[u8]) -> Option<&str> {
+    match JournalRecord::decode(meta) {
+        Ok(JournalRecord::Enqueued(record)) => record.session,
+        _ => None,
+    }
+}
+
+impl Entity {
+    pub(super) fn visit_bodies(&self, visit: &mut dyn FnMut(Location)) {
+        let scheduled = self.ingress.iter().flat_map(|ingress| ingress.schedule.iter_from(0));
+        scheduled.for_each(|(_, message)| visit(message.location));
+        for queue in self.egress.iter().flat_map(|egress| egress.queues()) {
+            for (_, session) in queue.sessions.iter_from(0) {
+                session.state.iter().for_each(|state| visit(state.location));
+                session.backlog.iter_from(0).for_each(|(_, message)| visit(message.location));
+            }
+        }
+    }
+
+    /// What refers to the segments, from a part on; where to go on, if anywhere; and how many messages were looked at.
+    fn find_bodies(
+        &self,
+        segments: &BTreeSet<u32>,
+        part: Part,
+        budget: usize,
+    ) -> (Vec<LocatedBody>, Option<Part>, usize) {
+        match part {
+            Part::Scheduled(from) => self.find_scheduled_bodies(segments, from, budget),
+            Part::Messages(subqueue, slot, from) => self.find_message_bodies(segments, subqueue, slot, from, budget),
+        }
+    }
+
+    fn find_scheduled_bodies(
+        &self,
+        segments: &BTreeSet<u32>,
+        from: u64,
+        budget: usize,
+    ) -> (Vec<LocatedBody>, Option<Part>, usize) {
+        let schedule = self.ingress.iter().flat_map(|ingress| ingress.schedule.iter_from(from));
+        let scanned: Vec<_> = schedule.take(budget).map(|(counter, message)| (counter, message.location)).collect();
+        let here = scanned.iter().filter(|(_, location)| segments.contains(&location.segment));
+        let found = here
+            .map(|(counter, location)| LocatedBody {
+                location: *location,
+                session: None,
+                what: OwnerKey::Scheduled(self.id, *counter),
+            })
+            .collect();
+        let next = match scanned.last() {
+            Some((last, _)) if scanned.len() == budget => Part::Scheduled(last + 1),
+            _ => Part::Messages(Subqueue::Main, 0, 0),
+        };
+        (found, Some(next), scanned.len())
+    }
+
+    fn find_message_bodies(
+        &self,
+        segments: &BTreeSet<u32>,
+        subqueue: Subqueue,
+        slot: TableSlot,
+        from: u64,
+        budget: usize,
+    ) -> (Vec<LocatedBody>, Option<Part>, usize) {
+        let Some(egress) = &self.egress else { return (Vec::new(), None, 0) };
+        let queue = egress.queue(subqueue);
+        let Some((at, session)) = queue.sessions.iter_from(slot).next() else {
+            let next = (subqueue == Subqueue::Main).then_some(Part::Messages(Subqueue::DeadLetter, 0, 0));
+            return (Vec::new(), next, 0);
+        };
+        let from = if at == slot { from } else { 0 };
+        let mut found = Vec::new();
+        let mut add = |location: Location, what: OwnerKey| {
+            if segments.contains(&location.segment) {
+                found.push(LocatedBody { location, session: session.id.clone(), what });
+            }
+        };
+        if let Some(state) = session.state.as_ref().filter(|_| from == 0) {
+            add(state.location, OwnerKey::State(queue.id));
+        }
+        let (mut scanned, mut last) = (0, None);
+        for (counter, message) in session.backlog.iter_from(from).take(budget) {
+            add(message.location, OwnerKey::Message(queue.id, counter));
+            (scanned, last) = (scanned + 1, Some(counter));
+        }
+        let next = match last {
+            Some(last) if scanned == budget => Part::Messages(subqueue, at, last + 1),
+            _ => Part::Messages(subqueue, at + 1, 0),
+        };
+        (found, Some(next), scanned)
+    }
+}

@@ -1,0 +1,121 @@
+//! What every part of the core shares: tokens, timers, limits, the list of links, and the pen that writes records.
+
+use std::collections::HashMap;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::call_context::CallContext;
+use super::id::{CoreLinkId, LockToken, QueueId};
+use super::outgoing_budget::OutgoingBudget;
+use super::record::JournalRecord;
+use super::timers::TimerQueue;
+use crate::journal::{AppendError, JournalEntry, Location};
+
+/// Bounds of one broker, whatever its entities ask for.
+#[derive(Debug, Clone)]
+pub struct BrokerLimits {
+    /// Bytes; an entity may set its own (`MaxMessageSizeInKilobytes`).
+    pub max_message_size: usize,
+    /// Deliveries a link may leave unsettled before it gets no more, whatever its credit: bounds what a peer that grants
+    /// all credit and settles nothing can make the broker remember.
+    pub max_unsettled: u32,
+    /// Bytes that may be on their way to all peers together. Without bound unless the shell says what it has
+    /// [written](super::Core::written).
+    pub max_outgoing: usize,
+}
+
+impl Default for BrokerLimits {
+    /// 1 MiB is Premium's default; 10,000 is more than any SDK prefetches.
+    fn default() -> Self {
+        Self { max_message_size: 1 << 20, max_unsettled: 10_000, max_outgoing: usize::MAX }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct CoreState {
+    pub(super) limits: BrokerLimits,
+    pub(super) timers: TimerQueue,
+    /// Where each receiver link is attached or waits.
+    pub(super) links: HashMap<CoreLinkId, QueueId>,
+    pub(super) outgoing: OutgoingBudget,
+    tokens: StdRng,
+    buffer: Vec<u8>,
+}
+
+impl CoreState {
+    pub(super) fn new(limits: BrokerLimits, seed: [u8; 32]) -> Self {
+        let tokens = StdRng::from_seed(seed);
+        let outgoing = OutgoingBudget::new(limits.max_outgoing);
+        Self { limits, timers: TimerQueue::default(), links: HashMap::new(), outgoing, tokens, buffer: Vec::new() }
+    }
+
+    pub(super) fn next_token(&mut self) -> LockToken {
+        LockToken(u128::from(self.tokens.next_u64()) << 64 | u128::from(self.tokens.next_u64()))
+    }
+
+    /// Writes one record without a body.
+    pub(super) fn append_record(
+        &mut self,
+        call: &mut CallContext<'_>,
+        record: &JournalRecord<'_>,
+    ) -> Result<(), AppendError> {
+        self.buffer.clear();
+        record.encode(&mut self.buffer);
+        let entry = JournalEntry { meta: &self.buffer, body: None, references: 0 };
+        call.journal.append(&[entry], &mut Vec::new())
+    }
+
+    /// Writes records without bodies as one group.
+    pub(super) fn append_records(
+        &mut self,
+        call: &mut CallContext<'_>,
+        records: &[JournalRecord<'_>],
+    ) -> Result<(), AppendError> {
+        let mut group = self.begin_group();
+        records.iter().for_each(|record| group.push(|buffer| record.encode(buffer), None, 0));
+        self.append(call, group, &mut Vec::new())
+    }
+
+    /// Begins a group on the shared buffer; [`append`](Self::append) gives the buffer back.
+    pub(super) fn begin_group<'a>(&mut self) -> RecordGroup<'a> {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.clear();
+        RecordGroup { buffer, parts: Vec::new() }
+    }
+
+    /// Writes a group. An empty one is none.
+    pub(super) fn append(
+        &mut self,
+        call: &mut CallContext<'_>,
+        group: RecordGroup<'_>,
+        locations: &mut Vec<Location>,
+    ) -> Result<(), AppendError> {
+        let result = if group.parts.is_empty() { Ok(()) } else { call.journal.append(&group.entries(), locations) };
+        self.buffer = group.buffer;
+        result
+    }
+}
+
+/// Records being gathered for one append.
+pub(super) struct RecordGroup<'a> {
+    buffer: Vec<u8>,
+    parts: Vec<(usize, Option<&'a [u8]>, u32)>,
+}
+
+impl<'a> RecordGroup<'a> {
+    pub(super) fn push(&mut self, encode: impl FnOnce(&mut Vec<u8>), body: Option<&'a [u8]>, references: u32) {
+        encode(&mut self.buffer);
+        self.parts.push((self.buffer.len(), body, references));
+    }
+
+    fn entries(&self) -> Vec<JournalEntry<'_>> {
+        let mut start = 0;
+        let cut = |(end, body, references): &(usize, Option<&'a [u8]>, u32)| {
+            let meta = &self.buffer[start..*end];
+            start = *end;
+            JournalEntry { meta, body: *body, references: *references }
+        };
+        self.parts.iter().map(cut).collect()
+    }
+}

@@ -1,0 +1,271 @@
+//! What clients ask on `$management`: look, fetch what was set aside, session states and lists, delete in bulk.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::Core;
+use super::backlog::QueuedMessage;
+use super::call_context::{CallContext, MessageDelivery};
+use super::error::Error;
+use super::id::{QueueId, SequenceNumber, Subqueue, Timestamp};
+use super::message_overrides::MessageOverrides;
+use super::queue::MessageQueue;
+use super::queue_context::QueueContext;
+use super::receivers::ReceiveMode;
+use super::record::{JournalRecord, SessionStateLocation, SessionStateRecord, StoredEnvelope};
+use super::sessions::{QueueSessions, StoredState, TableSlot};
+use crate::journal::{JournalEntry, Location};
+
+/// The service's own bound on one bulk delete.
+const MAX_DELETED: usize = 4000;
+
+/// Bytes of deferred messages in one answer.
+const MAX_FETCHED: usize = 16 << 20;
+
+/// A message looked at without being received.
+#[derive(Debug, Clone)]
+pub struct PeekedMessage {
+    pub sequence: SequenceNumber,
+    pub state: MessageState,
+    pub delivery_count: u16,
+    pub location: Location,
+    pub overrides: Option<Arc<MessageOverrides>>,
+}
+
+/// `x-opt-message-state`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MessageState {
+    Active = 0,
+    Deferred = 1,
+    Scheduled = 2,
+}
+
+impl Core {
+    /// Up to `max` messages in order, from a sequence number on; locked, deferred and scheduled ones too.
+    pub fn peek(
+        &mut self,
+        call: &mut CallContext<'_>,
+        queue: QueueId,
+        session: Option<&str>,
+        from: SequenceNumber,
+        max: usize,
+    ) -> Result<Vec<PeekedMessage>, Error> {
+        self.handle_due_timers(call);
+        let mut found = self.queue(queue)?.peek(session, from.counter(), max);
+        let ingress = self.entities.get(&queue.entity).and_then(|entity| entity.ingress.as_ref());
+        if let Some(ingress) = ingress.filter(|_| queue.subqueue == Subqueue::Main) {
+            let wanted = ingress.schedule.iter_from(from.counter());
+            let wanted =
+                wanted.filter(|(_, message)| session.is_none_or(|session| message.session.as_deref() == Some(session)));
+            found.extend(wanted.take(max).map(|(counter, message)| {
+                let (sequence, location) = (message.sequence, message.location);
+                let state = MessageState::Scheduled;
+                (counter, PeekedMessage { sequence, state, delivery_count: 0, location, overrides: None })
+            }));
+        }
+        Ok(found.into_values().take(max).collect())
+    }
+
+    /// Receives deferred messages by number, all or none.
+    pub fn receive_deferred(
+        &mut self,
+        call: &mut CallContext<'_>,
+        queue: QueueId,
+        session: Option<&str>,
+        sequences: &[SequenceNumber],
+        mode: ReceiveMode,
+    ) -> Result<Vec<MessageDelivery>, Error> {
+        self.handle_due_timers(call);
+        self.queue_context(call, queue)?.receive_deferred(session, sequences, mode)
+    }
+
+    /// A session's state, for the session's holder.
+    pub fn session_state(
+        &mut self,
+        call: &mut CallContext<'_>,
+        queue: QueueId,
+        session: &str,
+    ) -> Result<Option<Bytes>, Error> {
+        self.handle_due_timers(call);
+        let context = self.queue_context(call, queue)?;
+        let slot = context.locked_session(session)?;
+        let state = context.queue.sessions.get(slot).state.as_ref();
+        state.map(|state| Ok(context.call.journal.read(state.location)?.body)).transpose()
+    }
+
+    /// Sets or clears a session's state, for the session's holder.
+    pub fn set_session_state(
+        &mut self,
+        call: &mut CallContext<'_>,
+        queue: QueueId,
+        session: &str,
+        state: Option<Bytes>,
+    ) -> Result<(), Error> {
+        self.handle_due_timers(call);
+        let limit = self.state.limits.max_message_size;
+        if let Some(size) = state.as_ref().map(Bytes::len).filter(|size| *size > limit) {
+            return Err(Error::MessageTooLarge { size, limit });
+        }
+        self.queue_context(call, queue)?.set_state(session, state)
+    }
+
+    /// Ids of sessions with messages or state or, given a moment, of those whose state was set since.
+    pub fn sessions(
+        &mut self,
+        call: &mut CallContext<'_>,
+        queue: QueueId,
+        updated_since: Option<Timestamp>,
+        skip: usize,
+        top: usize,
+    ) -> Result<Vec<Arc<str>>, Error> {
+        self.handle_due_timers(call);
+        let queue = self.queue(queue)?;
+        if !queue.policy.sessions {
+            return Err(Error::NotAllowed("the entity has no sessions"));
+        }
+        let indexed_expiry = queue.sessions.iter_from(0).filter(|(_, session)| match updated_since {
+            Some(since) => session.state.as_ref().is_some_and(|state| state.updated_at >= since),
+            None => session.state.is_some() || !session.backlog.is_empty(),
+        });
+        Ok(indexed_expiry.filter_map(|(_, session)| session.id.clone()).skip(skip).take(top).collect())
+    }
+
+    /// Deletes up to `max` active messages that came in before a moment, oldest first; says how many.
+    pub fn delete_messages(
+        &mut self,
+        call: &mut CallContext<'_>,
+        queue: QueueId,
+        session: Option<&str>,
+        before: Timestamp,
+        max: usize,
+    ) -> Result<usize, Error> {
+        self.handle_due_timers(call);
+        self.queue_context(call, queue)?.delete_messages(session, before, max.min(MAX_DELETED))
+    }
+}
+
+impl MessageQueue {
+    fn peek(&self, session: Option<&str>, from: u64, max: usize) -> BTreeMap<u64, PeekedMessage> {
+        let mut found = BTreeMap::new();
+        let all = self.policy.sessions && session.is_none();
+        let only = if all { None } else { self.sessions.find(session) };
+        let sessions = self.sessions.iter_from(only.unwrap_or(0)).take_while(|(slot, _)| all || Some(*slot) == only);
+        for (_, session) in sessions {
+            for (counter, message) in session.backlog.iter_from(from).take(max) {
+                if found.len() >= max && found.last_key_value().is_some_and(|(last, _)| *last < counter) {
+                    break;
+                }
+                found.insert(counter, self.to_peeked(counter, message));
+                if found.len() > max {
+                    found.pop_last();
+                }
+            }
+        }
+        found
+    }
+
+    fn to_peeked(&self, counter: u64, message: QueuedMessage) -> PeekedMessage {
+        PeekedMessage {
+            sequence: Self::sequence_number(counter, message),
+            state: if message.is_deferred() { MessageState::Deferred } else { MessageState::Active },
+            delivery_count: message.delivery_count,
+            location: message.location,
+            overrides: self.overrides(counter, message),
+        }
+    }
+}
+
+impl QueueContext<'_, '_> {
+    fn receive_deferred(
+        &mut self,
+        session: Option<&str>,
+        sequences: &[SequenceNumber],
+        mode: ReceiveMode,
+    ) -> Result<Vec<MessageDelivery>, Error> {
+        let slot = self.resolve_session(session)?;
+        let mut counters = Vec::with_capacity(sequences.len());
+        let (mut seen, mut bytes) = (HashSet::new(), 0);
+        for sequence in sequences {
+            let message = self.queue.find(session, *sequence).map(|(_, message)| message);
+            let here = message.filter(|message| message.is_deferred() && !message.is_locked());
+            let here = here.filter(|_| seen.insert(*sequence)).ok_or(Error::MessageNotFound(*sequence))?;
+            counters.push(sequence.counter());
+            bytes += here.location.len as usize;
+        }
+        if bytes > MAX_FETCHED && counters.len() > 1 {
+            return Err(Error::invalid("sequence-numbers", "name messages of more than 16 MiB together"));
+        }
+        match mode {
+            ReceiveMode::PeekLock => {
+                Ok(counters.into_iter().map(|counter| self.lock_message(None, slot, counter)).collect())
+            }
+            ReceiveMode::ReceiveAndDelete => self.receive_and_delete(slot, counters),
+        }
+    }
+
+    /// The session a management request may receive from: the one named, which someone must hold, or the only one.
+    fn resolve_session(&self, session: Option<&str>) -> Result<TableSlot, Error> {
+        match session {
+            Some(id) if self.queue.policy.sessions => self.locked_session(id),
+            None if self.queue.policy.sessions => Err(Error::NotAllowed("the entity requires sessions: name one")),
+            _ => Ok(QueueSessions::ONLY),
+        }
+    }
+
+    fn set_state(&mut self, id: &str, state: Option<Bytes>) -> Result<(), Error> {
+        let slot = self.locked_session(id)?;
+        let place = if state.is_some() { SessionStateLocation::Body } else { SessionStateLocation::Cleared };
+        let record = SessionStateRecord { queue: self.queue.id, session: id, at: self.call.now, state: place };
+        let mut meta = Vec::new();
+        JournalRecord::SessionStateRecord(record).encode(&mut meta);
+        let entry = JournalEntry { meta: &meta, body: state.as_deref(), references: u32::from(state.is_some()) };
+        let mut locations = Vec::new();
+        self.call.journal.append(&[entry], &mut locations)?;
+        let new = locations.pop().map(|location| StoredState { location, updated_at: self.call.now });
+        if let Some(old) = self.queue.set_state(slot, new) {
+            self.call.journal.release(old);
+        }
+        Ok(())
+    }
+
+    fn delete_messages(&mut self, session: Option<&str>, before: Timestamp, max: usize) -> Result<usize, Error> {
+        let all = self.queue.policy.sessions && session.is_none();
+        let slots: Vec<TableSlot> = match all {
+            true => self.queue.sessions.iter_from(0).map(|(slot, _)| slot).collect(),
+            false => self.queue.sessions.find(session).into_iter().collect(),
+        };
+        let mut deleted = 0;
+        for slot in slots {
+            if deleted < max {
+                deleted += self.delete_from_session(slot, before, max - deleted)?;
+            }
+        }
+        Ok(deleted)
+    }
+
+    fn delete_from_session(&mut self, slot: TableSlot, before: Timestamp, max: usize) -> Result<usize, Error> {
+        let mut counters = Vec::new();
+        for (counter, message) in self.queue.sessions.get(slot).backlog.iter_from(0) {
+            if counters.len() == max || !self.is_older(message, before)? {
+                break;
+            }
+            if !message.is_locked() && !message.is_deferred() {
+                counters.push(counter);
+            }
+        }
+        if counters.is_empty() {
+            return Ok(0);
+        }
+        let taken = self.receive_and_delete(slot, counters)?;
+        taken.iter().for_each(|delivery| self.call.journal.release(delivery.location));
+        self.serve(slot);
+        Ok(taken.len())
+    }
+
+    fn is_older(&self, message: QueuedMessage, before: Timestamp) -> Result<bool, Error> {
+        let stored = self.call.journal.read(message.location)?;
+        Ok(StoredEnvelope::decode(&stored.meta).is_ok_and(|envelope| envelope.enqueued_at < before))
+    }
+}

@@ -1,0 +1,63 @@
+//! Links that neither send to an entity nor receive from it, and still end with it: those of its `$management` node.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::Core;
+use super::call_context::{CallContext, Effect};
+use super::error::Error;
+use super::id::{CoreLinkId, EntityId};
+use super::name;
+
+#[derive(Debug, Default)]
+pub(super) struct ManagementLinks {
+    by_entity: HashMap<EntityId, BTreeSet<CoreLinkId>>,
+    by_link: HashMap<CoreLinkId, EntityId>,
+}
+
+impl ManagementLinks {
+    fn insert(&mut self, link: CoreLinkId, entity: EntityId) {
+        self.by_link.insert(link, entity);
+        self.by_entity.entry(entity).or_default().insert(link);
+    }
+
+    pub(super) fn remove(&mut self, link: CoreLinkId) {
+        let Some(entity) = self.by_link.remove(&link) else { return };
+        if let Some(links) = self.by_entity.get_mut(&entity) {
+            links.remove(&link);
+            if links.is_empty() {
+                self.by_entity.remove(&entity);
+            }
+        }
+    }
+
+    /// All of an entity's, which have then left.
+    fn remove_entity(&mut self, entity: EntityId) -> BTreeSet<CoreLinkId> {
+        let links = self.by_entity.remove(&entity).unwrap_or_default();
+        for link in &links {
+            self.by_link.remove(link);
+        }
+        links
+    }
+}
+
+impl Core {
+    /// A link to an entity's node attaches: to a queue, topic or subscription, or to the dead letters of one. It is told by
+    /// [`Effect::Detached`] when the entity is deleted, and goes by [`detach`](Core::detach).
+    pub fn attach_management(
+        &mut self,
+        call: &mut CallContext<'_>,
+        link: CoreLinkId,
+        address: &str,
+    ) -> Result<(), Error> {
+        self.handle_due_timers(call);
+        let (path, _) = name::split_subqueue(address);
+        let entity = self.find_entity(&path)?;
+        self.management_links.insert(link, entity);
+        Ok(())
+    }
+
+    pub(super) fn detach_management_links(&mut self, call: &mut CallContext<'_>, entity: EntityId, error: &Error) {
+        let links = self.management_links.remove_entity(entity);
+        call.effects.extend(links.into_iter().map(|link| Effect::Detached { link, error: error.clone() }));
+    }
+}

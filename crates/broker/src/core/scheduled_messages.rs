@@ -1,0 +1,156 @@
+//! Messages that wait for their time before anyone may receive them.
+//!
+//! They belong to the queue or topic they were sent to. When due, a message gets a new sequence number, as if sent then.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::Core;
+use super::call_context::CallContext;
+use super::error::Error;
+use super::id::{EntityId, SequenceNumber, Timestamp};
+use super::queue_context::RETRY;
+use super::record::{Activated, JournalRecord};
+use super::settle::MAX_PER_TIMER;
+use super::timers::Timer;
+use super::topic::RoutedMessage;
+use crate::journal::Location;
+
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Scheduled {
+    pub(super) sequence: SequenceNumber,
+    pub(super) due_at: Timestamp,
+    pub(super) time_to_live: Option<u64>,
+    pub(super) session: Option<Box<str>>,
+    pub(super) location: Location,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct ScheduledMessages {
+    by_counter: BTreeMap<u64, Scheduled>,
+    by_time: BTreeSet<(Timestamp, u64)>,
+    bytes: u64,
+}
+
+impl ScheduledMessages {
+    pub(super) fn len(&self) -> usize {
+        self.by_counter.len()
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    pub(super) fn insert(&mut self, message: Scheduled) {
+        let counter = message.sequence.counter();
+        let (due_at, len) = (message.due_at, message.location.len);
+        if self.by_counter.insert(counter, message).is_none() {
+            self.by_time.insert((due_at, counter));
+            self.bytes += u64::from(len);
+        }
+    }
+
+    pub(super) fn remove(&mut self, counter: u64) -> Option<Scheduled> {
+        let message = self.by_counter.remove(&counter)?;
+        self.by_time.remove(&(message.due_at, counter));
+        self.bytes -= u64::from(message.location.len);
+        Some(message)
+    }
+
+    pub(super) fn get(&self, counter: u64) -> Option<&Scheduled> {
+        self.by_counter.get(&counter)
+    }
+
+    pub(super) fn get_mut(&mut self, counter: u64) -> Option<&mut Scheduled> {
+        self.by_counter.get_mut(&counter)
+    }
+
+    pub(super) fn iter_from(&self, counter: u64) -> impl Iterator<Item = (u64, &Scheduled)> {
+        self.by_counter.range(counter..).map(|(counter, message)| (*counter, message))
+    }
+
+    pub(super) fn first_due(&self) -> Option<Timestamp> {
+        self.by_time.first().map(|(due, _)| *due)
+    }
+
+    fn due(&self, now: Timestamp) -> Vec<u64> {
+        let due = self.by_time.iter().take_while(|(due, _)| *due <= now);
+        due.take(MAX_PER_TIMER).map(|(_, counter)| *counter).collect()
+    }
+}
+
+impl Core {
+    /// Calls off scheduled messages, all or none.
+    pub fn cancel(
+        &mut self,
+        call: &mut CallContext<'_>,
+        entity: EntityId,
+        sequences: &[SequenceNumber],
+    ) -> Result<(), Error> {
+        self.handle_due_timers(call);
+        let schedule = &mut self.ingress_mut(entity)?.schedule;
+        let known = |sequence: &&SequenceNumber| {
+            schedule.get(sequence.counter()).is_some_and(|message| message.sequence == **sequence)
+        };
+        if let Some(missing) = sequences.iter().find(|sequence| !known(sequence)) {
+            return Err(Error::MessageNotFound(*missing));
+        }
+        let mut counters: Vec<_> = sequences.iter().map(|sequence| sequence.counter()).collect();
+        counters.sort_unstable();
+        counters.dedup();
+        self.state.append_record(call, &JournalRecord::Cancelled { entity, counters: counters.clone() })?;
+        for counter in counters {
+            let message = self.ingress_mut(entity)?.schedule.remove(counter).expect("known: checked above");
+            call.journal.release(message.location);
+        }
+        Ok(())
+    }
+
+    /// Lets messages go whose time has come.
+    pub(super) fn activate_due_messages(&mut self, call: &mut CallContext<'_>, entity: EntityId) {
+        let Ok(ingress) = self.ingress_mut(entity) else { return };
+        let mut retry = None;
+        for counter in ingress.schedule.due(call.now) {
+            if self.activate(call, entity, counter).is_err() {
+                retry = Some(call.now.after(RETRY));
+                break;
+            }
+        }
+        self.set_schedule_timer(entity, retry);
+    }
+
+    /// Sets the alarm for the next due message, or for a later moment after a refusal.
+    pub(super) fn set_schedule_timer(&mut self, entity: EntityId, not_before: Option<Timestamp>) {
+        let first = self.ingress_mut(entity).ok().and_then(|ingress| ingress.schedule.first_due());
+        if let Some(first) = first {
+            self.state.timers.set(Timer::ScheduledMessages(entity), not_before.unwrap_or(first));
+        }
+    }
+
+    fn activate(&mut self, call: &mut CallContext<'_>, entity: EntityId, counter: u64) -> Result<(), Error> {
+        let ingress = self.ingress_mut(entity)?;
+        let Some(message) = ingress.schedule.get(counter).cloned() else { return Ok(()) };
+        let sequence = SequenceNumber::new(message.sequence.partition() as u8, ingress.counter + 1);
+        let session = message.session.as_deref();
+        let targets = self.select_targets(entity, session, message.time_to_live, &mut Vec::new());
+        let record = Activated {
+            entity,
+            scheduled_counter: counter,
+            sequence,
+            at: call.now,
+            time_to_live: message.time_to_live,
+            session,
+            location: message.location,
+            targets,
+        };
+        self.state.append_record(call, &JournalRecord::Activated(record.clone()))?;
+        let ingress = self.ingress_mut(entity)?;
+        ingress.schedule.remove(counter);
+        ingress.counter = sequence.counter();
+        match self.count_references(entity, &record.targets) {
+            0 => call.journal.release(message.location),
+            owners => call.journal.retain(message.location, owners - 1),
+        }
+        self.enqueue(call, &RoutedMessage::from(&record), &record.targets);
+        Ok(())
+    }
+}

@@ -1,0 +1,119 @@
+//! What one round has to say to one connection: some of it at once, the rest when the disk has followed.
+//!
+//! A crash ends every connection, and with it every hold and every lock. So only three things must not be told too early: that something was
+//! stored, that something was settled, and a message nobody can be sure of yet. An accepted session and a message that has long been
+//! durable need not wait. Words about receivers keep their order among themselves: when one waits, all that follow wait behind it.
+
+use tokio::sync::mpsc::UnboundedSender;
+
+use super::EngineReply;
+use crate::core::ConnectionId;
+use crate::journal::Lsn;
+
+/// When a reply may be told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ReplyTiming {
+    Now,
+    WhenDurable,
+}
+
+impl ReplyTiming {
+    pub(super) fn immediate_if(timing: bool) -> Self {
+        if timing { Self::Now } else { Self::WhenDurable }
+    }
+}
+
+pub(super) struct PendingReplies {
+    pub(super) to: ConnectionId,
+    pub(super) immediate: Vec<EngineReply>,
+    pub(super) deferred: Vec<EngineReply>,
+    /// Among those that wait is a word about a receiver.
+    pub(super) defers_link_reply: bool,
+    /// So it was in an earlier round, and it still waits.
+    link_reply_still_deferred: bool,
+}
+
+impl PendingReplies {
+    pub(super) fn new(to: ConnectionId, link_reply_still_deferred: bool) -> Self {
+        Self { to, immediate: Vec::new(), deferred: Vec::new(), defers_link_reply: false, link_reply_still_deferred }
+    }
+
+    pub(super) fn add(&mut self, reply: EngineReply, timing: ReplyTiming) {
+        let in_order = !(self.link_reply_still_deferred || self.defers_link_reply);
+        if timing == ReplyTiming::Now && in_order {
+            return self.immediate.push(reply);
+        }
+        self.defers_link_reply |= reply.concerns_link();
+        self.deferred.push(reply);
+    }
+}
+
+/// Where a connection hears from the engine.
+pub(super) struct ReplyOutbox {
+    replies: UnboundedSender<Vec<EngineReply>>,
+    /// The last word about one of its links waits for this; later ones must not overtake it.
+    pub(super) deferred_until: Lsn,
+}
+
+impl ReplyOutbox {
+    pub(super) fn new(replies: UnboundedSender<Vec<EngineReply>>) -> Self {
+        Self { replies, deferred_until: Lsn::default() }
+    }
+
+    pub(super) fn send(&self, replies: Vec<EngineReply>) {
+        // A connection that has gone is told nothing; its links are detached when it says so.
+        let _ = self.replies.send(replies);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::{CoreLinkId, Error, Timestamp};
+
+    fn attached(link: u64) -> EngineReply {
+        EngineReply::Attached { link: CoreLinkId(link), session: "s".into(), locked_until: Timestamp(1) }
+    }
+
+    fn links(replies: &[EngineReply]) -> Vec<u64> {
+        let link = |reply: &EngineReply| match reply {
+            EngineReply::Attached { link, .. } | EngineReply::Detached { link, .. } => link.0,
+            _ => 0,
+        };
+        replies.iter().map(link).collect()
+    }
+
+    #[test]
+    fn what_is_certain_goes_out_and_what_is_not_waits() {
+        let mut pending = PendingReplies::new(ConnectionId(1), false);
+        pending.add(EngineReply::DropConnection, ReplyTiming::Now);
+        pending.add(attached(1), ReplyTiming::Now);
+        assert_eq!(
+            (links(&pending.immediate), pending.deferred.len(), pending.defers_link_reply),
+            (vec![0, 1], 0, false)
+        );
+        pending.add(
+            EngineReply::Detached { link: CoreLinkId(1), error: Error::SessionLockLost },
+            ReplyTiming::WhenDurable,
+        );
+        assert_eq!((links(&pending.deferred), pending.defers_link_reply), (vec![1], true));
+    }
+
+    #[test]
+    fn no_word_about_a_receiver_overtakes_another() {
+        let mut pending = PendingReplies::new(ConnectionId(1), false);
+        pending.add(
+            EngineReply::Detached { link: CoreLinkId(1), error: Error::SessionLockLost },
+            ReplyTiming::WhenDurable,
+        );
+        pending.add(attached(2), ReplyTiming::Now);
+        assert_eq!((links(&pending.immediate), links(&pending.deferred)), (vec![], vec![1, 2]));
+        // Nor one of an earlier round.
+        let mut pending = PendingReplies::new(ConnectionId(1), true);
+        pending.add(attached(2), ReplyTiming::Now);
+        assert_eq!(
+            (links(&pending.immediate), links(&pending.deferred), pending.defers_link_reply),
+            (vec![], vec![2], true)
+        );
+    }
+}

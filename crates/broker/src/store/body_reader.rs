@@ -1,0 +1,223 @@
+//! Reads bodies back, through a bounded number of open files. Who reads in order, as a receiver with a backlog does, is read ahead for.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::disk::{Disk, DiskFile};
+use super::frame::{ENTRY_HEADER, decode_entry, entry_length};
+use super::layout::{PieceHeader, PieceName};
+use crate::journal::{Location, ReadError, StoredEntry};
+
+/// Enough for every segment that is read at the same time; far below any limit on open files.
+const OPEN_FILES: usize = 64;
+
+/// Most metas are shorter, so that one read brings both halves.
+const USUAL_META: usize = 192;
+
+/// Bytes read at once when reading goes on nearly where it was, and how near that is: at worst an eighth of them is of use, which still is
+/// cheaper than a call for each.
+const AHEAD: usize = 32 << 10;
+const NEAR: u64 = 4 << 10;
+
+pub(super) struct BodyReader {
+    disk: Arc<dyn Disk>,
+    /// Oldest first.
+    open: VecDeque<(PieceName, Arc<dyn DiskFile>)>,
+    /// Where the last entry began.
+    last: Option<(PieceName, u64)>,
+    ahead: ReadAhead,
+}
+
+/// Bytes of one file, as they were when they were read. Some may have been written since: an entry from here counts only when its checksum holds.
+#[derive(Default)]
+struct ReadAhead {
+    place: Option<(PieceName, u64)>,
+    bytes: Vec<u8>,
+}
+
+impl ReadAhead {
+    fn fill(&mut self, name: PieceName, file: &dyn DiskFile, at: u64) -> std::io::Result<()> {
+        self.place = None;
+        self.bytes.resize(AHEAD, 0);
+        let read = file.read_at(&mut self.bytes, at)?;
+        self.bytes.truncate(read);
+        self.place = Some((name, at));
+        Ok(())
+    }
+
+    /// A copy: the buffer stays, however long the entry is kept.
+    fn entry(&self, name: PieceName, at: u64, location: Location, salt: u32) -> Option<StoredEntry> {
+        let (_, from) = self.place.filter(|(of, _)| *of == name)?;
+        let bytes = self.bytes.get(usize::try_from(at.checked_sub(from)?).ok()?..)?;
+        decode_stored(bytes, location, salt).ok()
+    }
+}
+
+impl BodyReader {
+    pub(super) fn new(disk: Arc<dyn Disk>) -> Self {
+        Self { disk, open: VecDeque::new(), last: None, ahead: ReadAhead::default() }
+    }
+
+    pub(super) fn read(&mut self, piece: PieceHeader, location: Location, salt: u32) -> Result<StoredEntry, ReadError> {
+        let (name, at) = (piece.name, piece.file_offset(location.offset));
+        let last = self.last.replace((name, at));
+        if let Some(stored) = self.ahead.entry(name, at, location, salt) {
+            return Ok(stored);
+        }
+        let file = self.file(name).map_err(ReadError::Io)?;
+        if last.is_some_and(|(of, last)| of == name && (last + 1..last + NEAR).contains(&at)) {
+            self.ahead.fill(name, &*file, at).map_err(ReadError::Io)?;
+            if let Some(stored) = self.ahead.entry(name, at, location, salt) {
+                return Ok(stored);
+            }
+        }
+        let mut bytes = vec![0; ENTRY_HEADER + USUAL_META + location.len as usize];
+        let read = file.read_at(&mut bytes, at).map_err(ReadError::Io)?;
+        bytes.truncate(read);
+        let length = entry_length(&bytes).ok_or(ReadError::Missing(location))?;
+        if length > bytes.len() {
+            // A damaged head may name any length; no more is read than its meta can explain.
+            let rest = length - bytes.len();
+            if rest > LARGEST_META {
+                return Err(ReadError::Corrupt(location));
+            }
+            bytes.resize(length, 0);
+            let more = file.read_at(&mut bytes[read..], at + read as u64).map_err(ReadError::Io)?;
+            bytes.truncate(read + more);
+        }
+        entry(Bytes::from(bytes), location, salt)
+    }
+
+    /// The segment is removed: a file that is still open would keep its room.
+    pub(super) fn close_segment(&mut self, segment: u32) {
+        self.open.retain(|(name, _)| name.segment != segment);
+    }
+
+    fn file(&mut self, name: PieceName) -> std::io::Result<Arc<dyn DiskFile>> {
+        // The most recent are asked for most.
+        if let Some((_, file)) = self.open.iter().rev().find(|(open, _)| *open == name) {
+            return Ok(Arc::clone(file));
+        }
+        let file = self.disk.open(&name.to_string())?;
+        if self.open.len() == OPEN_FILES {
+            self.open.pop_front();
+        }
+        self.open.push_back((name, Arc::clone(&file)));
+        Ok(file)
+    }
+}
+
+/// Bounds what a damaged length can make us read.
+const LARGEST_META: usize = 1 << 20;
+
+/// The entry that `bytes` begin with, which are the tail's and change hands: so they are copied.
+pub(super) fn decode_stored(bytes: &[u8], location: Location, salt: u32) -> Result<StoredEntry, ReadError> {
+    let length = entry_length(bytes).and_then(|length| bytes.get(..length)).ok_or(ReadError::Missing(location))?;
+    entry(Bytes::copy_from_slice(length), location, salt)
+}
+
+fn entry(bytes: Bytes, location: Location, salt: u32) -> Result<StoredEntry, ReadError> {
+    let bounds = decode_entry(&bytes, 0, salt).ok_or(ReadError::Corrupt(location))?;
+    let body = bounds.body.filter(|body| body.len() == location.len as usize).ok_or(ReadError::Missing(location))?;
+    Ok(StoredEntry { meta: bytes.slice(bounds.meta), body: bytes.slice(body) })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::super::DataFolder;
+    use super::super::frame::encode;
+    use super::*;
+    use crate::journal::JournalEntry;
+
+    const SALT: u32 = 7;
+    const BODY: usize = 1_000;
+    const NAME: PieceName = PieceName { segment: 1, piece: 0 };
+
+    /// A file that counts how often it is read.
+    struct Counted(Vec<u8>, Arc<AtomicUsize>);
+
+    impl DiskFile for Counted {
+        fn size(&self) -> io::Result<u64> {
+            Ok(self.0.len() as u64)
+        }
+
+        fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize> {
+            self.1.fetch_add(1, Ordering::Relaxed);
+            let rest = self.0.get(offset as usize..).unwrap_or_default();
+            let read = rest.len().min(buf.len());
+            buf[..read].copy_from_slice(&rest[..read]);
+            Ok(read)
+        }
+
+        fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn allocate(&self, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn truncate(&self, _: u64) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+
+        fn sync(&self) -> io::Result<()> {
+            Err(io::ErrorKind::Unsupported.into())
+        }
+    }
+
+    /// A piece with so many messages, and where each is.
+    fn piece(messages: u8) -> (PieceHeader, Vec<u8>, Vec<Location>) {
+        let head = PieceHeader { name: NAME, base: 0, start: 0, durable: 0 };
+        let mut bytes = vec![0; head.file_offset(0) as usize];
+        let mut locations = Vec::new();
+        for n in 0..messages {
+            let (body, offset) = ([n; BODY], (bytes.len() as u64 - head.file_offset(0)) as u32);
+            let group = [JournalEntry { meta: b"meta", body: Some(&body), references: 1 }];
+            encode(&group, SALT, offset.into(), 0, &mut bytes, |at, _| {
+                locations.push(Location { segment: 1, offset: offset + at, len: BODY as u32 });
+            });
+        }
+        (head, bytes, locations)
+    }
+
+    fn body_reader(bytes: Vec<u8>) -> (BodyReader, Arc<AtomicUsize>) {
+        let reads = Arc::new(AtomicUsize::new(0));
+        let mut body_reader = BodyReader::new(Arc::new(DataFolder::new(std::env::temp_dir()).expect("it is there")));
+        body_reader.open.push_back((NAME, Arc::new(Counted(bytes, Arc::clone(&reads)))));
+        (body_reader, reads)
+    }
+
+    #[test]
+    fn messages_in_order_share_a_read_and_others_do_not_pay_for_it() {
+        let (head, bytes, locations) = piece(100);
+        let (mut body_reader, reads) = body_reader(bytes);
+        for (n, location) in locations.iter().enumerate() {
+            assert_eq!(body_reader.read(head, *location, SALT).unwrap().body, vec![n as u8; BODY]);
+        }
+        assert!(reads.swap(0, Ordering::Relaxed) <= 6, "32 KiB at a time");
+        for (n, location) in locations.iter().enumerate().rev().step_by(7) {
+            assert_eq!(body_reader.read(head, *location, SALT).unwrap().body, vec![n as u8; BODY]);
+        }
+        assert!(body_reader.ahead.bytes.len() <= AHEAD);
+    }
+
+    #[test]
+    fn what_was_not_yet_written_when_it_was_read_ahead_is_read_again() {
+        let (head, bytes, locations) = piece(10);
+        let mut early = bytes.clone();
+        early[head.file_offset(locations[5].offset) as usize..].fill(0);
+        let (mut body_reader, _) = body_reader(early);
+        body_reader.read(head, locations[0], SALT).unwrap();
+        body_reader.read(head, locations[1], SALT).unwrap();
+        body_reader.open[0].1 = Arc::new(Counted(bytes, Arc::default()));
+        for (n, location) in locations.iter().enumerate() {
+            assert_eq!(body_reader.read(head, *location, SALT).unwrap().body, vec![n as u8; BODY]);
+        }
+    }
+}

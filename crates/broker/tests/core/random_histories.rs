@@ -1,0 +1,69 @@
+//! Random histories: whatever clients do, in whatever order, the core behaves as the model allows, and a restart at any
+//! moment finds what the model holds.
+
+use std::time::Duration;
+
+use broker::core::*;
+use proptest::prelude::*;
+
+use crate::client_steps::step;
+use crate::fixture::core;
+use crate::model_check::{ModelCheck, held, summary};
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn the_core_does_what_the_model_allows(steps in proptest::collection::vec(step(), 1..120)) {
+        ModelCheck::new().run(steps);
+    }
+
+    #[test]
+    fn a_crash_after_any_step_loses_nothing_and_brings_nothing_back(steps in proptest::collection::vec(step(), 1..100)) {
+        let mut check = ModelCheck::new();
+        check.run(steps);
+        for (groups, now, expected) in std::mem::take(&mut check.checkpoints) {
+            let mut recovered = core(200);
+            for entry in check.journal.groups()[..groups].iter().flatten() {
+                recovered.replay(&entry.meta, entry.body).unwrap();
+            }
+            recovered.finish_recovery(Timestamp(now));
+            for (queue, messages) in expected {
+                let found = held(&mut recovered, &mut check.journal, queue, now);
+                prop_assert_eq!(found, summary(&messages), "{:?} after {} groups", queue, groups);
+            }
+        }
+    }
+
+    #[test]
+    fn a_journal_cut_at_any_group_is_a_state_to_go_on_from(steps in proptest::collection::vec(step(), 1..80), cut in any::<usize>()) {
+        let mut check = ModelCheck::new();
+        check.run(steps);
+        let groups = cut % (check.journal.groups().len() + 1);
+        let mut recovered = core(201);
+        for entry in check.journal.groups()[..groups].iter().flatten() {
+            recovered.replay(&entry.meta, entry.body).unwrap();
+        }
+        recovered.finish_recovery(Timestamp(check.model.now));
+        // Everything it holds can be read, received and settled.
+        let mut effects = Vec::new();
+        for (n, entity) in check.egresses.iter().enumerate() {
+            let mut call = CallContext { now: Timestamp(check.model.now), journal: &mut check.journal, effects: &mut effects };
+            let queue = QueueId::main(*entity);
+            let Ok(peeked) = recovered.peek(&mut call, queue, None, SequenceNumber(0), 1_000) else { continue };
+            for message in peeked {
+                call.journal.read(message.location).unwrap();
+            }
+            let link = CoreLinkId(1_000 + n as u64);
+            let filter = SessionFilter::Next { timeout: Duration::ZERO };
+            let filter = if recovered.lock_lost(queue).condition().contains("session") { filter } else { SessionFilter::None };
+            recovered.attach(&mut call, link, queue, ReceiveMode::PeekLock, filter).unwrap();
+            recovered.flow(&mut call, link, 0, 100, false);
+            let tokens: Vec<_> = call.effects.drain(..).filter_map(|effect| match effect {
+                Effect::Deliver { delivery, .. } => Some(delivery.token),
+                _ => None,
+            }).collect();
+            prop_assert!(recovered.settle(&mut call, queue, &tokens, &SettlementOutcome::Complete).unwrap().is_empty());
+        }
+    }
+}
