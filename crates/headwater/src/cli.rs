@@ -18,7 +18,7 @@ use clap::{Parser, Subcommand};
 
 use crate::exit;
 
-const BEGIN: &str = "\
+const GETTING_STARTED: &str = "\
 To begin:
   headwater dev                                    see it work, with nothing set up before
   headwater config reference > headwater.yaml      a file to start from, for your own events
@@ -27,28 +27,28 @@ To begin:
 
 /// MongoDB read models in step with a MongoDB event store, through Azure Service Bus.
 #[derive(Debug, Parser)]
-#[command(name = "headwater", version, after_help = format!("{BEGIN}\n\n{}", exit::HELP))]
-pub(crate) struct Arguments {
+#[command(name = "headwater", version, after_help = format!("{GETTING_STARTED}\n\n{}", exit::HELP))]
+pub(crate) struct Args {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CliCommand,
 }
 
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    Dev(dev::Arguments),
-    Run(run::Arguments),
-    Broker(broker::Arguments),
-    Check(check::Arguments),
-    Topology(topology::Arguments),
-    Parked(parked::Arguments),
-    Status(status::Arguments),
-    Checkpoint(checkpoint::Arguments),
-    StepDown(step_down::Arguments),
-    Config(config::Arguments),
-    Completions(completions::Arguments),
+pub(crate) enum CliCommand {
+    Dev(dev::Args),
+    Run(run::Args),
+    Broker(broker::Args),
+    Check(check::Args),
+    Topology(topology::Args),
+    Parked(parked::Args),
+    Status(status::Args),
+    Checkpoint(checkpoint::Args),
+    StepDown(step_down::Args),
+    Config(config::Args),
+    Completions(completions::Args),
 }
 
-impl Command {
+impl CliCommand {
     /// What is logged when `RUST_LOG` says nothing: a pod tells its story, a command only what goes wrong.
     pub(crate) fn log_filter(&self) -> &'static str {
         match self {
@@ -67,19 +67,19 @@ impl Command {
     }
 }
 
-pub(crate) async fn run(command: Command) -> anyhow::Result<()> {
+pub(crate) async fn run(command: CliCommand) -> anyhow::Result<()> {
     match command {
-        Command::Dev(arguments) => dev::run(arguments).await,
-        Command::Run(arguments) => run::run(arguments).await,
-        Command::Broker(arguments) => broker::run(arguments).await,
-        Command::Check(arguments) => check::run(arguments).await,
-        Command::Topology(arguments) => topology::run(arguments).await,
-        Command::Parked(arguments) => parked::run(arguments).await,
-        Command::StepDown(arguments) => step_down::run(arguments).await,
-        Command::Status(arguments) => status::run(arguments).await,
-        Command::Checkpoint(arguments) => checkpoint::run(arguments).await,
-        Command::Config(arguments) => config::run(&arguments),
-        Command::Completions(arguments) => completions::run(&arguments),
+        CliCommand::Dev(args) => dev::run(args).await,
+        CliCommand::Run(args) => run::run(args).await,
+        CliCommand::Broker(args) => broker::run(args).await,
+        CliCommand::Check(args) => check::run(args).await,
+        CliCommand::Topology(args) => topology::run(args).await,
+        CliCommand::Parked(args) => parked::run(args).await,
+        CliCommand::StepDown(args) => step_down::run(args).await,
+        CliCommand::Status(args) => status::run(args).await,
+        CliCommand::Checkpoint(args) => checkpoint::run(args).await,
+        CliCommand::Config(args) => config::run(&args),
+        CliCommand::Completions(args) => completions::run(&args),
     }
 }
 
@@ -89,6 +89,6 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        super::Arguments::command().debug_assert();
+        super::Args::command().debug_assert();
     }
 }

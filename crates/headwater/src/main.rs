@@ -1,4 +1,4 @@
-//! The binary: reading starts here. Phases only: arguments, telemetry, runtime, the command, the exit code.
+//! The binary: reading starts here. Phases only: args, telemetry, runtime, the command, the exit code.
 
 mod admin;
 mod apply_observer;
@@ -10,7 +10,7 @@ mod event_traces;
 mod exit;
 mod operator;
 mod oplog;
-mod out;
+mod output;
 mod parked;
 mod pods;
 mod run;
@@ -27,22 +27,22 @@ use clap::Parser;
 use tracing_subscriber::EnvFilter;
 
 fn main() -> ExitCode {
-    let arguments = cli::Arguments::parse();
-    start_telemetry(arguments.command.log_filter());
-    match run(arguments) {
+    let args = cli::Args::parse();
+    start_telemetry(args.command.log_filter());
+    match run(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tell(&error);
-            exit::Exit::of(&error).into()
+            print_error(&error);
+            exit::ExitReason::from_error(&error).into()
         }
     }
 }
 
 /// The runtime is never taken down: an operation of the MongoDB driver whose pool's task was dropped before it panics,
 /// and a clean stop would now and then end with a backtrace.
-fn run(arguments: cli::Arguments) -> anyhow::Result<()> {
+fn run(args: cli::Args) -> anyhow::Result<()> {
     let runtime = Box::leak(Box::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?));
-    runtime.block_on(cli::run(arguments.command))
+    runtime.block_on(cli::run(args.command))
 }
 
 /// To stderr: for people on a terminal, else one JSON object per line. `RUST_LOG` overrides how much.
@@ -55,12 +55,12 @@ fn start_telemetry(default: &str) {
 }
 
 /// One line per cause, the outermost first.
-fn tell(error: &anyhow::Error) {
+fn print_error(error: &anyhow::Error) {
     let mut text = format!("error: {error}\n");
     for cause in error.chain().skip(1) {
-        text.push_str(&format!("caused by: {}\n", cli::advice::cause(cause)));
+        text.push_str(&format!("caused by: {}\n", cli::advice::describe_cause(cause)));
     }
-    if let Some(advice) = cli::advice::for_error(error) {
+    if let Some(advice) = cli::advice::advice_for(error) {
         text.push_str(&format!("what to do: {advice}\n"));
     }
     // The exit code tells those who do not read.

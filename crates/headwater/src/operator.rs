@@ -16,7 +16,7 @@ use tokio::runtime;
 
 use crate::config::{Config, Secret};
 use crate::parked::{ParkedCommands, format_id, format_time, format_typed_id};
-use crate::step_down::{self, Asked, Wish};
+use crate::step_down::{self, StepDownRequest, StepDownStore};
 
 /// What a page shows; the command lists more.
 const SHOWN: i64 = 200;
@@ -27,7 +27,7 @@ const FOUND_WITHIN: Duration = Duration::from_secs(5);
 struct PodActions {
     parked_commands: ParkedCommands,
     lease: MongoLease,
-    wish: Wish,
+    step_down: StepDownStore,
     pod_id: String,
 }
 
@@ -45,8 +45,8 @@ pub(crate) async fn open(
 ) -> anyhow::Result<Option<OperatorAccess>> {
     let acts = PodActions {
         parked_commands: ParkedCommands::open(config, Some(FOUND_WITHIN)).await?,
-        lease: step_down::lease(config).await?,
-        wish: Wish::of(coordination, &config.pipeline),
+        lease: step_down::open_lease(config).await?,
+        step_down: StepDownStore::new(coordination, &config.pipeline),
         pod_id: config.pod_id.clone(),
     };
     let actions = Arc::new(SpawnedActions { acts: Arc::new(acts), runtime: runtime::Handle::current() });
@@ -87,8 +87,8 @@ impl OperatorActions for SpawnedActions {
 impl PodActions {
     async fn step_down(&self) -> Result<ActionDone, ActionRefusal> {
         let by = format!("the dashboard of {}", self.pod_id);
-        let Asked { leader, term } =
-            self.wish.ask_the_leader(&self.lease, &by).await.map_err(|error| conflict(&error))?;
+        let StepDownRequest { leader, term } =
+            self.step_down.request_from_leader(&self.lease, &by).await.map_err(|error| conflict(&error))?;
         Ok(ActionDone { done: format!("{leader} is asked to give term {term} up") })
     }
 

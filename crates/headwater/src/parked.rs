@@ -10,7 +10,7 @@ use pipeline::source::{SourceConfig, SourceKind};
 use pipeline::view::{Delivered, Desk, Discard, Error, History, Projection, Waiting};
 
 use crate::config::Config;
-use crate::exit::Exit;
+use crate::exit::ExitReason;
 
 /// More are parked than anybody looks through one by one.
 const MOST: i64 = 100_000;
@@ -53,15 +53,16 @@ impl ParkedCommands {
                 if found.iter().all(|other| format_typed_id(&other.aggregate) == format_typed_id(&one.aggregate)) =>
             {
                 let model = &one.model;
-                bail!(Exit::Usage.because(format!(
+                bail!(ExitReason::Usage.with_message(format!(
                     "it waits in several read models: say which, with `--model {model}`, for example"
                 )))
             }
             (Some(one), false) => {
                 let one = format_typed_id(&one.aggregate);
                 bail!(
-                    Exit::Usage
-                        .because(format!("several aggregates look like that: say which by its type, such as `{one}`"))
+                    ExitReason::Usage.with_message(format!(
+                        "several aggregates look like that: say which by its type, such as `{one}`"
+                    ))
                 )
             }
         }

@@ -1,6 +1,6 @@
 //! One pod: who is started, in what order, and stopped, in what order.
 
-mod ending;
+mod shutdown;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,22 +20,22 @@ use servicebus::Client as Bus;
 use servicebus::administration::Administration;
 use tokio_util::sync::CancellationToken;
 
-use self::ending::Service;
+use self::shutdown::PodService;
 use crate::admin::{AdminListener, PodServices};
 use crate::apply_observer::LatencyObserver;
-use crate::config::{Config, ReadModels, Secret, own};
+use crate::config::{Config, ReadModels, Secret, reserved};
 use crate::event_traces::EventTraces;
-use crate::exit::Exit;
+use crate::exit::ExitReason;
 use crate::operator;
 use crate::pods::PodRegistry;
 use crate::signal::StopSignal;
 use crate::status::{StatusCollector, SubscriptionMonitor};
-use crate::step_down::Wish;
+use crate::step_down::StepDownStore;
 
 /// Runs until a signal. Then, side by side: the producer, if this pod leads, stops reading, sends what it has read, saves the checkpoint
 /// and gives the lease back; the consumer applies and settles what it has in hand and lets its sessions go. The HTTP side is not ready from
 /// the first moment of a stop, and ends last. A second signal ends the pod at once, and so does a service that does not end in time.
-pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<()> {
+pub(crate) async fn run_pod(config: Config, mut stop: StopSignal) -> anyhow::Result<()> {
     let listener = AdminListener::bind(config.admin.listen)?;
     let places = places(&config, Some(FOUND_WITHIN)).await?;
     let views = views(&config).await?;
@@ -49,7 +49,7 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
     let candidate = candidate(&config).await?;
     let mut producing = config.producer.clone();
     producing.capture.own = own_namespaces(&config);
-    let wish = Wish::of(&places.coordination, &config.pipeline);
+    let step_down_store = StepDownStore::new(&places.coordination, &config.pipeline);
     let operator = match &config.admin.token {
         Some(token) => operator::open(&config, token, &places.coordination).await?,
         None => None,
@@ -80,13 +80,17 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         generation: config.read_models.declared.generation(),
     };
     let mut admin_service = listener.start(pod_services, registry, collector, operator)?;
-    tokio::spawn(wish.obey(elector.handle(), admin_service.monitor().heartbeats().step_down.clone(), shutdown.clone()));
+    tokio::spawn(step_down_store.watch(
+        elector.handle(),
+        admin_service.monitor().heartbeats().step_down.clone(),
+        shutdown.clone(),
+    ));
     let contending = async { elector.ended().await.context("the lease cannot be contended for") };
     let consuming = consume(consumer, &config, shutdown.clone());
-    let limit = ending::limit([config.producer.publish.drain, config.consumer.session.drain_within]);
-    let services = ending::together(
-        Service { name: "producer", running: contending },
-        Service { name: "consumer", running: consuming },
+    let limit = shutdown::shutdown_limit([config.producer.publish.drain, config.consumer.session.drain_within]);
+    let services = shutdown::run_services(
+        PodService { name: "producer", running: contending },
+        PodService { name: "consumer", running: consuming },
         shutdown.clone(),
         limit,
     );
@@ -99,14 +103,14 @@ pub(crate) async fn pod(config: Config, mut stop: StopSignal) -> anyhow::Result<
         ended = &mut services => return ended.and(admin_service.stop().await),
         // What cannot be looked at must not run on unseen.
         error = admin_service.wait_for_failure() => gone = Err(error),
-        () = stop.received() => {}
+        () = stop.recv() => {}
     }
     tracing::info!(pod_id = config.pod_id, "stopping");
     admin_service.monitor().set_stopping();
     shutdown.cancel();
     tokio::select! {
         ended = &mut services => ended?,
-        () = stop.received_again() => anyhow::bail!(Exit::CutShort.because("stopped at once, on the second signal")),
+        () = stop.recv_second() => anyhow::bail!(ExitReason::Interrupted.with_message("stopped at once, on the second signal")),
     }
     if let Some(traces) = traces {
         traces.stop().await;
@@ -217,13 +221,13 @@ pub(crate) async fn places(config: &Config, found_within: Option<Duration>) -> a
 
 fn bus(config: &Config) -> anyhow::Result<Bus> {
     let bus = Bus::new(config.service_bus.connection_string.reveal(), bus_settings(config));
-    bus.context(Exit::Misconfigured.because(CONNECTION_STRING))
+    bus.context(ExitReason::Misconfigured.with_message(CONNECTION_STRING))
 }
 
 /// The bus's other side: entities and what they hold.
 pub(crate) fn administration(config: &Config) -> anyhow::Result<Administration> {
     let bus = Administration::new(config.service_bus.connection_string.reveal(), &bus_settings(config));
-    bus.context(Exit::Misconfigured.because(CONNECTION_STRING))
+    bus.context(ExitReason::Misconfigured.with_message(CONNECTION_STRING))
 }
 
 const CONNECTION_STRING: &str = "`service_bus.connection_string`";
@@ -243,13 +247,13 @@ pub(crate) async fn client(uri: &Secret, key: &str, found_within: Option<Duratio
 fn connect(mut options: ClientOptions, key: &str, found_within: Option<Duration>) -> anyhow::Result<mongodb::Client> {
     options.server_selection_timeout = options.server_selection_timeout.or(found_within);
     let client = mongodb::Client::with_options(options);
-    client.map_err(|_| Exit::Misconfigured.because(format!("`{key}` cannot be used")).into())
+    client.map_err(|_| ExitReason::Misconfigured.with_message(format!("`{key}` cannot be used")).into())
 }
 
 /// The driver's own words may quote the URI, and with it a password.
 pub(crate) async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions> {
     let mut options = ClientOptions::parse(uri.reveal()).await.map_err(|_| {
-        Exit::Misconfigured.because(format!(
+        ExitReason::Misconfigured.with_message(format!(
             "`{key}` is not a MongoDB URI; write, for example, `mongodb://host:27017/?replicaSet=rs0`"
         ))
     })?;
@@ -259,7 +263,8 @@ pub(crate) async fn options(uri: &Secret, key: &str) -> anyhow::Result<ClientOpt
 
 /// What this installation itself writes: never captured.
 fn own_namespaces(config: &Config) -> Vec<Namespace> {
-    let coordination = own::COORDINATION.map(|name| Namespace::new(&config.coordination.database, name));
+    let coordination =
+        reserved::COORDINATION_COLLECTIONS.map(|name| Namespace::new(&config.coordination.database, name));
     // Where they live with the source; elsewhere they cannot be captured.
     let views = &config.read_models;
     let with_the_source = views.uri == config.source_uri;

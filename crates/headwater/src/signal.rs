@@ -21,7 +21,7 @@ impl StopSignal {
     }
 
     /// Returns at the next signal.
-    pub(crate) async fn received(&mut self) {
+    pub(crate) async fn recv(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {} // cancel-safe: recv
             _ = self.terminate.recv() => {} // cancel-safe: recv
@@ -29,13 +29,13 @@ impl StopSignal {
     }
 
     /// Returns at a signal that is meant as a second one: wrappers often pass the first on twice.
-    pub(crate) async fn received_again(&mut self) {
+    pub(crate) async fn recv_second(&mut self) {
         let _ = tokio::time::timeout(SAME_SIGNAL, async {
             loop {
-                self.received().await;
+                self.recv().await;
             }
         })
         .await;
-        self.received().await;
+        self.recv().await;
     }
 }

@@ -1,6 +1,6 @@
-//! An operator's wish that the leader gives its term up: a document in the coordination database, which the leader looks at.
+//! An operator's request that the leader gives its term up: a document in the coordination database, which the leader looks at.
 //!
-//! Names the term that is to end, so that a late wish ends nobody else's. What ends it is the leader itself, in its own order: what was
+//! Names the term that is to end, so that a late request ends nobody else's. What ends it is the leader itself, in its own order: what was
 //! read is sent, the checkpoint saved, the lease given back.
 
 use std::future::IntoFuture;
@@ -22,54 +22,54 @@ use crate::config::Config;
 pub(crate) const COLLECTION: &str = "step_down";
 const FORMAT: i64 = 1;
 /// How often a leader looks. Whoever asks waits this long.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(500);
 /// A server that answers answers sooner; one that does not is asked again.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Who is asked to give which term up.
 #[derive(Clone, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct StepDownRequest {
     pub(crate) leader: String,
     pub(crate) term: Term,
 }
 
-/// The wish for one pipeline.
-pub(crate) struct Wish {
-    wishes: Collection<Document>,
+/// The request for one pipeline.
+pub(crate) struct StepDownStore {
+    requests: Collection<Document>,
     pipeline: String,
 }
 
-impl Wish {
-    pub(crate) fn of(coordination: &Database, pipeline: &str) -> Self {
+impl StepDownStore {
+    pub(crate) fn new(coordination: &Database, pipeline: &str) -> Self {
         let majority = CollectionOptions::builder()
             .read_concern(ReadConcern::majority())
             .write_concern(WriteConcern::majority())
             .build();
-        Self { wishes: coordination.collection_with_options(COLLECTION, majority), pipeline: pipeline.to_owned() }
+        Self { requests: coordination.collection_with_options(COLLECTION, majority), pipeline: pipeline.to_owned() }
     }
 
     /// Asks whoever leads now; an error also where nobody does.
-    pub(crate) async fn ask_the_leader(&self, lease: &MongoLease, by: &str) -> anyhow::Result<Asked> {
+    pub(crate) async fn request_from_leader(&self, lease: &MongoLease, by: &str) -> anyhow::Result<StepDownRequest> {
         let Some(LeaseDocument { leader_id: Some(leader), term, .. }) = lease.show().await? else {
             bail!("nobody leads `{}` just now, so there is nobody to step down", self.pipeline);
         };
-        self.ask(term, by).await?;
-        Ok(Asked { leader, term })
+        self.save_request(term, by).await?;
+        Ok(StepDownRequest { leader, term })
     }
 
     /// Asks whoever leads in this term to give it up.
-    async fn ask(&self, term: Term, by: &str) -> anyhow::Result<()> {
+    async fn save_request(&self, term: Term, by: &str) -> anyhow::Result<()> {
         let term = i64::try_from(term.get())?;
         let update = doc! { "$set": { "format": FORMAT, "term": term, "by": by }, "$currentDate": { "at": true } };
-        let asked = self.wishes.update_one(doc! { "_id": &self.pipeline }, update).upsert(true).await;
+        let asked = self.requests.update_one(doc! { "_id": &self.pipeline }, update).upsert(true).await;
         asked.map(drop).map_err(|error| anyhow::Error::new(DriverError::from(error)).context("ask for a step-down"))
     }
 
     /// A pod's part, until `stop`: looks while it leads, and does what is asked.
-    pub(crate) async fn obey(self, lease: lease::Handle, heartbeat: LoopHeartbeat, stop: CancellationToken) {
+    pub(crate) async fn watch(self, lease: lease::Handle, heartbeat: LoopHeartbeat, stop: CancellationToken) {
         let round = async || {
-            tokio::time::sleep(LOOK_EVERY).await;
-            self.look(&lease).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
+            self.poll(&lease).await;
             heartbeat.beat().await;
         };
         // cancel-safe: it only looks
@@ -77,13 +77,13 @@ impl Wish {
         heartbeat.set_idle();
     }
 
-    async fn look(&self, lease: &lease::Handle) {
+    async fn poll(&self, lease: &lease::Handle) {
         let Some(term) = lease.term() else { return };
-        let wish = self.wishes.find_one(doc! { "_id": &self.pipeline, "format": FORMAT });
+        let request = self.requests.find_one(doc! { "_id": &self.pipeline, "format": FORMAT });
         // Out of reach: looked at again; so is one of a version that knows more.
-        let Ok(Ok(Some(wish))) = timeout(ANSWER_WITHIN, wish.into_future()).await else { return };
-        if wish.get_i64("term").ok().and_then(|asked| u64::try_from(asked).ok()) == Some(term.get()) {
-            let by = wish.get_str("by").unwrap_or("?");
+        let Ok(Ok(Some(request))) = timeout(READ_TIMEOUT, request.into_future()).await else { return };
+        if request.get_i64("term").ok().and_then(|asked| u64::try_from(asked).ok()) == Some(term.get()) {
+            let by = request.get_str("by").unwrap_or("?");
             tracing::info!(pipeline = self.pipeline, %term, by, "asked to step down");
             lease.step_down();
         }
@@ -91,7 +91,7 @@ impl Wish {
 }
 
 /// The lease of a pipeline, for who only looks at it.
-pub(crate) async fn lease(config: &Config) -> anyhow::Result<MongoLease> {
+pub(crate) async fn open_lease(config: &Config) -> anyhow::Result<MongoLease> {
     let lease = &config.coordination.lease;
     let name = LeaseName {
         database: config.coordination.database.clone(),

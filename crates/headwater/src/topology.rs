@@ -16,26 +16,26 @@ const DUPLICATES_WITHIN: &str = "PT10M";
 const FEWEST_DUPLICATES_WITHIN: Duration = Duration::from_secs(60);
 
 /// One entity as it should be: its properties, in the order the service takes them.
-pub(crate) struct Wanted {
-    kind: Kind,
-    properties: Vec<Property>,
+pub(crate) struct EntitySpec {
+    kind: EntityKind,
+    properties: Vec<SpecProperty>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum EntityKind {
     Topic,
     Subscription,
 }
 
-pub(crate) struct Property {
+pub(crate) struct SpecProperty {
     pub(crate) name: &'static str,
     /// What it is made with.
     create: String,
-    rule: Rule,
+    rule: PropertyRule,
 }
 
 /// What another value than that of creation must satisfy.
-enum Rule {
+enum PropertyRule {
     /// Only this, and it cannot be changed later.
     Fixed,
     /// As good as never.
@@ -50,106 +50,110 @@ enum Rule {
 
 /// What is to be done.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Plan {
+pub(crate) enum TopologyPlan {
     Create,
-    Change { changes: Vec<Change>, fixed: Vec<Change> },
+    Change { changes: Vec<PropertyChange>, fixed: Vec<PropertyChange> },
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Change {
+pub(crate) struct PropertyChange {
     pub(crate) name: &'static str,
     pub(crate) from: String,
     pub(crate) to: String,
 }
 
-impl Wanted {
+impl EntitySpec {
     pub(crate) fn topic(partitioned: bool) -> Self {
         let properties = vec![
-            Property::new("DefaultMessageTimeToLive", NEVER, Rule::Never),
-            Property::new("RequiresDuplicateDetection", "true", Rule::Fixed),
-            Property::new(
+            SpecProperty::new("DefaultMessageTimeToLive", NEVER, PropertyRule::Never),
+            SpecProperty::new("RequiresDuplicateDetection", "true", PropertyRule::Fixed),
+            SpecProperty::new(
                 "DuplicateDetectionHistoryTimeWindow",
                 DUPLICATES_WITHIN,
-                Rule::LastsAtLeast(FEWEST_DUPLICATES_WITHIN),
+                PropertyRule::LastsAtLeast(FEWEST_DUPLICATES_WITHIN),
             ),
-            Property::new("EnableBatchedOperations", "true", Rule::Any),
-            Property::new("Status", "Active", Rule::Equal),
-            Property::new("SupportOrdering", "true", Rule::Any),
-            Property::new("AutoDeleteOnIdle", NEVER, Rule::Never),
-            Property::new("EnablePartitioning", partitioned.to_string(), Rule::Any),
+            SpecProperty::new("EnableBatchedOperations", "true", PropertyRule::Any),
+            SpecProperty::new("Status", "Active", PropertyRule::Equal),
+            SpecProperty::new("SupportOrdering", "true", PropertyRule::Any),
+            SpecProperty::new("AutoDeleteOnIdle", NEVER, PropertyRule::Never),
+            SpecProperty::new("EnablePartitioning", partitioned.to_string(), PropertyRule::Any),
         ];
-        Self { kind: Kind::Topic, properties }
+        Self { kind: EntityKind::Topic, properties }
     }
 
     pub(crate) fn subscription(lock: Duration) -> Self {
         let properties = vec![
-            Property::new("LockDuration", iso(lock), Rule::Exactly(lock)),
-            Property::new("RequiresSession", "true", Rule::Fixed),
-            Property::new("DefaultMessageTimeToLive", NEVER, Rule::Never),
-            Property::new("DeadLetteringOnMessageExpiration", "true", Rule::Equal),
-            Property::new("DeadLetteringOnFilterEvaluationExceptions", "true", Rule::Any),
-            Property::new("MaxDeliveryCount", MAX_DELIVERY_COUNT.to_string(), Rule::AtLeast(MAX_DELIVERY_COUNT.into())),
-            Property::new("EnableBatchedOperations", "true", Rule::Any),
-            Property::new("Status", "Active", Rule::Equal),
-            Property::new("AutoDeleteOnIdle", NEVER, Rule::Never),
+            SpecProperty::new("LockDuration", to_iso_duration(lock), PropertyRule::Exactly(lock)),
+            SpecProperty::new("RequiresSession", "true", PropertyRule::Fixed),
+            SpecProperty::new("DefaultMessageTimeToLive", NEVER, PropertyRule::Never),
+            SpecProperty::new("DeadLetteringOnMessageExpiration", "true", PropertyRule::Equal),
+            SpecProperty::new("DeadLetteringOnFilterEvaluationExceptions", "true", PropertyRule::Any),
+            SpecProperty::new(
+                "MaxDeliveryCount",
+                MAX_DELIVERY_COUNT.to_string(),
+                PropertyRule::AtLeast(MAX_DELIVERY_COUNT.into()),
+            ),
+            SpecProperty::new("EnableBatchedOperations", "true", PropertyRule::Any),
+            SpecProperty::new("Status", "Active", PropertyRule::Equal),
+            SpecProperty::new("AutoDeleteOnIdle", NEVER, PropertyRule::Never),
         ];
-        Self { kind: Kind::Subscription, properties }
+        Self { kind: EntityKind::Subscription, properties }
     }
 
-    pub(crate) fn description(&self) -> Description {
+    pub(crate) fn to_description(&self) -> Description {
         let properties: Vec<_> =
             self.properties.iter().map(|property| (property.name, property.create.clone())).collect();
         match self.kind {
-            Kind::Topic => Description::topic(&properties),
-            Kind::Subscription => Description::subscription(&properties),
+            EntityKind::Topic => Description::topic(&properties),
+            EntityKind::Subscription => Description::subscription(&properties),
         }
     }
 }
 
-impl Property {
-    fn new(name: &'static str, create: impl Into<String>, rule: Rule) -> Self {
+impl SpecProperty {
+    fn new(name: &'static str, create: impl Into<String>, rule: PropertyRule) -> Self {
         Self { name, create: create.into(), rule }
     }
 
     fn is_met_by(&self, value: &str) -> bool {
-        let lasts = |at_least: Duration| duration(value).is_some_and(|lasts| lasts >= at_least);
+        let lasts = |at_least: Duration| parse_iso_duration(value).is_some_and(|lasts| lasts >= at_least);
         match &self.rule {
-            Rule::Fixed | Rule::Equal => value.eq_ignore_ascii_case(&self.create),
-            Rule::Never => lasts(AS_GOOD_AS_NEVER),
-            Rule::AtLeast(least) => value.parse::<u64>().is_ok_and(|number| number >= *least),
-            Rule::LastsAtLeast(least) => lasts(*least),
-            Rule::Exactly(wanted) => duration(value) == Some(*wanted),
-            Rule::Any => true,
+            PropertyRule::Fixed | PropertyRule::Equal => value.eq_ignore_ascii_case(&self.create),
+            PropertyRule::Never => lasts(AS_GOOD_AS_NEVER),
+            PropertyRule::AtLeast(least) => value.parse::<u64>().is_ok_and(|number| number >= *least),
+            PropertyRule::LastsAtLeast(least) => lasts(*least),
+            PropertyRule::Exactly(wanted) => parse_iso_duration(value) == Some(*wanted),
+            PropertyRule::Any => true,
         }
     }
 }
 
 /// What must be done so that what was found is as it should be.
-pub(crate) fn plan(wanted: &Wanted, found: Option<&Description>) -> Plan {
-    let Some(found) = found else { return Plan::Create };
+pub(crate) fn plan_changes(wanted: &EntitySpec, found: Option<&Description>) -> TopologyPlan {
+    let Some(found) = found else { return TopologyPlan::Create };
     let (mut changes, mut fixed) = (vec![], vec![]);
     for property in &wanted.properties {
         let Some(value) = found.value(property.name).filter(|value| !property.is_met_by(value)) else { continue };
-        let change = Change { name: property.name, from: value, to: property.create.clone() };
-        if matches!(property.rule, Rule::Fixed) { fixed.push(change) } else { changes.push(change) }
+        let change = PropertyChange { name: property.name, from: value, to: property.create.clone() };
+        if matches!(property.rule, PropertyRule::Fixed) { fixed.push(change) } else { changes.push(change) }
     }
-    Plan::Change { changes, fixed }
+    TopologyPlan::Change { changes, fixed }
 }
 
-impl Plan {
+impl TopologyPlan {
     /// What cannot be changed in place, each with what to do.
     pub(crate) fn refusals(&self, path: &str) -> Vec<String> {
         let Self::Change { fixed, .. } = self else { return vec![] };
         let told = fixed.iter().map(|change| {
-            let Change { name, to, .. } = change;
-            format!("`{path}`: {name} must be {to}: {}", remedy(name))
+            let PropertyChange { name, to, .. } = change;
+            format!("`{path}`: {name} must be {to}: {}", fix_for(name))
         });
         told.collect()
     }
 }
 
 /// What to do about a property that is not as it should be, for people.
-pub(crate) fn remedy(name: &str) -> &'static str {
+pub(crate) fn fix_for(name: &str) -> &'static str {
     match name {
         "RequiresDuplicateDetection" => {
             "name a new topic in `service_bus.topic` and apply again, or, once it is drained, delete this one and apply again"
@@ -161,18 +165,18 @@ pub(crate) fn remedy(name: &str) -> &'static str {
     }
 }
 
-impl fmt::Display for Change {
+impl fmt::Display for PropertyChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} from {} to {}", self.name, self.from, self.to)
     }
 }
 
-fn iso(duration: Duration) -> String {
+fn to_iso_duration(duration: Duration) -> String {
     format!("PT{}S", duration.as_secs())
 }
 
 /// `P1DT2H3M4.5S`; years, months and weeks are in use by nobody.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
+pub(crate) fn parse_iso_duration(text: &str) -> Option<Duration> {
     let mut total = 0.0;
     let mut digits = String::new();
     let mut in_time = false;
@@ -207,46 +211,49 @@ mod tests {
         Description::subscription(&properties)
     }
 
-    fn wanted() -> Wanted {
-        Wanted::subscription(Duration::from_secs(60))
+    fn wanted() -> EntitySpec {
+        EntitySpec::subscription(Duration::from_secs(60))
     }
 
     #[test]
     fn what_is_made_needs_no_change() {
-        for wanted in [wanted(), Wanted::topic(true)] {
-            let made = wanted.description();
-            assert_eq!(plan(&wanted, Some(&made)), Plan::Change { changes: vec![], fixed: vec![] });
+        for wanted in [wanted(), EntitySpec::topic(true)] {
+            let made = wanted.to_description();
+            assert_eq!(plan_changes(&wanted, Some(&made)), TopologyPlan::Change { changes: vec![], fixed: vec![] });
         }
-        assert_eq!(plan(&wanted(), None), Plan::Create);
+        assert_eq!(plan_changes(&wanted(), None), TopologyPlan::Create);
     }
 
     #[test]
     fn what_differs_is_changed_and_what_is_better_is_left() {
         let better = found(&[("LockDuration", "PT1M"), ("DefaultMessageTimeToLive", "P10675199DT2H48M5.4775807S")]);
-        assert_eq!(plan(&wanted(), Some(&better)), Plan::Change { changes: vec![], fixed: vec![] });
+        assert_eq!(plan_changes(&wanted(), Some(&better)), TopologyPlan::Change { changes: vec![], fixed: vec![] });
         let worse = found(&[("LockDuration", "PT30S"), ("MaxDeliveryCount", "10"), ("AutoDeleteOnIdle", "P1D")]);
-        let Plan::Change { changes, fixed } = plan(&wanted(), Some(&worse)) else { panic!("it is there") };
+        let TopologyPlan::Change { changes, fixed } = plan_changes(&wanted(), Some(&worse)) else {
+            panic!("it is there")
+        };
         let names: Vec<_> = changes.iter().map(|change| change.name).collect();
         assert_eq!((names, fixed), (vec!["LockDuration", "MaxDeliveryCount", "AutoDeleteOnIdle"], vec![]));
     }
 
     #[test]
     fn what_no_bus_changes_in_place_is_refused_with_what_to_do() {
-        let refusals = plan(&wanted(), Some(&found(&[("RequiresSession", "false")]))).refusals("t/Subscriptions/s");
+        let refusals =
+            plan_changes(&wanted(), Some(&found(&[("RequiresSession", "false")]))).refusals("t/Subscriptions/s");
         assert_eq!(refusals.len(), 1);
         assert!(refusals[0].contains("RequiresSession must be true: name a new subscription"), "{refusals:?}");
     }
 
     #[test]
     fn durations_are_read_as_the_service_writes_them() {
-        let seconds = |text| duration(text).map(|duration| duration.as_secs());
+        let seconds = |text| parse_iso_duration(text).map(|duration| duration.as_secs());
         for (text, expected) in
             [("PT1M", 60), ("PT60S", 60), ("P1DT2H3M4S", 93_784), ("P10675199DT2H48M5.4775807S", 922_337_203_685)]
         {
             assert_eq!(seconds(text), Some(expected), "{text}");
         }
         for wrong in ["", "P1M", "PT1D", "PT5", "1M"] {
-            assert_eq!(duration(wrong), None, "{wrong}");
+            assert_eq!(parse_iso_duration(wrong), None, "{wrong}");
         }
     }
 }

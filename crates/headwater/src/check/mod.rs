@@ -3,10 +3,10 @@
 //! Looks and changes nothing: a right to write is tried with an update that matches no document.
 
 mod admin;
-mod bus;
-mod sample;
+mod databases;
+mod event_sample;
+mod service_bus;
 mod source;
-mod stores;
 
 use std::fmt;
 
@@ -16,7 +16,7 @@ use crate::config::Config;
 
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Level {
+pub(crate) enum FindingLevel {
     /// Worth knowing.
     Note,
     /// It runs, and will hurt some day.
@@ -27,15 +27,15 @@ pub(crate) enum Level {
 
 /// One thing that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
-    pub(crate) level: Level,
+pub(crate) struct CheckFinding {
+    pub(crate) level: FindingLevel,
     /// The part of the configuration it is about.
     pub(crate) about: &'static str,
     pub(crate) problem: String,
-    pub(crate) remedy: String,
+    pub(crate) fix: String,
 }
 
-impl Level {
+impl FindingLevel {
     fn as_str(self) -> &'static str {
         match self {
             Self::Note => "note",
@@ -45,54 +45,59 @@ impl Level {
     }
 }
 
-impl Finding {
-    fn new(level: Level, about: &'static str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { level, about, problem: problem.into(), remedy: remedy.into() }
+impl CheckFinding {
+    fn new(level: FindingLevel, about: &'static str, problem: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self { level, about, problem: problem.into(), fix: fix.into() }
     }
 
-    fn error(about: &'static str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::new(Level::Error, about, problem, remedy)
+    fn error(about: &'static str, problem: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::new(FindingLevel::Error, about, problem, fix)
     }
 
-    fn warning(about: &'static str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::new(Level::Warning, about, problem, remedy)
+    fn warning(about: &'static str, problem: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::new(FindingLevel::Warning, about, problem, fix)
     }
 
-    fn note(about: &'static str, problem: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self::new(Level::Note, about, problem, remedy)
+    fn note(about: &'static str, problem: impl Into<String>, fix: impl Into<String>) -> Self {
+        Self::new(FindingLevel::Note, about, problem, fix)
     }
 
     pub(crate) fn to_json(&self) -> Json {
-        let Self { level, about, problem, remedy } = self;
-        json!({ "level": level.as_str(), "about": about, "problem": problem, "remedy": remedy })
+        let Self { level, about, problem, fix } = self;
+        json!({ "level": level.as_str(), "about": about, "problem": problem, "fix": fix })
     }
 }
 
 /// One line.
-impl fmt::Display for Finding {
+impl fmt::Display for CheckFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { level, about, problem, remedy } = self;
-        write!(f, "{}: {about}: {problem}; {remedy}", level.as_str())
+        let Self { level, about, problem, fix } = self;
+        write!(f, "{}: {about}: {problem}; {fix}", level.as_str())
     }
 }
 
 /// What the configuration alone says.
-pub(crate) fn offline(config: &Config) -> Vec<Finding> {
-    let mut findings = source::declared(config);
-    findings.extend(admin::declared(config.admin.listen, config.admin.token.is_some()));
+pub(crate) fn check_offline(config: &Config) -> Vec<CheckFinding> {
+    let mut findings = source::check_configuration(config);
+    findings.extend(admin::check_configuration(config.admin.listen, config.admin.token.is_some()));
     findings
 }
 
 /// What MongoDB and the bus say besides, and so many of the newest events; the worst first.
-pub(crate) async fn online(config: &Config, sample: Option<u32>) -> anyhow::Result<Vec<Finding>> {
-    let mut findings = offline(config);
+pub(crate) async fn check_online(config: &Config, sample: Option<u32>) -> anyhow::Result<Vec<CheckFinding>> {
+    let mut findings = check_offline(config);
     // Side by side: whoever waits for a server that is away waits once.
-    let asked = (source::ask(config), stores::coordination(config), stores::views(config), bus::ask(config));
+    let asked = (
+        source::check_source(config),
+        databases::check_coordination(config),
+        databases::check_read_models(config),
+        service_bus::check_service_bus(config),
+    );
     let (source, coordination, views, bus) =
         futures_util::future::try_join4(asked.0, asked.1, asked.2, asked.3).await?;
     findings.extend([source, coordination, views, bus].into_iter().flatten());
     if let Some(count) = sample {
-        findings.extend(sample::ask(config, count).await?);
+        findings.extend(event_sample::check_events(config, count).await?);
     }
     findings.sort_by_key(|finding| std::cmp::Reverse(finding.level));
     Ok(findings)

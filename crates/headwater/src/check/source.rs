@@ -8,65 +8,65 @@ use mongodb::bson::{DateTime, Document, doc};
 use pipeline::capture::{self, Capture};
 use pipeline::source::SourceKind;
 
-use super::Finding;
-use crate::cli::advice::plainly;
+use super::CheckFinding;
+use crate::cli::advice::describe_driver_error;
 use crate::config::Config;
 use crate::oplog::OplogWindow;
 
-const ABOUT: &str = "source";
-const FOUND_WITHIN: Duration = Duration::from_secs(5);
+const SECTION: &str = "source";
+const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// A weekend in which nobody looks.
-const OPLOG_HOURS: f64 = 48.0;
+const MIN_OPLOG_HOURS: f64 = 48.0;
 /// Clocks that differ by more make lag and times in logs untrue.
-const CLOCK_SKEW: Duration = Duration::from_secs(2);
+const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
 /// A set that is younger than this many seconds says nothing yet of its load.
-const YOUNG: f64 = 1_800.0;
+const MIN_OPLOG_SPAN: f64 = 1_800.0;
 
 /// What can be told without asking anybody.
-pub(super) fn declared(config: &Config) -> Vec<Finding> {
+pub(super) fn check_configuration(config: &Config) -> Vec<CheckFinding> {
     let mut findings = vec![];
     let events = config.source.kind == SourceKind::Events;
     if events && config.source.sequence.is_none() {
         let problem = "has no `sequence`: order is kept, and a gap cannot be seen";
-        let remedy = "if events count per aggregate (1, 2, 3 …), name that field in `source.sequence`";
-        findings.push(Finding::note(ABOUT, problem, remedy));
+        let fix = "if events count per aggregate (1, 2, 3 …), name that field in `source.sequence`";
+        findings.push(CheckFinding::note(SECTION, problem, fix));
     }
     if config.read_models.models.is_empty() {
-        let remedy = "declare some under `read_models`; docs/read-models.md has recipes";
-        findings.push(Finding::note("read_models", "none are declared: pods only publish", remedy));
+        let fix = "declare some under `read_models`; docs/read-models.md has recipes";
+        findings.push(CheckFinding::note("read_models", "none are declared: pods only publish", fix));
     }
     findings
 }
 
 /// What the server says.
-pub(super) async fn ask(config: &Config) -> anyhow::Result<Vec<Finding>> {
-    let client = crate::run::client(&config.source_uri, "source.uri", Some(FOUND_WITHIN)).await?;
+pub(super) async fn check_source(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
+    let client = crate::run::client(&config.source_uri, "source.uri", Some(SERVER_SELECTION_TIMEOUT)).await?;
     let began = DateTime::now();
     let hello = match hello(&client).await {
         Ok(hello) => hello,
-        Err(finding) => return Ok(vec![Finding { about: ABOUT, ..finding }]),
+        Err(finding) => return Ok(vec![CheckFinding { about: SECTION, ..finding }]),
     };
-    let mut findings: Vec<_> = clock(&hello, began, DateTime::now()).into_iter().collect();
+    let mut findings: Vec<_> = check_clock(&hello, began, DateTime::now()).into_iter().collect();
     if !hello.contains_key("setName") && !is_router(&hello) {
-        let remedy = "start mongod with `--replSet rs0` and run `rs.initiate()` once; one member is enough";
-        findings.push(Finding::error(ABOUT, "is a standalone mongod, which has no change streams", remedy));
+        let fix = "start mongod with `--replSet rs0` and run `rs.initiate()` once; one member is enough";
+        findings.push(CheckFinding::error(SECTION, "is a standalone mongod, which has no change streams", fix));
         return Ok(findings);
     }
-    findings.extend(readable(config, &client).await);
+    findings.extend(check_capture(config, &client).await);
     if is_router(&hello) {
-        let remedy = "ask each shard: its oplog must outlast the longest time all pods may be away";
-        findings.push(Finding::note(ABOUT, "is a sharded cluster, whose oplogs cannot be seen from here", remedy));
+        let fix = "ask each shard: its oplog must outlast the longest time all pods may be away";
+        findings.push(CheckFinding::note(SECTION, "is a sharded cluster, whose oplogs cannot be seen from here", fix));
     } else {
-        findings.extend(oplog(&client).await);
+        findings.extend(check_oplog(&client).await);
     }
     Ok(findings)
 }
 
 /// Greets a server, or says why that cannot be done.
-pub(super) async fn hello(client: &Client) -> Result<Document, Finding> {
+pub(super) async fn hello(client: &Client) -> Result<Document, CheckFinding> {
     client.database("admin").run_command(doc! { "hello": 1 }).await.map_err(|error| {
-        let problem = format!("cannot be reached: {}", plainly(&error.into()));
-        Finding::error("", problem, "check host, port, credentials and TLS in the URI, and that the server runs")
+        let problem = format!("cannot be reached: {}", describe_driver_error(&error.into()));
+        CheckFinding::error("", problem, "check host, port, credentials and TLS in the URI, and that the server runs")
     })
 }
 
@@ -75,56 +75,59 @@ pub(super) fn is_router(hello: &Document) -> bool {
 }
 
 /// The same questions a leader asks before it reads.
-async fn readable(config: &Config, client: &Client) -> Option<Finding> {
+async fn check_capture(config: &Config, client: &Client) -> Option<CheckFinding> {
     let patient = capture::Config { answer_within: Duration::from_secs(30), ..config.producer.capture.clone() };
     let capture = Capture::new(client, config.source.clone(), patient);
     let error = capture.check(&config.producer.start).await.err()?;
     let told = mongo_error::ErrorChain(&error).to_string();
-    let remedy = if told.contains("error 13 ") {
+    let fix = if told.contains("error 13 ") {
         "grant the user `read` on the source's database (find and changeStream)"
     } else if matches!(error, capture::Error::StartInFuture { .. }) {
-        return Some(Finding::error("producer", format!("`producer.start`: {told}"), "mend `producer.start`"));
+        return Some(CheckFinding::error("producer", format!("`producer.start`: {told}"), "mend `producer.start`"));
     } else {
         "mend that; no pod can publish before"
     };
-    Some(Finding::error(ABOUT, told, remedy))
+    Some(CheckFinding::error(SECTION, told, fix))
 }
 
-fn clock(hello: &Document, before: DateTime, after: DateTime) -> Option<Finding> {
+fn check_clock(hello: &Document, before: DateTime, after: DateTime) -> Option<CheckFinding> {
     let theirs = hello.get_datetime("localTime").ok()?.timestamp_millis();
     let (before, after) = (before.timestamp_millis(), after.timestamp_millis());
     let skew = (before - theirs).max(theirs - after).max(0);
     let skew = Duration::from_millis(skew.unsigned_abs());
-    (skew > CLOCK_SKEW).then(|| {
+    (skew > MAX_CLOCK_SKEW).then(|| {
         let problem = format!("its clock and this machine's differ by {:.1} s", skew.as_secs_f64());
-        let remedy =
-            "run a time service (chrony, ntp) on both; who leads does not depend on it, lag and times in logs do";
-        Finding::warning(ABOUT, problem, remedy)
+        let fix = "run a time service (chrony, ntp) on both; who leads does not depend on it, lag and times in logs do";
+        CheckFinding::warning(SECTION, problem, fix)
     })
 }
 
 /// How long the oplog would reach back if the load stayed as it was.
-async fn oplog(source: &Client) -> Option<Finding> {
+async fn check_oplog(source: &Client) -> Option<CheckFinding> {
     let unknown = |why: String| {
-        let remedy = "grant the user `read` on `local`, or watch the oplog window elsewhere";
-        Some(Finding::note(ABOUT, format!("the oplog cannot be looked at ({why}), so its window is unknown"), remedy))
+        let fix = "grant the user `read` on `local`, or watch the oplog window elsewhere";
+        Some(CheckFinding::note(
+            SECTION,
+            format!("the oplog cannot be looked at ({why}), so its window is unknown"),
+            fix,
+        ))
     };
     match OplogWindow::read(source).await {
-        Ok(Some(ends)) => short_oplog(&ends),
+        Ok(Some(ends)) => check_oplog_window(&ends),
         Ok(None) => unknown("it says nothing of its time".to_owned()),
         Err(error) => unknown(DriverError::from(error).to_string()),
     }
 }
 
-fn short_oplog(ends: &OplogWindow) -> Option<Finding> {
-    if ends.span() < YOUNG && ends.used < 0.9 * ends.most {
+fn check_oplog_window(ends: &OplogWindow) -> Option<CheckFinding> {
+    if ends.span() < MIN_OPLOG_SPAN && ends.used < 0.9 * ends.most {
         return None;
     }
     let window = ends.span_when_full() / 3_600.0;
-    (window < OPLOG_HOURS).then(|| {
+    (window < MIN_OPLOG_HOURS).then(|| {
         let problem = format!("under this load the oplog reaches back {window:.1} h; pods away for longer lose events");
-        let remedy = "enlarge it: db.adminCommand({ replSetResizeOplog: 1, size: <MB>, minRetentionHours: 72 })";
-        Finding::warning(ABOUT, problem, remedy)
+        let fix = "enlarge it: db.adminCommand({ replSetResizeOplog: 1, size: <MB>, minRetentionHours: 72 })";
+        CheckFinding::warning(SECTION, problem, fix)
     })
 }
 
@@ -136,15 +139,15 @@ mod tests {
     fn a_clock_that_is_ahead_or_behind_is_told_and_a_slow_answer_is_not() {
         let at = DateTime::from_millis;
         let hello = |millis| doc! { "localTime": at(millis) };
-        assert_eq!(clock(&hello(105_000), at(100_000), at(110_000)), None, "it was asked for ten seconds");
-        assert!(clock(&hello(113_000), at(100_000), at(110_000)).unwrap().problem.contains("3.0 s"));
-        assert!(clock(&hello(90_000), at(100_000), at(110_000)).unwrap().problem.contains("10.0 s"));
+        assert_eq!(check_clock(&hello(105_000), at(100_000), at(110_000)), None, "it was asked for ten seconds");
+        assert!(check_clock(&hello(113_000), at(100_000), at(110_000)).unwrap().problem.contains("3.0 s"));
+        assert!(check_clock(&hello(90_000), at(100_000), at(110_000)).unwrap().problem.contains("10.0 s"));
     }
 
     #[test]
     fn an_oplog_is_judged_by_how_long_it_would_last_when_full() {
         let judge = |hours: f64, full| {
-            short_oplog(&OplogWindow { oldest: 0, newest: (hours * 3_600.0) as u32, used: full, most: 1.0 })
+            check_oplog_window(&OplogWindow { oldest: 0, newest: (hours * 3_600.0) as u32, used: full, most: 1.0 })
         };
         assert_eq!(judge(0.1, 0.2), None, "too young to tell");
         assert_eq!(judge(10.0, 0.1), None, "a hundred hours, when full");

@@ -7,31 +7,31 @@ use servicebus::administration;
 
 /// What was being done, and what to do if it fails: where whoever fails knows better than a table.
 #[derive(Debug)]
-pub(crate) struct Advised {
+pub(crate) struct AdvisedContext {
     doing: String,
     advice: &'static str,
 }
 
-impl Advised {
+impl AdvisedContext {
     pub(crate) fn new(doing: impl Into<String>, advice: &'static str) -> Self {
         Self { doing: doing.into(), advice }
     }
 }
 
-impl fmt::Display for Advised {
+impl fmt::Display for AdvisedContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.doing)
     }
 }
 
-impl std::error::Error for Advised {}
+impl std::error::Error for AdvisedContext {}
 
 /// What the driver says of servers it could not find, without the inside of it.
-pub(crate) fn plainly(error: &DriverError) -> String {
-    shortened(&error.to_string())
+pub(crate) fn describe_driver_error(error: &DriverError) -> String {
+    shorten(&error.to_string())
 }
 
-fn shortened(text: &str) -> String {
+fn shorten(text: &str) -> String {
     let Some((_, servers)) = text.split_once("Topology:") else { return text.to_owned() };
     let told = servers.split("Address: ").skip(1).map(|server| {
         let address = server.split([',', ' ', '}']).next().unwrap_or_default();
@@ -43,13 +43,13 @@ fn shortened(text: &str) -> String {
 }
 
 /// One cause of an error, as people read it.
-pub(crate) fn cause(cause: &(dyn std::error::Error + 'static)) -> String {
-    cause.downcast_ref::<DriverError>().map_or_else(|| shortened(&cause.to_string()), plainly)
+pub(crate) fn describe_cause(cause: &(dyn std::error::Error + 'static)) -> String {
+    cause.downcast_ref::<DriverError>().map_or_else(|| shorten(&cause.to_string()), describe_driver_error)
 }
 
 /// What to do, where it is a server that was not there, or a port that is taken.
-pub(crate) fn for_error(error: &anyhow::Error) -> Option<&'static str> {
-    if let Some(Advised { advice, .. }) = error.downcast_ref() {
+pub(crate) fn advice_for(error: &anyhow::Error) -> Option<&'static str> {
+    if let Some(AdvisedContext { advice, .. }) = error.downcast_ref() {
         return Some(advice);
     }
     let mongodb = |cause: &(dyn std::error::Error + 'static)| cause.to_string().contains("Server selection timeout");
@@ -57,7 +57,7 @@ pub(crate) fn for_error(error: &anyhow::Error) -> Option<&'static str> {
         let error = cause.downcast_ref::<administration::Error>();
         matches!(error, Some(administration::Error::Unreachable { .. } | administration::Error::TooLate { .. }))
     };
-    if error.chain().any(is_taken) {
+    if error.chain().any(is_port_taken) {
         let pod = error.chain().any(|cause| cause.is::<admin::Error>());
         return Some(if pod { ANOTHER_ADMIN_PORT } else { ANOTHER_PORT });
     }
@@ -76,7 +76,7 @@ const ANOTHER_ADMIN_PORT: &str =
 const ANOTHER_PORT: &str =
     "another process has that port; pass another one with `--listen`, or port 0 for any that is free";
 
-fn is_taken(cause: &(dyn std::error::Error + 'static)) -> bool {
+fn is_port_taken(cause: &(dyn std::error::Error + 'static)) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
@@ -88,7 +88,7 @@ mod tests {
     fn servers_that_are_away_are_named_with_the_reason_and_nothing_else() {
         let said = "Server selection timeout: No available servers. Topology: { Type: ReplicaSetNoPrimary, Set Name: rs0, Servers: [ { Address: a:1, Type: Unknown, Error: Kind: I/O error: Connection refused (os error 111), labels: {\"RetryableError\"}, source: None, server response: None }, { Address: b:2, Type: RsSecondary } ] }";
         let told = "no server was found that fits (a:1: I/O error: Connection refused (os error 111); b:2)";
-        assert_eq!(shortened(said), told);
-        assert_eq!(shortened("MongoDB returned error 13 (Unauthorized)"), "MongoDB returned error 13 (Unauthorized)");
+        assert_eq!(shorten(said), told);
+        assert_eq!(shorten("MongoDB returned error 13 (Unauthorized)"), "MongoDB returned error 13 (Unauthorized)");
     }
 }

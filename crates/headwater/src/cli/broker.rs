@@ -5,10 +5,9 @@ use std::path::PathBuf;
 
 use anyhow::Context;
 use broker::{Broker, Config, Persistence, TlsFiles, emulator_config};
-use clap::Args;
 
-use crate::exit::Exit;
-use crate::out;
+use crate::exit::ExitReason;
+use crate::output;
 use crate::signal::StopSignal;
 
 /// Run the Service Bus-compatible broker.
@@ -16,8 +15,8 @@ use crate::signal::StopSignal;
 /// One port serves AMQP and administration over HTTP, with TLS as well when a certificate is given; what is stored survives any
 /// crash. Point any Service Bus SDK at it with the connection string
 /// `Endpoint=sb://ADDRESS;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true`. Every key is accepted: whoever reaches the port may use it.
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
     /// Address and port to listen on; port 0 takes any that is free.
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:5672")]
     listen: SocketAddr,
@@ -47,32 +46,28 @@ pub(crate) struct Arguments {
     test_token: Option<String>,
 }
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let mut stop = StopSignal::new()?;
-    let kept = if arguments.ephemeral {
-        "nothing is kept".to_owned()
-    } else {
-        format!("data in {}", arguments.data_dir.display())
-    };
-    let broker = Broker::start(configuration(arguments)?).await?;
-    out::tell(format_args!("broker ready on {} ({kept})\n", broker.address()));
-    stop.received().await;
+    let kept =
+        if args.ephemeral { "nothing is kept".to_owned() } else { format!("data in {}", args.data_dir.display()) };
+    let broker = Broker::start(broker_config(args)?).await?;
+    output::try_print(format_args!("broker ready on {} ({kept})\n", broker.address()));
+    stop.recv().await;
     tokio::select! {
         () = broker.stop() => Ok(()),
-        () = stop.received_again() => anyhow::bail!(Exit::CutShort.because("stopped at once, on the second signal")),
+        () = stop.recv_second() => anyhow::bail!(ExitReason::Interrupted.with_message("stopped at once, on the second signal")),
     }
 }
 
-fn configuration(arguments: Arguments) -> anyhow::Result<Config> {
-    let persistence =
-        if arguments.ephemeral { Persistence::Ephemeral } else { Persistence::Folder(arguments.data_dir) };
-    let mut config = Config::new(arguments.listen, persistence);
-    if let Some(file) = arguments.config {
-        let mistake = |doing: &str| Exit::Misconfigured.because(format!("{doing}`{}`", file.display()));
+fn broker_config(args: Args) -> anyhow::Result<Config> {
+    let persistence = if args.ephemeral { Persistence::Ephemeral } else { Persistence::Folder(args.data_dir) };
+    let mut config = Config::new(args.listen, persistence);
+    if let Some(file) = args.config {
+        let mistake = |doing: &str| ExitReason::Misconfigured.with_message(format!("{doing}`{}`", file.display()));
         let text = std::fs::read_to_string(&file).with_context(|| mistake("read "))?;
         config.entities = emulator_config::parse(&text).with_context(|| mistake(""))?.entities;
     }
-    config.tls = arguments.tls_cert.zip(arguments.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
-    config.test_token = arguments.test_token;
+    config.tls = args.tls_cert.zip(args.tls_key).map(|(certificate, key)| TlsFiles { certificate, key });
+    config.test_token = args.test_token;
     Ok(config)
 }

@@ -1,14 +1,13 @@
 //! `headwater check`: what stands in the way of running well.
 
 use anyhow::bail;
-use clap::Args;
 use serde_json::{Value as Json, json};
 
-use super::run::ConfigArguments;
-use crate::check::{self, Finding, Level};
-use crate::config::Problems;
-use crate::exit::Exit;
-use crate::out;
+use super::run::ConfigArgs;
+use crate::check::{self, CheckFinding, FindingLevel};
+use crate::config::ConfigProblems;
+use crate::exit::ExitReason;
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,11 +19,11 @@ Examples:
 ///
 /// Looks and changes nothing. Every finding is one line: how bad it is, what it is about, and what to do. Errors stop pods from running, or
 /// lose what is promised; warnings will hurt some day; notes are worth knowing. Ends with 4 if there is an error, with 3 if it is in the configuration itself, else with 0.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct Args {
     #[command(flatten)]
-    config: ConfigArguments,
+    config: ConfigArgs,
 
     /// Only the configuration itself: ask neither MongoDB nor the bus.
     #[arg(long)]
@@ -39,39 +38,39 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let config = match arguments.config.load() {
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let config = match args.config.load() {
         Ok(config) => config,
         Err(error) => {
-            if arguments.json {
-                out::line(format_args!("{:#}", unloaded(&error)))?;
+            if args.json {
+                output::print_line(format_args!("{:#}", load_failure_json(&error)))?;
             }
             return Err(error);
         }
     };
     let findings =
-        if arguments.offline { check::offline(&config) } else { check::online(&config, arguments.sample).await? };
-    let errors = findings.iter().filter(|finding| finding.level == Level::Error).count();
-    if arguments.json {
-        let list: Vec<_> = findings.iter().map(Finding::to_json).collect();
-        out::line(format_args!("{:#}", json!({ "ok": errors == 0, "findings": Json::Array(list) })))?;
+        if args.offline { check::check_offline(&config) } else { check::check_online(&config, args.sample).await? };
+    let errors = findings.iter().filter(|finding| finding.level == FindingLevel::Error).count();
+    if args.json {
+        let list: Vec<_> = findings.iter().map(CheckFinding::to_json).collect();
+        output::print_line(format_args!("{:#}", json!({ "ok": errors == 0, "findings": Json::Array(list) })))?;
     } else {
         for finding in &findings {
-            out::line(finding)?;
+            output::print_line(finding)?;
         }
         if findings.is_empty() {
-            out::line("all is well")?;
+            output::print_line("all is well")?;
         }
     }
     if errors > 0 {
-        bail!(Exit::NotWell.because(format!("{errors} of {} findings must be mended", findings.len())));
+        bail!(ExitReason::Unhealthy.with_message(format!("{errors} of {} findings must be mended", findings.len())));
     }
     Ok(())
 }
 
 /// Why there is no configuration to check, as findings.
-fn unloaded(error: &anyhow::Error) -> Json {
-    if let Some(problems) = error.downcast_ref::<Problems>() {
+fn load_failure_json(error: &anyhow::Error) -> Json {
+    if let Some(problems) = error.downcast_ref::<ConfigProblems>() {
         return problems.to_json();
     }
     let finding = json!({

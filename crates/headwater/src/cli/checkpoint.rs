@@ -4,7 +4,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use lease::Contender;
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
@@ -14,10 +14,10 @@ use pipeline::event::ResumeToken;
 use pipeline::producer::ProducerDependencies;
 use serde_json::{Value as Json, json};
 
-use super::run::{ConfigArguments, FOUND_WITHIN};
+use super::run::{ConfigArgs, SERVER_SELECTION_TIMEOUT};
 use crate::config::Config;
-use crate::exit::Exit;
-use crate::out;
+use crate::exit::ExitReason;
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,19 +30,19 @@ Examples:
 ///
 /// The checkpoint is where a leader begins to read: everything before it was taken by the bus. `set` and `reset` work while pods run: they take a
 /// term of their own, so the leader notices, within a second or two, and goes on from there.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: CheckpointCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CheckpointCommand {
     /// Show the checkpoint: term, epoch, how far it has come and since when.
     Show {
         #[command(flatten)]
-        config: ConfigArguments,
+        config: ConfigArgs,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -53,30 +53,30 @@ enum Command {
     /// published again. The oplog must still hold what follows the token.
     Set {
         #[command(flatten)]
-        config: ConfigArguments,
+        config: ConfigArgs,
         /// The token's text, as `checkpoint show` prints it.
         #[arg(long, value_name = "TOKEN")]
-        token: Token,
+        token: ResumeTokenArg,
         #[command(flatten)]
-        meant: Meant,
+        confirm: ConfirmArgs,
     },
     /// Begin a new epoch: at `beginning` (read all the source holds), `now`, or a time the oplog still reaches back to.
     ///
     /// A time that is yet to come is refused: what is written until then would never be published. Nothing is skipped with `beginning`; with `now`, everything between the old checkpoint and this moment is never published.
     Reset {
         #[command(flatten)]
-        config: ConfigArguments,
+        config: ConfigArgs,
         /// `beginning`, `now`, or a time that has passed, such as 2026-01-31T12:00:00Z.
         #[arg(long, value_name = "START")]
         start: PipelineStart,
         #[command(flatten)]
-        meant: Meant,
+        confirm: ConfirmArgs,
     },
 }
 
-#[derive(Debug, Args)]
-struct Meant {
-    /// Yes, this is meant.
+#[derive(Debug, clap::Args)]
+struct ConfirmArgs {
+    /// Yes, this is confirm.
     #[arg(long)]
     yes: bool,
     /// As JSON.
@@ -86,9 +86,9 @@ struct Meant {
 
 /// A resume token as one word.
 #[derive(Clone, Debug)]
-struct Token(ResumeToken);
+struct ResumeTokenArg(ResumeToken);
 
-impl FromStr for Token {
+impl FromStr for ResumeTokenArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -100,48 +100,52 @@ impl FromStr for Token {
     }
 }
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    match arguments.command {
-        Command::Show { config, json } => show(&Desk::open(&config).await?, json).await,
-        Command::Set { config, token, meant } => set(&Desk::open(&config).await?, token.0, &meant).await,
-        Command::Reset { config, start, meant } => reset(&Desk::open(&config).await?, start, &meant).await,
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        CheckpointCommand::Show { config, json } => show(&CheckpointContext::open(&config).await?, json).await,
+        CheckpointCommand::Set { config, token, confirm } => {
+            set(&CheckpointContext::open(&config).await?, token.0, &confirm).await
+        }
+        CheckpointCommand::Reset { config, start, confirm } => {
+            reset(&CheckpointContext::open(&config).await?, start, &confirm).await
+        }
     }
 }
 
 /// The checkpoint of one pipeline, and its source.
-struct Desk {
+struct CheckpointContext {
     config: Config,
     places: ProducerDependencies,
     store: MongoCheckpointStore,
 }
 
-impl Desk {
-    async fn open(arguments: &ConfigArguments) -> anyhow::Result<Self> {
-        let config = arguments.load()?;
-        let places = crate::run::places(&config, FOUND_WITHIN).await?;
+impl CheckpointContext {
+    async fn open(args: &ConfigArgs) -> anyhow::Result<Self> {
+        let config = args.load()?;
+        let places = crate::run::places(&config, SERVER_SELECTION_TIMEOUT).await?;
         let store = MongoCheckpointStore::new(&places.coordination, &places.pipeline, places.source.fingerprint());
         Ok(Self { config, places, store })
     }
 
-    async fn stored(&self) -> anyhow::Result<Checkpoint> {
+    async fn load_checkpoint(&self) -> anyhow::Result<Checkpoint> {
         let nothing =
             || format!("`{}` has no checkpoint yet: it gets one when a pod first leads", self.places.pipeline);
         self.store.load().await?.with_context(nothing)
     }
 
     /// Without `--yes` nothing is done.
-    fn is_meant(&self, meant: &Meant, at: &str, consequence: &str) -> anyhow::Result<()> {
+    fn require_confirmation(&self, confirm: &ConfirmArgs, at: &str, consequence: &str) -> anyhow::Result<()> {
         let pipeline = &self.places.pipeline;
-        if !meant.yes {
-            bail!(Exit::Usage.because(format!(
-                "this begins a new epoch of `{pipeline}` at {at}: {consequence}; if that is meant, say --yes"
+        if !confirm.yes {
+            bail!(ExitReason::Usage.with_message(format!(
+                "this begins a new epoch of `{pipeline}` at {at}: {consequence}; if that is confirm, say --yes"
             )));
         }
         Ok(())
     }
 
     /// Takes a term, so that whoever leads is shut out until it has read the checkpoint again.
-    async fn begin(
+    async fn begin_epoch(
         &self,
         stored: &Checkpoint,
         phase: &CheckpointPhase,
@@ -155,34 +159,34 @@ impl Desk {
         };
         let claimed = self.store.claim(&claim).await.context("take a term")?;
         self.store.begin_epoch(&claim, claimed.epoch, phase).await?;
-        let now = self.stored().await?;
+        let now = self.load_checkpoint().await?;
         if json {
             let mut told = to_json(&self.places.pipeline, &now);
             told["consequence"] = consequence.into();
-            out::line(format_args!("{told:#}"))?;
+            output::print_line(format_args!("{told:#}"))?;
         } else {
-            out::line(format_args!("done: {consequence}"))?;
-            out::print(told(&self.places.pipeline, &now))?;
+            output::print_line(format_args!("done: {consequence}"))?;
+            output::print(to_text(&self.places.pipeline, &now))?;
         }
         Ok(())
     }
 }
 
-async fn show(desk: &Desk, json: bool) -> anyhow::Result<()> {
-    let pipeline = &desk.places.pipeline;
-    match (desk.store.load().await?, json) {
-        (Some(checkpoint), false) => out::print(told(pipeline, &checkpoint))?,
-        (Some(checkpoint), true) => out::line(format_args!("{:#}", to_json(pipeline, &checkpoint)))?,
+async fn show(context: &CheckpointContext, json: bool) -> anyhow::Result<()> {
+    let pipeline = &context.places.pipeline;
+    match (context.store.load().await?, json) {
+        (Some(checkpoint), false) => output::print(to_text(pipeline, &checkpoint))?,
+        (Some(checkpoint), true) => output::print_line(format_args!("{:#}", to_json(pipeline, &checkpoint)))?,
         (None, false) => {
-            out::line(format_args!("`{pipeline}` has no checkpoint yet: it gets one when a pod first leads"))?
+            output::print_line(format_args!("`{pipeline}` has no checkpoint yet: it gets one when a pod first leads"))?
         }
-        (None, true) => out::line(format_args!("{:#}", json!({ "pipeline": pipeline, "phase": null })))?,
+        (None, true) => output::print_line(format_args!("{:#}", json!({ "pipeline": pipeline, "phase": null })))?,
     };
     Ok(())
 }
 
-async fn set(desk: &Desk, token: ResumeToken, meant: &Meant) -> anyhow::Result<()> {
-    let stored = desk.stored().await?;
+async fn set(context: &CheckpointContext, token: ResumeToken, confirm: &ConfirmArgs) -> anyhow::Result<()> {
+    let stored = context.load_checkpoint().await?;
     let consequence = match &stored.phase {
         CheckpointPhase::Stream { token: at } if token.key() > at.key() => {
             "what was written between the checkpoint and that token is never published"
@@ -190,7 +194,7 @@ async fn set(desk: &Desk, token: ResumeToken, meant: &Meant) -> anyhow::Result<(
         CheckpointPhase::Stream { token: at } if token.key() == at.key() => {
             "it goes on where it stands, in a new epoch"
         }
-        CheckpointPhase::Stream { .. } if desk.config.source.sequence.is_some() => {
+        CheckpointPhase::Stream { .. } if context.config.source.sequence.is_some() => {
             "what was written since that token is published again; consumers skip what they have applied"
         }
         CheckpointPhase::Stream { .. } => {
@@ -201,18 +205,21 @@ async fn set(desk: &Desk, token: ResumeToken, meant: &Meant) -> anyhow::Result<(
         }
         CheckpointPhase::Unstarted => "what was written before that token is never published",
     };
-    desk.is_meant(meant, "that token", consequence)?;
-    can_follow(&desk.places, &token).await?;
-    desk.begin(&stored, &CheckpointPhase::Stream { token }, consequence, meant.json).await
+    context.require_confirmation(confirm, "that token", consequence)?;
+    check_resumable(&context.places, &token).await?;
+    context.begin_epoch(&stored, &CheckpointPhase::Stream { token }, consequence, confirm.json).await
 }
 
 /// A server looks for a token only when it is asked for what follows; for one that is yet to come it would wait, and everything until then be left out.
-async fn can_follow(places: &ProducerDependencies, token: &ResumeToken) -> anyhow::Result<()> {
+async fn check_resumable(places: &ProducerDependencies, token: &ResumeToken) -> anyhow::Result<()> {
     let hello = places.server.database("admin").run_command(doc! { "hello": 1 }).await;
     let hello = hello.map_err(DriverError::from).context("ask the source for its time")?;
     let now = hello.get_datetime("localTime").map_or(i64::MAX, |now| now.timestamp_millis() / 1_000);
-    if token.cluster_time().is_some_and(|at| i64::from(at.time) > now.saturating_add(MOST_AHEAD)) {
-        bail!(Exit::Usage.because("that token lies in the future, and nothing was done; is it one of this source?"));
+    if token.cluster_time().is_some_and(|at| i64::from(at.time) > now.saturating_add(MAX_SECONDS_AHEAD)) {
+        bail!(
+            ExitReason::Usage
+                .with_message("that token lies in the future, and nothing was done; is it one of this source?")
+        );
     }
     let stream = doc! { "$changeStream": { "startAfter": token.to_document() } };
     let database = places.server.database(&places.source.database);
@@ -222,7 +229,7 @@ async fn can_follow(places: &ProducerDependencies, token: &ResumeToken) -> anyho
             None => database.aggregate([stream]).batch_size(1).await.map(drop),
         }
     };
-    match tokio::time::timeout(PATIENCE, open).await {
+    match tokio::time::timeout(SOURCE_TIMEOUT, open).await {
         // Still looking for the first event, so it has found the place.
         Ok(Ok(())) | Err(_) => Ok(()),
         Ok(Err(error)) => Err(DriverError::from(error)).context(
@@ -232,12 +239,12 @@ async fn can_follow(places: &ProducerDependencies, token: &ResumeToken) -> anyho
 }
 
 /// Seconds; members' clocks differ.
-const MOST_AHEAD: i64 = 60;
+const MAX_SECONDS_AHEAD: i64 = 60;
 /// Asked once, by somebody who waits: a busy server is given time.
-const PATIENCE: Duration = Duration::from_secs(60);
+const SOURCE_TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn reset(desk: &Desk, start: PipelineStart, meant: &Meant) -> anyhow::Result<()> {
-    let again = match desk.config.source.sequence {
+async fn reset(context: &CheckpointContext, start: PipelineStart, confirm: &ConfirmArgs) -> anyhow::Result<()> {
+    let again = match context.config.source.sequence {
         Some(_) => "consumers skip what they have applied",
         None => "without `source.sequence` consumers apply it again",
     };
@@ -249,21 +256,21 @@ async fn reset(desk: &Desk, start: PipelineStart, meant: &Meant) -> anyhow::Resu
              is earlier; {again}"
         ),
     };
-    desk.is_meant(meant, &start.to_string(), &consequence)?;
-    let patient = capture::Config { answer_within: PATIENCE, ..desk.config.producer.capture.clone() };
-    let capture = Capture::new(&desk.places.server, desk.places.source.clone(), patient);
+    context.require_confirmation(confirm, &start.to_string(), &consequence)?;
+    let config = capture::Config { answer_within: SOURCE_TIMEOUT, ..context.config.producer.capture.clone() };
+    let capture = Capture::new(&context.places.server, context.places.source.clone(), config);
     match capture.check(&start).await {
         Err(error @ capture::Error::StartInFuture { .. }) => {
-            bail!(Exit::Usage.because(format!("nothing was done: {error}")));
+            bail!(ExitReason::Usage.with_message(format!("nothing was done: {error}")));
         }
         looked => looked.context("look at the source")?,
     }
-    let stored = desk.stored().await?;
+    let stored = context.load_checkpoint().await?;
     let phase = capture.first_phase(&start).await.context("find where to start")?;
-    desk.begin(&stored, &phase, &consequence, meant.json).await
+    context.begin_epoch(&stored, &phase, &consequence, confirm.json).await
 }
 
-fn told(pipeline: &str, checkpoint: &Checkpoint) -> String {
+fn to_text(pipeline: &str, checkpoint: &Checkpoint) -> String {
     let mut lines = vec![
         ("pipeline", pipeline.to_owned()),
         ("term", checkpoint.term.to_string()),
@@ -275,7 +282,7 @@ fn told(pipeline: &str, checkpoint: &Checkpoint) -> String {
         }
         phase => lines.push(("phase", phase.name().to_owned())),
     }
-    lines.extend(token(checkpoint).map(|token| ("token", token.key().to_owned())));
+    lines.extend(resume_token(checkpoint).map(|token| ("token", token.key().to_owned())));
     lines.extend(checkpoint.cluster_time.map(|at| ("cluster time", format!("{}.{}", at.time, at.increment))));
     lines.extend(saved_at(checkpoint).map(|at| ("saved", format!("{at} by {}", checkpoint.saved_by))));
     lines.into_iter().map(|(name, value)| format!("{name:<14}{value}\n")).collect()
@@ -292,7 +299,7 @@ fn to_json(pipeline: &str, checkpoint: &Checkpoint) -> Json {
         "epoch": checkpoint.epoch.get(),
         "phase": checkpoint.phase.name(),
         "snapshot": snapshot,
-        "token": token(checkpoint).map(ResumeToken::key),
+        "token": resume_token(checkpoint).map(ResumeToken::key),
         "cluster_time": checkpoint.cluster_time.map(|at| json!({ "time": at.time, "increment": at.increment })),
         "saved_at": saved_at(checkpoint),
         "saved_by": checkpoint.saved_by,
@@ -300,7 +307,7 @@ fn to_json(pipeline: &str, checkpoint: &Checkpoint) -> Json {
 }
 
 /// Where the stream goes on: of a snapshot, when it is done.
-fn token(checkpoint: &Checkpoint) -> Option<&ResumeToken> {
+fn resume_token(checkpoint: &Checkpoint) -> Option<&ResumeToken> {
     match &checkpoint.phase {
         CheckpointPhase::Stream { token } | CheckpointPhase::Snapshot { start: token, .. } => Some(token),
         CheckpointPhase::Unstarted => None,

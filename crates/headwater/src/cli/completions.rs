@@ -1,10 +1,10 @@
 //! `headwater completions`: what lets a shell complete commands and flags.
 
 use anyhow::Context;
-use clap::{Args, CommandFactory};
+use clap::CommandFactory;
 use clap_complete::Shell;
 
-use crate::out;
+use crate::output;
 
 /// Print a script that lets your shell complete commands and flags.
 ///
@@ -17,15 +17,15 @@ use crate::out;
 ///   fish: headwater completions fish > ~/.config/fish/completions/headwater.fish
 ///
 ///   elvish, powershell: append it to the file the shell reads at its start
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
     /// Which shell.
     shell: Shell,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut super::Arguments::command(), "headwater", &mut script);
-    out::print(String::from_utf8(script).context("a script is text")?)?;
+    clap_complete::generate(args.shell, &mut super::Args::command(), "headwater", &mut script);
+    output::print(String::from_utf8(script).context("a script is text")?)?;
     Ok(())
 }

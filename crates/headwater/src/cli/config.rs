@@ -1,9 +1,9 @@
 //! `headwater config`: what a pod would run with, and every key there is.
 
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 
-use super::run::ConfigArguments;
-use crate::{config, out};
+use super::run::ConfigArgs;
+use crate::{config, output};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -12,19 +12,19 @@ Examples:
   HEADWATER__SERVICE_BUS__TOPIC=orders headwater config print --set producer.body=json";
 
 /// Show the configuration.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: ConfigCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ConfigCommand {
     /// Print what a pod would run with: file, environment and flags together, defaults included; passwords, keys and tokens masked.
     Print {
         #[command(flatten)]
-        config: ConfigArguments,
+        config: ConfigArgs,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -35,15 +35,15 @@ enum Command {
     Schema,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let text = match &arguments.command {
-        Command::Print { config, json } => {
-            let effective = config::effective(config.config.as_deref(), &config.set)?;
+pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
+    let text = match &args.command {
+        ConfigCommand::Print { config, json } => {
+            let effective = config::effective_config(config.config.as_deref(), &config.set)?;
             if *json { format!("{:#}\n", effective.to_json()) } else { effective.to_yaml() }
         }
-        Command::Reference => config::reference_file(),
-        Command::Schema => format!("{:#}\n", config::json_schema()),
+        ConfigCommand::Reference => config::reference_file(),
+        ConfigCommand::Schema => format!("{:#}\n", config::json_schema()),
     };
-    out::print(text)?;
+    output::print(text)?;
     Ok(())
 }

@@ -2,8 +2,6 @@
 
 use std::path::PathBuf;
 
-use clap::Args;
-
 use crate::dev::{self, Plan};
 
 /// Run everything on this machine, for development: MongoDB, the bus, pods, and a shop that writes orders.
@@ -12,8 +10,8 @@ use crate::dev::{self, Plan};
 /// pods as processes of their own, and a small shop that writes orders; then shows every second how far the orders have come. Kill the
 /// leading pod (`kill -9`, its pid is shown) and watch another take over. Ctrl-C closes the shop, waits until every order has arrived,
 /// compares the read models with what a plain fold of all events says, and stops everything; the data stays in the data folder.
-#[derive(Debug, Args)]
-pub(crate) struct Arguments {
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
     /// How many pods.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=32))]
     pods: u16,
@@ -31,7 +29,7 @@ pub(crate) struct Arguments {
     mongodb_uri: Option<String>,
 }
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { pods, rate, data_dir, mongodb_uri } = arguments;
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let Args { pods, rate, data_dir, mongodb_uri } = args;
     dev::run(Plan { pods, rate, data_dir, mongodb_uri }).await
 }

@@ -1,15 +1,15 @@
 //! `headwater parked`: aggregates that wait behind an event that cannot be applied, and the operator's hand on them.
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use mongodb::bson::Bson;
 use pipeline::view::{Body, Delivered, Discard, Error, Waiting};
 use serde_json::{Value as Json, json};
 
-use super::run::{ConfigArguments, FOUND_WITHIN};
-use super::table::table;
-use crate::exit::Exit;
-use crate::out;
+use super::run::{ConfigArgs, SERVER_SELECTION_TIMEOUT};
+use super::table::render_table;
+use crate::exit::ExitReason;
+use crate::output;
 use crate::parked::{ParkedCommands, format_bson, format_id, format_time};
 
 const EXAMPLES: &str = "\
@@ -24,19 +24,19 @@ Examples:
 /// An event that cannot be applied does not stop the others: its aggregate is parked in that one read model, and its later events queue
 /// behind it, in order. Mend the cause (a read model's declaration, an index, the document it meets), then `retry`. Only if the events
 /// are not wanted in that read model, `discard` them. New events queue behind meanwhile; pods need not be stopped.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: ParkedCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ParkedCommand {
     /// List what is parked: which aggregate, in which read model, why and since when.
     List {
         #[command(flatten)]
-        config: ConfigArguments,
+        config: ConfigArgs,
         /// At most so many.
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: i64,
@@ -47,9 +47,9 @@ enum Command {
     /// Show the events that wait, in order: ids, types and places, and what they say only with `--bodies`.
     Show {
         #[command(flatten)]
-        config: ConfigArguments,
+        config: ConfigArgs,
         #[command(flatten)]
-        which: Which,
+        selector: ParkedSelector,
         /// At most so many.
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: i64,
@@ -63,9 +63,9 @@ enum Command {
     /// Apply what waits, in order. Stops at the first event that still cannot be applied; what came before it stays applied.
     Retry {
         #[command(flatten)]
-        config: ConfigArguments,
+        config: ConfigArgs,
         #[command(flatten)]
-        which: Which,
+        selector: ParkedSelector,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -75,9 +75,9 @@ enum Command {
     /// Without `--all` only the first, behind which the others wait; `retry` then applies the rest.
     Discard {
         #[command(flatten)]
-        config: ConfigArguments,
+        config: ConfigArgs,
         #[command(flatten)]
-        which: Which,
+        selector: ParkedSelector,
         /// All that waits, not only the first.
         #[arg(long)]
         all: bool,
@@ -90,9 +90,9 @@ enum Command {
     },
 }
 
-/// Which of those that wait.
-#[derive(Debug, Args)]
-struct Which {
+/// ParkedSelector of those that wait.
+#[derive(Debug, clap::Args)]
+struct ParkedSelector {
     /// The aggregate, as `parked list` shows it.
     #[arg(value_name = "AGGREGATE")]
     aggregate: String,
@@ -101,49 +101,49 @@ struct Which {
     model: Option<String>,
 }
 
-impl Which {
-    async fn found_in(&self, commands: &ParkedCommands) -> anyhow::Result<Waiting> {
+impl ParkedSelector {
+    async fn find_in(&self, commands: &ParkedCommands) -> anyhow::Result<Waiting> {
         commands.find(&self.aggregate, self.model.as_deref()).await
     }
 }
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    match arguments.command {
-        Command::List { config, limit, json } => {
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    match args.command {
+        ParkedCommand::List { config, limit, json } => {
             let config = config.load()?;
-            list(&ParkedCommands::open(&config, FOUND_WITHIN).await?, &config.pipeline, limit, json).await
+            list(&ParkedCommands::open(&config, SERVER_SELECTION_TIMEOUT).await?, &config.pipeline, limit, json).await
         }
-        Command::Show { config, which, limit, bodies, json } => {
-            show(&open(&config).await?, &which, limit, bodies, json).await
+        ParkedCommand::Show { config, selector, limit, bodies, json } => {
+            show(&open(&config).await?, &selector, limit, bodies, json).await
         }
-        Command::Retry { config, which, json } => retry(&open(&config).await?, &which, json).await,
-        Command::Discard { config, which, all, yes, json } => {
-            discard(&open(&config).await?, &which, all, yes, json).await
+        ParkedCommand::Retry { config, selector, json } => retry(&open(&config).await?, &selector, json).await,
+        ParkedCommand::Discard { config, selector, all, yes, json } => {
+            discard(&open(&config).await?, &selector, all, yes, json).await
         }
     }
 }
 
-async fn open(config: &ConfigArguments) -> anyhow::Result<ParkedCommands> {
-    ParkedCommands::open(&config.load()?, FOUND_WITHIN).await
+async fn open(config: &ConfigArgs) -> anyhow::Result<ParkedCommands> {
+    ParkedCommands::open(&config.load()?, SERVER_SELECTION_TIMEOUT).await
 }
 
 async fn list(commands: &ParkedCommands, pipeline: &str, limit: i64, as_json: bool) -> anyhow::Result<()> {
     let list = commands.list(limit).await?;
     if as_json {
-        out::line(format_args!("{:#}", Json::Array(list.iter().map(waiting_json).collect())))?;
+        output::print_line(format_args!("{:#}", Json::Array(list.iter().map(waiting_json).collect())))?;
         return Ok(());
     }
     if list.is_empty() {
-        out::line(format_args!("nothing is parked in `{pipeline}`"))?;
+        output::print_line(format_args!("nothing is parked in `{pipeline}`"))?;
         return Ok(());
     }
-    let rows: Vec<_> = list.iter().map(row).collect();
-    out::print(table(["MODEL", "AGGREGATE", "REASON", "AT", "WAITING", "SINCE", "DETAIL"], &rows))?;
-    out::line(format_args!("\nMend the cause, then: headwater parked retry AGGREGATE --model MODEL"))?;
+    let rows: Vec<_> = list.iter().map(waiting_row).collect();
+    output::print(render_table(["MODEL", "AGGREGATE", "REASON", "AT", "WAITING", "SINCE", "DETAIL"], &rows))?;
+    output::print_line(format_args!("\nMend the cause, then: headwater parked retry AGGREGATE --model MODEL"))?;
     Ok(())
 }
 
-fn row(waiting: &Waiting) -> [String; 7] {
+fn waiting_row(waiting: &Waiting) -> [String; 7] {
     let parked = &waiting.parked;
     [
         waiting.model.clone(),
@@ -160,35 +160,41 @@ fn waiting_json(waiting: &Waiting) -> Json {
     let parked = &waiting.parked;
     json!({
         "model": waiting.model,
-        "aggregate": extended(waiting.aggregate.value()),
+        "aggregate": to_extended_json(waiting.aggregate.value()),
         "collection": waiting.collection,
         "reason": parked.reason.as_str(),
         "detail": parked.detail,
-        "event": extended(&parked.event_id),
+        "event": to_extended_json(&parked.event_id),
         "sequence": parked.sequence,
         "waiting": parked.waiting(),
         "since": format_time(parked.since),
     })
 }
 
-async fn show(commands: &ParkedCommands, which: &Which, limit: i64, bodies: bool, as_json: bool) -> anyhow::Result<()> {
-    let waiting = which.found_in(commands).await?;
+async fn show(
+    commands: &ParkedCommands,
+    selector: &ParkedSelector,
+    limit: i64,
+    bodies: bool,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    let waiting = selector.find_in(commands).await?;
     let events = commands.show(&waiting, limit).await?;
     if as_json {
         let mut shown = waiting_json(&waiting);
         shown["events"] = Json::Array(events.iter().map(|event| event_json(event, bodies)).collect());
-        out::line(format_args!("{shown:#}"))?;
+        output::print_line(format_args!("{shown:#}"))?;
         return Ok(());
     }
-    out::line(format_args!("read model  {}", waiting.model))?;
-    out::line(format_args!("aggregate   {}", format_id(&waiting.aggregate)))?;
-    out::line(format_args!("reason      {} ({})", waiting.parked.reason, waiting.parked.detail))?;
-    out::line(format_args!("since       {}", format_time(waiting.parked.since)))?;
-    out::line(format_args!("waiting     {}\n", waiting.parked.waiting()))?;
+    output::print_line(format_args!("read model  {}", waiting.model))?;
+    output::print_line(format_args!("aggregate   {}", format_id(&waiting.aggregate)))?;
+    output::print_line(format_args!("reason      {} ({})", waiting.parked.reason, waiting.parked.detail))?;
+    output::print_line(format_args!("since       {}", format_time(waiting.parked.since)))?;
+    output::print_line(format_args!("waiting     {}\n", waiting.parked.waiting()))?;
     let rows: Vec<_> = events.iter().map(event_row).collect();
-    out::print(table(["SEQUENCE", "TYPE", "EVENT", "TERM", "COMMITTED"], &rows))?;
+    output::print(render_table(["SEQUENCE", "TYPE", "EVENT", "TERM", "COMMITTED"], &rows))?;
     for event in events.iter().filter(|_| bodies) {
-        out::line(format_args!("\n{:#}", event_json(event, true)))?;
+        output::print_line(format_args!("\n{:#}", event_json(event, true)))?;
     }
     Ok(())
 }
@@ -205,7 +211,7 @@ fn event_row(event: &Delivered) -> [String; 5] {
 
 fn event_json(event: &Delivered, bodies: bool) -> Json {
     let mut shown = json!({
-        "event": extended(&event.key),
+        "event": to_extended_json(&event.key),
         "type": event.event_type,
         "sequence": event.sequence,
         "operation": event.operation.as_str(),
@@ -214,9 +220,8 @@ fn event_json(event: &Delivered, bodies: bool) -> Json {
     });
     if bodies {
         shown["body"] = match &event.body {
-            Body::Document(document) => {
-                mongodb::bson::Document::try_from(&**document).map_or(Json::Null, |document| extended(&document.into()))
-            }
+            Body::Document(document) => mongodb::bson::Document::try_from(&**document)
+                .map_or(Json::Null, |document| to_extended_json(&document.into())),
             Body::Oversize(id) => json!({ "kept_apart": id }),
             Body::Marker(id) => json!({ "rejected": id }),
         };
@@ -224,18 +229,21 @@ fn event_json(event: &Delivered, bodies: bool) -> Json {
     shown
 }
 
-async fn retry(commands: &ParkedCommands, which: &Which, as_json: bool) -> anyhow::Result<()> {
-    let waiting = which.found_in(commands).await?;
+async fn retry(commands: &ParkedCommands, selector: &ParkedSelector, as_json: bool) -> anyhow::Result<()> {
+    let waiting = selector.find_in(commands).await?;
     let Waiting { aggregate, model, .. } = &waiting;
     match commands.retry(&waiting).await {
         Ok(events) if as_json => {
-            out::line(format_args!(
+            output::print_line(format_args!(
                 "{:#}",
-                json!({ "model": model, "aggregate": extended(aggregate.value()), "applied": events })
+                json!({ "model": model, "aggregate": to_extended_json(aggregate.value()), "applied": events })
             ))?;
         }
         Ok(events) => {
-            out::line(format_args!("{events} events were applied to `{model}`; {} goes on", format_id(aggregate)))?;
+            output::print_line(format_args!(
+                "{events} events were applied to `{model}`; {} goes on",
+                format_id(aggregate)
+            ))?;
         }
         Err(error @ Error::NoModel(_)) => {
             return Err(error).context("this configuration does not declare it; retry with the one that pods run with");
@@ -248,13 +256,19 @@ async fn retry(commands: &ParkedCommands, which: &Which, as_json: bool) -> anyho
     Ok(())
 }
 
-async fn discard(commands: &ParkedCommands, which: &Which, all: bool, yes: bool, as_json: bool) -> anyhow::Result<()> {
-    let waiting = which.found_in(commands).await?;
+async fn discard(
+    commands: &ParkedCommands,
+    selector: &ParkedSelector,
+    all: bool,
+    yes: bool,
+    as_json: bool,
+) -> anyhow::Result<()> {
+    let waiting = selector.find_in(commands).await?;
     let Waiting { aggregate, model, parked, .. } = &waiting;
     let name = format_id(aggregate);
     if !yes {
         let events = if all { format!("all {} events that wait", parked.waiting()) } else { "the first event".into() };
-        bail!(Exit::Usage.because(format!(
+        bail!(ExitReason::Usage.with_message(format!(
             "this leaves {events} of {name} out of `{model}` for good: the read model will lack what they say; if that is \
              meant, say --yes"
         )));
@@ -263,22 +277,24 @@ async fn discard(commands: &ParkedCommands, which: &Which, all: bool, yes: bool,
     let events = commands.discard(&waiting, what).await?;
     let left = parked.waiting().saturating_sub(events);
     if as_json {
-        let aggregate = extended(aggregate.value());
-        out::line(format_args!(
+        let aggregate = to_extended_json(aggregate.value());
+        output::print_line(format_args!(
             "{:#}",
             json!({ "model": model, "aggregate": aggregate, "discarded": events, "waiting": left })
         ))?;
         return Ok(());
     }
-    out::line(format_args!(
+    output::print_line(format_args!(
         "{events} events of {name} were discarded from `{model}`; they are kept in `parked_events`"
     ))?;
     if left > 0 {
-        out::line(format_args!("{left} more wait; apply them with: headwater parked retry {name} --model {model}"))?;
+        output::print_line(format_args!(
+            "{left} more wait; apply them with: headwater parked retry {name} --model {model}"
+        ))?;
     }
     Ok(())
 }
 
-fn extended(value: &Bson) -> Json {
+fn to_extended_json(value: &Bson) -> Json {
     value.clone().into_relaxed_extjson()
 }

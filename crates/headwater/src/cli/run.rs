@@ -3,8 +3,6 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
-
 use crate::config::Config;
 use crate::exit;
 use crate::signal::StopSignal;
@@ -16,19 +14,19 @@ use crate::signal::StopSignal;
 /// checkpoint saved, the lease given back, what was received applied and settled; for no longer than `producer.drain` and `consumer.drain`, side
 /// by side, whatever the servers do. A second signal ends it at once; one within a quarter of a second of the first is taken for the same,
 /// passed on twice.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP)]
-pub(crate) struct Arguments {
+pub(crate) struct Args {
     #[command(flatten)]
-    pub(crate) config: ConfigArguments,
+    pub(crate) config: ConfigArgs,
 }
 
 /// How long a command looks for its server: longer than an election takes, and shorter than a person wonders whether anything happens.
-pub(crate) const FOUND_WITHIN: Option<Duration> = Some(Duration::from_secs(15));
+pub(crate) const SERVER_SELECTION_TIMEOUT: Option<Duration> = Some(Duration::from_secs(15));
 
 /// Where the configuration comes from.
-#[derive(Debug, Args)]
-pub(crate) struct ConfigArguments {
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConfigArgs {
     /// The configuration file; without it `HEADWATER_CONFIG`, then `./headwater.yaml`.
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -38,13 +36,13 @@ pub(crate) struct ConfigArguments {
     pub(crate) set: Vec<String>,
 }
 
-impl ConfigArguments {
+impl ConfigArgs {
     pub(crate) fn load(&self) -> anyhow::Result<Config> {
-        Config::of_this_process(self.config.as_deref(), &self.set)
+        Config::from_process(self.config.as_deref(), &self.set)
     }
 }
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let stop = StopSignal::new()?;
-    crate::run::pod(arguments.config.load()?, stop).await
+    crate::run::run_pod(args.config.load()?, stop).await
 }

@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use anyhow::bail;
-use clap::Args;
 use lease::LeaseDocument;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::run::{ConfigArguments, FOUND_WITHIN};
-use crate::out;
-use crate::step_down::{self, Asked, Wish};
+use super::run::{ConfigArgs, SERVER_SELECTION_TIMEOUT};
+use crate::output;
+use crate::step_down::{self, StepDownRequest, StepDownStore};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,14 +21,14 @@ Examples:
 /// For moving leadership away from a pod that is to be looked at, or from a node that is to go. The leader sends what it has read, saves the
 /// checkpoint and gives the lease back; nothing is lost and nothing is published twice. It keeps away from the lease for a while, so
 /// that another pod has it; where there is no other, it leads again after that. Every pod goes on applying events all the time.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct Args {
     #[command(flatten)]
-    config: ConfigArguments,
+    config: ConfigArgs,
 
     /// How long to wait for it.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = some_time)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_timeout)]
     within: Duration,
 
     /// As JSON, when it is done.
@@ -37,25 +36,25 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-fn some_time(text: &str) -> Result<Duration, String> {
+fn parse_timeout(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
         Ok(Duration::ZERO) => Err("nobody steps down in no time; write, for example, `30s`".to_owned()),
         parsed => parsed.map_err(|error| error.to_string()),
     }
 }
 
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { config, within, json } = arguments;
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let Args { config, within, json } = args;
     let config = config.load()?;
-    let places = crate::run::places(&config, FOUND_WITHIN).await?;
-    let lease = step_down::lease(&config).await?;
+    let places = crate::run::places(&config, SERVER_SELECTION_TIMEOUT).await?;
+    let lease = step_down::open_lease(&config).await?;
     let began = Instant::now();
-    let wish = Wish::of(&places.coordination, &config.pipeline);
-    let Asked { leader, term } = wish.ask_the_leader(&lease, &config.pod_id).await?;
+    let step_down_store = StepDownStore::new(&places.coordination, &config.pipeline);
+    let StepDownRequest { leader, term } = step_down_store.request_from_leader(&lease, &config.pod_id).await?;
     if !json {
-        out::line(format_args!("{leader} is asked to give term {term} up"))?;
+        output::print_line(format_args!("{leader} is asked to give term {term} up"))?;
     }
     while began.elapsed() < within {
         let now = lease.show().await?;
@@ -65,16 +64,16 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
             let took = began.elapsed().as_secs_f64();
             if json {
                 let (before, now) = (json!({ "leader": leader, "term": term.get() }), next_term.get());
-                out::line(format_args!(
+                output::print_line(format_args!(
                     "{:#}",
                     json!({ "before": before, "after": { "leader": next, "term": now }, "seconds": took })
                 ))?;
             } else {
-                out::line(format_args!("{next} leads in term {next_term} ({took:.1} s)"))?;
+                output::print_line(format_args!("{next} leads in term {next_term} ({took:.1} s)"))?;
             }
             return Ok(());
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
     bail!(
         "{leader} still has term {term} after {}, or nobody has taken it; is that pod alive, and is there another? \

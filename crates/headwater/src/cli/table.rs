@@ -1,7 +1,7 @@
 //! Tables people can read: columns as wide as what is in them.
 
 /// The last column is not padded.
-pub(crate) fn table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
+pub(crate) fn render_table<const N: usize>(head: [&str; N], rows: &[[String; N]]) -> String {
     let mut widths = head.map(|cell| cell.chars().count());
     for row in rows {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -22,6 +22,6 @@ mod tests {
     fn columns_are_as_wide_as_what_is_in_them() {
         let rows = [["order_summary".to_owned(), "7".to_owned()], ["é".to_owned(), "12".to_owned()]];
         let expected = "MODEL          WAITING\norder_summary  7\né              12\n";
-        assert_eq!(super::table(["MODEL", "WAITING"], &rows), expected);
+        assert_eq!(super::render_table(["MODEL", "WAITING"], &rows), expected);
     }
 }

@@ -1,13 +1,13 @@
 //! `headwater topology`: topic and subscription on the bus, as Headwater wants them.
 
 use anyhow::{Context, bail};
-use clap::{Args, Subcommand};
+use clap::Subcommand;
 use serde_json::{Value as Json, json};
 use servicebus::administration::{Administration, Description};
 
-use super::run::ConfigArguments;
-use crate::out;
-use crate::topology::{Change, Plan, Wanted, plan};
+use super::run::ConfigArgs;
+use crate::output;
+use crate::topology::{EntitySpec, PropertyChange, TopologyPlan, plan_changes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,15 +15,15 @@ Examples:
   headwater topology apply --partitioned false     on a Premium namespace";
 
 /// Create topic and subscription on the bus, or bring them in line.
-#[derive(Debug, Args)]
+#[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(crate) struct Arguments {
+pub(crate) struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: TopologyCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum TopologyCommand {
     /// Create what is missing and change what differs, and say what was created, changed and left.
     ///
     /// The topic: duplicate detection, nothing expires, nothing deletes itself. The subscription: sessions, the highest delivery count, nothing
@@ -31,7 +31,7 @@ enum Command {
     /// duplicate detection, partitions): then nothing is done, and it says what to do. The key needs the right to manage.
     Apply {
         #[command(flatten)]
-        config: ConfigArguments,
+        config: ConfigArgs,
         /// Whether a topic that is created is partitioned. Premium namespaces partition as a whole: say false there.
         #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
         partitioned: bool,
@@ -44,20 +44,20 @@ enum Command {
     },
 }
 
-pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
-    let Command::Apply { config, partitioned, dry_run, json } = arguments.command;
+pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
+    let TopologyCommand::Apply { config, partitioned, dry_run, json } = args.command;
     let config = config.load()?;
     let bus = crate::run::administration(&config)?;
     let topic = config.service_bus.topic.clone();
     let subscription = format!("{topic}/Subscriptions/{}", config.service_bus.subscription);
     let lock = config.consumer.session.lock_duration;
-    let wanted = [(topic, Wanted::topic(partitioned)), (subscription, Wanted::subscription(lock))];
+    let wanted = [(topic, EntitySpec::topic(partitioned)), (subscription, EntitySpec::subscription(lock))];
 
     // Both are looked at before either is touched.
     let mut plans = vec![];
     for (path, wanted) in wanted {
         let found = bus.get(&path).await.with_context(|| format!("look at `{path}`"))?;
-        let plan = plan(&wanted, found.as_ref());
+        let plan = plan_changes(&wanted, found.as_ref());
         plans.push((path, wanted, found, plan));
     }
     let fixed: Vec<_> = plans.iter().flat_map(|(path, _, _, plan)| plan.refusals(path)).collect();
@@ -66,37 +66,37 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
     let mut all = vec![];
     for (path, wanted, found, plan) in plans {
-        let outcome = carry_out(&bus, path, &wanted, found, plan, dry_run).await?;
+        let result = apply_plan(&bus, path, &wanted, found, plan, dry_run).await?;
         if !json {
-            out::line(outcome.told(dry_run))?;
+            output::print_line(result.to_text(dry_run))?;
         }
-        all.push(outcome.to_json());
+        all.push(result.to_json());
     }
     if json {
-        out::line(format_args!("{:#}", json!({ "dry_run": dry_run, "entities": Json::Array(all) })))?;
+        output::print_line(format_args!("{:#}", json!({ "dry_run": dry_run, "entities": Json::Array(all) })))?;
     }
     Ok(())
 }
 
 /// What was done to one entity, or would be.
-struct Outcome {
+struct EntityResult {
     path: String,
-    action: Action,
+    action: EntityAction,
 }
 
-enum Action {
+enum EntityAction {
     Created,
-    Changed(Vec<Change>),
-    Left,
+    Changed(Vec<PropertyChange>),
+    Unchanged,
 }
 
-impl Outcome {
-    fn told(&self, dry_run: bool) -> String {
+impl EntityResult {
+    fn to_text(&self, dry_run: bool) -> String {
         let (path, would) = (&self.path, if dry_run { "would be " } else { "" });
         match &self.action {
-            Action::Created => format!("{path}: {would}created"),
-            Action::Left => format!("{path}: left as it is"),
-            Action::Changed(changes) => {
+            EntityAction::Created => format!("{path}: {would}created"),
+            EntityAction::Unchanged => format!("{path}: left as it is"),
+            EntityAction::Changed(changes) => {
                 let changes: Vec<_> = changes.iter().map(ToString::to_string).collect();
                 format!("{path}: {would}changed ({})", changes.join(", "))
             }
@@ -105,34 +105,35 @@ impl Outcome {
 
     fn to_json(&self) -> Json {
         let (action, changes) = match &self.action {
-            Action::Created => ("created", &[][..]),
-            Action::Changed(changes) => ("changed", &changes[..]),
-            Action::Left => ("left", &[][..]),
+            EntityAction::Created => ("created", &[][..]),
+            EntityAction::Changed(changes) => ("changed", &changes[..]),
+            EntityAction::Unchanged => ("left", &[][..]),
         };
-        let change = |Change { name, from, to }: &Change| json!({ "name": name, "from": from, "to": to });
+        let change =
+            |PropertyChange { name, from, to }: &PropertyChange| json!({ "name": name, "from": from, "to": to });
         let changes: Vec<_> = changes.iter().map(change).collect();
         json!({ "path": self.path, "action": action, "changes": changes })
     }
 }
 
-async fn carry_out(
+async fn apply_plan(
     bus: &Administration,
     path: String,
-    wanted: &Wanted,
+    wanted: &EntitySpec,
     found: Option<Description>,
-    plan: Plan,
+    plan: TopologyPlan,
     dry_run: bool,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<EntityResult> {
     let action = match (plan, found) {
-        (Plan::Create, _) | (_, None) => {
+        (TopologyPlan::Create, _) | (_, None) => {
             if !dry_run {
-                bus.create(&path, &wanted.description()).await.with_context(|| format!("create `{path}`"))?;
+                bus.create(&path, &wanted.to_description()).await.with_context(|| format!("create `{path}`"))?;
             }
-            Action::Created
+            EntityAction::Created
         }
-        (Plan::Change { changes, .. }, Some(_)) if changes.is_empty() => Action::Left,
-        (Plan::Change { changes, .. }, Some(mut description)) => {
-            for Change { name, to, .. } in &changes {
+        (TopologyPlan::Change { changes, .. }, Some(_)) if changes.is_empty() => EntityAction::Unchanged,
+        (TopologyPlan::Change { changes, .. }, Some(mut description)) => {
+            for PropertyChange { name, to, .. } in &changes {
                 if !description.set(name, to) {
                     bail!("`{path}` does not show `{name}`, and so it cannot be changed");
                 }
@@ -140,8 +141,8 @@ async fn carry_out(
             if !dry_run {
                 bus.update(&path, &description).await.with_context(|| format!("change `{path}`"))?;
             }
-            Action::Changed(changes)
+            EntityAction::Changed(changes)
         }
     };
-    Ok(Outcome { path, action })
+    Ok(EntityResult { path, action })
 }

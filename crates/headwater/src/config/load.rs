@@ -4,42 +4,42 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::node::{Entry, Node, Origin, Value};
-use super::problem::Problem;
-use super::schema::{self, Default, KEYS, Key, Kind};
+use super::node::{ConfigNode, MapEntry, NodeValue, Origin};
+use super::problem::ConfigProblem;
+use super::schema::{self, ConfigKey, KEYS, KeyDefault, ValueKind};
 use super::{units, yaml};
 
 /// What every key is set to.
 #[derive(Debug)]
-pub(crate) struct Settings {
+pub(crate) struct ResolvedSettings {
     set: BTreeMap<&'static str, Setting>,
     /// Keys that were said wrongly or not at all: a default or an example stands in for them, and no rule is asked about them.
-    doubtful: BTreeSet<&'static str>,
+    invalid: BTreeSet<&'static str>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Setting {
-    pub(crate) value: Typed,
+    pub(crate) value: TypedValue,
     pub(crate) origin: Origin,
 }
 
 /// A value that its kind allows.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Typed {
+pub(crate) enum TypedValue {
     Text(String),
     Flag(bool),
     Count(u64),
     Duration(Duration),
     Size(u64),
     Texts(Vec<String>),
-    Tree(Node),
+    Tree(ConfigNode),
 }
 
 /// Reads secrets from files; a seam, so that reading a configuration touches nothing else.
 pub(crate) type ReadFile<'a> = &'a dyn Fn(&str) -> std::io::Result<String>;
 
 /// The sources of a configuration, weakest first.
-pub(crate) struct Sources<'a> {
+pub(crate) struct ConfigSources<'a> {
     /// Its text.
     pub(crate) file: Option<&'a str>,
     pub(crate) file_name: Option<&'a str>,
@@ -53,47 +53,47 @@ pub(crate) struct Sources<'a> {
 
 pub(super) const PREFIX: &str = "HEADWATER__";
 
-impl Sources<'_> {
+impl ConfigSources<'_> {
     /// Everything that was said, and everything that is wrong with it.
-    pub(crate) fn read(&self) -> (Settings, Vec<Problem>) {
+    pub(crate) fn read(&self) -> (ResolvedSettings, Vec<ConfigProblem>) {
         let (mut root, mut problems, broken) = match self.file.map(yaml::read) {
             Some(Ok((root, problems))) => (root, problems, false),
-            Some(Err(problem)) => (Node::map(Origin::Nowhere), vec![problem], true),
-            None => (Node::map(Origin::Nowhere), vec![], false),
+            Some(Err(problem)) => (ConfigNode::map(Origin::Nowhere), vec![problem], true),
+            None => (ConfigNode::map(Origin::Nowhere), vec![], false),
         };
         self.overlay(&mut root, &mut problems);
-        let (set, doubtful, from_file) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
-        let mut reading = Reading { set, doubtful, from_file, problems, read_file: self.read_file };
-        reading.section("", &root);
-        reading.complete();
-        let Reading { set, mut doubtful, mut problems, .. } = reading;
+        let (set, invalid, from_file) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
+        let mut reading = SettingsReader { set, invalid, from_file, problems, read_file: self.read_file };
+        reading.read_section("", &root);
+        reading.fill_defaults();
+        let SettingsReader { set, mut invalid, mut problems, .. } = reading;
         if broken {
             // What it says is not known, so nothing can be missing.
-            doubtful.extend(KEYS.iter().map(|key| key.path));
+            invalid.extend(KEYS.iter().map(|key| key.path));
             problems.retain(|problem| problem.origin != Origin::Nowhere);
         }
-        (Settings { set, doubtful }, problems)
+        (ResolvedSettings { set, invalid }, problems)
     }
 
-    fn overlay(&self, root: &mut Node, problems: &mut Vec<Problem>) {
+    fn overlay(&self, root: &mut ConfigNode, problems: &mut Vec<ConfigProblem>) {
         for (name, value) in self.environment {
             let Some(path) = name.strip_prefix(PREFIX) else { continue };
             let path: Vec<String> = path.split("__").map(str::to_lowercase).collect();
-            let node = said_plainly(&path, value, Origin::Environment(name.clone()));
+            let node = parse_override(&path, value, Origin::Environment(name.clone()));
             root.set(&path, node);
         }
         for name in self.unreadable {
             let what = "is not text (UTF-8), and sets nothing; set it anew, or unset it";
-            problems.push(Problem::at(Origin::Environment(name.clone()), "", what));
+            problems.push(ConfigProblem::at(Origin::Environment(name.clone()), "", what));
         }
         for flag in self.flags {
             match flag.split_once('=') {
                 Some((path, value)) if !path.is_empty() => {
                     let path: Vec<String> = path.split('.').map(str::to_owned).collect();
-                    let node = said_plainly(&path, value, Origin::Flag);
+                    let node = parse_override(&path, value, Origin::Flag);
                     root.set(&path, node);
                 }
-                _ => problems.push(Problem::at(
+                _ => problems.push(ConfigProblem::at(
                     Origin::Flag,
                     "",
                     format!("`{flag}` sets nothing; write `--set producer.body=json`"),
@@ -105,105 +105,105 @@ impl Sources<'_> {
 
 /// A value from a variable or a flag is YAML too, so that numbers and lists can be given; what is not is a text. A secret is what it is,
 /// whatever it looks like.
-fn said_plainly(path: &[String], value: &str, origin: Origin) -> Node {
-    let secret = schema::key(&path.join(".")).is_some_and(Key::is_secret);
+fn parse_override(path: &[String], value: &str, origin: Origin) -> ConfigNode {
+    let secret = schema::key(&path.join(".")).is_some_and(ConfigKey::is_secret);
     if secret && !value.is_empty() {
-        return Node::text(value, origin);
+        return ConfigNode::text(value, origin);
     }
-    let mut node = yaml::parse(value).unwrap_or_else(|_| Node::text(value, origin.clone()));
-    if matches!(node.value, Value::Map(_)) {
-        // `Endpoint=…;Key: x` may look like a map by accident; nothing that is set this way is one.
-        node = Node::text(value, origin.clone());
+    let mut node = yaml::parse(value).unwrap_or_else(|_| ConfigNode::text(value, origin.clone()));
+    if matches!(node.value, NodeValue::Map(_)) {
+        // `Endpoint=…;ConfigKey: x` may look like a map by accident; nothing that is set this way is one.
+        node = ConfigNode::text(value, origin.clone());
     }
     node.origin = origin;
     node
 }
 
-struct Reading<'a> {
+struct SettingsReader<'a> {
     set: BTreeMap<&'static str, Setting>,
-    doubtful: BTreeSet<&'static str>,
+    invalid: BTreeSet<&'static str>,
     /// Secrets that came from a file of their own.
     from_file: BTreeSet<&'static str>,
-    problems: Vec<Problem>,
+    problems: Vec<ConfigProblem>,
     read_file: ReadFile<'a>,
 }
 
-impl Reading<'_> {
-    fn section(&mut self, prefix: &str, node: &Node) {
+impl SettingsReader<'_> {
+    fn read_section(&mut self, prefix: &str, node: &ConfigNode) {
         let entries = match &node.value {
-            Value::Map(entries) => entries,
+            NodeValue::Map(entries) => entries,
             // `producer:` with nothing below it says nothing.
-            Value::Null => return,
+            NodeValue::Null => return,
             _ => {
-                let names = schema::names_below(prefix).join("`, `");
-                return self.wrong(node, prefix, format!("is {node}, and must be a map with keys such as `{names}`"));
+                let names = schema::child_names(prefix).join("`, `");
+                return self.report(node, prefix, format!("is {node}, and must be a map with keys such as `{names}`"));
             }
         };
         for entry in entries {
-            self.entry(prefix, entry);
+            self.read_entry(prefix, entry);
         }
     }
 
-    fn entry(&mut self, prefix: &str, entry: &Entry) {
-        let path = below(prefix, &entry.key);
+    fn read_entry(&mut self, prefix: &str, entry: &MapEntry) {
+        let path = join_path(prefix, &entry.key);
         if let Some(key) = schema::key(&path).filter(|_| entry.key != "*") {
-            self.key(key, &entry.node);
+            self.read_key(key, &entry.node);
         } else if schema::is_section(&path) {
-            self.section(&path, &entry.node);
+            self.read_section(&path, &entry.node);
         } else if let Some(key) = path.strip_suffix("_file").and_then(schema::key).filter(|key| key.is_secret()) {
-            self.secret_file(key, &path, &entry.node);
-        } else if let Some(key) = schema::renamed(&path) {
-            self.renamed(key, &path, entry);
-        } else if let Some(key) = schema::any_key(prefix) {
-            self.named(key, entry);
+            self.read_secret_file(key, &path, &entry.node);
+        } else if let Some(key) = schema::renamed_key(&path) {
+            self.report_renamed(key, &path, entry);
+        } else if let Some(key) = schema::wildcard_key(prefix) {
+            self.read_wildcard(key, entry);
         } else {
-            self.unknown(prefix, &path, entry);
+            self.report_unknown(prefix, &path, entry);
         }
     }
 
     /// One of the names that a section takes freely: gathered, in the order written.
-    fn named(&mut self, key: &'static Key, entry: &Entry) {
+    fn read_wildcard(&mut self, key: &'static ConfigKey, entry: &MapEntry) {
         let origin = entry.key_origin.clone();
         let gathered = self
             .set
             .entry(key.path)
-            .or_insert_with(|| Setting { value: Typed::Tree(Node::map(origin.clone())), origin });
-        if let Typed::Tree(Node { value: Value::Map(entries), .. }) = &mut gathered.value {
+            .or_insert_with(|| Setting { value: TypedValue::Tree(ConfigNode::map(origin.clone())), origin });
+        if let TypedValue::Tree(ConfigNode { value: NodeValue::Map(entries), .. }) = &mut gathered.value {
             entries.push(entry.clone());
         }
     }
 
-    fn key(&mut self, key: &'static Key, node: &Node) {
+    fn read_key(&mut self, key: &'static ConfigKey, node: &ConfigNode) {
         // A key with nothing behind it is as good as left out.
-        if node.value == Value::Null {
+        if node.value == NodeValue::Null {
             return;
         }
-        match typed(key, node) {
-            Ok(value) => self.put(key, key.path, value, node),
-            Err(what) => self.wrong(node, key.path, what),
+        match parse_value(key, node) {
+            Ok(value) => self.store(key, key.path, value, node),
+            Err(what) => self.report(node, key.path, what),
         }
     }
 
-    fn secret_file(&mut self, key: &'static Key, path: &str, node: &Node) {
-        let Value::Text(file) = &node.value else {
-            return self.wrong(node, path, format!("is {node}, and must name a file, such as `/run/secrets/uri`"));
+    fn read_secret_file(&mut self, key: &'static ConfigKey, path: &str, node: &ConfigNode) {
+        let NodeValue::Text(file) = &node.value else {
+            return self.report(node, path, format!("is {node}, and must name a file, such as `/run/secrets/uri`"));
         };
         match (self.read_file)(file) {
             Ok(text) => {
-                let inside = Node::text(text.trim_end_matches(['\r', '\n']), node.origin.clone());
-                match typed(key, &inside) {
-                    Ok(value) => self.put(key, path, value, node),
-                    Err(what) => self.wrong(node, path, format!("is {node}, and what that file holds {what}")),
+                let inside = ConfigNode::text(text.trim_end_matches(['\r', '\n']), node.origin.clone());
+                match parse_value(key, &inside) {
+                    Ok(value) => self.store(key, path, value, node),
+                    Err(what) => self.report(node, path, format!("is {node}, and what that file holds {what}")),
                 }
             }
             Err(error) => {
-                self.wrong(node, path, format!("is {node}, which cannot be read ({error}); name a file that can"))
+                self.report(node, path, format!("is {node}, which cannot be read ({error}); name a file that can"))
             }
         }
     }
 
     /// A secret may be said as it is and as a file: who is stronger wins, and in one place it is said once.
-    fn put(&mut self, key: &'static Key, path: &str, value: Typed, node: &Node) {
+    fn store(&mut self, key: &'static ConfigKey, path: &str, value: TypedValue, node: &ConfigNode) {
         let origin = node.origin.clone();
         let as_file = path != key.path;
         let otherwise = |_: &&Setting| self.from_file.contains(key.path) != as_file;
@@ -213,7 +213,7 @@ impl Reading<'_> {
                 std::cmp::Ordering::Greater => return,
                 std::cmp::Ordering::Equal => {
                     let what = format!("says what is said already, {}; give the secret or its file", before.origin);
-                    return self.wrong(node, path, what);
+                    return self.report(node, path, what);
                 }
             }
         }
@@ -226,98 +226,100 @@ impl Reading<'_> {
     }
 
     /// An old name is refused, and its value is checked under the new name: one run reports both.
-    fn renamed(&mut self, key: &'static Key, path: &str, entry: &Entry) {
-        self.problems.push(Problem::at(entry.key_origin.clone(), path, format!("is now `{}`", key.path)));
+    fn report_renamed(&mut self, key: &'static ConfigKey, path: &str, entry: &MapEntry) {
+        self.problems.push(ConfigProblem::at(entry.key_origin.clone(), path, format!("is now `{}`", key.path)));
         if !self.set.contains_key(key.path) {
-            self.key(key, &entry.node);
+            self.read_key(key, &entry.node);
         }
     }
 
     /// Told, and read as what was probably meant.
-    fn unknown(&mut self, prefix: &str, path: &str, entry: &Entry) {
+    fn report_unknown(&mut self, prefix: &str, path: &str, entry: &MapEntry) {
         let name = entry.key.as_str();
-        let known = schema::names_below(prefix);
-        let nearest = known.iter().map(|known| (distance(name, known), *known)).min();
+        let known = schema::child_names(prefix);
+        let nearest = known.iter().map(|known| (edit_distance(name, known), *known)).min();
         let meant = nearest.filter(|(distance, _)| *distance <= 1 + name.len() / 3).map(|(_, nearest)| nearest);
         let advice = match meant {
             Some(nearest) => format!("did you mean `{nearest}`?"),
             None => format!("known here: `{}`", known.join("`, `")),
         };
-        self.problems.push(Problem::at(entry.key_origin.clone(), path, format!("is not a key; {advice}")));
-        let Some(meant) = meant.map(|meant| below(prefix, meant)) else { return };
+        self.problems.push(ConfigProblem::at(entry.key_origin.clone(), path, format!("is not a key; {advice}")));
+        let Some(meant) = meant.map(|meant| join_path(prefix, meant)) else { return };
         match schema::key(&meant) {
-            Some(key) if !self.set.contains_key(key.path) => self.key(key, &entry.node),
+            Some(key) if !self.set.contains_key(key.path) => self.read_key(key, &entry.node),
             Some(_) => {}
-            None => self.section(&meant, &entry.node),
+            None => self.read_section(&meant, &entry.node),
         }
     }
 
     /// Defaults, and what must be there and is not.
-    fn complete(&mut self) {
+    fn fill_defaults(&mut self) {
         for key in KEYS {
             if self.set.contains_key(key.path) {
                 continue;
             }
             match key.default {
-                Default::Absent(_) | Default::Usual(_) => {}
-                Default::Is(text) => {
+                KeyDefault::Optional(_) | KeyDefault::Suggested(_) => {}
+                KeyDefault::Value(text) => {
                     let node = yaml::parse(text).expect("a default is YAML");
-                    let value = typed(key, &node).expect("a default is of its own kind");
+                    let value = parse_value(key, &node).expect("a default is of its own kind");
                     self.set.insert(key.path, Setting { value, origin: Origin::Nowhere });
                 }
-                Default::Required(text) => {
+                KeyDefault::Required(text) => {
                     let node = yaml::parse(text).expect("an example is YAML");
-                    let value = typed(key, &node).expect("an example is of its own kind");
+                    let value = parse_value(key, &node).expect("an example is of its own kind");
                     self.set.insert(key.path, Setting { value, origin: Origin::Nowhere });
                     // Said wrongly, it is in the list already.
-                    if self.doubtful.insert(key.path) {
+                    if self.invalid.insert(key.path) {
                         let what = format!("is missing; write, for example, `{text}`");
-                        self.problems.push(Problem::at(Origin::Nowhere, key.path, what));
+                        self.problems.push(ConfigProblem::at(Origin::Nowhere, key.path, what));
                     }
                 }
             }
         }
     }
 
-    /// Of a section, all that is in it becomes doubtful.
-    fn wrong(&mut self, node: &Node, path: &str, what: impl Into<String>) {
+    /// Of a section, all that is in it becomes invalid.
+    fn report(&mut self, node: &ConfigNode, path: &str, what: impl Into<String>) {
         let said = path.strip_suffix("_file").filter(|path| schema::key(path).is_some()).unwrap_or(path);
         let inside =
-            |key: &&Key| key.path.strip_prefix(said).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
-        self.doubtful.extend(KEYS.iter().filter(inside).map(|key| key.path));
-        self.problems.push(Problem::at(node.origin.clone(), path, what));
+            |key: &&ConfigKey| key.path.strip_prefix(said).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        self.invalid.extend(KEYS.iter().filter(inside).map(|key| key.path));
+        self.problems.push(ConfigProblem::at(node.origin.clone(), path, what));
     }
 }
 
-fn below(prefix: &str, name: &str) -> String {
+fn join_path(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
 }
 
 /// The value as its kind has it, or what is wrong with it and what to write instead.
-fn typed(key: &Key, node: &Node) -> Result<Typed, String> {
+fn parse_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, String> {
     match (key.kind, &node.value) {
         // An empty one, as a variable may be, is named by its rule.
-        (Kind::Secret { check }, Value::Text(text)) if !text.trim().is_empty() => {
+        (ValueKind::Secret { check }, NodeValue::Text(text)) if !text.trim().is_empty() => {
             let refused = |why| format!("{why}; write, for example, `{}`", example(key));
-            check(text).map(|()| Typed::Text(text.clone())).map_err(refused)
+            check(text).map(|()| TypedValue::Text(text.clone())).map_err(refused)
         }
-        (Kind::Secret { .. }, Value::Text(_)) => Err(format!("is empty; write, for example, `{}`", example(key))),
-        (Kind::Secret { .. }, _) => Err(format!("is not a text; write, for example, `{}`", example(key))),
-        _ => plain(key, node).map_err(|rule| format!("is {node}, and {rule}")),
+        (ValueKind::Secret { .. }, NodeValue::Text(_)) => {
+            Err(format!("is empty; write, for example, `{}`", example(key)))
+        }
+        (ValueKind::Secret { .. }, _) => Err(format!("is not a text; write, for example, `{}`", example(key))),
+        _ => parse_plain_value(key, node).map_err(|rule| format!("is {node}, and {rule}")),
     }
 }
 
 /// What may be shown: the value, or the rule it breaks with an example of what keeps it.
-fn plain(key: &Key, node: &Node) -> Result<Typed, String> {
+fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, String> {
     match (key.kind, &node.value) {
-        (Kind::Text, Value::Text(text)) if !text.trim().is_empty() => Ok(Typed::Text(text.clone())),
+        (ValueKind::Text, NodeValue::Text(text)) if !text.trim().is_empty() => Ok(TypedValue::Text(text.clone())),
         // A pipeline may well be called 2024.
-        (Kind::Text, Value::Integer(number)) => Ok(Typed::Text(number.to_string())),
-        (Kind::Text, _) => Err(format!("must be a text, such as `{}`", example(key))),
-        (Kind::Flag, Value::Flag(flag)) => Ok(Typed::Flag(*flag)),
-        (Kind::Flag, _) => Err("must be `true` or `false`".to_owned()),
-        (Kind::Count { least, most }, value) => {
-            count(value).filter(|number| (least..=most).contains(number)).map(Typed::Count).ok_or_else(|| {
+        (ValueKind::Text, NodeValue::Integer(number)) => Ok(TypedValue::Text(number.to_string())),
+        (ValueKind::Text, _) => Err(format!("must be a text, such as `{}`", example(key))),
+        (ValueKind::Flag, NodeValue::Flag(flag)) => Ok(TypedValue::Flag(*flag)),
+        (ValueKind::Flag, _) => Err("must be `true` or `false`".to_owned()),
+        (ValueKind::Count { least, most }, value) => {
+            as_count(value).filter(|number| (least..=most).contains(number)).map(TypedValue::Count).ok_or_else(|| {
                 if least == most {
                     format!("must be `{least}`")
                 } else {
@@ -325,73 +327,81 @@ fn plain(key: &Key, node: &Node) -> Result<Typed, String> {
                 }
             })
         }
-        (Kind::Duration { least, most }, value) => {
-            let duration = if let Value::Text(text) = value { units::duration(text) } else { None };
-            duration.filter(|duration| (least..=most).contains(duration)).map(Typed::Duration).ok_or_else(|| {
-                let unit = count(value).map_or_else(|| example(key).to_owned(), |number| format!("{number}s"));
-                let (least, most) = (units::duration_text(least), units::duration_text(most));
+        (ValueKind::Duration { least, most }, value) => {
+            let duration = if let NodeValue::Text(text) = value { units::parse_duration(text) } else { None };
+            duration.filter(|duration| (least..=most).contains(duration)).map(TypedValue::Duration).ok_or_else(|| {
+                let unit = as_count(value).map_or_else(|| example(key).to_owned(), |number| format!("{number}s"));
+                let (least, most) = (units::format_duration(least), units::format_duration(most));
                 format!("must be a duration from {least} to {most}, such as `{unit}`")
             })
         }
-        (Kind::Size { least, most }, value) => {
-            let size = if let Value::Text(text) = value { units::size(text) } else { None };
-            size.filter(|size| (least..=most).contains(size)).map(Typed::Size).ok_or_else(|| {
+        (ValueKind::Size { least, most }, value) => {
+            let size = if let NodeValue::Text(text) = value { units::parse_size(text) } else { None };
+            size.filter(|size| (least..=most).contains(size)).map(TypedValue::Size).ok_or_else(|| {
                 format!(
                     "must be a size from {} to {}, such as `{}`",
-                    units::size_text(least),
-                    units::size_text(most),
+                    units::format_size(least),
+                    units::format_size(most),
                     example(key)
                 )
             })
         }
-        (Kind::Choice(words), Value::Text(text)) if words.contains(&text.as_str()) => Ok(Typed::Text(text.clone())),
-        (Kind::Choice(words), _) => Err(format!("must be `{}`", words.join("` or `"))),
-        (Kind::Pattern { rule, example: shown, fits }, value) => {
+        (ValueKind::Choice(words), NodeValue::Text(text)) if words.contains(&text.as_str()) => {
+            Ok(TypedValue::Text(text.clone()))
+        }
+        (ValueKind::Choice(words), _) => Err(format!("must be `{}`", words.join("` or `"))),
+        (ValueKind::Pattern { rule, example: shown, fits }, value) => {
             let text = match value {
-                Value::Text(text) => Some(text.clone()),
+                NodeValue::Text(text) => Some(text.clone()),
                 // A database may well be called 2024.
-                Value::Integer(number) => Some(number.to_string()),
+                NodeValue::Integer(number) => Some(number.to_string()),
                 _ => None,
             };
             let shown = if shown.is_empty() { example(key) } else { shown };
             let refused = || format!("must be {rule}, such as `{shown}`");
-            text.filter(|text| fits(text)).map(Typed::Text).ok_or_else(refused)
+            text.filter(|text| fits(text)).map(TypedValue::Text).ok_or_else(refused)
         }
-        (Kind::Texts, Value::List(nodes)) => {
-            let texts =
-                nodes.iter().map(|node| if let Value::Text(text) = &node.value { Some(text.clone()) } else { None });
+        (ValueKind::Texts, NodeValue::List(nodes)) => {
+            let texts = nodes
+                .iter()
+                .map(|node| if let NodeValue::Text(text) = &node.value { Some(text.clone()) } else { None });
             texts
                 .collect::<Option<Vec<_>>>()
-                .map(Typed::Texts)
+                .map(TypedValue::Texts)
                 .ok_or_else(|| format!("must be a list of texts, such as `{}`", example(key)))
         }
-        (Kind::Texts, _) => Err(format!("must be a list of texts, such as `{}`", example(key))),
-        (Kind::Documents, Value::List(nodes)) if nodes.iter().all(|node| matches!(node.value, Value::Map(_))) => {
-            Ok(Typed::Tree(node.clone()))
+        (ValueKind::Texts, _) => Err(format!("must be a list of texts, such as `{}`", example(key))),
+        (ValueKind::Documents, NodeValue::List(nodes))
+            if nodes.iter().all(|node| matches!(node.value, NodeValue::Map(_))) =>
+        {
+            Ok(TypedValue::Tree(node.clone()))
         }
-        (Kind::Secret { .. }, _) => unreachable!("is never shown"),
-        (Kind::ReadModels, _) => unreachable!("gathered name by name"),
-        (Kind::Documents, _) => {
+        (ValueKind::Secret { .. }, _) => unreachable!("is never shown"),
+        (ValueKind::ReadModels, _) => unreachable!("gathered name by name"),
+        (ValueKind::Documents, _) => {
             Err("must be a list of stages, such as `[ { $match: { fullDocument.region: eu } } ]`".to_owned())
         }
     }
 }
 
-fn count(value: &Value) -> Option<u64> {
+fn as_count(value: &NodeValue) -> Option<u64> {
     match value {
-        Value::Integer(number) => u64::try_from(*number).ok(),
+        NodeValue::Integer(number) => u64::try_from(*number).ok(),
         _ => None,
     }
 }
 
-fn example(key: &Key) -> &'static str {
+fn example(key: &ConfigKey) -> &'static str {
     match key.default {
-        Default::Required(text) | Default::Usual(text) | Default::Absent(text) | Default::Is(text) => text,
+        KeyDefault::Required(text)
+        | KeyDefault::Suggested(text)
+        | KeyDefault::Optional(text)
+        | KeyDefault::Value(text) => text,
     }
 }
 
 /// Mistakes as they stand in the file, then those of variables and flags, then what is missing.
-pub(super) fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
+pub(super) fn sort_problems(mut problems: Vec<ConfigProblem>) -> Vec<ConfigProblem> {
     problems.sort_by_key(|problem| match &problem.origin {
         Origin::File { line, column } => (0, *line, *column),
         Origin::Environment(_) => (1, 0, 0),
@@ -403,7 +413,7 @@ pub(super) fn in_order(mut problems: Vec<Problem>) -> Vec<Problem> {
 }
 
 /// How many letters must change to make one word the other.
-pub(super) fn distance(one: &str, other: &str) -> usize {
+pub(super) fn edit_distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, letter) in one.chars().enumerate() {
@@ -417,15 +427,15 @@ pub(super) fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-impl Settings {
+impl ResolvedSettings {
     pub(crate) fn get(&self, path: &str) -> Option<&Setting> {
         debug_assert!(schema::key(path).is_some(), "`{path}` is in the table");
         self.set.get(path)
     }
 
     /// Whether these were said well or left out where they may be: only then is a rule between them asked.
-    pub(crate) fn sound(&self, paths: &[&str]) -> bool {
-        !paths.iter().any(|path| self.doubtful.contains(path))
+    pub(crate) fn are_valid(&self, paths: &[&str]) -> bool {
+        !paths.iter().any(|path| self.invalid.contains(path))
     }
 
     /// Of some keys, the first that somebody set.
@@ -435,44 +445,44 @@ impl Settings {
 
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
         match &self.get(path)?.value {
-            Typed::Text(text) => Some(text),
+            TypedValue::Text(text) => Some(text),
             _ => None,
         }
     }
 
     /// Of a key that is required or has a default.
-    pub(crate) fn given(&self, path: &str) -> &str {
+    pub(crate) fn required_text(&self, path: &str) -> &str {
         self.text(path).expect("the table gives it a value")
     }
 
     pub(crate) fn flag(&self, path: &str) -> bool {
-        matches!(self.get(path).map(|setting| &setting.value), Some(Typed::Flag(true)))
+        matches!(self.get(path).map(|setting| &setting.value), Some(TypedValue::Flag(true)))
     }
 
     pub(crate) fn duration(&self, path: &str) -> Option<Duration> {
         match self.get(path)?.value {
-            Typed::Duration(duration) => Some(duration),
+            TypedValue::Duration(duration) => Some(duration),
             _ => None,
         }
     }
 
     pub(crate) fn number(&self, path: &str) -> u64 {
         match self.get(path).map(|setting| &setting.value) {
-            Some(Typed::Count(number) | Typed::Size(number)) => *number,
+            Some(TypedValue::Count(number) | TypedValue::Size(number)) => *number,
             _ => unreachable!("the table gives `{path}` a number"),
         }
     }
 
     pub(crate) fn texts(&self, path: &str) -> Vec<String> {
         match self.get(path).map(|setting| &setting.value) {
-            Some(Typed::Texts(texts)) => texts.clone(),
+            Some(TypedValue::Texts(texts)) => texts.clone(),
             _ => Vec::new(),
         }
     }
 
-    pub(crate) fn tree(&self, path: &str) -> Option<&Node> {
+    pub(crate) fn tree(&self, path: &str) -> Option<&ConfigNode> {
         match &self.get(path)?.value {
-            Typed::Tree(node) => Some(node),
+            TypedValue::Tree(node) => Some(node),
             _ => None,
         }
     }

@@ -1,20 +1,20 @@
 //! The configuration of one pod: a YAML file, then the environment, then flags; checked as a whole, and every mistake told at once.
 //!
-//! Reading order: [`schema`] (every key), [`yaml`] and [`node`] (what was written, and where), [`load`] (by the table), this file and [`parts`] (the
+//! SettingsReader order: [`schema`] (every key), [`yaml`] and [`node`] (what was written, and where), [`load`] (by the table), this file and [`assemble`] (the
 //! structs the parts take), [`rules`] (between keys). [`read_models`] has the one section whose keys are the user's. A mistake of any of them hides
 //! none of another: what was said wrongly is left out of the rules that would ask about it, and everything else is asked.
 
+mod assemble;
+mod formats;
 mod load;
-mod masked;
 mod node;
-pub(crate) mod own;
-mod parts;
 mod problem;
 mod read_models;
+mod redact;
 mod reference;
+pub(crate) mod reserved;
 mod rules;
 mod schema;
-mod texts;
 mod units;
 mod yaml;
 
@@ -27,15 +27,15 @@ use anyhow::Context;
 use pipeline::source::SourceConfig;
 use pipeline::{consumer, producer};
 
-use load::Sources;
-use problem::Problem;
-pub(crate) use problem::Problems;
+use load::ConfigSources;
+use problem::ConfigProblem;
+pub(crate) use problem::ConfigProblems;
 #[cfg(test)]
-pub(crate) use read_models::declared_in;
-pub(crate) use read_models::{Declared, EventValue, ReadModels};
-pub(crate) use reference::{Effective, json_schema, reference_file};
+pub(crate) use read_models::parse_declarations;
+pub(crate) use read_models::{EventReference, ModelDeclarations, ReadModels};
+pub(crate) use reference::{EffectiveConfig, json_schema, reference_file};
 
-use crate::exit::Exit;
+use crate::exit::ExitReason;
 
 /// Everything a pod needs to know, checked.
 #[derive(Debug)]
@@ -105,33 +105,33 @@ const FILE_VARIABLE: &str = "HEADWATER_CONFIG";
 
 impl Config {
     /// Of this process: `--config`, else `HEADWATER_CONFIG`, else `./headwater.yaml` where there is one.
-    pub(crate) fn of_this_process(file: Option<&Path>, flags: &[String]) -> anyhow::Result<Self> {
+    pub(crate) fn from_process(file: Option<&Path>, flags: &[String]) -> anyhow::Result<Self> {
         with_sources(file, flags, Self::load)
     }
 
-    fn load(sources: &Sources<'_>, hostname: Option<&str>) -> Result<Self, Vec<Problem>> {
+    fn load(sources: &ConfigSources<'_>, hostname: Option<&str>) -> Result<Self, Vec<ConfigProblem>> {
         let (settings, mut problems) = sources.read();
-        let config = parts::assemble(&settings, sources, hostname, &mut problems);
+        let config = assemble::build_config(&settings, sources, hostname, &mut problems);
         rules::check(&config, &settings, sources.read_file, &mut problems);
-        if problems.is_empty() { Ok(config) } else { Err(load::in_order(problems)) }
+        if problems.is_empty() { Ok(config) } else { Err(load::sort_problems(problems)) }
     }
 }
 
 /// Whether there is such a key.
-pub(crate) fn knows(path: &str) -> bool {
+pub(crate) fn has_key(path: &str) -> bool {
     schema::key(path).is_some()
 }
 
 /// What a pod of this process would run with, and nothing by which anybody could come in.
-pub(crate) fn effective(file: Option<&Path>, flags: &[String]) -> anyhow::Result<Effective> {
+pub(crate) fn effective_config(file: Option<&Path>, flags: &[String]) -> anyhow::Result<EffectiveConfig> {
     with_sources(file, flags, |sources, hostname| {
         Config::load(sources, hostname)?;
-        Ok(Effective::of(sources.read().0))
+        Ok(EffectiveConfig::new(sources.read().0))
     })
 }
 
 /// Variables that are text; and the names of those that would set a key and are none. What else a shell has is not ours to judge.
-fn environment(variables: impl Iterator<Item = (OsString, OsString)>) -> (Vec<(String, String)>, Vec<String>) {
+fn read_environment(variables: impl Iterator<Item = (OsString, OsString)>) -> (Vec<(String, String)>, Vec<String>) {
     let (mut texts, mut unreadable) = (vec![], vec![]);
     for (name, value) in variables {
         match (name.into_string(), value.into_string()) {
@@ -147,19 +147,21 @@ fn environment(variables: impl Iterator<Item = (OsString, OsString)>) -> (Vec<(S
 fn with_sources<T>(
     file: Option<&Path>,
     flags: &[String],
-    load: impl FnOnce(&Sources<'_>, Option<&str>) -> Result<T, Vec<Problem>>,
+    load: impl FnOnce(&ConfigSources<'_>, Option<&str>) -> Result<T, Vec<ConfigProblem>>,
 ) -> anyhow::Result<T> {
-    let (environment, unreadable) = environment(std::env::vars_os());
+    let (environment, unreadable) = read_environment(std::env::vars_os());
     let variable = |name: &str| environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
     let asked = file.map(Path::to_path_buf).or_else(|| std::env::var_os(FILE_VARIABLE).map(PathBuf::from));
     let path = asked.or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)));
     let name = path.as_ref().map(|path| path.display().to_string());
     let text = path.as_ref().map(std::fs::read_to_string).transpose();
-    let unread =
-        || Exit::Misconfigured.because(format!("read the configuration `{}`", name.as_deref().unwrap_or_default()));
+    let unread = || {
+        ExitReason::Misconfigured
+            .with_message(format!("read the configuration `{}`", name.as_deref().unwrap_or_default()))
+    };
     let text = text.with_context(unread)?;
     let read_file = |file: &str| std::fs::read_to_string(file);
-    let sources = Sources {
+    let sources = ConfigSources {
         file: text.as_deref(),
         file_name: name.as_deref(),
         environment: &environment,
@@ -167,7 +169,7 @@ fn with_sources<T>(
         flags,
         read_file: &read_file,
     };
-    load(&sources, variable("HOSTNAME")).map_err(|list| Problems { file: name.clone(), list }.into())
+    load(&sources, variable("HOSTNAME")).map_err(|list| ConfigProblems { file: name.clone(), list }.into())
 }
 
 #[cfg(test)]

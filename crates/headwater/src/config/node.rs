@@ -6,28 +6,28 @@ use mongodb::bson::{Bson, Document};
 
 /// One value, and who said so.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Node {
-    pub(crate) value: Value,
+pub(crate) struct ConfigNode {
+    pub(crate) value: NodeValue,
     pub(crate) origin: Origin,
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Value {
+pub(crate) enum NodeValue {
     Null,
     Flag(bool),
     Integer(i64),
     Float(f64),
     Text(String),
-    List(Vec<Node>),
+    List(Vec<ConfigNode>),
     /// In the order written. A key that is said twice is here twice, and a problem.
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Entry {
+pub(crate) struct MapEntry {
     pub(crate) key: String,
     pub(crate) key_origin: Origin,
-    pub(crate) node: Node,
+    pub(crate) node: ConfigNode,
 }
 
 /// Where something was said.
@@ -72,42 +72,42 @@ const EXTENDED: [&str; 13] = [
     "$maxKey",
 ];
 
-impl Node {
+impl ConfigNode {
     pub(crate) fn text(text: impl Into<String>, origin: Origin) -> Self {
-        Self { value: Value::Text(text.into()), origin }
+        Self { value: NodeValue::Text(text.into()), origin }
     }
 
     pub(crate) fn map(origin: Origin) -> Self {
-        Self { value: Value::Map(Vec::new()), origin }
+        Self { value: NodeValue::Map(Vec::new()), origin }
     }
 
     #[cfg(test)]
-    pub(crate) fn get(&self, key: &str) -> Option<&Node> {
+    pub(crate) fn get(&self, key: &str) -> Option<&ConfigNode> {
         match &self.value {
-            Value::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
+            NodeValue::Map(entries) => entries.iter().find(|entry| entry.key == key).map(|entry| &entry.node),
             _ => None,
         }
     }
 
     /// Of a map, in the order written; nothing of anything else.
-    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &Node)> {
-        let entries = if let Value::Map(entries) = &self.value { entries.as_slice() } else { &[] };
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &ConfigNode)> {
+        let entries = if let NodeValue::Map(entries) = &self.value { entries.as_slice() } else { &[] };
         entries.iter().map(|entry| (entry.key.as_str(), &entry.node))
     }
 
     /// Says something else at this path, and remembers who did.
-    pub(crate) fn set(&mut self, path: &[String], node: Node) {
+    pub(crate) fn set(&mut self, path: &[String], node: ConfigNode) {
         let Some((first, rest)) = path.split_first() else {
             *self = node;
             return;
         };
-        if !matches!(self.value, Value::Map(_)) {
-            self.value = Value::Map(Vec::new());
+        if !matches!(self.value, NodeValue::Map(_)) {
+            self.value = NodeValue::Map(Vec::new());
         }
-        let Value::Map(entries) = &mut self.value else { unreachable!("made a map just above") };
+        let NodeValue::Map(entries) = &mut self.value else { unreachable!("made a map just above") };
         let at = entries.iter().position(|entry| entry.key == *first).unwrap_or_else(|| {
             let origin = node.origin.clone();
-            entries.push(Entry { key: first.clone(), key_origin: origin.clone(), node: Self::map(origin) });
+            entries.push(MapEntry { key: first.clone(), key_origin: origin.clone(), node: Self::map(origin) });
             entries.len() - 1
         });
         entries[at].node.set(rest, node);
@@ -117,16 +117,16 @@ impl Node {
     /// looks like one of those.
     pub(crate) fn to_bson(&self) -> Option<Bson> {
         Some(match &self.value {
-            Value::Null => Bson::Null,
-            Value::Flag(flag) => Bson::Boolean(*flag),
-            Value::Integer(number) => i32::try_from(*number).map_or(Bson::Int64(*number), Bson::Int32),
-            Value::Float(number) => Bson::Double(*number),
-            Value::Text(text) => Bson::String(text.clone()),
-            Value::List(nodes) => Bson::Array(nodes.iter().map(Self::to_bson).collect::<Option<_>>()?),
-            Value::Map(entries) if entries.iter().any(|entry| EXTENDED.contains(&entry.key.as_str())) => {
+            NodeValue::Null => Bson::Null,
+            NodeValue::Flag(flag) => Bson::Boolean(*flag),
+            NodeValue::Integer(number) => i32::try_from(*number).map_or(Bson::Int64(*number), Bson::Int32),
+            NodeValue::Float(number) => Bson::Double(*number),
+            NodeValue::Text(text) => Bson::String(text.clone()),
+            NodeValue::List(nodes) => Bson::Array(nodes.iter().map(Self::to_bson).collect::<Option<_>>()?),
+            NodeValue::Map(entries) if entries.iter().any(|entry| EXTENDED.contains(&entry.key.as_str())) => {
                 Bson::try_from(self.to_json()).ok()?
             }
-            Value::Map(entries) => {
+            NodeValue::Map(entries) => {
                 let fields = entries.iter().map(|entry| Some((entry.key.clone(), entry.node.to_bson()?)));
                 Bson::Document(fields.collect::<Option<Document>>()?)
             }
@@ -137,8 +137,8 @@ impl Node {
     pub(crate) fn nearest<'a>(&self, path: &'a [String]) -> (&Self, &'a [String]) {
         let Some((first, rest)) = path.split_first() else { return (self, path) };
         let below = match &self.value {
-            Value::Map(entries) => entries.iter().find(|entry| entry.key == *first).map(|entry| &entry.node),
-            Value::List(nodes) => first.parse().ok().and_then(|at: usize| nodes.get(at)),
+            NodeValue::Map(entries) => entries.iter().find(|entry| entry.key == *first).map(|entry| &entry.node),
+            NodeValue::List(nodes) => first.parse().ok().and_then(|at: usize| nodes.get(at)),
             _ => None,
         };
         below.map_or((self, path), |node| node.nearest(rest))
@@ -147,13 +147,13 @@ impl Node {
     /// As Extended JSON has it.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.value {
-            Value::Null => serde_json::Value::Null,
-            Value::Flag(flag) => (*flag).into(),
-            Value::Integer(number) => (*number).into(),
-            Value::Float(number) => (*number).into(),
-            Value::Text(text) => text.clone().into(),
-            Value::List(nodes) => nodes.iter().map(Self::to_json).collect(),
-            Value::Map(entries) => entries
+            NodeValue::Null => serde_json::Value::Null,
+            NodeValue::Flag(flag) => (*flag).into(),
+            NodeValue::Integer(number) => (*number).into(),
+            NodeValue::Float(number) => (*number).into(),
+            NodeValue::Text(text) => text.clone().into(),
+            NodeValue::List(nodes) => nodes.iter().map(Self::to_json).collect(),
+            NodeValue::Map(entries) => entries
                 .iter()
                 .map(|entry| (entry.key.clone(), entry.node.to_json()))
                 .collect::<serde_json::Map<_, _>>()
@@ -168,20 +168,20 @@ fn looks_secret(text: &str) -> bool {
 }
 
 /// What was written, short enough for a message, and nothing that may be a secret.
-impl fmt::Display for Node {
+impl fmt::Display for ConfigNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
-            Value::Null => f.write_str("nothing"),
-            Value::Flag(flag) => write!(f, "`{flag}`"),
-            Value::Integer(number) => write!(f, "`{number}`"),
-            Value::Float(number) => write!(f, "`{number}`"),
-            Value::Text(text) if looks_secret(text) => f.write_str("a text that holds a secret"),
-            Value::Text(text) if text.chars().count() > 60 => {
+            NodeValue::Null => f.write_str("nothing"),
+            NodeValue::Flag(flag) => write!(f, "`{flag}`"),
+            NodeValue::Integer(number) => write!(f, "`{number}`"),
+            NodeValue::Float(number) => write!(f, "`{number}`"),
+            NodeValue::Text(text) if looks_secret(text) => f.write_str("a text that holds a secret"),
+            NodeValue::Text(text) if text.chars().count() > 60 => {
                 write!(f, "`{}…`", text.chars().take(59).collect::<String>())
             }
-            Value::Text(text) => write!(f, "`{text}`"),
-            Value::List(nodes) => write!(f, "a list of {}", nodes.len()),
-            Value::Map(entries) => write!(f, "a map of {}", entries.len()),
+            NodeValue::Text(text) => write!(f, "`{text}`"),
+            NodeValue::List(nodes) => write!(f, "a list of {}", nodes.len()),
+            NodeValue::Map(entries) => write!(f, "a map of {}", entries.len()),
         }
     }
 }

@@ -7,14 +7,14 @@ use serde_json::{Value as Json, json};
 use super::node::Origin;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub(crate) struct ConfigProblem {
     pub(crate) origin: Origin,
     /// Dotted; empty when the file as a whole is meant.
     pub(crate) path: String,
     pub(crate) what: String,
 }
 
-impl Problem {
+impl ConfigProblem {
     pub(crate) fn at(origin: Origin, path: impl Into<String>, what: impl Into<String>) -> Self {
         Self { origin, path: path.into(), what: what.into() }
     }
@@ -22,16 +22,16 @@ impl Problem {
 
 /// All problems of one configuration, in the order of the file.
 #[derive(Debug)]
-pub(crate) struct Problems {
+pub(crate) struct ConfigProblems {
     /// The file's name, where there is one.
     pub(crate) file: Option<String>,
-    pub(crate) list: Vec<Problem>,
+    pub(crate) list: Vec<ConfigProblem>,
 }
 
-impl Problems {
+impl ConfigProblems {
     /// As findings of `check`, for programs.
     pub(crate) fn to_json(&self) -> Json {
-        let findings = self.list.iter().map(|Problem { origin, path, what }| {
+        let findings = self.list.iter().map(|ConfigProblem { origin, path, what }| {
             let (line, column) = match origin {
                 Origin::File { line, column } => (Some(line), Some(column)),
                 Origin::Environment(_) | Origin::Flag | Origin::Nowhere => (None, None),
@@ -59,7 +59,7 @@ impl fmt::Display for Origin {
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for ConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.origin)?;
         if !self.path.is_empty() {
@@ -69,7 +69,7 @@ impl fmt::Display for Problem {
     }
 }
 
-impl fmt::Display for Problems {
+impl fmt::Display for ConfigProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.list.len();
         let file = self.file.as_deref().map(|file| format!(" `{file}`")).unwrap_or_default();
@@ -88,4 +88,4 @@ impl fmt::Display for Problems {
     }
 }
 
-impl std::error::Error for Problems {}
+impl std::error::Error for ConfigProblems {}

@@ -9,11 +9,11 @@ use pipeline::source::{SourceConfig, SourceKind};
 use pipeline::view::{Declaration, Mistake, Model};
 use serde_json::{Value as Json, json};
 
-use super::load::{Settings, distance};
-use super::node::{Node, Origin, Value};
-use super::problem::{Problem, Problems};
+use super::load::{ResolvedSettings, edit_distance};
+use super::node::{ConfigNode, NodeValue, Origin};
+use super::problem::{ConfigProblem, ConfigProblems};
 use super::schema::READ_MODELS;
-use super::{Config, Secret, own};
+use super::{Config, Secret, reserved};
 
 /// Where the read models are, and what they are.
 #[derive(Debug)]
@@ -21,23 +21,29 @@ pub(crate) struct ReadModels {
     pub(crate) uri: Secret,
     pub(crate) database: String,
     pub(crate) models: Vec<Arc<Model>>,
-    pub(crate) declared: Declared,
+    pub(crate) declared: ModelDeclarations,
 }
 
 /// The declarations as written, by model.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Declared {
+pub(crate) struct ModelDeclarations {
     file: Option<String>,
-    nodes: BTreeMap<String, Node>,
+    nodes: BTreeMap<String, ConfigNode>,
 }
 
 impl ReadModels {
     /// A read model among what is captured would feed itself; one among what pods write would be written twice.
-    pub(super) fn keep_out(&self, config: &Config, settings: &Settings, problems: &mut Vec<Problem>) {
+    pub(super) fn check_collections(
+        &self,
+        config: &Config,
+        settings: &ResolvedSettings,
+        problems: &mut Vec<ConfigProblem>,
+    ) {
         let Config { source, source_uri, coordination, .. } = config;
         let captured = source.namespaces();
-        let sound =
-            |paths: &[&str]| settings.sound(paths) && settings.sound(&["read_models.uri", "read_models.database"]);
+        let sound = |paths: &[&str]| {
+            settings.are_valid(paths) && settings.are_valid(&["read_models.uri", "read_models.database"])
+        };
         let with_source = sound(&["source.uri", "source.database", "source.collection", "source.collections"])
             && self.uri == *source_uri;
         let with_pods = sound(&["source.uri", "coordination.uri", "coordination.database"])
@@ -45,26 +51,31 @@ impl ReadModels {
         for (name, node) in &self.declared.nodes {
             let mut wrong = |what: &str| {
                 let what = format!("{what}; give `read_models.database` another name");
-                problems.push(Problem::at(node.origin.clone(), format!("read_models.{name}"), what));
+                problems.push(ConfigProblem::at(node.origin.clone(), format!("read_models.{name}"), what));
             };
             if with_source && captured.contains(&Namespace::new(&self.database, name)) {
                 wrong("is captured itself, and would feed itself");
             }
-            if with_pods && own::COORDINATION.contains(&name.as_str()) {
+            if with_pods && reserved::COORDINATION_COLLECTIONS.contains(&name.as_str()) {
                 wrong("is what pods themselves write, in the database they agree in");
             }
         }
     }
 
     /// Event types and collections that can never occur.
-    pub(super) fn fit(&self, source: &SourceConfig, settings: &Settings, problems: &mut Vec<Problem>) {
-        let mut wrong = |node: &Node, path: String, what: String| {
-            problems.push(Problem::at(node.origin.clone(), format!("read_models.{path}"), what));
+    pub(super) fn check_event_types(
+        &self,
+        source: &SourceConfig,
+        settings: &ResolvedSettings,
+        problems: &mut Vec<ConfigProblem>,
+    ) {
+        let mut wrong = |node: &ConfigNode, path: String, what: String| {
+            problems.push(ConfigProblem::at(node.origin.clone(), format!("read_models.{path}"), what));
         };
         let captured: Vec<_> = source.namespaces().into_iter().map(|namespace| namespace.collection).collect();
         for (model, node) in &self.declared.nodes {
-            if settings.sound(&["source.kind"]) && source.kind == SourceKind::Documents {
-                for (name, clause) in when(node).filter(|(name, _)| !OPERATIONS.contains(name)) {
+            if settings.are_valid(&["source.kind"]) && source.kind == SourceKind::Documents {
+                for (name, clause) in clauses(node).filter(|(name, _)| !OPERATIONS.contains(name)) {
                     let what = format!(
                         "is no operation, and with `kind: documents` nothing else happens; name one of `{}`",
                         OPERATIONS.join("`, `")
@@ -73,8 +84,8 @@ impl ReadModels {
                 }
             }
             for (_, from) in node.entries().filter(|(name, _)| *name == "from") {
-                if let Value::Text(name) = &from.value
-                    && settings.sound(&["source.collection", "source.collections"])
+                if let NodeValue::Text(name) = &from.value
+                    && settings.are_valid(&["source.collection", "source.collections"])
                     && !captured.contains(name)
                 {
                     let what = format!("is `{name}`, which is not captured; name one of `{}`", captured.join("`, `"));
@@ -91,13 +102,16 @@ const OPERATIONS: [&str; 4] = ["insert", "update", "replace", "delete"];
 const NAMES: [&str; 5] = ["key", "when", "mirror", "from", "indexes"];
 
 /// Every model that can be compiled, and all that is wrong with the others.
-pub(super) fn read(settings: &Settings, problems: &mut Vec<Problem>) -> (Vec<Arc<Model>>, Declared) {
-    let (mut models, mut declared) = (vec![], Declared::default());
+pub(super) fn compile_models(
+    settings: &ResolvedSettings,
+    problems: &mut Vec<ConfigProblem>,
+) -> (Vec<Arc<Model>>, ModelDeclarations) {
+    let (mut models, mut declared) = (vec![], ModelDeclarations::default());
     let Some(tree) = settings.tree(READ_MODELS) else { return (models, declared) };
     for (name, node) in tree.entries() {
         declared.nodes.insert(name.to_owned(), node.clone());
         let found = problems.len();
-        let declaration = declaration(name, node, problems);
+        let declaration = read_declaration(name, node, problems);
         if problems.len() > found {
             continue;
         }
@@ -109,13 +123,13 @@ pub(super) fn read(settings: &Settings, problems: &mut Vec<Problem>) -> (Vec<Arc
     (models, declared)
 }
 
-fn declaration(name: &str, node: &Node, problems: &mut Vec<Problem>) -> Declaration {
+fn read_declaration(name: &str, node: &ConfigNode, problems: &mut Vec<ConfigProblem>) -> Declaration {
     let mut declaration = Declaration::default();
-    let mut wrong = |node: &Node, key: &str, rule: &str| {
+    let mut wrong = |node: &ConfigNode, key: &str, rule: &str| {
         let path = format!("read_models.{name}{key}");
-        problems.push(Problem::at(node.origin.clone(), path, format!("is {node}, and must be {rule}")));
+        problems.push(ConfigProblem::at(node.origin.clone(), path, format!("is {node}, and must be {rule}")));
     };
-    let Value::Map(entries) = &node.value else {
+    let NodeValue::Map(entries) = &node.value else {
         wrong(node, "", "a map, such as `{ when: { OrderPlaced: { $set: { status: placed } } } }`");
         return declaration;
     };
@@ -132,8 +146,8 @@ fn declaration(name: &str, node: &Node, problems: &mut Vec<Problem>) -> Declarat
             ("mirror", _) => wrong(node, ".mirror", "`true` or `false`"),
             ("from", Some(Bson::String(from))) => declaration.from = Some(from),
             ("from", _) => wrong(node, ".from", "the name of a collection, such as `orders`"),
-            ("indexes", Some(Bson::Array(indexes))) if documents(&indexes).is_some() => {
-                declaration.indexes = documents(&indexes).unwrap_or_default();
+            ("indexes", Some(Bson::Array(indexes))) if as_documents(&indexes).is_some() => {
+                declaration.indexes = as_documents(&indexes).unwrap_or_default();
             }
             ("indexes", _) => wrong(node, ".indexes", "a list of indexes, such as `[ { keys: { customer: 1 } } ]`"),
             ("key", None) => wrong(node, ".key", "a value of the event, such as `$$event.payload.customer`"),
@@ -141,24 +155,28 @@ fn declaration(name: &str, node: &Node, problems: &mut Vec<Problem>) -> Declarat
         }
     }
     for (unknown, origin) in unknown {
-        let nearest = NAMES.iter().map(|known| (distance(unknown, known), *known)).min();
+        let nearest = NAMES.iter().map(|known| (edit_distance(unknown, known), *known)).min();
         let advice = match nearest.filter(|(distance, _)| *distance <= 2) {
             _ if unknown == "on" => "write `when` (`on` means true to many readers of YAML)".to_owned(),
             Some((_, nearest)) => format!("did you mean `{nearest}`?"),
             None => format!("known here: `{}`", NAMES.join("`, `")),
         };
-        problems.push(Problem::at(origin, format!("read_models.{name}.{unknown}"), format!("is not a key; {advice}")));
+        problems.push(ConfigProblem::at(
+            origin,
+            format!("read_models.{name}.{unknown}"),
+            format!("is not a key; {advice}"),
+        ));
     }
     declaration
 }
 
-fn documents(values: &[Bson]) -> Option<Vec<Document>> {
+fn as_documents(values: &[Bson]) -> Option<Vec<Document>> {
     values.iter().map(|value| value.as_document().cloned()).collect()
 }
 
 /// A value of the event that a declaration names, such as `$$event.payload.price`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct EventValue {
+pub(crate) struct EventReference {
     model: String,
     /// From the model's name on.
     place: Vec<String>,
@@ -169,27 +187,27 @@ pub(crate) struct EventValue {
     pub(crate) path: String,
 }
 
-impl EventValue {
+impl EventReference {
     pub(crate) fn mistake(&self, problem: String) -> Mistake {
         let event_type = self.event_types.first().cloned();
         Mistake { model: self.model.clone(), event_type, path: self.place.clone(), problem }
     }
 }
 
-impl Declared {
+impl ModelDeclarations {
     /// Types of events that some model handles.
     pub(crate) fn event_types(&self) -> impl Iterator<Item = String> {
-        let models = self.nodes.values().flat_map(when);
+        let models = self.nodes.values().flat_map(clauses);
         models.map(|(name, _)| name.to_owned())
     }
 
     /// Every value of the event that is named anywhere, with its place.
-    pub(crate) fn event_values(&self) -> Vec<EventValue> {
+    pub(crate) fn event_references(&self) -> Vec<EventReference> {
         let mut values = vec![];
         for (model, node) in &self.nodes {
-            let all: Vec<String> = when(node).map(|(name, _)| name.to_owned()).collect();
+            let all: Vec<String> = clauses(node).map(|(name, _)| name.to_owned()).collect();
             let mut add = |place: Vec<String>, event_types: &[String], is_key, path| {
-                values.push(EventValue {
+                values.push(EventReference {
                     model: model.clone(),
                     place,
                     event_types: event_types.to_vec(),
@@ -198,11 +216,11 @@ impl Declared {
                 });
             };
             for (name, node) in node.entries().filter(|(name, _)| *name == "key") {
-                named(node, &mut vec![name.to_owned()], &mut |place, path| add(place, &all, true, path));
+                find_references(node, &mut vec![name.to_owned()], &mut |place, path| add(place, &all, true, path));
             }
-            for (name, clause) in when(node) {
+            for (name, clause) in clauses(node) {
                 let mut place = vec!["when".to_owned(), name.to_owned()];
-                named(clause, &mut place, &mut |place, path| add(place, &[name.to_owned()], false, path));
+                find_references(clause, &mut place, &mut |place, path| add(place, &[name.to_owned()], false, path));
             }
         }
         values
@@ -210,65 +228,65 @@ impl Declared {
 
     /// Tells this set of read models from another.
     pub(crate) fn generation(&self) -> Option<String> {
-        let text = |(name, node): (&String, &Node)| format!("{name}\0{}\0", node.to_json());
+        let text = |(name, node): (&String, &ConfigNode)| format!("{name}\0{}\0", node.to_json());
         let all: String = self.nodes.iter().map(text).collect();
         (!self.nodes.is_empty()).then(|| sha256_hex(&[all.as_bytes()])[..8].to_owned())
     }
 
-    pub(super) fn in_file(mut self, file: Option<String>) -> Self {
+    pub(super) fn with_file(mut self, file: Option<String>) -> Self {
         self.file = file;
         self
     }
 
     /// What the server found wrong, with file, line, model and event type.
-    pub(crate) fn explain(&self, mistakes: &[Mistake]) -> Problems {
-        Problems { file: self.file.clone(), list: mistakes.iter().map(|mistake| self.problem(mistake)).collect() }
+    pub(crate) fn explain(&self, mistakes: &[Mistake]) -> ConfigProblems {
+        ConfigProblems { file: self.file.clone(), list: mistakes.iter().map(|mistake| self.problem(mistake)).collect() }
     }
 
-    fn problem(&self, mistake: &Mistake) -> Problem {
+    fn problem(&self, mistake: &Mistake) -> ConfigProblem {
         let path = format!("read_models.{}", mistake.model);
         let path = mistake.path.iter().fold(path, |path, part| format!("{path}.{part}"));
         let Some(node) = self.nodes.get(&mistake.model) else {
-            return Problem::at(Origin::Nowhere, path, mistake.problem.clone());
+            return ConfigProblem::at(Origin::Nowhere, path, mistake.problem.clone());
         };
         let (nearest, rest) = node.nearest(&mistake.path);
         let what = match &nearest.value {
-            Value::List(_) | Value::Map(_) => mistake.problem.clone(),
+            NodeValue::List(_) | NodeValue::Map(_) => mistake.problem.clone(),
             _ if rest.is_empty() => format!("is {nearest}: {}", mistake.problem),
             _ => mistake.problem.clone(),
         };
-        Problem::at(nearest.origin.clone(), path, what)
+        ConfigProblem::at(nearest.origin.clone(), path, what)
     }
 }
 
 /// What a model does, by event type.
-fn when(model: &Node) -> impl Iterator<Item = (&str, &Node)> {
+fn clauses(model: &ConfigNode) -> impl Iterator<Item = (&str, &ConfigNode)> {
     model.entries().filter(|(name, _)| *name == "when").flat_map(|(_, node)| node.entries())
 }
 
 /// Finds values of the event, wherever they stand; a literal is none.
-fn named(node: &Node, place: &mut Vec<String>, found: &mut impl FnMut(Vec<String>, String)) {
+fn find_references(node: &ConfigNode, place: &mut Vec<String>, found: &mut impl FnMut(Vec<String>, String)) {
     match &node.value {
-        Value::Text(text) => {
+        NodeValue::Text(text) => {
             if let Some(path) = text.strip_prefix("$$event.") {
                 found(place.clone(), path.to_owned());
             }
         }
-        Value::List(nodes) => {
+        NodeValue::List(nodes) => {
             for (at, node) in nodes.iter().enumerate() {
                 place.push(at.to_string());
-                named(node, place, found);
+                find_references(node, place, found);
                 place.pop();
             }
         }
-        Value::Map(entries) => {
+        NodeValue::Map(entries) => {
             for entry in entries.iter().filter(|entry| entry.key != "$literal") {
                 place.push(entry.key.clone());
-                named(&entry.node, place, found);
+                find_references(&entry.node, place, found);
                 place.pop();
             }
         }
-        Value::Null | Value::Flag(_) | Value::Integer(_) | Value::Float(_) => {}
+        NodeValue::Null | NodeValue::Flag(_) | NodeValue::Integer(_) | NodeValue::Float(_) => {}
     }
 }
 
@@ -294,18 +312,21 @@ pub(super) fn json_schema() -> Json {
 
 /// Declarations as they stand below `read_models`.
 #[cfg(test)]
-pub(crate) fn declared_in(text: &str) -> Declared {
+pub(crate) fn parse_declarations(text: &str) -> ModelDeclarations {
     let tree = super::yaml::parse(text).expect("YAML");
-    Declared { file: None, nodes: tree.entries().map(|(name, node)| (name.to_owned(), node.clone())).collect() }
+    ModelDeclarations {
+        file: None,
+        nodes: tree.entries().map(|(name, node)| (name.to_owned(), node.clone())).collect(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::declared_in;
+    use super::parse_declarations;
 
     #[test]
     fn another_set_of_read_models_is_another_generation() {
-        let generation = |text| declared_in(text).generation();
+        let generation = |text| parse_declarations(text).generation();
         let first = generation("a: { when: { X: delete } }\nb: { when: { Y: delete } }\n");
         assert!(first.as_ref().is_some_and(|name| name.len() == 8), "{first:?}");
         // The same, written another way.

@@ -2,9 +2,9 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::load::{Settings, Typed};
-use super::schema::{self, Default, Key, Kind, SECTIONS};
-use super::{masked, node, read_models, units};
+use super::load::{ResolvedSettings, TypedValue};
+use super::schema::{self, ConfigKey, KeyDefault, SECTIONS, ValueKind};
+use super::{node, read_models, redact, units};
 
 /// How wide a comment may grow.
 const WIDTH: usize = 110;
@@ -15,34 +15,34 @@ pub(crate) fn reference_file() -> String {
     text.push_str("# A variable overrides the file (HEADWATER__SERVICE_BUS__TOPIC), and `--set service_bus.topic=…` overrides both.\n");
     text.push_str("# A secret can be given as a file: `uri_file`, `connection_string_file`, `token_file`.\n");
     write_section(&mut text, "", true, &mut |text, key, name, indent| {
-        comment(text, key.about, indent);
+        write_comment(text, key.about, indent);
         let (off, value) = match key.default {
-            Default::Required(value) | Default::Usual(value) | Default::Is(value) => ("", value),
-            Default::Absent(value) => ("# ", value),
+            KeyDefault::Required(value) | KeyDefault::Suggested(value) | KeyDefault::Value(value) => ("", value),
+            KeyDefault::Optional(value) => ("# ", value),
         };
-        text.push_str(&format!("{indent}{off}{name}: {}\n", quoted(key, value)));
+        text.push_str(&format!("{indent}{off}{name}: {}\n", quote(key, value)));
     });
     text
 }
 
 /// What a pod would run with; of a secret, only what is none.
-pub(crate) struct Effective(Settings);
+pub(crate) struct EffectiveConfig(ResolvedSettings);
 
-impl Effective {
-    pub(super) fn of(settings: Settings) -> Self {
+impl EffectiveConfig {
+    pub(super) fn new(settings: ResolvedSettings) -> Self {
         Self(settings)
     }
 
     pub(crate) fn to_yaml(&self) -> String {
         let mut text = String::new();
         write_section(&mut text, "", false, &mut |text, key, name, indent| {
-            if let (Kind::ReadModels, Some(models)) = (key.kind, self.0.tree(key.path)) {
+            if let (ValueKind::ReadModels, Some(models)) = (key.kind, self.0.tree(key.path)) {
                 for (name, model) in models.entries() {
                     // JSON is YAML.
                     text.push_str(&format!("{indent}{}: {}\n", Json::from(name), model.to_json()));
                 }
             } else if let Some(setting) = self.0.get(key.path) {
-                text.push_str(&format!("{indent}{name}: {}\n", shown(key, &setting.value)));
+                text.push_str(&format!("{indent}{name}: {}\n", format_value(key, &setting.value)));
             }
         });
         text
@@ -59,11 +59,11 @@ fn write_section(
     text: &mut String,
     path: &str,
     commented: bool,
-    write: &mut impl FnMut(&mut String, &Key, &str, &str),
+    write: &mut impl FnMut(&mut String, &ConfigKey, &str, &str),
 ) {
     let depth = if path.is_empty() { 0 } else { path.split('.').count() };
     let indent = "  ".repeat(depth);
-    for name in schema::names_below(path) {
+    for name in schema::child_names(path) {
         let below = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
         match schema::key(&below) {
             Some(key) => write(text, key, name, &indent),
@@ -78,18 +78,18 @@ fn write_section(
                         text.push('\n');
                     }
                     let about = SECTIONS.iter().find(|(section, _)| *section == below).map_or("", |(_, about)| about);
-                    comment(text, about, &indent);
+                    write_comment(text, about, &indent);
                 }
                 text.push_str(&format!("{indent}{name}:\n{inner}"));
             }
         }
     }
-    if let Some(key) = schema::any_key(path) {
-        write(text, key, schema::A_READ_MODEL, &indent);
+    if let Some(key) = schema::wildcard_key(path) {
+        write(text, key, schema::EXAMPLE_READ_MODEL, &indent);
     }
 }
 
-fn comment(text: &mut String, about: &str, indent: &str) {
+fn write_comment(text: &mut String, about: &str, indent: &str) {
     let mut line = String::new();
     for word in about.split_whitespace() {
         if !line.is_empty() && indent.len() + line.len() + word.len() > WIDTH {
@@ -104,84 +104,84 @@ fn comment(text: &mut String, about: &str, indent: &str) {
     }
 }
 
-fn quoted(key: &Key, value: &str) -> String {
+fn quote(key: &ConfigKey, value: &str) -> String {
     match key.kind {
-        Kind::Secret { .. } => format!("\"{value}\""),
+        ValueKind::Secret { .. } => format!("\"{value}\""),
         _ => value.to_owned(),
     }
 }
 
-fn shown(key: &Key, value: &Typed) -> String {
+fn format_value(key: &ConfigKey, value: &TypedValue) -> String {
     match value {
-        Typed::Text(secret) if key.is_secret() => Json::from(secret_shown(key, secret)).to_string(),
-        _ if key.is_secret() => Json::from(masked::MASK).to_string(),
-        Typed::Text(text) => Json::from(text.as_str()).to_string(),
-        Typed::Flag(flag) => flag.to_string(),
-        Typed::Count(number) => number.to_string(),
-        Typed::Duration(duration) => units::duration_text(*duration),
-        Typed::Size(bytes) => units::size_text(*bytes),
-        Typed::Texts(texts) => Json::from(texts.clone()).to_string(),
+        TypedValue::Text(secret) if key.is_secret() => Json::from(redact_secret(key, secret)).to_string(),
+        _ if key.is_secret() => Json::from(redact::MASK).to_string(),
+        TypedValue::Text(text) => Json::from(text.as_str()).to_string(),
+        TypedValue::Flag(flag) => flag.to_string(),
+        TypedValue::Count(number) => number.to_string(),
+        TypedValue::Duration(duration) => units::format_duration(*duration),
+        TypedValue::Size(bytes) => units::format_size(*bytes),
+        TypedValue::Texts(texts) => Json::from(texts.clone()).to_string(),
         // JSON is YAML.
-        Typed::Tree(node) => node::Node::to_json(node).to_string(),
+        TypedValue::Tree(node) => node::ConfigNode::to_json(node).to_string(),
     }
 }
 
-fn secret_shown(key: &Key, secret: &str) -> String {
+fn redact_secret(key: &ConfigKey, secret: &str) -> String {
     match key.path.rsplit('.').next() {
-        Some("uri") => masked::mongodb_uri(secret),
-        Some("connection_string") => masked::connection_string(secret),
-        _ => masked::MASK.to_owned(),
+        Some("uri") => redact::redact_mongodb_uri(secret),
+        Some("connection_string") => redact::redact_connection_string(secret),
+        _ => redact::MASK.to_owned(),
     }
 }
 
 /// For editors that check YAML as it is written.
 pub(crate) fn json_schema() -> Json {
-    let mut root = object("");
+    let mut root = object_schema("");
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
     root["title"] = "Headwater's configuration".into();
     root
 }
 
-fn object(path: &str) -> Json {
+fn object_schema(path: &str) -> Json {
     let mut properties = Map::new();
     let mut required = Vec::new();
-    for name in schema::names_below(path) {
+    for name in schema::child_names(path) {
         let below = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
         match schema::key(&below) {
             Some(key) => {
-                if matches!(key.default, Default::Required(_)) && !key.is_secret() {
+                if matches!(key.default, KeyDefault::Required(_)) && !key.is_secret() {
                     required.push(name);
                 }
-                properties.insert(name.to_owned(), property(key));
+                properties.insert(name.to_owned(), property_schema(key));
                 if key.is_secret() {
                     let about = format!("A file that holds `{name}`.");
                     properties.insert(format!("{name}_file"), json!({ "type": "string", "description": about }));
                 }
             }
-            None => drop(properties.insert(name.to_owned(), object(&below))),
+            None => drop(properties.insert(name.to_owned(), object_schema(&below))),
         }
     }
     let about = SECTIONS.iter().find(|(section, _)| *section == path).map_or("", |(_, about)| about);
-    let others = schema::any_key(path).map_or(Json::Bool(false), property);
+    let others = schema::wildcard_key(path).map_or(Json::Bool(false), property_schema);
     // A section with nothing below it says nothing, and is as good as left out.
     let kind = if path.is_empty() { json!("object") } else { json!(["object", "null"]) };
     json!({ "type": kind, "description": about, "additionalProperties": others, "properties": properties, "required": required })
 }
 
-fn property(key: &Key) -> Json {
+fn property_schema(key: &ConfigKey) -> Json {
     let mut property = match key.kind {
-        Kind::Text | Kind::Secret { .. } | Kind::Pattern { .. } => json!({ "type": "string" }),
-        Kind::Duration { .. } => json!({ "type": "string", "pattern": "^([0-9]+(ms|s|m|h|d|days))+$" }),
-        Kind::Size { .. } => json!({ "type": "string", "pattern": "^[0-9]+ ?(B|KiB|MiB|GiB|kB|KB|MB|GB)$" }),
-        Kind::Flag => json!({ "type": "boolean" }),
-        Kind::Count { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
-        Kind::Choice(words) => json!({ "enum": words }),
-        Kind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
-        Kind::Documents => json!({ "type": "array", "items": { "type": "object" } }),
-        Kind::ReadModels => read_models::json_schema(),
+        ValueKind::Text | ValueKind::Secret { .. } | ValueKind::Pattern { .. } => json!({ "type": "string" }),
+        ValueKind::Duration { .. } => json!({ "type": "string", "pattern": "^([0-9]+(ms|s|m|h|d|days))+$" }),
+        ValueKind::Size { .. } => json!({ "type": "string", "pattern": "^[0-9]+ ?(B|KiB|MiB|GiB|kB|KB|MB|GB)$" }),
+        ValueKind::Flag => json!({ "type": "boolean" }),
+        ValueKind::Count { least, most } => json!({ "type": "integer", "minimum": least, "maximum": most }),
+        ValueKind::Choice(words) => json!({ "enum": words }),
+        ValueKind::Texts => json!({ "type": "array", "items": { "type": "string" } }),
+        ValueKind::Documents => json!({ "type": "array", "items": { "type": "object" } }),
+        ValueKind::ReadModels => read_models::json_schema(),
     };
     property["description"] = key.about.into();
-    if let Default::Is(value) = key.default {
+    if let KeyDefault::Value(value) = key.default {
         property["default"] = super::yaml::parse(value).expect("a default is YAML").to_json();
     }
     property

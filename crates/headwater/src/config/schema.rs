@@ -3,25 +3,25 @@
 
 use std::time::Duration;
 
-use super::texts;
+use super::formats;
 
-pub(crate) struct Key {
+pub(crate) struct ConfigKey {
     /// Dotted.
     pub(crate) path: &'static str,
-    pub(crate) kind: Kind,
-    pub(crate) default: Default,
+    pub(crate) kind: ValueKind,
+    pub(crate) default: KeyDefault,
     /// What it means, and why the default is what it is.
     pub(crate) about: &'static str,
 }
 
-impl Key {
+impl ConfigKey {
     pub(crate) fn is_secret(&self) -> bool {
-        matches!(self.kind, Kind::Secret { .. })
+        matches!(self.kind, ValueKind::Secret { .. })
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     Text,
     /// Never shown. May also be given as a file, under the same name with `_file` behind it.
     Secret {
@@ -58,15 +58,15 @@ pub(crate) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Default {
+pub(crate) enum KeyDefault {
     /// Must be given; an example of it.
     Required(&'static str),
     /// May be left out; an example of it, which a file to start from has.
-    Usual(&'static str),
+    Suggested(&'static str),
     /// May be left out; an example of it.
-    Absent(&'static str),
+    Optional(&'static str),
     /// As it would be written.
-    Is(&'static str),
+    Value(&'static str),
 }
 
 const fn seconds(number: u64) -> Duration {
@@ -77,13 +77,14 @@ const fn millis(number: u64) -> Duration {
     Duration::from_millis(number)
 }
 
-const DATABASE: Kind = Kind::Pattern {
+const DATABASE: ValueKind = ValueKind::Pattern {
     rule: "the name of a database, without spaces, `/`, `\\`, `.`, `\"` and `$`, and none of the server's own",
     example: "",
-    fits: texts::is_database,
+    fits: formats::is_database,
 };
-const PATH: Kind = Kind::Pattern { rule: "a dotted path of field names", example: "", fits: texts::is_path };
-const MONGODB_URI: Kind = Kind::Secret { check: texts::mongodb_uri };
+const PATH: ValueKind =
+    ValueKind::Pattern { rule: "a dotted path of field names", example: "", fits: formats::is_path };
+const MONGODB_URI: ValueKind = ValueKind::Secret { check: formats::check_mongodb_uri };
 
 pub(crate) const OTLP_ENDPOINT: &str = "an http or https address without a user and a path";
 
@@ -111,367 +112,367 @@ pub(crate) const SECTIONS: &[(&str, &str)] = &[
     ("telemetry", "OpenTelemetry: traces of events from insert to read model, across the bus."),
 ];
 
-pub(crate) const KEYS: &[Key] = &[
-    Key {
+pub(crate) const KEYS: &[ConfigKey] = &[
+    ConfigKey {
         path: "format",
-        kind: Kind::Count { least: 1, most: 1 },
-        default: Default::Required("1"),
+        kind: ValueKind::Count { least: 1, most: 1 },
+        default: KeyDefault::Required("1"),
         about: "The shape of this file.",
     },
-    Key {
+    ConfigKey {
         path: "pipeline",
-        kind: Kind::Text,
-        default: Default::Is("changeStreamPublisher"),
+        kind: ValueKind::Text,
+        default: KeyDefault::Value("changeStreamPublisher"),
         about: "Names this deployment: its lease, checkpoint and cursors. Two pipelines in one database don't touch each other.",
     },
-    Key {
+    ConfigKey {
         path: "pod_id",
-        kind: Kind::Text,
-        default: Default::Absent("pod-1"),
+        kind: ValueKind::Text,
+        default: KeyDefault::Optional("pod-1"),
         about: "What this pod is called, in logs and in the lease. Left out: HOSTNAME, else something random.",
     },
-    Key {
+    ConfigKey {
         path: "source.uri",
         kind: MONGODB_URI,
-        default: Default::Required("mongodb://localhost:27017/?replicaSet=rs0"),
+        default: KeyDefault::Required("mongodb://localhost:27017/?replicaSet=rs0"),
         about: "The MongoDB that holds the events: a replica set or a sharded cluster.",
     },
-    Key {
+    ConfigKey {
         path: "source.database",
         kind: DATABASE,
-        default: Default::Required("shop"),
+        default: KeyDefault::Required("shop"),
         about: "The database of the collections below.",
     },
-    Key {
+    ConfigKey {
         path: "source.collection",
-        kind: Kind::Pattern { rule: "the name of a collection", example: "events", fits: texts::is_collection },
-        default: Default::Usual("events"),
+        kind: ValueKind::Pattern { rule: "the name of a collection", example: "events", fits: formats::is_collection },
+        default: KeyDefault::Suggested("events"),
         about: "One collection, or several under `collections`.",
     },
-    Key {
+    ConfigKey {
         path: "source.collections",
-        kind: Kind::Texts,
-        default: Default::Absent("[orders, customers]"),
+        kind: ValueKind::Texts,
+        default: KeyDefault::Optional("[orders, customers]"),
         about: "Several collections of one kind; their events share one stream.",
     },
-    Key {
+    ConfigKey {
         path: "source.kind",
-        kind: Kind::Choice(&["events", "documents"]),
-        default: Default::Is("events"),
+        kind: ValueKind::Choice(&["events", "documents"]),
+        default: KeyDefault::Value("events"),
         about: "`events`: an append-only collection; each insert is an event. `documents`: ordinary documents; each change is an event.",
     },
-    Key {
+    ConfigKey {
         path: "source.aggregate_id",
         kind: PATH,
-        default: Default::Is("aggregateId"),
+        default: KeyDefault::Value("aggregateId"),
         about: "Dotted path to the id whose events stay in order. For `documents` it is always the document's `_id`.",
     },
-    Key {
+    ConfigKey {
         path: "source.event_type",
         kind: PATH,
-        default: Default::Is("type"),
+        default: KeyDefault::Value("type"),
         about: "Dotted path to the event's type. For `documents` the type is the operation.",
     },
-    Key {
+    ConfigKey {
         path: "source.sequence",
         kind: PATH,
-        default: Default::Usual("version"),
+        default: KeyDefault::Suggested("version"),
         about: "Dotted path to the aggregate's own count of its events (1, 2, 3 …). With it, gaps are seen and healed.",
     },
-    Key {
+    ConfigKey {
         path: "source.full_document",
-        kind: Kind::Choice(&["lookup", "post_image"]),
-        default: Default::Is("lookup"),
+        kind: ValueKind::Choice(&["lookup", "post_image"]),
+        default: KeyDefault::Value("lookup"),
         about: "For `documents`: look the state up when a change is read, or use the post-images that the collection keeps (exact, and faster).",
     },
-    Key {
+    ConfigKey {
         path: "coordination.uri",
         kind: MONGODB_URI,
-        default: Default::Absent("mongodb://localhost:27017/?replicaSet=rs0"),
+        default: KeyDefault::Optional("mongodb://localhost:27017/?replicaSet=rs0"),
         about: "Left out: the source's.",
     },
-    Key {
+    ConfigKey {
         path: "coordination.database",
         kind: DATABASE,
-        default: Default::Is("headwater"),
+        default: KeyDefault::Value("headwater"),
         about: "Lease, checkpoints, and what pods keep for themselves. Not the read models.",
     },
-    Key {
+    ConfigKey {
         path: "coordination.lease.ttl",
-        kind: Kind::Duration { least: seconds(1), most: seconds(600) },
-        default: Default::Is("15s"),
+        kind: ValueKind::Duration { least: seconds(1), most: seconds(600) },
+        default: KeyDefault::Value("15s"),
         about: "How long a standby must see nothing of the leader before it takes over: what a crash costs.",
     },
-    Key {
+    ConfigKey {
         path: "coordination.lease.renew_deadline",
-        kind: Kind::Duration { least: millis(100), most: seconds(600) },
-        default: Default::Is("10s"),
+        kind: ValueKind::Duration { least: millis(100), most: seconds(600) },
+        default: KeyDefault::Value("10s"),
         about: "How long the leader may rely on its last acknowledged renewal.",
     },
-    Key {
+    ConfigKey {
         path: "coordination.lease.heartbeat",
-        kind: Kind::Duration { least: millis(50), most: seconds(600) },
-        default: Default::Is("5s"),
+        kind: ValueKind::Duration { least: millis(50), most: seconds(600) },
+        default: KeyDefault::Value("5s"),
         about: "How long the leader waits between two renewals.",
     },
-    Key {
+    ConfigKey {
         path: "coordination.lease.poll",
-        kind: Kind::Duration { least: millis(10), most: seconds(600) },
-        default: Default::Absent("1s"),
+        kind: ValueKind::Duration { least: millis(10), most: seconds(600) },
+        default: KeyDefault::Optional("1s"),
         about: "How often a standby looks at the lease. Left out: a fifth of `heartbeat`.",
     },
-    Key {
+    ConfigKey {
         path: "coordination.lease.watch",
-        kind: Kind::Flag,
-        default: Default::Is("true"),
+        kind: ValueKind::Flag,
+        default: KeyDefault::Value("true"),
         about: "Whether standbys also watch the lease, and so take over milliseconds after a release. Turn it off for large fleets.",
     },
-    Key {
+    ConfigKey {
         path: "coordination.lease.max_clock_skew",
-        kind: Kind::Duration { least: millis(0), most: seconds(86_400) },
-        default: Default::Absent("1m"),
+        kind: ValueKind::Duration { least: millis(0), most: seconds(86_400) },
+        default: KeyDefault::Optional("1m"),
         about: "A promise about the clocks of the MongoDB servers; lets a pod that has just started take an expired lease at once.",
     },
-    Key {
+    ConfigKey {
         path: "service_bus.connection_string",
-        kind: Kind::Secret { check: texts::connection_string },
-        default: Default::Required(
+        kind: ValueKind::Secret { check: formats::check_connection_string },
+        default: KeyDefault::Required(
             "Endpoint=sb://localhost;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true",
         ),
         about: "As Azure's portal and SDKs have it.",
     },
-    Key {
+    ConfigKey {
         path: "service_bus.topic",
-        kind: Kind::Pattern {
+        kind: ValueKind::Pattern {
             rule: "a name of up to 260 letters, digits, `.`, `-`, `_` and `/`, with a letter or digit at both ends",
             example: "events",
-            fits: texts::is_topic,
+            fits: formats::is_topic,
         },
-        default: Default::Is("events"),
+        default: KeyDefault::Value("events"),
         about: "Where every event is sent. `headwater topology apply` creates it.",
     },
-    Key {
+    ConfigKey {
         path: "service_bus.subscription",
-        kind: Kind::Pattern {
+        kind: ValueKind::Pattern {
             rule: "a name of up to 50 letters, digits, `.`, `-` and `_`, with a letter or digit at both ends",
             example: "read-models",
-            fits: texts::is_subscription,
+            fits: formats::is_subscription,
         },
-        default: Default::Is("read-models"),
+        default: KeyDefault::Value("read-models"),
         about: "Session-enabled. Publishing pauses while it does not exist: a topic accepts what no subscription keeps.",
     },
-    Key {
+    ConfigKey {
         path: "service_bus.ca_file",
-        kind: Kind::Text,
-        default: Default::Absent("/etc/headwater/ca.pem"),
+        kind: ValueKind::Text,
+        default: KeyDefault::Optional("/etc/headwater/ca.pem"),
         about: "PEM file of the authorities to trust instead of the public ones.",
     },
-    Key {
+    ConfigKey {
         path: "producer.start",
-        kind: Kind::Pattern {
+        kind: ValueKind::Pattern {
             rule: "`beginning`, `now` or a time",
             example: "2026-01-31T00:00:00Z",
-            fits: |text| texts::start(text).is_some(),
+            fits: |text| formats::parse_start(text).is_some(),
         },
-        default: Default::Is("beginning"),
+        default: KeyDefault::Value("beginning"),
         about: "Where a new pipeline begins. `beginning` reads what the source holds, then follows the stream.",
     },
-    Key {
+    ConfigKey {
         path: "producer.on_history_lost",
-        kind: Kind::Choice(&["halt", "snapshot"]),
-        default: Default::Is("halt"),
+        kind: ValueKind::Choice(&["halt", "snapshot"]),
+        default: KeyDefault::Value("halt"),
         about: "When the oplog no longer holds the checkpoint: wait for an operator, or read the whole source again.",
     },
-    Key {
+    ConfigKey {
         path: "producer.filter",
-        kind: Kind::Documents,
-        default: Default::Is("[]"),
+        kind: ValueKind::Documents,
+        default: KeyDefault::Value("[]"),
         about: "Stages of an aggregation pipeline that the change stream passes, e.g. `- $match: { fullDocument.region: eu }`.",
     },
-    Key {
+    ConfigKey {
         path: "producer.body",
-        kind: Kind::Choice(&["bson", "json"]),
-        default: Default::Is("bson"),
+        kind: ValueKind::Choice(&["bson", "json"]),
+        default: KeyDefault::Value("bson"),
         about: "`bson` loses nothing; `json` (relaxed Extended JSON) where others read the topic.",
     },
-    Key {
+    ConfigKey {
         path: "producer.sessions",
-        kind: Kind::Pattern {
+        kind: ValueKind::Pattern {
             rule: "`aggregate` or `buckets(n)`",
             example: "buckets(256)",
-            fits: |text| texts::sessions(text).is_some(),
+            fits: |text| formats::parse_sessions(text).is_some(),
         },
-        default: Default::Is("aggregate"),
+        default: KeyDefault::Value("aggregate"),
         about: "One session per aggregate, or one per bucket of aggregates: for millions that live shortly.",
     },
-    Key {
+    ConfigKey {
         path: "producer.checkpoint",
-        kind: Kind::Pattern {
+        kind: ValueKind::Pattern {
             rule: "a duration or `each`",
             example: "200ms",
-            fits: |text| texts::checkpoint(text).is_some(),
+            fits: |text| formats::parse_checkpoint(text).is_some(),
         },
-        default: Default::Is("200ms"),
+        default: KeyDefault::Value("200ms"),
         about: "How often the checkpoint is saved (and every 1,000 events). `each` saves per event, at a fiftieth of the rate.",
     },
-    Key {
+    ConfigKey {
         path: "producer.window.events",
-        kind: Kind::Count { least: 16, most: 1_000_000 },
-        default: Default::Is("8192"),
+        kind: ValueKind::Count { least: 16, most: 1_000_000 },
+        default: KeyDefault::Value("8192"),
         about: "In events; more keep a distant bus busy.",
     },
-    Key {
+    ConfigKey {
         path: "producer.window.bytes",
-        kind: Kind::Size { least: 1 << 20, most: 1 << 31 },
-        default: Default::Is("8MiB"),
+        kind: ValueKind::Size { least: 1 << 20, most: 1 << 31 },
+        default: KeyDefault::Value("8MiB"),
         about: "In bytes of messages; whichever is reached first.",
     },
-    Key {
+    ConfigKey {
         path: "producer.read_ahead.events",
-        kind: Kind::Count { least: 1, most: 1_000_000 },
-        default: Default::Is("16000"),
+        kind: ValueKind::Count { least: 1, most: 1_000_000 },
+        default: KeyDefault::Value("16000"),
         about: "In events.",
     },
-    Key {
+    ConfigKey {
         path: "producer.read_ahead.bytes",
-        kind: Kind::Size { least: 1 << 20, most: 1 << 31 },
-        default: Default::Is("8MiB"),
+        kind: ValueKind::Size { least: 1 << 20, most: 1 << 31 },
+        default: KeyDefault::Value("8MiB"),
         about: "In bytes; whichever is reached first.",
     },
-    Key {
+    ConfigKey {
         path: "producer.drain",
-        kind: Kind::Duration { least: millis(0), most: seconds(600) },
-        default: Default::Is("10s"),
+        kind: ValueKind::Duration { least: millis(0), most: seconds(600) },
+        default: KeyDefault::Value("10s"),
         about: "How long a leader that stops may take to send what it has read, before it gives the lease back.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.max_concurrent_sessions",
-        kind: Kind::Count { least: 1, most: 10_000 },
-        default: Default::Is("256"),
+        kind: ValueKind::Count { least: 1, most: 10_000 },
+        default: KeyDefault::Value("256"),
         about: "SessionMapping one pod holds at a time. Each is cheap; what they hold is bounded by `bytes_in_flight`.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.on_poison",
-        kind: Kind::Choice(&["park", "dead_letter"]),
-        default: Default::Is("park"),
+        kind: ValueKind::Choice(&["park", "dead_letter"]),
+        default: KeyDefault::Value("park"),
         about: "An event that cannot be applied parks its aggregate in that read model; `dead_letter` also puts its message there.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.connections",
-        kind: Kind::Count { least: 1, most: 64 },
-        default: Default::Is("2"),
+        kind: ValueKind::Count { least: 1, most: 64 },
+        default: KeyDefault::Value("2"),
         about: "Connections to the bus that the sessions are spread over.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.transactions",
-        kind: Kind::Count { least: 1, most: 64 },
-        default: Default::Is("2"),
+        kind: ValueKind::Count { least: 1, most: 64 },
+        default: KeyDefault::Value("2"),
         about: "Transactions side by side; two keep a server of two cores busy.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.credit",
-        kind: Kind::Count { least: 2, most: 100_000 },
-        default: Default::Is("1000"),
+        kind: ValueKind::Count { least: 2, most: 100_000 },
+        default: KeyDefault::Value("1000"),
         about: "Messages one session may hold unsettled; half of them are a batch, so that the next comes in meanwhile.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.bytes_in_flight",
-        kind: Kind::Size { least: 1 << 20, most: 1 << 33 },
-        default: Default::Is("64MiB"),
+        kind: ValueKind::Size { least: 1 << 20, most: 1 << 33 },
+        default: KeyDefault::Value("64MiB"),
         about: "What all sessions of a pod may hold together.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.session_idle_timeout",
-        kind: Kind::Duration { least: millis(0), most: seconds(600) },
-        default: Default::Is("1s"),
+        kind: ValueKind::Duration { least: millis(0), most: seconds(600) },
+        default: KeyDefault::Value("1s"),
         about: "How long a session without messages is kept, while nobody waits for its place.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.max_session_duration",
-        kind: Kind::Duration { least: millis(100), most: seconds(3_600) },
-        default: Default::Is("10s"),
+        kind: ValueKind::Duration { least: millis(100), most: seconds(3_600) },
+        default: KeyDefault::Value("10s"),
         about: "After this time, or after `max_session_events`, a session is let go, so that others have their turn.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.max_session_events",
-        kind: Kind::Count { least: 1, most: 10_000_000 },
-        default: Default::Is("5000"),
+        kind: ValueKind::Count { least: 1, most: 10_000_000 },
+        default: KeyDefault::Value("5000"),
         about: "See `max_session_duration`.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.lock_duration",
-        kind: Kind::Duration { least: seconds(5), most: seconds(300) },
-        default: Default::Is("1m"),
+        kind: ValueKind::Duration { least: seconds(5), most: seconds(300) },
+        default: KeyDefault::Value("1m"),
         about: "The subscription's own; locks are renewed at half of it.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.gap_timeout",
-        kind: Kind::Duration { least: millis(0), most: seconds(3_600) },
-        default: Default::Is("10s"),
+        kind: ValueKind::Duration { least: millis(0), most: seconds(3_600) },
+        default: KeyDefault::Value("10s"),
         about: "How long a gap may stay that the source does not fill, before what lies behind it is parked.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.first_sequence",
-        kind: Kind::Count { least: 0, most: 1_000_000 },
-        default: Default::Is("1"),
+        kind: ValueKind::Count { least: 0, most: 1_000_000 },
+        default: KeyDefault::Value("1"),
         about: "What an aggregate's first event is numbered.",
     },
-    Key {
+    ConfigKey {
         path: "consumer.drain",
-        kind: Kind::Duration { least: millis(0), most: seconds(600) },
-        default: Default::Is("20s"),
+        kind: ValueKind::Duration { least: millis(0), most: seconds(600) },
+        default: KeyDefault::Value("20s"),
         about: "How long a stop may take: what is in hand is applied and settled, then sessions are let go.",
     },
-    Key {
+    ConfigKey {
         path: "read_models.uri",
         kind: MONGODB_URI,
-        default: Default::Absent("mongodb://localhost:27017/?replicaSet=rs0"),
+        default: KeyDefault::Optional("mongodb://localhost:27017/?replicaSet=rs0"),
         about: "The MongoDB that holds the read models. Left out: the source's.",
     },
-    Key {
+    ConfigKey {
         path: "read_models.database",
         kind: DATABASE,
-        default: Default::Absent("shop_views"),
+        default: KeyDefault::Optional("shop_views"),
         about: "Left out: the source's database with `_views` behind it.",
     },
-    Key {
+    ConfigKey {
         path: READ_MODELS,
-        kind: Kind::ReadModels,
-        default: Default::Absent(
+        kind: ValueKind::ReadModels,
+        default: KeyDefault::Optional(
             "{ when: { OrderPlaced: { $set: { status: placed, customer: $$event.payload.customer } }, OrderCancelled: delete }, indexes: [ { keys: { customer: 1 } } ] }",
         ),
         about: "Every other key is a read model: a collection, and per event type an update document, a pipeline or `delete`.",
     },
-    Key {
+    ConfigKey {
         path: "admin.listen",
-        kind: Kind::Pattern {
+        kind: ValueKind::Pattern {
             rule: "an address with a port",
             example: "0.0.0.0:8080",
-            fits: |text| texts::listen(text).is_some(),
+            fits: |text| formats::parse_listen(text).is_some(),
         },
-        default: Default::Absent("127.0.0.1:8080"),
+        default: KeyDefault::Optional("127.0.0.1:8080"),
         about: "Left out: 127.0.0.1:8080, or any other port of 127.0.0.1 where that is taken. Whoever reaches it sees how the pipeline is, and no event.",
     },
-    Key {
+    ConfigKey {
         path: "admin.token",
-        kind: Kind::Secret { check: texts::token },
-        default: Default::Absent("what openssl rand -hex 16 prints"),
+        kind: ValueKind::Secret { check: formats::check_token },
+        default: KeyDefault::Optional("what openssl rand -hex 16 prints"),
         about: "Whoever shows it may also act, from the dashboard and over HTTP. Left out: nobody can, and all of it is only for reading. It goes over the wire as it is: where `listen` is not this machine alone, put TLS in front.",
     },
-    Key {
+    ConfigKey {
         path: "telemetry.otlp_endpoint",
-        kind: Kind::Pattern {
+        kind: ValueKind::Pattern {
             rule: OTLP_ENDPOINT,
             example: "http://127.0.0.1:4318",
-            fits: |text| texts::endpoint(text).is_some(),
+            fits: |text| formats::parse_endpoint(text).is_some(),
         },
-        default: Default::Absent("http://127.0.0.1:4318"),
+        default: KeyDefault::Optional("http://127.0.0.1:4318"),
         about: "A collector that takes OTLP over HTTP; `/v1/traces` is added. Left out: `OTEL_EXPORTER_OTLP_ENDPOINT`, and without that nothing is traced. Keys for it go into `OTEL_EXPORTER_OTLP_HEADERS`.",
     },
-    Key {
+    ConfigKey {
         path: "telemetry.trace_one_in",
-        kind: Kind::Count { least: 1, most: 1_000_000_000 },
-        default: Default::Is("100"),
+        kind: ValueKind::Count { least: 1, most: 1_000_000_000 },
+        default: KeyDefault::Value("100"),
         about: "One event in so many is traced; 1: every event. Four spans each. All pods pick the same events.",
     },
 ];
@@ -485,7 +486,7 @@ const RENAMED: &[(&str, &str)] = &[
 ];
 
 /// The key that replaces this path, if the path is the old name of a key.
-pub(crate) fn renamed(path: &str) -> Option<&'static Key> {
+pub(crate) fn renamed_key(path: &str) -> Option<&'static ConfigKey> {
     RENAMED.iter().find(|(old, _)| *old == path).and_then(|(_, new)| key(new))
 }
 
@@ -493,10 +494,10 @@ pub(crate) fn renamed(path: &str) -> Option<&'static Key> {
 pub(crate) const READ_MODELS: &str = "read_models.*";
 
 /// An example of a name, where the table has a star.
-pub(crate) const A_READ_MODEL: &str = "order_summary";
+pub(crate) const EXAMPLE_READ_MODEL: &str = "order_summary";
 
 /// The key of this path.
-pub(crate) fn key(path: &str) -> Option<&'static Key> {
+pub(crate) fn key(path: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| key.path == path)
 }
 
@@ -506,12 +507,12 @@ pub(crate) fn is_section(path: &str) -> bool {
 }
 
 /// The key for names that have none of their own, in a section that takes any.
-pub(crate) fn any_key(section: &str) -> Option<&'static Key> {
+pub(crate) fn wildcard_key(section: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| key.path.strip_suffix(".*") == Some(section))
 }
 
 /// The names directly below this path (empty: at the top), in the table's order.
-pub(crate) fn names_below(path: &str) -> Vec<&'static str> {
+pub(crate) fn child_names(path: &str) -> Vec<&'static str> {
     let mut names: Vec<&'static str> = Vec::new();
     for key in KEYS {
         let rest = if path.is_empty() {

@@ -1,4 +1,4 @@
-//! What is loaded, and from where; [`mistakes`] has every mistake with its exact words.
+//! What is loaded, and from where; [`problems`] has every mistake with its exact words.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use pipeline::{capture, publish};
 
 use super::*;
 
-mod mistakes;
+mod problems;
 mod schema;
 
 const MINIMAL: &str = "\
@@ -20,8 +20,8 @@ service_bus: { connection_string: \"Endpoint=sb://localhost;UseDevelopmentEmulat
 ";
 
 /// A file, and secrets in others.
-fn of_file(file: &str) -> Sources<'_> {
-    Sources {
+fn of_file(file: &str) -> ConfigSources<'_> {
+    ConfigSources {
         file: Some(file),
         file_name: None,
         environment: &[],
@@ -37,15 +37,15 @@ fn of_file(file: &str) -> Sources<'_> {
 
 /// As `config print` has it.
 fn shown(file: &str) -> String {
-    Effective::of(of_file(file).read().0).to_yaml()
+    EffectiveConfig::new(of_file(file).read().0).to_yaml()
 }
 
 fn load_from(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result<Config, String> {
     let environment: Vec<_> =
         environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-    let sources = Sources { environment: &environment, flags: &flags, ..of_file(file) };
-    let told = |problems: Vec<Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    let sources = ConfigSources { environment: &environment, flags: &flags, ..of_file(file) };
+    let told = |problems: Vec<ConfigProblem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
     Config::load(&sources, Some("host-1")).map_err(told)
 }
 

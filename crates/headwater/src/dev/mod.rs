@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::exit::Exit;
+use crate::exit::ExitReason;
 use crate::shop::{self, Shop};
 use crate::signal::StopSignal;
 use child::Child;
@@ -58,16 +58,16 @@ pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
     let mut stop = StopSignal::new()?;
     let mut house = tokio::select! {
         house = House::build(source, &plan, &folder, began) => house?,
-        () = stop.received() => return Ok(()), // what is half started is killed when dropped; its journals are its own
+        () = stop.recv() => return Ok(()), // what is half started is killed when dropped; its journals are its own
     };
     tokio::select! {
         ended = house.live() => return ended, // cancel-safe: everything it knows is in the house
-        () = stop.received() => {}
+        () = stop.recv() => {}
     }
     tokio::select! {
         stopped = house.close() => stopped?,
-        () = stop.received_again() => {
-            bail!(Exit::CutShort.because("stopped at once, on the second signal; nothing was checked"))
+        () = stop.recv_second() => {
+            bail!(ExitReason::Interrupted.with_message("stopped at once, on the second signal; nothing was checked"))
         },
     }
     Panel::default().say(&format!("Stopped; the data is in {}.", plan.data_dir.display()));

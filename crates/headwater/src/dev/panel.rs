@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 
 use tokio::time::Instant;
 
-use crate::out;
+use crate::output;
 
 pub(super) struct Panel {
     terminal: bool,
@@ -21,7 +21,7 @@ impl Default for Panel {
 impl Panel {
     pub(super) fn say(&mut self, line: &str) {
         self.clear();
-        out::tell(format_args!("{line}\n"));
+        output::try_print(format_args!("{line}\n"));
     }
 
     pub(super) fn step(&mut self, what: &str, began: Instant) {
@@ -32,16 +32,16 @@ impl Panel {
         self.clear();
         if self.terminal {
             // A line that is too long is cut by the terminal, not wrapped: a wrapped one could not be cleared.
-            out::tell(format_args!("\x1b[?7l{line}\x1b[?7h"));
+            output::try_print(format_args!("\x1b[?7l{line}\x1b[?7h"));
             self.open = true;
         } else {
-            out::tell(format_args!("{line}\n"));
+            output::try_print(format_args!("{line}\n"));
         }
     }
 
     fn clear(&mut self) {
         if std::mem::take(&mut self.open) {
-            out::tell("\r\x1b[2K");
+            output::try_print("\r\x1b[2K");
         }
     }
 }

@@ -52,7 +52,7 @@ impl Settings {
         let broker_dir = folder.at(&broker);
         let broker = folder.port("broker")?;
         let bus = connection_string(address(&broker));
-        let admin = (1..=plan.pods).filter(|_| config::knows(ADMIN_LISTEN)).map(|pod| folder.port(&pod_name(pod)));
+        let admin = (1..=plan.pods).filter(|_| config::has_key(ADMIN_LISTEN)).map(|pod| folder.port(&pod_name(pod)));
         let admin = admin.collect::<anyhow::Result<_>>()?;
         let token = folder.secret("token", || format!("{:032x}", rand::random::<u128>()))?;
         let text = configuration(store.uri(), &database, &views, &coordination, &bus, &token);
@@ -203,7 +203,7 @@ mod tests {
             configuration(uri, "shop", "shop_views", "shop_headwater", "Endpoint=sb://x", &"7".repeat(32)),
         )
         .unwrap();
-        let read = config::Config::of_this_process(Some(&file), &[]).unwrap();
+        let read = config::Config::from_process(Some(&file), &[]).unwrap();
         assert_eq!(read.source_uri.reveal(), uri);
         assert_eq!(read.read_models.database, "shop_views");
         assert_eq!(read.read_models.models.len(), 5);

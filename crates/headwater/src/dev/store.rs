@@ -10,7 +10,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
 
 use super::folder::Folder;
-use crate::cli::advice::Advised;
+use crate::cli::advice::AdvisedContext;
 
 /// mongod flushes and ends in well under a second; a busy disk gets more.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
@@ -90,7 +90,7 @@ async fn given(uri: String) -> anyhow::Result<Store> {
     let hosts = hosts.join(",");
     let admin = Client::with_options(options).map_err(DriverError::from)?.database("admin");
     let hello = admin.run_command(doc! { "hello": 1 }).await.map_err(DriverError::from);
-    let reach = || Advised::new(format!("reach MongoDB at {hosts}"), IS_IT_THERE);
+    let reach = || AdvisedContext::new(format!("reach MongoDB at {hosts}"), IS_IT_THERE);
     if !has_change_streams(&hello.with_context(reach)?) {
         bail!("the MongoDB at {hosts} is neither a replica set nor a sharded cluster, so it has no change streams");
     }

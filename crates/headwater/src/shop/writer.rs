@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::order::Counter;
-use crate::out;
+use crate::output;
 
 /// A shop that opens again looks at so many of its last orders: those under way are among them.
 const LAST_ORDERS: u64 = 200;
@@ -65,7 +65,7 @@ impl Shop {
             let batch = owed as usize;
             owed -= batch as f64;
             if let Err(error) = self.write(batch).await {
-                out::tell(format_args!("shop: cannot write ({error:#}); trying on\n"));
+                output::try_print(format_args!("shop: cannot write ({error:#}); trying on\n"));
                 closed.run_until_cancelled(tokio::time::sleep(AFTER_TROUBLE)).await;
             }
         }

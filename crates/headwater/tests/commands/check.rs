@@ -14,55 +14,55 @@ use servicebus::administration::Description;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::house::{House, SOON};
+use crate::fixture::{CliFixture, SOON};
 
 const MODELS: &str =
     "read_models: { database: VIEWS, totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } } }";
 
 #[tokio::test]
 async fn all_is_well_with_what_topology_apply_made() {
-    let house = House::new("check_well", MODELS).await;
-    house.ask(&["topology", "apply"]).await.well();
-    let said = house.ask(&["check", "--json"]).await;
-    assert_eq!(said.json()["ok"], true, "{}", said.out);
-    said.well();
+    let fixture = CliFixture::new("check_well", MODELS).await;
+    fixture.run(&["topology", "apply"]).await.success();
+    let output = fixture.run(&["check", "--json"]).await;
+    assert_eq!(output.json()["ok"], true, "{}", output.stdout);
+    output.success();
 }
 
 #[tokio::test]
 async fn what_events_lack_is_found_by_a_sample_and_nothing_of_them_is_shown() {
-    let house = House::new("check_sample", MODELS).await;
-    house.ask(&["topology", "apply"]).await.well();
-    let said = house.ask(&["check", "--sample", "50"]).await.well();
-    assert!(said.contains("note: source: holds nothing to sample"), "{said}");
+    let fixture = CliFixture::new("check_sample", MODELS).await;
+    fixture.run(&["topology", "apply"]).await.success();
+    let output = fixture.run(&["check", "--sample", "50"]).await.success();
+    assert!(output.contains("note: source: holds nothing to sample"), "{output}");
     for (version, payload) in [(1, doc! { "amount": 5 }), (2, doc! { "amout": 7_777_777 })] {
-        house.insert("order-1", version, "Added", payload).await;
+        fixture.insert("order-1", version, "Added", payload).await;
     }
-    house.insert("order-1", 3, "Shipped", doc! {}).await;
-    let said = house.ask(&["check", "--sample", "50"]).await.well();
+    fixture.insert("order-1", 3, "Shipped", doc! {}).await;
+    let output = fixture.run(&["check", "--sample", "50"]).await.success();
     let note =
         "`read_models.totals.when.Added.$inc.total` is `$$event.payload.amount`: is missing in 1 of 2 sampled events";
-    assert!(said.contains(note), "{said}");
-    assert!(said.contains("events of type `Shipped` occur, and no read model handles them"), "{said}");
+    assert!(output.contains(note), "{output}");
+    assert!(output.contains("events of type `Shipped` occur, and no read model handles them"), "{output}");
     // Only the newest: there nothing is right.
     let misspelt = MODELS.replace("payload.amount", "payload.price");
-    house.configure(testkit::mongo::shared().await.unwrap().uri(), &misspelt);
-    let said = house.ask(&["check", "--sample", "2"]).await.well();
-    assert!(said.contains("warning: read_models: ") && said.contains("missing in 1 of 1"), "{said}");
-    assert!(!said.contains("order-1") && !said.contains("7777777"), "{said}");
+    fixture.configure(testkit::mongo::shared().await.unwrap().uri(), &misspelt);
+    let output = fixture.run(&["check", "--sample", "2"]).await.success();
+    assert!(output.contains("warning: read_models: ") && output.contains("missing in 1 of 1"), "{output}");
+    assert!(!output.contains("order-1") && !output.contains("7777777"), "{output}");
 }
 
 #[tokio::test]
 async fn a_bus_that_would_lose_events_is_found() {
-    let house = House::new("check_bus", "").await;
-    let missing = house.ask(&["check"]).await;
+    let fixture = CliFixture::new("check_bus", "").await;
+    let missing = fixture.run(&["check"]).await;
     assert!(
-        missing.out.contains("`events` is not there; create it with `headwater topology apply`"),
+        missing.stdout.contains("`events` is not there; create it with `headwater topology apply`"),
         "{}",
-        missing.out
+        missing.stdout
     );
-    missing.refused();
+    missing.failure();
 
-    let bus = house.administration();
+    let bus = fixture.administration();
     bus.create("events", &Description::topic(&[])).await.unwrap();
     let poor = [
         ("LockDuration", "PT30S"),
@@ -72,7 +72,7 @@ async fn a_bus_that_would_lose_events_is_found() {
     ];
     let poor = poor.map(|(name, value)| (name, value.to_owned()));
     bus.create("events/Subscriptions/read-models", &Description::subscription(&poor)).await.unwrap();
-    let said = house.ask(&["check"]).await;
+    let output = fixture.run(&["check"]).await;
     for (level, word) in [
         ("warning", "RequiresDuplicateDetection is false"),
         ("error", "RequiresSession is false: without sessions there is no order"),
@@ -81,35 +81,35 @@ async fn a_bus_that_would_lose_events_is_found() {
         ("error", "LockDuration is PT30S"),
         ("error", "AutoDeleteOnIdle is P2D"),
     ] {
-        let found = said.out.lines().any(|line| line.starts_with(level) && line.contains(word));
-        assert!(found, "{level} {word}: {}", said.out);
+        let found = output.stdout.lines().any(|line| line.starts_with(level) && line.contains(word));
+        assert!(found, "{level} {word}: {}", output.stdout);
     }
-    said.refused();
+    output.failure();
 }
 
 #[tokio::test]
 async fn an_index_that_deletes_leases_is_found() {
-    let house = House::new("check_ttl", "").await;
+    let fixture = CliFixture::new("check_ttl", "").await;
     let expiring = IndexOptions::builder().expire_after(Duration::from_secs(60)).build();
     let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(expiring).build();
-    house.coordination.collection::<Document>("leader_leases").create_index(index).await.unwrap();
-    let said = house.ask(&["check"]).await;
+    fixture.coordination.collection::<Document>("leader_leases").create_index(index).await.unwrap();
+    let output = fixture.run(&["check"]).await;
     let line = "error: coordination: the TTL index `expiresAt_1` on `leader_leases`";
-    assert!(said.out.contains(line) && said.out.contains("dropIndex"), "{}", said.out);
-    said.refused();
+    assert!(output.stdout.contains(line) && output.stdout.contains("dropIndex"), "{}", output.stdout);
+    output.failure();
 }
 
 #[tokio::test]
 async fn a_missing_index_and_a_mistake_in_a_read_model_are_found() {
     let wrong = "read_models: { database: VIEWS, totals: { when: { Added: { $incr: { total: 1 } } } } }";
-    let house = House::new("check_models", wrong).await;
-    house.source.collection::<Document>("events").drop_indexes().await.unwrap();
-    let said = house.ask(&["check"]).await;
-    let (all, _) = (format!("{}{}", said.out, said.err), said.status);
+    let fixture = CliFixture::new("check_models", wrong).await;
+    fixture.source.collection::<Document>("events").drop_indexes().await.unwrap();
+    let output = fixture.run(&["check"]).await;
+    let (all, _) = (format!("{}{}", output.stdout, output.stderr), output.status);
     assert!(all.contains("$incr"), "{all}");
-    house.configure(testkit::mongo::shared().await.unwrap().uri(), MODELS);
-    let said = house.ask(&["check"]).await;
-    assert!(said.out.contains("error: source: `start: beginning` needs the index"), "{}", said.out);
+    fixture.configure(testkit::mongo::shared().await.unwrap().uri(), MODELS);
+    let output = fixture.run(&["check"]).await;
+    assert!(output.stdout.contains("error: source: `start: beginning` needs the index"), "{}", output.stdout);
 }
 
 async fn binaries() -> Binaries {
@@ -124,29 +124,29 @@ async fn binaries() -> Binaries {
 async fn a_lone_mongod_is_told_from_a_replica_set() {
     let folder = tempfile::tempdir().unwrap();
     let alone = Server::start(&binaries().await, ServerConfig::new(Role::Alone, folder.path())).await.unwrap();
-    let house = House::new("check_alone", MODELS).await;
-    house.configure(&format!("mongodb://{}/?directConnection=true", alone.address()), MODELS);
-    let said = house.ask(&["check"]).await;
+    let fixture = CliFixture::new("check_alone", MODELS).await;
+    fixture.configure(&format!("mongodb://{}/?directConnection=true", alone.address()), MODELS);
+    let output = fixture.run(&["check"]).await;
     for line in [
         "error: source: is a standalone mongod, which has no change streams; start mongod with `--replSet",
         "error: coordination: is a standalone mongod",
         "error: read_models: are on a standalone mongod",
     ] {
-        assert!(said.out.contains(line), "{line}: {}", said.out);
+        assert!(output.stdout.contains(line), "{line}: {}", output.stdout);
     }
-    said.refused();
+    output.failure();
 }
 
 #[tokio::test]
 async fn offline_asks_nobody_and_a_server_that_is_away_is_told() {
-    let house = House::new("check_offline", "").await;
-    house.configure("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200", "producer: { start: now }");
-    let offline = house.ask(&["check", "--offline", "--json"]).await;
+    let fixture = CliFixture::new("check_offline", "").await;
+    fixture.configure("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200", "producer: { start: now }");
+    let offline = fixture.run(&["check", "--offline", "--json"]).await;
     assert_eq!(offline.json()["findings"][0]["about"], "read_models");
-    offline.well();
-    let online = house.ask(&["check"]).await;
-    assert!(online.out.contains("error: source: cannot be reached"), "{}", online.out);
-    online.refused();
+    offline.success();
+    let online = fixture.run(&["check"]).await;
+    assert!(online.stdout.contains("error: source: cannot be reached"), "{}", online.stdout);
+    online.failure();
 }
 
 /// A replica set of one that asks for passwords, and its root.
@@ -171,23 +171,24 @@ async fn guarded(folder: &Path) -> (Server, Client) {
 async fn missing_rights_are_found_and_named_and_the_password_is_not_shown() {
     let folder = tempfile::tempdir().unwrap();
     let (server, root) = guarded(folder.path()).await;
-    let house = House::new("check_rights", MODELS).await;
-    house.ask(&["topology", "apply"]).await.well();
-    let [source, coordination, views] = [&house.source, &house.coordination, &house.views].map(|place| place.name());
+    let fixture = CliFixture::new("check_rights", MODELS).await;
+    fixture.run(&["topology", "apply"]).await.success();
+    let [source, coordination, views] =
+        [&fixture.source, &fixture.coordination, &fixture.views].map(|place| place.name());
     let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).build();
     root.database(source).collection::<Document>("events").create_index(index).await.unwrap();
     let check = async |name: &str, granted: &[(&str, &str)]| {
         let roles: Vec<_> = granted.iter().map(|(role, place)| doc! { "role": *role, "db": *place }).collect();
         let user = doc! { "createUser": name, "pwd": "open-sesame", "roles": roles };
         root.database("admin").run_command(user).await.unwrap();
-        house.configure(&format!("mongodb://{name}:open-sesame@{}/?replicaSet=rs0", server.address()), MODELS);
-        let said = house.ask(&["check"]).await;
-        assert!(!format!("{}{}", said.out, said.err).contains("open-sesame"), "{}", said.out);
-        said
+        fixture.configure(&format!("mongodb://{name}:open-sesame@{}/?replicaSet=rs0", server.address()), MODELS);
+        let output = fixture.run(&["check"]).await;
+        assert!(!format!("{}{}", output.stdout, output.stderr).contains("open-sesame"), "{}", output.stdout);
+        output
     };
     let (read, write) = (("read", source), |place| ("readWrite", place));
 
-    // One right is missing at a time; only what lacks it is told.
+    // One right is missing at a time; only what lacks it is text.
     for (name, granted, about, problem, remedy) in [
         (
             "without-source",
@@ -211,37 +212,41 @@ async fn missing_rights_are_found_and_named_and_the_password_is_not_shown() {
             format!("grant the user `readWrite` on `{views}`"),
         ),
     ] {
-        let said = check(name, &granted).await;
-        let errors: Vec<_> = said.out.lines().filter(|line| line.starts_with("error: ")).collect();
-        assert!(errors.iter().all(|line| line.starts_with(&format!("error: {about}: "))), "{name}: {}", said.out);
-        assert!(errors.iter().any(|line| line.contains(&problem) && line.contains(&remedy)), "{name}: {}", said.out);
-        said.refused();
+        let output = check(name, &granted).await;
+        let errors: Vec<_> = output.stdout.lines().filter(|line| line.starts_with("error: ")).collect();
+        assert!(errors.iter().all(|line| line.starts_with(&format!("error: {about}: "))), "{name}: {}", output.stdout);
+        assert!(
+            errors.iter().any(|line| line.contains(&problem) && line.contains(&remedy)),
+            "{name}: {}",
+            output.stdout
+        );
+        output.failure();
     }
     // Who may read there may still not write.
-    let said = check("reader", &[read, ("read", coordination), write(views)]).await;
+    let output = check("reader", &[read, ("read", coordination), write(views)]).await;
     let refused = format!("error: coordination: `update` on `{coordination}.checkpoints` is refused");
-    assert!(said.out.contains(&refused) && !said.out.contains("`find` on"), "{}", said.out);
-    said.refused();
+    assert!(output.stdout.contains(&refused) && !output.stdout.contains("`find` on"), "{}", output.stdout);
+    output.failure();
 
-    let said = check("enough", &[read, write(coordination), write(views)]).await;
-    assert!(said.out.contains("note: source: the oplog cannot be looked at"), "{}", said.out);
-    said.well();
+    let output = check("enough", &[read, write(coordination), write(views)]).await;
+    assert!(output.stdout.contains("note: source: the oplog cannot be looked at"), "{}", output.stdout);
+    output.success();
 }
 
 #[tokio::test]
 async fn a_window_for_duplicates_that_is_too_short_is_found() {
-    let house = House::new("check_window", "").await;
+    let fixture = CliFixture::new("check_window", "").await;
     let topic = [("RequiresDuplicateDetection", "true"), ("DuplicateDetectionHistoryTimeWindow", "PT20S")];
     let topic = topic.map(|(name, value)| (name, value.to_owned()));
-    house.administration().create("events", &Description::topic(&topic)).await.unwrap();
-    let said = house.ask(&["check"]).await;
-    let line = said.out.lines().find(|line| line.contains("DuplicateDetectionHistoryTimeWindow is PT20S"));
-    let line = line.unwrap_or_else(|| panic!("{}", said.out));
+    fixture.administration().create("events", &Description::topic(&topic)).await.unwrap();
+    let output = fixture.run(&["check"]).await;
+    let line = output.stdout.lines().find(|line| line.contains("DuplicateDetectionHistoryTimeWindow is PT20S"));
+    let line = line.unwrap_or_else(|| panic!("{}", output.stdout));
     assert!(line.starts_with("warning: service_bus: `events`") && line.contains("too short"), "{line}");
     assert!(line.ends_with("run `headwater topology apply`"), "{line}");
-    house.ask(&["topology", "apply"]).await.well();
-    let said = house.ask(&["check"]).await;
-    assert!(!said.out.contains("DuplicateDetection"), "{}", said.out);
+    fixture.run(&["topology", "apply"]).await.success();
+    let output = fixture.run(&["check"]).await;
+    assert!(!output.stdout.contains("DuplicateDetection"), "{}", output.stdout);
 }
 
 /// Passes requests on to the broker, but for rules, which no broker of ours has: those it answers as Azure does, or not at all.
@@ -274,12 +279,12 @@ async fn ruled(broker: SocketAddr, answer: String) -> SocketAddr {
 
 #[tokio::test]
 async fn rules_that_filter_are_found_and_rules_that_cannot_be_seen_are_not_called_well() {
-    let house = House::new("check_rules", "").await;
-    house.ask(&["topology", "apply"]).await.well();
+    let fixture = CliFixture::new("check_rules", "").await;
+    fixture.run(&["topology", "apply"]).await.success();
     let rule = r#"<feed xmlns="http://www.w3.org/2005/Atom"><entry><title type="text">europe</title><content type="application/xml"><RuleDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect" xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><Filter i:type="SqlFilter"><SqlExpression>region = 'eu'</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></Filter><Action i:type="EmptyRuleAction"/><Name>europe</Name></RuleDescription></content></entry></feed>"#;
     let filtering = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{rule}", rule.len());
     let refusing = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned();
-    for (answer, told) in [
+    for (answer, text) in [
         (
             filtering,
             "error: service_bus: `events/Subscriptions/read-models`: its rules do not let every event through once, as it is: `europe` (SqlFilter); leave it one rule",
@@ -293,12 +298,12 @@ async fn rules_that_filter_are_found_and_rules_that_cannot_be_seen_are_not_calle
             "warning: service_bus: `events/Subscriptions/read-models`: its rules cannot be looked at, and may leave events out",
         ),
     ] {
-        let address = ruled(house.broker.address(), answer).await;
+        let address = ruled(fixture.broker.address(), answer).await;
         let bus = format!(
             "service_bus.connection_string=Endpoint=sb://{address};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true"
         );
-        let said = house.ask(&["check", "--set", &bus]).await;
-        assert!(said.out.lines().any(|line| line.starts_with(told)), "{told}: {}", said.out);
-        assert_eq!(said.status.success(), told.starts_with("warning"), "{}", said.out);
+        let output = fixture.run(&["check", "--set", &bus]).await;
+        assert!(output.stdout.lines().any(|line| line.starts_with(text)), "{text}: {}", output.stdout);
+        assert_eq!(output.status.success(), text.starts_with("warning"), "{}", output.stdout);
     }
 }

@@ -6,24 +6,24 @@ use mongodb::bson::{Document, Timestamp, doc, serialize_to_document};
 use serde_json::{Value as Json, json};
 use testkit::wait::wait_for;
 
-use crate::house::{House, SOON};
+use crate::fixture::{CliFixture, SOON};
 
 const MODELS: &str =
     "read_models: { database: VIEWS, totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } } }";
 
 const USAGE: Option<i32> = Some(2);
 
-async fn shown(house: &House) -> Json {
-    let said = house.ask(&["checkpoint", "show", "--json"]).await;
-    let shown = said.json();
-    said.well();
+async fn shown(fixture: &CliFixture) -> Json {
+    let output = fixture.run(&["checkpoint", "show", "--json"]).await;
+    let shown = output.json();
+    output.success();
     shown
 }
 
 /// Until so many events of the order are in the read model.
-async fn total(house: &House, expected: i32) {
+async fn total(fixture: &CliFixture, expected: i32) {
     wait_for("the total", SOON, async || {
-        let found = house.views.collection::<Document>("totals").find_one(doc! { "_id": "order-1" }).await.unwrap();
+        let found = fixture.views.collection::<Document>("totals").find_one(doc! { "_id": "order-1" }).await.unwrap();
         let total = found.and_then(|found| found.get_i32("total").ok());
         if total == Some(expected) { Ok(()) } else { Err(total) }
     })
@@ -31,9 +31,9 @@ async fn total(house: &House, expected: i32) {
 }
 
 /// Until the bus has everything up to now.
-async fn past(house: &House, token: &Json) -> Json {
+async fn past(fixture: &CliFixture, token: &Json) -> Json {
     wait_for("the checkpoint to move on", SOON, async || {
-        let now = shown(house).await;
+        let now = shown(fixture).await;
         let moved = now["phase"] == "stream" && now["token"].as_str() > token.as_str();
         if moved { Ok(now) } else { Err(now) }
     })
@@ -42,71 +42,71 @@ async fn past(house: &House, token: &Json) -> Json {
 
 #[tokio::test]
 async fn the_checkpoint_is_shown_set_and_reset() {
-    let house = House::new("checkpoint", MODELS).await;
-    house.ask(&["topology", "apply"]).await.well();
-    assert_eq!(shown(&house).await, json!({ "pipeline": "shop", "phase": null }));
-    assert!(house.ask(&["checkpoint", "show"]).await.well().contains("`shop` has no checkpoint yet"));
-    let early = house.ask(&["checkpoint", "set", "--token", &"82".repeat(20), "--yes"]).await.refused();
+    let fixture = CliFixture::new("checkpoint", MODELS).await;
+    fixture.run(&["topology", "apply"]).await.success();
+    assert_eq!(shown(&fixture).await, json!({ "pipeline": "shop", "phase": null }));
+    assert!(fixture.run(&["checkpoint", "show"]).await.success().contains("`shop` has no checkpoint yet"));
+    let early = fixture.run(&["checkpoint", "set", "--token", &"82".repeat(20), "--yes"]).await.failure();
     assert!(early.contains("no checkpoint yet"), "{early}");
 
-    house.insert("order-1", 1, "Added", doc! { "amount": 5 }).await;
-    let pod = house.pod("pod-1");
-    total(&house, 5).await;
-    let first = past(&house, &Json::Null).await;
+    fixture.insert("order-1", 1, "Added", doc! { "amount": 5 }).await;
+    let pod = fixture.start_pod("pod-1");
+    total(&fixture, 5).await;
+    let first = past(&fixture, &Json::Null).await;
     assert_eq!((&first["pipeline"], &first["term"], &first["epoch"]), (&json!("shop"), &json!(1), &json!(1)));
     assert_eq!((&first["saved_by"], &first["snapshot"]), (&json!("pod-1"), &Json::Null));
     assert!(first["saved_at"].as_str().is_some_and(|at| at.starts_with("20") && at.ends_with('Z')), "{first}");
     let token = first["token"].as_str().unwrap();
-    let text = house.ask(&["checkpoint", "show"]).await.well();
+    let text = fixture.run(&["checkpoint", "show"]).await.success();
     for line in ["pipeline      shop", "term          1", "epoch         1", "phase         stream"] {
         assert!(text.lines().any(|found| found == line), "{line}: {text}");
     }
     assert!(text.contains(" by pod-1"), "{text}");
 
-    house.insert("order-1", 2, "Added", doc! { "amount": 7 }).await;
-    total(&house, 12).await;
-    let second = past(&house, &first["token"]).await;
+    fixture.insert("order-1", 2, "Added", doc! { "amount": 7 }).await;
+    total(&fixture, 12).await;
+    let second = past(&fixture, &first["token"]).await;
 
     // Back to where it stood: what came since is published again, and applied once.
-    let unmeant = house.ask(&["checkpoint", "set", "--token", token]).await;
+    let unmeant = fixture.run(&["checkpoint", "set", "--token", token]).await;
     assert_eq!(unmeant.status.code(), USAGE);
     assert!(
-        unmeant.err.contains("published again; consumers skip") && unmeant.err.contains("--yes"),
+        unmeant.stderr.contains("published again; consumers skip") && unmeant.stderr.contains("--yes"),
         "{}",
-        unmeant.err
+        unmeant.stderr
     );
-    let unread = house.ask(&["checkpoint", "set", "--token", "here", "--yes"]).await;
+    let unread = fixture.run(&["checkpoint", "set", "--token", "here", "--yes"]).await;
     assert_eq!(unread.status.code(), USAGE);
-    assert!(unread.err.contains("hexadecimal digits"), "{}", unread.err);
-    let set = house.ask(&["checkpoint", "set", "--token", token, "--yes", "--json"]).await.json();
+    assert!(unread.stderr.contains("hexadecimal digits"), "{}", unread.stderr);
+    let set = fixture.run(&["checkpoint", "set", "--token", token, "--yes", "--json"]).await.json();
     assert_eq!((&set["epoch"], &set["term"], &set["phase"]), (&json!(2), &json!(2), &json!("stream")));
     assert_eq!(set["token"], first["token"]);
     assert!(set["saved_by"].as_str().is_some_and(|by| by.ends_with("(operator)")), "{set}");
     assert!(set["consequence"].as_str().unwrap().contains("published again"), "{set}");
-    house.insert("order-1", 3, "Added", doc! { "amount": 1 }).await;
-    total(&house, 13).await;
-    let third = past(&house, &second["token"]).await;
+    fixture.insert("order-1", 3, "Added", doc! { "amount": 1 }).await;
+    total(&fixture, 13).await;
+    let third = past(&fixture, &second["token"]).await;
     assert_eq!(third["epoch"], 2, "the leader took it up from there");
 
     // Half a token, and one that is yet to come, change nothing.
     let half = &token[..token.len() - 9];
-    let refused = house.ask(&["checkpoint", "set", "--token", half, "--yes"]).await.refused();
+    let refused = fixture.run(&["checkpoint", "set", "--token", half, "--yes"]).await.failure();
     assert!(refused.contains("cannot be followed from that token, and nothing was done"), "{refused}");
     let future = format!("82FFFFFFF0{}", &token[10..]);
-    let refused = house.ask(&["checkpoint", "set", "--token", &future, "--yes"]).await.refused();
+    let refused = fixture.run(&["checkpoint", "set", "--token", &future, "--yes"]).await.failure();
     assert!(refused.contains("lies in the future, and nothing was done"), "{refused}");
-    assert_eq!(shown(&house).await["epoch"], 2);
+    assert_eq!(shown(&fixture).await["epoch"], 2);
 
-    let unmeant = house.ask(&["checkpoint", "reset", "--start", "beginning"]).await;
+    let unmeant = fixture.run(&["checkpoint", "reset", "--start", "beginning"]).await;
     assert_eq!(unmeant.status.code(), USAGE);
-    assert!(unmeant.err.contains("everything the source holds is published again"), "{}", unmeant.err);
-    let reset = house.ask(&["checkpoint", "reset", "--start", "beginning", "--yes", "--json"]).await.json();
+    assert!(unmeant.stderr.contains("everything the source holds is published again"), "{}", unmeant.stderr);
+    let reset = fixture.run(&["checkpoint", "reset", "--start", "beginning", "--yes", "--json"]).await.json();
     assert_eq!(
         (&reset["epoch"], &reset["phase"], &reset["snapshot"]["scanned"]),
         (&json!(3), &json!("snapshot"), &json!(0))
     );
-    house.insert("order-1", 4, "Added", doc! { "amount": 2 }).await;
-    total(&house, 15).await;
+    fixture.insert("order-1", 4, "Added", doc! { "amount": 2 }).await;
+    total(&fixture, 15).await;
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
 }
@@ -117,79 +117,83 @@ const YET_TO_COME_SECONDS: u32 = 3_818_448_000;
 
 #[tokio::test]
 async fn a_start_that_is_yet_to_come_is_refused_by_all_who_could_begin_there() {
-    let house = House::new("yet_to_come", MODELS).await;
-    house.ask(&["topology", "apply"]).await.well();
+    let fixture = CliFixture::new("yet_to_come", MODELS).await;
+    fixture.run(&["topology", "apply"]).await.success();
     let start = format!("producer.start={YET_TO_COME}");
 
-    let checked = house.ask(&["check", "--set", &start]).await;
-    let found = checked.out.lines().find(|line| line.starts_with("error: producer: `producer.start`: "));
-    assert!(found.is_some_and(|line| line.contains("lies in the future")), "{}", checked.out);
-    assert_eq!(checked.status.code(), Some(4), "{}", checked.out);
+    let checked = fixture.run(&["check", "--set", &start]).await;
+    let found = checked.stdout.lines().find(|line| line.starts_with("error: producer: `producer.start`: "));
+    assert!(found.is_some_and(|line| line.contains("lies in the future")), "{}", checked.stdout);
+    assert_eq!(checked.status.code(), Some(4), "{}", checked.stdout);
 
     // A pod that would found the pipeline so says it, and founds nothing.
-    let founder = house.pod_with("pod-0", &["--set", &start]);
-    let said = founder.wait_for_line("waits for an operator", SOON).await.text;
-    assert!(said.contains("E0002") && said.contains("lies in the future"), "{said}");
-    assert_eq!(shown(&house).await["phase"], "unstarted");
+    let founder = fixture.start_pod_with("pod-0", &["--set", &start]);
+    let output = founder.wait_for_line("waits for an operator", SOON).await.text;
+    assert!(output.contains("E0002") && output.contains("lies in the future"), "{output}");
+    assert_eq!(shown(&fixture).await["phase"], "unstarted");
     founder.terminate();
     assert!(founder.wait_for_exit(SOON).await.success());
 
-    house.insert("order-1", 1, "Added", doc! { "amount": 5 }).await;
-    let pod = house.pod("pod-1");
-    total(&house, 5).await;
-    let before = shown(&house).await;
-    let refused = house.ask(&["checkpoint", "reset", "--start", YET_TO_COME, "--yes"]).await;
+    fixture.insert("order-1", 1, "Added", doc! { "amount": 5 }).await;
+    let pod = fixture.start_pod("pod-1");
+    total(&fixture, 5).await;
+    let before = shown(&fixture).await;
+    let refused = fixture.run(&["checkpoint", "reset", "--start", YET_TO_COME, "--yes"]).await;
     assert_eq!(refused.status.code(), USAGE);
     let words = ["nothing was done", "lies in the future", "`now`, `beginning`, or a time that has passed"];
-    assert!(words.iter().all(|words| refused.err.contains(words)), "{}", refused.err);
-    assert_eq!(shown(&house).await["epoch"], before["epoch"]);
+    assert!(words.iter().all(|words| refused.stderr.contains(words)), "{}", refused.stderr);
+    assert_eq!(shown(&fixture).await["epoch"], before["epoch"]);
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
 }
 
 /// Where a stream that begins at a moment yet to come stands: its token does not move, and so there is nothing to save.
-async fn put_ahead(house: &House) {
+async fn put_ahead(fixture: &CliFixture) {
     let at = Timestamp { time: YET_TO_COME_SECONDS, increment: 0 };
-    let events = house.source.collection::<Document>("events");
+    let events = fixture.source.collection::<Document>("events");
     let stream = events.watch().start_at_operation_time(at).batch_size(0).await.unwrap();
     let token = stream.resume_token().expect("a stream that was opened has one");
     let token = serialize_to_document(&token).expect("a token is a document");
     let key = token.get_str("_data").expect("it has its key").to_owned();
     let set = doc! { "phase": "stream", "token": token, "position": key, "clusterTime": null };
     let moved = doc! { "$set": set, "$inc": { "term": 1_i64, "epoch": 1_i64 } };
-    let checkpoints = house.coordination.collection::<Document>("checkpoints");
+    let checkpoints = fixture.coordination.collection::<Document>("checkpoints");
     assert_eq!(checkpoints.update_one(doc! { "_id": "shop" }, moved).await.unwrap().modified_count, 1);
 }
 
 #[tokio::test]
 async fn a_leader_with_nothing_to_save_notices_that_its_checkpoint_was_reset() {
-    let house = House::new("idle_reset", MODELS).await;
-    house.ask(&["topology", "apply"]).await.well();
-    house.insert("order-1", 1, "Added", doc! { "amount": 5 }).await;
-    let pod = house.pod("pod-1");
-    total(&house, 5).await;
-    past(&house, &Json::Null).await;
-    put_ahead(&house).await;
+    let fixture = CliFixture::new("idle_reset", MODELS).await;
+    fixture.run(&["topology", "apply"]).await.success();
+    fixture.insert("order-1", 1, "Added", doc! { "amount": 5 }).await;
+    let pod = fixture.start_pod("pod-1");
+    total(&fixture, 5).await;
+    past(&fixture, &Json::Null).await;
+    put_ahead(&fixture).await;
     // It goes on from there, in a term of its own, and is silent.
     pod.wait_for_line("term raised above what it guards", SOON).await;
     wait_for("the status to tell it", SOON, async || {
-        let said = house.ask(&["status", "--json"]).await;
-        let status = said.json();
+        let output = fixture.run(&["status", "--json"]).await;
+        let status = output.json();
         let ahead = status["problems"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == "ahead"));
-        if ahead && said.status.code() == Some(4) && status["leader"]["term"] == 3 { Ok(()) } else { Err(said.out) }
+        if ahead && output.status.code() == Some(4) && status["leader"]["term"] == 3 {
+            Ok(())
+        } else {
+            Err(output.stdout)
+        }
     })
     .await;
-    house.insert("order-1", 2, "Added", doc! { "amount": 7 }).await;
+    fixture.insert("order-1", 2, "Added", doc! { "amount": 7 }).await;
 
-    let reset = house.ask(&["checkpoint", "reset", "--start", "beginning", "--yes", "--json"]).await.json();
+    let reset = fixture.run(&["checkpoint", "reset", "--start", "beginning", "--yes", "--json"]).await.json();
     assert_eq!((&reset["epoch"], &reset["phase"]), (&json!(3), &json!("snapshot")));
     // It looks once a second; what it takes to ask for the checkpoint is the rest.
     wait_for("the leader to take it up", Duration::from_secs(20), async || {
-        let now = shown(&house).await;
+        let now = shown(&fixture).await;
         if now["term"].as_u64() > reset["term"].as_u64() { Ok(()) } else { Err(now) }
     })
     .await;
-    total(&house, 12).await;
+    total(&fixture, 12).await;
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
 }

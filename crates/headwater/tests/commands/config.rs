@@ -53,9 +53,9 @@ read_models: { totals: { when: { Added: { $inc: { total: $$event.payload.amount 
     let set = ["--config", "mine.yaml", "--set", "producer.drain=3s"];
     let printed = run(folder.path(), &[&["config", "print", "--json"], &set[..]].concat());
     assert!(printed.status.success(), "{}", text(&printed.stderr));
-    let said = text(&printed.stdout);
-    assert!(!said.contains("sesame"), "{said}");
-    let json: Json = serde_json::from_str(&said).unwrap();
+    let output = text(&printed.stdout);
+    assert!(!output.contains("sesame"), "{output}");
+    let json: Json = serde_json::from_str(&output).unwrap();
     // Where it is, a person may know.
     assert_eq!(json["source"]["uri"], "mongodb://***@localhost");
     let bus = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=***";
@@ -91,10 +91,10 @@ fn all_mistakes_are_told_by_every_command_before_anything_is_asked() {
         &["config", "print"],
     ];
     for arguments in commands {
-        let said = run(folder.path(), arguments);
-        assert_eq!(said.status.code(), MISCONFIGURED, "{arguments:?}");
-        let said = text(&said.stderr);
-        assert!(said.starts_with("error: the configuration `headwater.yaml` has 6 problems\n"), "{said}");
+        let output = run(folder.path(), arguments);
+        assert_eq!(output.status.code(), MISCONFIGURED, "{arguments:?}");
+        let output = text(&output.stderr);
+        assert!(output.starts_with("error: the configuration `headwater.yaml` has 6 problems\n"), "{output}");
         for line in [
             "line 2, column 16: `source.uri` is not a MongoDB URI",
             "line 2, column 25: `source.databse` is not a key; did you mean `database`?",
@@ -103,7 +103,7 @@ fn all_mistakes_are_told_by_every_command_before_anything_is_asked() {
             "`service_bus.connection_string` is missing",
             "`source.sequence` is missing",
         ] {
-            assert!(said.contains(line), "{line}: {said}");
+            assert!(output.contains(line), "{line}: {output}");
         }
     }
 }
@@ -113,39 +113,39 @@ fn a_program_that_checks_gets_the_mistakes_as_json() {
     let folder = tempfile::tempdir().unwrap();
     let file = "format: 1\nsource: { uri: \"mongodb://localhost\", database: shop, collection: events, sequence: version }\nproducer: { body: xml }\n";
     std::fs::write(folder.path().join("headwater.yaml"), file).unwrap();
-    let said = run(folder.path(), &["check", "--json"]);
-    assert_eq!(said.status.code(), MISCONFIGURED);
-    let told: Json = serde_json::from_slice(&said.stdout).unwrap();
-    assert_eq!((&told["ok"], &told["file"]), (&json!(false), &json!("headwater.yaml")));
+    let output = run(folder.path(), &["check", "--json"]);
+    assert_eq!(output.status.code(), MISCONFIGURED);
+    let text: Json = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&text["ok"], &text["file"]), (&json!(false), &json!("headwater.yaml")));
     let body = json!({
         "level": "error", "about": "configuration", "path": "producer.body", "line": 3, "column": 19,
         "problem": "is `xml`, and must be `bson` or `json`"
     });
-    assert_eq!(told["findings"][0], body);
-    assert_eq!(told["findings"][1]["path"], "service_bus.connection_string");
-    assert_eq!(told["findings"][1]["line"], Json::Null);
+    assert_eq!(text["findings"][0], body);
+    assert_eq!(text["findings"][1]["path"], "service_bus.connection_string");
+    assert_eq!(text["findings"][1]["line"], Json::Null);
 }
 
 #[test]
 fn a_program_that_checks_gets_json_also_of_a_file_that_is_not_there() {
     let folder = tempfile::tempdir().unwrap();
-    let said = run(folder.path(), &["check", "--json", "--config", "missing.yaml"]);
-    assert_eq!(said.status.code(), MISCONFIGURED);
-    let told: Json = serde_json::from_slice(&said.stdout).unwrap();
-    assert_eq!((&told["ok"], &told["findings"][0]["about"]), (&json!(false), &json!("configuration")));
-    let problem = told["findings"][0]["problem"].as_str().unwrap();
+    let output = run(folder.path(), &["check", "--json", "--config", "missing.yaml"]);
+    assert_eq!(output.status.code(), MISCONFIGURED);
+    let text: Json = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&text["ok"], &text["findings"][0]["about"]), (&json!(false), &json!("configuration")));
+    let problem = text["findings"][0]["problem"].as_str().unwrap();
     assert!(problem.contains("`missing.yaml`") && problem.contains("No such file"), "{problem}");
 }
 
 #[test]
 fn who_has_no_file_is_told_how_to_begin() {
     let folder = tempfile::tempdir().unwrap();
-    let said = run(folder.path(), &["run"]);
-    assert_eq!(said.status.code(), MISCONFIGURED);
-    let said = text(&said.stderr);
+    let output = run(folder.path(), &["run"]);
+    assert_eq!(output.status.code(), MISCONFIGURED);
+    let output = text(&output.stderr);
     assert!(
-        said.contains("there is no file") && said.contains("headwater config reference > headwater.yaml"),
-        "{said}"
+        output.contains("there is no file") && output.contains("headwater config reference > headwater.yaml"),
+        "{output}"
     );
 }
 
@@ -165,12 +165,12 @@ service_bus: { connection_string: \"Endpoint=sb://127.0.0.1:1;UseDevelopmentEmul
         (&["topology", "apply"], "is the bus there"),
         (&["status"], "is MongoDB there"),
     ] {
-        let said = run(folder.path(), arguments);
+        let output = run(folder.path(), arguments);
         let code = if arguments == ["status"] { 4 } else { 1 };
-        assert_eq!(said.status.code(), Some(code), "{arguments:?}");
-        let said = text(&said.stderr);
-        assert!(said.contains(&format!("what to do: {advice}")), "{said}");
-        assert!(said.contains("127.0.0.1:1") && said.contains("refused"), "{said}");
-        assert!(!said.contains("Topology") && !said.contains("sesame"), "{said}");
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}");
+        let output = text(&output.stderr);
+        assert!(output.contains(&format!("what to do: {advice}")), "{output}");
+        assert!(output.contains("127.0.0.1:1") && output.contains("refused"), "{output}");
+        assert!(!output.contains("Topology") && !output.contains("sesame"), "{output}");
     }
 }

@@ -3,29 +3,29 @@
 use std::net::TcpListener;
 use std::process::{Command, Output};
 
-use crate::house::House;
+use crate::fixture::CliFixture;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
 
 const FAILED: i32 = 1;
 const USAGE: i32 = 2;
 const MISCONFIGURED: i32 = 3;
-const NOT_WELL: i32 = 4;
+const UNHEALTHY: i32 = 4;
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(BINARY).args(arguments).env_remove("HEADWATER_CONFIG").output().expect("the binary runs")
 }
 
 fn code(arguments: &[&str]) -> i32 {
-    run(arguments).status.code().expect("no signal ended it")
+    run(arguments).status.code().expect("it was not ended by a signal")
 }
 
 #[test]
 fn the_help_tells_every_code() {
     for arguments in [&["--help"][..], &["run", "--help"], &["status", "--help"]] {
         let output = run(arguments);
-        let said = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success() && said.contains("4"), "{said}");
+        let stdout = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && stdout.contains("4"), "{stdout}");
     }
     let help = String::from_utf8(run(&["run", "--help"]).stdout).unwrap();
     for code in ["0 ", "1 ", "2 ", "3 ", "4 ", "130 "] {
@@ -42,9 +42,9 @@ fn a_command_line_that_is_not_understood_is_told_from_a_failure() {
     let address = taken.local_addr().unwrap().to_string();
     let broker = run(&["broker", "--ephemeral", "--listen", &address]);
     assert_eq!(broker.status.code(), Some(FAILED));
-    let said = String::from_utf8_lossy(&broker.stderr).into_owned();
-    assert!(said.contains(&format!("listen on {address}")) && said.contains("what to do: "), "{said}");
-    assert!(said.contains("`--listen`"), "{said}");
+    let stderr = String::from_utf8_lossy(&broker.stderr).into_owned();
+    assert!(stderr.contains(&format!("listen on {address}")) && stderr.contains("what to do: "), "{stderr}");
+    assert!(stderr.contains("`--listen`"), "{stderr}");
 }
 
 #[test]
@@ -62,30 +62,30 @@ fn a_mistake_in_the_configuration_is_told_from_a_failure() {
         );
         std::fs::write(&path, text).unwrap();
         let output = run(&["run", "--config", file]);
-        let said = String::from_utf8_lossy(&output.stderr).into_owned();
-        (output.status.code(), said)
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), stderr)
     };
     let bus = "Endpoint=sb://127.0.0.1:9;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true";
-    let (code, said) = with("http://127.0.0.1", bus);
-    assert_eq!(code, Some(MISCONFIGURED), "{said}");
+    let (code, stderr) = with("http://127.0.0.1", bus);
+    assert_eq!(code, Some(MISCONFIGURED), "{stderr}");
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let listen = format!("admin.listen={}", taken.local_addr().unwrap());
     let output = run(&["run", "--config", file, "--set", &listen, "--set", "source.uri=mongodb://127.0.0.1:9"]);
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(FAILED), "{said}");
-    assert!(said.contains("what to do: ") && said.contains("`admin.listen`"), "{said}");
-    let (code, said) = with("mongodb://127.0.0.1:9/?directConnection=true", "Endpoint=nowhere");
-    assert_eq!(code, Some(MISCONFIGURED), "{said}");
+    let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(FAILED), "{stderr}");
+    assert!(stderr.contains("what to do: ") && stderr.contains("`admin.listen`"), "{stderr}");
+    let (code, stderr) = with("mongodb://127.0.0.1:9/?directConnection=true", "Endpoint=nowhere");
+    assert_eq!(code, Some(MISCONFIGURED), "{stderr}");
 }
 
 #[tokio::test]
 async fn an_answer_that_is_no_is_told_from_a_failure() {
-    let house = House::new("exit_codes", "").await;
-    let ended = async |arguments: &[&str]| house.ask(arguments).await.status.code();
+    let fixture = CliFixture::new("exit_codes", "").await;
+    let exit_code = async |arguments: &[&str]| fixture.run(arguments).await.status.code();
     // Nobody leads, and there is no topic.
-    assert_eq!(ended(&["status"]).await, Some(NOT_WELL));
-    assert_eq!(ended(&["check"]).await, Some(NOT_WELL));
-    assert_eq!(ended(&["check", "--offline"]).await, Some(0));
-    assert_eq!(ended(&["step-down"]).await, Some(FAILED));
-    assert_eq!(ended(&["checkpoint", "reset", "--start", "now"]).await, Some(USAGE), "it wants --yes");
+    assert_eq!(exit_code(&["status"]).await, Some(UNHEALTHY));
+    assert_eq!(exit_code(&["check"]).await, Some(UNHEALTHY));
+    assert_eq!(exit_code(&["check", "--offline"]).await, Some(0));
+    assert_eq!(exit_code(&["step-down"]).await, Some(FAILED));
+    assert_eq!(exit_code(&["checkpoint", "reset", "--start", "now"]).await, Some(USAGE), "it wants --yes");
 }

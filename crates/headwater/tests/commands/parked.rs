@@ -4,66 +4,66 @@ use mongodb::bson::{Document, doc};
 use serde_json::json;
 use testkit::wait::wait_for;
 
-use crate::house::{House, SOON};
+use crate::fixture::{CliFixture, SOON};
 
 const MODELS: &str =
     "read_models: { database: VIEWS, totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } } }";
 
 #[tokio::test]
 async fn what_is_parked_is_listed_shown_retried_and_discarded() {
-    let house = House::new("parked", MODELS).await;
-    house.ask(&["topology", "apply"]).await.well();
-    house.insert("order-1", 1, "Added", doc! { "amount": "a secret" }).await;
-    house.insert("order-1", 2, "Added", doc! { "amount": 5 }).await;
-    house.insert("order-2", 1, "Added", doc! { "amount": 3 }).await;
-    let pod = house.pod("pod-1");
+    let fixture = CliFixture::new("parked", MODELS).await;
+    fixture.run(&["topology", "apply"]).await.success();
+    fixture.insert("order-1", 1, "Added", doc! { "amount": "a secret" }).await;
+    fixture.insert("order-1", 2, "Added", doc! { "amount": 5 }).await;
+    fixture.insert("order-2", 1, "Added", doc! { "amount": 3 }).await;
+    let pod = fixture.start_pod("pod-1");
     wait_for("both events to wait", SOON, async || {
-        let said = house.ask(&["parked", "list", "--json"]).await;
-        let list = said.json();
+        let output = fixture.run(&["parked", "list", "--json"]).await;
+        let list = output.json();
         let waiting = list[0]["waiting"] == 2 && list.as_array().unwrap().len() == 1;
-        if waiting { Ok(()) } else { Err(said.out) }
+        if waiting { Ok(()) } else { Err(output.stdout) }
     })
     .await;
 
-    let list = house.ask(&["parked", "list"]).await.well();
+    let list = fixture.run(&["parked", "list"]).await.success();
     assert!(list.contains("MODEL   AGGREGATE  REASON") && list.contains("totals  order-1    poison"), "{list}");
-    let shown = house.ask(&["parked", "show", "order-1"]).await.well();
+    let shown = fixture.run(&["parked", "show", "order-1"]).await.success();
     assert!(shown.contains("Added") && !shown.contains("a secret"), "{shown}");
-    let bodies = house.ask(&["parked", "show", "order-1", "--bodies", "--json"]).await;
+    let bodies = fixture.run(&["parked", "show", "order-1", "--bodies", "--json"]).await;
     assert_eq!(bodies.json()["events"][0]["body"]["payload"]["amount"], "a secret");
 
-    let still = house.ask(&["parked", "retry", "order-1"]).await.refused();
+    let still = fixture.run(&["parked", "retry", "order-1"]).await.failure();
     assert!(still.contains("still cannot be applied") && !still.contains("a secret"), "{still}");
-    let unmeant = house.ask(&["parked", "discard", "order-1"]).await.refused();
+    let unmeant = fixture.run(&["parked", "discard", "order-1"]).await.failure();
     assert!(unmeant.contains("for good") && unmeant.contains("--yes"), "{unmeant}");
-    let discarded = house.ask(&["parked", "discard", "order-1", "--yes"]).await.well();
+    let discarded = fixture.run(&["parked", "discard", "order-1", "--yes"]).await.success();
     assert!(
         discarded.contains("1 events of order-1 were discarded") && discarded.contains("1 more wait"),
         "{discarded}"
     );
-    let applied = house.ask(&["parked", "retry", "order-1", "--model", "totals"]).await.well();
+    let applied = fixture.run(&["parked", "retry", "order-1", "--model", "totals"]).await.success();
     assert!(applied.contains("1 events were applied"), "{applied}");
-    assert!(house.ask(&["parked", "list"]).await.well().contains("nothing is parked"));
-    let total = house.views.collection::<Document>("totals").find_one(doc! { "_id": "order-1" }).await.unwrap();
+    assert!(fixture.run(&["parked", "list"]).await.success().contains("nothing is parked"));
+    let total = fixture.views.collection::<Document>("totals").find_one(doc! { "_id": "order-1" }).await.unwrap();
     assert_eq!(total, Some(doc! { "_id": "order-1", "total": 5 }));
-    let gone = house.ask(&["parked", "retry", "order-1"]).await.refused();
+    let gone = fixture.run(&["parked", "retry", "order-1"]).await.failure();
     assert!(gone.contains("no such aggregate is parked"), "{gone}");
 
     // The same for a program.
-    house.insert("order-3", 1, "Added", doc! { "amount": "a secret" }).await;
-    house.insert("order-3", 2, "Added", doc! { "amount": 8 }).await;
-    house.insert("order-3", 3, "Added", doc! { "amount": 1 }).await;
+    fixture.insert("order-3", 1, "Added", doc! { "amount": "a secret" }).await;
+    fixture.insert("order-3", 2, "Added", doc! { "amount": 8 }).await;
+    fixture.insert("order-3", 3, "Added", doc! { "amount": 1 }).await;
     wait_for("three events to wait", SOON, async || {
-        let said = house.ask(&["parked", "list", "--json"]).await;
-        if said.json()[0]["waiting"] == 3 { Ok(()) } else { Err(said.out) }
+        let output = fixture.run(&["parked", "list", "--json"]).await;
+        if output.json()[0]["waiting"] == 3 { Ok(()) } else { Err(output.stdout) }
     })
     .await;
-    let discarded = house.ask(&["parked", "discard", "order-3", "--yes", "--json"]).await;
+    let discarded = fixture.run(&["parked", "discard", "order-3", "--yes", "--json"]).await;
     let expected = json!({ "model": "totals", "aggregate": "order-3", "discarded": 1, "waiting": 2 });
     assert_eq!(discarded.json(), expected);
-    let applied = house.ask(&["parked", "retry", "order-3", "--json"]).await;
+    let applied = fixture.run(&["parked", "retry", "order-3", "--json"]).await;
     assert_eq!(applied.json(), json!({ "model": "totals", "aggregate": "order-3", "applied": 2 }));
-    assert_eq!(house.ask(&["parked", "list", "--json"]).await.json(), json!([]));
+    assert_eq!(fixture.run(&["parked", "list", "--json"]).await.json(), json!([]));
     pod.terminate();
     assert!(pod.wait_for_exit(SOON).await.success());
 }

@@ -8,7 +8,7 @@ use mongodb::bson::{Bson, Document, doc};
 use serde_json::Value as Json;
 use testkit::wait::wait_for;
 
-use crate::house::{House, SOON};
+use crate::fixture::{CliFixture, SOON};
 
 const PAGE: &str = include_str!("../../../../docs/read-models.md");
 
@@ -53,11 +53,11 @@ async fn every_recipe_does_what_the_page_says() {
 
 async fn run(at: usize, recipe: &Recipe) {
     let models = recipe.models.replacen("read_models:\n", "read_models:\n  database: VIEWS\n", 1);
-    let house = House::new(&format!("recipe_{at}"), &models).await;
-    house.ask(&["topology", "apply"]).await.well();
-    house.source.collection::<Document>("events").insert_many(&recipe.events).await.unwrap();
-    let pod = house.pod("pod-1");
-    let cursors = house.views.collection::<Document>(pipeline::view::CURSORS);
+    let fixture = CliFixture::new(&format!("recipe_{at}"), &models).await;
+    fixture.run(&["topology", "apply"]).await.success();
+    fixture.source.collection::<Document>("events").insert_many(&recipe.events).await.unwrap();
+    let pod = fixture.start_pod("pod-1");
+    let cursors = fixture.views.collection::<Document>(pipeline::view::CURSORS);
     wait_for(&recipe.name, SOON, async || {
         let total = doc! { "$group": { "_id": Bson::Null, "applied": { "$sum": "$sequence" } } };
         let found: Vec<Document> = cursors.aggregate([total]).await.unwrap().try_collect().await.unwrap();
@@ -66,7 +66,7 @@ async fn run(at: usize, recipe: &Recipe) {
     })
     .await;
     for (model, expected) in &recipe.expected {
-        let found = house.views.collection::<Document>(model).find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap();
+        let found = fixture.views.collection::<Document>(model).find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap();
         let found: Vec<Document> = found.try_collect().await.unwrap();
         let found: Vec<Json> =
             found.into_iter().map(|document| Bson::Document(document).into_relaxed_extjson()).collect();

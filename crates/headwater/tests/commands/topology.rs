@@ -6,20 +6,20 @@ use broker::{Broker, Config, Persistence, TlsFiles};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use servicebus::administration::{Administration, Description};
 
-use crate::house::House;
+use crate::fixture::CliFixture;
 
 const SUBSCRIPTION: &str = "events/Subscriptions/read-models";
 
 #[tokio::test]
 async fn what_is_missing_is_created_what_differs_is_changed_and_the_rest_is_left() {
-    let house = House::new("topology", "").await;
-    let would = house.ask(&["topology", "apply", "--dry-run"]).await.well();
+    let fixture = CliFixture::new("topology", "").await;
+    let would = fixture.run(&["topology", "apply", "--dry-run"]).await.success();
     assert!(would.contains("events: would be created"), "{would}");
-    assert!(house.administration().get("events").await.unwrap().is_none(), "nothing was done");
+    assert!(fixture.administration().get("events").await.unwrap().is_none(), "nothing was done");
 
-    let created = house.ask(&["topology", "apply"]).await.well();
+    let created = fixture.run(&["topology", "apply"]).await.success();
     assert_eq!(created, format!("events: created\n{SUBSCRIPTION}: created\n"));
-    let bus = house.administration();
+    let bus = fixture.administration();
     let topic = bus.get("events").await.unwrap().unwrap();
     let value = |description: &Description, name: &str| description.value(name).unwrap();
     assert_eq!(value(&topic, "RequiresDuplicateDetection"), "true");
@@ -28,15 +28,15 @@ async fn what_is_missing_is_created_what_differs_is_changed_and_the_rest_is_left
     assert_eq!(value(&subscription, "RequiresSession"), "true");
     assert_eq!(value(&subscription, "MaxDeliveryCount"), "2000");
     assert_eq!(value(&subscription, "LockDuration"), "PT1M");
-    let left = house.ask(&["topology", "apply"]).await.well();
+    let left = fixture.run(&["topology", "apply"]).await.success();
     assert_eq!(left, format!("events: left as it is\n{SUBSCRIPTION}: left as it is\n"));
 
     assert!(subscription.set("MaxDeliveryCount", "7"));
     bus.update(SUBSCRIPTION, &subscription).await.unwrap();
-    let would = house.ask(&["topology", "apply", "--dry-run", "--json"]).await.json();
+    let would = fixture.run(&["topology", "apply", "--dry-run", "--json"]).await.json();
     assert_eq!((&would["entities"][0]["action"], &would["entities"][1]["action"]), (&"left".into(), &"changed".into()));
     assert_eq!(would["entities"][1]["changes"][0]["from"], "7");
-    let changed = house.ask(&["topology", "apply"]).await.well();
+    let changed = fixture.run(&["topology", "apply"]).await.success();
     assert!(changed.contains("read-models: changed (MaxDeliveryCount from 7 to 2000)"), "{changed}");
     let now = bus.get(SUBSCRIPTION).await.unwrap().unwrap();
     assert_eq!(value(&now, "MaxDeliveryCount"), "2000");
@@ -44,10 +44,10 @@ async fn what_is_missing_is_created_what_differs_is_changed_and_the_rest_is_left
 
 #[tokio::test]
 async fn what_no_bus_changes_in_place_is_refused_and_nothing_is_done() {
-    let house = House::new("topology_fixed", "").await;
-    let bus = house.administration();
+    let fixture = CliFixture::new("topology_fixed", "").await;
+    let bus = fixture.administration();
     bus.create("events", &Description::topic(&[])).await.unwrap();
-    let refused = house.ask(&["topology", "apply"]).await.refused();
+    let refused = fixture.run(&["topology", "apply"]).await.failure();
     assert!(refused.contains("nothing was done"), "{refused}");
     assert!(refused.contains("RequiresDuplicateDetection must be true: name a new topic"), "{refused}");
     assert!(bus.get(SUBSCRIPTION).await.unwrap().is_none());

@@ -8,40 +8,42 @@ use admin::status::{PodRole, ProblemSeverity};
 /// What is said of what nobody knows.
 const UNKNOWN: &str = "unknown";
 
-pub(super) fn of(status: &PipelineStatus) -> String {
+pub(super) fn render_status(status: &PipelineStatus) -> String {
     let mut text = String::new();
-    head(&mut text, status);
-    pods(&mut text, status);
-    read_models(&mut text, status);
-    terms(&mut text, status);
-    problems(&mut text, status);
+    write_summary(&mut text, status);
+    write_pods(&mut text, status);
+    write_read_models(&mut text, status);
+    write_terms(&mut text, status);
+    write_problems(&mut text, status);
     text
 }
 
-fn head(text: &mut String, status: &PipelineStatus) {
+fn write_summary(text: &mut String, status: &PipelineStatus) {
     let mut line = |name: &str, value: String| text.push_str(&format!("{name:<16}{value}\n"));
     line("pipeline", format!("{} ({})", status.pipeline, if status.healthy { "healthy" } else { "not healthy" }));
-    line("leader", leader(status));
-    line("lag", lag(status));
+    line("leader", leader_text(status));
+    line("lag", lag_text(status));
     let latency = status.latency.as_ref();
-    let latency = latency.map(|it| format!("p50 {}, p99 {}", short(it.p50_seconds), short(it.p99_seconds)));
+    let latency =
+        latency.map(|it| format!("p50 {}, p99 {}", format_short(it.p50_seconds), format_short(it.p99_seconds)));
     line("to read model", latency.unwrap_or_else(|| UNKNOWN.to_owned()));
     let rate = |rate: Option<f64>| rate.map_or_else(|| UNKNOWN.to_owned(), |rate| format!("{rate:.0}/s"));
     let throughput = &status.throughput;
     line("published", rate(throughput.published_per_second));
     line("applied", rate(throughput.applied_per_second));
-    line("oplog headroom", known(status.oplog.headroom_seconds.map(|seconds| long(seconds.max(0.0)))));
-    line("checkpoint", checkpoint(status));
-    line("sessions", known(status.sessions()));
-    line("parked", known(status.parked_aggregates().map(|count| plural(count, "aggregate"))));
-    line("rejected", known(status.rejected_events().map(|count| plural(count, "event"))));
-    line("dead letters", known(status.subscription.dead_letters));
+    line("oplog headroom", or_unknown(status.oplog.headroom_seconds.map(|seconds| format_long(seconds.max(0.0)))));
+    line("checkpoint", checkpoint_text(status));
+    line("sessions", or_unknown(status.sessions()));
+    line("parked", or_unknown(status.parked_aggregates().map(|count| plural(count, "aggregate"))));
+    line("rejected", or_unknown(status.rejected_events().map(|count| plural(count, "event"))));
+    line("dead letters", or_unknown(status.subscription.dead_letters));
 }
 
-fn leader(status: &PipelineStatus) -> String {
+fn leader_text(status: &PipelineStatus) -> String {
     match &status.leader {
         Some(leader) => {
-            let since = leader.for_seconds.map_or_else(String::new, |seconds| format!(", for {}", long(seconds)));
+            let since =
+                leader.for_seconds.map_or_else(String::new, |seconds| format!(", for {}", format_long(seconds)));
             format!("{}, term {}{since}", leader.pod, leader.term)
         }
         None if status.collected.unavailable.is_empty() => "nobody".to_owned(),
@@ -49,29 +51,33 @@ fn leader(status: &PipelineStatus) -> String {
     }
 }
 
-fn lag(status: &PipelineStatus) -> String {
+fn lag_text(status: &PipelineStatus) -> String {
     let lag = &status.lag;
-    let seconds = known(lag.seconds.map(|seconds| format!("{seconds:.0} s")));
+    let seconds = or_unknown(lag.seconds.map(|seconds| format!("{seconds:.0} s")));
     let least = if lag.is_lower_bound { "at least " } else { "" };
     lag.events.map_or(seconds.clone(), |events| format!("{seconds}, {least}{}", plural(events, "event")))
 }
 
-fn checkpoint(status: &PipelineStatus) -> String {
+fn checkpoint_text(status: &PipelineStatus) -> String {
     let Some(checkpoint) = &status.checkpoint else { return UNKNOWN.to_owned() };
     let scanned =
         checkpoint.scanned.map_or_else(String::new, |scanned| format!(", {} read", plural(scanned, "document")));
-    let saved = checkpoint.saved_seconds_ago.map_or_else(String::new, |ago| format!(", saved {} ago", short(ago)));
+    let saved =
+        checkpoint.saved_seconds_ago.map_or_else(String::new, |ago| format!(", saved {} ago", format_short(ago)));
     format!("{}{scanned}{saved}, epoch {}", checkpoint.phase, checkpoint.epoch)
 }
 
-fn pods(text: &mut String, status: &PipelineStatus) {
+fn write_pods(text: &mut String, status: &PipelineStatus) {
     let rows = status.pods.iter().map(|pod| {
         // What a pod last said is not worth showing once it is silent.
         let told = |text: Option<String>| text.filter(|_| !pod.silent).unwrap_or_else(|| "-".to_owned());
         let rate = |rate: Option<f64>| told(rate.map(|rate| format!("{rate:.0}/s")));
         let role = if pod.role == PodRole::Leader { "leader" } else { "standby" };
-        let seen =
-            if pod.silent { format!("silent for {}", long(pod.last_seen_seconds_ago)) } else { "now".to_owned() };
+        let seen = if pod.silent {
+            format!("silent for {}", format_long(pod.last_seen_seconds_ago))
+        } else {
+            "now".to_owned()
+        };
         vec![
             pod.id.clone(),
             told(Some(role.to_owned())),
@@ -90,19 +96,19 @@ fn pods(text: &mut String, status: &PipelineStatus) {
     table(text, &names, rows.collect());
 }
 
-fn read_models(text: &mut String, status: &PipelineStatus) {
+fn write_read_models(text: &mut String, status: &PipelineStatus) {
     let rows = status.read_models.iter().map(|model| {
         vec![
             model.name.clone(),
-            known(model.documents),
-            known(model.applied_seconds_ago.map(|ago| format!("{} ago", short(ago)))),
-            known(model.parked_aggregates),
+            or_unknown(model.documents),
+            or_unknown(model.applied_seconds_ago.map(|ago| format!("{} ago", format_short(ago)))),
+            or_unknown(model.parked_aggregates),
         ]
     });
     table(text, &["read model", "documents", "last applied", "parked"], rows.collect());
 }
 
-fn terms(text: &mut String, status: &PipelineStatus) {
+fn write_terms(text: &mut String, status: &PipelineStatus) {
     let rows = status.terms.iter().take(5).map(|term| {
         let ended = term.ended.map_or_else(|| "-".to_owned(), |ended| ended.to_string());
         vec![term.term.to_string(), term.pod.clone(), term.started.to_string(), ended]
@@ -110,7 +116,7 @@ fn terms(text: &mut String, status: &PipelineStatus) {
     table(text, &["term", "pod", "started", "ended"], rows.collect());
 }
 
-fn problems(text: &mut String, status: &PipelineStatus) {
+fn write_problems(text: &mut String, status: &PipelineStatus) {
     if !status.problems.is_empty() {
         text.push('\n');
     }
@@ -137,7 +143,7 @@ fn table(text: &mut String, names: &[&str], rows: Vec<Vec<String>>) {
     }
 }
 
-fn known(value: Option<impl ToString>) -> String {
+fn or_unknown(value: Option<impl ToString>) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), |value| value.to_string())
 }
 
@@ -145,11 +151,11 @@ fn plural(count: u64, one: &str) -> String {
     if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
-fn short(seconds: f64) -> String {
-    if seconds < 1.0 { format!("{:.0} ms", seconds * 1_000.0) } else { long(seconds) }
+fn format_short(seconds: f64) -> String {
+    if seconds < 1.0 { format!("{:.0} ms", seconds * 1_000.0) } else { format_long(seconds) }
 }
 
-fn long(seconds: f64) -> String {
+fn format_long(seconds: f64) -> String {
     let whole = seconds as u64;
     match (whole / 86_400, whole / 3_600 % 24, whole / 60 % 60, whole % 60) {
         (0, 0, 0, seconds) => format!("{seconds} s"),
@@ -213,6 +219,6 @@ term  pod    started                     ended
 
 warning   1 dead letter is on the bus
 ";
-        assert_eq!(of(&status.evaluated()), expected);
+        assert_eq!(render_status(&status.evaluated()), expected);
     }
 }

@@ -76,7 +76,7 @@ fn is(value: &Json, kind: &str) -> bool {
 
 /// The two that there are.
 fn fits(pattern: &str, text: &str) -> bool {
-    if pattern.contains("ms|s|m") { units::duration(text).is_some() } else { units::size(text).is_some() }
+    if pattern.contains("ms|s|m") { units::parse_duration(text).is_some() } else { units::parse_size(text).is_some() }
 }
 
 fn judged(document: &str) -> Vec<String> {

@@ -29,7 +29,7 @@ const OPTIONS: [&str; 19] = [
 /// Parts of a connection string that do not.
 const PARTS: [&str; 4] = ["endpoint", "entitypath", "sharedaccesskeyname", "usedevelopmentemulator"];
 
-pub(super) fn mongodb_uri(uri: &str) -> String {
+pub(super) fn redact_mongodb_uri(uri: &str) -> String {
     let Some((scheme, rest)) = uri.split_once("://").filter(|(scheme, _)| scheme.starts_with("mongodb")) else {
         return MASK.to_owned();
     };
@@ -42,7 +42,7 @@ pub(super) fn mongodb_uri(uri: &str) -> String {
         Some((_, place)) => format!("{MASK}@{place}"),
         None => before.to_owned(),
     };
-    let options: Vec<_> = options.split('&').filter(|option| !option.is_empty()).map(option).collect();
+    let options: Vec<_> = options.split('&').filter(|option| !option.is_empty()).map(redact_option).collect();
     let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
     format!("{scheme}://{place}{options}")
 }
@@ -54,14 +54,14 @@ pub(super) fn is_masked(text: &str) -> bool {
         || text.split([';', '&', '?']).any(|part| part.split_once('=').is_some_and(|(_, value)| value == MASK))
 }
 
-fn option(option: &str) -> String {
+fn redact_option(option: &str) -> String {
     let Some((name, _)) = option.split_once('=') else { return MASK.to_owned() };
     let known = name.to_ascii_lowercase();
     let harmless = OPTIONS.contains(&&*known) || known.ends_with("ms");
     if harmless { option.to_owned() } else { format!("{name}={MASK}") }
 }
 
-pub(super) fn connection_string(text: &str) -> String {
+pub(super) fn redact_connection_string(text: &str) -> String {
     let part = |part: &str| match part.split_once('=') {
         Some((name, _)) if PARTS.contains(&&*name.trim().to_ascii_lowercase()) => part.to_owned(),
         Some((name, _)) => format!("{name}={MASK}"),
@@ -92,7 +92,7 @@ mod tests {
             ("mongodb://me:pa/ss@a/db", "mongodb://***@a/db"),
             ("pass", "***"),
         ] {
-            assert_eq!(mongodb_uri(uri), shown);
+            assert_eq!(redact_mongodb_uri(uri), shown);
             assert!(!is_masked(uri), "{uri}");
             assert_eq!(is_masked(shown), shown.contains("***@") || shown.contains("=***"), "{shown}");
         }
@@ -102,8 +102,8 @@ mod tests {
     fn a_connection_string_keeps_its_endpoint_and_the_name_of_its_key() {
         let text = "Endpoint=sb://shop.example/;SharedAccessKeyName=pods;SharedAccessKey=pass=;EntityPath=events";
         let shown = "Endpoint=sb://shop.example/;SharedAccessKeyName=pods;SharedAccessKey=***;EntityPath=events";
-        assert_eq!(connection_string(text), shown);
+        assert_eq!(redact_connection_string(text), shown);
         assert!(is_masked(shown) && !is_masked(text));
-        assert_eq!(connection_string("SharedAccessSignature=pass;pass;"), "SharedAccessSignature=***;***;");
+        assert_eq!(redact_connection_string("SharedAccessSignature=pass;pass;"), "SharedAccessSignature=***;***;");
     }
 }

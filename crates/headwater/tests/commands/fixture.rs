@@ -15,7 +15,7 @@ use testkit::process::{Process, Program, Stream};
 
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
-pub(crate) struct House {
+pub(crate) struct CliFixture {
     pub(crate) source: ScratchDatabase,
     pub(crate) views: ScratchDatabase,
     pub(crate) coordination: ScratchDatabase,
@@ -23,14 +23,14 @@ pub(crate) struct House {
     folder: TempDir,
 }
 
-/// What a command said, and how it ended.
-pub(crate) struct Said {
+/// What a command output, and how it ended.
+pub(crate) struct CommandOutput {
     pub(crate) status: ExitStatus,
-    pub(crate) out: String,
-    pub(crate) err: String,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
-impl House {
+impl CliFixture {
     /// `more`: the rest of the configuration, as lines of YAML.
     pub(crate) async fn new(purpose: &str, more: &str) -> Self {
         let shared = shared().await.unwrap();
@@ -40,9 +40,9 @@ impl House {
         source.collection::<Document>("events").create_index(index).await.unwrap();
         let broker = Broker::start(Config::new(SocketAddr::from(([127, 0, 0, 1], 0)), Persistence::Ephemeral));
         let broker = broker.await.unwrap();
-        let house = Self { source, views, coordination, broker, folder: tempfile::tempdir().unwrap() };
-        house.configure(shared.uri(), more);
-        house
+        let fixture = Self { source, views, coordination, broker, folder: tempfile::tempdir().unwrap() };
+        fixture.configure(shared.uri(), more);
+        fixture
     }
 
     pub(crate) fn configure(&self, uri: &str, more: &str) {
@@ -58,7 +58,7 @@ coordination: {{ database: {coordination}, lease: {{ ttl: 2s, renew_deadline: 15
 service_bus: {{ connection_string: \"{bus}\" }}
 {more}"
         );
-        std::fs::write(self.config(), text).unwrap();
+        std::fs::write(self.config_path(), text).unwrap();
     }
 
     /// Where its `headwater.yaml` is.
@@ -66,7 +66,7 @@ service_bus: {{ connection_string: \"{bus}\" }}
         self.folder.path()
     }
 
-    fn config(&self) -> PathBuf {
+    fn config_path(&self) -> PathBuf {
         self.folder.path().join("headwater.yaml")
     }
 
@@ -79,42 +79,42 @@ service_bus: {{ connection_string: \"{bus}\" }}
         self.source.collection("events").insert_one(event).await.unwrap();
     }
 
-    pub(crate) fn pod(&self, name: &str) -> Process {
-        self.pod_with(name, &[])
+    pub(crate) fn start_pod(&self, name: &str) -> Process {
+        self.start_pod_with(name, &[])
     }
 
-    pub(crate) fn pod_with(&self, name: &str, arguments: &[&str]) -> Process {
+    pub(crate) fn start_pod_with(&self, name: &str, arguments: &[&str]) -> Process {
         let program = Program::new(env!("CARGO_BIN_EXE_headwater")).named(name).env("HOSTNAME", name);
-        program.args(["run", "--config", self.config().to_str().unwrap()]).args(arguments).start().unwrap()
+        program.args(["run", "--config", self.config_path().to_str().unwrap()]).args(arguments).start().unwrap()
     }
 
     /// Runs a command to its end.
-    pub(crate) async fn ask(&self, arguments: &[&str]) -> Said {
+    pub(crate) async fn run(&self, arguments: &[&str]) -> CommandOutput {
         let program = Program::new(env!("CARGO_BIN_EXE_headwater")).env("RUST_LOG", "off");
-        let process = program.args(arguments).args(["--config", self.config().to_str().unwrap()]).start().unwrap();
+        let process = program.args(arguments).args(["--config", self.config_path().to_str().unwrap()]).start().unwrap();
         let status = process.wait_for_exit(SOON).await;
-        let said = |stream: Stream| {
+        let output = |stream: Stream| {
             let lines = process.lines().into_iter().filter(|line| line.stream == stream);
             lines.map(|line| line.text + "\n").collect::<String>()
         };
-        Said { status, out: said(Stream::Stdout), err: said(Stream::Stderr) }
+        CommandOutput { status, stdout: output(Stream::Stdout), stderr: output(Stream::Stderr) }
     }
 }
 
-impl Said {
-    /// What it said, if it ended well.
-    pub(crate) fn well(self) -> String {
-        assert!(self.status.success(), "{}\n{}", self.out, self.err);
-        self.out
+impl CommandOutput {
+    /// What it output, if it ended well.
+    pub(crate) fn success(self) -> String {
+        assert!(self.status.success(), "{}\n{}", self.stdout, self.stderr);
+        self.stdout
     }
 
-    /// What it said of why it did not.
-    pub(crate) fn refused(self) -> String {
-        assert!(!self.status.success(), "{}", self.out);
-        self.err
+    /// What it output of why it did not.
+    pub(crate) fn failure(self) -> String {
+        assert!(!self.status.success(), "{}", self.stdout);
+        self.stderr
     }
 
     pub(crate) fn json(&self) -> serde_json::Value {
-        serde_json::from_str(&self.out).unwrap_or_else(|_| panic!("no JSON: {}\n{}", self.out, self.err))
+        serde_json::from_str(&self.stdout).unwrap_or_else(|_| panic!("no JSON: {}\n{}", self.stdout, self.stderr))
     }
 }

@@ -8,26 +8,26 @@ use futures_util::future::{Either, join, select};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
-use crate::exit::Exit;
+use crate::exit::ExitReason;
 
 /// What follows a drain: the lease goes back, a last transaction ends, connections are closed.
-const AFTER_DRAINS: Duration = Duration::from_secs(3);
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
 /// A service, by the name people know it by.
-pub(super) struct Service<F> {
+pub(super) struct PodService<F> {
     pub(super) name: &'static str,
     pub(super) running: F,
 }
 
 /// How long services may take to end once they are told to.
-pub(super) fn limit(drains: [Duration; 2]) -> Duration {
-    drains.into_iter().max().unwrap_or_default() + AFTER_DRAINS
+pub(super) fn shutdown_limit(drains: [Duration; 2]) -> Duration {
+    drains.into_iter().max().unwrap_or_default() + SHUTDOWN_GRACE
 }
 
 /// Both run until `shutdown`; one that ends before, whatever the reason, takes the other along. After `shutdown` both have `limit`.
-pub(super) async fn together<A, B>(
-    first: Service<A>,
-    second: Service<B>,
+pub(super) async fn run_services<A, B>(
+    first: PodService<A>,
+    second: PodService<B>,
     shutdown: CancellationToken,
     limit: Duration,
 ) -> anyhow::Result<()>
@@ -37,7 +37,7 @@ where
 {
     let names = [first.name, second.name];
     let ended = [(); 2].map(|()| CancellationToken::new());
-    let running = join(until_ended(first, &shutdown, &ended[0]), until_ended(second, &shutdown, &ended[1]));
+    let running = join(run_service(first, &shutdown, &ended[0]), run_service(second, &shutdown, &ended[1]));
     let overdue = async {
         shutdown.cancelled().await;
         sleep(limit).await;
@@ -50,13 +50,13 @@ where
             let why = format!(
                 "stopped at once: the {left} did not end within {limit:?}; what was not acknowledged, or not settled, comes again"
             );
-            Err(Exit::Failed.because(why).into())
+            Err(ExitReason::Failed.with_message(why).into())
         }
     }
 }
 
-async fn until_ended<F>(
-    service: Service<F>,
+async fn run_service<F>(
+    service: PodService<F>,
     shutdown: &CancellationToken,
     ended: &CancellationToken,
 ) -> anyhow::Result<()>
@@ -77,15 +77,15 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(13);
 
-    fn service<F>(name: &'static str, running: F) -> Service<F> {
-        Service { name, running }
+    fn service<F>(name: &'static str, running: F) -> PodService<F> {
+        PodService { name, running }
     }
 
     #[test]
     fn the_longer_drain_decides_and_there_is_time_for_what_follows() {
         let [short, long] = [2, 20].map(Duration::from_secs);
-        assert_eq!(limit([short, long]), Duration::from_secs(23));
-        assert_eq!(limit([long, short]), Duration::from_secs(23));
+        assert_eq!(shutdown_limit([short, long]), Duration::from_secs(23));
+        assert_eq!(shutdown_limit([long, short]), Duration::from_secs(23));
     }
 
     #[tokio::test(start_paused = true)]
@@ -95,7 +95,7 @@ mod tests {
             shutdown.cancelled().await;
             anyhow::Ok(())
         };
-        let running = together(service("producer", pending()), service("consumer", obeys), shutdown.clone(), LIMIT);
+        let running = run_services(service("producer", pending()), service("consumer", obeys), shutdown.clone(), LIMIT);
         let told = async {
             sleep(Duration::from_secs(3_600)).await;
             shutdown.cancel();
@@ -105,7 +105,7 @@ mod tests {
         let error = error.unwrap_err();
         assert_eq!(told.elapsed(), LIMIT);
         assert!(error.to_string().contains("the producer did not end within 13s"), "{error}");
-        assert_eq!(Exit::of(&error), Exit::Failed);
+        assert_eq!(ExitReason::from_error(&error), ExitReason::Failed);
     }
 
     #[tokio::test(start_paused = true)]
@@ -119,7 +119,7 @@ mod tests {
             let fails = async { anyhow::bail!("unfit") };
             let began = Instant::now();
             let services = (service("lease", fails), service("consumer", obeys));
-            let error = together(services.0, services.1, shutdown.clone(), LIMIT).await.unwrap_err();
+            let error = run_services(services.0, services.1, shutdown.clone(), LIMIT).await.unwrap_err();
             let (words, took) = if other { ("unfit", Duration::ZERO) } else { ("the consumer did not end", LIMIT) };
             assert!(error.to_string().contains(words), "{error}");
             assert_eq!(began.elapsed(), took);

@@ -9,48 +9,49 @@ use mongodb::IndexModel;
 use mongodb::bson::{Document, doc};
 use pipeline::view::{self, CURSORS, PARKED_EVENTS, Projection};
 
-use super::Finding;
+use super::CheckFinding;
 use super::source::{hello, is_router};
-use crate::config::{Config, own};
+use crate::config::{Config, reserved};
 
-const FOUND_WITHIN: Duration = Duration::from_secs(5);
+const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 const UNAUTHORIZED: i32 = 13;
 const COORDINATION: &str = "coordination";
 
-pub(super) async fn coordination(config: &Config) -> anyhow::Result<Vec<Finding>> {
-    const ABOUT: &str = COORDINATION;
-    let client = crate::run::client(&config.coordination.uri, "coordination.uri", Some(FOUND_WITHIN)).await?;
+pub(super) async fn check_coordination(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
+    const SECTION: &str = COORDINATION;
+    let client =
+        crate::run::client(&config.coordination.uri, "coordination.uri", Some(SERVER_SELECTION_TIMEOUT)).await?;
     let hello = match hello(&client).await {
         Ok(hello) => hello,
-        Err(finding) => return Ok(vec![Finding { about: ABOUT, ..finding }]),
+        Err(finding) => return Ok(vec![CheckFinding { about: SECTION, ..finding }]),
     };
-    let mut findings: Vec<_> = unfit_for_leases(&hello).into_iter().collect();
+    let mut findings: Vec<_> = check_lease_server(&hello).into_iter().collect();
     let database = client.database(&config.coordination.database);
-    findings.extend(rights(&database, ABOUT, &own::COORDINATION).await);
-    if let Ok(indexes) = indexes(&database, lease::mongo::COLLECTION).await {
-        findings.extend(expiring_leases(&indexes));
+    findings.extend(check_rights(&database, SECTION, &reserved::COORDINATION_COLLECTIONS).await);
+    if let Ok(indexes) = list_indexes(&database, lease::mongo::COLLECTION).await {
+        findings.extend(check_ttl_indexes(&indexes));
     }
     Ok(findings)
 }
 
-pub(super) async fn views(config: &Config) -> anyhow::Result<Vec<Finding>> {
-    const ABOUT: &str = "read_models";
+pub(super) async fn check_read_models(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
+    const SECTION: &str = "read_models";
     let models = &config.read_models.models;
     if models.is_empty() {
         return Ok(vec![]);
     }
-    let client = crate::run::client(&config.read_models.uri, "read_models.uri", Some(FOUND_WITHIN)).await?;
+    let client = crate::run::client(&config.read_models.uri, "read_models.uri", Some(SERVER_SELECTION_TIMEOUT)).await?;
     let hello = match hello(&client).await {
         Ok(hello) => hello,
-        Err(finding) => return Ok(vec![Finding { about: ABOUT, ..finding }]),
+        Err(finding) => return Ok(vec![CheckFinding { about: SECTION, ..finding }]),
     };
     if !hello.contains_key("setName") && !is_router(&hello) {
         let problem = "are on a standalone mongod, which has no transactions";
-        return Ok(vec![Finding::error(ABOUT, problem, "use a replica set; one member is enough")]);
+        return Ok(vec![CheckFinding::error(SECTION, problem, "use a replica set; one member is enough")]);
     }
     let database = client.database(&config.read_models.database);
     let names: Vec<_> = models.iter().map(|model| model.name()).chain([CURSORS, PARKED_EVENTS]).collect();
-    let mut findings = rights(&database, ABOUT, &names).await;
+    let mut findings = check_rights(&database, SECTION, &names).await;
     if !findings.is_empty() {
         return Ok(findings);
     }
@@ -58,30 +59,34 @@ pub(super) async fn views(config: &Config) -> anyhow::Result<Vec<Finding>> {
         match view::validate(&database, model).await {
             Ok(mistakes) => findings.extend(mistakes.iter().map(|mistake| {
                 let told = config.read_models.declared.explain(std::slice::from_ref(mistake)).to_string();
-                Finding::error(ABOUT, told.replace("\n  ", ": "), "mend the declaration")
+                CheckFinding::error(SECTION, told.replace("\n  ", ": "), "mend the declaration")
             })),
             Err(error) => {
                 let problem = format!("`{}` cannot be checked: {error}", model.name());
-                findings.push(Finding::error(ABOUT, problem, "mend that and check again"));
+                findings.push(CheckFinding::error(SECTION, problem, "mend that and check again"));
             }
         }
     }
     Ok(findings)
 }
 
-fn unfit_for_leases(hello: &Document) -> Option<Finding> {
+fn check_lease_server(hello: &Document) -> Option<CheckFinding> {
     if is_router(hello) {
         let problem = "goes through mongos, whose clock is then the lease's, and which is one more thing to be away";
-        let remedy = "give `coordination.uri` a replica set of its own, small is enough";
-        return Some(Finding::warning(COORDINATION, problem, remedy));
+        let fix = "give `coordination.uri` a replica set of its own, small is enough";
+        return Some(CheckFinding::warning(COORDINATION, problem, fix));
     }
     (!hello.contains_key("setName")).then(|| {
-        Finding::error(COORDINATION, "is a standalone mongod, which cannot promise a majority", "use a replica set")
+        CheckFinding::error(
+            COORDINATION,
+            "is a standalone mongod, which cannot promise a majority",
+            "use a replica set",
+        )
     })
 }
 
 /// Tries to read and to write each, without a trace.
-async fn rights(database: &Database, about: &'static str, collections: &[&str]) -> Vec<Finding> {
+async fn check_rights(database: &Database, about: &'static str, collections: &[&str]) -> Vec<CheckFinding> {
     let mut findings = vec![];
     for name in collections {
         let collection = database.collection::<Document>(name);
@@ -91,43 +96,43 @@ async fn rights(database: &Database, about: &'static str, collections: &[&str]) 
         for (right, tried) in [("find", read), ("update", written)] {
             let Err(error) = tried else { continue };
             let error = DriverError::from(error);
-            let remedy = if error.code() == Some(UNAUTHORIZED) {
+            let fix = if error.code() == Some(UNAUTHORIZED) {
                 format!("grant the user `readWrite` on `{}`", database.name())
             } else {
                 "mend that and check again".to_owned()
             };
             let problem = format!("`{right}` on `{}.{name}` is refused: {error}", database.name());
-            findings.push(Finding::error(about, problem, remedy));
+            findings.push(CheckFinding::error(about, problem, fix));
         }
     }
     findings
 }
 
-async fn indexes(database: &Database, collection: &str) -> mongodb::error::Result<Vec<IndexModel>> {
+async fn list_indexes(database: &Database, collection: &str) -> mongodb::error::Result<Vec<IndexModel>> {
     database.collection::<Document>(collection).list_indexes().await?.try_collect().await
 }
 
-fn expiring_leases(indexes: &[IndexModel]) -> Vec<Finding> {
+fn check_ttl_indexes(indexes: &[IndexModel]) -> Vec<CheckFinding> {
     let options = indexes.iter().filter_map(|index| index.options.as_ref());
     let expiring = options.filter(|options| options.expire_after.is_some()).map(|options| {
         let name = options.name.as_deref().unwrap_or("?");
         let leases = lease::mongo::COLLECTION;
         let problem = format!("the TTL index `{name}` on `{leases}` deletes leases, and with them the count of terms");
-        Finding::error(COORDINATION, problem, format!("drop it: db.{leases}.dropIndex(\"{name}\")"))
+        CheckFinding::error(COORDINATION, problem, format!("drop it: db.{leases}.dropIndex(\"{name}\")"))
     });
     expiring.collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Level;
+    use super::super::FindingLevel;
     use super::*;
 
     #[test]
     fn leases_want_a_replica_set_of_their_own() {
-        assert_eq!(unfit_for_leases(&doc! { "setName": "rs0" }), None);
-        let level = |hello| unfit_for_leases(&hello).map(|finding| finding.level);
-        assert_eq!(level(doc! { "msg": "isdbgrid" }), Some(Level::Warning));
-        assert_eq!(level(doc! { "isWritablePrimary": true }), Some(Level::Error));
+        assert_eq!(check_lease_server(&doc! { "setName": "rs0" }), None);
+        let level = |hello| check_lease_server(&hello).map(|finding| finding.level);
+        assert_eq!(level(doc! { "msg": "isdbgrid" }), Some(FindingLevel::Warning));
+        assert_eq!(level(doc! { "isWritablePrimary": true }), Some(FindingLevel::Error));
     }
 }

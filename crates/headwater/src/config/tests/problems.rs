@@ -460,6 +460,6 @@ admin: { token: short }
 fn mistakes_of_every_kind_are_told_at_once() {
     let environment = [("HEADWATER__PRODUCER__DRAIN", "1y"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "collector")];
     let told = load_from(AT_ONCE, &environment, &["consumer.session_idle_timeout=5", "nothing"]).unwrap_err();
-    assert_eq!(told, include_str!("mistakes_at_once.txt").trim_end(), "{told}");
+    assert_eq!(told, include_str!("problems_at_once.txt").trim_end(), "{told}");
     assert!(!told.contains("open-sesame"));
 }

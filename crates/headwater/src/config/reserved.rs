@@ -5,7 +5,7 @@ use pipeline::publish::{claim_check, rejected};
 
 use crate::{pods, step_down};
 
-pub(crate) const COORDINATION: [&str; 8] = [
+pub(crate) const COORDINATION_COLLECTIONS: [&str; 8] = [
     lease::mongo::COLLECTION,
     CHECKPOINTS,
     PIPELINES,

@@ -9,17 +9,17 @@ use pipeline::capture::PipelineStart;
 use pipeline::publish::{CheckpointInterval, SessionMapping};
 use servicebus::ConnectionString;
 
-use super::{masked, units};
+use super::{redact, units};
 
 /// Fewer can be guessed by whoever reaches the port.
-const SHORTEST_TOKEN: usize = 16;
+const MIN_TOKEN_LENGTH: usize = 16;
 
 const MASKED: &str = "its secrets are masked, as `headwater config print` shows them";
 
 /// By the driver's own rules. Its words are not repeated: they may quote the URI, and with it a password.
-pub(super) fn mongodb_uri(text: &str) -> Result<(), String> {
+pub(super) fn check_mongodb_uri(text: &str) -> Result<(), String> {
     let why = |why: &str| Err(format!("is not a MongoDB URI: {why}"));
-    if masked::is_masked(text) {
+    if redact::is_masked(text) {
         return why(MASKED);
     }
     let Some(rest) = text.strip_prefix("mongodb://").or_else(|| text.strip_prefix("mongodb+srv://")) else {
@@ -45,8 +45,8 @@ pub(super) fn mongodb_uri(text: &str) -> Result<(), String> {
     }
 }
 
-pub(super) fn connection_string(text: &str) -> Result<(), String> {
-    if masked::is_masked(text) {
+pub(super) fn check_connection_string(text: &str) -> Result<(), String> {
+    if redact::is_masked(text) {
         return Err(format!("is not a Service Bus connection string: {MASKED}"));
     }
     let refused = |why| format!("is not a Service Bus connection string: {why}");
@@ -54,15 +54,15 @@ pub(super) fn connection_string(text: &str) -> Result<(), String> {
 }
 
 /// A header carries it.
-pub(super) fn token(text: &str) -> Result<(), String> {
+pub(super) fn check_token(text: &str) -> Result<(), String> {
     let told = if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
         "has signs that cannot be sent".to_owned()
-    } else if text.len() < SHORTEST_TOKEN {
+    } else if text.len() < MIN_TOKEN_LENGTH {
         format!("is {} signs long", text.len())
     } else {
         return Ok(());
     };
-    Err(format!("{told}, and must be at least {SHORTEST_TOKEN} letters, digits and signs without spaces"))
+    Err(format!("{told}, and must be at least {MIN_TOKEN_LENGTH} letters, digits and signs without spaces"))
 }
 
 /// As servers on Linux have it, without those that are the server's own.
@@ -97,11 +97,11 @@ fn is_entity(text: &str, longest: usize, also: &str) -> bool {
         && text.ends_with(plain)
 }
 
-pub(super) fn start(text: &str) -> Option<PipelineStart> {
+pub(super) fn parse_start(text: &str) -> Option<PipelineStart> {
     text.parse().ok()
 }
 
-pub(super) fn sessions(text: &str) -> Option<SessionMapping> {
+pub(super) fn parse_sessions(text: &str) -> Option<SessionMapping> {
     if text == "aggregate" {
         return Some(SessionMapping::Aggregate);
     }
@@ -109,20 +109,20 @@ pub(super) fn sessions(text: &str) -> Option<SessionMapping> {
     NonZeroU32::new(number).map(SessionMapping::Buckets)
 }
 
-pub(super) fn checkpoint(text: &str) -> Option<CheckpointInterval> {
+pub(super) fn parse_checkpoint(text: &str) -> Option<CheckpointInterval> {
     if text == "each" {
         return Some(CheckpointInterval::Each);
     }
     let allowed = Duration::from_millis(1)..=Duration::from_secs(60);
-    units::duration(text).filter(|every| allowed.contains(every)).map(CheckpointInterval::Every)
+    units::parse_duration(text).filter(|every| allowed.contains(every)).map(CheckpointInterval::Every)
 }
 
-pub(super) fn listen(text: &str) -> Option<SocketAddr> {
+pub(super) fn parse_listen(text: &str) -> Option<SocketAddr> {
     text.parse().ok()
 }
 
 /// Without the slash at its end. A user in it would be a secret that is shown.
-pub(super) fn endpoint(text: &str) -> Option<String> {
+pub(super) fn parse_endpoint(text: &str) -> Option<String> {
     let address = text.trim_end_matches('/');
     let rest = address.strip_prefix("http://").or_else(|| address.strip_prefix("https://"))?;
     let fits = !rest.is_empty() && !rest.contains(['@', '/', '?', '#', ' ']) && address.parse::<hyper::Uri>().is_ok();
@@ -141,7 +141,7 @@ mod tests {
             "mongodb+srv://cluster.example.net/?retryWrites=true",
             "mongodb://[::1]:27017",
         ] {
-            assert_eq!(mongodb_uri(fine), Ok(()), "{fine}");
+            assert_eq!(check_mongodb_uri(fine), Ok(()), "{fine}");
         }
         for (wrong, word) in [
             ("localhost:27017", "begins neither"),
@@ -153,7 +153,7 @@ mod tests {
             ("mongodb://u:hush@host/?maxPoolSize=many", "option `maxPoolSize`"),
             ("mongodb://u:hush@host:port", "not what the driver takes"),
         ] {
-            let said = mongodb_uri(wrong).unwrap_err();
+            let said = check_mongodb_uri(wrong).unwrap_err();
             assert!(said.contains(word) && !said.contains("hush"), "{wrong}: {said}");
         }
     }

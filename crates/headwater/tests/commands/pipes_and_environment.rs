@@ -1,4 +1,4 @@
-//! Ordinary use of a shell: a reader that goes before everything is said, and an environment with things in it that are none of ours.
+//! Ordinary use of a shell: a reader that goes before everything is output, and an environment with things in it that are none of ours.
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, PipeWriter};
@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 
-use crate::house::{House, SOON};
+use crate::fixture::{CliFixture, SOON};
 
 const FILE: &str = "\
 format: 1
@@ -56,7 +56,7 @@ fn a_reader_that_has_gone_changes_neither_the_end_of_a_command_nor_makes_it_pani
 
 #[tokio::test]
 async fn a_reader_that_has_gone_is_no_matter_to_commands_that_ask_servers() {
-    let house = House::new("unread", "").await;
+    let fixture = CliFixture::new("unread", "").await;
     let commands: [(&[&str], i32); 5] = [
         (&["topology", "apply"], 0),
         (&["parked", "list"], 0),
@@ -65,7 +65,7 @@ async fn a_reader_that_has_gone_is_no_matter_to_commands_that_ask_servers() {
         (&["check"], 0),
     ];
     for (arguments, code) in commands {
-        let mut command = headwater(house.folder());
+        let mut command = headwater(fixture.folder());
         let ended = tokio::task::spawn_blocking(move || command.args(arguments).stdout(unread()).output().unwrap());
         let ended = ended.await.unwrap();
         assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {}", error(&ended));
@@ -74,8 +74,8 @@ async fn a_reader_that_has_gone_is_no_matter_to_commands_that_ask_servers() {
 
 #[tokio::test]
 async fn a_watch_ends_when_nobody_looks_any_more() {
-    let house = House::new("watched", "").await;
-    let mut command = headwater(house.folder());
+    let fixture = CliFixture::new("watched", "").await;
+    let mut command = headwater(fixture.folder());
     let watch = move || {
         let (reader, writer) = std::io::pipe().unwrap();
         let mut watch = command.args(["status", "--watch", "--json"]).stdout(writer).spawn().unwrap();
@@ -120,6 +120,6 @@ fn a_variable_that_is_no_text_is_told_of_if_it_is_ours_and_else_left_alone() {
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(3));
-    let said = error(&refused);
-    assert!(said.contains("environment variable HEADWATER__PIPELINE: is not text (UTF-8)"), "{said}");
+    let output = error(&refused);
+    assert!(output.contains("environment variable HEADWATER__PIPELINE: is not text (UTF-8)"), "{output}");
 }

@@ -1,0 +1,211 @@
+//! ResolvedSettings to the structs that the parts take. Every setting has a value by now, if only a stand-in; what is wrong is told by others.
+
+use std::num::{NonZeroU32, NonZeroUsize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use mongodb::bson::{Bson, Document};
+use pipeline::producer::{self, OnHistoryLost};
+use pipeline::publish::BodyFormat;
+use pipeline::source::{FullDocument, SourceConfig, SourceKind};
+use pipeline::view::{self, OnPoison};
+use pipeline::{capture, consumer, publish, session};
+
+use super::load::{ConfigSources, ResolvedSettings};
+use super::node::{self, Origin};
+use super::problem::ConfigProblem;
+use super::{Admin, Config, Coordination, ReadModels, Secret, ServiceBus, Telemetry, formats, read_models, schema};
+
+pub(super) fn build_config(
+    settings: &ResolvedSettings,
+    sources: &ConfigSources<'_>,
+    hostname: Option<&str>,
+    problems: &mut Vec<ConfigProblem>,
+) -> Config {
+    let source = build_source(settings);
+    let (models, declared) = read_models::compile_models(settings, problems);
+    let secret = |path| settings.text(path).map(|text| Secret(text.to_owned()));
+    let source_uri = secret("source.uri").expect("required");
+    let views = || format!("{}_views", source.database);
+    Config {
+        pipeline: settings.required_text("pipeline").to_owned(),
+        pod_id: lease::pod_id(settings.text("pod_id"), hostname),
+        coordination: Coordination {
+            uri: secret("coordination.uri").unwrap_or_else(|| source_uri.clone()),
+            database: settings.required_text("coordination.database").to_owned(),
+            lease: build_lease(settings),
+        },
+        service_bus: ServiceBus {
+            connection_string: secret("service_bus.connection_string").expect("required"),
+            topic: settings.required_text("service_bus.topic").to_owned(),
+            subscription: settings.required_text("service_bus.subscription").to_owned(),
+            ca_file: settings.text("service_bus.ca_file").map(PathBuf::from),
+        },
+        producer: build_producer(settings, problems),
+        consumer: build_consumer(settings),
+        read_models: ReadModels {
+            uri: secret("read_models.uri").unwrap_or_else(|| source_uri.clone()),
+            database: settings.text("read_models.database").map_or_else(views, str::to_owned),
+            models,
+            declared: declared.with_file(sources.file_name.map(str::to_owned)),
+        },
+        admin: Admin {
+            listen: parse_optional(settings, "admin.listen", formats::parse_listen),
+            token: secret("admin.token"),
+        },
+        telemetry: build_telemetry(settings, sources.environment, problems),
+        source,
+        source_uri,
+    }
+}
+
+fn build_source(settings: &ResolvedSettings) -> SourceConfig {
+    SourceConfig {
+        database: settings.required_text("source.database").to_owned(),
+        collection: settings.text("source.collection").map(str::to_owned),
+        collections: settings.texts("source.collections"),
+        kind: if settings.required_text("source.kind") == "documents" {
+            SourceKind::Documents
+        } else {
+            SourceKind::Events
+        },
+        aggregate_id: settings.required_text("source.aggregate_id").to_owned(),
+        event_type: settings.required_text("source.event_type").to_owned(),
+        sequence: settings.text("source.sequence").map(str::to_owned),
+        full_document: if settings.required_text("source.full_document") == "post_image" {
+            FullDocument::PostImage
+        } else {
+            FullDocument::Lookup
+        },
+    }
+}
+
+fn build_lease(settings: &ResolvedSettings) -> lease::Config {
+    let duration = |name: &str| settings.duration(&format!("coordination.lease.{name}"));
+    lease::Config {
+        ttl: duration("ttl").expect("has a default"),
+        renew_deadline: duration("renew_deadline").expect("has a default"),
+        heartbeat: duration("heartbeat").expect("has a default"),
+        poll: duration("poll"),
+        watch: settings.flag("coordination.lease.watch"),
+        max_clock_skew: duration("max_clock_skew"),
+    }
+}
+
+fn build_producer(settings: &ResolvedSettings, problems: &mut Vec<ConfigProblem>) -> producer::Config {
+    producer::Config {
+        start: parse_required(settings, "producer.start", formats::parse_start),
+        on_history_lost: match settings.required_text("producer.on_history_lost") {
+            "snapshot" => OnHistoryLost::Snapshot,
+            _ => OnHistoryLost::Halt,
+        },
+        capture: capture::Config {
+            filter: settings.tree("producer.filter").map(|node| parse_stages(node, problems)).unwrap_or_default(),
+            read_ahead_events: read_u32(settings, "producer.read_ahead.events"),
+            read_ahead_bytes: read_u32(settings, "producer.read_ahead.bytes"),
+            ..capture::Config::default()
+        },
+        publish: publish::Config {
+            body: if settings.required_text("producer.body") == "json" { BodyFormat::Json } else { BodyFormat::Bson },
+            sessions: parse_required(settings, "producer.sessions", formats::parse_sessions),
+            checkpoint: parse_required(settings, "producer.checkpoint", formats::parse_checkpoint),
+            window_events: read_usize(settings, "producer.window.events"),
+            window_bytes: read_usize(settings, "producer.window.bytes"),
+            drain: read_duration(settings, "producer.drain"),
+            ..publish::Config::default()
+        },
+    }
+}
+
+fn build_consumer(settings: &ResolvedSettings) -> consumer::Config {
+    let session = session::Config {
+        max_concurrent_sessions: read_usize(settings, "consumer.max_concurrent_sessions"),
+        connections: read_usize(settings, "consumer.connections"),
+        session_idle_timeout: read_duration(settings, "consumer.session_idle_timeout"),
+        max_session_duration: read_duration(settings, "consumer.max_session_duration"),
+        max_session_events: read_usize(settings, "consumer.max_session_events"),
+        credit: read_u32(settings, "consumer.credit"),
+        bytes_in_flight: read_usize(settings, "consumer.bytes_in_flight"),
+        lock_duration: read_duration(settings, "consumer.lock_duration"),
+        drain_within: read_duration(settings, "consumer.drain"),
+    };
+    let view = view::Config {
+        connections: read_usize(settings, "consumer.transactions"),
+        gap_timeout: read_duration(settings, "consumer.gap_timeout"),
+        on_poison: if settings.required_text("consumer.on_poison") == "park" {
+            OnPoison::Park
+        } else {
+            OnPoison::DeadLetter
+        },
+        first_sequence: i64::try_from(settings.number("consumer.first_sequence")).expect("within the table's bounds"),
+        ..view::Config::default()
+    };
+    consumer::Config { session, view }
+}
+
+/// As every program that exports by OTLP reads it.
+const OTLP_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+
+fn build_telemetry(
+    settings: &ResolvedSettings,
+    environment: &[(String, String)],
+    problems: &mut Vec<ConfigProblem>,
+) -> Telemetry {
+    let variable = || {
+        let (name, value) = environment.iter().find(|(name, value)| name == OTLP_VARIABLE && !value.is_empty())?;
+        let read = formats::parse_endpoint(value);
+        if read.is_none() {
+            let what = format!("must be {}, such as `http://127.0.0.1:4318`", schema::OTLP_ENDPOINT);
+            problems.push(ConfigProblem::at(Origin::Environment(name.clone()), "", what));
+        }
+        read
+    };
+    Telemetry {
+        otlp_endpoint: parse_optional(settings, "telemetry.otlp_endpoint", formats::parse_endpoint).or_else(variable),
+        trace_one_in: read_u32(settings, "telemetry.trace_one_in"),
+    }
+}
+
+/// Of a key whose pattern the table has seen to.
+fn parse_required<T>(settings: &ResolvedSettings, path: &str, read: impl Fn(&str) -> Option<T>) -> T {
+    read(settings.required_text(path)).expect("its pattern fits")
+}
+
+fn parse_optional<T>(settings: &ResolvedSettings, path: &str, read: impl Fn(&str) -> Option<T>) -> Option<T> {
+    settings.text(path).map(|text| read(text).expect("its pattern fits"))
+}
+
+fn read_duration(settings: &ResolvedSettings, path: &str) -> Duration {
+    settings.duration(path).expect("has a default")
+}
+
+fn read_u32(settings: &ResolvedSettings, path: &str) -> NonZeroU32 {
+    u32::try_from(settings.number(path)).ok().and_then(NonZeroU32::new).expect("within the table's bounds")
+}
+
+fn read_usize(settings: &ResolvedSettings, path: &str) -> NonZeroUsize {
+    usize::try_from(settings.number(path)).ok().and_then(NonZeroUsize::new).expect("within the table's bounds")
+}
+
+/// What a change stream takes behind its first stage.
+const STAGES: [&str; 8] =
+    ["$match", "$project", "$addFields", "$set", "$unset", "$replaceRoot", "$replaceWith", "$redact"];
+
+/// Stages in MongoDB's language, Extended JSON included.
+fn parse_stages(node: &node::ConfigNode, problems: &mut Vec<ConfigProblem>) -> Vec<Document> {
+    let node::NodeValue::List(nodes) = &node.value else { return Vec::new() };
+    let read = nodes.iter().enumerate().filter_map(|(at, node)| {
+        let wrong = match node.to_bson() {
+            Some(Bson::Document(stage)) => match (stage.len(), stage.keys().next()) {
+                (1, Some(name)) if STAGES.contains(&name.as_str()) => return Some(stage),
+                (1, Some(name)) => format!("is a stage `{name}`, and a change stream takes `{}`", STAGES.join("`, `")),
+                (number, _) => format!("has {number} operators, and a stage has one"),
+            },
+            Some(_) | None => format!("is {node}, and no stage"),
+        };
+        let what = format!("{wrong}; write, for example, `$match: {{ fullDocument.region: eu }}`");
+        problems.push(ConfigProblem::at(node.origin.clone(), format!("producer.filter.{at}"), what));
+        None
+    });
+    read.collect()
+}
