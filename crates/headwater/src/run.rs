@@ -55,10 +55,10 @@ pub(crate) async fn run_pod(config: Config, mut stop: StopSignal) -> anyhow::Res
         None => None,
     };
     let producer =
-        Producer::new(producing, places).traced_by(traces.clone().map(|traces| traces as Arc<dyn PublishTracer>));
+        Producer::new(producing, places).with_tracer(traces.clone().map(|traces| traces as Arc<dyn PublishTracer>));
     // Where nothing is built from the events, nothing is known that a snapshot could find gone.
     let producer = Arc::new(match &views {
-        Some(views) => producer.sweeping(views.clone()),
+        Some(views) => producer.with_read_models(views.clone()),
         None => producer,
     });
 

@@ -27,7 +27,7 @@ pub(crate) use subscription::SubscriptionMonitor;
 pub(crate) const THE_LEASE: &str = "the lease";
 
 /// A server that answers answers sooner.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How long counts and the oplog's ends are good for.
 const SLOW_EVERY: Duration = Duration::from_secs(5);
 
@@ -77,7 +77,7 @@ impl StatusCollector {
     async fn sizes(&self) -> Vec<Option<u64>> {
         let count = |name| async move {
             let model = self.views.collection::<Document>(name);
-            timeout(ANSWER_WITHIN, async { model.estimated_document_count().await }).await.ok()?.ok()
+            timeout(RESPONSE_TIMEOUT, async { model.estimated_document_count().await }).await.ok()?.ok()
         };
         futures_util::future::join_all(self.read_models.iter().map(String::as_str).map(count)).await
     }

@@ -26,7 +26,7 @@ async fn main() {
         let collection = database.collection::<Document>(&format!("events_{payload}"));
         let source = SourceConfig::events(database.name(), collection.name());
         let capture = || Capture::new(database.client(), source.clone(), Config::default());
-        let start = capture().first_phase(&PipelineStart::Now).await.unwrap();
+        let start = capture().initial_phase(&PipelineStart::Now).await.unwrap();
         let size = write(&collection, events, payload).await;
         let (mut bare, mut captured) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {

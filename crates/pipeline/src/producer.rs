@@ -101,13 +101,13 @@ impl HaltReason {
 }
 
 /// How often a leader looks whether an operator has acted.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a source that could not be read on is left alone; trying opens a change stream.
-const TRY_AGAIN: Duration = Duration::from_secs(30);
+const SOURCE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 pub struct Producer {
     config: Config,
-    places: ProducerDependencies,
+    dependencies: ProducerDependencies,
     views: Option<Database>,
     tracer: Option<Arc<dyn PublishTracer>>,
     checkpoints: Arc<MongoCheckpointStore>,
@@ -133,35 +133,35 @@ impl Handle {
         self.state.clone()
     }
 
-    pub fn publishing(&self) -> &publish::Handle {
+    pub fn publish_handle(&self) -> &publish::Handle {
         &self.publishing
     }
 
     /// Of the present or the last term; `None` if this pod never led.
-    pub fn capturing(&self) -> Option<capture::Handle> {
+    pub fn capture_handle(&self) -> Option<capture::Handle> {
         self.capturing.borrow().clone()
     }
 }
 
 impl Producer {
-    pub fn new(config: Config, places: ProducerDependencies) -> Self {
-        let ProducerDependencies { pipeline, source, coordination, .. } = &places;
+    pub fn new(config: Config, dependencies: ProducerDependencies) -> Self {
+        let ProducerDependencies { pipeline, source, coordination, .. } = &dependencies;
         let checkpoints = Arc::new(MongoCheckpointStore::new(coordination, pipeline, source.fingerprint()));
         let (state, capturing) = (watch::Sender::default(), watch::Sender::default());
         let publishing = publish::Handle::default();
-        Self { config, checkpoints, state, publishing, capturing, places, views: None, tracer: None }
+        Self { config, checkpoints, state, publishing, capturing, dependencies, views: None, tracer: None }
     }
 
     /// Who is told of the events it wants traced.
     #[must_use]
-    pub fn traced_by(self, tracer: Option<Arc<dyn PublishTracer>>) -> Self {
+    pub fn with_tracer(self, tracer: Option<Arc<dyn PublishTracer>>) -> Self {
         Self { tracer, ..self }
     }
 
     /// The database of this pipeline's read models: a snapshot of `documents` then ends with a delete for every key that they know and the
     /// source no longer has.
     #[must_use]
-    pub fn sweeping(self, views: Database) -> Self {
+    pub fn with_read_models(self, views: Database) -> Self {
         Self { views: Some(views), ..self }
     }
 
@@ -172,7 +172,7 @@ impl Producer {
 
     /// The work of one term, from gaining it to the moment the lease may go back.
     pub async fn lead(&self, leadership: Leadership) -> Outcome {
-        let outcome = match self.in_term(&leadership).await {
+        let outcome = match self.run_term(&leadership).await {
             Ok(()) => Outcome::Done,
             Err(error) => error.outcome(),
         };
@@ -180,20 +180,20 @@ impl Producer {
         outcome
     }
 
-    async fn in_term(&self, leadership: &Leadership) -> Result<(), Error> {
-        let claim = Claim::from_leadership(leadership, &self.places.pod_id);
+    async fn run_term(&self, leadership: &Leadership) -> Result<(), Error> {
+        let claim = Claim::from_leadership(leadership, &self.dependencies.pod_id);
         let term = claim.term;
         self.state.send_replace(ProducerState::Starting { term });
         // Until something is read nothing must be brought out: whatever the word to stop is, what was begun is dropped.
-        let Some(begun) = unless_stopped(leadership, self.begin(&claim)).await else { return Ok(()) };
-        let (mut epoch, mut phase) = begun?;
+        let Some(started) = run_unless_stopped(leadership, self.start_term(&claim)).await else { return Ok(()) };
+        let (mut epoch, mut phase) = started?;
         loop {
             self.state.send_replace(ProducerState::Running { term, epoch });
-            info!(pod_id = self.places.pod_id, pipeline = self.places.pipeline, %term, %epoch, from = phase.name(), "publishing");
-            match self.walk(leadership, &claim, epoch, phase).await? {
+            info!(pod_id = self.dependencies.pod_id, pipeline = self.dependencies.pipeline, %term, %epoch, from = phase.name(), "publishing");
+            match self.capture_and_publish(leadership, &claim, epoch, phase).await? {
                 CaptureRunEnd::Stopped => return Ok(()),
-                CaptureRunEnd::Stuck(error) => {
-                    let Some(again) = unless_stopped(leadership, self.mend(&claim, epoch, error)).await else {
+                CaptureRunEnd::Failed(error) => {
+                    let Some(again) = run_unless_stopped(leadership, self.recover(&claim, epoch, error)).await else {
                         return Ok(());
                     };
                     (epoch, phase) = again?;
@@ -203,15 +203,15 @@ impl Producer {
     }
 
     /// Claims the checkpoint; a pipeline that has none yet stores where it starts before anything is read.
-    async fn begin(&self, claim: &Claim) -> Result<(Epoch, CheckpointPhase), Error> {
-        let Checkpoint { epoch, phase, .. } = self.claimed(claim).await?;
+    async fn start_term(&self, claim: &Claim) -> Result<(Epoch, CheckpointPhase), Error> {
+        let Checkpoint { epoch, phase, .. } = self.claim_checkpoint(claim).await?;
         // What only a start needs must not stop a pipeline that has long started.
         let start = if phase == CheckpointPhase::Unstarted { self.config.start } else { PipelineStart::Now };
-        self.inspected(claim, start).await;
+        self.wait_until_capturable(claim, start).await;
         if phase != CheckpointPhase::Unstarted {
             return Ok((epoch, phase));
         }
-        let first = self.first_phase(claim, self.config.start).await;
+        let first = self.initial_phase(claim, self.config.start).await;
         retry_transient("store where the pipeline starts", checkpoint::Error::is_transient, || {
             self.checkpoints.save(claim, epoch, &first, None)
         })
@@ -219,7 +219,7 @@ impl Producer {
         Ok((epoch, first))
     }
 
-    async fn claimed(&self, claim: &Claim) -> Result<Checkpoint, Error> {
+    async fn claim_checkpoint(&self, claim: &Claim) -> Result<Checkpoint, Error> {
         loop {
             match retry_transient("claim the checkpoint", checkpoint::Error::is_transient, || {
                 self.checkpoints.claim(claim)
@@ -228,52 +228,52 @@ impl Producer {
             {
                 Ok(checkpoint) => return Ok(checkpoint),
                 Err(error @ checkpoint::Error::TermBehind { .. }) => return Err(error.into()),
-                Err(error) => self.halted(claim.term, HaltReason::Checkpoint(error_chain(&error))).await,
+                Err(error) => self.halt(claim.term, HaltReason::Checkpoint(error_chain(&error))).await,
             }
         }
     }
 
     /// Looks at the source until it can be captured.
-    async fn inspected(&self, claim: &Claim, start: PipelineStart) {
+    async fn wait_until_capturable(&self, claim: &Claim, start: PipelineStart) {
         let capture = self.capture();
         while let Err(error) =
             retry_transient("look at the source", capture::Error::is_transient, || capture.check(&start)).await
         {
-            self.halted(claim.term, HaltReason::Source(error_chain(&error))).await;
+            self.halt(claim.term, HaltReason::Source(error_chain(&error))).await;
         }
         self.state.send_replace(ProducerState::Starting { term: claim.term });
     }
 
-    async fn first_phase(&self, claim: &Claim, start: PipelineStart) -> CheckpointPhase {
+    async fn initial_phase(&self, claim: &Claim, start: PipelineStart) -> CheckpointPhase {
         let capture = self.capture();
         loop {
             match retry_transient("find where the pipeline starts", capture::Error::is_transient, || {
-                capture.first_phase(&start)
+                capture.initial_phase(&start)
             })
             .await
             {
                 Ok(phase) => return phase,
-                Err(error) => self.halted(claim.term, HaltReason::Source(error_chain(&error))).await,
+                Err(error) => self.halt(claim.term, HaltReason::Source(error_chain(&error))).await,
             }
         }
     }
 
     /// Says once what is wrong, and waits a moment.
-    async fn halted(&self, term: Term, why: HaltReason) {
+    async fn halt(&self, term: Term, why: HaltReason) {
         let state = ProducerState::Halted { term, why: why.clone() };
         if *self.state.borrow() != state {
             let reason = match &why {
                 HaltReason::HistoryLost => "the oplog no longer holds what follows the checkpoint",
                 HaltReason::Source(reason) | HaltReason::Checkpoint(reason) => reason,
             };
-            error!(pod_id = self.places.pod_id, pipeline = self.places.pipeline, %term, page = why.page(), reason, "the producer waits for an operator");
+            error!(pod_id = self.dependencies.pod_id, pipeline = self.dependencies.pipeline, %term, page = why.page(), reason, "the producer waits for an operator");
             self.state.send_replace(state);
         }
-        tokio::time::sleep(LOOK_AGAIN).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 
     /// Captures and publishes until told to stop, or until one of them cannot go on.
-    async fn walk(
+    async fn capture_and_publish(
         &self,
         leadership: &Leadership,
         claim: &Claim,
@@ -281,16 +281,16 @@ impl Producer {
         phase: CheckpointPhase,
     ) -> Result<CaptureRunEnd, Error> {
         let capture = match &self.views {
-            Some(views) => self.capture().sweeping(views, &self.places.pipeline, epoch),
+            Some(views) => self.capture().with_read_models(views, &self.dependencies.pipeline, epoch),
             None => self.capture(),
         };
         let capture = match &*self.capturing.borrow() {
-            Some(before) => capture.counting_on_from(before),
+            Some(before) => capture.continue_counters(before),
             None => capture,
         };
         self.capturing.send_replace(Some(capture.handle()));
-        let enough = CancellationToken::new();
-        let (intake, reading) = capture.read(phase, enough.clone());
+        let stop_reading = CancellationToken::new();
+        let (intake, reading) = capture.read(phase, stop_reading.clone());
         // A task of its own: reading and publishing need a core each. Dropped with this future.
         let mut reader = JoinSet::new();
         reader.spawn(reading);
@@ -298,7 +298,7 @@ impl Producer {
         let stopping = async {
             leadership.stopping().await;
             self.state.send_replace(ProducerState::Stopping { term: claim.term });
-            enough.cancel();
+            stop_reading.cancel();
         };
         // Either ends the term as it is: where the checkpoint was moved, it goes on from there.
         let mut moved = None;
@@ -315,18 +315,18 @@ impl Producer {
         if let PublishEnd::Unfinished { events: events @ 1.. } = ended {
             warn!(term = %claim.term, events, "stopped before everything read was acknowledged; the next leader sends it");
         }
-        let was_told = enough.is_cancelled() || ended == PublishEnd::Lost;
+        let stop_requested = stop_reading.is_cancelled() || ended == PublishEnd::TermLost;
         // A reader of a quiet source would notice only with the next event that nobody takes any more, and hold up the next term.
-        enough.cancel();
+        stop_reading.cancel();
         match reader.join_next().await.and_then(Result::ok) {
-            Some(Err(error)) if ended != PublishEnd::Lost => Ok(CaptureRunEnd::Stuck(error)),
-            _ if was_told => Ok(CaptureRunEnd::Stopped),
+            Some(Err(error)) if ended != PublishEnd::TermLost => Ok(CaptureRunEnd::Failed(error)),
+            _ if stop_requested => Ok(CaptureRunEnd::Stopped),
             _ => Err(Error::Ended),
         }
     }
 
     /// Capture cannot go on: decides what follows, or waits for somebody who can.
-    async fn mend(
+    async fn recover(
         &self,
         claim: &Claim,
         epoch: Epoch,
@@ -335,19 +335,19 @@ impl Producer {
         let why = match &error {
             capture::Error::HistoryLost(_) if self.config.on_history_lost == OnHistoryLost::Snapshot => {
                 warn!(term = %claim.term, page = HaltReason::HistoryLost.page(), "history lost: reading the whole source again");
-                self.inspected(claim, PipelineStart::Beginning).await;
-                let phase = self.first_phase(claim, PipelineStart::Beginning).await;
-                let begun = retry_transient("begin a new epoch", checkpoint::Error::is_transient, || {
+                self.wait_until_capturable(claim, PipelineStart::Beginning).await;
+                let phase = self.initial_phase(claim, PipelineStart::Beginning).await;
+                let started = retry_transient("begin a new epoch", checkpoint::Error::is_transient, || {
                     self.checkpoints.begin_epoch(claim, epoch, &phase)
                 });
-                return Ok((begun.await?, phase));
+                return Ok((started.await?, phase));
             }
             capture::Error::HistoryLost(_) => HaltReason::HistoryLost,
             error => HaltReason::Source(error_chain(error)),
         };
         let began = Instant::now();
         loop {
-            self.halted(claim.term, why.clone()).await;
+            self.halt(claim.term, why.clone()).await;
             let stored =
                 retry_transient("look at the checkpoint", checkpoint::Error::is_transient, || self.checkpoints.load())
                     .await?;
@@ -356,7 +356,7 @@ impl Producer {
                 Some(stored) if stored.term > claim.term => return Err(Error::Moved { by: stored.term }),
                 // What is wrong with the source may have been mended there.
                 Some(Checkpoint { epoch, phase, .. })
-                    if matches!(why, HaltReason::Source(_)) && began.elapsed() >= TRY_AGAIN =>
+                    if matches!(why, HaltReason::Source(_)) && began.elapsed() >= SOURCE_RETRY_INTERVAL =>
                 {
                     return Ok((epoch, phase));
                 }
@@ -366,7 +366,7 @@ impl Producer {
     }
 
     fn capture(&self) -> Capture {
-        let ProducerDependencies { server, source, .. } = &self.places;
+        let ProducerDependencies { server, source, .. } = &self.dependencies;
         Capture::new(server, source.clone(), self.config.capture.clone())
     }
 
@@ -376,7 +376,7 @@ impl Producer {
         claim: &Claim,
         epoch: Epoch,
     ) -> Publisher<ServiceBusTopic, MongoCheckpointStore> {
-        let ProducerDependencies { pipeline, coordination, bus, topic, subscription, .. } = &self.places;
+        let ProducerDependencies { pipeline, coordination, bus, topic, subscription, .. } = &self.dependencies;
         let gate = leadership.gate().clone();
         let topic = ServiceBusTopic::new(bus.clone(), topic, subscription, Arc::new(move || gate.is_open()));
         let stores = (
@@ -392,7 +392,7 @@ impl Producer {
             stores,
             self.publishing.clone(),
         )
-        .traced_by(self.tracer.clone())
+        .with_tracer(self.tracer.clone())
     }
 }
 
@@ -400,11 +400,11 @@ impl Producer {
 enum CaptureRunEnd {
     Stopped,
     /// Everything read before is brought out, as far as that was possible.
-    Stuck(capture::Error),
+    Failed(capture::Error),
 }
 
 /// `None` when the work is told to stop first, in whatever way.
-async fn unless_stopped<T>(leadership: &Leadership, work: impl Future<Output = T>) -> Option<T> {
+async fn run_unless_stopped<T>(leadership: &Leadership, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         // cancel-safe: whatever was begun is begun again by the next leader
         done = work => Some(done),

@@ -39,7 +39,7 @@ impl LoopMonitor {
 
     pub(super) fn capture(&self, status: Option<&capture::CaptureStatus>) -> LoopLiveness {
         let activity = match status {
-            Some(capture::CaptureStatus { state, alive_at, .. }) => match state {
+            Some(capture::CaptureStatus { state, last_response_at: alive_at, .. }) => match state {
                 capture::CaptureState::Opening
                 | capture::CaptureState::Scanning { .. }
                 | capture::CaptureState::Reading => Activity::Active { at: alive_at.into_std() },
@@ -157,7 +157,7 @@ mod tests {
     fn a_stream_that_does_not_answer_is_wedged_and_one_that_nobody_reads_from_is_not() {
         let loop_monitor = LoopMonitor::default();
         let alive_at = tokio::time::Instant::now();
-        let status = |state| capture::CaptureStatus { state, ..capture::CaptureStatus::before_anything(alive_at) };
+        let status = |state| capture::CaptureStatus { state, ..capture::CaptureStatus::initial(alive_at) };
         let later = alive_at.into_std() + LIMIT + Duration::from_secs(1);
         let judged = |state| loop_monitor.capture(Some(&status(state))).evaluate(later);
         assert!(is_stalled(judged(capture::CaptureState::Reading)));

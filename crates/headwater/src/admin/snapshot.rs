@@ -87,7 +87,7 @@ impl PodMonitor {
             problems,
             sessions: consumer.as_ref().map(|consumer| consumer.counts().sessions.held),
             applied_ago: self.applied_ago(now),
-            in_flight: leads.then(|| producer.publishing().counts().in_flight_events),
+            in_flight: leads.then(|| producer.publish_handle().counts().in_flight_events),
             read_ahead_full: capturing.is_some_and(|status| status.state == capture::CaptureState::Full),
             ..Announcement::default()
         }
@@ -113,7 +113,7 @@ impl PodMonitor {
     }
 
     fn producing(&self) -> ServiceState {
-        service_state::producer(&self.services.producer.state(), self.services.producer.publishing().state())
+        service_state::producer(&self.services.producer.state(), self.services.producer.publish_handle().state())
     }
 
     fn consuming(&self) -> Option<ServiceState> {
@@ -123,7 +123,7 @@ impl PodMonitor {
     /// Only of the term that runs: an old handle tells of an old term.
     fn capturing(&self) -> Option<capture::CaptureStatus> {
         let runs = matches!(self.services.producer.state(), producer::ProducerState::Running { .. });
-        runs.then(|| self.services.producer.capturing().map(|handle| handle.status())).flatten()
+        runs.then(|| self.services.producer.capture_handle().map(|handle| handle.status())).flatten()
     }
 
     fn lease_service(&self, now: Instant) -> ServiceHealth {
@@ -149,7 +149,7 @@ impl PodMonitor {
     }
 
     fn producer_service(&self, now: Instant) -> ServiceHealth {
-        let publishing = self.services.producer.publishing();
+        let publishing = self.services.producer.publish_handle();
         let state = self.services.producer.state();
         let role = if state == producer::ProducerState::Standby { "standby" } else { "leader" };
         let loops = vec![
@@ -198,8 +198,8 @@ impl PodTelemetry for PodMonitor {
 
     fn counters(&self) -> PodCounters {
         let PodServices { pod_id, lease, producer, consumer, latency, .. } = &self.services;
-        let published = producer.publishing().counts();
-        let captured = producer.capturing().map(|handle| handle.status());
+        let published = producer.publish_handle().counts();
+        let captured = producer.capture_handle().map(|handle| handle.status());
         let consumer::Counts { sessions, events } = consumer.as_ref().map(consumer::Handle::counts).unwrap_or_default();
         let models = consumer.as_ref().map(consumer::Handle::models).unwrap_or_default();
         PodCounters {
@@ -208,8 +208,8 @@ impl PodTelemetry for PodMonitor {
             leads: lease.is_leader(),
             terms: self.terms.load(Relaxed),
             captured: captured.as_ref().map_or(0, |status| status.events),
-            foreign: captured.as_ref().map_or(0, |status| status.foreign),
-            reopened: captured.as_ref().map_or(0, |status| status.reopened),
+            foreign: captured.as_ref().map_or(0, |status| status.non_inserts),
+            reopened: captured.as_ref().map_or(0, |status| status.reopens),
             published: published.published,
             transfers: published.transfers,
             uncertain: published.uncertain,

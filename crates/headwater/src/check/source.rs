@@ -76,7 +76,7 @@ pub(super) fn is_router(hello: &Document) -> bool {
 
 /// The same questions a leader asks before it reads.
 async fn check_capture(config: &Config, client: &Client) -> Option<CheckFinding> {
-    let patient = capture::Config { answer_within: Duration::from_secs(30), ..config.producer.capture.clone() };
+    let patient = capture::Config { response_timeout: Duration::from_secs(30), ..config.producer.capture.clone() };
     let capture = Capture::new(client, config.source.clone(), patient);
     let error = capture.check(&config.producer.start).await.err()?;
     let told = mongo_error::ErrorChain(&error).to_string();

@@ -257,7 +257,7 @@ async fn reset(context: &CheckpointContext, start: PipelineStart, confirm: &Conf
         ),
     };
     context.require_confirmation(confirm, &start.to_string(), &consequence)?;
-    let config = capture::Config { answer_within: SOURCE_TIMEOUT, ..context.config.producer.capture.clone() };
+    let config = capture::Config { response_timeout: SOURCE_TIMEOUT, ..context.config.producer.capture.clone() };
     let capture = Capture::new(&context.places.server, context.places.source.clone(), config);
     match capture.check(&start).await {
         Err(error @ capture::Error::StartInFuture { .. }) => {
@@ -266,7 +266,7 @@ async fn reset(context: &CheckpointContext, start: PipelineStart, confirm: &Conf
         looked => looked.context("look at the source")?,
     }
     let stored = context.load_checkpoint().await?;
-    let phase = capture.first_phase(&start).await.context("find where to start")?;
+    let phase = capture.initial_phase(&start).await.context("find where to start")?;
     context.begin_epoch(&stored, &phase, &consequence, confirm.json).await
 }
 

@@ -20,7 +20,7 @@ const SHARE: u32 = 20;
 /// And then no longer: what took long because it was stopped must not make a person wait twenty times as long again.
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 /// A question about one document, or to the bus.
-const ANSWER_WITHIN: Duration = Duration::from_secs(3);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Where to look.
 pub(super) struct Gauges {
@@ -79,8 +79,8 @@ impl Gauges {
         let written = *self.written.borrow();
         let (applied, waiting, leader) = tokio::join!(
             timeout(within, self.applied()),
-            timeout(ANSWER_WITHIN, self.waiting()),
-            timeout(ANSWER_WITHIN, self.leading())
+            timeout(RESPONSE_TIMEOUT, self.waiting()),
+            timeout(RESPONSE_TIMEOUT, self.leading())
         );
         let (applied, waiting, leader) = (applied.ok().flatten(), waiting.ok().flatten(), leader.ok().flatten());
         self.took = began.elapsed();

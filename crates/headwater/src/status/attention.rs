@@ -9,7 +9,7 @@ use pipeline::publish::rejected;
 use pipeline::view::PARKED_EVENTS;
 use tokio::time::timeout;
 
-use super::{ANSWER_WITHIN, StatusCollector};
+use super::{RESPONSE_TIMEOUT, StatusCollector};
 use crate::pods::{natural, seconds};
 
 /// A count that would cost the server more than this is unknown.
@@ -67,7 +67,7 @@ async fn counted(database: &Database, collection: &str, stages: Vec<Document>) -
         }
         Ok::<_, mongodb::error::Error>(counts)
     };
-    timeout(ANSWER_WITHIN, count).await.ok()?.ok()
+    timeout(RESPONSE_TIMEOUT, count).await.ok()?.ok()
 }
 
 fn parked_in(count: &Document) -> Option<ParkedCount> {

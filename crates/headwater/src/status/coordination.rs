@@ -9,7 +9,7 @@ use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 use pipeline::checkpoint::COLLECTION as CHECKPOINTS;
 use tokio::time::timeout;
 
-use super::{ANSWER_WITHIN, StatusCollector, THE_LEASE};
+use super::{RESPONSE_TIMEOUT, StatusCollector, THE_LEASE};
 use crate::pods::{AnnouncedPod, PODS, TERMS, natural, seconds};
 
 /// How many terms are shown.
@@ -100,7 +100,7 @@ impl StatusCollector {
 const NOW: &str = "_now";
 
 async fn in_time<T>(reading: impl Future<Output = Result<T, mongodb::error::Error>>) -> Option<T> {
-    match timeout(ANSWER_WITHIN, reading).await {
+    match timeout(RESPONSE_TIMEOUT, reading).await {
         Ok(Ok(read)) => Some(read),
         Ok(Err(error)) => {
             tracing::debug!(error = %mongo_error::DriverError::from(error), "gather the status");

@@ -3,7 +3,7 @@
 use admin::status::OplogStatus;
 use tokio::time::timeout;
 
-use super::{ANSWER_WITHIN, StatusCollector};
+use super::{RESPONSE_TIMEOUT, StatusCollector};
 use crate::oplog::OplogWindow;
 
 /// The rate of writing says nothing while the oplog is younger.
@@ -21,7 +21,7 @@ pub(super) fn told(ends: &OplogWindow, checkpoint: Option<u32>) -> OplogStatus {
 impl StatusCollector {
     /// `None` where it cannot be read: through mongos, or without the right to.
     pub(super) async fn oplog(&self) -> Option<OplogWindow> {
-        timeout(ANSWER_WITHIN, OplogWindow::read(&self.source)).await.ok()?.ok()?
+        timeout(RESPONSE_TIMEOUT, OplogWindow::read(&self.source)).await.ok()?.ok()?
     }
 }
 

@@ -8,7 +8,7 @@ use admin::status::SubscriptionStatus;
 use servicebus::administration::Administration;
 use tokio::time::timeout;
 
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// One subscription's administration.
 #[derive(Clone)]
@@ -24,7 +24,7 @@ impl SubscriptionMonitor {
 
     /// What is not answered is not known.
     pub(super) async fn counts(&self) -> SubscriptionStatus {
-        let Ok(Ok(Some(found))) = timeout(ANSWER_WITHIN, self.bus.get(&self.path)).await else {
+        let Ok(Ok(Some(found))) = timeout(RESPONSE_TIMEOUT, self.bus.get(&self.path)).await else {
             return SubscriptionStatus::default();
         };
         SubscriptionStatus {

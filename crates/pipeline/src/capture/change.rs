@@ -25,10 +25,10 @@ struct Fragment {
     of: i32,
 }
 
-const BROKEN: Error = Error::Unreadable { problem: "is not BSON" };
+const NOT_BSON: Error = Error::Unreadable { problem: "is not BSON" };
 
 impl<'a> RawChange<'a> {
-    pub(super) fn read(raw: &'a RawDocument) -> Result<Self, Error> {
+    pub(super) fn parse(raw: &'a RawDocument) -> Result<Self, Error> {
         let mut change = Self::default();
         change.add(raw)?;
         Ok(change)
@@ -37,7 +37,7 @@ impl<'a> RawChange<'a> {
     /// In one pass. Of fragments each has some of the fields; what all of them have (`_id`, `splitEvent`) is the last one's.
     fn add(&mut self, raw: &'a RawDocument) -> Result<(), Error> {
         for element in raw {
-            let (name, value) = element.map_err(|_| BROKEN)?;
+            let (name, value) = element.map_err(|_| NOT_BSON)?;
             match (name.as_str(), value) {
                 ("_id", RawBsonRef::Document(token)) => self.token = Some(token),
                 ("operationType", RawBsonRef::String(operation)) => self.operation = Some(operation),
@@ -46,7 +46,7 @@ impl<'a> RawChange<'a> {
                 ("fullDocument", RawBsonRef::Document(document)) => self.document = Some(document),
                 ("clusterTime", RawBsonRef::Timestamp(time)) => self.cluster_time = Some(time),
                 ("wallTime", RawBsonRef::DateTime(time)) => self.wall_time = Some(time),
-                ("splitEvent", RawBsonRef::Document(split)) => self.fragment = Some(Fragment::read(split)?),
+                ("splitEvent", RawBsonRef::Document(split)) => self.fragment = Some(Fragment::parse(split)?),
                 _ => {}
             }
         }
@@ -60,7 +60,7 @@ impl<'a> RawChange<'a> {
 }
 
 impl Fragment {
-    fn read(split: &RawDocument) -> Result<Self, Error> {
+    fn parse(split: &RawDocument) -> Result<Self, Error> {
         let number = |name| {
             split.get_i32(name).map_err(|_| Error::Unreadable { problem: "has an unknown form of `splitEvent`" })
         };
@@ -71,41 +71,41 @@ impl Fragment {
 /// Fragments of an event that is not complete yet. Dropped with the stream they came from: a new one sends them all again.
 #[derive(Debug, Default)]
 pub(super) struct FragmentBuffer {
-    held: Vec<RawDocumentBuf>,
+    pending: Vec<RawDocumentBuf>,
 }
 
 /// What became of a raw event.
 pub(super) enum FragmentJoin<'a> {
     Whole(RawChange<'a>),
     /// Kept until the rest is there. The token lies inside the event.
-    Part(ResumeToken),
+    Partial(ResumeToken),
 }
 
 impl FragmentBuffer {
     /// Whether a token of now would lie inside an event.
-    pub(super) fn is_inside(&self) -> bool {
-        !self.held.is_empty()
+    pub(super) fn is_partial(&self) -> bool {
+        !self.pending.is_empty()
     }
 
     /// To be called once a whole event has been dealt with.
     pub(super) fn clear(&mut self) {
-        self.held.clear();
+        self.pending.clear();
     }
 
     pub(super) fn join<'a>(&'a mut self, raw: &'a RawDocument) -> Result<FragmentJoin<'a>, Error> {
-        let change = RawChange::read(raw)?;
+        let change = RawChange::parse(raw)?;
         let Some(Fragment { number, of }) = change.fragment else {
-            return if self.is_inside() { Err(OUT_OF_TURN) } else { Ok(FragmentJoin::Whole(change)) };
+            return if self.is_partial() { Err(OUT_OF_ORDER) } else { Ok(FragmentJoin::Whole(change)) };
         };
-        if usize::try_from(number) != Ok(self.held.len() + 1) {
-            return Err(OUT_OF_TURN);
+        if usize::try_from(number) != Ok(self.pending.len() + 1) {
+            return Err(OUT_OF_ORDER);
         }
         if number < of {
-            self.held.push(raw.to_owned());
-            return Ok(FragmentJoin::Part(change.token()?));
+            self.pending.push(raw.to_owned());
+            return Ok(FragmentJoin::Partial(change.token()?));
         }
         let mut whole = RawChange::default();
-        for fragment in &self.held {
+        for fragment in &self.pending {
             whole.add(fragment)?;
         }
         whole.add(raw)?;
@@ -113,7 +113,7 @@ impl FragmentBuffer {
     }
 }
 
-const OUT_OF_TURN: Error = Error::Unreadable { problem: "came in fragments out of turn" };
+const OUT_OF_ORDER: Error = Error::Unreadable { problem: "came in fragments out of turn" };
 
 /// One answer of the server: the events, and where the stream stands after them.
 #[derive(Debug)]
@@ -123,24 +123,24 @@ pub(super) struct CursorBatch<'a> {
 }
 
 impl<'a> CursorBatch<'a> {
-    pub(super) fn read(reply: &'a RawDocument) -> Result<Self, Error> {
-        let cursor = reply.get_document("cursor").map_err(|_| BROKEN)?;
+    pub(super) fn parse(reply: &'a RawDocument) -> Result<Self, Error> {
+        let cursor = reply.get_document("cursor").map_err(|_| NOT_BSON)?;
         let (mut events, mut token) = (None, None);
         for element in cursor {
-            let (name, value) = element.map_err(|_| BROKEN)?;
+            let (name, value) = element.map_err(|_| NOT_BSON)?;
             match (name.as_str(), value) {
                 ("firstBatch" | "nextBatch", RawBsonRef::Array(batch)) => events = Some(batch),
                 ("postBatchResumeToken", RawBsonRef::Document(raw)) => token = ResumeToken::try_from(raw).ok(),
                 _ => {}
             }
         }
-        Ok(Self { events: events.ok_or(BROKEN)?, token })
+        Ok(Self { events: events.ok_or(NOT_BSON)?, token })
     }
 }
 
 /// The documents of a batch.
 pub(super) fn documents(batch: &RawArray) -> impl Iterator<Item = Result<&RawDocument, Error>> {
-    batch.into_iter().map(|value| value.ok().and_then(RawBsonRef::as_document).ok_or(BROKEN))
+    batch.into_iter().map(|value| value.ok().and_then(RawBsonRef::as_document).ok_or(NOT_BSON))
 }
 
 #[cfg(test)]
@@ -163,15 +163,15 @@ mod tests {
         let second = fragment("8202", 2, 3, rawdoc! { "fullDocument": { "_id": 7 } });
         let third = fragment("8203", 3, 3, rawdoc! { "updateDescription": {} });
         let mut fragments = FragmentBuffer::default();
-        assert!(matches!(fragments.join(&first), Ok(FragmentJoin::Part(_))));
-        assert!(fragments.is_inside());
-        assert!(matches!(fragments.join(&second), Ok(FragmentJoin::Part(_))));
+        assert!(matches!(fragments.join(&first), Ok(FragmentJoin::Partial(_))));
+        assert!(fragments.is_partial());
+        assert!(matches!(fragments.join(&second), Ok(FragmentJoin::Partial(_))));
         let Ok(FragmentJoin::Whole(whole)) = fragments.join(&third) else { panic!("not whole") };
         assert_eq!(whole.token().unwrap().key(), "8203");
         assert_eq!(whole.operation, Some("update"));
         assert!(whole.key.is_some() && whole.document.is_some());
         fragments.clear();
-        assert!(!fragments.is_inside());
+        assert!(!fragments.is_partial());
     }
 
     #[test]
@@ -180,7 +180,7 @@ mod tests {
         assert!(FragmentBuffer::default().join(&second).is_err());
         let mut fragments = FragmentBuffer::default();
         let first = fragment("8201", 1, 3, rawdoc! {});
-        assert!(matches!(fragments.join(&first), Ok(FragmentJoin::Part(_))));
+        assert!(matches!(fragments.join(&first), Ok(FragmentJoin::Partial(_))));
         let whole = rawdoc! { "_id": { "_data": "8205" }, "operationType": "insert" };
         assert!(fragments.join(&whole).is_err());
     }

@@ -5,7 +5,7 @@ use mongodb::IndexModel;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
 use super::config::PipelineStart;
-use super::error::{Error, answer};
+use super::error::{Error, with_timeout};
 use super::source_client::{SourceClient, StreamStart};
 use super::unresumable::is_refusal;
 use crate::event::Namespace;
@@ -13,24 +13,26 @@ use crate::source::{FullDocument, SourceKind};
 
 const NAMESPACE_NOT_FOUND: i32 = 26;
 /// Milliseconds; members' clocks differ, and so does that of whoever wrote the time down.
-const MOST_AHEAD: i64 = 60_000;
+const MAX_CLOCK_SKEW_MS: i64 = 60_000;
 /// What a mongos answers to `hello`.
-const ROUTER: &str = "isdbgrid";
+const MONGOS: &str = "isdbgrid";
 
 pub(super) async fn check(source_client: &SourceClient, start: &PipelineStart) -> Result<(), Error> {
     source_client.source.validate()?;
-    not_our_own(source_client)?;
-    filter_shape(&source_client.config.filter)?;
-    filter_accepted(source_client).await?;
-    has_come(source_client, start).await?;
+    check_not_own(source_client)?;
+    check_filter_shape(&source_client.config.filter)?;
+    check_filter_accepted(source_client).await?;
+    check_start_has_passed(source_client, start).await?;
     for namespace in source_client.source.namespaces() {
         match source_client.source.kind {
-            SourceKind::Events if *start == PipelineStart::Beginning => ordered(source_client, namespace).await?,
+            SourceKind::Events if *start == PipelineStart::Beginning => {
+                check_scan_index(source_client, namespace).await?
+            }
             SourceKind::Events => {}
             SourceKind::Documents => {
-                sharded_by_id(source_client, &namespace).await?;
+                check_sharded_by_id(source_client, &namespace).await?;
                 if source_client.source.full_document == FullDocument::PostImage {
-                    keeps_post_images(source_client, namespace).await?;
+                    check_post_images(source_client, namespace).await?;
                 }
             }
         }
@@ -38,13 +40,13 @@ pub(super) async fn check(source_client: &SourceClient, start: &PipelineStart) -
     Ok(())
 }
 
-fn not_our_own(source_client: &SourceClient) -> Result<(), Error> {
+fn check_not_own(source_client: &SourceClient) -> Result<(), Error> {
     let own =
         source_client.source.namespaces().into_iter().find(|namespace| source_client.config.own.contains(namespace));
-    own.map_or(Ok(()), |namespace| Err(Error::Own { namespace }))
+    own.map_or(Ok(()), |namespace| Err(Error::OwnNamespace { namespace }))
 }
 
-fn filter_shape(filter: &[Document]) -> Result<(), Error> {
+fn check_filter_shape(filter: &[Document]) -> Result<(), Error> {
     for (number, stage) in (1..).zip(filter) {
         let mut names = stage.keys();
         match (names.next(), names.next()) {
@@ -56,7 +58,7 @@ fn filter_shape(filter: &[Document]) -> Result<(), Error> {
 }
 
 /// Opens the stream with the filter; if that is refused, stage by stage, to find which one it is.
-async fn filter_accepted(source_client: &SourceClient) -> Result<(), Error> {
+async fn check_filter_accepted(source_client: &SourceClient) -> Result<(), Error> {
     let filter = &source_client.config.filter;
     if source_client.open_unread(StreamStart::Now, filter).await.is_ok() {
         return Ok(());
@@ -65,13 +67,13 @@ async fn filter_accepted(source_client: &SourceClient) -> Result<(), Error> {
     for number in 1..=filter.len() {
         if let Err(error) = source_client.open_unread(StreamStart::Now, &filter[..number]).await {
             let name = filter[number - 1].keys().next().cloned().unwrap_or_default();
-            return Err(blamed(number, name, error));
+            return Err(filter_error(number, name, error));
         }
     }
     Ok(())
 }
 
-fn blamed(number: usize, name: String, error: Error) -> Error {
+fn filter_error(number: usize, name: String, error: Error) -> Error {
     match error {
         Error::Server { source, .. } | Error::Refused { source, .. } if is_refusal(source.get()) => {
             Error::FilterRefused { number, name, source }
@@ -81,7 +83,7 @@ fn blamed(number: usize, name: String, error: Error) -> Error {
 }
 
 /// A stream that begins at a moment yet to come brings nothing until then, and nothing of what is written until then ever.
-async fn has_come(source_client: &SourceClient, start: &PipelineStart) -> Result<(), Error> {
+async fn check_start_has_passed(source_client: &SourceClient, start: &PipelineStart) -> Result<(), Error> {
     let PipelineStart::At(time) = *start else { return Ok(()) };
     let hello = hello(source_client).await?;
     match hello.get_datetime("localTime") {
@@ -91,33 +93,34 @@ async fn has_come(source_client: &SourceClient, start: &PipelineStart) -> Result
 }
 
 fn is_ahead(time: DateTime, now: DateTime) -> bool {
-    time.timestamp_millis() > now.timestamp_millis().saturating_add(MOST_AHEAD)
+    time.timestamp_millis() > now.timestamp_millis().saturating_add(MAX_CLOCK_SKEW_MS)
 }
 
 async fn hello(source_client: &SourceClient) -> Result<Document, Error> {
     let server = source_client.client().database("admin");
-    let asked = async { server.run_command(doc! { "hello": 1 }).await };
-    answer("ask what the server is", source_client.config.patience(), asked).await
+    let request = async { server.run_command(doc! { "hello": 1 }).await };
+    with_timeout("ask what the server is", source_client.config.initial_timeout(), request).await
 }
 
 /// A snapshot of events follows the index (aggregate, sequence).
-async fn ordered(source_client: &SourceClient, namespace: Namespace) -> Result<(), Error> {
+async fn check_scan_index(source_client: &SourceClient, namespace: Namespace) -> Result<(), Error> {
     let Some(sequence) = source_client.source.sequence.clone() else { return Err(Error::NoSequence) };
     let aggregate_id = source_client.source.aggregate_id.clone();
     let collection = source_client.collection(&namespace);
     let listed = async { collection.list_indexes().await?.try_collect::<Vec<_>>().await };
-    let indexes = match answer("list the indexes of the source", source_client.config.patience(), listed).await {
-        Err(Error::Server { source, .. }) if source.code() == Some(NAMESPACE_NOT_FOUND) => Vec::new(),
-        listed => listed?,
-    };
-    if indexes.iter().any(|index| serves(index, [&aggregate_id, &sequence])) {
+    let indexes =
+        match with_timeout("list the indexes of the source", source_client.config.initial_timeout(), listed).await {
+            Err(Error::Server { source, .. }) if source.code() == Some(NAMESPACE_NOT_FOUND) => Vec::new(),
+            listed => listed?,
+        };
+    if indexes.iter().any(|index| is_scan_index(index, [&aggregate_id, &sequence])) {
         return Ok(());
     }
     Err(Error::NoIndex { namespace, aggregate_id, sequence })
 }
 
 /// Whether the index has every document once, in the order of these fields.
-fn serves(index: &IndexModel, fields: [&str; 2]) -> bool {
+fn is_scan_index(index: &IndexModel, fields: [&str; 2]) -> bool {
     let ascending = |value: &Bson| matches!(value, Bson::Int32(1) | Bson::Int64(1)) || *value == Bson::Double(1.0);
     let keys = index.keys.iter().map(|(name, value)| (name.as_str(), ascending(value)));
     let whole = index.options.as_ref().is_none_or(|options| {
@@ -129,28 +132,29 @@ fn serves(index: &IndexModel, fields: [&str; 2]) -> bool {
     keys.eq(fields.map(|name| (name, true))) && whole
 }
 
-async fn keeps_post_images(source_client: &SourceClient, namespace: Namespace) -> Result<(), Error> {
+async fn check_post_images(source_client: &SourceClient, namespace: Namespace) -> Result<(), Error> {
     let database = source_client.database();
     let listed = async {
         let found = database.list_collections().filter(doc! { "name": &namespace.collection }).await?;
         found.try_collect::<Vec<_>>().await
     };
-    let found = answer("look for post-images of the source", source_client.config.patience(), listed).await?;
+    let found =
+        with_timeout("look for post-images of the source", source_client.config.initial_timeout(), listed).await?;
     let images = found.iter().filter_map(|collection| collection.options.change_stream_pre_and_post_images.as_ref());
     if images.into_iter().any(|images| images.enabled) { Ok(()) } else { Err(Error::NoPostImages { namespace }) }
 }
 
 /// Whether no two documents can have the same `_id`, which a shard keeps unique and a cluster does not
 /// (`docs/decisions/013-documents-on-shards.md`). Of a collection that is sharded later its change events tell.
-async fn sharded_by_id(source_client: &SourceClient, namespace: &Namespace) -> Result<(), Error> {
-    let patience = source_client.config.patience();
+async fn check_sharded_by_id(source_client: &SourceClient, namespace: &Namespace) -> Result<(), Error> {
+    let timeout = source_client.config.initial_timeout();
     let hello = hello(source_client).await?;
-    if !hello.get_str("msg").is_ok_and(|msg| msg == ROUTER) {
+    if !hello.get_str("msg").is_ok_and(|msg| msg == MONGOS) {
         return Ok(());
     }
     let sharded = source_client.client().database("config").collection::<Document>("collections");
-    let asked = async { sharded.find_one(doc! { "_id": namespace.to_string() }).await };
-    let found = answer("read how the source is sharded", patience, asked).await?;
+    let request = async { sharded.find_one(doc! { "_id": namespace.to_string() }).await };
+    let found = with_timeout("read how the source is sharded", timeout, request).await?;
     let key = found.as_ref().and_then(|collection| collection.get_document("key").ok());
     match key.and_then(|key| key.keys().find(|field| *field != "_id")) {
         Some(field) => Err(Error::ShardedBy { namespace: namespace.clone(), field: field.clone() }),
@@ -170,10 +174,10 @@ mod tests {
     #[test]
     fn an_index_serves_if_it_has_every_document_in_order() {
         let fields = ["aggregateId", "version"];
-        assert!(serves(&index(doc! { "aggregateId": 1, "version": 1 }, None), fields));
-        assert!(serves(&index(doc! { "aggregateId": 1.0, "version": 1_i64 }, None), fields));
+        assert!(is_scan_index(&index(doc! { "aggregateId": 1, "version": 1 }, None), fields));
+        assert!(is_scan_index(&index(doc! { "aggregateId": 1.0, "version": 1_i64 }, None), fields));
         let unique = IndexOptions::builder().unique(true).build();
-        assert!(serves(&index(doc! { "aggregateId": 1, "version": 1 }, Some(unique)), fields));
+        assert!(is_scan_index(&index(doc! { "aggregateId": 1, "version": 1 }, Some(unique)), fields));
         for keys in [
             doc! { "aggregateId": 1 },
             doc! { "version": 1, "aggregateId": 1 },
@@ -181,10 +185,10 @@ mod tests {
             doc! { "aggregateId": "hashed", "version": 1 },
             doc! { "aggregateId": 1, "version": 1, "at": 1 },
         ] {
-            assert!(!serves(&index(keys.clone(), None), fields), "{keys}");
+            assert!(!is_scan_index(&index(keys.clone(), None), fields), "{keys}");
         }
         let sparse = IndexOptions::builder().sparse(true).build();
-        assert!(!serves(&index(doc! { "aggregateId": 1, "version": 1 }, Some(sparse)), fields));
+        assert!(!is_scan_index(&index(doc! { "aggregateId": 1, "version": 1 }, Some(sparse)), fields));
     }
 
     #[test]
@@ -198,9 +202,9 @@ mod tests {
 
     #[test]
     fn a_stage_is_one_operator() {
-        assert!(filter_shape(&[doc! { "$match": {} }, doc! { "$project": { "a": 0 } }]).is_ok());
+        assert!(check_filter_shape(&[doc! { "$match": {} }, doc! { "$project": { "a": 0 } }]).is_ok());
         for wrong in [doc! {}, doc! { "match": {} }, doc! { "$match": {}, "$set": {} }] {
-            let error = filter_shape(&[doc! { "$match": {} }, wrong]).unwrap_err();
+            let error = check_filter_shape(&[doc! { "$match": {} }, wrong]).unwrap_err();
             assert!(matches!(error, Error::FilterShape { number: 2, .. }));
         }
     }

@@ -20,7 +20,7 @@ const READ_AHEAD_EVENTS: NonZeroU32 = NonZeroU32::new(16_000).unwrap();
 /// How often a quiet stream says where it is. Events do not wait for it.
 const MAX_AWAIT: Duration = Duration::from_secs(1);
 /// Longer than a failover within a data centre's usual settings blocks one answer; a connection into a black hole is given up after it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -36,7 +36,7 @@ pub struct Config {
     /// How long an answer may take beyond [`Self::max_await`] before the connection is given up. Doubled after each time in
     /// vain, because a server that skips millions of foreign oplog entries says nothing meanwhile.
     #[serde(with = "humantime_serde")]
-    pub answer_within: Duration,
+    pub response_timeout: Duration,
     /// Stages of an aggregation over change events (`fullDocument.…`), run by the server.
     pub filter: Vec<Document>,
     /// What this installation itself writes: never captured, and refused as a source.
@@ -51,7 +51,7 @@ impl Default for Config {
             read_ahead_bytes: READ_AHEAD_BYTES,
             read_ahead_events: READ_AHEAD_EVENTS,
             max_await: MAX_AWAIT,
-            answer_within: ANSWER_WITHIN,
+            response_timeout: RESPONSE_TIMEOUT,
             filter: Vec::new(),
             own: Vec::new(),
         }
@@ -60,8 +60,8 @@ impl Default for Config {
 
 impl Config {
     /// How long the first try waits for an answer.
-    pub(super) fn patience(&self) -> Duration {
-        self.max_await + self.answer_within
+    pub(super) fn initial_timeout(&self) -> Duration {
+        self.max_await + self.response_timeout
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongo_error::DriverError;
 
 use super::config::PipelineStart;
-use super::unresumable::{StreamErrorClass, weigh};
+use super::unresumable::{StreamErrorClass, classify};
 use crate::event::Namespace;
 use crate::source::InvalidSource;
 
@@ -15,7 +15,7 @@ pub enum Error {
     #[error("the source is not one that can be captured")]
     Source(#[from] InvalidSource),
     #[error("`{namespace}` is written by this installation and cannot be its source as well")]
-    Own { namespace: Namespace },
+    OwnNamespace { namespace: Namespace },
     #[error("stage {number} of `filter` {problem}")]
     FilterShape { number: usize, problem: &'static str },
     #[error("stage {number} of `filter` (`{name}`) is refused by the server")]
@@ -63,9 +63,9 @@ pub enum Error {
     /// A filter made it so; what is large by itself is split by a stream, and read by a snapshot.
     #[error("a document is too large for one answer of the server")]
     TooLarge(#[source] DriverError),
-    #[error("{doing}: refused by the server")]
+    #[error("{operation}: refused by the server")]
     Refused {
-        doing: &'static str,
+        operation: &'static str,
         #[source]
         source: DriverError,
     },
@@ -77,14 +77,14 @@ pub enum Error {
     UnreadableProgress,
     #[error("the pipeline has no place to start from yet")]
     Unstarted,
-    #[error("{doing}")]
+    #[error("{operation}")]
     Server {
-        doing: &'static str,
+        operation: &'static str,
         #[source]
         source: DriverError,
     },
-    #[error("{doing}: no answer within {waited:?}")]
-    Silent { doing: &'static str, waited: Duration },
+    #[error("{operation}: no answer within {waited:?}")]
+    Timeout { operation: &'static str, waited: Duration },
     #[error("the server closed the change stream, and said nothing on it")]
     StreamEnded,
 }
@@ -93,9 +93,9 @@ impl Error {
     /// Whether the same call may succeed when it is repeated.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Server { .. } | Self::Silent { .. } | Self::StreamEnded => true,
+            Self::Server { .. } | Self::Timeout { .. } | Self::StreamEnded => true,
             Self::Source(_)
-            | Self::Own { .. }
+            | Self::OwnNamespace { .. }
             | Self::FilterShape { .. }
             | Self::FilterRefused { .. }
             | Self::FilterChangesId
@@ -115,29 +115,29 @@ impl Error {
         }
     }
 
-    pub(super) fn judged(doing: &'static str, error: mongodb::error::Error) -> Self {
-        let verdict = weigh(&error);
+    pub(super) fn from_driver(operation: &'static str, error: mongodb::error::Error) -> Self {
+        let verdict = classify(&error);
         let source = DriverError::from(error);
         match verdict {
-            StreamErrorClass::Retry => Self::Server { doing, source },
+            StreamErrorClass::Retry => Self::Server { operation, source },
             StreamErrorClass::HistoryLost => Self::HistoryLost(source),
             StreamErrorClass::FilterChangesId => Self::FilterChangesId,
             StreamErrorClass::PostImageGone => Self::PostImageGone(source),
             StreamErrorClass::TooLarge => Self::TooLarge(source),
-            StreamErrorClass::Refused => Self::Refused { doing, source },
+            StreamErrorClass::Refused => Self::Refused { operation, source },
         }
     }
 }
 
-/// Waits for the server no longer than `patience`: the driver itself would wait for ever.
-pub(super) async fn answer<T>(
-    doing: &'static str,
-    patience: Duration,
-    asked: impl Future<Output = Result<T, mongodb::error::Error>>,
+/// Waits for the server no longer than `timeout`: the driver itself would wait for ever.
+pub(super) async fn with_timeout<T>(
+    operation: &'static str,
+    timeout: Duration,
+    request: impl Future<Output = Result<T, mongodb::error::Error>>,
 ) -> Result<T, Error> {
-    match tokio::time::timeout(patience, asked).await {
-        Ok(answer) => answer.map_err(|error| Error::judged(doing, error)),
-        Err(_) => Err(Error::Silent { doing, waited: patience }),
+    match tokio::time::timeout(timeout, request).await {
+        Ok(answer) => answer.map_err(|error| Error::from_driver(operation, error)),
+        Err(_) => Err(Error::Timeout { operation, waited: timeout }),
     }
 }
 
@@ -151,7 +151,7 @@ mod tests {
     fn on_the_page(error: &Error) -> Option<&'static str> {
         Some(match error {
             Error::Source(_) => "the source is not one that can be captured",
-            Error::Own { .. } => "is written by this installation and cannot be its source as well",
+            Error::OwnNamespace { .. } => "is written by this installation and cannot be its source as well",
             Error::FilterShape { .. } | Error::FilterRefused { .. } => "of filter",
             Error::FilterChangesId => "filter changes the _id of change events",
             Error::NoSequence => "start: beginning needs source.sequence",
@@ -168,7 +168,7 @@ mod tests {
             Error::HistoryLost(_)
             | Error::Unstarted
             | Error::Server { .. }
-            | Error::Silent { .. }
+            | Error::Timeout { .. }
             | Error::StreamEnded => return None,
         })
     }
@@ -179,7 +179,7 @@ mod tests {
             (Namespace::new("shop", "events"), || DriverError::from(mongodb::error::Error::custom("x")));
         let all = [
             Error::Source(InvalidSource::Collections),
-            Error::Own { namespace: namespace.clone() },
+            Error::OwnNamespace { namespace: namespace.clone() },
             Error::FilterShape { number: 1, problem: "is not a map" },
             Error::FilterRefused { number: 1, name: "$set".into(), source: driver() },
             Error::FilterChangesId,
@@ -191,7 +191,7 @@ mod tests {
             Error::StartInFuture { start: PipelineStart::Beginning, now: PipelineStart::Now },
             Error::PostImageGone(driver()),
             Error::TooLarge(driver()),
-            Error::Refused { doing: "read", source: driver() },
+            Error::Refused { operation: "read", source: driver() },
             Error::Unreadable { problem: "is not BSON" },
             Error::UnreadableProgress,
         ];

@@ -13,7 +13,7 @@ pub(super) struct FieldPath {
 #[derive(Debug, PartialEq)]
 pub(super) enum PathValue<'a> {
     Value(RawBsonRef<'a>),
-    Nothing,
+    Missing,
     /// There is an array on the way or at its end: an index has an entry for each of its elements, and none for the whole.
     Array,
 }
@@ -31,23 +31,23 @@ impl FieldPath {
                 Ok(Some(RawBsonRef::Array(_))) => return PathValue::Array,
                 Ok(Some(RawBsonRef::Document(document))) if names.peek().is_some() => inner = document,
                 Ok(Some(value)) if names.peek().is_none() => return PathValue::Value(value),
-                Ok(_) | Err(_) => return PathValue::Nothing,
+                Ok(_) | Err(_) => return PathValue::Missing,
             }
         }
-        PathValue::Nothing
+        PathValue::Missing
     }
 
     pub(super) fn value(&self, document: &RawDocument) -> Option<Bson> {
         match self.find(document) {
             PathValue::Value(value) => Bson::try_from(value).ok(),
-            PathValue::Nothing | PathValue::Array => None,
+            PathValue::Missing | PathValue::Array => None,
         }
     }
 
     pub(super) fn text<'a>(&self, document: &'a RawDocument) -> Option<&'a str> {
         match self.find(document) {
             PathValue::Value(value) => value.as_str(),
-            PathValue::Nothing | PathValue::Array => None,
+            PathValue::Missing | PathValue::Array => None,
         }
     }
 
@@ -56,8 +56,8 @@ impl FieldPath {
         match self.find(document) {
             PathValue::Value(RawBsonRef::Int32(number)) => Some(number.into()),
             PathValue::Value(RawBsonRef::Int64(number)) => Some(number),
-            PathValue::Value(RawBsonRef::Double(number)) => whole(number),
-            PathValue::Value(_) | PathValue::Nothing | PathValue::Array => None,
+            PathValue::Value(RawBsonRef::Double(number)) => to_whole_number(number),
+            PathValue::Value(_) | PathValue::Missing | PathValue::Array => None,
         }
     }
 }
@@ -65,7 +65,7 @@ impl FieldPath {
 /// Above this a double no longer tells neighbours apart.
 const LARGEST_EXACT: f64 = 9_007_199_254_740_992.0;
 
-fn whole(number: f64) -> Option<i64> {
+fn to_whole_number(number: f64) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "whole, and small enough")]
     (number.fract() == 0.0 && number.abs() <= LARGEST_EXACT).then_some(number as i64)
 }
@@ -79,8 +79,8 @@ mod tests {
     fn a_path_leads_through_documents_and_not_into_arrays() {
         let document = rawdoc! { "a": { "b": { "c": 7 } }, "list": [{ "b": 1 }], "text": "x" };
         assert_eq!(FieldPath::new("a.b.c").value(&document), Some(Bson::Int32(7)));
-        assert_eq!(FieldPath::new("a.b.d").find(&document), PathValue::Nothing);
-        assert_eq!(FieldPath::new("text.b").find(&document), PathValue::Nothing);
+        assert_eq!(FieldPath::new("a.b.d").find(&document), PathValue::Missing);
+        assert_eq!(FieldPath::new("text.b").find(&document), PathValue::Missing);
         assert_eq!(FieldPath::new("list.b").find(&document), PathValue::Array);
         assert_eq!(FieldPath::new("list").find(&document), PathValue::Array);
         assert_eq!(FieldPath::new("text").text(&document), Some("x"));

@@ -24,14 +24,14 @@ pub struct CaptureStatus {
     /// Events handed on, of the stream and of a snapshot.
     pub events: u64,
     /// Updates, replaces and deletes seen in a source of kind `events`.
-    pub foreign: u64,
+    pub non_inserts: u64,
     /// How often a collection of the source was dropped or renamed.
-    pub dropped: u64,
+    pub collection_drops: u64,
     /// How often the stream was opened again.
-    pub reopened: u64,
+    pub reopens: u64,
     /// When the server last answered. Stands still while the state is [`CaptureState::Full`], and for as long as a server skips foreign
     /// oplog entries without an answer.
-    pub alive_at: Instant,
+    pub last_response_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,32 +52,38 @@ pub enum CaptureState {
 
 impl CaptureStatus {
     /// Nothing was read yet.
-    pub fn before_anything(alive_at: Instant) -> Self {
+    pub fn initial(last_response_at: Instant) -> Self {
         Self {
             state: CaptureState::Idle,
             token: None,
             cluster_time: None,
             events: 0,
-            foreign: 0,
-            dropped: 0,
-            reopened: 0,
-            alive_at,
+            non_inserts: 0,
+            collection_drops: 0,
+            reopens: 0,
+            last_response_at,
         }
     }
 }
 
 impl Handle {
     pub(super) fn new() -> Self {
-        Self::of(CaptureStatus::before_anything(Instant::now()))
+        Self::with_status(CaptureStatus::initial(Instant::now()))
     }
 
     /// Nothing read yet, and counted on.
-    pub(super) fn after(before: &CaptureStatus) -> Self {
-        let CaptureStatus { events, foreign, dropped, reopened, .. } = *before;
-        Self::of(CaptureStatus { events, foreign, dropped, reopened, ..CaptureStatus::before_anything(Instant::now()) })
+    pub(super) fn continuing(before: &CaptureStatus) -> Self {
+        let CaptureStatus { events, non_inserts, collection_drops, reopens, .. } = *before;
+        Self::with_status(CaptureStatus {
+            events,
+            non_inserts,
+            collection_drops,
+            reopens,
+            ..CaptureStatus::initial(Instant::now())
+        })
     }
 
-    fn of(status: CaptureStatus) -> Self {
+    fn with_status(status: CaptureStatus) -> Self {
         Self { status: Arc::new(Mutex::new(status)) }
     }
 
@@ -85,17 +91,17 @@ impl Handle {
         self.lock().clone()
     }
 
-    pub(super) fn enter(&self, state: CaptureState) {
+    pub(super) fn set_state(&self, state: CaptureState) {
         self.lock().state = state;
     }
 
     /// The server answered.
-    pub(super) fn alive(&self, state: CaptureState) {
+    pub(super) fn record_response(&self, state: CaptureState) {
         let mut status = self.lock();
-        (status.state, status.alive_at) = (state, Instant::now());
+        (status.state, status.last_response_at) = (state, Instant::now());
     }
 
-    pub(super) fn handed_on(&self, events: usize, token: Option<&ResumeToken>, cluster_time: Option<Timestamp>) {
+    pub(super) fn record_captured(&self, events: usize, token: Option<&ResumeToken>, cluster_time: Option<Timestamp>) {
         let mut status = self.lock();
         status.events += events as u64;
         if let Some(token) = token {
@@ -104,14 +110,14 @@ impl Handle {
         status.cluster_time = cluster_time.or(status.cluster_time);
     }
 
-    pub(super) fn counted(&self, foreign: u64, dropped: u64) {
+    pub(super) fn record_ignored(&self, non_inserts: u64, collection_drops: u64) {
         let mut status = self.lock();
-        status.foreign += foreign;
-        status.dropped += dropped;
+        status.non_inserts += non_inserts;
+        status.collection_drops += collection_drops;
     }
 
-    pub(super) fn reopened(&self) {
-        self.lock().reopened += 1;
+    pub(super) fn record_reopen(&self) {
+        self.lock().reopens += 1;
     }
 
     fn lock(&self) -> MutexGuard<'_, CaptureStatus> {

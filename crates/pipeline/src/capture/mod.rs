@@ -35,7 +35,7 @@ use mongodb::{Client, Database};
 use tokio_util::sync::CancellationToken;
 
 use self::change::CursorBatch;
-use self::error::answer;
+use self::error::with_timeout;
 use self::source_client::{SourceClient, StreamStart};
 use self::stream::{NonInsertReport, ReaderExit, SourceReader};
 use self::sweep::ReadModelCursors;
@@ -114,14 +114,14 @@ impl Capture {
     /// Where read models of this pipeline are kept: a snapshot of `documents` then ends with a delete for every key that they know and the
     /// source no longer has. `epoch` is the one that is read.
     #[must_use]
-    pub fn sweeping(self, views: &Database, pipeline: &str, epoch: Epoch) -> Self {
+    pub fn with_read_models(self, views: &Database, pipeline: &str, epoch: Epoch) -> Self {
         Self { views: Some(ReadModelCursors::new(views, pipeline, epoch)), ..self }
     }
 
     /// Whatever only rises goes on from where a capture before this one left it: counters are a pod's, whichever term it is in.
     #[must_use]
-    pub fn counting_on_from(self, before: &Handle) -> Self {
-        Self { handle: Handle::after(&before.status()), ..self }
+    pub fn continue_counters(self, before: &Handle) -> Self {
+        Self { handle: Handle::continuing(&before.status()), ..self }
     }
 
     /// For whoever wants to know how it goes.
@@ -135,10 +135,10 @@ impl Capture {
     }
 
     /// Where a new pipeline starts. The token is had before anything is read, so that what is stored first covers all that follows.
-    pub async fn first_phase(&self, start: &PipelineStart) -> Result<CheckpointPhase, Error> {
+    pub async fn initial_phase(&self, start: &PipelineStart) -> Result<CheckpointPhase, Error> {
         match *start {
             PipelineStart::Now => Ok(CheckpointPhase::Stream { token: self.token(StreamStart::Now).await? }),
-            PipelineStart::At(time) => self.first_phase_at(time).await,
+            PipelineStart::At(time) => self.initial_phase_at(time).await,
             PipelineStart::Beginning => {
                 let progress =
                     SnapshotProgress { run: format!("{:032x}", rand::random::<u128>()), scanned: 0, after: None };
@@ -155,24 +155,26 @@ impl Capture {
         stop: CancellationToken,
     ) -> (CaptureReceiver, impl Future<Output = Result<(), Error>> + Send) {
         let Self { source_client, views, handle } = self;
-        let (outlet, intake) =
-            queue::bounded(source_client.config.read_ahead_bytes.get(), source_client.config.read_ahead_events.get());
+        let (sender, receiver) = queue::bounded_queue(
+            source_client.config.read_ahead_bytes.get(),
+            source_client.config.read_ahead_events.get(),
+        );
         let translator = Translator::new(&source_client.source);
-        let foreign = NonInsertReport::default();
-        let reader = SourceReader { source_client, views, translator, outlet, handle: handle.clone(), foreign };
+        let non_inserts = NonInsertReport::default();
+        let reader = SourceReader { source_client, views, translator, sender, handle: handle.clone(), non_inserts };
         let reading = async move {
             // Dropping the reader half way loses nothing: what it had not handed on is read again from the checkpoint.
             let ended = stop.run_until_cancelled(Box::pin(read_from(reader, phase))).await;
-            handle.enter(CaptureState::Ended);
+            handle.set_state(CaptureState::Ended);
             match ended {
                 None | Some(ReaderExit::QueueClosed) => Ok(()),
                 Some(ReaderExit::Error(error)) => Err(error),
             }
         };
-        (intake, reading)
+        (receiver, reading)
     }
 
-    async fn first_phase_at(&self, time: DateTime) -> Result<CheckpointPhase, Error> {
+    async fn initial_phase_at(&self, time: DateTime) -> Result<CheckpointPhase, Error> {
         let too_early = |error| match error {
             Error::HistoryLost(source) => Error::StartTooEarly { start: PipelineStart::At(time), source },
             error => error,
@@ -190,16 +192,17 @@ impl Capture {
         const DOING: &str = "learn where the change stream begins";
         let mut cursor = self.source_client.open_unread(from, &self.source_client.config.filter).await?;
         let batch =
-            answer(DOING, self.source_client.config.patience(), async { cursor.next().await.transpose() }).await?;
-        let token = batch.as_ref().and_then(|batch| CursorBatch::read(batch.as_raw_document()).ok()?.token);
+            with_timeout(DOING, self.source_client.config.initial_timeout(), async { cursor.next().await.transpose() })
+                .await?;
+        let token = batch.as_ref().and_then(|batch| CursorBatch::parse(batch.as_raw_document()).ok()?.token);
         token.ok_or(Error::StreamEnded)
     }
 
     /// The server looks into the oplog only when it is asked for an event.
     async fn reaches_back_to(&self, token: &ResumeToken) -> Result<(), Error> {
-        match self.source_client.open(StreamStart::After(token), self.source_client.config.patience()).await {
+        match self.source_client.open(StreamStart::After(token), self.source_client.config.initial_timeout()).await {
             // It is looking for the first event, so it has found the place.
-            Ok(_) | Err(Error::Silent { .. }) => Ok(()),
+            Ok(_) | Err(Error::Timeout { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
@@ -209,13 +212,13 @@ impl Capture {
 async fn read_from(mut reader: SourceReader, phase: CheckpointPhase) -> ReaderExit {
     let token = match phase {
         CheckpointPhase::Unstarted => return ReaderExit::Error(Error::Unstarted),
-        CheckpointPhase::Snapshot { start, progress } => match reader.scan(&start, progress).await {
+        CheckpointPhase::Snapshot { start, progress } => match reader.run_snapshot(&start, progress).await {
             Ok(()) => start,
             Err(end) => return end,
         },
         CheckpointPhase::Stream { token } => token,
     };
-    match reader.follow(token).await {
+    match reader.follow_stream(token).await {
         Err(end) => end,
     }
 }

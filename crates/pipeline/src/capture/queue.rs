@@ -18,7 +18,7 @@ pub struct CaptureReceiver {
 impl CaptureReceiver {
     /// The next batch, in order; never an empty one. Cancel-safe.
     pub async fn next(&mut self) -> Option<Vec<CaptureItem>> {
-        self.batches.recv().await.map(|held| held.batch)
+        self.batches.recv().await.map(|queued| queued.batch)
     }
 }
 
@@ -41,7 +41,7 @@ pub(super) struct CaptureSender {
 #[derive(Debug)]
 pub(super) struct QueueClosed;
 
-pub(super) fn bounded(bytes: u32, events: u32) -> (CaptureSender, CaptureReceiver) {
+pub(super) fn bounded_queue(bytes: u32, events: u32) -> (CaptureSender, CaptureReceiver) {
     let (sender, batches) = mpsc::unbounded_channel();
     (
         CaptureSender { batches: sender, bytes: QueueCapacity::new(bytes), events: QueueCapacity::new(events) },
@@ -51,17 +51,17 @@ pub(super) fn bounded(bytes: u32, events: u32) -> (CaptureSender, CaptureReceive
 
 impl CaptureSender {
     /// Waits for room, having called `full` if there was none.
-    pub(super) async fn send(&self, batch: Vec<CaptureItem>, full: impl FnOnce()) -> Result<(), QueueClosed> {
+    pub(super) async fn send(&self, batch: Vec<CaptureItem>, on_full: impl FnOnce()) -> Result<(), QueueClosed> {
         if batch.is_empty() {
             return Ok(());
         }
         let (bytes, events) = (batch.iter().map(CaptureItem::weight).sum(), batch.len());
-        let room = async { (self.bytes.take(bytes).await, self.events.take(events).await) };
+        let room = async { (self.bytes.acquire(bytes).await, self.events.acquire(events).await) };
         tokio::pin!(room);
         let (bytes, events) = match futures_util::poll!(&mut room) {
             std::task::Poll::Ready(room) => room,
             std::task::Poll::Pending => {
-                full();
+                on_full();
                 tokio::select! {
                     room = room => room,
                     () = self.batches.closed() => return Err(QueueClosed),
@@ -75,17 +75,17 @@ impl CaptureSender {
 #[derive(Debug)]
 struct QueueCapacity {
     size: u32,
-    free: Arc<Semaphore>,
+    permits: Arc<Semaphore>,
 }
 
 impl QueueCapacity {
     fn new(size: u32) -> Self {
-        Self { size, free: Arc::new(Semaphore::new(size as usize)) }
+        Self { size, permits: Arc::new(Semaphore::new(size as usize)) }
     }
 
-    async fn take(&self, amount: usize) -> OwnedSemaphorePermit {
+    async fn acquire(&self, amount: usize) -> OwnedSemaphorePermit {
         let amount = u32::try_from(amount).unwrap_or(u32::MAX).min(self.size);
-        self.free.clone().acquire_many_owned(amount).await.expect("the semaphore is never closed")
+        self.permits.clone().acquire_many_owned(amount).await.expect("the semaphore is never closed")
     }
 }
 
@@ -96,7 +96,7 @@ mod tests {
     use mongodb::bson::Timestamp;
     use std::cell::Cell;
 
-    fn marks(count: u32) -> Vec<CaptureItem> {
+    fn watermarks(count: u32) -> Vec<CaptureItem> {
         let mark =
             |increment| CaptureItem::Watermark(CheckpointPhase::Unstarted, Some(Timestamp { time: 1, increment }));
         (0..count).map(mark).collect()
@@ -104,34 +104,34 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn who_sends_waits_for_room_and_room_comes_back_when_a_batch_is_taken() {
-        let (outlet, mut intake) = bounded(1 << 20, 10);
+        let (sender, mut receiver) = bounded_queue(1 << 20, 10);
         let full = Cell::new(false);
-        outlet.send(marks(6), || full.set(true)).await.unwrap();
+        sender.send(watermarks(6), || full.set(true)).await.unwrap();
         assert!(!full.get());
-        let second = outlet.send(marks(6), || full.set(true));
+        let second = sender.send(watermarks(6), || full.set(true));
         tokio::pin!(second);
         assert!(futures_util::poll!(&mut second).is_pending());
         assert!(full.get());
-        assert_eq!(intake.next().await.unwrap().len(), 6);
+        assert_eq!(receiver.next().await.unwrap().len(), 6);
         second.await.unwrap();
-        assert_eq!(intake.next().await.unwrap().len(), 6);
+        assert_eq!(receiver.next().await.unwrap().len(), 6);
     }
 
     #[tokio::test]
     async fn a_batch_larger_than_all_the_room_passes_alone() {
-        let (outlet, mut intake) = bounded(1, 1);
-        outlet.send(marks(100), || panic!("there was room")).await.unwrap();
-        assert_eq!(intake.next().await.unwrap().len(), 100);
+        let (sender, mut receiver) = bounded_queue(1, 1);
+        sender.send(watermarks(100), || panic!("there was room")).await.unwrap();
+        assert_eq!(receiver.next().await.unwrap().len(), 100);
     }
 
     #[tokio::test]
     async fn who_waits_for_room_learns_that_nobody_takes() {
-        let (outlet, intake) = bounded(1, 1);
-        outlet.send(marks(1), || ()).await.unwrap();
-        let waiting = outlet.send(marks(1), || ());
+        let (sender, receiver) = bounded_queue(1, 1);
+        sender.send(watermarks(1), || ()).await.unwrap();
+        let waiting = sender.send(watermarks(1), || ());
         tokio::pin!(waiting);
         assert!(futures_util::poll!(&mut waiting).is_pending());
-        drop(intake);
+        drop(receiver);
         assert!(waiting.await.is_err());
     }
 }

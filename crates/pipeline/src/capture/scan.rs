@@ -14,14 +14,14 @@ use mongodb::raw_batch_cursor::{RawBatch, SessionRawBatchCursor};
 
 use super::CaptureItem;
 use super::change::{CursorBatch, documents};
-use super::error::{Error, answer};
+use super::error::{Error, with_timeout};
 use super::field_path::{FieldPath, PathValue};
 use super::filter::{self, SyntheticOperation};
 use super::handle::CaptureState;
 use super::retry_state::RetryState;
 use super::source_client::SourceClient;
 use super::stream::{ReaderExit, SourceReader};
-use super::sweep::swept;
+use super::sweep::sweep_position;
 use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
 use crate::event::{Namespace, ResumeToken};
 use crate::source::{SourceConfig, SourceKind};
@@ -30,26 +30,30 @@ const SCAN: &str = "scan the source";
 
 impl SourceReader {
     /// Hands on everything from `progress` to the end of the last collection, then a mark at which the stream follows.
-    pub(super) async fn scan(&mut self, start: &ResumeToken, progress: SnapshotProgress) -> Result<(), ReaderExit> {
+    pub(super) async fn run_snapshot(
+        &mut self,
+        start: &ResumeToken,
+        progress: SnapshotProgress,
+    ) -> Result<(), ReaderExit> {
         let mut scan =
-            SnapshotScan { order: ScanOrder::of(&self.source_client.source), start: start.clone(), progress };
-        if swept(&scan.progress).is_none() {
+            SnapshotScan { order: ScanOrder::from_source(&self.source_client.source), start: start.clone(), progress };
+        if sweep_position(&scan.progress).is_none() {
             self.scan_all(&mut scan).await?;
         }
         self.sweep(&mut scan).await?;
-        self.finish(scan).await
+        self.finish_snapshot(scan).await
     }
 
     /// The source's collections as a snapshot goes through them.
-    pub(super) fn in_order(&self) -> Vec<Arc<Namespace>> {
+    pub(super) fn ordered_namespaces(&self) -> Vec<Arc<Namespace>> {
         let mut namespaces = self.translator.namespaces().to_vec();
         namespaces.sort();
         namespaces
     }
 
     async fn scan_all(&mut self, scan: &mut SnapshotScan) -> Result<(), ReaderExit> {
-        let last = scan.last()?;
-        for namespace in self.in_order() {
+        let last = scan.position()?;
+        for namespace in self.ordered_namespaces() {
             if last.as_ref().is_none_or(|last| last.collection <= namespace.collection) {
                 self.scan_collection(scan, &namespace).await?;
             }
@@ -57,72 +61,72 @@ impl SourceReader {
         Ok(())
     }
 
-    async fn finish(&mut self, scan: SnapshotScan) -> Result<(), ReaderExit> {
+    async fn finish_snapshot(&mut self, scan: SnapshotScan) -> Result<(), ReaderExit> {
         tracing::info!(scanned = scan.progress.scanned, "the snapshot is complete; the stream follows");
         let cluster_time = scan.start.cluster_time();
         let mark = CaptureItem::Watermark(CheckpointPhase::Stream { token: scan.start }, cluster_time);
-        Ok(self.outlet.send(vec![mark], || self.handle.enter(CaptureState::Full)).await?)
+        Ok(self.sender.send(vec![mark], || self.handle.set_state(CaptureState::Full)).await?)
     }
 
     async fn scan_collection(&mut self, scan: &mut SnapshotScan, namespace: &Arc<Namespace>) -> Result<(), ReaderExit> {
-        let mut trouble = RetryState::none(self.source_client.config.patience());
+        let mut retry = RetryState::new(self.source_client.config.initial_timeout());
         loop {
-            match self.scan_on(scan, namespace, &mut trouble).await {
-                Err(ReaderExit::Error(error)) if error.is_transient() => self.wait_out(&mut trouble, &error).await,
+            match self.scan_from_position(scan, namespace, &mut retry).await {
+                Err(ReaderExit::Error(error)) if error.is_transient() => self.back_off(&mut retry, &error).await,
                 ended => return ended,
             }
         }
     }
 
-    pub(super) async fn wait_out(&self, trouble: &mut RetryState, error: &Error) {
-        let pause = trouble.failed(error);
-        self.handle.enter(CaptureState::Waiting);
+    pub(super) async fn back_off(&self, retry: &mut RetryState, error: &Error) {
+        let pause = retry.record_failure(error);
+        self.handle.set_state(CaptureState::Waiting);
         tokio::time::sleep(pause).await;
-        self.handle.reopened();
+        self.handle.record_reopen();
     }
 
     /// From where the scan stands to the end of the collection.
-    async fn scan_on(
+    async fn scan_from_position(
         &mut self,
         scan: &mut SnapshotScan,
         namespace: &Arc<Namespace>,
-        trouble: &mut RetryState,
+        retry: &mut RetryState,
     ) -> Result<(), ReaderExit> {
-        self.handle.enter(CaptureState::Opening);
-        let patience = trouble.patience();
-        let mut session = scan.session(&self.source_client, patience).await?;
-        let mut cursor = scan.open(&self.source_client, namespace, &mut session, patience).await?;
+        self.handle.set_state(CaptureState::Opening);
+        let timeout = retry.timeout();
+        let mut session = scan.session(&self.source_client, timeout).await?;
+        let mut cursor = scan.open(&self.source_client, namespace, &mut session, timeout).await?;
         let mut batches = cursor.stream(&mut session);
-        while let Some(batch) = answer(SCAN, trouble.patience(), async { batches.next().await.transpose() }).await? {
-            trouble.over();
-            self.handle.alive(CaptureState::Scanning { scanned: scan.progress.scanned });
-            self.hand_on_scanned(scan, namespace, &batch).await?;
+        while let Some(batch) = with_timeout(SCAN, retry.timeout(), async { batches.next().await.transpose() }).await? {
+            retry.record_success();
+            self.handle.record_response(CaptureState::Scanning { scanned: scan.progress.scanned });
+            self.send_scanned(scan, namespace, &batch).await?;
         }
         Ok(())
     }
 
-    async fn hand_on_scanned(
+    async fn send_scanned(
         &mut self,
         scan: &mut SnapshotScan,
         namespace: &Arc<Namespace>,
         batch: &RawBatch,
     ) -> Result<(), ReaderExit> {
-        let reply = CursorBatch::read(batch.as_raw_document())?;
-        let last = scan.last()?.filter(|last| last.collection == namespace.collection);
+        let reply = CursorBatch::parse(batch.as_raw_document())?;
+        let last = scan.position()?.filter(|last| last.collection == namespace.collection);
         let mut read = Vec::new();
         let mut progress = scan.progress.clone();
         for document in documents(reply.events) {
             let document = document?;
-            if !last.as_ref().is_some_and(|last| last.is(document)) {
+            if !last.as_ref().is_some_and(|last| last.is_document(document)) {
                 scan.order.advance(&mut progress, namespace, document);
                 read.push((document, progress.clone()));
             }
         }
         let captured = self.translate_scanned(scan, namespace, read).await?;
         let events = captured.iter().filter(|captured| captured.event().is_some()).count();
-        self.outlet.send(captured, || self.handle.enter(CaptureState::Full)).await?;
-        self.handle.enter(CaptureState::Scanning { scanned: progress.scanned });
-        self.handle.handed_on(events, None, None);
+        self.sender.send(captured, || self.handle.set_state(CaptureState::Full)).await?;
+        self.handle.set_state(CaptureState::Scanning { scanned: progress.scanned });
+        self.handle.record_captured(events, None, None);
         scan.progress = progress;
         Ok(())
     }
@@ -136,7 +140,7 @@ impl SourceReader {
     ) -> Result<Vec<CaptureItem>, Error> {
         let Some(reached) = read.last().map(|(_, progress)| progress.clone()) else { return Ok(Vec::new()) };
         let start = &scan.start;
-        let event = |document| self.translator.scanned(start, namespace, document, Some(document));
+        let event = |document| self.translator.snapshot_event(start, namespace, document, Some(document));
         if self.source_client.config.filter.is_empty() {
             return read
                 .into_iter()
@@ -144,12 +148,12 @@ impl SourceReader {
                 .collect();
         }
         let whole: Vec<_> = read.iter().map(|(document, _)| *document).collect();
-        let kept = filter::run(&self.source_client, start, namespace, SyntheticOperation::Insert, &whole).await?;
+        let kept = filter::apply(&self.source_client, start, namespace, SyntheticOperation::Insert, &whole).await?;
         let mut captured = Vec::with_capacity(kept.len() + 1);
         for filter::FilteredDocument { at, document } in &kept {
             let (key, progress) = read.get(*at).ok_or(Error::FilterChangesId)?;
             let document = document.as_deref().ok_or(Error::Unreadable { problem: "has no `fullDocument`" })?;
-            let event = self.translator.scanned(start, namespace, key, Some(document))?;
+            let event = self.translator.snapshot_event(start, namespace, key, Some(document))?;
             captured.push(CaptureItem::Snapshot(event, progress.clone()));
         }
         if kept.last().is_none_or(|last| last.at + 1 < read.len()) {
@@ -171,20 +175,24 @@ pub(super) struct SnapshotScan {
 }
 
 impl SnapshotScan {
-    fn last(&self) -> Result<Option<ScanPosition>, Error> {
-        self.progress.after.as_ref().map(|after| ScanPosition::read(after).ok_or(Error::UnreadableProgress)).transpose()
+    fn position(&self) -> Result<Option<ScanPosition>, Error> {
+        self.progress
+            .after
+            .as_ref()
+            .map(|after| ScanPosition::from_bson(after).ok_or(Error::UnreadableProgress))
+            .transpose()
     }
 
     /// One whose reads see everything up to the start, whichever member answers.
     pub(super) async fn session(
         &self,
         source_client: &SourceClient,
-        patience: std::time::Duration,
+        timeout: std::time::Duration,
     ) -> Result<ClientSession, Error> {
-        let asked = async { source_client.client().start_session().causal_consistency(true).await };
-        let mut session = answer("begin a session", patience, asked).await?;
+        let request = async { source_client.client().start_session().causal_consistency(true).await };
+        let mut session = with_timeout("begin a session", timeout, request).await?;
         if let Some(time) = self.start.cluster_time() {
-            session.advance_operation_time(before(time));
+            session.advance_operation_time(previous_tick(time));
         }
         Ok(session)
     }
@@ -194,7 +202,7 @@ impl SnapshotScan {
         source_client: &SourceClient,
         namespace: &Namespace,
         session: &mut ClientSession,
-        patience: std::time::Duration,
+        timeout: std::time::Duration,
     ) -> Result<SessionRawBatchCursor, Error> {
         let collection = source_client.collection(namespace);
         let keys = self.order.keys();
@@ -203,15 +211,15 @@ impl SnapshotScan {
         if let Some(collation) = self.order.collation() {
             find = find.collation(collation);
         }
-        if let Some(last) = self.last()?.filter(|last| last.collection == namespace.collection) {
-            find = find.min(self.order.min(last)?);
+        if let Some(last) = self.position()?.filter(|last| last.collection == namespace.collection) {
+            find = find.min(self.order.min_bound(last)?);
         }
-        answer(SCAN, patience, find.session(session).batch()).await
+        with_timeout(SCAN, timeout, find.session(session).batch()).await
     }
 }
 
 /// A stream that is opened now begins one tick after all that was; a read that waits for that very tick is refused while nobody writes.
-fn before(time: Timestamp) -> Timestamp {
+fn previous_tick(time: Timestamp) -> Timestamp {
     match time.increment.checked_sub(1) {
         Some(increment) => Timestamp { increment, ..time },
         None => Timestamp { time: time.time.saturating_sub(1), increment: u32::MAX },
@@ -226,7 +234,7 @@ struct ScanOrder {
 }
 
 impl ScanOrder {
-    fn of(source: &SourceConfig) -> Self {
+    fn from_source(source: &SourceConfig) -> Self {
         let names = match source.kind {
             // Without a sequence `check` has refused; the index of one field then serves.
             SourceKind::Events => {
@@ -252,7 +260,7 @@ impl ScanOrder {
         }
     }
 
-    fn min(&self, last: ScanPosition) -> Result<Document, Error> {
+    fn min_bound(&self, last: ScanPosition) -> Result<Document, Error> {
         if last.key.len() != self.fields.len() {
             return Err(Error::UnreadableProgress);
         }
@@ -262,17 +270,17 @@ impl ScanOrder {
     fn advance(&self, progress: &mut SnapshotProgress, namespace: &Namespace, document: &RawDocument) {
         progress.scanned += 1;
         let id = document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok());
-        if let (Some(key), Some(id)) = (self.key(document), id) {
-            progress.after = Some(ScanPosition { collection: namespace.collection.clone(), key, id }.write());
+        if let (Some(key), Some(id)) = (self.index_key(document), id) {
+            progress.after = Some(ScanPosition { collection: namespace.collection.clone(), key, id }.into_bson());
         }
     }
 
     /// Where the index has the document. One with an array in its key stands in several places; the scan is then resumed from the document
     /// before it, which repeats a little and skips nothing.
-    fn key(&self, document: &RawDocument) -> Option<Vec<Bson>> {
+    fn index_key(&self, document: &RawDocument) -> Option<Vec<Bson>> {
         let value = |(_, path): &(String, FieldPath)| match path.find(document) {
             PathValue::Value(value) => Bson::try_from(value).ok(),
-            PathValue::Nothing => Some(Bson::Null),
+            PathValue::Missing => Some(Bson::Null),
             PathValue::Array => None,
         };
         self.fields.iter().map(value).collect()
@@ -289,18 +297,18 @@ struct ScanPosition {
 }
 
 impl ScanPosition {
-    fn read(after: &Bson) -> Option<Self> {
+    fn from_bson(after: &Bson) -> Option<Self> {
         let after = after.as_document()?;
         let collection = after.get_str("in").ok()?.to_owned();
         let key = after.get_array("key").ok()?.clone();
         Some(Self { collection, key, id: after.get("id")?.clone() })
     }
 
-    fn write(self) -> Bson {
+    fn into_bson(self) -> Bson {
         doc! { "in": self.collection, "key": self.key, "id": self.id }.into()
     }
 
-    fn is(&self, document: &RawDocument) -> bool {
+    fn is_document(&self, document: &RawDocument) -> bool {
         document.get("_id").ok().flatten().and_then(|id| Bson::try_from(id).ok()).as_ref() == Some(&self.id)
     }
 }
@@ -311,7 +319,10 @@ mod tests {
     use mongodb::bson::rawdoc;
 
     fn order() -> ScanOrder {
-        ScanOrder::of(&SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") })
+        ScanOrder::from_source(&SourceConfig {
+            sequence: Some("version".into()),
+            ..SourceConfig::events("shop", "events")
+        })
     }
 
     fn none() -> SnapshotProgress {
@@ -323,16 +334,16 @@ mod tests {
         let mut progress = none();
         let namespace = Namespace::new("shop", "events");
         order().advance(&mut progress, &namespace, &rawdoc! { "_id": 7, "aggregateId": "a", "version": 3 });
-        let last = ScanPosition::read(progress.after.as_ref().unwrap()).unwrap();
+        let last = ScanPosition::from_bson(progress.after.as_ref().unwrap()).unwrap();
         assert_eq!(progress.scanned, 1);
         assert_eq!(last, ScanPosition { collection: "events".into(), key: vec!["a".into(), 3.into()], id: 7.into() });
-        assert!(last.is(&rawdoc! { "_id": 7 }) && !last.is(&rawdoc! { "_id": 8 }));
-        assert_eq!(order().min(last).unwrap(), doc! { "aggregateId": "a", "version": 3 });
+        assert!(last.is_document(&rawdoc! { "_id": 7 }) && !last.is_document(&rawdoc! { "_id": 8 }));
+        assert_eq!(order().min_bound(last).unwrap(), doc! { "aggregateId": "a", "version": 3 });
     }
 
     #[test]
     fn what_the_document_does_not_have_the_index_has_as_null() {
-        assert_eq!(order().key(&rawdoc! { "_id": 7 }), Some(vec![Bson::Null, Bson::Null]));
+        assert_eq!(order().index_key(&rawdoc! { "_id": 7 }), Some(vec![Bson::Null, Bson::Null]));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use mongodb::raw_batch_cursor::RawBatchCursor;
 use mongodb::{Client, Collection, Database};
 
 use super::config::Config;
-use super::error::{Error, answer};
+use super::error::{Error, with_timeout};
 use crate::event::{Namespace, ResumeToken};
 use crate::source::{FullDocument, SourceConfig, SourceKind};
 
@@ -46,8 +46,8 @@ impl SourceClient {
     }
 
     /// Opens the stream; its first batch is in the cursor.
-    pub(super) async fn open(&self, from: StreamStart<'_>, patience: Duration) -> Result<RawBatchCursor, Error> {
-        self.open_with(from, &self.config.filter, self.config.batch_size.get(), patience).await
+    pub(super) async fn open(&self, from: StreamStart<'_>, timeout: Duration) -> Result<RawBatchCursor, Error> {
+        self.open_with(from, &self.config.filter, self.config.batch_size.get(), timeout).await
     }
 
     /// Opens the stream without reading anything: its first batch is empty.
@@ -56,7 +56,7 @@ impl SourceClient {
         from: StreamStart<'_>,
         filter: &[Document],
     ) -> Result<RawBatchCursor, Error> {
-        self.open_with(from, filter, 0, self.config.patience()).await
+        self.open_with(from, filter, 0, self.config.initial_timeout()).await
     }
 
     async fn open_with(
@@ -64,19 +64,19 @@ impl SourceClient {
         from: StreamStart<'_>,
         filter: &[Document],
         batch_size: u32,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<RawBatchCursor, Error> {
         let pipeline = self.pipeline(from, filter);
         let database = self.database();
         let only: Option<Collection<Document>> = self.source.collection.as_ref().map(|name| database.collection(name));
-        let asked = match &only {
+        let request = match &only {
             Some(collection) => collection.aggregate(pipeline),
             None => database.aggregate(pipeline),
         };
         // Only what a majority has is shown by a change stream in any case; said once more so that no client's setting contradicts it.
-        let asked =
-            asked.batch_size(batch_size).max_await_time(self.config.max_await).read_concern(ReadConcern::majority());
-        answer("open the change stream", patience, asked.batch()).await
+        let request =
+            request.batch_size(batch_size).max_await_time(self.config.max_await).read_concern(ReadConcern::majority());
+        with_timeout("open the change stream", timeout, request.batch()).await
     }
 
     fn pipeline(&self, from: StreamStart<'_>, filter: &[Document]) -> Vec<Document> {

@@ -55,44 +55,44 @@ pub(super) struct SourceReader {
     pub(super) source_client: SourceClient,
     pub(super) views: Option<ReadModelCursors>,
     pub(super) translator: Translator,
-    pub(super) outlet: CaptureSender,
+    pub(super) sender: CaptureSender,
     pub(super) handle: Handle,
-    pub(super) foreign: NonInsertReport,
+    pub(super) non_inserts: NonInsertReport,
 }
 
 impl SourceReader {
     /// Ends only for good.
-    pub(super) async fn follow(&mut self, mut token: ResumeToken) -> Result<Infallible, ReaderExit> {
-        let mut trouble = RetryState::none(self.source_client.config.patience());
+    pub(super) async fn follow_stream(&mut self, mut token: ResumeToken) -> Result<Infallible, ReaderExit> {
+        let mut retry = RetryState::new(self.source_client.config.initial_timeout());
         loop {
             let before = token.clone();
-            let pause = match self.read_on(&mut token, &mut trouble).await {
+            let pause = match self.read_stream(&mut token, &mut retry).await {
                 // The server closes a stream whose collection is dropped or renamed; one that brought nothing is not hurried after.
                 Ok(()) if token != before => None,
-                Ok(()) => Some(trouble.failed(&Error::StreamEnded)),
-                Err(ReaderExit::Error(error)) if error.is_transient() => Some(trouble.failed(&error)),
+                Ok(()) => Some(retry.record_failure(&Error::StreamEnded)),
+                Err(ReaderExit::Error(error)) if error.is_transient() => Some(retry.record_failure(&error)),
                 Err(end) => return Err(end),
             };
             if let Some(pause) = pause {
-                self.handle.enter(CaptureState::Waiting);
+                self.handle.set_state(CaptureState::Waiting);
                 tokio::time::sleep(pause).await;
             }
-            self.handle.reopened();
+            self.handle.record_reopen();
         }
     }
 
     /// Opens the stream after `token` and reads until it ends, moving `token` along with what is handed on.
-    async fn read_on(&mut self, token: &mut ResumeToken, trouble: &mut RetryState) -> Result<(), ReaderExit> {
-        self.handle.enter(CaptureState::Opening);
-        let cursor = self.source_client.open(StreamStart::After(token), trouble.patience()).await?;
-        let mut ahead = ReadAhead::start(cursor, trouble.patience());
+    async fn read_stream(&mut self, token: &mut ResumeToken, retry: &mut RetryState) -> Result<(), ReaderExit> {
+        self.handle.set_state(CaptureState::Opening);
+        let cursor = self.source_client.open(StreamStart::After(token), retry.timeout()).await?;
+        let mut ahead = ReadAhead::start(cursor, retry.timeout());
         let mut fragments = FragmentBuffer::default();
         while let Some(batch) = ahead.next().await {
             let batch = batch?;
-            self.handle.alive(CaptureState::Reading);
-            trouble.over();
+            self.handle.record_response(CaptureState::Reading);
+            retry.record_success();
             let captured = self.translate(&batch, &mut fragments, token)?;
-            self.hand_on(captured, token).await?;
+            self.send(captured, token).await?;
         }
         Ok(())
     }
@@ -104,37 +104,37 @@ impl SourceReader {
         fragments: &mut FragmentBuffer,
         after: &ResumeToken,
     ) -> Result<Vec<CaptureItem>, Error> {
-        let reply = CursorBatch::read(batch.as_raw_document())?;
+        let reply = CursorBatch::parse(batch.as_raw_document())?;
         let mut captured = Vec::new();
-        let (mut foreign, mut dropped) = (0, 0);
+        let (mut non_inserts, mut collection_drops) = (0, 0);
         for raw in documents(reply.events) {
             match fragments.join(raw?)? {
-                FragmentJoin::Part(token) => {
+                FragmentJoin::Partial(token) => {
                     if Failpoint::TokenInsideSplit.is_enabled() {
-                        captured.push(mark(token));
+                        captured.push(watermark(token));
                     }
                     continue;
                 }
-                FragmentJoin::Whole(change) => match self.translator.change(&change)? {
+                FragmentJoin::Whole(change) => match self.translator.translate(&change)? {
                     TranslatedChange::Event(event) => captured.push(CaptureItem::Change(event)),
-                    TranslatedChange::NonInsert => foreign += 1,
-                    TranslatedChange::CollectionDropped => dropped += 1,
+                    TranslatedChange::NonInsert => non_inserts += 1,
+                    TranslatedChange::CollectionDropped => collection_drops += 1,
                     TranslatedChange::Ignored => {}
                 },
             }
             fragments.clear();
         }
-        self.report(foreign, dropped);
+        self.report_ignored(non_inserts, collection_drops);
         if let Some(token) = reply.token
-            && !fragments.is_inside()
+            && !fragments.is_partial()
             && captured.last().and_then(CaptureItem::token).unwrap_or(after) != &token
         {
-            captured.push(mark(token));
+            captured.push(watermark(token));
         }
         Ok(captured)
     }
 
-    async fn hand_on(&mut self, captured: Vec<CaptureItem>, token: &mut ResumeToken) -> Result<(), QueueClosed> {
+    async fn send(&mut self, captured: Vec<CaptureItem>, token: &mut ResumeToken) -> Result<(), QueueClosed> {
         let Some(last) = captured.last() else { return Ok(()) };
         let (reached, cluster_time) =
             (last.token().expect("a stream hands on nothing without a token").clone(), last.cluster_time());
@@ -142,27 +142,27 @@ impl SourceReader {
         if events > 0 {
             LoopStall::Capture.block_if_enabled().await;
         }
-        self.outlet.send(captured, || self.handle.enter(CaptureState::Full)).await?;
-        self.handle.enter(CaptureState::Reading);
-        self.handle.handed_on(events, Some(&reached), cluster_time);
+        self.sender.send(captured, || self.handle.set_state(CaptureState::Full)).await?;
+        self.handle.set_state(CaptureState::Reading);
+        self.handle.record_captured(events, Some(&reached), cluster_time);
         *token = reached;
         Ok(())
     }
 
-    fn report(&mut self, foreign: u64, dropped: u64) {
-        if foreign + dropped > 0 {
-            self.handle.counted(foreign, dropped);
+    fn report_ignored(&mut self, non_inserts: u64, collection_drops: u64) {
+        if non_inserts + collection_drops > 0 {
+            self.handle.record_ignored(non_inserts, collection_drops);
         }
-        if dropped > 0 {
+        if collection_drops > 0 {
             tracing::warn!(
-                "a collection of the source was dropped or renamed; what is written under its name from now on is read"
+                "a collection of the source was collection_drops or renamed; what is written under its name from now on is read"
             );
         }
-        self.foreign.add(foreign, Instant::now());
+        self.non_inserts.add(non_inserts, Instant::now());
     }
 }
 
-fn mark(token: ResumeToken) -> CaptureItem {
+fn watermark(token: ResumeToken) -> CaptureItem {
     let cluster_time = token.cluster_time();
     CaptureItem::Watermark(CheckpointPhase::Stream { token }, cluster_time)
 }
@@ -170,18 +170,18 @@ fn mark(token: ResumeToken) -> CaptureItem {
 /// Counts what an append-only collection should not see, and tells of it now and then.
 #[derive(Debug, Default)]
 pub(super) struct NonInsertReport {
-    untold: u64,
-    told_at: Option<Instant>,
+    unreported: u64,
+    reported_at: Option<Instant>,
 }
 
 impl NonInsertReport {
     fn add(&mut self, operations: u64, now: Instant) {
-        self.untold += operations;
-        let due = self.told_at.is_none_or(|told_at| now.duration_since(told_at) >= REPORT_FOREIGN_EVERY);
-        if self.untold > 0 && due {
-            let operations = self.untold;
+        self.unreported += operations;
+        let due = self.reported_at.is_none_or(|reported_at| now.duration_since(reported_at) >= REPORT_FOREIGN_EVERY);
+        if self.unreported > 0 && due {
+            let operations = self.unreported;
             tracing::warn!(operations, "updates, replaces or deletes in a source of kind `events` are not captured");
-            (self.untold, self.told_at) = (0, Some(now));
+            (self.unreported, self.reported_at) = (0, Some(now));
         }
     }
 }
@@ -193,9 +193,9 @@ struct ReadAhead {
 }
 
 impl ReadAhead {
-    fn start(cursor: RawBatchCursor, patience: Duration) -> Self {
+    fn start(cursor: RawBatchCursor, timeout: Duration) -> Self {
         let (sender, batches) = mpsc::channel(1);
-        let task = tokio::spawn(read_ahead(cursor, patience, sender));
+        let task = tokio::spawn(read_ahead(cursor, timeout, sender));
         Self { batches, _task: AbortOnDropHandle::new(task) }
     }
 
@@ -205,12 +205,12 @@ impl ReadAhead {
     }
 }
 
-async fn read_ahead(mut cursor: RawBatchCursor, patience: Duration, batches: mpsc::Sender<Result<RawBatch, Error>>) {
+async fn read_ahead(mut cursor: RawBatchCursor, timeout: Duration, batches: mpsc::Sender<Result<RawBatch, Error>>) {
     while let Ok(place) = batches.reserve().await {
-        let batch = match tokio::time::timeout(patience, cursor.next()).await {
-            Ok(Some(batch)) => batch.map_err(|error| Error::judged(READ, error)),
+        let batch = match tokio::time::timeout(timeout, cursor.next()).await {
+            Ok(Some(batch)) => batch.map_err(|error| Error::from_driver(READ, error)),
             Ok(None) => return,
-            Err(_) => Err(Error::Silent { doing: READ, waited: patience }),
+            Err(_) => Err(Error::Timeout { operation: READ, waited: timeout }),
         };
         let failed = batch.is_err();
         place.send(batch);

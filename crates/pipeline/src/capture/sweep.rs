@@ -20,7 +20,7 @@ use mongodb::options::ReadConcern;
 use mongodb::{Collection, Database};
 
 use super::CaptureItem;
-use super::error::{Error, answer};
+use super::error::{Error, with_timeout};
 use super::filter::{self, SyntheticOperation};
 use super::handle::CaptureState;
 use super::retry_state::RetryState;
@@ -56,7 +56,7 @@ impl ReadModelCursors {
     }
 
     /// The ids of the next cursors of a collection, in their order. None are left when it is empty.
-    async fn page(
+    async fn next_page(
         &self,
         namespace: &Namespace,
         after: Option<&Document>,
@@ -68,13 +68,13 @@ impl ReadModelCursors {
             range.insert("$gt", after);
         }
         let there = doc! { "_id": range, GONE: { "$ne": true } };
-        let asked = self.cursors.find(there).projection(doc! { "_id": 1 }).sort(doc! { "_id": 1 });
+        let request = self.cursors.find(there).projection(doc! { "_id": 1 }).sort(doc! { "_id": 1 });
         let mut session = self.cursors.client().start_session().causal_consistency(true).await?;
         if let Some(time) = self.as_of {
             session.advance_operation_time(time);
         }
-        let asked = asked.limit(most as i64).read_concern(ReadConcern::majority());
-        let mut found = asked.session(&mut session).await?;
+        let request = request.limit(most as i64).read_concern(ReadConcern::majority());
+        let mut found = request.session(&mut session).await?;
         let mut page = CursorPage::default();
         let mut bytes = 0;
         while bytes < PAGE_BYTES && found.advance(&mut session).await? {
@@ -101,7 +101,7 @@ impl CursorPage {
 }
 
 /// The cursor behind which a sweep is resumed, if one has begun.
-pub(super) fn swept(progress: &SnapshotProgress) -> Option<&Document> {
+pub(super) fn sweep_position(progress: &SnapshotProgress) -> Option<&Document> {
     progress.after.as_ref()?.as_document()?.get_document(SWEPT).ok()
 }
 
@@ -115,22 +115,22 @@ impl SourceReader {
             tracing::info!("not told where the read models are: what the source no longer has is not swept");
             return Ok(());
         };
-        self.mark(&mut views, scan.progress.scanned).await?;
+        self.raise_epoch_floor(&mut views, scan.progress.scanned).await?;
         let (mut looked_at, mut gone) = (0, 0);
-        for namespace in self.in_order() {
-            let reached = swept(&scan.progress).and_then(|cursor| cursor.get_str("collection").ok());
+        for namespace in self.ordered_namespaces() {
+            let reached = sweep_position(&scan.progress).and_then(|cursor| cursor.get_str("collection").ok());
             if reached.is_some_and(|reached| reached > namespace.collection.as_str()) {
                 continue;
             }
-            let mut trouble = RetryState::none(self.source_client.config.patience());
+            let mut retry = RetryState::new(self.source_client.config.initial_timeout());
             loop {
-                match self.sweep_page(scan, &views, &namespace, trouble.patience()).await {
+                match self.sweep_page(scan, &views, &namespace, retry.timeout()).await {
                     Ok(SweepCounts { keys: 0, .. }) => break,
                     Ok(swept) => {
-                        trouble.over();
+                        retry.record_success();
                         (looked_at, gone) = (looked_at + swept.keys, gone + swept.gone);
                     }
-                    Err(ReaderExit::Error(error)) if error.is_transient() => self.wait_out(&mut trouble, &error).await,
+                    Err(ReaderExit::Error(error)) if error.is_transient() => self.back_off(&mut retry, &error).await,
                     Err(end) => return Err(end),
                 }
             }
@@ -144,14 +144,14 @@ impl SourceReader {
         scan: &mut SnapshotScan,
         views: &ReadModelCursors,
         namespace: &Arc<Namespace>,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<SweepCounts, ReaderExit> {
-        let after = swept(&scan.progress)
+        let after = sweep_position(&scan.progress)
             .filter(|cursor| cursor.get_str("collection").is_ok_and(|it| it == namespace.collection));
         let most = PAGE.min(self.source_client.config.batch_size.get() as usize);
-        let page = answer(LIST, patience, views.page(namespace, after, most)).await?;
-        let held = self.held(scan, namespace, &page, patience).await?;
-        self.handle.alive(CaptureState::Scanning { scanned: scan.progress.scanned });
+        let page = with_timeout(LIST, timeout, views.next_page(namespace, after, most)).await?;
+        let held = self.find_existing(scan, namespace, &page, timeout).await?;
+        self.handle.record_response(CaptureState::Scanning { scanned: scan.progress.scanned });
         let mut progress = scan.progress.clone();
         let (keys, mut gone) = (page.0.len(), Vec::new());
         for (cursor, key) in page.0 {
@@ -161,39 +161,39 @@ impl SourceReader {
                 gone.push((key, progress.clone()));
             }
         }
-        let captured = self.as_deleted(scan, namespace, gone, &progress).await?;
+        let captured = self.translate_deletes(scan, namespace, gone, &progress).await?;
         let events = captured.iter().filter(|captured| captured.event().is_some()).count();
-        self.outlet.send(captured, || self.handle.enter(CaptureState::Full)).await?;
-        self.handle.handed_on(events, None, None);
+        self.sender.send(captured, || self.handle.set_state(CaptureState::Full)).await?;
+        self.handle.record_captured(events, None, None);
         scan.progress = progress;
         Ok(SweepCounts { keys, gone: events })
     }
 
     /// Those of the page's keys that the source has.
-    async fn held(
+    async fn find_existing(
         &self,
         scan: &SnapshotScan,
         namespace: &Namespace,
         page: &CursorPage,
-        patience: Duration,
+        timeout: Duration,
     ) -> Result<HashSet<Identity>, Error> {
         if page.0.is_empty() {
             return Ok(HashSet::new());
         }
-        let mut session = scan.session(&self.source_client, patience).await?;
+        let mut session = scan.session(&self.source_client, timeout).await?;
         let keys: Vec<&Bson> = page.0.iter().map(|(_, key)| key).collect();
         let collection = self.source_client.collection(namespace);
-        let asked = collection.find(doc! { "_id": { "$in": keys } }).projection(doc! { "_id": 1 });
+        let request = collection.find(doc! { "_id": { "$in": keys } }).projection(doc! { "_id": 1 });
         let found = async {
-            let mut found = asked.read_concern(ReadConcern::majority()).session(&mut session).await?;
+            let mut found = request.read_concern(ReadConcern::majority()).session(&mut session).await?;
             found.stream(&mut session).try_collect::<Vec<Document>>().await
         };
-        let found = answer(LOOK_UP, patience, found).await?;
+        let found = with_timeout(LOOK_UP, timeout, found).await?;
         Ok(found.iter().filter_map(|document| document.get("_id")).map(Identity::of).collect())
     }
 
     /// What the filter leaves of the deletes, and a mark at the page's end.
-    async fn as_deleted(
+    async fn translate_deletes(
         &self,
         scan: &SnapshotScan,
         namespace: &Arc<Namespace>,
@@ -208,13 +208,13 @@ impl SourceReader {
         } else {
             let keys: Vec<_> = keys.iter().map(|key| &**key).collect();
             let kept =
-                filter::run(&self.source_client, &scan.start, namespace, SyntheticOperation::Delete, &keys).await?;
+                filter::apply(&self.source_client, &scan.start, namespace, SyntheticOperation::Delete, &keys).await?;
             kept.into_iter().map(|kept| kept.at).collect()
         };
         let mut captured = Vec::with_capacity(passed.len() + 1);
         for at in passed {
             let (key, (_, progress)) = keys.get(at).zip(gone.get(at)).ok_or(Error::FilterChangesId)?;
-            let event = self.translator.swept(&scan.start, namespace, key)?;
+            let event = self.translator.sweep_delete(&scan.start, namespace, key)?;
             captured.push(CaptureItem::Snapshot(event, progress.clone()));
         }
         if scan.progress != *reached {

@@ -49,7 +49,7 @@ impl Translator {
         &self.namespaces
     }
 
-    pub(super) fn change(&self, change: &RawChange<'_>) -> Result<TranslatedChange, Error> {
+    pub(super) fn translate(&self, change: &RawChange<'_>) -> Result<TranslatedChange, Error> {
         let operation = match change.operation {
             Some("insert") => Operation::Insert,
             Some("update") => Operation::Update,
@@ -65,9 +65,9 @@ impl Translator {
         let key = change.key.or(change.document).ok_or(Error::Unreadable { problem: "has no `documentKey`" })?;
         let namespace = self.namespace(change)?;
         if self.kind == SourceKind::Documents {
-            named_by_its_id(&namespace, change.key)?;
+            check_key_is_id(&namespace, change.key)?;
         }
-        let event = self.event(change.token()?, operation, namespace, key, change.document)?;
+        let event = self.build_event(change.token()?, operation, namespace, key, change.document)?;
         Ok(TranslatedChange::Event(ChangeEvent {
             cluster_time: change.cluster_time,
             wall_time: change.wall_time,
@@ -76,27 +76,27 @@ impl Translator {
     }
 
     /// A document that a snapshot read.
-    pub(super) fn scanned(
+    pub(super) fn snapshot_event(
         &self,
         start: &ResumeToken,
         namespace: &Arc<Namespace>,
         key: &RawDocument,
         document: Option<&RawDocument>,
     ) -> Result<ChangeEvent, Error> {
-        self.event(start.clone(), Operation::Snapshot, Arc::clone(namespace), key, document)
+        self.build_event(start.clone(), Operation::Snapshot, Arc::clone(namespace), key, document)
     }
 
     /// A key that the end of a snapshot did not find.
-    pub(super) fn swept(
+    pub(super) fn sweep_delete(
         &self,
         start: &ResumeToken,
         namespace: &Arc<Namespace>,
         key: &RawDocument,
     ) -> Result<ChangeEvent, Error> {
-        self.event(start.clone(), Operation::Delete, Arc::clone(namespace), key, None)
+        self.build_event(start.clone(), Operation::Delete, Arc::clone(namespace), key, None)
     }
 
-    fn event(
+    fn build_event(
         &self,
         token: ResumeToken,
         operation: Operation,
@@ -106,7 +106,7 @@ impl Translator {
     ) -> Result<ChangeEvent, Error> {
         let id =
             key.get("_id").ok().flatten().ok_or(Error::Unreadable { problem: "has no `_id` in its `documentKey`" })?;
-        let document = document.map_or_else(|| key_alone(id), RawDocument::to_owned);
+        let document = document.map_or_else(|| key_document(id), RawDocument::to_owned);
         let key = Bson::try_from(id).map_err(|_| Error::Unreadable { problem: "is not BSON" })?;
         let (aggregate, event_type) = match self.kind {
             SourceKind::Events => {
@@ -142,7 +142,7 @@ impl Translator {
 }
 
 /// The key of a change has what its collection is sharded by. Checked at the start too; this is for what is sharded later.
-fn named_by_its_id(namespace: &Namespace, key: Option<&RawDocument>) -> Result<(), Error> {
+fn check_key_is_id(namespace: &Namespace, key: Option<&RawDocument>) -> Result<(), Error> {
     let mut names = key.into_iter().flatten().filter_map(Result::ok).map(|(name, _)| name.as_str());
     match names.find(|name| *name != "_id") {
         Some(field) => Err(Error::ShardedBy { namespace: namespace.clone(), field: field.to_owned() }),
@@ -150,7 +150,7 @@ fn named_by_its_id(namespace: &Namespace, key: Option<&RawDocument>) -> Result<(
     }
 }
 
-fn key_alone(id: RawBsonRef<'_>) -> RawDocumentBuf {
+fn key_document(id: RawBsonRef<'_>) -> RawDocumentBuf {
     let mut document = RawDocumentBuf::new();
     document.append(cstr!("_id"), id);
     document
@@ -162,7 +162,7 @@ mod tests {
     use mongodb::bson::{DateTime, Timestamp, doc, rawdoc};
 
     fn meaning(source: &SourceConfig, raw: &RawDocument) -> TranslatedChange {
-        Translator::new(source).change(&RawChange::read(raw).unwrap()).unwrap()
+        Translator::new(source).translate(&RawChange::parse(raw).unwrap()).unwrap()
     }
 
     fn event(source: &SourceConfig, raw: &RawDocument) -> ChangeEvent {
@@ -250,7 +250,7 @@ mod tests {
     fn a_document_that_its_id_does_not_name_is_an_error_and_not_somebody_else() {
         let translator = Translator::new(&SourceConfig::documents("shop", "events"));
         let raw = change("delete", rawdoc! {});
-        let error = translator.change(&RawChange::read(&raw).unwrap()).unwrap_err();
+        let error = translator.translate(&RawChange::parse(&raw).unwrap()).unwrap_err();
         assert!(matches!(&error, Error::ShardedBy { field, .. } if field == "region"), "{error:?}");
     }
 
@@ -260,7 +260,7 @@ mod tests {
         for raw in
             [rawdoc! { "_id": { "_data": "82" } }, rawdoc! { "_id": { "_data": "82" }, "operationType": "insert" }]
         {
-            assert!(translator.change(&RawChange::read(&raw).unwrap()).is_err());
+            assert!(translator.translate(&RawChange::parse(&raw).unwrap()).is_err());
         }
     }
 }

@@ -33,7 +33,7 @@ const CAPPED_POSITION_LOST: i32 = 136;
 const INVALID_RESUME_TOKEN: i32 = 260;
 /// A token the server cannot read, because another version of it wrote it or somebody's hand: empty, of an unknown version, cut short, of
 /// an unknown kind.
-const NOT_A_TOKEN: [i32; 4] = [40649, 50795, 50872, 51057];
+const INVALID_TOKEN_FORMAT: [i32; 4] = [40649, 50795, 50872, 51057];
 const CHANGE_STREAM_FATAL: i32 = 280;
 /// A stream that is opened behind the oplog.
 const CHANGE_STREAM_HISTORY_LOST: i32 = 286;
@@ -45,20 +45,20 @@ const CANNOT_BE_SPLIT: i32 = 7_182_500;
 /// A request that is wrong stays wrong: BadValue, FailedToParse, TypeMismatch, IllegalOperation, CommandNotFound, InvalidOptions,
 /// InvalidNamespace, CommandNotSupportedOnView, InvalidPipelineOperator, OptionNotSupportedOnView, and by number: an unknown stage, an unknown field,
 /// `$changeStream` without a replica set.
-const REQUEST_IS_WRONG: [i32; 13] = [2, 9, 14, 20, 59, 72, 73, 166, 167, 168, 40324, 40415, 40573];
+const INVALID_REQUEST: [i32; 13] = [2, 9, 14, 20, 59, 72, 73, 166, 167, 168, 40324, 40415, 40573];
 
 /// What the server says when the pipeline changed an event's `_id`, also with code 280.
 const ID_CHANGED: &str = "modified by the pipeline";
 
-pub(super) fn weigh(error: &Error) -> StreamErrorClass {
+pub(super) fn classify(error: &Error) -> StreamErrorClass {
     match error_code(error) {
-        Some(code) => weigh_code(code, message_of(error), error.contains_label(NON_RESUMABLE)),
+        Some(code) => classify_code(code, message_of(error), error.contains_label(NON_RESUMABLE)),
         // The server never answered, or the driver could not read it.
         None => StreamErrorClass::Retry,
     }
 }
 
-fn weigh_code(code: i32, message: &str, non_resumable: bool) -> StreamErrorClass {
+fn classify_code(code: i32, message: &str, non_resumable: bool) -> StreamErrorClass {
     match code {
         CHANGE_STREAM_FATAL if message.contains(ID_CHANGED) => StreamErrorClass::FilterChangesId,
         // A post-image is asked for as `required`; this one comes labelled non-resumable too, but the token is sound.
@@ -67,21 +67,22 @@ fn weigh_code(code: i32, message: &str, non_resumable: bool) -> StreamErrorClass
         CHANGE_STREAM_HISTORY_LOST | CAPPED_POSITION_LOST | CHANGE_STREAM_FATAL | INVALID_RESUME_TOKEN => {
             StreamErrorClass::HistoryLost
         }
-        code if NOT_A_TOKEN.contains(&code) => StreamErrorClass::HistoryLost,
+        code if INVALID_TOKEN_FORMAT.contains(&code) => StreamErrorClass::HistoryLost,
         _ if non_resumable => StreamErrorClass::HistoryLost,
         UNAUTHORIZED => StreamErrorClass::Refused,
-        code if REQUEST_IS_WRONG.contains(&code) => StreamErrorClass::Refused,
+        code if INVALID_REQUEST.contains(&code) => StreamErrorClass::Refused,
         // A code nobody has met: see above.
         _ => StreamErrorClass::Retry,
     }
 }
 
 /// Elections, shutdowns and the like: what the server answers whatever it is asked.
-const PASSING: [i32; 17] = [6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436];
+const TRANSIENT_CODES: [i32; 17] =
+    [6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436];
 
 /// Whether the server has read the request and does not want it. For a request that is tried beside others that differ in one stage.
 pub(super) fn is_refusal(error: &Error) -> bool {
-    error_code(error).is_some_and(|code| !PASSING.contains(&code))
+    error_code(error).is_some_and(|code| !TRANSIENT_CODES.contains(&code))
 }
 
 /// To decide by, never to show: it may quote a document.
@@ -119,12 +120,12 @@ mod tests {
             (4711, "", false, StreamErrorClass::Retry),
         ];
         for (code, message, label, verdict) in table {
-            assert_eq!(weigh_code(code, message, label), verdict, "{code} {message} {label}");
+            assert_eq!(classify_code(code, message, label), verdict, "{code} {message} {label}");
         }
     }
 
     #[test]
     fn silence_proves_nothing() {
-        assert_eq!(weigh(&Error::custom("the connection broke")), StreamErrorClass::Retry);
+        assert_eq!(classify(&Error::custom("the connection broke")), StreamErrorClass::Retry);
     }
 }

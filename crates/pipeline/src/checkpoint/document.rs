@@ -22,7 +22,7 @@ pub(super) struct StoredCheckpoint {
 
 impl StoredCheckpoint {
     /// Whose first, then what: an operator should learn of a wrong source before a missing field.
-    pub(super) fn read(pipeline: &str, fingerprint: &str, document: &Document) -> Result<Self, Error> {
+    pub(super) fn parse(pipeline: &str, fingerprint: &str, document: &Document) -> Result<Self, Error> {
         let fields = CheckpointFields { pipeline, document };
         let format = fields.number("format")?;
         if format != FORMAT {

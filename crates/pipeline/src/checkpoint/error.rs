@@ -39,9 +39,9 @@ pub enum Error {
     Format { pipeline: String, found: i64, known: i64 },
     #[error("checkpoint `{pipeline}` is not one this version can read: field `{field}` {problem}")]
     Unreadable { pipeline: String, field: &'static str, problem: &'static str },
-    #[error("{doing} checkpoint `{pipeline}`")]
+    #[error("{operation} checkpoint `{pipeline}`")]
     Store {
-        doing: &'static str,
+        operation: &'static str,
         pipeline: String,
         #[source]
         source: DriverError,

@@ -99,42 +99,43 @@ impl MongoCheckpointStore {
     async fn submit(&self, filter: Document, set: Document) -> Result<Option<Document>, Error> {
         let update = doc! { "$set": set, "$currentDate": { "savedAt": true } };
         let asked = self.checkpoints.find_one_and_update(filter, update).collation(byte_order());
-        asked.projection(doc! { "_id": 1 }).await.map_err(self.failed("save"))
+        asked.projection(doc! { "_id": 1 }).await.map_err(self.store_error("save"))
     }
 
     /// What a majority has after the fence refused something.
-    async fn refusing(&self) -> Result<StoredCheckpoint, Error> {
+    async fn load_after_refusal(&self) -> Result<StoredCheckpoint, Error> {
         self.find().await?.ok_or_else(|| Error::Deleted { pipeline: self.pipeline.clone() })
     }
 
     async fn find(&self) -> Result<Option<StoredCheckpoint>, Error> {
-        let found = self.checkpoints.find_one(doc! { "_id": &self.pipeline }).await.map_err(self.failed("read"))?;
-        found.map(|document| StoredCheckpoint::read(&self.pipeline, &self.fingerprint, &document)).transpose()
+        let found =
+            self.checkpoints.find_one(doc! { "_id": &self.pipeline }).await.map_err(self.store_error("read"))?;
+        found.map(|document| StoredCheckpoint::parse(&self.pipeline, &self.fingerprint, &document)).transpose()
     }
 
-    fn failed(&self, doing: &'static str) -> impl FnOnce(mongodb::error::Error) -> Error {
+    fn store_error(&self, operation: &'static str) -> impl FnOnce(mongodb::error::Error) -> Error {
         let pipeline = self.pipeline.clone();
-        move |source| Error::Store { doing, pipeline, source: source.into() }
+        move |source| Error::Store { operation, pipeline, source: source.into() }
     }
 }
 
 impl CheckpointStore for MongoCheckpointStore {
     async fn claim(&self, claim: &Claim) -> Result<Checkpoint, Error> {
         // Read before the checkpoint is: where a founding shows, its checkpoint was made.
-        let founded = self.registry.contains(&self.pipeline).await.map_err(self.failed("claim"))?;
+        let is_registered = self.registry.contains(&self.pipeline).await.map_err(self.store_error("claim"))?;
         // What cannot be read is not written either, not even a term.
         self.find().await?;
-        let claimed = match self.submit_claim(claim, !founded).await {
+        let claimed = match self.submit_claim(claim, !is_registered).await {
             // Two upserts met; there is a document now, so the second try is an update.
-            Err(error) if error_code(&error) == Some(DUPLICATE_KEY) => self.submit_claim(claim, !founded).await,
+            Err(error) if error_code(&error) == Some(DUPLICATE_KEY) => self.submit_claim(claim, !is_registered).await,
             answer => answer,
         };
-        let claimed = claimed.map_err(self.failed("claim"))?;
+        let claimed = claimed.map_err(self.store_error("claim"))?;
         let document = claimed.ok_or_else(|| Error::Missing { pipeline: self.pipeline.clone(), term: claim.term })?;
         let StoredCheckpoint { checkpoint, claimant } =
-            StoredCheckpoint::read(&self.pipeline, &self.fingerprint, &document)?;
-        if !founded {
-            self.registry.enter(&self.pipeline, claim).await.map_err(self.failed("claim"))?;
+            StoredCheckpoint::parse(&self.pipeline, &self.fingerprint, &document)?;
+        if !is_registered {
+            self.registry.register(&self.pipeline, claim).await.map_err(self.store_error("claim"))?;
         }
         if checkpoint.term == claim.term && claimant == claim.claimant.to_string() {
             return Ok(checkpoint);
@@ -156,22 +157,22 @@ impl CheckpointStore for MongoCheckpointStore {
         }
         let mut set = phase_fields(phase);
         set.extend(doc! { "clusterTime": cluster_time });
-        set.extend(saver(claim));
+        set.extend(saved_by(claim));
         if self.submit(filter, set).await?.is_some() {
             return Ok(SaveResult::Saved);
         }
-        refusal::save(&self.pipeline, &self.refusing().await?, claim, epoch, phase)
+        refusal::explain_save(&self.pipeline, &self.load_after_refusal().await?, claim, epoch, phase)
     }
 
     async fn begin_epoch(&self, claim: &Claim, ended: Epoch, phase: &CheckpointPhase) -> Result<Epoch, Error> {
         let begun = ended.next();
         let mut set = phase_fields(phase);
         set.extend(doc! { "epoch": stored_number(begun.get()), "clusterTime": Bson::Null });
-        set.extend(saver(claim));
+        set.extend(saved_by(claim));
         if self.submit(self.fence(claim, ended), set).await?.is_some() {
             return Ok(begun);
         }
-        refusal::begin_epoch(&self.pipeline, &self.refusing().await?, claim, ended, phase)
+        refusal::explain_begin_epoch(&self.pipeline, &self.load_after_refusal().await?, claim, ended, phase)
     }
 
     async fn load(&self) -> Result<Option<Checkpoint>, Error> {
@@ -180,7 +181,7 @@ impl CheckpointStore for MongoCheckpointStore {
 }
 
 /// Who saves. For people, and for whoever checks that the fence holds: in `term` stands who claimed last.
-fn saver(claim: &Claim) -> Document {
+fn saved_by(claim: &Claim) -> Document {
     doc! { "savedBy": &claim.pod_id, "savedIn": stored_number(claim.term.get()) }
 }
 

@@ -29,7 +29,7 @@ impl PipelineRegistry {
     }
 
     /// Enters it once; the first entry stays.
-    pub(super) async fn enter(&self, pipeline: &str, claim: &Claim) -> Result<(), mongodb::error::Error> {
+    pub(super) async fn register(&self, pipeline: &str, claim: &Claim) -> Result<(), mongodb::error::Error> {
         let founding = doc! { "term": stored_number(claim.term.get()), "foundedBy": &claim.pod_id };
         let entered = self.0.update_one(doc! { "_id": pipeline }, doc! { "$setOnInsert": founding }).upsert(true);
         match entered.await {

@@ -10,34 +10,34 @@ use super::store::{CheckpointPhase, Claim, SaveResult};
 use crate::event::Epoch;
 
 /// What to answer to a save that was refused.
-pub(super) fn save(
+pub(super) fn explain_save(
     pipeline: &str,
     stored: &StoredCheckpoint,
     claim: &Claim,
     epoch: Epoch,
     phase: &CheckpointPhase,
 ) -> Result<SaveResult, Error> {
-    is_of(pipeline, stored, claim)?;
+    check_claim(pipeline, stored, claim)?;
     let pipeline = pipeline.to_owned();
     if stored.checkpoint.epoch != epoch {
         return Err(Error::EpochEnded { pipeline, epoch, stored: stored.checkpoint.epoch });
     }
     match compare(phase, &stored.checkpoint.phase) {
         PhaseOrder::Behind => Ok(SaveResult::AlreadyAhead),
-        PhaseOrder::OutOfTurn => Err(Error::SnapshotOutOfOrder { pipeline }),
+        PhaseOrder::OutOfOrder => Err(Error::SnapshotOutOfOrder { pipeline }),
         PhaseOrder::NotBehind => Err(Error::Indeterminate { pipeline, term: claim.term }),
     }
 }
 
 /// What to answer to a new epoch that was refused. Asked again after a lost answer, it finds its own doing.
-pub(super) fn begin_epoch(
+pub(super) fn explain_begin_epoch(
     pipeline: &str,
     stored: &StoredCheckpoint,
     claim: &Claim,
     ended: Epoch,
     phase: &CheckpointPhase,
 ) -> Result<Epoch, Error> {
-    is_of(pipeline, stored, claim)?;
+    check_claim(pipeline, stored, claim)?;
     let pipeline = pipeline.to_owned();
     let (found, begun) = (stored.checkpoint.epoch, ended.next());
     if found == begun && stored.checkpoint.phase == *phase {
@@ -49,7 +49,7 @@ pub(super) fn begin_epoch(
     Err(Error::EpochEnded { pipeline, epoch: ended, stored: found })
 }
 
-fn is_of(pipeline: &str, stored: &StoredCheckpoint, claim: &Claim) -> Result<(), Error> {
+fn check_claim(pipeline: &str, stored: &StoredCheckpoint, claim: &Claim) -> Result<(), Error> {
     let StoredCheckpoint { checkpoint, claimant } = stored;
     if checkpoint.term == claim.term && *claimant == claim.claimant.to_string() {
         return Ok(());
@@ -61,7 +61,7 @@ fn is_of(pipeline: &str, stored: &StoredCheckpoint, claim: &Claim) -> Result<(),
 enum PhaseOrder {
     Behind,
     NotBehind,
-    OutOfTurn,
+    OutOfOrder,
 }
 
 /// The order of `not_behind` in `mongo.rs`.
@@ -74,7 +74,7 @@ fn compare(phase: &CheckpointPhase, stored: &CheckpointPhase) -> PhaseOrder {
             CheckpointPhase::Snapshot { start: from, progress: stored },
         ) if start.key() == from.key() && progress.run == stored.run => progress.scanned < stored.scanned,
         (CheckpointPhase::Snapshot { .. }, CheckpointPhase::Snapshot { .. } | CheckpointPhase::Stream { .. }) => {
-            return PhaseOrder::OutOfTurn;
+            return PhaseOrder::OutOfOrder;
         }
         (
             CheckpointPhase::Stream { token },
@@ -123,7 +123,7 @@ mod tests {
     }
 
     fn refused(found: CheckpointPhase, phase: &CheckpointPhase) -> Result<SaveResult, Error> {
-        save("shop", &stored(1, found), &claim(1), Epoch::FIRST, phase)
+        explain_save("shop", &stored(1, found), &claim(1), Epoch::FIRST, phase)
     }
 
     #[test]
@@ -160,13 +160,14 @@ mod tests {
     #[test]
     fn an_epoch_that_still_seems_to_go_on_is_not_called_ended() {
         let found = stored(1, stream("8220"));
-        let answer = begin_epoch("shop", &found, &claim(1), Epoch::FIRST, &stream("8201")).unwrap_err();
+        let answer = explain_begin_epoch("shop", &found, &claim(1), Epoch::FIRST, &stream("8201")).unwrap_err();
         assert!(matches!(answer, Error::Indeterminate { .. }), "{answer}");
     }
 
     #[test]
     fn a_higher_term_is_told_before_anything_else() {
-        let answer = save("shop", &stored(2, stream("8299")), &claim(1), Epoch::FIRST, &stream("8220")).unwrap_err();
+        let answer =
+            explain_save("shop", &stored(2, stream("8299")), &claim(1), Epoch::FIRST, &stream("8220")).unwrap_err();
         assert!(matches!(answer, Error::Deposed { stored, .. } if stored == Term::new(2)), "{answer}");
     }
 }

@@ -8,19 +8,19 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use tracing::debug;
 
-use super::LOOK_AGAIN;
+use super::POLL_INTERVAL;
 use super::error::Error;
 use crate::checkpoint::{CheckpointStore, Claim};
 use crate::error_chain::error_chain;
 
 /// A store that answers answers sooner.
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const LOAD_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Returns when the checkpoint is no longer this term's. A store that does not answer says nothing, and is asked again.
 pub(super) async fn wait_until_moved(checkpoints: &impl CheckpointStore, claim: &Claim) -> Error {
     loop {
-        sleep(LOOK_AGAIN).await;
-        match timeout(ANSWER_WITHIN, checkpoints.load()).await {
+        sleep(POLL_INTERVAL).await;
+        match timeout(LOAD_TIMEOUT, checkpoints.load()).await {
             Ok(Ok(Some(stored))) if stored.term > claim.term => return Error::Moved { by: stored.term },
             Ok(Err(error)) if !error.is_transient() => return error.into(),
             Ok(Err(error)) => debug!(error = error_chain(&error), "look at the checkpoint"),

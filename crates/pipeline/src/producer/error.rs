@@ -23,16 +23,16 @@ pub(super) enum Error {
 impl Error {
     pub(super) fn outcome(&self) -> Outcome {
         match self {
-            Self::Checkpoint(error) | Self::Publish(publish::Error::Checkpoint(error)) => of_checkpoint(error),
+            Self::Checkpoint(error) | Self::Publish(publish::Error::Checkpoint(error)) => checkpoint_outcome(error),
             Self::Moved { by } => Outcome::TermBehind { seen: *by },
-            Self::Publish(publish::Error::GateShut { .. } | publish::Error::Bus(_)) | Self::Ended => {
+            Self::Publish(publish::Error::GateClosed { .. } | publish::Error::Bus(_)) | Self::Ended => {
                 Outcome::StepDown(error_chain(self))
             }
         }
     }
 }
 
-fn of_checkpoint(error: &checkpoint::Error) -> Outcome {
+fn checkpoint_outcome(error: &checkpoint::Error) -> Outcome {
     match error {
         // Whoever claimed it holds a higher term: if the lease is still ours it must rise above it, and if not, that is found out so.
         checkpoint::Error::TermBehind { stored, .. } | checkpoint::Error::Deposed { stored, .. } => {

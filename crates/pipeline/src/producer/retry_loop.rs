@@ -7,14 +7,14 @@ use tracing::{info, warn};
 use crate::error_chain::error_chain;
 use crate::retry::backoff;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const FIRST_BACKOFF: Duration = Duration::from_millis(100);
+const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
-/// Repeats `ask` until it succeeds, or fails in a way that asking again cannot mend. Logs when trouble begins and when it ends.
+/// Repeats `attempt` until it succeeds, or fails in a way that asking again cannot mend. Logs when trouble begins and when it ends.
 pub(super) async fn retry_transient<T, E, F>(
-    doing: &'static str,
+    operation: &'static str,
     is_transient: impl Fn(&E) -> bool,
-    mut ask: impl FnMut() -> F,
+    mut attempt: impl FnMut() -> F,
 ) -> Result<T, E>
 where
     E: std::error::Error,
@@ -22,21 +22,21 @@ where
 {
     let mut failures = 0_u32;
     loop {
-        match ask().await {
+        match attempt().await {
             Ok(done) => {
                 if failures > 0 {
-                    info!(doing, failures, "out of trouble");
+                    info!(operation, failures, "out of trouble");
                 }
                 return Ok(done);
             }
             Err(error) if is_transient(&error) => {
                 if failures == 0 {
-                    warn!(doing, error = error_chain(&error), "failed; trying again until it succeeds");
+                    warn!(operation, error = error_chain(&error), "failed; trying again until it succeeds");
                 }
             }
             Err(error) => return Err(error),
         }
-        tokio::time::sleep(backoff(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
+        tokio::time::sleep(backoff(failures, FIRST_BACKOFF, MAX_BACKOFF)).await;
         failures = failures.saturating_add(1);
     }
 }

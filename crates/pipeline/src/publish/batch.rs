@@ -35,13 +35,13 @@ pub(super) struct OutboundBatch {
     /// `None` while something must be stored before it may be sent.
     payload: Option<Bytes>,
     /// It was tried before: it goes again as it is, byte for byte.
-    pub(super) sealed: bool,
+    pub(super) is_sealed: bool,
     pub(super) attempts: u32,
 }
 
 impl OutboundBatch {
     pub(super) fn new(entry: WindowEntry, message: Option<Bytes>) -> Self {
-        Self { first: entry, rest: Vec::new(), payload: message, sealed: false, attempts: 0 }
+        Self { first: entry, rest: Vec::new(), payload: message, is_sealed: false, attempts: 0 }
     }
 
     pub(super) fn entries(&self) -> impl Iterator<Item = WindowEntry> {
@@ -63,7 +63,7 @@ impl OutboundBatch {
     }
 
     /// The message of an event that waited for it. `false` if it is not here.
-    pub(super) fn fulfil(&mut self, ordinal: Ordinal, message: &Bytes) -> bool {
+    pub(super) fn set_message(&mut self, ordinal: Ordinal, message: &Bytes) -> bool {
         let here = self.first.ordinal == ordinal && self.payload.is_none();
         if here {
             self.payload = Some(message.clone());
@@ -72,7 +72,7 @@ impl OutboundBatch {
     }
 
     /// Takes the message out; its place waits for another.
-    pub(super) fn empty(&mut self) -> Option<(Ordinal, Bytes)> {
+    pub(super) fn take_message(&mut self) -> Option<(Ordinal, Bytes)> {
         Some((self.first.ordinal, self.payload.take()?))
     }
 
@@ -85,43 +85,43 @@ impl OutboundBatch {
             }
             _ => self.payload.iter().cloned().collect(),
         };
-        let alone = |(entry, message)| Self { sealed: true, ..Self::new(entry, Some(message)) };
+        let alone = |(entry, message)| Self { is_sealed: true, ..Self::new(entry, Some(message)) };
         self.entries().zip(messages).map(alone).collect()
     }
 }
 
 /// Takes from the front of a lane what goes together. `None` if the front is not ready.
-pub(super) fn gather(queue: &mut VecDeque<OutboundBatch>, rule: &BatchLimits) -> Option<OutboundBatch> {
+pub(super) fn build_batch(queue: &mut VecDeque<OutboundBatch>, rule: &BatchLimits) -> Option<OutboundBatch> {
     let front = queue.front()?;
     if !front.is_ready() {
         return None;
     }
-    let joins = |parcel: &OutboundBatch| !parcel.sealed && parcel.is_ready();
-    let alone = rule.count < 2 || front.sealed || !queue.get(1).is_some_and(joins);
-    let mut parcel = queue.pop_front()?;
+    let joins = |batch: &OutboundBatch| !batch.is_sealed && batch.is_ready();
+    let alone = rule.count < 2 || front.is_sealed || !queue.get(1).is_some_and(joins);
+    let mut batch = queue.pop_front()?;
     if !alone {
-        let mut batch = BatchBuilder::new(rule.bytes);
+        let mut envelope = BatchBuilder::new(rule.bytes);
         let mut fits =
-            |parcel: &OutboundBatch| parcel.payload.as_ref().is_some_and(|message| batch.add(message).is_ok());
-        if fits(&parcel) {
-            while parcel.len() < rule.count && queue.front().is_some_and(|next| joins(next) && fits(next)) {
+            |next: &OutboundBatch| next.payload.as_ref().is_some_and(|message| envelope.add(message).is_ok());
+        if fits(&batch) {
+            while batch.len() < rule.count && queue.front().is_some_and(|next| joins(next) && fits(next)) {
                 let next = queue.pop_front().expect("there is a front");
-                parcel.rest.push(next.first);
+                batch.rest.push(next.first);
             }
-            // One that found no company travels without an envelope.
-            if !parcel.rest.is_empty() {
-                parcel.payload = Some(batch.finish());
+            // A single message needs no batch envelope.
+            if !batch.rest.is_empty() {
+                batch.payload = Some(envelope.finish());
             }
         }
     }
-    parcel.sealed = true;
-    Some(parcel)
+    batch.is_sealed = true;
+    Some(batch)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::publish::prefix::{AcknowledgedPrefix, tests::stand};
+    use crate::publish::prefix::{AcknowledgedPrefix, tests::position};
     use amqp::message::{MessageWriter, Properties};
     use bytes::BytesMut;
 
@@ -135,52 +135,52 @@ mod tests {
     }
 
     fn queue(texts: &[&str]) -> VecDeque<OutboundBatch> {
-        let mut prefix = AcknowledgedPrefix::with_defect(false);
-        let parcel = |text: &&str| {
-            let entry = WindowEntry { ordinal: prefix.expect(stand(0)), weight: text.len() };
+        let mut prefix = AcknowledgedPrefix::with_failpoint(false);
+        let batch = |text: &&str| {
+            let entry = WindowEntry { ordinal: prefix.push_event(position(0)), weight: text.len() };
             OutboundBatch::new(entry, (!text.is_empty()).then(|| message(text)))
         };
-        texts.iter().map(parcel).collect()
+        texts.iter().map(batch).collect()
     }
 
     #[test]
     fn what_waits_goes_together_up_to_the_count() {
         let mut waiting = queue(&["a", "b", "c", "d"]);
-        let batch = gather(&mut waiting, &RULE).unwrap();
+        let batch = build_batch(&mut waiting, &RULE).unwrap();
         assert_eq!((batch.len(), waiting.len()), (3, 1));
-        let alone = gather(&mut waiting, &RULE).unwrap();
+        let alone = build_batch(&mut waiting, &RULE).unwrap();
         assert_eq!(alone.payload, Some(message("d")), "one message needs no envelope");
-        assert!(gather(&mut waiting, &RULE).is_none());
+        assert!(build_batch(&mut waiting, &RULE).is_none());
     }
 
     #[test]
     fn a_batch_holds_no_more_than_the_link_takes() {
         let large = "x".repeat(4_000);
         let mut waiting = queue(&[&large, &large, &large]);
-        assert_eq!(gather(&mut waiting, &RULE).unwrap().len(), 2);
+        assert_eq!(build_batch(&mut waiting, &RULE).unwrap().len(), 2);
         let huge = "x".repeat(20_000);
         let mut waiting = queue(&[&huge, "a"]);
-        assert_eq!(gather(&mut waiting, &RULE).unwrap().payload, Some(message(&huge)));
+        assert_eq!(build_batch(&mut waiting, &RULE).unwrap().payload, Some(message(&huge)));
     }
 
     #[test]
     fn nothing_passes_an_event_that_waits_to_be_stored() {
         let mut waiting = queue(&["a", "", "c"]);
-        assert_eq!(gather(&mut waiting, &RULE).unwrap().len(), 1);
-        assert!(gather(&mut waiting, &RULE).is_none());
+        assert_eq!(build_batch(&mut waiting, &RULE).unwrap().len(), 1);
+        assert!(build_batch(&mut waiting, &RULE).is_none());
         let ordinal = waiting[0].first.ordinal;
-        assert!(waiting[0].fulfil(ordinal, &message("b")));
-        assert_eq!(gather(&mut waiting, &RULE).unwrap().len(), 2);
+        assert!(waiting[0].set_message(ordinal, &message("b")));
+        assert_eq!(build_batch(&mut waiting, &RULE).unwrap().len(), 2);
     }
 
     #[test]
     fn a_batch_comes_apart_as_it_was_put_together() {
         let mut waiting = queue(&["a", "b", "c"]);
-        let parts = gather(&mut waiting, &RULE).unwrap().split();
+        let parts = build_batch(&mut waiting, &RULE).unwrap().split();
         let messages: Vec<_> = parts.iter().map(|part| part.payload.clone().unwrap()).collect();
         assert_eq!(messages, [message("a"), message("b"), message("c")]);
         // And they do not join again: each goes alone.
         let mut again: VecDeque<_> = parts.into();
-        assert_eq!(gather(&mut again, &RULE).unwrap().len(), 1);
+        assert_eq!(build_batch(&mut again, &RULE).unwrap().len(), 1);
     }
 }

@@ -35,9 +35,9 @@ pub enum Error {
     Missing { id: String, chunk: usize },
     #[error("oversize event `{id}`: chunk {chunk} is not one this version can read")]
     Unreadable { id: String, chunk: usize },
-    #[error("{doing} oversize event")]
+    #[error("{operation} oversize event")]
     Store {
-        doing: &'static str,
+        operation: &'static str,
         #[source]
         source: DriverError,
     },
@@ -49,10 +49,10 @@ impl ClaimCheckStore {
     }
 
     /// Makes sure that what is stored goes when its time is over.
-    pub async fn prepare(&self) -> Result<(), Error> {
+    pub async fn create_indexes(&self) -> Result<(), Error> {
         let options = IndexOptions::builder().expire_after(Duration::ZERO).build();
         let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(options).build();
-        self.chunks.create_index(index).await.map(drop).map_err(failed("prepare"))
+        self.chunks.create_index(index).await.map(drop).map_err(store_error("prepare"))
     }
 
     /// Stores a body under its message's id. Done again, it only moves the moment until which it is kept.
@@ -70,7 +70,7 @@ impl ClaimCheckStore {
                 "expiresAt": expires,
             };
             let replaced = self.chunks.replace_one(doc! { "_id": chunk_id(id, chunk) }, document).upsert(true).await;
-            replaced.map_err(failed("store"))?;
+            replaced.map_err(store_error("store"))?;
         }
         Ok(())
     }
@@ -80,7 +80,7 @@ impl ClaimCheckStore {
         let (mut body, mut chunk, mut count) = (Vec::new(), 0, 1);
         while chunk < count {
             let at = chunk;
-            let found = self.chunks.find_one(doc! { "_id": chunk_id(id, chunk) }).await.map_err(failed("read"))?;
+            let found = self.chunks.find_one(doc! { "_id": chunk_id(id, chunk) }).await.map_err(store_error("read"))?;
             let document = found.ok_or_else(|| Error::Missing { id: id.into(), chunk })?;
             let unreadable = || Error::Unreadable { id: id.into(), chunk: at };
             let format = document.get_i32("format").map_err(|_| unreadable())?;
@@ -111,6 +111,6 @@ fn millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX / 2)
 }
 
-fn failed(doing: &'static str) -> impl FnOnce(mongodb::error::Error) -> Error {
-    move |source| Error::Store { doing, source: source.into() }
+fn store_error(operation: &'static str) -> impl FnOnce(mongodb::error::Error) -> Error {
+    move |source| Error::Store { operation, source: source.into() }
 }

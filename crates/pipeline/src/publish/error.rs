@@ -11,14 +11,14 @@ pub enum PublishEnd {
     /// Time ran out: so many captured events are not acknowledged. The checkpoint stands before them, so the next leader sends them.
     Unfinished { events: usize },
     /// The term is over; what was unsent is thrown away.
-    Lost,
+    TermLost,
 }
 
 /// It cannot go on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("publish in term {term}: its gate is shut")]
-    GateShut { term: Term },
+    GateClosed { term: Term },
     /// Somebody else's term, or an operator, has moved the checkpoint on.
     #[error("let the checkpoint follow")]
     Checkpoint(#[source] checkpoint::Error),

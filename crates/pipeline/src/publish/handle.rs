@@ -120,7 +120,7 @@ impl Handle {
     }
 
     /// Says so in the log when a pause begins or ends.
-    pub(super) fn set(&self, state: PublishState) {
+    pub(super) fn set_state(&self, state: PublishState) {
         let before = self.0.state.send_replace(state);
         match (before, state) {
             (before, state) if before == state => {}
@@ -130,11 +130,11 @@ impl Handle {
         }
     }
 
-    pub(super) fn acknowledged(&self, time: Timestamp) {
+    pub(super) fn record_acknowledged(&self, time: Timestamp) {
         self.0.acknowledged.store(u64::from(time.time) << 32 | u64::from(time.increment), Relaxed);
     }
 
-    pub(super) fn saved(&self, cluster_time: Option<Timestamp>) {
+    pub(super) fn record_saved(&self, cluster_time: Option<Timestamp>) {
         self.0.counters.saves.fetch_add(1, Relaxed);
         self.0.progress.send_modify(|progress| {
             progress.saved = cluster_time.or(progress.saved);

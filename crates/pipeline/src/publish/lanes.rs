@@ -14,7 +14,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use servicebus::Encoded;
 
-use super::batch::{BatchLimits, OutboundBatch, WindowEntry, gather};
+use super::batch::{BatchLimits, OutboundBatch, WindowEntry, build_batch};
 use super::prefix::Ordinal;
 use crate::failpoints::Failpoint;
 
@@ -26,7 +26,7 @@ pub struct Window {
 }
 
 /// A lane's share of the window.
-const SHARE: usize = 8;
+const LANE_SHARE: usize = 8;
 
 /// Names a lane while it has something in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,13 +52,13 @@ pub struct Lanes {
     window: Window,
     rule: BatchLimits,
     /// Transfers one lane may have under way.
-    per_lane: usize,
+    transfers_per_lane: usize,
     by_session: HashMap<Box<str>, u32>,
     lanes: Vec<Lane>,
     free: Vec<u32>,
     /// Lanes with something to send, in turn.
     ready: VecDeque<u32>,
-    resting: BinaryHeap<Reverse<(Instant, u32, u64)>>,
+    paused: BinaryHeap<Reverse<(Instant, u32, u64)>>,
     events: usize,
     bytes: usize,
     transfers: usize,
@@ -69,34 +69,34 @@ pub struct Lanes {
 struct Lane {
     session: Box<str>,
     queue: VecDeque<OutboundBatch>,
-    under_way: Vec<(u64, OutboundBatch)>,
+    in_flight: Vec<(u64, OutboundBatch)>,
     events: usize,
     bytes: usize,
     is_ready: bool,
     /// Rests until the alarm of this number; 0: does not rest.
-    resting: u64,
+    paused: u64,
 }
 
 /// Places a lane keeps for its successor. There are thousands of lanes, and most ever hold one event.
-const KEPT: usize = 4;
+const RETAINED_CAPACITY: usize = 4;
 /// The low bits of a token name the lane.
 const LANE_BITS: u32 = 24;
 
 impl Lanes {
     pub fn new(window: Window, rule: BatchLimits) -> Self {
-        Self::with_defect(window, rule, Failpoint::TwoTransfersPerLane.is_enabled())
+        Self::with_failpoint(window, rule, Failpoint::TwoTransfersPerLane.is_enabled())
     }
 
-    pub(super) fn with_defect(window: Window, rule: BatchLimits, two_transfers: bool) -> Self {
+    pub(super) fn with_failpoint(window: Window, rule: BatchLimits, two_transfers: bool) -> Self {
         Self {
             window,
             rule,
-            per_lane: if two_transfers { 2 } else { 1 },
+            transfers_per_lane: if two_transfers { 2 } else { 1 },
             by_session: HashMap::new(),
             lanes: Vec::new(),
             free: Vec::new(),
             ready: VecDeque::new(),
-            resting: BinaryHeap::new(),
+            paused: BinaryHeap::new(),
             events: 0,
             bytes: 0,
             transfers: 0,
@@ -110,20 +110,20 @@ impl Lanes {
     }
 
     /// Whether one more event fits, in the window and in its lane. What is larger than either still goes, alone.
-    pub fn admits(&self, session: &str, weight: usize) -> bool {
+    pub fn has_room(&self, session: &str, weight: usize) -> bool {
         let fits = |events: usize, bytes: usize, share: usize| {
             events == 0 || (events < (self.window.events / share).max(1) && bytes + weight <= self.window.bytes / share)
         };
         fits(self.events, self.bytes, 1)
             && self.by_session.get(session).is_none_or(|lane| {
                 let lane = &self.lanes[*lane as usize];
-                fits(lane.events, lane.bytes, SHARE)
+                fits(lane.events, lane.bytes, LANE_SHARE)
             })
     }
 
     /// Puts an event at the end of its lane. Without a message it holds its place until [`fulfil`](Self::fulfil).
     pub fn push(&mut self, session: &str, entry: WindowEntry, message: Option<Bytes>, now: Instant) -> LaneId {
-        let id = self.lane(session);
+        let id = self.lane_for(session);
         let lane = &mut self.lanes[id as usize];
         let was_empty = lane.queue.is_empty();
         if lane.queue.capacity() == 0 {
@@ -137,40 +137,40 @@ impl Lanes {
         if self.rule.linger.is_zero() {
             self.wake(id);
         } else if was_empty {
-            self.rest(id, now + self.rule.linger);
+            self.pause(id, now + self.rule.linger);
         } else if lane.queue.len() >= self.rule.count {
             // Full before its time. A lane that rests because the bus said so rests on.
-            let lingers = lane.queue.front().is_some_and(|front| !front.sealed);
-            lane.resting = if lingers { 0 } else { lane.resting };
+            let lingers = lane.queue.front().is_some_and(|front| !front.is_sealed);
+            lane.paused = if lingers { 0 } else { lane.paused };
             self.wake(id);
         }
         LaneId(id)
     }
 
     /// What had to be stored first is stored: the event has its message now.
-    pub fn fulfil(&mut self, LaneId(id): LaneId, ordinal: Ordinal, message: &Bytes) {
-        let parcels = &mut self.lanes[id as usize].queue;
-        if parcels.iter_mut().any(|parcel| parcel.fulfil(ordinal, message)) {
+    pub fn set_message(&mut self, LaneId(id): LaneId, ordinal: Ordinal, message: &Bytes) {
+        let batches = &mut self.lanes[id as usize].queue;
+        if batches.iter_mut().any(|batch| batch.set_message(ordinal, message)) {
             self.wake(id);
         }
     }
 
     /// The next transfer, of the lane whose turn it is.
-    pub fn take(&mut self, now: Instant) -> Option<LaneTransfer> {
-        self.rouse(now);
+    pub fn next_transfer(&mut self, now: Instant) -> Option<LaneTransfer> {
+        self.wake_due_lanes(now);
         loop {
             let id = self.ready.pop_front()?;
             let lane = &mut self.lanes[id as usize];
             lane.is_ready = false;
-            if lane.under_way.len() >= self.per_lane || lane.resting != 0 {
+            if lane.in_flight.len() >= self.transfers_per_lane || lane.paused != 0 {
                 continue;
             }
-            let Some(parcel) = gather(&mut lane.queue, &self.rule) else { continue };
-            let message = parcel.encoded().expect("what was gathered is ready");
+            let Some(batch) = build_batch(&mut lane.queue, &self.rule) else { continue };
+            let message = batch.encoded().expect("what was gathered is ready");
             self.serial += 1;
             let token = self.serial << LANE_BITS | u64::from(id);
-            lane.under_way.reserve_exact(1);
-            lane.under_way.push((token, parcel));
+            lane.in_flight.reserve_exact(1);
+            lane.in_flight.push((token, batch));
             self.transfers += 1;
             self.wake(id);
             return Some(LaneTransfer { token, message });
@@ -179,25 +179,25 @@ impl Lanes {
 
     /// The events of a transfer under way.
     pub fn ordinals(&self, token: u64) -> impl Iterator<Item = Ordinal> {
-        self.under_way(token).into_iter().flat_map(OutboundBatch::entries).map(|entry| entry.ordinal)
+        self.in_flight(token).into_iter().flat_map(OutboundBatch::entries).map(|entry| entry.ordinal)
     }
 
-    fn under_way(&self, token: u64) -> Option<&OutboundBatch> {
+    fn in_flight(&self, token: u64) -> Option<&OutboundBatch> {
         let lane = self.lanes.get(lane_of(token) as usize)?;
-        lane.under_way.iter().find(|(under_way, _)| *under_way == token).map(|(_, parcel)| parcel)
+        lane.in_flight.iter().find(|(in_flight, _)| *in_flight == token).map(|(_, batch)| batch)
     }
 
     /// The bus has it. Tells each event to `see`.
-    pub fn acknowledged(&mut self, token: u64, see: impl FnMut(Ordinal)) {
-        if let Some(parcel) = self.land(token) {
-            self.let_go(lane_of(token), &parcel, see);
+    pub fn acknowledge(&mut self, token: u64, see: impl FnMut(Ordinal)) {
+        if let Some(batch) = self.remove_in_flight(token) {
+            self.release(lane_of(token), &batch, see);
         }
     }
 
     /// Takes a parcel's events out of the window.
-    fn let_go(&mut self, id: u32, parcel: &OutboundBatch, mut see: impl FnMut(Ordinal)) {
+    fn release(&mut self, id: u32, batch: &OutboundBatch, mut see: impl FnMut(Ordinal)) {
         let lane = &mut self.lanes[id as usize];
-        for entry in parcel.entries() {
+        for entry in batch.entries() {
             lane.events -= 1;
             lane.bytes -= entry.weight;
             self.events -= 1;
@@ -213,34 +213,34 @@ impl Lanes {
 
     /// How often the transfer under way has been tried before, and how many events are in it. `None` if it is not under way.
     pub fn attempts(&self, token: u64) -> Option<(u32, usize)> {
-        self.under_way(token).map(|parcel| (parcel.attempts, parcel.len()))
+        self.in_flight(token).map(|batch| (batch.attempts, batch.len()))
     }
 
     /// It is to go again as it is: not before `at`, and before everything behind it.
     pub fn retry(&mut self, token: u64, at: Option<Instant>) {
-        let Some(mut parcel) = self.land(token) else { return };
-        parcel.attempts += 1;
+        let Some(mut batch) = self.remove_in_flight(token) else { return };
+        batch.attempts += 1;
         let id = lane_of(token);
-        self.lanes[id as usize].queue.push_front(parcel);
+        self.lanes[id as usize].queue.push_front(batch);
         match at {
-            Some(at) => self.rest(id, at),
+            Some(at) => self.pause(id, at),
             None => self.wake(id),
         }
     }
 
     /// A batch was refused: its messages go one by one. A single message was refused: it is given back, and its place is held for
     /// [`fulfil`](Self::fulfil) or [`abandon`](Self::abandon).
-    pub fn refused(&mut self, token: u64) -> Option<RefusedMessage> {
-        let mut parcel = self.land(token)?;
+    pub fn refuse(&mut self, token: u64) -> Option<RefusedMessage> {
+        let mut batch = self.remove_in_flight(token)?;
         let id = lane_of(token);
         let queue = &mut self.lanes[id as usize].queue;
-        if parcel.len() == 1 {
+        if batch.len() == 1 {
             let refused =
-                parcel.empty().map(|(ordinal, message)| RefusedMessage { lane: LaneId(id), ordinal, message });
-            queue.push_front(parcel);
+                batch.take_message().map(|(ordinal, message)| RefusedMessage { lane: LaneId(id), ordinal, message });
+            queue.push_front(batch);
             return refused;
         }
-        for alone in parcel.split().into_iter().rev() {
+        for alone in batch.split().into_iter().rev() {
             queue.push_front(alone);
         }
         self.wake(id);
@@ -250,15 +250,14 @@ impl Lanes {
     /// Gives up a place that was held: nothing will be sent for this event.
     pub fn abandon(&mut self, LaneId(id): LaneId, ordinal: Ordinal) {
         let lane = &mut self.lanes[id as usize];
-        let held =
-            |parcel: &OutboundBatch| !parcel.is_ready() && parcel.entries().any(|entry| entry.ordinal == ordinal);
-        let Some(parcel) = lane.queue.iter().position(held).and_then(|at| lane.queue.remove(at)) else { return };
-        self.let_go(id, &parcel, |_| {});
+        let held = |batch: &OutboundBatch| !batch.is_ready() && batch.entries().any(|entry| entry.ordinal == ordinal);
+        let Some(batch) = lane.queue.iter().position(held).and_then(|at| lane.queue.remove(at)) else { return };
+        self.release(id, &batch, |_| {});
     }
 
     /// When the next lane has rested enough.
     pub fn next_wake(&self) -> Option<Instant> {
-        self.resting.peek().map(|Reverse((at, _, _))| *at)
+        self.paused.peek().map(|Reverse((at, _, _))| *at)
     }
 
     /// Whether a transfer is ready to be taken; resting lanes do not count.
@@ -283,14 +282,14 @@ impl Lanes {
         self.transfers
     }
 
-    fn land(&mut self, token: u64) -> Option<OutboundBatch> {
+    fn remove_in_flight(&mut self, token: u64) -> Option<OutboundBatch> {
         let lane = self.lanes.get_mut(lane_of(token) as usize)?;
-        let at = lane.under_way.iter().position(|(under_way, _)| *under_way == token)?;
+        let at = lane.in_flight.iter().position(|(in_flight, _)| *in_flight == token)?;
         self.transfers -= 1;
-        Some(lane.under_way.swap_remove(at).1)
+        Some(lane.in_flight.swap_remove(at).1)
     }
 
-    fn lane(&mut self, session: &str) -> u32 {
+    fn lane_for(&mut self, session: &str) -> u32 {
         if let Some(id) = self.by_session.get(session) {
             return *id;
         }
@@ -308,9 +307,9 @@ impl Lanes {
         let lane = &mut self.lanes[id as usize];
         self.by_session.remove(&lane.session);
         let queue = std::mem::take(&mut lane.queue);
-        let under_way = std::mem::take(&mut lane.under_way);
-        *lane = Lane { is_ready: lane.is_ready, under_way, ..Lane::default() };
-        if queue.capacity() <= KEPT {
+        let in_flight = std::mem::take(&mut lane.in_flight);
+        *lane = Lane { is_ready: lane.is_ready, in_flight, ..Lane::default() };
+        if queue.capacity() <= RETAINED_CAPACITY {
             lane.queue = queue;
         }
         self.free.push(id);
@@ -319,29 +318,29 @@ impl Lanes {
     /// The lane takes its turn, if there is something in it that may go.
     fn wake(&mut self, id: u32) {
         let lane = &mut self.lanes[id as usize];
-        let may_go = lane.under_way.len() < self.per_lane && lane.resting == 0;
+        let may_go = lane.in_flight.len() < self.transfers_per_lane && lane.paused == 0;
         if may_go && !lane.is_ready && lane.queue.front().is_some_and(OutboundBatch::is_ready) {
             lane.is_ready = true;
             self.ready.push_back(id);
         }
     }
 
-    fn rest(&mut self, id: u32, until: Instant) {
+    fn pause(&mut self, id: u32, until: Instant) {
         self.serial += 1;
-        self.lanes[id as usize].resting = self.serial;
-        self.resting.push(Reverse((until, id, self.serial)));
+        self.lanes[id as usize].paused = self.serial;
+        self.paused.push(Reverse((until, id, self.serial)));
     }
 
     /// Lanes that have rested enough take their turn.
-    pub fn rouse(&mut self, now: Instant) {
-        while let Some(Reverse((at, id, alarm))) = self.resting.peek().copied() {
+    pub fn wake_due_lanes(&mut self, now: Instant) {
+        while let Some(Reverse((at, id, alarm))) = self.paused.peek().copied() {
             if at > now {
                 return;
             }
-            self.resting.pop();
+            self.paused.pop();
             let lane = &mut self.lanes[id as usize];
-            if lane.resting == alarm {
-                lane.resting = 0;
+            if lane.paused == alarm {
+                lane.paused = 0;
                 self.wake(id);
             }
         }

@@ -34,10 +34,10 @@ impl EventMessageId {
                     hash.update(part);
                     hash.update([0]);
                 }
-                hash.update(typed(&event.key).as_bytes());
+                hash.update(encode_typed(&event.key).as_bytes());
                 // Events that are sharded by their aggregate may have one `_id`: unique is that only on each shard.
                 if let Some(aggregate) = event.aggregate.as_ref().filter(|aggregate| *aggregate.value() != event.key) {
-                    hash.update(typed(aggregate.value()).as_bytes());
+                    hash.update(encode_typed(aggregate.value()).as_bytes());
                     hash.update(event.sequence.unwrap_or_default().to_be_bytes());
                 }
                 // The snapshot may have read the same key before.
@@ -46,7 +46,7 @@ impl EventMessageId {
                 }
             }
         }
-        Self(hex(&hash.finalize()))
+        Self(to_hex(&hash.finalize()))
     }
 
     pub fn as_str(&self) -> &str {
@@ -60,7 +60,7 @@ impl std::fmt::Debug for EventMessageId {
     }
 }
 
-fn hex(digest: &[u8]) -> [u8; 64] {
+fn to_hex(digest: &[u8]) -> [u8; 64] {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let mut text = [0; 64];
     for (pair, byte) in text.chunks_exact_mut(2).zip(digest) {
@@ -87,7 +87,7 @@ pub struct Encoder {
     term: Term,
     /// Small messages share allocations; each holds on to one for as long as it lives.
     buffer: BytesMut,
-    fixed: Option<CommonProperties>,
+    common: Option<CommonProperties>,
     sampling: TraceSampling,
 }
 
@@ -101,11 +101,11 @@ struct CommonProperties {
 }
 
 /// Shared by some eight messages: more would save little time and hold on to much memory. Larger ones have a buffer to themselves.
-const CHUNK: usize = 8 << 10;
+const SHARED_BUFFER: usize = 8 << 10;
 
 impl Encoder {
     pub fn new(body: BodyFormat, sessions: SessionMapping, epoch: Epoch, term: Term) -> Self {
-        Self { body, sessions, epoch, term, buffer: BytesMut::new(), fixed: None, sampling: TraceSampling::NONE }
+        Self { body, sessions, epoch, term, buffer: BytesMut::new(), common: None, sampling: TraceSampling::NONE }
     }
 
     /// Says on the messages of these events that they are traced.
@@ -114,7 +114,7 @@ impl Encoder {
         Self { sampling, ..self }
     }
 
-    pub fn session(&self, aggregate: &AggregateId) -> String {
+    pub fn session_id(&self, aggregate: &AggregateId) -> String {
         let text = aggregate.session_id();
         match self.sessions {
             SessionMapping::Aggregate => text,
@@ -130,7 +130,7 @@ impl Encoder {
     pub fn body(&self, event: &ChangeEvent) -> Option<Vec<u8>> {
         match self.body {
             BodyFormat::Bson => None,
-            BodyFormat::Json => Some(relaxed(event)),
+            BodyFormat::Json => Some(relaxed_json(event)),
         }
     }
 
@@ -156,15 +156,15 @@ impl Encoder {
             (BodyLocation::Inline, None) => event.document.as_bytes(),
             (BodyLocation::ClaimCheck, _) => &[],
         };
-        self.fix(event);
-        let fixed = self.fixed.as_ref().expect("fixed right before");
-        let expected = body.len() + fixed.bytes.len() + event.token.key().len() + 2 * session.len() + 640;
+        self.cache_common(event);
+        let common = self.common.as_ref().expect("common right before");
+        let expected = body.len() + common.bytes.len() + event.token.key().len() + 2 * session.len() + 640;
         let content_type = self.content_type();
-        let large = expected > CHUNK / 4;
+        let large = expected > SHARED_BUFFER / 4;
         let mut own = BytesMut::new();
         let buffer = if large { &mut own } else { &mut self.buffer };
         if buffer.capacity() - buffer.len() < expected {
-            buffer.reserve(if large { expected } else { CHUNK });
+            buffer.reserve(if large { expected } else { SHARED_BUFFER });
         }
         let mut writer = MessageWriter::new(buffer);
         writer.message_annotations(|map| {
@@ -178,7 +178,7 @@ impl Encoder {
             ..Properties::default()
         });
         writer.application_properties(|map| {
-            fixed.write(map);
+            common.write(map);
             write_event(map, event, aggregate, id, content);
             write_trace(map, id, self.sampling.includes(id));
         });
@@ -187,10 +187,11 @@ impl Encoder {
     }
 
     /// Encodes what this event has in common with others, unless the last one had it too.
-    fn fix(&mut self, event: &ChangeEvent) {
-        let same = |fixed: &CommonProperties| fixed.operation == event.operation && fixed.namespace == event.namespace;
-        if !self.fixed.as_ref().is_some_and(same) {
-            self.fixed = Some(CommonProperties::new(event.operation, &event.namespace, self.epoch, self.term));
+    fn cache_common(&mut self, event: &ChangeEvent) {
+        let same =
+            |common: &CommonProperties| common.operation == event.operation && common.namespace == event.namespace;
+        if !self.common.as_ref().is_some_and(same) {
+            self.common = Some(CommonProperties::new(event.operation, &event.namespace, self.epoch, self.term));
         }
     }
 }
@@ -211,9 +212,9 @@ impl CommonProperties {
         key(&mut bytes, property::NAMESPACE);
         encode::string(&mut bytes, &name);
         key(&mut bytes, property::EPOCH);
-        encode::long(&mut bytes, signed(epoch.get()));
+        encode::long(&mut bytes, to_i64(epoch.get()));
         key(&mut bytes, property::TERM);
-        encode::long(&mut bytes, signed(term.get()));
+        encode::long(&mut bytes, to_i64(term.get()));
         key(&mut bytes, property::CLOUD_EVENTS_VERSION);
         encode::string(&mut bytes, "1.0");
         key(&mut bytes, property::CLOUD_EVENTS_SOURCE);
@@ -237,9 +238,9 @@ fn write_event(
     id: &EventMessageId,
     content: BodyLocation,
 ) {
-    encode::binary(map.string(property::AGGREGATE), typed(aggregate.value()).as_bytes());
+    encode::binary(map.string(property::AGGREGATE), encode_typed(aggregate.value()).as_bytes());
     if event.key != *aggregate.value() {
-        encode::binary(map.string(property::KEY), typed(&event.key).as_bytes());
+        encode::binary(map.string(property::KEY), encode_typed(&event.key).as_bytes());
     }
     encode::string(map.string(property::TOKEN), event.token.key());
     if let Some(sequence) = event.sequence {
@@ -258,7 +259,7 @@ fn write_event(
 
 /// A message without a body that takes the place of one the bus would not have: who it is for and where it stands, and nothing that may
 /// have been the reason. `None` if what is given is such a marker already, or none of ours.
-pub fn marker(refused: &amqp::Message) -> Option<Bytes> {
+pub fn rejected_marker(refused: &amqp::Message) -> Option<Bytes> {
     let properties = refused.properties().ok()?;
     let id = properties.message_id.as_ref()?.as_str()?.to_owned();
     if refused.application_property(property::MARKER).is_some() {
@@ -294,7 +295,7 @@ fn write_trace(map: &mut MapWriter<'_>, id: &EventMessageId, sampled: bool) {
 }
 
 /// A value with its type: the document `{v: value}`.
-fn typed(value: &Bson) -> RawDocumentBuf {
+fn encode_typed(value: &Bson) -> RawDocumentBuf {
     let mut document = RawDocumentBuf::new();
     match value {
         Bson::String(text) => document.append(cstr!("v"), text.as_str()),
@@ -308,7 +309,7 @@ fn typed(value: &Bson) -> RawDocumentBuf {
     document
 }
 
-fn relaxed(event: &ChangeEvent) -> Vec<u8> {
+fn relaxed_json(event: &ChangeEvent) -> Vec<u8> {
     match Document::try_from(&*event.document) {
         Ok(document) => Bson::Document(document).into_relaxed_extjson().to_string().into_bytes(),
         // Not a document that can be read: as it is, for whoever can.
@@ -317,7 +318,7 @@ fn relaxed(event: &ChangeEvent) -> Vec<u8> {
 }
 
 /// AMQP and BSON both have signed numbers, and terms and epochs never come near the end of them.
-fn signed(number: u64) -> i64 {
+fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 

@@ -17,63 +17,63 @@ use crate::error_chain::error_chain;
 use crate::event::Term;
 use crate::retry::backoff;
 
-const FIRST_RETRY: Duration = Duration::from_millis(50);
-const LONGEST_RETRY: Duration = Duration::from_secs(2);
+const FIRST_BACKOFF: Duration = Duration::from_millis(50);
+const MAX_BACKOFF: Duration = Duration::from_secs(2);
 /// Writes under way at once; the rest of the stream waits, as it does when the bus is slow.
-const MOST: usize = 32;
+const MAX_CONCURRENT: usize = 32;
 
 /// What is stored now.
 pub(super) enum CompletedWrite {
     /// The index is there.
-    Prepared,
+    IndexesCreated,
     /// The event may be sent as this message: its body is stored, or it is a marker for what is kept.
-    Message { lane: LaneId, ordinal: Ordinal, message: Bytes },
+    MessageReady { lane: LaneId, ordinal: Ordinal, message: Bytes },
     /// The event is kept, and nothing is sent for it. `lane`: where its place was held.
-    Kept { lane: Option<LaneId>, ordinal: Ordinal },
+    EventRejected { lane: Option<LaneId>, ordinal: Ordinal },
 }
 
 pub(super) struct PendingWrites {
-    oversize: ClaimCheckStore,
+    claim_checks: ClaimCheckStore,
     rejected: RejectedStore,
     term: Term,
     handle: Handle,
-    under_way: FuturesUnordered<BoxFuture<'static, CompletedWrite>>,
+    in_flight: FuturesUnordered<BoxFuture<'static, CompletedWrite>>,
 }
 
 impl PendingWrites {
-    pub(super) fn new(oversize: ClaimCheckStore, rejected: RejectedStore, term: Term, handle: Handle) -> Self {
-        Self { oversize, rejected, term, handle, under_way: FuturesUnordered::new() }
+    pub(super) fn new(claim_checks: ClaimCheckStore, rejected: RejectedStore, term: Term, handle: Handle) -> Self {
+        Self { claim_checks, rejected, term, handle, in_flight: FuturesUnordered::new() }
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.under_way.len() < MOST
+        self.in_flight.len() < MAX_CONCURRENT
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.under_way.is_empty()
+        self.in_flight.is_empty()
     }
 
-    pub(super) fn prepare(&self) {
-        let (oversize, handle) = (self.oversize.clone(), self.handle.clone());
-        self.under_way.push(Box::pin(async move {
-            let mut tries = WriteRetry::of(handle);
-            while let Err(error) = oversize.prepare().await {
-                tries.failed(&error).await;
+    pub(super) fn create_indexes(&self) {
+        let (claim_checks, handle) = (self.claim_checks.clone(), self.handle.clone());
+        self.in_flight.push(Box::pin(async move {
+            let mut retry = WriteRetry::new(handle);
+            while let Err(error) = claim_checks.create_indexes().await {
+                retry.back_off(&error).await;
             }
-            CompletedWrite::Prepared
+            CompletedWrite::IndexesCreated
         }));
     }
 
     /// Stores a body; `message` names it.
-    pub(super) fn put_aside(&self, lane: LaneId, ordinal: Ordinal, id: String, body: Vec<u8>, message: Bytes) {
-        let (oversize, handle) = (self.oversize.clone(), self.handle.clone());
+    pub(super) fn store_body(&self, lane: LaneId, ordinal: Ordinal, id: String, body: Vec<u8>, message: Bytes) {
+        let (claim_checks, handle) = (self.claim_checks.clone(), self.handle.clone());
         handle.counters().oversize.fetch_add(1, Relaxed);
-        self.under_way.push(Box::pin(async move {
-            let mut tries = WriteRetry::of(handle);
-            while let Err(error) = oversize.store(&id, &body).await {
-                tries.failed(&error).await;
+        self.in_flight.push(Box::pin(async move {
+            let mut retry = WriteRetry::new(handle);
+            while let Err(error) = claim_checks.store(&id, &body).await {
+                retry.back_off(&error).await;
             }
-            CompletedWrite::Message { lane, ordinal, message }
+            CompletedWrite::MessageReady { lane, ordinal, message }
         }));
     }
 
@@ -83,22 +83,22 @@ impl PendingWrites {
         handle.counters().rejected.fetch_add(1, Relaxed);
         let (reason, message_id) = (rejection.reason.code(), &rejection.message_id);
         tracing::error!(reason, message_id, "an event cannot be a message: kept in rejected_events");
-        self.under_way.push(Box::pin(async move {
-            let mut tries = WriteRetry::of(handle);
-            while let Err(error) = rejected.keep(&rejection, term).await {
-                tries.failed(&error).await;
+        self.in_flight.push(Box::pin(async move {
+            let mut retry = WriteRetry::new(handle);
+            while let Err(error) = rejected.insert(&rejection, term).await {
+                retry.back_off(&error).await;
             }
             match place {
-                Some((lane, Some(message))) => CompletedWrite::Message { lane, ordinal, message },
-                Some((lane, None)) => CompletedWrite::Kept { lane: Some(lane), ordinal },
-                None => CompletedWrite::Kept { lane: None, ordinal },
+                Some((lane, Some(message))) => CompletedWrite::MessageReady { lane, ordinal, message },
+                Some((lane, None)) => CompletedWrite::EventRejected { lane: Some(lane), ordinal },
+                None => CompletedWrite::EventRejected { lane: None, ordinal },
             }
         }));
     }
 
     /// The next that is stored. Cancel-safe.
     pub(super) async fn next(&mut self) -> CompletedWrite {
-        match self.under_way.next().await {
+        match self.in_flight.next().await {
             Some(stored) => stored,
             None => std::future::pending().await,
         }
@@ -112,15 +112,15 @@ struct WriteRetry {
 }
 
 impl WriteRetry {
-    fn of(handle: Handle) -> Self {
+    fn new(handle: Handle) -> Self {
         Self { handle, failures: 0 }
     }
 
     /// The pause before the next try.
-    fn failed(&mut self, error: &dyn std::error::Error) -> tokio::time::Sleep {
+    fn back_off(&mut self, error: &dyn std::error::Error) -> tokio::time::Sleep {
         self.handle.counters().store_errors.fetch_add(1, Relaxed);
         tracing::warn!(error = %error_chain(error), "write to the coordination database");
         self.failures = self.failures.saturating_add(1);
-        tokio::time::sleep(backoff(self.failures - 1, FIRST_RETRY, LONGEST_RETRY))
+        tokio::time::sleep(backoff(self.failures - 1, FIRST_BACKOFF, MAX_BACKOFF))
     }
 }

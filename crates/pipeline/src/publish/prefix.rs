@@ -37,38 +37,38 @@ pub struct AcknowledgedPrefix {
 struct PrefixSlot {
     acknowledged: bool,
     event: bool,
-    stand: CheckpointPosition,
+    position: CheckpointPosition,
 }
 
 impl Default for AcknowledgedPrefix {
     fn default() -> Self {
-        Self::with_defect(Failpoint::CheckpointAhead.is_enabled())
+        Self::with_failpoint(Failpoint::CheckpointAhead.is_enabled())
     }
 }
 
 impl AcknowledgedPrefix {
-    pub(super) fn with_defect(follows_what_was_sent: bool) -> Self {
+    pub(super) fn with_failpoint(follows_what_was_sent: bool) -> Self {
         Self { first: 0, slots: VecDeque::new(), reached: None, cluster_time: None, passed: 0, follows_what_was_sent }
     }
 
     /// An event that must be acknowledged before the checkpoint may stand at it.
-    pub fn expect(&mut self, stand: CheckpointPosition) -> Ordinal {
-        self.add(stand, true)
+    pub fn push_event(&mut self, position: CheckpointPosition) -> Ordinal {
+        self.push(position, true)
     }
 
     /// Nothing to wait for: the checkpoint may stand here once all before is acknowledged.
-    pub fn mark(&mut self, stand: CheckpointPosition) {
-        let ordinal = self.add(stand, false);
+    pub fn push_watermark(&mut self, position: CheckpointPosition) {
+        let ordinal = self.push(position, false);
         self.acknowledge(ordinal);
     }
 
-    fn add(&mut self, stand: CheckpointPosition, event: bool) -> Ordinal {
-        self.slots.push_back(PrefixSlot { acknowledged: false, event, stand });
+    fn push(&mut self, position: CheckpointPosition, event: bool) -> Ordinal {
+        self.slots.push_back(PrefixSlot { acknowledged: false, event, position });
         Ordinal(self.first + self.slots.len() as u64 - 1)
     }
 
     /// Handed to the bus, which has not answered.
-    pub fn sent(&mut self, ordinal: Ordinal) {
+    pub fn record_sent(&mut self, ordinal: Ordinal) {
         if self.follows_what_was_sent {
             self.acknowledge(ordinal);
         }
@@ -82,8 +82,8 @@ impl AcknowledgedPrefix {
             let slot = self.slots.pop_front().expect("there is a front");
             self.first += 1;
             self.passed += u64::from(slot.event);
-            self.cluster_time = slot.stand.cluster_time.or(self.cluster_time);
-            self.reached = Some(slot.stand);
+            self.cluster_time = slot.position.cluster_time.or(self.cluster_time);
+            self.reached = Some(slot.position);
         }
     }
 
@@ -94,7 +94,7 @@ impl AcknowledgedPrefix {
     }
 
     /// Whether it has moved since it was taken, and by how many events.
-    pub fn moved(&self) -> Option<u64> {
+    pub fn advanced_by(&self) -> Option<u64> {
         self.reached.as_ref().map(|_| self.passed)
     }
 
@@ -104,7 +104,7 @@ impl AcknowledgedPrefix {
     }
 
     /// Whether everything captured is behind the prefix.
-    pub fn is_whole(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         self.slots.is_empty()
     }
 }
@@ -115,45 +115,45 @@ pub(super) mod tests {
     use crate::event::ResumeToken;
     use mongodb::bson::doc;
 
-    pub(crate) fn stand(number: u64) -> CheckpointPosition {
+    pub(crate) fn position(number: u64) -> CheckpointPosition {
         let token = ResumeToken::try_from(doc! { "_data": format!("82{number:010}") }).unwrap();
         CheckpointPosition { phase: CheckpointPhase::Stream { token }, cluster_time: None }
     }
 
     #[test]
     fn the_prefix_waits_for_its_oldest_item() {
-        let mut prefix = AcknowledgedPrefix::with_defect(false);
-        let ordinals: Vec<_> = (0..4).map(|number| prefix.expect(stand(number))).collect();
+        let mut prefix = AcknowledgedPrefix::with_failpoint(false);
+        let ordinals: Vec<_> = (0..4).map(|number| prefix.push_event(position(number))).collect();
         prefix.acknowledge(ordinals[1]);
         prefix.acknowledge(ordinals[2]);
         assert_eq!(prefix.take(), None);
         prefix.acknowledge(ordinals[0]);
-        assert_eq!(prefix.take(), Some((stand(2), 3)));
+        assert_eq!(prefix.take(), Some((position(2), 3)));
         assert_eq!(prefix.take(), None, "it has not moved since");
         prefix.acknowledge(ordinals[0]);
         prefix.acknowledge(ordinals[3]);
-        assert_eq!(prefix.take(), Some((stand(3), 1)));
-        assert!(prefix.is_whole());
+        assert_eq!(prefix.take(), Some((position(3), 1)));
+        assert!(prefix.is_complete());
     }
 
     #[test]
     fn a_mark_passes_when_nothing_older_is_unacknowledged() {
-        let mut prefix = AcknowledgedPrefix::with_defect(false);
-        prefix.mark(stand(1));
-        assert_eq!(prefix.take(), Some((stand(1), 0)));
-        let event = prefix.expect(stand(2));
-        prefix.mark(stand(3));
-        assert_eq!(prefix.moved(), None);
+        let mut prefix = AcknowledgedPrefix::with_failpoint(false);
+        prefix.push_watermark(position(1));
+        assert_eq!(prefix.take(), Some((position(1), 0)));
+        let event = prefix.push_event(position(2));
+        prefix.push_watermark(position(3));
+        assert_eq!(prefix.advanced_by(), None);
         prefix.acknowledge(event);
-        assert_eq!(prefix.take(), Some((stand(3), 1)));
+        assert_eq!(prefix.take(), Some((position(3), 1)));
     }
 
     #[test]
     fn what_is_only_sent_does_not_move_it_unless_that_defect_is_planted() {
         for planted in [false, true] {
-            let mut prefix = AcknowledgedPrefix::with_defect(planted);
-            let ordinal = prefix.expect(stand(1));
-            prefix.sent(ordinal);
+            let mut prefix = AcknowledgedPrefix::with_failpoint(planted);
+            let ordinal = prefix.push_event(position(1));
+            prefix.record_sent(ordinal);
             assert_eq!(prefix.take().is_some(), planted);
         }
     }

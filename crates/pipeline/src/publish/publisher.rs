@@ -66,9 +66,9 @@ pub struct Publisher<T: PublishTopic, S> {
     encoder: Encoder,
     lanes: Lanes,
     prefix: AcknowledgedPrefix,
-    saves: CheckpointSaver<S>,
-    stores: PendingWrites,
-    bridge: TopicConnection<T>,
+    saver: CheckpointSaver<S>,
+    pending_writes: PendingWrites,
+    connection: TopicConnection<T>,
     probe: SubscriptionProbe<T>,
     traces: TracedEvents,
     /// Captured, and not yet in a lane.
@@ -117,9 +117,9 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
             encoder: Encoder::new(config.body, config.sessions, epoch, claim.term),
             lanes: Lanes::new(config.window(), rule),
             prefix: AcknowledgedPrefix::default(),
-            stores: PendingWrites::new(oversize, rejected, claim.term, handle.clone()),
-            saves: CheckpointSaver::new(checkpoints, (claim, epoch), config.checkpoint, config.save_after(), now),
-            bridge: TopicConnection::new(Arc::clone(&topic)),
+            pending_writes: PendingWrites::new(oversize, rejected, claim.term, handle.clone()),
+            saver: CheckpointSaver::new(checkpoints, (claim, epoch), config.checkpoint, config.save_after(), now),
+            connection: TopicConnection::new(Arc::clone(&topic)),
             probe: SubscriptionProbe::new(topic),
             traces: TracedEvents::default(),
             pending: VecDeque::new(),
@@ -136,34 +136,34 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
 
     /// Who is told of the events it wants traced.
     #[must_use]
-    pub fn traced_by(mut self, tracer: Option<Arc<dyn PublishTracer>>) -> Self {
-        self.traces = TracedEvents::by(tracer);
+    pub fn with_tracer(mut self, tracer: Option<Arc<dyn PublishTracer>>) -> Self {
+        self.traces = TracedEvents::new(tracer);
         self.encoder = self.encoder.sampling(self.traces.sampling());
         self
     }
 
-    /// Publishes what `intake` gives. From its end, or from `stop` on, what there is is brought out, for no longer than `drain` of the
+    /// Publishes what `input` gives. From its end, or from `stop` on, what there is is brought out, for no longer than `drain` of the
     /// configuration, whatever the bus does. After `lost` the term is over, and nothing more is done.
     ///
     /// `stop` must also end the intake. It is heard whether or not there is room for what the intake holds: waiting for its end would be
     /// waiting for the bus.
     pub async fn run(
         mut self,
-        intake: impl CaptureInput,
+        input: impl CaptureInput,
         stop: impl Future<Output = ()> + Send,
         lost: impl Future<Output = ()> + Send,
     ) -> Result<PublishEnd, Error> {
-        self.handle.set(PublishState::Opening);
-        self.stores.prepare();
-        let ended = self.publish(intake, stop, lost).await;
+        self.handle.set_state(PublishState::Opening);
+        self.pending_writes.create_indexes();
+        let ended = self.publish(input, stop, lost).await;
         self.update_gauges();
-        self.handle.set(PublishState::Idle);
+        self.handle.set_state(PublishState::Idle);
         ended
     }
 
     async fn publish(
         &mut self,
-        mut intake: impl CaptureInput,
+        mut input: impl CaptureInput,
         stop: impl Future<Output = ()> + Send,
         lost: impl Future<Output = ()> + Send,
     ) -> Result<PublishEnd, Error> {
@@ -171,36 +171,36 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         let mut outcomes: Vec<Outcome> = Vec::new();
         loop {
             let now = Instant::now();
-            self.look_at_the_clock(now);
+            self.check_timers(now);
             let more = self.admit(now);
-            self.depart(now);
+            self.send_ready(now);
             // What is not saved when the time is over is sent again.
-            let at_once = self.draining.is_some();
-            self.saves.begin(&mut self.prefix, now, at_once);
-            if let Some(ended) = self.end(now) {
+            let immediately = self.draining.is_some();
+            self.saver.start_if_due(&mut self.prefix, now, immediately);
+            if let Some(ended) = self.finished(now) {
                 return Ok(ended);
             }
             self.update_gauges();
             if !self.lanes.is_empty() {
                 LoopStall::Publish.block_if_enabled().await;
             }
-            let wake = self.next_moment(now, at_once);
-            let hungry = self.pending.is_empty() && !self.exhausted;
-            let news = tokio::select! {
+            let wake = self.next_timer(now, immediately);
+            let wants_input = self.pending.is_empty() && !self.exhausted;
+            let event = tokio::select! {
                 () = &mut lost => PublisherEvent::Lost,
                 () = &mut stop => PublisherEvent::Stop,
                 // cancel-safe, each: what was not returned is there when asked again
-                captured = intake.next(), if hungry => PublisherEvent::Captured(captured),
-                opened = self.bridge.next(&mut outcomes) => opened.map_or(PublisherEvent::Outcomes, PublisherEvent::Opened),
-                saved = self.saves.ended() => PublisherEvent::Saved(saved),
-                stored = self.stores.next() => PublisherEvent::Stored(stored),
-                exists = self.probe.ended() => PublisherEvent::Probed(exists),
+                captured = input.next(), if wants_input => PublisherEvent::Captured(captured),
+                opened = self.connection.next(&mut outcomes) => opened.map_or(PublisherEvent::Outcomes, PublisherEvent::Opened),
+                saved = self.saver.finished() => PublisherEvent::Saved(saved),
+                stored = self.pending_writes.next() => PublisherEvent::Stored(stored),
+                exists = self.probe.finished() => PublisherEvent::Probed(exists),
                 () = tokio::time::sleep_until(wake.into()) => PublisherEvent::Time,
                 () = tokio::task::yield_now(), if more => PublisherEvent::Time,
             };
-            match news {
-                PublisherEvent::Lost => return Ok(PublishEnd::Lost),
-                PublisherEvent::Stop => self.begin_to_drain(Instant::now()),
+            match event {
+                PublisherEvent::Lost => return Ok(PublishEnd::TermLost),
+                PublisherEvent::Stop => self.begin_drain(Instant::now()),
                 PublisherEvent::Captured(captured) => self.on_captured(captured),
                 PublisherEvent::Outcomes => self.on_outcomes(&mut outcomes)?,
                 PublisherEvent::Opened(opened) => self.on_opened(opened)?,
@@ -212,25 +212,25 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         }
     }
 
-    fn look_at_the_clock(&mut self, now: Instant) {
-        self.bridge.look_at_the_clock(&self.lanes, now);
-        self.lanes.rouse(now);
+    fn check_timers(&mut self, now: Instant) {
+        self.connection.check_timers(&self.lanes, now);
+        self.lanes.wake_due_lanes(now);
         self.given_up |= self.draining.is_some_and(|drain| now >= drain.send_until);
     }
 
-    fn next_moment(&self, now: Instant, at_once: bool) -> Instant {
-        let save = self.saves.next(&self.prefix, now, at_once);
-        let drain = self.draining.map(|drain| if self.given_up { drain.until } else { drain.send_until });
-        let moments = [save, drain, self.lanes.next_wake(), self.bridge.next_moment()];
+    fn next_timer(&self, now: Instant, immediately: bool) -> Instant {
+        let save = self.saver.next_due(&self.prefix, now, immediately);
+        let drain = self.draining.map(|drain| if self.given_up { drain.end_at } else { drain.send_until });
+        let moments = [save, drain, self.lanes.next_wake(), self.connection.next_timer()];
         moments.into_iter().flatten().min().unwrap_or(now + LONGEST_WAIT)
     }
 
     fn on_saved(&mut self, saved: Result<SaveResult, checkpoint::Error>) -> Result<(), Error> {
-        let saved = self.saves.note(saved, Instant::now()).map_err(Error::Checkpoint)?;
+        let saved = self.saver.record_result(saved, Instant::now()).map_err(Error::Checkpoint)?;
         match saved {
-            Some((stand, events)) => {
+            Some((position, events)) => {
                 self.unsaved -= events;
-                self.handle.saved(stand.cluster_time);
+                self.handle.record_saved(position.cluster_time);
             }
             None => drop(self.handle.counters().store_errors.fetch_add(1, Relaxed)),
         }
@@ -238,12 +238,12 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     }
 
     fn on_probed(&mut self, exists: Result<bool, servicebus::Error>) {
-        self.probe.note(exists);
-        match self.probe.allows() {
-            Some(false) => self.handle.set(PublishState::Paused(PauseReason::SubscriptionMissing)),
+        self.probe.record_result(exists);
+        match self.probe.subscription_exists() {
+            Some(false) => self.handle.set_state(PublishState::Paused(PauseReason::SubscriptionMissing)),
             Some(true) => match self.handle.state() {
                 PublishState::Paused(PauseReason::SubscriptionMissing) => self.set_active(),
-                PublishState::Opening if self.bridge.is_open(Instant::now()) => self.set_active(),
+                PublishState::Opening if self.connection.is_open(Instant::now()) => self.set_active(),
                 PublishState::Idle
                 | PublishState::Opening
                 | PublishState::Publishing
@@ -255,11 +255,11 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     }
 
     fn set_active(&self) {
-        self.handle.set(if self.draining.is_some() { PublishState::Draining } else { PublishState::Publishing });
+        self.handle.set_state(if self.draining.is_some() { PublishState::Draining } else { PublishState::Publishing });
     }
 
     fn may_send(&self, now: Instant) -> bool {
-        self.probe.allows() == Some(true) && !self.given_up && self.bridge.is_open(now)
+        self.probe.subscription_exists() == Some(true) && !self.given_up && self.connection.is_open(now)
     }
 
     fn update_gauges(&self) {
@@ -267,7 +267,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         counters.in_flight_events.store(self.lanes.events() as u64, Relaxed);
         counters.in_flight_bytes.store(self.lanes.bytes() as u64, Relaxed);
         if let Some(time) = self.prefix.cluster_time() {
-            self.handle.acknowledged(time);
+            self.handle.record_acknowledged(time);
         }
     }
 }

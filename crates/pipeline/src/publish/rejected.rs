@@ -60,7 +60,7 @@ pub struct RejectedEvent {
 }
 
 impl RejectedEvent {
-    pub fn of_event(event: &ChangeEvent, id: &EventMessageId, reason: RejectReason) -> Self {
+    pub fn from_event(event: &ChangeEvent, id: &EventMessageId, reason: RejectReason) -> Self {
         Self {
             message_id: id.as_str().to_owned(),
             reason,
@@ -73,7 +73,7 @@ impl RejectedEvent {
     }
 
     /// Everything there is to know of an event is on its message.
-    pub fn of_message(message: &amqp::Message, reason: RejectReason) -> Self {
+    pub fn from_message(message: &amqp::Message, reason: RejectReason) -> Self {
         let text = |name| message.application_property(name).and_then(|value| value.as_str()).unwrap_or_default();
         let id = message.properties().ok().and_then(|properties| properties.message_id);
         let key = message.application_property(property::KEY);
@@ -104,12 +104,12 @@ impl RejectedStore {
     }
 
     /// Keeps it. Done again, by this leader or another, it changes nothing.
-    pub async fn keep(&self, rejection: &RejectedEvent, term: Term) -> Result<(), DriverError> {
+    pub async fn insert(&self, rejection: &RejectedEvent, term: Term) -> Result<(), DriverError> {
         let RejectedEvent { message_id, reason, document, .. } = rejection;
         let chunks = document.chunks(CHUNK).skip(1);
         for (chunk, bytes) in (1_i64..).zip(chunks) {
             let id = doc! { "pipeline": &self.pipeline, "message": message_id, "chunk": chunk };
-            self.insert(id, doc! { "format": FORMAT, "document": binary(bytes) }).await?;
+            self.insert_document(id, doc! { "format": FORMAT, "document": binary(bytes) }).await?;
         }
         let id = doc! { "pipeline": &self.pipeline, "message": message_id };
         let first = document.chunks(CHUNK).next().unwrap_or_default();
@@ -125,10 +125,10 @@ impl RejectedStore {
             "oversize": rejection.oversize,
             "term": i64::try_from(term.get()).unwrap_or(i64::MAX),
         };
-        self.insert(id, fields).await
+        self.insert_document(id, fields).await
     }
 
-    async fn insert(&self, id: Document, mut fields: Document) -> Result<(), DriverError> {
+    async fn insert_document(&self, id: Document, mut fields: Document) -> Result<(), DriverError> {
         fields.insert("at", DateTime::now());
         let kept = doc! { "$setOnInsert": fields };
         self.events.update_one(doc! { "_id": id }, kept).upsert(true).await?;

@@ -16,7 +16,7 @@ pub trait PublishTopic: Send + Sync + 'static {
     fn subscription_exists(&self) -> impl Future<Output = Result<bool, servicebus::Error>> + Send;
 
     /// Ends when something happened that may have taken the subscription away. May end without a reason.
-    fn disturbed(&self) -> impl Future<Output = ()> + Send;
+    fn changed(&self) -> impl Future<Output = ()> + Send;
 }
 
 /// An open way to send. Every transfer submitted gets exactly one outcome, also when the way is lost.
@@ -29,10 +29,10 @@ pub trait SenderLink: Send {
     fn outcomes(&mut self, into: &mut Vec<Outcome>) -> impl Future<Output = ()> + Send;
 
     /// It leads nowhere any more.
-    fn is_over(&self) -> bool;
+    fn is_closed(&self) -> bool;
 
     /// An outcome is overdue: the way is to be given up, and everything under way with it.
-    fn suspect(&self);
+    fn abandon(&self);
 }
 
 /// Sizes in bytes.
@@ -43,9 +43,9 @@ pub struct LinkLimits {
 }
 
 /// The smallest tier's, where the bus names none.
-const STANDARD: usize = 256 << 10;
+const STANDARD_TIER_LIMIT: usize = 256 << 10;
 /// Outcomes taken at once.
-const MANY: usize = 1_024;
+const OUTCOMES_PER_POLL: usize = 1_024;
 
 /// A topic of Service Bus.
 pub struct ServiceBusTopic {
@@ -78,14 +78,14 @@ impl PublishTopic for ServiceBusTopic {
         self.client.entity_exists(&self.subscription).await
     }
 
-    async fn disturbed(&self) {
+    async fn changed(&self) {
         self.client.entity_disturbed(&self.subscription).await;
     }
 }
 
 impl SenderLink for Bulk {
     fn limits(&self) -> LinkLimits {
-        LinkLimits { message: self.message_limit().unwrap_or(STANDARD), batch: self.batch_limit() }
+        LinkLimits { message: self.message_limit().unwrap_or(STANDARD_TIER_LIMIT), batch: self.batch_limit() }
     }
 
     fn submit(&mut self, transfers: Vec<(u64, Encoded)>) {
@@ -93,14 +93,14 @@ impl SenderLink for Bulk {
     }
 
     async fn outcomes(&mut self, into: &mut Vec<Outcome>) {
-        Self::outcomes(self, into, MANY).await;
+        Self::outcomes(self, into, OUTCOMES_PER_POLL).await;
     }
 
-    fn is_over(&self) -> bool {
+    fn is_closed(&self) -> bool {
         self.ended().is_some()
     }
 
-    fn suspect(&self) {
+    fn abandon(&self) {
         Self::suspect(self);
     }
 }
@@ -109,15 +109,15 @@ impl SenderLink for Bulk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendErrorAction {
     /// This one again, after a pause of its own.
-    Again,
+    Retry,
     /// The way is lost, and whether it arrived is not known: again on the next.
     Reopen,
     /// Nothing goes for a while.
-    Hold(PauseReason),
+    Pause(PauseReason),
     /// Never, as it is.
     Refused,
     /// The term's gate is shut: it did not leave, and nothing else will.
-    GateShut,
+    GateClosed,
     /// Not to be mended from here.
     Fatal,
 }
@@ -125,20 +125,20 @@ pub(super) enum SendErrorAction {
 impl SendErrorAction {
     /// Weighing both mistakes: a message wrongly tried again holds up its lane, and the state says so; one wrongly refused is parked by
     /// every consumer. So only what the bus says of the message itself is a refusal.
-    pub(super) fn of(kind: Kind) -> Self {
+    pub(super) fn for_error(kind: Kind) -> Self {
         match kind {
-            Kind::Timeout | Kind::Internal | Kind::Cancelled | Kind::Unknown | Kind::Protocol => Self::Again,
+            Kind::Timeout | Kind::Internal | Kind::Cancelled | Kind::Unknown | Kind::Protocol => Self::Retry,
             Kind::Detached | Kind::ConnectionLost => Self::Reopen,
-            Kind::Busy | Kind::QuotaExceeded => Self::Hold(PauseReason::Busy),
-            Kind::NotFound => Self::Hold(PauseReason::TopicMissing),
-            Kind::Unauthorized => Self::Hold(PauseReason::Unauthorized),
-            Kind::Disabled => Self::Hold(PauseReason::Disabled),
+            Kind::Busy | Kind::QuotaExceeded => Self::Pause(PauseReason::Busy),
+            Kind::NotFound => Self::Pause(PauseReason::TopicMissing),
+            Kind::Unauthorized => Self::Pause(PauseReason::Unauthorized),
+            Kind::Disabled => Self::Pause(PauseReason::Disabled),
             Kind::NotAllowed | Kind::InvalidArgument | Kind::MessageTooLarge | Kind::NotImplemented => Self::Refused,
             // Of receivers; a sender does not meet them.
             Kind::MessageLockLost | Kind::SessionLockLost | Kind::SessionHeldElsewhere | Kind::AlreadyExists => {
-                Self::Again
+                Self::Retry
             }
-            Kind::Withheld => Self::GateShut,
+            Kind::Withheld => Self::GateClosed,
             Kind::Closed | Kind::Configuration => Self::Fatal,
         }
     }

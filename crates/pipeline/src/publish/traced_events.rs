@@ -35,13 +35,13 @@ pub struct PublishedTrace {
 pub(super) struct TracedEvents {
     tracer: Option<Arc<dyn PublishTracer>>,
     sampling: TraceSampling,
-    under_way: HashMap<Ordinal, PublishedTrace>,
+    in_flight: HashMap<Ordinal, PublishedTrace>,
 }
 
 impl TracedEvents {
-    pub(super) fn by(tracer: Option<Arc<dyn PublishTracer>>) -> Self {
+    pub(super) fn new(tracer: Option<Arc<dyn PublishTracer>>) -> Self {
         let sampling = tracer.as_ref().map_or(TraceSampling::NONE, |tracer| tracer.sampling());
-        Self { tracer, sampling, under_way: HashMap::new() }
+        Self { tracer, sampling, in_flight: HashMap::new() }
     }
 
     pub(super) fn sampling(&self) -> TraceSampling {
@@ -49,7 +49,7 @@ impl TracedEvents {
     }
 
     /// `None` for an event that is not traced.
-    pub(super) fn begun(&self, event: &ChangeEvent, id: &EventMessageId) -> Option<PublishedTrace> {
+    pub(super) fn start(&self, event: &ChangeEvent, id: &EventMessageId) -> Option<PublishedTrace> {
         self.sampling.includes(id).then(|| {
             let captured = wall_clock();
             PublishedTrace {
@@ -63,13 +63,13 @@ impl TracedEvents {
         })
     }
 
-    pub(super) fn under_way(&mut self, ordinal: Ordinal, begun: Option<PublishedTrace>) {
-        if let Some(begun) = begun {
-            self.under_way.insert(ordinal, begun);
+    pub(super) fn track(&mut self, ordinal: Ordinal, trace: Option<PublishedTrace>) {
+        if let Some(trace) = trace {
+            self.in_flight.insert(ordinal, trace);
         }
     }
 
-    pub(super) fn acknowledged(&mut self, ordinal: Ordinal) {
+    pub(super) fn acknowledge(&mut self, ordinal: Ordinal) {
         if let (Some(published), Some(tracer)) = (self.forget(ordinal), &self.tracer) {
             tracer.published(PublishedTrace { acknowledged: wall_clock(), ..published });
         }
@@ -78,6 +78,6 @@ impl TracedEvents {
     /// It becomes no message.
     pub(super) fn forget(&mut self, ordinal: Ordinal) -> Option<PublishedTrace> {
         // Most are not traced.
-        if self.under_way.is_empty() { None } else { self.under_way.remove(&ordinal) }
+        if self.in_flight.is_empty() { None } else { self.in_flight.remove(&ordinal) }
     }
 }

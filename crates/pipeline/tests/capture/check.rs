@@ -52,7 +52,7 @@ async fn what_we_write_ourselves_is_no_source() {
     let house = House::new("own").await;
     let own = vec![Namespace::new(house.database.name(), "events")];
     let error = refused(&house, house.source(), Config { own, ..Config::default() }, PipelineStart::Now).await;
-    assert!(matches!(error, Error::Own { .. }), "{error:?}");
+    assert!(matches!(error, Error::OwnNamespace { .. }), "{error:?}");
 }
 
 #[tokio::test]
@@ -84,7 +84,7 @@ async fn post_images_must_be_kept_where_they_are_asked_for() {
 
 #[tokio::test]
 async fn a_server_that_is_away_is_told_apart_from_a_wrong_request() {
-    let config = Config { answer_within: std::time::Duration::from_millis(200), ..Config::default() };
+    let config = Config { response_timeout: std::time::Duration::from_millis(200), ..Config::default() };
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let client = direct(&format!("mongodb://{nobody}/?serverSelectionTimeoutMS=100000")).await;
     let error = Capture::new(&client, SourceConfig::events("shop", "events"), config)

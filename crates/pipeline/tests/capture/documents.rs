@@ -36,7 +36,7 @@ async fn every_operation_is_an_event_with_the_document_it_leaves() {
         assert_eq!(event.event_type.as_deref(), Some(operation.as_str()));
         assert_eq!((aggregate(&event), event.key), (7.into(), 7.into()));
     }
-    assert_eq!(reading.handle.status().foreign, 0);
+    assert_eq!(reading.handle.status().non_inserts, 0);
     reading.stop().await;
 }
 
@@ -44,7 +44,7 @@ async fn every_operation_is_an_event_with_the_document_it_leaves() {
 async fn an_update_of_a_document_that_is_gone_since_has_its_key_alone() {
     let house = House::new("gone").await;
     let capture = house.capture(house.documents());
-    let phase = capture.first_phase(&PipelineStart::Now).await.unwrap();
+    let phase = capture.initial_phase(&PipelineStart::Now).await.unwrap();
     house.events().insert_one(doc! { "_id": "x", "n": 1 }).await.unwrap();
     house.events().update_one(doc! {}, doc! { "$set": { "n": 2 } }).await.unwrap();
     house.events().delete_one(doc! {}).await.unwrap();
@@ -61,7 +61,7 @@ async fn post_images_are_exact_where_a_lookup_is_not() {
     let images = ChangeStreamPreAndPostImages::builder().enabled(true).build();
     house.database.create_collection("events").change_stream_pre_and_post_images(images).await.unwrap();
     let capture = house.capture(SourceConfig { full_document: FullDocument::PostImage, ..house.documents() });
-    let phase = capture.first_phase(&PipelineStart::Now).await.unwrap();
+    let phase = capture.initial_phase(&PipelineStart::Now).await.unwrap();
     house.events().insert_one(doc! { "_id": 1, "n": 0 }).await.unwrap();
     for n in 1..=3 {
         house.events().update_one(doc! {}, doc! { "$set": { "n": n } }).await.unwrap();

@@ -17,8 +17,8 @@ async fn a_dropped_and_re_created_collection_goes_on() {
     house.events().insert_one(event("a", 30)).await.unwrap();
     assert_eq!(versions(&reading.events(31).await), (0..31).collect::<Vec<_>>());
     // A drop and an invalidate each time.
-    assert_eq!(reading.handle.status().dropped, 6);
-    assert!(reading.handle.status().reopened >= 3);
+    assert_eq!(reading.handle.status().collection_drops, 6);
+    assert!(reading.handle.status().reopens >= 3);
     // Every token handed on can be resumed from, an invalidate's too.
     let marks = std::mem::take(&mut reading.marks);
     reading.stop().await;

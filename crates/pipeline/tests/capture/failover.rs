@@ -22,7 +22,7 @@ async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_non
     // that is back they must notice soon: it may be the next primary.
     let slow = "heartbeatFrequencyMS=500&connectTimeoutMS=120000";
     let client = direct(&format!("{}&{slow}", set.uri())).await;
-    let config = Config { answer_within: Duration::from_secs(2), ..Config::default() };
+    let config = Config { response_timeout: Duration::from_secs(2), ..Config::default() };
     let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), PipelineStart::Now).await;
     let (written, done) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
     let writer = tokio::spawn(write(set.client().await.unwrap(), Arc::clone(&written), Arc::clone(&done)));
@@ -52,7 +52,7 @@ async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_non
     let all = written.load(Ordering::SeqCst);
     let events = reading.events(all as usize).await;
     assert_eq!(versions(&events), (0..i64::from(all)).collect::<Vec<_>>());
-    assert!(reading.handle.status().reopened >= 2, "{:?}", reading.handle.status());
+    assert!(reading.handle.status().reopens >= 2, "{:?}", reading.handle.status());
     reading.stop().await;
     set.wait_until_secondary(paused).await.unwrap();
     the_primary_is_killed_during_a_snapshot(&mut set, all).await;
@@ -63,15 +63,19 @@ async fn the_primary_is_killed_during_a_snapshot(set: &mut ReplicaSet, held: i32
     let client = set.client().await.unwrap();
     index(&majority(&client.database("shop"), "events")).await;
     let few = NonZeroU32::new(10).unwrap();
-    let config =
-        Config { batch_size: few, read_ahead_events: few, answer_within: Duration::from_secs(2), ..Config::default() };
+    let config = Config {
+        batch_size: few,
+        read_ahead_events: few,
+        response_timeout: Duration::from_secs(2),
+        ..Config::default()
+    };
     let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), PipelineStart::Beginning).await;
     let mut scanned = reading.events(20).await;
     let primary = set.primary().await.unwrap();
     set.kill(primary).await.unwrap();
     scanned.extend(reading.snapshot().await.into_iter().map(|(event, _)| event));
     assert_eq!(versions(&scanned), (0..i64::from(held)).collect::<Vec<_>>());
-    assert!(reading.handle.status().reopened >= 1, "{:?}", reading.handle.status());
+    assert!(reading.handle.status().reopens >= 1, "{:?}", reading.handle.status());
     reading.stop().await;
 }
 

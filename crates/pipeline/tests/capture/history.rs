@@ -26,7 +26,7 @@ async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behin
         ..Config::default()
     };
     let capture = || Capture::new(&client, source.clone(), quick(config.clone()));
-    let start = capture().first_phase(&PipelineStart::Now).await.unwrap();
+    let start = capture().initial_phase(&PipelineStart::Now).await.unwrap();
 
     // One that is open and not taken from; it holds a cursor far from the oplog's end.
     let behind = Reading::from(capture(), start.clone());
@@ -47,7 +47,7 @@ async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behin
     assert!(error.to_string().contains("history"), "{error}");
 
     let early = PipelineStart::At(DateTime::from_millis(1_000_000_000_000));
-    let error = capture().first_phase(&early).await.unwrap_err();
+    let error = capture().initial_phase(&early).await.unwrap_err();
     assert!(matches!(error, Error::StartTooEarly { .. }), "{error:?}");
     assert!(error.to_string().contains("2001-09-09"), "{error}");
 }

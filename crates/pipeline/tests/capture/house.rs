@@ -82,7 +82,7 @@ pub(crate) struct Reading {
 
 impl Reading {
     pub(crate) async fn of(capture: Capture, start: PipelineStart) -> Self {
-        let phase = capture.first_phase(&start).await.unwrap();
+        let phase = capture.initial_phase(&start).await.unwrap();
         Self::from(capture, phase)
     }
 

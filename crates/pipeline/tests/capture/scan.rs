@@ -40,7 +40,7 @@ pub(crate) fn small() -> Config {
 
 async fn begin(house: &House, source: &SourceConfig, config: &Config) -> (ResumeToken, SnapshotProgress) {
     let capture = house.capture_with(source.clone(), config.clone());
-    match capture.first_phase(&PipelineStart::Beginning).await.unwrap() {
+    match capture.initial_phase(&PipelineStart::Beginning).await.unwrap() {
         CheckpointPhase::Snapshot { start, progress } => (start, progress),
         other => panic!("{other:?}"),
     }

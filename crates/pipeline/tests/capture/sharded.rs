@@ -43,7 +43,7 @@ async fn two_shards_are_one_source_in_order_per_aggregate() {
     resumed.stop().await;
 
     // A snapshot, resumed in the middle, and the stream after it.
-    let start = capture().first_phase(&PipelineStart::Beginning).await.unwrap();
+    let start = capture().initial_phase(&PipelineStart::Beginning).await.unwrap();
     let mut first = Reading::from(capture(), start.clone());
     let scanned = first.snapshot().await;
     first.stop().await;

@@ -112,7 +112,7 @@ async fn documents_on_two_shards_are_one_source_in_order_per_document() {
 
     // A snapshot while documents come, change and go; resumed in its middle, and the stream after it.
     let held = (DOCUMENTS - DOCUMENTS / 4) as usize;
-    let begun = shop.capture(&source).first_phase(&PipelineStart::Beginning).await.unwrap();
+    let begun = shop.capture(&source).initial_phase(&PipelineStart::Beginning).await.unwrap();
     let CheckpointPhase::Snapshot { start, .. } = begun.clone() else { panic!("{begun:?}") };
     let mut first = Reading::from(shop.capture(&source), begun);
     let scanned = first.snapshot().await;

@@ -22,7 +22,7 @@ async fn write_large(house: &House) {
 async fn an_event_in_fragments_is_one_event_and_no_token_lies_inside_it() {
     let house = House::new("split").await;
     let capture = house.capture(house.documents());
-    let start = capture.first_phase(&PipelineStart::Now).await.unwrap();
+    let start = capture.initial_phase(&PipelineStart::Now).await.unwrap();
     write_large(&house).await;
     let fragments = fragments(&house, &start).await;
     assert!(fragments.len() >= 2);

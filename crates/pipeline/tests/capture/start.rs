@@ -10,7 +10,7 @@ use crate::house::{House, Reading, event, insert_all, versions};
 async fn now_is_before_the_next_write() {
     let house = House::new("now").await;
     house.events().insert_one(event("a", 1)).await.unwrap();
-    let phase = house.capture(house.source()).first_phase(&PipelineStart::Now).await.unwrap();
+    let phase = house.capture(house.source()).initial_phase(&PipelineStart::Now).await.unwrap();
     // The first leader dies here, having stored the phase and read nothing.
     insert_all(&house.events(), (2..5).map(|version| event("a", version))).await;
     let mut reading = Reading::from(house.capture(house.source()), phase);
@@ -30,7 +30,7 @@ async fn a_time_is_inclusive_and_its_token_skips_nothing() {
     house.events().insert_one(event("a", 2)).await.unwrap();
     let second = cluster_second(&house).await;
     let at = PipelineStart::At(DateTime::from_millis(i64::from(first + 1) * 1000));
-    let phase = house.capture(house.source()).first_phase(&at).await.unwrap();
+    let phase = house.capture(house.source()).initial_phase(&at).await.unwrap();
     house.events().insert_one(event("a", 3)).await.unwrap();
     assert!(second > first);
     let mut reading = Reading::from(house.capture(house.source()), phase);
@@ -51,7 +51,7 @@ async fn the_beginning_is_a_snapshot_with_a_run_of_its_own() {
     let capture = house.capture(house.source());
     let mut runs = Vec::new();
     for _ in 0..2 {
-        match capture.first_phase(&PipelineStart::Beginning).await.unwrap() {
+        match capture.initial_phase(&PipelineStart::Beginning).await.unwrap() {
             CheckpointPhase::Snapshot { progress, .. } => {
                 assert_eq!((progress.scanned, &progress.after), (0, &None));
                 runs.push(progress.run);

@@ -62,7 +62,7 @@ async fn what_is_not_an_insert_is_counted_and_not_handed_on() {
     house.events().delete_one(doc! {}).await.unwrap();
     house.events().insert_one(event("a", 2)).await.unwrap();
     assert_eq!(versions(&reading.events(2).await), [1, 2]);
-    assert_eq!(reading.handle.status().foreign, 3);
+    assert_eq!(reading.handle.status().non_inserts, 3);
     reading.stop().await;
 }
 

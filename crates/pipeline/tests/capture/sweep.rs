@@ -63,7 +63,7 @@ impl Shop {
     }
 
     async fn begin(&self) -> (ResumeToken, SnapshotProgress) {
-        match self.house.capture(self.source()).first_phase(&PipelineStart::Beginning).await.unwrap() {
+        match self.house.capture(self.source()).initial_phase(&PipelineStart::Beginning).await.unwrap() {
             CheckpointPhase::Snapshot { start, progress } => (start, progress),
             other => panic!("{other:?}"),
         }
@@ -71,7 +71,7 @@ impl Shop {
 
     fn reading(&self, epoch: u64, config: Config, start: &ResumeToken, progress: &SnapshotProgress) -> Reading {
         let capture = self.house.capture_with(self.source(), config);
-        let capture = capture.sweeping(&self.views, PIPELINE, Epoch::new(epoch));
+        let capture = capture.with_read_models(&self.views, PIPELINE, Epoch::new(epoch));
         Reading::from(capture, CheckpointPhase::Snapshot { start: start.clone(), progress: progress.clone() })
     }
 

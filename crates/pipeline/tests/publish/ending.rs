@@ -71,7 +71,7 @@ async fn a_shut_gate_lets_nothing_more_out() {
     run.gate.store(false, SeqCst);
     run.offer(&events[100..]).await;
     let error = run.end().await.unwrap_err();
-    assert!(matches!(error, Error::GateShut { term } if term == Term::new(1)), "{error}");
+    assert!(matches!(error, Error::GateClosed { term } if term == Term::new(1)), "{error}");
     house.holds_in_order(&events[..100]).await;
 }
 
@@ -112,7 +112,7 @@ async fn a_lost_term_ends_at_once_and_saves_nothing() {
     run.give(&events(100, 10)).await;
     run.published(100).await;
     run.lose();
-    assert_eq!(run.end().await.unwrap(), PublishEnd::Lost);
+    assert_eq!(run.end().await.unwrap(), PublishEnd::TermLost);
     assert_eq!(house.phase().await, unstarted);
 }
 

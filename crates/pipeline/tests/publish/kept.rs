@@ -48,8 +48,8 @@ async fn five_megabytes_go_over_a_bus_of_256_kilobytes_and_keep_their_place() {
 async fn a_body_stored_again_is_the_same_body() {
     let house = House::start(|_| {}).await;
     let oversize = ClaimCheckStore::new(&house.database, Duration::from_secs(3_600));
-    oversize.prepare().await.unwrap();
-    oversize.prepare().await.unwrap();
+    oversize.create_indexes().await.unwrap();
+    oversize.create_indexes().await.unwrap();
     let body: Vec<u8> = (0..9_000_000_u32).map(|number| number.to_le_bytes()[1]).collect();
     oversize.store("id", &body).await.unwrap();
     oversize.store("id", &body).await.unwrap();

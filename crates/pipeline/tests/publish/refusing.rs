@@ -29,8 +29,8 @@ impl PublishTopic for Garbling {
         self.0.subscription_exists().await
     }
 
-    async fn disturbed(&self) {
-        self.0.disturbed().await;
+    async fn changed(&self) {
+        self.0.changed().await;
     }
 }
 
@@ -51,12 +51,12 @@ impl<L: SenderLink> SenderLink for GarblingLine<L> {
         self.0.outcomes(into).await;
     }
 
-    fn is_over(&self) -> bool {
-        self.0.is_over()
+    fn is_closed(&self) -> bool {
+        self.0.is_closed()
     }
 
-    fn suspect(&self) {
-        self.0.suspect();
+    fn abandon(&self) {
+        self.0.abandon();
     }
 }
 

@@ -287,7 +287,7 @@ pub(crate) fn encoder() -> Encoder {
 
 pub(crate) fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: BodyLocation) -> Encoded {
     let aggregate = event.aggregate.as_ref().unwrap();
-    let session = encoder.session(aggregate);
+    let session = encoder.session_id(aggregate);
     Encoded::message(encoder.encode(event, aggregate, &EventMessageId::for_event(event, None), &session, content))
 }
 

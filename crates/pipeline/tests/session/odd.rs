@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use pipeline::envelope::property;
 use pipeline::event::{ChangeEvent, Epoch, Term};
-use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId, marker};
+use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId, rejected_marker};
 use pipeline::publish::{BodyFormat, SessionMapping};
 use servicebus::{Encoded, Message};
 
@@ -65,7 +65,7 @@ async fn a_marker_parks_its_aggregate() {
     let mut encoder = encoder();
     let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
     let refused = amqp::Message::parse(messages[1].bytes().clone()).unwrap();
-    messages[1] = Encoded::message(marker(&refused).unwrap());
+    messages[1] = Encoded::message(rejected_marker(&refused).unwrap());
     house.send(messages).await;
     let run = house.consume(sessions(1));
     run.until("all to be settled", |counts, _| counts.sessions.settled == 3).await;

@@ -11,7 +11,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::options::WriteConcern;
 
 use super::{DriverError, ReadModelCursors};
-use crate::capture::error::{Error, answer};
+use crate::capture::error::{Error, with_timeout};
 use crate::capture::handle::CaptureState;
 use crate::capture::retry_state::RetryState;
 use crate::capture::stream::{ReaderExit, SourceReader};
@@ -26,7 +26,7 @@ const LIFETIME: Duration = Duration::from_secs(60);
 
 impl ReadModelCursors {
     /// Returns when a majority has it, and with it all that was committed before. What is read from here on is not older.
-    async fn mark(&mut self) -> Result<(), DriverError> {
+    async fn write_epoch_floor(&mut self) -> Result<(), DriverError> {
         let mut session = self.cursors.client().start_session().causal_consistency(true).await?;
         let marked = self.cursors.update_one(doc! { "_id": mark_id(&self.pipeline) }, mark_update(self.epoch));
         marked.upsert(true).write_concern(WriteConcern::majority()).session(&mut session).await?;
@@ -50,33 +50,37 @@ impl ReadModelCursors {
 
 impl SourceReader {
     /// Returns when no cursor can come up behind a sweep's back.
-    pub(super) async fn mark(&mut self, views: &mut ReadModelCursors, scanned: u64) -> Result<(), ReaderExit> {
+    pub(super) async fn raise_epoch_floor(
+        &mut self,
+        views: &mut ReadModelCursors,
+        scanned: u64,
+    ) -> Result<(), ReaderExit> {
         // Nothing is older than the first.
         if views.epoch == Epoch::FIRST {
             return Ok(());
         }
-        let mut trouble = RetryState::none(self.source_client.config.patience());
+        let mut retry = RetryState::new(self.source_client.config.initial_timeout());
         loop {
-            match self.mark_and_wait(views, scanned, trouble.patience()).await {
+            match self.raise_and_wait(views, scanned, retry.timeout()).await {
                 Ok(()) => return Ok(()),
-                Err(error) if error.is_transient() => self.wait_out(&mut trouble, &error).await,
+                Err(error) if error.is_transient() => self.back_off(&mut retry, &error).await,
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    async fn mark_and_wait(&self, views: &mut ReadModelCursors, scanned: u64, patience: Duration) -> Result<(), Error> {
-        answer(MARK, patience, views.mark()).await?;
+    async fn raise_and_wait(&self, views: &mut ReadModelCursors, scanned: u64, timeout: Duration) -> Result<(), Error> {
+        with_timeout(MARK, timeout, views.write_epoch_floor()).await?;
         let marked = Instant::now();
         loop {
-            match answer(LOOK, patience, views.has_transactions_older_than(marked.elapsed())).await {
+            match with_timeout(LOOK, timeout, views.has_transactions_older_than(marked.elapsed())).await {
                 Ok(false) => break,
                 Err(_) if marked.elapsed() >= LIFETIME => break,
                 Ok(true) | Err(_) => tokio::time::sleep(LOOK_EVERY).await,
             }
-            self.handle.alive(CaptureState::Scanning { scanned });
+            self.handle.record_response(CaptureState::Scanning { scanned });
         }
         // The last of them may be committed, and not yet by a majority.
-        answer(MARK, patience, views.mark()).await
+        with_timeout(MARK, timeout, views.write_epoch_floor()).await
     }
 }

@@ -7,17 +7,17 @@ use mongodb::bson::Timestamp;
 use super::*;
 use crate::checkpoint::{Checkpoint, CheckpointPhase};
 use crate::event::Term;
-use crate::publish::prefix::tests::stand;
+use crate::publish::prefix::tests::position;
 
 /// A store that keeps its fence, and fails as often as it is told to.
 #[derive(Default)]
-struct Memory {
+struct MemoryStore {
     term: Mutex<Term>,
     saved: Mutex<Vec<CheckpointPhase>>,
     failures: Mutex<u32>,
 }
 
-impl CheckpointStore for Memory {
+impl CheckpointStore for MemoryStore {
     async fn claim(&self, claim: &Claim) -> Result<Checkpoint, Error> {
         *self.term.lock().unwrap() = claim.term;
         Ok(Checkpoint {
@@ -41,7 +41,7 @@ impl CheckpointStore for Memory {
         if *failures > 0 {
             *failures -= 1;
             let source = DriverError::from(mongodb::error::Error::custom("away"));
-            return Err(Error::Store { doing: "save", pipeline: "shop".into(), source });
+            return Err(Error::Store { operation: "save", pipeline: "shop".into(), source });
         }
         let stored = *self.term.lock().unwrap();
         if stored != claim.term {
@@ -60,65 +60,65 @@ impl CheckpointStore for Memory {
     }
 }
 
-fn saves(store: &Arc<Memory>, now: Instant) -> CheckpointSaver<Memory> {
+fn saver(store: &Arc<MemoryStore>, now: Instant) -> CheckpointSaver<MemoryStore> {
     let claim = Claim { term: Term::new(1), claimant: Contender::new(1), pod_id: "a".into() };
     *store.term.lock().unwrap() = claim.term;
-    let rule = CheckpointInterval::Every(Duration::from_millis(200));
-    CheckpointSaver::new(Arc::clone(store), (claim, Epoch::FIRST), rule, CheckpointInterval::EVENTS, now)
+    let interval = CheckpointInterval::Every(Duration::from_millis(200));
+    CheckpointSaver::new(Arc::clone(store), (claim, Epoch::FIRST), interval, CheckpointInterval::EVENTS, now)
 }
 
 /// So many events, all acknowledged.
 fn acknowledged(prefix: &mut AcknowledgedPrefix, count: u64) {
     for number in 0..count {
-        let ordinal = prefix.expect(stand(number));
+        let ordinal = prefix.push_event(position(number));
         prefix.acknowledge(ordinal);
     }
 }
 
 #[tokio::test]
 async fn a_save_waits_for_its_time_or_for_a_thousand_events() {
-    let (store, now) = (Arc::new(Memory::default()), Instant::now());
-    let (mut saves, mut prefix) = (saves(&store, now), AcknowledgedPrefix::with_defect(false));
-    assert_eq!(saves.next(&prefix, now, false), None, "nothing to save");
+    let (store, now) = (Arc::new(MemoryStore::default()), Instant::now());
+    let (mut saver, mut prefix) = (saver(&store, now), AcknowledgedPrefix::with_failpoint(false));
+    assert_eq!(saver.next_due(&prefix, now, false), None, "nothing to save");
     acknowledged(&mut prefix, 999);
-    assert_eq!(saves.next(&prefix, now, false), Some(now + Duration::from_millis(200)));
-    assert_eq!(saves.next(&prefix, now, true), Some(now), "a stop does not wait");
+    assert_eq!(saver.next_due(&prefix, now, false), Some(now + Duration::from_millis(200)));
+    assert_eq!(saver.next_due(&prefix, now, true), Some(now), "a stop does not wait");
     acknowledged(&mut prefix, 1);
-    saves.begin(&mut prefix, now, false);
+    saver.start_if_due(&mut prefix, now, false);
     acknowledged(&mut prefix, 5_000);
-    assert_eq!(saves.next(&prefix, now, true), None, "one at a time");
-    let saved = saves.ended().await;
-    assert_eq!(saves.note(saved, now).unwrap(), Some((stand(0), 1_000)));
-    assert_eq!(saves.next(&prefix, now, false), Some(now));
+    assert_eq!(saver.next_due(&prefix, now, true), None, "one at a time");
+    let saved = saver.finished().await;
+    assert_eq!(saver.record_result(saved, now).unwrap(), Some((position(0), 1_000)));
+    assert_eq!(saver.next_due(&prefix, now, false), Some(now));
     assert_eq!(store.saved.lock().unwrap().len(), 1);
 }
 
 #[tokio::test]
 async fn a_save_that_may_succeed_later_is_repeated_with_what_is_newest_then() {
-    let (store, now) = (Arc::new(Memory { failures: Mutex::new(1), ..Memory::default() }), Instant::now());
-    let (mut saves, mut prefix) = (saves(&store, now), AcknowledgedPrefix::with_defect(false));
+    let (store, now) = (Arc::new(MemoryStore { failures: Mutex::new(1), ..MemoryStore::default() }), Instant::now());
+    let (mut saver, mut prefix) = (saver(&store, now), AcknowledgedPrefix::with_failpoint(false));
     acknowledged(&mut prefix, 3);
-    saves.begin(&mut prefix, now, true);
-    let failed = saves.ended().await;
-    assert_eq!(saves.note(failed, now).unwrap(), None);
-    assert!(!saves.is_done(&prefix));
-    let again = saves.next(&prefix, now, true).unwrap();
+    saver.start_if_due(&mut prefix, now, true);
+    let failed = saver.finished().await;
+    assert_eq!(saver.record_result(failed, now).unwrap(), None);
+    assert!(!saver.is_idle(&prefix));
+    let again = saver.next_due(&prefix, now, true).unwrap();
     assert!(again > now);
     acknowledged(&mut prefix, 2);
-    saves.begin(&mut prefix, again, false);
-    let saved = saves.ended().await;
-    assert_eq!(saves.note(saved, again).unwrap(), Some((stand(1), 5)));
-    assert!(saves.is_done(&prefix));
+    saver.start_if_due(&mut prefix, again, false);
+    let saved = saver.finished().await;
+    assert_eq!(saver.record_result(saved, again).unwrap(), Some((position(1), 5)));
+    assert!(saver.is_idle(&prefix));
 }
 
 #[tokio::test]
 async fn a_deposed_leaders_save_is_refused_for_good() {
-    let (store, now) = (Arc::new(Memory::default()), Instant::now());
-    let (mut saves, mut prefix) = (saves(&store, now), AcknowledgedPrefix::with_defect(false));
+    let (store, now) = (Arc::new(MemoryStore::default()), Instant::now());
+    let (mut saver, mut prefix) = (saver(&store, now), AcknowledgedPrefix::with_failpoint(false));
     *store.term.lock().unwrap() = Term::new(7);
     acknowledged(&mut prefix, 1);
-    saves.begin(&mut prefix, now, true);
-    let result = saves.ended().await;
-    assert!(saves.note(result, now).is_err());
+    saver.start_if_due(&mut prefix, now, true);
+    let result = saver.finished().await;
+    assert!(saver.record_result(result, now).is_err());
     assert!(store.saved.lock().unwrap().is_empty());
 }

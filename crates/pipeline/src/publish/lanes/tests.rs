@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::checkpoint::CheckpointPhase;
-use crate::publish::prefix::{AcknowledgedPrefix, tests::stand};
+use crate::publish::prefix::{AcknowledgedPrefix, tests::position};
 
 const RULE: BatchLimits = BatchLimits { count: 4, bytes: 100_000, linger: Duration::ZERO };
 const WINDOW: Window = Window { events: 40, bytes: 4_000 };
@@ -21,12 +21,12 @@ fn message(session: &str, number: u64) -> Bytes {
 }
 
 /// The numbers of the messages in a transfer.
-fn numbers(takeoff: &LaneTransfer) -> Vec<u64> {
-    let envelope = amqp::Message::parse(takeoff.message.bytes().clone()).unwrap();
+fn numbers(transfer: &LaneTransfer) -> Vec<u64> {
+    let envelope = amqp::Message::parse(transfer.message.bytes().clone()).unwrap();
     let number = |message: amqp::Message| {
         message.properties().unwrap().message_id.unwrap().as_str().unwrap().parse::<u64>().unwrap()
     };
-    if takeoff.message.is_batch() {
+    if transfer.message.is_batch() {
         envelope.data().map(|inner| number(amqp::Message::parse(inner).unwrap())).collect()
     } else {
         vec![number(envelope)]
@@ -34,7 +34,7 @@ fn numbers(takeoff: &LaneTransfer) -> Vec<u64> {
 }
 
 /// Lanes, and a naive account of what they should do.
-struct Run {
+struct LanesModel {
     lanes: Lanes,
     prefix: AcknowledgedPrefix,
     now: Instant,
@@ -44,23 +44,23 @@ struct Run {
     open: BTreeMap<String, Vec<u64>>,
     /// Placeholders, with their lane.
     unfulfilled: Vec<(LaneId, String, u64)>,
-    under_way: Vec<(u64, String, Vec<u64>)>,
+    in_flight: Vec<(u64, String, Vec<u64>)>,
     /// The bytes a message first went out in, by the first number in it.
     tried: BTreeMap<u64, (Vec<u64>, Bytes)>,
     weights: BTreeMap<u64, usize>,
 }
 
-impl Run {
+impl LanesModel {
     fn new(defect: bool) -> Self {
         Self {
-            lanes: Lanes::with_defect(WINDOW, RULE, defect),
-            prefix: AcknowledgedPrefix::with_defect(false),
+            lanes: Lanes::with_failpoint(WINDOW, RULE, defect),
+            prefix: AcknowledgedPrefix::with_failpoint(false),
             now: Instant::now(),
             pushed: 0,
             ordinals: BTreeMap::new(),
             open: BTreeMap::new(),
             unfulfilled: Vec::new(),
-            under_way: Vec::new(),
+            in_flight: Vec::new(),
             tried: BTreeMap::new(),
             weights: BTreeMap::new(),
         }
@@ -68,12 +68,12 @@ impl Run {
 
     fn push(&mut self, session: u8, weight: usize, placeholder: bool) {
         let session = format!("s{session}");
-        if !self.lanes.admits(&session, weight) {
+        if !self.lanes.has_room(&session, weight) {
             return;
         }
         let number = self.pushed;
         self.pushed += 1;
-        let ordinal = self.prefix.expect(stand(number));
+        let ordinal = self.prefix.push_event(position(number));
         let entry = WindowEntry { ordinal, weight };
         let ready = (!placeholder).then(|| message(&session, number));
         let lane = self.lanes.push(&session, entry, ready, self.now);
@@ -86,33 +86,33 @@ impl Run {
     }
 
     fn take(&mut self) -> bool {
-        let Some(takeoff) = self.lanes.take(self.now) else { return false };
-        let taken = numbers(&takeoff);
+        let Some(transfer) = self.lanes.next_transfer(self.now) else { return false };
+        let taken = numbers(&transfer);
         let (session, open) = self.open.iter().find(|(_, open)| open.contains(&taken[0])).expect("not taken twice");
-        assert!(self.under_way.iter().all(|(_, other, _)| other != session), "two under way in {session}");
+        assert!(self.in_flight.iter().all(|(_, other, _)| other != session), "two under way in {session}");
         assert_eq!(taken[..], open[..taken.len()], "the oldest of {session} first");
         assert!(taken.len() <= RULE.count);
-        let bytes = takeoff.message.bytes().clone();
+        let bytes = transfer.message.bytes().clone();
         if let Some((before, sent)) = self.tried.get(&taken[0]) {
             assert!(before.len() > taken.len() || *sent == bytes, "sent again, and other bytes");
         }
         self.tried.insert(taken[0], (taken.clone(), bytes));
-        self.under_way.push((takeoff.token, session.clone(), taken));
+        self.in_flight.push((transfer.token, session.clone(), taken));
         true
     }
 
     fn acknowledge(&mut self, which: usize) {
-        let (token, session, taken) = self.under_way.swap_remove(which);
+        let (token, session, taken) = self.in_flight.swap_remove(which);
         let mut seen = Vec::new();
-        self.lanes.acknowledged(token, |ordinal| seen.push(ordinal));
+        self.lanes.acknowledge(token, |ordinal| seen.push(ordinal));
         assert_eq!(seen, taken.iter().map(|number| self.ordinals[number]).collect::<Vec<_>>());
         seen.into_iter().for_each(|ordinal| self.prefix.acknowledge(ordinal));
         self.open.get_mut(&session).unwrap().drain(..taken.len());
     }
 
     fn refuse(&mut self, which: usize) {
-        let (token, session, taken) = self.under_way.swap_remove(which);
-        let alone = self.lanes.refused(token);
+        let (token, session, taken) = self.in_flight.swap_remove(which);
+        let alone = self.lanes.refuse(token);
         assert_eq!(alone.is_some(), taken.len() == 1);
         if let Some(RefusedMessage { lane, ordinal, message }) = alone {
             assert_eq!(ordinal, self.ordinals[&taken[0]]);
@@ -128,39 +128,41 @@ impl Run {
         self.open.get_mut(&session).unwrap().retain(|open| *open != number);
     }
 
-    fn fulfil(&mut self, which: usize) {
+    fn set_message(&mut self, which: usize) {
         let (lane, session, number) = self.unfulfilled.swap_remove(which);
-        self.lanes.fulfil(lane, self.ordinals[&number], &message(&session, number));
+        self.lanes.set_message(lane, self.ordinals[&number], &message(&session, number));
     }
 
     fn check(&mut self) {
         let open: Vec<u64> = self.open.values().flatten().copied().collect();
         let bytes: usize = open.iter().map(|number| self.weights[number]).sum();
         assert_eq!((self.lanes.events(), self.lanes.bytes()), (open.len(), bytes));
-        assert_eq!(self.lanes.transfers(), self.under_way.len());
+        assert_eq!(self.lanes.transfers(), self.in_flight.len());
         assert!(open.len() <= WINDOW.events);
         assert!(bytes <= WINDOW.bytes || open.len() == 1);
         for lane in self.open.values() {
             let bytes: usize = lane.iter().map(|number| self.weights[number]).sum();
-            assert!(lane.len() <= WINDOW.events / SHARE && (bytes <= WINDOW.bytes / SHARE || lane.len() == 1));
+            assert!(
+                lane.len() <= WINDOW.events / LANE_SHARE && (bytes <= WINDOW.bytes / LANE_SHARE || lane.len() == 1)
+            );
         }
         let oldest = open.into_iter().min().unwrap_or(self.pushed);
         if let Some((reached, _)) = self.prefix.take() {
             let CheckpointPhase::Stream { token } = &reached.phase else { panic!("a stream") };
-            assert_eq!(*token, stand_token(oldest - 1), "the prefix ends before {oldest}");
+            assert_eq!(*token, position_token(oldest - 1), "the prefix ends before {oldest}");
         }
     }
 }
 
-fn stand_token(number: u64) -> crate::event::ResumeToken {
-    match stand(number).phase {
+fn position_token(number: u64) -> crate::event::ResumeToken {
+    match position(number).phase {
         CheckpointPhase::Stream { token } => token,
-        CheckpointPhase::Unstarted | CheckpointPhase::Snapshot { .. } => unreachable!("a stand of a stream"),
+        CheckpointPhase::Unstarted | CheckpointPhase::Snapshot { .. } => unreachable!("a position of a stream"),
     }
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ModelStep {
     Push { session: u8, weight: usize, placeholder: bool },
     Take,
     Acknowledge(usize),
@@ -171,17 +173,17 @@ enum Step {
     Pass(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ModelStep> {
     prop_oneof![
         6 => (0..12_u8, 1..600_usize, prop::bool::weighted(0.1))
-            .prop_map(|(session, weight, placeholder)| Step::Push { session, weight, placeholder }),
-        4 => Just(Step::Take),
-        3 => any::<usize>().prop_map(Step::Acknowledge),
-        1 => (any::<usize>(), 0..20_u64).prop_map(|(which, wait)| Step::Retry(which, wait)),
-        1 => any::<usize>().prop_map(Step::Refuse),
-        1 => any::<usize>().prop_map(Step::Fulfil),
-        1 => any::<usize>().prop_map(Step::Abandon),
-        1 => (0..20_u64).prop_map(Step::Pass),
+            .prop_map(|(session, weight, placeholder)| ModelStep::Push { session, weight, placeholder }),
+        4 => Just(ModelStep::Take),
+        3 => any::<usize>().prop_map(ModelStep::Acknowledge),
+        1 => (any::<usize>(), 0..20_u64).prop_map(|(which, wait)| ModelStep::Retry(which, wait)),
+        1 => any::<usize>().prop_map(ModelStep::Refuse),
+        1 => any::<usize>().prop_map(ModelStep::Fulfil),
+        1 => any::<usize>().prop_map(ModelStep::Abandon),
+        1 => (0..20_u64).prop_map(ModelStep::Pass),
     ]
 }
 
@@ -190,62 +192,62 @@ proptest! {
 
     #[test]
     fn lanes_do_what_a_naive_account_says(steps in prop::collection::vec(step(), 1..400)) {
-        let mut run = Run::new(false);
+        let mut run = LanesModel::new(false);
         for step in steps {
-            let (flying, waiting) = (run.under_way.len(), run.unfulfilled.len());
+            let (flying, waiting) = (run.in_flight.len(), run.unfulfilled.len());
             match step {
-                Step::Push { session, weight, placeholder } => run.push(session, weight, placeholder),
-                Step::Take => drop(run.take()),
-                Step::Acknowledge(which) if flying > 0 => run.acknowledge(which % flying),
-                Step::Retry(which, wait) if flying > 0 => {
-                    let (token, ..) = run.under_way.swap_remove(which % flying);
+                ModelStep::Push { session, weight, placeholder } => run.push(session, weight, placeholder),
+                ModelStep::Take => drop(run.take()),
+                ModelStep::Acknowledge(which) if flying > 0 => run.acknowledge(which % flying),
+                ModelStep::Retry(which, wait) if flying > 0 => {
+                    let (token, ..) = run.in_flight.swap_remove(which % flying);
                     run.lanes.retry(token, (wait > 0).then(|| run.now + Duration::from_millis(wait)));
                 }
-                Step::Refuse(which) if flying > 0 => run.refuse(which % flying),
-                Step::Fulfil(which) if waiting > 0 => run.fulfil(which % waiting),
-                Step::Abandon(which) if waiting > 0 => run.abandon(which % waiting),
-                Step::Pass(time) => run.now += Duration::from_millis(time),
-                Step::Acknowledge(_) | Step::Retry(..) | Step::Refuse(_) | Step::Fulfil(_) | Step::Abandon(_) => {}
+                ModelStep::Refuse(which) if flying > 0 => run.refuse(which % flying),
+                ModelStep::Fulfil(which) if waiting > 0 => run.set_message(which % waiting),
+                ModelStep::Abandon(which) if waiting > 0 => run.abandon(which % waiting),
+                ModelStep::Pass(time) => run.now += Duration::from_millis(time),
+                ModelStep::Acknowledge(_) | ModelStep::Retry(..) | ModelStep::Refuse(_) | ModelStep::Fulfil(_) | ModelStep::Abandon(_) => {}
             }
             run.check();
         }
         // In the end everything gets through.
         run.now += Duration::from_secs(1);
         while !run.unfulfilled.is_empty() {
-            run.fulfil(0);
+            run.set_message(0);
         }
-        while run.take() || !run.under_way.is_empty() {
-            if !run.under_way.is_empty() {
+        while run.take() || !run.in_flight.is_empty() {
+            if !run.in_flight.is_empty() {
                 run.acknowledge(0);
             }
             run.check();
         }
-        prop_assert!(run.lanes.is_empty() && run.prefix.is_whole());
+        prop_assert!(run.lanes.is_empty() && run.prefix.is_complete());
         prop_assert_eq!(run.lanes.next_wake().filter(|at| *at > run.now), None);
     }
 }
 
 #[test]
 fn lanes_take_turns() {
-    let mut run = Run::new(false);
+    let mut run = LanesModel::new(false);
     for session in [0, 0, 1, 2] {
         run.push(session, 1, false);
     }
     while run.take() {}
-    let sessions: Vec<_> = run.under_way.iter().map(|(_, session, _)| session.as_str()).collect();
+    let sessions: Vec<_> = run.in_flight.iter().map(|(_, session, _)| session.as_str()).collect();
     assert_eq!(sessions, ["s0", "s1", "s2"], "one each, in the order they came");
 }
 
 #[test]
 fn a_planted_defect_lets_a_lane_have_two_transfers_under_way() {
     for (planted, transfers) in [(false, 1), (true, 2)] {
-        let mut lanes = Lanes::with_defect(WINDOW, BatchLimits { count: 1, ..RULE }, planted);
-        let mut prefix = AcknowledgedPrefix::with_defect(false);
+        let mut lanes = Lanes::with_failpoint(WINDOW, BatchLimits { count: 1, ..RULE }, planted);
+        let mut prefix = AcknowledgedPrefix::with_failpoint(false);
         for number in 0..3 {
-            let entry = WindowEntry { ordinal: prefix.expect(stand(number)), weight: 1 };
+            let entry = WindowEntry { ordinal: prefix.push_event(position(number)), weight: 1 };
             lanes.push("s", entry, Some(message("s", number)), Instant::now());
         }
-        while lanes.take(Instant::now()).is_some() {}
+        while lanes.next_transfer(Instant::now()).is_some() {}
         assert_eq!(lanes.transfers(), transfers);
     }
 }
@@ -253,18 +255,18 @@ fn a_planted_defect_lets_a_lane_have_two_transfers_under_way() {
 #[test]
 fn a_lane_lingers_until_it_is_full_or_its_time_has_come() {
     let linger = Duration::from_millis(50);
-    let mut lanes = Lanes::with_defect(WINDOW, BatchLimits { linger, ..RULE }, false);
-    let mut prefix = AcknowledgedPrefix::with_defect(false);
+    let mut lanes = Lanes::with_failpoint(WINDOW, BatchLimits { linger, ..RULE }, false);
+    let mut prefix = AcknowledgedPrefix::with_failpoint(false);
     let now = Instant::now();
     let mut push = |lanes: &mut Lanes, session: &str, number| {
-        let entry = WindowEntry { ordinal: prefix.expect(stand(number)), weight: 1 };
+        let entry = WindowEntry { ordinal: prefix.push_event(position(number)), weight: 1 };
         lanes.push(session, entry, Some(message(session, number)), now);
     };
     push(&mut lanes, "a", 0);
-    assert!(lanes.take(now).is_none());
+    assert!(lanes.next_transfer(now).is_none());
     assert_eq!(lanes.next_wake(), Some(now + linger));
     (1..5).for_each(|number| push(&mut lanes, "b", number));
-    assert_eq!(numbers(&lanes.take(now).unwrap()), [1, 2, 3, 4], "full before its time");
-    assert!(lanes.take(now).is_none());
-    assert_eq!(numbers(&lanes.take(now + linger).unwrap()), [0]);
+    assert_eq!(numbers(&lanes.next_transfer(now).unwrap()), [1, 2, 3, 4], "full before its time");
+    assert!(lanes.next_transfer(now).is_none());
+    assert_eq!(numbers(&lanes.next_transfer(now + linger).unwrap()), [0]);
 }

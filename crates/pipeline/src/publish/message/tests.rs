@@ -26,7 +26,7 @@ fn encoder(term: u64) -> Encoder {
 
 fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: BodyLocation) -> amqp::Message {
     let aggregate = event.aggregate.as_ref().unwrap();
-    let session = encoder.session(aggregate);
+    let session = encoder.session_id(aggregate);
     let bytes = encoder.encode(event, aggregate, &EventMessageId::for_event(event, None), &session, content);
     amqp::Message::parse(bytes).unwrap()
 }
@@ -129,7 +129,7 @@ fn a_body_elsewhere_and_a_marker_say_where_to_look() {
     assert_eq!(text(&elsewhere, property::OVERSIZE).as_deref(), Some(id.as_str()));
     assert!(elsewhere.data().next().unwrap().is_empty());
     let whole = encode(&mut encoder(1), &event, BodyLocation::Inline);
-    let marker = amqp::Message::parse(marker(&whole).unwrap()).unwrap();
+    let marker = amqp::Message::parse(rejected_marker(&whole).unwrap()).unwrap();
     assert_eq!(text(&marker, property::MARKER).as_deref(), Some(id.as_str()));
     let (before, after) = (whole.properties().unwrap(), marker.properties().unwrap());
     assert_eq!((after.message_id, after.group_id, after.subject), (before.message_id, before.group_id, None));
@@ -137,7 +137,7 @@ fn a_body_elsewhere_and_a_marker_say_where_to_look() {
     assert_eq!(text(&marker, property::TOKEN).as_deref(), Some("8211"));
     assert_eq!(typed_value(&marker, property::AGGREGATE), Some("order-7".into()));
     assert!(marker.data().next().unwrap().is_empty());
-    assert_eq!(super::marker(&marker), None, "a marker has no marker");
+    assert_eq!(super::rejected_marker(&marker), None, "a marker has no marker");
 }
 
 #[test]
@@ -152,7 +152,7 @@ fn json_is_relaxed_extended_json() {
 fn buckets_share_sessions_and_keep_an_aggregate_in_its_own() {
     let buckets = SessionMapping::Buckets(NonZeroU32::new(4).unwrap());
     let encoder = Encoder::new(BodyFormat::Bson, buckets, Epoch::FIRST, Term::new(1));
-    let session = |number: i32| encoder.session(&AggregateId::new(number.into()).unwrap());
+    let session = |number: i32| encoder.session_id(&AggregateId::new(number.into()).unwrap());
     let names: std::collections::BTreeSet<_> = (0..100).map(session).collect();
     assert_eq!(names.into_iter().collect::<Vec<_>>(), ["bucket-0", "bucket-1", "bucket-2", "bucket-3"]);
     assert_eq!(session(7), session(7));

@@ -7,7 +7,7 @@ use crate::capture::CaptureItem;
 use crate::checkpoint::{CheckpointPhase, CheckpointStore, SnapshotProgress};
 use crate::event::{AggregateId, ChangeEvent};
 use crate::publish::batch::WindowEntry;
-use crate::publish::message::{BodyLocation, EventMessageId, marker};
+use crate::publish::message::{BodyLocation, EventMessageId, rejected_marker};
 use crate::publish::pending_writes::CompletedWrite;
 use crate::publish::prefix::{CheckpointPosition, Ordinal};
 use crate::publish::rejected::{RejectReason, RejectedEvent};
@@ -24,7 +24,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
             Some(captured) => self.pending.extend(captured),
             None => {
                 self.exhausted = true;
-                self.begin_to_drain(Instant::now());
+                self.begin_drain(Instant::now());
             }
         }
     }
@@ -38,7 +38,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
             let session = match captured {
                 CaptureItem::Watermark(..) => None,
                 CaptureItem::Change(event) | CaptureItem::Snapshot(event, _) => {
-                    let session = event.aggregate.as_ref().map(|aggregate| self.encoder.session(aggregate));
+                    let session = event.aggregate.as_ref().map(|aggregate| self.encoder.session_id(aggregate));
                     if !self.has_room(event, session.as_deref()) {
                         return false;
                     }
@@ -48,7 +48,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
             match self.pending.pop_front() {
                 None => return false,
                 Some(CaptureItem::Watermark(phase, cluster_time)) => {
-                    self.prefix.mark(CheckpointPosition { phase, cluster_time })
+                    self.prefix.push_watermark(CheckpointPosition { phase, cluster_time })
                 }
                 Some(CaptureItem::Change(event)) => self.take(event, session, None, (limits, now)),
                 Some(CaptureItem::Snapshot(event, progress)) => {
@@ -63,8 +63,8 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn has_room(&self, event: &ChangeEvent, session: Option<&str>) -> bool {
         self.unsaved < self.config.window().events as u64
             && !self.given_up
-            && self.stores.has_room()
-            && session.is_none_or(|session| self.lanes.admits(session, weight(event)))
+            && self.pending_writes.has_room()
+            && session.is_none_or(|session| self.lanes.has_room(session, weight(event)))
     }
 
     fn take(
@@ -77,23 +77,23 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         self.unsaved += 1;
         let id = EventMessageId::for_event(&event, progress.as_ref().map(|progress| &*progress.run));
         let (Some(aggregate), Some(session)) = (event.aggregate.take(), session) else {
-            let rejection = RejectedEvent::of_event(&event, &id, RejectReason::NoAggregateId);
-            let ordinal = self.prefix.expect(stand(event, progress));
-            return self.stores.reject(ordinal, rejection, None);
+            let rejection = RejectedEvent::from_event(&event, &id, RejectReason::NoAggregateId);
+            let ordinal = self.prefix.push_event(position(event, progress));
+            return self.pending_writes.reject(ordinal, rejection, None);
         };
-        let traced = self.traces.begun(&event, &id);
+        let traced = self.traces.start(&event, &id);
         let fits = event.document.as_bytes().len() <= limits.message;
         let whole = fits.then(|| self.encoder.encode(&event, &aggregate, &id, &session, BodyLocation::Inline));
         let weight = weight(&event);
         match whole.filter(|whole| whole.len() <= limits.message) {
             Some(whole) => {
-                let ordinal = self.prefix.expect(stand(event, progress));
-                self.traces.under_way(ordinal, traced);
+                let ordinal = self.prefix.push_event(position(event, progress));
+                self.traces.track(ordinal, traced);
                 self.lanes.push(&session, WindowEntry { ordinal, weight }, Some(whole), now);
             }
             None => {
                 let ordinal = self.take_large(event, &aggregate, (id, &session), progress, (limits, now));
-                self.traces.under_way(ordinal, traced);
+                self.traces.track(ordinal, traced);
             }
         }
     }
@@ -109,19 +109,19 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     ) -> Ordinal {
         let message = self.encoder.encode(&event, aggregate, &id, session, BodyLocation::ClaimCheck);
         let rejection =
-            (message.len() > limits.message).then(|| RejectedEvent::of_event(&event, &id, RejectReason::TooLarge));
+            (message.len() > limits.message).then(|| RejectedEvent::from_event(&event, &id, RejectReason::TooLarge));
         let weight = weight(&event);
         let body = self.encoder.body(&event);
         // Moved, not copied: it may be sixteen megabytes.
         let body = body.unwrap_or_else(|| std::mem::take(&mut event.document).into_bytes());
-        let ordinal = self.prefix.expect(stand(event, progress));
+        let ordinal = self.prefix.push_event(position(event, progress));
         let lane = self.lanes.push(session, WindowEntry { ordinal, weight }, None, now);
         match rejection {
-            None => self.stores.put_aside(lane, ordinal, id.as_str().to_owned(), body, message),
+            None => self.pending_writes.store_body(lane, ordinal, id.as_str().to_owned(), body, message),
             Some(rejection) => {
-                let marker = amqp::Message::parse(message).ok().and_then(|message| marker(&message));
+                let marker = amqp::Message::parse(message).ok().and_then(|message| rejected_marker(&message));
                 let marker = marker.filter(|marker| marker.len() <= limits.message);
-                self.stores.reject(ordinal, rejection, Some((lane, marker)));
+                self.pending_writes.reject(ordinal, rejection, Some((lane, marker)));
             }
         }
         ordinal
@@ -129,9 +129,9 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
 
     pub(super) fn on_stored(&mut self, stored: CompletedWrite) {
         match stored {
-            CompletedWrite::Prepared => {}
-            CompletedWrite::Message { lane, ordinal, message } => self.lanes.fulfil(lane, ordinal, &message),
-            CompletedWrite::Kept { lane, ordinal } => self.without_message(lane, ordinal),
+            CompletedWrite::IndexesCreated => {}
+            CompletedWrite::MessageReady { lane, ordinal, message } => self.lanes.set_message(lane, ordinal, &message),
+            CompletedWrite::EventRejected { lane, ordinal } => self.without_message(lane, ordinal),
         }
     }
 
@@ -149,7 +149,7 @@ fn weight(event: &ChangeEvent) -> usize {
 }
 
 /// Where the checkpoint may stand when this event is acknowledged.
-fn stand(event: ChangeEvent, progress: Option<SnapshotProgress>) -> CheckpointPosition {
+fn position(event: ChangeEvent, progress: Option<SnapshotProgress>) -> CheckpointPosition {
     let ChangeEvent { token, cluster_time, .. } = event;
     match progress {
         None => CheckpointPosition { phase: CheckpointPhase::Stream { token }, cluster_time },

@@ -14,37 +14,37 @@ use crate::error_chain::error_chain;
 use crate::publish::batch::BatchLimits;
 use crate::publish::error::Error;
 use crate::publish::lanes::{LaneTransfer, Lanes, RefusedMessage};
-use crate::publish::message::marker;
+use crate::publish::message::rejected_marker;
 use crate::publish::rejected::{RejectReason, RejectedEvent};
 use crate::publish::topic::{PublishTopic, SendErrorAction, SenderLink};
 use crate::retry::backoff;
 
 /// What the bus gives as credit, so that what waits here can still travel together.
-const MOST_TRANSFERS: usize = 2_000;
+const MAX_TRANSFERS: usize = 2_000;
 /// A lane whose message was refused for now.
-const FIRST_REST: Duration = Duration::from_millis(20);
-const LONGEST_REST: Duration = Duration::from_secs(5);
+const FIRST_LANE_BACKOFF: Duration = Duration::from_millis(20);
+const MAX_LANE_BACKOFF: Duration = Duration::from_secs(5);
 /// All lanes, when the bus asks for patience: it says two seconds itself.
-const FIRST_HOLD: Duration = Duration::from_millis(50);
-const LONGEST_HOLD: Duration = Duration::from_secs(2);
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const MAX_BUSY_PAUSE: Duration = Duration::from_secs(2);
 /// When it is the topic or our rights that are amiss: a person must mend it.
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const MAX_PAUSE: Duration = Duration::from_secs(5);
 /// Between two tries to open a line; the client paces its dials by itself.
-const FIRST_REOPEN: Duration = Duration::from_millis(20);
+const FIRST_REOPEN_BACKOFF: Duration = Duration::from_millis(20);
 /// An answer later than this does not come.
-const OVERDUE: Duration = Duration::from_secs(30);
+const OUTCOME_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The way to the topic: open, being opened, or held.
 pub(super) struct TopicConnection<T: PublishTopic> {
     topic: Arc<T>,
-    line: Option<T::Link>,
+    link: Option<T::Link>,
     opening: Option<BoxFuture<'static, Result<T::Link, servicebus::Error>>>,
     /// Nothing is sent before this moment.
-    held_until: Option<Instant>,
+    paused_until: Option<Instant>,
     /// Times in a row that it was held, or could not be opened.
     failures: u32,
     /// The line is lost; what is under way on it is told so one by one.
-    broken: bool,
+    is_broken: bool,
     /// When transfers went out, oldest first; those that have landed since are still in it.
     sent: VecDeque<(Instant, u64)>,
 }
@@ -52,19 +52,19 @@ pub(super) struct TopicConnection<T: PublishTopic> {
 impl<T: PublishTopic> TopicConnection<T> {
     pub(super) fn new(topic: Arc<T>) -> Self {
         let opening = Some(open(Arc::clone(&topic), Duration::ZERO));
-        Self { topic, line: None, opening, held_until: None, failures: 0, broken: false, sent: VecDeque::new() }
+        Self { topic, link: None, opening, paused_until: None, failures: 0, is_broken: false, sent: VecDeque::new() }
     }
 
     pub(super) fn is_open(&self, now: Instant) -> bool {
-        self.line.is_some() && !self.broken && self.held_until.is_none_or(|until| now >= until)
+        self.link.is_some() && !self.is_broken && self.paused_until.is_none_or(|until| now >= until)
     }
 
     /// Outcomes of what is under way (`None`), or a line that was being opened. Cancel-safe: a line keeps what it did not hand out, and
     /// an opening goes on.
     pub(super) async fn next(&mut self, outcomes: &mut Vec<Outcome>) -> Option<Result<T::Link, servicebus::Error>> {
-        match (&mut self.line, &mut self.opening) {
-            (Some(line), _) => {
-                line.outcomes(outcomes).await;
+        match (&mut self.link, &mut self.opening) {
+            (Some(link), _) => {
+                link.outcomes(outcomes).await;
                 None
             }
             (None, Some(opening)) => Some(opening.await),
@@ -73,45 +73,45 @@ impl<T: PublishTopic> TopicConnection<T> {
     }
 
     /// Lets go of a lost line once everything on it has been told, and of what takes too long.
-    pub(super) fn look_at_the_clock(&mut self, lanes: &Lanes, now: Instant) {
-        self.held_until = self.held_until.filter(|until| now < *until);
+    pub(super) fn check_timers(&mut self, lanes: &Lanes, now: Instant) {
+        self.paused_until = self.paused_until.filter(|until| now < *until);
         while self.sent.front().is_some_and(|(_, token)| lanes.attempts(*token).is_none()) {
             self.sent.pop_front();
         }
-        if let (Some((at, _)), Some(line)) = (self.sent.front(), &self.line)
-            && now >= *at + OVERDUE
-            && !self.broken
+        if let (Some((at, _)), Some(link)) = (self.sent.front(), &self.link)
+            && now >= *at + OUTCOME_TIMEOUT
+            && !self.is_broken
         {
             tracing::warn!("the bus does not answer: the connection is given up");
-            line.suspect();
-            self.broken = true;
+            link.abandon();
+            self.is_broken = true;
         }
-        self.broken |= self.line.as_ref().is_some_and(SenderLink::is_over);
-        if self.broken && lanes.transfers() == 0 && self.opening.is_none() {
-            self.line = None;
-            self.broken = false;
-            let pause = backoff(self.failures, FIRST_REOPEN, LONGEST_PAUSE);
+        self.is_broken |= self.link.as_ref().is_some_and(SenderLink::is_closed);
+        if self.is_broken && lanes.transfers() == 0 && self.opening.is_none() {
+            self.link = None;
+            self.is_broken = false;
+            let pause = backoff(self.failures, FIRST_REOPEN_BACKOFF, MAX_PAUSE);
             self.opening = Some(open(Arc::clone(&self.topic), pause));
         }
     }
 
-    pub(super) fn next_moment(&self) -> Option<Instant> {
-        let held = self.held_until;
-        let overdue = self.sent.front().map(|(at, _)| *at + OVERDUE).filter(|_| !self.broken);
+    pub(super) fn next_timer(&self) -> Option<Instant> {
+        let held = self.paused_until;
+        let overdue = self.sent.front().map(|(at, _)| *at + OUTCOME_TIMEOUT).filter(|_| !self.is_broken);
         held.into_iter().chain(overdue).min()
     }
 
     fn submit(&mut self, transfers: Vec<(u64, Encoded)>, now: Instant) {
         self.sent.extend(transfers.iter().map(|(token, _)| (now, *token)));
-        if let Some(line) = &mut self.line {
-            line.submit(transfers);
+        if let Some(link) = &mut self.link {
+            link.submit(transfers);
         }
     }
 
-    fn hold(&mut self, longest: Duration, now: Instant) {
+    fn pause(&mut self, longest: Duration, now: Instant) {
         // Many that were under way together are refused together: that is one failure.
-        if self.held_until.is_none_or(|until| now >= until) {
-            self.held_until = Some(now + backoff(self.failures, FIRST_HOLD, longest));
+        if self.paused_until.is_none_or(|until| now >= until) {
+            self.paused_until = Some(now + backoff(self.failures, FIRST_PAUSE, longest));
             self.failures = self.failures.saturating_add(1);
         }
     }
@@ -126,58 +126,58 @@ fn open<T: PublishTopic>(topic: Arc<T>, pause: Duration) -> BoxFuture<'static, R
 
 impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     pub(super) fn on_opened(&mut self, opened: Result<T::Link, servicebus::Error>) -> Result<(), Error> {
-        self.bridge.opening = None;
+        self.connection.opening = None;
         match opened {
-            Ok(line) => {
-                let limits = line.limits();
+            Ok(link) => {
+                let limits = link.limits();
                 self.limits = Some(limits);
                 let (count, linger) = (self.config.batch_count.get(), self.config.linger);
                 self.lanes.set_rule(BatchLimits { count, bytes: limits.batch, linger });
-                self.bridge.line = Some(line);
+                self.connection.link = Some(link);
                 match self.handle.state() {
                     PublishState::Idle
                     | PublishState::Publishing
                     | PublishState::Draining
                     | PublishState::Paused(PauseReason::SubscriptionMissing) => {}
-                    PublishState::Opening if self.probe.allows() != Some(true) => {}
+                    PublishState::Opening if self.probe.subscription_exists() != Some(true) => {}
                     PublishState::Opening | PublishState::Paused(_) => self.set_active(),
                 }
                 Ok(())
             }
             Err(error) => {
                 tracing::warn!(error = %error_chain(&error), "open a way to the topic");
-                let why = match SendErrorAction::of(error.kind()) {
-                    SendErrorAction::Hold(why) => why,
-                    SendErrorAction::Again | SendErrorAction::Reopen | SendErrorAction::Refused => {
+                let why = match SendErrorAction::for_error(error.kind()) {
+                    SendErrorAction::Pause(why) => why,
+                    SendErrorAction::Retry | SendErrorAction::Reopen | SendErrorAction::Refused => {
                         PauseReason::Unreachable
                     }
-                    SendErrorAction::GateShut => return Err(self.gate_shut()),
+                    SendErrorAction::GateClosed => return Err(self.gate_closed()),
                     SendErrorAction::Fatal => return Err(Error::Bus(error)),
                 };
-                self.handle.set(PublishState::Paused(why));
-                let pause = backoff(self.bridge.failures, FIRST_REOPEN, LONGEST_PAUSE);
-                self.bridge.failures = self.bridge.failures.saturating_add(1);
-                self.bridge.opening = Some(open(Arc::clone(&self.bridge.topic), pause));
+                self.handle.set_state(PublishState::Paused(why));
+                let pause = backoff(self.connection.failures, FIRST_REOPEN_BACKOFF, MAX_PAUSE);
+                self.connection.failures = self.connection.failures.saturating_add(1);
+                self.connection.opening = Some(open(Arc::clone(&self.connection.topic), pause));
                 Ok(())
             }
         }
     }
 
     /// Sends what may go.
-    pub(super) fn depart(&mut self, now: Instant) {
+    pub(super) fn send_ready(&mut self, now: Instant) {
         if !self.may_send(now) {
             return;
         }
         let mut transfers = Vec::new();
-        while self.lanes.transfers() < MOST_TRANSFERS {
-            let Some(LaneTransfer { token, message }) = self.lanes.take(now) else { break };
+        while self.lanes.transfers() < MAX_TRANSFERS {
+            let Some(LaneTransfer { token, message }) = self.lanes.next_transfer(now) else { break };
             for ordinal in self.lanes.ordinals(token) {
-                self.prefix.sent(ordinal);
+                self.prefix.record_sent(ordinal);
             }
             transfers.push((token, message));
         }
         if !transfers.is_empty() {
-            self.bridge.submit(transfers, now);
+            self.connection.submit(transfers, now);
         }
     }
 
@@ -189,9 +189,9 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
                 Ok(()) => {
                     transfers += 1;
                     let (prefix, traces) = (&mut self.prefix, &mut self.traces);
-                    self.lanes.acknowledged(token, |ordinal| {
+                    self.lanes.acknowledge(token, |ordinal| {
                         published += 1;
-                        traces.acknowledged(ordinal);
+                        traces.acknowledge(ordinal);
                         prefix.acknowledge(ordinal);
                     });
                 }
@@ -201,9 +201,9 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         if transfers > 0 {
             self.handle.counters().published.fetch_add(published, Relaxed);
             self.handle.counters().transfers.fetch_add(transfers, Relaxed);
-            if self.bridge.held_until.is_none_or(|until| now >= until) {
-                self.bridge.failures = 0;
-                self.bridge.held_until = None;
+            if self.connection.paused_until.is_none_or(|until| now >= until) {
+                self.connection.failures = 0;
+                self.connection.paused_until = None;
                 self.set_active_after_pause();
             }
         }
@@ -222,25 +222,25 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn on_failed(&mut self, token: u64, error: servicebus::Error, now: Instant) -> Result<(), Error> {
         let Some((attempts, events)) = self.lanes.attempts(token) else { return Ok(()) };
         let counters = self.handle.counters();
-        match SendErrorAction::of(error.kind()) {
-            SendErrorAction::Again => {
+        match SendErrorAction::for_error(error.kind()) {
+            SendErrorAction::Retry => {
                 counters.uncertain.fetch_add(events as u64, Relaxed);
                 tracing::warn!(error = %error_chain(&error), attempts, "send");
-                self.lanes.retry(token, Some(now + backoff(attempts, FIRST_REST, LONGEST_REST)));
+                self.lanes.retry(token, Some(now + backoff(attempts, FIRST_LANE_BACKOFF, MAX_LANE_BACKOFF)));
             }
             SendErrorAction::Reopen => {
                 counters.uncertain.fetch_add(events as u64, Relaxed);
-                self.bridge.broken = true;
+                self.connection.is_broken = true;
                 self.lanes.retry(token, None);
             }
-            SendErrorAction::Hold(why) => {
+            SendErrorAction::Pause(why) => {
                 counters.retried.fetch_add(events as u64, Relaxed);
-                self.bridge.hold(if why == PauseReason::Busy { LONGEST_HOLD } else { LONGEST_PAUSE }, now);
-                self.handle.set(PublishState::Paused(why));
+                self.connection.pause(if why == PauseReason::Busy { MAX_BUSY_PAUSE } else { MAX_PAUSE }, now);
+                self.handle.set_state(PublishState::Paused(why));
                 self.lanes.retry(token, None);
             }
             SendErrorAction::Refused => self.on_refused(token, &error),
-            SendErrorAction::GateShut => return Err(self.gate_shut()),
+            SendErrorAction::GateClosed => return Err(self.gate_closed()),
             SendErrorAction::Fatal => return Err(Error::Bus(error)),
         }
         Ok(())
@@ -248,16 +248,16 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
 
     /// A batch comes apart; a single message is kept, and a marker takes its place.
     fn on_refused(&mut self, token: u64, error: &servicebus::Error) {
-        let Some(RefusedMessage { lane, ordinal, message }) = self.lanes.refused(token) else { return };
+        let Some(RefusedMessage { lane, ordinal, message }) = self.lanes.refuse(token) else { return };
         let message = amqp::Message::parse(message).expect("a message we encoded can be decoded");
-        let marker = marker(&message);
+        let marker = rejected_marker(&message);
         // Even the marker was refused; what it stands for is kept already.
         let words = if marker.is_some() { "refused" } else { "refused, and so was its marker" };
         let reason = RejectReason::Refused(format!("{words}: {}", error_chain(error)));
-        self.stores.reject(ordinal, RejectedEvent::of_message(&message, reason), Some((lane, marker)));
+        self.pending_writes.reject(ordinal, RejectedEvent::from_message(&message, reason), Some((lane, marker)));
     }
 
-    fn gate_shut(&self) -> Error {
-        Error::GateShut { term: self.tenure.claim.term }
+    fn gate_closed(&self) -> Error {
+        Error::GateClosed { term: self.tenure.claim.term }
     }
 }

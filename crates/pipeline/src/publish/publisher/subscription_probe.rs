@@ -13,45 +13,45 @@ use crate::error_chain::error_chain;
 use crate::publish::topic::PublishTopic;
 
 /// A question costs ten of the thousand credits a Standard namespace has each second.
-const RHYTHM: Duration = Duration::from_secs(1);
+const INTERVAL: Duration = Duration::from_secs(1);
 /// However often the link is disturbed.
-const SHORTEST: Duration = Duration::from_millis(50);
+const MIN_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(super) struct SubscriptionProbe<T> {
     topic: Arc<T>,
-    under_way: BoxFuture<'static, Result<bool, servicebus::Error>>,
+    in_flight: BoxFuture<'static, Result<bool, servicebus::Error>>,
     exists: Option<bool>,
-    cannot_ask: bool,
+    is_unanswerable: bool,
 }
 
 impl<T: PublishTopic> SubscriptionProbe<T> {
     pub(super) fn new(topic: Arc<T>) -> Self {
-        Self { under_way: ask(Arc::clone(&topic), false), topic, exists: None, cannot_ask: false }
+        Self { in_flight: query(Arc::clone(&topic), false), topic, exists: None, is_unanswerable: false }
     }
 
     /// Cancel-safe: the question stays asked.
-    pub(super) async fn ended(&mut self) -> Result<bool, servicebus::Error> {
-        (&mut self.under_way).await
+    pub(super) async fn finished(&mut self) -> Result<bool, servicebus::Error> {
+        (&mut self.in_flight).await
     }
 
-    pub(super) fn note(&mut self, exists: Result<bool, servicebus::Error>) {
+    pub(super) fn record_result(&mut self, exists: Result<bool, servicebus::Error>) {
         match exists {
             Ok(exists) => self.exists = Some(exists),
-            Err(error) => self.not_known(&error),
+            Err(error) => self.record_error(&error),
         }
-        self.under_way = ask(Arc::clone(&self.topic), true);
+        self.in_flight = query(Arc::clone(&self.topic), true);
     }
 
     /// `None` before the first answer.
-    pub(super) fn allows(&self) -> Option<bool> {
+    pub(super) fn subscription_exists(&self) -> Option<bool> {
         self.exists
     }
 
-    fn not_known(&mut self, error: &servicebus::Error) {
+    fn record_error(&mut self, error: &servicebus::Error) {
         match error.kind() {
             // Who may send need not be allowed to ask. Then there is nothing to go by.
             Kind::Unauthorized | Kind::NotAllowed | Kind::NotImplemented | Kind::InvalidArgument => {
-                if !std::mem::replace(&mut self.cannot_ask, true) {
+                if !std::mem::replace(&mut self.is_unanswerable, true) {
                     tracing::warn!(error = %error_chain(error), "cannot ask whether the subscription exists: taken for granted");
                 }
                 self.exists = Some(true);
@@ -80,12 +80,12 @@ impl<T: PublishTopic> SubscriptionProbe<T> {
     }
 }
 
-fn ask<T: PublishTopic>(topic: Arc<T>, later: bool) -> BoxFuture<'static, Result<bool, servicebus::Error>> {
+fn query<T: PublishTopic>(topic: Arc<T>, later: bool) -> BoxFuture<'static, Result<bool, servicebus::Error>> {
     Box::pin(async move {
         if later {
-            tokio::time::sleep(SHORTEST).await;
+            tokio::time::sleep(MIN_INTERVAL).await;
             // Either is reason enough to ask; how it ends is of no interest.
-            let _ = tokio::time::timeout(RHYTHM - SHORTEST, topic.disturbed()).await;
+            let _ = tokio::time::timeout(INTERVAL - MIN_INTERVAL, topic.changed()).await;
         }
         topic.subscription_exists().await
     })

@@ -5,7 +5,7 @@ use mongodb::bson::{Timestamp, doc, oid::ObjectId, uuid::Uuid};
 
 use super::*;
 use crate::event::{ChangeEvent, ResumeToken};
-use crate::publish::message::{BodyLocation, Encoder, EventMessageId, marker};
+use crate::publish::message::{BodyLocation, Encoder, EventMessageId, rejected_marker};
 use crate::publish::{self, SessionMapping};
 use crate::trace::TraceSampling;
 
@@ -31,7 +31,7 @@ fn encoder(body: publish::BodyFormat, sessions: SessionMapping) -> Encoder {
 
 fn encoded(encoder: &mut Encoder, event: &ChangeEvent, content: BodyLocation) -> Message {
     let aggregate = event.aggregate.as_ref().unwrap();
-    let session = encoder.session(aggregate);
+    let session = encoder.session_id(aggregate);
     Message::parse(encoder.encode(event, aggregate, &EventMessageId::for_event(event, None), &session, content))
         .unwrap()
 }
@@ -141,7 +141,7 @@ fn a_body_elsewhere_and_a_marker_say_where_to_look() {
     let elsewhere = read(&encoded(&mut encoder, &event, BodyLocation::ClaimCheck)).unwrap();
     assert!(matches!(&elsewhere.body, Body::Oversize(at) if at == id.as_str()));
     let refused = encoded(&mut encoder, &event, BodyLocation::ClaimCheck);
-    let marker = Message::parse(marker(&refused).unwrap()).unwrap();
+    let marker = Message::parse(rejected_marker(&refused).unwrap()).unwrap();
     let marker = read(&marker).unwrap();
     assert!(matches!(&marker.body, Body::Marker(at) if at == id.as_str()), "whatever else is said of its body");
     assert_eq!((marker.sequence, marker.event_type), (Some(3), None));
