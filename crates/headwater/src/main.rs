@@ -5,6 +5,7 @@ mod apply_observer;
 mod check;
 mod cli;
 mod config;
+mod connect;
 mod dev;
 mod event_traces;
 mod exit;

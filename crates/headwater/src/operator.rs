@@ -5,7 +5,6 @@
 
 use std::future::Future;
 use std::sync::Arc;
-use std::time::Duration;
 
 use admin::operator::{ActionDone, ActionFuture, ActionRefusal, OperatorActions, ParkedEntry, ParkedSelector};
 use admin::{OperatorAccess, OperatorToken};
@@ -15,13 +14,12 @@ use pipeline::view::{self, Discard};
 use tokio::runtime;
 
 use crate::config::{Config, Secret};
+use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::parked::{ParkedCommands, format_id, format_time, format_typed_id};
-use crate::step_down::{self, StepDownRequest, StepDownStore};
+use crate::step_down::{StepDownRequest, StepDownStore};
 
 /// What a page shows; the command lists more.
 const SHOWN: i64 = 200;
-/// Whoever asks is waiting.
-const FOUND_WITHIN: Duration = Duration::from_secs(5);
 
 /// What the acts need; it lives where the pod's own loops do.
 struct PodActions {
@@ -44,8 +42,8 @@ pub(crate) async fn open(
     coordination: &Database,
 ) -> anyhow::Result<Option<OperatorAccess>> {
     let acts = PodActions {
-        parked_commands: ParkedCommands::open(config, Some(FOUND_WITHIN)).await?,
-        lease: step_down::open_lease(config).await?,
+        parked_commands: ParkedCommands::open(config, SERVER_SELECTION_TIMEOUT).await?,
+        lease: connect::lease(config).await?,
         step_down: StepDownStore::new(coordination, &config.pipeline),
         pod_id: config.pod_id.clone(),
     };

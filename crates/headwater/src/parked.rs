@@ -22,10 +22,10 @@ pub(crate) struct ParkedCommands {
 }
 
 impl ParkedCommands {
-    /// `found_within`: how long a call looks for its server; left out, as the driver does.
-    pub(crate) async fn open(config: &Config, found_within: Option<Duration>) -> anyhow::Result<Self> {
-        let places = crate::run::places(config, found_within).await?;
-        let views = crate::run::client(&config.read_models.uri, "read_models.uri", found_within).await?;
+    /// `timeout`: how long an operation looks for its MongoDB server.
+    pub(crate) async fn open(config: &Config, timeout: Duration) -> anyhow::Result<Self> {
+        let places = crate::connect::producer_dependencies(config, timeout).await?;
+        let views = crate::connect::mongo_client(&config.read_models.uri, "read_models.uri", timeout).await?;
         let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
         let history = History::new(&places.server.database(&config.source.database), &config.source);
         let by_collection = config.source.kind == SourceKind::Documents;

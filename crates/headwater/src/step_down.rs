@@ -6,9 +6,9 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use lease::mongo::{LeaseName, MongoLease};
-use lease::{LeaseDocument, Term, Timing};
+use anyhow::bail;
+use lease::mongo::MongoLease;
+use lease::{LeaseDocument, Term};
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
 use mongodb::options::{CollectionOptions, ReadConcern, WriteConcern};
@@ -17,7 +17,6 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::admin::LoopHeartbeat;
-use crate::config::Config;
 
 pub(crate) const COLLECTION: &str = "step_down";
 const FORMAT: i64 = 1;
@@ -88,18 +87,4 @@ impl StepDownStore {
             lease.step_down();
         }
     }
-}
-
-/// The lease of a pipeline, for who only looks at it.
-pub(crate) async fn open_lease(config: &Config) -> anyhow::Result<MongoLease> {
-    let lease = &config.coordination.lease;
-    let name = LeaseName {
-        database: config.coordination.database.clone(),
-        key: config.pipeline.clone(),
-        pod_id: config.pod_id.clone(),
-        fingerprint: config.source.fingerprint(),
-    };
-    let options = crate::run::options(&config.coordination.uri, "coordination.uri").await?;
-    let timing = Timing::new(lease.ttl, lease.renew_deadline, lease.heartbeat).context("`coordination.lease`")?;
-    Ok(MongoLease::open(options, name, &timing)?)
 }

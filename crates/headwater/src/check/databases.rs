@@ -1,7 +1,5 @@
 //! Where pods agree, and where read models are: rights, indexes, and whether the server can hold what is declared.
 
-use std::time::Duration;
-
 use futures_util::TryStreamExt;
 use mongo_error::DriverError;
 use mongodb::Database;
@@ -12,15 +10,14 @@ use pipeline::view::{self, CURSORS, PARKED_EVENTS, Projection};
 use super::CheckFinding;
 use super::source::{hello, is_router};
 use crate::config::{Config, reserved};
+use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 
-const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 const UNAUTHORIZED: i32 = 13;
 const COORDINATION: &str = "coordination";
 
 pub(super) async fn check_coordination(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
     const SECTION: &str = COORDINATION;
-    let client =
-        crate::run::client(&config.coordination.uri, "coordination.uri", Some(SERVER_SELECTION_TIMEOUT)).await?;
+    let client = connect::mongo_client(&config.coordination.uri, "coordination.uri", SERVER_SELECTION_TIMEOUT).await?;
     let hello = match hello(&client).await {
         Ok(hello) => hello,
         Err(finding) => return Ok(vec![CheckFinding { about: SECTION, ..finding }]),
@@ -40,7 +37,7 @@ pub(super) async fn check_read_models(config: &Config) -> anyhow::Result<Vec<Che
     if models.is_empty() {
         return Ok(vec![]);
     }
-    let client = crate::run::client(&config.read_models.uri, "read_models.uri", Some(SERVER_SELECTION_TIMEOUT)).await?;
+    let client = connect::mongo_client(&config.read_models.uri, "read_models.uri", SERVER_SELECTION_TIMEOUT).await?;
     let hello = match hello(&client).await {
         Ok(hello) => hello,
         Err(finding) => return Ok(vec![CheckFinding { about: SECTION, ..finding }]),

@@ -4,7 +4,6 @@
 //! its type is ever shown. The decision is [`evaluate`]'s, which is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use mongo_error::DriverError;
@@ -13,14 +12,14 @@ use pipeline::source::{SourceConfig, SourceKind};
 
 use super::CheckFinding;
 use crate::config::{Config, EventReference, ModelDeclarations};
+use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 
 const SOURCE: &str = "source";
 const READ_MODELS: &str = "read_models";
-const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The newest `count` events of every collection.
 pub(super) async fn check_events(config: &Config, count: u32) -> anyhow::Result<Vec<CheckFinding>> {
-    let client = crate::run::client(&config.source_uri, "source.uri", Some(SERVER_SELECTION_TIMEOUT)).await?;
+    let client = connect::mongo_client(&config.source_uri, "source.uri", SERVER_SELECTION_TIMEOUT).await?;
     let mut events = vec![];
     for namespace in config.source.namespaces() {
         let collection = client.database(&namespace.database).collection::<Document>(&namespace.collection);

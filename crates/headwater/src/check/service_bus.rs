@@ -11,7 +11,7 @@ use crate::topology::{EntitySpec, TopologyPlan, fix_for, parse_iso_duration, pla
 const SECTION: &str = "service_bus";
 
 pub(super) async fn check_service_bus(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
-    let bus = crate::run::administration(config)?;
+    let bus = crate::connect::bus_administration(config)?;
     let lock = config.consumer.session.lock_duration;
     let topic = config.service_bus.topic.clone();
     let subscription = format!("{topic}/Subscriptions/{}", config.service_bus.subscription);

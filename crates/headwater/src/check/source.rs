@@ -11,10 +11,10 @@ use pipeline::source::SourceKind;
 use super::CheckFinding;
 use crate::cli::advice::describe_driver_error;
 use crate::config::Config;
+use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::oplog::OplogWindow;
 
 const SECTION: &str = "source";
-const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 /// A weekend in which nobody looks.
 const MIN_OPLOG_HOURS: f64 = 48.0;
 /// Clocks that differ by more make lag and times in logs untrue.
@@ -40,7 +40,7 @@ pub(super) fn check_configuration(config: &Config) -> Vec<CheckFinding> {
 
 /// What the server says.
 pub(super) async fn check_source(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
-    let client = crate::run::client(&config.source_uri, "source.uri", Some(SERVER_SELECTION_TIMEOUT)).await?;
+    let client = connect::mongo_client(&config.source_uri, "source.uri", SERVER_SELECTION_TIMEOUT).await?;
     let began = DateTime::now();
     let hello = match hello(&client).await {
         Ok(hello) => hello,

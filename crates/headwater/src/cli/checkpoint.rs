@@ -14,8 +14,9 @@ use pipeline::event::ResumeToken;
 use pipeline::producer::ProducerDependencies;
 use serde_json::{Value as Json, json};
 
-use super::run::{ConfigArgs, SERVER_SELECTION_TIMEOUT};
+use super::run::ConfigArgs;
 use crate::config::Config;
+use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
 use crate::output;
 
@@ -122,7 +123,7 @@ struct CheckpointContext {
 impl CheckpointContext {
     async fn open(args: &ConfigArgs) -> anyhow::Result<Self> {
         let config = args.load()?;
-        let places = crate::run::places(&config, SERVER_SELECTION_TIMEOUT).await?;
+        let places = connect::producer_dependencies(&config, COMMAND_TIMEOUT).await?;
         let store = MongoCheckpointStore::new(&places.coordination, &places.pipeline, places.source.fingerprint());
         Ok(Self { config, places, store })
     }

@@ -6,8 +6,9 @@ use mongodb::bson::Bson;
 use pipeline::view::{Body, Delivered, Discard, Error, Waiting};
 use serde_json::{Value as Json, json};
 
-use super::run::{ConfigArgs, SERVER_SELECTION_TIMEOUT};
+use super::run::ConfigArgs;
 use super::table::render_table;
+use crate::connect::COMMAND_TIMEOUT;
 use crate::exit::ExitReason;
 use crate::output;
 use crate::parked::{ParkedCommands, format_bson, format_id, format_time};
@@ -49,7 +50,7 @@ enum ParkedCommand {
         #[command(flatten)]
         config: ConfigArgs,
         #[command(flatten)]
-        selector: ParkedSelector,
+        selector: AggregateArgs,
         /// At most so many.
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: i64,
@@ -65,7 +66,7 @@ enum ParkedCommand {
         #[command(flatten)]
         config: ConfigArgs,
         #[command(flatten)]
-        selector: ParkedSelector,
+        selector: AggregateArgs,
         /// As JSON.
         #[arg(long)]
         json: bool,
@@ -77,7 +78,7 @@ enum ParkedCommand {
         #[command(flatten)]
         config: ConfigArgs,
         #[command(flatten)]
-        selector: ParkedSelector,
+        selector: AggregateArgs,
         /// All that waits, not only the first.
         #[arg(long)]
         all: bool,
@@ -90,9 +91,9 @@ enum ParkedCommand {
     },
 }
 
-/// ParkedSelector of those that wait.
+/// AggregateArgs of those that wait.
 #[derive(Debug, clap::Args)]
-struct ParkedSelector {
+struct AggregateArgs {
     /// The aggregate, as `parked list` shows it.
     #[arg(value_name = "AGGREGATE")]
     aggregate: String,
@@ -101,7 +102,7 @@ struct ParkedSelector {
     model: Option<String>,
 }
 
-impl ParkedSelector {
+impl AggregateArgs {
     async fn find_in(&self, commands: &ParkedCommands) -> anyhow::Result<Waiting> {
         commands.find(&self.aggregate, self.model.as_deref()).await
     }
@@ -111,7 +112,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         ParkedCommand::List { config, limit, json } => {
             let config = config.load()?;
-            list(&ParkedCommands::open(&config, SERVER_SELECTION_TIMEOUT).await?, &config.pipeline, limit, json).await
+            list(&ParkedCommands::open(&config, COMMAND_TIMEOUT).await?, &config.pipeline, limit, json).await
         }
         ParkedCommand::Show { config, selector, limit, bodies, json } => {
             show(&open(&config).await?, &selector, limit, bodies, json).await
@@ -124,7 +125,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 }
 
 async fn open(config: &ConfigArgs) -> anyhow::Result<ParkedCommands> {
-    ParkedCommands::open(&config.load()?, SERVER_SELECTION_TIMEOUT).await
+    ParkedCommands::open(&config.load()?, COMMAND_TIMEOUT).await
 }
 
 async fn list(commands: &ParkedCommands, pipeline: &str, limit: i64, as_json: bool) -> anyhow::Result<()> {
@@ -173,7 +174,7 @@ fn waiting_json(waiting: &Waiting) -> Json {
 
 async fn show(
     commands: &ParkedCommands,
-    selector: &ParkedSelector,
+    selector: &AggregateArgs,
     limit: i64,
     bodies: bool,
     as_json: bool,
@@ -229,7 +230,7 @@ fn event_json(event: &Delivered, bodies: bool) -> Json {
     shown
 }
 
-async fn retry(commands: &ParkedCommands, selector: &ParkedSelector, as_json: bool) -> anyhow::Result<()> {
+async fn retry(commands: &ParkedCommands, selector: &AggregateArgs, as_json: bool) -> anyhow::Result<()> {
     let waiting = selector.find_in(commands).await?;
     let Waiting { aggregate, model, .. } = &waiting;
     match commands.retry(&waiting).await {
@@ -258,7 +259,7 @@ async fn retry(commands: &ParkedCommands, selector: &ParkedSelector, as_json: bo
 
 async fn discard(
     commands: &ParkedCommands,
-    selector: &ParkedSelector,
+    selector: &AggregateArgs,
     all: bool,
     yes: bool,
     as_json: bool,

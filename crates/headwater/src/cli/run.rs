@@ -1,7 +1,6 @@
 //! `headwater run`: one pod.
 
 use std::path::PathBuf;
-use std::time::Duration;
 
 use crate::config::Config;
 use crate::exit;
@@ -20,9 +19,6 @@ pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
 }
-
-/// How long a command looks for its server: longer than an election takes, and shorter than a person wonders whether anything happens.
-pub(crate) const SERVER_SELECTION_TIMEOUT: Option<Duration> = Some(Duration::from_secs(15));
 
 /// Where the configuration comes from.
 #[derive(Debug, clap::Args)]

@@ -8,6 +8,7 @@ use mongo_error::DriverError;
 use mongodb::bson::doc;
 
 use super::run::ConfigArgs;
+use crate::connect;
 use crate::exit::ExitReason;
 use crate::output;
 use crate::signal::StopSignal;
@@ -33,13 +34,15 @@ pub(crate) struct Args {
 
 /// Between two looks.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
+/// Shorter than that of other commands: the status of a server that is down is an answer, and the next refresh is due.
+const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
 /// Clears the screen and goes to its upper left corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let config = args.config.load()?;
-    let places = crate::run::places(&config, Some(REFRESH_INTERVAL * 3)).await?;
-    let collector = crate::run::status_collector(&config, &places, Some(REFRESH_INTERVAL * 3)).await?;
+    let dependencies = connect::producer_dependencies(&config, SERVER_SELECTION_TIMEOUT).await?;
+    let collector = connect::status_collector(&config, &dependencies, SERVER_SELECTION_TIMEOUT).await?;
     if args.watch { watch(&collector, args.json).await } else { print_once(&collector, args.json).await }
 }
 

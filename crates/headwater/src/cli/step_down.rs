@@ -7,9 +7,10 @@ use lease::LeaseDocument;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::run::{ConfigArgs, SERVER_SELECTION_TIMEOUT};
+use super::run::ConfigArgs;
+use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::output;
-use crate::step_down::{self, StepDownRequest, StepDownStore};
+use crate::step_down::{StepDownRequest, StepDownStore};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,10 +49,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let Args { config, within, json } = args;
     let config = config.load()?;
-    let places = crate::run::places(&config, SERVER_SELECTION_TIMEOUT).await?;
-    let lease = step_down::open_lease(&config).await?;
+    let coordination = connect::coordination_database(&config, COMMAND_TIMEOUT).await?;
+    let lease = connect::lease(&config).await?;
     let began = Instant::now();
-    let step_down_store = StepDownStore::new(&places.coordination, &config.pipeline);
+    let step_down_store = StepDownStore::new(&coordination, &config.pipeline);
     let StepDownRequest { leader, term } = step_down_store.request_from_leader(&lease, &config.pod_id).await?;
     if !json {
         output::print_line(format_args!("{leader} is asked to give term {term} up"))?;

@@ -47,7 +47,7 @@ enum TopologyCommand {
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let TopologyCommand::Apply { config, partitioned, dry_run, json } = args.command;
     let config = config.load()?;
-    let bus = crate::run::administration(&config)?;
+    let bus = crate::connect::bus_administration(&config)?;
     let topic = config.service_bus.topic.clone();
     let subscription = format!("{topic}/Subscriptions/{}", config.service_bus.subscription);
     let lock = config.consumer.session.lock_duration;

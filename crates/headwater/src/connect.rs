@@ -1,0 +1,142 @@
+//! The clients a pod and the commands use, made from the configuration: MongoDB, Service Bus, the lease.
+//!
+//! Nothing here waits for a server. A client connects when it is first used, and a wrong URI is reported with its configuration key.
+
+use std::time::Duration;
+
+use anyhow::Context;
+use lease::mongo::{LeaseName, MongoLease};
+use lease::{Candidate, Timing};
+use mongodb::Database;
+use mongodb::options::ClientOptions;
+use pipeline::producer::ProducerDependencies;
+use pipeline::view::{self, Projection};
+use servicebus::administration::Administration;
+
+use crate::config::{Config, ReadModels, Secret};
+use crate::exit::ExitReason;
+use crate::status::{StatusCollector, SubscriptionMonitor};
+
+/// How long an operation looks for its MongoDB server. Short: pods and checks try again, so a long wait only delays the report.
+pub(crate) const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
+/// The same for a command that tries once: longer than an election of a replica set, shorter than a person's patience.
+pub(crate) const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
+
+const CONNECTION_STRING: &str = "`service_bus.connection_string` is not valid";
+
+pub(crate) async fn producer_dependencies(config: &Config, timeout: Duration) -> anyhow::Result<ProducerDependencies> {
+    Ok(ProducerDependencies {
+        pipeline: config.pipeline.clone(),
+        pod_id: config.pod_id.clone(),
+        source: config.source.clone(),
+        server: mongo_client(&config.source_uri, "source.uri", timeout).await?,
+        coordination: coordination_database(config, timeout).await?,
+        bus: bus_client(config)?,
+        topic: config.service_bus.topic.clone(),
+        subscription: config.service_bus.subscription.clone(),
+    })
+}
+
+pub(crate) async fn status_collector(
+    config: &Config,
+    dependencies: &ProducerDependencies,
+    timeout: Duration,
+) -> anyhow::Result<StatusCollector> {
+    let ReadModels { uri, database, models, .. } = &config.read_models;
+    Ok(StatusCollector {
+        pipeline: config.pipeline.clone(),
+        by: config.pod_id.clone(),
+        coordination: dependencies.coordination.clone(),
+        source: dependencies.server.clone(),
+        views: mongo_client(uri, "read_models.uri", timeout).await?.database(database),
+        read_models: models.iter().map(|model| model.name().to_owned()).collect(),
+        subscription: SubscriptionMonitor::new(
+            bus_administration(config)?,
+            &dependencies.topic,
+            &dependencies.subscription,
+        ),
+    })
+}
+
+pub(crate) async fn coordination_database(config: &Config, timeout: Duration) -> anyhow::Result<Database> {
+    let client = mongo_client(&config.coordination.uri, "coordination.uri", timeout).await?;
+    Ok(client.database(&config.coordination.database))
+}
+
+/// The database of the read models for a pod that applies events; `None` if no read model is declared.
+pub(crate) async fn read_model_database(config: &Config) -> anyhow::Result<Option<Database>> {
+    let ReadModels { uri, database, models, .. } = &config.read_models;
+    if models.is_empty() {
+        return Ok(None);
+    }
+    let mut options = mongo_options(uri, "read_models.uri").await?;
+    // Pods recognise each other's transactions by this name, and abort those that a dead pod left open.
+    options.app_name = Some(view::application(&config.pipeline));
+    Ok(Some(client_from(options, "read_models.uri", SERVER_SELECTION_TIMEOUT)?.database(database)))
+}
+
+pub(crate) fn bus_client(config: &Config) -> anyhow::Result<servicebus::Client> {
+    let client = servicebus::Client::new(config.service_bus.connection_string.reveal(), bus_config(config));
+    client.context(ExitReason::Misconfigured.with_message(CONNECTION_STRING))
+}
+
+/// Topics and subscriptions: their settings and message counts.
+pub(crate) fn bus_administration(config: &Config) -> anyhow::Result<Administration> {
+    let client = Administration::new(config.service_bus.connection_string.reveal(), &bus_config(config));
+    client.context(ExitReason::Misconfigured.with_message(CONNECTION_STRING))
+}
+
+fn bus_config(config: &Config) -> servicebus::Config {
+    servicebus::Config {
+        container_id: config.pod_id.clone(),
+        ca_file: config.service_bus.ca_file.clone(),
+        ..servicebus::Config::default()
+    }
+}
+
+/// `key`: the configuration key of the URI, for the error message.
+pub(crate) async fn mongo_client(uri: &Secret, key: &str, timeout: Duration) -> anyhow::Result<mongodb::Client> {
+    client_from(mongo_options(uri, key).await?, key, timeout)
+}
+
+fn client_from(mut options: ClientOptions, key: &str, timeout: Duration) -> anyhow::Result<mongodb::Client> {
+    options.server_selection_timeout.get_or_insert(timeout);
+    let client = mongodb::Client::with_options(options);
+    client.map_err(|_| ExitReason::Misconfigured.with_message(format!("`{key}` cannot be used")).into())
+}
+
+async fn mongo_options(uri: &Secret, key: &str) -> anyhow::Result<ClientOptions> {
+    // The driver's error is dropped: it may quote the URI, and with it a password.
+    let mut options = ClientOptions::parse(uri.reveal()).await.map_err(|_| {
+        ExitReason::Misconfigured.with_message(format!(
+            "`{key}` is not a MongoDB URI; write, for example, `mongodb://host:27017/?replicaSet=rs0`"
+        ))
+    })?;
+    options.app_name.get_or_insert_with(|| "headwater".to_owned());
+    Ok(options)
+}
+
+pub(crate) async fn lease_candidate(config: &Config) -> anyhow::Result<Candidate> {
+    Ok(Candidate {
+        name: lease_name(config),
+        config: config.coordination.lease.clone(),
+        client: mongo_options(&config.coordination.uri, "coordination.uri").await?,
+    })
+}
+
+/// The lease of a pipeline, for commands that read it and do not take part in the election.
+pub(crate) async fn lease(config: &Config) -> anyhow::Result<MongoLease> {
+    let lease = &config.coordination.lease;
+    let options = mongo_options(&config.coordination.uri, "coordination.uri").await?;
+    let timing = Timing::new(lease.ttl, lease.renew_deadline, lease.heartbeat).context("`coordination.lease`")?;
+    Ok(MongoLease::open(options, lease_name(config), &timing)?)
+}
+
+fn lease_name(config: &Config) -> LeaseName {
+    LeaseName {
+        database: config.coordination.database.clone(),
+        key: config.pipeline.clone(),
+        pod_id: config.pod_id.clone(),
+        fingerprint: config.source.fingerprint(),
+    }
+}
