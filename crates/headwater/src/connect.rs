@@ -11,7 +11,7 @@ use mongodb::Database;
 use mongodb::options::ClientOptions;
 use pipeline::producer::ProducerDependencies;
 use pipeline::view::{self, Projection};
-use servicebus::administration::Administration;
+use servicebus::administration::AdministrationClient;
 
 use crate::config::{Config, ReadModels, Secret};
 use crate::exit::ExitReason;
@@ -81,8 +81,8 @@ pub(crate) fn bus_client(config: &Config) -> anyhow::Result<servicebus::Client> 
 }
 
 /// Topics and subscriptions: their settings and message counts.
-pub(crate) fn bus_administration(config: &Config) -> anyhow::Result<Administration> {
-    let client = Administration::new(config.service_bus.connection_string.reveal(), &bus_config(config));
+pub(crate) fn bus_administration(config: &Config) -> anyhow::Result<AdministrationClient> {
+    let client = AdministrationClient::new(config.service_bus.connection_string.reveal(), &bus_config(config));
     client.context(ExitReason::Misconfigured.with_message(CONNECTION_STRING))
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use servicebus::administration::Description;
+use servicebus::administration::EntityDescription;
 
 /// The most that Service Bus takes.
 const MAX_DELIVERY_COUNT: u32 = 2_000;
@@ -100,12 +100,12 @@ impl EntitySpec {
         Self { kind: EntityKind::Subscription, properties }
     }
 
-    pub(crate) fn to_description(&self) -> Description {
+    pub(crate) fn to_description(&self) -> EntityDescription {
         let properties: Vec<_> =
             self.properties.iter().map(|property| (property.name, property.create.clone())).collect();
         match self.kind {
-            EntityKind::Topic => Description::topic(&properties),
-            EntityKind::Subscription => Description::subscription(&properties),
+            EntityKind::Topic => EntityDescription::topic(&properties),
+            EntityKind::Subscription => EntityDescription::subscription(&properties),
         }
     }
 }
@@ -129,7 +129,7 @@ impl SpecProperty {
 }
 
 /// What must be done so that what was found is as it should be.
-pub(crate) fn plan_changes(wanted: &EntitySpec, found: Option<&Description>) -> TopologyPlan {
+pub(crate) fn plan_changes(wanted: &EntitySpec, found: Option<&EntityDescription>) -> TopologyPlan {
     let Some(found) = found else { return TopologyPlan::Create };
     let (mut changes, mut fixed) = (vec![], vec![]);
     for property in &wanted.properties {
@@ -206,9 +206,9 @@ pub(crate) fn parse_iso_duration(text: &str) -> Option<Duration> {
 mod tests {
     use super::*;
 
-    fn found(properties: &[(&str, &str)]) -> Description {
+    fn found(properties: &[(&str, &str)]) -> EntityDescription {
         let properties: Vec<_> = properties.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        Description::subscription(&properties)
+        EntityDescription::subscription(&properties)
     }
 
     fn wanted() -> EntitySpec {

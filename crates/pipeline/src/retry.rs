@@ -10,7 +10,7 @@ use mongodb::error::{
     Error, ErrorKind, RETRYABLE_ERROR, RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
     UNKNOWN_TRANSACTION_COMMIT_RESULT,
 };
-use servicebus::Kind;
+use servicebus::BusErrorKind;
 
 /// What to do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -93,31 +93,31 @@ pub fn classify_mongo_code(code: i32) -> ErrorClass {
 }
 
 /// What an answer or a failure of the bus means.
-pub const fn classify_service_bus(kind: Kind) -> ErrorClass {
+pub const fn classify_service_bus(kind: BusErrorKind) -> ErrorClass {
     match kind {
-        Kind::Busy
-        | Kind::Timeout
-        | Kind::Detached
-        | Kind::ConnectionLost
-        | Kind::Internal
-        | Kind::Cancelled
-        | Kind::Unknown
-        | Kind::Protocol
-        | Kind::QuotaExceeded
-        | Kind::MessageLockLost
-        | Kind::SessionLockLost
-        | Kind::SessionHeldElsewhere => ErrorClass::Transient,
-        Kind::MessageTooLarge | Kind::InvalidArgument => ErrorClass::Permanent,
-        Kind::NotFound
-        | Kind::AlreadyExists
-        | Kind::Disabled
-        | Kind::NotAllowed
-        | Kind::Unauthorized
-        | Kind::NotImplemented
-        | Kind::Closed
-        | Kind::Configuration
+        BusErrorKind::Busy
+        | BusErrorKind::Timeout
+        | BusErrorKind::Detached
+        | BusErrorKind::ConnectionLost
+        | BusErrorKind::Internal
+        | BusErrorKind::Cancelled
+        | BusErrorKind::Unknown
+        | BusErrorKind::Protocol
+        | BusErrorKind::QuotaExceeded
+        | BusErrorKind::MessageLockLost
+        | BusErrorKind::SessionLockLost
+        | BusErrorKind::SessionHeldElsewhere => ErrorClass::Transient,
+        BusErrorKind::MessageTooLarge | BusErrorKind::InvalidArgument => ErrorClass::Permanent,
+        BusErrorKind::NotFound
+        | BusErrorKind::AlreadyExists
+        | BusErrorKind::Disabled
+        | BusErrorKind::NotAllowed
+        | BusErrorKind::Unauthorized
+        | BusErrorKind::NotImplemented
+        | BusErrorKind::Closed
+        | BusErrorKind::Configuration
         // Of a sender whose term is over; a consumer does not meet it.
-        | Kind::Withheld => ErrorClass::Fatal,
+        | BusErrorKind::Fenced => ErrorClass::Fatal,
     }
 }
 
@@ -184,13 +184,19 @@ mod tests {
 
     #[test]
     fn what_the_client_calls_retryable_is_never_final() {
-        let retryable =
-            [Kind::Busy, Kind::Timeout, Kind::Detached, Kind::ConnectionLost, Kind::Internal, Kind::Unknown];
+        let retryable = [
+            BusErrorKind::Busy,
+            BusErrorKind::Timeout,
+            BusErrorKind::Detached,
+            BusErrorKind::ConnectionLost,
+            BusErrorKind::Internal,
+            BusErrorKind::Unknown,
+        ];
         for kind in retryable {
             assert!(kind.is_retryable(), "{kind:?}");
             assert_eq!(classify_service_bus(kind), ErrorClass::Transient, "{kind:?}");
         }
-        assert_eq!(classify_service_bus(Kind::Unauthorized), ErrorClass::Fatal);
-        assert_eq!(classify_service_bus(Kind::MessageTooLarge), ErrorClass::Permanent);
+        assert_eq!(classify_service_bus(BusErrorKind::Unauthorized), ErrorClass::Fatal);
+        assert_eq!(classify_service_bus(BusErrorKind::MessageTooLarge), ErrorClass::Permanent);
     }
 }

@@ -1,6 +1,6 @@
-//! Topics and subscriptions: made, read and changed over the administration API, which is Atom over HTTP/1.1.
+//! Creates, reads and updates topics and subscriptions over the administration API (Atom over HTTP/1.1).
 //!
-//! One connection a request: whoever asks is a command, not the pipeline. Retries nothing, and shows no token.
+//! Opens one connection per request, because only commands use it and not the pipeline. Never retries, and never logs a token.
 
 mod description;
 
@@ -18,116 +18,116 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
-pub use description::{Description, Rule};
+pub use description::{EntityDescription, RuleSummary};
 
 use crate::{Config, ConnectionString, ConnectionStringError, cbs, tls};
 
 const VERSION: &str = "2021-05";
-/// AMQP over TLS and HTTPS have ports of their own at the service; the broker of this house serves both on one.
+/// The service uses separate ports for AMQP over TLS and for HTTPS. Our broker serves both on one port.
 const AMQPS: u16 = 5671;
 const HTTPS: u16 = 443;
-const LONGEST_ANSWER: usize = 4 << 20;
+const MAX_RESPONSE_BYTES: usize = 4 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("read the connection string")]
+    #[error("invalid connection string")]
     ConnectionString(#[from] ConnectionStringError),
-    #[error("set up TLS")]
+    #[error("failed to set up TLS")]
     Tls(#[from] tls::Error),
-    #[error("reach {authority}")]
+    #[error("failed to connect to {authority}")]
     Unreachable {
         authority: String,
         #[source]
         source: io::Error,
     },
-    #[error("{authority} did not answer within {within:?}")]
-    TooLate { authority: String, within: Duration },
-    #[error("talk HTTP with {authority}")]
+    #[error("no reply from {authority} within {within:?}")]
+    Timeout { authority: String, within: Duration },
+    #[error("HTTP request to {authority} failed")]
     Http {
         authority: String,
         #[source]
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    #[error("the bus refused it with status {status}: {detail}")]
+    #[error("Service Bus refused the request with status {status}: {detail}")]
     Refused { status: u16, detail: String },
-    #[error("the bus answered with something that is not a description")]
+    #[error("Service Bus replied without an entity description")]
     Unreadable,
 }
 
 impl Error {
-    /// Whether what was asked for is not allowed with this key.
+    /// True if the key does not have the right to do this.
     pub fn is_unauthorized(&self) -> bool {
         matches!(self, Self::Refused { status: 401 | 403, .. })
     }
 }
 
-/// A path whose names cannot leave their places in it.
-fn encoded(path: &str) -> String {
+/// Percent-encodes a path, so that a name cannot change the URL around it.
+fn percent_encode_path(path: &str) -> String {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~/$".contains(&byte);
     path.bytes().map(|byte| if plain(byte) { char::from(byte).to_string() } else { format!("%{byte:02X}") }).collect()
 }
 
 /// Administers one namespace.
-pub struct Administration {
-    at: ConnectionString,
+pub struct AdministrationClient {
+    connection_string: ConnectionString,
     tls: Option<(TlsConnector, ServerName<'static>)>,
-    within: Duration,
+    timeout: Duration,
     token_lifetime: Duration,
 }
 
-impl Administration {
-    pub fn new(connection_string: &str, config: &Config) -> Result<Self, Error> {
-        let mut at = ConnectionString::parse(connection_string)?;
-        if at.port == AMQPS {
-            at.port = HTTPS;
+impl AdministrationClient {
+    pub fn new(text: &str, config: &Config) -> Result<Self, Error> {
+        let mut connection_string = ConnectionString::parse(text)?;
+        if connection_string.port == AMQPS {
+            connection_string.port = HTTPS;
         }
-        let tls = if at.emulator {
+        let tls = if connection_string.emulator {
             None
         } else {
-            let host = at.host.clone();
+            let host = connection_string.host.clone();
             let name = ServerName::try_from(host.to_string()).map_err(|_| tls::Error::Name { host })?;
             Some((tls::connector(config)?, name))
         };
-        Ok(Self { at, tls, within: config.connect_timeout, token_lifetime: config.token_lifetime })
+        Ok(Self { connection_string, tls, timeout: config.connect_timeout, token_lifetime: config.token_lifetime })
     }
 
-    /// What is at this path; `None` if nothing is.
-    pub async fn get(&self, path: &str) -> Result<Option<Description>, Error> {
-        match self.ask(Method::GET, path, false, String::new()).await {
+    /// Reads the entity at this path; `None` if there is none.
+    pub async fn get(&self, path: &str) -> Result<Option<EntityDescription>, Error> {
+        match self.request(Method::GET, path, false, String::new()).await {
             Err(Error::Refused { status: 404, .. }) => Ok(None),
-            // The service answers for a topic that is not there with a list of nothing.
-            answer => Ok(Description::read(&answer?)),
+            // For a missing topic the service replies with an empty feed instead of 404.
+            answer => Ok(EntityDescription::read(&answer?)),
         }
     }
 
-    pub async fn create(&self, path: &str, description: &Description) -> Result<Description, Error> {
-        let answer = self.ask(Method::PUT, path, false, description.entry()).await?;
-        Description::read(&answer).ok_or(Error::Unreadable)
+    pub async fn create(&self, path: &str, description: &EntityDescription) -> Result<EntityDescription, Error> {
+        let answer = self.request(Method::PUT, path, false, description.entry()).await?;
+        EntityDescription::read(&answer).ok_or(Error::Unreadable)
     }
 
-    /// Replaces what is there: begin with what [`Self::get`] gave.
-    pub async fn update(&self, path: &str, description: &Description) -> Result<Description, Error> {
-        let answer = self.ask(Method::PUT, path, true, description.entry()).await?;
-        Description::read(&answer).ok_or(Error::Unreadable)
+    /// Replaces the whole description: change the one that [`Self::get`] returned.
+    pub async fn update(&self, path: &str, description: &EntityDescription) -> Result<EntityDescription, Error> {
+        let answer = self.request(Method::PUT, path, true, description.entry()).await?;
+        EntityDescription::read(&answer).ok_or(Error::Unreadable)
     }
 
-    /// The rules of a subscription: which messages it takes.
-    pub async fn rules(&self, subscription: &str) -> Result<Vec<Rule>, Error> {
-        let answer = self.ask(Method::GET, &format!("{subscription}/Rules"), false, String::new()).await?;
-        Ok(Rule::read_all(&answer))
+    /// Lists the rules of a subscription.
+    pub async fn rules(&self, subscription: &str) -> Result<Vec<RuleSummary>, Error> {
+        let answer = self.request(Method::GET, &format!("{subscription}/Rules"), false, String::new()).await?;
+        Ok(RuleSummary::read_all(&answer))
     }
 
-    async fn ask(&self, method: Method, path: &str, replace: bool, body: String) -> Result<String, Error> {
-        let (authority, within) = (self.at.authority(), self.within);
+    async fn request(&self, method: Method, path: &str, replace: bool, body: String) -> Result<String, Error> {
+        let (authority, within) = (self.connection_string.authority(), self.timeout);
         let asked = timeout(within, self.exchange(method, path, replace, body)).await;
-        asked.map_err(|_| Error::TooLate { authority, within })?
+        asked.map_err(|_| Error::Timeout { authority, within })?
     }
 
     async fn exchange(&self, method: Method, path: &str, replace: bool, body: String) -> Result<String, Error> {
-        let authority = self.at.authority();
+        let authority = self.connection_string.authority();
         let unreachable = |source| Error::Unreachable { authority: authority.clone(), source };
         let stream = TcpStream::connect(&authority).await.map_err(unreachable)?;
-        let request = self.request(method, path, replace, body)?;
+        let request = self.build_request(method, path, replace, body)?;
         match &self.tls {
             None => self.send(stream, request).await,
             Some((connector, name)) => {
@@ -137,21 +137,27 @@ impl Administration {
         }
     }
 
-    fn request(&self, method: Method, path: &str, replace: bool, body: String) -> Result<Request<Full<Bytes>>, Error> {
+    fn build_request(
+        &self,
+        method: Method,
+        path: &str,
+        replace: bool,
+        body: String,
+    ) -> Result<Request<Full<Bytes>>, Error> {
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("/{}?api-version={VERSION}", encoded(path.trim_start_matches('/'))))
-            .header("host", self.at.authority())
+            .uri(format!("/{}?api-version={VERSION}", percent_encode_path(path.trim_start_matches('/'))))
+            .header("host", self.connection_string.authority())
             .header("content-type", "application/atom+xml;type=entry;charset=utf-8")
             .header("connection", "close");
-        let audience = format!("http://{}/{path}", self.at.host);
-        if let Some(token) = cbs::authorization(&self.at.credential, &audience, self.token_lifetime) {
+        let audience = format!("http://{}/{path}", self.connection_string.host);
+        if let Some(token) = cbs::authorization(&self.connection_string.credential, &audience, self.token_lifetime) {
             request = request.header("authorization", token);
         }
         if replace {
             request = request.header("if-match", "*");
         }
-        request.body(Full::new(Bytes::from(body))).map_err(|source| self.http(source))
+        request.body(Full::new(Bytes::from(body))).map_err(|source| self.http_error(source))
     }
 
     async fn send<S>(&self, stream: S, request: Request<Full<Bytes>>) -> Result<String, Error>
@@ -159,13 +165,13 @@ impl Administration {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let shaken = http1::handshake(TokioIo::new(stream)).await;
-        let (mut sender, connection) = shaken.map_err(|source| self.http(source))?;
-        // Ends with the exchange: the sender is dropped, and the peer was asked to close.
+        let (mut sender, connection) = shaken.map_err(|source| self.http_error(source))?;
+        // The connection task ends with this exchange: the sender is dropped, and `connection: close` was sent.
         tokio::spawn(connection);
-        let answer = sender.send_request(request).await.map_err(|source| self.http(source))?;
+        let answer = sender.send_request(request).await.map_err(|source| self.http_error(source))?;
         let status = answer.status();
-        let body = Limited::new(answer.into_body(), LONGEST_ANSWER).collect().await;
-        let body = body.map_err(|source| self.http(source))?.to_bytes();
+        let body = Limited::new(answer.into_body(), MAX_RESPONSE_BYTES).collect().await;
+        let body = body.map_err(|source| self.http_error(source))?.to_bytes();
         let text = String::from_utf8_lossy(&body).into_owned();
         if status == StatusCode::OK || status == StatusCode::CREATED {
             return Ok(text);
@@ -173,8 +179,8 @@ impl Administration {
         Err(Error::Refused { status: status.as_u16(), detail: description::detail(&text) })
     }
 
-    fn http(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
-        Error::Http { authority: self.at.authority(), source: source.into() }
+    fn http_error(&self, source: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Http { authority: self.connection_string.authority(), source: source.into() }
     }
 }
 
@@ -182,6 +188,6 @@ impl Administration {
 mod tests {
     #[test]
     fn a_name_cannot_leave_its_place_in_the_path() {
-        assert_eq!(super::encoded("a/b/Subscriptions/c d?e\r\n"), "a/b/Subscriptions/c%20d%3Fe%0D%0A");
+        assert_eq!(super::percent_encode_path("a/b/Subscriptions/c d?e\r\n"), "a/b/Subscriptions/c%20d%3Fe%0D%0A");
     }
 }

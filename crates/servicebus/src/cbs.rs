@@ -1,4 +1,4 @@
-//! `$cbs`: tokens that say what we may do, put before a link is used and renewed before they expire.
+//! `$cbs`: puts the tokens that authorize links, before the first use of an address, and renews them before they expire.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -11,33 +11,33 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use tokio::time::Instant;
 
-use crate::connection::Connection;
+use crate::connection::ClientConnection;
 use crate::connection_string::Credential;
-use crate::error::{Error, Refusal, Step};
-use crate::request::{Request, RequestLink};
+use crate::error::{ClientOperation, Error, ServiceError};
+use crate::request_link::{NodeRequest, RequestLink};
 
 const NODE: &str = "$cbs";
 const SAS: &str = "servicebus.windows.net:sastoken";
 
 /// The tokens of one connection.
-pub(crate) struct Cbs {
+pub(crate) struct CbsTokens {
     credential: Credential,
     lifetime: Duration,
-    /// Held while a token is put, so that one address is not asked for twice.
+    /// Held while a token is put, so that concurrent callers do not put two for one address.
     link: tokio::sync::Mutex<Option<RequestLink>>,
-    /// When each address's token is to be renewed.
+    /// When to renew the token of each address; `None` if it cannot be renewed.
     granted: Mutex<HashMap<Arc<str>, Option<Instant>>>,
 }
 
-impl Cbs {
+impl CbsTokens {
     pub(crate) fn new(credential: Credential, lifetime: Duration) -> Self {
         Self { credential, lifetime, link: tokio::sync::Mutex::new(None), granted: Mutex::default() }
     }
 
-    /// Puts a token for an address unless a good one is there.
+    /// Puts a token for an address, unless one is already granted.
     pub(crate) async fn authorize(
         &self,
-        connection: &Connection,
+        connection: &ClientConnection,
         address: &Arc<str>,
         deadline: Instant,
     ) -> Result<(), Error> {
@@ -45,16 +45,24 @@ impl Cbs {
             return Ok(());
         }
         let waited = Instant::now();
-        let late = || Error::Timeout { step: Step::Authorize, address: Arc::clone(address), within: waited.elapsed() };
+        let late = || Error::Timeout {
+            operation: ClientOperation::Authorize,
+            address: Arc::clone(address),
+            within: waited.elapsed(),
+        };
         let mut link = tokio::time::timeout_at(deadline, self.link.lock()).await.map_err(|_| late())?;
         if self.is_granted(address) {
             return Ok(());
         }
-        self.put(connection, &mut link, address, deadline).await
+        self.put_token(connection, &mut link, address, deadline).await
     }
 
-    /// Puts again what is due. Returns when the next one will be.
-    pub(crate) async fn renew(&self, connection: &Connection, deadline: Instant) -> Result<Option<Instant>, Error> {
+    /// Renews the tokens that are due. Returns when the next one is due.
+    pub(crate) async fn renew(
+        &self,
+        connection: &ClientConnection,
+        deadline: Instant,
+    ) -> Result<Option<Instant>, Error> {
         let now = Instant::now();
         let due: Vec<_> = {
             let granted = self.granted.lock().expect("no one panics while holding the tokens");
@@ -64,7 +72,7 @@ impl Cbs {
         if !due.is_empty() {
             let mut link = self.link.lock().await;
             for address in due {
-                self.put(connection, &mut link, &address, deadline).await?;
+                self.put_token(connection, &mut link, &address, deadline).await?;
             }
         }
         Ok(self.granted.lock().expect("no one panics while holding the tokens").values().flatten().min().copied())
@@ -75,9 +83,9 @@ impl Cbs {
             || self.granted.lock().expect("no one panics while holding the tokens").contains_key(address)
     }
 
-    async fn put(
+    async fn put_token(
         &self,
-        connection: &Connection,
+        connection: &ClientConnection,
         link: &mut Option<RequestLink>,
         address: &Arc<str>,
         deadline: Instant,
@@ -95,9 +103,9 @@ impl Cbs {
         if let Some(at) = expires {
             properties.push(("expiration", Value::Timestamp(at.as_millis() as i64)));
         }
-        let request = Request { properties, body: token.into() };
-        check(&link.ask(Step::Authorize, &request, deadline).await?, address)?;
-        // A signature given to us cannot be renewed.
+        let request = NodeRequest { properties, body: token.into() };
+        check(&link.request(ClientOperation::Authorize, &request, deadline).await?, address)?;
+        // A signature from the connection string cannot be renewed: there is no key to sign another.
         let signed = matches!(self.credential, Credential::Key { .. });
         let renew_at = signed.then(|| Instant::now() + self.lifetime * 3 / 4);
         self.granted.lock().expect("no one panics while holding the tokens").insert(Arc::clone(address), renew_at);
@@ -105,26 +113,30 @@ impl Cbs {
     }
 }
 
-fn check(answer: &Message, address: &Arc<str>) -> Result<(), Error> {
-    let status = answer.application_property("status-code").and_then(|value| value.as_integer());
+fn check(response: &Message, address: &Arc<str>) -> Result<(), Error> {
+    let status = response.application_property("status-code").and_then(|value| value.as_integer());
     match status {
         Some(200..=299) => Ok(()),
         Some(status) => {
-            let text = answer.application_property("status-description").and_then(|value| value.as_str());
-            let condition = answer.application_property("error-condition").and_then(|value| value.as_text());
-            let condition = condition.map_or(of_status(status), |name| Symbol::from(name.to_owned()));
-            let source = Box::new(Refusal { condition, description: text.unwrap_or_default().into() });
-            Err(Error::Refused { step: Step::Authorize, address: Arc::clone(address), source })
+            let text = response.application_property("status-description").and_then(|value| value.as_str());
+            let condition = response.application_property("error-condition").and_then(|value| value.as_text());
+            let condition = condition.map_or(condition_of_status(status), |name| Symbol::from(name.to_owned()));
+            let source = Box::new(ServiceError { condition, description: text.unwrap_or_default().into() });
+            Err(Error::Refused { operation: ClientOperation::Authorize, address: Arc::clone(address), source })
         }
         None => {
             let address = Arc::clone(address);
-            Err(Error::Malformed { step: Step::Authorize, address, what: "the answer has no status-code" })
+            Err(Error::InvalidReply {
+                operation: ClientOperation::Authorize,
+                address,
+                what: "the response has no status-code",
+            })
         }
     }
 }
 
-/// What a status means when no condition is named.
-pub(crate) fn of_status(status: i64) -> Symbol {
+/// The condition for a status code, for responses that name none.
+pub(crate) fn condition_of_status(status: i64) -> Symbol {
     use amqp::condition as c;
     match status {
         400 => c::NOT_ALLOWED,
@@ -140,12 +152,12 @@ pub(crate) fn of_status(status: i64) -> Symbol {
     }
 }
 
-/// A token for this audience, as an `Authorization` header has it.
+/// A token for this audience, as the `Authorization` header takes it.
 pub(crate) fn authorization(credential: &Credential, audience: &str, lifetime: Duration) -> Option<String> {
     token(credential, audience, since_epoch(), lifetime).map(|(token, _)| token)
 }
 
-/// The token and when it expires, counted from the Unix epoch.
+/// The token, and when it expires (time since the Unix epoch).
 fn token(
     credential: &Credential,
     audience: &str,
@@ -163,14 +175,14 @@ fn token(
 }
 
 fn sign(name: &str, key: &str, audience: &str, expires: u64) -> String {
-    let resource = percent_encoded(audience);
+    let resource = percent_encode(audience);
     let mut mac = Hmac::<Sha256>::new_from_slice(key.as_bytes()).expect("HMAC takes a key of any length");
     mac.update(format!("{resource}\n{expires}").as_bytes());
-    let signature = percent_encoded(&BASE64_STANDARD.encode(mac.finalize().into_bytes()));
-    format!("SharedAccessSignature sr={resource}&sig={signature}&se={expires}&skn={}", percent_encoded(name))
+    let signature = percent_encode(&BASE64_STANDARD.encode(mac.finalize().into_bytes()));
+    format!("SharedAccessSignature sr={resource}&sig={signature}&se={expires}&skn={}", percent_encode(name))
 }
 
-fn percent_encoded(text: &str) -> String {
+fn percent_encode(text: &str) -> String {
     let mut out = String::with_capacity(text.len() * 3);
     for byte in text.bytes() {
         match byte {

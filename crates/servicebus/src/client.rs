@@ -1,7 +1,7 @@
-//! The client: one connection at a time, made when it is first needed and again after it was lost.
+//! The client: owns one connection at a time. It connects on first use and reconnects after a loss.
 //!
-//! What is in flight when a connection dies fails with [`Error::ConnectionLost`]; the next use dials again, not before a pause that grows with
-//! every failure. Callers that retry in a loop are thereby paced, and many of them share one dial.
+//! Operations in flight when a connection is lost fail with [`Error::ConnectionLost`]. The next use connects again, after a backoff that grows with
+//! every failure. So callers that retry in a loop are slowed down, and concurrent callers share one attempt.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -14,45 +14,45 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tracing::{info, warn};
 
-use crate::cbs::Cbs;
-use crate::connection::{Attaching, Connection, Link, Patience};
-use crate::error::{Error, Kind, Lost, Step};
+use crate::cbs::CbsTokens;
+use crate::connection::{ClientConnection, ClientLink, ConnectionTimeouts, LinkOptions};
+use crate::error::{BusErrorKind, ClientOperation, DisconnectReason, Error};
 use crate::management::Management;
-use crate::request::RequestLink;
+use crate::request_link::RequestLink;
 use crate::{Config, ConnectionString, Receiver, Sender, SessionReceiver, tls};
 
-/// A handle to the bus. Cheap to clone; clones share one connection.
+/// A Service Bus client. Cheap to clone; clones share one connection.
 #[derive(Clone)]
 pub struct Client {
-    inner: Arc<Inner>,
+    inner: Arc<ClientInner>,
 }
 
-struct Inner {
+struct ClientInner {
     connection_string: ConnectionString,
     config: Config,
     tls: Option<(TlsConnector, ServerName<'static>)>,
-    state: tokio::sync::Mutex<State>,
+    state: tokio::sync::Mutex<ReconnectState>,
 }
 
 #[derive(Default)]
-struct State {
-    current: Option<Arc<Connected>>,
+struct ReconnectState {
+    current: Option<Arc<ActiveConnection>>,
     failures: u32,
     not_before: Option<Instant>,
     closed: bool,
 }
 
-/// A connection with what belongs to it alone.
-pub(crate) struct Connected {
-    pub(crate) connection: Connection,
-    cbs: Cbs,
+/// A connection, with its tokens and management links.
+pub(crate) struct ActiveConnection {
+    pub(crate) connection: ClientConnection,
+    cbs: CbsTokens,
     managements: tokio::sync::Mutex<HashMap<Arc<str>, Arc<RequestLink>>>,
     since: Instant,
     renewal: std::sync::OnceLock<JoinHandle<()>>,
 }
 
 impl Client {
-    /// Reads the connection string and the certificates; connects when first used.
+    /// Parses the connection string and loads the certificates. Connects on first use.
     pub fn new(connection_string: &str, config: Config) -> Result<Self, Error> {
         let connection_string = ConnectionString::parse(connection_string)?;
         let tls = if connection_string.emulator {
@@ -62,56 +62,56 @@ impl Client {
             let name = ServerName::try_from(host.to_string()).map_err(|_| tls::Error::Name { host })?;
             Some((tls::connector(&config)?, name))
         };
-        Ok(Self { inner: Arc::new(Inner { connection_string, config, tls, state: Default::default() }) })
+        Ok(Self { inner: Arc::new(ClientInner { connection_string, config, tls, state: Default::default() }) })
     }
 
-    /// A client of the same settings with a connection of its own; its receivers begin with this credit.
+    /// A client with the same settings, its own connection, and this credit for its receivers.
     #[must_use]
-    pub fn another(&self, credit: u32) -> Self {
-        let Inner { connection_string, config, tls, .. } = &*self.inner;
+    pub fn with_own_connection(&self, credit: u32) -> Self {
+        let ClientInner { connection_string, config, tls, .. } = &*self.inner;
         let config = Config { credit, ..config.clone() };
         let (connection_string, tls) = (connection_string.clone(), tls.clone());
-        Self { inner: Arc::new(Inner { connection_string, config, tls, state: Default::default() }) }
+        Self { inner: Arc::new(ClientInner { connection_string, config, tls, state: Default::default() }) }
     }
 
     pub fn connection_string(&self) -> &ConnectionString {
         &self.inner.connection_string
     }
 
-    /// A sender to a queue or topic. Its link is opened when first used, and again after it was lost.
+    /// A sender to a queue or topic. It opens its link on first use, and again after a loss.
     pub fn sender(&self, entity: &str) -> Sender {
         Sender::new(self.clone(), entity)
     }
 
-    /// A receiver from a queue or subscription without sessions, or from a dead-letter queue (`<entity>/$DeadLetterQueue`).
+    /// A receiver for a queue or subscription without sessions, or for a dead-letter queue (`<entity>/$DeadLetterQueue`).
     pub fn receiver(&self, entity: &str) -> Receiver {
         Receiver::new(self.clone(), entity)
     }
 
-    /// Accepts whichever session of the entity is free and has messages. `None` if there was none for as long as `wait`.
+    /// Accepts any unlocked session of the entity that has messages; `None` if none appears within `wait`.
     pub async fn accept_next_session(&self, entity: &str, wait: Duration) -> Result<Option<SessionReceiver>, Error> {
         SessionReceiver::accept_next(self, entity, wait).await
     }
 
-    /// Accepts one session by name, with messages or without.
+    /// Accepts one session by id, with or without messages.
     pub async fn accept_session(&self, entity: &str, session: &str) -> Result<SessionReceiver, Error> {
         SessionReceiver::accept(self, entity, session).await
     }
 
-    /// Whether a queue, topic or subscription is there. Needs the right to listen to it.
+    /// True if the queue, topic or subscription exists. Needs the Listen right.
     pub async fn entity_exists(&self, entity: &str) -> Result<bool, Error> {
         let deadline = self.deadline();
         match self.connected(deadline).await?.management(entity, deadline).await {
             Ok(management) => management.exists(deadline).await,
-            // The service does not even attach to the node of what is not there.
-            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            // The service refuses to attach to `$management` of an entity that does not exist.
+            Err(error) if error.kind() == BusErrorKind::NotFound => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    /// Ends as soon as the bus takes away the link that [`entity_exists`](Self::entity_exists) asked over, which it does when the
-    /// entity is deleted: time to ask again. Also ends with the connection.
-    pub async fn entity_disturbed(&self, entity: &str) -> Error {
+    /// Waits until Service Bus detaches the management link that [`entity_exists`](Self::entity_exists) uses, which it does when the entity is
+    /// deleted. Also returns when the connection is lost. The caller then asks again.
+    pub async fn management_link_closed(&self, entity: &str) -> Error {
         let deadline = self.deadline();
         let management = match self.connected(deadline).await {
             Ok(connected) => connected.management(entity, deadline).await,
@@ -123,16 +123,16 @@ impl Client {
         }
     }
 
-    /// Connects now, rather than at the first use.
+    /// Connects now instead of on first use.
     pub async fn connect(&self) -> Result<(), Error> {
         self.connected(self.deadline()).await.map(drop)
     }
 
-    /// Closes the connection in good order. The client cannot be used again.
+    /// Closes the connection with an AMQP close. The client cannot be used again.
     pub async fn close(&self) -> Result<(), Error> {
         let deadline = self.deadline();
         let lock = timeout_at(deadline, self.inner.state.lock()).await;
-        let mut state = lock.map_err(|_| self.late(Step::Close))?;
+        let mut state = lock.map_err(|_| self.timeout_error(ClientOperation::Close))?;
         state.closed = true;
         match state.current.take() {
             Some(connected) => connected.connection.close(deadline).await,
@@ -144,15 +144,15 @@ impl Client {
         &self.inner.config
     }
 
-    /// When a call that begins now must have ended.
+    /// The deadline of a call that starts now.
     pub(crate) fn deadline(&self) -> Instant {
         Instant::now() + self.inner.config.operation_timeout
     }
 
-    /// The connection, made if there is none. Others who ask meanwhile wait for the same one.
-    pub(crate) async fn connected(&self, deadline: Instant) -> Result<Arc<Connected>, Error> {
+    /// The current connection, or a new one. Concurrent callers wait for the same attempt.
+    pub(crate) async fn connected(&self, deadline: Instant) -> Result<Arc<ActiveConnection>, Error> {
         let lock = timeout_at(deadline, self.inner.state.lock()).await;
-        let mut state = lock.map_err(|_| self.late(Step::Open))?;
+        let mut state = lock.map_err(|_| self.timeout_error(ClientOperation::Open))?;
         if state.closed {
             return Err(Error::Closed { address: Arc::clone(&self.inner.connection_string.host) });
         }
@@ -161,83 +161,89 @@ impl Client {
                 return Ok(Arc::clone(connected));
             }
             let lived = connected.since.elapsed();
-            state.note_end(lived, &self.inner.config);
+            state.record_end(lived, &self.inner.config);
         }
         if let Some(not_before) = state.not_before {
-            timeout_at(deadline, tokio::time::sleep_until(not_before)).await.map_err(|_| self.late(Step::Open))?;
+            timeout_at(deadline, tokio::time::sleep_until(not_before))
+                .await
+                .map_err(|_| self.timeout_error(ClientOperation::Open))?;
         }
         match self.dial(deadline).await {
             Ok(connection) => {
-                info!(host = %self.inner.connection_string.host, "connected to the bus");
-                let connected = Connected::new(connection, &self.inner);
+                info!(host = %self.inner.connection_string.host, "connected to Service Bus");
+                let connected = ActiveConnection::new(connection, &self.inner);
                 state.current = Some(Arc::clone(&connected));
                 state.not_before = None;
                 Ok(connected)
             }
             Err(error) => {
-                state.note_failure(&self.inner.config);
-                warn!(host = %self.inner.connection_string.host, error = %chain(&error), "connect to the bus");
+                state.record_failure(&self.inner.config);
+                warn!(host = %self.inner.connection_string.host, error = %chain(&error), "failed to connect to Service Bus; retrying on next use");
                 Err(error)
             }
         }
     }
 
-    async fn dial(&self, deadline: Instant) -> Result<Connection, Error> {
-        let Inner { connection_string, config, tls, .. } = &*self.inner;
+    async fn dial(&self, deadline: Instant) -> Result<ClientConnection, Error> {
+        let ClientInner { connection_string, config, tls, .. } = &*self.inner;
         let host = Arc::clone(&connection_string.host);
         let deadline = deadline.min(Instant::now() + config.connect_timeout);
         let failed = |source| Error::Connect { host: Arc::clone(&host), source };
-        let late = || failed(Lost::NoAnswer(Step::Open));
+        let late = || failed(DisconnectReason::NoReply(ClientOperation::Open));
         let dialled = timeout_at(deadline, TcpStream::connect(connection_string.authority())).await;
-        let stream = dialled.map_err(|_| late())?.map_err(|error| failed(Lost::Dial(Arc::new(error))))?;
-        // Small frames must not wait for more to come.
-        stream.set_nodelay(true).map_err(|error| failed(Lost::Dial(Arc::new(error))))?;
-        let patience =
-            Patience { answer: config.operation_timeout, idle: config.idle_timeout, handshake: config.connect_timeout };
+        let stream = dialled.map_err(|_| late())?.map_err(|error| failed(DisconnectReason::Dial(Arc::new(error))))?;
+        // Frames are batched before they are written, so Nagle's algorithm would only delay them.
+        stream.set_nodelay(true).map_err(|error| failed(DisconnectReason::Dial(Arc::new(error))))?;
+        let timeouts = ConnectionTimeouts {
+            reply: config.operation_timeout,
+            idle: config.idle_timeout,
+            handshake: config.connect_timeout,
+        };
         let container = config.container_id.clone();
         match tls {
-            None => Connection::open(stream, Arc::clone(&host), container, patience, deadline).await,
+            None => ClientConnection::open(stream, Arc::clone(&host), container, timeouts, deadline).await,
             Some((connector, name)) => {
                 let agreed = timeout_at(deadline, connector.connect(name.clone(), stream)).await;
-                let stream = agreed.map_err(|_| late())?.map_err(|error| failed(Lost::Tls(Arc::new(error))))?;
-                Connection::open(stream, Arc::clone(&host), container, patience, deadline).await
+                let stream =
+                    agreed.map_err(|_| late())?.map_err(|error| failed(DisconnectReason::Tls(Arc::new(error))))?;
+                ClientConnection::open(stream, Arc::clone(&host), container, timeouts, deadline).await
             }
         }
     }
 
-    fn late(&self, step: Step) -> Error {
+    fn timeout_error(&self, operation: ClientOperation) -> Error {
         let address = Arc::clone(&self.inner.connection_string.host);
-        Error::Timeout { step, address, within: self.inner.config.operation_timeout }
+        Error::Timeout { operation, address, within: self.inner.config.operation_timeout }
     }
 }
 
-impl State {
-    /// A connection that lived long was good; one that keeps dying young is dialled ever more slowly.
-    fn note_end(&mut self, lived: Duration, config: &Config) {
+impl ReconnectState {
+    /// Resets the backoff after a connection that lived long. A connection that was lost early counts as a failure.
+    fn record_end(&mut self, lived: Duration, config: &Config) {
         self.current = None;
-        if lived >= config.longest_backoff {
+        if lived >= config.max_backoff {
             self.failures = 0;
             self.not_before = None;
         } else {
-            self.note_failure(config);
+            self.record_failure(config);
         }
     }
 
-    fn note_failure(&mut self, config: &Config) {
+    fn record_failure(&mut self, config: &Config) {
         self.failures = self.failures.saturating_add(1);
         self.not_before = Some(Instant::now() + backoff(self.failures, config, rand::random()));
     }
 }
 
-/// The pause after so many failures: between half and all of a time that doubles. `dice` is in 0..1.
+/// The backoff after this many failures: a doubling time, of which half is random. `dice` is in 0..1.
 fn backoff(failures: u32, config: &Config, dice: f64) -> Duration {
-    let doubled = config.first_backoff.saturating_mul(1 << failures.saturating_sub(1).min(20));
-    doubled.min(config.longest_backoff).mul_f64(0.5 + dice / 2.0)
+    let doubled = config.initial_backoff.saturating_mul(1 << failures.saturating_sub(1).min(20));
+    doubled.min(config.max_backoff).mul_f64(0.5 + dice / 2.0)
 }
 
-impl Connected {
-    fn new(connection: Connection, inner: &Inner) -> Arc<Self> {
-        let cbs = Cbs::new(inner.connection_string.credential.clone(), inner.config.token_lifetime);
+impl ActiveConnection {
+    fn new(connection: ClientConnection, inner: &ClientInner) -> Arc<Self> {
+        let cbs = CbsTokens::new(inner.connection_string.credential.clone(), inner.config.token_lifetime);
         let connected = Arc::new(Self {
             connection,
             cbs,
@@ -251,16 +257,20 @@ impl Connected {
     }
 
     /// Puts a token for the address, then attaches.
-    pub(crate) async fn attach(&self, attaching: Attaching, deadline: Instant) -> Result<Link, Error> {
+    pub(crate) async fn attach(&self, attaching: LinkOptions, deadline: Instant) -> Result<ClientLink, Error> {
         self.cbs.authorize(&self.connection, &attaching.address, deadline).await?;
         self.connection.attach(attaching, deadline).await
     }
 
-    /// The way to an entity's `$management`, shared by all who ask.
+    /// The request link to an entity's `$management` node, shared by all callers.
     pub(crate) async fn management(&self, entity: &str, deadline: Instant) -> Result<Management, Error> {
         let node: Arc<str> = format!("{entity}/$management").into();
         let lock = timeout_at(deadline, self.managements.lock()).await;
-        let late = |_| Error::Timeout { step: Step::Manage, address: Arc::clone(&node), within: deadline.elapsed() };
+        let late = |_| Error::Timeout {
+            operation: ClientOperation::Manage,
+            address: Arc::clone(&node),
+            within: deadline.elapsed(),
+        };
         let mut managements = lock.map_err(late)?;
         if let Some(link) = managements.get(&node).filter(|link| link.is_alive()) {
             return Ok(Management::new(node, Arc::clone(link)));
@@ -272,7 +282,7 @@ impl Connected {
     }
 }
 
-impl Drop for Connected {
+impl Drop for ActiveConnection {
     fn drop(&mut self) {
         if let Some(renewal) = self.renewal.get() {
             renewal.abort();
@@ -280,9 +290,9 @@ impl Drop for Connected {
     }
 }
 
-/// Keeps the tokens of a connection fresh for as long as it is used.
-async fn renew_tokens(connected: Weak<Connected>, config: Config) {
-    // Looks at least this often, for addresses that were added meanwhile.
+/// Renews the tokens of a connection until it is dropped or lost.
+async fn renew_tokens(connected: Weak<ActiveConnection>, config: Config) {
+    // Polls, because addresses may be added at any time.
     let rhythm = (config.token_lifetime / 8).clamp(Duration::from_millis(10), Duration::from_secs(60));
     loop {
         tokio::time::sleep(rhythm).await;
@@ -292,7 +302,7 @@ async fn renew_tokens(connected: Weak<Connected>, config: Config) {
         }
         let deadline = Instant::now() + config.operation_timeout;
         if let Err(error) = connected.cbs.renew(&connected.connection, deadline).await {
-            warn!(error = %chain(&error), "renew a token");
+            warn!(error = %chain(&error), "failed to renew token; retrying");
         }
     }
 }
@@ -310,8 +320,8 @@ mod tests {
     #[test]
     fn the_pause_doubles_up_to_its_bound_and_is_never_nothing() {
         let config = Config {
-            first_backoff: Duration::from_millis(100),
-            longest_backoff: Duration::from_secs(1),
+            initial_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(1),
             ..Config::default()
         };
         let pauses: Vec<_> = [1, 2, 3, 4, 5, 60].map(|failures| backoff(failures, &config, 1.0).as_millis()).into();

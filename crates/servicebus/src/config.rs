@@ -1,4 +1,4 @@
-//! How a client behaves: patience, windows, trust.
+//! Settings of a client: timeouts, windows, trust.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,28 +8,28 @@ use amqp::performative::ReceiverSettleMode;
 /// Settings of one [`Client`](crate::Client).
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Named in open; operators see it in the broker's logs.
+    /// Sent in the AMQP open frame; operators see it in the broker's logs.
     pub container_id: String,
-    /// How long dialling, TLS and open may take together.
+    /// Time limit for TCP connect, TLS handshake and AMQP open together.
     pub connect_timeout: Duration,
-    /// How long any single call may take, reconnecting included. A step that gets no answer in this time ends the
-    /// connection: a peer that is silent about one thing is not trusted with the others.
+    /// Time limit for a single call, reconnecting included. If a request gets no reply in this time, the connection is
+    /// closed: a peer that does not reply to one request may not reply to the others either.
     pub operation_timeout: Duration,
-    /// Silence after which the peer is given up. It is told half of this and keeps sending heartbeats.
+    /// The connection is closed after this time without a frame from the peer. Half of it is announced to the peer.
     pub idle_timeout: Duration,
-    /// Deliveries one sender may have under way.
+    /// Unsettled deliveries that one sender may have in flight.
     pub send_window: usize,
-    /// Deliveries a receiver may hold unsettled, the bus's share of the prefetch included.
+    /// Unsettled deliveries that one receiver may hold, prefetched ones included.
     pub credit: u32,
-    /// How receivers settle. Service Bus wants `Second`: a message is forgotten when both sides have settled. Some other servers know only
-    /// `First`; their answers are checked all the same.
+    /// How receivers settle. Service Bus needs `Second`: the bus removes a message after both sides have settled. Some other servers support
+    /// only `First`; their dispositions are checked in the same way.
     pub settle_mode: ReceiverSettleMode,
-    /// The pause after the first failed connect; doubles up to `longest_backoff`, with jitter.
-    pub first_backoff: Duration,
-    pub longest_backoff: Duration,
-    /// How long a token signed from a key is valid; it is renewed when a quarter of this is left.
+    /// Backoff after the first failed connect. It doubles up to `max_backoff`, with jitter.
+    pub initial_backoff: Duration,
+    pub max_backoff: Duration,
+    /// Validity of a token that is signed with a key. The token is renewed when a quarter of this time is left.
     pub token_lifetime: Duration,
-    /// PEM file of the authorities to trust instead of the public ones.
+    /// PEM file of the certificate authorities to trust instead of the public ones.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -39,14 +39,14 @@ impl Default for Config {
             container_id: "headwater".to_owned(),
             connect_timeout: Duration::from_secs(15),
             operation_timeout: Duration::from_secs(60),
-            // The service says 4 minutes and the SDKs 1; a frozen peer should not go unnoticed for longer than a lock.
+            // The service uses 4 minutes and the SDKs 1. A frozen peer must be noticed before a lock expires.
             idle_timeout: Duration::from_secs(60),
-            // What the embedded broker gives as credit, so that neither waits for the other.
+            // Equal to the credit that the embedded broker grants, so that neither waits for the other.
             send_window: 2_000,
             credit: 200,
             settle_mode: ReceiverSettleMode::Second,
-            first_backoff: Duration::from_millis(100),
-            longest_backoff: Duration::from_secs(15),
+            initial_backoff: Duration::from_millis(100),
+            max_backoff: Duration::from_secs(15),
             token_lifetime: Duration::from_secs(3_600),
             ca_file: None,
         }

@@ -1,14 +1,14 @@
-//! One connection to the bus, as the rest of the crate sees it: commands in by channel, replies by oneshot, every wait with a deadline.
+//! One connection to Service Bus: commands go in by a channel, replies come back by oneshot channels, every wait has a deadline.
 //!
-//! A task, the [driver](driver::Driver), owns socket and protocol state. It ends when the socket dies, the peer is silent beyond the idle time-out,
-//! does not read, closes, or leaves a step unanswered; the reason is stored first and then everyone who waits is let go, so nobody
-//! is left waiting on a connection that is no more. Never here: reconnecting, which is the [client's](crate::Client).
+//! A task, the [driver](driver::Driver), owns the socket and the protocol state. It ends when the socket fails, when the peer is idle for too long,
+//! does not read, closes, or does not reply. It stores the reason first and then releases all waiting callers, so no caller waits on a closed
+//! connection. Never reconnects: that is the [client's](crate::Client) task.
 
 mod command;
 mod driver;
 mod links;
-mod sessions;
-mod settling;
+mod session_pool;
+mod settlements;
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -19,40 +19,43 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-pub use command::Outcome;
-pub(crate) use command::{AttachRequest, Caller, Command, Guard, Inbound, LinkKey, Promise, Settle, Transfer};
+pub use command::SendOutcome;
+pub(crate) use command::{
+    AttachRequest, Command, Inbound, LinkKey, OutcomeSender, OutgoingTransfer, SettleRequest, SharedOutcomeSender,
+    WriteGuard,
+};
 
-use crate::error::{Error, Lost, Step};
+use crate::error::{ClientOperation, DisconnectReason, Error};
 
-/// A handle to a running connection. When the last one is dropped, the connection closes in good order.
+/// A handle to a running connection. The connection closes when the last handle is dropped.
 #[derive(Clone)]
-pub(crate) struct Connection {
-    shared: Arc<Shared>,
+pub(crate) struct ClientConnection {
+    shared: Arc<ConnectionShared>,
 }
 
-struct Shared {
+struct ConnectionShared {
     host: Arc<str>,
     commands: mpsc::UnboundedSender<Command>,
-    end: Arc<OnceLock<Lost>>,
+    end: Arc<OnceLock<DisconnectReason>>,
     keys: AtomicU64,
 }
 
-/// What the driver is told about patience.
+/// Time limits of the driver.
 #[derive(Debug, Clone)]
-pub(crate) struct Patience {
-    /// For the peer to read what we write, and to answer a close.
-    pub(crate) answer: Duration,
+pub(crate) struct ConnectionTimeouts {
+    /// For the peer to read what we write, and to reply to a close.
+    pub(crate) reply: Duration,
     pub(crate) idle: Duration,
     pub(crate) handshake: Duration,
 }
 
-impl Connection {
-    /// Runs AMQP over a stream that has just been dialled. Returns when the peer's open has come.
+impl ClientConnection {
+    /// Runs AMQP over a new stream. Returns when the peer's open has arrived.
     pub(crate) async fn open<S>(
         stream: S,
         host: Arc<str>,
         container_id: String,
-        patience: Patience,
+        timeouts: ConnectionTimeouts,
         deadline: Instant,
     ) -> Result<Self, Error>
     where
@@ -64,21 +67,24 @@ impl Connection {
         let config = amqp::Config {
             container_id,
             hostname: Some(host.to_string()),
-            idle_time_out: Some(patience.idle),
-            handshake_time_out: patience.handshake,
-            // The bus decides how large a message may be.
+            idle_time_out: Some(timeouts.idle),
+            handshake_time_out: timeouts.handshake,
+            // 0 means no limit: Service Bus enforces its own.
             max_message_size: 0,
             max_incomplete_bytes: 256 << 20,
             ..amqp::Config::default()
         };
-        let driver = driver::Driver::new(stream, config, inbox, opened, Arc::clone(&end), Arc::clone(&host), patience);
+        let driver = driver::Driver::new(stream, config, inbox, opened, Arc::clone(&end), Arc::clone(&host), timeouts);
         tokio::spawn(driver.run());
-        let shared = Shared { host, commands, end, keys: AtomicU64::new(1) };
+        let shared = ConnectionShared { host, commands, end, keys: AtomicU64::new(1) };
         let connection = Self { shared: Arc::new(shared) };
         match timeout_at(deadline, open).await {
             Ok(Ok(())) => Ok(connection),
-            Ok(Err(_)) => Err(Error::Connect { host: connection.host(), source: connection.cause() }),
-            Err(_) => Err(Error::Connect { host: connection.host(), source: Lost::NoAnswer(Step::Open) }),
+            Ok(Err(_)) => Err(Error::Connect { host: connection.host(), source: connection.disconnect_reason() }),
+            Err(_) => Err(Error::Connect {
+                host: connection.host(),
+                source: DisconnectReason::NoReply(ClientOperation::Open),
+            }),
         }
     }
 
@@ -90,34 +96,34 @@ impl Connection {
         self.shared.end.get().is_none() && !self.shared.commands.is_closed()
     }
 
-    /// Why it ended, for those who were waiting on it.
-    pub(crate) fn lost(&self) -> Error {
-        Error::ConnectionLost { host: self.host(), source: self.cause() }
+    /// The error for callers that waited on this connection.
+    pub(crate) fn lost_error(&self) -> Error {
+        Error::ConnectionLost { host: self.host(), source: self.disconnect_reason() }
     }
 
-    fn cause(&self) -> Lost {
-        // The driver stores its reason before it lets anyone go; only a driver that was torn down with its runtime has none.
-        self.shared.end.get().cloned().unwrap_or(Lost::HungUp)
+    fn disconnect_reason(&self) -> DisconnectReason {
+        // The driver stores its reason before it releases callers. Only a driver that was dropped with its runtime has none.
+        self.shared.end.get().cloned().unwrap_or(DisconnectReason::UnexpectedEof)
     }
 
     pub(crate) fn key(&self) -> LinkKey {
         LinkKey(self.shared.keys.fetch_add(1, Relaxed))
     }
 
-    /// Fails only when the connection has ended.
+    /// Fails only if the connection is closed.
     pub(crate) fn command(&self, command: Command) -> Result<(), Error> {
-        self.shared.commands.send(command).map_err(|_| self.lost())
+        self.shared.commands.send(command).map_err(|_| self.lost_error())
     }
 
-    /// A step got no answer in time: the connection ends, and with it everyone's wait.
-    pub(crate) fn suspect(&self, step: Step) {
-        let _ = self.shared.commands.send(Command::Suspect(step));
+    /// Closes the connection because a request got no reply in time. All waiting callers get an error.
+    pub(crate) fn abort(&self, operation: ClientOperation) {
+        let _ = self.shared.commands.send(Command::Abort(operation));
     }
 
     /// Waits for the driver's reply.
-    pub(crate) async fn answer<T>(
+    pub(crate) async fn wait_reply<T>(
         &self,
-        step: Step,
+        operation: ClientOperation,
         address: &Arc<str>,
         deadline: Instant,
         reply: oneshot::Receiver<Result<T, Error>>,
@@ -125,73 +131,73 @@ impl Connection {
         let started = Instant::now();
         match timeout_at(deadline, reply).await {
             Ok(Ok(result)) => result,
-            Ok(Err(_)) => Err(self.lost()),
+            Ok(Err(_)) => Err(self.lost_error()),
             Err(_) => {
-                self.suspect(step);
-                Err(Error::Timeout { step, address: Arc::clone(address), within: started.elapsed() })
+                self.abort(operation);
+                Err(Error::Timeout { operation, address: Arc::clone(address), within: started.elapsed() })
             }
         }
     }
 
-    /// Closes in good order; true if the peer agreed in time.
+    /// Closes the connection; `Ok` if the peer confirmed in time.
     pub(crate) async fn close(&self, deadline: Instant) -> Result<(), Error> {
         let (gone, wait) = oneshot::channel::<()>();
         if self.shared.commands.send(Command::Close(gone)).is_ok() && timeout_at(deadline, wait).await.is_err() {
-            self.suspect(Step::Close);
+            self.abort(ClientOperation::Close);
             let within = Duration::ZERO.max(deadline.elapsed());
-            return Err(Error::Timeout { step: Step::Close, address: self.host(), within });
+            return Err(Error::Timeout { operation: ClientOperation::Close, address: self.host(), within });
         }
-        match self.cause() {
-            Lost::Closed => Ok(()),
-            Lost::Dial(_)
-            | Lost::Tls(_)
-            | Lost::Socket(_)
-            | Lost::HungUp
-            | Lost::ByPeer
-            | Lost::Amqp(_)
-            | Lost::NoAnswer(_)
-            | Lost::Stalled => Err(self.lost()),
+        match self.disconnect_reason() {
+            DisconnectReason::Closed => Ok(()),
+            DisconnectReason::Dial(_)
+            | DisconnectReason::Tls(_)
+            | DisconnectReason::Socket(_)
+            | DisconnectReason::UnexpectedEof
+            | DisconnectReason::ClosedByPeer
+            | DisconnectReason::AmqpError(_)
+            | DisconnectReason::NoReply(_)
+            | DisconnectReason::WriteStalled => Err(self.lost_error()),
         }
     }
 
-    /// Opens a link. If the caller stops waiting, the link is detached as soon as it is there.
-    pub(crate) async fn attach(&self, attaching: Attaching, deadline: Instant) -> Result<Link, Error> {
-        let Attaching { attach, address, inbound, own_session, credit, guard } = attaching;
+    /// Opens a link. If the caller stops waiting, the link is detached as soon as it is attached.
+    pub(crate) async fn attach(&self, attaching: LinkOptions, deadline: Instant) -> Result<ClientLink, Error> {
+        let LinkOptions { attach, address, inbound, own_session, credit, guard } = attaching;
         let key = self.key();
         let end = Arc::new(OnceLock::new());
         let (reply, answer) = oneshot::channel();
-        // Made before the wait: dropping it, at a time-out or with its caller, detaches what was asked for.
+        // Created before the wait: dropping it, on timeout or by the caller, detaches the requested link.
         let held = LinkGuard { connection: self.clone(), key, address, end: Arc::clone(&end) };
         let address = Arc::clone(&held.address);
         let request = AttachRequest { key, attach, address, inbound, own_session, credit, guard, end, reply };
         self.command(Command::Attach(Box::new(request)))?;
-        let attach = self.answer(Step::Attach, &held.address, deadline, answer).await?;
-        Ok(Link { guard: held, attach })
+        let attach = self.wait_reply(ClientOperation::Attach, &held.address, deadline, answer).await?;
+        Ok(ClientLink { guard: held, attach })
     }
 }
 
-/// A link to be opened.
-pub(crate) struct Attaching {
+/// A link to open.
+pub(crate) struct LinkOptions {
     pub(crate) attach: Attach,
     pub(crate) address: Arc<str>,
     pub(crate) inbound: Option<Inbound>,
-    /// Receivers have an AMQP session of their own: delivery-ids then run without gaps and settle in ranges.
+    /// Receivers use an AMQP session of their own: delivery-ids then have no gaps and settle in ranges.
     pub(crate) own_session: bool,
-    /// Kept as credit and unsettled deliveries together; 0 gives none.
+    /// Target for credit plus unsettled deliveries; 0 grants no credit.
     pub(crate) credit: u32,
-    /// Of a link that sends.
-    pub(crate) guard: Option<Guard>,
+    /// Only for links that send.
+    pub(crate) guard: Option<WriteGuard>,
 }
 
 /// An attached link. Dropping it detaches without waiting.
-pub(crate) struct Link {
+pub(crate) struct ClientLink {
     guard: LinkGuard,
     /// The peer's half of the attach.
     pub(crate) attach: Box<Attach>,
 }
 
 struct LinkGuard {
-    connection: Connection,
+    connection: ClientConnection,
     key: LinkKey,
     address: Arc<str>,
     end: Arc<OnceLock<Error>>,
@@ -205,8 +211,8 @@ impl Drop for LinkGuard {
     }
 }
 
-impl Link {
-    pub(crate) fn connection(&self) -> &Connection {
+impl ClientLink {
+    pub(crate) fn connection(&self) -> &ClientConnection {
         &self.guard.connection
     }
 
@@ -222,38 +228,38 @@ impl Link {
         &self.guard.address
     }
 
-    /// Why it is over; `None` while it is not.
-    pub(crate) fn ended(&self) -> Option<Error> {
-        let lost = || (!self.guard.connection.is_alive()).then(|| self.guard.connection.lost());
+    /// Why the link is closed; `None` while it is open.
+    pub(crate) fn closed_reason(&self) -> Option<Error> {
+        let lost = || (!self.guard.connection.is_alive()).then(|| self.guard.connection.lost_error());
         self.guard.end.get().cloned().or_else(lost)
     }
 
-    pub(crate) fn error(&self) -> Error {
-        self.ended().unwrap_or_else(|| Error::Closed { address: Arc::clone(self.address()) })
+    pub(crate) fn close_error(&self) -> Error {
+        self.closed_reason().unwrap_or_else(|| Error::Closed { address: Arc::clone(self.address()) })
     }
 
-    /// Waits for the driver's reply to something asked of this link.
-    pub(crate) async fn answer<T>(
+    /// Waits for the driver's reply to a request on this link.
+    pub(crate) async fn wait_reply<T>(
         &self,
-        step: Step,
+        operation: ClientOperation,
         deadline: Instant,
         reply: oneshot::Receiver<Result<T, Error>>,
     ) -> Result<T, Error> {
-        let result = self.guard.connection.answer(step, self.address(), deadline, reply).await;
+        let result = self.guard.connection.wait_reply(operation, self.address(), deadline, reply).await;
         match result {
-            // The driver knew the link no more; the link knows why.
-            Err(Error::ConnectionLost { .. }) => Err(self.error()),
+            // The driver no longer knows the link, but the link stores why it was closed.
+            Err(Error::ConnectionLost { .. }) => Err(self.close_error()),
             result => result,
         }
     }
 
-    /// Detaches, and waits until the peer has done so too. A link that is over already is detached.
+    /// Detaches and waits for the peer's detach. Returns at once if the link is already closed.
     pub(crate) async fn detach(&self, deadline: Instant) -> Result<(), Error> {
         if self.guard.end.get().is_some() {
             return Ok(());
         }
         let (reply, answer) = oneshot::channel();
         self.guard.connection.command(Command::Detach { link: self.key(), reply: Some(reply) })?;
-        self.guard.connection.answer(Step::Detach, self.address(), deadline, answer).await
+        self.guard.connection.wait_reply(ClientOperation::Detach, self.address(), deadline, answer).await
     }
 }

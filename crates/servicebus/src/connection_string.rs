@@ -1,15 +1,15 @@
-//! Connection strings as the SDKs take them. Secrets never leave this module in a `Debug` form or an error.
+//! Parses connection strings as the SDKs do. Secrets never appear in `Debug` output or errors.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// Where the bus is, and how to prove who we are.
+/// Where the namespace is, and how to authenticate.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ConnectionString {
-    /// Without the port; what TLS checks and tokens name.
+    /// Without the port; used for the TLS server name and for tokens.
     pub host: Arc<str>,
     pub port: u16,
-    /// `UseDevelopmentEmulator=true`: plain TCP.
+    /// `UseDevelopmentEmulator=true`: plain TCP instead of TLS.
     pub emulator: bool,
     pub entity_path: Option<String>,
     pub credential: Credential,
@@ -19,9 +19,9 @@ pub struct ConnectionString {
 pub enum Credential {
     /// A key that signs tokens.
     Key { name: String, key: String },
-    /// A token signed elsewhere, used as it is.
+    /// A token that was signed elsewhere, used as is.
     Signature(String),
-    /// No token is put.
+    /// No token is sent.
     None,
 }
 
@@ -31,12 +31,12 @@ pub enum Error {
     NoEndpoint,
     #[error("`Endpoint` is not `sb://host[:port]/`")]
     Endpoint,
-    #[error("part {0} is not `Name=value`")]
-    Part(usize),
+    #[error("part {0} is not of the form `Name=value`")]
+    InvalidPart(usize),
     #[error("`{0}` is given twice")]
-    Twice(&'static str),
+    Duplicate(&'static str),
     #[error("`SharedAccessKeyName` and `SharedAccessKey` go together")]
-    HalfAKey,
+    IncompleteKey,
     #[error("`SharedAccessKey` and `SharedAccessSignature` exclude each other")]
     TwoCredentials,
 }
@@ -45,16 +45,16 @@ const TLS_PORT: u16 = 5671;
 const PLAIN_PORT: u16 = 5672;
 
 impl ConnectionString {
-    /// Names are compared without case; names nobody knows are ignored, as the SDKs do.
+    /// Names are case-insensitive. Unknown names are ignored, as in the SDKs.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let parts = Parts::read(text)?;
+        let parts = ConnectionStringParts::read(text)?;
         let emulator = parts.emulator.as_deref() == Some("true");
         let (host, port) = endpoint(parts.endpoint.as_deref().ok_or(Error::NoEndpoint)?)?;
         let credential = match (parts.key_name, parts.key, parts.signature) {
             (Some(name), Some(key), None) => Credential::Key { name, key },
             (None, None, Some(signature)) => Credential::Signature(signature),
             (None, None, None) => Credential::None,
-            (Some(_), None, _) | (None, Some(_), _) => return Err(Error::HalfAKey),
+            (Some(_), None, _) | (None, Some(_), _) => return Err(Error::IncompleteKey),
             (Some(_), Some(_), Some(_)) => return Err(Error::TwoCredentials),
         };
         let default_port = if emulator { PLAIN_PORT } else { TLS_PORT };
@@ -62,7 +62,7 @@ impl ConnectionString {
         Ok(Self { host: host.into(), port: port.unwrap_or(default_port), emulator, entity_path, credential })
     }
 
-    /// `host:port` as one dials it.
+    /// `host:port`, with brackets around an IPv6 address.
     pub fn authority(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -73,7 +73,7 @@ impl ConnectionString {
 }
 
 #[derive(Default)]
-struct Parts {
+struct ConnectionStringParts {
     endpoint: Option<String>,
     key_name: Option<String>,
     key: Option<String>,
@@ -82,11 +82,11 @@ struct Parts {
     emulator: Option<String>,
 }
 
-impl Parts {
+impl ConnectionStringParts {
     fn read(text: &str) -> Result<Self, Error> {
         let mut parts = Self::default();
         for (index, part) in text.split(';').map(str::trim).enumerate().filter(|(_, part)| !part.is_empty()) {
-            let (name, value) = part.split_once('=').ok_or(Error::Part(index + 1))?;
+            let (name, value) = part.split_once('=').ok_or(Error::InvalidPart(index + 1))?;
             let (slot, known): (&mut Option<String>, _) = match name.trim().to_ascii_lowercase().as_str() {
                 "endpoint" => (&mut parts.endpoint, "Endpoint"),
                 "sharedaccesskeyname" => (&mut parts.key_name, "SharedAccessKeyName"),
@@ -97,7 +97,7 @@ impl Parts {
                 _ => continue,
             };
             if slot.replace(value.trim().to_owned()).is_some() {
-                return Err(Error::Twice(known));
+                return Err(Error::Duplicate(known));
             }
         }
         Ok(parts)
@@ -111,7 +111,7 @@ fn endpoint(text: &str) -> Result<(&str, Option<u16>), Error> {
     }
     let authority = rest.split('/').next().unwrap_or_default();
     let (host, port) = match authority.strip_prefix('[') {
-        // An IPv6 address has colons of its own.
+        // An IPv6 address contains colons itself.
         Some(bracketed) => {
             let (host, after) = bracketed.split_once(']').ok_or(Error::Endpoint)?;
             (host, after.strip_prefix(':'))
@@ -167,7 +167,7 @@ mod tests {
         );
         assert_eq!((&*read.host, read.port, read.emulator), ("ns.servicebus.windows.net", 5671, false));
         assert_eq!(read.entity_path.as_deref(), Some("orders"));
-        // The key's own equals signs belong to it.
+        // A key may contain equals signs.
         assert_eq!(read.credential, Credential::Key { name: "Root".into(), key: "c2VjcmV0PT0=".into() });
     }
 
@@ -196,9 +196,9 @@ mod tests {
             ("Endpoint=http://x", Error::Endpoint),
             ("Endpoint=sb://", Error::Endpoint),
             ("Endpoint=sb://x:port", Error::Endpoint),
-            ("Endpoint=sb://x;hush", Error::Part(2)),
-            ("Endpoint=sb://x;Endpoint=sb://y", Error::Twice("Endpoint")),
-            ("Endpoint=sb://x;SharedAccessKey=hush", Error::HalfAKey),
+            ("Endpoint=sb://x;hush", Error::InvalidPart(2)),
+            ("Endpoint=sb://x;Endpoint=sb://y", Error::Duplicate("Endpoint")),
+            ("Endpoint=sb://x;SharedAccessKey=hush", Error::IncompleteKey),
             (
                 "Endpoint=sb://x;SharedAccessKeyName=a;SharedAccessKey=hush;SharedAccessSignature=hush",
                 Error::TwoCredentials,

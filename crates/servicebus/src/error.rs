@@ -1,73 +1,73 @@
-//! What can go wrong, what kind of thing it is, and whether trying again may help: one table, from AMQP condition to [`Kind`].
+//! Errors, their kinds, and which kinds may be retried: one table, from AMQP condition to [`BusErrorKind`].
 //!
-//! Weighing both mistakes: an error wrongly called retryable costs attempts, each paced and logged; one wrongly called final makes a
-//! caller give up on a message. So a condition nobody knows is retryable.
+//! A wrong "retryable" costs extra attempts, each with backoff and a log line. A wrong "final" makes a caller give up on a message.
+//! So an unknown condition is retryable.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use amqp::{CommandError, Symbol, condition};
 
-/// Why an operation did not succeed. Cheap to clone: one cause may be told to many callers.
+/// Why an operation failed. Cheap to clone, because one cause may fail many callers.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    #[error("read the connection string")]
+    #[error("invalid connection string")]
     ConnectionString(#[from] crate::connection_string::Error),
-    #[error("set up TLS")]
+    #[error("failed to set up TLS")]
     Tls(#[from] crate::tls::Error),
-    #[error("connect to `{host}`")]
+    #[error("failed to connect to `{host}`")]
     Connect {
         host: Arc<str>,
         #[source]
-        source: Lost,
+        source: DisconnectReason,
     },
-    /// What was under way when the connection ended; whether the bus carried it out is not known.
+    /// The operation was in flight when the connection was lost. It may or may not have been carried out.
     #[error("connection to `{host}` lost")]
     ConnectionLost {
         host: Arc<str>,
         #[source]
-        source: Lost,
+        source: DisconnectReason,
     },
-    /// The bus answered, and the answer is no.
-    #[error("{step} `{address}`")]
+    /// Service Bus replied with an error.
+    #[error("failed to {operation} `{address}`")]
     Refused {
-        step: Step,
+        operation: ClientOperation,
         address: Arc<str>,
         #[source]
-        source: Box<Refusal>,
+        source: Box<ServiceError>,
     },
-    #[error("settle {} of {asked} messages from `{address}`", failed.len())]
+    #[error("failed to settle {} of {requested} messages from `{address}`", failed.len())]
     Unsettled {
         address: Arc<str>,
-        asked: usize,
+        requested: usize,
         /// By sequence number; never empty.
-        failed: Arc<[(i64, Refusal)]>,
+        failed: Arc<[(i64, ServiceError)]>,
     },
-    /// No answer in time. Whether the bus carried it out is not known.
-    #[error("{step} `{address}`: no answer within {within:?}")]
-    Timeout { step: Step, address: Arc<str>, within: Duration },
-    #[error("message of {size} bytes exceeds the {limit} that `{address}` takes")]
+    /// No reply in time. The operation may or may not have been carried out.
+    #[error("failed to {operation} `{address}`: no reply within {within:?}")]
+    Timeout { operation: ClientOperation, address: Arc<str>, within: Duration },
+    #[error("message of {size} bytes exceeds the limit of {limit} bytes of `{address}`")]
     MessageTooLarge { address: Arc<str>, size: usize, limit: u64 },
-    /// The connection's own state does not allow it.
-    #[error("{step} `{address}`")]
-    Impossible {
-        step: Step,
+    /// The local state of the connection does not allow the operation.
+    #[error("failed to {operation} `{address}`")]
+    InvalidState {
+        operation: ClientOperation,
         address: Arc<str>,
         #[source]
         source: CommandError,
     },
-    #[error("{step} `{address}`: {what}")]
-    Malformed { step: Step, address: Arc<str>, what: &'static str },
+    #[error("failed to {operation} `{address}`: {what}")]
+    InvalidReply { operation: ClientOperation, address: Arc<str>, what: &'static str },
     #[error("`{address}` is closed")]
     Closed { address: Arc<str> },
-    /// The sender's own guard said no, right before the transfer would have been written: it never left.
-    #[error("send to `{address}`: held back, this sender may write no more")]
-    Withheld { address: Arc<str> },
+    /// The sender's write guard refused, right before the transfer was written. Nothing was sent.
+    #[error("send to `{address}` refused by the write guard: this sender may no longer write")]
+    Fenced { address: Arc<str> },
 }
 
-/// What was being done.
+/// The operation that failed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum ClientOperation {
     Open,
     Authorize,
     Attach,
@@ -79,51 +79,51 @@ pub enum Step {
     Close,
 }
 
-/// How a connection ended, or never began.
+/// Why a connection was closed or could not be opened.
 #[derive(Debug, Clone, thiserror::Error)]
-pub enum Lost {
-    #[error("dial")]
+pub enum DisconnectReason {
+    #[error("TCP connect failed")]
     Dial(#[source] Arc<std::io::Error>),
-    #[error("agree on TLS")]
+    #[error("TLS handshake failed")]
     Tls(#[source] Arc<std::io::Error>),
-    #[error("read or write the socket")]
+    #[error("socket read or write failed")]
     Socket(#[source] Arc<std::io::Error>),
-    #[error("the peer hung up")]
-    HungUp,
+    #[error("the peer closed the socket without an AMQP close")]
+    UnexpectedEof,
     #[error("closed by the peer")]
-    ByPeer,
-    #[error("ended with an AMQP error")]
-    Amqp(#[source] Box<Refusal>),
-    #[error("{0} got no answer in time")]
-    NoAnswer(Step),
-    #[error("the peer does not read what is sent to it")]
-    Stalled,
+    ClosedByPeer,
+    #[error("closed with an AMQP error")]
+    AmqpError(#[source] Box<ServiceError>),
+    #[error("no reply in time: failed to {0} it")]
+    NoReply(ClientOperation),
+    #[error("write timed out: the peer does not read")]
+    WriteStalled,
     #[error("closed by this client")]
     Closed,
 }
 
-/// The bus's own words.
+/// An error from Service Bus, as sent.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{condition}: {description}")]
-pub struct Refusal {
+pub struct ServiceError {
     pub condition: Symbol,
     pub description: Box<str>,
 }
 
-/// What an error means.
+/// The kind of an error, which decides about retries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// The bus asks for patience.
+pub enum BusErrorKind {
+    /// Service Bus is throttling.
     Busy,
     Timeout,
-    /// The link was taken away; a new one may be opened.
+    /// The link was detached; a new one may be opened.
     Detached,
     ConnectionLost,
     Internal,
     Cancelled,
-    /// A condition this table does not know.
+    /// A condition that is not in the table.
     Unknown,
-    /// The peer broke the protocol.
+    /// The peer violated the protocol.
     Protocol,
     NotFound,
     AlreadyExists,
@@ -137,15 +137,15 @@ pub enum Kind {
     SessionLockLost,
     SessionHeldElsewhere,
     NotImplemented,
-    /// This end closed it.
+    /// Closed by this client.
     Closed,
-    /// This end did not let it out: see [`Sender::guarded`](crate::Sender::guarded).
-    Withheld,
+    /// Refused by the write guard: see [`Sender::with_write_guard`](crate::Sender::with_write_guard).
+    Fenced,
     Configuration,
 }
 
-impl Kind {
-    /// Whether the same operation may succeed later.
+impl BusErrorKind {
+    /// True if the same operation may succeed later.
     pub fn is_retryable(self) -> bool {
         match self {
             Self::Busy
@@ -156,7 +156,7 @@ impl Kind {
             | Self::Cancelled
             | Self::Unknown
             | Self::Protocol => true,
-            // Room may be made, a session may be let go: the bus says "later", not "never".
+            // Space may be freed and a session may be released, so retrying can help.
             Self::QuotaExceeded | Self::SessionHeldElsewhere => true,
             Self::NotFound
             | Self::AlreadyExists
@@ -169,60 +169,60 @@ impl Kind {
             | Self::SessionLockLost
             | Self::NotImplemented
             | Self::Closed
-            | Self::Withheld
+            | Self::Fenced
             | Self::Configuration => false,
         }
     }
 
-    /// The table: `servicebus-wire.md` §8, and AMQP's own conditions.
-    pub fn of_condition(name: &Symbol) -> Self {
-        TABLE.iter().find(|(condition, _)| condition == name).map_or(Self::Unknown, |(_, kind)| *kind)
+    /// Looks up Service Bus's and AMQP's own conditions.
+    pub fn from_condition(name: &Symbol) -> Self {
+        CONDITION_KINDS.iter().find(|(condition, _)| condition == name).map_or(Self::Unknown, |(_, kind)| *kind)
     }
 }
 
-const TABLE: [(Symbol, Kind); 37] = [
-    (condition::SERVER_BUSY, Kind::Busy),
-    (condition::TIMEOUT, Kind::Timeout),
-    (condition::DETACH_FORCED, Kind::Detached),
-    (condition::CONNECTION_FORCED, Kind::ConnectionLost),
-    (condition::INTERNAL_ERROR, Kind::Internal),
-    (condition::OPERATION_CANCELLED, Kind::Cancelled),
-    (condition::CONNECTION_REDIRECT, Kind::ConnectionLost),
-    (condition::LINK_REDIRECT, Kind::Detached),
-    (condition::LINK_STOLEN, Kind::SessionLockLost),
-    (condition::NOT_FOUND, Kind::NotFound),
-    (condition::RESOURCE_DELETED, Kind::NotFound),
-    (condition::MESSAGE_NOT_FOUND, Kind::NotFound),
-    (condition::SESSION_NOT_FOUND, Kind::NotFound),
-    (condition::ENTITY_ALREADY_EXISTS, Kind::AlreadyExists),
-    (condition::ENTITY_DISABLED, Kind::Disabled),
-    (condition::NOT_ALLOWED, Kind::NotAllowed),
-    (condition::PRECONDITION_FAILED, Kind::NotAllowed),
-    (condition::INVALID_FIELD, Kind::InvalidArgument),
-    (condition::ARGUMENT_ERROR, Kind::InvalidArgument),
-    (condition::ARGUMENT_OUT_OF_RANGE, Kind::InvalidArgument),
-    (condition::DECODE_ERROR, Kind::InvalidArgument),
-    (condition::UNAUTHORIZED_ACCESS, Kind::Unauthorized),
-    (condition::AUTH_FAILED, Kind::Unauthorized),
-    (condition::MESSAGE_SIZE_EXCEEDED, Kind::MessageTooLarge),
-    (condition::RESOURCE_LIMIT_EXCEEDED, Kind::QuotaExceeded),
-    (condition::MESSAGE_LOCK_LOST, Kind::MessageLockLost),
-    (condition::SESSION_LOCK_LOST, Kind::SessionLockLost),
-    (condition::STORE_LOCK_LOST, Kind::Internal),
-    (condition::SESSION_CANNOT_BE_LOCKED, Kind::SessionHeldElsewhere),
-    (condition::RESOURCE_LOCKED, Kind::SessionHeldElsewhere),
-    (condition::NOT_IMPLEMENTED, Kind::NotImplemented),
-    (condition::FRAMING_ERROR, Kind::Protocol),
-    (condition::ILLEGAL_STATE, Kind::Protocol),
-    (condition::WINDOW_VIOLATION, Kind::Protocol),
-    (condition::ERRANT_LINK, Kind::Protocol),
-    (condition::UNATTACHED_HANDLE, Kind::Protocol),
-    (condition::TRANSFER_LIMIT_EXCEEDED, Kind::Protocol),
+const CONDITION_KINDS: [(Symbol, BusErrorKind); 37] = [
+    (condition::SERVER_BUSY, BusErrorKind::Busy),
+    (condition::TIMEOUT, BusErrorKind::Timeout),
+    (condition::DETACH_FORCED, BusErrorKind::Detached),
+    (condition::CONNECTION_FORCED, BusErrorKind::ConnectionLost),
+    (condition::INTERNAL_ERROR, BusErrorKind::Internal),
+    (condition::OPERATION_CANCELLED, BusErrorKind::Cancelled),
+    (condition::CONNECTION_REDIRECT, BusErrorKind::ConnectionLost),
+    (condition::LINK_REDIRECT, BusErrorKind::Detached),
+    (condition::LINK_STOLEN, BusErrorKind::SessionLockLost),
+    (condition::NOT_FOUND, BusErrorKind::NotFound),
+    (condition::RESOURCE_DELETED, BusErrorKind::NotFound),
+    (condition::MESSAGE_NOT_FOUND, BusErrorKind::NotFound),
+    (condition::SESSION_NOT_FOUND, BusErrorKind::NotFound),
+    (condition::ENTITY_ALREADY_EXISTS, BusErrorKind::AlreadyExists),
+    (condition::ENTITY_DISABLED, BusErrorKind::Disabled),
+    (condition::NOT_ALLOWED, BusErrorKind::NotAllowed),
+    (condition::PRECONDITION_FAILED, BusErrorKind::NotAllowed),
+    (condition::INVALID_FIELD, BusErrorKind::InvalidArgument),
+    (condition::ARGUMENT_ERROR, BusErrorKind::InvalidArgument),
+    (condition::ARGUMENT_OUT_OF_RANGE, BusErrorKind::InvalidArgument),
+    (condition::DECODE_ERROR, BusErrorKind::InvalidArgument),
+    (condition::UNAUTHORIZED_ACCESS, BusErrorKind::Unauthorized),
+    (condition::AUTH_FAILED, BusErrorKind::Unauthorized),
+    (condition::MESSAGE_SIZE_EXCEEDED, BusErrorKind::MessageTooLarge),
+    (condition::RESOURCE_LIMIT_EXCEEDED, BusErrorKind::QuotaExceeded),
+    (condition::MESSAGE_LOCK_LOST, BusErrorKind::MessageLockLost),
+    (condition::SESSION_LOCK_LOST, BusErrorKind::SessionLockLost),
+    (condition::STORE_LOCK_LOST, BusErrorKind::Internal),
+    (condition::SESSION_CANNOT_BE_LOCKED, BusErrorKind::SessionHeldElsewhere),
+    (condition::RESOURCE_LOCKED, BusErrorKind::SessionHeldElsewhere),
+    (condition::NOT_IMPLEMENTED, BusErrorKind::NotImplemented),
+    (condition::FRAMING_ERROR, BusErrorKind::Protocol),
+    (condition::ILLEGAL_STATE, BusErrorKind::Protocol),
+    (condition::WINDOW_VIOLATION, BusErrorKind::Protocol),
+    (condition::ERRANT_LINK, BusErrorKind::Protocol),
+    (condition::UNATTACHED_HANDLE, BusErrorKind::Protocol),
+    (condition::TRANSFER_LIMIT_EXCEEDED, BusErrorKind::Protocol),
 ];
 
-impl Refusal {
-    pub fn kind(&self) -> Kind {
-        Kind::of_condition(&self.condition)
+impl ServiceError {
+    pub fn kind(&self) -> BusErrorKind {
+        BusErrorKind::from_condition(&self.condition)
     }
 
     pub(crate) fn new(error: amqp::Error) -> Self {
@@ -231,18 +231,20 @@ impl Refusal {
 }
 
 impl Error {
-    pub fn kind(&self) -> Kind {
+    pub fn kind(&self) -> BusErrorKind {
         match self {
-            Self::ConnectionString(_) | Self::Tls(_) => Kind::Configuration,
+            Self::ConnectionString(_) | Self::Tls(_) => BusErrorKind::Configuration,
             Self::Connect { source, .. } | Self::ConnectionLost { source, .. } => source.kind(),
             Self::Refused { source, .. } => source.kind(),
-            Self::Unsettled { failed, .. } => failed.first().map_or(Kind::Unknown, |(_, refusal)| refusal.kind()),
-            Self::Timeout { .. } => Kind::Timeout,
-            Self::MessageTooLarge { .. } => Kind::MessageTooLarge,
-            Self::Impossible { source, .. } => of_command(*source),
-            Self::Malformed { .. } => Kind::Protocol,
-            Self::Closed { .. } => Kind::Closed,
-            Self::Withheld { .. } => Kind::Withheld,
+            Self::Unsettled { failed, .. } => {
+                failed.first().map_or(BusErrorKind::Unknown, |(_, refusal)| refusal.kind())
+            }
+            Self::Timeout { .. } => BusErrorKind::Timeout,
+            Self::MessageTooLarge { .. } => BusErrorKind::MessageTooLarge,
+            Self::InvalidState { source, .. } => kind_of_command_error(*source),
+            Self::InvalidReply { .. } => BusErrorKind::Protocol,
+            Self::Closed { .. } => BusErrorKind::Closed,
+            Self::Fenced { .. } => BusErrorKind::Fenced,
         }
     }
 
@@ -250,7 +252,7 @@ impl Error {
         self.kind().is_retryable()
     }
 
-    /// The AMQP condition, where the bus gave one.
+    /// The AMQP condition, if Service Bus sent one.
     pub fn condition(&self) -> Option<&str> {
         match self {
             Self::Refused { source, .. } => Some(source.condition.as_str()),
@@ -260,70 +262,70 @@ impl Error {
             | Self::Tls(_)
             | Self::Timeout { .. }
             | Self::MessageTooLarge { .. }
-            | Self::Impossible { .. }
-            | Self::Malformed { .. }
+            | Self::InvalidState { .. }
+            | Self::InvalidReply { .. }
             | Self::Closed { .. }
-            | Self::Withheld { .. } => None,
+            | Self::Fenced { .. } => None,
         }
     }
 }
 
-fn of_command(error: CommandError) -> Kind {
+fn kind_of_command_error(error: CommandError) -> BusErrorKind {
     match error {
-        CommandError::Closed => Kind::ConnectionLost,
-        CommandError::SessionGone | CommandError::LinkGone | CommandError::WrongState => Kind::Detached,
-        CommandError::MessageTooLarge { .. } => Kind::MessageTooLarge,
-        CommandError::TooManySessions | CommandError::TooManyLinks => Kind::QuotaExceeded,
-        CommandError::WrongRole | CommandError::NoCredit | CommandError::TagTooLong => Kind::Protocol,
+        CommandError::Closed => BusErrorKind::ConnectionLost,
+        CommandError::SessionGone | CommandError::LinkGone | CommandError::WrongState => BusErrorKind::Detached,
+        CommandError::MessageTooLarge { .. } => BusErrorKind::MessageTooLarge,
+        CommandError::TooManySessions | CommandError::TooManyLinks => BusErrorKind::QuotaExceeded,
+        CommandError::WrongRole | CommandError::NoCredit | CommandError::TagTooLong => BusErrorKind::Protocol,
     }
 }
 
-impl Lost {
-    fn kind(&self) -> Kind {
+impl DisconnectReason {
+    fn kind(&self) -> BusErrorKind {
         match self {
-            // Refused credentials and hosts that do not exist stay so; everything else about a network passes.
-            Self::Amqp(refusal) => match refusal.kind() {
-                Kind::Unauthorized => Kind::Unauthorized,
-                Kind::NotFound => Kind::NotFound,
-                Kind::Busy
-                | Kind::Timeout
-                | Kind::Detached
-                | Kind::ConnectionLost
-                | Kind::Internal
-                | Kind::Cancelled
-                | Kind::Unknown
-                | Kind::Protocol
-                | Kind::AlreadyExists
-                | Kind::Disabled
-                | Kind::NotAllowed
-                | Kind::InvalidArgument
-                | Kind::MessageTooLarge
-                | Kind::QuotaExceeded
-                | Kind::MessageLockLost
-                | Kind::SessionLockLost
-                | Kind::SessionHeldElsewhere
-                | Kind::NotImplemented
-                | Kind::Closed
-                | Kind::Withheld
-                | Kind::Configuration => Kind::ConnectionLost,
+            // Wrong credentials and unknown hosts stay wrong. Other network errors are temporary.
+            Self::AmqpError(refusal) => match refusal.kind() {
+                BusErrorKind::Unauthorized => BusErrorKind::Unauthorized,
+                BusErrorKind::NotFound => BusErrorKind::NotFound,
+                BusErrorKind::Busy
+                | BusErrorKind::Timeout
+                | BusErrorKind::Detached
+                | BusErrorKind::ConnectionLost
+                | BusErrorKind::Internal
+                | BusErrorKind::Cancelled
+                | BusErrorKind::Unknown
+                | BusErrorKind::Protocol
+                | BusErrorKind::AlreadyExists
+                | BusErrorKind::Disabled
+                | BusErrorKind::NotAllowed
+                | BusErrorKind::InvalidArgument
+                | BusErrorKind::MessageTooLarge
+                | BusErrorKind::QuotaExceeded
+                | BusErrorKind::MessageLockLost
+                | BusErrorKind::SessionLockLost
+                | BusErrorKind::SessionHeldElsewhere
+                | BusErrorKind::NotImplemented
+                | BusErrorKind::Closed
+                | BusErrorKind::Fenced
+                | BusErrorKind::Configuration => BusErrorKind::ConnectionLost,
             },
-            Self::Closed => Kind::Closed,
+            Self::Closed => BusErrorKind::Closed,
             Self::Dial(_)
             | Self::Tls(_)
             | Self::Socket(_)
-            | Self::HungUp
-            | Self::ByPeer
-            | Self::NoAnswer(_)
-            | Self::Stalled => Kind::ConnectionLost,
+            | Self::UnexpectedEof
+            | Self::ClosedByPeer
+            | Self::NoReply(_)
+            | Self::WriteStalled => BusErrorKind::ConnectionLost,
         }
     }
 
     fn condition(&self) -> Option<&str> {
-        if let Self::Amqp(refusal) = self { Some(refusal.condition.as_str()) } else { None }
+        if let Self::AmqpError(refusal) = self { Some(refusal.condition.as_str()) } else { None }
     }
 }
 
-impl std::fmt::Display for Step {
+impl std::fmt::Display for ClientOperation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::Open => "open a connection to",
@@ -365,10 +367,10 @@ mod tests {
             "com.microsoft:argument-out-of-range",
         ];
         for name in retryable {
-            assert!(Kind::of_condition(&Symbol::from_static(name)).is_retryable(), "{name}");
+            assert!(BusErrorKind::from_condition(&Symbol::from_static(name)).is_retryable(), "{name}");
         }
         for name in not {
-            assert!(!Kind::of_condition(&Symbol::from_static(name)).is_retryable(), "{name}");
+            assert!(!BusErrorKind::from_condition(&Symbol::from_static(name)).is_retryable(), "{name}");
         }
     }
 }

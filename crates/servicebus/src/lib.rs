@@ -1,4 +1,4 @@
-//! A client for Azure Service Bus, and for the broker of this house.
+//! A client for Azure Service Bus and for Headwater's embedded broker.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), servicebus::Error> {
@@ -8,39 +8,39 @@
 //! let client = Client::new("Endpoint=sb://localhost;UseDevelopmentEmulator=true", Config::default())?;
 //! let orders = client.sender("orders");
 //! let placed = orders.enqueue(&Message::new("placed").with_session("order-7").encode()).await?;
-//! let paid = orders.enqueue(&Message::new("paid").with_session("order-7").encode()).await?; // both under way
+//! let paid = orders.enqueue(&Message::new("paid").with_session("order-7").encode()).await?; // both are in flight
 //! placed.await?;
 //! paid.await?;
 //!
 //! if let Some(mut session) = client.accept_next_session("orders", Duration::from_secs(10)).await? {
 //!     let messages = session.receive(100, Duration::from_secs(1)).await?;
-//!     session.settler().complete(&messages).await?; // one frame, every answer checked
+//!     session.settler().complete(&messages).await?; // one frame, every reply checked
 //!     session.close().await?;
 //! }
 //! # Ok(()) }
 //! ```
 //!
-//! Reading order: [`Client`] (reconnects) → `connection` (one task, owner of socket and protocol) → [`Sender`], [`SessionReceiver`], [`Receiver`] →
-//! [`Settler`]; `cbs` and `management` are requests beside them; [`Error`] says what went wrong and [`Kind`] whether to try again.
+//! Reading order: [`Client`] (reconnects) → `connection` (one task that owns socket and protocol) → [`Sender`], [`SessionReceiver`], [`Receiver`] →
+//! [`Settler`]. `cbs` and `management` send requests. [`Error`] says what failed, and [`BusErrorKind`] whether a retry may help.
 //!
-//! [`administration`] makes and describes entities, over HTTP.
+//! [`administration`] creates and describes entities over HTTP.
 //!
-//! Every call has a deadline and ends by it, whatever the peer does. Never here: retries. A call that failed may have been carried
-//! out, and only the caller knows whether doing it twice is harmless.
+//! Every call has a deadline. Never retries: a call that failed may have been carried out, and only the caller knows
+//! whether doing it twice is safe.
 
 pub mod administration;
-mod bulk;
 mod cbs;
 mod client;
 mod config;
 mod connection;
 mod connection_string;
+mod delivery_queue;
 mod error;
-mod inbox;
 mod management;
 mod message;
+mod pipelined_sender;
 mod receiver;
-mod request;
+mod request_link;
 mod sender;
 mod session_receiver;
 mod settlement;
@@ -48,15 +48,15 @@ mod tls;
 
 pub use amqp::performative::ReceiverSettleMode;
 pub use amqp::{Map, Value};
-pub use bulk::Bulk;
 pub use client::Client;
 pub use config::Config;
-pub use connection::Outcome;
+pub use connection::SendOutcome;
 pub use connection_string::{ConnectionString, Credential, Error as ConnectionStringError};
-pub use error::{Error, Kind, Lost, Refusal, Step};
-pub use message::{Encoded, Message, ReceivedMessage};
+pub use error::{BusErrorKind, ClientOperation, DisconnectReason, Error, ServiceError};
+pub use message::{EncodedMessage, Message, ReceivedMessage};
+pub use pipelined_sender::PipelinedSender;
 pub use receiver::Receiver;
-pub use sender::{Batch, Sender};
-pub use session_receiver::{Session, SessionReceiver};
+pub use sender::{MessageBatch, Sender};
+pub use session_receiver::{SessionHandle, SessionReceiver};
 pub use settlement::{Settlement, Settler};
 pub use tls::Error as TlsError;

@@ -1,4 +1,4 @@
-//! Messages as callers write and read them.
+//! Messages to send, and received messages.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -25,14 +25,14 @@ pub struct Message {
     pub body: Bytes,
 }
 
-/// What goes on the wire: one message or a batch. Sent again, it is the same byte for byte.
+/// An encoded message or batch. Sending it again sends the same bytes.
 #[derive(Debug, Clone)]
-pub struct Encoded {
+pub struct EncodedMessage {
     pub(crate) bytes: Bytes,
     pub(crate) format: u32,
 }
 
-impl Encoded {
+impl EncodedMessage {
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
@@ -41,7 +41,7 @@ impl Encoded {
         self.bytes.is_empty()
     }
 
-    /// As they go on the wire.
+    /// The bytes on the wire.
     pub fn bytes(&self) -> &Bytes {
         &self.bytes
     }
@@ -50,12 +50,12 @@ impl Encoded {
         self.format == BATCH_FORMAT
     }
 
-    /// One message that is encoded already.
+    /// Wraps one message that is already encoded.
     pub fn message(bytes: Bytes) -> Self {
         Self { bytes, format: FORMAT }
     }
 
-    /// A batch that is encoded already: see [`BatchBuilder`](amqp::message::BatchBuilder).
+    /// Wraps a batch that is already encoded: see [`BatchBuilder`](amqp::message::BatchBuilder).
     pub fn batch(bytes: Bytes) -> Self {
         Self { bytes, format: BATCH_FORMAT }
     }
@@ -96,7 +96,7 @@ impl Message {
         self
     }
 
-    pub fn encode(&self) -> Encoded {
+    pub fn encode(&self) -> EncodedMessage {
         let mut buffer = BytesMut::with_capacity(self.body.len() + 256);
         let mut writer = MessageWriter::new(&mut buffer);
         if let Some(ttl) = self.time_to_live {
@@ -127,16 +127,16 @@ impl Message {
             }
         });
         writer.data(&self.body);
-        Encoded::message(buffer.freeze())
+        EncodedMessage::message(buffer.freeze())
     }
 }
 
-/// A message from the bus, locked for us until it is settled or its lock (the session's, if it has one) ends.
+/// A message from Service Bus, locked for this receiver until it is settled or its lock expires (the session's lock, if it has one).
 #[derive(Debug)]
 pub struct ReceivedMessage {
     message: amqp::Message,
     pub(crate) delivery_id: u32,
-    /// The inbox it came from.
+    /// The number of the delivery queue it came from.
     pub(crate) link: u64,
     lock_token: Uuid,
     sequence_number: i64,
@@ -146,7 +146,7 @@ pub struct ReceivedMessage {
 impl ReceivedMessage {
     pub(crate) fn read(delivery: Delivery, link: u64) -> Result<Self, amqp::codec::DecodeError> {
         let message = amqp::Message::parse(delivery.payload)?;
-        // Checked once here, so that reading them later cannot fail.
+        // Decoded once here, so that later reads cannot fail.
         message.properties()?;
         let delivery_count = message.header()?.delivery_count;
         let sequence_number = message.annotation(annotation::SEQUENCE_NUMBER).and_then(|value| value.as_integer());
@@ -160,12 +160,12 @@ impl ReceivedMessage {
         })
     }
 
-    /// Chosen by the bus; in a partitioned entity the top 16 bits name the partition.
+    /// Assigned by Service Bus. In a partitioned entity the top 16 bits are the partition.
     pub fn sequence_number(&self) -> i64 {
         self.sequence_number
     }
 
-    /// Earlier deliveries that failed; 0 the first time.
+    /// Failed earlier deliveries; 0 the first time.
     pub fn delivery_count(&self) -> u32 {
         self.delivery_count
     }
@@ -178,7 +178,7 @@ impl ReceivedMessage {
         self.moment(annotation::ENQUEUED_TIME)
     }
 
-    /// Of a message that is locked by itself, by the bus's clock.
+    /// End of the message's own lock, by the clock of Service Bus.
     pub fn locked_until(&self) -> Option<SystemTime> {
         self.moment(annotation::LOCKED_UNTIL)
     }
@@ -219,7 +219,7 @@ impl ReceivedMessage {
         self.application_property("DeadLetterErrorDescription")?.as_str()
     }
 
-    /// The data sections; without a copy when there is one, as nearly always.
+    /// The data sections. A single section, the usual case, is not copied.
     pub fn body(&self) -> Bytes {
         let mut sections = self.message.data();
         let first = sections.next().unwrap_or_default();
@@ -232,7 +232,7 @@ impl ReceivedMessage {
         body.freeze()
     }
 
-    /// Everything, as it came.
+    /// The whole message as received.
     pub fn raw(&self) -> &amqp::Message {
         &self.message
     }
@@ -246,7 +246,7 @@ impl ReceivedMessage {
     }
 }
 
-/// The delivery tag is a GUID as .NET writes it: its first three groups byte-swapped.
+/// The delivery tag is a GUID in .NET byte order: the first three groups are byte-swapped.
 fn lock_token(tag: &[u8]) -> Uuid {
     <[u8; 16]>::try_from(tag).map_or(Uuid::nil(), Uuid::from_bytes_le)
 }

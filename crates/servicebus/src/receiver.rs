@@ -1,4 +1,4 @@
-//! Receiving without sessions: plain queues and subscriptions, and every dead-letter queue.
+//! Receives without sessions: plain queues and subscriptions, and dead-letter queues.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
@@ -11,23 +11,23 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::Client;
-use crate::client::Connected;
+use crate::client::ActiveConnection;
 use crate::connection::Command;
-use crate::error::{Error, Step};
-use crate::inbox::Inbox;
+use crate::delivery_queue::DeliveryQueue;
+use crate::error::{ClientOperation, Error};
 use crate::message::ReceivedMessage;
 use crate::settlement::{Settlement, Settler};
 
-/// Receives from one queue or subscription, each message locked by itself.
+/// Receives from one queue or subscription. Each message has its own lock.
 pub struct Receiver {
     client: Client,
     address: Arc<str>,
-    open: Option<Open>,
+    open: Option<OpenReceiver>,
 }
 
-struct Open {
-    connected: Arc<Connected>,
-    inbox: Inbox,
+struct OpenReceiver {
+    connected: Arc<ActiveConnection>,
+    inbox: DeliveryQueue,
 }
 
 impl Receiver {
@@ -35,19 +35,19 @@ impl Receiver {
         Self { client, address: entity.into(), open: None }
     }
 
-    /// Up to `most` messages: those that are there, or the first to come within `wait`. Opens the link if it is not open, or was lost.
+    /// Up to `most` messages: those that have arrived, or else the first to arrive within `wait`. Opens or reopens the link if needed.
     pub async fn receive(&mut self, most: usize, wait: Duration) -> Result<Vec<ReceivedMessage>, Error> {
-        self.opened().await?.inbox.receive(most, wait).await
+        self.ensure_open().await?.inbox.receive(most, wait).await
     }
 
-    /// Settles what this receiver has received since it last lost its link; `None` before the first `receive`.
+    /// Settles messages received since the link was last opened; `None` before the first `receive`.
     pub fn settler(&self) -> Option<Settler> {
         let open = self.open.as_ref()?;
-        let patience = self.client.config().operation_timeout;
-        Some(Settler::new(Arc::clone(&open.inbox.link), open.inbox.number, patience))
+        let operation_timeout = self.client.config().operation_timeout;
+        Some(Settler::new(Arc::clone(&open.inbox.link), open.inbox.number, operation_timeout))
     }
 
-    /// Settles messages of this receiver, as [`Settler::settle`] does.
+    /// Settles messages of this receiver; see [`Settler::settle`].
     pub async fn settle<'a>(
         &self,
         messages: impl IntoIterator<Item = &'a ReceivedMessage>,
@@ -59,7 +59,7 @@ impl Receiver {
         }
     }
 
-    /// Holds a message for longer; says until when, by the bus's clock.
+    /// Renews a message's lock. Returns when it expires, by the clock of Service Bus.
     pub async fn renew_lock(&self, message: &ReceivedMessage) -> Result<SystemTime, Error> {
         let deadline = self.client.deadline();
         let open = self.open.as_ref().ok_or_else(|| Error::Closed { address: Arc::clone(&self.address) })?;
@@ -67,27 +67,27 @@ impl Receiver {
         management.renew_lock(message.lock_token(), open.inbox.link.name(), deadline).await
     }
 
-    /// Lets go of what was fetched ahead and detaches. What was handed out and not settled stays locked until its lock ends.
+    /// Releases prefetched messages and detaches. Messages that were returned and not settled stay locked until their locks expire.
     pub async fn close(mut self) -> Result<(), Error> {
         let deadline = self.client.deadline();
         let settler = self.settler();
         let (Some(open), Some(settler)) = (&mut self.open, settler) else { return Ok(()) };
         let link = Arc::clone(&open.inbox.link);
-        if link.ended().is_some() {
+        if link.closed_reason().is_some() {
             return Ok(());
         }
         let (reply, answer) = oneshot::channel();
         link.connection().command(Command::Drain { link: link.key(), reply })?;
-        link.answer(Step::Detach, deadline, answer).await?;
-        let leftovers = open.inbox.leftovers();
+        link.wait_reply(ClientOperation::Detach, deadline, answer).await?;
+        let leftovers = open.inbox.drain_ids();
         if !leftovers.is_empty() {
             settler.settle_deliveries(leftovers, Settlement::Release).await?;
         }
         link.detach(deadline).await
     }
 
-    async fn opened(&mut self) -> Result<&mut Open, Error> {
-        let lost = self.open.as_ref().is_none_or(|open| open.inbox.link.ended().is_some());
+    async fn ensure_open(&mut self) -> Result<&mut OpenReceiver, Error> {
+        let lost = self.open.as_ref().is_none_or(|open| open.inbox.link.closed_reason().is_some());
         if lost {
             self.open = None;
             self.open = Some(self.attach(self.client.deadline()).await?);
@@ -95,18 +95,18 @@ impl Receiver {
         Ok(self.open.as_mut().expect("just opened"))
     }
 
-    async fn attach(&self, deadline: Instant) -> Result<Open, Error> {
+    async fn attach(&self, deadline: Instant) -> Result<OpenReceiver, Error> {
         let connected = self.client.connected(deadline).await?;
         let config = self.client.config();
-        let attach = locking(&self.address, Source::at(&self.address), config.settle_mode);
-        let inbox = Inbox::open(&connected, attach, Arc::clone(&self.address), config.credit, deadline).await?;
-        Ok(Open { connected, inbox })
+        let attach = peek_lock_attach(&self.address, Source::at(&self.address), config.settle_mode);
+        let inbox = DeliveryQueue::open(&connected, attach, Arc::clone(&self.address), config.credit, deadline).await?;
+        Ok(OpenReceiver { connected, inbox })
     }
 }
 
-/// The attach of a receiver that locks (peek-lock): the bus forgets a message only when both sides have settled.
-pub(crate) fn locking(address: &str, source: Source, settle_mode: ReceiverSettleMode) -> Attach {
-    // Differs from that of any other link, of this process or another, without asking the system for chance each time.
+/// The attach of a peek-lock receiver: Service Bus removes a message only after both sides have settled.
+pub(crate) fn peek_lock_attach(address: &str, source: Source, settle_mode: ReceiverSettleMode) -> Attach {
+    // Unique across links and processes, without asking the system for random bytes each time.
     static PROCESS: LazyLock<Uuid> = LazyLock::new(Uuid::new_v4);
     static NUMBERS: AtomicU64 = AtomicU64::new(1);
     let name = format!("{address}-{}-{}", *PROCESS, NUMBERS.fetch_add(1, Relaxed));

@@ -1,4 +1,4 @@
-//! Sending: many deliveries under way at once, each with the bus's own outcome.
+//! Sends messages: many deliveries in flight, each with its own outcome from Service Bus.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -11,26 +11,26 @@ use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
 use crate::Client;
-use crate::bulk::Bulk;
-use crate::connection::{Attaching, Caller, Command, Guard, Link, Transfer};
-use crate::error::{Error, Step};
-use crate::message::{Encoded, Message};
+use crate::connection::{ClientLink, Command, LinkOptions, OutcomeSender, OutgoingTransfer, WriteGuard};
+use crate::error::{ClientOperation, Error};
+use crate::message::{EncodedMessage, Message};
+use crate::pipelined_sender::PipelinedSender;
 
-/// Sends to one queue or topic. Cheap to clone; clones share link and window.
+/// Sends to one queue or topic. Cheap to clone; clones share the link and the window.
 #[derive(Clone)]
 pub struct Sender {
-    inner: Arc<Inner>,
+    inner: Arc<SenderInner>,
 }
 
-struct Inner {
+struct SenderInner {
     client: Client,
     address: Arc<str>,
     window: Arc<Semaphore>,
     tokens: AtomicU64,
-    link: Mutex<Option<Arc<Link>>>,
-    /// Held while a link is opened, so that it is opened once.
+    link: Mutex<Option<Arc<ClientLink>>>,
+    /// Held while a link is opened, so that only one is opened.
     opening: tokio::sync::Mutex<()>,
-    guard: Option<Guard>,
+    guard: Option<WriteGuard>,
 }
 
 impl Sender {
@@ -38,50 +38,53 @@ impl Sender {
         Self::with_guard(client, entity.into(), None)
     }
 
-    fn with_guard(client: Client, address: Arc<str>, guard: Option<Guard>) -> Self {
+    fn with_guard(client: Client, address: Arc<str>, guard: Option<WriteGuard>) -> Self {
         let window = Arc::new(Semaphore::new(client.config().send_window));
-        // Above all that a bulk's caller may use: both may send over one link.
+        // Above the tokens of a `PipelinedSender`, which may send over the same link.
         let tokens = AtomicU64::new(1 << 63);
         let (link, opening) = Default::default();
-        Self { inner: Arc::new(Inner { client, address, window, tokens, link, opening, guard }) }
+        Self { inner: Arc::new(SenderInner { client, address, window, tokens, link, opening, guard }) }
     }
 
-    /// A sender of its own that asks `may_write` before each transfer, in the task that writes the socket, right before the transfer is
-    /// encoded. What is held back fails with [`Error::Withheld`] and has not left; what is already in the socket cannot be called back.
+    /// A separate sender that calls `may_write` right before each transfer is encoded, in the task that writes the socket. A refused
+    /// transfer fails with [`Error::Fenced`] and was not sent. Bytes that are already in the socket cannot be recalled.
     #[must_use]
-    pub fn guarded(&self, may_write: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
+    pub fn with_write_guard(&self, may_write: Arc<dyn Fn() -> bool + Send + Sync>) -> Self {
         Self::with_guard(self.inner.client.clone(), Arc::clone(&self.inner.address), Some(may_write))
     }
 
-    /// Opens the link if there is none, for someone who sends very many and keeps a window of their own.
-    pub async fn bulk(&self) -> Result<Bulk, Error> {
+    /// Opens the link if needed, for callers that send many messages and keep their own window.
+    pub async fn pipelined(&self) -> Result<PipelinedSender, Error> {
         let link = self.link(self.inner.client.deadline()).await?;
         let limit = batch_limit(&link.attach);
-        Ok(Bulk::new(link, limit))
+        Ok(PipelinedSender::new(link, limit))
     }
 
     /// Sends one message or batch and waits for its outcome.
-    pub async fn send(&self, message: &Encoded) -> Result<(), Error> {
+    pub async fn send(&self, message: &EncodedMessage) -> Result<(), Error> {
         self.enqueue(message).await?.await
     }
 
-    /// [`send`](Self::send), for a message that is sent once.
+    /// Encodes and sends one message; see [`send`](Self::send).
     pub async fn send_message(&self, message: &Message) -> Result<(), Error> {
         self.send(&message.encode()).await
     }
 
-    /// Puts a message or batch on its way, behind everything enqueued before. Waits only for room in the window; the future it returns
-    /// is the outcome. `Ok`: the bus has it. Dropping the future before the message has gone out takes it back; afterwards it only hides the outcome.
+    /// Queues a message or batch behind everything enqueued before. Waits only for room in the window; the returned future is the
+    /// outcome. `Ok` means that Service Bus has stored it. Dropping the future before the message is written cancels the send; after that, it only discards the outcome.
     pub async fn enqueue(
         &self,
-        message: &Encoded,
+        message: &EncodedMessage,
     ) -> Result<impl Future<Output = Result<(), Error>> + Send + use<>, Error> {
         let inner = &self.inner;
         let started = Instant::now();
         let deadline = inner.client.deadline();
         let address = Arc::clone(&inner.address);
-        let late =
-            move || Error::Timeout { step: Step::Send, address: Arc::clone(&address), within: started.elapsed() };
+        let late = move || Error::Timeout {
+            operation: ClientOperation::Send,
+            address: Arc::clone(&address),
+            within: started.elapsed(),
+        };
         let room = timeout_at(deadline, Arc::clone(&inner.window).acquire_owned()).await;
         let Ok(room) = room else { return Err(late()) };
         let permit = room.expect("the window is never closed");
@@ -89,19 +92,19 @@ impl Sender {
         check_size(&link, message)?;
         let token = inner.tokens.fetch_add(1, Relaxed);
         let (reply, answer) = oneshot::channel();
-        let transfer = Transfer {
+        let transfer = OutgoingTransfer {
             link: link.key(),
             token,
             payload: message.bytes.clone(),
             message_format: message.format,
             permit: Some(permit),
-            caller: Caller::One(reply),
+            caller: OutcomeSender::One(reply),
         };
         link.connection().command(Command::Transfer(transfer))?;
         Ok(async move {
             match timeout_at(deadline, answer).await {
                 Ok(Ok(outcome)) => outcome,
-                Ok(Err(_)) => Err(link.error()),
+                Ok(Err(_)) => Err(link.close_error()),
                 Err(_) => {
                     let _ = link.connection().command(Command::OverdueTransfer { link: link.key(), token });
                     Err(late())
@@ -110,13 +113,13 @@ impl Sender {
         })
     }
 
-    /// An empty batch of the size that the entity takes.
-    pub async fn batch(&self) -> Result<Batch, Error> {
+    /// An empty batch with the entity's size limit.
+    pub async fn batch(&self) -> Result<MessageBatch, Error> {
         let link = self.link(self.inner.client.deadline()).await?;
-        Ok(Batch { builder: BatchBuilder::new(batch_limit(&link.attach)), limit: batch_limit(&link.attach) })
+        Ok(MessageBatch { builder: BatchBuilder::new(batch_limit(&link.attach)), limit: batch_limit(&link.attach) })
     }
 
-    /// Detaches. The sender may be used again, and then opens another link.
+    /// Detaches. The sender can be used again and then opens a new link.
     pub async fn close(&self) -> Result<(), Error> {
         let link = self.inner.link.lock().expect("no one panics while holding the link").take();
         match link {
@@ -125,14 +128,17 @@ impl Sender {
         }
     }
 
-    async fn link(&self, deadline: Instant) -> Result<Arc<Link>, Error> {
+    async fn link(&self, deadline: Instant) -> Result<Arc<ClientLink>, Error> {
         if let Some(link) = self.current() {
             return Ok(link);
         }
         let inner = &self.inner;
         let started = Instant::now();
-        let late =
-            |_| Error::Timeout { step: Step::Attach, address: Arc::clone(&inner.address), within: started.elapsed() };
+        let late = |_| Error::Timeout {
+            operation: ClientOperation::Attach,
+            address: Arc::clone(&inner.address),
+            within: started.elapsed(),
+        };
         let _opening = timeout_at(deadline, inner.opening.lock()).await.map_err(late)?;
         if let Some(link) = self.current() {
             return Ok(link);
@@ -143,19 +149,19 @@ impl Sender {
         attach.snd_settle_mode = SenderSettleMode::Unsettled;
         let address = Arc::clone(&inner.address);
         let guard = inner.guard.clone();
-        let attaching = Attaching { attach, address, inbound: None, own_session: false, credit: 0, guard };
+        let attaching = LinkOptions { attach, address, inbound: None, own_session: false, credit: 0, guard };
         let link = Arc::new(connected.attach(attaching, deadline).await?);
         *inner.link.lock().expect("no one panics while holding the link") = Some(Arc::clone(&link));
         Ok(link)
     }
 
-    fn current(&self) -> Option<Arc<Link>> {
+    fn current(&self) -> Option<Arc<ClientLink>> {
         let link = self.inner.link.lock().expect("no one panics while holding the link").clone();
-        link.filter(|link| link.ended().is_none())
+        link.filter(|link| link.closed_reason().is_none())
     }
 }
 
-fn check_size(link: &Link, message: &Encoded) -> Result<(), Error> {
+fn check_size(link: &ClientLink, message: &EncodedMessage) -> Result<(), Error> {
     let limit = link.attach.max_message_size.unwrap_or(0);
     if limit == 0 || message.bytes.len() as u64 <= limit {
         return Ok(());
@@ -163,7 +169,7 @@ fn check_size(link: &Link, message: &Encoded) -> Result<(), Error> {
     Err(Error::MessageTooLarge { address: Arc::clone(link.address()), size: message.bytes.len(), limit })
 }
 
-/// The service names a limit for batches apart from that for messages; without either, the smallest tier's.
+/// The service names a batch limit of its own. Without it, the message limit applies; without both, the limit of the smallest tier.
 fn batch_limit(attach: &Attach) -> usize {
     const STANDARD: u64 = 262_144;
     let named = attach.properties.as_ref().and_then(|map| map.get("com.microsoft:max-message-batch-size"));
@@ -172,16 +178,16 @@ fn batch_limit(attach: &Attach) -> usize {
     usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// Messages that travel as one delivery and are accepted or refused together. On a partitioned entity all must have the same session id or partition key.
+/// Messages sent as one delivery, accepted or rejected together. On a partitioned entity all must have the same session id or partition key.
 #[derive(Debug)]
-pub struct Batch {
+pub struct MessageBatch {
     builder: BatchBuilder,
     limit: usize,
 }
 
-impl Batch {
-    /// `false` if it does not fit beside what is there; the batch is then as it was.
-    pub fn try_add(&mut self, message: &Encoded) -> bool {
+impl MessageBatch {
+    /// `false` if the message does not fit; the batch is then unchanged.
+    pub fn try_add(&mut self, message: &EncodedMessage) -> bool {
         match self.builder.add(&message.bytes) {
             Ok(()) => true,
             Err(BatchFull::NoRoom { .. } | BatchFull::Malformed(_)) => false,
@@ -196,12 +202,12 @@ impl Batch {
         self.builder.is_empty()
     }
 
-    /// Bytes it may have.
+    /// Maximum size in bytes.
     pub fn limit(&self) -> usize {
         self.limit
     }
 
-    pub fn finish(self) -> Encoded {
-        Encoded::batch(self.builder.finish())
+    pub fn finish(self) -> EncodedMessage {
+        EncodedMessage::batch(self.builder.finish())
     }
 }

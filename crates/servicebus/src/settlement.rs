@@ -1,4 +1,4 @@
-//! What becomes of received messages. Nothing counts as settled before the bus has said so, delivery by delivery.
+//! Settles received messages. A message counts as settled only after Service Bus has confirmed its delivery.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use amqp::{DeliveryState, Map, Value, condition};
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::connection::{Command, Link, Settle};
-use crate::error::{Error, Refusal, Step};
+use crate::connection::{ClientLink, Command, SettleRequest};
+use crate::error::{ClientOperation, Error, ServiceError};
 use crate::message::ReceivedMessage;
 
-/// What a message's receiver decides.
+/// How a message is settled.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Settlement {
-    /// Done; the message is removed.
+    /// Processed; Service Bus removes the message.
     Complete,
-    /// Failed; to be delivered again, with a higher delivery count and these properties changed.
+    /// Failed; redelivered with a higher delivery count and these changed properties.
     Abandon { properties: Map },
-    /// To the dead-letter queue.
+    /// Moved to the dead-letter queue.
     DeadLetter { reason: String, description: String, properties: Map },
-    /// Kept aside; received again by its sequence number only.
+    /// Set aside; received again only by its sequence number.
     Defer { properties: Map },
-    /// As if it had not been delivered: the delivery count stays.
+    /// As if not delivered: the delivery count does not change.
     Release,
 }
 
@@ -50,17 +50,17 @@ impl Settlement {
     }
 }
 
-/// Settles what one receiver received. Cheap to clone, and works beside a `receive` that waits.
+/// Settles the messages of one receiver. Cheap to clone; works while a `receive` waits.
 #[derive(Clone)]
 pub struct Settler {
-    link: Arc<Link>,
-    number: u64,
-    patience: Duration,
+    link: Arc<ClientLink>,
+    link_number: u64,
+    operation_timeout: Duration,
 }
 
 impl Settler {
-    pub(crate) fn new(link: Arc<Link>, number: u64, patience: Duration) -> Self {
-        Self { link, number, patience }
+    pub(crate) fn new(link: Arc<ClientLink>, link_number: u64, operation_timeout: Duration) -> Self {
+        Self { link, link_number, operation_timeout }
     }
 
     pub async fn complete<'a>(&self, messages: impl IntoIterator<Item = &'a ReceivedMessage>) -> Result<(), Error> {
@@ -84,7 +84,7 @@ impl Settler {
         self.settle(messages, Settlement::Release).await
     }
 
-    /// Settles all messages the same way; those that follow each other go in one frame. On [`Error::Unsettled`] the others are settled.
+    /// Settles all messages in the same way. Consecutive deliveries share one frame. On [`Error::Unsettled`] the other messages are settled.
     pub async fn settle<'a>(
         &self,
         messages: impl IntoIterator<Item = &'a ReceivedMessage>,
@@ -93,13 +93,13 @@ impl Settler {
         let mut failed = Vec::new();
         let mut own = Vec::new();
         for message in messages {
-            if message.link == self.number {
+            if message.link == self.link_number {
                 own.push((message.delivery_id, message.sequence_number()));
             } else {
-                failed.push((message.sequence_number(), foreign()));
+                failed.push((message.sequence_number(), wrong_link_error()));
             }
         }
-        let asked = own.len() + failed.len();
+        let requested = own.len() + failed.len();
         if !own.is_empty() {
             let deliveries = own.iter().map(|(id, _)| *id).collect();
             let refused = self.settle_deliveries(deliveries, how).await?;
@@ -110,25 +110,25 @@ impl Settler {
             return Ok(());
         }
         failed.sort_by_key(|(number, _)| *number);
-        Err(Error::Unsettled { address: Arc::clone(self.link.address()), asked, failed: failed.into() })
+        Err(Error::Unsettled { address: Arc::clone(self.link.address()), requested, failed: failed.into() })
     }
 
     pub(crate) async fn settle_deliveries(
         &self,
         deliveries: Vec<u32>,
         how: Settlement,
-    ) -> Result<Vec<(u32, Refusal)>, Error> {
-        if let Some(error) = self.link.ended() {
+    ) -> Result<Vec<(u32, ServiceError)>, Error> {
+        if let Some(error) = self.link.closed_reason() {
             return Err(error);
         }
         let (reply, answer) = oneshot::channel();
-        let settle = Settle { link: self.link.key(), deliveries, state: how.state(), reply };
+        let settle = SettleRequest { link: self.link.key(), deliveries, state: how.state(), reply };
         self.link.connection().command(Command::Settle(settle))?;
-        self.link.answer(Step::Settle, Instant::now() + self.patience, answer).await
+        self.link.wait_reply(ClientOperation::Settle, Instant::now() + self.operation_timeout, answer).await
     }
 }
 
-fn foreign() -> Refusal {
+fn wrong_link_error() -> ServiceError {
     let description = "the message came over another link".into();
-    Refusal { condition: condition::MESSAGE_LOCK_LOST, description }
+    ServiceError { condition: condition::MESSAGE_LOCK_LOST, description }
 }

@@ -1,4 +1,4 @@
-//! TLS as a client: whom to trust.
+//! Client-side TLS: which certificates to trust.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,21 +12,21 @@ use crate::Config;
 
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum Error {
-    #[error("read `{}`", path.display())]
+    #[error("failed to read `{}`", path.display())]
     Read {
         path: PathBuf,
         #[source]
         source: Arc<pem::Error>,
     },
-    #[error("`{}` holds no certificate", path.display())]
+    #[error("`{}` contains no certificate", path.display())]
     NoCertificate { path: PathBuf },
-    #[error("use the certificates")]
+    #[error("invalid certificates")]
     Unfit(#[source] Arc<rustls::Error>),
-    #[error("`{host}` cannot be the name in a certificate")]
+    #[error("`{host}` is not a valid TLS server name")]
     Name { host: Arc<str> },
 }
 
-/// Trusts the file's authorities if one is configured, and the public ones otherwise: never both.
+/// Trusts the authorities of the configured file, or else the public ones; never both.
 pub(crate) fn connector(config: &Config) -> Result<TlsConnector, Error> {
     let unfit = |error| Error::Unfit(Arc::new(error));
     let client = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))

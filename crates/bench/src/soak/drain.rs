@@ -32,7 +32,7 @@ impl Drain {
             connect_timeout: PATIENCE,
             operation_timeout: PATIENCE,
             idle_timeout: PATIENCE * 2,
-            longest_backoff: Duration::from_secs(1),
+            max_backoff: Duration::from_secs(1),
             ..Config::default()
         };
         let client = || Client::new(connection_string, config.clone()).expect("the house's connection string is valid");

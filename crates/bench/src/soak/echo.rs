@@ -9,7 +9,7 @@ use amqp::message::MessageWriter;
 use bytes::{BufMut, BytesMut};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use servicebus::{Client, Config, Encoded, Error, ReceivedMessage, Receiver, Sender};
+use servicebus::{Client, Config, EncodedMessage, Error, ReceivedMessage, Receiver, Sender};
 use tokio::task::JoinSet;
 
 const PARTITION_KEY: &str = "x-opt-partition-key";
@@ -51,7 +51,7 @@ struct Voice {
     sender: Sender,
     /// What came once: a copy comes again, and is not said a third time.
     known: HashSet<String>,
-    memory: Vec<Encoded>,
+    memory: Vec<EncodedMessage>,
     dice: StdRng,
     said: Arc<AtomicU64>,
 }
@@ -84,7 +84,7 @@ impl Voice {
         }
     }
 
-    fn remember(&mut self, message: Encoded) {
+    fn remember(&mut self, message: EncodedMessage) {
         if self.memory.len() < MEMORY {
             return self.memory.push(message);
         }
@@ -94,7 +94,7 @@ impl Voice {
 }
 
 /// As its sender sent it.
-fn copy(message: &ReceivedMessage) -> Encoded {
+fn copy(message: &ReceivedMessage) -> EncodedMessage {
     let mut bytes = BytesMut::new();
     MessageWriter::new(&mut bytes).message_annotations(|map| {
         if let Some(key) = message.partition_key() {
@@ -102,5 +102,5 @@ fn copy(message: &ReceivedMessage) -> Encoded {
         }
     });
     bytes.put(message.raw().bare());
-    Encoded::message(bytes.freeze())
+    EncodedMessage::message(bytes.freeze())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use servicebus::administration::{Description, Error, Rule};
+use servicebus::administration::{EntityDescription, Error, RuleSummary};
 
 use super::{CheckFinding, FindingLevel};
 use crate::config::Config;
@@ -47,7 +47,12 @@ fn unreachable_finding(error: &Error) -> CheckFinding {
     )
 }
 
-fn check_entity(path: &str, wanted: &EntitySpec, found: Option<&Description>, lock: Duration) -> Vec<CheckFinding> {
+fn check_entity(
+    path: &str,
+    wanted: &EntitySpec,
+    found: Option<&EntityDescription>,
+    lock: Duration,
+) -> Vec<CheckFinding> {
     let (changes, fixed) = match plan_changes(wanted, found) {
         TopologyPlan::Create => {
             let fix = "create it with `headwater topology apply`";
@@ -97,7 +102,7 @@ fn impact_of(name: &str, value: &str, lock: Duration) -> (FindingLevel, &'static
 }
 
 /// What cannot be looked at is not called well.
-fn check_rules(subscription: &str, rules: Result<Vec<Rule>, Error>) -> Option<CheckFinding> {
+fn check_rules(subscription: &str, rules: Result<Vec<RuleSummary>, Error>) -> Option<CheckFinding> {
     match rules {
         Ok(rules) => filtering_rules(subscription, &rules),
         Err(error) => {
@@ -111,7 +116,7 @@ fn check_rules(subscription: &str, rules: Result<Vec<Rule>, Error>) -> Option<Ch
 }
 
 /// A subscription gets what any of its rules takes; actions change what arrives.
-fn filtering_rules(subscription: &str, rules: &[Rule]) -> Option<CheckFinding> {
+fn filtering_rules(subscription: &str, rules: &[RuleSummary]) -> Option<CheckFinding> {
     if rules.iter().any(|rule| rule.takes_everything) && rules.len() == 1 {
         return None;
     }
@@ -133,7 +138,7 @@ mod tests {
 
     fn findings(properties: &[(&str, &str)]) -> Vec<(FindingLevel, String)> {
         let properties: Vec<_> = properties.iter().map(|(name, value)| (*name, (*value).to_owned())).collect();
-        let found = Description::subscription(&properties);
+        let found = EntityDescription::subscription(&properties);
         let findings = check_entity("t/Subscriptions/s", &EntitySpec::subscription(LOCK), Some(&found), LOCK);
         findings.into_iter().map(|finding| (finding.level, finding.to_string())).collect()
     }
@@ -159,8 +164,11 @@ mod tests {
 
     #[test]
     fn rules_that_filter_or_change_are_told() {
-        let rule =
-            |name: &str, takes_everything| Rule { name: name.into(), filter: "SqlFilter".into(), takes_everything };
+        let rule = |name: &str, takes_everything| RuleSummary {
+            name: name.into(),
+            filter: "SqlFilter".into(),
+            takes_everything,
+        };
         assert_eq!(filtering_rules("s", &[rule("$Default", true)]), None);
         assert!(filtering_rules("s", &[rule("eu", false)]).unwrap().problem.contains("`eu` (SqlFilter)"));
         assert!(filtering_rules("s", &[]).unwrap().problem.contains("none"));

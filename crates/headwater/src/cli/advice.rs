@@ -55,7 +55,7 @@ pub(crate) fn advice_for(error: &anyhow::Error) -> Option<&'static str> {
     let mongodb = |cause: &(dyn std::error::Error + 'static)| cause.to_string().contains("Server selection timeout");
     let bus = |cause: &(dyn std::error::Error + 'static)| {
         let error = cause.downcast_ref::<administration::Error>();
-        matches!(error, Some(administration::Error::Unreachable { .. } | administration::Error::TooLate { .. }))
+        matches!(error, Some(administration::Error::Unreachable { .. } | administration::Error::Timeout { .. }))
     };
     if error.chain().any(is_port_taken) {
         let pod = error.chain().any(|cause| cause.is::<admin::Error>());

@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use serde_json::{Value as Json, json};
-use servicebus::administration::{Administration, Description};
+use servicebus::administration::{AdministrationClient, EntityDescription};
 
 use super::run::ConfigArgs;
 use crate::output;
@@ -117,10 +117,10 @@ impl EntityResult {
 }
 
 async fn apply_plan(
-    bus: &Administration,
+    bus: &AdministrationClient,
     path: String,
     wanted: &EntitySpec,
-    found: Option<Description>,
+    found: Option<EntityDescription>,
     plan: TopologyPlan,
     dry_run: bool,
 ) -> anyhow::Result<EntityResult> {

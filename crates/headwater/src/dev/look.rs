@@ -9,7 +9,7 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::ReadConcern;
 use mongodb::{Client, Collection, Database};
 use pipeline::view::CURSORS;
-use servicebus::administration::Administration;
+use servicebus::administration::AdministrationClient;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
@@ -27,7 +27,7 @@ pub(super) struct Gauges {
     pub(super) events: Collection<Document>,
     pub(super) views: Database,
     leases: Collection<Document>,
-    bus: Administration,
+    bus: AdministrationClient,
     written: watch::Receiver<u64>,
     /// When it was last looked, and what had been applied then.
     last: Option<(Instant, u64)>,
@@ -55,7 +55,7 @@ pub(super) struct Look {
 
 impl Gauges {
     pub(super) fn new(client: &Client, settings: &Settings, written: watch::Receiver<u64>) -> anyhow::Result<Self> {
-        let bus = Administration::new(&settings.bus, &servicebus::Config::default());
+        let bus = AdministrationClient::new(&settings.bus, &servicebus::Config::default());
         Ok(Self {
             events: client.database(&settings.database).collection(COLLECTION),
             views: client.database(&settings.views),

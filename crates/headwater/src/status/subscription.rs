@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admin::status::SubscriptionStatus;
-use servicebus::administration::Administration;
+use servicebus::administration::AdministrationClient;
 use tokio::time::timeout;
 
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -13,12 +13,12 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// One subscription's administration.
 #[derive(Clone)]
 pub(crate) struct SubscriptionMonitor {
-    bus: Arc<Administration>,
+    bus: Arc<AdministrationClient>,
     path: String,
 }
 
 impl SubscriptionMonitor {
-    pub(crate) fn new(bus: Administration, topic: &str, subscription: &str) -> Self {
+    pub(crate) fn new(bus: AdministrationClient, topic: &str, subscription: &str) -> Self {
         Self { bus: Arc::new(bus), path: format!("{topic}/Subscriptions/{subscription}") }
     }
 

@@ -11,7 +11,7 @@ use mongodb::options::ClientOptions;
 use mongodb::{Client, Database};
 use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
 use pipeline::event::ResumeToken;
-use servicebus::administration::Administration;
+use servicebus::administration::AdministrationClient;
 use testkit::mongo::{ScratchDatabase, Shared, shared};
 
 use super::{StatusCollector, SubscriptionMonitor};
@@ -72,8 +72,8 @@ impl Scene {
 
 fn collector(database: &Database, source: Client) -> StatusCollector {
     // Nobody is there: what the bus would say is not known.
-    let bus =
-        Administration::new("Endpoint=sb://127.0.0.1:1;UseDevelopmentEmulator=true", &Default::default()).unwrap();
+    let bus = AdministrationClient::new("Endpoint=sb://127.0.0.1:1;UseDevelopmentEmulator=true", &Default::default())
+        .unwrap();
     StatusCollector {
         pipeline: PIPELINE.into(),
         by: "pod-0".into(),

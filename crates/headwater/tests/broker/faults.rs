@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use broker::http::{Fault, FaultKind, TestCommand};
 use broker::{Broker, Persistence};
-use servicebus::{Client, Kind, Message, ReceivedMessage};
+use servicebus::{BusErrorKind, Client, Message, ReceivedMessage};
 
 use crate::house::{House, SOON, TOKEN};
 
@@ -17,7 +17,7 @@ async fn house() -> House {
     house
 }
 
-async fn send(client: &Client, body: &'static str) -> Result<(), Kind> {
+async fn send(client: &Client, body: &'static str) -> Result<(), BusErrorKind> {
     client.sender("plain").send_message(&Message::new(body)).await.map_err(|error| error.kind())
 }
 
@@ -72,7 +72,7 @@ async fn a_send_can_be_refused_as_busy() {
     let client = house.client();
     house.arm(r#"{"kind": "server_busy", "entity": "plain", "times": 2}"#).await;
     let outcomes = [send(&client, "a").await, send(&client, "b").await, send(&client, "c").await];
-    assert_eq!(outcomes, [Err(Kind::Busy), Err(Kind::Busy), Ok(())]);
+    assert_eq!(outcomes, [Err(BusErrorKind::Busy), Err(BusErrorKind::Busy), Ok(())]);
     assert_eq!(taken(&client).await, ["c"], "nothing that was refused was stored");
 }
 
@@ -82,7 +82,7 @@ async fn a_connection_can_be_dropped_before_a_send_is_stored() {
     let client = house.client();
     send(&client, "a").await.expect("a send");
     house.arm(r#"{"kind": "drop_connection", "entity": "plain"}"#).await;
-    assert_eq!(send(&client, "lost").await, Err(Kind::ConnectionLost));
+    assert_eq!(send(&client, "lost").await, Err(BusErrorKind::ConnectionLost));
     send(&client, "b").await.expect("a send on a new connection");
     assert_eq!(taken(&client).await, ["a", "b"]);
 }
@@ -92,7 +92,7 @@ async fn a_send_can_be_stored_and_its_acknowledgement_lost() {
     let house = house().await;
     let client = house.client();
     house.arm(r#"{"kind": "lose_acknowledgement", "entity": "plain"}"#).await;
-    assert_eq!(send(&client, "kept").await, Err(Kind::ConnectionLost));
+    assert_eq!(send(&client, "kept").await, Err(BusErrorKind::ConnectionLost));
     assert_eq!(taken(&client).await, ["kept"]);
 }
 
@@ -104,7 +104,7 @@ async fn a_link_can_be_detached_by_force() {
     sender.send_message(&Message::new("a")).await.expect("a send");
     house.arm(r#"{"kind": "detach_link", "entity": "plain"}"#).await;
     let error = sender.send_message(&Message::new("b")).await.expect_err("the link goes");
-    assert_eq!((error.kind(), error.condition()), (Kind::Detached, Some("amqp:link:detach-forced")));
+    assert_eq!((error.kind(), error.condition()), (BusErrorKind::Detached, Some("amqp:link:detach-forced")));
     sender.send_message(&Message::new("c")).await.expect("a send on a new link of the same connection");
     assert_eq!(taken(&client).await, ["a", "c"]);
 }
@@ -119,7 +119,7 @@ async fn a_session_lock_can_be_expired() {
     let held = session.receive(1, SOON).await.expect("a receive");
     house.arm(r#"{"kind": "expire_session_lock", "entity": "orders", "session": "s"}"#).await;
     let error = session.settler().complete(&held).await.expect_err("the lock is lost");
-    assert_eq!(error.kind(), Kind::SessionLockLost, "{error:?}");
+    assert_eq!(error.kind(), BusErrorKind::SessionLockLost, "{error:?}");
     // Another has it at once, and sees that a delivery failed.
     let mut next = client.accept_session("orders", "s").await.expect("the session again");
     let again = next.receive(1, SOON).await.expect("a receive");
@@ -167,7 +167,7 @@ async fn the_library_arms_the_same_faults() {
     let armed = broker.test(TestCommand::Arm(busy)).await.expect("it is armed");
     assert_eq!((armed.armed.len(), armed.struck), (1, 0));
     let outcomes = [send(&client, "a").await, send(&client, "b").await, send(&client, "c").await];
-    assert_eq!(outcomes, [Ok(()), Err(Kind::Busy), Ok(())]);
+    assert_eq!(outcomes, [Ok(()), Err(BusErrorKind::Busy), Ok(())]);
     let before = broker.test(TestCommand::Report).await.expect("a report");
     let moved = broker.test(TestCommand::AdvanceClock { ms: 60_000 }).await.expect("the clock moves");
     assert_eq!((before.struck, before.armed.len()), (1, 0));

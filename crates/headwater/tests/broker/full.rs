@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use servicebus::{Client, Kind, Message, ReceivedMessage};
+use servicebus::{BusErrorKind, Client, Message, ReceivedMessage};
 use testkit::process::{Process, Program};
 use testkit::wait::wait_for;
 
@@ -68,7 +68,7 @@ async fn fill(client: &Client, queue: &str, from: u32) -> BTreeSet<u32> {
         match sender.send_message(&Message::new(body(number))).await {
             Ok(()) => drop(accepted.insert(number)),
             Err(error) => {
-                assert_eq!(error.kind(), Kind::QuotaExceeded, "{error}");
+                assert_eq!(error.kind(), BusErrorKind::QuotaExceeded, "{error}");
                 let said = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
                 assert!(said.contains("no room"), "{said}");
                 return accepted;
@@ -107,7 +107,7 @@ async fn a_full_disk_refuses_sends_serves_on_and_loses_nothing() {
     assert!(left.len() > 50);
     // THEN it says so to each who sends, and goes on serving those who receive
     let again = client.sender("small").send_message(&Message::new("now")).await.expect_err("there is no room");
-    assert_eq!(again.kind(), Kind::QuotaExceeded, "{again}");
+    assert_eq!(again.kind(), BusErrorKind::QuotaExceeded, "{again}");
     let health = house.http("GET", "/health", "", b"").await;
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
     for number in take(&client, "q", 3).await {

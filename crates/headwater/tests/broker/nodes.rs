@@ -70,7 +70,7 @@ async fn the_links_of_a_node_go_with_its_entity() {
     assert!(client.entity_exists("t/Subscriptions/s").await.expect("an answer"));
     let disturbed = tokio::spawn({
         let client = client.clone();
-        async move { client.entity_disturbed("t/Subscriptions/s").await }
+        async move { client.management_link_closed("t/Subscriptions/s").await }
     });
     delete(&broker, "/t/Subscriptions/s").await;
     for _ in 0..2 {

@@ -10,7 +10,7 @@ use mongod::{Binaries, Environment, Progress, Role, Server, ServerConfig, Source
 use mongodb::bson::{Document, doc};
 use mongodb::options::IndexOptions;
 use mongodb::{Client, IndexModel};
-use servicebus::administration::Description;
+use servicebus::administration::EntityDescription;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
@@ -63,7 +63,7 @@ async fn a_bus_that_would_lose_events_is_found() {
     missing.failure();
 
     let bus = fixture.administration();
-    bus.create("events", &Description::topic(&[])).await.unwrap();
+    bus.create("events", &EntityDescription::topic(&[])).await.unwrap();
     let poor = [
         ("LockDuration", "PT30S"),
         ("DefaultMessageTimeToLive", "P1D"),
@@ -71,7 +71,7 @@ async fn a_bus_that_would_lose_events_is_found() {
         ("AutoDeleteOnIdle", "P2D"),
     ];
     let poor = poor.map(|(name, value)| (name, value.to_owned()));
-    bus.create("events/Subscriptions/read-models", &Description::subscription(&poor)).await.unwrap();
+    bus.create("events/Subscriptions/read-models", &EntityDescription::subscription(&poor)).await.unwrap();
     let output = fixture.run(&["check"]).await;
     for (level, word) in [
         ("warning", "RequiresDuplicateDetection is false"),
@@ -238,7 +238,7 @@ async fn a_window_for_duplicates_that_is_too_short_is_found() {
     let fixture = CliFixture::new("check_window", "").await;
     let topic = [("RequiresDuplicateDetection", "true"), ("DuplicateDetectionHistoryTimeWindow", "PT20S")];
     let topic = topic.map(|(name, value)| (name, value.to_owned()));
-    fixture.administration().create("events", &Description::topic(&topic)).await.unwrap();
+    fixture.administration().create("events", &EntityDescription::topic(&topic)).await.unwrap();
     let output = fixture.run(&["check"]).await;
     let line = output.stdout.lines().find(|line| line.contains("DuplicateDetectionHistoryTimeWindow is PT20S"));
     let line = line.unwrap_or_else(|| panic!("{}", output.stdout));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use broker::{Broker, Config, Persistence};
 use mongodb::IndexModel;
 use mongodb::bson::{Document, doc};
-use servicebus::administration::Administration;
+use servicebus::administration::AdministrationClient;
 use tempfile::TempDir;
 use testkit::mongo::{ScratchDatabase, shared};
 use testkit::process::{Process, Program, Stream};
@@ -70,8 +70,8 @@ service_bus: {{ connection_string: \"{bus}\" }}
         self.folder.path().join("headwater.yaml")
     }
 
-    pub(crate) fn administration(&self) -> Administration {
-        Administration::new(&self.broker.connection_string(), &servicebus::Config::default()).unwrap()
+    pub(crate) fn administration(&self) -> AdministrationClient {
+        AdministrationClient::new(&self.broker.connection_string(), &servicebus::Config::default()).unwrap()
     }
 
     pub(crate) async fn insert(&self, id: &str, version: i64, kind: &str, payload: Document) {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use broker::{Broker, Config, Persistence, TlsFiles};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use servicebus::administration::{Administration, Description};
+use servicebus::administration::{AdministrationClient, EntityDescription};
 
 use crate::fixture::CliFixture;
 
@@ -21,7 +21,7 @@ async fn what_is_missing_is_created_what_differs_is_changed_and_the_rest_is_left
     assert_eq!(created, format!("events: created\n{SUBSCRIPTION}: created\n"));
     let bus = fixture.administration();
     let topic = bus.get("events").await.unwrap().unwrap();
-    let value = |description: &Description, name: &str| description.value(name).unwrap();
+    let value = |description: &EntityDescription, name: &str| description.value(name).unwrap();
     assert_eq!(value(&topic, "RequiresDuplicateDetection"), "true");
     assert_eq!(value(&topic, "EnablePartitioning"), "true");
     let mut subscription = bus.get(SUBSCRIPTION).await.unwrap().unwrap();
@@ -46,7 +46,7 @@ async fn what_is_missing_is_created_what_differs_is_changed_and_the_rest_is_left
 async fn what_no_bus_changes_in_place_is_refused_and_nothing_is_done() {
     let fixture = CliFixture::new("topology_fixed", "").await;
     let bus = fixture.administration();
-    bus.create("events", &Description::topic(&[])).await.unwrap();
+    bus.create("events", &EntityDescription::topic(&[])).await.unwrap();
     let refused = fixture.run(&["topology", "apply"]).await.failure();
     assert!(refused.contains("nothing was done"), "{refused}");
     assert!(refused.contains("RequiresDuplicateDetection must be true: name a new topic"), "{refused}");
@@ -71,10 +71,10 @@ async fn administration_goes_over_tls_to_whom_it_trusts_only() {
     let port = broker.address().port();
     let at = format!("Endpoint=sb://localhost:{port}/;SharedAccessKeyName=Root;SharedAccessKey=key");
     let trusting = servicebus::Config { ca_file: Some(file("ca")), ..servicebus::Config::default() };
-    let bus = Administration::new(&at, &trusting).unwrap();
-    bus.create("events", &Description::topic(&[])).await.unwrap();
+    let bus = AdministrationClient::new(&at, &trusting).unwrap();
+    bus.create("events", &EntityDescription::topic(&[])).await.unwrap();
     assert!(bus.get("events").await.unwrap().is_some());
-    let wary = Administration::new(&at, &servicebus::Config::default()).unwrap();
+    let wary = AdministrationClient::new(&at, &servicebus::Config::default()).unwrap();
     let refused = wary.get("events").await.unwrap_err();
     assert!(matches!(refused, servicebus::administration::Error::Unreachable { .. }), "{refused}");
 }

@@ -144,7 +144,7 @@ async fn the_broker_comes_back_on_its_port_with_what_it_had() {
     assert_eq!(house.broker().waiting().await.unwrap(), 1);
     house.broker().arm(r#"{"kind": "server_busy"}"#).await.unwrap();
     let refused = client.sender(house.broker().topic()).send(&message).await.unwrap_err();
-    assert_eq!(refused.kind(), servicebus::Kind::Busy, "{refused}");
+    assert_eq!(refused.kind(), servicebus::BusErrorKind::Busy, "{refused}");
     assert_eq!(house.broker().struck().await.unwrap(), 1);
 }
 

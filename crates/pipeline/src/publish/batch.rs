@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use amqp::message::BatchBuilder;
 use bytes::Bytes;
-use servicebus::Encoded;
+use servicebus::EncodedMessage;
 
 use super::prefix::Ordinal;
 
@@ -57,9 +57,9 @@ impl OutboundBatch {
     }
 
     /// As it goes on the wire.
-    pub(super) fn encoded(&self) -> Option<Encoded> {
+    pub(super) fn encoded(&self) -> Option<EncodedMessage> {
         let bytes = self.payload.clone()?;
-        Some(if self.rest.is_empty() { Encoded::message(bytes) } else { Encoded::batch(bytes) })
+        Some(if self.rest.is_empty() { EncodedMessage::message(bytes) } else { EncodedMessage::batch(bytes) })
     }
 
     /// The message of an event that waited for it. `false` if it is not here.

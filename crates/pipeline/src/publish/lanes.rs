@@ -12,7 +12,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::time::Instant;
 
 use bytes::Bytes;
-use servicebus::Encoded;
+use servicebus::EncodedMessage;
 
 use super::batch::{BatchLimits, OutboundBatch, WindowEntry, build_batch};
 use super::prefix::Ordinal;
@@ -44,7 +44,7 @@ pub struct RefusedMessage {
 #[derive(Debug)]
 pub struct LaneTransfer {
     pub token: u64,
-    pub message: Encoded,
+    pub message: EncodedMessage,
 }
 
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
-use servicebus::Outcome;
+use servicebus::SendOutcome;
 use tokio::sync::mpsc;
 
 use self::drain::DrainDeadlines;
@@ -168,7 +168,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         lost: impl Future<Output = ()> + Send,
     ) -> Result<PublishEnd, Error> {
         let (mut stop, mut lost) = (pin!(stop.fuse()), pin!(lost));
-        let mut outcomes: Vec<Outcome> = Vec::new();
+        let mut outcomes: Vec<SendOutcome> = Vec::new();
         loop {
             let now = Instant::now();
             self.check_timers(now);

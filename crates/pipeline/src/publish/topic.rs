@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use servicebus::{Bulk, Client, Encoded, Kind, Outcome, Sender};
+use servicebus::{BusErrorKind, Client, EncodedMessage, PipelinedSender, SendOutcome, Sender};
 
 use super::handle::PauseReason;
 
@@ -23,10 +23,10 @@ pub trait PublishTopic: Send + Sync + 'static {
 pub trait SenderLink: Send {
     fn limits(&self) -> LinkLimits;
 
-    fn submit(&mut self, transfers: Vec<(u64, Encoded)>);
+    fn submit(&mut self, transfers: Vec<(u64, EncodedMessage)>);
 
     /// Adds what came of transfers to `into`; waits for the first. Cancel-safe.
-    fn outcomes(&mut self, into: &mut Vec<Outcome>) -> impl Future<Output = ()> + Send;
+    fn outcomes(&mut self, into: &mut Vec<SendOutcome>) -> impl Future<Output = ()> + Send;
 
     /// It leads nowhere any more.
     fn is_closed(&self) -> bool;
@@ -62,16 +62,16 @@ impl ServiceBusTopic {
         subscription: &str,
         may_write: Arc<dyn Fn() -> bool + Send + Sync>,
     ) -> Self {
-        let sender = client.sender(topic).guarded(may_write);
+        let sender = client.sender(topic).with_write_guard(may_write);
         Self { client, sender, subscription: format!("{topic}/Subscriptions/{subscription}") }
     }
 }
 
 impl PublishTopic for ServiceBusTopic {
-    type Link = Bulk;
+    type Link = PipelinedSender;
 
-    async fn open(&self) -> Result<Bulk, servicebus::Error> {
-        self.sender.bulk().await
+    async fn open(&self) -> Result<PipelinedSender, servicebus::Error> {
+        self.sender.pipelined().await
     }
 
     async fn subscription_exists(&self) -> Result<bool, servicebus::Error> {
@@ -79,29 +79,29 @@ impl PublishTopic for ServiceBusTopic {
     }
 
     async fn changed(&self) {
-        self.client.entity_disturbed(&self.subscription).await;
+        self.client.management_link_closed(&self.subscription).await;
     }
 }
 
-impl SenderLink for Bulk {
+impl SenderLink for PipelinedSender {
     fn limits(&self) -> LinkLimits {
         LinkLimits { message: self.message_limit().unwrap_or(STANDARD_TIER_LIMIT), batch: self.batch_limit() }
     }
 
-    fn submit(&mut self, transfers: Vec<(u64, Encoded)>) {
+    fn submit(&mut self, transfers: Vec<(u64, EncodedMessage)>) {
         Self::submit(self, transfers);
     }
 
-    async fn outcomes(&mut self, into: &mut Vec<Outcome>) {
-        Self::outcomes(self, into, OUTCOMES_PER_POLL).await;
+    async fn outcomes(&mut self, into: &mut Vec<SendOutcome>) {
+        Self::receive_outcomes(self, into, OUTCOMES_PER_POLL).await;
     }
 
     fn is_closed(&self) -> bool {
-        self.ended().is_some()
+        self.closed_reason().is_some()
     }
 
     fn abandon(&self) {
-        Self::suspect(self);
+        Self::abort_connection(self);
     }
 }
 
@@ -125,21 +125,29 @@ pub(super) enum SendErrorAction {
 impl SendErrorAction {
     /// Weighing both mistakes: a message wrongly tried again holds up its lane, and the state says so; one wrongly refused is parked by
     /// every consumer. So only what the bus says of the message itself is a refusal.
-    pub(super) fn for_error(kind: Kind) -> Self {
+    pub(super) fn for_error(kind: BusErrorKind) -> Self {
         match kind {
-            Kind::Timeout | Kind::Internal | Kind::Cancelled | Kind::Unknown | Kind::Protocol => Self::Retry,
-            Kind::Detached | Kind::ConnectionLost => Self::Reopen,
-            Kind::Busy | Kind::QuotaExceeded => Self::Pause(PauseReason::Busy),
-            Kind::NotFound => Self::Pause(PauseReason::TopicMissing),
-            Kind::Unauthorized => Self::Pause(PauseReason::Unauthorized),
-            Kind::Disabled => Self::Pause(PauseReason::Disabled),
-            Kind::NotAllowed | Kind::InvalidArgument | Kind::MessageTooLarge | Kind::NotImplemented => Self::Refused,
+            BusErrorKind::Timeout
+            | BusErrorKind::Internal
+            | BusErrorKind::Cancelled
+            | BusErrorKind::Unknown
+            | BusErrorKind::Protocol => Self::Retry,
+            BusErrorKind::Detached | BusErrorKind::ConnectionLost => Self::Reopen,
+            BusErrorKind::Busy | BusErrorKind::QuotaExceeded => Self::Pause(PauseReason::Busy),
+            BusErrorKind::NotFound => Self::Pause(PauseReason::TopicMissing),
+            BusErrorKind::Unauthorized => Self::Pause(PauseReason::Unauthorized),
+            BusErrorKind::Disabled => Self::Pause(PauseReason::Disabled),
+            BusErrorKind::NotAllowed
+            | BusErrorKind::InvalidArgument
+            | BusErrorKind::MessageTooLarge
+            | BusErrorKind::NotImplemented => Self::Refused,
             // Of receivers; a sender does not meet them.
-            Kind::MessageLockLost | Kind::SessionLockLost | Kind::SessionHeldElsewhere | Kind::AlreadyExists => {
-                Self::Retry
-            }
-            Kind::Withheld => Self::GateClosed,
-            Kind::Closed | Kind::Configuration => Self::Fatal,
+            BusErrorKind::MessageLockLost
+            | BusErrorKind::SessionLockLost
+            | BusErrorKind::SessionHeldElsewhere
+            | BusErrorKind::AlreadyExists => Self::Retry,
+            BusErrorKind::Fenced => Self::GateClosed,
+            BusErrorKind::Closed | BusErrorKind::Configuration => Self::Fatal,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use servicebus::{Client, Error, Kind, SessionReceiver};
+use servicebus::{BusErrorKind, Client, Error, SessionReceiver};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
@@ -92,7 +92,8 @@ impl Acceptor {
     /// Returns after `stop`, when every session has settled what it had in hand and was let go, or the time for that is over.
     pub async fn run(self, stop: CancellationToken) {
         let Config { connections, max_concurrent_sessions, drain_within, .. } = self.shared.config;
-        let clients: Vec<Client> = (0..connections.get()).map(|_| self.shared.bus.another(FIRST_CREDIT)).collect();
+        let clients: Vec<Client> =
+            (0..connections.get()).map(|_| self.shared.bus.with_own_connection(FIRST_CREDIT)).collect();
         let client = |number: usize| clients[number % clients.len()].clone();
         let sessions = Sessions { held: TaskTracker::new(), stop: stop.clone(), cut: CancellationToken::new() };
         let mut askers = JoinSet::new();
@@ -228,7 +229,7 @@ impl Shared {
         let before = self.handle.trouble();
         let trouble = Trouble::of(error.kind());
         self.handle.0.bus(Some(trouble));
-        if before != Some(trouble) && error.kind() != Kind::Closed {
+        if before != Some(trouble) && error.kind() != BusErrorKind::Closed {
             warn!(error = error_chain(error), trouble = ?trouble, "accept a session");
         }
     }

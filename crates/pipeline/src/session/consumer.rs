@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use futures_util::future::join;
-use servicebus::{Kind, ReceivedMessage, SessionReceiver, Settler};
+use servicebus::{BusErrorKind, ReceivedMessage, SessionReceiver, Settler};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -47,7 +47,7 @@ enum Ended {
     Limit,
     Stopped,
     /// Its lock is lost, or the way to the bus.
-    Lost(Option<Kind>),
+    Lost(Option<BusErrorKind>),
     /// Something failed; what was not settled comes again.
     Failed,
 }
@@ -67,8 +67,8 @@ pub(super) async fn hold(shared: &Arc<Shared>, receiver: SessionReceiver, share:
     match &ended {
         Ended::Idle | Ended::Limit | Ended::Stopped => {}
         Ended::Lost(kind) => {
-            let kind = kind.or_else(|| session.lost().map(|error| error.kind()));
-            if matches!(kind, None | Some(Kind::SessionLockLost)) {
+            let kind = kind.or_else(|| session.lost_reason().map(|error| error.kind()));
+            if matches!(kind, None | Some(BusErrorKind::SessionLockLost)) {
                 book.locks_lost.fetch_add(1, Relaxed);
             }
             book.dropped.fetch_add(1, Relaxed);
@@ -291,7 +291,7 @@ impl<'a> Holding<'a> {
             self.size = largest;
             let want = if self.window_full { self.credit.saturating_mul(GROWTH) } else { self.credit };
             let credit = self.share.resize(want.min(self.shared.config.credit.get()), largest);
-            if credit != self.credit && self.receiver.session().keep_credit(credit).is_ok() {
+            if credit != self.credit && self.receiver.session().set_credit(credit).is_ok() {
                 self.credit = credit;
             }
         }

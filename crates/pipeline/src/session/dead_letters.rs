@@ -26,7 +26,7 @@ const MOST: usize = 16;
 const WAIT: Duration = Duration::from_secs(30);
 
 pub(super) async fn read(shared: Arc<Shared>, stop: CancellationToken) {
-    let client = shared.bus.another(MOST as u32);
+    let client = shared.bus.with_own_connection(MOST as u32);
     let mut feed = shared.applier.feed();
     let mut failures = 0;
     while !stop.is_cancelled() {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use servicebus::Kind;
+use servicebus::BusErrorKind;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -163,30 +163,30 @@ impl Book {
 
 impl Trouble {
     /// What an answer of the bus to an accept means.
-    pub(super) fn of(kind: Kind) -> Self {
+    pub(super) fn of(kind: BusErrorKind) -> Self {
         match kind {
-            Kind::NotFound => Self::SubscriptionMissing,
-            Kind::Unauthorized => Self::Unauthorized,
-            Kind::Disabled => Self::Disabled,
-            Kind::Busy | Kind::QuotaExceeded => Self::Busy,
-            Kind::NotAllowed
-            | Kind::InvalidArgument
-            | Kind::NotImplemented
-            | Kind::MessageTooLarge
-            | Kind::AlreadyExists
-            | Kind::Withheld
-            | Kind::Configuration => Self::Refused,
-            Kind::Timeout
-            | Kind::Detached
-            | Kind::ConnectionLost
-            | Kind::Internal
-            | Kind::Cancelled
-            | Kind::Unknown
-            | Kind::Protocol
-            | Kind::MessageLockLost
-            | Kind::SessionLockLost
-            | Kind::SessionHeldElsewhere
-            | Kind::Closed => Self::Unreachable,
+            BusErrorKind::NotFound => Self::SubscriptionMissing,
+            BusErrorKind::Unauthorized => Self::Unauthorized,
+            BusErrorKind::Disabled => Self::Disabled,
+            BusErrorKind::Busy | BusErrorKind::QuotaExceeded => Self::Busy,
+            BusErrorKind::NotAllowed
+            | BusErrorKind::InvalidArgument
+            | BusErrorKind::NotImplemented
+            | BusErrorKind::MessageTooLarge
+            | BusErrorKind::AlreadyExists
+            | BusErrorKind::Fenced
+            | BusErrorKind::Configuration => Self::Refused,
+            BusErrorKind::Timeout
+            | BusErrorKind::Detached
+            | BusErrorKind::ConnectionLost
+            | BusErrorKind::Internal
+            | BusErrorKind::Cancelled
+            | BusErrorKind::Unknown
+            | BusErrorKind::Protocol
+            | BusErrorKind::MessageLockLost
+            | BusErrorKind::SessionLockLost
+            | BusErrorKind::SessionHeldElsewhere
+            | BusErrorKind::Closed => Self::Unreachable,
         }
     }
 }

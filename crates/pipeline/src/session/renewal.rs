@@ -5,7 +5,7 @@
 use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
 
-use servicebus::{Kind, Session};
+use servicebus::{BusErrorKind, SessionHandle};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
@@ -16,7 +16,7 @@ use crate::retry::{self, ErrorClass};
 const LEAST: Duration = Duration::from_millis(500);
 
 /// Renews until it is dropped. A lock that is lost is told by `over`.
-pub(super) async fn keep(session: &Session, longest: Duration, over: &CancellationToken) -> Infallible {
+pub(super) async fn keep(session: &SessionHandle, longest: Duration, over: &CancellationToken) -> Infallible {
     loop {
         // Only says when to ask again; whether the lock is held is the bus's to say.
         #[expect(
@@ -27,7 +27,7 @@ pub(super) async fn keep(session: &Session, longest: Duration, over: &Cancellati
         tokio::time::sleep(pause(now, session.locked_until(), longest)).await;
         // Boxed, as it is seldom: every session would carry the room for it.
         if let Err(error) = Box::pin(session.renew_lock()).await {
-            if session.lost().is_some() || is_lost(error.kind()) {
+            if session.lost_reason().is_some() || is_lost(error.kind()) {
                 over.cancel();
                 return std::future::pending().await;
             }
@@ -43,10 +43,16 @@ fn pause(now: SystemTime, until: SystemTime, longest: Duration) -> Duration {
     (left / 2).clamp(LEAST, (longest / 2).max(LEAST))
 }
 
-fn is_lost(kind: Kind) -> bool {
+fn is_lost(kind: BusErrorKind) -> bool {
     match retry::classify_service_bus(kind) {
         ErrorClass::Transient => {
-            matches!(kind, Kind::SessionLockLost | Kind::SessionHeldElsewhere | Kind::Detached | Kind::ConnectionLost)
+            matches!(
+                kind,
+                BusErrorKind::SessionLockLost
+                    | BusErrorKind::SessionHeldElsewhere
+                    | BusErrorKind::Detached
+                    | BusErrorKind::ConnectionLost
+            )
         }
         ErrorClass::Permanent | ErrorClass::Fatal => true,
     }

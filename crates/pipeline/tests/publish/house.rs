@@ -75,8 +75,8 @@ impl House {
         let text =
             format!("Endpoint=sb://{address};SharedAccessKeyName=R;SharedAccessKey=k;UseDevelopmentEmulator=true");
         let config = servicebus::Config {
-            first_backoff: Duration::from_millis(5),
-            longest_backoff: Duration::from_millis(50),
+            initial_backoff: Duration::from_millis(5),
+            max_backoff: Duration::from_millis(50),
             ..servicebus::Config::default()
         };
         Client::new(&text, config).unwrap()

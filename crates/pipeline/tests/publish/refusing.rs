@@ -7,7 +7,7 @@ use pipeline::capture::CaptureItem;
 use pipeline::envelope::property;
 use pipeline::event::ChangeEvent;
 use pipeline::publish::{Config, LinkLimits, PublishEnd, PublishTopic, SenderLink, ServiceBusTopic, rejected};
-use servicebus::{Encoded, Outcome};
+use servicebus::{EncodedMessage, SendOutcome};
 
 use crate::house::*;
 
@@ -39,15 +39,15 @@ impl<L: SenderLink> SenderLink for GarblingLine<L> {
         self.0.limits()
     }
 
-    fn submit(&mut self, transfers: Vec<(u64, Encoded)>) {
-        let garble = |(token, message): (u64, Encoded)| {
+    fn submit(&mut self, transfers: Vec<(u64, EncodedMessage)>) {
+        let garble = |(token, message): (u64, EncodedMessage)| {
             let poisoned = message.bytes().windows(POISON.len()).any(|window| window == POISON.as_bytes());
-            (token, if poisoned { Encoded::message((&b"\x00\x53"[..]).into()) } else { message })
+            (token, if poisoned { EncodedMessage::message((&b"\x00\x53"[..]).into()) } else { message })
         };
         self.0.submit(transfers.into_iter().map(garble).collect());
     }
 
-    async fn outcomes(&mut self, into: &mut Vec<Outcome>) {
+    async fn outcomes(&mut self, into: &mut Vec<SendOutcome>) {
         self.0.outcomes(into).await;
     }
 

@@ -17,8 +17,8 @@ use pipeline::publish::{BodyFormat, ClaimCheckStore, SessionMapping};
 use pipeline::source::SourceConfig;
 use pipeline::view::{Error, Model, Start};
 use serde_json::{Value, json};
-use servicebus::administration::Administration;
-use servicebus::{Client, Encoded};
+use servicebus::administration::AdministrationClient;
+use servicebus::{Client, EncodedMessage};
 use testkit::mongo::{ScratchDatabase, shared};
 use testkit::wait::wait_for;
 use tokio::task::JoinHandle;
@@ -108,7 +108,7 @@ impl House {
         self.send(messages).await;
     }
 
-    pub(crate) async fn send(&self, messages: Vec<Encoded>) {
+    pub(crate) async fn send(&self, messages: Vec<EncodedMessage>) {
         let sender = self.bus.sender(TOPIC);
         let mut under_way = vec![];
         for message in &messages {
@@ -169,7 +169,7 @@ impl House {
     /// Every message is settled, by the bus's own count.
     pub(crate) async fn is_quiet(&self) {
         let administration =
-            Administration::new(&connection_string(&self.broker.address().to_string()), &Default::default());
+            AdministrationClient::new(&connection_string(&self.broker.address().to_string()), &Default::default());
         let administration = administration.unwrap();
         wait_for("all messages to be settled", SOON, async || {
             let subscription = administration.get(KEPT_BY).await.unwrap().expect("the subscription is there");
@@ -226,8 +226,8 @@ pub(crate) fn client(broker: &Broker) -> Client {
 
 pub(crate) fn client_at(address: &str) -> Client {
     let config = servicebus::Config {
-        first_backoff: Duration::from_millis(5),
-        longest_backoff: Duration::from_millis(50),
+        initial_backoff: Duration::from_millis(5),
+        max_backoff: Duration::from_millis(50),
         ..servicebus::Config::default()
     };
     Client::new(&connection_string(address), config).unwrap()
@@ -285,10 +285,16 @@ pub(crate) fn encoder() -> Encoder {
     Encoder::new(BodyFormat::Bson, SessionMapping::Aggregate, Epoch::FIRST, Term::new(1))
 }
 
-pub(crate) fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: BodyLocation) -> Encoded {
+pub(crate) fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: BodyLocation) -> EncodedMessage {
     let aggregate = event.aggregate.as_ref().unwrap();
     let session = encoder.session_id(aggregate);
-    Encoded::message(encoder.encode(event, aggregate, &EventMessageId::for_event(event, None), &session, content))
+    EncodedMessage::message(encoder.encode(
+        event,
+        aggregate,
+        &EventMessageId::for_event(event, None),
+        &session,
+        content,
+    ))
 }
 
 /// The number is its place in the oplog and in the read model.

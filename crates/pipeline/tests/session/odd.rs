@@ -7,7 +7,7 @@ use pipeline::envelope::property;
 use pipeline::event::{ChangeEvent, Epoch, Term};
 use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId, rejected_marker};
 use pipeline::publish::{BodyFormat, SessionMapping};
-use servicebus::{Encoded, Message};
+use servicebus::{EncodedMessage, Message};
 
 use crate::house::*;
 
@@ -65,7 +65,7 @@ async fn a_marker_parks_its_aggregate() {
     let mut encoder = encoder();
     let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
     let refused = amqp::Message::parse(messages[1].bytes().clone()).unwrap();
-    messages[1] = Encoded::message(rejected_marker(&refused).unwrap());
+    messages[1] = EncodedMessage::message(rejected_marker(&refused).unwrap());
     house.send(messages).await;
     let run = house.consume(sessions(1));
     run.until("all to be settled", |counts, _| counts.sessions.settled == 3).await;
@@ -114,7 +114,7 @@ async fn an_event_whose_body_cannot_be_read_parks_its_aggregate_and_is_kept_for_
     let events = events(3, 1);
     let mut encoder = encoder();
     let mut messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
-    messages[1] = Encoded::message(broken(messages[1].bytes().clone()));
+    messages[1] = EncodedMessage::message(broken(messages[1].bytes().clone()));
     house.send(messages).await;
     let run = house.consume(sessions(1));
     run.until("it to be kept for people", |counts, _| counts.sessions.settled == 3 && counts.sessions.set_aside == 1)

@@ -1,7 +1,7 @@
-//! A description as the service wrote it, changed in place.
+//! An entity description as the service wrote it, edited in place.
 //!
-//! The service takes elements in its own order only, and an update replaces all of them, authorization rules included. So what was read is
-//! kept as text, and a change touches one element of it.
+//! The service accepts elements in its own order only, and an update replaces all of them, authorization rules included. So the XML text is
+//! kept, and a change replaces one element of it.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use quick_xml::escape::{escape, unescape};
 use quick_xml::events::Event;
 
 const SERVICE_BUS: &str = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect";
-/// Only the service sets these; sent back, they would be noise.
+/// Only the service sets these, so they are not sent back.
 const READ_ONLY: [&str; 10] = [
     "SizeInBytes",
     "MessageCount",
@@ -24,37 +24,37 @@ const READ_ONLY: [&str; 10] = [
     "MaxMessageSizeInKilobytes",
 ];
 
-/// A topic or a subscription.
+/// The description of a topic or a subscription.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Description {
-    /// From the first bracket of its root to the last.
+pub struct EntityDescription {
+    /// The XML of the root element, tags included.
     xml: String,
 }
 
-/// A rule of a subscription.
+/// A rule of a subscription, reduced to what a check needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct RuleSummary {
     pub name: String,
-    /// `TrueFilter`, `SqlFilter` …
+    /// The filter's type, such as `TrueFilter` or `SqlFilter`.
     pub filter: String,
-    /// Whether it takes every message, and leaves it as it is.
+    /// True if the rule selects every message and changes none.
     pub takes_everything: bool,
 }
 
-/// An element directly below the root: its name, all of it, and what is inside.
+/// A child of the root: its name, the range of the whole element, and the range of its content.
 struct Element {
     name: String,
     outer: Range<usize>,
     inner: Range<usize>,
 }
 
-impl Description {
-    /// A topic with these properties, in the service's order.
+impl EntityDescription {
+    /// Builds a topic description. The properties must be in the service's order.
     pub fn topic(properties: &[(&str, String)]) -> Self {
         Self::new("TopicDescription", properties)
     }
 
-    /// A subscription with these properties, in the service's order.
+    /// Builds a subscription description. The properties must be in the service's order.
     pub fn subscription(properties: &[(&str, String)]) -> Self {
         Self::new("SubscriptionDescription", properties)
     }
@@ -65,7 +65,7 @@ impl Description {
         Self { xml: format!(r#"<{root} xmlns="{SERVICE_BUS}">{inner}</{root}>"#) }
     }
 
-    /// The first description in an answer.
+    /// Finds the first description in a response.
     pub(super) fn read(answer: &str) -> Option<Self> {
         let roots = ["<TopicDescription", "<SubscriptionDescription", "<QueueDescription"];
         let start = roots.iter().filter_map(|root| answer.find(root)).min()?;
@@ -74,19 +74,19 @@ impl Description {
         Some(Self { xml: answer[start..end].to_owned() })
     }
 
-    /// The text of a property; `None` if it is not there.
+    /// The text of a property; `None` if the property is missing.
     pub fn value(&self, name: &str) -> Option<String> {
         let element = self.elements().into_iter().find(|element| element.name == name)?;
         unescape(&self.xml[element.inner]).ok().map(|text| text.into_owned())
     }
 
-    /// A count, as `CountDetails` has it: `ActiveMessageCount`.
+    /// A number from `CountDetails`, such as `ActiveMessageCount`.
     pub fn count(&self, name: &str) -> Option<u64> {
         let (_, after) = self.xml.split_once(&format!(":{name}>"))?;
         after.split('<').next()?.parse().ok()
     }
 
-    /// False when there is no such property to change.
+    /// Replaces a property's value; false if the property is missing.
     #[must_use]
     pub fn set(&mut self, name: &str, value: &str) -> bool {
         let Some(element) = self.elements().into_iter().find(|element| element.name == name) else { return false };
@@ -94,7 +94,7 @@ impl Description {
         true
     }
 
-    /// As an entry to be sent.
+    /// The Atom entry to send, without read-only elements.
     pub(super) fn entry(&self) -> String {
         let mut xml = self.xml.clone();
         for element in self.elements().iter().rev().filter(|element| READ_ONLY.contains(&element.name.as_str())) {
@@ -137,15 +137,15 @@ impl Description {
     }
 }
 
-/// Keys of authorization rules are in it.
-impl std::fmt::Debug for Description {
+/// Shows only the root's name, because the XML contains keys of authorization rules.
+impl std::fmt::Debug for EntityDescription {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let root: String = self.xml[1..].chars().take_while(char::is_ascii_alphabetic).collect();
         f.write_str(&root)
     }
 }
 
-impl Rule {
+impl RuleSummary {
     pub(super) fn read_all(answer: &str) -> Vec<Self> {
         let rules = answer.split("<RuleDescription").skip(1);
         let read = rules.map(|text| {
@@ -166,7 +166,7 @@ impl Rule {
     }
 }
 
-/// What the service says of a refusal.
+/// The detail of an error response.
 pub(super) fn detail(answer: &str) -> String {
     let detail = answer.split_once("<Detail>").and_then(|(_, after)| after.split("</Detail>").next());
     let text = detail.unwrap_or("no detail");
@@ -180,8 +180,8 @@ mod tests {
     const READ: &str = r#"<entry><content type="application/xml"><TopicDescription xmlns="x" xmlns:i="y"><DefaultMessageTimeToLive>P1D</DefaultMessageTimeToLive><SizeInBytes>7</SizeInBytes><AuthorizationRules><AuthorizationRule><KeyName>k &amp; l</KeyName></AuthorizationRule></AuthorizationRules><UserMetadata/><CountDetails xmlns:d="z"><d:ActiveMessageCount>3</d:ActiveMessageCount></CountDetails><EnablePartitioning>true</EnablePartitioning></TopicDescription></content></entry>"#;
 
     #[test]
-    fn a_change_touches_one_element_and_keeps_the_order_and_the_authorization_rules() {
-        let mut topic = Description::read(READ).unwrap();
+    fn a_change_touches_one_element_and_keeps_the_rest() {
+        let mut topic = EntityDescription::read(READ).unwrap();
         assert_eq!(topic.value("DefaultMessageTimeToLive").as_deref(), Some("P1D"));
         assert_eq!(topic.count("ActiveMessageCount"), Some(3));
         assert!(topic.set("DefaultMessageTimeToLive", "P<2"));
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_list_of_nothing_describes_nothing() {
-        assert_eq!(Description::read(r#"<feed xmlns="a"><title>Publicly Listed Services</title></feed>"#), None);
+        assert_eq!(EntityDescription::read(r#"<feed xmlns="a"><title>Publicly Listed Services</title></feed>"#), None);
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
             rule("CorrelationFilter", "EmptyRuleAction", "eu"),
             rule("SqlFilter", "SqlRuleAction", "marks"),
         ];
-        let rules = Rule::read_all(&feed.concat());
+        let rules = RuleSummary::read_all(&feed.concat());
         let seen: Vec<_> = rules.iter().map(|rule| (rule.name.as_str(), rule.takes_everything)).collect();
         assert_eq!(seen, [("$Default", true), ("eu", false), ("marks", false)]);
     }

@@ -1,4 +1,4 @@
-//! What the rest of the crate asks of the driver.
+//! Commands from the rest of the crate to the driver.
 
 use std::sync::{Arc, OnceLock};
 
@@ -6,10 +6,10 @@ use amqp::{Attach, Delivery, DeliveryState};
 use bytes::Bytes;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
-use crate::error::{Error, Lost, Refusal, Step};
-use crate::request::Answers;
+use crate::error::{ClientOperation, DisconnectReason, Error, ServiceError};
+use crate::request_link::PendingResponses;
 
-/// How callers name a link, from before it is attached. Never used twice on one connection.
+/// The caller's id for a link, assigned before the attach. Never reused on one connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct LinkKey(pub(super) u64);
 
@@ -17,21 +17,21 @@ pub(crate) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 pub(crate) enum Command {
     Attach(Box<AttachRequest>),
-    Transfer(Transfer),
-    /// Many at once, for the price of one.
-    Transfers(Vec<Transfer>),
-    /// A transfer's caller has waited long enough. If it is on its way, the connection is not to be trusted.
+    Transfer(OutgoingTransfer),
+    /// Many transfers in one command.
+    Transfers(Vec<OutgoingTransfer>),
+    /// A caller's deadline has passed. If the transfer is unsettled, the connection is closed.
     OverdueTransfer {
         link: LinkKey,
         token: u64,
     },
-    Settle(Settle),
-    /// How many deliveries the link may hold unsettled from now on.
+    Settle(SettleRequest),
+    /// Sets how many unsettled deliveries the link may hold.
     KeepCredit {
         link: LinkKey,
         credit: u32,
     },
-    /// Use the credit up or give it back; answered when done.
+    /// Asks the peer to use the credit or return it; the reply comes when that is done.
     Drain {
         link: LinkKey,
         reply: Reply<()>,
@@ -40,8 +40,8 @@ pub(crate) enum Command {
         link: LinkKey,
         reply: Option<Reply<()>>,
     },
-    Suspect(Step),
-    /// Dropped when the connection has ended.
+    Abort(ClientOperation),
+    /// The sender is dropped when the connection is closed.
     Close(oneshot::Sender<()>),
 }
 
@@ -52,8 +52,8 @@ pub(crate) struct AttachRequest {
     pub(super) inbound: Option<Inbound>,
     pub(super) own_session: bool,
     pub(super) credit: u32,
-    pub(super) guard: Option<Guard>,
-    /// Set before anyone who waits on the link is let go.
+    pub(super) guard: Option<WriteGuard>,
+    /// Set before any caller that waits on the link is released.
     pub(super) end: Arc<OnceLock<Error>>,
     pub(super) reply: Reply<Box<Attach>>,
 }
@@ -62,81 +62,81 @@ pub(crate) struct AttachRequest {
 pub(crate) enum Inbound {
     /// Bounded by the link's credit.
     Messages(mpsc::UnboundedSender<Delivery>),
-    /// Each to the request it answers.
-    Answers(Arc<Answers>),
+    /// Each delivery goes to the request with its correlation id.
+    Responses(Arc<PendingResponses>),
 }
 
-/// Asked by the driver right before it encodes a transfer: `false` holds it back.
-pub(crate) type Guard = Arc<dyn Fn() -> bool + Send + Sync>;
+/// The driver calls this right before it encodes a transfer; `false` refuses the transfer.
+pub(crate) type WriteGuard = Arc<dyn Fn() -> bool + Send + Sync>;
 
-/// What became of a delivery, under the token its sender gave it.
-pub type Outcome = (u64, Result<(), Error>);
+/// The result of a transfer, with the token that its sender chose.
+pub type SendOutcome = (u64, Result<(), Error>);
 
-/// Who is told what became of a transfer.
-pub(crate) enum Caller {
+/// Who gets the result of a transfer.
+pub(crate) enum OutcomeSender {
     One(Reply<()>),
     /// One channel for many transfers.
-    Many(Promise),
+    Many(SharedOutcomeSender),
 }
 
-/// Tells the outcome, and says so even when it is dropped with the connection that should have found it.
-pub(crate) struct Promise {
+/// Sends exactly one outcome. If it is dropped with the connection, it sends `ConnectionLost`.
+pub(crate) struct SharedOutcomeSender {
     pub(crate) token: u64,
-    pub(crate) outcomes: mpsc::UnboundedSender<Outcome>,
+    pub(crate) outcomes: mpsc::UnboundedSender<SendOutcome>,
     pub(crate) host: Arc<str>,
-    pub(crate) told: bool,
+    pub(crate) sent: bool,
 }
 
-impl Promise {
-    fn keep(&mut self, result: Result<(), Error>) {
-        self.told = true;
+impl SharedOutcomeSender {
+    fn send(&mut self, result: Result<(), Error>) {
+        self.sent = true;
         let _ = self.outcomes.send((self.token, result));
     }
 }
 
-impl Drop for Promise {
+impl Drop for SharedOutcomeSender {
     fn drop(&mut self) {
-        if !self.told {
-            let lost = Error::ConnectionLost { host: Arc::clone(&self.host), source: Lost::HungUp };
-            self.keep(Err(lost));
+        if !self.sent {
+            let lost = Error::ConnectionLost { host: Arc::clone(&self.host), source: DisconnectReason::UnexpectedEof };
+            self.send(Err(lost));
         }
     }
 }
 
-impl Caller {
-    pub(crate) fn tell(self, result: Result<(), Error>) {
+impl OutcomeSender {
+    pub(crate) fn send(self, result: Result<(), Error>) {
         match self {
             Self::One(reply) => drop(reply.send(result)),
-            Self::Many(mut promise) => promise.keep(result),
+            Self::Many(mut shared) => shared.send(result),
         }
     }
 
-    /// Nobody wants to know any more.
-    pub(crate) fn has_left(&self) -> bool {
+    /// True if nobody waits for the outcome.
+    pub(crate) fn is_closed(&self) -> bool {
         match self {
             Self::One(reply) => reply.is_closed(),
-            Self::Many(promise) => promise.outcomes.is_closed(),
+            Self::Many(shared) => shared.outcomes.is_closed(),
         }
     }
 }
 
-/// One delivery to be sent.
-pub(crate) struct Transfer {
+/// One delivery to send.
+pub(crate) struct OutgoingTransfer {
     pub(crate) link: LinkKey,
-    /// Not used twice on one link.
+    /// Never reused on one link.
     pub(crate) token: u64,
     pub(crate) payload: Bytes,
     pub(crate) message_format: u32,
-    /// Given back when the peer has answered, even if the caller has left: the window counts what is under way.
+    /// Released when the peer has replied, even if the caller has stopped waiting: the window counts unsettled transfers.
     pub(crate) permit: Option<OwnedSemaphorePermit>,
-    pub(crate) caller: Caller,
+    pub(crate) caller: OutcomeSender,
 }
 
-/// What becomes of deliveries.
-pub(crate) struct Settle {
+/// A settlement of received deliveries.
+pub(crate) struct SettleRequest {
     pub(crate) link: LinkKey,
     pub(crate) deliveries: Vec<u32>,
     pub(crate) state: DeliveryState,
-    /// Those that failed, with the peer's reason.
-    pub(crate) reply: Reply<Vec<(u32, Refusal)>>,
+    /// Gets the deliveries that failed, with the peer's errors.
+    pub(crate) reply: Reply<Vec<(u32, ServiceError)>>,
 }

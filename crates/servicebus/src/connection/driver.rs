@@ -1,7 +1,7 @@
-//! The task that owns socket and protocol state.
+//! The task that owns the socket and the protocol state.
 //!
-//! It reads, writes and takes commands side by side, so that a peer that does not read cannot keep us from hearing it, and
-//! two peers that both write cannot wait for each other.
+//! It reads, writes and takes commands concurrently. So a peer that does not read cannot stop us from reading, and two peers that both write
+//! cannot deadlock.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
@@ -13,49 +13,49 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::sync::{mpsc, oneshot};
 use tracing::debug;
 
-use super::Patience;
-use super::command::{AttachRequest, Command, Inbound, LinkKey, Settle, Transfer};
-use super::links::{Link, Links, Phase, Sent};
-use super::sessions::Sessions;
-use super::settling::Settling;
-use crate::error::{Error, Lost, Refusal, Step};
+use super::ConnectionTimeouts;
+use super::command::{AttachRequest, Command, Inbound, LinkKey, OutgoingTransfer, SettleRequest};
+use super::links::{DriverLink, DriverLinks, LinkPhase, UnsettledTransfer};
+use super::session_pool::SessionPool;
+use super::settlements::PendingSettlements;
+use crate::error::{ClientOperation, DisconnectReason, Error, ServiceError};
 
 const SMALL_READ: usize = 4 << 10;
 const LARGE_READ: usize = 64 << 10;
-/// How many bytes may wait to be written before no more commands are taken.
-const MUCH_OUTPUT: usize = 1 << 20;
-/// Commands taken at once: what they cause is written together.
-const MANY_COMMANDS: usize = 512;
+/// Bytes that may wait for the socket before the driver stops taking commands.
+const MAX_PENDING_OUTPUT: usize = 1 << 20;
+/// Commands taken at once. Their frames are written together.
+const MAX_COMMAND_BATCH: usize = 512;
 
 pub(super) struct Driver<S> {
     reader: ReadHalf<S>,
-    protocol: Protocol,
-    output: Output<S>,
+    protocol: ProtocolState,
+    output: SocketWriter<S>,
     commands: mpsc::UnboundedReceiver<Command>,
-    patience: Patience,
+    timeouts: ConnectionTimeouts,
 }
 
-/// The state machine and its books; no I/O.
-struct Protocol {
+/// The AMQP state machine and the table of links; no I/O.
+struct ProtocolState {
     amqp: amqp::Connection,
-    links: Links,
-    sessions: Sessions,
+    links: DriverLinks,
+    sessions: SessionPool,
     host: Arc<str>,
-    end: Arc<OnceLock<Lost>>,
+    end: Arc<OnceLock<DisconnectReason>>,
     opened: Option<oneshot::Sender<()>>,
-    /// Who waits for the end, and until when the peer may take to agree.
+    /// Deadline for the peer's close, and the callers that wait for it.
     closing: Option<Instant>,
     closers: Vec<oneshot::Sender<()>>,
-    answer_patience: std::time::Duration,
+    reply_timeout: std::time::Duration,
 }
 
-/// Bytes on their way out.
-struct Output<S> {
+/// Bytes that wait to be written to the socket.
+struct SocketWriter<S> {
     writer: WriteHalf<S>,
     bytes: Bytes,
     unflushed: bool,
-    /// When the peer last took something, while there is something to take.
-    moved: Option<Instant>,
+    /// When the peer last accepted bytes, while bytes are waiting.
+    last_progress: Option<Instant>,
 }
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Driver<S> {
@@ -64,46 +64,46 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Driver<S> {
         config: amqp::Config,
         commands: mpsc::UnboundedReceiver<Command>,
         opened: oneshot::Sender<()>,
-        end: Arc<OnceLock<Lost>>,
+        end: Arc<OnceLock<DisconnectReason>>,
         host: Arc<str>,
-        patience: Patience,
+        timeouts: ConnectionTimeouts,
     ) -> Self {
         let (reader, writer) = tokio::io::split(stream);
-        let protocol = Protocol {
+        let protocol = ProtocolState {
             amqp: amqp::Connection::client(config, ClientSasl::Anonymous, Instant::now()),
-            links: Links::default(),
-            sessions: Sessions::default(),
+            links: DriverLinks::default(),
+            sessions: SessionPool::default(),
             host,
             end,
             opened: Some(opened),
             closing: None,
             closers: Vec::new(),
-            answer_patience: patience.answer,
+            reply_timeout: timeouts.reply,
         };
-        let output = Output { writer, bytes: Bytes::new(), unflushed: false, moved: None };
-        Self { reader, protocol, output, commands, patience }
+        let output = SocketWriter { writer, bytes: Bytes::new(), unflushed: false, last_progress: None };
+        Self { reader, protocol, output, commands, timeouts }
     }
 
     pub(super) async fn run(mut self) {
-        let lost = self.talk().await;
-        debug!(host = %self.protocol.host, reason = %lost, "connection over");
-        // In this order: the reason is there before anyone is let go to look for it.
+        let lost = self.run_until_closed().await;
+        debug!(host = %self.protocol.host, reason = %lost, "service bus connection closed");
+        // Order matters: a released caller looks up the reason at once.
         let _ = self.protocol.end.set(lost);
         self.protocol.finish();
     }
 
-    async fn talk(&mut self) -> Lost {
+    async fn run_until_closed(&mut self) -> DisconnectReason {
         let mut input = BytesMut::new();
-        let mut room = SMALL_READ;
+        let mut read_size = SMALL_READ;
         let mut batch = Vec::new();
         loop {
             if self.output.bytes.is_empty() && self.protocol.amqp.output_len() > 0 {
-                // Others were woken by what woke us, and have something to say too: one write for all of it.
+                // Other tasks were woken by the same event and may have commands too: yield once, then write all frames together.
                 tokio::task::yield_now().await;
                 while self.takes_commands()
                     && let Ok(command) = self.commands.try_recv()
                 {
-                    if let Err(lost) = self.protocol.obey(command) {
+                    if let Err(lost) = self.protocol.execute(command) {
                         return lost;
                     }
                 }
@@ -111,68 +111,68 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Driver<S> {
             self.output.fill(&mut self.protocol.amqp);
             let deadline = self.next_deadline();
             let taking = self.takes_commands();
-            input.reserve(room);
+            input.reserve(read_size);
             tokio::select! {
-                // cancel-safe: a read that was dropped has read nothing
+                // cancel-safe: a dropped read has read nothing
                 read = self.reader.read_buf(&mut input) => match read {
-                    Ok(0) => return if self.protocol.closing.is_some() { Lost::Closed } else { Lost::HungUp },
+                    Ok(0) => return if self.protocol.closing.is_some() { DisconnectReason::Closed } else { DisconnectReason::UnexpectedEof },
                     Ok(read) => {
-                        room = if read >= room { LARGE_READ } else { read.next_power_of_two().clamp(SMALL_READ, LARGE_READ) };
+                        read_size = if read >= read_size { LARGE_READ } else { read.next_power_of_two().clamp(SMALL_READ, LARGE_READ) };
                         self.protocol.amqp.feed(&mut input, Instant::now());
                     }
-                    Err(error) => return Lost::Socket(Arc::new(error)),
+                    Err(error) => return DisconnectReason::Socket(Arc::new(error)),
                 },
-                // cancel-safe: every step either counts what was written or has written nothing
-                written = self.output.write(), if self.output.waits() => if let Err(error) = written {
-                    return Lost::Socket(Arc::new(error));
+                // cancel-safe: each step either counts what it wrote or has written nothing
+                written = self.output.write(), if self.output.has_output() => if let Err(error) = written {
+                    return DisconnectReason::Socket(Arc::new(error));
                 },
                 // cancel-safe: commands stay in their channel
-                taken = self.commands.recv_many(&mut batch, MANY_COMMANDS), if taking => {
+                taken = self.commands.recv_many(&mut batch, MAX_COMMAND_BATCH), if taking => {
                     if taken == 0 {
                         self.protocol.close(None);
                     }
                     for command in batch.drain(..) {
-                        if let Err(lost) = self.protocol.obey(command) {
+                        if let Err(lost) = self.protocol.execute(command) {
                             return lost;
                         }
                     }
                 }
-                // cancel-safe: a moment is nothing to lose
+                // cancel-safe: a timer holds no data
                 () = tokio::time::sleep_until(deadline.into()) => {
                     let now = Instant::now();
                     if self.protocol.closing.is_some_and(|until| now >= until) {
-                        return Lost::NoAnswer(Step::Close);
+                        return DisconnectReason::NoReply(ClientOperation::Close);
                     }
-                    if self.output.stalled(now, &self.patience) {
-                        return Lost::Stalled;
+                    if self.output.is_stalled(now, &self.timeouts) {
+                        return DisconnectReason::WriteStalled;
                     }
                     self.protocol.amqp.on_tick(now);
                 }
             }
             if let Some(lost) = self.protocol.take_events() {
-                self.say_goodbye().await;
+                self.flush_and_shutdown().await;
                 return lost;
             }
         }
     }
 
     fn takes_commands(&self) -> bool {
-        self.protocol.closing.is_none() && self.protocol.amqp.output_len() < MUCH_OUTPUT
+        self.protocol.closing.is_none() && self.protocol.amqp.output_len() < MAX_PENDING_OUTPUT
     }
 
     fn next_deadline(&self) -> Instant {
         let protocol = self.protocol.amqp.next_deadline();
-        let stalled = self.output.moved.map(|moved| moved + self.patience.answer);
+        let stalled = self.output.last_progress.map(|last_progress| last_progress + self.timeouts.reply);
         let soonest = [protocol, stalled, self.protocol.closing].into_iter().flatten().min();
         soonest.unwrap_or_else(|| Instant::now() + std::time::Duration::from_secs(3_600))
     }
 
-    /// The last frame says why; it is not worth more than a moment.
-    async fn say_goodbye(&mut self) {
+    /// Writes the last frames, which carry the reason for the close, for at most half a second.
+    async fn flush_and_shutdown(&mut self) {
         self.output.fill(&mut self.protocol.amqp);
-        let patience = self.patience.answer.min(std::time::Duration::from_millis(500));
-        let _ = tokio::time::timeout(patience, async {
-            while self.output.waits() {
+        let timeouts = self.timeouts.reply.min(std::time::Duration::from_millis(500));
+        let _ = tokio::time::timeout(timeouts, async {
+            while self.output.has_output() {
                 self.output.write().await?;
                 self.output.fill(&mut self.protocol.amqp);
             }
@@ -182,34 +182,34 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Driver<S> {
     }
 }
 
-impl<S: AsyncRead + AsyncWrite> Output<S> {
+impl<S: AsyncRead + AsyncWrite> SocketWriter<S> {
     fn fill(&mut self, amqp: &mut amqp::Connection) {
         if self.bytes.is_empty() {
             self.bytes = amqp.take_output();
             self.unflushed |= !self.bytes.is_empty();
         }
-        if !self.waits() {
-            self.moved = None;
-        } else if self.moved.is_none() {
-            self.moved = Some(Instant::now());
+        if !self.has_output() {
+            self.last_progress = None;
+        } else if self.last_progress.is_none() {
+            self.last_progress = Some(Instant::now());
         }
     }
 
-    fn waits(&self) -> bool {
+    fn has_output(&self) -> bool {
         self.unflushed
     }
 
-    fn stalled(&self, now: Instant, patience: &Patience) -> bool {
-        self.moved.is_some_and(|moved| now >= moved + patience.answer)
+    fn is_stalled(&self, now: Instant, timeouts: &ConnectionTimeouts) -> bool {
+        self.last_progress.is_some_and(|last_progress| now >= last_progress + timeouts.reply)
     }
 
-    /// Writes some. TLS keeps records back until it is told to flush.
+    /// Writes some bytes. TLS buffers records until it is flushed.
     async fn write(&mut self) -> std::io::Result<()> {
         if self.bytes.has_remaining() {
             if self.writer.write_buf(&mut self.bytes).await? == 0 {
                 return Err(std::io::ErrorKind::WriteZero.into());
             }
-            self.moved = Some(Instant::now());
+            self.last_progress = Some(Instant::now());
         }
         if !self.bytes.has_remaining() {
             self.writer.flush().await?;
@@ -219,22 +219,22 @@ impl<S: AsyncRead + AsyncWrite> Output<S> {
     }
 }
 
-impl Protocol {
-    fn obey(&mut self, command: Command) -> Result<(), Lost> {
+impl ProtocolState {
+    fn execute(&mut self, command: Command) -> Result<(), DisconnectReason> {
         match command {
             Command::Attach(request) => self.attach(*request),
             Command::Transfer(transfer) => self.transfer(transfer),
             Command::Transfers(transfers) => self.transfers(transfers),
             Command::OverdueTransfer { link, token } => {
                 if self.links.get(link).is_some_and(|link| link.sent.contains_key(&token)) {
-                    return Err(Lost::NoAnswer(Step::Send));
+                    return Err(DisconnectReason::NoReply(ClientOperation::Send));
                 }
             }
             Command::Settle(settle) => self.settle(settle),
             Command::KeepCredit { link, credit } => self.keep_credit(link, credit),
             Command::Drain { link, reply } => self.drain(link, reply),
             Command::Detach { link, reply } => self.detach(link, reply),
-            Command::Suspect(step) => return Err(Lost::NoAnswer(step)),
+            Command::Abort(operation) => return Err(DisconnectReason::NoReply(operation)),
             Command::Close(closer) => self.close(Some(closer)),
         }
         Ok(())
@@ -244,13 +244,13 @@ impl Protocol {
         self.closers.extend(closer);
         if self.closing.is_none() {
             let _ = self.amqp.close(None);
-            self.closing = Some(Instant::now() + self.answer_patience);
+            self.closing = Some(Instant::now() + self.reply_timeout);
         }
     }
 
-    /// The reason has been stored: everyone who waits is let go.
+    /// Releases all waiting callers. The reason must already be stored.
     fn finish(mut self) {
-        let source = self.end.get().cloned().unwrap_or(Lost::HungUp);
+        let source = self.end.get().cloned().unwrap_or(DisconnectReason::UnexpectedEof);
         for link in self.links.drain() {
             link.finish(Error::ConnectionLost { host: Arc::clone(&self.host), source: source.clone() });
         }
@@ -258,24 +258,24 @@ impl Protocol {
 
     fn attach(&mut self, request: AttachRequest) {
         let AttachRequest { key, attach, address, inbound, own_session, credit, guard, end, reply } = request;
-        let asked = self.sessions.take(&mut self.amqp, own_session).and_then(|session| {
+        let asked = self.sessions.acquire(&mut self.amqp, own_session).and_then(|session| {
             let attached = self.amqp.attach(session, attach);
             if attached.is_err() {
-                self.sessions.give_back(session);
+                self.sessions.release(session);
             }
             attached.map(|id| (session, id))
         });
         match asked {
             Ok((session, id)) => {
-                let link = Link {
+                let link = DriverLink {
                     id,
                     session,
                     address,
                     end,
-                    phase: Phase::Attaching(reply),
+                    phase: LinkPhase::Attaching(reply),
                     credit,
                     inbound,
-                    settling: Settling::default(),
+                    settlements: PendingSettlements::default(),
                     draining: None,
                     queue: VecDeque::new(),
                     sent: Default::default(),
@@ -284,63 +284,63 @@ impl Protocol {
                 self.links.insert(key, link);
             }
             Err(source) => {
-                let error = Error::Impossible { step: Step::Attach, address, source };
+                let error = Error::InvalidState { operation: ClientOperation::Attach, address, source };
                 let _ = end.set(error.clone());
                 let _ = reply.send(Err(error));
             }
         }
     }
 
-    fn transfer(&mut self, transfer: Transfer) {
-        // A link that is gone: dropping the reply would read as a lost connection, so the caller asks the link itself.
+    fn transfer(&mut self, transfer: OutgoingTransfer) {
+        // The link is closed. The caller sees its reply dropped and asks the link for the reason.
         let Some(link) = self.links.get(transfer.link) else { return };
         link.queue.push_back(transfer);
         let id = link.id;
-        self.pump(id);
+        self.send_queued(id);
     }
 
-    /// All are of one link.
-    fn transfers(&mut self, transfers: Vec<Transfer>) {
+    /// All transfers belong to one link.
+    fn transfers(&mut self, transfers: Vec<OutgoingTransfer>) {
         let Some(key) = transfers.first().map(|transfer| transfer.link) else { return };
-        // A link that is gone: the promises are broken as they are dropped.
+        // The link is closed: dropping the transfers sends `ConnectionLost` to their callers.
         let Some(link) = self.links.get(key) else { return };
         link.queue.extend(transfers);
         let id = link.id;
-        self.pump(id);
+        self.send_queued(id);
     }
 
-    /// Sends what has credit.
-    fn pump(&mut self, id: LinkId) {
+    /// Sends queued transfers as far as credit allows.
+    fn send_queued(&mut self, id: LinkId) {
         let Some(link) = self.links.by_id(id) else { return };
         while self.amqp.credit(id) > 0 {
             let Some(transfer) = link.queue.pop_front() else { return };
-            // Nobody waits for it any more, and it has not gone out: then it never was.
-            if transfer.caller.has_left() {
+            // The caller has stopped waiting and the transfer was not written, so it is dropped.
+            if transfer.caller.is_closed() {
                 continue;
             }
-            let Transfer { token, payload, message_format, permit, caller, .. } = transfer;
-            // Asked here and not where the transfer was handed in: between the two it may have waited long for credit.
+            let OutgoingTransfer { token, payload, message_format, permit, caller, .. } = transfer;
+            // Checked here and not at submission: the transfer may have waited for credit in between.
             if link.guard.as_ref().is_some_and(|may_write| !may_write()) {
-                caller.tell(Err(Error::Withheld { address: Arc::clone(&link.address) }));
+                caller.send(Err(Error::Fenced { address: Arc::clone(&link.address) }));
                 continue;
             }
             let tag = token.to_be_bytes();
             let outgoing = OutgoingDelivery { tag: &tag, message_format, token, ..OutgoingDelivery::default() };
             match self.amqp.transfer(id, outgoing, &[&payload]) {
-                Ok(_) => drop(link.sent.insert(token, Sent { caller, _permit: permit })),
+                Ok(_) => drop(link.sent.insert(token, UnsettledTransfer { caller, _permit: permit })),
                 Err(source) => {
                     let address = Arc::clone(&link.address);
-                    caller.tell(Err(Error::Impossible { step: Step::Send, address, source }));
+                    caller.send(Err(Error::InvalidState { operation: ClientOperation::Send, address, source }));
                 }
             }
         }
     }
 
-    fn settle(&mut self, settle: Settle) {
+    fn settle(&mut self, settle: SettleRequest) {
         let Some(link) = self.links.get(settle.link) else { return };
-        let ranges = link.settling.ask(settle.deliveries, settle.state.clone(), settle.reply);
+        let ranges = link.settlements.register(settle.deliveries, settle.state.clone(), settle.reply);
         for (first, last) in ranges {
-            // Fails when the link is on its way out; its end answers the call.
+            // Fails if the link is being detached; then `finish` replies to the caller.
             let _ = self.amqp.dispose(link.id, first, last, false, Some(settle.state.clone()));
         }
     }
@@ -351,7 +351,7 @@ impl Protocol {
             Ok(()) => link.draining = Some(reply),
             Err(source) => {
                 let address = Arc::clone(&link.address);
-                let _ = reply.send(Err(Error::Impossible { step: Step::Detach, address, source }));
+                let _ = reply.send(Err(Error::InvalidState { operation: ClientOperation::Detach, address, source }));
             }
         }
     }
@@ -362,26 +362,26 @@ impl Protocol {
             return;
         };
         match &mut link.phase {
-            Phase::Detaching(waiting) => {
+            LinkPhase::Detaching(waiting) => {
                 if reply.is_some() {
                     *waiting = reply;
                 }
             }
-            Phase::Attaching(_) | Phase::Attached => {
+            LinkPhase::Attaching(_) | LinkPhase::Attached => {
                 let _ = self.amqp.detach(link.id, None);
-                link.phase = Phase::Detaching(reply);
+                link.phase = LinkPhase::Detaching(reply);
             }
         }
     }
 
-    /// Handles every event; the reason when the connection is over.
-    fn take_events(&mut self) -> Option<Lost> {
+    /// Handles all events. Returns the reason when the connection is closed.
+    fn take_events(&mut self) -> Option<DisconnectReason> {
         while let Some(event) = self.amqp.poll_event() {
             match event {
                 ConnectionEvent::Opened(_) => drop(self.opened.take().map(|opened| opened.send(()))),
                 ConnectionEvent::Attached { link, attach } => self.on_attached(link, attach),
                 ConnectionEvent::Credit { link, drain, .. } => {
-                    self.pump(link);
+                    self.send_queued(link);
                     if drain {
                         let _ = self.amqp.drained(link);
                     }
@@ -390,8 +390,8 @@ impl Protocol {
                 ConnectionEvent::Delivery(delivery) => self.on_delivery(delivery),
                 ConnectionEvent::Disposition(disposition) => self.on_disposition(disposition),
                 ConnectionEvent::Detached { link, error, .. } => self.on_detached(link, error.map(|error| *error)),
-                ConnectionEvent::SessionEnded { session, .. } => self.sessions.ended(session),
-                // We never offered anything to attach to.
+                ConnectionEvent::SessionEnded { session, .. } => self.sessions.remove(session),
+                // A client offers nothing to attach to.
                 ConnectionEvent::AttachRequested { link, .. } => {
                     let error = amqp::Error::new(amqp::condition::NOT_ALLOWED, "this is a client");
                     let _ = self.amqp.refuse_attach(link, error);
@@ -405,32 +405,32 @@ impl Protocol {
         None
     }
 
-    fn on_closed(&self, error: Option<amqp::Error>, by_peer: bool) -> Lost {
+    fn on_closed(&self, error: Option<amqp::Error>, by_peer: bool) -> DisconnectReason {
         match error {
-            Some(error) => Lost::Amqp(Box::new(Refusal::new(error))),
-            None if by_peer => Lost::ByPeer,
-            None => Lost::Closed,
+            Some(error) => DisconnectReason::AmqpError(Box::new(ServiceError::new(error))),
+            None if by_peer => DisconnectReason::ClosedByPeer,
+            None => DisconnectReason::Closed,
         }
     }
 
     fn on_attached(&mut self, id: LinkId, attach: Box<amqp::Attach>) {
         let Some(link) = self.links.by_id(id) else { return };
         let credit = link.credit;
-        match std::mem::replace(&mut link.phase, Phase::Attached) {
-            Phase::Attaching(reply) => {
-                // Credit only to someone who is there to use it.
+        match std::mem::replace(&mut link.phase, LinkPhase::Attached) {
+            LinkPhase::Attaching(reply) => {
+                // Grant credit only if the caller still waits for the link.
                 if reply.send(Ok(attach)).is_ok() && credit > 0 {
                     let _ = self.amqp.keep_credit(id, credit);
                 }
             }
-            phase @ (Phase::Attached | Phase::Detaching(_)) => link.phase = phase,
+            phase @ (LinkPhase::Attached | LinkPhase::Detaching(_)) => link.phase = phase,
         }
     }
 
     fn keep_credit(&mut self, key: LinkKey, credit: u32) {
         let Some(link) = self.links.get(key) else { return };
         link.credit = credit;
-        if matches!(link.phase, Phase::Attached) {
+        if matches!(link.phase, LinkPhase::Attached) {
             let id = link.id;
             let _ = self.amqp.keep_credit(id, credit);
         }
@@ -447,13 +447,13 @@ impl Protocol {
         let refused = match &link.inbound {
             Some(Inbound::Messages(messages)) => {
                 if !settled {
-                    link.settling.received(number);
+                    link.settlements.add(number);
                 }
-                // The receiver is being dropped: nobody will settle this.
+                // The receiver was dropped, so nobody will settle this delivery.
                 messages.send(delivery).is_err().then_some(DeliveryState::Released)
             }
-            Some(Inbound::Answers(answers)) => {
-                answers.arrived(delivery.payload);
+            Some(Inbound::Responses(responses)) => {
+                responses.complete(delivery.payload);
                 Some(DeliveryState::Accepted)
             }
             None => Some(DeliveryState::Released),
@@ -470,9 +470,9 @@ impl Protocol {
         let Some(link) = self.links.by_id(id) else { return };
         for delivery in &deliveries {
             if link.inbound.is_some() {
-                link.settling.answered(delivery.id, state.as_ref());
+                link.settlements.record_reply(delivery.id, state.as_ref());
             } else {
-                link.outcome(delivery.token, state.as_ref());
+                link.record_outcome(delivery.token, state.as_ref());
             }
         }
         if !settled {
@@ -484,18 +484,18 @@ impl Protocol {
 
     fn on_detached(&mut self, id: LinkId, error: Option<amqp::Error>) {
         let Some(link) = self.links.remove(id) else { return };
-        self.sessions.give_back(link.session);
-        let step = match link.phase {
-            Phase::Attaching(_) => Step::Attach,
-            Phase::Attached | Phase::Detaching(_) if link.inbound.is_some() => Step::Receive,
-            Phase::Attached | Phase::Detaching(_) => Step::Send,
+        self.sessions.release(link.session);
+        let operation = match link.phase {
+            LinkPhase::Attaching(_) => ClientOperation::Attach,
+            LinkPhase::Attached | LinkPhase::Detaching(_) if link.inbound.is_some() => ClientOperation::Receive,
+            LinkPhase::Attached | LinkPhase::Detaching(_) => ClientOperation::Send,
         };
         let why = match (error, &link.phase) {
-            (Some(error), _) => link.refused(step, Refusal::new(error)),
-            (None, Phase::Detaching(_)) => Error::Closed { address: Arc::clone(&link.address) },
-            (None, Phase::Attaching(_) | Phase::Attached) => {
-                let error = amqp::Error::new(amqp::condition::DETACH_FORCED, "detached by the peer without a reason");
-                link.refused(step, Refusal::new(error))
+            (Some(error), _) => link.refused(operation, ServiceError::new(error)),
+            (None, LinkPhase::Detaching(_)) => Error::Closed { address: Arc::clone(&link.address) },
+            (None, LinkPhase::Attaching(_) | LinkPhase::Attached) => {
+                let error = amqp::Error::new(amqp::condition::DETACH_FORCED, "detached by the peer without an error");
+                link.refused(operation, ServiceError::new(error))
             }
         };
         link.finish(why);

@@ -1,4 +1,4 @@
-//! The links of one connection, and who waits on each.
+//! The links of one connection, and the callers that wait on each.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock};
@@ -6,112 +6,112 @@ use std::sync::{Arc, OnceLock};
 use amqp::{Attach, DeliveryState, LinkId, SessionId};
 use tokio::sync::OwnedSemaphorePermit;
 
-use super::command::{Caller, Guard, Inbound, LinkKey, Reply, Transfer};
-use super::settling::{Settling, another};
-use crate::error::{Error, Refusal, Step};
+use super::command::{Inbound, LinkKey, OutcomeSender, OutgoingTransfer, Reply, WriteGuard};
+use super::settlements::{PendingSettlements, unexpected_outcome};
+use crate::error::{ClientOperation, Error, ServiceError};
 
 #[derive(Default)]
-pub(super) struct Links {
-    by_key: HashMap<LinkKey, Link>,
+pub(super) struct DriverLinks {
+    by_key: HashMap<LinkKey, DriverLink>,
     by_id: HashMap<LinkId, LinkKey>,
 }
 
-pub(super) struct Link {
+pub(super) struct DriverLink {
     pub(super) id: LinkId,
     pub(super) session: SessionId,
     pub(super) address: Arc<str>,
     pub(super) end: Arc<OnceLock<Error>>,
-    pub(super) phase: Phase,
+    pub(super) phase: LinkPhase,
     pub(super) credit: u32,
-    /// Of a link that receives.
+    /// Only for links that receive.
     pub(super) inbound: Option<Inbound>,
-    pub(super) settling: Settling,
+    pub(super) settlements: PendingSettlements,
     pub(super) draining: Option<Reply<()>>,
-    /// Of a link that sends: what waits for credit, and what waits for the peer's outcome.
-    pub(super) queue: VecDeque<Transfer>,
-    pub(super) sent: HashMap<u64, Sent>,
-    pub(super) guard: Option<Guard>,
+    /// Only for links that send: transfers without credit yet, and transfers without an outcome yet.
+    pub(super) queue: VecDeque<OutgoingTransfer>,
+    pub(super) sent: HashMap<u64, UnsettledTransfer>,
+    pub(super) guard: Option<WriteGuard>,
 }
 
-/// A delivery under way.
-pub(super) struct Sent {
-    pub(super) caller: Caller,
+/// A transfer that waits for its outcome.
+pub(super) struct UnsettledTransfer {
+    pub(super) caller: OutcomeSender,
     pub(super) _permit: Option<OwnedSemaphorePermit>,
 }
 
-pub(super) enum Phase {
-    /// Set when our attach is out.
+pub(super) enum LinkPhase {
+    /// Our attach is sent.
     Attaching(Reply<Box<Attach>>),
-    /// Set when the peer has agreed.
+    /// The peer has attached.
     Attached,
-    /// Set when our detach is out.
+    /// Our detach is sent.
     Detaching(Option<Reply<()>>),
 }
 
-impl Links {
-    pub(super) fn insert(&mut self, key: LinkKey, link: Link) {
+impl DriverLinks {
+    pub(super) fn insert(&mut self, key: LinkKey, link: DriverLink) {
         self.by_id.insert(link.id, key);
         self.by_key.insert(key, link);
     }
 
-    pub(super) fn get(&mut self, key: LinkKey) -> Option<&mut Link> {
+    pub(super) fn get(&mut self, key: LinkKey) -> Option<&mut DriverLink> {
         self.by_key.get_mut(&key)
     }
 
-    pub(super) fn by_id(&mut self, id: LinkId) -> Option<&mut Link> {
+    pub(super) fn by_id(&mut self, id: LinkId) -> Option<&mut DriverLink> {
         self.by_key.get_mut(self.by_id.get(&id)?)
     }
 
-    pub(super) fn remove(&mut self, id: LinkId) -> Option<Link> {
+    pub(super) fn remove(&mut self, id: LinkId) -> Option<DriverLink> {
         self.by_key.remove(&self.by_id.remove(&id)?)
     }
 
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Link> {
+    pub(super) fn drain(&mut self) -> impl Iterator<Item = DriverLink> {
         self.by_id.clear();
         self.by_key.drain().map(|(_, link)| link)
     }
 }
 
-impl Link {
-    pub(super) fn refused(&self, step: Step, refusal: Refusal) -> Error {
-        Error::Refused { step, address: Arc::clone(&self.address), source: Box::new(refusal) }
+impl DriverLink {
+    pub(super) fn refused(&self, operation: ClientOperation, refusal: ServiceError) -> Error {
+        Error::Refused { operation, address: Arc::clone(&self.address), source: Box::new(refusal) }
     }
 
-    /// The peer's outcome of a delivery we sent.
-    pub(super) fn outcome(&mut self, token: u64, state: Option<&DeliveryState>) {
+    /// Reports the peer's outcome of a delivery that we sent.
+    pub(super) fn record_outcome(&mut self, token: u64, state: Option<&DeliveryState>) {
         let Some(sent) = self.sent.remove(&token) else { return };
         let result = match state {
             Some(DeliveryState::Accepted) => Ok(()),
-            Some(other) => Err(self.refused(Step::Send, another(other))),
+            Some(other) => Err(self.refused(ClientOperation::Send, unexpected_outcome(other))),
             None => {
                 let what = "settled without an outcome";
-                Err(Error::Malformed { step: Step::Send, address: Arc::clone(&self.address), what })
+                Err(Error::InvalidReply { operation: ClientOperation::Send, address: Arc::clone(&self.address), what })
             }
         };
-        sent.caller.tell(result);
+        sent.caller.send(result);
     }
 
-    /// The link is over: stores why, then lets everyone go who waits on it.
+    /// Closes the link: stores the reason, then releases all waiting callers.
     pub(super) fn finish(mut self, why: Error) {
         let _ = self.end.set(why.clone());
         match self.phase {
-            Phase::Attaching(reply) => drop(reply.send(Err(why.clone()))),
-            Phase::Attached | Phase::Detaching(None) => {}
-            // That it is over is what was asked for.
-            Phase::Detaching(Some(reply)) => drop(reply.send(Ok(()))),
+            LinkPhase::Attaching(reply) => drop(reply.send(Err(why.clone()))),
+            LinkPhase::Attached | LinkPhase::Detaching(None) => {}
+            // The caller asked for a detached link, so this is success.
+            LinkPhase::Detaching(Some(reply)) => drop(reply.send(Ok(()))),
         }
-        if let Some(Inbound::Answers(answers)) = &self.inbound {
-            answers.fail(&why);
+        if let Some(Inbound::Responses(responses)) = &self.inbound {
+            responses.fail(&why);
         }
-        self.settling.fail(&why);
+        self.settlements.fail(&why);
         if let Some(reply) = self.draining.take() {
             let _ = reply.send(Err(why.clone()));
         }
         for transfer in self.queue {
-            transfer.caller.tell(Err(why.clone()));
+            transfer.caller.send(Err(why.clone()));
         }
         for (_, sent) in self.sent {
-            sent.caller.tell(Err(why.clone()));
+            sent.caller.send(Err(why.clone()));
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The client against the real broker, in this process, and through networks that fail.
 
-mod bulk;
-mod cut;
-mod faults;
-mod house;
-mod rabbitmq;
-mod receiving;
-mod sending;
-mod sessions;
+mod cut_at_any_byte;
+mod fixture;
+mod network_faults;
+mod pipelined_sender;
+mod rabbitmq_interop;
+mod receiver;
+mod sender;
+mod session_receiver;
 mod tls;

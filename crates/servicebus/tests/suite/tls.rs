@@ -4,10 +4,10 @@ use std::path::Path;
 
 use broker::TlsFiles;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use servicebus::{Client, Config, Error, Lost, Message};
+use servicebus::{Client, Config, DisconnectReason, Error, Message};
 use tempfile::TempDir;
 
-use crate::house::*;
+use crate::fixture::*;
 
 /// An authority made for one test, with a certificate for one name.
 struct Authority {
@@ -40,7 +40,7 @@ impl Authority {
 
 fn client(host: &str, port: u16, ca: Option<&Path>) -> Client {
     let connection_string = format!("Endpoint=sb://{host}:{port}/;SharedAccessKeyName=Root;SharedAccessKey=key");
-    Client::new(&connection_string, Config { ca_file: ca.map(Path::to_owned), ..patient() }).unwrap()
+    Client::new(&connection_string, Config { ca_file: ca.map(Path::to_owned), ..long_timeouts() }).unwrap()
 }
 
 #[tokio::test]
@@ -68,7 +68,7 @@ async fn an_authority_that_is_not_trusted_is_refused() {
     for ca in [Some(other.file("ca.pem")), None] {
         let client = client("localhost", broker.address().port(), ca.as_deref());
         let error = client.sender(PLAIN).send_message(&Message::new("x")).await.unwrap_err();
-        assert!(matches!(error, Error::Connect { source: Lost::Tls(_), .. }), "{ca:?}: {error:?}");
+        assert!(matches!(error, Error::Connect { source: DisconnectReason::Tls(_), .. }), "{ca:?}: {error:?}");
     }
 }
 
@@ -78,14 +78,14 @@ async fn a_certificate_for_another_name_is_refused() {
     let broker = start_broker(Some(authority.server())).await;
     let client = client("localhost", broker.address().port(), Some(&authority.file("ca.pem")));
     let error = client.connect().await.unwrap_err();
-    assert!(matches!(error, Error::Connect { source: Lost::Tls(_), .. }), "{error:?}");
+    assert!(matches!(error, Error::Connect { source: DisconnectReason::Tls(_), .. }), "{error:?}");
 }
 
 #[tokio::test]
 async fn a_broker_without_tls_is_not_talked_to_in_the_clear() {
     let broker = start_broker(None).await;
     let authority = Authority::new("localhost");
-    let config = Config { ca_file: Some(authority.file("ca.pem")), ..impatient() };
+    let config = Config { ca_file: Some(authority.file("ca.pem")), ..short_timeouts() };
     let connection_string = format!("Endpoint=sb://localhost:{}", broker.address().port());
     let error = Client::new(&connection_string, config).unwrap().connect().await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }), "{error:?}");
@@ -94,7 +94,7 @@ async fn a_broker_without_tls_is_not_talked_to_in_the_clear() {
 #[test]
 fn a_file_without_certificates_is_an_error_at_once() {
     let authority = Authority::new("localhost");
-    let config = |name| Config { ca_file: Some(authority.file(name)), ..patient() };
+    let config = |name| Config { ca_file: Some(authority.file(name)), ..long_timeouts() };
     let build = |name| Client::new("Endpoint=sb://localhost", config(name)).map(drop);
     assert!(matches!(build("key.pem"), Err(Error::Tls(_))));
     assert!(matches!(build("missing.pem"), Err(Error::Tls(_))));

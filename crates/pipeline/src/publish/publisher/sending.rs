@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use futures_util::future::BoxFuture;
-use servicebus::{Encoded, Outcome};
+use servicebus::{EncodedMessage, SendOutcome};
 
 use super::{PauseReason, PublishState, Publisher};
 use crate::checkpoint::CheckpointStore;
@@ -61,7 +61,7 @@ impl<T: PublishTopic> TopicConnection<T> {
 
     /// Outcomes of what is under way (`None`), or a line that was being opened. Cancel-safe: a line keeps what it did not hand out, and
     /// an opening goes on.
-    pub(super) async fn next(&mut self, outcomes: &mut Vec<Outcome>) -> Option<Result<T::Link, servicebus::Error>> {
+    pub(super) async fn next(&mut self, outcomes: &mut Vec<SendOutcome>) -> Option<Result<T::Link, servicebus::Error>> {
         match (&mut self.link, &mut self.opening) {
             (Some(link), _) => {
                 link.outcomes(outcomes).await;
@@ -101,7 +101,7 @@ impl<T: PublishTopic> TopicConnection<T> {
         held.into_iter().chain(overdue).min()
     }
 
-    fn submit(&mut self, transfers: Vec<(u64, Encoded)>, now: Instant) {
+    fn submit(&mut self, transfers: Vec<(u64, EncodedMessage)>, now: Instant) {
         self.sent.extend(transfers.iter().map(|(token, _)| (now, *token)));
         if let Some(link) = &mut self.link {
             link.submit(transfers);
@@ -181,7 +181,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
         }
     }
 
-    pub(super) fn on_outcomes(&mut self, outcomes: &mut Vec<Outcome>) -> Result<(), Error> {
+    pub(super) fn on_outcomes(&mut self, outcomes: &mut Vec<SendOutcome>) -> Result<(), Error> {
         let now = Instant::now();
         let (mut published, mut transfers) = (0, 0);
         for (token, outcome) in outcomes.drain(..) {

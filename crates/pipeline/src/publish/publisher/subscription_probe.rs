@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use servicebus::Kind;
+use servicebus::BusErrorKind;
 
 use crate::error_chain::error_chain;
 use crate::publish::topic::PublishTopic;
@@ -50,32 +50,35 @@ impl<T: PublishTopic> SubscriptionProbe<T> {
     fn record_error(&mut self, error: &servicebus::Error) {
         match error.kind() {
             // Who may send need not be allowed to ask. Then there is nothing to go by.
-            Kind::Unauthorized | Kind::NotAllowed | Kind::NotImplemented | Kind::InvalidArgument => {
+            BusErrorKind::Unauthorized
+            | BusErrorKind::NotAllowed
+            | BusErrorKind::NotImplemented
+            | BusErrorKind::InvalidArgument => {
                 if !std::mem::replace(&mut self.is_unanswerable, true) {
                     tracing::warn!(error = %error_chain(error), "cannot ask whether the subscription exists: taken for granted");
                 }
                 self.exists = Some(true);
             }
             // What was known last still is the best there is.
-            Kind::Busy
-            | Kind::Timeout
-            | Kind::Detached
-            | Kind::ConnectionLost
-            | Kind::Internal
-            | Kind::Cancelled
-            | Kind::Unknown
-            | Kind::Protocol
-            | Kind::NotFound
-            | Kind::AlreadyExists
-            | Kind::Disabled
-            | Kind::MessageTooLarge
-            | Kind::QuotaExceeded
-            | Kind::MessageLockLost
-            | Kind::SessionLockLost
-            | Kind::SessionHeldElsewhere
-            | Kind::Closed
-            | Kind::Withheld
-            | Kind::Configuration => {}
+            BusErrorKind::Busy
+            | BusErrorKind::Timeout
+            | BusErrorKind::Detached
+            | BusErrorKind::ConnectionLost
+            | BusErrorKind::Internal
+            | BusErrorKind::Cancelled
+            | BusErrorKind::Unknown
+            | BusErrorKind::Protocol
+            | BusErrorKind::NotFound
+            | BusErrorKind::AlreadyExists
+            | BusErrorKind::Disabled
+            | BusErrorKind::MessageTooLarge
+            | BusErrorKind::QuotaExceeded
+            | BusErrorKind::MessageLockLost
+            | BusErrorKind::SessionLockLost
+            | BusErrorKind::SessionHeldElsewhere
+            | BusErrorKind::Closed
+            | BusErrorKind::Fenced
+            | BusErrorKind::Configuration => {}
         }
     }
 }

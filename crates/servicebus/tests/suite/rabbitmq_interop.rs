@@ -1,4 +1,4 @@
-//! An AMQP 1.0 server we did not write: RabbitMQ with its AMQP 1.0 plugin (Debian's `rabbitmq-server`). What client and broker of this house might
+//! An AMQP 1.0 server we did not write: RabbitMQ with its AMQP 1.0 plugin (Debian's `rabbitmq-server`). What client and broker of this fixture might
 //! both misread, this one reads by itself.
 
 use std::net::SocketAddr;
@@ -6,11 +6,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use mongod::Port;
-use servicebus::{Client, Config, Error, Kind, Message, ReceivedMessage, Receiver, ReceiverSettleMode, Settlement};
+use servicebus::{
+    BusErrorKind, Client, Config, Error, Message, ReceivedMessage, Receiver, ReceiverSettleMode, Settlement,
+};
 use tempfile::TempDir;
 use testkit::process::{Process, Program};
 
-use crate::house::*;
+use crate::fixture::*;
 
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
 /// An Erlang machine takes its time to start.
@@ -69,7 +71,7 @@ impl Rabbit {
         // No key, no token: it has no `$cbs`.
         let connection_string = format!("Endpoint=sb://{};UseDevelopmentEmulator=true", self.address);
         // And it forgets a message as soon as we have settled.
-        Client::new(&connection_string, Config { settle_mode: ReceiverSettleMode::First, ..patient() }).unwrap()
+        Client::new(&connection_string, Config { settle_mode: ReceiverSettleMode::First, ..long_timeouts() }).unwrap()
     }
 }
 
@@ -145,5 +147,5 @@ async fn a_server_of_another_house_is_sent_to_received_from_and_settled_with() {
     let waiting = tokio::spawn(async move { receiver.receive(1, SOON * 3).await.map(drop).unwrap_err() });
     rabbit.server.kill().await;
     let error = waiting.await.unwrap();
-    assert_eq!(error.kind(), Kind::ConnectionLost, "{error:?}");
+    assert_eq!(error.kind(), BusErrorKind::ConnectionLost, "{error:?}");
 }

@@ -1,4 +1,4 @@
-//! Requests and responses over a pair of links: `$cbs` and `$management` work this way.
+//! Requests and responses over a pair of links, as `$cbs` and `$management` use them.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -12,25 +12,25 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use crate::connection::{Attaching, Caller, Command, Connection, Inbound, Link, Transfer};
-use crate::error::{Error, Step};
+use crate::connection::{ClientConnection, ClientLink, Command, Inbound, LinkOptions, OutcomeSender, OutgoingTransfer};
+use crate::error::{ClientOperation, Error};
 
-/// Answers under way at most; a request beyond that waits on the other side.
-const ANSWERS: u32 = 100;
+/// Responses in flight at most. Further requests wait on the other side.
+const RESPONSE_CREDIT: u32 = 100;
 
-/// Who waits for which answer.
+/// The requests that wait for a response.
 #[derive(Default)]
-pub(crate) struct Answers(Mutex<Waiting>);
+pub(crate) struct PendingResponses(Mutex<ResponseWaiters>);
 
 #[derive(Default)]
-struct Waiting {
+struct ResponseWaiters {
     requests: HashMap<u64, oneshot::Sender<Result<Message, Error>>>,
-    over: Option<Error>,
+    closed: Option<Error>,
 }
 
-impl Answers {
-    /// An answer that nobody waits for, or that cannot be read, is dropped: its request times out.
-    pub(crate) fn arrived(&self, payload: Bytes) {
+impl PendingResponses {
+    /// Drops a response that nobody waits for or that cannot be decoded. Its request then times out.
+    pub(crate) fn complete(&self, payload: Bytes) {
         let Ok(message) = Message::parse(payload) else { return };
         let number = match message.properties().ok().and_then(|properties| properties.correlation_id) {
             Some(MessageId::String(text)) => text.parse().ok(),
@@ -42,15 +42,15 @@ impl Answers {
 
     pub(crate) fn fail(&self, error: &Error) {
         let mut waiting = self.lock();
-        waiting.over = Some(error.clone());
+        waiting.closed = Some(error.clone());
         for (_, reply) in waiting.requests.drain() {
             let _ = reply.send(Err(error.clone()));
         }
     }
 
-    fn expect(&self, number: u64) -> Result<oneshot::Receiver<Result<Message, Error>>, Error> {
+    fn register(&self, number: u64) -> Result<oneshot::Receiver<Result<Message, Error>>, Error> {
         let mut waiting = self.lock();
-        if let Some(error) = &waiting.over {
+        if let Some(error) = &waiting.closed {
             return Err(error.clone());
         }
         let (reply, answer) = oneshot::channel();
@@ -62,35 +62,35 @@ impl Answers {
         self.lock().requests.remove(&number);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.0.lock().expect("no one panics while holding the answers")
+    fn lock(&self) -> MutexGuard<'_, ResponseWaiters> {
+        self.0.lock().expect("no one panics while holding the lock")
     }
 }
 
-/// What is asked: application properties and a body.
-pub(crate) struct Request {
+/// A request: application properties and a body.
+pub(crate) struct NodeRequest {
     pub(crate) properties: Vec<(&'static str, Value)>,
     pub(crate) body: Value,
 }
 
 pub(crate) struct RequestLink {
-    requests: Link,
-    responses: Link,
-    answers: Arc<Answers>,
+    requests: ClientLink,
+    responses: ClientLink,
+    pending: Arc<PendingResponses>,
     reply_to: String,
     numbers: AtomicU64,
 }
 
 impl RequestLink {
-    pub(crate) async fn open(connection: &Connection, node: &Arc<str>, deadline: Instant) -> Result<Self, Error> {
+    pub(crate) async fn open(connection: &ClientConnection, node: &Arc<str>, deadline: Instant) -> Result<Self, Error> {
         let name = Uuid::new_v4();
         let reply_to = format!("{name}-replies");
-        let answers = Arc::new(Answers::default());
+        let pending = Arc::new(PendingResponses::default());
         let mut receive = Attach::receiver(reply_to.clone(), Source::at(node), Target::at(&reply_to));
         receive.snd_settle_mode = SenderSettleMode::Settled;
         receive.rcv_settle_mode = ReceiverSettleMode::First;
         let send = Attach::sender(format!("{name}-requests"), Source::at(&reply_to), Target::at(node));
-        let pair = |attach, inbound, credit| Attaching {
+        let pair = |attach, inbound, credit| LinkOptions {
             attach,
             address: Arc::clone(node),
             inbound,
@@ -98,73 +98,78 @@ impl RequestLink {
             credit,
             guard: None,
         };
-        let responses = pair(receive, Some(Inbound::Answers(Arc::clone(&answers))), ANSWERS);
+        let responses = pair(receive, Some(Inbound::Responses(Arc::clone(&pending))), RESPONSE_CREDIT);
         let (responses, requests) =
             tokio::try_join!(connection.attach(responses, deadline), connection.attach(pair(send, None, 0), deadline))?;
-        Ok(Self { requests, responses, answers, reply_to, numbers: AtomicU64::new(1) })
+        Ok(Self { requests, responses, pending, reply_to, numbers: AtomicU64::new(1) })
     }
 
     pub(crate) fn is_alive(&self) -> bool {
-        self.requests.ended().is_none() && self.responses.ended().is_none()
+        self.requests.closed_reason().is_none() && self.responses.closed_reason().is_none()
     }
 
-    /// Ends when either link does, with the reason: a way to hear of it at once.
+    /// Waits until either link is closed, and returns the reason.
     pub(crate) async fn ended(&self) -> Error {
         let number = self.numbers.fetch_add(1, Relaxed);
-        let _forget = Forget { answers: &self.answers, number };
-        match self.answers.expect(number) {
-            // No request was sent under this number, so only the end of the link can answer it.
-            Ok(answer) => answer.await.ok().and_then(Result::err).unwrap_or_else(|| self.over()),
+        let _forget = ForgetOnDrop { pending: &self.pending, number };
+        match self.pending.register(number) {
+            // No request uses this number, so only the close of the link completes it.
+            Ok(answer) => answer.await.ok().and_then(Result::err).unwrap_or_else(|| self.closed_error()),
             Err(error) => error,
         }
     }
 
-    /// Sends a request and waits for its answer, not for its acceptance; a refusal of the request is an answer too.
-    pub(crate) async fn ask(&self, step: Step, request: &Request, deadline: Instant) -> Result<Message, Error> {
+    /// Sends a request and waits for its response, not for its acceptance. If the peer rejects the request, that error is returned.
+    pub(crate) async fn request(
+        &self,
+        operation: ClientOperation,
+        request: &NodeRequest,
+        deadline: Instant,
+    ) -> Result<Message, Error> {
         let number = self.numbers.fetch_add(1, Relaxed);
-        let answer = self.answers.expect(number)?;
-        let _forget = Forget { answers: &self.answers, number };
+        let answer = self.pending.register(number)?;
+        let _forget = ForgetOnDrop { pending: &self.pending, number };
         let (reply, outcome) = oneshot::channel();
-        let transfer = Transfer {
+        let transfer = OutgoingTransfer {
             link: self.requests.key(),
             token: number,
             payload: self.encode(number, request),
             message_format: 0,
             permit: None,
-            caller: Caller::One(reply),
+            caller: OutcomeSender::One(reply),
         };
         let connection = self.requests.connection();
         connection.command(Command::Transfer(transfer))?;
         let started = Instant::now();
-        match timeout_at(deadline, self.first(answer, outcome)).await {
+        match timeout_at(deadline, self.wait_response(answer, outcome)).await {
             Ok(answer) => answer,
             Err(_) => {
-                connection.suspect(step);
+                connection.abort(operation);
                 let address = Arc::clone(self.requests.address());
-                Err(Error::Timeout { step, address, within: started.elapsed() })
+                Err(Error::Timeout { operation, address, within: started.elapsed() })
             }
         }
     }
 
-    async fn first(
+    async fn wait_response(
         &self,
         mut answer: oneshot::Receiver<Result<Message, Error>>,
         outcome: oneshot::Receiver<Result<(), Error>>,
     ) -> Result<Message, Error> {
         tokio::select! {
             biased;
-            // cancel-safe: both are only looked at again, or not needed any more
-            answered = &mut answer => return answered.unwrap_or_else(|_| Err(self.over())),
-            sent = outcome => sent.unwrap_or_else(|_| Err(self.requests.error()))?,
+            // cancel-safe: both receivers are polled again or no longer needed
+            answered = &mut answer => return answered.unwrap_or_else(|_| Err(self.closed_error())),
+            sent = outcome => sent.unwrap_or_else(|_| Err(self.requests.close_error()))?,
         }
-        answer.await.unwrap_or_else(|_| Err(self.over()))
+        answer.await.unwrap_or_else(|_| Err(self.closed_error()))
     }
 
-    fn over(&self) -> Error {
-        self.responses.ended().unwrap_or_else(|| self.requests.error())
+    fn closed_error(&self) -> Error {
+        self.responses.closed_reason().unwrap_or_else(|| self.requests.close_error())
     }
 
-    fn encode(&self, number: u64, request: &Request) -> Bytes {
+    fn encode(&self, number: u64, request: &NodeRequest) -> Bytes {
         let id = number.to_string();
         let message_id = Some(MessageId::String(id.into()));
         let properties = Properties { message_id, reply_to: Some(&self.reply_to), ..Properties::default() };
@@ -181,13 +186,13 @@ impl RequestLink {
     }
 }
 
-struct Forget<'a> {
-    answers: &'a Answers,
+struct ForgetOnDrop<'a> {
+    pending: &'a PendingResponses,
     number: u64,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for ForgetOnDrop<'_> {
     fn drop(&mut self) {
-        self.answers.forget(self.number);
+        self.pending.forget(self.number);
     }
 }

@@ -13,20 +13,20 @@ use testkit::proxy::Direction::{self, ToClient, ToTarget};
 use testkit::proxy::{Fault, Proxy};
 use tokio::sync::Semaphore;
 
-use crate::house::*;
+use crate::fixture::*;
 
 /// A call's own deadline, and room for a machine that is busy with a hundred other conversations.
 const LIMIT: Duration = Duration::from_secs(8);
 
 /// How far a conversation came.
-struct Story {
+struct Conversation {
     client: Client,
     session: String,
 }
 
-impl Story {
+impl Conversation {
     /// Every step: connect, SASL, open, token, attach, send, disposition, accept, receive, settle, renew, state, detach, close.
-    async fn tell(&self) -> Result<(), Error> {
+    async fn run(&self) -> Result<(), Error> {
         let sender = self.client.sender(ORDERS);
         timely("connect", self.client.connect()).await?;
         timely("send", sender.send_message(&in_session(&self.session, "1"))).await?;
@@ -67,21 +67,25 @@ async fn timely<T>(what: &str, call: impl Future<Output = Result<T, Error>>) -> 
     result
 }
 
-async fn story(house: &House, number: usize, rule: Option<testkit::proxy::Rule>) -> (Proxy, Story) {
-    let proxy = Proxy::start(house.broker.address()).await.unwrap();
+async fn conversation(
+    fixture: &ClientFixture,
+    number: usize,
+    rule: Option<testkit::proxy::Rule>,
+) -> (Proxy, Conversation) {
+    let proxy = Proxy::start(fixture.broker.address()).await.unwrap();
     if let Some(rule) = rule {
         proxy.on_next_connection(rule).await;
     }
-    let client = House::client_by(proxy.address(), impatient());
+    let client = ClientFixture::client_by(proxy.address(), short_timeouts());
     // Names of one length, so that all conversations are as long.
-    (proxy, Story { client, session: format!("session-{number:06}") })
+    (proxy, Conversation { client, session: format!("session-{number:06}") })
 }
 
 /// `stride`: every so many bytes. A cut costs nothing and is tried at each; a freeze costs a deadline, and three bytes are less than any field that matters.
 async fn sweep(fault: Fault, direction: Direction, stride: usize) {
-    let house = Arc::new(House::start().await);
-    let (proxy, whole) = story(&house, 0, None).await;
-    whole.tell().await.unwrap();
+    let fixture = Arc::new(ClientFixture::start().await);
+    let (proxy, whole) = conversation(&fixture, 0, None).await;
+    whole.run().await.unwrap();
     let counters = proxy.counters();
     let length = match direction {
         ToTarget => counters.to_target.delivered,
@@ -94,17 +98,18 @@ async fn sweep(fault: Fault, direction: Direction, stride: usize) {
     let points: Vec<_> = (0..length as usize).step_by(stride).collect();
     for (index, point) in points.iter().copied().enumerate() {
         let place = Arc::clone(&places).acquire_owned().await.unwrap();
-        let (house, failed) = (Arc::clone(&house), Arc::clone(&failed));
+        let (fixture, failed) = (Arc::clone(&fixture), Arc::clone(&failed));
         tasks.spawn(async move {
             let _place = place;
-            let (proxy, story) = story(&house, index + 1, Some(fault.after(point as u64, direction))).await;
-            if story.tell().await.is_err() {
+            let (proxy, conversation) =
+                conversation(&fixture, index + 1, Some(fault.after(point as u64, direction))).await;
+            if conversation.run().await.is_err() {
                 failed.fetch_add(1, Relaxed);
             }
             // Whatever happened, a client is not spoilt by it.
-            let again = House::client_by(proxy.address(), impatient());
-            let client = if point % 2 == 0 { again } else { story.client };
-            comes_back(&client, &story.session).await;
+            let again = ClientFixture::client_by(proxy.address(), short_timeouts());
+            let client = if point % 2 == 0 { again } else { conversation.client };
+            comes_back(&client, &conversation.session).await;
         });
     }
     while let Some(task) = tasks.join_next().await {

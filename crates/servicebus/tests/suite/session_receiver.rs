@@ -1,26 +1,26 @@
-//! Sessions: accepted, held, renewed, let go, lost.
+//! SessionPool: accepted, held, renewed, let go, lost.
 
 use std::time::{Duration, Instant};
 
-use servicebus::{Kind, Settlement};
+use servicebus::{BusErrorKind, Settlement};
 
-use crate::house::*;
+use crate::fixture::*;
 
 #[tokio::test]
 async fn without_a_session_the_wait_ends_when_it_was_said_to() {
-    let house = House::start().await;
+    let fixture = ClientFixture::start().await;
     let started = Instant::now();
-    let none = house.client.accept_next_session(ORDERS, Duration::from_millis(300)).await.unwrap();
+    let none = fixture.client.accept_next_session(ORDERS, Duration::from_millis(300)).await.unwrap();
     assert!(none.is_none());
     assert!(started.elapsed() >= Duration::from_millis(300));
 }
 
 #[tokio::test]
 async fn a_waiting_accept_gets_the_session_that_comes() {
-    let house = House::start().await;
-    let client = house.client.clone();
+    let fixture = ClientFixture::start().await;
+    let client = fixture.client.clone();
     let waiting = tokio::spawn(async move { client.accept_next_session(ORDERS, SOON).await });
-    house.send(ORDERS, [in_session("late", "1")]).await;
+    fixture.send(ORDERS, [in_session("late", "1")]).await;
     let mut session = waiting.await.unwrap().unwrap().unwrap();
     assert_eq!(session.session_id(), "late");
     assert_eq!(bodies(&session.receive(1, SOON).await.unwrap()), ["1"]);
@@ -28,44 +28,44 @@ async fn a_waiting_accept_gets_the_session_that_comes() {
 
 #[tokio::test]
 async fn a_session_has_one_holder_until_it_is_closed() {
-    let house = House::start().await;
-    house.send(ORDERS, [in_session("s", "1")]).await;
-    let held = house.client.accept_session(ORDERS, "s").await.unwrap();
-    let error = house.client.accept_session(ORDERS, "s").await.map(drop).unwrap_err();
-    assert_eq!(error.kind(), Kind::SessionHeldElsewhere);
+    let fixture = ClientFixture::start().await;
+    fixture.send(ORDERS, [in_session("s", "1")]).await;
+    let held = fixture.client.accept_session(ORDERS, "s").await.unwrap();
+    let error = fixture.client.accept_session(ORDERS, "s").await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), BusErrorKind::SessionHeldElsewhere);
     held.close().await.unwrap();
-    house.client.accept_session(ORDERS, "s").await.unwrap();
+    fixture.client.accept_session(ORDERS, "s").await.unwrap();
 }
 
 #[tokio::test]
 async fn a_dropped_receiver_lets_its_session_go() {
-    let house = House::start().await;
-    house.send(ORDERS, [in_session("s", "1")]).await;
-    drop(house.client.accept_session(ORDERS, "s").await.unwrap());
-    let again = house.client.accept_next_session(ORDERS, SOON).await.unwrap();
+    let fixture = ClientFixture::start().await;
+    fixture.send(ORDERS, [in_session("s", "1")]).await;
+    drop(fixture.client.accept_session(ORDERS, "s").await.unwrap());
+    let again = fixture.client.accept_next_session(ORDERS, SOON).await.unwrap();
     assert_eq!(again.unwrap().session_id(), "s");
 }
 
 #[tokio::test]
 async fn an_accept_that_is_dropped_while_it_waits_keeps_no_session() {
-    let house = House::start().await;
-    house.client.connect().await.unwrap();
-    let abandoned = tokio::time::timeout(MOMENT, house.client.accept_next_session(ORDERS, SOON)).await;
+    let fixture = ClientFixture::start().await;
+    fixture.client.connect().await.unwrap();
+    let abandoned = tokio::time::timeout(MOMENT, fixture.client.accept_next_session(ORDERS, SOON)).await;
     assert!(abandoned.is_err());
-    house.send(ORDERS, [in_session("s", "1")]).await;
-    let mut session = house.client.accept_next_session(ORDERS, SOON).await.unwrap().unwrap();
+    fixture.send(ORDERS, [in_session("s", "1")]).await;
+    let mut session = fixture.client.accept_next_session(ORDERS, SOON).await.unwrap().unwrap();
     assert_eq!(bodies(&session.receive(1, SOON).await.unwrap()), ["1"]);
 }
 
 #[tokio::test]
 async fn what_was_not_settled_comes_again_with_its_delivery_count_unchanged() {
-    let house = House::start().await;
-    house.send(ORDERS, (0..5).map(|number| in_session("s", number.to_string()))).await;
-    let mut session = house.client.accept_session(ORDERS, "s").await.unwrap();
+    let fixture = ClientFixture::start().await;
+    fixture.send(ORDERS, (0..5).map(|number| in_session("s", number.to_string()))).await;
+    let mut session = fixture.client.accept_session(ORDERS, "s").await.unwrap();
     let messages = receive_all(&mut session, 5).await;
     session.settler().complete(&messages[..2]).await.unwrap();
     session.close().await.unwrap();
-    let mut session = house.client.accept_session(ORDERS, "s").await.unwrap();
+    let mut session = fixture.client.accept_session(ORDERS, "s").await.unwrap();
     let messages = receive_all(&mut session, 3).await;
     assert_eq!(bodies(&messages), ["2", "3", "4"]);
     assert!(messages.iter().all(|message| message.delivery_count() == 0));
@@ -73,10 +73,10 @@ async fn what_was_not_settled_comes_again_with_its_delivery_count_unchanged() {
 
 #[tokio::test]
 async fn an_abandoned_message_comes_next_with_a_higher_delivery_count() {
-    let house = House::start().await;
-    house.send(ORDERS, [in_session("s", "1"), in_session("s", "2")]).await;
-    let config = servicebus::Config { credit: 1, ..patient() };
-    let client = House::client_by(house.broker.address(), config);
+    let fixture = ClientFixture::start().await;
+    fixture.send(ORDERS, [in_session("s", "1"), in_session("s", "2")]).await;
+    let config = servicebus::Config { credit: 1, ..long_timeouts() };
+    let client = ClientFixture::client_by(fixture.broker.address(), config);
     let mut session = client.accept_session(ORDERS, "s").await.unwrap();
     let first = session.receive(1, SOON).await.unwrap().remove(0);
     session.settler().abandon(&first).await.unwrap();
@@ -87,44 +87,44 @@ async fn an_abandoned_message_comes_next_with_a_higher_delivery_count() {
 
 #[tokio::test]
 async fn a_renewed_lock_outlives_its_first_time_and_one_that_is_not_renewed_is_lost() {
-    let house = House::start().await;
-    house.send(ORDERS, [in_session("s", "1")]).await;
-    let mut session = house.client.accept_session(ORDERS, "s").await.unwrap();
+    let fixture = ClientFixture::start().await;
+    fixture.send(ORDERS, [in_session("s", "1")]).await;
+    let mut session = fixture.client.accept_session(ORDERS, "s").await.unwrap();
     let messages = receive_all(&mut session, 1).await;
     let first = session.session().locked_until();
-    house.broker.advance_clock(Duration::from_secs(40));
+    fixture.broker.advance_clock(Duration::from_secs(40));
     let renewed = session.session().renew_lock().await.unwrap();
     assert!(renewed > first + Duration::from_secs(30), "{first:?} {renewed:?}");
     assert_eq!(session.session().locked_until(), renewed);
-    house.broker.advance_clock(Duration::from_secs(40));
+    fixture.broker.advance_clock(Duration::from_secs(40));
     session.settler().complete(&messages).await.unwrap();
 
-    house.broker.advance_clock(Duration::from_secs(61));
+    fixture.broker.advance_clock(Duration::from_secs(61));
     let error = session.receive(1, SOON).await.unwrap_err();
-    assert_eq!((error.kind(), error.is_retryable()), (Kind::SessionLockLost, false), "{error:?}");
-    assert!(session.session().lost().is_some());
-    assert_eq!(session.session().renew_lock().await.unwrap_err().kind(), Kind::SessionLockLost);
+    assert_eq!((error.kind(), error.is_retryable()), (BusErrorKind::SessionLockLost, false), "{error:?}");
+    assert!(session.session().lost_reason().is_some());
+    assert_eq!(session.session().renew_lock().await.unwrap_err().kind(), BusErrorKind::SessionLockLost);
 }
 
 #[tokio::test]
 async fn a_settlement_after_the_lock_was_lost_fails() {
-    let house = House::start().await;
-    house.send(ORDERS, [in_session("s", "1")]).await;
-    let mut session = house.client.accept_session(ORDERS, "s").await.unwrap();
+    let fixture = ClientFixture::start().await;
+    fixture.send(ORDERS, [in_session("s", "1")]).await;
+    let mut session = fixture.client.accept_session(ORDERS, "s").await.unwrap();
     let messages = receive_all(&mut session, 1).await;
-    house.arm(r#"{"kind": "expire_session_lock", "session": "s", "entity": "orders"}"#).await;
+    fixture.arm(r#"{"kind": "expire_session_lock", "session": "s", "entity": "orders"}"#).await;
     let error = session.settle(&messages, Settlement::Complete).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::SessionLockLost, "{error:?}");
+    assert_eq!(error.kind(), BusErrorKind::SessionLockLost, "{error:?}");
 }
 
 #[tokio::test]
 async fn a_sessions_state_is_kept_and_cleared() {
-    let house = House::start().await;
-    let session = house.client.accept_session(ORDERS, "s").await.unwrap();
+    let fixture = ClientFixture::start().await;
+    let session = fixture.client.accept_session(ORDERS, "s").await.unwrap();
     assert_eq!(session.session().state().await.unwrap(), None);
     session.session().set_state(Some("where I was".into())).await.unwrap();
     session.close().await.unwrap();
-    let session = house.client.accept_session(ORDERS, "s").await.unwrap();
+    let session = fixture.client.accept_session(ORDERS, "s").await.unwrap();
     assert_eq!(session.session().state().await.unwrap().unwrap(), "where I was");
     session.session().set_state(None).await.unwrap();
     assert_eq!(session.session().state().await.unwrap(), None);
@@ -132,32 +132,32 @@ async fn a_sessions_state_is_kept_and_cleared() {
 
 #[tokio::test]
 async fn settling_and_renewing_work_while_a_receive_waits() {
-    let house = House::start().await;
-    house.send(ORDERS, [in_session("s", "1")]).await;
-    let mut receiver = house.client.accept_session(ORDERS, "s").await.unwrap();
+    let fixture = ClientFixture::start().await;
+    fixture.send(ORDERS, [in_session("s", "1")]).await;
+    let mut receiver = fixture.client.accept_session(ORDERS, "s").await.unwrap();
     let messages = receive_all(&mut receiver, 1).await;
     let (session, settler) = (receiver.session().clone(), receiver.settler());
     let waiting = tokio::spawn(async move { receiver.receive(1, SOON).await.map(|messages| bodies(&messages)) });
     session.renew_lock().await.unwrap();
     settler.complete(&messages).await.unwrap();
-    house.send(ORDERS, [in_session("s", "2")]).await;
+    fixture.send(ORDERS, [in_session("s", "2")]).await;
     assert_eq!(waiting.await.unwrap().unwrap(), ["2"]);
 }
 
 #[tokio::test]
 async fn a_session_filter_on_a_queue_without_sessions_is_not_allowed() {
-    let house = House::start().await;
-    let error = house.client.accept_session(PLAIN, "s").await.map(drop).unwrap_err();
-    assert_eq!(error.kind(), Kind::NotAllowed);
+    let fixture = ClientFixture::start().await;
+    let error = fixture.client.accept_session(PLAIN, "s").await.map(drop).unwrap_err();
+    assert_eq!(error.kind(), BusErrorKind::NotAllowed);
 }
 
 #[tokio::test]
 async fn many_sessions_are_held_at_once_on_one_connection() {
-    let house = House::start().await;
-    house.send(ORDERS, (0..300).map(|number| in_session(&format!("s{number}"), number.to_string()))).await;
+    let fixture = ClientFixture::start().await;
+    fixture.send(ORDERS, (0..300).map(|number| in_session(&format!("s{number}"), number.to_string()))).await;
     let mut held = Vec::new();
     for _ in 0..300 {
-        held.push(house.client.accept_next_session(ORDERS, SOON).await.unwrap().unwrap());
+        held.push(fixture.client.accept_next_session(ORDERS, SOON).await.unwrap().unwrap());
     }
     for session in &mut held {
         let messages = receive_all(session, 1).await;
@@ -171,15 +171,15 @@ async fn many_sessions_are_held_at_once_on_one_connection() {
 
 #[tokio::test]
 async fn a_client_of_its_own_begins_with_its_own_credit_which_can_be_raised() {
-    let house = House::start().await;
-    house.send(ORDERS, (0..10).map(|number| in_session("s", number.to_string()))).await;
-    let other = house.client.another(2);
+    let fixture = ClientFixture::start().await;
+    fixture.send(ORDERS, (0..10).map(|number| in_session("s", number.to_string()))).await;
+    let other = fixture.client.with_own_connection(2);
     let mut session = other.accept_session(ORDERS, "s").await.unwrap();
     let first = receive_all(&mut session, 2).await;
     assert_eq!(bodies(&first), ["0", "1"]);
     assert!(session.receive(10, MOMENT).await.unwrap().is_empty(), "two may be held unsettled, and no more");
-    session.session().keep_credit(10).unwrap();
+    session.session().set_credit(10).unwrap();
     assert_eq!(receive_all(&mut session, 8).await.len(), 8);
     other.close().await.unwrap();
-    house.client.connect().await.expect("the first client has its own connection");
+    fixture.client.connect().await.expect("the first client has its own connection");
 }

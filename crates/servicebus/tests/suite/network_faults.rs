@@ -2,28 +2,28 @@
 
 use std::time::{Duration, Instant};
 
-use servicebus::{Client, Error, Kind, Message};
+use servicebus::{BusErrorKind, Client, Error, Message};
 use testkit::proxy::Direction::{ToClient, ToTarget};
 use testkit::proxy::{Fault, Proxy};
 
-use crate::house::*;
+use crate::fixture::*;
 
-struct Line {
-    _house: House,
+struct FaultyConnection {
+    _fixture: ClientFixture,
     proxy: Proxy,
     client: Client,
 }
 
-async fn line(config: servicebus::Config) -> Line {
-    let house = House::start().await;
-    let proxy = Proxy::start(house.broker.address()).await.unwrap();
-    let client = House::client_by(proxy.address(), config);
-    Line { _house: house, proxy, client }
+async fn through_proxy(config: servicebus::Config) -> FaultyConnection {
+    let fixture = ClientFixture::start().await;
+    let proxy = Proxy::start(fixture.broker.address()).await.unwrap();
+    let client = ClientFixture::client_by(proxy.address(), config);
+    FaultyConnection { _fixture: fixture, proxy, client }
 }
 
 /// A send, a settlement, a receive and a renewal under way; the fault strikes; each must fail well before `limit`.
 async fn all_fail(config: servicebus::Config, fault: Fault, limit: Duration) -> Vec<Error> {
-    let Line { _house, proxy, client } = line(config).await;
+    let FaultyConnection { _fixture, proxy, client } = through_proxy(config).await;
     let sender = client.sender(ORDERS);
     sender.send_message(&in_session("s", "1")).await.unwrap();
     let mut receiver = client.accept_session(ORDERS, "s").await.unwrap();
@@ -59,51 +59,51 @@ async fn send_again(sender: &servicebus::Sender) {
 fn retryable(errors: &[Error]) {
     for error in errors {
         assert!(error.is_retryable(), "{error:?}");
-        assert!(matches!(error.kind(), Kind::ConnectionLost | Kind::Timeout), "{error:?}");
+        assert!(matches!(error.kind(), BusErrorKind::ConnectionLost | BusErrorKind::Timeout), "{error:?}");
     }
 }
 
 #[tokio::test]
 async fn a_cut_is_noticed_at_once() {
     // Patient calls: it is the hang-up that ends them, not their deadline.
-    let config = servicebus::Config { operation_timeout: SOON * 3, ..impatient() };
+    let config = servicebus::Config { operation_timeout: SOON * 3, ..short_timeouts() };
     retryable(&all_fail(config, Fault::Cut, SOON).await);
 }
 
 #[tokio::test]
 async fn a_reset_is_noticed_at_once() {
-    let config = servicebus::Config { operation_timeout: SOON * 3, ..impatient() };
+    let config = servicebus::Config { operation_timeout: SOON * 3, ..short_timeouts() };
     retryable(&all_fail(config, Fault::Reset, SOON).await);
 }
 
 #[tokio::test]
 async fn a_black_hole_costs_no_more_than_one_deadline_for_everyone() {
-    retryable(&all_fail(impatient(), Fault::BlackHole, BRIEF + SOON / 2).await);
+    retryable(&all_fail(short_timeouts(), Fault::BlackHole, BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
 async fn a_freeze_costs_no_more_than_one_deadline_for_everyone() {
-    retryable(&all_fail(impatient(), Fault::Freeze, BRIEF + SOON / 2).await);
+    retryable(&all_fail(short_timeouts(), Fault::Freeze, BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
 async fn requests_that_never_arrive_fail_in_time() {
-    retryable(&all_fail(impatient(), Fault::HalfOpen { dead: ToTarget }, BRIEF + SOON / 2).await);
+    retryable(&all_fail(short_timeouts(), Fault::HalfOpen { dead: ToTarget }, BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
 async fn answers_that_never_arrive_fail_in_time() {
-    retryable(&all_fail(impatient(), Fault::HalfOpen { dead: ToClient }, BRIEF + SOON / 2).await);
+    retryable(&all_fail(short_timeouts(), Fault::HalfOpen { dead: ToClient }, BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
 async fn answers_that_are_withheld_fail_in_time() {
-    retryable(&all_fail(impatient(), Fault::Withhold(ToClient), BRIEF + SOON / 2).await);
+    retryable(&all_fail(short_timeouts(), Fault::Withhold(ToClient), BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
 async fn a_delay_shorter_than_the_deadline_is_only_slow() {
-    let Line { _house, proxy, client } = line(patient()).await;
+    let FaultyConnection { _fixture, proxy, client } = through_proxy(long_timeouts()).await;
     let late = Duration::from_millis(100);
     proxy.inject(Fault::Delay(ToClient, late)).await;
     let started = Instant::now();
@@ -113,8 +113,8 @@ async fn a_delay_shorter_than_the_deadline_is_only_slow() {
 
 #[tokio::test]
 async fn a_frozen_peer_is_noticed_by_its_silence_though_nothing_is_asked_of_it() {
-    let config = servicebus::Config { idle_timeout: BRIEF, operation_timeout: SOON * 3, ..impatient() };
-    let Line { _house, proxy, client } = line(config).await;
+    let config = servicebus::Config { idle_timeout: BRIEF, operation_timeout: SOON * 3, ..short_timeouts() };
+    let FaultyConnection { _fixture, proxy, client } = through_proxy(config).await;
     let mut receiver = client.receiver(PLAIN);
     // Heartbeats keep a quiet connection alive for longer than the idle time-out.
     assert!(receiver.receive(1, BRIEF * 2).await.unwrap().is_empty());
@@ -128,7 +128,7 @@ async fn a_frozen_peer_is_noticed_by_its_silence_though_nothing_is_asked_of_it()
 
 #[tokio::test]
 async fn a_peer_that_does_not_read_cannot_hold_a_large_send() {
-    let Line { _house, proxy, client } = line(impatient()).await;
+    let FaultyConnection { _fixture, proxy, client } = through_proxy(short_timeouts()).await;
     let sender = client.sender(PLAIN);
     sender.send_message(&Message::new("x")).await.unwrap();
     proxy.inject(Fault::Withhold(ToTarget)).await;
@@ -151,7 +151,7 @@ async fn a_peer_that_does_not_read_cannot_hold_a_large_send() {
 async fn nobody_is_home() {
     let proxy = Proxy::start("127.0.0.1:1").await.unwrap();
     proxy.inject(Fault::Cut).await;
-    let client = House::client_by(proxy.address(), impatient());
+    let client = ClientFixture::client_by(proxy.address(), short_timeouts());
     let error = client.connect().await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }) && error.is_retryable(), "{error:?}");
     proxy.inject(Fault::BlackHole).await;
@@ -166,8 +166,8 @@ async fn failed_dials_are_paced_however_many_callers_retry() {
     let proxy = Proxy::start("127.0.0.1:1").await.unwrap();
     proxy.inject(Fault::Reset).await;
     let pause = Duration::from_millis(200);
-    let config = servicebus::Config { first_backoff: pause, longest_backoff: pause, ..impatient() };
-    let client = House::client_by(proxy.address(), config);
+    let config = servicebus::Config { initial_backoff: pause, max_backoff: pause, ..short_timeouts() };
+    let client = ClientFixture::client_by(proxy.address(), config);
     let callers: Vec<_> = (0..10)
         .map(|_| {
             let client = client.clone();
@@ -189,13 +189,13 @@ async fn failed_dials_are_paced_however_many_callers_retry() {
 
 #[tokio::test]
 async fn a_broker_that_stops_says_so_and_one_that_closes_is_closed() {
-    let house = House::start().await;
-    let mut receiver = house.client.receiver(PLAIN);
+    let fixture = ClientFixture::start().await;
+    let mut receiver = fixture.client.receiver(PLAIN);
     receiver.receive(1, MOMENT).await.unwrap();
     let waiting = tokio::spawn(async move { receiver.receive(1, SOON).await.map(drop).unwrap_err() });
-    house.broker.stop().await;
+    fixture.broker.stop().await;
     let error = waiting.await.unwrap();
-    assert_eq!((error.kind(), error.condition()), (Kind::ConnectionLost, Some("amqp:connection:forced")));
-    house.client.close().await.unwrap_or_else(|error| assert!(error.is_retryable()));
-    assert_eq!(house.client.connect().await.unwrap_err().kind(), Kind::Closed);
+    assert_eq!((error.kind(), error.condition()), (BusErrorKind::ConnectionLost, Some("amqp:connection:forced")));
+    fixture.client.close().await.unwrap_or_else(|error| assert!(error.is_retryable()));
+    assert_eq!(fixture.client.connect().await.unwrap_err().kind(), BusErrorKind::Closed);
 }

@@ -28,15 +28,15 @@ pub(crate) const READ_MODELS: &str = "events/Subscriptions/read-models";
 
 const TOKEN: &str = "open sesame";
 
-pub(crate) struct House {
+pub(crate) struct ClientFixture {
     pub(crate) broker: Broker,
     pub(crate) client: Client,
 }
 
-impl House {
+impl ClientFixture {
     pub(crate) async fn start() -> Self {
         let broker = start_broker(None).await;
-        let client = Client::new(&broker.connection_string(), patient()).unwrap();
+        let client = Client::new(&broker.connection_string(), long_timeouts()).unwrap();
         Self { broker, client }
     }
 
@@ -94,17 +94,17 @@ pub(crate) fn emulator(address: SocketAddr) -> String {
     format!("Endpoint=sb://{address};SharedAccessKeyName=Root;SharedAccessKey=key;UseDevelopmentEmulator=true")
 }
 
-pub(crate) fn patient() -> Config {
+pub(crate) fn long_timeouts() -> Config {
     Config { connect_timeout: SOON, operation_timeout: SOON, ..Config::default() }
 }
 
-pub(crate) fn impatient() -> Config {
+pub(crate) fn short_timeouts() -> Config {
     Config {
         connect_timeout: BRIEF,
         operation_timeout: BRIEF,
         idle_timeout: SOON,
-        first_backoff: Duration::from_millis(5),
-        longest_backoff: Duration::from_millis(20),
+        initial_backoff: Duration::from_millis(5),
+        max_backoff: Duration::from_millis(20),
         ..Config::default()
     }
 }

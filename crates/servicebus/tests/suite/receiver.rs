@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use servicebus::{Error, Kind, Map, Message, Settlement, Value};
+use servicebus::{BusErrorKind, Error, Map, Message, Settlement, Value};
 
-use crate::house::*;
+use crate::fixture::*;
 
 fn numbered(count: usize) -> impl Iterator<Item = Message> {
     (0..count).map(|number| Message::new(number.to_string()))
@@ -12,10 +12,10 @@ fn numbered(count: usize) -> impl Iterator<Item = Message> {
 
 #[tokio::test]
 async fn a_range_is_completed_in_one_frame() {
-    let house = House::start().await;
-    house.send(PLAIN, numbered(100)).await;
-    let proxy = testkit::proxy::Proxy::start(house.broker.address()).await.unwrap();
-    let client = House::client_by(proxy.address(), patient());
+    let fixture = ClientFixture::start().await;
+    fixture.send(PLAIN, numbered(100)).await;
+    let proxy = testkit::proxy::Proxy::start(fixture.broker.address()).await.unwrap();
+    let client = ClientFixture::client_by(proxy.address(), long_timeouts());
     let mut receiver = client.receiver(PLAIN);
     let mut messages = Vec::new();
     while messages.len() < 100 {
@@ -26,35 +26,35 @@ async fn a_range_is_completed_in_one_frame() {
     let sent = proxy.counters().to_target.delivered - before;
     assert!(sent < 150, "a frame for the range and one for credit, not a hundred: {sent} bytes");
     receiver.close().await.unwrap();
-    let mut receiver = house.client.receiver(PLAIN);
+    let mut receiver = fixture.client.receiver(PLAIN);
     assert!(receiver.receive(1, MOMENT).await.unwrap().is_empty(), "all are gone");
 }
 
 #[tokio::test]
 async fn settling_twice_fails_and_settling_once_does_not() {
-    let house = House::start().await;
-    house.send(PLAIN, numbered(2)).await;
-    let mut receiver = house.client.receiver(PLAIN);
+    let fixture = ClientFixture::start().await;
+    fixture.send(PLAIN, numbered(2)).await;
+    let mut receiver = fixture.client.receiver(PLAIN);
     let mut messages = receiver.receive(2, SOON).await.unwrap();
     while messages.len() < 2 {
         messages.extend(receiver.receive(1, SOON).await.unwrap());
     }
     receiver.settle(&messages[..1], Settlement::Complete).await.unwrap();
     let error = receiver.settle(&messages, Settlement::Complete).await.unwrap_err();
-    let Error::Unsettled { asked: 2, failed, .. } = &error else { panic!("{error:?}") };
+    let Error::Unsettled { requested: 2, failed, .. } = &error else { panic!("{error:?}") };
     assert_eq!(failed.len(), 1);
     assert_eq!(failed[0].0, messages[0].sequence_number());
-    assert_eq!(error.kind(), Kind::MessageLockLost);
+    assert_eq!(error.kind(), BusErrorKind::MessageLockLost);
 }
 
 #[tokio::test]
 async fn a_lost_lock_is_reported_for_its_message_and_the_others_are_settled() {
-    let house = House::start().await;
-    house.send(PLAIN, numbered(1)).await;
-    let mut receiver = house.client.receiver(PLAIN);
+    let fixture = ClientFixture::start().await;
+    fixture.send(PLAIN, numbered(1)).await;
+    let mut receiver = fixture.client.receiver(PLAIN);
     let mut messages = receiver.receive(1, SOON).await.unwrap();
-    house.broker.advance_clock(Duration::from_secs(61));
-    house.send(PLAIN, [Message::new("fresh")]).await;
+    fixture.broker.advance_clock(Duration::from_secs(61));
+    fixture.send(PLAIN, [Message::new("fresh")]).await;
     // The expired one comes again, and the fresh one; both with locks that hold.
     let mut fresh = Vec::new();
     while fresh.len() < 2 {
@@ -62,33 +62,33 @@ async fn a_lost_lock_is_reported_for_its_message_and_the_others_are_settled() {
     }
     messages.extend(fresh);
     let error = receiver.settle(&messages, Settlement::Complete).await.unwrap_err();
-    let Error::Unsettled { asked: 3, failed, .. } = &error else { panic!("{error:?}") };
+    let Error::Unsettled { requested: 3, failed, .. } = &error else { panic!("{error:?}") };
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert_eq!(error.condition(), Some("com.microsoft:message-lock-lost"));
 }
 
 #[tokio::test]
 async fn a_renewed_message_stays_locked() {
-    let house = House::start().await;
-    house.send(PLAIN, numbered(1)).await;
-    let mut receiver = house.client.receiver(PLAIN);
+    let fixture = ClientFixture::start().await;
+    fixture.send(PLAIN, numbered(1)).await;
+    let mut receiver = fixture.client.receiver(PLAIN);
     let messages = receiver.receive(1, SOON).await.unwrap();
-    house.broker.advance_clock(Duration::from_secs(40));
+    fixture.broker.advance_clock(Duration::from_secs(40));
     let until = receiver.renew_lock(&messages[0]).await.unwrap();
     assert!(until > messages[0].locked_until().unwrap());
-    house.broker.advance_clock(Duration::from_secs(40));
+    fixture.broker.advance_clock(Duration::from_secs(40));
     receiver.settle(&messages, Settlement::Complete).await.unwrap();
 }
 
 #[tokio::test]
 async fn dead_letters_carry_their_reason() {
-    let house = House::start().await;
-    house.send(PLAIN, numbered(1)).await;
-    let mut receiver = house.client.receiver(PLAIN);
+    let fixture = ClientFixture::start().await;
+    fixture.send(PLAIN, numbered(1)).await;
+    let mut receiver = fixture.client.receiver(PLAIN);
     let messages = receiver.receive(1, SOON).await.unwrap();
     let settler = receiver.settler().unwrap();
     settler.dead_letter(&messages[0], "Poison", "cannot be applied").await.unwrap();
-    let mut dead = house.client.receiver("plain/$DeadLetterQueue");
+    let mut dead = fixture.client.receiver("plain/$DeadLetterQueue");
     let letters = dead.receive(1, SOON).await.unwrap();
     assert_eq!(bodies(&letters), ["0"]);
     assert_eq!(letters[0].dead_letter_reason(), Some("Poison"));
@@ -99,9 +99,9 @@ async fn dead_letters_carry_their_reason() {
 
 #[tokio::test]
 async fn a_released_message_comes_again_unchanged_and_an_abandoned_one_changed() {
-    let house = House::start().await;
-    house.send(PLAIN, numbered(1)).await;
-    let mut receiver = house.client.receiver(PLAIN);
+    let fixture = ClientFixture::start().await;
+    fixture.send(PLAIN, numbered(1)).await;
+    let mut receiver = fixture.client.receiver(PLAIN);
     let messages = receiver.receive(1, SOON).await.unwrap();
     receiver.settle(&messages, Settlement::Release).await.unwrap();
     let messages = receiver.receive(1, SOON).await.unwrap();
@@ -117,13 +117,13 @@ async fn a_released_message_comes_again_unchanged_and_an_abandoned_one_changed()
 
 #[tokio::test]
 async fn what_was_fetched_ahead_is_let_go_when_a_receiver_closes() {
-    let house = House::start().await;
-    house.send(PLAIN, numbered(20)).await;
-    let mut receiver = house.client.receiver(PLAIN);
+    let fixture = ClientFixture::start().await;
+    fixture.send(PLAIN, numbered(20)).await;
+    let mut receiver = fixture.client.receiver(PLAIN);
     let one = receiver.receive(1, SOON).await.unwrap();
     receiver.settle(&one, Settlement::Complete).await.unwrap();
     receiver.close().await.unwrap();
-    let mut receiver = house.client.receiver(PLAIN);
+    let mut receiver = fixture.client.receiver(PLAIN);
     let mut rest = Vec::new();
     while rest.len() < 19 {
         let more = receiver.receive(20, SOON).await.unwrap();
@@ -135,13 +135,13 @@ async fn what_was_fetched_ahead_is_let_go_when_a_receiver_closes() {
 
 #[tokio::test]
 async fn a_message_of_another_receiver_is_not_settled() {
-    let house = House::start().await;
-    house.send(PLAIN, numbered(1)).await;
-    let mut receiver = house.client.receiver(PLAIN);
+    let fixture = ClientFixture::start().await;
+    fixture.send(PLAIN, numbered(1)).await;
+    let mut receiver = fixture.client.receiver(PLAIN);
     let messages = receiver.receive(1, SOON).await.unwrap();
-    let mut other = house.client.receiver(PLAIN);
+    let mut other = fixture.client.receiver(PLAIN);
     assert!(other.receive(1, MOMENT).await.unwrap().is_empty());
     let error = other.settle(&messages, Settlement::Complete).await.unwrap_err();
-    assert_eq!(error.kind(), Kind::MessageLockLost);
+    assert_eq!(error.kind(), BusErrorKind::MessageLockLost);
     receiver.settle(&messages, Settlement::Complete).await.unwrap();
 }
