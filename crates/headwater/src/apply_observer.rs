@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use admin::LatencyHistogram;
-use pipeline::view::{self, Delivered, Lived};
+use pipeline::view::{self, ApplyTimings, DeliveredEvent};
 
 use crate::event_traces::EventTraces;
 
@@ -13,20 +13,20 @@ pub(crate) struct LatencyObserver {
     pub(crate) traces: Option<Arc<EventTraces>>,
 }
 
-impl view::Witness for LatencyObserver {
-    fn traces(&self) -> bool {
+impl view::ApplyObserver for LatencyObserver {
+    fn needs_trace(&self) -> bool {
         self.traces.is_some()
     }
 
     /// What a snapshot read, and what was read to heal a gap, has no time of its own.
-    fn applied(&self, event: &Delivered, lived: Lived) {
+    fn record_applied(&self, event: &DeliveredEvent, timings: ApplyTimings) {
         if let Some(inserted) = event.committed {
             // Two clocks: the source's, and ours. One that is ahead makes nothing negative.
-            let took = lived.committed.duration_since(inserted.to_system_time()).unwrap_or(Duration::ZERO);
+            let took = timings.committed_at.duration_since(inserted.to_system_time()).unwrap_or(Duration::ZERO);
             self.latency.record(took);
         }
         if let Some(traces) = &self.traces {
-            traces.applied(event, lived);
+            traces.applied(event, timings);
         }
     }
 }

@@ -71,7 +71,7 @@ pub(crate) async fn read_model_database(config: &Config) -> anyhow::Result<Optio
     }
     let mut options = mongo_options(uri, "read_models.uri").await?;
     // Pods recognise each other's transactions by this name, and abort those that a dead pod left open.
-    options.app_name = Some(view::application(&config.pipeline));
+    options.app_name = Some(view::application_name(&config.pipeline));
     Ok(Some(client_from(options, "read_models.uri", SERVER_SELECTION_TIMEOUT)?.database(database)))
 }
 

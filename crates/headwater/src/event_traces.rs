@@ -24,7 +24,7 @@ use opentelemetry_sdk::trace::{
 };
 use pipeline::publish::{PublishTracer, PublishedTrace};
 use pipeline::trace::{TraceContext, TraceSampling};
-use pipeline::view::{Delivered, Lived};
+use pipeline::view::{ApplyTimings, DeliveredEvent};
 
 use crate::config::Config;
 use otlp_client::OtlpHttpClient;
@@ -94,7 +94,7 @@ impl EventTraces {
     }
 
     /// What a pod did to an event whose message says that it is traced.
-    pub(crate) fn applied(&self, event: &Delivered, lived: Lived) {
+    pub(crate) fn applied(&self, event: &DeliveredEvent, timings: ApplyTimings) {
         let Some(sent) = event.trace.filter(|trace| trace.sampled) else { return };
         let [process, apply] = [rand::random::<u64>().max(1), rand::random::<u64>().max(1)];
         let mut attributes = self.messaging("process", &event.message_id);
@@ -105,8 +105,8 @@ impl EventTraces {
             parent: Some(sent.span),
             kind: SpanKind::Consumer,
             name: format!("process {}", self.subscription),
-            from: lived.handed_in,
-            to: lived.committed,
+            from: timings.submitted_at,
+            to: timings.committed_at,
             attributes,
         });
         self.export(FinishedSpan {
@@ -114,8 +114,8 @@ impl EventTraces {
             parent: Some(process),
             kind: SpanKind::Internal,
             name: "apply".to_owned(),
-            from: lived.began,
-            to: lived.committed,
+            from: timings.started_at,
+            to: timings.committed_at,
             attributes: vec![
                 KeyValue::new("db.system.name", "mongodb"),
                 KeyValue::new("db.namespace", self.views.clone()),

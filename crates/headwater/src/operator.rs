@@ -10,7 +10,7 @@ use admin::operator::{ActionDone, ActionFuture, ActionRefusal, OperatorActions, 
 use admin::{OperatorAccess, OperatorToken};
 use lease::mongo::MongoLease;
 use mongodb::Database;
-use pipeline::view::{self, Discard};
+use pipeline::view::{self, DiscardScope};
 use tokio::runtime;
 
 use crate::config::{Config, Secret};
@@ -108,13 +108,13 @@ impl PodActions {
     async fn discard(&self, which: ParkedSelector) -> Result<ActionDone, ActionRefusal> {
         let found = self.find(&which).await?;
         tracing::info!(read_model = found.model, all = which.all, "an operator discards what is parked, over HTTP");
-        let what = if which.all { Discard::All } else { Discard::First };
+        let what = if which.all { DiscardScope::All } else { DiscardScope::First };
         let events = self.parked_commands.discard(&found, what).await.map_err(|error| conflict(&error.into()))?;
         let (name, model) = (format_id(&found.aggregate), &found.model);
         Ok(ActionDone { done: left_out(events, &name, model) })
     }
 
-    async fn find(&self, which: &ParkedSelector) -> Result<view::Waiting, ActionRefusal> {
+    async fn find(&self, which: &ParkedSelector) -> Result<view::ParkedAggregate, ActionRefusal> {
         let list = self.parked_commands.find(&which.id, Some(&which.read_model)).await;
         list.map_err(|error| match error.downcast_ref::<view::Error>() {
             Some(_) => conflict(&error),
@@ -129,7 +129,7 @@ fn conflict(error: &anyhow::Error) -> ActionRefusal {
     ActionRefusal::conflict(format!("{error:#}"))
 }
 
-fn waiting(waiting: &view::Waiting) -> ParkedEntry {
+fn waiting(waiting: &view::ParkedAggregate) -> ParkedEntry {
     ParkedEntry {
         read_model: waiting.model.clone(),
         aggregate: format_id(&waiting.aggregate),

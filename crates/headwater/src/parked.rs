@@ -7,7 +7,7 @@ use anyhow::bail;
 use mongodb::bson::Bson;
 use pipeline::event::{AggregateId, Namespace};
 use pipeline::source::{SourceConfig, SourceKind};
-use pipeline::view::{Delivered, Desk, Discard, Error, History, Projection, Waiting};
+use pipeline::view::{DeliveredEvent, DiscardScope, Error, ParkedAggregate, ParkedStore, Projection, SourceHistory};
 
 use crate::config::Config;
 use crate::exit::ExitReason;
@@ -17,7 +17,7 @@ const MOST: i64 = 100_000;
 
 /// The store of one pipeline, and how its source names things.
 pub(crate) struct ParkedCommands {
-    store: Desk,
+    store: ParkedStore,
     source: SourceConfig,
 }
 
@@ -27,21 +27,21 @@ impl ParkedCommands {
         let places = crate::connect::producer_dependencies(config, timeout).await?;
         let views = crate::connect::mongo_client(&config.read_models.uri, "read_models.uri", timeout).await?;
         let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
-        let history = History::new(&places.server.database(&config.source.database), &config.source);
+        let history = SourceHistory::new(&places.server.database(&config.source.database), &config.source);
         let by_collection = config.source.kind == SourceKind::Documents;
         let database = views.database(&config.read_models.database);
-        let store = Desk::new(database, &config.pipeline, by_collection, models.collect(), history);
+        let store = ParkedStore::new(database, &config.pipeline, by_collection, models.collect(), history);
         Ok(Self { store, source: config.source.clone() })
     }
 
-    pub(crate) async fn list(&self, limit: i64) -> Result<Vec<Waiting>, Error> {
+    pub(crate) async fn list(&self, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
         self.store.list(limit).await
     }
 
     /// By its name as it is shown, or by its type and value; the read model may be left out where it waits in one only.
-    pub(crate) async fn find(&self, aggregate: &str, model: Option<&str>) -> anyhow::Result<Waiting> {
+    pub(crate) async fn find(&self, aggregate: &str, model: Option<&str>) -> anyhow::Result<ParkedAggregate> {
         let list = self.store.list(MOST).await?;
-        let named = |waiting: &Waiting| {
+        let named = |waiting: &ParkedAggregate| {
             let model = model.is_none_or(|model| *model == waiting.model);
             model && (format_id(&waiting.aggregate) == aggregate || format_typed_id(&waiting.aggregate) == aggregate)
         };
@@ -68,19 +68,19 @@ impl ParkedCommands {
         }
     }
 
-    pub(crate) async fn show(&self, waiting: &Waiting, limit: i64) -> Result<Vec<Delivered>, Error> {
-        self.store.show(&waiting.aggregate, &self.namespace(waiting), &waiting.model, limit).await
+    pub(crate) async fn show(&self, waiting: &ParkedAggregate, limit: i64) -> Result<Vec<DeliveredEvent>, Error> {
+        self.store.list_events(&waiting.aggregate, &self.namespace(waiting), &waiting.model, limit).await
     }
 
-    pub(crate) async fn retry(&self, waiting: &Waiting) -> Result<u64, Error> {
+    pub(crate) async fn retry(&self, waiting: &ParkedAggregate) -> Result<u64, Error> {
         self.store.retry(&waiting.aggregate, &self.namespace(waiting), &waiting.model).await
     }
 
-    pub(crate) async fn discard(&self, waiting: &Waiting, what: Discard) -> Result<u64, Error> {
+    pub(crate) async fn discard(&self, waiting: &ParkedAggregate, what: DiscardScope) -> Result<u64, Error> {
         self.store.discard(&waiting.aggregate, &self.namespace(waiting), &waiting.model, what).await
     }
 
-    fn namespace(&self, waiting: &Waiting) -> Namespace {
+    fn namespace(&self, waiting: &ParkedAggregate) -> Namespace {
         let first = || self.source.namespaces().into_iter().next().expect("a source names a collection");
         waiting.collection.as_ref().map_or_else(first, |name| Namespace::new(&self.source.database, name))
     }

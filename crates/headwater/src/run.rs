@@ -40,7 +40,7 @@ pub(crate) async fn run_pod(config: Config, mut stop: StopSignal) -> anyhow::Res
     let traces = EventTraces::start(&config)?;
     let observer = Arc::new(LatencyObserver { latency: latency.clone(), traces: traces.clone() });
     let consumer = views.clone().map(|views| build_consumer(&config, &dependencies, views)).transpose()?;
-    let consumer = consumer.map(|consumer| consumer.witnessed_by(observer));
+    let consumer = consumer.map(|consumer| consumer.with_observer(observer));
     let collector = connect::status_collector(&config, &dependencies, SERVER_SELECTION_TIMEOUT).await?;
     let registry = PodRegistry::new(&dependencies.coordination, &config.pipeline, &config.pod_id);
     let step_down = StepDownStore::new(&dependencies.coordination, &config.pipeline);
@@ -123,13 +123,13 @@ fn build_producer(
 }
 
 fn build_consumer(config: &Config, dependencies: &ProducerDependencies, views: Database) -> anyhow::Result<Consumer> {
-    let dependencies = consumer::Places {
+    let dependencies = consumer::ConsumerDependencies {
         pipeline: dependencies.pipeline.clone(),
         source: dependencies.source.clone(),
         source_database: dependencies.server.database(&dependencies.source.database),
         start: match config.producer.start {
-            PipelineStart::Beginning => view::Start::Beginning,
-            PipelineStart::Now | PipelineStart::At(_) => view::Start::Now,
+            PipelineStart::Beginning => view::PipelineStart::Beginning,
+            PipelineStart::Now | PipelineStart::At(_) => view::PipelineStart::Now,
         },
         filtered: !config.producer.capture.filter.is_empty(),
         views,
@@ -153,7 +153,7 @@ async fn run_consumer(consumer: Option<Consumer>, config: &Config, shutdown: Can
     };
     // A task of its own: the task of `run_pod` must stay free for signals.
     match tokio::spawn(consumer.run(shutdown)).await.context("consumer task failed")? {
-        Err(view::Error::Mistakes(mistakes)) => Err(config.read_models.declared.explain(&mistakes).into()),
+        Err(view::Error::InvalidModels(mistakes)) => Err(config.read_models.declared.explain(&mistakes).into()),
         result => result.context("failed to use the read models"),
     }
 }

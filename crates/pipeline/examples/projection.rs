@@ -9,8 +9,8 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{DateTime, Document, RawDocumentBuf, doc};
 use pipeline::event::{AggregateId, Epoch, Namespace, Operation, Term};
 use pipeline::view::{
-    Applier, Body, Config, Delivered, Event, Index, Mode, PositionKey, Projection, Refused, Setup, Start, Statements,
-    prepare,
+    Applier, ApplierSetup, Config, DeliveredEvent, EventBody, Index, OrderingMode, PipelineStart, PositionKey,
+    Projection, ProjectionError, ProjectionEvent, Statements, prepare,
 };
 use serde::Deserialize;
 use tokio_util::sync::CancellationToken;
@@ -35,13 +35,13 @@ impl Projection for Sales {
         vec![Index { collection: "sales".into(), keys: doc! { "revenue": -1 }, options: doc! {} }]
     }
 
-    fn handles(&self, event: &Delivered) -> bool {
+    fn handles(&self, event: &DeliveredEvent) -> bool {
         event.event_type.as_deref() == Some("ItemSold")
     }
 
-    fn apply(&self, event: &Event<'_>, writes: &mut Statements) -> Result<(), Refused> {
+    fn apply(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError> {
         let sold: ItemSold = event.read()?;
-        let text = sold.at.try_to_rfc3339_string().map_err(|_| Refused::because("the date is out of range"))?;
+        let text = sold.at.try_to_rfc3339_string().map_err(|_| ProjectionError::new("the date is out of range"))?;
         let key = doc! { "day": &text[..10], "product": sold.product };
         writes.update("sales", key, doc! { "$inc": { "count": 1, "revenue": sold.price } })?;
         Ok(())
@@ -55,11 +55,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let models: Vec<Arc<dyn Projection>> = vec![Arc::new(Sales)];
     prepare(&views, &models).await?;
-    let applier = Applier::new(Setup {
+    let applier = Applier::new(ApplierSetup {
         config: Config::default(),
         database: (*views).clone(),
         pipeline: "shop".into(),
-        mode: Mode::Sequence { start: Start::Beginning, first: 1, filtered: false },
+        mode: OrderingMode::Sequence { start: PipelineStart::Beginning, first: 1, filtered: false },
         by_collection: false,
         models,
         history: None,
@@ -67,8 +67,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (handle, stop) = (applier.handle(), CancellationToken::new());
     let running = tokio::spawn(applier.run(stop.clone()));
 
-    let events: Vec<Delivered> = (1..=6).map(sold).collect();
-    let mut session = handle.feed();
+    let events: Vec<DeliveredEvent> = (1..=6).map(sold).collect();
+    let mut session = handle.session_applier();
     let applied = session.apply(events.clone()).await;
     println!("first delivery:  {:?}", applied.outcomes);
     let applied = session.apply(events).await;
@@ -84,11 +84,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// The shop sells coffee and tea in turn.
-fn sold(number: i64) -> Delivered {
+fn sold(number: i64) -> DeliveredEvent {
     let product = if number % 2 == 0 { "tea" } else { "coffee" };
     let at = DateTime::from_millis(1_794_700_800_000 + number * 20_000_000);
     let document = doc! { "product": product, "price": 3 + number % 2, "at": at };
-    Delivered {
+    DeliveredEvent {
         message_id: format!("message-{number}"),
         operation: Operation::Insert,
         namespace: Arc::new(Namespace::new("shop", "events")),
@@ -98,7 +98,7 @@ fn sold(number: i64) -> Delivered {
         sequence: Some(number),
         position: Some(PositionKey::new(Epoch::FIRST, format!("82{number:08}"))),
         term: Term::new(1),
-        body: Body::Document(RawDocumentBuf::try_from(&document).expect("it has no zero byte in a name")),
+        body: EventBody::Document(RawDocumentBuf::try_from(&document).expect("it has no zero byte in a name")),
         committed: Some(at),
         delivery_count: 0,
         dead_lettered: false,

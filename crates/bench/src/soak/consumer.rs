@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use mongodb::Database;
 use mongodb::bson::{Bson, doc};
 use pipeline::event::Namespace;
-use pipeline::view::{Declaration, Desk, Model, Projection};
+use pipeline::view::{ParkedStore, Projection, ReadModel, ReadModelDeclaration};
 use testkit::checker::{Checker, Duplicates, Verdict};
 use testkit::cluster::{Blueprint, House, Topic, Witness};
 use testkit::load::{Load, aggregate};
@@ -183,7 +183,7 @@ async fn retry(
     views: &Database,
     options: &Options,
 ) -> Result<(Vec<(String, String, Option<i64>)>, u64), Error> {
-    let desk = Desk::new(views.clone(), "shop", false, compiled(options.history), None);
+    let desk = ParkedStore::new(views.clone(), "shop", false, compiled(options.history), None);
     let waiting = desk.list(1_000).await?;
     let parked = waiting
         .iter()
@@ -204,8 +204,8 @@ async fn retry(
 fn compiled(with_history: bool) -> Vec<Arc<dyn Projection>> {
     let compile = |(name, model): (&str, serde_json::Value)| {
         let declaration = Bson::try_from(model).ok().and_then(|model| mongodb::bson::deserialize_from_bson(model).ok());
-        let declaration: Declaration = declaration.expect("the soak's models are well formed");
-        Arc::new(Model::compile(name, &declaration).expect("the soak's models are valid")) as Arc<dyn Projection>
+        let declaration: ReadModelDeclaration = declaration.expect("the soak's models are well formed");
+        Arc::new(ReadModel::compile(name, &declaration).expect("the soak's models are valid")) as Arc<dyn Projection>
     };
     models::declared(with_history).into_iter().map(compile).collect()
 }

@@ -67,19 +67,19 @@ impl LoopMonitor {
     }
 
     /// While none is held, the bus is asked for a session again and again. While some are, their own loop tells, and there may be no room for more.
-    pub(super) fn acceptor(&self, counts: consumer::Counts, consumes: bool, now: Instant) -> LoopLiveness {
+    pub(super) fn acceptor(&self, counts: consumer::ConsumerCounts, consumes: bool, now: Instant) -> LoopLiveness {
         let sessions = counts.sessions;
-        let activity = self.acceptor.activity(sessions.asked, !consumes || sessions.held > 0, now);
+        let activity = self.acceptor.activity(sessions.accept_attempts, !consumes || sessions.held > 0, now);
         LoopLiveness { name: "acceptor", activity, limit: patience(LIMIT).max(ASKED_WITHIN) }
     }
 
-    pub(super) fn dead_letters(&self, counts: consumer::Counts, consumes: bool, now: Instant) -> LoopLiveness {
-        let activity = self.dead_letters.activity(counts.sessions.looked, !consumes, now);
+    pub(super) fn dead_letters(&self, counts: consumer::ConsumerCounts, consumes: bool, now: Instant) -> LoopLiveness {
+        let activity = self.dead_letters.activity(counts.sessions.dead_letter_polls, !consumes, now);
         LoopLiveness { name: "dead-letters", activity, limit: patience(LIMIT).max(ASKED_WITHIN) }
     }
 
     /// A session is held for seconds, whatever comes; so while any is held, some are let go and others accepted.
-    pub(super) fn sessions(&self, counts: consumer::Counts, now: Instant) -> LoopLiveness {
+    pub(super) fn sessions(&self, counts: consumer::ConsumerCounts, now: Instant) -> LoopLiveness {
         let sessions = counts.sessions;
         let moved = sessions.accepted + sessions.received + sessions.settled + sessions.dropped;
         LoopLiveness {
@@ -90,8 +90,8 @@ impl LoopMonitor {
     }
 
     /// At work from the moment sessions receive something until it is applied, settled or dropped.
-    pub(super) fn applier(&self, counts: consumer::Counts, now: Instant) -> LoopLiveness {
-        let consumer::Counts { sessions, events } = counts;
+    pub(super) fn applier(&self, counts: consumer::ConsumerCounts, now: Instant) -> LoopLiveness {
+        let consumer::ConsumerCounts { sessions, events } = counts;
         let moved = events.groups + events.conflicts + events.unknown + sessions.settled + sessions.dropped;
         let mut fed = self.fed.lock().unwrap_or_else(PoisonError::into_inner);
         if fed.0 != moved || sessions.held == 0 {
@@ -166,10 +166,10 @@ mod tests {
         assert_eq!(loop_monitor.capture(None).evaluate(later), Liveness::Idle);
     }
 
-    fn counts(held: u64, received: u64, settled: u64, groups: u64) -> consumer::Counts {
-        consumer::Counts {
-            sessions: session::Counts { held, accepted: 1, received, settled, ..Default::default() },
-            events: view::Counts { groups, ..Default::default() },
+    fn counts(held: u64, received: u64, settled: u64, groups: u64) -> consumer::ConsumerCounts {
+        consumer::ConsumerCounts {
+            sessions: session::SessionCounts { held, accepted: 1, received, settled, ..Default::default() },
+            events: view::ApplyCounts { groups, ..Default::default() },
         }
     }
 
@@ -183,8 +183,8 @@ mod tests {
 
     #[test]
     fn who_asks_for_sessions_goes_round_while_none_is_held_and_who_looks_for_dead_letters_always() {
-        let going = |asked| consumer::Counts {
-            sessions: session::Counts { asked, looked: asked, ..Default::default() },
+        let going = |asked| consumer::ConsumerCounts {
+            sessions: session::SessionCounts { accept_attempts: asked, dead_letter_polls: asked, ..Default::default() },
             ..Default::default()
         };
         let loop_monitor = LoopMonitor::default();

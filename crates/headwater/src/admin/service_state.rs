@@ -3,7 +3,7 @@
 use admin::status::PodProblem;
 use pipeline::producer::HaltReason;
 use pipeline::publish::{self, PauseReason};
-use pipeline::session::Trouble as InTheWay;
+use pipeline::session::SessionProblem as InTheWay;
 use pipeline::{consumer, producer};
 
 /// What a service does, and what stands in its way.
@@ -62,18 +62,18 @@ fn pause(why: PauseReason) -> (&'static str, &'static str) {
     }
 }
 
-pub(super) fn consumer(state: &consumer::State) -> ServiceState {
+pub(super) fn consumer(state: &consumer::ConsumerState) -> ServiceState {
     match state {
-        consumer::State::Idle => ServiceState::healthy("idle"),
-        consumer::State::Preparing => ServiceState::healthy("preparing"),
-        consumer::State::Consuming => ServiceState::healthy("consuming"),
-        consumer::State::Stopping => ServiceState::healthy("stopping"),
-        consumer::State::Troubled(InTheWay::Busy) => ServiceState::healthy("busy"),
-        consumer::State::Troubled(problem) => {
+        consumer::ConsumerState::Idle => ServiceState::healthy("idle"),
+        consumer::ConsumerState::Preparing => ServiceState::healthy("preparing"),
+        consumer::ConsumerState::Consuming => ServiceState::healthy("consuming"),
+        consumer::ConsumerState::Stopping => ServiceState::healthy("stopping"),
+        consumer::ConsumerState::Blocked(InTheWay::Busy) => ServiceState::healthy("busy"),
+        consumer::ConsumerState::Blocked(problem) => {
             let (word, text) = in_the_way(*problem);
             ServiceState::with_problem("consumer", word.to_owned(), text.to_owned(), None)
         }
-        consumer::State::Halted(why) => {
+        consumer::ConsumerState::Halted(why) => {
             let text = format!("waits for an operator: {why}");
             ServiceState::with_problem("consumer", "halted".to_owned(), text, None)
         }
@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn a_consumer_that_cannot_reach_the_bus_is_in_trouble() {
-        assert_eq!(consumer(&consumer::State::Consuming), ServiceState::healthy("consuming"));
-        assert!(consumer(&consumer::State::Troubled(InTheWay::Unreachable)).problem.is_some());
-        assert!(consumer(&consumer::State::Halted("an index differs".into())).problem.is_some());
+        assert_eq!(consumer(&consumer::ConsumerState::Consuming), ServiceState::healthy("consuming"));
+        assert!(consumer(&consumer::ConsumerState::Blocked(InTheWay::Unreachable)).problem.is_some());
+        assert!(consumer(&consumer::ConsumerState::Halted("an index differs".into())).problem.is_some());
     }
 }

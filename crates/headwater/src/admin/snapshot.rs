@@ -97,7 +97,7 @@ impl PodMonitor {
     fn applied_ago(&self, now: Instant) -> Vec<(String, Duration)> {
         let models = self.services.consumer.as_ref().map(consumer::Handle::models).unwrap_or_default();
         let ago = |last: tokio::time::Instant| now.saturating_duration_since(last.into_std());
-        models.into_iter().filter_map(|counts| Some((counts.model, ago(counts.last?)))).collect()
+        models.into_iter().filter_map(|counts| Some((counts.model, ago(counts.last_applied?)))).collect()
     }
 
     fn stalled(&self, now: Instant) -> Vec<admin::status::PodProblem> {
@@ -161,13 +161,14 @@ impl PodMonitor {
 
     fn consumer_service(&self, consumer: &consumer::Handle, now: Instant) -> ServiceHealth {
         let readiness = match consumer.state() {
-            consumer::State::Preparing | consumer::State::Idle => {
+            consumer::ConsumerState::Preparing | consumer::ConsumerState::Idle => {
                 Readiness::NotReady("read models are not ready yet".to_owned())
             }
             state => readiness(&service_state::consumer(&state)),
         };
         let counts = consumer.counts();
-        let consumes = matches!(consumer.state(), consumer::State::Consuming | consumer::State::Troubled(_));
+        let consumes =
+            matches!(consumer.state(), consumer::ConsumerState::Consuming | consumer::ConsumerState::Blocked(_));
         let loops = vec![
             self.loop_monitor.acceptor(counts, consumes, now),
             self.loop_monitor.sessions(counts, now),
@@ -200,7 +201,8 @@ impl PodTelemetry for PodMonitor {
         let PodServices { pod_id, lease, producer, consumer, latency, .. } = &self.services;
         let published = producer.publish_handle().counts();
         let captured = producer.capture_handle().map(|handle| handle.status());
-        let consumer::Counts { sessions, events } = consumer.as_ref().map(consumer::Handle::counts).unwrap_or_default();
+        let consumer::ConsumerCounts { sessions, events } =
+            consumer.as_ref().map(consumer::Handle::counts).unwrap_or_default();
         let models = consumer.as_ref().map(consumer::Handle::models).unwrap_or_default();
         PodCounters {
             pod: pod_id.clone(),
@@ -227,8 +229,8 @@ impl PodTelemetry for PodMonitor {
             received: sessions.received,
             redelivered: sessions.redelivered,
             settled: sessions.settled,
-            dead_letters_parked: sessions.dead_letters,
-            dead_letters_left: sessions.set_aside,
+            dead_letters_parked: sessions.dead_letters_parked,
+            dead_letters_left: sessions.dead_letters_deferred,
             applied: events.applied,
             applied_in: models.into_iter().map(|counts| (counts.model, counts.applied)).collect(),
             duplicates: events.duplicates,

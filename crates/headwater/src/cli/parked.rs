@@ -3,7 +3,7 @@
 use anyhow::{Context, bail};
 use clap::Subcommand;
 use mongodb::bson::Bson;
-use pipeline::view::{Body, Delivered, Discard, Error, Waiting};
+use pipeline::view::{DeliveredEvent, DiscardScope, Error, EventBody, ParkedAggregate};
 use serde_json::{Value as Json, json};
 
 use super::run::ConfigArgs;
@@ -103,7 +103,7 @@ struct AggregateArgs {
 }
 
 impl AggregateArgs {
-    async fn find_in(&self, commands: &ParkedCommands) -> anyhow::Result<Waiting> {
+    async fn find_in(&self, commands: &ParkedCommands) -> anyhow::Result<ParkedAggregate> {
         commands.find(&self.aggregate, self.model.as_deref()).await
     }
 }
@@ -144,7 +144,7 @@ async fn list(commands: &ParkedCommands, pipeline: &str, limit: i64, as_json: bo
     Ok(())
 }
 
-fn waiting_row(waiting: &Waiting) -> [String; 7] {
+fn waiting_row(waiting: &ParkedAggregate) -> [String; 7] {
     let parked = &waiting.parked;
     [
         waiting.model.clone(),
@@ -157,7 +157,7 @@ fn waiting_row(waiting: &Waiting) -> [String; 7] {
     ]
 }
 
-fn waiting_json(waiting: &Waiting) -> Json {
+fn waiting_json(waiting: &ParkedAggregate) -> Json {
     let parked = &waiting.parked;
     json!({
         "model": waiting.model,
@@ -200,7 +200,7 @@ async fn show(
     Ok(())
 }
 
-fn event_row(event: &Delivered) -> [String; 5] {
+fn event_row(event: &DeliveredEvent) -> [String; 5] {
     [
         event.sequence.map_or("-".to_owned(), |sequence| sequence.to_string()),
         event.event_type.clone().unwrap_or_else(|| "-".to_owned()),
@@ -210,7 +210,7 @@ fn event_row(event: &Delivered) -> [String; 5] {
     ]
 }
 
-fn event_json(event: &Delivered, bodies: bool) -> Json {
+fn event_json(event: &DeliveredEvent, bodies: bool) -> Json {
     let mut shown = json!({
         "event": to_extended_json(&event.key),
         "type": event.event_type,
@@ -221,10 +221,10 @@ fn event_json(event: &Delivered, bodies: bool) -> Json {
     });
     if bodies {
         shown["body"] = match &event.body {
-            Body::Document(document) => mongodb::bson::Document::try_from(&**document)
+            EventBody::Document(document) => mongodb::bson::Document::try_from(&**document)
                 .map_or(Json::Null, |document| to_extended_json(&document.into())),
-            Body::Oversize(id) => json!({ "kept_apart": id }),
-            Body::Marker(id) => json!({ "rejected": id }),
+            EventBody::Oversize(id) => json!({ "kept_apart": id }),
+            EventBody::Marker(id) => json!({ "rejected": id }),
         };
     }
     shown
@@ -232,7 +232,7 @@ fn event_json(event: &Delivered, bodies: bool) -> Json {
 
 async fn retry(commands: &ParkedCommands, selector: &AggregateArgs, as_json: bool) -> anyhow::Result<()> {
     let waiting = selector.find_in(commands).await?;
-    let Waiting { aggregate, model, .. } = &waiting;
+    let ParkedAggregate { aggregate, model, .. } = &waiting;
     match commands.retry(&waiting).await {
         Ok(events) if as_json => {
             output::print_line(format_args!(
@@ -246,10 +246,10 @@ async fn retry(commands: &ParkedCommands, selector: &AggregateArgs, as_json: boo
                 format_id(aggregate)
             ))?;
         }
-        Err(error @ Error::NoModel(_)) => {
+        Err(error @ Error::UnknownModel(_)) => {
             return Err(error).context("this configuration does not declare it; retry with the one that pods run with");
         }
-        Err(error @ Error::StillRefused { .. }) => {
+        Err(error @ Error::ReplayRefused { .. }) => {
             return Err(error).context("it stays parked; mend the cause and retry, or `parked discard` the event");
         }
         Err(error) => return Err(error.into()),
@@ -265,7 +265,7 @@ async fn discard(
     as_json: bool,
 ) -> anyhow::Result<()> {
     let waiting = selector.find_in(commands).await?;
-    let Waiting { aggregate, model, parked, .. } = &waiting;
+    let ParkedAggregate { aggregate, model, parked, .. } = &waiting;
     let name = format_id(aggregate);
     if !yes {
         let events = if all { format!("all {} events that wait", parked.waiting()) } else { "the first event".into() };
@@ -274,7 +274,7 @@ async fn discard(
              meant, say --yes"
         )));
     }
-    let what = if all { Discard::All } else { Discard::First };
+    let what = if all { DiscardScope::All } else { DiscardScope::First };
     let events = commands.discard(&waiting, what).await?;
     let left = parked.waiting().saturating_sub(events);
     if as_json {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use mongodb::bson::{Bson, Document};
 use pipeline::event::{Namespace, sha256_hex};
 use pipeline::source::{SourceConfig, SourceKind};
-use pipeline::view::{Declaration, Mistake, Model};
+use pipeline::view::{ModelProblem, ReadModel, ReadModelDeclaration};
 use serde_json::{Value as Json, json};
 
 use super::load::{ResolvedSettings, edit_distance};
@@ -20,7 +20,7 @@ use super::{Config, Secret, reserved};
 pub(crate) struct ReadModels {
     pub(crate) uri: Secret,
     pub(crate) database: String,
-    pub(crate) models: Vec<Arc<Model>>,
+    pub(crate) models: Vec<Arc<ReadModel>>,
     pub(crate) declared: ModelDeclarations,
 }
 
@@ -105,7 +105,7 @@ const NAMES: [&str; 5] = ["key", "when", "mirror", "from", "indexes"];
 pub(super) fn compile_models(
     settings: &ResolvedSettings,
     problems: &mut Vec<ConfigProblem>,
-) -> (Vec<Arc<Model>>, ModelDeclarations) {
+) -> (Vec<Arc<ReadModel>>, ModelDeclarations) {
     let (mut models, mut declared) = (vec![], ModelDeclarations::default());
     let Some(tree) = settings.tree(READ_MODELS) else { return (models, declared) };
     for (name, node) in tree.entries() {
@@ -115,7 +115,7 @@ pub(super) fn compile_models(
         if problems.len() > found {
             continue;
         }
-        match Model::compile(name, &declaration) {
+        match ReadModel::compile(name, &declaration) {
             Ok(model) => models.push(Arc::new(model)),
             Err(mistakes) => problems.extend(mistakes.iter().map(|mistake| declared.problem(mistake))),
         }
@@ -123,8 +123,8 @@ pub(super) fn compile_models(
     (models, declared)
 }
 
-fn read_declaration(name: &str, node: &ConfigNode, problems: &mut Vec<ConfigProblem>) -> Declaration {
-    let mut declaration = Declaration::default();
+fn read_declaration(name: &str, node: &ConfigNode, problems: &mut Vec<ConfigProblem>) -> ReadModelDeclaration {
+    let mut declaration = ReadModelDeclaration::default();
     let mut wrong = |node: &ConfigNode, key: &str, rule: &str| {
         let path = format!("read_models.{name}{key}");
         problems.push(ConfigProblem::at(node.origin.clone(), path, format!("is {node}, and must be {rule}")));
@@ -188,9 +188,9 @@ pub(crate) struct EventReference {
 }
 
 impl EventReference {
-    pub(crate) fn mistake(&self, problem: String) -> Mistake {
+    pub(crate) fn mistake(&self, problem: String) -> ModelProblem {
         let event_type = self.event_types.first().cloned();
-        Mistake { model: self.model.clone(), event_type, path: self.place.clone(), problem }
+        ModelProblem { model: self.model.clone(), event_type, path: self.place.clone(), problem }
     }
 }
 
@@ -239,11 +239,11 @@ impl ModelDeclarations {
     }
 
     /// What the server found wrong, with file, line, model and event type.
-    pub(crate) fn explain(&self, mistakes: &[Mistake]) -> ConfigProblems {
+    pub(crate) fn explain(&self, mistakes: &[ModelProblem]) -> ConfigProblems {
         ConfigProblems { file: self.file.clone(), list: mistakes.iter().map(|mistake| self.problem(mistake)).collect() }
     }
 
-    fn problem(&self, mistake: &Mistake) -> ConfigProblem {
+    fn problem(&self, mistake: &ModelProblem) -> ConfigProblem {
         let path = format!("read_models.{}", mistake.model);
         let path = mistake.path.iter().fold(path, |path, part| format!("{path}.{part}"));
         let Some(node) = self.nodes.get(&mistake.model) else {

@@ -206,7 +206,7 @@ fn read_models_are_declared_beside_where_they_live() {
 #[test]
 fn what_the_server_finds_wrong_is_told_with_its_line() {
     let config = load(&format!("{MINIMAL}{READ_MODELS}")).unwrap().read_models;
-    let mistake = |path: &[&str]| pipeline::view::Mistake {
+    let mistake = |path: &[&str]| pipeline::view::ModelProblem {
         model: "order_summary".into(),
         event_type: Some("OrderPlaced".into()),
         path: path.iter().map(|part| (*part).to_owned()).collect(),

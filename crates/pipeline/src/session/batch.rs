@@ -2,67 +2,69 @@
 
 use servicebus::ReceivedMessage;
 
-use super::message::{Reader, Unreadable};
-use crate::view::{Body, Delivered};
+use super::message::{MessageReader, UnreadableMessage};
+use crate::view::{DeliveredEvent, EventBody};
 
 #[derive(Default)]
-pub(super) struct Batch {
-    pub(super) events: Vec<Delivered>,
-    pub(super) messages: Vec<(ReceivedMessage, Fate)>,
+pub(super) struct SessionBatch {
+    pub(super) events: Vec<DeliveredEvent>,
+    pub(super) messages: Vec<(ReceivedMessage, SettlementRule)>,
 }
 
 /// What a message waits for.
-pub(super) enum Fate {
+pub(super) enum SettlementRule {
     /// Its event's outcome.
-    Event,
+    ByOutcome,
     /// Its event's outcome, after which it is kept for people to look at.
-    Mangled(String),
+    DeadLetterOnceResolved(String),
     /// Nothing.
-    NotAnEvent(String),
+    DeadLetter(String),
 }
 
 /// What a message is, before anything is done about it.
-pub(super) enum Sorted {
-    Event(Delivered),
+pub(super) enum ParsedMessage {
+    Event(DeliveredEvent),
     /// Its body is kept apart, and must be fetched.
-    Large(Delivered),
+    Oversize(DeliveredEvent),
     /// Its body cannot be read.
-    Mangled(Delivered),
+    UnreadableBody(DeliveredEvent),
     /// It is none of ours, or its envelope is broken; why.
     NotAnEvent(String),
-    Newer {
+    NewerFormat {
         format: i64,
     },
 }
 
-impl Batch {
+impl SessionBatch {
     pub(super) fn is_empty(&self) -> bool {
         self.messages.is_empty()
     }
 
-    pub(super) fn add(&mut self, message: ReceivedMessage, event: Option<Delivered>, fate: Fate) {
+    pub(super) fn add(&mut self, message: ReceivedMessage, event: Option<DeliveredEvent>, rule: SettlementRule) {
         self.events.extend(event);
-        self.messages.push((message, fate));
+        self.messages.push((message, rule));
     }
 }
 
-impl Sorted {
-    pub(super) fn of(message: &ReceivedMessage, reader: &mut Reader) -> Self {
+impl ParsedMessage {
+    pub(super) fn parse(message: &ReceivedMessage, reader: &mut MessageReader) -> Self {
         match reader.read(message.raw(), message.delivery_count()) {
-            Ok(event) if matches!(event.body, Body::Oversize(_)) => Self::Large(event),
+            Ok(event) if matches!(event.body, EventBody::Oversize(_)) => Self::Oversize(event),
             Ok(event) => Self::Event(event),
-            Err(Unreadable::Newer { format }) => Self::Newer { format },
-            Err(Unreadable::Body(event)) => Self::Mangled(*event),
-            Err(error @ (Unreadable::NotOurs | Unreadable::Property { .. })) => Self::NotAnEvent(error.to_string()),
+            Err(UnreadableMessage::NewerFormat { format }) => Self::NewerFormat { format },
+            Err(UnreadableMessage::Body(event)) => Self::UnreadableBody(*event),
+            Err(error @ (UnreadableMessage::NotHeadwater | UnreadableMessage::Property { .. })) => {
+                Self::NotAnEvent(error.to_string())
+            }
         }
     }
 
     /// A large one goes alone: what goes with it would only make it larger. One of a newer version does not go at all, and must not keep
     /// those before it.
-    pub(super) const fn begins_a_batch(&self) -> bool {
+    pub(super) const fn starts_new_batch(&self) -> bool {
         match self {
-            Self::Large(_) | Self::Newer { .. } => true,
-            Self::Event(_) | Self::Mangled(_) | Self::NotAnEvent(_) => false,
+            Self::Oversize(_) | Self::NewerFormat { .. } => true,
+            Self::Event(_) | Self::UnreadableBody(_) | Self::NotAnEvent(_) => false,
         }
     }
 }

@@ -51,7 +51,7 @@ impl Default for Config {
 
 /// A setting that is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Invalid {
+pub enum InvalidSessionConfig {
     #[error("`consumer.lock_duration` must be between 5 s and 5 min, as Service Bus has it")]
     LockDuration,
     #[error("`consumer.connections` must not exceed `consumer.max_concurrent_sessions`")]
@@ -59,18 +59,18 @@ pub enum Invalid {
 }
 
 impl Config {
-    pub fn validate(&self) -> Result<(), Invalid> {
+    pub fn validate(&self) -> Result<(), InvalidSessionConfig> {
         if !(Duration::from_secs(5)..=Duration::from_secs(300)).contains(&self.lock_duration) {
-            return Err(Invalid::LockDuration);
+            return Err(InvalidSessionConfig::LockDuration);
         }
         if self.connections > self.max_concurrent_sessions {
-            return Err(Invalid::Connections);
+            return Err(InvalidSessionConfig::Connections);
         }
         Ok(())
     }
 
     /// Events handed over at once.
-    pub(super) fn batch(&self) -> usize {
+    pub(super) fn batch_size(&self) -> usize {
         (self.credit.get() as usize / 2).max(1)
     }
 }

@@ -12,28 +12,28 @@ use servicebus::{Error, Map, ReceivedMessage, Receiver, Settlement};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::acceptor::Shared;
-use super::batch::Sorted;
-use super::message::{Reader, fetch};
-use super::settle::{goes_on, reason};
-use super::troubles::backoff;
+use super::acceptor::SessionContext;
+use super::backoff::backoff_delay;
+use super::batch::ParsedMessage;
+use super::message::{MessageReader, fetch_oversize_body};
+use super::settle::{can_continue, dead_letter_reason};
 use crate::error_chain::error_chain;
 use crate::failpoints::LoopStall;
-use crate::view::{Delivered, Feed};
+use crate::view::{DeliveredEvent, SessionApplier};
 
 /// Read at once; each has a lock of its own, which is not renewed, so they must be few.
-const MOST: usize = 16;
-const WAIT: Duration = Duration::from_secs(30);
+const MAX_BATCH: usize = 16;
+const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(super) async fn read(shared: Arc<Shared>, stop: CancellationToken) {
-    let client = shared.bus.with_own_connection(MOST as u32);
-    let mut feed = shared.applier.feed();
+pub(super) async fn run(context: Arc<SessionContext>, stop: CancellationToken) {
+    let client = context.bus.with_own_connection(MAX_BATCH as u32);
+    let mut applier = context.applier.session_applier();
     let mut failures = 0;
     while !stop.is_cancelled() {
-        let receiver = client.receiver(&format!("{}/$DeadLetterQueue", shared.entity));
-        let ended = read_on(&shared, receiver, &mut feed, &stop).await;
-        failures = if ended == Ended::Progressed { 1 } else { failures + 1 };
-        let pause = backoff(failures, rand::random_range(0.75..1.25));
+        let receiver = client.receiver(&format!("{}/$DeadLetterQueue", context.entity));
+        let progress = poll_until_failure(&context, receiver, &mut applier, &stop).await;
+        failures = if progress == PollProgress::Progressed { 1 } else { failures + 1 };
+        let pause = backoff_delay(failures, rand::random_range(0.75..1.25));
         tokio::select! {
             () = stop.cancelled() => {}
             () = tokio::time::sleep(pause) => {}
@@ -43,20 +43,25 @@ pub(super) async fn read(shared: Arc<Shared>, stop: CancellationToken) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ended {
+enum PollProgress {
     /// Something was dealt with before it ended.
     Progressed,
-    AtOnce,
+    None,
 }
 
 async fn receive(receiver: &mut Receiver) -> Result<Vec<ReceivedMessage>, Error> {
     LoopStall::DeadLetters.block_if_enabled().await;
-    receiver.receive(MOST, WAIT).await
+    receiver.receive(MAX_BATCH, RECEIVE_TIMEOUT).await
 }
 
 /// Until something fails, or `stop`.
-async fn read_on(shared: &Shared, mut receiver: Receiver, feed: &mut Feed, stop: &CancellationToken) -> Ended {
-    let mut ended = Ended::AtOnce;
+async fn poll_until_failure(
+    context: &SessionContext,
+    mut receiver: Receiver,
+    applier: &mut SessionApplier,
+    stop: &CancellationToken,
+) -> PollProgress {
+    let mut progress = PollProgress::None;
     loop {
         // cancel-safe: receive, of which nothing is lost when it is dropped.
         let received = tokio::select! {
@@ -64,14 +69,14 @@ async fn read_on(shared: &Shared, mut receiver: Receiver, feed: &mut Feed, stop:
             () = stop.cancelled() => break,
             received = receive(&mut receiver) => received,
         };
-        shared.handle.0.looked.fetch_add(1, Relaxed);
-        let dealt_with = match received {
-            Ok(letters) if letters.is_empty() => continue,
-            Ok(letters) => deal_with(shared, &receiver, feed, &letters).await,
+        context.monitor.0.dead_letter_polls.fetch_add(1, Relaxed);
+        let handled = match received {
+            Ok(dead_letters) if dead_letters.is_empty() => continue,
+            Ok(dead_letters) => handle_dead_letters(context, &receiver, applier, &dead_letters).await,
             Err(error) => Err(error),
         };
-        match dealt_with {
-            Ok(true) => ended = Ended::Progressed,
+        match handled {
+            Ok(true) => progress = PollProgress::Progressed,
             Ok(false) => break,
             Err(error) => {
                 // A subscription that is missing is told by those who accept sessions.
@@ -82,83 +87,89 @@ async fn read_on(shared: &Shared, mut receiver: Receiver, feed: &mut Feed, stop:
     }
     // What was fetched ahead goes back; what was in hand and is not settled comes again when its lock ends.
     let _ = receiver.close().await;
-    ended
+    progress
 }
 
 /// `false`: some could not be dealt with now, and have been given back.
-async fn deal_with(
-    shared: &Shared,
+async fn handle_dead_letters(
+    context: &SessionContext,
     receiver: &Receiver,
-    feed: &mut Feed,
-    letters: &[ReceivedMessage],
+    applier: &mut SessionApplier,
+    dead_letters: &[ReceivedMessage],
 ) -> Result<bool, Error> {
-    let (mut events, mut waiting, mut aside, mut back) = (vec![], vec![], vec![], vec![]);
-    let mut reader = Reader::default();
-    for letter in letters {
-        match sort(shared, &mut reader, letter).await {
-            Sort::Event(event, then) => {
-                events.push(Delivered { dead_lettered: true, ..*event });
-                waiting.push((letter, then));
+    let (mut events, mut pending, mut deferred, mut released) = (vec![], vec![], vec![], vec![]);
+    let mut reader = MessageReader::default();
+    for dead_letter in dead_letters {
+        match classify(context, &mut reader, dead_letter).await {
+            DeadLetterKind::Event(event, after_parking) => {
+                events.push(DeliveredEvent { dead_lettered: true, ..*event });
+                pending.push((dead_letter, after_parking));
             }
-            Sort::ForPeople => aside.push(letter),
-            Sort::NotNow => back.push(letter),
+            DeadLetterKind::NeedsOperator => deferred.push(dead_letter),
+            DeadLetterKind::RetryLater => released.push(dead_letter),
         }
     }
-    let applied = feed.apply(events).await;
+    let applied = applier.apply(events).await;
     let mut parked = vec![];
-    for (at, (letter, then)) in waiting.into_iter().enumerate() {
-        match then {
-            _ if at >= applied.outcomes.len() => back.push(letter),
-            Then::Gone => parked.push(letter),
-            Then::Aside => aside.push(letter),
+    for (at, (dead_letter, after_parking)) in pending.into_iter().enumerate() {
+        match after_parking {
+            _ if at >= applied.outcomes.len() => released.push(dead_letter),
+            AfterParking::Complete => parked.push(dead_letter),
+            AfterParking::Defer => deferred.push(dead_letter),
         }
     }
     if !parked.is_empty() {
         receiver.settle(parked.iter().copied(), Settlement::Complete).await?;
-        shared.handle.0.dead_letters.fetch_add(parked.len() as u64, Relaxed);
-        warn!(letters = parked.len(), "the bus had dead-lettered events; they are parked");
+        context.monitor.0.dead_letters_parked.fetch_add(parked.len() as u64, Relaxed);
+        warn!(dead_letters = parked.len(), "the bus had dead-lettered events; they are parked");
     }
-    if !aside.is_empty() {
-        receiver.settle(aside.iter().copied(), Settlement::Defer { properties: Map::new() }).await?;
-        shared.handle.0.set_aside.fetch_add(aside.len() as u64, Relaxed);
-        info!(letters = aside.len(), "dead letters are set aside for an operator");
+    if !deferred.is_empty() {
+        receiver.settle(deferred.iter().copied(), Settlement::Defer { properties: Map::new() }).await?;
+        context.monitor.0.dead_letters_deferred.fetch_add(deferred.len() as u64, Relaxed);
+        info!(dead_letters = deferred.len(), "dead letters are set aside for an operator");
     }
-    if !back.is_empty() {
-        receiver.settle(back.iter().copied(), Settlement::Release).await?;
+    if !released.is_empty() {
+        receiver.settle(released.iter().copied(), Settlement::Release).await?;
     }
-    Ok(back.is_empty() && goes_on(&applied.end))
+    Ok(released.is_empty() && can_continue(&applied.end))
 }
 
 /// What a letter is.
-enum Sort {
+enum DeadLetterKind {
     /// To be parked.
-    Event(Box<Delivered>, Then),
-    ForPeople,
-    NotNow,
+    Event(Box<DeliveredEvent>, AfterParking),
+    NeedsOperator,
+    RetryLater,
 }
 
 /// What becomes of it when its event is parked.
-enum Then {
-    Gone,
+enum AfterParking {
+    Complete,
     /// Its body could not be read, and may be wanted.
-    Aside,
+    Defer,
 }
 
-async fn sort(shared: &Shared, reader: &mut Reader, letter: &ReceivedMessage) -> Sort {
-    if letter.dead_letter_reason().is_some_and(|why| reason::ALL.contains(&why)) {
-        return Sort::ForPeople;
+async fn classify(
+    context: &SessionContext,
+    reader: &mut MessageReader,
+    dead_letter: &ReceivedMessage,
+) -> DeadLetterKind {
+    if dead_letter.dead_letter_reason().is_some_and(|why| dead_letter_reason::ALL.contains(&why)) {
+        return DeadLetterKind::NeedsOperator;
     }
-    match Sorted::of(letter, reader) {
-        Sorted::Event(event) => Sort::Event(Box::new(event), Then::Gone),
-        Sorted::Large(mut event) => match fetch(&shared.oversize, letter.raw(), &mut event).await {
-            Ok(()) => Sort::Event(Box::new(event), Then::Gone),
-            Err(error) => {
-                warn!(error = error_chain(&error), "an event's body cannot be fetched");
-                Sort::NotNow
+    match ParsedMessage::parse(dead_letter, reader) {
+        ParsedMessage::Event(event) => DeadLetterKind::Event(Box::new(event), AfterParking::Complete),
+        ParsedMessage::Oversize(mut event) => {
+            match fetch_oversize_body(&context.oversize, dead_letter.raw(), &mut event).await {
+                Ok(()) => DeadLetterKind::Event(Box::new(event), AfterParking::Complete),
+                Err(error) => {
+                    warn!(error = error_chain(&error), "an event's body cannot be fetched");
+                    DeadLetterKind::RetryLater
+                }
             }
-        },
-        Sorted::Mangled(event) => Sort::Event(Box::new(event), Then::Aside),
+        }
+        ParsedMessage::UnreadableBody(event) => DeadLetterKind::Event(Box::new(event), AfterParking::Defer),
         // One of a newer version is for people, too: in this queue nobody waits behind it.
-        Sorted::NotAnEvent(_) | Sorted::Newer { .. } => Sort::ForPeople,
+        ParsedMessage::NotAnEvent(_) | ParsedMessage::NewerFormat { .. } => DeadLetterKind::NeedsOperator,
     }
 }

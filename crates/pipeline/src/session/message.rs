@@ -17,64 +17,64 @@ use crate::error_chain::error_chain;
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
 use crate::publish::{ClaimCheckStore, claim_check};
 use crate::trace::TraceContext;
-use crate::view::{Body, Delivered, PositionKey};
+use crate::view::{DeliveredEvent, EventBody, PositionKey};
 
 /// Why a message is not an event. Nothing of its contents is in it.
 #[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
+pub enum UnreadableMessage {
     #[error("it was not published by headwater: property `{}` is missing", property::FORMAT)]
-    NotOurs,
+    NotHeadwater,
     #[error("it has format {format}, and this version knows {FORMAT}")]
-    Newer { format: i64 },
+    NewerFormat { format: i64 },
     #[error("property `{name}` is missing or cannot be read")]
     Property { name: &'static str },
     /// The event, without its body.
     #[error("its body is not a document of its content type")]
-    Body(Box<Delivered>),
+    Body(Box<DeliveredEvent>),
 }
 
 /// Reads messages; remembers what the last one had in common with the next.
 #[derive(Debug, Default)]
-pub struct Reader {
+pub struct MessageReader {
     namespace: Option<(String, Arc<Namespace>)>,
-    traced: bool,
+    reads_traces: bool,
 }
 
-impl Reader {
+impl MessageReader {
     /// Reads where an event's trace goes on only if that is of use.
-    pub fn traced(traced: bool) -> Self {
-        Self { namespace: None, traced }
+    pub fn with_tracing(reads_traces: bool) -> Self {
+        Self { namespace: None, reads_traces }
     }
 
-    /// `delivery_count`: how often the bus has given it out before. A body that is kept apart is left there: see [`fetch`].
-    pub fn read(&mut self, message: &Message, delivery_count: u32) -> Result<Delivered, Unreadable> {
-        let envelope = Envelope::of(message);
-        let format = envelope.format.and_then(|value| value.as_integer()).ok_or(Unreadable::NotOurs)?;
+    /// `delivery_count`: how often the bus has given it out before. A body that is kept apart is left there: see [`fetch_oversize_body`].
+    pub fn read(&mut self, message: &Message, delivery_count: u32) -> Result<DeliveredEvent, UnreadableMessage> {
+        let envelope = EnvelopeProperties::read(message);
+        let format = envelope.format.and_then(|value| value.as_integer()).ok_or(UnreadableMessage::NotHeadwater)?;
         if format > i64::from(FORMAT) {
-            return Err(Unreadable::Newer { format });
+            return Err(UnreadableMessage::NewerFormat { format });
         }
-        let properties = message.properties().map_err(|_| Unreadable::Property { name: "message-id" })?;
+        let properties = message.properties().map_err(|_| UnreadableMessage::Property { name: "message-id" })?;
         let message_id = properties.message_id.as_ref().and_then(|id| id.as_str());
-        let aggregate = typed(envelope.aggregate, property::AGGREGATE)?;
+        let aggregate = read_typed_value(envelope.aggregate, property::AGGREGATE)?;
         let aggregate =
-            aggregate.and_then(AggregateId::new).ok_or(Unreadable::Property { name: property::AGGREGATE })?;
-        let key = typed(envelope.key, property::KEY)?.unwrap_or_else(|| aggregate.value().clone());
-        let epoch = number(envelope.epoch, property::EPOCH)?;
-        let token = text(envelope.token, property::TOKEN)?;
+            aggregate.and_then(AggregateId::new).ok_or(UnreadableMessage::Property { name: property::AGGREGATE })?;
+        let key = read_typed_value(envelope.key, property::KEY)?.unwrap_or_else(|| aggregate.value().clone());
+        let epoch = read_number(envelope.epoch, property::EPOCH)?;
+        let token = read_text(envelope.token, property::TOKEN)?;
         let committed = envelope.committed.and_then(|value| value.as_timestamp());
-        let operation = Operation::from_name(text(envelope.operation, property::OPERATION)?);
-        let trace = envelope.traceparent.filter(|_| self.traced).and_then(|value| value.as_str());
-        let mut event = Delivered {
-            message_id: message_id.ok_or(Unreadable::Property { name: "message-id" })?.to_owned(),
-            operation: operation.ok_or(Unreadable::Property { name: property::OPERATION })?,
-            namespace: self.namespace(text(envelope.namespace, property::NAMESPACE)?)?,
+        let operation = Operation::from_name(read_text(envelope.operation, property::OPERATION)?);
+        let trace = envelope.traceparent.filter(|_| self.reads_traces).and_then(|value| value.as_str());
+        let mut event = DeliveredEvent {
+            message_id: message_id.ok_or(UnreadableMessage::Property { name: "message-id" })?.to_owned(),
+            operation: operation.ok_or(UnreadableMessage::Property { name: property::OPERATION })?,
+            namespace: self.namespace(read_text(envelope.namespace, property::NAMESPACE)?)?,
             aggregate,
             key,
             event_type: properties.subject.map(str::to_owned),
             sequence: envelope.sequence.and_then(|value| value.as_integer()),
             position: Some(PositionKey::new(Epoch::new(epoch), token)),
-            term: Term::new(number(envelope.term, property::TERM)?),
-            body: Body::Oversize(String::new()),
+            term: Term::new(read_number(envelope.term, property::TERM)?),
+            body: EventBody::Oversize(String::new()),
             committed: committed.map(DateTime::from_millis),
             delivery_count,
             dead_lettered: false,
@@ -82,27 +82,28 @@ impl Reader {
         };
         let id = |property: Option<ValueRef<'_>>| property.and_then(|value| value.as_str()).map(str::to_owned);
         event.body = match (id(envelope.marker), id(envelope.oversize)) {
-            (Some(id), _) => Body::Marker(id),
-            (None, Some(id)) => Body::Oversize(id),
-            (None, None) => match document(properties.content_type, data(message)) {
-                Some(document) => Body::Document(document),
+            (Some(id), _) => EventBody::Marker(id),
+            (None, Some(id)) => EventBody::Oversize(id),
+            (None, None) => match parse_document(properties.content_type, read_body_bytes(message)) {
+                Some(document) => EventBody::Document(document),
                 None => {
-                    event.body = Body::Oversize(event.message_id.clone());
-                    return Err(Unreadable::Body(Box::new(event)));
+                    event.body = EventBody::Oversize(event.message_id.clone());
+                    return Err(UnreadableMessage::Body(Box::new(event)));
                 }
             },
         };
         Ok(event)
     }
 
-    fn namespace(&mut self, name: &str) -> Result<Arc<Namespace>, Unreadable> {
+    fn namespace(&mut self, name: &str) -> Result<Arc<Namespace>, UnreadableMessage> {
         if let Some((known, namespace)) = &self.namespace
             && known == name
         {
             return Ok(Arc::clone(namespace));
         }
         // A database's name has no dot; a collection's may.
-        let (database, collection) = name.split_once('.').ok_or(Unreadable::Property { name: property::NAMESPACE })?;
+        let (database, collection) =
+            name.split_once('.').ok_or(UnreadableMessage::Property { name: property::NAMESPACE })?;
         let namespace = Arc::new(Namespace::new(database, collection));
         self.namespace = Some((name.to_owned(), Arc::clone(&namespace)));
         Ok(namespace)
@@ -111,13 +112,17 @@ impl Reader {
 
 /// Fetches the body of an event that is kept apart. One that is gone stays so, and the event is parked for it; an error means that the
 /// store could not be asked.
-pub async fn fetch(kept: &ClaimCheckStore, message: &Message, event: &mut Delivered) -> Result<(), claim_check::Error> {
-    let Body::Oversize(id) = &event.body else { return Ok(()) };
-    match kept.read(id).await {
+pub async fn fetch_oversize_body(
+    oversize_store: &ClaimCheckStore,
+    message: &Message,
+    event: &mut DeliveredEvent,
+) -> Result<(), claim_check::Error> {
+    let EventBody::Oversize(id) = &event.body else { return Ok(()) };
+    match oversize_store.read(id).await {
         Ok(bytes) => {
             let content_type = message.properties().ok().and_then(|properties| properties.content_type);
-            if let Some(document) = document(content_type, bytes) {
-                event.body = Body::Document(document);
+            if let Some(document) = parse_document(content_type, bytes) {
+                event.body = EventBody::Document(document);
             }
             Ok(())
         }
@@ -129,19 +134,19 @@ pub async fn fetch(kept: &ClaimCheckStore, message: &Message, event: &mut Delive
     }
 }
 
-fn document(kind: Option<&str>, bytes: Vec<u8>) -> Option<RawDocumentBuf> {
+fn parse_document(kind: Option<&str>, bytes: Vec<u8>) -> Option<RawDocumentBuf> {
     match kind? {
         content_type::BSON => RawDocumentBuf::from_bytes(bytes).ok(),
         content_type::JSON => {
             let json: serde_json::Map<String, serde_json::Value> = serde_json::from_slice(&bytes).ok()?;
-            let document = Document::try_from(json).ok()?;
-            RawDocumentBuf::try_from(&document).ok()
+            let parse_document = Document::try_from(json).ok()?;
+            RawDocumentBuf::try_from(&parse_document).ok()
         }
         _ => None,
     }
 }
 
-fn data(message: &Message) -> Vec<u8> {
+fn read_body_bytes(message: &Message) -> Vec<u8> {
     let mut sections = message.data();
     let mut body = sections.next().map_or_else(Vec::new, |first| first.to_vec());
     sections.for_each(|section| body.extend_from_slice(&section));
@@ -150,7 +155,7 @@ fn data(message: &Message) -> Vec<u8> {
 
 /// What is said beside the body, found in one go: looking for each name by itself would read them all every time.
 #[derive(Default)]
-struct Envelope<'a> {
+struct EnvelopeProperties<'a> {
     format: Option<ValueRef<'a>>,
     operation: Option<ValueRef<'a>>,
     namespace: Option<ValueRef<'a>>,
@@ -166,11 +171,11 @@ struct Envelope<'a> {
     traceparent: Option<ValueRef<'a>>,
 }
 
-impl<'a> Envelope<'a> {
-    fn of(message: &'a Message) -> Self {
+impl<'a> EnvelopeProperties<'a> {
+    fn read(message: &'a Message) -> Self {
         let mut envelope = Self::default();
         for (name, value) in message.application_properties() {
-            let place = match name.as_str() {
+            let slot = match name.as_str() {
                 Some(property::FORMAT) => &mut envelope.format,
                 Some(property::OPERATION) => &mut envelope.operation,
                 Some(property::NAMESPACE) => &mut envelope.namespace,
@@ -186,29 +191,30 @@ impl<'a> Envelope<'a> {
                 Some(property::TRACEPARENT) => &mut envelope.traceparent,
                 Some(_) | None => continue,
             };
-            *place = Some(value);
+            *slot = Some(value);
         }
         envelope
     }
 }
 
-fn text<'a>(property: Option<ValueRef<'a>>, name: &'static str) -> Result<&'a str, Unreadable> {
-    property.and_then(|value| value.as_str()).ok_or(Unreadable::Property { name })
+fn read_text<'a>(property: Option<ValueRef<'a>>, name: &'static str) -> Result<&'a str, UnreadableMessage> {
+    property.and_then(|value| value.as_str()).ok_or(UnreadableMessage::Property { name })
 }
 
-fn number(property: Option<ValueRef<'_>>, name: &'static str) -> Result<u64, Unreadable> {
-    let number = property.and_then(|value| value.as_integer()).and_then(|number| u64::try_from(number).ok());
-    number.ok_or(Unreadable::Property { name })
+fn read_number(property: Option<ValueRef<'_>>, name: &'static str) -> Result<u64, UnreadableMessage> {
+    let read_number =
+        property.and_then(|value| value.as_integer()).and_then(|read_number| u64::try_from(read_number).ok());
+    read_number.ok_or(UnreadableMessage::Property { name })
 }
 
 /// A value with its type: the document `{v: value}`. `None` if it is not there.
-fn typed(property: Option<ValueRef<'_>>, name: &'static str) -> Result<Option<Bson>, Unreadable> {
+fn read_typed_value(property: Option<ValueRef<'_>>, name: &'static str) -> Result<Option<Bson>, UnreadableMessage> {
     let Some(property) = property else { return Ok(None) };
     let read = || {
         let raw = RawDocument::from_bytes(property.as_binary()?).ok()?;
         Bson::try_from(raw.get("v").ok()??).ok()
     };
-    read().map(Some).ok_or(Unreadable::Property { name })
+    read().map(Some).ok_or(UnreadableMessage::Property { name })
 }
 
 #[cfg(test)]

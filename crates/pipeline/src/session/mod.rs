@@ -8,23 +8,23 @@
 //! begins a session's next transaction before the last one is resolved.
 //!
 //! Reading order: [`message`] (bytes become an event) → `acceptor` (which sessions are held) → `consumer` (the life of one held session) → `settle`
-//! with `batch` (what becomes of a message). Beside them `accepts` (how many are asked for), `seats` (how many are held), `budget` (bytes in flight), `renewal` (the lock) and `dead_letters` (what the bus put aside).
+//! with `batch` (what becomes of a message). Beside them `accept_permits` (how many are asked for), `slots` (how many are held), `budget` (bytes in flight), `renewal` (the lock) and `dead_letters` (what the bus put aside).
 
+mod accept_permits;
 mod acceptor;
-mod accepts;
+mod backoff;
 mod batch;
 mod budget;
 mod config;
-mod consumer;
 mod dead_letters;
-mod handle;
+mod held_session;
 pub mod message;
+mod monitor;
 mod renewal;
-mod seats;
 mod settle;
-mod troubles;
+mod slots;
 
-pub use acceptor::{Acceptor, Places};
-pub use config::{Config, Invalid};
-pub use handle::{Counts, Handle, Trouble};
-pub use settle::reason;
+pub use acceptor::{SessionAcceptor, SessionDependencies};
+pub use config::{Config, InvalidSessionConfig};
+pub use monitor::{SessionCounts, SessionMonitor, SessionProblem};
+pub use settle::dead_letter_reason;

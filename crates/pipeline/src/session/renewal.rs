@@ -13,10 +13,14 @@ use crate::error_chain::error_chain;
 use crate::retry::{self, ErrorClass};
 
 /// No lock is so short that it must be renewed more often; a clock that runs ahead of the bus's must not make us ask all the time.
-const LEAST: Duration = Duration::from_millis(500);
+const MIN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Renews until it is dropped. A lock that is lost is told by `over`.
-pub(super) async fn keep(session: &SessionHandle, longest: Duration, over: &CancellationToken) -> Infallible {
+/// Renews until it is dropped. A lock that is lost is told by `lock_lost`.
+pub(super) async fn renew_while_held(
+    session: &SessionHandle,
+    max_lock_duration: Duration,
+    lock_lost: &CancellationToken,
+) -> Infallible {
     loop {
         // Only says when to ask again; whether the lock is held is the bus's to say.
         #[expect(
@@ -24,26 +28,26 @@ pub(super) async fn keep(session: &SessionHandle, longest: Duration, over: &Canc
             reason = "the bus tells the moment by the wall clock; bounded on both sides"
         )]
         let now = SystemTime::now();
-        tokio::time::sleep(pause(now, session.locked_until(), longest)).await;
+        tokio::time::sleep(renewal_delay(now, session.locked_until(), max_lock_duration)).await;
         // Boxed, as it is seldom: every session would carry the room for it.
         if let Err(error) = Box::pin(session.renew_lock()).await {
-            if session.lost_reason().is_some() || is_lost(error.kind()) {
-                over.cancel();
+            if session.lost_reason().is_some() || means_lock_lost(error.kind()) {
+                lock_lost.cancel();
                 return std::future::pending().await;
             }
             warn!(error = error_chain(&error), "renew the lock of a session");
-            tokio::time::sleep(LEAST).await;
+            tokio::time::sleep(MIN_INTERVAL).await;
         }
     }
 }
 
 /// Half of what is left of the lock, within reason.
-fn pause(now: SystemTime, until: SystemTime, longest: Duration) -> Duration {
+fn renewal_delay(now: SystemTime, until: SystemTime, max_lock_duration: Duration) -> Duration {
     let left = until.duration_since(now).unwrap_or_default();
-    (left / 2).clamp(LEAST, (longest / 2).max(LEAST))
+    (left / 2).clamp(MIN_INTERVAL, (max_lock_duration / 2).max(MIN_INTERVAL))
 }
 
-fn is_lost(kind: BusErrorKind) -> bool {
+fn means_lock_lost(kind: BusErrorKind) -> bool {
     match retry::classify_service_bus(kind) {
         ErrorClass::Transient => {
             matches!(
@@ -63,13 +67,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lock_is_renewed_at_half_its_time_whatever_the_clocks_say() {
+    fn a_lock_is_renewed_at_half_its_time_despite_clock_skew() {
         let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
-        let longest = Duration::from_secs(60);
+        let max_lock_duration = Duration::from_secs(60);
         let at = |seconds: u64| now + Duration::from_secs(seconds);
-        assert_eq!(pause(now, at(60), longest), Duration::from_secs(30));
-        assert_eq!(pause(now, at(10), longest), Duration::from_secs(5));
-        assert_eq!(pause(now, at(3_600), longest), Duration::from_secs(30), "the bus's clock is ahead");
-        assert_eq!(pause(now, now - Duration::from_secs(3_600), longest), LEAST, "the bus's clock is behind");
+        assert_eq!(renewal_delay(now, at(60), max_lock_duration), Duration::from_secs(30));
+        assert_eq!(renewal_delay(now, at(10), max_lock_duration), Duration::from_secs(5));
+        assert_eq!(
+            renewal_delay(now, at(3_600), max_lock_duration),
+            Duration::from_secs(30),
+            "the bus's clock is ahead"
+        );
+        assert_eq!(
+            renewal_delay(now, now - Duration::from_secs(3_600), max_lock_duration),
+            MIN_INTERVAL,
+            "the bus's clock is behind"
+        );
     }
 }

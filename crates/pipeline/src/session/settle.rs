@@ -4,11 +4,11 @@
 
 use servicebus::{Error, ReceivedMessage, Settler};
 
-use super::batch::Fate;
-use crate::view::{Applied, End, Outcome};
+use super::batch::SettlementRule;
+use crate::view::{AppliedBatch, ApplyOutcome, BatchEnd};
 
 /// Why we put a message among the dead letters: its `DeadLetterReason`. By these the reader of dead letters knows its own.
-pub mod reason {
+pub mod dead_letter_reason {
     /// The event cannot be applied, and `on_poison` says so. It is parked, too.
     pub const POISON: &str = "headwater-poison";
     /// The message is none of ours, or cannot be read.
@@ -19,28 +19,36 @@ pub mod reason {
 
 /// How a message is settled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum SettleAction {
     Complete,
     DeadLetter { reason: &'static str, description: String },
 }
 
 /// The messages that may be settled, in order: up to the first whose event is not resolved.
-pub(super) fn resolved(messages: Vec<(ReceivedMessage, Fate)>, applied: &Applied) -> Vec<(ReceivedMessage, How)> {
+pub(super) fn settleable_messages(
+    messages: Vec<(ReceivedMessage, SettlementRule)>,
+    applied: &AppliedBatch,
+) -> Vec<(ReceivedMessage, SettleAction)> {
     let mut outcomes = applied.outcomes.iter();
-    messages.into_iter().map_while(|(message, fate)| Some((message, how(&fate, &mut outcomes)?))).collect()
+    messages.into_iter().map_while(|(message, rule)| Some((message, settle_action(&rule, &mut outcomes)?))).collect()
 }
 
 /// `None`: its event is not resolved.
-fn how<'a>(fate: &Fate, outcomes: &mut impl Iterator<Item = &'a Outcome>) -> Option<How> {
-    let unreadable =
-        |description: &String| How::DeadLetter { reason: reason::UNREADABLE, description: description.clone() };
-    match fate {
-        Fate::NotAnEvent(description) => Some(unreadable(description)),
-        Fate::Mangled(description) => outcomes.next().map(|_| unreadable(description)),
-        Fate::Event => outcomes.next().map(|outcome| match outcome {
-            Outcome::Applied | Outcome::Duplicate | Outcome::Parked => How::Complete,
-            Outcome::DeadLetter => How::DeadLetter {
-                reason: reason::POISON,
+fn settle_action<'a>(
+    rule: &SettlementRule,
+    outcomes: &mut impl Iterator<Item = &'a ApplyOutcome>,
+) -> Option<SettleAction> {
+    let unreadable = |description: &String| SettleAction::DeadLetter {
+        reason: dead_letter_reason::UNREADABLE,
+        description: description.clone(),
+    };
+    match rule {
+        SettlementRule::DeadLetter(description) => Some(unreadable(description)),
+        SettlementRule::DeadLetterOnceResolved(description) => outcomes.next().map(|_| unreadable(description)),
+        SettlementRule::ByOutcome => outcomes.next().map(|outcome| match outcome {
+            ApplyOutcome::Applied | ApplyOutcome::Duplicate | ApplyOutcome::Parked => SettleAction::Complete,
+            ApplyOutcome::DeadLetter => SettleAction::DeadLetter {
+                reason: dead_letter_reason::POISON,
                 description: "its event cannot be applied, and its aggregate is parked".to_owned(),
             },
         }),
@@ -48,20 +56,23 @@ fn how<'a>(fate: &Fate, outcomes: &mut impl Iterator<Item = &'a Outcome>) -> Opt
 }
 
 /// Whether the session goes on after a batch that ended so.
-pub(super) const fn goes_on(end: &End) -> bool {
+pub(super) const fn can_continue(end: &BatchEnd) -> bool {
     match end {
-        End::Complete => true,
+        BatchEnd::Complete => true,
         // What was applied of the rest is not known, or nothing: the cursor knows when the session is accepted again.
-        End::Unknown | End::Failed(_) => false,
+        BatchEnd::Unknown | BatchEnd::Failed(_) => false,
     }
 }
 
 /// Settles, and checks the bus's answers. How many were settled; on an error some may be.
-pub(super) async fn settle(settler: &Settler, messages: &[(ReceivedMessage, How)]) -> Result<usize, Error> {
-    let complete = messages.iter().filter(|(_, how)| *how == How::Complete).map(|(message, _)| message);
+pub(super) async fn settle(settler: &Settler, messages: &[(ReceivedMessage, SettleAction)]) -> Result<usize, Error> {
+    let complete = messages
+        .iter()
+        .filter(|(_, settle_action)| *settle_action == SettleAction::Complete)
+        .map(|(message, _)| message);
     settler.complete(complete).await?;
-    for (message, how) in messages {
-        if let How::DeadLetter { reason, description } = how {
+    for (message, settle_action) in messages {
+        if let SettleAction::DeadLetter { reason, description } = settle_action {
             settler.dead_letter(message, reason, description).await?;
         }
     }
@@ -73,23 +84,35 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_resolved_is_settled() {
-        let fates = [Fate::Event, Fate::NotAnEvent("not ours".into()), Fate::Mangled("broken".into()), Fate::Event];
-        let outcomes = [Outcome::Applied, Outcome::Parked];
+    fn only_resolved_messages_are_settled() {
+        let rules = [
+            SettlementRule::ByOutcome,
+            SettlementRule::DeadLetter("not ours".into()),
+            SettlementRule::DeadLetterOnceResolved("broken".into()),
+            SettlementRule::ByOutcome,
+        ];
+        let outcomes = [ApplyOutcome::Applied, ApplyOutcome::Parked];
         let mut outcomes = outcomes.iter();
-        let hows: Vec<_> = fates.iter().map(|fate| how(fate, &mut outcomes)).collect();
+        let actions: Vec<_> = rules.iter().map(|rule| settle_action(rule, &mut outcomes)).collect();
         let unreadable = |description: &str| {
-            Some(How::DeadLetter { reason: reason::UNREADABLE, description: description.to_owned() })
+            Some(SettleAction::DeadLetter {
+                reason: dead_letter_reason::UNREADABLE,
+                description: description.to_owned(),
+            })
         };
-        assert_eq!(hows, [Some(How::Complete), unreadable("not ours"), unreadable("broken"), None]);
+        assert_eq!(actions, [Some(SettleAction::Complete), unreadable("not ours"), unreadable("broken"), None]);
     }
 
     #[test]
-    fn every_outcome_settles_and_only_poison_may_dead_letter() {
-        let of = |outcome: Outcome| how(&Fate::Event, &mut [outcome].iter()).unwrap();
-        for outcome in [Outcome::Applied, Outcome::Duplicate, Outcome::Parked] {
-            assert_eq!(of(outcome), How::Complete);
+    fn only_poison_outcomes_are_dead_lettered() {
+        let action_for =
+            |outcome: ApplyOutcome| settle_action(&SettlementRule::ByOutcome, &mut [outcome].iter()).unwrap();
+        for outcome in [ApplyOutcome::Applied, ApplyOutcome::Duplicate, ApplyOutcome::Parked] {
+            assert_eq!(action_for(outcome), SettleAction::Complete);
         }
-        assert!(matches!(of(Outcome::DeadLetter), How::DeadLetter { reason: reason::POISON, .. }));
+        assert!(matches!(
+            action_for(ApplyOutcome::DeadLetter),
+            SettleAction::DeadLetter { reason: dead_letter_reason::POISON, .. }
+        ));
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::cursor::{Mode, Start};
+use super::cursor::{OrderingMode, PipelineStart};
 use crate::source::{SourceConfig, SourceKind};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,10 +71,10 @@ impl Default for Config {
 
 impl Config {
     /// What orders the events of this source. `filtered`: capture leaves event types out.
-    pub fn mode(&self, source: &SourceConfig, start: Start, filtered: bool) -> Mode {
+    pub fn mode(&self, source: &SourceConfig, start: PipelineStart, filtered: bool) -> OrderingMode {
         match (source.kind, &source.sequence) {
-            (SourceKind::Events, Some(_)) => Mode::Sequence { start, first: self.first_sequence, filtered },
-            (SourceKind::Events, None) | (SourceKind::Documents, _) => Mode::Position,
+            (SourceKind::Events, Some(_)) => OrderingMode::Sequence { start, first: self.first_sequence, filtered },
+            (SourceKind::Events, None) | (SourceKind::Documents, _) => OrderingMode::Position,
         }
     }
 }

@@ -11,9 +11,9 @@ use std::fmt;
 
 use mongodb::bson::Bson;
 
-use super::delivered::PositionKey;
+use super::delivered_event::PositionKey;
 use super::identity::Identity;
-use super::parked::Parked;
+use super::parked::ParkedEntry;
 
 /// Per aggregate, what was applied last.
 #[derive(Clone, Default, PartialEq)]
@@ -25,19 +25,19 @@ pub struct Cursor {
     /// The `_id` of the event with that sequence; without a sequence, of the last event.
     pub event_id: Option<Bson>,
     /// By name of the read model: where it waits.
-    pub parked: BTreeMap<String, Parked>,
+    pub parked: BTreeMap<String, ParkedEntry>,
     /// The last event deleted the document; a [sweep](crate::capture) need not tell it again.
     pub gone: bool,
 }
 
 /// What orders the events of an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum OrderingMode {
     /// The position alone. Gaps cannot be seen.
     Position,
     /// The aggregate's own count.
     Sequence {
-        start: Start,
+        start: PipelineStart,
         /// What an aggregate's first event is numbered. One that begins higher is looked up in the source.
         first: i64,
         /// Capture leaves types out, so numbers are missing and only order is checked.
@@ -47,7 +47,7 @@ pub enum Mode {
 
 /// Where the pipeline began.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum PipelineStart {
     /// An aggregate's first event is the first the source holds.
     Beginning,
     /// It is any.
@@ -56,17 +56,17 @@ pub enum Start {
 
 /// What is asked of an event.
 #[derive(Clone, Copy, Debug)]
-pub struct Facts<'a> {
+pub struct EventFacts<'a> {
     pub position: Option<&'a PositionKey>,
     pub sequence: Option<i64>,
     pub key: &'a Bson,
     /// What the source said, when it was asked.
-    pub evidence: Option<Evidence>,
+    pub evidence: Option<SourceEvidence>,
 }
 
 /// What the source said of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Evidence {
+pub enum SourceEvidence {
     /// It holds nothing of the aggregate below this event.
     First,
     /// With the cursor at `cursor`: it holds exactly this event at its sequence, and still the cursor's own at the cursor's.
@@ -77,7 +77,7 @@ pub enum Evidence {
 
 /// What an event is.
 #[derive(Clone, PartialEq)]
-pub enum Decision {
+pub enum CursorDecision {
     Next,
     Duplicate,
     /// These are missing, both included.
@@ -88,12 +88,12 @@ pub enum Decision {
     /// The aggregate was created again, or the source restored: not what was applied under this number.
     Regressed,
     /// Only the source can say.
-    Ask(Question),
+    AskSource(SourceQuestion),
 }
 
 /// What the source is asked.
 #[derive(Clone, PartialEq)]
-pub enum Question {
+pub enum SourceQuestion {
     /// No cursor, and a number that is not the first: is there anything below?
     IsFirst { sequence: i64 },
     /// A lower number at a higher position: did a snapshot see it first, or is it another?
@@ -101,59 +101,63 @@ pub enum Question {
 }
 
 /// The one decision. The source is asked at most once for each thing it can say.
-pub fn decide(cursor: Option<&Cursor>, event: Facts<'_>, mode: Mode) -> Decision {
+pub fn decide(cursor: Option<&Cursor>, event: EventFacts<'_>, mode: OrderingMode) -> CursorDecision {
     match (mode, event.sequence) {
-        (Mode::Sequence { start, first, filtered }, Some(sequence)) => {
+        (OrderingMode::Sequence { start, first, filtered }, Some(sequence)) => {
             match cursor.and_then(|it| Some((it, it.sequence?))) {
-                Some((cursor, at)) => Numbered { cursor, at, sequence, event, filtered }.decide(),
-                None if start == Start::Now || filtered || sequence <= first => Decision::Next,
-                None if event.evidence == Some(Evidence::First) => Decision::Next,
-                None => Decision::Ask(Question::IsFirst { sequence }),
+                Some((cursor, at)) => SequencedEvent { cursor, at, sequence, event, filtered }.decide(),
+                None if start == PipelineStart::Now || filtered || sequence <= first => CursorDecision::Next,
+                None if event.evidence == Some(SourceEvidence::First) => CursorDecision::Next,
+                None => CursorDecision::AskSource(SourceQuestion::IsFirst { sequence }),
             }
         }
         // An event without the number its source is said to have is placed by its position.
-        (Mode::Sequence { .. }, None) | (Mode::Position, _) => by_position(cursor, event),
+        (OrderingMode::Sequence { .. }, None) | (OrderingMode::Position, _) => by_position(cursor, event),
     }
 }
 
-fn by_position(cursor: Option<&Cursor>, event: Facts<'_>) -> Decision {
+fn by_position(cursor: Option<&Cursor>, event: EventFacts<'_>) -> CursorDecision {
     match (cursor.and_then(|cursor| cursor.position.as_ref()), event.position) {
-        (Some(at), Some(position)) if position <= at => Decision::Duplicate,
-        (Some(_), Some(_) | None) | (None, Some(_) | None) => Decision::Next,
+        (Some(at), Some(position)) if position <= at => CursorDecision::Duplicate,
+        (Some(_), Some(_) | None) | (None, Some(_) | None) => CursorDecision::Next,
     }
 }
 
 /// An event with a number, and a cursor that has one.
-struct Numbered<'a> {
+struct SequencedEvent<'a> {
     cursor: &'a Cursor,
     at: i64,
     sequence: i64,
-    event: Facts<'a>,
+    event: EventFacts<'a>,
     filtered: bool,
 }
 
-impl Numbered<'_> {
-    fn decide(&self) -> Decision {
+impl SequencedEvent<'_> {
+    fn decide(&self) -> CursorDecision {
         if self.lies_behind() {
-            return Decision::Duplicate;
+            return CursorDecision::Duplicate;
         }
         if self.sequence > self.at {
             let next = self.sequence == self.at.saturating_add(1) || self.filtered;
-            let gap = Decision::Gap { from: self.at.saturating_add(1), to: self.sequence - 1 };
-            return if next { Decision::Next } else { gap };
+            let gap = CursorDecision::Gap { from: self.at.saturating_add(1), to: self.sequence - 1 };
+            return if next { CursorDecision::Next } else { gap };
         }
         if self.is_the_cursors_own() || !self.is_higher() {
-            return Decision::Duplicate;
+            return CursorDecision::Duplicate;
         }
         if self.sequence == self.at {
-            return Decision::Regressed;
+            return CursorDecision::Regressed;
         }
         match self.event.evidence {
-            Some(Evidence::Same { cursor }) if cursor == self.at => Decision::Duplicate,
-            Some(Evidence::Different { cursor }) if cursor == self.at => Decision::Regressed,
-            Some(Evidence::First | Evidence::Same { .. } | Evidence::Different { .. }) | None => {
+            Some(SourceEvidence::Same { cursor }) if cursor == self.at => CursorDecision::Duplicate,
+            Some(SourceEvidence::Different { cursor }) if cursor == self.at => CursorDecision::Regressed,
+            Some(SourceEvidence::First | SourceEvidence::Same { .. } | SourceEvidence::Different { .. }) | None => {
                 let cursor_event = self.cursor.event_id.clone();
-                Decision::Ask(Question::SeenBefore { sequence: self.sequence, cursor: self.at, cursor_event })
+                CursorDecision::AskSource(SourceQuestion::SeenBefore {
+                    sequence: self.sequence,
+                    cursor: self.at,
+                    cursor_event,
+                })
             }
         }
     }
@@ -184,7 +188,7 @@ impl Numbered<'_> {
 
 impl Cursor {
     /// Moves to an event that is next, or that is parked in its place.
-    pub(super) fn advance(&mut self, event: Facts<'_>) {
+    pub(super) fn advance(&mut self, event: EventFacts<'_>) {
         if let Some(position) = event.position
             && self.position.as_ref().is_none_or(|at| position > at)
         {
@@ -210,15 +214,15 @@ impl fmt::Debug for Cursor {
 }
 
 /// Without the ids in it.
-impl fmt::Debug for Decision {
+impl fmt::Debug for CursorDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Next => f.write_str("Next"),
             Self::Duplicate => f.write_str("Duplicate"),
             Self::Gap { from, to } => write!(f, "Gap({from}..={to})"),
             Self::Regressed => f.write_str("Regressed"),
-            Self::Ask(Question::IsFirst { sequence }) => write!(f, "Ask(is {sequence} the first)"),
-            Self::Ask(Question::SeenBefore { sequence, cursor, .. }) => {
+            Self::AskSource(SourceQuestion::IsFirst { sequence }) => write!(f, "Ask(is {sequence} the first)"),
+            Self::AskSource(SourceQuestion::SeenBefore { sequence, cursor, .. }) => {
                 write!(f, "Ask(was {sequence} seen before {cursor})")
             }
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mongo_error::DriverError;
 
-use super::model::Mistake;
+use super::read_model::ModelProblem;
 use crate::retry::{self, ErrorClass};
 
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +21,7 @@ pub enum Error {
     #[error("{doing} in read-model database `{database}`: the server refused a statement with error {code}")]
     Statement { doing: &'static str, database: String, code: i32 },
     #[error("{doing}: no end within {within:?}")]
-    TooLate { doing: &'static str, within: Duration },
+    Timeout { doing: &'static str, within: Duration },
     #[error("{doing} of source `{namespace}`")]
     Source {
         doing: &'static str,
@@ -34,16 +34,16 @@ pub enum Error {
     #[error("a stored {what} is not one this version can read: field `{field}` {problem}")]
     Unreadable { what: &'static str, field: &'static str, problem: &'static str },
     #[error("{} mistakes in the declared read models; the first: {}", .0.len(), .0[0])]
-    Mistakes(Vec<Mistake>),
+    InvalidModels(Vec<ModelProblem>),
     #[error("two read models are called `{0}`")]
-    NameTaken(String),
+    DuplicateModelName(String),
     #[error("no read model is called `{0}`")]
-    NoModel(String),
+    UnknownModel(String),
     #[error("the aggregate is not parked in read model `{0}`")]
     NotParked(String),
     /// The first event that waits still cannot be applied; those before it are.
     #[error("replay in read model `{model}`: the event still cannot be applied: {detail}")]
-    StillRefused { model: String, detail: String },
+    ReplayRefused { model: String, detail: String },
     #[error("the applier has stopped")]
     Stopped,
 }
@@ -72,7 +72,7 @@ impl Error {
     }
 
     /// A cursor is there already.
-    pub(super) fn is_taken_key(&self) -> bool {
+    pub(super) fn is_duplicate_key(&self) -> bool {
         matches!(self, Self::Statement { code: DUPLICATE_KEY, .. })
     }
 
@@ -80,11 +80,13 @@ impl Error {
         match self {
             Self::Store { source, .. } | Self::Source { source, .. } => retry::classify_mongo(source.get()),
             Self::Statement { code, .. } => retry::classify_mongo_code(*code),
-            Self::TooLate { .. } => ErrorClass::Transient,
-            Self::NotParked(_) | Self::NoModel(_) | Self::StillRefused { .. } => ErrorClass::Permanent,
-            Self::Format { .. } | Self::Unreadable { .. } | Self::Mistakes(_) | Self::NameTaken(_) | Self::Stopped => {
-                ErrorClass::Fatal
-            }
+            Self::Timeout { .. } => ErrorClass::Transient,
+            Self::NotParked(_) | Self::UnknownModel(_) | Self::ReplayRefused { .. } => ErrorClass::Permanent,
+            Self::Format { .. }
+            | Self::Unreadable { .. }
+            | Self::InvalidModels(_)
+            | Self::DuplicateModelName(_)
+            | Self::Stopped => ErrorClass::Fatal,
         }
     }
 }

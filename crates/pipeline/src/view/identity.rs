@@ -42,8 +42,8 @@ const END: u8 = 0xFF;
 
 fn write(value: &Bson, out: &mut Vec<u8>) {
     match value {
-        Bson::Int32(number) => write_whole(i64::from(*number), out),
-        Bson::Int64(number) => write_whole(*number, out),
+        Bson::Int32(number) => write_integer(i64::from(*number), out),
+        Bson::Int64(number) => write_integer(*number, out),
         Bson::Double(number) => write_double(*number, out),
         Bson::Decimal128(number) => write_number(&number.to_string(), out),
         Bson::String(text) | Bson::Symbol(text) => {
@@ -98,7 +98,7 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
 }
 
 /// The usual case, without a detour over text: `i`, and the number.
-fn write_whole(number: i64, out: &mut Vec<u8>) {
+fn write_integer(number: i64, out: &mut Vec<u8>) {
     out.extend([NUMBER, b'i']);
     out.extend(number.to_be_bytes());
 }
@@ -107,7 +107,7 @@ fn write_double(number: f64, out: &mut Vec<u8>) {
     const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
     if number.fract() == 0.0 && (-TWO_POW_63..TWO_POW_63).contains(&number) {
         #[expect(clippy::cast_possible_truncation, reason = "whole, and within i64: checked above")]
-        write_whole(number as i64, out);
+        write_integer(number as i64, out);
     } else {
         // With so many digits the text is exact: a double 0.1 is not the decimal 0.1.
         write_number(&format!("{number:.1074}"), out);
@@ -129,15 +129,15 @@ fn write_number(text: &str, out: &mut Vec<u8>) {
     let significant = digits.trim_end_matches('0');
     let power = exponent - after.len() as i64 + (digits.len() - significant.len()) as i64;
     let significant = significant.trim_start_matches('0');
-    if let Some(whole) = as_whole(negative, significant, power) {
-        return write_whole(whole, out);
+    if let Some(integer) = as_integer(negative, significant, power) {
+        return write_integer(integer, out);
     }
     out.extend([NUMBER, b'd', u8::from(negative)]);
     out.extend(power.to_be_bytes());
     write_text(significant, out);
 }
 
-fn as_whole(negative: bool, significant: &str, power: i64) -> Option<i64> {
+fn as_integer(negative: bool, significant: &str, power: i64) -> Option<i64> {
     if significant.is_empty() {
         return Some(0);
     }
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_what_they_are_worth() {
+    fn numbers_are_compared_by_value() {
         let ones: [Bson; 5] = [1.into(), 1_i64.into(), 1.0.into(), decimal("1"), decimal("1.00")];
         for one in &ones {
             assert_eq!(Identity::of(one), Identity::of(&ones[0]), "{one:?}");
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_differs() {
+    fn different_values_have_different_identities() {
         let values: Vec<Bson> = vec![
             1.into(),
             2.into(),

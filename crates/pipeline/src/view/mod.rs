@@ -1,61 +1,63 @@
 //! Station 5 of 5: messages become read models.
 //!
-//! `session` hands over what it received, through a [`Feed`]; the [`Applier`] gathers the events of all sessions into transactions. One
+//! `session` hands over what it received, through a [`SessionApplier`]; the [`Applier`] gathers the events of all sessions into transactions. One
 //! transaction reads the cursors of its aggregates, decides for each event whether it is next, and writes the read models and the
 //! cursors together: that is what makes the effect exactly once. (Of an aggregate's first event no cursor is read; its insert is refused
 //! if there is one.) Leans on nothing else for that: not on the session's lock, not on
 //! the bus's duplicate detection, not on who leads.
 //!
-//! Never settles a message, and never waits for one. Only [`History`] reads the source, and only where events are missing or in doubt.
+//! Never settles a message, and never waits for one. Only [`SourceHistory`] reads the source, and only where events are missing or in doubt.
 
 mod applier;
+mod blocked_aggregates;
+mod bson_writer;
+mod commands;
 mod config;
-mod counts;
+mod counters;
 mod cursor;
-mod delivered;
+mod cursor_document;
+mod delivered_event;
+mod epoch_floor;
 mod error;
-mod feed;
-mod gap;
+mod event_path;
 mod group;
 mod identity;
-mod model;
-mod orphans;
+mod model_check;
+mod observer;
+mod orphaned_transactions;
 mod parked;
-mod path;
 mod plan;
+mod prepare;
 mod projection;
 mod queue;
-mod runs;
-mod start;
+mod read_model;
+mod session_applier;
+mod source_history;
 mod statement;
-mod stored;
-mod stuck;
-mod swept;
 mod template;
 mod transaction;
-mod validate;
-mod witness;
-mod writer;
 
-pub use applier::{Applier, Handle, Setup};
+pub use applier::{Applier, ApplierSetup, Handle};
 pub use config::{Config, OnPoison};
-pub use counts::{Counts, ModelCounts};
-pub use cursor::{Cursor, Decision, Evidence, Facts, Mode, Question, Start, decide};
-pub use delivered::{Body, Delivered, PositionKey};
+pub use counters::{ApplyCounts, ReadModelCounts};
+pub use cursor::{
+    Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion, decide,
+};
+pub use cursor_document::GONE;
+pub use delivered_event::{DeliveredEvent, EventBody, PositionKey};
+pub(crate) use epoch_floor::{floor_id, floor_update};
 pub use error::Error;
-pub use feed::{Applied, End, Feed};
-pub use gap::History;
 pub use identity::Identity;
-pub use model::{Declaration, Mistake, Model};
-pub use orphans::application;
-pub use parked::{Desk, Discard, Parked, Reason, Waiting};
-pub use plan::Outcome;
-pub use projection::{Event, Index, Projection, Refused, Statements, Unwritable};
-pub use start::prepare;
-pub use stored::GONE;
-pub(crate) use swept::{mark_id, mark_update};
-pub use validate::validate;
-pub use witness::{Lived, Witness};
+pub use model_check::validate;
+pub use observer::{ApplyObserver, ApplyTimings};
+pub use orphaned_transactions::application_name;
+pub use parked::{DiscardScope, ParkReason, ParkedAggregate, ParkedEntry, ParkedStore};
+pub use plan::ApplyOutcome;
+pub use prepare::prepare;
+pub use projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements, UnwritableValue};
+pub use read_model::{ModelProblem, ReadModel, ReadModelDeclaration};
+pub use session_applier::{AppliedBatch, BatchEnd, SessionApplier};
+pub use source_history::SourceHistory;
 
 /// Cursors, in the database of the read models.
 pub const CURSORS: &str = "_headwater_cursors";

@@ -3,20 +3,20 @@
 //! That an aggregate is parked stands in its cursor, and what waits stands in `parked_events`, numbered as it came; both are written in the
 //! transaction that moves the cursor. So whoever replays or discards meets the applier at the cursor, and one of them goes first.
 
-mod desk;
 mod document;
 mod replay;
+mod store;
 
 use std::fmt;
 
 use mongodb::bson::{Bson, DateTime};
 
-pub use desk::{Desk, Discard, Waiting};
-pub(super) use document::{entry_fields, event_document, queue_id, read_entries};
+pub(super) use document::{parked_entries_document, parked_event_document, parked_event_id, read_parked_entries};
+pub use store::{DiscardScope, ParkedAggregate, ParkedStore};
 
 /// Why an aggregate waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Reason {
+pub enum ParkReason {
     /// The event cannot be applied.
     Poison,
     /// The aggregate was created again, or the source restored.
@@ -33,7 +33,7 @@ pub enum Reason {
     DeadLettered,
 }
 
-impl Reason {
+impl ParkReason {
     pub const ALL: [Self; 7] = [
         Self::Poison,
         Self::VersionRegressed,
@@ -61,7 +61,7 @@ impl Reason {
     }
 
     /// Whether the trouble is the whole aggregate's, in every read model, and not this one event's.
-    pub(super) const fn is_of_the_aggregate(self) -> bool {
+    pub(super) const fn affects_all_models(self) -> bool {
         match self {
             Self::VersionRegressed | Self::Unhealable => true,
             Self::Poison | Self::Marker | Self::NoBody | Self::DeliveryCount | Self::DeadLettered => false,
@@ -69,7 +69,7 @@ impl Reason {
     }
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ParkReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -77,8 +77,8 @@ impl fmt::Display for Reason {
 
 /// Where an aggregate waits in one read model: part of its cursor.
 #[derive(Clone, PartialEq)]
-pub struct Parked {
-    pub reason: Reason,
+pub struct ParkedEntry {
+    pub reason: ParkReason,
     /// For people: a server's code, a projection's words.
     pub detail: String,
     /// The `_id` of the event it waits behind.
@@ -93,13 +93,13 @@ pub struct Parked {
     pub letters: Vec<String>,
 }
 
-impl Parked {
+impl ParkedEntry {
     pub fn waiting(&self) -> u64 {
         u64::try_from(self.next - self.head).unwrap_or(0)
     }
 }
 
-impl fmt::Debug for Parked {
+impl fmt::Debug for ParkedEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Parked({}, {} waiting)", self.reason, self.waiting())
     }

@@ -9,33 +9,33 @@ use std::time::SystemTime;
 
 use mongodb::bson::{DateTime, RawDocumentBuf};
 
-use super::cursor::{Cursor, Decision, Evidence, Facts, Mode, Question, decide};
-use super::delivered::{Body, Delivered};
+use super::cursor::{Cursor, CursorDecision, EventFacts, OrderingMode, SourceEvidence, SourceQuestion, decide};
+use super::cursor_document::{CursorNaming, StoredFlags, cursor_document, cursor_statement};
+use super::delivered_event::{DeliveredEvent, EventBody};
 use super::identity::Identity;
-use super::parked::{Parked, Reason, event_document, queue_id};
-use super::projection::{self, Event, Projection};
-use super::statement::Statement;
-use super::stored::{Had, Naming, cursor_document, cursor_statement};
+use super::parked::{ParkReason, ParkedEntry, parked_event_document, parked_event_id};
+use super::projection::{self, Projection, ProjectionEvent};
+use super::statement::WriteStatement;
 use crate::event::Operation;
 use crate::failpoints::Failpoint;
 use crate::trace::wall_clock;
 
 /// An event on its way, with what was found out about it.
 #[derive(Clone)]
-pub(super) struct Candidate {
-    pub(super) event: Arc<Delivered>,
+pub(super) struct PendingEvent {
+    pub(super) event: Arc<DeliveredEvent>,
     pub(super) identity: Identity,
-    pub(super) evidence: Option<Evidence>,
+    pub(super) evidence: Option<SourceEvidence>,
     /// The events before it are not to be had: it is parked where it stands.
-    pub(super) unhealable: bool,
+    pub(super) is_unhealable: bool,
     /// How many statements it will probably be; at least one, for the room it takes.
     pub(super) weight: usize,
-    pub(super) handed_in: SystemTime,
+    pub(super) submitted_at: SystemTime,
 }
 
 /// What became of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Outcome {
+pub enum ApplyOutcome {
     /// In all read models that are not parked.
     Applied,
     /// Nothing was written: it had been applied before.
@@ -48,18 +48,18 @@ pub enum Outcome {
 
 /// What a transaction would say of an event.
 #[derive(Clone, Debug)]
-pub(super) enum Answer {
-    Done(Outcome),
+pub(super) enum PlannedOutcome {
+    Done(ApplyOutcome),
     Gap {
         from: i64,
         to: i64,
     },
-    Ask(Question),
+    NeedsSource(SourceQuestion),
     /// An event before it, of the same aggregate, is held back.
-    Behind,
+    Blocked,
 }
 
-impl std::fmt::Debug for Question {
+impl std::fmt::Debug for SourceQuestion {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             Self::IsFirst { .. } => "IsFirst",
@@ -69,18 +69,18 @@ impl std::fmt::Debug for Question {
 }
 
 /// What holds for every transaction of an applier.
-pub(super) struct Rules {
-    pub(super) naming: Naming,
-    pub(super) mode: Mode,
+pub(super) struct ApplyRules {
+    pub(super) naming: CursorNaming,
+    pub(super) mode: OrderingMode,
     pub(super) models: Vec<Arc<dyn Projection>>,
     pub(super) dead_letter_poison: bool,
     pub(super) park_at_delivery: u32,
 }
 
-impl Rules {
+impl ApplyRules {
     /// By its own word the first of its aggregate, and not known to come again. Without numbers nobody can say.
-    pub(super) fn seems_new(&self, candidate: &Candidate) -> bool {
-        let Mode::Sequence { first, .. } = self.mode else { return false };
+    pub(super) fn looks_like_first_event(&self, candidate: &PendingEvent) -> bool {
+        let OrderingMode::Sequence { first, .. } = self.mode else { return false };
         let event = &candidate.event;
         !self.naming.by_collection
             && event.sequence.is_some_and(|sequence| sequence <= first)
@@ -89,31 +89,31 @@ impl Rules {
 }
 
 /// Statements known to be refused, by event and model, with the reason.
-pub(super) type Refusals = HashMap<(usize, usize), String>;
+pub(super) type RefusedStatements = HashMap<(usize, usize), String>;
 
 /// A statement, with the event and the model it comes from.
-pub(super) struct Planned {
+pub(super) struct PlannedStatement {
     pub(super) at: usize,
     pub(super) model: usize,
-    pub(super) statement: Statement,
+    pub(super) statement: WriteStatement,
 }
 
 #[derive(Default)]
-pub(super) struct Plan {
+pub(super) struct TransactionPlan {
     /// One for each event, by its place among all.
-    pub(super) answers: Vec<(usize, Answer)>,
-    pub(super) statements: Vec<Planned>,
+    pub(super) answers: Vec<(usize, PlannedOutcome)>,
+    pub(super) statements: Vec<PlannedStatement>,
     /// Cursors of aggregates that had none.
     pub(super) first_cursors: Vec<RawDocumentBuf>,
     /// Entries of an `update` command.
     pub(super) cursors: Vec<RawDocumentBuf>,
     pub(super) parked: Vec<RawDocumentBuf>,
-    pub(super) tally: Tally,
+    pub(super) counts: CommitCounts,
 }
 
 /// To be counted once it is committed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+pub(super) struct CommitCounts {
     pub(super) applied: u64,
     pub(super) duplicates: u64,
     pub(super) regressed: u64,
@@ -123,179 +123,202 @@ pub(super) struct Tally {
 }
 
 #[derive(Default)]
-struct Standing {
+struct AggregateState {
     cursor: Option<Cursor>,
     /// Of the cursor as it was read, or of the mark that stood in for it; `None` when there was neither.
-    had: Option<Had>,
+    stored: Option<StoredFlags>,
     changed: bool,
-    held: bool,
+    blocked: bool,
 }
 
-pub(super) struct Planner<'a> {
-    rules: &'a Rules,
-    refusals: &'a Refusals,
+pub(super) struct TransactionPlanner<'a> {
+    rules: &'a ApplyRules,
+    refusals: &'a RefusedStatements,
     now: DateTime,
-    standing: HashMap<Identity, Standing>,
-    plan: Plan,
+    state: HashMap<Identity, AggregateState>,
+    plan: TransactionPlan,
 }
 
-impl<'a> Planner<'a> {
+impl<'a> TransactionPlanner<'a> {
     pub(super) fn new(
-        rules: &'a Rules,
-        refusals: &'a Refusals,
+        rules: &'a ApplyRules,
+        refusals: &'a RefusedStatements,
         cursors: HashMap<Identity, Cursor>,
         now: DateTime,
     ) -> Self {
-        let stands =
-            |cursor| Standing { had: Some(Had::of(&cursor)), cursor: Some(cursor), changed: false, held: false };
-        let standing = cursors.into_iter().map(|(identity, cursor)| (identity, stands(cursor))).collect();
-        let tally = Tally { models: vec![0; rules.models.len()], ..Tally::default() };
-        Self { rules, refusals, now, standing, plan: Plan { tally, ..Plan::default() } }
+        let from_stored = |cursor| AggregateState {
+            stored: Some(StoredFlags::of(&cursor)),
+            cursor: Some(cursor),
+            changed: false,
+            blocked: false,
+        };
+        let state = cursors.into_iter().map(|(identity, cursor)| (identity, from_stored(cursor))).collect();
+        let counts = CommitCounts { models: vec![0; rules.models.len()], ..CommitCounts::default() };
+        Self { rules, refusals, now, state, plan: TransactionPlan { counts, ..TransactionPlan::default() } }
     }
 
-    pub(super) fn plan(mut self, candidates: &[Candidate], part: &[usize]) -> Plan {
-        let mut all = std::mem::take(&mut self.standing);
+    pub(super) fn plan(mut self, candidates: &[PendingEvent], part: &[usize]) -> TransactionPlan {
+        let mut states = std::mem::take(&mut self.state);
         self.plan.answers.reserve(part.len());
         for at in part {
             let candidate = &candidates[*at];
-            let standing = all.entry(candidate.identity.clone()).or_default();
-            let answer = self.place(*at, candidate, standing);
+            let state = states.entry(candidate.identity.clone()).or_default();
+            let answer = self.plan_event(*at, candidate, state);
             self.plan.answers.push((*at, answer));
         }
-        self.write_cursors(candidates, part, &mut all);
+        self.write_cursors(candidates, part, &mut states);
         self.plan
     }
 
-    fn place(&mut self, at: usize, candidate: &Candidate, standing: &mut Standing) -> Answer {
-        if standing.held {
-            return Answer::Behind;
+    fn plan_event(&mut self, at: usize, candidate: &PendingEvent, state: &mut AggregateState) -> PlannedOutcome {
+        if state.blocked {
+            return PlannedOutcome::Blocked;
         }
         let event = &*candidate.event;
-        let mut decision = decide(standing.cursor.as_ref(), candidate.facts(), self.rules.mode);
+        let mut decision = decide(state.cursor.as_ref(), candidate.facts(), self.rules.mode);
         if Failpoint::NoCursorCheck.is_enabled() {
-            decision = Decision::Next;
+            decision = CursorDecision::Next;
         }
         // Without numbers nobody noticed that it was missing when its successors were applied.
-        if event.dead_lettered && self.rules.mode == Mode::Position {
-            let parked = standing.cursor.iter().flat_map(|cursor| cursor.parked.values());
+        if event.dead_lettered && self.rules.mode == OrderingMode::Position {
+            let parked = state.cursor.iter().flat_map(|cursor| cursor.parked.values());
             let is_there = parked.flat_map(|entry| &entry.letters).any(|id| *id == event.message_id);
-            decision = if is_there { Decision::Duplicate } else { Decision::Next };
+            decision = if is_there { CursorDecision::Duplicate } else { CursorDecision::Next };
         }
         match decision {
-            Decision::Next => self.take(at, candidate, standing, self.trouble_of(event)),
-            Decision::Duplicate => {
-                self.plan.tally.duplicates += 1;
-                Answer::Done(Outcome::Duplicate)
+            CursorDecision::Next => self.apply_or_park(at, candidate, state, self.park_reason(event)),
+            CursorDecision::Duplicate => {
+                self.plan.counts.duplicates += 1;
+                PlannedOutcome::Done(ApplyOutcome::Duplicate)
             }
-            Decision::Regressed => {
-                self.plan.tally.regressed += 1;
-                self.take(at, candidate, standing, Some(Reason::VersionRegressed))
+            CursorDecision::Regressed => {
+                self.plan.counts.regressed += 1;
+                self.apply_or_park(at, candidate, state, Some(ParkReason::VersionRegressed))
             }
-            Decision::Gap { .. } | Decision::Ask(Question::IsFirst { .. }) if candidate.unhealable => {
-                self.take(at, candidate, standing, Some(Reason::Unhealable))
+            CursorDecision::Gap { .. } | CursorDecision::AskSource(SourceQuestion::IsFirst { .. })
+                if candidate.is_unhealable =>
+            {
+                self.apply_or_park(at, candidate, state, Some(ParkReason::Unhealable))
             }
-            Decision::Gap { from, to } => {
-                standing.held = true;
-                Answer::Gap { from, to }
+            CursorDecision::Gap { from, to } => {
+                state.blocked = true;
+                PlannedOutcome::Gap { from, to }
             }
-            Decision::Ask(question) => {
-                standing.held = true;
-                Answer::Ask(question)
+            CursorDecision::AskSource(question) => {
+                state.blocked = true;
+                PlannedOutcome::NeedsSource(question)
             }
         }
     }
 
     /// Why it cannot even be tried.
-    fn trouble_of(&self, event: &Delivered) -> Option<Reason> {
+    fn park_reason(&self, event: &DeliveredEvent) -> Option<ParkReason> {
         match &event.body {
-            Body::Marker(_) => Some(Reason::Marker),
-            Body::Oversize(_) => Some(Reason::NoBody),
-            Body::Document(_) if event.dead_lettered => Some(Reason::DeadLettered),
-            Body::Document(_) if event.delivery_count >= self.rules.park_at_delivery => Some(Reason::DeliveryCount),
-            Body::Document(_) => None,
+            EventBody::Marker(_) => Some(ParkReason::Marker),
+            EventBody::Oversize(_) => Some(ParkReason::NoBody),
+            EventBody::Document(_) if event.dead_lettered => Some(ParkReason::DeadLettered),
+            EventBody::Document(_) if event.delivery_count >= self.rules.park_at_delivery => {
+                Some(ParkReason::DeliveryCount)
+            }
+            EventBody::Document(_) => None,
         }
     }
 
     /// It is this event's turn: applied or parked, in each model.
-    fn take(&mut self, at: usize, candidate: &Candidate, standing: &mut Standing, trouble: Option<Reason>) -> Answer {
+    fn apply_or_park(
+        &mut self,
+        at: usize,
+        candidate: &PendingEvent,
+        state: &mut AggregateState,
+        park_reason: Option<ParkReason>,
+    ) -> PlannedOutcome {
         let event = &*candidate.event;
-        let cursor = standing.cursor.get_or_insert_default();
-        let mut poisoned = false;
-        let mut waits = false;
+        let cursor = state.cursor.get_or_insert_default();
+        let mut is_poison = false;
+        let mut is_queued = false;
         for (number, model) in self.rules.models.iter().enumerate() {
             // Of an event without body and type nobody can say whom it concerns.
-            let unknown = event.event_type.is_none() && trouble.is_some();
-            let concerned = model.handles(event) || unknown || trouble.is_some_and(Reason::is_of_the_aggregate);
+            let unknown = event.event_type.is_none() && park_reason.is_some();
+            let concerned = model.handles(event) || unknown || park_reason.is_some_and(ParkReason::affects_all_models);
             if !concerned {
                 continue;
             }
             let is_parked = cursor.parked.contains_key(model.name()) && !Failpoint::ParkedCheckSkipped.is_enabled();
-            let refused = if is_parked { None } else { trouble.map(|reason| (reason, String::new())) };
+            let refused = if is_parked { None } else { park_reason.map(|reason| (reason, String::new())) };
             let refused = match refused {
-                None if !is_parked => self.apply(at, number, event).err().map(|detail| (Reason::Poison, detail)),
+                None if !is_parked => {
+                    self.add_statements(at, number, event).err().map(|detail| (ParkReason::Poison, detail))
+                }
                 refused => refused,
             };
             if let Some((reason, detail)) = refused {
-                poisoned |= reason == Reason::Poison;
-                let entry = || parked_entry(reason, detail, event, self.now);
+                is_poison |= reason == ParkReason::Poison;
+                let entry = || new_parked_entry(reason, detail, event, self.now);
                 cursor.parked.entry(model.name().to_owned()).or_insert_with(entry);
             }
             if let Some(entry) = cursor.parked.get_mut(model.name())
                 && !Failpoint::ParkedCheckSkipped.is_enabled()
             {
-                let id = queue_id(&self.rules.naming, &event.namespace, &event.aggregate, model.name(), entry.next);
-                self.plan.parked.push(event_document(id, event, self.now));
+                let id =
+                    parked_event_id(&self.rules.naming, &event.namespace, &event.aggregate, model.name(), entry.next);
+                self.plan.parked.push(parked_event_document(id, event, self.now));
                 entry.next += 1;
                 if event.dead_lettered {
                     entry.letters.push(event.message_id.clone());
                 }
-                waits = true;
+                is_queued = true;
             }
         }
         cursor.advance(candidate.facts());
         cursor.gone = candidate.event.operation == Operation::Delete;
-        standing.changed = true;
-        Answer::Done(self.outcome(waits, poisoned))
+        state.changed = true;
+        PlannedOutcome::Done(self.count_outcome(is_queued, is_poison))
     }
 
-    fn outcome(&mut self, waits: bool, poisoned: bool) -> Outcome {
-        let tally = &mut self.plan.tally;
-        match (waits, poisoned && self.rules.dead_letter_poison) {
+    fn count_outcome(&mut self, is_queued: bool, is_poison: bool) -> ApplyOutcome {
+        let counts = &mut self.plan.counts;
+        match (is_queued, is_poison && self.rules.dead_letter_poison) {
             (false, _) => {
-                tally.applied += 1;
-                Outcome::Applied
+                counts.applied += 1;
+                ApplyOutcome::Applied
             }
             (true, dead_letter) => {
-                tally.parked += 1;
-                if dead_letter { Outcome::DeadLetter } else { Outcome::Parked }
+                counts.parked += 1;
+                if dead_letter { ApplyOutcome::DeadLetter } else { ApplyOutcome::Parked }
             }
         }
     }
 
     /// Writes down what the model makes of it; an error is why it is poison.
-    fn apply(&mut self, at: usize, model: usize, event: &Delivered) -> Result<(), String> {
+    fn add_statements(&mut self, at: usize, model: usize, event: &DeliveredEvent) -> Result<(), String> {
         if let Some(refused) = self.refusals.get(&(at, model)) {
             return Err(refused.clone());
         }
-        let Body::Document(document) = &event.body else {
+        let EventBody::Document(document) = &event.body else {
             unreachable!("what has no body is parked before: see trouble_of");
         };
-        let statements = projection::statements(&*self.rules.models[model], &Event::new(event, document))?;
-        let written = statements.written.into_iter();
-        self.plan.statements.extend(written.map(|statement| Planned { at, model, statement }));
-        self.plan.tally.models[model] += 1;
+        let statements = projection::project(&*self.rules.models[model], &ProjectionEvent::new(event, document))?;
+        let written = statements.list.into_iter();
+        self.plan.statements.extend(written.map(|statement| PlannedStatement { at, model, statement }));
+        self.plan.counts.models[model] += 1;
         Ok(())
     }
 
     /// Once per aggregate that changed.
-    fn write_cursors(&mut self, candidates: &[Candidate], part: &[usize], all: &mut HashMap<Identity, Standing>) {
+    fn write_cursors(
+        &mut self,
+        candidates: &[PendingEvent],
+        part: &[usize],
+        states: &mut HashMap<Identity, AggregateState>,
+    ) {
         for candidate in part.iter().map(|at| &candidates[*at]) {
-            if let Some(Standing { cursor: Some(cursor), had, changed, .. }) = all.get_mut(&candidate.identity)
+            if let Some(AggregateState { cursor: Some(cursor), stored, changed, .. }) =
+                states.get_mut(&candidate.identity)
                 && std::mem::take(changed)
             {
                 let id = self.rules.naming.id(&candidate.event.namespace, &candidate.event.aggregate);
-                match had {
-                    Some(had) => self.plan.cursors.push(cursor_statement(&id, cursor, *had)),
+                match stored {
+                    Some(stored) => self.plan.cursors.push(cursor_statement(&id, cursor, *stored)),
                     None => self.plan.first_cursors.push(cursor_document(&id, cursor)),
                 }
             }
@@ -303,22 +326,22 @@ impl<'a> Planner<'a> {
     }
 }
 
-impl Candidate {
-    pub(super) fn new(event: Delivered, rules: &Rules) -> Self {
+impl PendingEvent {
+    pub(super) fn new(event: DeliveredEvent, rules: &ApplyRules) -> Self {
         let identity = rules.naming.identity(&event.namespace, &event.aggregate);
         let weight = rules.models.iter().filter(|model| model.handles(&event)).count().max(1);
-        let handed_in = wall_clock();
-        Self { event: Arc::new(event), identity, evidence: None, unhealable: false, weight, handed_in }
+        let submitted_at = wall_clock();
+        Self { event: Arc::new(event), identity, evidence: None, is_unhealable: false, weight, submitted_at }
     }
 
-    fn facts(&self) -> Facts<'_> {
-        let Delivered { position, sequence, key, .. } = &*self.event;
-        Facts { position: position.as_ref(), sequence: *sequence, key, evidence: self.evidence }
+    fn facts(&self) -> EventFacts<'_> {
+        let DeliveredEvent { position, sequence, key, .. } = &*self.event;
+        EventFacts { position: position.as_ref(), sequence: *sequence, key, evidence: self.evidence }
     }
 }
 
-fn parked_entry(reason: Reason, detail: String, event: &Delivered, now: DateTime) -> Parked {
-    Parked {
+fn new_parked_entry(reason: ParkReason, detail: String, event: &DeliveredEvent, now: DateTime) -> ParkedEntry {
+    ParkedEntry {
         reason,
         detail,
         event_id: event.key.clone(),

@@ -6,8 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use mongodb::bson::{Document, RawDocument};
 use serde::de::DeserializeOwned;
 
-use super::delivered::Delivered;
-pub use super::statement::{Statements, Unwritable};
+use super::delivered_event::DeliveredEvent;
+pub use super::statement::{Statements, UnwritableValue};
 
 /// Turns events into changes of read models.
 ///
@@ -29,17 +29,17 @@ pub trait Projection: Send + Sync + 'static {
     }
 
     /// Whether this event means anything to it. Asked without the event's body, which may not be there.
-    fn handles(&self, _event: &Delivered) -> bool {
+    fn handles(&self, _event: &DeliveredEvent) -> bool {
         true
     }
 
     /// Writes down what the event changes. An error parks the aggregate in this model, with the event.
-    fn apply(&self, event: &Event<'_>, writes: &mut Statements) -> Result<(), Refused>;
+    fn apply(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError>;
 }
 
 /// What the model makes of an event; an error is why it is poison. A projection is somebody's code: its panic is its refusal, not the end
 /// of everybody's transactions.
-pub(super) fn statements(model: &dyn Projection, event: &Event<'_>) -> Result<Statements, String> {
+pub(super) fn project(model: &dyn Projection, event: &ProjectionEvent<'_>) -> Result<Statements, String> {
     let mut statements = Statements::default();
     let applied = catch_unwind(AssertUnwindSafe(|| model.apply(event, &mut statements)));
     applied.map_err(|_| "the projection panicked".to_owned())?.map_err(|refused| refused.to_string())?;
@@ -48,13 +48,13 @@ pub(super) fn statements(model: &dyn Projection, event: &Event<'_>) -> Result<St
 
 /// An event with its body.
 #[derive(Clone, Copy, Debug)]
-pub struct Event<'a> {
-    pub(super) delivered: &'a Delivered,
+pub struct ProjectionEvent<'a> {
+    pub(super) delivered: &'a DeliveredEvent,
     pub(super) document: &'a RawDocument,
 }
 
-impl<'a> Event<'a> {
-    pub fn new(delivered: &'a Delivered, document: &'a RawDocument) -> Self {
+impl<'a> ProjectionEvent<'a> {
+    pub fn new(delivered: &'a DeliveredEvent, document: &'a RawDocument) -> Self {
         Self { delivered, document }
     }
 
@@ -64,17 +64,17 @@ impl<'a> Event<'a> {
     }
 
     /// The event as a type of yours.
-    pub fn read<T: DeserializeOwned>(&self) -> Result<T, Refused> {
+    pub fn read<T: DeserializeOwned>(&self) -> Result<T, ProjectionError> {
         // The decoder's own words may quote a value.
         mongodb::bson::deserialize_from_slice(self.document.as_bytes())
-            .map_err(|_| Refused::because("the event does not have the shape it is read as"))
+            .map_err(|_| ProjectionError::new("the event does not have the shape it is read as"))
     }
 }
 
-impl Deref for Event<'_> {
-    type Target = Delivered;
+impl Deref for ProjectionEvent<'_> {
+    type Target = DeliveredEvent;
 
-    fn deref(&self) -> &Delivered {
+    fn deref(&self) -> &DeliveredEvent {
         self.delivered
     }
 }
@@ -82,16 +82,16 @@ impl Deref for Event<'_> {
 /// Why an event cannot be applied. Kept with the parked event and shown to operators: say what is wrong, and quote nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
-pub struct Refused(String);
+pub struct ProjectionError(String);
 
-impl Refused {
-    pub fn because(reason: impl Into<String>) -> Self {
+impl ProjectionError {
+    pub fn new(reason: impl Into<String>) -> Self {
         Self(reason.into())
     }
 }
 
-impl From<Unwritable> for Refused {
-    fn from(error: Unwritable) -> Self {
+impl From<UnwritableValue> for ProjectionError {
+    fn from(error: UnwritableValue) -> Self {
         Self(error.to_string())
     }
 }

@@ -12,38 +12,40 @@ use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria, WriteConc
 use mongodb::{ClientSession, Database};
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::commands::{self, WriteCommand};
 use super::cursor::Cursor;
+use super::cursor_document::read_cursor;
+use super::epoch_floor;
 use super::error::{DUPLICATE_KEY, Error};
 use super::identity::Identity;
-use super::plan::{Answer, Candidate, Plan, Planner, Refusals, Rules, Tally};
-use super::runs::{self, Run};
-use super::stored::read_cursor;
-use super::swept;
+use super::plan::{
+    ApplyRules, CommitCounts, PendingEvent, PlannedOutcome, RefusedStatements, TransactionPlan, TransactionPlanner,
+};
 use super::{CURSORS, PARKED_EVENTS};
 use crate::retry::{self, ErrorClass};
 
 /// Where read models are, and how long a transaction may take.
 #[derive(Clone, Debug)]
-pub(super) struct Store {
+pub(super) struct TransactionStore {
     pub(super) database: Database,
     pub(super) within: Duration,
 }
 
 /// Which events, and what is known of them.
-pub(super) struct Attempt<'a> {
-    pub(super) rules: &'a Rules,
-    pub(super) candidates: &'a [Candidate],
+pub(super) struct TransactionAttempt<'a> {
+    pub(super) rules: &'a ApplyRules,
+    pub(super) candidates: &'a [PendingEvent],
     pub(super) part: &'a [usize],
-    pub(super) refusals: &'a Refusals,
+    pub(super) refusals: &'a RefusedStatements,
     /// Statement by statement, so that a refusal is laid at the right door.
     pub(super) strict: bool,
     /// What says that it is an aggregate's first event is taken at its word: no cursor is looked for. One that is there after all is not
     /// overwritten: inserting another is refused.
-    pub(super) trusting: bool,
+    pub(super) trust_first_events: bool,
 }
 
 /// Why a transaction has no effect, or may have none.
-pub(super) enum Failure {
+pub(super) enum TransactionFailure {
     /// It may succeed when it is run again.
     Transient(Error),
     /// One statement will not succeed: the event's and the model's number, when the server said which.
@@ -56,20 +58,23 @@ pub(super) enum Failure {
     Unknown,
 }
 
-type Answers = (Vec<(usize, Answer)>, Tally);
+type CommittedResults = (Vec<(usize, PlannedOutcome)>, CommitCounts);
 
-impl Store {
-    pub(super) async fn attempt(&self, attempt: Attempt<'_>) -> Result<Answers, Failure> {
+impl TransactionStore {
+    pub(super) async fn attempt(
+        &self,
+        attempt: TransactionAttempt<'_>,
+    ) -> Result<CommittedResults, TransactionFailure> {
         let deadline = Instant::now() + self.within;
         let mut session = self.begin().await?;
-        let done = match timeout_at(deadline, self.write(&mut session, &attempt)).await {
+        let done = match timeout_at(deadline, self.write_plan(&mut session, &attempt)).await {
             Ok(done) => done,
-            Err(_) => Err(Failure::Transient(self.too_late())),
+            Err(_) => Err(TransactionFailure::Transient(self.timeout_error())),
         };
         match done {
             Ok(plan) => {
                 self.commit(&mut session, deadline).await?;
-                Ok((plan.answers, plan.tally))
+                Ok((plan.answers, plan.counts))
             }
             Err(failure) => {
                 // Its locks go at once; if this is not heard, the server ends it by itself.
@@ -79,8 +84,8 @@ impl Store {
         }
     }
 
-    pub(super) async fn begin(&self) -> Result<ClientSession, Failure> {
-        let begun = async {
+    pub(super) async fn begin(&self) -> Result<ClientSession, TransactionFailure> {
+        let started = async {
             let mut session = self.database.client().start_session().causal_consistency(false).await?;
             session
                 .start_transaction()
@@ -90,53 +95,62 @@ impl Store {
                 .await?;
             Ok(session)
         };
-        begun.await.map_err(|error| self.failed("begin a transaction", error))
+        started.await.map_err(|error| self.classify_error("begin a transaction", error))
     }
 
-    async fn write(&self, session: &mut ClientSession, attempt: &Attempt<'_>) -> Result<Plan, Failure> {
-        let cursors = self.cursors(session, attempt).await?;
-        let Attempt { rules, refusals, .. } = *attempt;
+    async fn write_plan(
+        &self,
+        session: &mut ClientSession,
+        attempt: &TransactionAttempt<'_>,
+    ) -> Result<TransactionPlan, TransactionFailure> {
+        let cursors = self.read_cursors(session, attempt).await?;
+        let TransactionAttempt { rules, refusals, .. } = *attempt;
         // The clock is only shown to people, in what is parked.
-        let planner = Planner::new(rules, refusals, cursors, DateTime::now());
+        let planner = TransactionPlanner::new(rules, refusals, cursors, DateTime::now());
         let plan = planner.plan(attempt.candidates, attempt.part);
         // Cursors first: two holders of a session find out before the rest is sent.
-        for cursors in runs::sized(&plan.first_cursors) {
-            let command = runs::insert_command(CURSORS, cursors.iter());
-            self.own(session, "write cursors", command).await?;
+        for cursors in commands::chunks_by_size(&plan.first_cursors) {
+            let command = commands::insert_command(CURSORS, cursors.iter());
+            self.run_own_command(session, "write cursors", command).await?;
         }
         if !plan.cursors.is_empty() {
-            let command = runs::update_command(CURSORS, plan.cursors.iter());
-            self.own(session, "write cursors", command).await?;
+            let command = commands::update_command(CURSORS, plan.cursors.iter());
+            self.run_own_command(session, "write cursors", command).await?;
         }
-        for documents in runs::sized(&plan.parked) {
-            let command = runs::insert_command(PARKED_EVENTS, documents.iter());
-            self.own(session, "park events", command).await?;
+        for documents in commands::chunks_by_size(&plan.parked) {
+            let command = commands::insert_command(PARKED_EVENTS, documents.iter());
+            self.run_own_command(session, "park events", command).await?;
         }
-        let runs = if attempt.strict { runs::strict(&plan.statements) } else { runs::grouped(&plan.statements) };
-        for run in &runs {
-            self.models(session, &plan, run).await?;
+        let runs = if attempt.strict {
+            commands::one_per_statement(&plan.statements)
+        } else {
+            commands::batched(&plan.statements)
+        };
+        for command in &runs {
+            self.write_models(session, &plan, command).await?;
         }
         Ok(plan)
     }
 
-    async fn cursors(
+    async fn read_cursors(
         &self,
         session: &mut ClientSession,
-        attempt: &Attempt<'_>,
-    ) -> Result<HashMap<Identity, Cursor>, Failure> {
-        let mut asked = HashSet::new();
+        attempt: &TransactionAttempt<'_>,
+    ) -> Result<HashMap<Identity, Cursor>, TransactionFailure> {
+        let mut requested = HashSet::new();
         let of_part = attempt.part.iter().map(|at| &attempt.candidates[*at]);
-        let first_of_each = of_part.filter(|candidate| asked.insert(&candidate.identity));
-        let looked_for = first_of_each.filter(|candidate| !(attempt.trusting && attempt.rules.seems_new(candidate)));
+        let first_of_each = of_part.filter(|candidate| requested.insert(&candidate.identity));
+        let to_read = first_of_each
+            .filter(|candidate| !(attempt.trust_first_events && attempt.rules.looks_like_first_event(candidate)));
         let naming = &attempt.rules.naming;
-        let ids = looked_for.map(|candidate| naming.id(&candidate.event.namespace, &candidate.event.aggregate));
+        let ids = to_read.map(|candidate| naming.id(&candidate.event.namespace, &candidate.event.aggregate));
         let mut ids: Vec<RawDocumentBuf> = ids.collect();
         // Only documents are swept, and their aggregates are named by their collection.
         if naming.by_collection {
-            ids.extend(RawDocumentBuf::try_from(&swept::mark_id(&naming.pipeline)));
+            ids.extend(RawDocumentBuf::try_from(&epoch_floor::floor_id(&naming.pipeline)));
         }
         let mut cursors = self.find_cursors(session, &ids).await?;
-        swept::stand_in(&mut cursors, &asked);
+        epoch_floor::apply_floor(&mut cursors, &requested);
         Ok(cursors)
     }
 
@@ -144,106 +158,122 @@ impl Store {
         &self,
         session: &mut ClientSession,
         ids: &[RawDocumentBuf],
-    ) -> Result<HashMap<Identity, Cursor>, Failure> {
+    ) -> Result<HashMap<Identity, Cursor>, TransactionFailure> {
         let mut cursors = HashMap::with_capacity(ids.len());
         if ids.is_empty() {
             return Ok(cursors);
         }
-        let failed = |error| self.failed("read cursors", error);
-        let command = runs::find_command(CURSORS, ids.iter());
+        let failed = |error| self.classify_error("read cursors", error);
+        let command = commands::find_command(CURSORS, ids.iter());
         let found = self.database.run_raw_cursor_command(command).session(&mut *session).await.map_err(failed)?;
         let mut found = found.with_type::<RawDocumentBuf>();
         while found.advance(session).await.map_err(failed)? {
-            let (identity, cursor) = read_cursor(found.current()).map_err(Failure::Fatal)?;
+            let (identity, cursor) = read_cursor(found.current()).map_err(TransactionFailure::Fatal)?;
             cursors.insert(identity, cursor);
         }
         Ok(cursors)
     }
 
     /// A command on what is ours: the server does not say which event is to blame when it is refused.
-    pub(super) async fn own(
+    pub(super) async fn run_own_command(
         &self,
         session: &mut ClientSession,
         doing: &'static str,
         command: RawDocumentBuf,
-    ) -> Result<(), Failure> {
-        let answer = self.database.run_raw_command(command).session(&mut *session).await;
-        let answer = match answer {
-            Ok(answer) => answer,
+    ) -> Result<(), TransactionFailure> {
+        let reply = self.database.run_raw_command(command).session(&mut *session).await;
+        let reply = match reply {
+            Ok(reply) => reply,
             Err(error) if retry::classify_mongo(&error) == ErrorClass::Permanent => {
-                return Err(Failure::Refused { culprit: None, error: self.store_error(doing, error) });
+                return Err(TransactionFailure::Refused { culprit: None, error: self.store_error(doing, error) });
             }
-            Err(error) => return Err(self.failed(doing, error)),
+            Err(error) => return Err(self.classify_error(doing, error)),
         };
-        let Some((_, code)) = first_error(&answer) else { return Ok(()) };
+        let Some((_, code)) = first_write_error(&reply) else { return Ok(()) };
         let error = Error::Statement { doing, database: self.database.name().to_owned(), code };
         match retry::classify_mongo_code(code) {
             // A key that is taken: somebody else was faster, and the next run sees it.
-            ErrorClass::Permanent if code == DUPLICATE_KEY => Err(Failure::Transient(error)),
-            ErrorClass::Transient => Err(Failure::Transient(error)),
+            ErrorClass::Permanent if code == DUPLICATE_KEY => Err(TransactionFailure::Transient(error)),
+            ErrorClass::Transient => Err(TransactionFailure::Transient(error)),
             // An aggregate whose id MongoDB does not take: found by taking the group apart.
-            ErrorClass::Permanent => Err(Failure::Refused { culprit: None, error }),
-            ErrorClass::Fatal => Err(Failure::Fatal(error)),
+            ErrorClass::Permanent => Err(TransactionFailure::Refused { culprit: None, error }),
+            ErrorClass::Fatal => Err(TransactionFailure::Fatal(error)),
         }
     }
 
-    async fn models(&self, session: &mut ClientSession, plan: &Plan, run: &Run) -> Result<(), Failure> {
+    async fn write_models(
+        &self,
+        session: &mut ClientSession,
+        plan: &TransactionPlan,
+        command: &WriteCommand,
+    ) -> Result<(), TransactionFailure> {
         const DOING: &str = "write a read model";
-        let command = run.command(&plan.statements);
+        let document = command.to_document(&plan.statements);
         let culprit = |number: usize| (plan.statements[number].at, plan.statements[number].model);
-        let only = || match run.statements[..] {
+        let single_culprit = || match command.statements[..] {
             [one] => Some(culprit(one)),
             _ => None,
         };
-        let answer = match self.database.run_raw_command(command).session(&mut *session).await {
-            Ok(answer) => answer,
+        let reply = match self.database.run_raw_command(document).session(&mut *session).await {
+            Ok(reply) => reply,
             Err(error) if retry::classify_mongo(&error) == ErrorClass::Permanent => {
-                return Err(Failure::Refused { culprit: only(), error: self.store_error(DOING, error) });
+                return Err(TransactionFailure::Refused {
+                    culprit: single_culprit(),
+                    error: self.store_error(DOING, error),
+                });
             }
-            Err(error) => return Err(self.failed(DOING, error)),
+            Err(error) => return Err(self.classify_error(DOING, error)),
         };
-        let Some((index, code)) = first_error(&answer) else { return Ok(()) };
+        let Some((index, code)) = first_write_error(&reply) else { return Ok(()) };
         let error = Error::Statement { doing: DOING, database: self.database.name().to_owned(), code };
         match retry::classify_mongo_code(code) {
-            ErrorClass::Transient => Err(Failure::Transient(error)),
-            ErrorClass::Fatal => Err(Failure::Fatal(error)),
+            ErrorClass::Transient => Err(TransactionFailure::Transient(error)),
+            ErrorClass::Fatal => Err(TransactionFailure::Fatal(error)),
             ErrorClass::Permanent => {
-                let culprit = run.statements.get(index).map(|number| culprit(*number));
-                Err(Failure::Refused { culprit, error })
+                let culprit = command.statements.get(index).map(|number| culprit(*number));
+                Err(TransactionFailure::Refused { culprit, error })
             }
         }
     }
 
     /// Asks again while the answer is that it is not known; the driver then asks for a majority with a time limit.
-    pub(super) async fn commit(&self, session: &mut ClientSession, deadline: Instant) -> Result<(), Failure> {
+    pub(super) async fn commit(
+        &self,
+        session: &mut ClientSession,
+        deadline: Instant,
+    ) -> Result<(), TransactionFailure> {
         const PAUSE: Duration = Duration::from_millis(50);
         loop {
             let error = match timeout_at(deadline, session.commit_transaction()).await {
                 Ok(Ok(())) => return Ok(()),
                 Ok(Err(error)) => error,
-                Err(_) => return Err(Failure::Unknown),
+                Err(_) => return Err(TransactionFailure::Unknown),
             };
             if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) {
                 if Instant::now() + PAUSE >= deadline {
-                    return Err(Failure::Unknown);
+                    return Err(TransactionFailure::Unknown);
                 }
                 sleep(PAUSE).await;
                 continue;
             }
             // The server has said no: nothing of it is there.
-            let passing =
+            let is_transient =
                 error.contains_label(TRANSIENT_TRANSACTION_ERROR) || retry::classify_mongo(&error) != ErrorClass::Fatal;
             let error = self.store_error("commit", error);
-            return Err(if passing { Failure::Transient(error) } else { Failure::Fatal(error) });
+            return Err(if is_transient {
+                TransactionFailure::Transient(error)
+            } else {
+                TransactionFailure::Fatal(error)
+            });
         }
     }
 
-    pub(super) fn failed(&self, doing: &'static str, error: mongodb::error::Error) -> Failure {
+    pub(super) fn classify_error(&self, doing: &'static str, error: mongodb::error::Error) -> TransactionFailure {
         let verdict = retry::classify_mongo(&error);
         let error = self.store_error(doing, error);
         match verdict {
-            ErrorClass::Transient => Failure::Transient(error),
-            ErrorClass::Permanent | ErrorClass::Fatal => Failure::Fatal(error),
+            ErrorClass::Transient => TransactionFailure::Transient(error),
+            ErrorClass::Permanent | ErrorClass::Fatal => TransactionFailure::Fatal(error),
         }
     }
 
@@ -251,14 +281,14 @@ impl Store {
         Error::Store { doing, database: self.database.name().to_owned(), source: error.into() }
     }
 
-    fn too_late(&self) -> Error {
-        Error::TooLate { doing: "apply events in one transaction", within: self.within }
+    fn timeout_error(&self) -> Error {
+        Error::Timeout { doing: "apply events in one transaction", within: self.within }
     }
 }
 
 /// The first of `writeErrors`: which statement, and the code.
-pub(super) fn first_error(answer: &Document) -> Option<(usize, i32)> {
-    let Some(Bson::Document(error)) = answer.get_array("writeErrors").ok()?.first() else { return None };
+pub(super) fn first_write_error(reply: &Document) -> Option<(usize, i32)> {
+    let Some(Bson::Document(error)) = reply.get_array("writeErrors").ok()?.first() else { return None };
     let index = error.get_i32("index").ok().and_then(|index| usize::try_from(index).ok()).unwrap_or(0);
     Some((index, error.get_i32("code").unwrap_or(0)))
 }

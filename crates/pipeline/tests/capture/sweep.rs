@@ -13,8 +13,8 @@ use pipeline::event::{ChangeEvent, Epoch, Operation, ResumeToken, Term};
 use pipeline::publish::message::EventMessageId;
 use pipeline::source::SourceConfig;
 use pipeline::view::{
-    Applier, Body, CURSORS, Delivered, End, Handle, Mode, Model, Outcome, PositionKey, Projection, Setup, application,
-    prepare,
+    Applier, ApplierSetup, ApplyOutcome, BatchEnd, CURSORS, DeliveredEvent, EventBody, Handle, OrderingMode,
+    PositionKey, Projection, ReadModel, application_name, prepare,
 };
 use serde_json::json;
 use testkit::mongo::{ScratchDatabase, shared};
@@ -106,15 +106,15 @@ impl Pod {
     async fn start(views: &Database, pipeline: &str) -> Self {
         let mirror = |name: &str| {
             let declared = serde_json::from_value(json!({ "mirror": true, "from": name })).unwrap();
-            Arc::new(Model::compile(name, &declared).unwrap()) as Arc<dyn Projection>
+            Arc::new(ReadModel::compile(name, &declared).unwrap()) as Arc<dyn Projection>
         };
         let models = vec![mirror("orders"), mirror("customers")];
         prepare(views, &models).await.unwrap();
-        let applier = Applier::new(Setup {
+        let applier = Applier::new(ApplierSetup {
             config: Default::default(),
             database: views.clone(),
             pipeline: pipeline.into(),
-            mode: Mode::Position,
+            mode: OrderingMode::Position,
             by_collection: true,
             models,
             history: None,
@@ -125,10 +125,10 @@ impl Pod {
         Self { handle, stop, running }
     }
 
-    async fn apply<'a>(&self, epoch: u64, events: impl IntoIterator<Item = &'a ChangeEvent>) -> Vec<Outcome> {
+    async fn apply<'a>(&self, epoch: u64, events: impl IntoIterator<Item = &'a ChangeEvent>) -> Vec<ApplyOutcome> {
         let events = events.into_iter().map(|event| delivered(epoch, event)).collect();
-        let applied = self.handle.feed().apply(events).await;
-        assert!(matches!(applied.end, End::Complete), "{:?}", applied.end);
+        let applied = self.handle.session_applier().apply(events).await;
+        assert!(matches!(applied.end, BatchEnd::Complete), "{:?}", applied.end);
         applied.outcomes
     }
 
@@ -138,8 +138,8 @@ impl Pod {
     }
 }
 
-fn delivered(epoch: u64, event: &ChangeEvent) -> Delivered {
-    Delivered {
+fn delivered(epoch: u64, event: &ChangeEvent) -> DeliveredEvent {
+    DeliveredEvent {
         message_id: String::new(),
         operation: event.operation,
         namespace: Arc::clone(&event.namespace),
@@ -149,7 +149,7 @@ fn delivered(epoch: u64, event: &ChangeEvent) -> Delivered {
         sequence: None,
         position: Some(PositionKey::new(Epoch::new(epoch), event.token.key())),
         term: Term::new(1),
-        body: Body::Document(event.document.clone()),
+        body: EventBody::Document(event.document.clone()),
         committed: None,
         delivery_count: 0,
         dead_lettered: false,
@@ -212,10 +212,10 @@ async fn what_went_with_a_lost_history_goes_from_the_read_models_too_and_nothing
     let deleted = events(&second).filter(|event| event.operation == Operation::Delete);
     assert!(deleted.clone().all(|event| event.token == start && event.document.iter().count() == 1));
     assert!(deleted.clone().all(|event| event.event_type.as_deref() == Some("delete")));
-    assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == Outcome::Applied));
+    assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == ApplyOutcome::Applied));
     shop.the_views_are_the_source().await;
     // Told again, as after a takeover without duplicate detection.
-    assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == Outcome::Duplicate));
+    assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == ApplyOutcome::Duplicate));
     shop.the_views_are_the_source().await;
     // What the read models know as deleted is not told a second time.
     let (start, progress) = shop.begin().await;
@@ -308,8 +308,8 @@ async fn what_waits_on_the_bus_of_a_key_that_nobody_knows_is_passed_over_once_a_
     let (start, progress) = shop.begin().await;
     let second = shop.snapshot(2, &start, &progress).await;
     assert!(!swept(&second).contains(&("orders", unknown.clone())), "no cursor names it");
-    assert_eq!(pod.apply(1, [&waiting]).await, [Outcome::Duplicate]);
-    assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == Outcome::Applied));
+    assert_eq!(pod.apply(1, [&waiting]).await, [ApplyOutcome::Duplicate]);
+    assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == ApplyOutcome::Applied));
     shop.the_views_are_the_source().await;
 
     // The same of one that is known, as gone; and what comes in the new epoch is applied, of either.
@@ -319,8 +319,8 @@ async fn what_waits_on_the_bus_of_a_key_that_nobody_knows_is_passed_over_once_a_
     }
     let (start, progress) = shop.begin().await;
     let third = shop.snapshot(3, &start, &progress).await;
-    assert_eq!(pod.apply(2, &waiting).await, [Outcome::Duplicate; 2]);
-    assert!(pod.apply(3, events(&third)).await.iter().all(|outcome| *outcome == Outcome::Applied));
+    assert_eq!(pod.apply(2, &waiting).await, [ApplyOutcome::Duplicate; 2]);
+    assert!(pod.apply(3, events(&third)).await.iter().all(|outcome| *outcome == ApplyOutcome::Applied));
     shop.the_views_are_the_source().await;
     pod.stop().await;
 }
@@ -330,7 +330,7 @@ async fn before_anything_is_swept_what_waits_on_the_bus_is_applied_and_then_swep
     let (shop, pod, _) = a_shop_without_its_history("sweep_in_time").await;
     let unknown = Bson::from("unknown");
     let waiting = shop.came_and_went(1, &unknown).await;
-    assert_eq!(pod.apply(1, [&waiting]).await, [Outcome::Applied]);
+    assert_eq!(pod.apply(1, [&waiting]).await, [ApplyOutcome::Applied]);
     let (start, progress) = shop.begin().await;
     let second = shop.snapshot(2, &start, &progress).await;
     assert!(swept(&second).contains(&("orders", unknown)));
@@ -344,7 +344,7 @@ async fn before_anything_is_swept_what_waits_on_the_bus_is_applied_and_then_swep
 async fn a_sweep_waits_for_a_transaction_that_cannot_know_of_it() {
     let (shop, pod, _) = a_shop_without_its_history("sweep_waits").await;
     let mut options = ClientOptions::parse(shared().await.unwrap().uri()).await.unwrap();
-    options.app_name = Some(application(PIPELINE));
+    options.app_name = Some(application_name(PIPELINE));
     let client = Client::with_options(options).unwrap();
     let cursors = client.database(shop.views.name()).collection::<Document>(CURSORS);
     let mut session = client.start_session().await.unwrap();

@@ -1,10 +1,10 @@
 //! Sessions and the consumer with a real broker and a real mongod.
 
-mod defects;
-mod drains;
-mod fairness;
-mod flows;
-mod house;
-mod locks;
-mod odd;
-mod poison;
+mod delivery;
+mod failpoints;
+mod fixture;
+mod lock_loss;
+mod poison_events;
+mod session_release;
+mod shutdown;
+mod special_messages;

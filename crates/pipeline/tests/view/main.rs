@@ -1,14 +1,14 @@
 //! Events to read models on a real mongod. What is expected is a fold in plain Rust that shares no code with the pipeline.
 
-mod commits;
-mod defects;
-mod example;
-mod failover;
-mod fold;
-mod healing;
-mod house;
-mod models;
-mod once;
-mod orphans;
-mod parking;
-mod validation;
+mod exactly_once;
+mod expected_fold;
+mod failpoints;
+mod fixture;
+mod gap_healing;
+mod model_validation;
+mod orphaned_transactions;
+mod parked_aggregates;
+mod primary_failover;
+mod projection_example;
+mod read_models;
+mod unknown_commits;

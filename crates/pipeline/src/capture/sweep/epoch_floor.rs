@@ -16,7 +16,7 @@ use crate::capture::handle::CaptureState;
 use crate::capture::retry_state::RetryState;
 use crate::capture::stream::{ReaderExit, SourceReader};
 use crate::event::Epoch;
-use crate::view::{application, mark_id, mark_update};
+use crate::view::{application_name, floor_id, floor_update};
 
 const MARK: &str = "mark the epoch as swept";
 const LOOK: &str = "look for open transactions";
@@ -28,7 +28,7 @@ impl ReadModelCursors {
     /// Returns when a majority has it, and with it all that was committed before. What is read from here on is not older.
     async fn write_epoch_floor(&mut self) -> Result<(), DriverError> {
         let mut session = self.cursors.client().start_session().causal_consistency(true).await?;
-        let marked = self.cursors.update_one(doc! { "_id": mark_id(&self.pipeline) }, mark_update(self.epoch));
+        let marked = self.cursors.update_one(doc! { "_id": floor_id(&self.pipeline) }, floor_update(self.epoch));
         marked.upsert(true).write_concern(WriteConcern::majority()).session(&mut session).await?;
         self.as_of = session.operation_time();
         Ok(())
@@ -39,7 +39,7 @@ impl ReadModelCursors {
         let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
         let pipeline = [
             doc! { "$currentOp": { "allUsers": false, "idleSessions": true } },
-            doc! { "$match": { "appName": application(&self.pipeline), "transaction.timeOpenMicros": { "$gte": age } } },
+            doc! { "$match": { "appName": application_name(&self.pipeline), "transaction.timeOpenMicros": { "$gte": age } } },
             doc! { "$project": { "type": 1 } },
         ];
         let found: Vec<Document> =

@@ -40,17 +40,17 @@ fn whole(event: &ChangeEvent) -> Message {
     encoded(&mut encoder(publish::BodyFormat::Bson, SessionMapping::Aggregate), event, BodyLocation::Inline)
 }
 
-fn read(message: &Message) -> Result<Delivered, Unreadable> {
-    Reader::default().read(message, 4)
+fn read(message: &Message) -> Result<DeliveredEvent, UnreadableMessage> {
+    MessageReader::default().read(message, 4)
 }
 
-fn document_of(event: &Delivered) -> &RawDocument {
-    let Body::Document(document) = &event.body else { panic!("{event:?} has no body") };
+fn document_of(event: &DeliveredEvent) -> &RawDocument {
+    let EventBody::Document(document) = &event.body else { panic!("{event:?} has no body") };
     document
 }
 
 #[test]
-fn what_was_published_is_what_is_read() {
+fn a_published_event_is_read_back_unchanged() {
     let event = event("order-7");
     let read = read(&whole(&event)).unwrap();
     assert_eq!(read.message_id, EventMessageId::for_event(&event, None).as_str());
@@ -64,21 +64,21 @@ fn what_was_published_is_what_is_read() {
 }
 
 #[test]
-fn where_a_trace_goes_on_is_read_where_somebody_traces() {
+fn the_trace_context_is_read_only_when_tracing() {
     let event = event("order-7");
     let (id, all) = (EventMessageId::for_event(&event, None), TraceSampling::one_in(NonZeroU32::MIN));
     let mut tracing = encoder(publish::BodyFormat::Bson, SessionMapping::Aggregate).sampling(all);
-    let traced = encoded(&mut tracing, &event, BodyLocation::Inline);
-    let read = |message: &Message, traces| Reader::traced(traces).read(message, 0).unwrap().trace;
-    assert_eq!(read(&traced, true), Some(TraceContext::for_message(&id, true)));
+    let reads_traces = encoded(&mut tracing, &event, BodyLocation::Inline);
+    let read = |message: &Message, traces| MessageReader::with_tracing(traces).read(message, 0).unwrap().trace;
+    assert_eq!(read(&reads_traces, true), Some(TraceContext::for_message(&id, true)));
     assert_eq!(read(&whole(&event), true), Some(TraceContext::for_message(&id, false)));
-    assert_eq!(read(&traced, false), None);
+    assert_eq!(read(&reads_traces, false), None);
     let named = |message: &Message| message.application_property(property::DIAGNOSTIC_ID).is_some();
-    assert_eq!((named(&traced), named(&whole(&event))), (true, false));
+    assert_eq!((named(&reads_traces), named(&whole(&event))), (true, false));
 }
 
 #[test]
-fn ids_of_any_type_come_back_typed() {
+fn ids_of_any_type_keep_their_type() {
     let ids: [Bson; 9] = [
         7.into(),
         7_i64.into(),
@@ -100,13 +100,13 @@ fn ids_of_any_type_come_back_typed() {
 }
 
 #[test]
-fn a_key_that_is_the_aggregate_is_read_from_there() {
+fn a_key_equal_to_the_aggregate_is_read_from_the_aggregate() {
     let event = ChangeEvent { key: 7.into(), ..event(7) };
     assert_eq!(read(&whole(&event)).unwrap().key, Bson::Int32(7));
 }
 
 #[test]
-fn what_an_event_does_not_have_is_not_there() {
+fn absent_event_fields_stay_absent() {
     let event =
         ChangeEvent { event_type: None, sequence: None, cluster_time: None, wall_time: None, ..event("order-7") };
     let read = read(&whole(&event)).unwrap();
@@ -114,7 +114,7 @@ fn what_an_event_does_not_have_is_not_there() {
 }
 
 #[test]
-fn every_operation_comes_back() {
+fn every_operation_can_be_read_back() {
     for operation in Operation::ALL {
         let event = ChangeEvent { operation, ..event("order-7") };
         assert_eq!(read(&whole(&event)).unwrap().operation, operation);
@@ -122,7 +122,7 @@ fn every_operation_comes_back() {
 }
 
 #[test]
-fn a_body_of_json_comes_back_as_a_document() {
+fn a_json_body_is_read_as_a_document() {
     let message = encoded(
         &mut encoder(publish::BodyFormat::Json, SessionMapping::Aggregate),
         &event("order-7"),
@@ -134,16 +134,16 @@ fn a_body_of_json_comes_back_as_a_document() {
 }
 
 #[test]
-fn a_body_elsewhere_and_a_marker_say_where_to_look() {
+fn oversize_and_marker_messages_name_the_stored_body() {
     let event = event("order-7");
     let id = EventMessageId::for_event(&event, None);
     let mut encoder = encoder(publish::BodyFormat::Bson, SessionMapping::Aggregate);
     let elsewhere = read(&encoded(&mut encoder, &event, BodyLocation::ClaimCheck)).unwrap();
-    assert!(matches!(&elsewhere.body, Body::Oversize(at) if at == id.as_str()));
+    assert!(matches!(&elsewhere.body, EventBody::Oversize(at) if at == id.as_str()));
     let refused = encoded(&mut encoder, &event, BodyLocation::ClaimCheck);
     let marker = Message::parse(rejected_marker(&refused).unwrap()).unwrap();
     let marker = read(&marker).unwrap();
-    assert!(matches!(&marker.body, Body::Marker(at) if at == id.as_str()), "whatever else is said of its body");
+    assert!(matches!(&marker.body, EventBody::Marker(at) if at == id.as_str()), "whatever else is said of its body");
     assert_eq!((marker.sequence, marker.event_type), (Some(3), None));
     assert_eq!(Some(&marker.aggregate), event.aggregate.as_ref());
 }
@@ -165,20 +165,20 @@ fn changed(leave_out: &[&str], add: &[(&str, amqp::Value)], body: &[u8]) -> Mess
 }
 
 #[test]
-fn a_message_of_somebody_else_is_not_ours() {
+fn a_foreign_message_is_recognised() {
     let message = servicebus::Message::new("hello").with_session("order-7").encode();
     let message = Message::parse(Bytes::clone(message.bytes())).unwrap();
-    assert!(matches!(read(&message), Err(Unreadable::NotOurs)));
+    assert!(matches!(read(&message), Err(UnreadableMessage::NotHeadwater)));
 }
 
 #[test]
-fn a_newer_format_is_told_from_a_broken_message() {
+fn a_newer_format_is_not_a_broken_message() {
     let newer = changed(&[property::FORMAT], &[(property::FORMAT, amqp::Value::Int(2))], b"");
-    assert!(matches!(read(&newer), Err(Unreadable::Newer { format: 2 })));
+    assert!(matches!(read(&newer), Err(UnreadableMessage::NewerFormat { format: 2 })));
 }
 
 #[test]
-fn a_property_that_is_missing_is_named() {
+fn a_missing_property_is_named() {
     let needed = [
         property::OPERATION,
         property::NAMESPACE,
@@ -189,22 +189,25 @@ fn a_property_that_is_missing_is_named() {
     ];
     for missing in needed {
         let message = changed(&[missing], &[], b"");
-        assert!(matches!(read(&message), Err(Unreadable::Property { name }) if name == missing), "{missing}");
+        assert!(matches!(read(&message), Err(UnreadableMessage::Property { name }) if name == missing), "{missing}");
     }
     let aggregate = (property::AGGREGATE, amqp::Value::Binary(Bytes::from_static(b"no document")));
     let broken = changed(&[property::AGGREGATE], &[aggregate], b"");
-    assert!(matches!(read(&broken), Err(Unreadable::Property { name: property::AGGREGATE })));
+    assert!(matches!(read(&broken), Err(UnreadableMessage::Property { name: property::AGGREGATE })));
 }
 
 #[test]
-fn an_event_whose_body_cannot_be_read_keeps_its_place() {
-    let Err(Unreadable::Body(event)) = read(&changed(&[], &[], b"no document")) else { panic!("it was read") };
+fn an_event_with_an_unreadable_body_keeps_its_sequence() {
+    let Err(UnreadableMessage::Body(event)) = read(&changed(&[], &[], b"no document")) else { panic!("it was read") };
     assert_eq!(event.sequence, Some(3));
-    assert!(matches!(&event.body, Body::Oversize(id) if *id == event.message_id), "it is parked as one without a body");
+    assert!(
+        matches!(&event.body, EventBody::Oversize(id) if *id == event.message_id),
+        "it is parked as one without a body"
+    );
 }
 
 #[test]
-fn why_a_message_cannot_be_read_says_nothing_of_its_contents() {
+fn read_errors_do_not_show_message_contents() {
     let error = read(&changed(&[], &[], b"alice")).unwrap_err();
     let shown = format!("{error} {error:?}");
     assert!(!shown.contains("alice") && !shown.contains("order-7"), "{shown}");

@@ -23,29 +23,29 @@ fn id(sequence: i64) -> String {
     format!("event-{sequence}")
 }
 
-const STRICT: Mode = Mode::Sequence { start: Start::Beginning, first: 1, filtered: false };
-const FROM_NOW: Mode = Mode::Sequence { start: Start::Now, first: 1, filtered: false };
-const FILTERED: Mode = Mode::Sequence { start: Start::Beginning, first: 1, filtered: true };
+const STRICT: OrderingMode = OrderingMode::Sequence { start: PipelineStart::Beginning, first: 1, filtered: false };
+const FROM_NOW: OrderingMode = OrderingMode::Sequence { start: PipelineStart::Now, first: 1, filtered: false };
+const FILTERED: OrderingMode = OrderingMode::Sequence { start: PipelineStart::Beginning, first: 1, filtered: true };
 
 /// An event by number, position, id and evidence.
-type Event = (Option<i64>, Option<PositionKey>, &'static str, Option<Evidence>);
+type TestEvent = (Option<i64>, Option<PositionKey>, &'static str, Option<SourceEvidence>);
 
-fn seen(cursor: Option<&Cursor>, (sequence, position, key, evidence): &Event, mode: Mode) -> String {
+fn seen(cursor: Option<&Cursor>, (sequence, position, key, evidence): &TestEvent, mode: OrderingMode) -> String {
     let key = Bson::from(*key);
-    let facts = Facts { position: position.as_ref(), sequence: *sequence, key: &key, evidence: *evidence };
+    let facts = EventFacts { position: position.as_ref(), sequence: *sequence, key: &key, evidence: *evidence };
     format!("{:?}", decide(cursor, facts, mode))
 }
 
 #[test]
-fn what_an_event_is_to_its_cursor() {
+fn decisions_by_cursor_and_event() {
     let at5 = Some(cursor(5, place(1, 50)));
     let healed = Some(Cursor { position: None, ..cursor(5, place(1, 0)) });
-    let same = Some(Evidence::Same { cursor: 5 });
-    let other = Some(Evidence::Different { cursor: 5 });
-    let stale = Some(Evidence::Same { cursor: 4 });
+    let same = Some(SourceEvidence::Same { cursor: 5 });
+    let other = Some(SourceEvidence::Different { cursor: 5 });
+    let stale = Some(SourceEvidence::Same { cursor: 4 });
     let event = |sequence, epoch, token, key, evidence| (Some(sequence), Some(place(epoch, token)), key, evidence);
     let unplaced = |sequence, key| (Some(sequence), None, key, None);
-    let table: Vec<(&str, &Option<Cursor>, Event, Mode, &str)> = vec![
+    let table: Vec<(&str, &Option<Cursor>, TestEvent, OrderingMode, &str)> = vec![
         ("the next number", &at5, event(6, 1, 60, "event-6", None), STRICT, "Next"),
         ("the next number, in a new epoch", &at5, event(6, 2, 1, "event-6", None), STRICT, "Next"),
         ("the next number, at the same position: a snapshot's", &at5, event(6, 1, 50, "event-6", None), STRICT, "Next"),
@@ -93,16 +93,22 @@ fn what_an_event_is_to_its_cursor() {
         ("the first", &None, event(1, 1, 10, "event-1", None), STRICT, "Next"),
         ("one below the first, of a count from zero", &None, event(0, 1, 10, "event-0", None), STRICT, "Next"),
         ("a first that is not numbered so", &None, event(4, 1, 10, "event-4", None), STRICT, "Ask(is 4 the first)"),
-        ("…and the source has none below", &None, event(4, 1, 10, "event-4", Some(Evidence::First)), STRICT, "Next"),
+        (
+            "…and the source has none below",
+            &None,
+            event(4, 1, 10, "event-4", Some(SourceEvidence::First)),
+            STRICT,
+            "Next",
+        ),
         ("any, from now on", &None, event(4, 1, 10, "event-4", None), FROM_NOW, "Next"),
         ("any, types left out", &None, event(4, 1, 10, "event-4", None), FILTERED, "Next"),
-        ("by position: further on", &at5, (None, Some(place(1, 51)), "x", None), Mode::Position, "Next"),
-        ("by position: the same", &at5, (None, Some(place(1, 50)), "x", None), Mode::Position, "Duplicate"),
-        ("by position: behind", &at5, (None, Some(place(1, 49)), "x", None), Mode::Position, "Duplicate"),
-        ("by position: a new epoch", &at5, (None, Some(place(2, 1)), "x", None), Mode::Position, "Next"),
-        ("by position: an old epoch", &at5, (None, Some(place(0, 99)), "x", None), Mode::Position, "Duplicate"),
-        ("by position: a number says nothing", &at5, event(9, 1, 51, "x", None), Mode::Position, "Next"),
-        ("by position: nothing before", &None, (None, Some(place(1, 1)), "x", None), Mode::Position, "Next"),
+        ("by position: further on", &at5, (None, Some(place(1, 51)), "x", None), OrderingMode::Position, "Next"),
+        ("by position: the same", &at5, (None, Some(place(1, 50)), "x", None), OrderingMode::Position, "Duplicate"),
+        ("by position: behind", &at5, (None, Some(place(1, 49)), "x", None), OrderingMode::Position, "Duplicate"),
+        ("by position: a new epoch", &at5, (None, Some(place(2, 1)), "x", None), OrderingMode::Position, "Next"),
+        ("by position: an old epoch", &at5, (None, Some(place(0, 99)), "x", None), OrderingMode::Position, "Duplicate"),
+        ("by position: a number says nothing", &at5, event(9, 1, 51, "x", None), OrderingMode::Position, "Next"),
+        ("by position: nothing before", &None, (None, Some(place(1, 1)), "x", None), OrderingMode::Position, "Next"),
     ];
     for (name, cursor, event, mode, expected) in table {
         assert_eq!(seen(cursor.as_ref(), &event, mode), expected, "{name}");
@@ -110,10 +116,10 @@ fn what_an_event_is_to_its_cursor() {
 }
 
 #[test]
-fn a_parked_regression_carries_the_cursor_into_the_new_life() {
+fn a_parked_regression_moves_the_cursor_to_the_new_sequence() {
     let mut at = cursor(5, place(1, 50));
     let key = Bson::from("new-1");
-    let new = Facts { position: Some(&place(1, 60)), sequence: Some(1), key: &key, evidence: None };
+    let new = EventFacts { position: Some(&place(1, 60)), sequence: Some(1), key: &key, evidence: None };
     at.advance(new);
     assert_eq!(at.sequence, Some(1));
     assert_eq!(seen(Some(&at), &(Some(2), Some(place(1, 61)), "new-2", None), STRICT), "Next");
@@ -137,21 +143,22 @@ fn deliveries(events: usize) -> impl Strategy<Value = Vec<usize>> {
 }
 
 /// Takes each delivery to the cursor, asks "the source" where the decision wants it, and writes down what is applied.
-fn apply(deliveries: &[usize], snapshot: usize, lost: &[usize], mode: Mode) -> Vec<i64> {
+fn apply(deliveries: &[usize], snapshot: usize, lost: &[usize], mode: OrderingMode) -> Vec<i64> {
     let mut cursor: Option<Cursor> = None;
     let mut applied = vec![];
     let keys: Vec<Bson> = (0..64).map(|at| Bson::from(id(at))).collect();
-    let mut give = |sequence: i64, position: Option<&PositionKey>, cursor: &mut Option<Cursor>| -> Decision {
-        let mut facts = Facts { position, sequence: Some(sequence), key: &keys[sequence as usize], evidence: None };
+    let mut give = |sequence: i64, position: Option<&PositionKey>, cursor: &mut Option<Cursor>| -> CursorDecision {
+        let mut facts =
+            EventFacts { position, sequence: Some(sequence), key: &keys[sequence as usize], evidence: None };
         let mut decision = decide(cursor.as_ref(), facts, mode);
-        if let Decision::Ask(question) = &decision {
+        if let CursorDecision::AskSource(question) = &decision {
             facts.evidence = Some(match question {
-                Question::IsFirst { .. } => Evidence::First,
-                Question::SeenBefore { cursor, .. } => Evidence::Same { cursor: *cursor },
+                SourceQuestion::IsFirst { .. } => SourceEvidence::First,
+                SourceQuestion::SeenBefore { cursor, .. } => SourceEvidence::Same { cursor: *cursor },
             });
             decision = decide(cursor.as_ref(), facts, mode);
         }
-        if decision == Decision::Next {
+        if decision == CursorDecision::Next {
             cursor.get_or_insert_default().advance(facts);
             applied.push(sequence);
         }
@@ -160,7 +167,7 @@ fn apply(deliveries: &[usize], snapshot: usize, lost: &[usize], mode: Mode) -> V
     for at in deliveries.iter().filter(|at| !lost.contains(at)) {
         let sequence = *at as i64 + 1;
         let position = if *at < snapshot { place(1, 1) } else { place(1, 10 + *at as u32) };
-        if let Decision::Gap { from, to } = give(sequence, Some(&position), &mut cursor) {
+        if let CursorDecision::Gap { from, to } = give(sequence, Some(&position), &mut cursor) {
             for missing in from..=to {
                 give(missing, None, &mut cursor);
             }
@@ -177,12 +184,12 @@ proptest! {
     }
 
     #[test]
-    fn what_the_bus_lost_is_healed(order in deliveries(12), lost in proptest::collection::vec(1_usize..11, 0..6)) {
+    fn events_lost_by_the_bus_are_healed(order in deliveries(12), lost in proptest::collection::vec(1_usize..11, 0..6)) {
         prop_assert_eq!(apply(&order, 0, &lost, STRICT), (1..=12).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_position_alone_keeps_order_and_applies_once(order in deliveries(12)) {
-        prop_assert_eq!(apply(&order, 0, &[], Mode::Position), (1..=12).collect::<Vec<_>>());
+    fn positions_alone_keep_order_and_apply_once(order in deliveries(12)) {
+        prop_assert_eq!(apply(&order, 0, &[], OrderingMode::Position), (1..=12).collect::<Vec<_>>());
     }
 }

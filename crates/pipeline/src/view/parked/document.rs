@@ -6,11 +6,11 @@ use std::sync::Arc;
 use mongodb::bson::raw::{CString, cstr};
 use mongodb::bson::{Bson, DateTime, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
-use super::{Parked, Reason};
+use super::{ParkReason, ParkedEntry};
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
-use crate::view::delivered::{Body, Delivered, PositionKey};
+use crate::view::cursor_document::{CursorNaming, FORMAT, StoredDocument, to_i64};
+use crate::view::delivered_event::{DeliveredEvent, EventBody, PositionKey};
 use crate::view::error::Error;
-use crate::view::stored::{FORMAT, Fields, Naming, number};
 
 /// A larger body is left in the source, from where a replay reads it again: a document must hold it and what we add.
 const LARGEST_KEPT: usize = 15 * 1024 * 1024;
@@ -19,7 +19,7 @@ const ENTRY: &str = "parked entry";
 const EVENT: &str = "parked event";
 
 /// The map `parked` of a cursor.
-pub(in crate::view) fn entry_fields(parked: &BTreeMap<String, Parked>) -> RawDocumentBuf {
+pub(in crate::view) fn parked_entries_document(parked: &BTreeMap<String, ParkedEntry>) -> RawDocumentBuf {
     let mut fields = RawDocumentBuf::new();
     for (model, entry) in parked {
         let Ok(model) = CString::try_from(model.as_str()) else { continue };
@@ -41,7 +41,7 @@ pub(in crate::view) fn entry_fields(parked: &BTreeMap<String, Parked>) -> RawDoc
     fields
 }
 
-pub(in crate::view) fn read_entries(fields: &RawDocument) -> Result<BTreeMap<String, Parked>, Error> {
+pub(in crate::view) fn read_parked_entries(fields: &RawDocument) -> Result<BTreeMap<String, ParkedEntry>, Error> {
     let mut parked = BTreeMap::new();
     for field in fields {
         let unreadable = || Error::Unreadable { what: ENTRY, field: "parked", problem: "is not a document" };
@@ -51,10 +51,10 @@ pub(in crate::view) fn read_entries(fields: &RawDocument) -> Result<BTreeMap<Str
     Ok(parked)
 }
 
-fn read_entry(document: &RawDocument) -> Result<Parked, Error> {
-    let fields = Fields { what: ENTRY, document };
-    let reason = Reason::read(fields.text("reason")?);
-    Ok(Parked {
+fn read_entry(document: &RawDocument) -> Result<ParkedEntry, Error> {
+    let fields = StoredDocument { what: ENTRY, document };
+    let reason = ParkReason::read(fields.text("reason")?);
+    Ok(ParkedEntry {
         reason: reason.ok_or_else(|| fields.unreadable("reason", "is none that this version knows"))?,
         detail: fields.text("detail")?.to_owned(),
         event_id: fields.value("eventId")?,
@@ -72,8 +72,8 @@ fn read_letters(document: &RawDocument) -> Vec<String> {
 }
 
 /// Under which an event waits. Ids of one queue stand side by side, in the order of their numbers.
-pub(in crate::view) fn queue_id(
-    naming: &Naming,
+pub(in crate::view) fn parked_event_id(
+    naming: &CursorNaming,
     namespace: &Namespace,
     aggregate: &AggregateId,
     model: &str,
@@ -86,7 +86,11 @@ pub(in crate::view) fn queue_id(
 }
 
 /// An event that waits.
-pub(in crate::view) fn event_document(id: RawDocumentBuf, event: &Delivered, now: DateTime) -> RawDocumentBuf {
+pub(in crate::view) fn parked_event_document(
+    id: RawDocumentBuf,
+    event: &DeliveredEvent,
+    now: DateTime,
+) -> RawDocumentBuf {
     let mut raw = RawDocumentBuf::new();
     raw.append(cstr!("_id"), id);
     raw.append(cstr!("format"), FORMAT);
@@ -101,17 +105,17 @@ pub(in crate::view) fn event_document(id: RawDocumentBuf, event: &Delivered, now
     }
     raw.append(cstr!("sequence"), event.sequence.map_or(RawBson::Null, RawBson::Int64));
     if let Some(position) = &event.position {
-        raw.append(cstr!("epoch"), number(position.epoch.get()));
+        raw.append(cstr!("epoch"), to_i64(position.epoch.get()));
         raw.append(cstr!("position"), &*position.key);
     }
-    raw.append(cstr!("term"), number(event.term.get()));
+    raw.append(cstr!("term"), to_i64(event.term.get()));
     raw.append(cstr!("committed"), event.committed.map_or(RawBson::Null, RawBson::DateTime));
     raw.append(cstr!("parkedAt"), now);
     match &event.body {
-        Body::Document(body) if body.as_bytes().len() <= LARGEST_KEPT => raw.append(cstr!("body"), body),
-        Body::Document(_) => raw.append(cstr!("oversize"), ""),
-        Body::Oversize(kept) => raw.append(cstr!("oversize"), kept.as_str()),
-        Body::Marker(kept) => raw.append(cstr!("marker"), kept.as_str()),
+        EventBody::Document(body) if body.as_bytes().len() <= LARGEST_KEPT => raw.append(cstr!("body"), body),
+        EventBody::Document(_) => raw.append(cstr!("oversize"), ""),
+        EventBody::Oversize(kept) => raw.append(cstr!("oversize"), kept.as_str()),
+        EventBody::Marker(kept) => raw.append(cstr!("marker"), kept.as_str()),
     }
     raw
 }
@@ -120,18 +124,18 @@ pub(super) const WAITING: &str = "waiting";
 pub(super) const DISCARDED: &str = "discarded";
 
 /// The number it waits under, and the event.
-pub(super) fn read_event(document: &RawDocument) -> Result<(i64, Delivered), Error> {
-    let fields = Fields { what: EVENT, document };
-    fields.known_format()?;
+pub(super) fn read_event(document: &RawDocument) -> Result<(i64, DeliveredEvent), Error> {
+    let fields = StoredDocument { what: EVENT, document };
+    fields.check_format()?;
     let id = document.get_document("_id").map_err(|_| fields.unreadable("_id", "is not a document"))?;
-    let id = Fields { what: EVENT, document: id };
+    let id = StoredDocument { what: EVENT, document: id };
     let aggregate = AggregateId::new(id.value("aggregate")?);
     let operation = Operation::from_name(fields.text("operation")?);
     let position = match (fields.optional_number("epoch")?, document.get_str("position")) {
         (Some(epoch), Ok(key)) => Some(PositionKey::new(Epoch::new(epoch.unsigned_abs()), key)),
         (_, _) => None,
     };
-    let delivered = Delivered {
+    let delivered = DeliveredEvent {
         message_id: fields.text("messageId")?.to_owned(),
         operation: operation.ok_or_else(|| fields.unreadable("operation", "is none that this version knows"))?,
         namespace: Arc::new(Namespace::new(fields.text("database")?, fields.text("collection")?)),
@@ -150,13 +154,13 @@ pub(super) fn read_event(document: &RawDocument) -> Result<(i64, Delivered), Err
     Ok((id.number("n")?, delivered))
 }
 
-fn read_body(document: &RawDocument) -> Body {
+fn read_body(document: &RawDocument) -> EventBody {
     if let Ok(body) = document.get_document("body") {
-        return Body::Document(body.to_owned());
+        return EventBody::Document(body.to_owned());
     }
     match document.get_str("oversize") {
-        Ok(kept) => Body::Oversize(kept.to_owned()),
-        Err(_) => Body::Marker(document.get_str("marker").unwrap_or_default().to_owned()),
+        Ok(kept) => EventBody::Oversize(kept.to_owned()),
+        Err(_) => EventBody::Marker(document.get_str("marker").unwrap_or_default().to_owned()),
     }
 }
 

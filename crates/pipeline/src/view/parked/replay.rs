@@ -5,62 +5,63 @@ use mongodb::bson::oid::ObjectId;
 use mongodb::bson::raw::cstr;
 use mongodb::bson::{Bson, DateTime, RawDocumentBuf, doc};
 
-use super::Parked;
-use super::desk::{Act, Desk, Queued};
+use super::ParkedEntry;
 use super::document::DISCARDED;
+use super::store::{ParkedStore, QueueOperation, Queued};
 use crate::retry::{self, ErrorClass};
-use crate::view::delivered::{Body, Delivered};
+use crate::view::delivered_event::{DeliveredEvent, EventBody};
 use crate::view::error::Error;
-use crate::view::plan::Planned;
-use crate::view::projection::{Event, Statements, statements};
-use crate::view::transaction::{Failure, first_error};
-use crate::view::{PARKED_EVENTS, runs};
+use crate::view::plan::PlannedStatement;
+use crate::view::projection::{ProjectionEvent, Statements, project};
+use crate::view::transaction::{TransactionFailure, first_write_error};
+use crate::view::{PARKED_EVENTS, commands};
 
-impl Desk {
+impl ParkedStore {
     /// Applies each, statement by statement. The inner error: how many went well before the one that did not, and why.
     pub(super) async fn replay(
         &self,
         session: &mut ClientSession,
         model: &str,
-        waiting: &[Queued],
-    ) -> Result<Result<(), (i64, String)>, Failure> {
+        queued: &[Queued],
+    ) -> Result<Result<(), (i64, String)>, TransactionFailure> {
         let Some(projection) = self.models.iter().find(|known| known.name() == model) else {
-            return Err(Failure::Fatal(Error::NoModel(model.to_owned())));
+            return Err(TransactionFailure::Fatal(Error::UnknownModel(model.to_owned())));
         };
-        for (done, (_, _, event)) in waiting.iter().enumerate() {
+        for (done, (_, _, event)) in queued.iter().enumerate() {
             let done = i64::try_from(done).unwrap_or(i64::MAX);
             let document = match &event.body {
-                Body::Document(document) => Some(document.clone()),
-                Body::Oversize(_) | Body::Marker(_) => self.kept_in_source(event).await?,
+                EventBody::Document(document) => Some(document.clone()),
+                EventBody::Oversize(_) | EventBody::Marker(_) => self.read_from_source(event).await?,
             };
             let Some(document) = document else {
                 return Ok(Err((done, "its body is not kept, and the source does not have it".to_owned())));
             };
-            let statements = match statements(&**projection, &Event::new(event, &document)) {
+            let statements = match project(&**projection, &ProjectionEvent::new(event, &document)) {
                 Ok(statements) => statements,
                 Err(detail) => return Ok(Err((done, detail))),
             };
-            if let Err(detail) = self.carry_out(session, statements).await? {
+            if let Err(detail) = self.execute(session, statements).await? {
                 return Ok(Err((done, detail)));
             }
         }
         Ok(Ok(()))
     }
 
-    async fn carry_out(
+    async fn execute(
         &self,
         session: &mut ClientSession,
         statements: Statements,
-    ) -> Result<Result<(), String>, Failure> {
-        let planned = |statement| Planned { at: 0, model: 0, statement };
-        let planned: Vec<Planned> = statements.written.into_iter().map(planned).collect();
-        for run in runs::strict(&planned) {
-            let answer = self.store.database.run_raw_command(run.command(&planned)).session(&mut *session).await;
+    ) -> Result<Result<(), String>, TransactionFailure> {
+        let planned = |statement| PlannedStatement { at: 0, model: 0, statement };
+        let planned: Vec<PlannedStatement> = statements.list.into_iter().map(planned).collect();
+        for command in commands::one_per_statement(&planned) {
+            let answer =
+                self.store.database.run_raw_command(command.to_document(&planned)).session(&mut *session).await;
             let code = match answer {
-                Ok(answer) => first_error(&answer).map(|(_, code)| code),
+                Ok(answer) => first_write_error(&answer).map(|(_, code)| code),
                 Err(error) => match (retry::classify_mongo(&error), mongo_error::error_code(&error)) {
                     (ErrorClass::Permanent, Some(code)) => Some(code),
-                    (_, _) => return Err(self.store.failed("replay an event", error)),
+                    (_, _) => return Err(self.store.classify_error("replay an event", error)),
                 },
             };
             if let Some(code) = code {
@@ -70,37 +71,37 @@ impl Desk {
         Ok(Ok(()))
     }
 
-    async fn kept_in_source(&self, event: &Delivered) -> Result<Option<RawDocumentBuf>, Failure> {
+    async fn read_from_source(&self, event: &DeliveredEvent) -> Result<Option<RawDocumentBuf>, TransactionFailure> {
         let Some(history) = &self.history else { return Ok(None) };
-        history.document(&event.namespace, &event.key).await.map_err(Failure::Transient)
+        history.read_document(&event.namespace, &event.key).await.map_err(TransactionFailure::Transient)
     }
 
     /// Replayed events are gone; discarded ones are kept under an id that nothing else will ever have.
-    pub(super) async fn take_from_queue(
+    pub(super) async fn remove_from_queue(
         &self,
         session: &mut ClientSession,
-        waiting: &[Queued],
-        act: &Act,
-    ) -> Result<(), Failure> {
-        if waiting.is_empty() {
+        queued: &[Queued],
+        operation: &QueueOperation,
+    ) -> Result<(), TransactionFailure> {
+        if queued.is_empty() {
             return Ok(());
         }
-        if let Act::Discard(_) = act {
-            let kept: Vec<RawDocumentBuf> = waiting.iter().map(|(raw, ..)| discarded(raw)).collect();
-            for documents in runs::sized(&kept) {
-                let command = runs::insert_command(PARKED_EVENTS, documents.iter());
-                self.store.own(session, "keep what is discarded", command).await?;
+        if let QueueOperation::Discard(_) = operation {
+            let kept: Vec<RawDocumentBuf> = queued.iter().map(|(raw, ..)| to_discarded(raw)).collect();
+            for documents in commands::chunks_by_size(&kept) {
+                let command = commands::insert_command(PARKED_EVENTS, documents.iter());
+                self.store.run_own_command(session, "keep what is discarded", command).await?;
             }
         }
-        let ids = waiting.iter().filter_map(|(raw, ..)| Bson::try_from(raw.get("_id").ok()??).ok());
+        let ids = queued.iter().filter_map(|(raw, ..)| Bson::try_from(raw.get("_id").ok()??).ok());
         let filter = doc! { "_id": { "$in": ids.collect::<Vec<_>>() } };
         let command = doc! { "delete": PARKED_EVENTS, "deletes": [{ "q": filter, "limit": 0 }] };
         let command = RawDocumentBuf::try_from(&command).expect("it came out of BSON");
-        self.store.own(session, "empty a queue", command).await
+        self.store.run_own_command(session, "empty a queue", command).await
     }
 }
 
-fn discarded(raw: &RawDocumentBuf) -> RawDocumentBuf {
+fn to_discarded(raw: &RawDocumentBuf) -> RawDocumentBuf {
     let mut kept = RawDocumentBuf::new();
     for (name, value) in raw.iter().flatten() {
         match name.as_str() {
@@ -118,7 +119,7 @@ fn discarded(raw: &RawDocumentBuf) -> RawDocumentBuf {
 }
 
 /// Where it waits after these are gone from the queue.
-pub(super) fn left_of(parked: &Parked, gone: &[Queued]) -> Option<Parked> {
+pub(super) fn remaining_entry(parked: &ParkedEntry, gone: &[Queued]) -> Option<ParkedEntry> {
     let head = gone.last().map_or(parked.next, |(_, number, _)| number + 1);
-    (head < parked.next).then(|| Parked { head, ..parked.clone() })
+    (head < parked.next).then(|| ParkedEntry { head, ..parked.clone() })
 }

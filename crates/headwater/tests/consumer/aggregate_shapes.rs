@@ -1,0 +1,37 @@
+//! Cuts of the two shapes at which a consumer could stall: very many aggregates of one event, and one of very many.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bench::soak::consumer::{Options, run};
+use testkit::load::Load;
+
+use super::BINARY;
+
+/// On a machine that does much else; a quick one takes a second or two.
+const SOON: Duration = Duration::from_secs(60);
+/// Less than the bus is asked to wait for a session, and than a lock that nobody renews lasts twice.
+const STANDSTILL: Duration = Duration::from_secs(10);
+
+async fn drains(load: Load, history: bool) {
+    let mut options = Options { history, ..Options::cut(load.seed).in_peace() };
+    (options.walk.load, options.walk.pods) = (load, 3);
+    let outcome = run(Path::new(BINARY), &options).await.unwrap();
+    println!("{outcome}");
+    assert!(outcome.is_clean() && outcome.deaths.is_empty(), "{outcome}");
+    assert_eq!(outcome.acknowledged, options.walk.load.events);
+    assert!(outcome.drained_in < SOON && outcome.standstill < STANDSTILL, "{outcome}");
+}
+
+#[tokio::test]
+async fn thousands_of_single_event_aggregates_drain() {
+    let each = Load { events: 5_000, aggregates: 5_000, run: 1..=1, by_turns: true, together: 100, ..Load::default() };
+    drains(each, true).await;
+}
+
+#[tokio::test]
+async fn one_aggregate_with_thousands_of_events_drains() {
+    let one = Load { events: 5_000, aggregates: 1, writers: 1, run: 1..=100, ..Load::default() };
+    // A list of what was applied would be copied with every event.
+    drains(one, false).await;
+}

@@ -1,0 +1,33 @@
+//! A cut of `cargo xtask soak stops`, with a seed of its own; and a leader that does not bring out what it has read, which must not pass it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use bench::soak::stops::{Options, run};
+use testkit::checker::Kind;
+use testkit::load::Load;
+
+use super::BINARY;
+
+#[tokio::test]
+async fn a_leader_stopped_under_load_publishes_and_applies_once() {
+    let outcome = run(Path::new(BINARY), &Options::cut(9)).await.unwrap();
+    println!("{outcome}");
+    assert!(outcome.is_clean(), "{outcome}");
+    assert_eq!(outcome.figures.rounds, 6);
+    assert!(outcome.figures.in_flight > 0, "nothing was under way: {outcome}");
+}
+
+#[tokio::test]
+async fn releasing_the_lease_before_acknowledgements_is_detected() {
+    let cut = Options::cut(10);
+    // As fast as they are acknowledged: something is always under way.
+    let load = Load { rate: None, ..cut.load };
+    let outcome = run(Path::new(BINARY), &Options { load, flush: Duration::ZERO, ..cut }).await.unwrap();
+    println!("{outcome}");
+    assert!(outcome.topic.count(Kind::Doubled) > 0, "{outcome}");
+    assert!(
+        outcome.applied.is_clean() && outcome.differences.is_empty(),
+        "what is said twice is applied once: {outcome}"
+    );
+}

@@ -1,0 +1,192 @@
+//! What the rest of the pod may know of its sessions: counters and troubles, cheap to read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use servicebus::BusErrorKind;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::budget::ByteBudget;
+
+/// Cheap to clone; all clones look at the same sessions.
+#[derive(Clone, Debug)]
+pub struct SessionMonitor(pub(super) Arc<SessionCounters>);
+
+/// Written by who accepts sessions and who holds them.
+#[derive(Debug)]
+pub(super) struct SessionCounters {
+    pub(super) budget: Arc<ByteBudget>,
+    pub(super) held: AtomicU64,
+    pub(super) accepted: AtomicU64,
+    pub(super) received: AtomicU64,
+    pub(super) redelivered: AtomicU64,
+    pub(super) settled: AtomicU64,
+    pub(super) locks_lost: AtomicU64,
+    pub(super) dropped: AtomicU64,
+    pub(super) unreadable: AtomicU64,
+    pub(super) dead_letters_parked: AtomicU64,
+    pub(super) dead_letters_deferred: AtomicU64,
+    pub(super) accept_attempts: AtomicU64,
+    pub(super) dead_letter_polls: AtomicU64,
+    problems: watch::Sender<CurrentProblems>,
+    progress: watch::Sender<Option<Instant>>,
+}
+
+/// A look at the counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionCounts {
+    /// Sessions held now.
+    pub held: u64,
+    /// Sessions accepted since the start.
+    pub accepted: u64,
+    /// Messages received, those that came again included.
+    pub received: u64,
+    /// Of these, such as the bus says it has given out before.
+    pub redelivered: u64,
+    /// Messages settled, each with the bus's word for it.
+    pub settled: u64,
+    pub locks_lost: u64,
+    /// Sessions let go with their buffer unsettled, because something failed.
+    pub dropped: u64,
+    /// Messages that are none of ours or cannot be read; they are among the dead letters.
+    pub unreadable: u64,
+    /// Dead letters that were parked.
+    pub dead_letters_parked: u64,
+    /// Dead letters that were left for people.
+    pub dead_letters_deferred: u64,
+    /// How often the bus was asked for a session and answered, if only that there is none: while none is held, this goes on.
+    pub accept_attempts: u64,
+    /// How often the dead letters were looked for: this goes on always.
+    pub dead_letter_polls: u64,
+    /// What sessions may hold just now.
+    pub bytes_in_flight: usize,
+}
+
+/// Why sessions do not go on as they should. They go on by themselves when the reason is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SessionProblem {
+    SubscriptionMissing,
+    Unauthorized,
+    Disabled,
+    /// The bus asks for patience.
+    Busy,
+    /// The bus will not have it so: a subscription without sessions, say.
+    Refused,
+    Unreachable,
+    /// Events cannot be applied, for a reason that is not theirs.
+    ReadModels,
+    /// A message was written by a newer version than this: it waits for a pod of that version.
+    NewerFormat,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct CurrentProblems {
+    bus: Option<SessionProblem>,
+    applying: Option<SessionProblem>,
+}
+
+impl SessionMonitor {
+    pub(super) fn new(budget: Arc<ByteBudget>) -> Self {
+        Self(Arc::new(SessionCounters {
+            budget,
+            held: AtomicU64::default(),
+            accepted: AtomicU64::default(),
+            received: AtomicU64::default(),
+            redelivered: AtomicU64::default(),
+            settled: AtomicU64::default(),
+            locks_lost: AtomicU64::default(),
+            dropped: AtomicU64::default(),
+            unreadable: AtomicU64::default(),
+            dead_letters_parked: AtomicU64::default(),
+            dead_letters_deferred: AtomicU64::default(),
+            accept_attempts: AtomicU64::default(),
+            dead_letter_polls: AtomicU64::default(),
+            problems: watch::Sender::default(),
+            progress: watch::Sender::default(),
+        }))
+    }
+
+    pub fn counts(&self) -> SessionCounts {
+        let counters = &*self.0;
+        SessionCounts {
+            held: counters.held.load(Relaxed),
+            accepted: counters.accepted.load(Relaxed),
+            received: counters.received.load(Relaxed),
+            redelivered: counters.redelivered.load(Relaxed),
+            settled: counters.settled.load(Relaxed),
+            locks_lost: counters.locks_lost.load(Relaxed),
+            dropped: counters.dropped.load(Relaxed),
+            unreadable: counters.unreadable.load(Relaxed),
+            dead_letters_parked: counters.dead_letters_parked.load(Relaxed),
+            dead_letters_deferred: counters.dead_letters_deferred.load(Relaxed),
+            accept_attempts: counters.accept_attempts.load(Relaxed),
+            dead_letter_polls: counters.dead_letter_polls.load(Relaxed),
+            bytes_in_flight: counters.budget.charged(),
+        }
+    }
+
+    /// What stands in the way now; that of the bus before that of the read models.
+    pub fn problem(&self) -> Option<SessionProblem> {
+        let CurrentProblems { bus, applying } = *self.0.problems.borrow();
+        bus.or(applying)
+    }
+
+    /// When a batch was last dealt with; `None` before the first.
+    pub fn last_progress(&self) -> Option<Instant> {
+        *self.0.progress.borrow()
+    }
+}
+
+impl SessionCounters {
+    pub(super) fn set_bus_problem(&self, problem: Option<SessionProblem>) {
+        self.update_problems(|current| current.bus = problem);
+    }
+
+    pub(super) fn set_apply_problem(&self, problem: Option<SessionProblem>) {
+        self.update_problems(|current| current.applying = problem);
+    }
+
+    pub(super) fn record_progress(&self) {
+        self.progress.send_replace(Some(Instant::now()));
+        self.set_apply_problem(None);
+    }
+
+    fn update_problems(&self, update_problems: impl FnOnce(&mut CurrentProblems)) {
+        self.problems.send_if_modified(|current| {
+            let before = *current;
+            update_problems(current);
+            *current != before
+        });
+    }
+}
+
+impl SessionProblem {
+    /// What an answer of the bus to an accept means.
+    pub(super) fn from_accept_error(kind: BusErrorKind) -> Self {
+        match kind {
+            BusErrorKind::NotFound => Self::SubscriptionMissing,
+            BusErrorKind::Unauthorized => Self::Unauthorized,
+            BusErrorKind::Disabled => Self::Disabled,
+            BusErrorKind::Busy | BusErrorKind::QuotaExceeded => Self::Busy,
+            BusErrorKind::NotAllowed
+            | BusErrorKind::InvalidArgument
+            | BusErrorKind::NotImplemented
+            | BusErrorKind::MessageTooLarge
+            | BusErrorKind::AlreadyExists
+            | BusErrorKind::Fenced
+            | BusErrorKind::Configuration => Self::Refused,
+            BusErrorKind::Timeout
+            | BusErrorKind::Detached
+            | BusErrorKind::ConnectionLost
+            | BusErrorKind::Internal
+            | BusErrorKind::Cancelled
+            | BusErrorKind::Unknown
+            | BusErrorKind::Protocol
+            | BusErrorKind::MessageLockLost
+            | BusErrorKind::SessionLockLost
+            | BusErrorKind::SessionHeldElsewhere
+            | BusErrorKind::Closed => Self::Unreachable,
+        }
+    }
+}

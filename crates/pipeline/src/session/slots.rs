@@ -1,0 +1,149 @@
+//! Seats for sessions, and when one is to be given up.
+//!
+//! Who would accept a session takes a seat first. While an accept is under way no session waits at the bus for a seat here: it would be
+//! granted. When none is, because every seat is taken or the bytes are, each who cannot accept wishes for a seat, and a session that has
+//! nothing to do grants one wish by going. What is waited for is counted, so both counts are semaphores.
+
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+#[derive(Debug)]
+pub(super) struct SessionSlots {
+    free: Arc<Semaphore>,
+    release_requests: Semaphore,
+    counts: Mutex<AcceptCounts>,
+}
+
+#[derive(Debug, Default)]
+struct AcceptCounts {
+    /// With an accept under way.
+    accepting: usize,
+    /// Who cannot begin one.
+    waiting: usize,
+}
+
+/// A session's seat; free again when dropped.
+#[derive(Debug)]
+pub(super) struct SessionSlot {
+    _permit: OwnedSemaphorePermit,
+}
+
+impl SessionSlots {
+    pub(super) fn new(count: usize) -> Self {
+        Self { free: Arc::new(Semaphore::new(count)), release_requests: Semaphore::new(0), counts: Mutex::default() }
+    }
+
+    /// A seat, once there is one and `capacity` besides, and the word that an accept is under way until that word is dropped. Cancel-safe,
+    /// if `capacity` is.
+    pub(super) async fn acquire(&self, capacity: impl Future<Output = ()>) -> (SessionSlot, WaitingGuard<'_>) {
+        let acquiring = async {
+            let permit = Arc::clone(&self.free).acquire_owned().await.expect("it is never closed");
+            capacity.await;
+            SessionSlot { _permit: permit }
+        };
+        let mut acquiring = std::pin::pin!(acquiring);
+        if let Some(slot) = acquiring.as_mut().now_or_never() {
+            return (slot, WaitingGuard::new(self, |counts| &mut counts.accepting));
+        }
+        let waiting = WaitingGuard::new(self, |counts| &mut counts.waiting);
+        let slot = acquiring.await;
+        let accepting = WaitingGuard::new(self, |counts| &mut counts.accepting);
+        drop(waiting);
+        (slot, accepting)
+    }
+
+    /// Returns when somebody wishes for a seat; who is told so gives up its own. Cancel-safe.
+    pub(super) async fn release_requested(&self) {
+        self.release_requests.acquire().await.expect("it is never closed").forget();
+    }
+
+    /// As many wishes as there are who cannot accept, while nobody else accepts; otherwise no new ones. One that is being granted may be
+    /// made again: then a seat too many is given up, and soon taken.
+    fn update_release_requests(&self, counts: &AcceptCounts) {
+        let release_requests = self.release_requests.available_permits();
+        if counts.accepting == 0 && release_requests < counts.waiting {
+            self.release_requests.add_permits(counts.waiting - release_requests);
+        } else if release_requests > counts.waiting {
+            self.release_requests.forget_permits(release_requests - counts.waiting);
+        }
+    }
+
+    fn counts(&self) -> MutexGuard<'_, AcceptCounts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One more in a count, while it lives.
+pub(super) struct WaitingGuard<'a> {
+    slots: &'a SessionSlots,
+    field: fn(&mut AcceptCounts) -> &mut usize,
+}
+
+impl<'a> WaitingGuard<'a> {
+    fn new(slots: &'a SessionSlots, field: fn(&mut AcceptCounts) -> &mut usize) -> Self {
+        let mut counts = slots.counts();
+        *field(&mut counts) += 1;
+        slots.update_release_requests(&counts);
+        Self { slots, field }
+    }
+}
+
+impl Drop for WaitingGuard<'_> {
+    fn drop(&mut self) {
+        let mut counts = self.slots.counts();
+        *(self.field)(&mut counts) -= 1;
+        self.slots.update_release_requests(&counts);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::{pending, ready};
+
+    use super::*;
+
+    fn is_release_requested(slots: &SessionSlots) -> bool {
+        slots.release_requested().now_or_never().is_some()
+    }
+
+    #[test]
+    fn no_release_is_requested_while_an_accept_is_in_flight() {
+        let slots = SessionSlots::new(2);
+        let (_held, accepting) = slots.acquire(ready(())).now_or_never().expect("one is free");
+        drop(accepting);
+        let (_other, accepting) = slots.acquire(ready(())).now_or_never().expect("one is free");
+        let mut late = Box::pin(slots.acquire(ready(())));
+        assert!(late.as_mut().now_or_never().is_none());
+        assert!(!is_release_requested(&slots));
+        drop(accepting);
+        assert!(is_release_requested(&slots), "it was granted, and was the last");
+        assert!(!is_release_requested(&slots), "one wish is granted once");
+    }
+
+    #[tokio::test]
+    async fn each_waiting_acceptor_requests_one_release() {
+        let slots = SessionSlots::new(1);
+        let (held, accepting) = slots.acquire(ready(())).await;
+        drop(accepting);
+        let mut first = Box::pin(slots.acquire(ready(())));
+        let mut second = Box::pin(slots.acquire(ready(())));
+        assert!(first.as_mut().now_or_never().is_none() && second.as_mut().now_or_never().is_none());
+        assert_eq!(slots.release_requests.available_permits(), 2);
+        drop(held);
+        let _first = first.await;
+        assert_eq!(slots.release_requests.available_permits(), 1);
+        drop(second);
+        assert!(!is_release_requested(&slots), "it waits no more");
+    }
+
+    #[test]
+    fn a_full_byte_budget_requests_a_release() {
+        let slots = SessionSlots::new(2);
+        let mut late = Box::pin(slots.acquire(pending()));
+        assert!(late.as_mut().now_or_never().is_none());
+        assert!(is_release_requested(&slots), "whoever goes makes room");
+    }
+}

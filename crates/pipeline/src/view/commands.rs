@@ -1,0 +1,232 @@
+//! Pure: statements in as few commands as their order allows.
+//!
+//! MongoDB has one command for updates and another for deletes. Statements on one document keep their order; between documents no
+//! order is promised, so a delete may wait for later updates of others. In strict order nothing passes anything.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{RawArrayBuf, RawDocumentBuf};
+
+use super::plan::PlannedStatement;
+use super::statement::StatementKind;
+
+/// What a command's document may hold, with room to spare below the server's 16 MB. One statement alone may be larger.
+const MAX_COMMAND_BYTES: usize = 12 * 1024 * 1024;
+
+/// Statements of one collection and one kind, by their numbers.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct WriteCommand {
+    pub(super) collection: Arc<str>,
+    pub(super) kind: StatementKind,
+    pub(super) statements: Vec<usize>,
+}
+
+/// In strict order: one run for each statement, so that an error says which it was.
+pub(super) fn one_per_statement(statements: &[PlannedStatement]) -> Vec<WriteCommand> {
+    let command = |(index, planned): (usize, &PlannedStatement)| WriteCommand {
+        collection: planned.statement.collection.clone(),
+        kind: planned.statement.kind,
+        statements: vec![index],
+    };
+    statements.iter().enumerate().map(command).collect()
+}
+
+pub(super) fn batched(statements: &[PlannedStatement]) -> Vec<WriteCommand> {
+    let mut collections: Vec<CollectionCommands> = vec![];
+    for (index, planned) in statements.iter().enumerate() {
+        let collection = &planned.statement.collection;
+        let found =
+            collections.iter_mut().position(|collection_commands| collection_commands.collection == *collection);
+        let at = found.unwrap_or_else(|| {
+            collections.push(CollectionCommands {
+                collection: collection.clone(),
+                commands: vec![],
+                last_command: HashMap::new(),
+                earliest_allowed: 0,
+            });
+            collections.len() - 1
+        });
+        collections[at].add(index, planned);
+    }
+    let commands: Vec<WriteCommand> =
+        collections.into_iter().flat_map(|collection_commands| collection_commands.commands).collect();
+    commands.into_iter().flat_map(|command| split_by_size(command, statements)).collect()
+}
+
+/// Runs of one collection, alternating in kind.
+struct CollectionCommands<'a> {
+    collection: Arc<str>,
+    commands: Vec<WriteCommand>,
+    /// By document: the run of its latest statement.
+    last_command: HashMap<&'a super::identity::Identity, usize>,
+    /// Nothing may go before this run.
+    earliest_allowed: usize,
+}
+
+impl<'a> CollectionCommands<'a> {
+    fn add(&mut self, index: usize, planned: &'a PlannedStatement) {
+        let PlannedStatement { statement, .. } = planned;
+        let earliest = match &statement.document {
+            Some(document) => self.last_command.get(document).copied().unwrap_or(0).max(self.earliest_allowed),
+            None => self.commands.len().saturating_sub(1),
+        };
+        let fits = self.commands.iter().skip(earliest).position(|command| command.kind == statement.kind);
+        let at = fits.map_or(self.commands.len(), |offset| earliest + offset);
+        if at == self.commands.len() {
+            let collection = self.collection.clone();
+            self.commands.push(WriteCommand { collection, kind: statement.kind, statements: vec![] });
+        }
+        self.commands[at].statements.push(index);
+        match &statement.document {
+            Some(document) => drop(self.last_command.insert(document, at)),
+            None => self.earliest_allowed = at,
+        }
+    }
+}
+
+fn split_by_size(command: WriteCommand, statements: &[PlannedStatement]) -> Vec<WriteCommand> {
+    let mut commands = vec![];
+    let (mut bytes, mut taken) = (0, vec![]);
+    for index in command.statements {
+        let size = statements[index].statement.raw.as_bytes().len();
+        if bytes + size > MAX_COMMAND_BYTES && !taken.is_empty() {
+            let statements = std::mem::take(&mut taken);
+            commands.push(WriteCommand { collection: command.collection.clone(), kind: command.kind, statements });
+            bytes = 0;
+        }
+        bytes += size;
+        taken.push(index);
+    }
+    commands.push(WriteCommand { collection: command.collection, kind: command.kind, statements: taken });
+    commands
+}
+
+impl WriteCommand {
+    pub(super) fn to_document(&self, statements: &[PlannedStatement]) -> RawDocumentBuf {
+        let entries = self.statements.iter().map(|index| &statements[*index].statement.raw);
+        match self.kind {
+            StatementKind::Update => update_command(&self.collection, entries),
+            StatementKind::Delete => {
+                let mut command = RawDocumentBuf::new();
+                command.append(cstr!("delete"), &*self.collection);
+                command.append(cstr!("deletes"), array(entries));
+                command.append(cstr!("ordered"), true);
+                command
+            }
+        }
+    }
+}
+
+/// The documents with these ids, in one answer as far as its size allows.
+pub(super) fn find_command<'a>(
+    collection: &str,
+    ids: impl ExactSizeIterator<Item = &'a RawDocumentBuf>,
+) -> RawDocumentBuf {
+    let count = i64::try_from(ids.len()).unwrap_or(i64::MAX);
+    let (mut among, mut filter, mut command) = (RawDocumentBuf::new(), RawDocumentBuf::new(), RawDocumentBuf::new());
+    among.append(cstr!("$in"), array(ids));
+    filter.append(cstr!("_id"), among);
+    command.append(cstr!("find"), collection);
+    command.append(cstr!("filter"), filter);
+    command.append(cstr!("batchSize"), count);
+    command
+}
+
+pub(super) fn update_command<'a>(
+    collection: &str,
+    entries: impl Iterator<Item = &'a RawDocumentBuf>,
+) -> RawDocumentBuf {
+    let mut command = RawDocumentBuf::new();
+    command.append(cstr!("update"), collection);
+    command.append(cstr!("updates"), array(entries));
+    command.append(cstr!("ordered"), true);
+    command
+}
+
+pub(super) fn insert_command<'a>(
+    collection: &str,
+    documents: impl Iterator<Item = &'a RawDocumentBuf>,
+) -> RawDocumentBuf {
+    let mut command = RawDocumentBuf::new();
+    command.append(cstr!("insert"), collection);
+    command.append(cstr!("documents"), array(documents));
+    command.append(cstr!("ordered"), true);
+    command
+}
+
+fn array<'a>(entries: impl Iterator<Item = &'a RawDocumentBuf>) -> RawArrayBuf {
+    let mut array = RawArrayBuf::new();
+    for entry in entries {
+        array.push(entry);
+    }
+    array
+}
+
+/// Documents in lists that each fit into a command.
+pub(super) fn chunks_by_size(documents: &[RawDocumentBuf]) -> Vec<&[RawDocumentBuf]> {
+    let (mut lists, mut from, mut bytes) = (vec![], 0, 0);
+    for (at, document) in documents.iter().enumerate() {
+        let size = document.as_bytes().len();
+        if bytes + size > MAX_COMMAND_BYTES && at > from {
+            lists.push(&documents[from..at]);
+            (from, bytes) = (at, 0);
+        }
+        bytes += size;
+    }
+    if from < documents.len() {
+        lists.push(&documents[from..]);
+    }
+    lists
+}
+
+#[cfg(test)]
+mod tests {
+    use mongodb::bson::Bson;
+
+    use super::*;
+    use crate::view::statement::Statements;
+
+    /// `u1` updates document 1, `d1` deletes it.
+    fn planned(words: &str) -> Vec<PlannedStatement> {
+        let mut statements = Statements::default();
+        for word in words.split_whitespace() {
+            let id = Bson::from(word[1..].parse::<i32>().unwrap());
+            if word.starts_with('d') {
+                statements.delete("orders", id).unwrap();
+            } else {
+                statements.update("orders", id, mongodb::bson::doc! { "$set": { "a": 1 } }).unwrap();
+            }
+        }
+        let planned = |statement| PlannedStatement { at: 0, model: 0, statement };
+        statements.list.into_iter().map(planned).collect()
+    }
+
+    fn shown(words: &str) -> Vec<Vec<usize>> {
+        batched(&planned(words)).into_iter().map(|command| command.statements).collect()
+    }
+
+    #[test]
+    fn statements_of_one_kind_share_one_command() {
+        assert_eq!(shown("u1 u2 u1 u3"), [vec![0, 1, 2, 3]]);
+        assert_eq!(shown("d1 d2"), [vec![0, 1]]);
+        assert!(shown("").is_empty());
+    }
+
+    #[test]
+    fn statements_on_one_document_keep_their_order() {
+        assert_eq!(shown("u1 d1 u1 d1"), [vec![0], vec![1], vec![2], vec![3]]);
+        assert_eq!(shown("u1 d1 u2 d2 u3 u1"), [vec![0, 2, 4], vec![1, 3], vec![5]]);
+        assert_eq!(shown("d1 u2 d2 u1"), [vec![0], vec![1, 3], vec![2]]);
+    }
+
+    #[test]
+    fn one_command_per_statement_keeps_the_order() {
+        let planned = planned("u1 d1 u2");
+        assert_eq!(
+            one_per_statement(&planned).into_iter().flat_map(|command| command.statements).collect::<Vec<_>>(),
+            [0, 1, 2]
+        );
+    }
+}

@@ -1,0 +1,192 @@
+//! The cursor as MongoDB keeps it: its id, its fields, and reading a document without trusting it.
+
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{Bson, DateTime, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+
+use super::bson_writer::BsonWriter;
+use super::cursor::Cursor;
+use super::delivered_event::PositionKey;
+use super::error::Error;
+use super::identity::Identity;
+use super::parked::{parked_entries_document, read_parked_entries};
+use crate::event::{AggregateId, Epoch, Namespace};
+
+/// Kept in every document; a higher one was written by a version that knows more.
+pub(super) const FORMAT: i64 = 1;
+const CURSOR: &str = "cursor";
+
+/// How an aggregate is named in the store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CursorNaming {
+    pub(super) pipeline: String,
+    /// In a source of documents the same key in two collections is two aggregates.
+    pub(super) by_collection: bool,
+}
+
+impl CursorNaming {
+    /// `{pipeline, aggregate}`, or `{pipeline, collection, aggregate}`. More may be added after.
+    pub(super) fn id(&self, namespace: &Namespace, aggregate: &AggregateId) -> RawDocumentBuf {
+        let mut id = RawDocumentBuf::new();
+        id.append(cstr!("pipeline"), self.pipeline.as_str());
+        if let Some(scope) = self.scope(namespace) {
+            id.append(cstr!("collection"), scope);
+        }
+        id.append(cstr!("aggregate"), RawBson::try_from(aggregate.value().clone()).unwrap_or(RawBson::Null));
+        id
+    }
+
+    pub(super) fn identity(&self, namespace: &Namespace, aggregate: &AggregateId) -> Identity {
+        Identity::of_aggregate(self.scope(namespace), aggregate)
+    }
+
+    fn scope<'a>(&self, namespace: &'a Namespace) -> Option<&'a str> {
+        self.by_collection.then_some(namespace.collection.as_str())
+    }
+}
+
+/// Names the mark of an aggregate whose document is deleted.
+pub const GONE: &str = "gone";
+
+/// A cursor with whose it is.
+pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), Error> {
+    let fields = StoredDocument { what: CURSOR, document };
+    fields.check_format()?;
+    let id = document.get_document("_id").map_err(|_| fields.unreadable("_id", "is not a document"))?;
+    let aggregate = AggregateId::new(StoredDocument { what: CURSOR, document: id }.value("aggregate")?);
+    let aggregate = aggregate.ok_or_else(|| fields.unreadable("_id", "names no aggregate"))?;
+    let identity = Identity::of_aggregate(id.get_str("collection").ok(), &aggregate);
+    let position = match (fields.optional_number("epoch")?, document.get_str("position")) {
+        (Some(epoch), Ok(key)) => Some(PositionKey::new(Epoch::new(epoch.unsigned_abs()), key)),
+        (_, _) => None,
+    };
+    let parked = match document.get_document("parked") {
+        Ok(parked) => read_parked_entries(parked)?,
+        Err(_) => Default::default(),
+    };
+    let event_id = Some(fields.value("eventId")?).filter(|id| *id != Bson::Null);
+    let gone = document.get_bool(GONE).unwrap_or(false);
+    Ok((identity, Cursor { position, sequence: fields.optional_number("sequence")?, event_id, parked, gone }))
+}
+
+/// What a stored cursor has only at times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct StoredFlags {
+    parked: bool,
+    gone: bool,
+}
+
+impl StoredFlags {
+    /// Of a cursor as it was read.
+    pub(super) fn of(cursor: &Cursor) -> Self {
+        Self { parked: !cursor.parked.is_empty(), gone: cursor.gone }
+    }
+}
+
+/// A whole cursor, of an aggregate that has none.
+pub(super) fn cursor_document(id: &RawDocument, cursor: &Cursor) -> RawDocumentBuf {
+    BsonWriter::build(|out| {
+        out.write_value(cstr!("_id"), RawBsonRef::Document(id));
+        write_fields(cursor, out);
+    })
+}
+
+/// An entry of an `update` command; `stored` is what it finds, if it finds any: a [mark](super::swept) may have stood in for one that is not
+/// there. Fields of a version that knows more are left alone.
+pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor, stored: StoredFlags) -> RawDocumentBuf {
+    let removed = StoredFlags { parked: stored.parked && cursor.parked.is_empty(), gone: stored.gone && !cursor.gone };
+    BsonWriter::build(|out| {
+        out.write_document(cstr!("q"), |out| out.write_value(cstr!("_id"), RawBsonRef::Document(id)));
+        out.write_document(cstr!("u"), |out| {
+            if removed.parked || removed.gone {
+                out.write_document(cstr!("$unset"), |out| write_unset(removed, out));
+            }
+            out.write_document(cstr!("$set"), |out| write_fields(cursor, out));
+        });
+        out.write_value(cstr!("upsert"), RawBsonRef::Boolean(true));
+    })
+}
+
+fn write_unset(removed: StoredFlags, out: &mut BsonWriter) {
+    if removed.parked {
+        out.write_value(cstr!("parked"), RawBsonRef::String(""));
+    }
+    if removed.gone {
+        out.write_value(cstr!("gone"), RawBsonRef::String(""));
+    }
+}
+
+fn write_fields(cursor: &Cursor, out: &mut BsonWriter) {
+    if let Some(position) = &cursor.position {
+        out.write_value(cstr!("epoch"), RawBsonRef::Int64(to_i64(position.epoch.get())));
+        out.write_value(cstr!("position"), RawBsonRef::String(&position.key));
+    }
+    if let Some(sequence) = cursor.sequence {
+        out.write_value(cstr!("sequence"), RawBsonRef::Int64(sequence));
+    }
+    let event_id = cursor.event_id.as_ref().unwrap_or(&Bson::Null);
+    if out.write_bson(cstr!("eventId"), event_id).is_err() {
+        out.write_value(cstr!("eventId"), RawBsonRef::Null);
+    }
+    out.write_value(cstr!("format"), RawBsonRef::Int64(FORMAT));
+    if !cursor.parked.is_empty() {
+        out.write_value(cstr!("parked"), RawBsonRef::Document(&parked_entries_document(&cursor.parked)));
+    }
+    if cursor.gone {
+        out.write_value(cstr!("gone"), RawBsonRef::Boolean(true));
+    }
+}
+
+/// BSON has no unsigned 64-bit number.
+pub(super) fn to_i64(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}
+
+/// Errors name the field and never show what was in it.
+#[derive(Clone, Copy)]
+pub(super) struct StoredDocument<'a> {
+    pub(super) what: &'static str,
+    pub(super) document: &'a RawDocument,
+}
+
+impl<'a> StoredDocument<'a> {
+    pub(super) fn check_format(&self) -> Result<(), Error> {
+        match self.number("format")? {
+            FORMAT => Ok(()),
+            found => Err(Error::Format { what: self.what, found, known: FORMAT }),
+        }
+    }
+
+    fn get(&self, field: &'static str) -> Result<Option<RawBsonRef<'a>>, Error> {
+        self.document.get(field).map_err(|_| self.unreadable(field, "is not BSON"))
+    }
+
+    pub(super) fn optional_number(&self, field: &'static str) -> Result<Option<i64>, Error> {
+        match self.get(field)? {
+            Some(RawBsonRef::Int64(number)) => Ok(Some(number)),
+            Some(RawBsonRef::Int32(number)) => Ok(Some(i64::from(number))),
+            None | Some(RawBsonRef::Null) => Ok(None),
+            Some(_) => Err(self.unreadable(field, "is not a whole number")),
+        }
+    }
+
+    pub(super) fn number(&self, field: &'static str) -> Result<i64, Error> {
+        self.optional_number(field)?.ok_or_else(|| self.unreadable(field, "is missing"))
+    }
+
+    pub(super) fn text(&self, field: &'static str) -> Result<&'a str, Error> {
+        self.get(field)?.and_then(RawBsonRef::as_str).ok_or_else(|| self.unreadable(field, "is not a string"))
+    }
+
+    pub(super) fn date(&self, field: &'static str) -> Result<DateTime, Error> {
+        self.get(field)?.and_then(RawBsonRef::as_datetime).ok_or_else(|| self.unreadable(field, "is not a date"))
+    }
+
+    pub(super) fn value(&self, field: &'static str) -> Result<Bson, Error> {
+        let value = self.get(field)?.ok_or_else(|| self.unreadable(field, "is missing"))?;
+        Bson::try_from(value).map_err(|_| self.unreadable(field, "is not BSON"))
+    }
+
+    pub(super) fn unreadable(&self, field: &'static str, problem: &'static str) -> Error {
+        Error::Unreadable { what: self.what, field, problem }
+    }
+}

@@ -1,0 +1,173 @@
+//! Declared read models, checked by the server that will run them: what it would refuse, before the first event.
+//!
+//! Each statement is explained, not run: the server reads it as it would to carry it out, and touches nothing. Operators are tried one
+//! by one, so that a mistake has a place. An event's values are not known yet; a statement is accepted when it is fine with a value of
+//! any type, and what depends on data is for `headwater check --sample`.
+
+use mongodb::Database;
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{Bson, DateTime, Document, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+
+use super::error::Error;
+use super::event_path::PathValue;
+use super::read_model::{EventClause, ModelProblem, ReadModel};
+use super::template::TemplateNode;
+use crate::retry::{self, ErrorClass};
+
+/// All mistakes of one model; an error only when the server could not be asked.
+pub async fn validate(database: &Database, model: &ReadModel) -> Result<Vec<ModelProblem>, Error> {
+    let check = ModelCheck { database, model };
+    let mut problems = vec![];
+    let mut clauses: Vec<_> = model.clauses.iter().collect();
+    clauses.sort_by_key(|(event, _)| *event);
+    for (event, clause) in clauses {
+        match clause {
+            EventClause::Update(update) => problems.extend(check.check_update(event, update).await?),
+            EventClause::Pipeline(stages) => problems.extend(check.check_pipeline(event, stages).await?),
+            EventClause::Delete => {}
+        }
+    }
+    Ok(problems)
+}
+
+struct ModelCheck<'a> {
+    database: &'a Database,
+    model: &'a ReadModel,
+}
+
+/// A value of each type that an operator may want.
+fn sample_values() -> [Option<RawBson>; 7] {
+    [
+        None,
+        Some(RawBson::Int32(1)),
+        Some(RawBson::Array(RawArrayBuf::new())),
+        Some(RawBson::String("text".to_owned())),
+        Some(RawBson::Document(RawDocumentBuf::new())),
+        Some(RawBson::Boolean(true)),
+        Some(RawBson::DateTime(DateTime::from_millis(0))),
+    ]
+}
+
+impl ModelCheck<'_> {
+    async fn check_update(&self, event: &str, update: &TemplateNode) -> Result<Vec<ModelProblem>, Error> {
+        let (mut problems, mut accepted_update) = (vec![], Document::new());
+        for (operator, fields) in operators_of(update) {
+            let mut accepted = Document::new();
+            for (field, node) in fields {
+                match self.check_operator(&operator, &field, &node).await? {
+                    Ok(Some(value)) => drop(accepted.insert(field, value)),
+                    Ok(None) => {}
+                    Err(problem) => problems.push(self.model_problem(event, &[&operator, &field], problem)),
+                }
+            }
+            accepted_update.insert(operator, accepted);
+        }
+        if problems.is_empty()
+            && let Some(problem) =
+                self.explain(&Bson::Document(accepted_update).try_into().expect("it was raw before")).await?
+        {
+            problems.push(self.model_problem(event, &[], problem));
+        }
+        Ok(problems)
+    }
+
+    /// The value with which one operator on one field is accepted, or the server's first objection.
+    async fn check_operator(
+        &self,
+        operator: &str,
+        field: &str,
+        node: &TemplateNode,
+    ) -> Result<Result<Option<Bson>, String>, Error> {
+        let mut first_error = None;
+        for sample in sample_values() {
+            let value = node.fill(&|_| sample.as_ref().map(|value| PathValue::Single(value.as_raw_bson_ref())));
+            let value = value.and_then(|value| Bson::try_from(value).ok());
+            let fields = value.clone().map(|value| (field.to_owned(), value)).into_iter().collect::<Document>();
+            let update: Document = [(operator.to_owned(), Bson::Document(fields))].into_iter().collect();
+            let update = RawBson::try_from(Bson::Document(update)).expect("it was raw before");
+            match self.explain(&update).await? {
+                None => return Ok(Ok(value)),
+                Some(problem) => drop(first_error.get_or_insert(problem)),
+            }
+            if !node.uses_event() {
+                break;
+            }
+        }
+        Ok(Err(first_error.expect("there is a first stand-in")))
+    }
+
+    async fn check_pipeline(&self, event: &str, stages: &RawArrayBuf) -> Result<Vec<ModelProblem>, Error> {
+        let mut problems = vec![];
+        for (at, stage) in stages.into_iter().flatten().enumerate() {
+            let mut single_stage = RawArrayBuf::new();
+            single_stage.push(stage);
+            if let Some(problem) = self.explain(&RawBson::Array(single_stage)).await? {
+                problems.push(self.model_problem(event, &[&at.to_string()], problem));
+            }
+        }
+        Ok(problems)
+    }
+
+    /// The server's objection to an update.
+    async fn explain(&self, update: &RawBson) -> Result<Option<String>, Error> {
+        let reply = self.database.run_raw_command(explain_command(&self.model.name, update)).await;
+        let Err(error) = reply else { return Ok(None) };
+        match (retry::classify_mongo(&error), &*error.kind) {
+            // What it quotes is the declaration.
+            (ErrorClass::Permanent, mongodb::error::ErrorKind::Command(refused)) => {
+                Ok(Some(format!("{} (error {})", refused.message, refused.code)))
+            }
+            _ => Err(Error::Store {
+                doing: "check a read model",
+                database: self.database.name().to_owned(),
+                source: error.into(),
+            }),
+        }
+    }
+
+    fn model_problem(&self, event: &str, below: &[&str], problem: String) -> ModelProblem {
+        let path = ["when", event].iter().chain(below).map(|part| (*part).to_owned()).collect();
+        ModelProblem { model: self.model.name.to_string(), event_type: Some(event.to_owned()), path, problem }
+    }
+}
+
+fn explain_command(collection: &str, update: &RawBson) -> RawDocumentBuf {
+    let mut filter = RawDocumentBuf::new();
+    filter.append(cstr!("_id"), "headwater");
+    let mut statement = RawDocumentBuf::new();
+    statement.append(cstr!("q"), filter);
+    statement.append(cstr!("u"), update);
+    statement.append(cstr!("upsert"), true);
+    if matches!(update, RawBson::Array(_)) {
+        let mut constants = RawDocumentBuf::new();
+        constants.append(cstr!("event"), RawDocumentBuf::new());
+        statement.append(cstr!("c"), constants);
+    }
+    let mut statements = RawArrayBuf::new();
+    statements.push(statement);
+    let mut command = RawDocumentBuf::new();
+    command.append(cstr!("update"), collection);
+    command.append(cstr!("updates"), statements);
+    let mut explain = RawDocumentBuf::new();
+    explain.append(cstr!("explain"), command);
+    explain.append(cstr!("verbosity"), "queryPlanner");
+    explain
+}
+
+/// Operators with their fields, whether the update is a literal or speaks of the event.
+fn operators_of(update: &TemplateNode) -> Vec<(String, Vec<(String, TemplateNode)>)> {
+    fields_of(update).into_iter().map(|(operator, node)| (operator, fields_of(&node))).collect()
+}
+
+fn fields_of(node: &TemplateNode) -> Vec<(String, TemplateNode)> {
+    match node {
+        TemplateNode::Document(fields) => fields.iter().map(|(name, node)| (name.to_string(), node.clone())).collect(),
+        TemplateNode::Literal(RawBson::Document(document)) => literal_fields(document),
+        TemplateNode::Literal(_) | TemplateNode::Event(_) | TemplateNode::Array(_) => vec![],
+    }
+}
+
+fn literal_fields(document: &RawDocument) -> Vec<(String, TemplateNode)> {
+    let literal = |value: RawBsonRef<'_>| TemplateNode::Literal(value.into());
+    document.into_iter().flatten().map(|(name, value)| (name.as_str().to_owned(), literal(value))).collect()
+}

@@ -1,0 +1,278 @@
+//! A read model as declared: checked, and turned into update statements.
+//!
+//! In MongoDB's own update language. A map is an update document whose `$$event` values are put in by us, literally; a list is an update
+//! pipeline that gets the event as a constant, which the server never evaluates. Nothing of ours is put in the documents.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use mongodb::bson::raw::cstr;
+use mongodb::bson::{Bson, Document, RawArrayBuf, RawBsonRef, RawDocumentBuf};
+use serde::{Deserialize, Serialize};
+
+use super::delivered_event::DeliveredEvent;
+use super::event_path::EventPath;
+use super::projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements};
+use super::template::{TemplateError, TemplateNode};
+use crate::event::Operation;
+
+/// What the configuration says of one read model.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ReadModelDeclaration {
+    /// Which document an event changes; by default the aggregate's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<Bson>,
+    /// By event type: an update document, a pipeline, or `delete`.
+    #[serde(default)]
+    pub when: Document,
+    /// Copies a source of documents.
+    #[serde(default)]
+    pub mirror: bool,
+    /// Only events of this collection, where the source has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
+    /// Each with `keys`, and options as `createIndexes` has them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub indexes: Vec<Document>,
+}
+
+/// Something in a declaration that cannot be meant. `path` leads to it from the model's name on, for whoever knows file and line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("read model `{model}`, `{}`: {problem}", path.join("."))]
+pub struct ModelProblem {
+    pub model: String,
+    pub event_type: Option<String>,
+    pub path: Vec<String>,
+    pub problem: String,
+}
+
+/// Checked as far as it can be without a server.
+pub struct ReadModel {
+    pub(super) name: Arc<str>,
+    from: Option<String>,
+    /// `None`: the aggregate.
+    key: Option<TemplateNode>,
+    pub(super) clauses: HashMap<String, EventClause>,
+    mirror: bool,
+    indexes: Vec<Index>,
+}
+
+/// What an event type does.
+pub(super) enum EventClause {
+    Update(TemplateNode),
+    Pipeline(RawArrayBuf),
+    Delete,
+}
+
+/// What we keep beside the read models.
+const RESERVED_COLLECTIONS: [&str; 2] = [super::CURSORS, super::PARKED_EVENTS];
+const DELETE: &str = "delete";
+
+impl ReadModel {
+    /// All that is wrong at once.
+    pub fn compile(name: &str, declaration: &ReadModelDeclaration) -> Result<Self, Vec<ModelProblem>> {
+        let mut problems = ProblemList { model: name, found: vec![] };
+        problems.check_name();
+        problems.check_kind(declaration);
+        let key = declaration.key.as_ref().and_then(|key| problems.compile_key(key));
+        let clauses =
+            declaration.when.iter().filter_map(|(event, clause)| problems.compile_clause(event, clause)).collect();
+        let indexes = declaration.indexes.iter().enumerate();
+        let indexes = indexes.filter_map(|(at, index)| problems.compile_index(at, index)).collect();
+        if !problems.found.is_empty() {
+            return Err(problems.found);
+        }
+        Ok(Self {
+            name: name.into(),
+            from: declaration.from.clone(),
+            key,
+            clauses,
+            mirror: declaration.mirror,
+            indexes,
+        })
+    }
+
+    fn clause_for(&self, event: &DeliveredEvent) -> Option<&EventClause> {
+        let named = event.event_type.as_deref().and_then(|name| self.clauses.get(name));
+        // A snapshot finds what was inserted once.
+        let found = || (event.operation == Operation::Snapshot).then(|| self.clauses.get("insert")).flatten();
+        named.or_else(found)
+    }
+
+    fn is_from_own_collection(&self, event: &DeliveredEvent) -> bool {
+        self.from.as_ref().is_none_or(|from| *from == event.namespace.collection)
+    }
+
+    fn document_id<'e>(&self, event: &ProjectionEvent<'e>) -> Result<Cow<'e, Bson>, ProjectionError> {
+        let Some(node) = &self.key else { return Ok(Cow::Borrowed(event.delivered.aggregate.value())) };
+        match node.render(event.document).map(Bson::try_from) {
+            Some(Ok(Bson::Null)) | None => Err(ProjectionError::new("the event has no value for the read model's key")),
+            Some(Ok(key)) => Ok(Cow::Owned(key)),
+            Some(Err(_)) => Err(ProjectionError::new("the event's value for the read model's key is not BSON")),
+        }
+    }
+
+    fn copy(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError> {
+        match event.operation {
+            Operation::Insert | Operation::Update | Operation::Replace | Operation::Snapshot => {
+                writes.replace_raw(&self.name, &event.key, event.document)?;
+            }
+            Operation::Delete => writes.delete_raw(&self.name, &event.key)?,
+        }
+        Ok(())
+    }
+}
+
+impl Projection for ReadModel {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn indexes(&self) -> Vec<Index> {
+        self.indexes.clone()
+    }
+
+    fn handles(&self, event: &DeliveredEvent) -> bool {
+        self.is_from_own_collection(event) && (self.mirror || self.clause_for(event).is_some())
+    }
+
+    fn apply(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError> {
+        if !self.is_from_own_collection(event) {
+            return Ok(());
+        }
+        if self.mirror {
+            return self.copy(event, writes);
+        }
+        let Some(clause) = self.clause_for(event) else { return Ok(()) };
+        let key = self.document_id(event)?;
+        match clause {
+            EventClause::Update(update) => {
+                let values = |path: &EventPath| path.find(event.document);
+                writes.upsert(&self.name, &key, |name, out| update.write(name, &values, out), None)?;
+            }
+            EventClause::Pipeline(stages) => {
+                let mut constants = RawDocumentBuf::new();
+                constants.append(cstr!("event"), event.document);
+                let stages = RawBsonRef::Array(stages);
+                writes.upsert(&self.name, &key, |name, out| out.write_value(name, stages), Some(&constants))?;
+            }
+            EventClause::Delete => writes.delete_raw(&self.name, &key)?,
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ReadModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Model({})", self.name)
+    }
+}
+
+/// What was found wrong so far.
+struct ProblemList<'a> {
+    model: &'a str,
+    found: Vec<ModelProblem>,
+}
+
+impl ProblemList<'_> {
+    fn add(&mut self, event_type: Option<&str>, path: &[&str], error: TemplateError) {
+        let path = path.iter().map(|part| (*part).to_owned()).chain(error.path).collect();
+        let event_type = event_type.map(str::to_owned);
+        self.found.push(ModelProblem { model: self.model.to_owned(), event_type, path, problem: error.problem });
+    }
+
+    fn check_name(&mut self) {
+        let model = self.model;
+        if model.is_empty() || model.contains(['$', '\0']) || model.starts_with("system.") {
+            self.add(None, &[], TemplateError::new("cannot be the name of a collection"));
+        }
+        if RESERVED_COLLECTIONS.contains(&model) {
+            self.add(None, &[], TemplateError::new("is the name of a collection Headwater keeps for itself"));
+        }
+    }
+
+    fn check_kind(&mut self, declaration: &ReadModelDeclaration) {
+        match (declaration.mirror, declaration.when.is_empty()) {
+            (true, false) => self.add(None, &["mirror"], TemplateError::new("a mirror copies, and has no `when`")),
+            (false, true) => {
+                self.add(None, &["when"], TemplateError::new("names no event type, so nothing would be written"))
+            }
+            (true, true) if declaration.key.is_some() => {
+                self.add(None, &["key"], TemplateError::new("a mirror keeps the keys of its source"));
+            }
+            (true, true) | (false, false) => {}
+        }
+    }
+
+    fn compile_key(&mut self, key: &Bson) -> Option<TemplateNode> {
+        let compiled = TemplateNode::compile(key).and_then(|node| match node.uses_event() {
+            true => Ok(node),
+            false => Err(TemplateError::new("names no value of the event, such as `$$event.customerId`")),
+        });
+        compiled.map_err(|error| self.add(None, &["key"], error)).ok()
+    }
+
+    fn compile_clause(&mut self, event: &str, clause: &Bson) -> Option<(String, EventClause)> {
+        let compiled = match clause {
+            Bson::String(word) if word == DELETE => Ok(EventClause::Delete),
+            Bson::Document(update) => compile_update(update).map(EventClause::Update),
+            Bson::Array(stages) => compile_pipeline(stages).map(EventClause::Pipeline),
+            _ => Err(TemplateError::new("must be a map (an update document), a list (a pipeline) or `delete`")),
+        };
+        let compiled = compiled.map_err(|error| self.add(Some(event), &["when", event], error));
+        Some((event.to_owned(), compiled.ok()?))
+    }
+
+    fn compile_index(&mut self, at: usize, index: &Document) -> Option<Index> {
+        let mut options = index.clone();
+        match options.remove("keys") {
+            Some(Bson::Document(keys)) if !keys.is_empty() => {
+                Some(Index { collection: self.model.to_owned(), keys, options })
+            }
+            Some(_) | None => {
+                let problem = TemplateError::new("an index needs `keys`, such as `{ customer: 1 }`");
+                self.add(None, &["indexes", &at.to_string()], problem);
+                None
+            }
+        }
+    }
+}
+
+fn compile_update(update: &Document) -> Result<TemplateNode, TemplateError> {
+    if update.is_empty() {
+        return Err(TemplateError::new("has no operator, such as `$set`"));
+    }
+    for (operator, fields) in update {
+        if !operator.starts_with('$') {
+            let problem =
+                "is not an operator; write `{ $set: { … } }`, or `[ { $replaceWith: … } ]` for the whole document";
+            return Err(TemplateError::new(problem).under(operator));
+        }
+        let Bson::Document(fields) = fields else {
+            return Err(TemplateError::new("must be a map from fields to values").under(operator));
+        };
+        if let Some(field) = fields.keys().find(|field| *field == "_id" || field.starts_with("_id.")) {
+            return Err(TemplateError::new("the key of a read model cannot be changed").under(field).under(operator));
+        }
+    }
+    // Kept as a document even when all of it is literal: what is rendered is then always one.
+    TemplateNode::compile(&Bson::Document(update.clone()))
+}
+
+fn compile_pipeline(stages: &[Bson]) -> Result<RawArrayBuf, TemplateError> {
+    if stages.is_empty() {
+        return Err(TemplateError::new("has no stage, such as `$set`"));
+    }
+    let mut raw = RawArrayBuf::new();
+    for (at, stage) in stages.iter().enumerate() {
+        let unwritable = || TemplateError::new("cannot be written as BSON").under(&at.to_string());
+        let Bson::Document(stage) = stage else {
+            return Err(TemplateError::new("a stage of a pipeline is a map").under(&at.to_string()));
+        };
+        raw.push(RawDocumentBuf::try_from(stage).map_err(|_| unwritable())?);
+    }
+    Ok(raw)
+}

@@ -1,0 +1,105 @@
+//! Events on the bus end in the read model.
+
+use mongodb::bson::doc;
+use pipeline::consumer::ConsumerState;
+
+use crate::fixture::*;
+
+#[tokio::test]
+async fn every_event_takes_effect_once_and_in_order() {
+    let fixture = SessionFixture::start().await;
+    let events = events(3_000, 20);
+    fixture.publish(&events).await;
+    let consumer = fixture.consume(sessions(8));
+    fixture.assert_applied(&events).await;
+    consumer.wait_until("everything to be settled", |counts, _| counts.sessions.settled == 3_000).await;
+    let counts = consumer.counts();
+    assert_eq!((counts.events.applied, counts.events.duplicates, counts.sessions.redelivered), (3_000, 0, 0));
+    assert!(consumer.handle.last_progress().is_some());
+    consumer.stop().await.unwrap();
+    fixture.assert_drained().await;
+}
+
+#[tokio::test]
+async fn events_published_while_running_are_applied() {
+    let fixture = SessionFixture::start().await;
+    let consumer = fixture.consume(sessions(4));
+    let events = events(200, 5);
+    for part in events.chunks(20) {
+        fixture.publish(part).await;
+    }
+    fixture.assert_applied(&events).await;
+    consumer.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn events_published_twice_take_effect_once() {
+    let fixture = SessionFixture::start().await;
+    let events = events(100, 4);
+    fixture.publish(&events).await;
+    fixture.publish(&events).await;
+    let consumer = fixture.consume(sessions(4));
+    consumer.wait_until("all to be settled", |counts, _| counts.sessions.settled == 200).await;
+    fixture.assert_applied(&events).await;
+    assert_eq!(consumer.counts().events.duplicates, 100);
+    consumer.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn two_consumers_share_the_sessions() {
+    let fixture = SessionFixture::start().await;
+    let events = events(4_000, 200);
+    let (one, other) = (fixture.consume(sessions(8)), fixture.consume(sessions(8)));
+    for part in events.chunks(400) {
+        fixture.publish(part).await;
+    }
+    fixture.assert_applied(&events).await;
+    let applied = [one.counts().events.applied, other.counts().events.applied];
+    assert!(applied.iter().all(|applied| *applied > 400), "both took part: {applied:?}");
+    one.stop().await.unwrap();
+    other.stop().await.unwrap();
+    fixture.assert_drained().await;
+}
+
+#[tokio::test]
+async fn many_single_event_aggregates_drain_without_a_stall() {
+    let fixture = SessionFixture::start().await;
+    let events = events(2_000, 2_000);
+    fixture.publish(&events).await;
+    let started = std::time::Instant::now();
+    let consumer = fixture.consume(sessions(32));
+    fixture.assert_applied(&events).await;
+    // Had each session been held idle for its second, this would have taken over a minute.
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+    println!("2,000 sessions of one event in {:?}: {:?}", started.elapsed(), consumer.counts());
+    consumer.stop().await.unwrap();
+    fixture.assert_drained().await;
+}
+
+#[tokio::test]
+async fn an_invalid_read_model_is_reported_before_any_accept() {
+    let mut fixture = SessionFixture::start().await;
+    fixture.models = serde_json::json!({ "orders": { "when": { "Added": { "$put": { "n": 1 } } } } });
+    fixture.publish(&events(1, 1)).await;
+    let consumer = fixture.consume(sessions(1));
+    let handle = consumer.handle.clone();
+    let error = consumer.join().await.unwrap_err();
+    assert!(error.to_string().contains("1 mistakes"), "{error}");
+    assert!(matches!(handle.state(), ConsumerState::Halted(_)));
+    assert_eq!(handle.counts().sessions.accepted, 0);
+}
+
+#[tokio::test]
+async fn a_missing_subscription_is_reported_and_waited_for() {
+    let fixture = SessionFixture::start().await;
+    let mut dependencies = fixture.dependencies(client(&fixture.broker));
+    dependencies.subscription = "nobody".into();
+    let consumer = RunningConsumer::start(sessions(2), dependencies);
+    let missing = ConsumerState::Blocked(pipeline::session::SessionProblem::SubscriptionMissing);
+    consumer.wait_until("the trouble to be told", |_, state| state == missing).await;
+    consumer.stop().await.unwrap();
+    assert_eq!(
+        fixture.views.collection::<mongodb::bson::Document>("orders").count_documents(doc! {}).await.unwrap(),
+        0
+    );
+}

@@ -1,0 +1,321 @@
+//! A broker with a subscription, a database of read models, and consumers between them.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Duration;
+
+use broker::core::{EgressProperties, EntityDescription, SubscriptionDescription, TopicDescription};
+use broker::http::{Fault, TestCommand};
+use broker::{Broker, Persistence};
+use futures_util::TryStreamExt;
+use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc};
+use pipeline::consumer::{Config, Consumer, ConsumerCounts, ConsumerDependencies, ConsumerState, Handle};
+use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
+use pipeline::publish::message::{BodyLocation, Encoder, EventMessageId};
+use pipeline::publish::{BodyFormat, ClaimCheckStore, SessionMapping};
+use pipeline::source::SourceConfig;
+use pipeline::view::{Error, PipelineStart, ReadModel};
+use serde_json::{Value, json};
+use servicebus::administration::AdministrationClient;
+use servicebus::{Client, EncodedMessage};
+use testkit::mongo::{ScratchDatabase, shared};
+use testkit::wait::wait_for;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+/// Long enough for a machine under load; no test waits for it in vain.
+pub(crate) const SOON: Duration = Duration::from_secs(30);
+
+pub(crate) const TOPIC: &str = "events";
+pub(crate) const SUBSCRIPTION: &str = "read-models";
+pub(crate) const SUBSCRIPTION_PATH: &str = "events/Subscriptions/read-models";
+
+pub(crate) struct SessionFixture {
+    pub(crate) broker: Broker,
+    pub(crate) bus: Client,
+    pub(crate) views: ScratchDatabase,
+    pub(crate) coordination: ScratchDatabase,
+    pub(crate) source: SourceConfig,
+    pub(crate) source_database: ScratchDatabase,
+    pub(crate) models: Value,
+}
+
+impl SessionFixture {
+    pub(crate) async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    pub(crate) async fn with(set: impl FnOnce(&mut EgressProperties)) -> Self {
+        let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
+        let mut subscription = SubscriptionDescription::default();
+        subscription.egress.requires_session = true;
+        subscription.egress.max_delivery_count = 2_000;
+        set(&mut subscription.egress);
+        config.entities = vec![
+            (TOPIC.to_owned(), EntityDescription::Topic(TopicDescription::default())),
+            (SUBSCRIPTION_PATH.to_owned(), EntityDescription::Subscription(subscription)),
+        ];
+        let broker = Broker::start(config).await.unwrap();
+        let shared = shared().await.unwrap();
+        Self {
+            bus: client(&broker),
+            broker,
+            views: shared.database("session_views"),
+            coordination: shared.database("session_house"),
+            source: SourceConfig::events("shop", "events"),
+            source_database: shared.database("session_source"),
+            models: json!({ "orders": { "when": { "Added": { "$push": { "seen": "$$event.n" } } } } }),
+        }
+    }
+
+    pub(crate) fn oversize(&self) -> ClaimCheckStore {
+        ClaimCheckStore::new(&self.coordination, Duration::from_secs(3_600))
+    }
+
+    pub(crate) fn dependencies(&self, bus: Client) -> ConsumerDependencies {
+        let declared = self.models.as_object().unwrap().iter();
+        let compile = |(name, declared): (&String, &Value)| {
+            Arc::new(ReadModel::compile(name, &serde_json::from_value(declared.clone()).unwrap()).unwrap())
+        };
+        ConsumerDependencies {
+            pipeline: "shop".into(),
+            source: self.source.clone(),
+            source_database: (*self.source_database).clone(),
+            start: PipelineStart::Beginning,
+            filtered: false,
+            views: (*self.views).clone(),
+            coordination: (*self.coordination).clone(),
+            bus,
+            topic: TOPIC.into(),
+            subscription: SUBSCRIPTION.into(),
+            models: declared.map(compile).collect(),
+            projections: vec![],
+        }
+    }
+
+    pub(crate) fn consume(&self, config: Config) -> RunningConsumer {
+        RunningConsumer::start(config, self.dependencies(client(&self.broker)))
+    }
+
+    /// Sends, and waits until the bus has everything.
+    pub(crate) async fn publish(&self, events: &[ChangeEvent]) {
+        self.publish_as(events, encoder()).await;
+    }
+
+    pub(crate) async fn publish_as(&self, events: &[ChangeEvent], mut encoder: Encoder) {
+        let messages: Vec<_> = events.iter().map(|event| encode(&mut encoder, event, BodyLocation::Inline)).collect();
+        self.send(messages).await;
+    }
+
+    pub(crate) async fn send(&self, messages: Vec<EncodedMessage>) {
+        let sender = self.bus.sender(TOPIC);
+        let mut sends = vec![];
+        for message in &messages {
+            sends.push(sender.enqueue(message).await.unwrap());
+        }
+        for sent in sends {
+            sent.await.unwrap();
+        }
+    }
+
+    pub(crate) async fn inject_fault(&self, fault: Value) {
+        let fault: Fault = serde_json::from_value(fault).unwrap();
+        self.broker.test(TestCommand::Arm(fault)).await.unwrap();
+    }
+
+    pub(crate) async fn view(&self, name: &str) -> Vec<Document> {
+        let found = self.views.collection::<Document>(name).find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap();
+        found.try_collect().await.unwrap()
+    }
+
+    /// What each aggregate has seen, in the order in which it was applied.
+    pub(crate) async fn applied_numbers(&self) -> BTreeMap<String, Vec<i64>> {
+        let numbers =
+            |order: &Document| order.get_array("seen").unwrap().iter().map(|number| number.as_i64().unwrap()).collect();
+        self.view("orders")
+            .await
+            .iter()
+            .map(|order| (order.get_str("_id").unwrap().to_owned(), numbers(order)))
+            .collect()
+    }
+
+    /// Every event took effect once and in order, and nothing else did.
+    pub(crate) async fn assert_applied(&self, events: &[ChangeEvent]) {
+        self.assert_applied_within(events, SOON).await;
+    }
+
+    pub(crate) async fn assert_applied_within(&self, events: &[ChangeEvent], within: Duration) {
+        let expected = expected(events);
+        let count =
+            |applied_numbers: &BTreeMap<String, Vec<i64>>| applied_numbers.values().map(Vec::len).sum::<usize>();
+        wait_for("all events to be applied", within, async || {
+            let applied_numbers = self.applied_numbers().await;
+            if count(&applied_numbers) >= events.len() { Ok(()) } else { Err(count(&applied_numbers)) }
+        })
+        .await;
+        assert_eq!(self.applied_numbers().await, expected);
+    }
+
+    /// The reason an aggregate waits for, and how many events wait.
+    pub(crate) async fn parked(&self, aggregate: &str) -> Option<(String, i64)> {
+        let id = doc! { "pipeline": "shop", "aggregate": aggregate };
+        let cursors = self.views.collection::<Document>("_headwater_cursors");
+        let cursor = cursors.find_one(doc! { "_id": id }).await.unwrap()?;
+        let entry = cursor.get_document("parked").ok()?.get_document("orders").ok()?;
+        let reason = entry.get_str("reason").unwrap().to_owned();
+        Some((reason, entry.get_i64("next").unwrap() - entry.get_i64("head").unwrap()))
+    }
+
+    /// Every message is settled, by the bus's own count.
+    pub(crate) async fn wait_until_settled(&self) {
+        let administration =
+            AdministrationClient::new(&connection_string(&self.broker.address().to_string()), &Default::default());
+        let administration = administration.unwrap();
+        wait_for("all messages to be settled", SOON, async || {
+            let subscription = administration.get(SUBSCRIPTION_PATH).await.unwrap().expect("the subscription is there");
+            match subscription.count("ActiveMessageCount") {
+                Some(0) => Ok(()),
+                left => Err(left),
+            }
+        })
+        .await;
+    }
+
+    /// Nothing is left in the subscription.
+    pub(crate) async fn assert_drained(&self) {
+        let next = self.bus.accept_next_session(SUBSCRIPTION_PATH, Duration::from_millis(100)).await.unwrap();
+        if let Some(mut session) = next {
+            let left = session.receive(10, Duration::from_millis(100)).await.unwrap();
+            assert!(left.is_empty(), "{} messages are left", left.len());
+        }
+    }
+}
+
+/// Somebody else's transaction, which has the document of `order-0`: whoever wants to write it must try again.
+pub(crate) struct DocumentLock(mongodb::ClientSession);
+
+impl DocumentLock {
+    pub(crate) async fn new(fixture: &SessionFixture) -> Self {
+        let orders = fixture.views.collection::<Document>("orders");
+        orders.insert_one(doc! { "_id": "order-0", "seen": [] }).await.unwrap();
+        let mut session = fixture.views.client().start_session().await.unwrap();
+        session.start_transaction().await.unwrap();
+        let held = doc! { "$set": { "held": 1 } };
+        orders.update_one(doc! { "_id": "order-0" }, held).session(&mut session).await.unwrap();
+        Self(session)
+    }
+
+    pub(crate) async fn release(mut self) {
+        self.0.abort_transaction().await.unwrap();
+    }
+}
+
+/// What a consumer that starts from nothing comes to.
+pub(crate) fn expected(events: &[ChangeEvent]) -> BTreeMap<String, Vec<i64>> {
+    let mut expected: BTreeMap<String, Vec<i64>> = BTreeMap::new();
+    for event in events {
+        let aggregate = event.aggregate.as_ref().unwrap().value().as_str().unwrap().to_owned();
+        expected.entry(aggregate).or_default().push(event.document.get_i64("n").unwrap());
+    }
+    expected
+}
+
+pub(crate) fn client(broker: &Broker) -> Client {
+    client_at(&broker.address().to_string())
+}
+
+pub(crate) fn client_at(address: &str) -> Client {
+    let config = servicebus::Config {
+        initial_backoff: Duration::from_millis(5),
+        max_backoff: Duration::from_millis(50),
+        ..servicebus::Config::default()
+    };
+    Client::new(&connection_string(address), config).unwrap()
+}
+
+fn connection_string(address: &str) -> String {
+    format!("Endpoint=sb://{address};SharedAccessKeyName=R;SharedAccessKey=k;UseDevelopmentEmulator=true")
+}
+
+/// A consumer at work.
+pub(crate) struct RunningConsumer {
+    pub(crate) handle: Handle,
+    stop: CancellationToken,
+    task: JoinHandle<Result<(), Error>>,
+}
+
+impl RunningConsumer {
+    pub(crate) fn start(config: Config, dependencies: ConsumerDependencies) -> Self {
+        let consumer = Consumer::new(config, dependencies).unwrap();
+        let (handle, stop) = (consumer.handle(), CancellationToken::new());
+        let task = tokio::spawn(consumer.run(stop.clone()));
+        Self { handle, stop, task }
+    }
+
+    pub(crate) fn counts(&self) -> ConsumerCounts {
+        self.handle.counts()
+    }
+
+    pub(crate) async fn wait_until(&self, what: &str, is_so: impl Fn(ConsumerCounts, ConsumerState) -> bool) {
+        wait_for(what, SOON, async || {
+            let (counts, state) = (self.counts(), self.handle.state());
+            if is_so(counts, state.clone()) { Ok(()) } else { Err((counts, state)) }
+        })
+        .await;
+    }
+
+    pub(crate) async fn stop(self) -> Result<(), Error> {
+        self.stop.cancel();
+        self.join().await
+    }
+
+    pub(crate) async fn join(self) -> Result<(), Error> {
+        tokio::time::timeout(SOON, self.task).await.expect("it ends in time").unwrap()
+    }
+}
+
+pub(crate) fn sessions(count: usize) -> Config {
+    let mut config = Config::default();
+    config.session.max_concurrent_sessions = NonZeroUsize::new(count).unwrap();
+    config.session.connections = NonZeroUsize::new(count.min(2)).unwrap();
+    config
+}
+
+pub(crate) fn encoder() -> Encoder {
+    Encoder::new(BodyFormat::Bson, SessionMapping::Aggregate, Epoch::FIRST, Term::new(1))
+}
+
+pub(crate) fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: BodyLocation) -> EncodedMessage {
+    let aggregate = event.aggregate.as_ref().unwrap();
+    let session = encoder.session_id(aggregate);
+    EncodedMessage::message(encoder.encode(
+        event,
+        aggregate,
+        &EventMessageId::for_event(event, None),
+        &session,
+        content,
+    ))
+}
+
+/// The number is its place in the oplog and in the read model.
+pub(crate) fn event(aggregate: impl Into<Bson>, number: i64) -> ChangeEvent {
+    let aggregate = aggregate.into();
+    ChangeEvent {
+        token: ResumeToken::try_from(doc! { "_data": format!("82{number:010}") }).unwrap(),
+        operation: Operation::Insert,
+        namespace: Arc::new(Namespace::new("shop", "events")),
+        key: Bson::Int64(number),
+        aggregate: AggregateId::new(aggregate.clone()),
+        event_type: Some("Added".into()),
+        sequence: None,
+        cluster_time: Some(Timestamp { time: 1_700_000_000, increment: u32::try_from(number).unwrap() }),
+        wall_time: None,
+        document: RawDocumentBuf::try_from(&doc! { "aggregateId": aggregate, "type": "Added", "n": number }).unwrap(),
+    }
+}
+
+/// So many events, dealt out to so many aggregates in turn.
+pub(crate) fn events(count: i64, aggregates: i64) -> Vec<ChangeEvent> {
+    (1..=count).map(|number| event(format!("order-{}", number % aggregates), number)).collect()
+}

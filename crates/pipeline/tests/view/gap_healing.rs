@@ -1,0 +1,142 @@
+//! Gaps, regressions, and what only the source can say.
+
+use mongodb::bson::{Document, doc};
+use pipeline::view::{ApplyOutcome, DeliveredEvent, OrderingMode, ParkReason, PipelineStart};
+
+use crate::expected_fold::{day, fold, plain};
+use crate::fixture::{ViewFixture, all_delivered, delivered, event, position};
+
+async fn reasons(fixture: &ViewFixture) -> Vec<ParkReason> {
+    fixture.parked_store().list(10).await.unwrap().into_iter().map(|waiting| waiting.parked.reason).collect()
+}
+
+#[tokio::test]
+async fn a_gap_is_healed_from_the_source() {
+    let fixture = ViewFixture::shop("gap").await;
+    let pod = fixture.pod();
+    let events = day(3, 8);
+    fixture.write_source(&events).await;
+    let lost = |token: u32| [4, 7, 10, 13].contains(&token);
+    let given: Vec<DeliveredEvent> =
+        (1..).zip(&events).filter(|(token, _)| !lost(*token)).map(|(token, it)| delivered(it, token)).collect();
+    let outcomes = pod.apply(given.clone()).await;
+    assert_eq!(outcomes, vec![ApplyOutcome::Applied; given.len()]);
+    assert_eq!(plain(fixture.view("orders").await), plain(fold(&events).0));
+    let counts = pod.handle.counts();
+    assert_eq!((counts.gaps_healed, counts.applied), (1, events.len() as u64), "{counts:?}");
+    // what was missing comes at last
+    assert_eq!(pod.apply(vec![delivered(&events[3], 4)]).await, [ApplyOutcome::Duplicate]);
+}
+
+#[tokio::test]
+async fn a_long_gap_is_healed_page_by_page() {
+    let fixture = ViewFixture::shop("long_gap").await;
+    let pod = fixture.pod();
+    let events = day(1, 1300);
+    fixture.write_source(&events).await;
+    let all = all_delivered(&events);
+    assert_eq!(pod.apply(vec![all[0].clone(), all[1298].clone()]).await, [ApplyOutcome::Applied; 2]);
+    assert_eq!(plain(fixture.view("orders").await), plain(fold(&events[..1299]).0));
+    assert_eq!(pod.handle.counts().gaps_healed, 1);
+}
+
+#[tokio::test]
+async fn an_unhealable_gap_parks_only_its_own_aggregate() {
+    let fixture = ViewFixture::shop("unhealable").await;
+    let pod = fixture.pod();
+    let mut events = day(2, 5);
+    let all = all_delivered(&events);
+    // version 3 of the first order exists nowhere
+    let hole = events.remove(4);
+    fixture.write_source(&events).await;
+    let given: Vec<DeliveredEvent> = all.into_iter().filter(|event| event.key != *hole.get("_id").unwrap()).collect();
+    let outcomes = pod.apply(given).await;
+    assert_eq!(outcomes.iter().filter(|outcome| **outcome == ApplyOutcome::Parked).count(), 2);
+    assert_eq!(reasons(&fixture).await, [ParkReason::Unhealable; 2]);
+    let orders = fixture.view("orders").await;
+    assert_eq!(orders[0].get_array("seen").unwrap().len(), 2);
+    assert_eq!(orders[1].get_array("seen").unwrap().len(), 5);
+}
+
+#[tokio::test]
+async fn a_recreated_aggregate_is_parked_and_not_skipped() {
+    let fixture = ViewFixture::shop("regressed").await;
+    let pod = fixture.pod();
+    let first_life = day(1, 5);
+    pod.apply(all_delivered(&first_life)).await;
+    let second_life: Vec<Document> = (1..=3_i64)
+        .map(|version| {
+            let mut event = event("order-0000", version, "Added", doc! { "customer": "new", "price": 1_i64 });
+            event.insert("_id", format!("second-{version}"));
+            event
+        })
+        .collect();
+    fixture.write_source(&second_life).await;
+    let again: Vec<DeliveredEvent> = (50..).zip(&second_life).map(|(token, event)| delivered(event, token)).collect();
+    assert_eq!(pod.apply(again.clone()).await, [ApplyOutcome::Parked; 3]);
+    assert_eq!(reasons(&fixture).await, [ParkReason::VersionRegressed; 2]);
+    assert_eq!(pod.handle.counts().regressed, 1);
+    assert_eq!(pod.apply(again).await, [ApplyOutcome::Duplicate; 3]);
+    assert_eq!(
+        plain(fixture.view("orders").await),
+        plain(fold(&first_life).0),
+        "nothing of the second life is applied"
+    );
+    // late, from the first life
+    assert_eq!(pod.apply(vec![delivered(&first_life[4], 5)]).await, [ApplyOutcome::Duplicate]);
+}
+
+#[tokio::test]
+async fn a_restored_source_is_parked_even_if_sequences_match() {
+    let fixture = ViewFixture::shop("restored").await;
+    let pod = fixture.pod();
+    let events = day(1, 6);
+    pod.apply(all_delivered(&events)).await;
+    // restored to version 4, from where it went another way
+    let mut other = event("order-0000", 5, "Added", doc! { "customer": "c", "price": 5_i64 });
+    other.insert("_id", "another-5");
+    fixture.write_source(&events[..4]).await;
+    fixture.write_source(std::slice::from_ref(&other)).await;
+    let restored = DeliveredEvent { position: Some(position(2, 1)), ..delivered(&other, 1) };
+    assert_eq!(pod.apply(vec![restored]).await, [ApplyOutcome::Parked]);
+    assert_eq!(reasons(&fixture).await, [ParkReason::VersionRegressed; 2]);
+}
+
+#[tokio::test]
+async fn events_read_by_a_snapshot_are_duplicates_on_the_stream() {
+    let fixture = ViewFixture::shop("snapshot").await;
+    let pod = fixture.pod();
+    let events = day(1, 6);
+    fixture.write_source(&events).await;
+    let snapshot: Vec<DeliveredEvent> =
+        events.iter().map(|event| DeliveredEvent { position: Some(position(1, 1)), ..delivered(event, 1) }).collect();
+    assert_eq!(pod.apply(snapshot).await, [ApplyOutcome::Applied; 6]);
+    // versions 3 to 6 were committed after the snapshot began, and come again with their own positions
+    let stream: Vec<DeliveredEvent> = (10..).zip(&events[2..]).map(|(token, event)| delivered(event, token)).collect();
+    assert_eq!(pod.apply(stream).await, [ApplyOutcome::Duplicate; 4]);
+    assert_eq!(plain(fixture.view("orders").await), plain(fold(&events).0));
+}
+
+#[tokio::test]
+async fn the_first_event_is_the_first_one_the_source_holds() {
+    let fixture = ViewFixture::shop("first").await;
+    let pod = fixture.pod();
+    let events = day(1, 8);
+    // versions 1 and 2 are archived; 3 and 4 were lost on the bus
+    fixture.write_source(&events[2..]).await;
+    let all = all_delivered(&events);
+    assert_eq!(pod.apply(all[4..].to_vec()).await, [ApplyOutcome::Applied; 4]);
+    assert_eq!(plain(fixture.view("orders").await), plain(fold(&events[2..]).0));
+}
+
+#[tokio::test]
+async fn a_pipeline_that_starts_now_accepts_any_first_event() {
+    let mut fixture = ViewFixture::shop("now").await;
+    fixture.mode = OrderingMode::Sequence { start: PipelineStart::Now, first: 1, filtered: false };
+    let pod = fixture.pod();
+    let events = day(1, 8);
+    fixture.write_source(&events).await;
+    let all = all_delivered(&events);
+    assert_eq!(pod.apply(all[4..].to_vec()).await, [ApplyOutcome::Applied; 4]);
+    assert_eq!(plain(fixture.view("orders").await), plain(fold(&events[4..]).0));
+}
