@@ -1,13 +1,16 @@
-//! The one thread that owns the [core](crate::core) and its journal, and the line by which others talk to it.
+//! The engine: one thread that owns the [core](crate::core) and its journal, and the handles by which connections reach
+//! it.
 //!
-//! It works in rounds: takes everything that waits in its inbox, lets the core decide, gathers what the core answers, asks the store to
-//! sync, and takes the next round while the disk works. Answers are held until the journal is durable up to where it was when
-//! they were made, and then go out in the order they were made: nothing is told that a crash could take back.
+//! It works in rounds. A round takes all messages from the inbox, calls the core, collects replies, and wakes the
+//! store's writer. The next round runs while the disk syncs. Replies wait until the journal is durable up to its
+//! position when they were made, and then leave in order: a crash never contradicts a reply that was sent.
 //!
-//! What rests on nothing that is still on its way to the disk is told at once (see [`pending`]): that a session is held, for holds end with the
-//! process in any case, and a message that has long been stored. A consumer's accepts do not wait for other people's syncs.
+//! Replies that depend on nothing unsynced leave at once (see [`pending_replies`]): an accepted session, because locks
+//! end with the process anyway, and the delivery of a message that is already durable. So accepting a session never
+//! waits for the sync of another client's message.
 //!
-//! Never here: sockets, or waiting for the disk. Bodies are read in the round that delivers them, while their place is certain.
+//! The engine never touches a socket and never waits for the disk. It reads bodies in the round that delivers them,
+//! because a later compaction may move them.
 
 mod clock;
 mod faults;
@@ -18,11 +21,12 @@ mod request;
 mod storage;
 
 use std::collections::{HashMap, VecDeque};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 pub(crate) use clock::BrokerClock;
 pub(crate) use faults::FaultInjector;
@@ -38,10 +42,10 @@ use faults::{FaultPoint, InjectedFault};
 use inbox::{EngineInbox, EngineMessage};
 use pending_replies::{PendingReplies, ReplyOutbox, ReplyTiming};
 
-/// Something that waits for the journal to be durable.
+/// Output that waits until the journal is durable up to a position.
 struct DurabilityWaiter {
     until: Lsn,
-    what: EngineOutput,
+    output: EngineOutput,
 }
 
 enum EngineOutput {
@@ -49,10 +53,10 @@ enum EngineOutput {
     CallResult(Box<dyn FnOnce() + Send>),
 }
 
-/// Messages taken in one round: enough to make a sync worth while, few enough that the first does not wait for the last.
+/// Messages per round: enough to make a sync worthwhile, few enough that the first message does not wait for the last.
 const ROUND: usize = 256;
 
-/// How long a stopping engine waits for the disk.
+/// How long a stopping engine waits for the last sync.
 const LAST_SYNC: Duration = Duration::from_secs(10);
 
 struct Engine {
@@ -62,18 +66,18 @@ struct Engine {
     faults: Arc<FaultInjector>,
     inbox: EngineInbox,
     outboxes: HashMap<ConnectionId, ReplyOutbox>,
-    held: VecDeque<DurabilityWaiter>,
-    /// What was held for the journal to be durable up to here has gone out.
+    waiting_for_sync: VecDeque<DurabilityWaiter>,
+    /// Output that waited for a position up to this one has been sent.
     durable: Lsn,
-    /// The writer was woken for what is appended up to here.
+    /// The writer has been woken for everything up to this position.
     flushed: Lsn,
-    /// What this round has to say, by connection, in the order of their first word.
+    /// Replies of this round, per connection.
     pending: Vec<PendingReplies>,
     calls: Vec<Box<dyn FnOnce() + Send>>,
     effects: Vec<Effect>,
 }
 
-/// Starts the thread. It ends when told to stop, after everything held has gone out.
+/// Starts the engine thread. It ends on a stop request, after all pending output is sent.
 pub(crate) fn start(
     core: Core,
     storage: EngineStorage,
@@ -81,21 +85,28 @@ pub(crate) fn start(
     faults: Arc<FaultInjector>,
     inbox: EngineInbox,
 ) -> std::io::Result<JoinHandle<()>> {
-    let engine_loop = Engine {
+    let engine = Engine {
         core,
         storage,
         clock,
         faults,
         inbox,
         outboxes: HashMap::new(),
-        held: VecDeque::new(),
+        waiting_for_sync: VecDeque::new(),
         durable: Lsn::default(),
         flushed: Lsn::default(),
         pending: Vec::new(),
         calls: Vec::new(),
         effects: Vec::new(),
     };
-    std::thread::Builder::new().name("broker-engine".into()).spawn(move || engine_loop.run())
+    std::thread::Builder::new().name("broker-engine".into()).spawn(move || {
+        // The panic goes on: the owner of the join handle decides what it means.
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| engine.run())) {
+            let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+            error!("broker engine failed: {}", text.unwrap_or("panic without a message"));
+            resume_unwind(panic);
+        }
+    })
 }
 
 impl Engine {
@@ -103,7 +114,7 @@ impl Engine {
         let mut stopping = false;
         while !stopping {
             let wait_limit = self.wait_limit();
-            // While the disk is behind, only its own news is waited for.
+            // While the disk is behind, accept no new messages: wait for the store only.
             if self.storage.is_congested() {
                 self.inbox.wait_for_wake(wait_limit);
             } else {
@@ -116,13 +127,13 @@ impl Engine {
         let durable = self.storage.wait_synced(LAST_SYNC);
         self.send_durable(self.storage.synced());
         if !durable {
-            warn!("the store could not be brought to the disk in time; what was not acknowledged may be lost");
+            warn!("last sync timed out: unacknowledged messages may be lost");
         }
         self.storage.close(LAST_SYNC);
-        info!("the broker's engine has stopped");
+        info!("broker engine stopped");
     }
 
-    /// Takes what waits, at most a round of it; true when told to stop.
+    /// Handles the waiting messages, at most one round; returns true on a stop request.
     fn run_round(&mut self, wait_limit: Duration) -> bool {
         let mut stopping = false;
         let mut message = self.inbox.first(wait_limit);
@@ -155,8 +166,8 @@ impl Engine {
                 self.core.remove_connection(id);
             }
             EngineMessage::Call(operation) => {
-                let answer = self.call_core(operation);
-                self.calls.push(answer);
+                let result = self.call_core(operation);
+                self.calls.push(result);
             }
             EngineMessage::Woken => {}
             EngineMessage::Stop => return true,
@@ -181,7 +192,7 @@ impl Engine {
         }
     }
 
-    /// Tests ask for this.
+    /// Fault injection for tests.
     fn execute_with_fault(&mut self, from: ConnectionId, request: EngineRequest, fault: InjectedFault) {
         match fault {
             InjectedFault::DropConnection => {
@@ -220,7 +231,7 @@ impl Engine {
         let now = self.clock.now();
         let before = self.storage.journal().position();
         let mut call = CallContext { now, journal: self.storage.journal(), effects: &mut effects };
-        let answer = act(&mut self.core, &mut call);
+        let result = act(&mut self.core, &mut call);
         let noted = self.storage.journal().position() != before;
         for effect in effects.drain(..) {
             let link = reply::link_of(&effect);
@@ -233,10 +244,10 @@ impl Engine {
             }
         }
         self.effects = effects;
-        answer
+        result
     }
 
-    /// Tests ask for this, too.
+    /// Fault injection for tests.
     fn inject_receiver_fault(&mut self, link: CoreLinkId, fault: InjectedFault) {
         match fault {
             InjectedFault::DetachLink => {
@@ -273,7 +284,7 @@ impl Engine {
         pending.add(reply, timing);
     }
 
-    /// Lets out what is certain. All else said in this round waits for everything appended in it.
+    /// Sends immediate replies. All other replies of this round wait for everything the round appended.
     fn dispatch_replies(&mut self) {
         let until = self.storage.journal().position();
         for pending in self.pending.drain(..) {
@@ -285,19 +296,20 @@ impl Engine {
                 outbox.deferred_until = until;
             }
             if !pending.deferred.is_empty() {
-                self.held
-                    .push_back(DurabilityWaiter { until, what: EngineOutput::Replies(pending.to, pending.deferred) });
+                self.waiting_for_sync
+                    .push_back(DurabilityWaiter { until, output: EngineOutput::Replies(pending.to, pending.deferred) });
             }
         }
-        self.held
-            .extend(self.calls.drain(..).map(|call| DurabilityWaiter { until, what: EngineOutput::CallResult(call) }));
+        self.waiting_for_sync.extend(
+            self.calls.drain(..).map(|call| DurabilityWaiter { until, output: EngineOutput::CallResult(call) }),
+        );
     }
 
     fn send_durable(&mut self, durable: Lsn) {
-        while self.held.front().is_some_and(|held| held.until <= durable) {
-            let held = self.held.pop_front().expect("not empty: just looked at");
-            match held.what {
-                EngineOutput::CallResult(answer) => answer(),
+        while self.waiting_for_sync.front().is_some_and(|waiter| waiter.until <= durable) {
+            let waiter = self.waiting_for_sync.pop_front().expect("not empty: checked above");
+            match waiter.output {
+                EngineOutput::CallResult(result) => result(),
                 EngineOutput::Replies(to, replies) => {
                     if let Some(outbox) = self.outboxes.get(&to) {
                         outbox.send(replies);
@@ -308,7 +320,7 @@ impl Engine {
         self.durable = durable;
     }
 
-    /// Wakes the writer, if there is anything for it to write.
+    /// Wakes the writer if there is something to write.
     fn flush(&mut self) {
         let position = self.storage.journal().position();
         if position != self.flushed {
@@ -317,7 +329,7 @@ impl Engine {
         }
     }
 
-    /// How long nothing needs to be done.
+    /// How long the engine may wait for messages: until the next timer or maintenance step.
     fn wait_limit(&self) -> Duration {
         let due = self.core.next_deadline().map(|due| self.clock.duration_until(due));
         due.unwrap_or(Duration::from_secs(60)).min(self.storage.wait_limit())

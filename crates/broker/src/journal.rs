@@ -1,40 +1,40 @@
-//! The seam between the broker's [core](crate::core) and whatever keeps its memory (the store).
+//! The interface between the broker's [core](crate::core) and its storage.
 //!
-//! The core decides in memory and *appends* what it decided; it never waits. The store makes appended bytes durable on its
-//! own schedule (group commit) and says how far it has come. The shell holds back every reply and every delivery until the
-//! position it depends on is durable. So this trait never syncs, and the core never asks for it.
+//! The core decides in memory and *appends* its decisions; it never waits. The store makes appended bytes durable on
+//! its own schedule (group commit) and reports its progress. The engine holds every reply and delivery until the
+//! position it depends on is durable. So this trait has no sync, and the core never needs one.
 //!
 //! # What is appended
-//! An [`JournalEntry`] is a small `meta` (a record, encoded by the core; opaque to the store) and, for a message or a
-//! session state, a `body` (the bytes as received; opaque to both). `meta` and `body` are kept apart so that recovery can
-//! read every meta without reading one body. One call of [`Journal::append`] is one **group**: after a crash either all of
-//! its entries are there or none (a batch send is one group; so will be a transaction).
+//! A [`JournalEntry`] is a small `meta` (a record encoded by the core, opaque to the store) and, for a message or a
+//! session state, a `body` (bytes as received, opaque to both). They are stored apart so that recovery reads every meta
+//! without reading a body. One call of [`Journal::append`] is one **group**: after a crash either all of its entries
+//! exist or none. A batch send is one group.
 //!
 //! # What the store does for the core
-//! | moment | store | core |
+//! | when | store | core |
 //! | --- | --- | --- |
-//! | running | [`append`](Journal::append), [`read`](Journal::read), [`retain`](Journal::retain), [`release`](Journal::release) | calls them, from the one engine thread |
-//! | snapshot | remembers the position `from` where it began; writes the records it is handed to a file | `Core::snapshot(&mut cursor, budget, sink)` in small steps, commands served in between |
-//! | start | feeds the newest complete snapshot's records, then every entry at or after its `from`, in order | `Core::replay(meta, body_location)`, then `Core::recovered(now)` |
-//! | start, after replay | zeroes its counters, then counts | `Core::visit_bodies(\|location\| …)`: one call for each reference |
-//! | cleaning | picks segments that are mostly dead | `Core::evacuate(…)` in small steps: appends live bodies again, releases the old places |
+//! | running | [`append`](Journal::append), [`read`](Journal::read), [`retain`](Journal::retain), [`release`](Journal::release) | calls them from the engine thread |
+//! | snapshot | remembers the position `from` where it began; writes the records to a file | `Core::write_snapshot(&mut cursor, budget, sink)` in small steps, with other calls in between |
+//! | start | passes the newest complete snapshot's records, then every entry from its `from` on, in order | `Core::replay(meta, body_location)`, then `Core::finish_recovery(now)` |
+//! | start, after replay | counts references from 0 | `Core::visit_bodies(\|location\| …)`: one call per reference |
+//! | compaction | selects segments that are mostly dead | `Core::compact(…)` in small steps: appends live bodies again, releases the old locations |
 //!
-//! # When a segment may go
-//! The store keeps one number per segment: references to bodies in it. [`JournalEntry::references`] and [`Journal::retain`] add,
-//! [`Journal::release`] subtracts one. A segment may be deleted when all of these hold:
-//! 1. its number is 0;
-//! 2. the release that made it 0 is durable: the journal is synced up to the [`position`](Journal::position) at that call
-//!    (else a crash brings back a message whose bytes are gone);
-//! 3. a complete snapshot began at or after the segment's end (else its small records, which no number counts, are still needed).
+//! # When a segment may be deleted
+//! The store counts the references to the bodies in each segment. [`JournalEntry::references`] and [`Journal::retain`]
+//! add references, [`Journal::release`] removes one. A segment may be deleted when all of these hold:
+//! 1. its count is 0;
+//! 2. the release that made it 0 is durable: the journal is synced up to the [`position`](Journal::position) at that
+//!    call. Otherwise a crash would restore a message without its body;
+//! 3. a complete snapshot began at or after the segment's end. Otherwise its records without bodies are still needed.
 //!
-//! # Why snapshots may be taken while the state changes
-//! Every record states absolute facts ("delivery count is 3", never "one more") and replaying a record that is already
-//! reflected changes nothing. A snapshot taken in steps between `from` and its end may therefore hold a mixture of old and
-//! new; replaying everything since `from` over it gives the true state. Nothing else is promised about its contents.
+//! # Why a snapshot needs no pause
+//! Every record states absolute values ("delivery count is 3", never "one more"), and replaying a record twice changes
+//! nothing. A snapshot written in steps may mix old and new state; replaying everything appended since it began gives
+//! the correct state.
 //!
-//! # When there is no room
-//! [`AppendError::Full`] and [`AppendError::Io`] leave the journal as it was, and the core then leaves its state as it was.
-//! A store should refuse entries with bodies while it still has room for small ones: settlements are what makes room.
+//! # When the disk is full
+//! After [`AppendError::Full`] or [`AppendError::Io`] neither the journal nor the core has changed. A store should
+//! refuse entries with bodies while it still has room for small ones: settlements free space.
 
 use std::io;
 
@@ -44,9 +44,9 @@ mod memory;
 
 pub use memory::{MemoryJournal, VolatileJournal};
 
-/// Where a body (with its meta) lies. Twelve bytes, because five million of them are held in memory.
+/// The location of a body and its meta. Twelve bytes, because millions of them are in memory.
 ///
-/// Opaque to the core, but for `segment` (see `Core::evacuate`) and `len` (which feeds the entity's size quota).
+/// Opaque to the core, except `segment` (see `Core::compact`) and `len` (which counts towards the entity's size quota).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Location {
     pub segment: u32,
@@ -55,47 +55,48 @@ pub struct Location {
     pub len: u32,
 }
 
-/// A position in the journal. Only rises; what it counts is the store's business.
+/// A position in the journal (log sequence number). Only rises; its unit is up to the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Lsn(pub u64);
 
-/// One record on its way into the journal.
+/// One record to append.
 #[derive(Debug, Clone, Copy)]
 pub struct JournalEntry<'a> {
-    /// The encoded record. Tens of bytes, save for entity descriptions and dead-letter texts.
+    /// The encoded record. Tens of bytes, except entity descriptions and dead-letter descriptions.
     pub meta: &'a [u8],
     pub body: Option<&'a [u8]>,
-    /// How many references to the body the core begins with: one for each subscription that takes a message. 0 without a body.
+    /// Initial references to the body: one per subscription that gets the message. 0 without a body.
     pub references: u32,
 }
 
-/// What [`Journal::read`] brings back: both halves of an entry, as appended.
+/// An entry as [`Journal::read`] returns it, unchanged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEntry {
     pub meta: Bytes,
     pub body: Bytes,
 }
 
-/// The core's memory. One thread uses it; no call blocks on a sync.
+/// The core's storage. One thread uses it; no call waits for a sync.
 pub trait Journal {
-    /// Appends a group, whole or not at all, and pushes the location of each body, in order, to `locations`.
+    /// Appends a group, all or nothing, and pushes the location of each body to `locations`, in order.
     ///
-    /// Returns at once; the group is durable when the journal is synced up to the [`position`](Self::position) after the call.
+    /// Returns at once. The group is durable when the journal is synced up to the [`position`](Self::position) after
+    /// the call.
     fn append(&mut self, group: &[JournalEntry<'_>], locations: &mut Vec<Location>) -> Result<(), AppendError>;
 
     /// Reads an entry that has a body, synced or not.
     fn read(&self, location: Location) -> Result<StoredEntry, ReadError>;
 
-    /// Whether a crash would leave the body where it is. A store that cannot tell says no.
+    /// Whether the body would survive a crash. `false` if the store cannot tell.
     fn is_durable(&self, location: Location) -> bool {
         let _ = location;
         false
     }
 
-    /// More references to a body that has at least one: a scheduled message that is due becomes one for each subscription.
+    /// Adds references to a body that has at least one: an activated message needs one per subscription.
     fn retain(&mut self, location: Location, more: u32);
 
-    /// One reference to the body at `location` is gone.
+    /// Removes one reference to the body at `location`.
     fn release(&mut self, location: Location);
 
     /// The end of the last appended group.
@@ -104,9 +105,9 @@ pub trait Journal {
 
 #[derive(Debug, thiserror::Error)]
 pub enum AppendError {
-    #[error("the store has no room for the group")]
+    #[error("the store is full")]
     Full,
-    #[error("append to the store")]
+    #[error("failed to append to the store")]
     Io(#[source] io::Error),
 }
 
@@ -116,6 +117,6 @@ pub enum ReadError {
     Missing(Location),
     #[error("body at segment {} offset {} fails its checksum", .0.segment, .0.offset)]
     Corrupt(Location),
-    #[error("read from the store")]
+    #[error("failed to read from the store")]
     Io(#[source] io::Error),
 }

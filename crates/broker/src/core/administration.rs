@@ -1,4 +1,4 @@
-//! How entities come, change and go, and how addresses find them.
+//! Entity administration: create, update and delete entities, and resolve addresses to them.
 
 use super::Core;
 use super::call_context::{CallContext, Effect};
@@ -42,7 +42,7 @@ impl Core {
         Ok(record.id)
     }
 
-    /// Changes an entity's properties. Links that may no longer be served are closed.
+    /// Updates an entity's properties. Closes links that the new status no longer allows.
     pub fn update(
         &mut self,
         call: &mut CallContext<'_>,
@@ -87,7 +87,7 @@ impl Core {
         self.find_entity(path).map(|id| self.entities[&id].view())
     }
 
-    /// Queues, topics and subscriptions, by path.
+    /// All queues, topics and subscriptions, ordered by path.
     pub fn entities(&self) -> impl Iterator<Item = EntityView<'_>> {
         self.by_path.values().map(|id| self.entities[id].view())
     }
@@ -100,7 +100,7 @@ impl Core {
         Ok(views.into_iter())
     }
 
-    /// The queue or topic a sender's address names.
+    /// Resolves a sender's address to a queue or topic.
     pub fn resolve_send_address(&self, address: &str) -> Result<EntityId, Error> {
         let id = self.find_entity(address)?;
         match self.entities[&id].ingress {
@@ -109,7 +109,7 @@ impl Core {
         }
     }
 
-    /// The queue, subscription or dead-letter queue a receiver's address names.
+    /// Resolves a receiver's address to a queue, subscription or dead-letter queue.
     pub fn resolve_receive_address(&self, address: &str) -> Result<QueueId, Error> {
         let (path, subqueue) = name::split_subqueue(address);
         let entity = self.find_entity(&path)?;
@@ -130,7 +130,7 @@ impl Core {
 
     pub(super) fn remove_entity(&mut self, id: EntityId) -> Option<Entity> {
         let entity = self.entities.remove(&id)?;
-        // Its name may be another's already, when records are replayed over a snapshot that has the newer one.
+        // Replay over a newer snapshot can find the path already taken by a newer entity: that entry must stay.
         let path = name::normalize(&entity.path);
         if self.by_path.get(&path) == Some(&id) {
             self.by_path.remove(&path);
@@ -153,7 +153,8 @@ impl Core {
         id.ok_or_else(|| Error::EntityNotFound { path: path.trim_matches('/').into() })
     }
 
-    /// Checks the name of a new entity; a subscription's path is spelt with its topic's own letters.
+    /// Checks the path of a new entity. A subscription's path repeats its topic's path exactly as the topic was
+    /// created.
     fn check_path(&self, path: &str, description: &EntityDescription) -> Result<(Box<str>, Option<EntityId>), Error> {
         let EntityDescription::Subscription(_) = description else {
             name::check_entity(path)?;

@@ -1,17 +1,18 @@
 //! The messages of one session (or of an entity without sessions), in order, at 24 bytes each.
 //!
-//! Messages lie in chunks of at most [`CHUNK`], each sorted by counter. Finding one is two binary searches; taking the next
-//! never walks over those already taken: `next` is the lowest counter never handed out, and the few that were handed out
-//! and came back (abandoned, released, lock expired) are listed in `returned`, which therefore always come first.
+//! Messages are stored in chunks of at most [`CHUNK`], each sorted by counter. A lookup is two binary searches. Finding
+//! the next message never scans messages that are already delivered: `next` is the lowest counter that was never
+//! delivered, and `returned` lists the few that were delivered and became available again (abandoned, released, lock
+//! expired). Returned messages are always delivered first.
 //!
-//! Knows nothing of locks' owners or of the journal; a message here is only a place, a count and a few flags.
+//! Knows nothing about lock owners or the journal: a message here is a location, a delivery count and a few flags.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::expiry_time::ExpiryTime;
 use crate::journal::Location;
 
-/// Large enough that a chunk's header costs nothing, small enough that removing from its middle is a short move.
+/// Large enough that the chunk header costs nothing, small enough that removing from the middle moves little.
 const CHUNK: usize = 256;
 
 const LOCKED: u16 = 1;
@@ -19,11 +20,11 @@ const DEFERRED: u16 = 1 << 1;
 const OVERRIDDEN: u16 = 1 << 2;
 const PARTITION_SHIFT: u32 = 8;
 
-/// One stored message.
+/// One message in a backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct QueuedMessage {
     pub(super) location: Location,
-    /// Counter, less the chunk's base.
+    /// Counter minus the chunk's base.
     offset: u32,
     pub(super) expires: ExpiryTime,
     pub(super) delivery_count: u16,
@@ -39,7 +40,7 @@ impl QueuedMessage {
         (self.flags >> PARTITION_SHIFT) as u8
     }
 
-    /// Flags and partition as a snapshot keeps them: a lock does not outlive the process.
+    /// Flags and partition as a snapshot stores them. A lock does not survive a restart, so its flag is left out.
     pub(super) fn persistent_flags(self) -> u16 {
         self.flags & !LOCKED
     }
@@ -57,7 +58,7 @@ impl QueuedMessage {
         self.flags & DEFERRED != 0
     }
 
-    /// Whether the queue keeps alterations for this message.
+    /// Whether the queue stores overrides for this message.
     pub(super) fn has_overrides(self) -> bool {
         self.flags & OVERRIDDEN != 0
     }
@@ -75,22 +76,22 @@ impl QueuedMessage {
     }
 }
 
-/// Chunks that hold a message with a time to live, by the earliest expiry in each: (when, session slot, chunk base).
+/// Chunks that hold a message with a time to live: (earliest expiry in the chunk, session slot, chunk base).
 pub(super) type ExpiryIndex = BTreeSet<(ExpiryTime, u32, u64)>;
 
 #[derive(Debug)]
 struct BacklogChunk {
-    /// Counter of the first message ever put here; names the chunk for its whole life.
+    /// Counter of the first message ever stored in this chunk. Identifies the chunk for its whole life.
     base: u64,
     messages: VecDeque<QueuedMessage>,
-    /// What this chunk is listed under in [`ExpiryIndex`]; never later than its earliest unlocked message.
+    /// The chunk's entry in [`ExpiryIndex`]; never later than its earliest unlocked message.
     indexed_expiry: ExpiryTime,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct SessionBacklog {
     chunks: VecDeque<BacklogChunk>,
-    /// No available message has a counter in `..next`, save those in `returned`.
+    /// No available message has a counter in `..next`, except those in `returned`.
     next: u64,
     #[expect(clippy::box_collection, reason = "8 bytes rather than 24 in the many sessions where nothing came back")]
     returned: Option<Box<BTreeSet<u64>>>,
@@ -108,7 +109,7 @@ impl SessionBacklog {
         self.len == 0
     }
 
-    /// The highest counter held.
+    /// The highest counter in the backlog.
     pub(super) fn last(&self) -> Option<u64> {
         let chunk = self.chunks.back()?;
         chunk.messages.back().map(|message| chunk.base + u64::from(message.offset))
@@ -124,7 +125,7 @@ impl SessionBacklog {
         Some(&mut self.chunks[chunk].messages[index].location)
     }
 
-    /// Adds a message after all others; `counter` must be above [`last`](Self::last).
+    /// Appends a message; `counter` must be above [`last`](Self::last).
     pub(super) fn append(&mut self, counter: u64, message: QueuedMessage, slot: u32, expiry_index: &mut ExpiryIndex) {
         debug_assert!(self.last().is_none_or(|last| last < counter), "messages are appended in order");
         let fits = |chunk: &BacklogChunk| chunk.messages.len() < CHUNK && counter - chunk.base <= u64::from(u32::MAX);
@@ -136,7 +137,7 @@ impl SessionBacklog {
                 indexed_expiry: ExpiryTime::NEVER,
             });
         }
-        let chunk = self.chunks.back_mut().expect("a chunk with room: pushed above if there was none");
+        let chunk = self.chunks.back_mut().expect("pushed above if there was none");
         let offset = (counter - chunk.base) as u32;
         grow(&mut chunk.messages, 2, CHUNK);
         chunk.messages.push_back(QueuedMessage { offset, ..message });
@@ -145,7 +146,7 @@ impl SessionBacklog {
         self.available += u32::from(message.is_available());
     }
 
-    /// The lowest counter that could be handed out.
+    /// The lowest counter that can be delivered.
     pub(super) fn first_available(&mut self) -> Option<u64> {
         if self.available == 0 {
             return None;
@@ -154,12 +155,12 @@ impl SessionBacklog {
             return Some(*first);
         }
         let (counter, _) = self.iter_from(self.next).find(|(_, message)| message.is_available())?;
-        // Whatever was stepped over is locked or deferred, and comes back through `returned` if it ever does.
+        // Every message skipped here is locked or deferred. If it becomes available again, it goes through `returned`.
         self.next = counter;
         Some(counter)
     }
 
-    /// Marks a message as handed out.
+    /// Marks a message as delivered.
     pub(super) fn lock(&mut self, counter: u64) -> Option<QueuedMessage> {
         let (chunk, index) = self.find(counter)?;
         let message = &mut self.chunks[chunk].messages[index];
@@ -173,7 +174,7 @@ impl SessionBacklog {
         Some(message)
     }
 
-    /// Ends a lock: the message can be handed out again, or, if deferred, asked for again.
+    /// Ends a lock. The message can be delivered again or, if deferred, received by sequence number again.
     pub(super) fn unlock(&mut self, counter: u64, slot: u32, expiry_index: &mut ExpiryIndex) {
         let Some((chunk, index)) = self.find(counter) else { return };
         let chunk = &mut self.chunks[chunk];
@@ -190,7 +191,7 @@ impl SessionBacklog {
         }
     }
 
-    /// Changes a message's count, alterations or place. Availability must not change: see [`lock`](Self::lock).
+    /// Updates a message's delivery count or flags. Must not make it available: only [`unlock`](Self::unlock) does.
     pub(super) fn update(&mut self, counter: u64, change: impl FnOnce(&mut QueuedMessage)) {
         if let Some((chunk, index)) = self.find(counter) {
             let message = &mut self.chunks[chunk].messages[index];
@@ -230,7 +231,7 @@ impl SessionBacklog {
         })
     }
 
-    /// Messages of one chunk that are past their time and not locked. The chunk is listed again under what remains.
+    /// The unlocked messages of one chunk that have expired. The chunk is indexed again under its next expiry.
     pub(super) fn take_expired(
         &mut self,
         base: u64,
@@ -250,7 +251,7 @@ impl SessionBacklog {
         past
     }
 
-    /// Lists a message's chunk under the message's own time again, after it could not be made to leave.
+    /// Indexes a message's chunk under the message's own expiry again, after the message could not be removed.
     pub(super) fn reindex_expiry(&mut self, counter: u64, slot: u32, expiry_index: &mut ExpiryIndex) {
         if let Some((chunk, index)) = self.find(counter) {
             let chunk = &mut self.chunks[chunk];
@@ -302,7 +303,7 @@ impl BacklogChunk {
     }
 }
 
-/// Grows by a quarter rather than doubling: with a hundred thousand short backlogs, slack is what costs.
+/// Grows by a quarter instead of doubling: with a hundred thousand short backlogs, spare capacity is the main cost.
 fn grow<T>(items: &mut VecDeque<T>, least: usize, most: usize) {
     if items.len() == items.capacity() {
         items.reserve_exact((items.len() / 4).max(least).min(most - items.len()));

@@ -1,7 +1,7 @@
-//! One call into the core: what it is given, and what it asks of the shell.
+//! One call into the core: its inputs and the effects it causes.
 //!
-//! The answer of a call is its return value; what it causes elsewhere is pushed to [`CallContext::effects`]. Both depend on what
-//! the call appended: the shell may let them out only when the journal is durable up to its position after the call.
+//! A call returns its result and pushes effects on other links to [`CallContext::effects`]. Both depend on what the
+//! call appended: the engine sends them only after the journal is durable up to its position after the call.
 
 use std::sync::Arc;
 
@@ -10,49 +10,50 @@ use super::id::{CoreLinkId, LockToken, SequenceNumber, Timestamp};
 use super::message_overrides::MessageOverrides;
 use crate::journal::{Journal, Location};
 
-/// What every call needs: the moment, the memory, and where to put what it causes.
+/// The inputs of every call: the current time, the journal, and the list that receives effects.
 pub struct CallContext<'a> {
     pub now: Timestamp,
     pub journal: &'a mut dyn Journal,
     pub effects: &'a mut Vec<Effect>,
 }
 
-/// Something the shell must do for a link, in the order given.
+/// An action the engine must perform for a link, in the given order.
 #[derive(Debug, Clone)]
 pub enum Effect {
-    /// Send a message.
+    /// Send a message to the receiver.
     Deliver { link: CoreLinkId, delivery: MessageDelivery },
-    /// Answer a drain: credit is used up, `delivery_count` says how far. `unused` of it found nothing to deliver.
+    /// Reply to a drain: all credit is used up to `delivery_count`; `unused` of it had no message to deliver.
     Drained { link: CoreLinkId, delivery_count: u32, unused: u32 },
-    /// Answer an attach that waited: it has a session now.
+    /// Complete a waiting attach: it now holds a session.
     Attached { link: CoreLinkId, session: Arc<str>, locked_until: Timestamp },
-    /// Refuse an attach that waited. The link is unknown here from now on.
+    /// Refuse a waiting attach. The core no longer knows the link.
     Refused { link: CoreLinkId, error: Error },
-    /// Close a link with this error. The link is unknown here from now on.
+    /// Close the link with this error. The core no longer knows the link.
     Detached { link: CoreLinkId, error: Error },
 }
 
-/// A message on its way to a receiver.
+/// A message to be sent to a receiver.
 #[derive(Debug, Clone)]
 pub struct MessageDelivery {
-    /// Fresh for this delivery, also when `settled`: it is the delivery tag.
+    /// New for every delivery, also when `settled`: it is the AMQP delivery tag.
     pub token: LockToken,
     pub sequence: SequenceNumber,
     /// Failed deliveries before this one.
     pub delivery_count: u16,
     pub locked_until: Timestamp,
-    /// Where body and [`StoredEnvelope`](super::StoredEnvelope) lie.
+    /// Location of the body and its [`StoredEnvelope`](super::StoredEnvelope).
     pub location: Location,
     pub overrides: Option<Arc<MessageOverrides>>,
-    /// Receive-and-delete: the message is gone from its queue, and **the shell releases `location`** in the journal once
-    /// it has read the body, or given up on the link.
+    /// Receive-and-delete: the message is already removed from its queue. **The engine releases `location`** in the
+    /// journal after it has read the body or closed the link.
     pub settled: bool,
 }
 
 impl MessageDelivery {
-    /// What it takes on its way to the peer, in bytes; what [`Core::written`](super::Core::written) is told of it.
+    /// Bytes it takes in the connection's output; the connection later reports them to
+    /// [`Core::record_written`](super::Core::record_written).
     pub fn outgoing_size(&self) -> usize {
-        /// Its record, annotations and frames, about.
+        /// Estimate for annotations and AMQP frames.
         const WRAPPING: usize = 512;
         self.location.len as usize + WRAPPING
     }

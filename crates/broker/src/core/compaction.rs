@@ -1,4 +1,4 @@
-//! Giving space back: live bodies of segments that are mostly dead are appended again, so that the segments can go.
+//! Compaction: appends the live bodies of mostly dead segments again, so that the store can delete the segments.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use super::record::{BodyMoved, BodyOwner, JournalRecord};
 use super::sessions::TableSlot;
 use crate::journal::{JournalEntry, Location};
 
-/// Segments being emptied, and how far that has come.
+/// Progress of one compaction pass over a set of segments.
 #[derive(Debug, Clone)]
 pub struct Compaction {
     segments: BTreeSet<u32>,
@@ -37,7 +37,7 @@ impl Compaction {
     }
 }
 
-/// A thing that refers to a body, and its session if it is in one.
+/// A body in one of the segments, with the object that refers to it.
 struct LocatedBody {
     location: Location,
     session: Option<std::sync::Arc<str>>,
@@ -51,8 +51,8 @@ enum OwnerKey {
 }
 
 impl Core {
-    /// Looks at up to `budget` messages and moves those that lie in the segments; false when nothing is left in them. The
-    /// next step may come after any number of other calls: nothing new is ever put into these segments.
+    /// Scans up to `budget` messages and moves those stored in the segments; returns false when none is left. Any
+    /// number of other calls may run between two steps: nothing new is ever stored in these segments.
     pub fn compact(
         &mut self,
         call: &mut CallContext<'_>,
@@ -77,12 +77,12 @@ impl Core {
         Ok(true)
     }
 
-    /// Every reference to a body, once each.
+    /// Visits every reference to a body exactly once.
     pub fn visit_bodies(&self, mut visit: impl FnMut(Location)) {
         self.entities.values().for_each(|entity| entity.visit_bodies(&mut visit));
     }
 
-    /// Points a holder to a body's new place; false if it no longer refers to the old one.
+    /// Points an owner to a body's new location; false if it no longer refers to the old one.
     pub(super) fn relocate(&mut self, owner: &BodyOwner<'_>, from: Location, to: Location) -> bool {
         let Some(place) = self.location_of(owner) else { return false };
         let here = *place == from;
@@ -118,7 +118,8 @@ impl Core {
         Ok(())
     }
 
-    /// Whether a body is still where it was found: a body of several subscriptions is found once for each, and moved once.
+    /// Whether the owner still refers to this location. A body shared by several subscriptions is found once per
+    /// subscription but moved only once.
     fn is_still_at(&mut self, found: &LocatedBody) -> bool {
         let session = found.session.as_deref();
         let owner = match found.what {
@@ -129,7 +130,7 @@ impl Core {
         self.location_of(&owner).is_some_and(|place| *place == found.location)
     }
 
-    /// The holder found and, for a message of a topic, those of its other subscriptions: the body is copied once.
+    /// The owner and, for a topic's message, the other subscriptions that share the body: it is copied once for all.
     fn current_owners<'a>(&mut self, found: &LocatedBody, session: Option<&'a str>) -> Vec<BodyOwner<'a>> {
         let owners = match found.what {
             OwnerKey::State(queue) => vec![BodyOwner::State { queue, session: session.unwrap_or_default() }],
@@ -173,7 +174,7 @@ impl Core {
     }
 }
 
-/// The session a message was sent in, which a subscription without sessions does not know.
+/// The session id a message was sent with. A subscription without sessions does not store it.
 fn message_session(meta: &[u8]) -> Option<&str> {
     match JournalRecord::decode(meta) {
         Ok(JournalRecord::Enqueued(record)) => record.session,
@@ -193,7 +194,8 @@ impl Entity {
         }
     }
 
-    /// What refers to the segments, from a part on; where to go on, if anywhere; and how many messages were looked at.
+    /// Finds bodies in the segments from a scan position on. Returns them, the next position if any, and how many
+    /// messages were scanned.
     fn find_bodies(
         &self,
         segments: &BTreeSet<u32>,

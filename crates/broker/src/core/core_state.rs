@@ -1,4 +1,4 @@
-//! What every part of the core shares: tokens, timers, limits, the list of links, and the pen that writes records.
+//! State shared by all parts of the core: lock tokens, timers, limits, links, and the buffer that encodes records.
 
 use std::collections::HashMap;
 
@@ -12,21 +12,21 @@ use super::record::JournalRecord;
 use super::timers::TimerQueue;
 use crate::journal::{AppendError, JournalEntry, Location};
 
-/// Bounds of one broker, whatever its entities ask for.
+/// Limits of one broker; they apply to all entities.
 #[derive(Debug, Clone)]
 pub struct BrokerLimits {
-    /// Bytes; an entity may set its own (`MaxMessageSizeInKilobytes`).
+    /// In bytes. An entity can set its own limit (`MaxMessageSizeInKilobytes`).
     pub max_message_size: usize,
-    /// Deliveries a link may leave unsettled before it gets no more, whatever its credit: bounds what a peer that grants
-    /// all credit and settles nothing can make the broker remember.
+    /// Unsettled deliveries per link, whatever its credit. Bounds the memory that a peer can use by granting credit and
+    /// never settling.
     pub max_unsettled: u32,
-    /// Bytes that may be on their way to all peers together. Without bound unless the shell says what it has
-    /// [written](super::Core::written).
+    /// Unwritten bytes over all connections. Unlimited unless the engine reports [written
+    /// bytes](super::Core::record_written).
     pub max_outgoing: usize,
 }
 
 impl Default for BrokerLimits {
-    /// 1 MiB is Premium's default; 10,000 is more than any SDK prefetches.
+    /// 1 MiB is the default of Azure Service Bus Premium; 10,000 is more than any SDK prefetches.
     fn default() -> Self {
         Self { max_message_size: 1 << 20, max_unsettled: 10_000, max_outgoing: usize::MAX }
     }
@@ -36,7 +36,7 @@ impl Default for BrokerLimits {
 pub(super) struct CoreState {
     pub(super) limits: BrokerLimits,
     pub(super) timers: TimerQueue,
-    /// Where each receiver link is attached or waits.
+    /// The queue of each receiver link, attached or waiting.
     pub(super) links: HashMap<CoreLinkId, QueueId>,
     pub(super) outgoing: OutgoingBudget,
     tokens: StdRng,
@@ -54,7 +54,7 @@ impl CoreState {
         LockToken(u128::from(self.tokens.next_u64()) << 64 | u128::from(self.tokens.next_u64()))
     }
 
-    /// Writes one record without a body.
+    /// Appends one record without a body.
     pub(super) fn append_record(
         &mut self,
         call: &mut CallContext<'_>,
@@ -66,7 +66,7 @@ impl CoreState {
         call.journal.append(&[entry], &mut Vec::new())
     }
 
-    /// Writes records without bodies as one group.
+    /// Appends records without bodies as one group.
     pub(super) fn append_records(
         &mut self,
         call: &mut CallContext<'_>,
@@ -77,14 +77,14 @@ impl CoreState {
         self.append(call, group, &mut Vec::new())
     }
 
-    /// Begins a group on the shared buffer; [`append`](Self::append) gives the buffer back.
+    /// Starts a group in the shared buffer; [`append`](Self::append) returns the buffer.
     pub(super) fn begin_group<'a>(&mut self) -> RecordGroup<'a> {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         RecordGroup { buffer, parts: Vec::new() }
     }
 
-    /// Writes a group. An empty one is none.
+    /// Appends a group; does nothing if it is empty.
     pub(super) fn append(
         &mut self,
         call: &mut CallContext<'_>,
@@ -97,7 +97,7 @@ impl CoreState {
     }
 }
 
-/// Records being gathered for one append.
+/// Records collected for one append.
 pub(super) struct RecordGroup<'a> {
     buffer: Vec<u8>,
     parts: Vec<(usize, Option<&'a [u8]>, u32)>,

@@ -1,6 +1,6 @@
-//! Moving messages to the dead-letter queue: the body stays where it is, the message gets a new number and a reason.
+//! Moves messages to the dead-letter queue. The body keeps its location; the message gets a new counter and a reason.
 //!
-//! A dead letter has no session and no time to live, whatever it had before.
+//! A dead-lettered message has no session and no time to live.
 
 use std::sync::Arc;
 
@@ -47,18 +47,18 @@ impl<'a> DeadLetterReason<'a> {
     }
 }
 
-/// One message about to move.
+/// A message that is about to move to the dead-letter queue.
 struct PendingMove {
     slot: TableSlot,
     counter: u64,
-    /// In the dead-letter queue.
+    /// Its counter in the dead-letter queue.
     new_counter: u64,
     message: QueuedMessage,
     overrides: Arc<MessageOverrides>,
 }
 
 impl QueueContext<'_, '_> {
-    /// Dead-letters what its receivers hold.
+    /// Dead-letters messages that receivers have locked.
     pub(super) fn dead_letter_locked(
         &mut self,
         tokens: &[LockToken],
@@ -79,7 +79,7 @@ impl QueueContext<'_, '_> {
         Ok(())
     }
 
-    /// Dead-letters a message nobody holds. The caller serves its session afterwards.
+    /// Dead-letters an unlocked message. The caller serves its session afterwards.
     pub(super) fn dead_letter_unlocked(
         &mut self,
         slot: TableSlot,
@@ -121,10 +121,10 @@ impl QueueContext<'_, '_> {
     }
 
     fn fill(&mut self, pending: PendingMove) {
-        let (message, _) = self.queue.remove_message(pending.slot, pending.counter).expect("looked up by dig()");
+        let (message, _) = self.queue.remove_message(pending.slot, pending.counter).expect("found by plan_moves()");
         let mut dead_letter = QueuedMessage::new(message.location, message.partition(), ExpiryTime::NEVER);
         dead_letter.delivery_count = message.delivery_count;
-        let mut context = self.dead_letter_context().expect("only a main queue buries");
+        let mut context = self.dead_letter_context().expect("only a main queue dead-letters messages");
         context.enqueue(None, pending.new_counter, dead_letter, Some(pending.overrides));
     }
 }

@@ -1,4 +1,4 @@
-//! Handing messages to receivers: who is next, what may go, and under which lock.
+//! Delivers messages to receivers: picks the next receiver and message, and locks the message.
 
 use super::call_context::{Effect, MessageDelivery};
 use super::error::Error;
@@ -10,7 +10,7 @@ use super::sessions::{QueueSessions, TableSlot};
 use super::timers::Timer;
 
 impl QueueContext<'_, '_> {
-    /// Takes credit from a link, serves it and, if asked, answers the drain.
+    /// Handles an AMQP flow: sets the link's credit, delivers, and replies to a drain.
     pub(super) fn flow(&mut self, link: CoreLinkId, delivery_count: u32, link_credit: u32, drain: bool) {
         let Some(receiver) = self.queue.receivers.get_mut(link) else {
             return self.queue.waiting.set_credit(link, delivery_count, link_credit);
@@ -20,7 +20,7 @@ impl QueueContext<'_, '_> {
         self.serve_link(link);
     }
 
-    /// Hands a link what there is for it, as far as its credit goes and there is room on the way.
+    /// Delivers messages to one link, as far as its credit and the outgoing budget allow.
     pub(super) fn serve_link(&mut self, link: CoreLinkId) {
         let Some(receiver) = self.queue.receivers.get(link) else { return };
         self.state.outgoing.stop_waiting(link);
@@ -31,7 +31,7 @@ impl QueueContext<'_, '_> {
                 self.serve_round_robin();
             }
         }
-        // What only waits for room is still to be delivered, and the drain is answered after that.
+        // Messages that wait for outgoing budget are still to be delivered; the drain reply follows them.
         if let Some(receiver) = self.queue.receivers.get_mut(link)
             && receiver.draining
             && !self.state.outgoing.is_waiting(link)
@@ -41,7 +41,7 @@ impl QueueContext<'_, '_> {
         }
     }
 
-    /// Without sessions: each message to the next link in the round.
+    /// Without sessions: each message goes to the next receiver in turn.
     pub(super) fn serve_round_robin(&mut self) {
         while let Some(link) = self.queue.receivers.next_receiver(self.state.limits.max_unsettled)
             && let Some(counter) = self.next_deliverable(QueueSessions::ONLY)
@@ -57,7 +57,7 @@ impl QueueContext<'_, '_> {
         }
     }
 
-    /// With sessions: all to the holder, as far as its credit goes.
+    /// With sessions: all messages go to the link that holds the session, as far as its credit allows.
     pub(super) fn serve_session_holder(&mut self, slot: TableSlot) {
         let Some(lock) = &self.queue.sessions.get(slot).lock else { return };
         let link = lock.link;
@@ -74,7 +74,7 @@ impl QueueContext<'_, '_> {
         }
     }
 
-    /// The next message that may be handed out. Those past their time or their attempts leave on the way.
+    /// The next deliverable message. Removes expired messages and those over the delivery count on the way.
     fn next_deliverable(&mut self, slot: TableSlot) -> Option<u64> {
         loop {
             let counter = self.queue.sessions.get_mut(slot).backlog.first_available()?;
@@ -88,7 +88,7 @@ impl QueueContext<'_, '_> {
         }
     }
 
-    /// Delivers one message; false if the journal refused what that takes.
+    /// Delivers one message; false if the journal refused the append.
     fn deliver(&mut self, link: CoreLinkId, slot: TableSlot, counter: u64) -> bool {
         let Some(receiver) = self.queue.receivers.get_mut(link) else { return false };
         let mode = receiver.mode;
@@ -110,12 +110,12 @@ impl QueueContext<'_, '_> {
         true
     }
 
-    /// Locks a message for a receiver. Locks live in memory only: after a restart every message is free again.
+    /// Locks a message for a receiver. Locks exist only in memory: after a restart every message is unlocked.
     pub(super) fn lock_message(&mut self, link: Option<CoreLinkId>, slot: TableSlot, counter: u64) -> MessageDelivery {
         let token = self.state.next_token();
         let until = self.lock_expiry(slot);
         let session = self.queue.sessions.get_mut(slot);
-        let message = session.backlog.lock(counter).expect("the caller has found it");
+        let message = session.backlog.lock(counter).expect("found by the caller");
         match &mut session.lock {
             Some(lock) => drop(lock.deliveries.insert(counter, token)),
             None => {
@@ -135,7 +135,7 @@ impl QueueContext<'_, '_> {
         }
     }
 
-    /// Takes messages out at once: receive-and-delete. Their bodies' references pass to whoever reads them.
+    /// Removes messages at once (receive-and-delete). The caller takes over the references to their bodies.
     pub(super) fn receive_and_delete(
         &mut self,
         slot: TableSlot,
@@ -160,7 +160,7 @@ impl QueueContext<'_, '_> {
         })
     }
 
-    /// When a lock taken now ends: with its session's, or after the entity's lock duration.
+    /// When a lock taken now expires: with the session's lock, or after the entity's lock duration.
     fn lock_expiry(&self, slot: TableSlot) -> Timestamp {
         let session_lock = self.queue.sessions.get(slot).lock.as_deref();
         session_lock.map_or_else(|| self.call.now.after(self.queue.policy.lock_duration), |lock| lock.until)

@@ -1,6 +1,6 @@
-//! What an operator asks of an entity: the properties of the administration API, their defaults and their ranges.
+//! Entity properties as the administration API defines them, with defaults and valid ranges.
 //!
-//! Kept in the journal as JSON, so that a later version can add a property and an older record still reads.
+//! Stored in the journal as JSON: a later version can add a property, and older records still decode.
 
 use std::time::Duration;
 
@@ -37,12 +37,12 @@ impl EntityStatus {
     }
 }
 
-/// How messages come in: properties that queues and topics share.
+/// Properties of the send side, common to queues and topics.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct IngressProperties {
     pub max_size_in_megabytes: u64,
-    /// `None`: the broker's own limit.
+    /// `None`: the broker's limit applies.
     pub max_message_size_in_kilobytes: Option<u64>,
     pub requires_duplicate_detection: bool,
     #[serde(with = "millis")]
@@ -50,7 +50,7 @@ pub struct IngressProperties {
     pub enable_partitioning: bool,
 }
 
-/// How messages go out: properties that queues and subscriptions share.
+/// Properties of the receive side, common to queues and subscriptions.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EgressProperties {
@@ -63,25 +63,25 @@ pub struct EgressProperties {
     pub forward_dead_lettered_messages_to: Option<String>,
 }
 
-/// What every entity has.
+/// Properties that every entity has.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CommonProperties {
     pub status: EntityStatus,
-    /// `None`: messages without a time to live of their own live for ever.
+    /// `None`: messages without their own time to live never expire.
     #[serde(with = "optional_millis")]
     pub default_message_time_to_live: Option<Duration>,
-    /// `None`: never. Kept and shown; not yet acted on.
+    /// `None`: never. Stored and returned, but not implemented.
     #[serde(with = "optional_millis")]
     pub auto_delete_on_idle: Option<Duration>,
     pub enable_batched_operations: bool,
     pub user_metadata: Option<String>,
-    /// What administration keeps with the entity, in a form of its own.
+    /// Data that the administration API stores with the entity, in its own format.
     #[serde(rename = "kept")]
     pub administration_data: Option<AdministrationData>,
 }
 
-/// Text that means nothing to the core and may hold keys: it is never shown.
+/// Opaque to the core. May contain keys, so `Debug` never prints it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AdministrationData(pub Box<str>);
@@ -96,7 +96,7 @@ impl std::fmt::Debug for AdministrationData {
 #[serde(default)]
 pub struct QueueDescription {
     pub common: CommonProperties,
-    // Stored under the name of format version 1.
+    // The stored JSON keeps the field names of format version 1.
     #[serde(rename = "inlet")]
     pub ingress: IngressProperties,
     #[serde(rename = "outlet")]
@@ -107,7 +107,6 @@ pub struct QueueDescription {
 #[serde(default)]
 pub struct TopicDescription {
     pub common: CommonProperties,
-    // Stored under the name of format version 1.
     #[serde(rename = "inlet")]
     pub ingress: IngressProperties,
     pub support_ordering: bool,
@@ -122,7 +121,7 @@ pub struct SubscriptionDescription {
     pub dead_lettering_on_filter_evaluation_exceptions: bool,
 }
 
-// Defaults are those of the service (servicebus-semantics.md).
+// Defaults of Azure Service Bus (servicebus-semantics.md).
 impl Default for IngressProperties {
     fn default() -> Self {
         Self {
@@ -187,7 +186,7 @@ impl EntityDescription {
         self.egress().map_or(Ok(()), check_outlet)
     }
 
-    /// An update may not change what the stored messages already depend on.
+    /// Refuses updates of properties that stored messages depend on.
     pub(super) fn check_update(&self, new: &Self) -> Result<(), Error> {
         new.check()?;
         if std::mem::discriminant(self) != std::mem::discriminant(new) {
@@ -244,7 +243,7 @@ fn check_outlet(egress: &EgressProperties) -> Result<(), Error> {
     if !(1..=2000).contains(&egress.max_delivery_count) {
         return Err(Error::invalid("MaxDeliveryCount", "must lie between 1 and 2000"));
     }
-    // Refused, not ignored: messages would pile up where nobody looks for them.
+    // Refused, not ignored: otherwise messages would pile up in a queue that nobody reads.
     if egress.forward_to.is_some() || egress.forward_dead_lettered_messages_to.is_some() {
         return Err(Error::NotImplemented("forwarding"));
     }

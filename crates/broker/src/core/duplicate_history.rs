@@ -1,10 +1,10 @@
-//! Duplicate detection: the ids seen within a window of time, remembered also after the message is gone.
+//! Duplicate detection: the message ids seen within a time window, also of messages that are already gone.
 //!
-//! An id is kept as 112 bits of its SHA-256 and a 16-bit moment: one `u128`. A false match would drop a message silently;
-//! with ten million ids in the window its chance is below 1 in 10^26 for each send.
+//! An id is stored as 112 bits of its SHA-256 plus a 16-bit tick: one `u128`. A false match would silently drop a
+//! message; with ten million ids in the window its probability is below 1 in 10^26 per send.
 //!
-//! The set is a table of sorted pages that grows one page at a time (linear hashing), so no insert ever waits for the
-//! whole table to be rebuilt, and a page is always nearly full: about 17 bytes for each id. Forgetting goes page by page.
+//! The set is a linear hash table of sorted pages. It grows one page at a time, so no insert waits for a full rebuild,
+//! and pages stay nearly full: about 17 bytes per id. Old ids are removed page by page.
 
 use std::time::Duration;
 
@@ -12,23 +12,23 @@ use sha2::{Digest, Sha256};
 
 use super::id::Timestamp;
 
-/// Average ids to a page. A sorted insert moves half a page (2 KB) at most twice over.
+/// Average ids per page. A sorted insert moves at most two half pages (2 KB each).
 const PAGE: usize = 256;
-/// Pages grow by this many ids, so that their sizes are few and the allocator can reuse them.
+/// Pages grow by this many ids: few distinct sizes, so the allocator can reuse them.
 const STEP: usize = 32;
-/// The window in ticks of the 16-bit moment: an id may be remembered 1/256 of the window too long, never too short.
+/// Ticks per window. An id may be kept 1/256 of the window too long, never too short.
 const TICKS: u64 = 256;
-/// An age beyond this is a clock that went back, not a great age.
+/// An age above this means that the clock went back, not that the id is old.
 const FUTURE: u16 = 0xF000;
 
-/// What a message is recognised by: high 112 bits of a hash, low 16 bits zero.
+/// Identifies a message: the high 112 bits of a hash; the low 16 bits are zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Fingerprint(pub(super) u128);
 
 impl Fingerprint {
     pub(super) const BYTES: usize = 14;
 
-    /// Of a message id and, on partitioned entities, the partition key.
+    /// From a message id and, on partitioned entities, the partition key.
     pub(super) fn of(message_id: &str, partition_key: Option<&str>) -> Self {
         let mut hash = Sha256::new();
         hash.update((message_id.len() as u64).to_be_bytes());
@@ -53,7 +53,7 @@ impl Fingerprint {
 
 #[derive(Debug)]
 pub(super) struct DuplicateHistory {
-    /// Sorted; each id is `fingerprint | moment`.
+    /// Sorted; each id is `fingerprint | tick`.
     pages: Vec<Vec<u128>>,
     /// Pages before `split` are addressed with one bit more than `level`.
     level: u32,
@@ -61,7 +61,7 @@ pub(super) struct DuplicateHistory {
     len: usize,
     window: u64,
     tick: u64,
-    /// The next page to be swept, and when the last full pass ended.
+    /// The next page to sweep, and when the last full sweep ended.
     sweep: usize,
     swept: Timestamp,
 }
@@ -73,7 +73,7 @@ impl DuplicateHistory {
         Self { pages: vec![Vec::new()], level: 0, split: 0, len: 0, window, tick, sweep: 0, swept: Timestamp(0) }
     }
 
-    /// Ids held, some perhaps past the window.
+    /// Number of ids, including some that may be past the window.
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         self.len
@@ -81,14 +81,15 @@ impl DuplicateHistory {
 
     pub(super) fn contains(&self, id: Fingerprint, now: Timestamp) -> bool {
         if now.0.saturating_sub(self.swept.0) > self.window * (TICKS / 4) {
-            // Too long since a sweep for 16 bits to tell old from new; the next insert sweeps everything.
+            // After such a long time without a sweep, 16 bits cannot tell old from new. The next insert sweeps
+            // everything.
             return false;
         }
         let page = &self.pages[self.page_of(id)];
         page.get(position(page, id)).is_some_and(|found| is_same_id(*found, id) && !self.is_past_window(*found, now))
     }
 
-    /// Remembers an id seen at `at`. Of two moments the later counts: only recovery tells the same one twice.
+    /// Adds an id seen at `at`. If it is known, the later time wins; only recovery inserts the same id twice.
     pub(super) fn insert(&mut self, id: Fingerprint, at: Timestamp) {
         self.catch_up(at);
         let moment = id.0 | u128::from(self.tick_of(at));
@@ -112,7 +113,7 @@ impl DuplicateHistory {
         }
     }
 
-    /// Sweeps a share of the pages. Called `SWEEPS` times a window, it passes over all of them twice.
+    /// Sweeps a share of the pages. `SWEEPS` calls per window cover all pages twice.
     pub(super) fn sweep(&mut self, now: Timestamp) {
         let share = self.pages.len().div_ceil(Self::SWEEPS as usize / 2);
         for _ in 0..share {
@@ -125,14 +126,14 @@ impl DuplicateHistory {
         }
     }
 
-    /// How often within a window [`sweep`](Self::sweep) is to be called.
+    /// How many times per window [`sweep`](Self::sweep) must be called.
     pub(super) const SWEEPS: u32 = 64;
 
     pub(super) fn sweep_interval(&self) -> Duration {
         Duration::from_millis(self.window / u64::from(Self::SWEEPS))
     }
 
-    /// Everything remembered, a page at a time, for a snapshot: the page, and each id with the moment it was seen.
+    /// One page for a snapshot: each id with the time it was seen.
     pub(super) fn page(&self, index: usize, now: Timestamp) -> Option<impl Iterator<Item = (Fingerprint, Timestamp)>> {
         let page = self.pages.get(index)?;
         let current = now.0 / self.tick;
@@ -143,7 +144,7 @@ impl DuplicateHistory {
         }))
     }
 
-    /// The same ids under another window. Walks them all: an operator's command, not a message's path.
+    /// The same ids with another window. Visits all ids; only an administrator's update calls it.
     pub(super) fn with_window(&self, window: Duration, now: Timestamp) -> Self {
         let mut new = Self::new(window);
         for index in 0..self.pages.len() {
@@ -155,7 +156,7 @@ impl DuplicateHistory {
         new
     }
 
-    /// Brings the moments up to date after time has passed unseen (a restart).
+    /// Removes old ids after a long time without sweeps (a restart).
     pub(super) fn catch_up(&mut self, now: Timestamp) {
         if now.0.saturating_sub(self.swept.0) > self.window * (TICKS / 8) {
             self.sweep_all(now);
@@ -192,7 +193,7 @@ impl DuplicateHistory {
         self.pages[index] = page;
     }
 
-    /// Adds one page when the pages are full on average, and moves to it the half of another that now belongs there.
+    /// Adds one page when the average page is full, and moves half of the page at `split` to it (linear hashing).
     fn grow(&mut self) {
         if self.len <= self.pages.len() * PAGE {
             return;
@@ -227,7 +228,7 @@ impl DuplicateHistory {
     }
 }
 
-/// Bits that choose the page: the low end of the hash, so that the high end is left to order it.
+/// The bits that select the page: the low end of the hash. The high end orders ids within the page.
 fn address(id: u128) -> usize {
     (id >> 16) as usize
 }

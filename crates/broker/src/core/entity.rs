@@ -1,4 +1,4 @@
-//! What queues, topics and subscriptions are made of.
+//! The state of queues, topics and subscriptions.
 
 use std::collections::BTreeMap;
 
@@ -16,19 +16,19 @@ pub(super) struct Entity {
     pub(super) description: EntityDescription,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
-    /// A subscription's topic.
+    /// The topic of a subscription.
     pub(super) topic: Option<EntityId>,
-    /// A topic's subscriptions.
+    /// The subscriptions of a topic.
     pub(super) subscriptions: Vec<EntityId>,
-    /// Queues and topics: where messages come in.
+    /// The send side, of queues and topics.
     pub(super) ingress: Option<Ingress>,
-    /// Queues and subscriptions: where messages go out.
+    /// The receive side, of queues and subscriptions.
     pub(super) egress: Option<Egress>,
 }
 
 #[derive(Debug)]
 pub(super) struct Ingress {
-    /// The last counter given to a message.
+    /// The last counter assigned to a message.
     pub(super) counter: u64,
     pub(super) next_partition: u8,
     pub(super) history: Option<DuplicateHistory>,
@@ -63,7 +63,7 @@ impl Egress {
 
 pub(super) type Entities = BTreeMap<EntityId, Entity>;
 
-/// What the administration API shows of an entity.
+/// An entity as the administration API shows it.
 #[derive(Debug, Clone)]
 pub struct EntityView<'a> {
     pub id: EntityId,
@@ -83,7 +83,7 @@ pub struct EntityCounts {
     pub scheduled: u64,
     pub sessions: u64,
     pub receivers: u64,
-    /// Of all messages, each counted once for each subscription that holds it.
+    /// Bytes of all messages; a message counts once per subscription that holds it.
     pub bytes: u64,
 }
 
@@ -116,7 +116,7 @@ impl Entity {
         }
     }
 
-    /// Takes on a new description, and what follows from it.
+    /// Applies a new description to the running entity.
     pub(super) fn apply_description(&mut self, description: EntityDescription, now: Timestamp) {
         if let (Some(ingress), Some(new)) = (&mut self.ingress, description.ingress())
             && let Some(history) = &mut ingress.history

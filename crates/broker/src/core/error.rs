@@ -1,6 +1,6 @@
-//! What the broker refuses, as one list: each kind with its AMQP condition and its HTTP-like status.
+//! Every error the broker returns, with its AMQP condition and HTTP status.
 //!
-//! `servicebus-wire.md` §8 has the pairs. Texts name the entity, never a message's contents.
+//! `servicebus-wire.md` §8 lists the pairs. Texts name the entity, never the contents of a message.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ pub enum Error {
     EntityDisabled { path: Box<str> },
     #[error("the messaging entity '{path}' was deleted")]
     EntityDeleted { path: Box<str> },
-    #[error("the broker is busy; wait and try again")]
+    #[error("the broker is busy: wait and retry")]
     ServerBusy,
     #[error("`{field}` {rule}")]
     InvalidArgument { field: &'static str, rule: Box<str> },
     #[error("{0}")]
     NotAllowed(&'static str),
-    #[error("not implemented yet: {0}")]
+    #[error("not implemented: {0}")]
     NotImplemented(&'static str),
     #[error("the message of {size} bytes exceeds the limit of {limit}")]
     MessageTooLarge { size: usize, limit: usize },
@@ -37,11 +37,11 @@ pub enum Error {
     SessionCannotBeLocked { session: Box<str> },
     #[error("no session became available within the time allowed")]
     Timeout,
-    #[error("no message with sequence number {0} in the state asked for")]
+    #[error("no message with sequence number {0} in the requested state")]
     MessageNotFound(SequenceNumber),
-    #[error("the broker's storage has no room")]
+    #[error("the broker's disk is full")]
     StorageFull,
-    #[error("the broker's storage failed")]
+    #[error("the broker's disk failed")]
     Storage(#[source] Arc<dyn std::error::Error + Send + Sync>),
 }
 
@@ -67,7 +67,7 @@ impl Error {
         }
     }
 
-    /// The status a management answer carries.
+    /// The status code of a management response.
     pub fn status(&self) -> u16 {
         match self {
             Self::EntityNotFound { .. } | Self::EntityDeleted { .. } | Self::MessageNotFound(_) => 404,

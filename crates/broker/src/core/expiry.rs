@@ -1,4 +1,4 @@
-//! Messages whose time or whose attempts are over, and what becomes of them.
+//! Removes messages that have expired or have reached the maximum delivery count.
 
 use super::backlog::QueuedMessage;
 use super::dead_letter::{self, DeadLetterReason};
@@ -10,7 +10,7 @@ use super::settle::MAX_PER_TIMER;
 use super::timers::Timer;
 
 impl QueueContext<'_, '_> {
-    /// Whether an unlocked message may no longer be handed out.
+    /// Whether an unlocked message has expired or has no deliveries left.
     pub(super) fn is_undeliverable(&self, slot: TableSlot, counter: u64) -> bool {
         let message = self.queue.sessions.get(slot).backlog.get(counter);
         message.is_some_and(|message| self.is_expired(message) || self.has_exhausted_deliveries(message))
@@ -40,7 +40,7 @@ impl QueueContext<'_, '_> {
         Ok(())
     }
 
-    /// Attends to messages whose time is over, some at a time.
+    /// Removes expired messages, a limited number per call.
     pub(super) fn expire_messages(&mut self) {
         let (due, mut left) = (ExpiryTime::passed_by(self.call.now), MAX_PER_TIMER);
         while left > 0
@@ -53,7 +53,7 @@ impl QueueContext<'_, '_> {
         self.set_expiry_timer();
     }
 
-    /// One chunk of a backlog; says how many left.
+    /// Removes the expired messages of one chunk; returns how many.
     fn expire_chunk(&mut self, slot: TableSlot, base: u64, due: ExpiryTime) -> Result<usize, Error> {
         let backlog = &mut self.queue.sessions.get_mut(slot).backlog;
         let expired = backlog.take_expired(base, slot, due, &mut self.queue.expiry_index);

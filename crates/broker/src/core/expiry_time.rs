@@ -1,26 +1,26 @@
-//! When a message expires, in four bytes.
+//! The expiry time of a message in four bytes.
 
 use super::id::Timestamp;
 
-/// 2020-01-01T00:00:00Z: with quarter seconds, 32 bits reach from here to 2054.
+/// 2020-01-01T00:00:00Z. Quarter seconds in 32 bits reach from here to 2054.
 const EPOCH: u64 = 1_577_836_800_000;
 const TICK: u64 = 250;
 
-/// The end of a message's time to live, in quarter seconds, rounded up: never early, at most 250 ms late.
+/// End of a message's time to live, in quarter seconds, rounded up: never early, at most 250 ms late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct ExpiryTime(pub(super) u32);
 
 impl ExpiryTime {
     pub(super) const NEVER: Self = Self(u32::MAX);
 
-    /// `time_to_live` in milliseconds; `None` is for ever.
+    /// `time_to_live` is in milliseconds; `None` means never.
     pub(super) fn after(start: Timestamp, time_to_live: Option<u64>) -> Self {
         let Some(time_to_live) = time_to_live else { return Self::NEVER };
         let ticks = start.0.saturating_add(time_to_live).saturating_sub(EPOCH).div_ceil(TICK);
         u32::try_from(ticks).map_or(Self::NEVER, Self)
     }
 
-    /// The latest expiry that has passed by `now`.
+    /// The latest expiry time that has passed at `now`.
     pub(super) fn passed_by(now: Timestamp) -> Self {
         let ticks = now.0.saturating_sub(EPOCH) / TICK;
         Self(u32::try_from(ticks).map_or(u32::MAX - 1, |ticks| ticks.min(u32::MAX - 1)))

@@ -1,9 +1,9 @@
-//! The small nouns everything else is told in: moments, entities, queues, links, sequence numbers, lock tokens.
+//! Basic identifiers: timestamps, entities, queues, links, sequence numbers, lock tokens.
 
 use std::fmt;
 use std::time::Duration;
 
-/// A moment: milliseconds since the Unix epoch. Always an argument, never read from a clock here.
+/// Milliseconds since the Unix epoch. Always passed in: the core never reads a clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
 pub struct Timestamp(pub u64);
 
@@ -13,18 +13,18 @@ impl Timestamp {
     }
 }
 
-/// An entity (queue, topic or subscription). Never used twice, so an old record cannot meet a new entity.
+/// Id of a queue, topic or subscription. Never reused, so an old record cannot apply to a new entity.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default, serde::Serialize, serde::Deserialize)]
 pub struct EntityId(pub u32);
 
-/// The two places in a queue or subscription that hold messages.
+/// The two message queues of a queue or subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Subqueue {
     Main,
     DeadLetter,
 }
 
-/// One place that holds messages and that receivers attach to.
+/// A queue that receivers attach to: an entity's main queue or its dead-letter queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QueueId {
     pub entity: EntityId,
@@ -41,18 +41,18 @@ impl QueueId {
     }
 }
 
-/// One peer's connection, named by the shell, which never uses a name twice.
+/// A client connection. The engine assigns ids and never reuses one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u32);
 
 impl ConnectionId {
-    /// The name of one of its links.
+    /// The id of one of its links.
     pub fn link(self, number: u32) -> CoreLinkId {
         CoreLinkId(u64::from(self.0) << 32 | u64::from(number))
     }
 }
 
-/// A link, named by the shell: its connection in the upper half, a number never used twice in the lower.
+/// A link, identified by the engine: the connection in the upper half, a number that is never reused in the lower.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CoreLinkId(pub u64);
 
@@ -62,10 +62,10 @@ impl CoreLinkId {
     }
 }
 
-/// A message's number as clients see it: the partition in the top 16 bits, a rising counter in the low 48.
+/// A sequence number as clients see it: the partition in the top 16 bits, a rising counter in the low 48.
 ///
-/// All partitions of an entity draw from one counter. It still only rises within a partition, and it makes the counter
-/// alone tell which of two messages came first, whatever their partitions. The price is gaps within a partition.
+/// All partitions of an entity share one counter. It still rises within each partition, and it alone tells which of two
+/// messages came first. The price is gaps within a partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceNumber(pub u64);
 
@@ -92,7 +92,7 @@ impl fmt::Display for SequenceNumber {
     }
 }
 
-/// The secret that settles one delivery: a GUID, fresh each time.
+/// The token that settles one delivery: a GUID, new for every delivery.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LockToken(pub u128);
 

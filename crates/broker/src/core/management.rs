@@ -1,4 +1,4 @@
-//! What clients ask on `$management`: look, fetch what was set aside, session states and lists, delete in bulk.
+//! Requests to the `$management` node: peek, receive deferred messages, session state, list sessions, delete messages.
 
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::record::{JournalRecord, SessionStateLocation, SessionStateRecord, Sto
 use super::sessions::{QueueSessions, StoredState, TableSlot};
 use crate::journal::{JournalEntry, Location};
 
-/// The service's own bound on one bulk delete.
+/// Azure Service Bus's limit for one bulk delete.
 const MAX_DELETED: usize = 4000;
 
-/// Bytes of deferred messages in one answer.
+/// Maximum bytes of deferred messages in one response.
 const MAX_FETCHED: usize = 16 << 20;
 
-/// A message looked at without being received.
+/// A message that was peeked, not received.
 #[derive(Debug, Clone)]
 pub struct PeekedMessage {
     pub sequence: SequenceNumber,
@@ -34,7 +34,7 @@ pub struct PeekedMessage {
     pub overrides: Option<Arc<MessageOverrides>>,
 }
 
-/// `x-opt-message-state`.
+/// The value of `x-opt-message-state`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MessageState {
     Active = 0,
@@ -43,7 +43,7 @@ pub enum MessageState {
 }
 
 impl Core {
-    /// Up to `max` messages in order, from a sequence number on; locked, deferred and scheduled ones too.
+    /// Up to `max` messages from a sequence number on, in order, including locked, deferred and scheduled ones.
     pub fn peek(
         &mut self,
         call: &mut CallContext<'_>,
@@ -68,7 +68,7 @@ impl Core {
         Ok(found.into_values().take(max).collect())
     }
 
-    /// Receives deferred messages by number, all or none.
+    /// Receives deferred messages by sequence number, all or none.
     pub fn receive_deferred(
         &mut self,
         call: &mut CallContext<'_>,
@@ -81,7 +81,7 @@ impl Core {
         self.queue_context(call, queue)?.receive_deferred(session, sequences, mode)
     }
 
-    /// A session's state, for the session's holder.
+    /// Returns a session's state. The session must be locked.
     pub fn session_state(
         &mut self,
         call: &mut CallContext<'_>,
@@ -95,7 +95,7 @@ impl Core {
         state.map(|state| Ok(context.call.journal.read(state.location)?.body)).transpose()
     }
 
-    /// Sets or clears a session's state, for the session's holder.
+    /// Sets or clears a session's state. The session must be locked.
     pub fn set_session_state(
         &mut self,
         call: &mut CallContext<'_>,
@@ -111,7 +111,8 @@ impl Core {
         self.queue_context(call, queue)?.set_state(session, state)
     }
 
-    /// Ids of sessions with messages or state or, given a moment, of those whose state was set since.
+    /// Ids of sessions that have messages or state or, with `updated_since`, of sessions whose state was set since
+    /// then.
     pub fn sessions(
         &mut self,
         call: &mut CallContext<'_>,
@@ -132,7 +133,7 @@ impl Core {
         Ok(indexed_expiry.filter_map(|(_, session)| session.id.clone()).skip(skip).take(top).collect())
     }
 
-    /// Deletes up to `max` active messages that came in before a moment, oldest first; says how many.
+    /// Deletes up to `max` active messages enqueued before a time, oldest first; returns how many.
     pub fn delete_messages(
         &mut self,
         call: &mut CallContext<'_>,
@@ -205,7 +206,7 @@ impl QueueContext<'_, '_> {
         }
     }
 
-    /// The session a management request may receive from: the one named, which someone must hold, or the only one.
+    /// The session that a management request reads: the named one, which must be locked, or the only one.
     fn resolve_session(&self, session: Option<&str>) -> Result<TableSlot, Error> {
         match session {
             Some(id) if self.queue.policy.sessions => self.locked_session(id),

@@ -1,4 +1,5 @@
-//! Links that neither send to an entity nor receive from it, and still end with it: those of its `$management` node.
+//! Links to the `$management` nodes of entities. They neither send nor receive messages, but they end with their
+//! entity.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -30,7 +31,7 @@ impl ManagementLinks {
         }
     }
 
-    /// All of an entity's, which have then left.
+    /// Removes and returns all links of an entity.
     fn remove_entity(&mut self, entity: EntityId) -> BTreeSet<CoreLinkId> {
         let links = self.by_entity.remove(&entity).unwrap_or_default();
         for link in &links {
@@ -41,8 +42,8 @@ impl ManagementLinks {
 }
 
 impl Core {
-    /// A link to an entity's node attaches: to a queue, topic or subscription, or to the dead letters of one. It is told by
-    /// [`Effect::Detached`] when the entity is deleted, and goes by [`detach`](Core::detach).
+    /// Attaches a link to the `$management` node of a queue, topic, subscription or dead-letter queue. When the entity
+    /// is deleted the link gets [`Effect::Detached`]; [`detach`](Core::detach) removes it earlier.
     pub fn attach_management(
         &mut self,
         call: &mut CallContext<'_>,

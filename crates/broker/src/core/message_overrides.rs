@@ -1,4 +1,4 @@
-//! What settlements changed about a message since it was stored. The stored bytes themselves never change.
+//! Property changes made by settlements after a message was stored. The stored bytes never change.
 
 use std::sync::Arc;
 
@@ -6,21 +6,21 @@ use bytes::Bytes;
 
 use super::id::SequenceNumber;
 
-/// Changes to be laid over a stored message on its way out. Most messages have none.
+/// Properties that override those of the stored message when it is delivered. Most messages have none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct MessageOverrides {
     /// `DeadLetterReason`, for messages in a dead-letter queue.
     pub reason: Option<Box<str>>,
-    /// `DeadLetterErrorDescription`, likewise.
+    /// `DeadLetterErrorDescription`, for messages in a dead-letter queue.
     pub description: Option<Box<str>>,
-    /// `x-opt-enqueue-sequence-number`: the number before it was dead-lettered.
+    /// `x-opt-enqueue-sequence-number`: the sequence number before dead-lettering.
     pub enqueued_sequence: Option<SequenceNumber>,
-    /// Application properties to set, in the order they were first set; values are encoded AMQP, opaque here.
+    /// Application properties to set, in the order they were first set. Values are encoded AMQP, opaque to the core.
     pub properties: Vec<(Box<str>, Bytes)>,
 }
 
 impl MessageOverrides {
-    /// These with `properties` set on top.
+    /// The earlier overrides with `properties` added on top.
     pub(super) fn with(earlier: Option<&Arc<Self>>, properties: &[(Box<str>, Bytes)]) -> Self {
         let mut new = earlier.map(|earlier| (**earlier).clone()).unwrap_or_default();
         for (name, value) in properties {

@@ -1,22 +1,26 @@
-//! The broker's decisions: entities, messages, locks, sessions. No I/O, no clock, no randomness of its own.
+//! The broker's rules: entities, messages, locks, sessions. No I/O, no clock, no randomness of its own.
 //!
-//! [`Core`] is called by one thread. Each call takes a [`CallContext`] (the moment, the [journal](crate::journal), a list for
-//! [`Effect`]s), first attends to whatever has fallen due by then, decides, appends what it decided to the journal, and only
-//! then changes its memory: when the journal refuses, nothing has happened. Locks live in memory only; a restart frees
-//! every message and session, with counts unchanged.
+//! One thread calls [`Core`]. Every call takes a [`CallContext`]: the current time, the [journal](crate::journal) and a
+//! list for [`Effect`]s. A call first handles timers that are due, then decides, appends its decision to the journal,
+//! and only then changes the state in memory. If the journal refuses the append, nothing has changed. Locks exist only
+//! in memory: a restart unlocks every message and session and keeps the delivery counts.
 //!
-//! # How a message walks through
-//! [`send`](Core::send) (checks, duplicates, partition, number, journal) → `topic` (who takes it) → `queue_context::arrive` at each
-//! of them → `backlog` → `delivery` (credit, lock, [`Effect::Deliver`]) → [`settle`](Core::settle) → gone, back in its
-//! place, set aside or in the dead-letter queue.
+//! # Reading order
+//! 1. `id`, `description`, `entity`: what exists. `queue` → `sessions` → `backlog`: how an entity holds its messages.
+//! 2. `call_context`, `core_state`, `queue_context`: what every operation works with.
+//! 3. The path of a message: `send` (checks, duplicates, partition, sequence number, journal) → `topic` (which
+//!    subscriptions get it) → `queue_context` (`enqueue`) → `delivery` (credit, lock, [`Effect::Deliver`]) → `settle`
+//!    (completed, unlocked, deferred or dead-lettered).
+//! 4. What happens later: `timers`, `session_lock`, `expiry`, `dead_letter`, `scheduled_messages`.
+//! 5. Administration: `administration`, `name`, `management`, `management_links`.
+//! 6. Restart and disk space: `record` (the journal's records) → `replay`, `snapshot`, `compaction`.
 //!
-//! # What it costs
-//! 24 bytes for each message in each queue that holds it, about 360 for each session, about 20 for each id in a duplicate
-//! history (`tests/core_cost.rs`). Bodies stay in the journal. Nothing on a message's path walks over other messages or sessions.
+//! # Memory
+//! 24 bytes per message in each queue that holds it, about 360 per session, about 20 per id in a duplicate history
+//! (`tests/core_cost.rs`). Bodies stay in the journal. No operation on one message scans other messages or sessions.
 //!
-//! # What it never does
-//! Read a message's contents, evaluate filters, forward, or keep transactions: those are to come, and have their places
-//! (`record::EnqueueTarget` may carry alterations, a journal group is atomic).
+//! # Not supported
+//! The core never reads message bodies, evaluates filters, forwards messages or keeps transactions.
 
 mod administration;
 mod backlog;
@@ -79,7 +83,7 @@ pub use settle::{PropertyUpdates, SettlementOutcome};
 pub use snapshot::SnapshotCursor;
 use timers::Timer;
 
-/// The broker's state and its rules.
+/// The broker's state and rules.
 #[derive(Debug)]
 pub struct Core {
     entities: Entities,
@@ -90,7 +94,7 @@ pub struct Core {
 }
 
 impl Core {
-    /// An empty broker. `seed` is the source of its lock tokens: secret and different at every start.
+    /// An empty broker. `seed` generates the lock tokens: it must be secret and different at every start.
     pub fn new(limits: BrokerLimits, seed: [u8; 32]) -> Self {
         Self {
             entities: Entities::new(),
@@ -101,22 +105,22 @@ impl Core {
         }
     }
 
-    /// When [`tick`](Self::tick) is next to be called, if nothing else happens before. May lie in the past: then there is
-    /// work left, done in pieces so that others get their turn.
+    /// When to call [`tick`](Self::tick) if no other call comes first. May be in the past: timers work in limited steps
+    /// so that other calls are not delayed.
     pub fn next_deadline(&self) -> Option<Timestamp> {
         self.state.timers.next_deadline()
     }
 
-    /// Attends to what has fallen due: locks, attaches, times to live, scheduled messages.
+    /// Handles due timers: lock expiry, attach timeouts, message expiry, scheduled messages.
     pub fn tick(&mut self, call: &mut CallContext<'_>) {
-        // Taken first: an alarm that sets itself again for now waits for the next call.
+        // Collected first: a timer that sets itself again for the same time waits for the next call.
         let due: Vec<Timer> = std::iter::from_fn(|| self.state.timers.pop_due(call.now)).collect();
         for timer in due {
             self.handle_timer(call, timer);
         }
     }
 
-    /// A receiver attaches. An answer of [`AttachResult::Waiting`] is followed by an effect.
+    /// Attaches a receiver. After [`AttachResult::Waiting`] an effect follows.
     pub fn attach(
         &mut self,
         call: &mut CallContext<'_>,
@@ -134,8 +138,8 @@ impl Core {
         context.attach(link, mode, filter)
     }
 
-    /// A receiver grants credit: AMQP's flow, with its delivery-count (0 if it sent none) and link-credit as they came.
-    /// A drain is answered by [`Effect::Drained`] after what there was to deliver.
+    /// Handles an AMQP flow of a receiver, with the delivery-count (0 if absent) and link-credit as received.
+    /// [`Effect::Drained`] replies to a drain after all available messages are delivered.
     pub fn flow(
         &mut self,
         call: &mut CallContext<'_>,
@@ -150,7 +154,7 @@ impl Core {
         }
     }
 
-    /// A receiver or an onlooker is gone: detached, or its connection lost. Unknown links are ignored.
+    /// Removes a receiver or management link that detached or lost its connection. Ignores unknown links.
     pub fn detach(&mut self, call: &mut CallContext<'_>, link: CoreLinkId) {
         self.handle_due_timers(call);
         if let Some(mut context) = self.queue_context_of_link(call, link) {
@@ -159,8 +163,8 @@ impl Core {
         self.management_links.remove(link);
     }
 
-    /// Settles deliveries by their tokens, from the link that has them or from elsewhere. `Ok` lists the tokens whose lock
-    /// was lost, to be answered with [`lock_lost`](Self::lock_lost); all others are settled. After an error none is.
+    /// Settles deliveries by lock token, from the receiving link or any other. `Ok` lists the tokens whose lock is lost
+    /// (reply with [`lock_lost`](Self::lock_lost)); all others are settled. After an error none is settled.
     pub fn settle(
         &mut self,
         call: &mut CallContext<'_>,
@@ -172,13 +176,13 @@ impl Core {
         self.queue_context(call, queue)?.settle(tokens, outcome)
     }
 
-    /// What a lost lock is called in this queue.
+    /// The error for a lost lock in this queue.
     pub fn lock_lost(&self, queue: QueueId) -> Error {
         let sessions = self.queue(queue).is_ok_and(|queue| queue.policy.sessions);
         if sessions { Error::SessionLockLost } else { Error::MessageLockLost }
     }
 
-    /// Renews message locks, all or none; returns when each ends now.
+    /// Renews message locks, all or none; returns their new expiry times.
     pub fn renew(
         &mut self,
         call: &mut CallContext<'_>,
@@ -189,7 +193,7 @@ impl Core {
         self.queue_context(call, queue)?.renew(tokens)
     }
 
-    /// Renews a session's lock; returns when it ends now.
+    /// Renews a session's lock; returns its new expiry time.
     pub fn renew_session(
         &mut self,
         call: &mut CallContext<'_>,
@@ -200,7 +204,7 @@ impl Core {
         self.queue_context(call, queue)?.renew_session(session)
     }
 
-    /// Takes a session from its holder as if its time were over: a fault for tests.
+    /// Expires a session's lock at once: fault injection for tests.
     pub fn expire_session_lock(
         &mut self,
         call: &mut CallContext<'_>,
@@ -215,7 +219,7 @@ impl Core {
         Ok(())
     }
 
-    /// Takes its session from a receiver, if it holds one: a fault for tests.
+    /// Expires the session lock that a receiver holds, if any: fault injection for tests.
     pub fn expire_session_lock_of_link(&mut self, call: &mut CallContext<'_>, link: CoreLinkId) {
         self.handle_due_timers(call);
         if let Some(mut context) = self.queue_context_of_link(call, link)
@@ -226,12 +230,12 @@ impl Core {
         }
     }
 
-    /// Where a receiver is attached or waits.
+    /// The queue a receiver is attached to or waits for.
     pub fn queue_of(&self, link: CoreLinkId) -> Option<QueueId> {
         self.state.links.get(&link).copied()
     }
 
-    /// Every call begins by attending to what has fallen due, so that none sees a state older than its moment.
+    /// Every call starts here, so that no call sees state older than its own time.
     fn handle_due_timers(&mut self, call: &mut CallContext<'_>) {
         if self.next_deadline().is_some_and(|due| due <= call.now) {
             self.tick(call);
@@ -263,7 +267,7 @@ impl Core {
         queue: QueueId,
         act: impl FnOnce(&mut QueueContext<'_, '_>),
     ) {
-        // An entity deleted since leaves its alarms behind.
+        // Timers of a deleted entity stay in the queue; they have no effect.
         if let Ok(mut context) = self.queue_context(call, queue) {
             act(&mut context);
         }
@@ -302,7 +306,7 @@ impl Core {
     }
 }
 
-/// For an id that was resolved before its entity was deleted.
+/// The error for an id whose entity was deleted after the id was resolved.
 fn deleted_error() -> Error {
     Error::EntityNotFound { path: "deleted".into() }
 }

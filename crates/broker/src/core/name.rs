@@ -1,7 +1,7 @@
-//! Names of entities, and the paths by which clients reach them.
+//! Entity names and the paths by which clients address entities.
 //!
-//! Case is kept as created and ignored when compared. Scheme, host, percent-encoding and `$management` are the shell's to
-//! strip; what arrives here is `orders`, `orders/Subscriptions/audit` or either with `/$DeadLetterQueue`.
+//! Paths keep their case and are compared without it. The connection strips scheme, host, percent-encoding and
+//! `$management`; the core gets `orders`, `orders/Subscriptions/audit`, or either with `/$DeadLetterQueue`.
 
 use super::error::Error;
 use super::id::Subqueue;
@@ -11,24 +11,24 @@ const MAX_SUBSCRIPTION: usize = 50;
 const SUBSCRIPTIONS: &str = "/subscriptions/";
 const DEAD_LETTER: &str = "/$deadletterqueue";
 
-/// The form in which paths are compared.
+/// The form in which paths are compared: lower case, without outer slashes.
 pub(super) fn normalize(path: &str) -> Box<str> {
     path.trim_matches('/').to_lowercase().into()
 }
 
-/// A topic's path and a subscription's name as one path.
+/// Joins a topic's path and a subscription's name.
 pub(super) fn subscription_path(topic: &str, name: &str) -> Box<str> {
     format!("{topic}/Subscriptions/{name}").into()
 }
 
-/// Splits a subscription's path into its topic and its own name.
+/// Splits a subscription's path into topic and name.
 pub(super) fn split_subscription(path: &str) -> Result<(&str, &str), Error> {
     let at = path.to_ascii_lowercase().rfind(SUBSCRIPTIONS);
     let at = at.ok_or_else(|| Error::invalid("path", "of a subscription is `topic/Subscriptions/name`"))?;
     Ok((&path[..at], &path[at + SUBSCRIPTIONS.len()..]))
 }
 
-/// Splits a receiver's address into the entity's folded path and the place in it.
+/// Splits a receiver's address into the entity's normalized path and the subqueue.
 pub(super) fn split_subqueue(address: &str) -> (Box<str>, Subqueue) {
     let folded = normalize(address);
     match folded.strip_suffix(DEAD_LETTER) {

@@ -1,9 +1,9 @@
-//! What is on its way to the peers: handed out, and not yet written to their sockets.
+//! The budget for outgoing bytes: delivered to connections and not yet written to their sockets.
 //!
-//! Credit is a peer's word, and it may have thousands of links. So what decides whether more is handed out is neither: it is how much a
-//! connection has not taken yet of what it was given. Each may have a quarter of what is still free. One alone may so have much, and many
-//! that do not read have together no more than the bound, and the little beyond it that is everyone's. A link that has to wait is served as soon as its
-//! connection has taken something; those of others never wait for it.
+//! Credit alone cannot bound these bytes: a peer may grant any credit on thousands of links. Instead each connection
+//! may use a quarter of the budget that is still free. One busy connection can use much of it; many connections that do
+//! not read stay within the limit, plus a small minimum that every connection always has. A link without budget waits
+//! until its connection has written something. It never delays the links of other connections.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -11,7 +11,8 @@ use super::Core;
 use super::call_context::CallContext;
 use super::id::{ConnectionId, CoreLinkId};
 
-/// What every connection may have, however greedy the others are; and a message more, for it is not known how large the next one is.
+/// Every connection may use this much, whatever the others use. One message more is possible, because the size of the
+/// next message is unknown when the budget is checked.
 const MIN_PER_CONNECTION: usize = 256 << 10;
 
 #[derive(Debug)]
@@ -24,7 +25,7 @@ pub(super) struct OutgoingBudget {
 #[derive(Debug, Default)]
 struct ConnectionUsage {
     bytes: usize,
-    /// Links for which there was a message, and no room.
+    /// Links that have a message to deliver and no budget.
     waiting: BTreeSet<CoreLinkId>,
 }
 
@@ -54,7 +55,7 @@ impl OutgoingBudget {
         self.connections.entry(connection).or_default().bytes += bytes;
     }
 
-    /// A link is to be served when there is room.
+    /// The link is served again when its connection has budget.
     pub(super) fn wait_for_room(&mut self, link: CoreLinkId) {
         self.connections.entry(link.connection()).or_default().waiting.insert(link);
     }
@@ -63,7 +64,7 @@ impl OutgoingBudget {
         self.connections.get(&link.connection()).is_some_and(|usage| usage.waiting.contains(&link))
     }
 
-    /// A link waits no more: it is gone.
+    /// Removes a link from the waiting list.
     pub(super) fn stop_waiting(&mut self, link: CoreLinkId) {
         if let Some(usage) = self.connections.get_mut(&link.connection()) {
             usage.waiting.remove(&link);
@@ -77,7 +78,7 @@ impl OutgoingBudget {
         self.all -= bytes;
     }
 
-    /// A link that waits, while its connection has room. It waits no more.
+    /// Removes and returns a waiting link, if its connection has budget.
     fn next_waiting_link(&mut self, connection: ConnectionId) -> Option<CoreLinkId> {
         if !self.connection_has_room(connection) {
             return None;
@@ -93,8 +94,8 @@ impl OutgoingBudget {
 }
 
 impl Core {
-    /// A connection has written so many bytes of what it was given: the [weights](super::MessageDelivery::outgoing_size) of deliveries, and what was
-    /// [told](Self::tell) besides. Its links that waited for room are served.
+    /// A connection has written `bytes` of its output: [deliveries](super::MessageDelivery::outgoing_size) and [other
+    /// output](Self::record_output). Serves its links that waited for budget.
     pub fn record_written(&mut self, call: &mut CallContext<'_>, connection: ConnectionId, bytes: usize) {
         self.handle_due_timers(call);
         self.state.outgoing.record_written(connection, bytes);
@@ -105,19 +106,19 @@ impl Core {
         }
     }
 
-    /// Whether a connection takes what it is given: only then is it told more than a few words. One that is only busy with its deliveries,
-    /// which fill a share and no more, does.
+    /// Whether a connection reads its output. One that only has deliveries in flight does: they never use more than its
+    /// share.
     pub fn is_reading(&self, connection: ConnectionId) -> bool {
         let outgoing = &self.state.outgoing;
         outgoing.uses_less_than(connection, outgoing.share().saturating_mul(2))
     }
 
-    /// So many bytes are on their way to a connection besides its deliveries.
+    /// Counts `bytes` of output to a connection that are not deliveries.
     pub fn record_output(&mut self, connection: ConnectionId, bytes: usize) {
         self.state.outgoing.add(connection, bytes);
     }
 
-    /// A connection is gone, and all its links have been [detached](Self::detach).
+    /// Removes a closed connection. All its links must be [detached](Self::detach) already.
     pub fn remove_connection(&mut self, connection: ConnectionId) {
         self.state.outgoing.remove_connection(connection);
     }
@@ -129,7 +130,7 @@ mod tests {
 
     const MOST: usize = 64 << 20;
 
-    /// Hands out messages of a megabyte for as long as a connection has room.
+    /// Delivers 1 MiB messages while the connection has budget.
     fn fill(outgoing: &mut OutgoingBudget, connection: ConnectionId) -> usize {
         let mut count = 0;
         while outgoing.connection_has_room(connection) {

@@ -1,14 +1,15 @@
-//! Which of a partitioned entity's partitions a message goes to.
+//! Selects the partition of a message on partitioned entities.
 
 use super::send::IncomingMessage;
 
 pub(super) const COUNT: u8 = 16;
 
-/// Session id before partition key before message id (if duplicates are told by it) before taking turns.
+/// The key is the session id, else the partition key, else the message id if duplicates are detected. Without a key,
+/// round robin.
 pub(super) fn choose(message: &IncomingMessage, by_message_id: bool, call: &mut u8) -> u8 {
     let id = message.message_id.as_deref().filter(|_| by_message_id);
     match message.session_id.as_deref().or(message.partition_key.as_deref()).or(id) {
-        // CRC-32 because it is the same in every version of this program: a session stays in its partition.
+        // CRC-32 gives the same result in every version of the program: a session stays in its partition.
         Some(key) => (crc32fast::hash(key.as_bytes()) % u32::from(COUNT)) as u8,
         None => {
             let plan_state = *call % COUNT;
@@ -18,7 +19,7 @@ pub(super) fn choose(message: &IncomingMessage, by_message_id: bool, call: &mut 
     }
 }
 
-/// Whether a batch may go to a partitioned entity: one session id, one partition key.
+/// Whether a batch has one session id and one partition key, as partitioned entities require.
 pub(super) fn is_uniform(messages: &[IncomingMessage]) -> bool {
     let alike = |one: &IncomingMessage, other: &IncomingMessage| {
         one.session_id == other.session_id && one.partition_key == other.partition_key

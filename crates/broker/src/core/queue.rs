@@ -1,6 +1,6 @@
-//! One place that holds messages: a queue, a subscription, or the dead-letter queue of either.
+//! One message queue: of a queue, of a subscription, or the dead-letter queue of either.
 //!
-//! This is the state and its bookkeeping. Who gets what is decided at the [`queue_context`](super::queue_context).
+//! Holds the state and keeps its indexes consistent. [`queue_context`](super::queue_context) decides who receives what.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -15,12 +15,12 @@ use super::sessions::{QueueSessions, StoredState, TableSlot};
 use super::waiting_attaches::WaitingAttaches;
 use crate::journal::Location;
 
-/// What the entity's description means for this queue.
+/// The parts of an entity's description that apply to this queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueuePolicy {
     pub(super) lock_duration: Duration,
     pub(super) sessions: bool,
-    /// `None` in a dead-letter queue: there is nowhere further to go.
+    /// `None` in a dead-letter queue: its messages cannot be dead-lettered again.
     pub(super) max_delivery_count: Option<u16>,
     pub(super) dead_letter_expired: bool,
     pub(super) receives: bool,
@@ -37,20 +37,20 @@ impl QueuePolicy {
         }
     }
 
-    /// A dead-letter queue has no sessions, whatever its entity has.
+    /// A dead-letter queue has no sessions, even if its entity has.
     pub(super) fn dead_letter(common: &CommonProperties, egress: &EgressProperties) -> Self {
         Self { sessions: false, max_delivery_count: None, dead_letter_expired: false, ..Self::main(common, egress) }
     }
 }
 
-/// One delivery that awaits settlement.
+/// One unsettled delivery.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct MessageLock {
     pub(super) slot: TableSlot,
     pub(super) counter: u64,
-    /// Who received it; may be gone. `None` for messages received by sequence number.
+    /// The receiving link, which may be closed by now. `None` for messages received by sequence number.
     pub(super) link: Option<CoreLinkId>,
-    /// Without sessions only: with them the session's lock decides.
+    /// Used only without sessions; otherwise the session's lock decides.
     pub(super) until: Timestamp,
 }
 
@@ -62,14 +62,14 @@ pub(super) struct MessageQueue {
     pub(super) receivers: QueueReceivers,
     /// Attaches that wait for any session.
     pub(super) waiting: WaitingAttaches,
-    /// Unlocked sessions with something to give, by their first available counter: the longest waiting first.
+    /// Unlocked sessions with available messages, by their first available counter: the oldest message first.
     pub(super) ready: BTreeMap<u64, TableSlot>,
     pub(super) locks: HashMap<LockToken, MessageLock>,
     pub(super) lock_expiries: BTreeSet<(Timestamp, LockToken)>,
     pub(super) session_lock_expiries: BTreeSet<(Timestamp, TableSlot)>,
     pub(super) expiry_index: ExpiryIndex,
     pub(super) overridden: HashMap<u64, Arc<MessageOverrides>>,
-    /// The highest counter that came in here.
+    /// The highest counter ever enqueued here.
     pub(super) counter: u64,
     pub(super) messages: u64,
     pub(super) bytes: u64,
@@ -95,7 +95,7 @@ impl MessageQueue {
         }
     }
 
-    /// Puts a message behind all others of its session.
+    /// Appends a message to its session.
     pub(super) fn add_message(
         &mut self,
         session: Option<&str>,
@@ -115,7 +115,7 @@ impl MessageQueue {
         slot
     }
 
-    /// Takes a message out for good. Its body is still to be released, unless it goes elsewhere.
+    /// Removes a message. The caller releases its body or moves it elsewhere.
     pub(super) fn remove_message(
         &mut self,
         slot: TableSlot,
@@ -132,7 +132,7 @@ impl MessageQueue {
         if message.has_overrides() { self.overridden.get(&counter).cloned() } else { None }
     }
 
-    /// Sets what a settlement changed.
+    /// Applies the changes of a settlement.
     pub(super) fn update(&mut self, slot: TableSlot, counter: u64, update: MessageUpdate) {
         let overridden = update.overrides.is_some();
         self.sessions.get_mut(slot).backlog.update(counter, |message| {
@@ -148,14 +148,14 @@ impl MessageQueue {
         };
     }
 
-    /// Ends a message's lock; the message stays.
+    /// Ends a message's lock; the message stays in the queue.
     pub(super) fn unlock(&mut self, token: LockToken) -> Option<MessageLock> {
         let lock = self.remove_lock(token)?;
         self.sessions.get_mut(lock.slot).backlog.unlock(lock.counter, lock.slot, &mut self.expiry_index);
         Some(lock)
     }
 
-    /// Strikes a lock from every list; what becomes of the message is the caller's business.
+    /// Removes a lock from all indexes. The caller decides what happens to the message.
     pub(super) fn remove_lock(&mut self, token: LockToken) -> Option<MessageLock> {
         let lock = self.locks.remove(&token)?;
         match &mut self.sessions.get_mut(lock.slot).lock {
@@ -168,7 +168,7 @@ impl MessageQueue {
         Some(lock)
     }
 
-    /// Lists an unlocked session as ready, or not, after its backlog changed.
+    /// Adds an unlocked session to the ready list or removes it, after its backlog changed.
     pub(super) fn update_ready(&mut self, slot: TableSlot) {
         let session = self.sessions.get_mut(slot);
         let first = if session.lock.is_none() { session.backlog.first_available() } else { None };
@@ -182,7 +182,7 @@ impl MessageQueue {
         }
     }
 
-    /// A message found by the number a client names.
+    /// Finds a message by the sequence number that a client sent.
     pub(super) fn find(&self, session: Option<&str>, sequence: SequenceNumber) -> Option<(TableSlot, QueuedMessage)> {
         let slot = self.sessions.find(session)?;
         let message = self.sessions.get(slot).backlog.get(sequence.counter())?;
@@ -194,7 +194,7 @@ impl MessageQueue {
     }
 }
 
-/// A message's new particulars.
+/// New values of a message's mutable fields.
 #[derive(Debug, Clone)]
 pub(super) struct MessageUpdate {
     pub(super) delivery_count: u16,
@@ -203,7 +203,7 @@ pub(super) struct MessageUpdate {
 }
 
 impl MessageQueue {
-    /// Replaces a session's state; returns the old one's place.
+    /// Replaces a session's state; returns the location of the old one.
     pub(super) fn set_state(&mut self, slot: TableSlot, state: Option<StoredState>) -> Option<Location> {
         let old = std::mem::replace(&mut self.sessions.get_mut(slot).state, state.map(Box::new));
         self.bytes += state.map_or(0, |state| u64::from(state.location.len));

@@ -1,7 +1,8 @@
-//! Where a queue's receivers are served: the queue, the dead-letter queue behind it, and the tools of one turn, together.
+//! One queue during one call: the queue, its dead-letter queue, the shared state and the call.
 //!
-//! The verbs are spread over the files named after them: [`delivery`](super::delivery), [`session_lock`](super::session_lock),
-//! [`settle`](super::settle), [`dead_letter`](super::dead_letter), [`expiry`](super::expiry).
+//! The operations are in the files named after them: [`delivery`](super::delivery),
+//! [`session_lock`](super::session_lock), [`settle`](super::settle), [`dead_letter`](super::dead_letter),
+//! [`expiry`](super::expiry).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,19 +15,19 @@ use super::queue::MessageQueue;
 use super::sessions::{QueueSessions, TableSlot};
 use super::timers::Timer;
 
-/// After the journal refused something that must happen (a message past its time must go), how soon it is tried again.
+/// Delay before the core repeats a required action (such as removing an expired message) that the journal refused.
 pub(super) const RETRY: Duration = Duration::from_secs(1);
 
 pub(super) struct QueueContext<'a, 't> {
     pub(super) queue: &'a mut MessageQueue,
-    /// `None` at a dead-letter queue's own desk.
+    /// `None` if this queue is itself a dead-letter queue.
     pub(super) dead_letter_queue: Option<&'a mut MessageQueue>,
     pub(super) state: &'a mut CoreState,
     pub(super) call: &'a mut CallContext<'t>,
 }
 
 impl<'t> QueueContext<'_, 't> {
-    /// Puts a message that is already in the journal into the queue and gives it to whoever waits for it.
+    /// Adds a message that is already in the journal, and delivers it if a receiver waits.
     pub(super) fn enqueue(
         &mut self,
         session: Option<&str>,
@@ -39,7 +40,7 @@ impl<'t> QueueContext<'_, 't> {
         self.serve(slot);
     }
 
-    /// Hands out what can be handed out after something changed in a session.
+    /// Delivers what can be delivered after a session changed.
     pub(super) fn serve(&mut self, slot: TableSlot) {
         if !self.queue.policy.sessions {
             return self.serve_round_robin();
@@ -52,7 +53,7 @@ impl<'t> QueueContext<'_, 't> {
         self.assign_ready_sessions();
     }
 
-    /// Everything again, after a time when nothing could be handed out.
+    /// Tries to deliver everywhere, after the journal refused appends for a while.
     pub(super) fn serve_all(&mut self) {
         if !self.queue.policy.sessions {
             return self.serve(QueueSessions::ONLY);
@@ -64,7 +65,7 @@ impl<'t> QueueContext<'_, 't> {
         self.assign_ready_sessions();
     }
 
-    /// Same, at the desk of the dead-letter queue behind this one.
+    /// The context of this queue's dead-letter queue.
     pub(super) fn dead_letter_context(&mut self) -> Option<QueueContext<'_, 't>> {
         let queue = self.dead_letter_queue.as_deref_mut()?;
         Some(QueueContext { queue, dead_letter_queue: None, state: self.state, call: self.call })
@@ -74,7 +75,7 @@ impl<'t> QueueContext<'_, 't> {
         self.state.timers.set(Timer::Retry(self.queue.id), self.call.now.after(RETRY));
     }
 
-    /// Tries again whatever the journal may have refused.
+    /// Repeats the actions that the journal may have refused.
     pub(super) fn retry(&mut self) {
         self.set_expiry_timer();
         self.serve_all();

@@ -1,4 +1,4 @@
-//! Receiver links of one queue: their credit, and whose turn it is.
+//! The receiver links of one queue: their credit and their round-robin order.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -16,12 +16,12 @@ pub(super) struct QueueReceiver {
     pub(super) mode: ReceiveMode,
     /// The session it holds.
     pub(super) slot: Option<TableSlot>,
-    /// AMQP's delivery-count: deliveries so far, and credit drained.
+    /// AMQP delivery-count: messages delivered plus credit drained.
     delivered: u32,
     credit: u32,
     unsettled: u32,
     queued: bool,
-    /// The peer wants its credit used at once or given up.
+    /// The peer asked to drain: use its credit now or give it up.
     pub(super) draining: bool,
 }
 
@@ -40,15 +40,15 @@ impl QueueReceiver {
         self.unsettled += u32::from(self.mode == ReceiveMode::PeekLock);
     }
 
-    /// Takes credit as AMQP grants it: `link_credit` beyond the `delivery_count` the peer had seen. Deliveries under way
-    /// to it are thereby counted once.
+    /// Sets the credit from an AMQP flow: `link_credit` beyond the `delivery_count` the peer had seen. Deliveries still
+    /// in flight to the peer are thereby counted once.
     pub(super) fn set_credit(&mut self, delivery_count: u32, link_credit: u32) {
         let limit = delivery_count.wrapping_add(link_credit);
         let credit = limit.wrapping_sub(self.delivered);
         self.credit = if credit > i32::MAX as u32 { 0 } else { credit };
     }
 
-    /// Gives up the remaining credit; returns the delivery count that says so, and how much it was.
+    /// Gives up the remaining credit; returns the new delivery count and how much credit was unused.
     pub(super) fn drain(&mut self) -> (u32, u32) {
         let unused = std::mem::take(&mut self.credit);
         self.delivered = self.delivered.wrapping_add(unused);
@@ -60,7 +60,8 @@ impl QueueReceiver {
 #[derive(Debug, Default)]
 pub(super) struct QueueReceivers {
     links: HashMap<CoreLinkId, QueueReceiver>,
-    /// Links with credit, in turn. Some may be satisfied by now; they are dropped when their turn comes.
+    /// Links with credit, in round-robin order. Links that no longer need messages are removed when they reach the
+    /// front.
     round_robin: VecDeque<CoreLinkId>,
 }
 
@@ -93,7 +94,7 @@ impl QueueReceivers {
         self.links.len()
     }
 
-    /// One delivery of this link was settled, wherever from; the link may want another.
+    /// One delivery of this link is settled; the link may take another.
     pub(super) fn record_settled(&mut self, link: CoreLinkId) {
         let Some(receiver) = self.links.get_mut(&link) else { return };
         receiver.unsettled = receiver.unsettled.saturating_sub(1);
@@ -103,7 +104,7 @@ impl QueueReceivers {
         }
     }
 
-    /// Gives a link its place in the round if it wants something.
+    /// Adds a link to the round-robin order if it can take a message.
     pub(super) fn join_round_robin(&mut self, link: CoreLinkId, max_unsettled: u32) {
         if let Some(receiver) = self.links.get_mut(&link)
             && receiver.can_take_more(max_unsettled)
@@ -114,7 +115,7 @@ impl QueueReceivers {
         }
     }
 
-    /// The link whose turn it is. It keeps its place until [`next`](Self::next).
+    /// The link at the front. It stays there until [`rotate`](Self::rotate).
     pub(super) fn next_receiver(&mut self, max_unsettled: u32) -> Option<CoreLinkId> {
         while let Some(link) = self.round_robin.front().copied() {
             match self.links.get_mut(&link) {
@@ -127,14 +128,14 @@ impl QueueReceivers {
         None
     }
 
-    /// Takes the link whose turn it is out of the round.
+    /// Removes the front link from the round-robin order.
     pub(super) fn skip_front(&mut self) {
         if let Some(receiver) = self.round_robin.pop_front().and_then(|link| self.links.get_mut(&link)) {
             receiver.queued = false;
         }
     }
 
-    /// Passes the turn on.
+    /// Moves the front link to the back.
     pub(super) fn rotate(&mut self) {
         if let Some(link) = self.round_robin.pop_front() {
             self.round_robin.push_back(link);
@@ -177,7 +178,7 @@ mod tests {
         serve(&mut receivers, 100);
         serve(&mut receivers, 100);
         let receiver = receivers.get_mut(CoreLinkId(1)).unwrap();
-        // The peer had seen none of the two when it granted five.
+        // The peer had seen neither of the two deliveries when it granted five.
         receiver.set_credit(0, 5);
         assert_eq!(receiver.credit, 3);
         receiver.set_credit(0, 1);

@@ -1,10 +1,11 @@
-//! What the core writes down: one record for each thing that happened, and the compact forms a snapshot uses.
+//! The journal's records: one per state change, plus the compact records of snapshots.
 //!
-//! Every record states absolute facts and may be replayed over a state that already reflects it (see [`crate::journal`]).
-//! Records name sessions by id and messages by counter, so they hold whatever slots and chunks memory happens to use.
+//! Every record states absolute values and can be replayed over state that already contains it (see
+//! [`crate::journal`]). Records name sessions by id and messages by counter, never by their position in memory.
 //!
-//! The bytes: a kind, then fields in order; integers as little-endian base-128, texts and lists with their length before
-//! them. A kind is never reused, and fields are only added at the end of a kind, where an older record reads as absent.
+//! Encoding: a kind byte, then the fields in order. Integers are little-endian base-128; strings and lists start with
+//! their length. A kind is never reused. New fields are only added at the end of a kind, and read as absent from older
+//! records.
 
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ mod write;
 
 pub use read::MalformedRecord;
 
-/// A message's session on its way into or out of a record; `None` in entities without sessions.
+/// The session id in a record; `None` in entities without sessions.
 pub(super) type SessionRef<'a> = Option<&'a str>;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -30,34 +31,34 @@ pub(super) enum JournalRecord<'a> {
     EntityDeleted {
         id: EntityId,
     },
-    /// A message came in. Has a body, unless nothing keeps the message (a topic without subscriptions).
+    /// A message was enqueued. Has no body if no queue takes the message (a topic without subscriptions).
     Enqueued(Enqueued<'a>),
-    /// A scheduled message came due and is now like any other, under a new number.
+    /// A scheduled message became active, under a new sequence number.
     Activated(Activated<'a>),
-    /// Scheduled messages were called off.
+    /// Scheduled messages were cancelled.
     Cancelled {
         entity: EntityId,
         counters: Vec<u64>,
     },
-    /// Messages left: completed, received-and-deleted, expired or deleted.
+    /// Messages were removed: completed, received-and-deleted, expired or deleted.
     Settled {
         queue: QueueId,
         session: SessionRef<'a>,
         counters: Vec<u64>,
     },
-    /// A message moved to the dead-letter queue beside its own.
+    /// A message moved to its dead-letter queue.
     DeadLettered(DeadLettered<'a>),
-    /// A message's delivery count, deferral and alterations are now these.
+    /// The new delivery count, deferral and overrides of a message.
     MessageUpdated(MessageUpdated<'a>),
-    /// A session's state is now this record's body, or none.
+    /// The new state of a session: this record's body, or none.
     SessionStateRecord(SessionStateRecord<'a>),
-    /// A body was copied so that its old segment can go. `original` is the meta it was first stored with.
+    /// A body was copied so that its old segment can be deleted. `original` is the meta it was first stored with.
     BodyMoved(BodyMoved<'a>),
     /// Snapshot: messages of one session, in order.
     Backlog(BacklogRecord<'a>),
     /// Snapshot: a scheduled message.
     Scheduled(ScheduledRecord<'a>),
-    /// Snapshot: ids of the duplicate history.
+    /// Snapshot: ids of a duplicate history.
     DuplicateIds {
         entity: EntityId,
         ids: Vec<(Fingerprint, Timestamp)>,
@@ -73,30 +74,30 @@ pub(super) struct EntityRecord<'a> {
     pub(super) description: &'a [u8],
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
-    /// Counters given out so far, also in the dead-letter queue: after a snapshot no record may be left that shows them.
+    /// Counters assigned so far. The snapshot stores them because the records that used them may be gone.
     pub(super) counter: u64,
     pub(super) dead_letter_counter: u64,
 }
 
-/// One queue that takes a message, and under which counter if not the message's own.
+/// A queue that gets a message, and the counter there if it differs from the message's own.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct EnqueueTarget {
     pub(super) queue: QueueId,
     pub(super) counter: Option<u64>,
-    /// Milliseconds, if this subscription allows less than the message's own.
+    /// In milliseconds, if the subscription's limit is below the message's own.
     pub(super) time_to_live: Option<u64>,
     pub(super) overrides: Option<Arc<MessageOverrides>>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Enqueued<'a> {
-    /// The queue or topic it was sent to.
+    /// The queue or topic the message was sent to.
     pub(super) entity: EntityId,
     pub(super) sequence: SequenceNumber,
     pub(super) enqueued_at: Timestamp,
-    /// Milliseconds; the lesser of the message's own and the entity's.
+    /// In milliseconds; the lower of the message's own and the entity's.
     pub(super) time_to_live: Option<u64>,
-    /// Set: the message is scheduled, and has no targets yet.
+    /// Set for a scheduled message, which has no targets yet.
     pub(super) due_at: Option<Timestamp>,
     pub(super) fingerprint: Option<Fingerprint>,
     pub(super) session: SessionRef<'a>,
@@ -148,9 +149,9 @@ pub(super) struct SessionStateRecord<'a> {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum SessionStateLocation {
     Cleared,
-    /// In this record's own body.
+    /// In this record's body.
     Body,
-    /// Snapshot: where it lies already.
+    /// Snapshot: at an existing location.
     At(Location),
 }
 
@@ -161,7 +162,7 @@ pub(super) struct BodyMoved<'a> {
     pub(super) original: &'a [u8],
 }
 
-/// One thing that refers to a body.
+/// An object that refers to a body.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum BodyOwner<'a> {
     Message { queue: QueueId, session: SessionRef<'a>, counter: u64 },
@@ -195,21 +196,21 @@ pub(super) struct ScheduledRecord<'a> {
     pub(super) location: Location,
 }
 
-/// What the broker noted about a stored message, for whoever writes it to the wire.
+/// What the broker stored about a message besides its body; needed to build the delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredEnvelope {
-    /// When it became receivable: when it came in or, if scheduled, when it was due.
+    /// When it became receivable: when it was enqueued or, if scheduled, when it was due.
     pub enqueued_at: Timestamp,
-    /// The number it was first stored under. Differs from the delivered one after scheduling or dead-lettering.
+    /// The sequence number it was first stored with. Scheduling and dead-lettering assign new ones later.
     pub sequence: SequenceNumber,
-    /// Milliseconds; the lesser of the message's own and the entity's.
+    /// In milliseconds; the lower of the message's own and the entity's.
     pub time_to_live: Option<u64>,
     pub due_at: Option<Timestamp>,
     pub session: Option<Box<str>>,
 }
 
 impl StoredEnvelope {
-    /// From the `meta` that [`crate::journal::Journal::read`] returns beside the body.
+    /// Decodes the `meta` that [`crate::journal::Journal::read`] returns with the body.
     pub fn decode(meta: &Bytes) -> Result<Self, MalformedRecord> {
         match JournalRecord::decode(meta)? {
             JournalRecord::Enqueued(record) => Ok(Self {

@@ -1,7 +1,8 @@
-//! Recovery: the state again from what was written down.
+//! Recovery: rebuilds the state from records.
 //!
-//! A record may already be reflected (see [`crate::journal`]): a message is only added above the highest its session holds,
-//! and what is missing was taken out later. No journal is touched, nothing is delivered and no clock is needed.
+//! State may already contain a record (see [`crate::journal`]): a message is added only above the highest counter of
+//! its session, and a message that is missing was removed later. Replay writes nothing to the journal, delivers nothing
+//! and needs no clock.
 
 use super::Core;
 use super::backlog::QueuedMessage;
@@ -17,7 +18,7 @@ use super::topic::RoutedMessage;
 use crate::journal::Location;
 
 impl Core {
-    /// Takes up one record, with the location of its body if it has one.
+    /// Replays one record, with the location of its body if it has one.
     pub fn replay(&mut self, meta: &[u8], body: Option<Location>) -> Result<(), MalformedRecord> {
         match JournalRecord::decode(meta)? {
             JournalRecord::Entity(record) => self.replay_entity(&record)?,
@@ -56,7 +57,7 @@ impl Core {
         Ok(())
     }
 
-    /// Ends recovery: sets alarms, and lists the sessions that can be accepted.
+    /// Ends recovery: sets timers and lists the sessions that can be accepted.
     pub fn finish_recovery(&mut self, now: Timestamp) {
         let ids: Vec<EntityId> = self.entities.keys().copied().collect();
         for id in ids {
@@ -89,7 +90,7 @@ impl Core {
             self.insert_entity(Entity::new(record, description));
             return Ok(());
         };
-        // A snapshot may be ahead of the records: going back to an older window would forget ids.
+        // A snapshot may be newer than the record: going back to an older window would forget ids.
         if record.updated_at >= entity.updated_at {
             entity.apply_description(description, record.updated_at);
         }
@@ -188,7 +189,7 @@ impl Core {
 }
 
 impl MessageQueue {
-    /// Adds a message unless it is already reflected; says whether it was added.
+    /// Adds a message unless the state already contains it; returns whether it was added.
     fn restore(&mut self, session: Option<&str>, counter: u64, message: QueuedMessage) -> bool {
         self.counter = self.counter.max(counter);
         let slot = self.sessions.find_or_create(session);

@@ -1,6 +1,7 @@
-//! Messages that wait for their time before anyone may receive them.
+//! Scheduled messages: stored now, receivable later.
 //!
-//! They belong to the queue or topic they were sent to. When due, a message gets a new sequence number, as if sent then.
+//! They belong to the queue or topic they were sent to. A due message gets a new sequence number, as if it were sent
+//! then.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -79,7 +80,7 @@ impl ScheduledMessages {
 }
 
 impl Core {
-    /// Calls off scheduled messages, all or none.
+    /// Cancels scheduled messages, all or none.
     pub fn cancel(
         &mut self,
         call: &mut CallContext<'_>,
@@ -105,7 +106,7 @@ impl Core {
         Ok(())
     }
 
-    /// Lets messages go whose time has come.
+    /// Activates messages that are due.
     pub(super) fn activate_due_messages(&mut self, call: &mut CallContext<'_>, entity: EntityId) {
         let Ok(ingress) = self.ingress_mut(entity) else { return };
         let mut retry = None;
@@ -118,7 +119,7 @@ impl Core {
         self.set_schedule_timer(entity, retry);
     }
 
-    /// Sets the alarm for the next due message, or for a later moment after a refusal.
+    /// Sets the timer for the next due message, or for a later time after the journal refused an append.
     pub(super) fn set_schedule_timer(&mut self, entity: EntityId, not_before: Option<Timestamp>) {
         let first = self.ingress_mut(entity).ok().and_then(|ingress| ingress.schedule.first_due());
         if let Some(first) = first {

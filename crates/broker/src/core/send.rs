@@ -1,6 +1,7 @@
-//! Messages coming in: checked, told from duplicates, numbered, written down, then given to every queue that takes them.
+//! Accepts messages: checks them, drops duplicates, assigns sequence numbers, appends them to the journal, and enqueues
+//! them.
 //!
-//! A batch is one group in the journal and one outcome: all of it is stored or none.
+//! A batch is one journal group: either all of its messages are stored or none.
 
 use std::collections::HashSet;
 
@@ -19,26 +20,27 @@ use super::timers::Timer;
 use super::topic::RoutedMessage;
 use crate::journal::Location;
 
-/// Message ids, session ids and partition keys.
+/// Maximum characters of message ids, session ids and partition keys.
 const MAX_ID: usize = 128;
 const MEGABYTE: u64 = 1 << 20;
 
-/// A message as received: its bytes, and what the broker must know of them.
+/// A message as received: its bytes and the properties the broker needs.
 #[derive(Debug, Clone, Default)]
 pub struct IncomingMessage {
-    /// Stored and delivered as it is.
+    /// Stored and delivered unchanged.
     pub body: Bytes,
     pub message_id: Option<Box<str>>,
     pub session_id: Option<Box<str>>,
     pub partition_key: Option<Box<str>>,
-    /// Milliseconds.
+    /// In milliseconds.
     pub time_to_live: Option<u64>,
-    /// A moment in the future makes it a scheduled message; any other is ignored.
+    /// A time in the future makes it a scheduled message; a past time is ignored.
     pub scheduled_for: Option<Timestamp>,
 }
 
 impl Core {
-    /// Stores messages sent together, or none of them. The numbers are in order; a duplicate is accepted, dropped and has none.
+    /// Stores a batch of messages, all or none. Returns their sequence numbers in order; `None` for an accepted and
+    /// dropped duplicate.
     pub fn send(
         &mut self,
         call: &mut CallContext<'_>,
@@ -60,7 +62,7 @@ impl Core {
         Ok(records.iter().map(|record| record.as_ref().map(|record| record.sequence)).collect())
     }
 
-    /// Everything that can be wrong with a send, before anything happens.
+    /// Checks everything that can be wrong with a send before any state changes.
     fn check(&self, id: EntityId, messages: &[IncomingMessage]) -> Result<(), Error> {
         let entity = self.entities.get(&id).ok_or_else(super::deleted_error)?;
         let Some(ingress) = entity.description.ingress() else {
@@ -91,7 +93,7 @@ impl Core {
         if used + more > limit { Err(Error::QuotaExceeded { path: entity.path.clone(), limit }) } else { Ok(()) }
     }
 
-    /// One record for each message, `None` for a duplicate.
+    /// One record per message, `None` for a duplicate.
     fn plan<'a>(
         &self,
         now: Timestamp,
@@ -157,7 +159,7 @@ impl Core {
         Ok(locations)
     }
 
-    /// Notes that a message was seen and its number used, stored or not.
+    /// Records the sequence number and the message id as used, whether or not the message is stored.
     pub(super) fn record_as_seen(&mut self, record: &Enqueued<'_>) {
         let Ok(ingress) = self.ingress_mut(record.entity) else { return };
         ingress.counter = ingress.counter.max(record.sequence.counter());
@@ -189,7 +191,7 @@ impl Core {
     }
 }
 
-/// What the messages of one batch have already used up.
+/// What the earlier messages of a batch have already used.
 #[derive(Default)]
 struct BatchPlan {
     counter: u64,

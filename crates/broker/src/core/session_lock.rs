@@ -1,7 +1,7 @@
-//! Holding sessions: attach to the next or a named one, renew, let go, lose.
+//! Session locks: attach to the next or a named session, renew, release, expire.
 //!
-//! Exactly one link holds a session. Letting go returns its unsettled messages with their counts unchanged; losing the lock
-//! counts as a failed delivery of each.
+//! Exactly one link holds a session. Releasing it unlocks its unsettled messages with unchanged delivery counts; if its
+//! lock expires, each of them counts as a failed delivery.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,26 +15,26 @@ use super::sessions::{SessionLock, TableSlot};
 use super::settle::MAX_PER_TIMER;
 use super::timers::Timer;
 
-/// Which session a receiver asks for.
+/// The session a receiver requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SessionFilter {
-    /// No session filter: for entities without sessions.
+    /// No session filter, for entities without sessions.
     None,
-    /// Any session that has something to give; waits so long for one.
+    /// Any session with available messages; waits up to `timeout`.
     Next {
         timeout: Duration,
     },
     Named(Box<str>),
 }
 
-/// The answer to an attach.
+/// The result of an attach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttachResult {
-    /// Answer the attach.
+    /// Attached, without a session.
     Plain,
-    /// Answer the attach with this session.
+    /// Attached, with this session.
     Session { id: Arc<str>, locked_until: Timestamp },
-    /// Leave the attach unanswered: [`Effect::Attached`] or [`Effect::Refused`] will follow.
+    /// No reply yet: [`Effect::Attached`] or [`Effect::Refused`] follows.
     Waiting,
 }
 
@@ -63,9 +63,10 @@ impl QueueContext<'_, '_> {
         Ok(attached)
     }
 
-    /// A link is gone, by its own wish or with its connection.
+    /// Removes a link that detached or lost its connection.
     ///
-    /// Without sessions its locks stay until they end: the client may still settle by token from elsewhere.
+    /// Without sessions its message locks stay until they expire: the client may still settle by token over another
+    /// link.
     pub(super) fn detach(&mut self, link: CoreLinkId) {
         self.state.links.remove(&link);
         self.state.outgoing.stop_waiting(link);
@@ -81,7 +82,7 @@ impl QueueContext<'_, '_> {
     pub(super) fn renew_session(&mut self, id: &str) -> Result<Timestamp, Error> {
         let until = self.call.now.after(self.queue.policy.lock_duration);
         let slot = self.locked_session(id)?;
-        let lock = self.queue.sessions.get_mut(slot).lock.as_deref_mut().expect("held");
+        let lock = self.queue.sessions.get_mut(slot).lock.as_deref_mut().expect("locked: checked above");
         let before = std::mem::replace(&mut lock.until, until);
         self.queue.session_lock_expiries.remove(&(before, slot));
         self.queue.session_lock_expiries.insert((until, slot));
@@ -89,7 +90,7 @@ impl QueueContext<'_, '_> {
         Ok(until)
     }
 
-    /// The slot of a session that someone holds.
+    /// The slot of a locked session.
     pub(super) fn locked_session(&self, id: &str) -> Result<TableSlot, Error> {
         let slot = self.queue.sessions.find(Some(id)).filter(|_| self.queue.policy.sessions);
         slot.filter(|slot| self.is_locked(*slot)).ok_or(Error::SessionLockLost)
@@ -99,13 +100,13 @@ impl QueueContext<'_, '_> {
         self.queue.sessions.get(slot).lock.as_ref().is_some_and(|lock| lock.until > self.call.now)
     }
 
-    /// Gives ready sessions to those who wait, first to first.
+    /// Assigns ready sessions to waiting attaches, both in their order.
     pub(super) fn assign_ready_sessions(&mut self) {
         while !self.queue.waiting.is_empty()
             && let Some((_, slot)) = self.queue.ready.first_key_value()
         {
             let slot = *slot;
-            let waiting_attach = self.queue.waiting.pop().expect("someone waits: checked above");
+            let waiting_attach = self.queue.waiting.pop().expect("not empty: checked above");
             let (session, locked_until) = self.lock_session(slot, waiting_attach.link, waiting_attach.mode);
             self.call.effects.push(Effect::Attached { link: waiting_attach.link, session, locked_until });
             let (delivery_count, link_credit) = waiting_attach.credit;
@@ -123,7 +124,7 @@ impl QueueContext<'_, '_> {
         }
     }
 
-    /// Takes sessions from holders whose time is over.
+    /// Expires session locks that are due.
     pub(super) fn expire_session_locks(&mut self) {
         let late = self.queue.session_lock_expiries.iter().take_while(|(until, _)| *until <= self.call.now);
         let late: Vec<_> = late.take(MAX_PER_TIMER).map(|(_, slot)| *slot).collect();
@@ -134,9 +135,9 @@ impl QueueContext<'_, '_> {
         }
     }
 
-    /// Takes a session from its holder: its time is over, or a test says so. The caller grants it to others.
+    /// Takes a session from its holder: its lock expired, or a test asks for it. The caller assigns it to others.
     pub(super) fn expire_session(&mut self, slot: TableSlot) {
-        let lock = self.queue.sessions.get(slot).lock.as_deref().expect("only held sessions have an end listed");
+        let lock = self.queue.sessions.get(slot).lock.as_deref().expect("only locked sessions have an expiry");
         let link = lock.link;
         let held: Vec<LockToken> = lock.deliveries.values().copied().collect();
         self.count_failed_deliveries(&held);
@@ -165,7 +166,7 @@ impl QueueContext<'_, '_> {
                 return Err(Error::SessionCannotBeLocked { session: id.into() });
             }
             if self.queue.sessions.get(slot).lock.is_some() {
-                // Its time is over, only nobody has attended to that yet.
+                // The lock has expired, but its timer has not run yet.
                 self.expire_session(slot);
             }
         }
@@ -177,9 +178,9 @@ impl QueueContext<'_, '_> {
     fn lock_session(&mut self, slot: TableSlot, link: CoreLinkId, mode: ReceiveMode) -> (Arc<str>, Timestamp) {
         let until = self.call.now.after(self.queue.policy.lock_duration);
         let session = self.queue.sessions.get_mut(slot);
-        debug_assert!(session.lock.is_none(), "a session has one holder");
+        debug_assert!(session.lock.is_none(), "a session is locked by one link");
         session.lock = Some(Box::new(SessionLock { link, until, deliveries: Default::default() }));
-        let id = session.id.clone().expect("sessions that can be held have an id");
+        let id = session.id.clone().expect("only sessions with an id can be locked");
         self.queue.update_ready(slot);
         self.queue.session_lock_expiries.insert((until, slot));
         self.state.timers.set(Timer::SessionLock(self.queue.id), until);
@@ -187,8 +188,8 @@ impl QueueContext<'_, '_> {
         (id, until)
     }
 
-    /// Ends a hold: what was out comes back to its place. The caller grants the session to others, once all that end
-    /// together have ended: the longest waiting is to be next, not the first to be let go.
+    /// Releases a session and unlocks its messages. The caller assigns sessions to others after all sessions of the
+    /// same step are released: the session with the oldest message must come first, not the first one released.
     fn release_session(&mut self, slot: TableSlot) {
         let Some(lock) = self.queue.sessions.get(slot).lock.as_deref() else { return };
         let (until, held) = (lock.until, lock.deliveries.values().copied().collect::<Vec<_>>());

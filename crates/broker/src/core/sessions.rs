@@ -1,6 +1,6 @@
-//! The sessions of one queue. A queue without sessions has exactly one, nameless, at [`QueueSessions::ONLY`].
+//! The sessions of one queue. A queue without sessions has exactly one unnamed session, at [`QueueSessions::ONLY`].
 //!
-//! A session exists while it has a message, a state or a holder; then its slot is free for another.
+//! A session exists while it has a message, a state or a holder. Then its slot is reused.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::backlog::SessionBacklog;
 use super::id::{CoreLinkId, LockToken, Timestamp};
 use crate::journal::Location;
 
-/// Where a session is kept. Means nothing after a restart.
+/// Slot of a session in its queue's table. Not stable across restarts.
 pub(super) type TableSlot = u32;
 
 #[derive(Debug)]
@@ -18,16 +18,16 @@ pub(super) struct QueueSession {
     pub(super) backlog: SessionBacklog,
     pub(super) lock: Option<Box<SessionLock>>,
     pub(super) state: Option<Box<StoredState>>,
-    /// What it is listed under as ready to be accepted: its first available counter.
+    /// Its key in the queue's ready list: its first available counter.
     pub(super) ready: Option<u64>,
 }
 
-/// One receiver's hold on a session.
+/// A receiver's lock on a session.
 #[derive(Debug)]
 pub(super) struct SessionLock {
     pub(super) link: CoreLinkId,
     pub(super) until: Timestamp,
-    /// Messages out under this lock.
+    /// Unsettled deliveries under this lock.
     pub(super) deliveries: BTreeMap<u64, LockToken>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct QueueSessions {
 }
 
 impl QueueSessions {
-    /// The slot of the nameless session.
+    /// The slot of the unnamed session.
     pub(super) const ONLY: TableSlot = 0;
 
     pub(super) fn new(named: bool) -> Self {
@@ -61,7 +61,7 @@ impl QueueSessions {
         self.by_id.len()
     }
 
-    /// Where messages of a session are kept. Without sessions, all in one place whatever their session.
+    /// The slot of a session. Without sessions all messages share one slot, whatever their session id.
     pub(super) fn find(&self, id: Option<&str>) -> Option<TableSlot> {
         if self.named { self.by_id.get(id?).copied() } else { Some(Self::ONLY) }
     }
@@ -72,11 +72,11 @@ impl QueueSessions {
     }
 
     pub(super) fn get(&self, slot: TableSlot) -> &QueueSession {
-        self.slots[slot as usize].as_deref().expect("a slot in use: whoever keeps one keeps the session alive")
+        self.slots[slot as usize].as_deref().expect("slots are freed only when nothing refers to the session")
     }
 
     pub(super) fn get_mut(&mut self, slot: TableSlot) -> &mut QueueSession {
-        self.slots[slot as usize].as_deref_mut().expect("a slot in use: whoever keeps one keeps the session alive")
+        self.slots[slot as usize].as_deref_mut().expect("slots are freed only when nothing refers to the session")
     }
 
     /// Sessions from `slot` on, in slot order.
@@ -85,7 +85,7 @@ impl QueueSessions {
         used.filter_map(|(slot, session)| Some((slot as TableSlot, session.as_deref()?)))
     }
 
-    /// Lets a session go if nothing keeps it.
+    /// Removes a session that has no messages, state or holder.
     pub(super) fn remove_if_idle(&mut self, slot: TableSlot) {
         let session = self.get(slot);
         if session.backlog.is_empty() && session.lock.is_none() && session.state.is_none() {

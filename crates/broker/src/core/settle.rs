@@ -1,7 +1,8 @@
-//! Settlement: what a receiver says about what it was given, and what a lock that ran out says in its stead.
+//! Settlement of deliveries, and expiry of message locks.
 //!
-//! A settlement is in the journal before it is true here. Only the delivery count of a lock that ran out is kept even when
-//! the journal refuses it: the lock is over in any case, and a crash would forget the lock as well.
+//! A settlement is appended to the journal before it takes effect. One exception: the delivery count of an expired lock
+//! rises even if the journal refuses the record. The lock has ended in any case, and a crash would lose the lock as
+//! well.
 
 use std::sync::Arc;
 
@@ -17,13 +18,13 @@ use super::record::{JournalRecord, MessageUpdated};
 use super::sessions::TableSlot;
 use super::timers::Timer;
 
-/// Alarms do their work in pieces, so that a million locks that end together do not hold everyone else up.
+/// Items per timer call: a million locks that expire together must not delay other calls.
 pub(super) const MAX_PER_TIMER: usize = 256;
 
-/// A name and an encoded AMQP value.
+/// Application property names with encoded AMQP values.
 pub type PropertyUpdates = Vec<(Box<str>, Bytes)>;
 
-/// What a receiver says about a delivery.
+/// How a receiver settles a delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SettlementOutcome {
     Complete,
@@ -31,9 +32,9 @@ pub enum SettlementOutcome {
     Abandon {
         properties: PropertyUpdates,
     },
-    /// Deliver again; counts as nothing.
+    /// Deliver again; not counted.
     Release,
-    /// Keep aside until asked for by sequence number.
+    /// Keep until it is received by sequence number.
     Defer {
         properties: PropertyUpdates,
     },
@@ -45,7 +46,8 @@ pub enum SettlementOutcome {
 }
 
 impl QueueContext<'_, '_> {
-    /// Settles deliveries; returns those whose lock was lost. When the journal refuses, nothing is settled.
+    /// Settles deliveries; returns the tokens whose lock is lost. If the journal refuses the append, nothing is
+    /// settled.
     pub(super) fn settle(
         &mut self,
         tokens: &[LockToken],
@@ -59,7 +61,7 @@ impl QueueContext<'_, '_> {
             SettlementOutcome::Abandon { properties } => self.abandon(&held, properties)?,
             SettlementOutcome::Release => self.unlock_messages(&held),
             SettlementOutcome::Defer { properties } => self.defer(&held, properties)?,
-            // A message in a dead-letter queue has nowhere further to go; it stays, one failure older.
+            // A message in a dead-letter queue cannot be dead-lettered again. It stays, with one more failed delivery.
             SettlementOutcome::DeadLetter { properties, .. } if self.dead_letter_queue.is_none() => {
                 self.abandon(&held, properties)?
             }
@@ -71,7 +73,8 @@ impl QueueContext<'_, '_> {
         Ok(lost)
     }
 
-    /// By sequence number, each once: what is settled together takes effect in the order it was sent.
+    /// Sorts by sequence number and removes repeated tokens: settlements take effect in the order the messages were
+    /// sent.
     fn sort_by_sequence(&self, mut tokens: Vec<LockToken>) -> Vec<LockToken> {
         if tokens.len() > 1 {
             tokens.sort_by_cached_key(|token| self.queue.locks[token].counter);
@@ -80,7 +83,7 @@ impl QueueContext<'_, '_> {
         tokens
     }
 
-    /// Whether a lock stands. One whose time is over does not, even if its end was not yet attended to.
+    /// Whether a lock is valid. An expired lock is not, even if its timer has not run yet.
     pub(super) fn is_lock_valid(&self, token: LockToken) -> bool {
         self.queue.locks.get(&token).is_some_and(|lock| {
             let session_lock = self.queue.sessions.get(lock.slot).lock.as_deref();
@@ -109,7 +112,7 @@ impl QueueContext<'_, '_> {
         Ok(vec![until; tokens.len()])
     }
 
-    /// Ends message locks whose time is over.
+    /// Expires message locks that are due.
     pub(super) fn expire_message_locks(&mut self) {
         let late = self.queue.lock_expiries.iter().take_while(|(until, _)| *until <= self.call.now);
         let late: Vec<_> = late.take(MAX_PER_TIMER).map(|(_, token)| *token).collect();
@@ -120,7 +123,7 @@ impl QueueContext<'_, '_> {
         }
     }
 
-    /// One more failed delivery for each, in memory whatever the journal says. The locks still stand.
+    /// Counts one failed delivery for each message, in memory even if the journal refuses the record. The locks stay.
     pub(super) fn count_failed_deliveries(&mut self, tokens: &[LockToken]) {
         let updates =
             self.plan_updates(tokens, |_, update| update.delivery_count = update.delivery_count.saturating_add(1));
@@ -139,15 +142,16 @@ impl QueueContext<'_, '_> {
         }
         self.append_settled(&by_session)?;
         for token in tokens {
-            let lock = self.queue.remove_lock(*token).expect("held: checked by settle()");
-            let (message, _) = self.queue.remove_message(lock.slot, lock.counter).expect("a locked message is there");
+            let lock = self.queue.remove_lock(*token).expect("lock is valid: checked by settle()");
+            let (message, _) =
+                self.queue.remove_message(lock.slot, lock.counter).expect("a locked message is in its backlog");
             self.call.journal.release(message.location);
         }
         self.serve_sessions(by_session.iter().map(|(slot, _)| *slot));
         Ok(())
     }
 
-    /// Writes that messages left, one record for each session.
+    /// Appends that messages were removed, one record per session.
     pub(super) fn append_settled(&mut self, by_session: &[(TableSlot, Vec<u64>)]) -> Result<(), Error> {
         let ids: Vec<_> = by_session.iter().map(|(slot, _)| self.queue.sessions.get(*slot).id.clone()).collect();
         let records = by_session.iter().zip(&ids).map(|((_, counters), id)| JournalRecord::Settled {
@@ -181,7 +185,7 @@ impl QueueContext<'_, '_> {
         Ok(())
     }
 
-    /// Ends locks and serves the sessions they were in.
+    /// Unlocks messages and serves their sessions.
     fn unlock_messages(&mut self, tokens: &[LockToken]) {
         let mut slots: Vec<TableSlot> = tokens.iter().filter_map(|token| self.unlock_message(*token)).collect();
         slots.sort_unstable();
@@ -189,7 +193,8 @@ impl QueueContext<'_, '_> {
         self.serve_sessions(slots.into_iter());
     }
 
-    /// Ends one lock. A message past its time or its attempts leaves now rather than when someone next asks for it.
+    /// Unlocks one message. If it has expired or has no deliveries left, it is removed now, not when it is next
+    /// requested.
     pub(super) fn unlock_message(&mut self, token: LockToken) -> Option<TableSlot> {
         let lock = self.queue.unlock(token)?;
         if self.is_undeliverable(lock.slot, lock.counter) && self.remove_undeliverable(lock.slot, lock.counter).is_err()
@@ -200,7 +205,7 @@ impl QueueContext<'_, '_> {
         Some(lock.slot)
     }
 
-    /// Serves again after deliveries were settled.
+    /// Delivers again after settlements.
     pub(super) fn serve_sessions(&mut self, slots: impl Iterator<Item = TableSlot>) {
         for slot in slots {
             self.serve(slot);

@@ -1,7 +1,8 @@
-//! The state as records, a little at a time.
+//! Writes the state as records, in steps.
 //!
-//! A snapshot does not stop the broker: it may hold a mixture of old and new, mended by replaying what was appended since it
-//! began (see [`crate::journal`]). So the cursor only has to pass every thing that was there at the beginning and still is.
+//! A snapshot does not stop the broker, so it may mix old and new state. Replaying everything appended since it began
+//! corrects that (see [`crate::journal`]). The cursor only has to visit every object that existed at the start and
+//! still exists.
 
 use super::Core;
 use super::entity::Entity;
@@ -13,13 +14,13 @@ use super::record::{
 };
 use super::sessions::{QueueSession, TableSlot};
 
-/// Messages in one record: enough to make the session's id and the record's head cheap.
+/// Messages per record: enough that session id and record header cost little.
 const MESSAGES_PER_RECORD: usize = 512;
 
-/// How far a snapshot has come.
+/// Position of a snapshot in progress.
 #[derive(Debug, Clone)]
 pub struct SnapshotCursor {
-    /// For turning the history's ages into moments.
+    /// Converts ticks of the duplicate history to times.
     now: Timestamp,
     entity: EntityId,
     stage: SnapshotStage,
@@ -34,15 +35,15 @@ enum SnapshotStage {
 }
 
 impl SnapshotCursor {
-    /// A snapshot that begins here: the store notes the journal's position now.
+    /// Starts a snapshot. The store remembers the journal's position at this moment.
     pub fn new(now: Timestamp) -> Self {
         Self { now, entity: EntityId(0), stage: SnapshotStage::Entity }
     }
 }
 
 impl Core {
-    /// Hands about `budget` bytes of records to `sink`; false when the snapshot is complete. The next step may come after
-    /// any number of other calls.
+    /// Passes about `budget` bytes of records to `sink`; returns false when the snapshot is complete. Any number of
+    /// other calls may run between two steps.
     pub fn write_snapshot(&self, snapshot: &mut SnapshotCursor, budget: usize, mut sink: impl FnMut(&[u8])) -> bool {
         let mut written = 0;
         let mut page = Vec::new();
@@ -73,7 +74,7 @@ impl Core {
 type RecordSink<'a> = &'a mut dyn FnMut(&JournalRecord<'_>) -> bool;
 
 impl Entity {
-    /// Writes one stage; says which comes next and whether the budget is used up.
+    /// Writes one stage; returns the next stage and whether the budget is used up.
     fn snapshot_stage(
         &self,
         stage: SnapshotStage,
@@ -156,7 +157,7 @@ impl MessageQueue {
         }))
     }
 
-    /// Writes the next messages of a session with their alterations; returns the last counter, if there may be more.
+    /// Writes the next messages of a session with their overrides; returns the last counter if there may be more.
     fn snapshot_backlog(&self, session: &QueueSession, from: u64, write: RecordSink<'_>) -> (Option<u64>, bool) {
         let part: Vec<_> = session.backlog.iter_from(from).take(MESSAGES_PER_RECORD).collect();
         let Some((last, _)) = part.last().copied() else { return (None, false) };

@@ -1,5 +1,5 @@
-//! Who wants to be called when. One alarm for each kind of thing that can fall due in a queue or entity, not one for each
-//! lock or message: those are kept in order by their owners.
+//! The core's timers: one per kind of event and queue or entity, not one per lock or message. Their owners keep those
+//! in order.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -7,18 +7,18 @@ use super::id::{EntityId, QueueId, Timestamp};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// A message lock ends.
+    /// A message lock expires.
     MessageLock(QueueId),
     SessionLock(QueueId),
-    /// An attach has waited long enough for a session.
+    /// A waiting attach times out.
     Attach(QueueId),
-    /// A message's time to live ends.
+    /// A message expires.
     Expiry(QueueId),
-    /// The journal refused something that must happen: try again.
+    /// The journal refused a required append: try again.
     Retry(QueueId),
     /// A scheduled message is due.
     ScheduledMessages(EntityId),
-    /// Duplicate history is swept.
+    /// The duplicate history is swept.
     History(EntityId),
 }
 
@@ -33,7 +33,8 @@ impl TimerQueue {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Sets an alarm, unless it is already set for as early or earlier. An alarm may ring for nothing; it is never late.
+    /// Sets a timer unless it is already set for the same time or earlier. It may fire without work to do, but never
+    /// late.
     pub(super) fn set(&mut self, timer: Timer, at: Timestamp) {
         if let Some(set) = self.set.get(&timer).copied() {
             if set <= at {
@@ -45,7 +46,7 @@ impl TimerQueue {
         self.due.insert((at, timer));
     }
 
-    /// Takes the next alarm that is due.
+    /// Removes and returns the next due timer.
     pub(super) fn pop_due(&mut self, now: Timestamp) -> Option<Timer> {
         let (at, timer) = *self.due.first()?;
         if at > now {

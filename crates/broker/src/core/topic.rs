@@ -1,4 +1,4 @@
-//! Who gets a message: the queue it was sent to, or every subscription of the topic that takes it. Stored once for all.
+//! Routing: a message goes to the queue it was sent to, or to every subscription of the topic. Its body is stored once.
 
 use super::Core;
 use super::backlog::QueuedMessage;
@@ -11,11 +11,11 @@ use super::record::{Activated, EnqueueTarget, Enqueued};
 use super::send::shorter_ttl;
 use crate::journal::Location;
 
-/// A stored message on its way to the queues that take it.
+/// A stored message on its way to the queues that get it.
 pub(super) struct RoutedMessage<'a> {
     pub(super) entity: EntityId,
     pub(super) sequence: SequenceNumber,
-    /// When its time to live began.
+    /// Start of its time to live.
     pub(super) start: Timestamp,
     pub(super) time_to_live: Option<u64>,
     pub(super) session: Option<&'a str>,
@@ -23,9 +23,9 @@ pub(super) struct RoutedMessage<'a> {
 }
 
 impl Core {
-    /// Which queues take a message. Empty for a queue, which takes its own.
+    /// The subscriptions that get a message; empty if the entity is a queue.
     ///
-    /// `dead_letter_queue` holds numbers already promised within a batch, by dead-letter queue.
+    /// `dead_letter_queue` holds the counters already reserved in this batch, per dead-letter queue.
     pub(super) fn select_targets(
         &self,
         topic: EntityId,
@@ -108,7 +108,7 @@ impl<'a> RoutedMessage<'a> {
         QueuedMessage::new(self.location, self.sequence.partition() as u8, ExpiryTime::after(self.start, time_to_live))
     }
 
-    /// In a dead-letter queue nothing expires.
+    /// Messages in a dead-letter queue never expire.
     pub(super) fn message_for(&self, target: &EnqueueTarget) -> QueuedMessage {
         match target.queue.subqueue {
             Subqueue::Main => self.message(shorter_ttl(self.time_to_live, target.time_to_live)),

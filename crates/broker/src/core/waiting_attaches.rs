@@ -1,4 +1,4 @@
-//! Attaches that wait for a session to become available, first come first served, each until its own deadline.
+//! Attaches that wait for a session: first come, first served, each with its own deadline.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -9,7 +9,7 @@ use super::receivers::ReceiveMode;
 pub(super) struct WaitingAttach {
     pub(super) link: CoreLinkId,
     pub(super) mode: ReceiveMode,
-    /// Credit granted before there is anything to grant it for: delivery-count and link-credit.
+    /// Credit granted before the attach completes: delivery-count and link-credit.
     pub(super) credit: (u32, u32),
     deadline: Timestamp,
 }
@@ -35,7 +35,7 @@ impl WaitingAttaches {
         self.tickets.insert(link, ticket);
     }
 
-    /// Keeps credit for when the attach is answered.
+    /// Stores the credit until the attach completes.
     pub(super) fn set_credit(&mut self, link: CoreLinkId, delivery_count: u32, link_credit: u32) {
         if let Some(waiting_attach) = self.tickets.get(&link).and_then(|ticket| self.line.get_mut(ticket)) {
             waiting_attach.credit = (delivery_count, link_credit);
@@ -56,7 +56,7 @@ impl WaitingAttaches {
         self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
-    /// Takes a waiter whose time is over.
+    /// Removes and returns an attach whose deadline has passed.
     pub(super) fn pop_timed_out(&mut self, now: Timestamp) -> Option<WaitingAttach> {
         let (deadline, ticket) = *self.deadlines.first()?;
         if deadline <= now { self.take(ticket) } else { None }

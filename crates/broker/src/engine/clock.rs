@@ -1,16 +1,16 @@
-//! The broker's clock: the machine's, never running backwards while the process lives, and movable by tests.
+//! The broker's clock. It never runs backwards while the process lives, and tests can move it.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::core::Timestamp;
 
-/// Milliseconds since the Unix epoch: the wall clock at the start, and from then on the time that has really passed.
+/// Milliseconds since the Unix epoch: the wall clock at the start plus the elapsed monotonic time.
 #[derive(Debug)]
 pub(crate) struct BrokerClock {
     started_at: u64,
     started: Instant,
-    /// How far tests have moved it.
+    /// How far tests have moved the clock ahead, in milliseconds.
     offset: AtomicU64,
 }
 
@@ -27,12 +27,12 @@ impl BrokerClock {
         Timestamp(self.started_at + millis(self.started.elapsed()) + self.offset.load(Ordering::Relaxed))
     }
 
-    /// Moves the clock ahead, for tests. Locks and messages whose time is over by then expire.
+    /// Moves the clock ahead, for tests. Locks and messages that are due by then expire.
     pub(crate) fn advance(&self, by: Duration) {
         self.offset.fetch_add(millis(by), Ordering::Relaxed);
     }
 
-    /// How long from now until `moment`; nothing when it has passed.
+    /// Time from now until `moment`; zero if it has passed.
     pub(super) fn duration_until(&self, moment: Timestamp) -> Duration {
         Duration::from_millis(moment.0.saturating_sub(self.now().0))
     }

@@ -1,4 +1,5 @@
-//! Faults that tests arm over HTTP; the engine asks at every occasion. Free while none is armed.
+//! Fault injection for tests: faults armed over HTTP, checked by the engine at every fault point. Costs nothing while
+//! none is armed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use crate::core::EntityId;
 use crate::http::{Fault, FaultKind, Schedule};
 
-/// Armed from any thread.
+/// The armed faults. Shared between threads.
 #[derive(Debug, Default)]
 pub(crate) struct FaultInjector {
     any: AtomicBool,
@@ -15,7 +16,7 @@ pub(crate) struct FaultInjector {
     injected: AtomicU64,
 }
 
-/// Something that a fault could strike.
+/// A point at which the engine can inject a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum FaultPoint {
     Send,
@@ -23,7 +24,7 @@ pub(super) enum FaultPoint {
     Delivery,
 }
 
-/// What goes wrong.
+/// The fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum InjectedFault {
     DropConnection,
@@ -45,18 +46,18 @@ impl FaultInjector {
         self.any.store(false, Ordering::Release);
     }
 
-    /// One has struck that was not asked about here.
+    /// Counts a fault that was injected elsewhere.
     pub(crate) fn count_injected(&self) {
         self.injected.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Faults not yet spent, and how often any has struck.
+    /// Faults that are still armed, and the number of faults injected.
     pub(crate) fn report(&self) -> (Vec<Fault>, u64) {
         let left = self.armed().iter().map(|(_, schedule)| schedule.fault().clone()).collect();
         (left, self.injected.load(Ordering::Relaxed))
     }
 
-    /// To be asked once at every occasion.
+    /// The fault to inject at this point, if any. Call it exactly once per fault point.
     pub(super) fn next_fault(&self, fault_point: FaultPoint, entity: EntityId) -> Option<InjectedFault> {
         if !self.any.load(Ordering::Acquire) {
             return None;
@@ -78,11 +79,11 @@ impl FaultInjector {
     }
 
     fn armed(&self) -> std::sync::MutexGuard<'_, Vec<(Option<EntityId>, Schedule)>> {
-        self.armed.lock().expect("nobody panics while arming")
+        self.armed.lock().expect("no thread panics while it holds the lock")
     }
 }
 
-/// What a fault does at an occasion, if anything.
+/// The effect of a fault kind at a fault point, if any.
 fn fault(kind: &FaultKind, fault_point: FaultPoint) -> Option<InjectedFault> {
     use FaultPoint::{Delivery, Send, Settlement};
     match (kind, fault_point) {

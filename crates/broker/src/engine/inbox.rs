@@ -1,4 +1,4 @@
-//! The line to the engine: what may be sent along it, and the two ends.
+//! The channel to the engine: its messages and both ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -11,7 +11,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use super::{EngineReply, EngineRequest};
 use crate::core::{CallContext, ConnectionId, Core, CoreLinkId};
 
-/// Work of a call: on the engine's thread; what it returns runs when the journal is durable.
+/// An operation on the engine thread. The closure it returns runs when the journal is durable.
 type DeferredCall = Box<dyn FnOnce(&mut Core, &mut CallContext<'_>) -> Box<dyn FnOnce() + Send> + Send>;
 
 pub(crate) enum EngineMessage {
@@ -23,10 +23,10 @@ pub(crate) enum EngineMessage {
     Stop,
 }
 
-/// Kibibytes of messages that may be under way to the engine: bounds what any number of connections can pile up before it.
+/// Kibibytes of requests in flight to the engine: bounds what all connections together can queue.
 const BUDGET_KIB: usize = 128 << 10;
 
-/// The engine, from outside. Cheap to clone.
+/// A handle to the engine. Cheap to clone.
 #[derive(Clone)]
 pub(crate) struct EngineHandle {
     messages: Sender<EngineMessage>,
@@ -35,15 +35,15 @@ pub(crate) struct EngineHandle {
     budget: Arc<Semaphore>,
 }
 
-/// The engine's own end.
+/// The engine's end of the channel.
 pub(crate) struct EngineInbox {
     messages: Receiver<EngineMessage>,
     woken: Arc<AtomicBool>,
-    /// Taken while waiting for a wake, kept for the next round.
+    /// Received while the engine waited for the store; handled in the next round.
     early: Option<EngineMessage>,
 }
 
-/// The engine is gone: the broker is stopping.
+/// The engine has ended: the broker is stopping.
 #[derive(Debug, Clone, Copy, thiserror::Error)]
 #[error("the broker is stopping")]
 pub(crate) struct EngineStopped;
@@ -61,7 +61,7 @@ pub(crate) fn channel() -> (EngineHandle, EngineInbox) {
 }
 
 impl EngineHandle {
-    /// Registers a connection; replies to it come out of the second value.
+    /// Registers a connection; the second value receives its replies.
     pub(crate) fn connect(&self) -> Result<(EngineConnection, UnboundedReceiver<Vec<EngineReply>>), EngineStopped> {
         let id = ConnectionId(self.connections.fetch_add(1, Ordering::Relaxed));
         let (outbox, replies) = unbounded_channel();
@@ -69,21 +69,21 @@ impl EngineHandle {
         Ok((EngineConnection { id, engine: self.clone(), outbox }, replies))
     }
 
-    /// Asks the core something; the answer comes when everything it rests on is durable.
+    /// Calls the core; returns when everything the result depends on is durable.
     pub(crate) async fn call<T: Send + 'static>(
         &self,
         act: impl FnOnce(&mut Core, &mut CallContext<'_>) -> T + Send + 'static,
     ) -> Result<T, EngineStopped> {
-        let (sender, answer) = oneshot::channel();
+        let (sender, result) = oneshot::channel();
         let operation: DeferredCall = Box::new(move |core, call| {
             let value = act(core, call);
             Box::new(move || drop(sender.send(value)))
         });
         self.messages.send(EngineMessage::Call(operation)).map_err(|_| EngineStopped)?;
-        answer.await.map_err(|_| EngineStopped)
+        result.await.map_err(|_| EngineStopped)
     }
 
-    /// Makes the engine look again: the store has news, or the clock was moved.
+    /// Wakes the engine: the store made progress, or the clock was moved.
     pub(crate) fn wake(&self) {
         if !self.woken.swap(true, Ordering::AcqRel) {
             let _ = self.messages.send(EngineMessage::Woken);
@@ -95,11 +95,11 @@ impl EngineHandle {
     }
 }
 
-/// One connection's line to the engine.
+/// One connection's end of the channel.
 pub(crate) struct EngineConnection {
     id: ConnectionId,
     engine: EngineHandle,
-    /// Its own end of the replies, for those that are to come later.
+    /// Sends delayed replies back to the connection itself.
     outbox: UnboundedSender<Vec<EngineReply>>,
 }
 
@@ -108,7 +108,7 @@ impl EngineConnection {
         self.id
     }
 
-    /// Sends what one read brought. Waits while too many bytes are under way already.
+    /// Sends the requests of one socket read. Waits while too many bytes are in flight.
     pub(crate) async fn send(&self, requests: Vec<EngineRequest>, bytes: usize) -> Result<(), EngineStopped> {
         let kib = u32::try_from(bytes.div_ceil(1024).min(BUDGET_KIB)).unwrap_or(u32::MAX);
         let budget = match kib {
@@ -119,7 +119,7 @@ impl EngineConnection {
         self.engine.messages.send(message).map_err(|_| EngineStopped)
     }
 
-    /// Lets a reply come again after a while.
+    /// Sends a reply to the connection itself after a delay.
     pub(crate) fn postpone(&self, by: Duration, reply: EngineReply) {
         let outbox = self.outbox.clone();
         tokio::spawn(async move {
@@ -128,14 +128,14 @@ impl EngineConnection {
         });
     }
 
-    /// The connection has gone, with these receivers.
+    /// The connection is closed, with these receiver links.
     pub(crate) fn gone(&self, links: Vec<CoreLinkId>) {
         let _ = self.engine.messages.send(EngineMessage::Gone { id: self.id, links });
     }
 }
 
 impl EngineInbox {
-    /// The next message, waited for.
+    /// Waits for the next message.
     pub(super) fn first(&mut self, wait_limit: Duration) -> Option<EngineMessage> {
         if let Some(early) = self.early.take() {
             return self.seen(early);
@@ -147,12 +147,12 @@ impl EngineInbox {
         }
     }
 
-    /// The next message, if there is one.
+    /// The next message, if one is waiting.
     pub(super) fn next(&mut self) -> Option<EngineMessage> {
         self.messages.try_recv().ok().and_then(|message| self.seen(message))
     }
 
-    /// Waits for news of the store only; the first other message is kept, and what follows it stays in line.
+    /// Waits for a wake-up from the store only. Keeps the first other message; the rest stay in the channel.
     pub(super) fn wait_for_wake(&mut self, wait_limit: Duration) {
         if self.early.is_some() {
             std::thread::park_timeout(wait_limit.min(Duration::from_millis(1)));

@@ -1,8 +1,8 @@
-//! What one round has to say to one connection: some of it at once, the rest when the disk has followed.
+//! The replies of one round to one connection: some leave at once, the rest when the journal is durable.
 //!
-//! A crash ends every connection, and with it every hold and every lock. So only three things must not be told too early: that something was
-//! stored, that something was settled, and a message nobody can be sure of yet. An accepted session and a message that has long been
-//! durable need not wait. Words about receivers keep their order among themselves: when one waits, all that follow wait behind it.
+//! A crash closes every connection and ends every lock. So only three replies must wait for a sync: that a message was
+//! stored, that a message was settled, and the delivery of a message that is not durable yet. Replies about receiver
+//! links keep their order: if one waits, all later ones wait behind it.
 
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -10,7 +10,7 @@ use super::EngineReply;
 use crate::core::ConnectionId;
 use crate::journal::Lsn;
 
-/// When a reply may be told.
+/// When a reply may be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ReplyTiming {
     Now,
@@ -27,9 +27,9 @@ pub(super) struct PendingReplies {
     pub(super) to: ConnectionId,
     pub(super) immediate: Vec<EngineReply>,
     pub(super) deferred: Vec<EngineReply>,
-    /// Among those that wait is a word about a receiver.
+    /// A reply about a receiver link is deferred.
     pub(super) defers_link_reply: bool,
-    /// So it was in an earlier round, and it still waits.
+    /// The same for an earlier round, whose reply still waits.
     link_reply_still_deferred: bool,
 }
 
@@ -48,10 +48,10 @@ impl PendingReplies {
     }
 }
 
-/// Where a connection hears from the engine.
+/// Sends replies to a connection.
 pub(super) struct ReplyOutbox {
     replies: UnboundedSender<Vec<EngineReply>>,
-    /// The last word about one of its links waits for this; later ones must not overtake it.
+    /// The last reply about one of its links waits for this position; later ones must not overtake it.
     pub(super) deferred_until: Lsn,
 }
 
@@ -61,7 +61,7 @@ impl ReplyOutbox {
     }
 
     pub(super) fn send(&self, replies: Vec<EngineReply>) {
-        // A connection that has gone is told nothing; its links are detached when it says so.
+        // The receiver is gone if the connection has closed; it then reports its links itself.
         let _ = self.replies.send(replies);
     }
 }
@@ -108,7 +108,7 @@ mod tests {
         );
         pending.add(attached(2), ReplyTiming::Now);
         assert_eq!((links(&pending.immediate), links(&pending.deferred)), (vec![], vec![1, 2]));
-        // Nor one of an earlier round.
+        // Nor a reply of an earlier round.
         let mut pending = PendingReplies::new(ConnectionId(1), true);
         pending.add(attached(2), ReplyTiming::Now);
         assert_eq!(

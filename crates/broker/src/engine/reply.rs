@@ -1,4 +1,4 @@
-//! What the core has to say to a connection.
+//! Replies from the engine to a connection.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ pub(crate) enum EngineReply {
         delivery: u32,
         result: Result<(), Error>,
     },
-    /// Deliveries, and whether each failed with `error`.
+    /// Delivery ids, each with whether it failed with `error`.
     Settled {
         link: amqp::LinkId,
         deliveries: Vec<(u32, bool)>,
@@ -25,7 +25,7 @@ pub(crate) enum EngineReply {
         delivery: MessageDelivery,
         stored: Result<StoredEntry, Error>,
     },
-    /// The credit is used up; the core has counted this far, and had nothing for so many.
+    /// All credit is used up to `delivery_count`; `unused` of it had no message.
     Drained {
         link: CoreLinkId,
         delivery_count: u32,
@@ -44,9 +44,9 @@ pub(crate) enum EngineReply {
         link: CoreLinkId,
         error: Error,
     },
-    /// The answer to a call.
+    /// The response to a call.
     Answer(Box<Answer>),
-    /// Close the socket without a word: a fault for tests, as are the rest.
+    /// Close the socket without a close frame. This and the remaining variants are fault injection for tests.
     DropConnection,
     ForceDetach {
         link: amqp::LinkId,
@@ -61,23 +61,23 @@ pub(crate) enum EngineReply {
 }
 
 impl EngineReply {
-    /// Whether it says no more than that a link is attached: true as long as the process lives, and no longer.
+    /// Whether it only confirms an attach, which is valid as long as the process lives.
     pub(super) fn is_attach_success(&self) -> bool {
-        matches!(self, Self::Answer(answer) if matches!(**answer, Answer::Receiver { result: Ok(_), .. } | Answer::Sender { result: Ok(_), .. } | Answer::Node { result: Ok(()), .. }))
+        matches!(self, Self::Answer(result) if matches!(**result, Answer::Receiver { result: Ok(_), .. } | Answer::Sender { result: Ok(_), .. } | Answer::Node { result: Ok(()), .. }))
     }
 
-    /// Whether it is about a link the core knows, whose story is told in order: attached, deliveries, the end.
+    /// Whether it concerns a link that the core knows. Such replies keep their order: attached, deliveries, detached.
     pub(super) fn concerns_link(&self) -> bool {
         match self {
             Self::Sent { .. } | Self::Settled { .. } => false,
-            Self::Answer(answer) => {
-                matches!(**answer, Answer::Receiver { .. } | Answer::Sender { .. } | Answer::Node { .. })
+            Self::Answer(result) => {
+                matches!(**result, Answer::Receiver { .. } | Answer::Sender { .. } | Answer::Node { .. })
             }
             _ => true,
         }
     }
 
-    /// Reads the body of a delivery now, while its place is certain.
+    /// Reads the body of a delivery now: a later compaction may move it.
     pub(super) fn from_effect(effect: Effect, journal: &mut dyn Journal) -> Self {
         match effect {
             Effect::Deliver { link, delivery } => {
@@ -95,7 +95,7 @@ impl EngineReply {
     }
 }
 
-/// Whether an effect of a call that appended nothing can be told at once: a crash takes nothing of it back.
+/// Whether an effect of a call that appended nothing can be sent at once: a crash cannot contradict it.
 pub(super) fn is_crash_safe(effect: &Effect, journal: &dyn Journal) -> bool {
     match effect {
         Effect::Deliver { delivery, .. } => !delivery.settled && journal.is_durable(delivery.location),

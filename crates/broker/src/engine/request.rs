@@ -1,4 +1,4 @@
-//! What a connection asks of the core.
+//! Requests from a connection to the core.
 
 use crate::core::{
     CallContext, ConnectionId, Core, CoreLinkId, EntityId, Error, IncomingMessage, LockToken, QueueId,
@@ -8,12 +8,12 @@ use crate::core::{
 use super::EngineReply;
 use super::faults::FaultPoint;
 
-/// On the engine's thread.
+/// An operation that runs on the engine thread.
 pub(crate) type CoreCall = Box<dyn FnOnce(&mut Core, &mut CallContext<'_>) -> EngineReply + Send>;
 
-/// One thing asked, in the order the peer's frames came.
+/// One request, in the order of the peer's frames.
 pub(crate) enum EngineRequest {
-    /// Store messages; `delivery` is told what became of them unless the sender had settled already.
+    /// Store messages. Replies for `delivery` unless the sender sent it settled.
     Send {
         link: amqp::LinkId,
         delivery: u32,
@@ -21,7 +21,7 @@ pub(crate) enum EngineRequest {
         to: EntityId,
         messages: Vec<IncomingMessage>,
     },
-    /// Settle deliveries of one link; those named are told unless the receiver had settled already.
+    /// Settle deliveries of one link. Replies unless the receiver sent the disposition settled.
     Settle {
         link: amqp::LinkId,
         queue: QueueId,
@@ -38,12 +38,12 @@ pub(crate) enum EngineRequest {
     Detach {
         link: CoreLinkId,
     },
-    /// So many bytes of what was given to the connection are written to its socket.
+    /// The connection has written `bytes` of its output to the socket.
     Written {
         connection: ConnectionId,
         bytes: usize,
     },
-    /// Anything rarer. The reply goes to the connection that asked.
+    /// Any less frequent operation. Its reply goes to the requesting connection.
     Call(CoreCall),
 }
 
@@ -84,7 +84,7 @@ impl EngineRequest {
         }
     }
 
-    /// What a fault could strike here, and at which entity.
+    /// The fault point of this request and its entity.
     pub(super) fn fault_point(&self) -> Option<(FaultPoint, EntityId)> {
         match self {
             Self::Send { to, .. } => Some((FaultPoint::Send, *to)),
@@ -93,7 +93,7 @@ impl EngineRequest {
         }
     }
 
-    /// The link it came by, where a fault needs to know.
+    /// The link of the request, where fault injection needs it.
     pub(super) fn link(&self) -> Option<amqp::LinkId> {
         match self {
             Self::Send { link, .. } | Self::Settle { link, .. } => Some(*link),
@@ -101,7 +101,7 @@ impl EngineRequest {
         }
     }
 
-    /// What a throttled service answers.
+    /// The reply of a throttled service.
     pub(super) fn into_busy_reply(self) -> Option<EngineReply> {
         match self {
             Self::Send { link, delivery, settled: false, .. } => {

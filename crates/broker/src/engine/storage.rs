@@ -1,4 +1,4 @@
-//! What the engine remembers by: a folder on disk, or nothing that outlives the process.
+//! The engine's journal: a data folder on disk, or memory only.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::core::{BrokerLimits, CallContext, Compaction, Core, SnapshotCursor, T
 use crate::journal::{Journal, Lsn, VolatileJournal};
 use crate::store::{DataFolder, LogStore, MaintenanceTask, OpenError, StoreOptions};
 
-/// Where a broker keeps its messages.
+/// Where a broker stores its messages.
 #[derive(Debug, Clone)]
 pub enum Persistence {
-    /// In this folder; what was accepted survives any crash.
+    /// In this folder. Accepted messages survive any crash.
     Folder(PathBuf),
-    /// Nowhere. For tests.
+    /// In memory only, for tests.
     Ephemeral,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("create the data folder `{}`", path.display())]
+    #[error("failed to create data folder `{}`", path.display())]
     Create {
         path: PathBuf,
         #[source]
         source: std::io::Error,
     },
-    #[error("open the data folder `{}`", path.display())]
+    #[error("failed to open data folder `{}`", path.display())]
     Open {
         path: PathBuf,
         #[source]
@@ -36,7 +36,7 @@ pub enum Error {
     },
 }
 
-/// Bytes of a snapshot, or messages looked at while cleaning, between two rounds: well under a millisecond.
+/// Snapshot bytes, and messages scanned by compaction, per step between two rounds: well under a millisecond.
 const STEP: usize = 64 << 10;
 const MESSAGES: usize = 512;
 
@@ -53,7 +53,7 @@ pub(crate) enum EngineStorage {
 }
 
 impl EngineStorage {
-    /// Opens what there is and gives the core its memory back.
+    /// Opens the data folder and recovers the core from it.
     pub(crate) fn recover(
         persistence: &Persistence,
         limits: BrokerLimits,
@@ -112,7 +112,7 @@ impl EngineStorage {
         }
     }
 
-    /// How long the store can be left alone: not at all while it has a chore for the core.
+    /// How long the engine may wait: not at all while the store has maintenance work.
     pub(super) fn wait_limit(&self) -> Duration {
         match self {
             Self::Durable(durable) if durable.busy => Duration::ZERO,
@@ -120,7 +120,7 @@ impl EngineStorage {
         }
     }
 
-    /// One step of housekeeping.
+    /// Runs one step of maintenance.
     pub(super) fn run_maintenance(&mut self, core: &mut Core, now: Timestamp) {
         if let Self::Durable(durable) = self {
             durable.run_maintenance(core, now);
@@ -164,7 +164,7 @@ impl DurableStorage {
                 self.store.finish_compaction();
             }
             Err(error) => {
-                warn!(error = %error, "the store could not be cleaned up; trying again later");
+                warn!(error = %error, "compaction failed: it is retried later");
                 self.busy = false;
             }
         }

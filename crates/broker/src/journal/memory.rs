@@ -1,13 +1,13 @@
-//! Two journals without a disk: [`VolatileJournal`] for `--ephemeral`, [`MemoryJournal`] for tests.
+//! Journals without a disk: [`VolatileJournal`] for `--ephemeral`, [`MemoryJournal`] for tests.
 //!
-//! `VolatileJournal` keeps only bodies that are still referenced. `MemoryJournal` keeps everything ever appended, so that a test can
-//! recover a core from any prefix, and can be told to refuse.
+//! `VolatileJournal` keeps bodies only while they are referenced. `MemoryJournal` keeps everything ever appended, so
+//! that a test can recover a core from any prefix, and can refuse appends.
 
 use bytes::Bytes;
 
 use super::{AppendError, Journal, JournalEntry, Location, Lsn, ReadError, StoredEntry};
 
-/// Bodies in memory, freed with their last reference; nothing to recover from.
+/// Keeps bodies in memory and frees them with their last reference. Nothing can be recovered from it.
 #[derive(Debug, Default)]
 pub struct VolatileJournal {
     slots: Vec<Option<VolatileSlot>>,
@@ -68,19 +68,19 @@ impl Journal for VolatileJournal {
     }
 }
 
-/// A journal for tests: every group is kept, references are counted per segment, and appends can be refused.
+/// A journal for tests: keeps every group, counts references, and can refuse appends.
 #[derive(Debug, Default)]
 pub struct MemoryJournal {
     groups: Vec<Vec<MemoryEntry>>,
-    /// Bodies by offset, with the number of references left.
+    /// Bodies by offset, with their remaining references.
     bodies: Vec<(StoredEntry, i64)>,
-    /// Groups to a segment; 0 keeps one segment.
+    /// Groups per segment; 0 means a single segment.
     pub groups_per_segment: u32,
-    /// While set, every append is refused as if the disk were full.
+    /// While true, every append fails as if the disk were full.
     pub full: bool,
 }
 
-/// One entry as [`MemoryJournal`] keeps it.
+/// An entry in a [`MemoryJournal`].
 #[derive(Debug, Clone)]
 pub struct MemoryEntry {
     pub meta: Vec<u8>,
@@ -88,12 +88,12 @@ pub struct MemoryEntry {
 }
 
 impl MemoryJournal {
-    /// The groups appended so far, oldest first: what a store would replay.
+    /// All groups appended so far, oldest first: what a store would replay.
     pub fn groups(&self) -> &[Vec<MemoryEntry>] {
         &self.groups
     }
 
-    /// References left to each body ever appended, in append order.
+    /// Remaining references to each body ever appended, in append order.
     pub fn references(&self) -> impl Iterator<Item = i64> + '_ {
         self.bodies.iter().map(|(_, references)| *references)
     }

@@ -1,4 +1,4 @@
-//! The segment that is being appended to, as the engine sees it: a number, a place, and an index that grows with it.
+//! The segment that the engine appends to, and its growing index.
 
 use bytes::Bytes;
 
@@ -12,9 +12,9 @@ pub(super) struct ActiveSegment {
     segment: u32,
     /// Position of the segment's first byte.
     base: u64,
-    /// Bytes in it so far.
+    /// Bytes appended so far.
     length: u32,
-    /// `None` when the metas are so much of the segment that reading it whole is as good.
+    /// `None` if the index would be so large that reading the whole segment costs no more.
     index: Option<BlockWriter>,
 }
 
@@ -36,7 +36,7 @@ impl ActiveSegment {
         self.base + u64::from(self.length)
     }
 
-    /// Whether `length` bytes more fit; an empty segment takes anything.
+    /// Whether `length` more bytes fit. An empty segment accepts any length.
     pub(super) fn fits(&self, length: usize, segment_bytes: u32) -> bool {
         self.length == 0 || self.length as usize + length <= segment_bytes as usize
     }
@@ -54,7 +54,7 @@ impl ActiveSegment {
         let chunk = state.open_chunk(segment, self.base, at);
         let before = chunk.bytes.len();
         let index = &mut self.index;
-        // The segment needs its account before anything in it is counted.
+        // The segment must be in the table before its entries are counted.
         segment_table.extend(segment, 0, lsn);
         encode(group, salt, lsn, synced, &mut chunk.bytes, |entry_at, entry| {
             let body = entry.body.map(|body| Location { segment, offset: at + entry_at, len: body.len() as u32 });
@@ -74,7 +74,7 @@ impl ActiveSegment {
         }
     }
 
-    /// Closes the segment and begins the next; returns which was closed. An empty segment goes on.
+    /// Closes the segment and starts the next one; returns the closed one. An empty segment stays open.
     pub(super) fn roll(&mut self, state: &mut UnsyncedTail, salt: u32) -> Option<u32> {
         if self.length == 0 {
             return None;

@@ -1,7 +1,7 @@
-//! File work that nobody waits for: indexes of finished segments, snapshots, removal of dead segments.
+//! File work that nobody waits for: indexes of closed segments, snapshots, removal of dead segments.
 //!
-//! Works off its jobs in order and never waits for the log to be synced: the [store](super::Store) sends a job only when it may be done.
-//! A failure here costs room or time at the next start, never a message.
+//! Runs jobs in order and never waits for a sync of the log: the [store](super::LogStore) sends a job only when it is
+//! safe. A failure costs disk space or time at the next start, never a message.
 
 use std::io;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use super::layout::{
 use super::reserved_space;
 use super::unsynced_tail::WakeFn;
 
-/// A snapshot is synced bit by bit: one large sync at its end would make the log's own syncs wait.
+/// A snapshot is synced in parts: one large sync at its end would delay the log's own syncs.
 const SYNC_EVERY: u64 = 8 << 20;
 
 pub(super) enum BackgroundJob {
-    /// Puts the index behind the frames, which end at `end_at`; an empty one only gives back the room allocated behind them.
-    Seal {
+    /// Writes the index after the frames, which end at `end_at`. An empty index only frees the unused space after them.
+    CloseSegment {
         file: Arc<dyn DiskFile>,
         end_at: u64,
         end: u64,
@@ -33,7 +33,7 @@ pub(super) enum BackgroundJob {
         from_reserve: bool,
     },
     SnapshotBytes(Vec<u8>),
-    /// The journal is durable up to the snapshot's end: it may have its name.
+    /// The journal is durable up to the snapshot's end: the file gets its final name.
     SnapshotPublish(SnapshotFooter),
     Remove {
         segment: u32,
@@ -54,12 +54,12 @@ pub(super) struct BackgroundWorker {
     pub(super) jobs: Receiver<BackgroundJob>,
     pub(super) reports: Sender<JobReport>,
     pub(super) wake: WakeFn,
-    /// Snapshot bytes handed over and not yet written.
+    /// Snapshot bytes sent to the worker and not yet written.
     pub(super) queued_bytes: Arc<AtomicUsize>,
     pub(super) snapshot: Option<SnapshotWriter>,
 }
 
-/// A snapshot in the making.
+/// The snapshot being written.
 pub(super) struct SnapshotWriter {
     name: String,
     head: SnapshotHeader,
@@ -69,14 +69,14 @@ pub(super) struct SnapshotWriter {
 }
 
 impl BackgroundWorker {
-    /// Until the store is gone.
+    /// Runs until the store is dropped.
     pub(super) fn run(mut self) {
         while let Ok(job) = self.jobs.recv() {
             self.run_job(job);
         }
     }
 
-    /// Works off what is there; says whether there was anything.
+    /// Runs the waiting jobs; returns whether there were any.
     pub(super) fn step(&mut self) -> bool {
         let jobs: Vec<_> = self.jobs.try_iter().collect();
         let any = !jobs.is_empty();
@@ -86,7 +86,7 @@ impl BackgroundWorker {
 
     fn run_job(&mut self, job: BackgroundJob) {
         match job {
-            BackgroundJob::Seal { file, end_at, end, index } => self.seal(&*file, end_at, end, &index),
+            BackgroundJob::CloseSegment { file, end_at, end, index } => self.close_segment(&*file, end_at, end, &index),
             BackgroundJob::SnapshotBegin { head, from_reserve } => {
                 let last_started = self.begin(head, from_reserve);
                 self.check(last_started);
@@ -105,19 +105,19 @@ impl BackgroundWorker {
         (self.wake)();
     }
 
-    fn seal(&self, file: &dyn DiskFile, end_at: u64, end: u64, index: &[u8]) {
-        let sealed = if index.is_empty() {
+    fn close_segment(&self, file: &dyn DiskFile, end_at: u64, end: u64, index: &[u8]) {
+        let closed = if index.is_empty() {
             file.truncate(end_at)
         } else {
-            let seal_at = end_at + index.len() as u64;
-            let seal = SegmentFooter { index_at: end_at, end }.encode(self.salt);
+            let footer_at = end_at + index.len() as u64;
+            let footer = SegmentFooter { index_at: end_at, end }.encode(self.salt);
             file.write_at(index, end_at)
-                .and_then(|()| file.write_at(&seal, seal_at))
-                .and_then(|()| file.truncate(seal_at + seal.len() as u64))
+                .and_then(|()| file.write_at(&footer, footer_at))
+                .and_then(|()| file.truncate(footer_at + footer.len() as u64))
                 .and_then(|()| file.sync())
         };
-        if let Err(error) = sealed {
-            tracing::warn!(%error, "a finished segment gets no index: the next start reads it whole");
+        if let Err(error) = closed {
+            tracing::warn!(%error, "failed to write segment index: the next start reads the whole segment");
         }
     }
 
@@ -131,7 +131,7 @@ impl BackgroundWorker {
         self.add(&head.encode(self.salt))
     }
 
-    /// Does nothing after a failure: the store has been told.
+    /// Does nothing after a failure, which is already reported to the store.
     fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(snapshot) = &mut self.snapshot else { return Ok(()) };
         snapshot.file.write_at(bytes, snapshot.size)?;
@@ -159,14 +159,14 @@ impl BackgroundWorker {
     fn remove_older(&self, from: u64) {
         let names = self.disk.list().unwrap_or_default();
         for name in names.iter().filter(|name| parse_snapshot_name(name).is_some_and(|older| older < from)) {
-            // At worst it is removed at the next start.
+            // If this fails, the next start removes the file.
             let _ = self.disk.remove(name);
         }
     }
 
     fn check(&mut self, outcome: io::Result<()>) {
         if let Err(error) = outcome {
-            tracing::warn!(%error, "a snapshot fails; another is tried later");
+            tracing::warn!(%error, "failed to write snapshot: it is retried later");
             self.drop_snapshot();
             self.report(JobReport::SnapshotFailed);
         }
@@ -187,14 +187,14 @@ impl BackgroundWorker {
         self.report(match outcome {
             Ok(()) => JobReport::Removed { segment },
             Err(error) => {
-                tracing::warn!(%error, segment, "a dead segment cannot be removed; it is tried again later");
+                tracing::warn!(%error, segment, "failed to remove dead segment: it is retried later");
                 JobReport::NotRemoved { segment }
             }
         });
     }
 
     fn report(&self, report: JobReport) {
-        // A store that is gone needs no report.
+        // The receiver is gone only while the store is dropped.
         let _ = self.reports.send(report);
     }
 }

@@ -1,4 +1,4 @@
-//! A stream of records (meta and body location) in checksummed blocks: what snapshots are made of, and segments' indexes.
+//! A stream of records (meta and body location) in checksummed blocks, used for snapshots and segment indexes.
 //!
 //! ```text
 //! block   length u32 · crc u32                                           then records
@@ -15,14 +15,14 @@ const BLOCK_HEADER: usize = 8;
 const RECORD_HEADER: usize = 16;
 const NO_BODY: u32 = u32::MAX;
 
-/// Large enough that heads and reads cost nothing, small enough that a reader needs next to no memory.
+/// Large enough that headers and reads cost little, small enough that a reader needs little memory.
 const BLOCK: usize = 128 << 10;
 
-/// Gathers records into blocks.
+/// Collects records into blocks.
 #[derive(Debug, Default)]
 pub(super) struct BlockWriter {
     bytes: Vec<u8>,
-    /// Where the block in the making begins; equal to the length when there is none.
+    /// Start of the current block; equal to the length if there is none.
     open: usize,
 }
 
@@ -45,7 +45,7 @@ impl BlockWriter {
         self.bytes.len()
     }
 
-    /// Takes all bytes gathered so far, as whole blocks.
+    /// Takes all bytes collected so far, as complete blocks.
     pub(super) fn take(&mut self, salt: u32) -> Vec<u8> {
         self.close(salt);
         self.open = 0;
@@ -68,7 +68,7 @@ pub(super) enum BlockReadError {
     Io(io::Error),
 }
 
-/// Hands every record in `from..to` of the file to `record`, in order; returns how many there were.
+/// Passes every record in `from..to` of the file to `record`, in order; returns how many there were.
 pub(super) fn read_blocks(
     file: &dyn DiskFile,
     from: u64,
@@ -88,7 +88,7 @@ pub(super) fn read_blocks(
     Ok(count)
 }
 
-/// Reads the records of the block at `at` into `block`; `false` when they are not all there or fail their checksum.
+/// Reads the records of the block at `at` into `block`; `false` if they are incomplete or fail their checksum.
 fn read_block(file: &dyn DiskFile, at: u64, to: u64, salt: u32, block: &mut Vec<u8>) -> io::Result<bool> {
     let mut head = [0; BLOCK_HEADER];
     let records_at = at + BLOCK_HEADER as u64;

@@ -1,4 +1,5 @@
-//! Reads bodies back, through a bounded number of open files. Who reads in order, as a receiver with a backlog does, is read ahead for.
+//! Reads bodies back through a bounded number of open files. Sequential reads, as of a receiver with a backlog, use
+//! read-ahead.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,14 +11,14 @@ use super::frame::{ENTRY_HEADER, decode_entry, entry_length};
 use super::layout::{PieceHeader, PieceName};
 use crate::journal::{Location, ReadError, StoredEntry};
 
-/// Enough for every segment that is read at the same time; far below any limit on open files.
+/// Enough for all segments that are read at the same time; far below the limit on open files.
 const OPEN_FILES: usize = 64;
 
-/// Most metas are shorter, so that one read brings both halves.
+/// Most metas are shorter, so that a single read returns meta and body.
 const USUAL_META: usize = 192;
 
-/// Bytes read at once when reading goes on nearly where it was, and how near that is: at worst an eighth of them is of use, which still is
-/// cheaper than a call for each.
+/// Bytes read at once if a read starts shortly after the last one, and how close that must be. In the worst case an
+/// eighth of the bytes is used, which is still cheaper than one call per entry.
 const AHEAD: usize = 32 << 10;
 const NEAR: u64 = 4 << 10;
 
@@ -25,12 +26,13 @@ pub(super) struct BodyReader {
     disk: Arc<dyn Disk>,
     /// Oldest first.
     open: VecDeque<(PieceName, Arc<dyn DiskFile>)>,
-    /// Where the last entry began.
+    /// Start of the last entry read.
     last: Option<(PieceName, u64)>,
     ahead: ReadAhead,
 }
 
-/// Bytes of one file, as they were when they were read. Some may have been written since: an entry from here counts only when its checksum holds.
+/// Bytes of one file at the time of reading. Some may have been written since, so an entry counts only if its checksum
+/// holds.
 #[derive(Default)]
 struct ReadAhead {
     place: Option<(PieceName, u64)>,
@@ -47,7 +49,7 @@ impl ReadAhead {
         Ok(())
     }
 
-    /// A copy: the buffer stays, however long the entry is kept.
+    /// Copies the entry: the buffer is reused while callers keep entries.
     fn entry(&self, name: PieceName, at: u64, location: Location, salt: u32) -> Option<StoredEntry> {
         let (_, from) = self.place.filter(|(of, _)| *of == name)?;
         let bytes = self.bytes.get(usize::try_from(at.checked_sub(from)?).ok()?..)?;
@@ -78,7 +80,7 @@ impl BodyReader {
         bytes.truncate(read);
         let length = entry_length(&bytes).ok_or(ReadError::Missing(location))?;
         if length > bytes.len() {
-            // A damaged head may name any length; no more is read than its meta can explain.
+            // A damaged header may state any length; read no more than a plausible meta.
             let rest = length - bytes.len();
             if rest > LARGEST_META {
                 return Err(ReadError::Corrupt(location));
@@ -90,13 +92,13 @@ impl BodyReader {
         entry(Bytes::from(bytes), location, salt)
     }
 
-    /// The segment is removed: a file that is still open would keep its room.
+    /// Closes the files of a removed segment: an open file would keep its disk space.
     pub(super) fn close_segment(&mut self, segment: u32) {
         self.open.retain(|(name, _)| name.segment != segment);
     }
 
     fn file(&mut self, name: PieceName) -> std::io::Result<Arc<dyn DiskFile>> {
-        // The most recent are asked for most.
+        // Recent files are the most likely.
         if let Some((_, file)) = self.open.iter().rev().find(|(open, _)| *open == name) {
             return Ok(Arc::clone(file));
         }
@@ -109,10 +111,10 @@ impl BodyReader {
     }
 }
 
-/// Bounds what a damaged length can make us read.
+/// Bounds how much a damaged length can make us read.
 const LARGEST_META: usize = 1 << 20;
 
-/// The entry that `bytes` begin with, which are the tail's and change hands: so they are copied.
+/// Decodes the entry at the start of `bytes`. Copies it, because the unsynced tail reuses its buffers.
 pub(super) fn decode_stored(bytes: &[u8], location: Location, salt: u32) -> Result<StoredEntry, ReadError> {
     let length = entry_length(bytes).and_then(|length| bytes.get(..length)).ok_or(ReadError::Missing(location))?;
     entry(Bytes::copy_from_slice(length), location, salt)
@@ -138,7 +140,7 @@ mod tests {
     const BODY: usize = 1_000;
     const NAME: PieceName = PieceName { segment: 1, piece: 0 };
 
-    /// A file that counts how often it is read.
+    /// A file that counts its reads.
     struct Counted(Vec<u8>, Arc<AtomicUsize>);
 
     impl DiskFile for Counted {
@@ -171,7 +173,7 @@ mod tests {
         }
     }
 
-    /// A piece with so many messages, and where each is.
+    /// A piece with this many messages, and their locations.
     fn piece(messages: u8) -> (PieceHeader, Vec<u8>, Vec<Location>) {
         let head = PieceHeader { name: NAME, base: 0, start: 0, durable: 0 };
         let mut bytes = vec![0; head.file_offset(0) as usize];
@@ -188,7 +190,8 @@ mod tests {
 
     fn body_reader(bytes: Vec<u8>) -> (BodyReader, Arc<AtomicUsize>) {
         let reads = Arc::new(AtomicUsize::new(0));
-        let mut body_reader = BodyReader::new(Arc::new(DataFolder::new(std::env::temp_dir()).expect("it is there")));
+        let mut body_reader =
+            BodyReader::new(Arc::new(DataFolder::new(std::env::temp_dir()).expect("the temporary folder exists")));
         body_reader.open.push_back((NAME, Arc::new(Counted(bytes, Arc::clone(&reads)))));
         (body_reader, reads)
     }

@@ -1,7 +1,7 @@
-//! The few things the store asks of a file system, behind a trait so that tests can lose, tear and refuse them.
+//! The file-system operations that the store needs, as a trait: tests inject loss, torn writes and errors.
 //!
-//! [`DataFolder`] is the real one. Names are plain file names inside one folder. Nothing here retries or interprets an error:
-//! what a failed sync means is decided by the [writer](super::writer).
+//! [`DataFolder`] is the real implementation. Names are plain file names in one folder. Nothing here retries or
+//! interprets an error; the [writer](super::writer) decides what a failed sync means.
 
 use std::any::Any;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -14,7 +14,7 @@ use std::sync::Arc;
 pub trait Disk: Send + Sync + 'static {
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Creates `name` empty, or empties it.
+    /// Creates `name` empty, or truncates it.
     fn create(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
 
     fn open(&self, name: &str) -> io::Result<Arc<dyn DiskFile>>;
@@ -27,36 +27,36 @@ pub trait Disk: Send + Sync + 'static {
     /// Makes created, renamed and removed names durable.
     fn sync_folder(&self) -> io::Result<()>;
 
-    /// Takes the folder for this process until the guard is dropped; `None` when another has it.
+    /// Locks the folder for this process until the guard is dropped; `None` if another process has the lock.
     fn lock(&self, name: &str) -> io::Result<Option<Box<dyn Any + Send>>>;
 }
 
-/// One open file. All access is positioned, so that one handle serves several threads.
+/// One open file. All access is positioned, so several threads can share a handle.
 pub trait DiskFile: Send + Sync {
     fn size(&self) -> io::Result<u64>;
 
-    /// Reads until `buf` is full or the file ends; returns how much was read.
+    /// Reads until `buf` is full or the file ends; returns the number of bytes read.
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<usize>;
 
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<()>;
 
-    /// Takes room for `size` bytes, which read as zeros until written.
+    /// Allocates `size` bytes, which read as zeros until written.
     fn allocate(&self, size: u64) -> io::Result<()>;
 
     fn truncate(&self, size: u64) -> io::Result<()>;
 
-    /// Returns when everything written is on stable storage. After an error nothing is known about any of it.
+    /// Returns when everything written is on stable storage. After an error nothing is known about those bytes.
     fn sync(&self) -> io::Result<()>;
 }
 
-/// A folder of the file system.
+/// A folder in the file system.
 #[derive(Debug)]
 pub struct DataFolder {
     path: PathBuf,
 }
 
 impl DataFolder {
-    /// Creates the folder, durably, when it is not there.
+    /// Creates the folder durably if it does not exist.
     pub fn new(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = std::path::absolute(path.into())?;
         let missing: Vec<_> = path.ancestors().take_while(|folder| !folder.exists()).collect();
@@ -72,7 +72,7 @@ impl Disk for DataFolder {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {
-            // Every name of ours is ASCII, so a name that is not UTF-8 is somebody else's.
+            // All our names are ASCII: a name that is not UTF-8 is not ours.
             if let Ok(name) = entry?.file_name().into_string() {
                 names.push(name);
             }
@@ -156,7 +156,7 @@ impl DiskFile for File {
     }
 }
 
-/// Where the file system cannot reserve room, zeros take it.
+/// Fallback for file systems without `fallocate`.
 fn write_zeros(file: &File, size: u64) -> io::Result<()> {
     let zeros = vec![0; 1 << 20];
     let mut offset = 0;

@@ -1,38 +1,38 @@
-//! Why a data folder cannot be opened.
+//! Errors of opening a data folder.
 
 use std::io;
 
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    #[error("another broker uses the data folder")]
+    #[error("data folder is in use by another broker")]
     Locked,
-    #[error("the data folder has format {found}, this broker reads format {known}")]
+    #[error("data folder has format {found}, but this broker reads format {known}")]
     Format { found: u32, known: u32 },
-    #[error("`{file}` is not a broker's, or not readable as one's")]
+    #[error("`{file}` is not a file of a broker, or its header is unreadable")]
     Foreign { file: String },
-    #[error("`{file}` is damaged at byte {at}: {what}")]
-    Damaged { file: String, at: u64, what: &'static str },
-    #[error("a segment of the log is missing after the {after}")]
+    #[error("`{file}` is damaged at byte {at}: {reason}")]
+    Damaged { file: String, at: u64, reason: &'static str },
+    #[error("a log segment is missing after the {after}")]
     Missing { after: String },
-    #[error("a message is stored in segment {segment:08x} of the log, which is missing")]
+    #[error("log segment {segment:08x}, which contains a message, is missing")]
     Lost { segment: u32 },
-    #[error("take up a record of the data folder")]
+    #[error("failed to replay a record of the data folder")]
     Record(#[source] Box<dyn std::error::Error + Send + Sync>),
-    #[error("{doing} `{file}`")]
+    #[error("failed to {operation} `{file}`")]
     Io {
-        doing: &'static str,
+        operation: &'static str,
         file: String,
         #[source]
         source: io::Error,
     },
-    #[error("start a thread of the store")]
+    #[error("failed to start a store thread")]
     Thread(#[source] io::Error),
 }
 
 impl OpenError {
     /// For `map_err`.
-    pub(super) fn io(doing: &'static str, file: &str) -> impl FnOnce(io::Error) -> Self {
+    pub(super) fn io(operation: &'static str, file: &str) -> impl FnOnce(io::Error) -> Self {
         let file = file.to_owned();
-        move |source| Self::Io { doing, file, source }
+        move |source| Self::Io { operation, file, source }
     }
 }

@@ -1,15 +1,16 @@
-//! One appended group as bytes: a frame. Pure.
+//! The encoding of one appended group: a frame. Pure functions.
 //!
 //! ```text
 //! frame  head (32): crc u32 · length u32 · lsn u64 · synced u64 · entries u32 · 0 u32     then the entries, zeros to 8
 //! entry  head (12): crc u32 · meta length u32 · body length u32                          then meta, then body
 //! ```
-//! A frame is valid only with every entry in it, which is what makes a group whole or absent. Each byte is checksummed once:
-//! a head by its own sum, meta and body by their entry's, so that one body can be read and checked alone.
+//! A frame is valid only with all of its entries, so a group exists completely or not at all. Each byte is covered by
+//! one checksum: the header by its own, meta and body by their entry's. So one body can be read and verified alone.
 //!
-//! `lsn` is the frame's own place, so bytes left over from anything else never pass. `synced` is how far the journal was known to be
-//! durable when the frame was made: it is how recovery tells a torn tail (nothing ever claimed it) from damage (something did).
-//! All sums start from the folder's random salt, so that no sender can write a body that reads as a frame.
+//! `lsn` is the frame's own position: leftover bytes of another frame never match. `synced` is how far the journal was
+//! known to be durable when the frame was made. Recovery uses it to tell a torn tail (no frame claims it) from damage
+//! (a frame does). All checksums start from the folder's random salt, so no sender can write a body that decodes as a
+//! frame.
 
 use std::ops::Range;
 
@@ -28,23 +29,23 @@ pub(super) struct FrameHeader {
     pub(super) entries: u32,
 }
 
-/// One entry's bounds inside its frame.
+/// The ranges of one entry inside its frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct EntryBounds {
-    /// Where the entry's head begins, from the frame's beginning.
+    /// Start of the entry's header, relative to the frame.
     pub(super) at: usize,
     pub(super) meta: Range<usize>,
     pub(super) body: Option<Range<usize>>,
 }
 
-/// The length of the frame that [`encode`] makes.
+/// The length of the frame that [`encode`] writes.
 pub(super) fn encoded_length(group: &[JournalEntry<'_>]) -> usize {
     let entries: usize =
         group.iter().map(|entry| ENTRY_HEADER + entry.meta.len() + entry.body.map_or(0, <[u8]>::len)).sum();
     (FRAME_HEADER + entries).next_multiple_of(ALIGN)
 }
 
-/// Appends the group's frame to `out`, and tells `placed` where each entry begins in it.
+/// Appends the group's frame to `out`; calls `placed` with the offset of each entry in it.
 pub(super) fn encode(
     group: &[JournalEntry<'_>],
     salt: u32,
@@ -82,7 +83,7 @@ fn encode_entry(entry: &JournalEntry<'_>, salt: u32, out: &mut Vec<u8>) {
     out[at..at + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// The head at the beginning of `bytes`, if its checksum holds.
+/// Decodes the header at the start of `bytes`, if its checksum holds.
 pub(super) fn decode_header(bytes: &[u8], salt: u32) -> Option<FrameHeader> {
     let bytes = bytes.get(..FRAME_HEADER)?;
     if u32_at(bytes, 0) != checksum(salt, &bytes[4..]) {
@@ -97,7 +98,7 @@ pub(super) fn decode_header(bytes: &[u8], salt: u32) -> Option<FrameHeader> {
     (head.length as usize >= FRAME_HEADER && (head.length as usize).is_multiple_of(ALIGN)).then_some(head)
 }
 
-/// Every entry of a whole frame, each checked; `None` when any of them fails.
+/// Decodes and verifies all entries of a frame; `None` if any of them fails.
 pub(super) fn decode_entries(frame: &[u8], head: FrameHeader, salt: u32) -> Option<Vec<EntryBounds>> {
     let frame = frame.get(..head.length as usize)?;
     let mut entries = Vec::with_capacity((head.entries as usize).min(frame.len() / ENTRY_HEADER));
@@ -110,7 +111,7 @@ pub(super) fn decode_entries(frame: &[u8], head: FrameHeader, salt: u32) -> Opti
     Some(entries)
 }
 
-/// The entry that begins at `at`, if all of it is in `bytes` and its checksum holds.
+/// Decodes the entry at `at`, if it is complete and its checksum holds.
 pub(super) fn decode_entry(bytes: &[u8], at: usize, salt: u32) -> Option<EntryBounds> {
     let (meta, body) = entry_bounds(bytes.get(at..)?)?;
     let end = at + body.as_ref().map_or(meta.end, |body| body.end);
@@ -122,7 +123,7 @@ pub(super) fn decode_entry(bytes: &[u8], at: usize, salt: u32) -> Option<EntryBo
     })
 }
 
-/// How long the entry is whose head `bytes` begin with; nothing is checked.
+/// The length of the entry whose header starts `bytes`; nothing is verified.
 pub(super) fn entry_length(bytes: &[u8]) -> Option<usize> {
     entry_bounds(bytes).map(|(meta, body)| body.map_or(meta.end, |body| body.end))
 }
@@ -137,9 +138,9 @@ fn entry_bounds(head: &[u8]) -> Option<(Range<usize>, Option<Range<usize>>)> {
     Some((meta, body))
 }
 
-/// The highest `synced` any frame head in `bytes` claims, whatever lies between; `lsn` is the place of `bytes[0]`.
+/// The highest `synced` that any frame header in `bytes` claims; `lsn` is the position of `bytes[0]`.
 ///
-/// Frames begin at multiples of 8 and know their own place, so stray bytes do not pass for a head.
+/// Frames start at multiples of 8 and contain their own position, so other bytes do not pass for a header.
 pub(super) fn highest_claim(bytes: &[u8], lsn: u64, salt: u32) -> Option<u64> {
     let places = (0..bytes.len().saturating_sub(FRAME_HEADER - 1)).step_by(ALIGN);
     places
@@ -149,7 +150,7 @@ pub(super) fn highest_claim(bytes: &[u8], lsn: u64, salt: u32) -> Option<u64> {
         .max()
 }
 
-/// CRC-32 that begins at the folder's salt.
+/// CRC-32 with the folder's salt as initial value.
 pub(super) fn checksum(salt: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(salt);
     hasher.update(bytes);

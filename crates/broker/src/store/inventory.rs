@@ -1,6 +1,7 @@
-//! What is found in a data folder before anything is read from it: its format, its segments and pieces, its newest snapshot.
+//! Scans a data folder before anything is replayed: its format, segments, pieces and newest snapshot.
 //!
-//! Changes nothing, but for the `format` file of a new folder. What is no longer needed is only listed, to be removed when the start has succeeded.
+//! Writes nothing except the `format` file of a new folder. Obsolete files are only listed; recovery removes them after
+//! it has succeeded.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -17,7 +18,7 @@ pub(super) struct Inventory {
     pub(super) salt: u32,
     pub(super) segments: Vec<SegmentFiles>,
     pub(super) snapshot: Option<SnapshotFile>,
-    /// Files that nothing needs.
+    /// Files that are no longer needed.
     pub(super) obsolete: Vec<String>,
 }
 
@@ -26,15 +27,15 @@ pub(super) struct SegmentFiles {
     pub(super) number: u32,
     /// Position of its first byte.
     pub(super) base: u64,
-    /// In the order in which each replaces the one before from its start on; `start` rises.
+    /// In order: each piece replaces the previous ones from its `start` on. `start` rises.
     pub(super) pieces: Vec<PieceHeader>,
-    /// Bytes in its files.
+    /// Size of its files.
     pub(super) bytes: u64,
 }
 
 impl SegmentFiles {
     pub(super) fn last_piece(&self) -> PieceHeader {
-        *self.pieces.last().expect("a segment is made of at least one piece: see Inventory::add")
+        *self.pieces.last().expect("a segment has at least one piece: see Inventory::add")
     }
 }
 
@@ -48,7 +49,7 @@ pub(super) struct SnapshotFile {
 
 impl Inventory {
     pub(super) fn scan(disk: &dyn Disk) -> Result<Self, OpenError> {
-        let mut names = disk.list().map_err(OpenError::io("list the data folder for", FORMAT))?;
+        let mut names = disk.list().map_err(OpenError::io("list the data folder of", FORMAT))?;
         names.sort_unstable();
         let salt = salt(disk, &names)?;
         let mut inventory = Self { salt, segments: Vec::new(), snapshot: None, obsolete: Vec::new() };
@@ -58,7 +59,7 @@ impl Inventory {
         Ok(inventory)
     }
 
-    /// Where replay begins.
+    /// Where replay starts.
     pub(super) fn from(&self) -> u64 {
         self.snapshot.as_ref().map_or(0, |snapshot| snapshot.head.from)
     }
@@ -88,8 +89,8 @@ impl Inventory {
         let mut pieces: Vec<(PieceHeader, u64)> = Vec::with_capacity(found.len());
         for (head, size) in found {
             if head.base != base {
-                let what = "it begins elsewhere than the piece before it";
-                return Err(OpenError::Damaged { file: head.name.to_string(), at: 0, what });
+                let reason = "it starts at another position than the previous piece";
+                return Err(OpenError::Damaged { file: head.name.to_string(), at: 0, reason });
             }
             let replaced = pieces.extract_if(.., |(piece, _)| piece.start >= head.start);
             self.obsolete.extend(replaced.map(|(piece, _)| piece.name.to_string()));
@@ -106,12 +107,12 @@ impl Inventory {
     }
 }
 
-/// The folder's salt, made with the `format` file when the folder is new.
+/// The folder's salt; created together with the `format` file in a new folder.
 fn salt(disk: &dyn Disk, names: &[String]) -> Result<u32, OpenError> {
     if names.iter().any(|name| name == FORMAT) {
         return read_salt(disk);
     }
-    // Without its format nothing else in the folder can be believed; a new one has nothing else.
+    // Without the format file nothing else in the folder can be trusted; a new folder has no other files.
     if let Some(file) =
         names.iter().find(|name| PieceName::parse(name).is_some() || parse_snapshot_name(name).is_some())
     {
@@ -147,7 +148,7 @@ fn read_piece_header(disk: &dyn Disk, name: PieceName, salt: u32) -> Result<(Pie
     let bytes = read_some(&*file, PIECE_HEADER, 0).map_err(OpenError::io("read", &file_name))?;
     let head = PieceHeader::decode(&bytes, salt).filter(|head| head.name == name);
     let size = file.size().map_err(OpenError::io("measure", &file_name))?;
-    head.map(|head| (head, size)).ok_or(OpenError::Damaged { file: file_name, at: 0, what: "no valid head" })
+    head.map(|head| (head, size)).ok_or(OpenError::Damaged { file: file_name, at: 0, reason: "no valid header" })
 }
 
 fn read_snapshot_ends(disk: &dyn Disk, name: &str, salt: u32) -> Result<SnapshotFile, OpenError> {
@@ -156,16 +157,16 @@ fn read_snapshot_ends(disk: &dyn Disk, name: &str, salt: u32) -> Result<Snapshot
     let end_at = size.saturating_sub(SNAPSHOT_FOOTER);
     let head = read_some(&*file, SNAPSHOT_HEADER, 0).map_err(OpenError::io("read", name))?;
     let end = read_some(&*file, SNAPSHOT_FOOTER, end_at).map_err(OpenError::io("read", name))?;
-    let damaged = |at, what| OpenError::Damaged { file: name.to_owned(), at, what };
+    let damaged = |at, reason| OpenError::Damaged { file: name.to_owned(), at, reason };
     Ok(SnapshotFile {
         file: name.to_owned(),
         size,
-        head: SnapshotHeader::decode(&head, salt).ok_or_else(|| damaged(0, "no valid head"))?,
-        end: SnapshotFooter::decode(&end, salt).ok_or_else(|| damaged(end_at, "no valid end"))?,
+        head: SnapshotHeader::decode(&head, salt).ok_or_else(|| damaged(0, "no valid header"))?,
+        end: SnapshotFooter::decode(&end, salt).ok_or_else(|| damaged(end_at, "no valid footer"))?,
     })
 }
 
-/// At most `length` bytes at `at`.
+/// Reads at most `length` bytes at `at`.
 pub(super) fn read_some(file: &dyn DiskFile, length: u64, at: u64) -> std::io::Result<Vec<u8>> {
     let mut bytes = vec![0; length as usize];
     let read = file.read_at(&mut bytes, at)?;

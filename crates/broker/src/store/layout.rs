@@ -1,4 +1,4 @@
-//! What lies in the data folder: names, and the fixed heads and ends of files. Pure.
+//! The data folder's file names and the fixed headers and footers of its files. Pure functions.
 //!
 //! | name | is |
 //! | --- | --- |
@@ -6,13 +6,15 @@
 //! | `lock` | held while a broker uses the folder |
 //! | `0000001f-0000.seg` | segment 0x1f of the log, piece 0 |
 //! | `0000000000a3f000.snapshot` | a complete snapshot that began at that position |
-//! | `log.reserve`, `snapshot.reserve` | room kept for when there is none |
-//! | `*.tmp` | a file in the making; worth nothing after a crash |
+//! | `log.reserve`, `snapshot.reserve` | disk space reserved for a full disk |
+//! | `*.tmp` | an unfinished file; ignored after a crash |
 //!
-//! A segment is usually one piece. After a failed write or sync the unsynced rest is written again as a further piece, which replaces
-//! everything from its `start` on; so does recovery with what it cannot prove durable. A location (segment, offset) never changes.
+//! A segment is usually one piece. After a failed write or sync, the unsynced rest is written again as a further piece,
+//! which replaces everything from its `start` on. Recovery does the same with bytes that it cannot prove durable. A
+//! location (segment, offset) never changes.
 //!
-//! A file gets its final name only when its first bytes are durable: a file with a damaged head is damaged, never half made.
+//! A file gets its final name only after its first bytes are durable. So a file with an invalid header is damaged,
+//! never unfinished.
 
 use super::frame::{checksum, u32_at, u64_at};
 
@@ -22,7 +24,7 @@ pub(super) const LOG_RESERVE: &str = "log.reserve";
 pub(super) const SNAPSHOT_RESERVE: &str = "snapshot.reserve";
 pub(super) const TEMPORARY: &str = ".tmp";
 
-/// Raised when a folder written by this version could not be read by the one before.
+/// Raised when an older version cannot read folders written by this one.
 pub(super) const FORMAT_VERSION: u32 = 1;
 
 pub(super) fn temporary(name: &str) -> String {
@@ -64,7 +66,7 @@ pub(super) fn format_text(salt: u32) -> String {
     format!("headwater broker store\nformat {FORMAT_VERSION}\nsalt {salt:08x}\n")
 }
 
-/// Version and salt out of [`format_text`]; of a later version only the version is understood.
+/// Version and salt from [`format_text`]. Of a later format only the version is understood.
 pub(super) fn parse_format(text: &str) -> Option<(u32, Option<u32>)> {
     let mut lines = text.strip_prefix("headwater broker store\n")?.lines();
     let version = lines.next()?.strip_prefix("format ")?.parse().ok()?;
@@ -75,15 +77,15 @@ pub(super) fn parse_format(text: &str) -> Option<(u32, Option<u32>)> {
 const PIECE_MAGIC: &[u8; 8] = b"HWLOG\0\0\x01";
 pub(super) const PIECE_HEADER: u64 = 64;
 
-/// How a piece begins.
+/// The header of a piece.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PieceHeader {
     pub(super) name: PieceName,
     /// Position of the segment's first byte.
     pub(super) base: u64,
-    /// Where in the segment this piece begins; it replaces whatever an earlier piece has from there on.
+    /// Offset in the segment at which this piece starts; it replaces earlier pieces from there on.
     pub(super) start: u32,
-    /// The journal is durable up to here if this file is there under its name.
+    /// If this file exists under its final name, the journal is durable up to this position.
     pub(super) durable: u64,
 }
 
@@ -110,7 +112,7 @@ impl PieceHeader {
         })
     }
 
-    /// Where in the file the byte at `offset` of the segment is.
+    /// The position in the file of the segment's byte at `offset`.
     pub(super) fn file_offset(self, offset: u32) -> u64 {
         PIECE_HEADER + u64::from(offset - self.start)
     }
@@ -119,7 +121,7 @@ impl PieceHeader {
 const SEGMENT_FOOTER_MAGIC: &[u8; 8] = b"HWSEALED";
 pub(super) const SEGMENT_FOOTER: u64 = 32;
 
-/// How a finished segment ends: its last bytes say where the index of all its metas begins.
+/// The footer of a closed segment: where the index of its metas starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SegmentFooter {
     pub(super) index_at: u64,
@@ -148,12 +150,12 @@ const SNAPSHOT_END_MAGIC: &[u8; 8] = b"HWSNAPED";
 pub(super) const SNAPSHOT_HEADER: u64 = 32;
 pub(super) const SNAPSHOT_FOOTER: u64 = 32;
 
-/// How a snapshot begins.
+/// The header of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SnapshotHeader {
-    /// Entries from here on are replayed over the snapshot.
+    /// Entries from this position on are replayed over the snapshot.
     pub(super) from: u64,
-    /// The segment that begins at `from`; kept so that numbers rise even when no segment is left.
+    /// The segment that starts at `from`. Stored so that segment numbers rise even if no segment is left.
     pub(super) segment: u32,
 }
 
@@ -173,11 +175,11 @@ impl SnapshotHeader {
     }
 }
 
-/// How a snapshot ends.
+/// The footer of a snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SnapshotFooter {
     pub(super) records: u64,
-    /// Position at which it was complete; the journal is durable up to here if the snapshot is there under its name.
+    /// Position at which it was complete. If the file exists under its final name, the journal is durable up to here.
     pub(super) end: u64,
 }
 
@@ -197,7 +199,7 @@ impl SnapshotFooter {
     }
 }
 
-/// Every head has its checksum at 8..12, over all that follows.
+/// Every header has its checksum at 8..12, over all bytes that follow.
 fn set_checksum(bytes: &mut [u8], salt: u32) {
     let crc = checksum(salt, &bytes[12..]);
     bytes[8..12].copy_from_slice(&crc.to_le_bytes());

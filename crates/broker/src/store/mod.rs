@@ -1,24 +1,28 @@
-//! The durable [`Journal`]: a log in segments, in one folder, that gives back the room of what is no longer needed.
+//! The durable [`Journal`]: a segmented log in one folder that deletes segments that are no longer needed.
 //!
-//! [`LogStore::open`] → [`Recovery::replay`] → [`ReplayedFolder::finish`] → [`LogStore`]. From then on one thread, the engine's, calls it:
-//! * [`append`](Journal::append) copies the group into memory and returns; [`flush`](LogStore::flush) wakes the writer, which brings everything gathered to
-//!   the disk with one sync, while more gathers; [`synced`](LogStore::synced) tells how far it has come, and [`StoreOptions::wake`] is called when that changes;
-//! * [`tend`](LogStore::tend), called when woken, removes dead segments and says what the core should do next: a step of a snapshot, or of cleaning.
+//! [`LogStore::open`] → [`Recovery::replay`] → [`ReplayedFolder::finish`] → [`LogStore`]. From then on the engine
+//! thread calls it:
+//! * [`append`](Journal::append) copies the group into memory. [`flush`](LogStore::flush) wakes the writer, which
+//!   writes and syncs everything collected so far, while more is appended. [`synced`](LogStore::synced) reports the
+//!   durable position; [`StoreOptions::wake`] is called when it changes.
+//! * [`next_maintenance`](LogStore::next_maintenance), called on every wake-up, removes dead segments and returns the
+//!   core's next task: a step of a snapshot or of a compaction.
 //!
-//! Nothing here blocks on the disk but [`read`](Journal::read), which mostly finds its bytes in memory or in the page cache.
+//! Only [`read`](Journal::read) can wait for the disk; mostly it finds its bytes in memory or in the page cache.
 //!
-//! | file | holds |
+//! # Reading order
+//! | file | content |
 //! | --- | --- |
-//! | `shared` | the unsynced tail, between engine and writer |
-//! | `writer` | tail to disk, and what a failed sync means |
-//! | `background` | indexes, snapshots, removal |
-//! | `segment_table` | which segments may go, which are worth cleaning |
-//! | `inventory`, `recovery` | from a folder to a running store |
-//! | `frame`, `blocks`, `layout` | the bytes |
-//! | `reserve` | room for when there is none |
+//! | `layout`, `frame`, `blocks` | the bytes on disk |
 //! | `disk` | the file system, as a trait |
+//! | `active_segment` → `unsynced_tail` → `writer` | an append on its way to disk, and what a failed sync means |
+//! | `body_reader` | reading bodies back |
+//! | `segment_table`, `snapshot_schedule` | which segments can be deleted or compacted, when a snapshot is due |
+//! | `background`, `store_threads` | indexes, snapshots and removal; the two threads |
+//! | `reserved_space` | what still works when the disk is full |
+//! | `inventory` → `recovery` | from a folder to a running store |
 //!
-//! Why it is ours, and the numbers: `docs/decisions/005-broker-store.md`.
+//! `docs/decisions/005-broker-store.md` explains why the broker has its own store, with measurements.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -59,28 +63,28 @@ use unsynced_tail::{SharedTail, UnsyncedTail};
 
 use crate::journal::{AppendError, Journal, JournalEntry, Location, Lsn, ReadError, StoredEntry};
 
-/// How a store is set up.
+/// Settings of a store.
 #[derive(Clone)]
 pub struct StoreOptions {
-    /// A segment is closed when it is this long. Room is given back by whole segments.
+    /// A segment is closed at this size. Disk space is freed by whole segments.
     pub segment_bytes: u32,
-    /// A snapshot is taken after this many bytes of log, or twice its own size if that is more.
+    /// A snapshot is due after this many bytes of log, or after twice its own size if that is more.
     pub snapshot_every: u64,
-    /// More unsynced bytes than this, and [`LogStore::congested`] says so.
+    /// Above this many unsynced bytes [`LogStore::is_congested`] returns true.
     pub max_unsynced: u64,
-    /// Called, from any thread, when [`LogStore::tend`] or [`LogStore::synced`] has something new.
+    /// Called from any thread when [`LogStore::next_maintenance`] or [`LogStore::synced`] has news.
     pub wake: WakeFn,
-    /// No threads: [`LogStore::work`] does their part. For tests that want the same order of writes each time.
+    /// Starts no threads: [`LogStore::run_pending_io`] does their work. For tests that need a fixed order of writes.
     pub manual_io: bool,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
         Self {
-            // A new file costs about 2 ms: at 32 MiB that is under 1 % of the time at full speed.
+            // Creating a file takes about 2 ms: at 32 MiB that is under 1 % of the time at full speed.
             segment_bytes: 32 << 20,
             snapshot_every: 256 << 20,
-            // Far more than a disk needs to be busy, and little memory.
+            // Far more than keeps a disk busy, and little memory.
             max_unsynced: 16 << 20,
             wake: Arc::new(|| {}),
             manual_io: false,
@@ -88,31 +92,32 @@ impl Default for StoreOptions {
     }
 }
 
-/// Beyond this many times [`StoreOptions::backlog`], appends are refused, so that a dead disk does not eat the memory.
+/// Appends fail above this many times [`StoreOptions::max_unsynced`], so that a stuck disk does not use up the memory.
 const UNSYNCED_LIMIT_FACTOR: u64 = 4;
 
-/// Offsets are 32 bits, and a group is never split.
+/// Offsets have 32 bits, and a group is never split.
 const LARGEST_GROUP: usize = 1 << 30;
 
-/// What the core should do next, in a small step, before it is asked again.
+/// The core's next task. The core performs one small step and asks again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MaintenanceTask {
-    /// Hand records to [`LogStore::put_snapshot_record`], then call [`LogStore::finish_snapshot`] when there are no more. `restart`: from the beginning.
+    /// Pass records to [`LogStore::put_snapshot_record`], then call [`LogStore::finish_snapshot`]. `restart`: start
+    /// from the beginning.
     Snapshot { restart: bool },
-    /// Append what lives in these segments again, through [`LogStore::cleaning`], and release the old places. The list stays the same until they are
-    /// empty, or until [`LogStore::finish_compaction`] says that everything has been looked through.
+    /// Append the live bodies of these segments again through [`LogStore::compaction_journal`] and release the old
+    /// locations. The list stays the same until the segments are empty or [`LogStore::finish_compaction`] is called.
     Compact(Vec<u32>),
 }
 
-/// What the store takes up.
+/// Disk space and memory that the store uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoreUsage {
-    /// Bytes of the log on disk, and in how many segments.
+    /// Bytes of the log on disk, and its number of segments.
     pub bytes: u64,
     pub segments: usize,
     /// Bytes appended and not yet durable.
     pub unsynced: u64,
-    /// Bytes of the newest snapshot.
+    /// Size of the newest snapshot.
     pub snapshot: u64,
 }
 
@@ -124,18 +129,18 @@ pub struct LogStore {
     active: ActiveSegment,
     segment_table: SegmentTable,
     snapshots: SnapshotSchedule,
-    /// Being emptied.
+    /// Segments being compacted.
     compacting: Vec<u32>,
-    /// No evacuation is begun before the log is this long.
+    /// No compaction starts before the log reaches this position.
     next_compaction: u64,
     body_reader: RefCell<BodyReader>,
     threads: StoreThreads,
-    /// The folder is ours until this is dropped, after everything else.
+    /// Keeps the folder locked. The last field, so it is dropped after everything else.
     _lock: Box<dyn Any + Send>,
 }
 
 impl LogStore {
-    /// Locks the folder and finds out what is in it.
+    /// Locks the folder and scans it.
     pub fn open(disk: Arc<dyn Disk>, options: StoreOptions) -> Result<Recovery, OpenError> {
         Recovery::open(disk, options)
     }
@@ -160,7 +165,7 @@ impl LogStore {
         })
     }
 
-    /// Wakes the writer: call it after a burst of appends.
+    /// Wakes the writer. Call it after a burst of appends.
     pub fn flush(&self) {
         self.shared.notify();
     }
@@ -174,7 +179,7 @@ impl LogStore {
         self.shared.lock().health.clone()
     }
 
-    /// Whether the disk falls behind; then take no more sends until woken.
+    /// Whether the disk is behind. If so, accept no sends until the next wake-up.
     pub fn is_congested(&self) -> bool {
         self.active.end() - self.shared.lock().synced > self.options.max_unsynced
     }
@@ -188,32 +193,32 @@ impl LogStore {
         }
     }
 
-    /// Waits until everything appended so far is durable; `false` when `patience` is over first.
+    /// Waits until everything appended so far is durable; `false` on timeout.
     pub fn wait_synced(&mut self, patience: Duration) -> bool {
         self.flush();
         self.threads.run_pending_io();
         self.shared.wait_for_sync(self.active.end(), patience)
     }
 
-    /// An orderly end: everything is durable, and the next start knows it without writing anything again.
+    /// Closes the store cleanly: everything is durable, and the next start can prove it without rewriting anything.
     pub fn close(mut self, patience: Duration) -> bool {
         let durable = self.wait_synced(patience);
-        // An empty group proves, by what it claims, that all before it is durable.
+        // The `synced` field of an empty group proves that everything before it is durable.
         let claimed = durable && self.append(&[], &mut Vec::new()).is_ok();
         claimed && self.wait_synced(patience)
     }
 
-    /// Does the part of the writer and the janitor, when there are no threads for it; says whether there was anything to do.
+    /// Does the work of both threads if there are none; returns whether there was any.
     pub fn run_pending_io(&mut self) -> bool {
         self.threads.run_pending_io()
     }
 
-    /// Does only the janitor's part, which the threads may do at any moment.
+    /// Does only the background worker's part, which its thread may do at any time.
     pub fn run_background_io(&mut self) -> bool {
         self.threads.run_background_io()
     }
 
-    /// Removes what may go, and says what to do next. Cheap; call it when woken, and again after each chore.
+    /// Removes dead segments and returns the next task. Cheap: call it on every wake-up and after each task.
     pub fn next_maintenance(&mut self) -> Option<MaintenanceTask> {
         self.process_reports();
         let (synced, health) = {
@@ -241,24 +246,25 @@ impl LogStore {
         (!self.compacting.is_empty()).then(|| MaintenanceTask::Compact(self.compacting.clone()))
     }
 
-    /// One record of the snapshot in the making.
+    /// Adds one record to the snapshot in progress.
     pub fn put_snapshot_record(&mut self, meta: &[u8], body: Option<Location>) {
         self.snapshots.put_record(meta, body, self.salt, &self.threads);
     }
 
-    /// The snapshot has all its records. It counts when everything it may reflect is durable.
+    /// The snapshot has all its records. It becomes valid when everything it may contain is durable.
     pub fn finish_snapshot(&mut self) {
         self.snapshots.finish(self.active.end(), self.salt, &self.threads);
         self.flush();
     }
 
-    /// The core has looked through everything. If that emptied no segment, the next pass waits: what it could not move is on its way out.
+    /// The core has scanned everything. The next pass waits until the log has grown, because bodies that this pass did
+    /// not move are about to be released.
     pub fn finish_compaction(&mut self) {
         self.compacting.clear();
         self.next_compaction = self.active.end() + u64::from(self.options.segment_bytes);
     }
 
-    /// This journal, for [`MaintenanceTask::Compact`]: it may use the room that is kept for making room.
+    /// This journal for [`MaintenanceTask::Compact`]: it may use the reserved disk space.
     pub fn compaction_journal(&mut self) -> CompactionJournal<'_> {
         CompactionJournal(self)
     }
@@ -313,13 +319,13 @@ impl LogStore {
 
     fn check_capacity(&self, state: &UnsyncedTail, bodies: bool, length: u64) -> Result<(), AppendError> {
         let unsynced = self.active.end() - state.synced;
-        let crowded = unsynced > 0 && unsynced + length > self.options.max_unsynced * UNSYNCED_LIMIT_FACTOR;
+        let over_limit = unsynced > 0 && unsynced + length > self.options.max_unsynced * UNSYNCED_LIMIT_FACTOR;
         match &state.health {
-            StoreHealth::Failing(error) if bodies || crowded => {
+            StoreHealth::Failing(error) if bodies || over_limit => {
                 Err(AppendError::Io(io::Error::new(error.kind(), Arc::clone(error))))
             }
-            StoreHealth::Full if bodies || crowded => Err(AppendError::Full),
-            StoreHealth::Good if crowded => Err(AppendError::Full),
+            StoreHealth::Full if bodies || over_limit => Err(AppendError::Full),
+            StoreHealth::Good if over_limit => Err(AppendError::Full),
             _ => Ok(()),
         }
     }
@@ -357,7 +363,7 @@ impl Journal for LogStore {
     }
 }
 
-/// See [`LogStore::cleaning`].
+/// See [`LogStore::compaction_journal`].
 pub struct CompactionJournal<'a>(&'a mut LogStore);
 
 impl Journal for CompactionJournal<'_> {

@@ -1,14 +1,14 @@
-//! From a folder to a running [`LogStore`]: open, replay, count.
+//! From a data folder to a running [`LogStore`]: open, replay, count references.
 //!
-//! Replay reads the newest snapshot and every segment that begins at or after it; of finished segments only the index, so no body
-//! is read. Older segments only hold bodies and are not looked into.
+//! Replay reads the newest snapshot and every segment from its start on. Of closed segments it reads only the index, so
+//! no body is read. Older segments contain only bodies and are not read.
 //!
-//! Only the last segment can have been cut short by a crash, for the next one gets its name when the one before is durable. Where its frames stop
-//! making sense, either nothing ever claimed to have synced that place (a torn tail: it was never acknowledged, and ends here) or
-//! something did (damage, which stops the start).
+//! Only the last segment can be incomplete after a crash, because a segment gets its name after the previous one is
+//! durable. Where its frames become invalid, either no frame claims that this position was synced (a torn tail: it was
+//! never acknowledged, and the log ends here) or one does (damage: the start fails).
 //!
-//! Whole frames that nothing proves durable are kept, but not trusted to be on the disk: they are written again as a new piece. A process may
-//! have died after a failed sync, and then the page cache shows bytes that the disk does not have.
+//! Valid frames that nothing proves durable are kept, but written again as a new piece: after a failed sync and a
+//! process crash, the page cache may show bytes that the disk does not have.
 
 use std::any::Any;
 use std::error::Error;
@@ -29,7 +29,7 @@ use super::writer::publish;
 use super::{LogStore, StoreOptions};
 use crate::journal::Location;
 
-/// A folder that is locked and known, and not yet read.
+/// A folder that is locked and scanned, but not yet read.
 pub struct Recovery {
     disk: Arc<dyn Disk>,
     options: StoreOptions,
@@ -37,7 +37,7 @@ pub struct Recovery {
     inventory: Inventory,
 }
 
-/// A folder whose entries have all been handed out; it wants to know which bodies are still needed.
+/// A folder whose entries are replayed. It still needs to know which bodies are referenced.
 pub struct ReplayedFolder {
     disk: Arc<dyn Disk>,
     options: StoreOptions,
@@ -46,7 +46,7 @@ pub struct ReplayedFolder {
     tail: LogTail,
 }
 
-/// Everything a [`LogStore`] begins with.
+/// Everything a [`LogStore`] starts from.
 pub(super) struct Recovered {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) options: StoreOptions,
@@ -60,13 +60,13 @@ pub(super) struct Recovered {
     pub(super) snapshot_bytes: u64,
 }
 
-/// Where the journal ends, and the last frames of it that nothing proves durable.
+/// The end of the journal, and its last frames that nothing proves durable.
 #[derive(Debug, Default)]
 struct LogTail {
     end: u64,
     durable: u64,
     unproven: Vec<u8>,
-    /// The last segment was left open: allocated room, or torn frames, may lie behind its end.
+    /// The last segment is not closed: allocated space or torn frames may follow its end.
     open: bool,
 }
 
@@ -77,7 +77,7 @@ impl Recovery {
         Ok(Self { disk, options, lock, inventory })
     }
 
-    /// Hands over every record of the newest snapshot, then every entry since it began, in order.
+    /// Passes every record of the newest snapshot, then every entry since it began, in order.
     pub fn replay<E: Error + Send + Sync + 'static>(
         self,
         mut take: impl FnMut(&[u8], Option<Location>) -> Result<(), E>,
@@ -128,7 +128,7 @@ impl SegmentReader<'_> {
         let mut tail = LogTail { end: from, durable: proven, ..LogTail::default() };
         let since: Vec<_> = inventory.segments.iter().filter(|segment| segment.base >= from).collect();
         for (index, segment) in since.iter().enumerate() {
-            // Each segment is read up to where the next begins, so only the first can begin too late.
+            // Each segment is read up to the start of the next, so only the first one can start too late.
             if segment.base != tail.end {
                 return Err(OpenError::Missing { after: "snapshot".to_owned() });
             }
@@ -147,7 +147,7 @@ impl SegmentReader<'_> {
         Ok(tail)
     }
 
-    /// A segment that was durable to its `end` before the next one was made.
+    /// Replays a segment that was durable up to `end` before the next one was created.
     fn replay_finished(
         &self,
         segment: &SegmentFiles,
@@ -170,7 +170,7 @@ impl SegmentReader<'_> {
         Ok(())
     }
 
-    /// Replays the index, if there is a sound one, and returns the segment's end.
+    /// Replays the index, if it is valid, and returns the segment's end.
     fn replay_index(
         &self,
         segment: &SegmentFiles,
@@ -179,12 +179,13 @@ impl SegmentReader<'_> {
         let name = segment.last_piece().name.to_string();
         let file = self.disk.open(&name).map_err(OpenError::io("open", &name))?;
         let size = file.size().map_err(OpenError::io("measure", &name))?;
-        let Some(seal_at) = size.checked_sub(SEGMENT_FOOTER) else { return Ok(None) };
-        let bytes = read_some(&*file, SEGMENT_FOOTER, seal_at).map_err(OpenError::io("read", &name))?;
-        let Some(seal) = SegmentFooter::decode(&bytes, self.salt) else { return Ok(None) };
-        match read_blocks(&*file, seal.index_at, seal_at, self.salt, entry) {
-            Ok(_) => Ok(Some(seal.end)),
-            // The frames say the same. Entries already replayed come once more, in the same order, which changes nothing.
+        let Some(footer_at) = size.checked_sub(SEGMENT_FOOTER) else { return Ok(None) };
+        let bytes = read_some(&*file, SEGMENT_FOOTER, footer_at).map_err(OpenError::io("read", &name))?;
+        let Some(footer) = SegmentFooter::decode(&bytes, self.salt) else { return Ok(None) };
+        match read_blocks(&*file, footer.index_at, footer_at, self.salt, entry) {
+            Ok(_) => Ok(Some(footer.end)),
+            // The frames contain the same entries. Those already replayed come again in the same order, which changes
+            // nothing.
             Err(BlockReadError::Damaged { .. }) => Ok(None),
             Err(error) => Err(self.blocks_error(&name, error)),
         }
@@ -217,7 +218,7 @@ impl SegmentReader<'_> {
         Ok(LogTail { end, durable, unproven, open: true })
     }
 
-    /// Hands over the entries of whole frames until one is not, or `until`; returns where it stopped.
+    /// Passes the entries of valid frames until an invalid one or `until`; returns where it stopped.
     fn replay_frames(
         &self,
         piece: &PieceHeader,
@@ -247,7 +248,7 @@ impl SegmentReader<'_> {
         start + at as u64
     }
 
-    /// All of a piece behind its head. A piece is one segment at most, and is let go at once.
+    /// Reads a piece without its header. It is at most one segment, and freed at once.
     fn load(&self, piece: &PieceHeader) -> Result<Vec<u8>, OpenError> {
         let name = piece.name.to_string();
         let file = self.disk.open(&name).map_err(OpenError::io("open", &name))?;
@@ -265,9 +266,9 @@ impl SegmentReader<'_> {
 }
 
 impl ReplayedFolder {
-    /// Starts the store. `visit` calls its argument once for each reference to a body that is still needed.
+    /// Starts the store. `visit` calls its argument once per reference to a body.
     pub fn finish(mut self, visit: impl FnOnce(&mut dyn FnMut(Location))) -> Result<LogStore, OpenError> {
-        self.rewrite_unproven().map_err(OpenError::io("write again the end of", "the log"))?;
+        self.rewrite_unproven().map_err(OpenError::io("rewrite the end of", "the log"))?;
         self.remove_obsolete_files();
         let segment_table = self.count_references(visit)?;
         let inventory = self.inventory;
@@ -313,7 +314,7 @@ impl ReplayedFolder {
         Ok(())
     }
 
-    /// Gives back room. A failure costs nothing but that room, until the next start.
+    /// Frees disk space. A failure only delays that until the next start.
     fn remove_obsolete_files(&mut self) {
         for name in self.inventory.obsolete.drain(..) {
             let _ = self.disk.remove(&name);
@@ -349,11 +350,11 @@ impl ReplayedFolder {
     }
 }
 
-fn damaged(file: &str, at: u64, what: &'static str) -> OpenError {
-    OpenError::Damaged { file: file.to_owned(), at, what }
+fn damaged(file: &str, at: u64, reason: &'static str) -> OpenError {
+    OpenError::Damaged { file: file.to_owned(), at, reason }
 }
 
 fn damaged_frame(piece: &PieceHeader, lsn: u64) -> OpenError {
     let at = piece.file_offset((lsn - piece.base) as u32);
-    damaged(&piece.name.to_string(), at, "a frame that was durable does not read back")
+    damaged(&piece.name.to_string(), at, "a durable frame is not readable")
 }

@@ -1,7 +1,7 @@
-//! Room kept aside: when the disk is full, settlements and cleaning must still go on, for they are what makes room.
+//! Reserved disk space: when the disk is full, settlements and compaction must still work, because they free space.
 //!
-//! Two files of allocated zeros. One becomes the next segment of the log when none can be made; the other is removed before a
-//! snapshot is written. Both are made again as soon as there is room, and until then bodies are refused.
+//! Two files of allocated zeros. One becomes the next segment of the log when no other can be created; the other is
+//! removed before a snapshot is written. Both are restored as soon as there is space; until then bodies are refused.
 
 use std::io;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::sync::Arc;
 use super::disk::{Disk, DiskFile};
 use super::layout::{LOG_RESERVE, SNAPSHOT_RESERVE, temporary};
 
-/// Whether the error says that there is no room.
+/// Whether the error means that the disk is full.
 pub(super) fn is_disk_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Makes what is missing of the reserve; an error means it is not whole.
+/// Restores missing reserve files; an error means that the reserve is incomplete.
 pub(super) fn restore(disk: &dyn Disk, segment_bytes: u64) -> io::Result<()> {
     let names = disk.list()?;
     let mut made = false;
@@ -28,15 +28,16 @@ pub(super) fn restore(disk: &dyn Disk, segment_bytes: u64) -> io::Result<()> {
     if made { disk.sync_folder() } else { Ok(()) }
 }
 
-/// What a file was made of.
+/// Whether a file got the space it asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SpaceStatus {
     Free,
-    /// There was none free, or not as much as wanted.
+    /// No free space, or less than wanted.
     Scarce,
 }
 
-/// A file `name` with room for `wanted` bytes; when there is none, made from the reserve; when that is used up, with what is `needed` now.
+/// Creates `name` with `wanted` bytes. If the disk is full, uses the reserve; without a reserve, allocates only what is
+/// `needed` now.
 pub(super) fn create_with_space(
     disk: &dyn Disk,
     name: &str,
@@ -53,16 +54,16 @@ pub(super) fn create_with_space(
     }
 }
 
-/// Lets a snapshot have its part of the reserve.
+/// Frees the part of the reserve that is meant for snapshots.
 pub(super) fn release_for_snapshot(disk: &dyn Disk) {
-    // Nothing to release is as good as released.
+    // The file may be missing already.
     let _ = disk.remove(SNAPSHOT_RESERVE);
 }
 
 fn allocate(disk: &dyn Disk, name: &str, size: u64) -> io::Result<Arc<dyn DiskFile>> {
     let file = disk.create(name)?;
     if let Err(error) = file.allocate(size) {
-        // An unusable file must not keep room; the first error is the one to tell.
+        // A file without its space is useless; return the first error.
         let _ = disk.remove(name);
         return Err(error);
     }

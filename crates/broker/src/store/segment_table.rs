@@ -1,36 +1,36 @@
-//! How much of each segment is still needed: which may go, and which are worth cleaning. Pure.
+//! The live bytes of each segment: which segments can be deleted, and which are worth compacting. No I/O.
 //!
-//! The rules of removal are those of [`crate::journal`]. Cleaning copies what lives in a segment forward and is paid by the room it gives
-//! back: a segment is *sparse* when at most a quarter of it lives, so each byte copied frees three, and messages
-//! that stay can hold at most about four times their own size. Only segments that nothing but their bodies keeps are cleaned: a young one
-//! often empties by itself.
+//! [`crate::journal`] has the rules for deletion. Compaction copies the live bodies of a segment and pays for that with
+//! the space it frees. A segment is *sparse* when at most a quarter of it is live: each byte copied frees three, and
+//! stored messages use at most about four times their size. Only segments kept by nothing but their bodies are
+//! compacted: a young one often empties by itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::journal::Location;
 
-/// What an entry takes beside its body, for segments written before this start (whose entries were not counted).
+/// Bytes per entry besides the body, for segments written before this start, whose entries were not counted.
 const USUAL_OVERHEAD: u64 = 128;
 
-/// Sparse segments are emptied when they are one part in this many of the log.
+/// Sparse segments are compacted when they are at least this fraction (1/n) of the log.
 const WORTH_A_PASS: u64 = 16;
 
 #[derive(Debug, Default, Clone)]
 struct SegmentStoreUsage {
-    /// Position of the segment's end, so far.
+    /// Position of the segment's current end.
     end: u64,
     bytes: u64,
-    /// Entries with bodies, and what they take beside their bodies.
+    /// Entries with bodies, and their bytes besides the bodies.
     entries: u64,
     overhead: u64,
     references: u64,
-    /// Bytes of bodies, once for each reference.
+    /// Bytes of bodies, once per reference.
     live: u64,
-    /// Nothing is appended any more.
+    /// Nothing more is appended.
     closed: bool,
-    /// Position at the release of the last reference.
+    /// Position when the last reference was released.
     dead_at: u64,
-    /// Handed to the janitor.
+    /// A job to delete it is queued.
     removing: bool,
 }
 
@@ -44,15 +44,15 @@ impl SegmentStoreUsage {
 #[derive(Debug, Default)]
 pub(super) struct SegmentTable {
     segments: BTreeMap<u32, SegmentStoreUsage>,
-    /// Closed, without references, not leaving.
+    /// Closed and without references, not being removed.
     dead: BTreeSet<u32>,
-    /// Closed, with few references.
+    /// Closed and sparse.
     sparse: BTreeSet<u32>,
     bytes: u64,
 }
 
 impl SegmentTable {
-    /// `length` bytes more in `segment`, which now ends at `end`.
+    /// `segment` has grown by `length` bytes and now ends at `end`.
     pub(super) fn extend(&mut self, segment: u32, length: u64, end: u64) {
         let usage = self.segments.entry(segment).or_default();
         usage.bytes += length;
@@ -60,7 +60,7 @@ impl SegmentTable {
         self.bytes += length;
     }
 
-    /// An entry with a body, `overhead` bytes beside it.
+    /// Adds an entry with a body and `overhead` other bytes.
     pub(super) fn add_entry(&mut self, location: Location, overhead: u64, references: u32) {
         let Some(usage) = self.segments.get_mut(&location.segment) else { return };
         usage.entries += 1;
@@ -96,7 +96,7 @@ impl SegmentTable {
         }
     }
 
-    /// Counts a reference found after a start; `false` when its segment is not there.
+    /// Counts a reference during recovery; `false` if its segment does not exist.
     pub(super) fn count_reference(&mut self, location: Location) -> bool {
         let Some(usage) = self.segments.get_mut(&location.segment) else { return false };
         usage.references += 1;
@@ -110,20 +110,22 @@ impl SegmentTable {
         set(&mut self.sparse, segment, usage.is_sparse());
     }
 
-    /// Segments that may go, given how far the journal is durable and where the newest complete snapshot began.
+    /// Takes the segments that can be deleted, given the durable position and the start of the newest snapshot.
     pub(super) fn take_dead(&mut self, synced: u64, from: u64) -> Vec<u32> {
-        let may_go = |usage: &SegmentStoreUsage| usage.end <= from && usage.dead_at <= synced;
-        let going: Vec<_> = self.dead.iter().copied().filter(|segment| may_go(&self.segments[segment])).collect();
-        for segment in &going {
+        let can_be_deleted = |usage: &SegmentStoreUsage| usage.end <= from && usage.dead_at <= synced;
+        let deletable: Vec<_> =
+            self.dead.iter().copied().filter(|segment| can_be_deleted(&self.segments[segment])).collect();
+        for segment in &deletable {
             self.dead.remove(segment);
-            self.segments.get_mut(segment).expect("dead segments have accounts").removing = true;
+            self.segments.get_mut(segment).expect("dead segments are in the table").removing = true;
         }
-        going
+        deletable
     }
 
-    /// Segments of which little lives and which nothing else keeps.
+    /// Sparse segments that nothing but their bodies keeps.
     ///
-    /// None while they are few: the core looks through all it holds to empty them, so that has to be worth it. `urgent` says that it is.
+    /// Empty while they are few, because the core scans all messages to compact them. `urgent` returns them in any
+    /// case.
     pub(super) fn sparse_segments(&self, from: u64, urgent: bool) -> Vec<u32> {
         let ready = |segment: &u32| self.segments[segment].end <= from;
         let sparse: Vec<_> = self.sparse.iter().copied().filter(ready).collect();
@@ -136,7 +138,7 @@ impl SegmentTable {
         self.segments.get(&segment).is_some_and(|usage| usage.references > 0)
     }
 
-    /// Bytes in dead segments that only wait for a snapshot begun later than `from`.
+    /// Bytes in dead segments that only wait for a snapshot that starts after `from`.
     pub(super) fn bytes_awaiting_snapshot(&self, from: u64) -> u64 {
         self.dead.iter().map(|segment| &self.segments[segment]).filter(|a| a.end > from).map(|a| a.bytes).sum()
     }

@@ -1,4 +1,5 @@
-//! When a snapshot is due, and the one in the making, as the engine sees it. The [janitor](super::background) writes the file.
+//! Decides when a snapshot is due and tracks the one in progress. The [background worker](super::background) writes the
+//! file.
 
 use std::sync::atomic::Ordering;
 
@@ -11,35 +12,36 @@ use super::store_threads::StoreThreads;
 use super::unsynced_tail::StoreHealth;
 use crate::journal::Location;
 
-/// Records are handed over in portions of this size.
+/// Records are sent to the background worker in parts of this size.
 const CHUNK_BYTES: usize = 256 << 10;
 
-/// No more steps while this much waits for the janitor: a snapshot must not fill the memory.
+/// No further step while this much waits for the background worker: bounds the memory.
 const MAX_QUEUED: usize = 4 << 20;
 
-/// A snapshot is due again when the log has grown by this many times its size: it then costs at most half of what the log does.
+/// The next snapshot is due when the log has grown by this many times the snapshot's size. So snapshots write at most
+/// half of what the log does.
 const GROWTH: u64 = 2;
 
 pub(super) struct SnapshotSchedule {
     every: u64,
-    /// Where the newest complete one began, and its size.
+    /// Start and size of the newest complete snapshot.
     from: u64,
     bytes: u64,
     progress: SnapshotProgress,
-    /// After a failure none is begun before the log is this long, or room has been made.
+    /// After a failure no snapshot starts before this position, unless space was freed.
     not_before: u64,
 }
 
 enum SnapshotProgress {
     Idle,
-    /// The core hands over records.
+    /// The core passes records.
     Gathering {
         blocks: BlockWriter,
         records: u64,
     },
-    /// All records are there; it may be published when the journal is durable to its end.
+    /// All records are written. It can be published when the journal is durable up to its end.
     Complete(SnapshotFooter),
-    /// The janitor publishes it.
+    /// The background worker publishes it.
     Publishing,
 }
 
@@ -48,7 +50,7 @@ impl SnapshotSchedule {
         Self { every, from, bytes, progress: SnapshotProgress::Idle, not_before: 0 }
     }
 
-    /// Where the newest complete snapshot began.
+    /// Where the newest complete snapshot started.
     pub(super) fn from(&self) -> u64 {
         self.from
     }
@@ -57,7 +59,7 @@ impl SnapshotSchedule {
         self.bytes
     }
 
-    /// Whether the core should hand over records now, and if so, whether from the beginning.
+    /// Whether the core should pass records now; `Some(true)` means from the beginning.
     pub(super) fn next_step(
         &mut self,
         active: &ActiveSegment,
@@ -84,14 +86,14 @@ impl SnapshotSchedule {
         let grown = active.end() - self.from >= self.every.max(GROWTH * self.bytes);
         match health {
             StoreHealth::Good => grown,
-            // Where room is short, any segment that only waits for a snapshot is worth one.
+            // On a full disk, a snapshot is worthwhile if any dead segment waits only for it.
             StoreHealth::Full => grown || segment_table.bytes_awaiting_snapshot(self.from) > 0,
             StoreHealth::Failing(_) => false,
         }
     }
 
-    /// It counts from the beginning of the open segment: replaying more than has happened since changes nothing, and replay never has to
-    /// begin inside a segment.
+    /// The snapshot starts at the beginning of the active segment, not at the current position: replaying more than
+    /// needed changes nothing, and replay never has to start inside a segment.
     fn begin(&mut self, active: &ActiveSegment, health: &StoreHealth, threads: &StoreThreads) {
         self.progress = SnapshotProgress::Gathering { blocks: BlockWriter::default(), records: 0 };
         let head = SnapshotHeader { from: active.base(), segment: active.segment() };
@@ -113,7 +115,7 @@ impl SnapshotSchedule {
         self.progress = SnapshotProgress::Complete(SnapshotFooter { records: *records, end: position });
     }
 
-    /// What it reflects must not be lost while it stays: a settlement that was never durable would be believed.
+    /// Publishing too early would be unsafe: the snapshot may contain a settlement that a crash then takes back.
     pub(super) fn publish_when_durable(&mut self, synced: u64, threads: &StoreThreads) {
         if let SnapshotProgress::Complete(end) = self.progress
             && end.end <= synced

@@ -1,4 +1,4 @@
-//! Who does the work on the disk: two threads, or, in tests, the caller.
+//! The store's two threads. In tests the caller does their work.
 
 use std::io;
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use super::writer::{LogWriter, WriteStep};
 
 pub(super) struct StoreThreads {
     shared: Arc<SharedTail>,
-    /// `None` only while the store is dropped: the janitor ends when nobody can send any more.
+    /// `None` only during drop: the background worker ends when the last sender is gone.
     jobs: Option<Sender<BackgroundJob>>,
     reports: Receiver<JobReport>,
-    /// Snapshot bytes handed over and not yet written.
+    /// Snapshot bytes sent to the worker and not yet written.
     pub(super) queued_bytes: Arc<AtomicUsize>,
     io_workers: IoWorkers,
 }
@@ -61,14 +61,14 @@ impl StoreThreads {
             IoWorkers::Manual(Box::new((writer, background)))
         } else {
             let writer = thread("store-writer", move || writer.run())?;
-            IoWorkers::Threads(vec![writer, thread("store-janitor", move || background.run())?])
+            IoWorkers::Threads(vec![writer, thread("store-background", move || background.run())?])
         };
         Ok(Self { shared: Arc::clone(shared), jobs: Some(jobs), reports: reports_inbox, queued_bytes, io_workers })
     }
 
     pub(super) fn send(&self, job: BackgroundJob) {
         if let Some(jobs) = &self.jobs {
-            // The janitor lives as long as we do.
+            // The receiver lives as long as this struct.
             let _ = jobs.send(job);
         }
     }
@@ -77,7 +77,7 @@ impl StoreThreads {
         self.reports.try_recv().ok()
     }
 
-    /// See [`super::LogStore::work`].
+    /// See [`super::LogStore::run_pending_io`].
     pub(super) fn run_pending_io(&mut self) -> bool {
         let IoWorkers::Manual(io_workers) = &mut self.io_workers else { return false };
         let (writer, background) = &mut **io_workers;
@@ -91,7 +91,7 @@ impl StoreThreads {
         }
     }
 
-    /// See [`super::LogStore::work_aside`].
+    /// See [`super::LogStore::run_background_io`].
     pub(super) fn run_background_io(&mut self) -> bool {
         let IoWorkers::Manual(io_workers) = &mut self.io_workers else { return false };
         io_workers.1.step()
@@ -109,7 +109,7 @@ impl Drop for StoreThreads {
         self.jobs = None;
         if let IoWorkers::Threads(threads) = &mut self.io_workers {
             for thread in threads.drain(..) {
-                // A worker that panicked has said so; there is nobody left to tell.
+                // A panic has already been reported.
                 let _ = thread.join();
             }
         }

@@ -1,10 +1,11 @@
-//! What the engine's thread and the [writer](super::writer) share: the unsynced tail of the journal, and how far it has come.
+//! The unsynced tail of the journal, shared between the engine and the [writer](super::writer), and the durable
+//! position.
 //!
-//! The engine puts frames at the end; the writer takes all that gathered while it was busy with the last sync, so batches fit
-//! themselves to the load. Bytes leave memory only when they are synced: until then they are read from here, and they are
-//! what is written again, elsewhere, when a sync fails.
+//! The engine appends frames; the writer takes everything collected during its last sync, so the batch size follows the
+//! load. Bytes stay in memory until they are synced: until then reads come from here, and after a failed sync they are
+//! written again to another file.
 //!
-//! The lock is held for a copy at most, never during I/O.
+//! The lock is held only for a copy, never during I/O.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -15,17 +16,18 @@ use bytes::Bytes;
 
 use super::layout::PieceHeader;
 
-/// Called, from any thread, when [`LogStore::tend`](super::LogStore::tend) has something new to see.
+/// Called from any thread when [`LogStore::next_maintenance`](super::LogStore::next_maintenance) has news.
 pub type WakeFn = Arc<dyn Fn() + Send + Sync>;
 
-/// How the store is, as of its last attempt to write.
+/// Result of the last attempt to write.
 #[derive(Debug, Clone, Default)]
 pub enum StoreHealth {
     #[default]
     Good,
-    /// No room: bodies are refused, small records go to the reserve. Set when a file cannot be made, unset when the reserve is whole.
+    /// The disk is full: bodies are refused, small records use the reserve. Set when a file cannot be created, cleared
+    /// when the reserve is complete.
     Full,
-    /// Writing fails for another reason; what was appended waits in memory and is tried again.
+    /// Writing fails for another reason. Appended bytes stay in memory and are written again.
     Failing(Arc<io::Error>),
 }
 
@@ -41,10 +43,10 @@ pub(super) struct TailChunk {
     pub(super) segment: u32,
     /// Position of the segment's first byte.
     pub(super) base: u64,
-    /// Where in the segment the bytes begin.
+    /// Offset of the bytes in the segment.
     pub(super) offset: u32,
     pub(super) bytes: Vec<u8>,
-    /// Set on a segment's last chunk (which may be empty): the index to close it with, empty for none.
+    /// Set on a segment's last chunk, which may have no bytes: the index to close the segment with, empty for none.
     pub(super) closing: Option<Bytes>,
 }
 
@@ -61,21 +63,21 @@ impl TailChunk {
 
 #[derive(Debug, Default)]
 pub(super) struct UnsyncedTail {
-    /// Not yet seen by the writer.
+    /// Not yet taken by the writer.
     pub(super) pending: VecDeque<TailChunk>,
-    /// With the writer, not yet synced.
+    /// Taken by the writer, not yet synced.
     pub(super) in_flight: VecDeque<Arc<TailChunk>>,
     /// The journal is durable up to here.
     pub(super) synced: u64,
     pub(super) health: StoreHealth,
-    /// The files of each segment, in the order in which each replaces the one before from its start on.
+    /// The files of each segment, in order: each replaces the previous ones from its start on.
     pub(super) pieces: BTreeMap<u32, Vec<PieceHeader>>,
     pub(super) stopping: bool,
-    /// Buffers to gather in again: fresh ones would be paged in anew for every batch.
+    /// Buffers for reuse: the kernel would have to page in new ones for every batch.
     spare: Vec<Vec<u8>>,
 }
 
-/// A buffer that grew beyond this in a burst is given back rather than kept.
+/// Larger buffers are freed instead of reused.
 const KEEP_BUFFER: usize = 4 << 20;
 
 impl UnsyncedTail {
@@ -83,17 +85,17 @@ impl UnsyncedTail {
         Self { synced, health, pieces, ..Self::default() }
     }
 
-    /// The chunk that the engine writes to, at `offset` of `segment`.
+    /// The chunk that the engine appends to, at `offset` of `segment`.
     pub(super) fn open_chunk(&mut self, segment: u32, base: u64, offset: u32) -> &mut TailChunk {
         let fits = self.pending.back().is_some_and(|chunk| chunk.segment == segment);
         if !fits {
             let bytes = self.spare.pop().unwrap_or_default();
             self.pending.push_back(TailChunk { segment, base, offset, bytes, closing: None });
         }
-        self.pending.back_mut().expect("a chunk is there: pushed above unless one fitted")
+        self.pending.back_mut().expect("pushed above if none fits")
     }
 
-    /// Moves everything gathered to the writer's hands.
+    /// Moves everything collected to the writer.
     pub(super) fn begin_write(&mut self) {
         self.in_flight.extend(self.pending.drain(..).map(Arc::new));
     }
@@ -102,8 +104,8 @@ impl UnsyncedTail {
     pub(super) fn advance(&mut self, lsn: u64) {
         self.synced = self.synced.max(lsn);
         while self.in_flight.front().is_some_and(|chunk| chunk.end() <= lsn) {
-            let chunk = self.in_flight.pop_front().expect("not empty: just looked at");
-            // The writer may still hold it; then its buffer is simply freed.
+            let chunk = self.in_flight.pop_front().expect("not empty: checked above");
+            // If the writer still uses the chunk, its buffer is freed later instead of reused.
             if let Ok(TailChunk { mut bytes, .. }) = Arc::try_unwrap(chunk)
                 && bytes.capacity() <= KEEP_BUFFER
                 && self.spare.len() < 2
@@ -114,7 +116,7 @@ impl UnsyncedTail {
         }
     }
 
-    /// A new file is durable up to `end`; returns the pieces that it replaces altogether.
+    /// A new file is durable up to `end`; returns the pieces it replaces completely.
     pub(super) fn publish(&mut self, head: PieceHeader, end: u64) -> Vec<PieceHeader> {
         let pieces = self.pieces.entry(head.name.segment).or_default();
         let replaced = pieces.extract_if(.., |piece| piece.start >= head.start).collect();
@@ -129,7 +131,7 @@ impl UnsyncedTail {
         in_flight.or_else(|| self.pending.iter().find_map(|chunk| chunk.slice(segment, offset)))
     }
 
-    /// The file that holds `offset` of `segment`.
+    /// The file that contains `offset` of `segment`.
     pub(super) fn piece(&self, segment: u32, offset: u32) -> Option<PieceHeader> {
         self.pieces.get(&segment)?.iter().rev().find(|piece| piece.start <= offset).copied()
     }
@@ -140,7 +142,7 @@ pub(super) struct SharedTail {
     state: Mutex<UnsyncedTail>,
     /// Something was appended, or the store stops.
     appended: Condvar,
-    /// The writer has made an attempt.
+    /// The writer finished an attempt.
     attempted: Condvar,
 }
 
@@ -150,7 +152,7 @@ impl SharedTail {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, UnsyncedTail> {
-        self.state.lock().expect("no thread panics while it holds the lock: it only copies and counts")
+        self.state.lock().expect("no thread panics while it holds the lock")
     }
 
     /// Wakes the writer.
@@ -158,18 +160,18 @@ impl SharedTail {
         self.appended.notify_one();
     }
 
-    /// The writer has done something.
+    /// The writer finished an attempt.
     pub(super) fn notify_attempt(&self) {
         self.attempted.notify_all();
     }
 
-    /// Waits until the journal is durable up to `lsn`; `false` when `patience` is over first.
+    /// Waits until the journal is durable up to `lsn`; `false` on timeout.
     pub(super) fn wait_for_sync(&self, lsn: u64, patience: Duration) -> bool {
         let waited = self.attempted.wait_timeout_while(self.lock(), patience, |state| state.synced < lsn);
         waited.is_ok_and(|(state, _)| state.synced >= lsn)
     }
 
-    /// Waits until there is something to write, the store stops, or `patience` is over.
+    /// Waits until there is something to write, the store stops, or the time limit is reached.
     pub(super) fn wait_for_work(&self, patience: Option<Duration>) {
         let idle = |state: &mut UnsyncedTail| state.pending.is_empty() && !state.stopping;
         let state = self.lock();
@@ -179,7 +181,7 @@ impl SharedTail {
         }
     }
 
-    /// Waits out `pause`, unless the store stops.
+    /// Waits for `pause`, unless the store stops.
     pub(super) fn pause(&self, pause: Duration) {
         drop(self.appended.wait_timeout_while(self.lock(), pause, |state| !state.stopping));
     }

@@ -1,9 +1,11 @@
-//! Brings the unsynced tail to the disk: the only part that writes the log, and the one that says how far it is durable.
+//! Writes the unsynced tail to disk. Only this part writes the log and advances the durable position.
 //!
-//! A sync that fails is never repeated and believed: the kernel may have dropped the pages and will call the next sync a success. The
-//! file is given up from the last good sync on, and everything since, which is still in memory, is written to a new piece.
+//! A failed sync is never retried on the same file: the kernel may have dropped the pages and report success for the
+//! next sync. The file is abandoned from the last good sync on, and everything since, which is still in memory, is
+//! written to a new piece.
 //!
-//! Never blocks the engine; never touches snapshots, indexes or dead segments (those are the [janitor](super::background)'s).
+//! Never blocks the engine. Never touches snapshots, indexes or dead segments: those belong to the [background
+//! worker](super::background).
 
 use std::io;
 use std::sync::Arc;
@@ -16,10 +18,10 @@ use super::layout::{PIECE_HEADER, PieceHeader, PieceName, temporary};
 use super::reserved_space::{self, SpaceStatus};
 use super::unsynced_tail::{SharedTail, StoreHealth, TailChunk, WakeFn};
 
-/// Between two attempts while writing fails.
+/// Delay between two attempts while writing fails.
 const RETRY: std::ops::RangeInclusive<Duration> = Duration::from_millis(50)..=Duration::from_secs(1);
 
-/// How often an idle writer looks whether there is room again.
+/// How often an idle writer checks for free space while the disk is full.
 const SPACE_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 pub(super) struct LogWriter {
@@ -30,9 +32,9 @@ pub(super) struct LogWriter {
     pub(super) jobs: Sender<BackgroundJob>,
     pub(super) wake: WakeFn,
     pub(super) current: Option<OpenPiece>,
-    /// The piece last begun, whether or not it came to anything: its number is not used again.
+    /// The piece started last, successful or not: its number is not used again.
     pub(super) last_started: Option<PieceName>,
-    /// Files given up before they held anything durable; removed once a later piece has replaced them.
+    /// Files abandoned before they held anything durable; removed after a later piece has replaced them.
     pub(super) abandoned: Vec<String>,
 }
 
@@ -40,7 +42,7 @@ pub(super) struct LogWriter {
 pub(super) struct OpenPiece {
     head: PieceHeader,
     file: Arc<dyn DiskFile>,
-    /// Set once its first bytes are durable.
+    /// Set when its first bytes are durable.
     named: bool,
     /// Position up to which it is written.
     end: u64,
@@ -51,12 +53,12 @@ pub(super) struct OpenPiece {
 pub(super) enum WriteStep {
     Progress,
     Idle,
-    /// An attempt failed; what is in flight stays there.
+    /// An attempt failed; the bytes in flight stay in memory.
     Stalled,
 }
 
 impl LogWriter {
-    /// Until the store stops. What is gathered by then is still tried once.
+    /// Runs until the store stops. The bytes collected by then are tried once more.
     pub(super) fn run(mut self) {
         let mut pause = *RETRY.start();
         loop {
@@ -64,8 +66,8 @@ impl LogWriter {
                 WriteStep::Progress => pause = *RETRY.start(),
                 _ if self.shared.lock().stopping => return,
                 WriteStep::Idle => {
-                    let restless = !self.shared.lock().health.is_good();
-                    self.shared.wait_for_work(restless.then_some(SPACE_CHECK_INTERVAL));
+                    let disk_full = !self.shared.lock().health.is_good();
+                    self.shared.wait_for_work(disk_full.then_some(SPACE_CHECK_INTERVAL));
                 }
                 WriteStep::Stalled => {
                     self.shared.pause(pause);
@@ -75,7 +77,7 @@ impl LogWriter {
         }
     }
 
-    /// Writes and syncs what has gathered, or what the last attempt left.
+    /// Writes and syncs what is collected, or what the last attempt left over.
     pub(super) fn step(&mut self) -> WriteStep {
         let chunks: Vec<_> = {
             let mut state = self.shared.lock();
@@ -116,14 +118,14 @@ impl LogWriter {
         if self.current.as_ref().is_none_or(|current| current.head.name.segment != chunk.segment) {
             self.current = Some(self.begin(chunk)?);
         }
-        let current = self.current.as_mut().expect("a piece is open: begun above unless one was");
+        let current = self.current.as_mut().expect("opened above if there was none");
         current.dirty = true;
         current.file.write_at(&chunk.bytes, current.head.file_offset(chunk.offset))?;
         current.end = chunk.end();
         Ok(())
     }
 
-    /// A new piece that begins with `chunk`.
+    /// Starts a new piece with `chunk`.
     fn begin(&mut self, chunk: &TailChunk) -> io::Result<OpenPiece> {
         let published = self.shared.lock().pieces.get(&chunk.segment).and_then(|pieces| Some(pieces.last()?.name));
         let last = self.last_started.filter(|last_started| last_started.segment == chunk.segment).max(published);
@@ -134,7 +136,7 @@ impl LogWriter {
         let (file, room) =
             reserved_space::create_with_space(&*self.disk, &temporary(&name.to_string()), wanted.max(needed), needed)?;
         if room == SpaceStatus::Scarce {
-            tracing::warn!("the disk is full: messages are refused until there is room");
+            tracing::warn!("disk full: messages are refused until space is free");
             self.shared.lock().health = StoreHealth::Full;
         }
         let head = PieceHeader { name, base: chunk.base, start: chunk.offset, durable: 0 };
@@ -152,7 +154,7 @@ impl LogWriter {
             let replaced = self.shared.lock().publish(current.head, current.end);
             self.abandoned.extend(replaced.iter().map(|head| head.name.to_string()));
             for file in self.abandoned.drain(..) {
-                // At worst a file that recovery sees to be replaced.
+                // If this fails, recovery sees that the file is replaced.
                 let _ = self.disk.remove(&file);
             }
         }
@@ -160,7 +162,7 @@ impl LogWriter {
         Ok(())
     }
 
-    /// The segment is whole and durable; its index is not urgent.
+    /// The segment is complete and durable; its index can wait.
     fn close(&mut self, chunk: Arc<TailChunk>) {
         let end = chunk.end();
         let index = chunk.closing.clone().unwrap_or_default();
@@ -168,8 +170,8 @@ impl LogWriter {
         self.shared.lock().advance(end);
         if let Some(OpenPiece { head, file, .. }) = self.current.take() {
             let end_at = head.file_offset((end - head.base) as u32);
-            // A janitor that is gone means that the store stops; an index is only a help.
-            let _ = self.jobs.send(BackgroundJob::Seal { file, end_at, end, index });
+            // The receiver is gone only while the store stops, and the index is optional.
+            let _ = self.jobs.send(BackgroundJob::CloseSegment { file, end_at, end, index });
         }
     }
 
@@ -181,7 +183,7 @@ impl LogWriter {
         if reserved_space::is_disk_full(&error) {
             state.health = StoreHealth::Full;
         } else {
-            tracing::error!(%error, "writing the log fails; it is tried again elsewhere");
+            tracing::error!(%error, "failed to write log: it is retried in a new file; check the disk");
             state.health = StoreHealth::Failing(Arc::new(error));
         }
     }
@@ -196,14 +198,14 @@ impl LogWriter {
             Err(error) => StoreHealth::Failing(Arc::new(error)),
         };
         if health.is_good() {
-            tracing::info!("there is room again: messages are accepted");
+            tracing::info!("disk space available: messages are accepted again");
         }
         self.shared.lock().health = health;
         (self.wake)();
     }
 }
 
-/// Gives a piece its name, when its first bytes (up to `end`) are durable.
+/// Gives a piece its final name after its first bytes (up to `end`) are durable.
 pub(super) fn publish(
     disk: &dyn Disk,
     head: &mut PieceHeader,

@@ -80,7 +80,7 @@ fn an_expired_chunk_names_its_messages_and_is_listed_under_the_next() {
     let due = ExpiryTime::passed_by(Timestamp(NOW.0 + 1_000));
     assert_eq!(expiry_index.first().unwrap().0, due);
     assert_eq!(backlog.take_expired(1, 7, due, &mut expiry_index), [2]);
-    // The locked one waits for its lock to end, whatever its time.
+    // A locked message expires only after its lock ends.
     assert_eq!(expiry_index.first().unwrap().0, ExpiryTime::after(NOW, Some(5_000)));
     backlog.unlock(3, 7, &mut expiry_index);
     assert_eq!(expiry_index.first().unwrap().0, due);
@@ -90,7 +90,7 @@ fn an_expired_chunk_names_its_messages_and_is_listed_under_the_next() {
     assert!(expiry_index.is_empty());
 }
 
-/// The same behaviour, obviously right and slow.
+/// The same behaviour as a plain list: slow and easy to check.
 #[derive(Default)]
 struct Plain(Vec<(u64, bool, bool)>);
 

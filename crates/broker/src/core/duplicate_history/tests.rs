@@ -30,7 +30,7 @@ fn an_id_is_known_for_the_whole_window_and_hardly_longer() {
 #[test]
 fn the_partition_key_is_part_of_the_id() {
     assert_ne!(Fingerprint::of("a", Some("k1")), Fingerprint::of("a", Some("k2")));
-    // Where the id ends and the key begins is part of the hash.
+    // The boundary between id and key is part of the hash.
     assert_ne!(Fingerprint::of("ab", Some("c")), Fingerprint::of("a", Some("bc")));
     assert_eq!(Fingerprint::from_bytes(id(7).bytes()), id(7));
 }
@@ -65,7 +65,7 @@ fn what_is_past_the_window_is_given_back_while_nothing_is_sent() {
 
 #[test]
 fn an_age_that_sixteen_bits_cannot_hold_is_not_taken_for_youth() {
-    // 256 windows: the moment has the same 16 bits again.
+    // After 256 windows the tick has the same 16 bits again.
     let wrap = later(WINDOW.as_millis() as u64 / 256 * 65_536);
     let mut history = DuplicateHistory::new(WINDOW);
     history.insert(id(1), START);
@@ -112,7 +112,7 @@ proptest! {
             let age = plain.get(&n).map(|seen: &Timestamp| now.0 - seen.0);
             match age {
                 Some(age) if age <= 20_000 => prop_assert!(history.contains(id(n), now), "{n} forgotten at {age}"),
-                // Remembered a little too long, perhaps.
+                // May be kept slightly too long.
                 Some(age) if age <= 20_200 => continue,
                 _ => prop_assert!(!history.contains(id(n), now), "{n} remembered at {age:?}"),
             }

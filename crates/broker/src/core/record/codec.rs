@@ -1,4 +1,4 @@
-//! The primitive encodings records are made of.
+//! The primitive encodings of records.
 
 use crate::core::id::{EntityId, QueueId, Subqueue, Timestamp};
 use crate::journal::Location;
@@ -30,7 +30,7 @@ impl RecordWriter<'_> {
         self.0.extend_from_slice(bytes);
     }
 
-    /// As [`option`](Self::option) of the length: an empty session id is not an absent one.
+    /// The length as in [`option`](Self::option): an empty session id differs from an absent one.
     pub(super) fn option_text(&mut self, text: Option<&str>) {
         self.option(text.map(|text| text.len() as u64));
         self.0.extend_from_slice(text.unwrap_or_default().as_bytes());
@@ -46,7 +46,7 @@ impl RecordWriter<'_> {
         self.int(location.len.into());
     }
 
-    /// Rising numbers as differences; range settlement makes them long lists of ones.
+    /// Rising numbers as differences; settling a range gives a long list of ones.
     pub(super) fn rising(&mut self, numbers: &[u64]) {
         self.int(numbers.len() as u64);
         let mut last = 0;
@@ -88,7 +88,7 @@ impl<'a> RecordReader<'a> {
         T::try_from(self.int()?).map_err(|_| MalformedRecord("an integer is out of range"))
     }
 
-    /// A length, checked against what is left so that a damaged one cannot ask for all memory.
+    /// A length, checked against the remaining bytes: a damaged length must not allocate all memory.
     pub(super) fn count(&mut self) -> Read<usize> {
         let count: usize = self.small()?;
         if count > self.0.len() { Err(MalformedRecord("a list is longer than its record")) } else { Ok(count) }

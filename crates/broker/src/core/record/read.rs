@@ -1,10 +1,11 @@
-//! Bytes to records. Borrows texts: recovery decodes five million of these.
+//! Decodes records. Strings are borrowed: recovery decodes millions of records.
 
 use super::codec::RecordReader;
 use super::write::kind;
 use super::*;
 
-/// Bytes that are no record of ours. The store's checksums make this a bug or another version, not a torn write.
+/// Bytes that are not a valid record. The store verifies checksums, so this is a bug or another version, not a torn
+/// write.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("malformed record: {0}")]
 pub struct MalformedRecord(pub(crate) &'static str);
@@ -182,7 +183,7 @@ fn remembered(r: &mut RecordReader<'_>) -> Read<Vec<(Fingerprint, Timestamp)>> {
 
 fn fingerprint(r: &mut RecordReader<'_>) -> Read<Fingerprint> {
     let bytes = r.take(Fingerprint::BYTES)?;
-    Ok(Fingerprint::from_bytes(bytes.try_into().expect("as many as asked for")))
+    Ok(Fingerprint::from_bytes(bytes.try_into().expect("take() returns the requested length")))
 }
 
 fn flag(r: &mut RecordReader<'_>) -> Read<bool> {

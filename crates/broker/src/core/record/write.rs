@@ -1,4 +1,4 @@
-//! Records to bytes.
+//! Encodes records.
 
 use super::codec::RecordWriter;
 use super::*;
@@ -202,7 +202,7 @@ fn backlog(w: &mut RecordWriter<'_>, part: &BacklogRecord<'_>) {
         w.int(message.counter - last);
         last = message.counter;
         w.location(message.location);
-        // 0 is "never", by far the most common.
+        // 0 means "never", by far the most common value.
         w.int(u64::from(message.expires.wrapping_add(1)));
         w.int(message.delivery_count.into());
         w.int(message.flags.into());
