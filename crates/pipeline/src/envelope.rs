@@ -1,9 +1,9 @@
-//! How an event is written on a message, and read from it again: names of properties, format, body.
+//! The message format: property names, format version and content types.
 //!
-//! Written by [`crate::publish`], read by [`crate::session`]. Everything a consumer needs besides the body is in the properties, so that a
-//! message whose body is elsewhere, or cannot be read, can still be put in its place in the order.
+//! Written by [`crate::publish`], read by [`crate::session`]. The properties hold everything except the body, so a consumer can order a message
+//! whose body is stored elsewhere or is unreadable.
 
-/// Kept in every message; a higher one was written by a version that knows more.
+/// Format version in every message. A newer version of Headwater may write a higher one.
 pub const FORMAT: i32 = 1;
 
 /// Names of application properties.
@@ -18,32 +18,32 @@ pub mod property {
     pub const AGGREGATE: &str = "headwater-aggregate";
     /// The source document's `_id`, written like the aggregate; absent when both are the same.
     pub const KEY: &str = "headwater-key";
-    /// The resume token's key string: with the epoch, the position.
+    /// The key of the resume token. Token and epoch are the position.
     pub const TOKEN: &str = "headwater-token";
     /// A long.
     pub const EPOCH: &str = "headwater-epoch";
-    /// The aggregate's own count, where it has one: a long.
+    /// The sequence within the aggregate, if the source has one: a long.
     pub const SEQUENCE: &str = "headwater-sequence";
-    /// The term it was published in: a long, and all in which the messages of two leaders for one event differ.
+    /// The term of the publisher: a long. The only difference between the messages of two leaders for one event.
     pub const TERM: &str = "headwater-term";
-    /// When it was committed: an AMQP timestamp, in milliseconds since 1970, by the clock of the server that took it. To the second where
-    /// that server is older than 6.0; absent on what a snapshot read.
+    /// The commit time: an AMQP timestamp by the clock of the MongoDB server. To the second before MongoDB 6.0; absent on snapshot
+    /// events.
     pub const COMMITTED: &str = "headwater-committed";
     /// The body is in `oversize_events` under this id: [`crate::publish::Oversize::read`]. The content type is that of the body there.
     pub const OVERSIZE: &str = "headwater-oversize";
-    /// The body is empty: the event was refused by the bus and is in `rejected_events` under this id. Consumers park on it. Subject, content
-    /// type and CloudEvents type are absent.
+    /// The body is empty: Service Bus refused the event, which is in `rejected_events` under this id. Consumers park the aggregate. Subject,
+    /// content type and CloudEvents type are absent.
     pub const MARKER: &str = "headwater-rejected";
-    /// W3C trace context, made of the message id: one trace for each event, whoever publishes it. Sampled where the event is traced.
+    /// W3C trace context derived from the message id: one trace per event, whichever pod publishes it.
     pub const TRACEPARENT: &str = "traceparent";
-    /// The same under the name that Azure's own SDKs look for; only on the message of an event that is traced.
+    /// The same under the name that Azure SDKs read; only on sampled events.
     pub const DIAGNOSTIC_ID: &str = "Diagnostic-Id";
     pub const CLOUD_EVENTS_VERSION: &str = "cloudEvents:specversion";
     /// The message id.
     pub const CLOUD_EVENTS_ID: &str = "cloudEvents:id";
     /// `mongodb:database.collection`.
     pub const CLOUD_EVENTS_SOURCE: &str = "cloudEvents:source";
-    /// The event's type; the operation where it has none.
+    /// The event type, or the operation if there is none.
     pub const CLOUD_EVENTS_TYPE: &str = "cloudEvents:type";
 }
 

@@ -1,4 +1,4 @@
-//! The nouns all stations share.
+//! Types that all stations share.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -8,52 +8,52 @@ use mongodb::bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf, Times
 
 pub use lease::Term;
 
-/// One change in the source, as capture hands it on.
+/// One change in the source.
 #[derive(Clone, Debug)]
 pub struct ChangeEvent {
-    /// Where it stands. Of an event that a snapshot read: where the stream will start.
+    /// The resume token. For a snapshot event: the token at which the stream will start.
     pub token: ResumeToken,
     pub operation: Operation,
     pub namespace: Arc<Namespace>,
     /// The `_id` of the document that changed.
     pub key: Bson,
-    /// Whom it belongs to; `None` when the document does not say.
+    /// `None` if the document has no valid aggregate id.
     pub aggregate: Option<AggregateId>,
-    /// For `documents` sources, the operation's name.
+    /// For `documents` sources, the name of the operation.
     pub event_type: Option<String>,
-    /// The aggregate's own count, where the source has one and the document holds a whole number.
+    /// The sequence within the aggregate, if the source has one and the value is a whole number.
     pub sequence: Option<i64>,
-    /// When it was committed; none for what a snapshot read.
+    /// The commit time; `None` for snapshot events.
     pub cluster_time: Option<Timestamp>,
-    /// The same by the wall clock of the server that took it, in milliseconds; servers before 6.0 do not say.
+    /// The commit time by the wall clock of the server; servers before 6.0 do not send it.
     pub wall_time: Option<DateTime>,
-    /// The document as it stands after the change. Of a delete, and of a document that is gone since: its key alone.
+    /// The document after the change. Only its key for a delete, and for a document deleted since.
     pub document: RawDocumentBuf,
 }
 
 impl ChangeEvent {
-    /// When it was committed, as exactly as the source says: to the millisecond, or else to the second. None for what a snapshot read.
+    /// The commit time to the millisecond, or else to the second. `None` for snapshot events.
     pub fn committed_at(&self) -> Option<DateTime> {
         let second = |time: Timestamp| DateTime::from_millis(i64::from(time.time) * 1_000);
         self.wall_time.or(self.cluster_time.map(second))
     }
 }
 
-/// What was done to the document.
+/// The operation on the document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {
     Insert,
     Update,
     Replace,
     Delete,
-    /// Nothing: it was there when a snapshot passed.
+    /// Read by a snapshot.
     Snapshot,
 }
 
 impl Operation {
     pub const ALL: [Self; 5] = [Self::Insert, Self::Update, Self::Replace, Self::Delete, Self::Snapshot];
 
-    /// As it is written on the bus.
+    /// The name on the message.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Insert => "insert",
@@ -69,7 +69,7 @@ impl Operation {
     }
 }
 
-/// A collection, with its database.
+/// A database and a collection.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Namespace {
     pub database: String,
@@ -88,11 +88,11 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// Whom an event belongs to: the typed value the source holds. Never shown: it may be a name or a number of a person.
+/// The typed aggregate id. Never logged: it may contain personal data.
 #[derive(Clone, PartialEq)]
 pub struct AggregateId(Bson);
 
-/// Whether a field of it has the name of an operator.
+/// Whether a field name starts with `$`.
 fn has_operators(value: &Bson) -> bool {
     match value {
         Bson::Document(document) => document.iter().any(|(name, value)| name.starts_with('$') || has_operators(value)),
@@ -101,12 +101,11 @@ fn has_operators(value: &Bson) -> bool {
     }
 }
 
-/// What Service Bus allows.
-const LONGEST_SESSION_ID: usize = 128;
+/// Service Bus limit.
+const MAX_SESSION_ID: usize = 128;
 
 impl AggregateId {
-    /// Nothing, null and undefined name nobody, and neither does what MongoDB would not take as part of an `_id`: nobody could write down
-    /// how far such an aggregate has come.
+    /// Refuses null and undefined, and values that MongoDB does not accept in an `_id`: their cursor could not be stored.
     pub fn new(value: Bson) -> Option<Self> {
         match value {
             Bson::Null | Bson::Undefined => None,
@@ -119,11 +118,11 @@ impl AggregateId {
         &self.0
     }
 
-    /// The session its messages travel in: the id as text, or a hash where the bus would refuse that. Two ids that look
-    /// alike as text share a session, which is harmless: cursors use the typed value.
+    /// The session id: the aggregate id as text, or a hash if Service Bus would refuse the text. Ids with the same text share a session,
+    /// which is harmless: cursors use the typed value.
     pub fn session_id(&self) -> String {
         let text = self.text();
-        if text.is_empty() || text.len() > LONGEST_SESSION_ID {
+        if text.is_empty() || text.len() > MAX_SESSION_ID {
             format!("sha256:{}", sha256_hex(&[text.as_bytes()]))
         } else {
             text
@@ -153,7 +152,7 @@ impl fmt::Debug for AggregateId {
     }
 }
 
-/// SHA-256 of the parts, one after the other, in hexadecimal.
+/// SHA-256 of the concatenated parts, in hexadecimal.
 pub fn sha256_hex(parts: &[&[u8]]) -> String {
     use std::fmt::Write;
 
@@ -168,20 +167,18 @@ pub fn sha256_hex(parts: &[&[u8]]) -> String {
     })
 }
 
-/// Where a change stream can be taken up again. Opaque but for its order: the server's key strings sort, as text, in the
-/// order of commits, also inside one transaction.
+/// A MongoDB resume token. Opaque except for its order: the key strings sort as text in commit order, also within a transaction.
 #[derive(Clone)]
 pub struct ResumeToken {
     raw: RawDocumentBuf,
 }
 
-/// Not a resume token: it has no text `_data`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a resume token is a document with a text `_data`")]
+#[error("not a resume token: it has no string field `_data`")]
 pub struct InvalidResumeToken;
 
 impl ResumeToken {
-    /// The token as the server gave it.
+    /// The token as the server sent it.
     pub fn as_raw(&self) -> &RawDocument {
         &self.raw
     }
@@ -190,12 +187,12 @@ impl ResumeToken {
         Document::try_from(&*self.raw).expect("its bytes were a document when it was made")
     }
 
-    /// What orders it; compared byte by byte.
+    /// The order key, compared byte by byte.
     pub fn key(&self) -> &str {
         self.raw.get_str("_data").expect("checked when the token was made")
     }
 
-    /// The cluster time a token begins with; `None` if the server writes tokens that this version does not know.
+    /// The cluster time at the start of the key; `None` for an unknown token format.
     pub fn cluster_time(&self) -> Option<Timestamp> {
         let digits = self.key().strip_prefix("82").filter(|digits| digits.is_ascii())?;
         let number = |at: std::ops::Range<usize>| u32::from_str_radix(digits.get(at)?, 16).ok();
@@ -243,15 +240,15 @@ impl Ord for ResumeToken {
     }
 }
 
-/// Tokens contain document keys, which are not for logs: only the beginning is shown, which is the cluster time.
+/// Shows only the cluster time: the rest contains the document key, which must not be logged.
 impl fmt::Debug for ResumeToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "ResumeToken({:.18}…)", self.key())
     }
 }
 
-/// One unbroken history of the source. Tokens of different epochs cannot be compared: a new one begins when the history was
-/// lost, or an operator set the checkpoint by hand.
+/// One continuous history of the source. Tokens of different epochs are not comparable. A new epoch starts when the history is lost, or when an
+/// operator sets the checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(u64);
 
@@ -278,7 +275,7 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// Where an event stands in the order of all events.
+/// The position of an event in the order of all events.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     pub epoch: Epoch,

@@ -1,26 +1,26 @@
-//! Defects a test can plant in a pod, to see that the checker finds them: a check that cannot fail proves nothing. And loops it can
-//! wedge, to see that the pod notices.
+//! Failpoints: defects that a test enables in a pod, to prove that the checker finds them, and loops that it stalls, to prove that the liveness
+//! probe notices.
 //!
-//! Only in builds with debug assertions; a release build has none of them, whatever its environment says.
+//! Compiled only with debug assertions; a release build ignores the environment variables.
 
-/// One promise's mechanism, left out.
+/// Disables the mechanism behind one guarantee.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failpoint {
-    /// The checkpoint is saved whatever term claimed it since, and wherever it stands.
+    /// Saves the checkpoint without the term fence.
     NoFence,
-    /// The checkpoint follows what was sent, not what was acknowledged.
+    /// The checkpoint follows sent events instead of acknowledged ones.
     CheckpointAhead,
-    /// A lane may have two transfers under way.
+    /// A lane may have two transfers in flight.
     TwoTransfersPerLane,
-    /// The checkpoint may stand between the fragments of one event.
+    /// The checkpoint may point between the fragments of one event.
     TokenInsideSplit,
-    /// Events are applied whatever the cursor says.
+    /// Consumers apply events without the cursor check.
     NoCursorCheck,
-    /// Messages are settled before their transaction is committed.
+    /// Consumers settle messages before the transaction commits.
     SettleBeforeCommit,
-    /// A session's second transaction may begin before its first is resolved.
+    /// A session may start a second transaction before the first is resolved.
     OverlappingTransactions,
-    /// Events are applied though their aggregate is parked.
+    /// Consumers apply events of a parked aggregate.
     ParkedCheckSkipped,
 }
 
@@ -36,19 +36,19 @@ impl Failpoint {
         Self::ParkedCheckSkipped,
     ];
 
-    /// The environment variable that plants one, by its name in [`Debug`] form.
+    /// The environment variable that enables one by its [`Debug`] name.
     pub const VARIABLE: &'static str = "HEADWATER_PLANTED_DEFECT";
 
     #[cfg(debug_assertions)]
     pub fn is_enabled(self) -> bool {
-        static PLANTED: std::sync::OnceLock<Option<Failpoint>> = std::sync::OnceLock::new();
-        let planted = PLANTED.get_or_init(|| {
+        static ENABLED: std::sync::OnceLock<Option<Failpoint>> = std::sync::OnceLock::new();
+        let enabled = ENABLED.get_or_init(|| {
             let name = std::env::var(Self::VARIABLE).ok()?;
             let found = Self::ALL.into_iter().find(|defect| format!("{defect:?}") == name);
-            assert!(found.is_some(), "no defect is called `{name}`");
+            assert!(found.is_some(), "unknown failpoint `{name}`");
             found
         });
-        *planted == Some(self)
+        *enabled == Some(self)
     }
 
     #[cfg(not(debug_assertions))]
@@ -57,7 +57,7 @@ impl Failpoint {
     }
 }
 
-/// A loop that stops in its tracks as soon as it has work, for ever. That of the elector is wedged by `lease`.
+/// Stalls a loop forever as soon as it has work. `lease` stalls the elector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopStall {
     Capture,
@@ -69,10 +69,10 @@ pub enum LoopStall {
 }
 
 impl LoopStall {
-    /// The environment variable that wedges one, by its name in [`Debug`] form.
+    /// The environment variable that stalls one by its [`Debug`] name.
     pub const VARIABLE: &'static str = lease::planted::WEDGE;
 
-    /// Returns at once, unless this loop is to be wedged.
+    /// Returns at once unless this loop is stalled.
     pub async fn block_if_enabled(self) {
         if lease::planted::is_wedged(&self) {
             std::future::pending::<()>().await;

@@ -1,8 +1,8 @@
-//! The walk of one event: capture, checkpoint, publish, session, view.
+//! The path of one event: capture, checkpoint, publish, session, view.
 //!
-//! Words, as everywhere in this house: an *event* is one change in the source, a *message* that event on the bus. A *term*
-//! is one leadership; a *deposed* leader is one whose term is over. The *checkpoint* is the token up to which the unbroken
-//! prefix of events is acknowledged by the bus. A *position* says where an event stands: epoch, then resume token.
+//! Terms: an *event* is one change in the source; a *message* is that event on Service Bus. A *term* is one leadership; a leader whose term is over
+//! is *deposed*. The *checkpoint* is the token up to which Service Bus has acknowledged every event. A *position* is an epoch and a resume token; it
+//! orders all events.
 
 pub mod capture;
 pub mod checkpoint;

@@ -1,8 +1,8 @@
-//! A leader's work during one term: claim the checkpoint, then capture and publish side by side, until the term ends.
+//! The work of a leader during one term: claims the checkpoint, then captures and publishes until the term ends.
 //!
-//! Leans on [`crate::capture`], [`crate::publish`] and [`crate::checkpoint`], and adds the order in which they begin and end, and what
-//! happens when they cannot go on. Never gives up by itself what another pod could not do better: a history that is lost, or a source
-//! that cannot be captured, is a state in which the leader waits, says so, and looks again.
+//! Combines [`crate::capture`], [`crate::publish`] and [`crate::checkpoint`]: their start and stop order, and the response to their errors. Never
+//! steps down for a problem that another pod would have too: on lost history, or a source that cannot be captured, the leader halts, reports
+//! it, and polls until an operator has acted.
 
 mod checkpoint_watch;
 mod error;
@@ -30,7 +30,7 @@ use crate::source::SourceConfig;
 use error::Error;
 use retry_loop::retry_transient;
 
-/// What can be set about producing.
+/// Settings of the producer.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     pub start: PipelineStart,
@@ -39,17 +39,17 @@ pub struct Config {
     pub publish: publish::Config,
 }
 
-/// What a leader does when the oplog no longer holds what follows the checkpoint.
+/// The response to lost history.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnHistoryLost {
-    /// Waits for an operator: only he knows whether reading everything again is right.
+    /// Halts: an operator decides whether to read everything again.
     #[default]
     Halt,
-    /// Reads everything the source holds again, in a new epoch.
+    /// Reads the whole source again, in a new epoch.
     Snapshot,
 }
 
-/// Where the producer reads and writes.
+/// The servers and names that the producer uses.
 #[derive(Clone)]
 pub struct ProducerDependencies {
     pub pipeline: String,
@@ -63,28 +63,28 @@ pub struct ProducerDependencies {
     pub subscription: String,
 }
 
-/// Where the producer of this pod stands.
+/// The state of this pod's producer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ProducerState {
     /// Set while this pod does not lead.
     #[default]
     Standby,
-    /// Set when a term is gained, until there is a place to read from.
+    /// Set when a term starts, until the start position is known.
     Starting { term: Term },
     /// Set while events are captured and published.
     Running { term: Term, epoch: Epoch },
-    /// Set while the term ends and what was read is brought out.
+    /// Set while the term ends and captured events are published.
     Stopping { term: Term },
-    /// Set when only an operator can say how to go on. The pod keeps leading: another could not do better.
+    /// Set when an operator must act. The pod keeps the lease: another pod would halt too.
     Halted { term: Term, why: HaltReason },
 }
 
-/// Why only an operator can say how to go on; with the page that says what to do.
+/// Why the producer halts. Each reason has an error page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HaltReason {
-    /// The oplog no longer holds what follows the checkpoint: `docs/errors/E0001.md`.
+    /// The oplog no longer holds the events after the checkpoint: `docs/errors/E0001.md`.
     HistoryLost,
-    /// The source cannot be captured as it is, or from where it should start: `docs/errors/E0002.md`.
+    /// The source cannot be captured, or not from the configured start: `docs/errors/E0002.md`.
     Source(String),
     /// The checkpoint cannot be used: `docs/errors/E0003.md`.
     Checkpoint(String),
@@ -100,9 +100,9 @@ impl HaltReason {
     }
 }
 
-/// How often a leader looks whether an operator has acted.
+/// How often a halted leader checks whether an operator has acted.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a source that could not be read on is left alone; trying opens a change stream.
+/// Pause between attempts on a source that cannot be captured; each attempt opens a change stream.
 const SOURCE_RETRY_INTERVAL: Duration = Duration::from_secs(30);
 
 pub struct Producer {
@@ -116,7 +116,7 @@ pub struct Producer {
     capturing: watch::Sender<Option<capture::Handle>>,
 }
 
-/// What the rest of the pod may know of the producer.
+/// Read access to the producer for the rest of the pod.
 #[derive(Clone)]
 pub struct Handle {
     state: watch::Receiver<ProducerState>,
@@ -137,7 +137,7 @@ impl Handle {
         &self.publishing
     }
 
-    /// Of the present or the last term; `None` if this pod never led.
+    /// Of the current or last term; `None` if this pod never led.
     pub fn capture_handle(&self) -> Option<capture::Handle> {
         self.capturing.borrow().clone()
     }
@@ -152,14 +152,14 @@ impl Producer {
         Self { config, checkpoints, state, publishing, capturing, dependencies, views: None, tracer: None }
     }
 
-    /// Who is told of the events it wants traced.
+    /// Sets the tracer, which receives a trace of each sampled event.
     #[must_use]
     pub fn with_tracer(self, tracer: Option<Arc<dyn PublishTracer>>) -> Self {
         Self { tracer, ..self }
     }
 
-    /// The database of this pipeline's read models: a snapshot of `documents` then ends with a delete for every key that they know and the
-    /// source no longer has.
+    /// Sets the database of the read models. A snapshot of `documents` then ends with a delete for every key that the read models hold and
+    /// the source no longer has.
     #[must_use]
     pub fn with_read_models(self, views: Database) -> Self {
         Self { views: Some(views), ..self }
@@ -170,7 +170,7 @@ impl Producer {
         Handle { state, publishing: self.publishing.clone(), capturing }
     }
 
-    /// The work of one term, from gaining it to the moment the lease may go back.
+    /// Runs one term. The lease may be released when it returns.
     pub async fn lead(&self, leadership: Leadership) -> Outcome {
         let outcome = match self.run_term(&leadership).await {
             Ok(()) => Outcome::Done,
@@ -184,12 +184,12 @@ impl Producer {
         let claim = Claim::from_leadership(leadership, &self.dependencies.pod_id);
         let term = claim.term;
         self.state.send_replace(ProducerState::Starting { term });
-        // Until something is read nothing must be brought out: whatever the word to stop is, what was begun is dropped.
+        // Nothing is captured yet, so there is nothing to drain: any stop request drops the work.
         let Some(started) = run_unless_stopped(leadership, self.start_term(&claim)).await else { return Ok(()) };
         let (mut epoch, mut phase) = started?;
         loop {
             self.state.send_replace(ProducerState::Running { term, epoch });
-            info!(pod_id = self.dependencies.pod_id, pipeline = self.dependencies.pipeline, %term, %epoch, from = phase.name(), "publishing");
+            info!(pod_id = self.dependencies.pod_id, pipeline = self.dependencies.pipeline, %term, %epoch, from = phase.name(), "producer started");
             match self.capture_and_publish(leadership, &claim, epoch, phase).await? {
                 CaptureRunEnd::Stopped => return Ok(()),
                 CaptureRunEnd::Failed(error) => {
@@ -202,17 +202,17 @@ impl Producer {
         }
     }
 
-    /// Claims the checkpoint; a pipeline that has none yet stores where it starts before anything is read.
+    /// Claims the checkpoint. A new pipeline saves its start position before anything is read.
     async fn start_term(&self, claim: &Claim) -> Result<(Epoch, CheckpointPhase), Error> {
         let Checkpoint { epoch, phase, .. } = self.claim_checkpoint(claim).await?;
-        // What only a start needs must not stop a pipeline that has long started.
+        // The conditions of a first start must not stop a pipeline that already runs.
         let start = if phase == CheckpointPhase::Unstarted { self.config.start } else { PipelineStart::Now };
         self.wait_until_capturable(claim, start).await;
         if phase != CheckpointPhase::Unstarted {
             return Ok((epoch, phase));
         }
         let first = self.initial_phase(claim, self.config.start).await;
-        retry_transient("store where the pipeline starts", checkpoint::Error::is_transient, || {
+        retry_transient("save the start position", checkpoint::Error::is_transient, || {
             self.checkpoints.save(claim, epoch, &first, None)
         })
         .await?;
@@ -233,11 +233,11 @@ impl Producer {
         }
     }
 
-    /// Looks at the source until it can be captured.
+    /// Checks the source until it can be captured.
     async fn wait_until_capturable(&self, claim: &Claim, start: PipelineStart) {
         let capture = self.capture();
         while let Err(error) =
-            retry_transient("look at the source", capture::Error::is_transient, || capture.check(&start)).await
+            retry_transient("check the source", capture::Error::is_transient, || capture.check(&start)).await
         {
             self.halt(claim.term, HaltReason::Source(error_chain(&error))).await;
         }
@@ -247,7 +247,7 @@ impl Producer {
     async fn initial_phase(&self, claim: &Claim, start: PipelineStart) -> CheckpointPhase {
         let capture = self.capture();
         loop {
-            match retry_transient("find where the pipeline starts", capture::Error::is_transient, || {
+            match retry_transient("find the start position", capture::Error::is_transient, || {
                 capture.initial_phase(&start)
             })
             .await
@@ -258,21 +258,21 @@ impl Producer {
         }
     }
 
-    /// Says once what is wrong, and waits a moment.
+    /// Logs the reason once, and waits for one poll interval.
     async fn halt(&self, term: Term, why: HaltReason) {
         let state = ProducerState::Halted { term, why: why.clone() };
         if *self.state.borrow() != state {
             let reason = match &why {
-                HaltReason::HistoryLost => "the oplog no longer holds what follows the checkpoint",
+                HaltReason::HistoryLost => "the oplog no longer holds the events after the checkpoint",
                 HaltReason::Source(reason) | HaltReason::Checkpoint(reason) => reason,
             };
-            error!(pod_id = self.dependencies.pod_id, pipeline = self.dependencies.pipeline, %term, page = why.page(), reason, "the producer waits for an operator");
+            error!(pod_id = self.dependencies.pod_id, pipeline = self.dependencies.pipeline, %term, page = why.page(), reason, "producer halted: operator action required");
             self.state.send_replace(state);
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }
 
-    /// Captures and publishes until told to stop, or until one of them cannot go on.
+    /// Captures and publishes until a stop request, or until one of them fails.
     async fn capture_and_publish(
         &self,
         leadership: &Leadership,
@@ -291,16 +291,16 @@ impl Producer {
         self.capturing.send_replace(Some(capture.handle()));
         let stop_reading = CancellationToken::new();
         let (intake, reading) = capture.read(phase, stop_reading.clone());
-        // A task of its own: reading and publishing need a core each. Dropped with this future.
+        // Its own task: reading and publishing each need a core. Aborted when this future is dropped.
         let mut reader = JoinSet::new();
         reader.spawn(reading);
-        // Lost is the publisher's to see; both end the reading.
+        // Stops the reader. The publisher handles a lost term itself.
         let stopping = async {
             leadership.stopping().await;
             self.state.send_replace(ProducerState::Stopping { term: claim.term });
             stop_reading.cancel();
         };
-        // Either ends the term as it is: where the checkpoint was moved, it goes on from there.
+        // Both end the term without a drain. If the checkpoint was moved, the next term starts from the new position.
         let mut moved = None;
         let over = async {
             tokio::select! {
@@ -313,10 +313,10 @@ impl Producer {
             return Err(error);
         }
         if let PublishEnd::Unfinished { events: events @ 1.. } = ended {
-            warn!(term = %claim.term, events, "stopped before everything read was acknowledged; the next leader sends it");
+            warn!(term = %claim.term, events, "stopped with unacknowledged events; the next leader publishes them");
         }
         let stop_requested = stop_reading.is_cancelled() || ended == PublishEnd::TermLost;
-        // A reader of a quiet source would notice only with the next event that nobody takes any more, and hold up the next term.
+        // Without this, the reader of a quiet source would notice the closed queue only at the next event, and delay the next term.
         stop_reading.cancel();
         match reader.join_next().await.and_then(Result::ok) {
             Some(Err(error)) if ended != PublishEnd::TermLost => Ok(CaptureRunEnd::Failed(error)),
@@ -325,7 +325,7 @@ impl Producer {
         }
     }
 
-    /// Capture cannot go on: decides what follows, or waits for somebody who can.
+    /// Handles a permanent capture error: starts a new epoch if configured, else halts until an operator has acted.
     async fn recover(
         &self,
         claim: &Claim,
@@ -334,10 +334,10 @@ impl Producer {
     ) -> Result<(Epoch, CheckpointPhase), Error> {
         let why = match &error {
             capture::Error::HistoryLost(_) if self.config.on_history_lost == OnHistoryLost::Snapshot => {
-                warn!(term = %claim.term, page = HaltReason::HistoryLost.page(), "history lost: reading the whole source again");
+                warn!(term = %claim.term, page = HaltReason::HistoryLost.page(), "history lost; starting a new snapshot of the source");
                 self.wait_until_capturable(claim, PipelineStart::Beginning).await;
                 let phase = self.initial_phase(claim, PipelineStart::Beginning).await;
-                let started = retry_transient("begin a new epoch", checkpoint::Error::is_transient, || {
+                let started = retry_transient("start a new epoch", checkpoint::Error::is_transient, || {
                     self.checkpoints.begin_epoch(claim, epoch, &phase)
                 });
                 return Ok((started.await?, phase));
@@ -349,12 +349,12 @@ impl Producer {
         loop {
             self.halt(claim.term, why.clone()).await;
             let stored =
-                retry_transient("look at the checkpoint", checkpoint::Error::is_transient, || self.checkpoints.load())
+                retry_transient("read the checkpoint", checkpoint::Error::is_transient, || self.checkpoints.load())
                     .await?;
             match stored {
-                // An operator took a term and moved the checkpoint: the lease must follow.
+                // An operator command claimed a higher term and moved the checkpoint: the lease must rise above it.
                 Some(stored) if stored.term > claim.term => return Err(Error::Moved { by: stored.term }),
-                // What is wrong with the source may have been mended there.
+                // The source may be fixed by now: try again.
                 Some(Checkpoint { epoch, phase, .. })
                     if matches!(why, HaltReason::Source(_)) && began.elapsed() >= SOURCE_RETRY_INTERVAL =>
                 {
@@ -396,17 +396,17 @@ impl Producer {
     }
 }
 
-/// How capturing and publishing came to an end.
+/// How capture and publish ended.
 enum CaptureRunEnd {
     Stopped,
-    /// Everything read before is brought out, as far as that was possible.
+    /// Capture failed. The publisher has drained what was captured before, as far as possible.
     Failed(capture::Error),
 }
 
-/// `None` when the work is told to stop first, in whatever way.
+/// `None` if the term stops before the work is done.
 async fn run_unless_stopped<T>(leadership: &Leadership, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
-        // cancel-safe: whatever was begun is begun again by the next leader
+        // cancel-safe: the next leader repeats unfinished work
         done = work => Some(done),
         _ = leadership.stopping() => None,
     }

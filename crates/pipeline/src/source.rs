@@ -1,10 +1,10 @@
-//! What is captured: which collections, of which kind, and where in a document its aggregate, type and sequence are.
+//! The source: its collections and kind, and the paths of aggregate id, type and sequence.
 
 use serde::{Deserialize, Serialize};
 
 use crate::event::Namespace;
 
-/// The part `source` of the configuration, without the address of the server.
+/// The `source` section of the configuration, without the server address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SourceConfig {
@@ -26,30 +26,30 @@ pub struct SourceConfig {
     /// Dotted path to the aggregate's own count of its events, if it has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sequence: Option<String>,
-    /// For `documents`: where the state after an update comes from.
+    /// For `documents`: the origin of the document after an update.
     #[serde(default)]
     pub full_document: FullDocument,
 }
 
-/// What the collections hold.
+/// The kind of the collections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceKind {
-    /// An append-only collection: inserts are events, everything else is counted and reported.
+    /// An append-only collection: inserts are events; other operations are counted and logged.
     #[default]
     Events,
-    /// Ordinary documents: every change is an event, and the document is its own aggregate.
+    /// Ordinary documents: every change is an event, and each document is its own aggregate.
     Documents,
 }
 
-/// Where the state after an update comes from.
+/// The origin of the document after an update.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FullDocument {
-    /// Looked up when the change is read: needs nothing of the collection; states in between may be skipped.
+    /// The server looks it up when it reads the change. Needs no collection option; may skip intermediate states.
     #[default]
     Lookup,
-    /// The collection keeps post-images (`changeStreamPreAndPostImages`): exact, and four times faster to read.
+    /// The collection stores post-images (`changeStreamPreAndPostImages`): exact, and four times faster to read.
     PostImage,
 }
 
@@ -61,7 +61,7 @@ fn event_type() -> String {
     "type".to_owned()
 }
 
-/// A setting that is refused: which one, and by what rule.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSource {
     #[error("`source` must name a `collection`, or several `collections`, and not both")]
@@ -73,7 +73,7 @@ pub enum InvalidSource {
 }
 
 impl SourceConfig {
-    /// One collection of events, by the usual names.
+    /// One collection of events with the default paths.
     pub fn events(database: impl Into<String>, collection: impl Into<String>) -> Self {
         Self {
             database: database.into(),
@@ -108,7 +108,7 @@ impl SourceConfig {
         if names.iter().any(|name| name.is_empty()) {
             return Err(InvalidSource::Empty { field: "collections" });
         }
-        let twice = names.iter().enumerate().find(|(at, name)| names[..*at].contains(name));
+        let twice = names.iter().enumerate().find(|(index, name)| names[..*index].contains(name));
         twice.map_or(Ok(()), |(_, name)| Err(InvalidSource::Duplicate((*name).to_owned())))
     }
 
@@ -120,7 +120,7 @@ impl SourceConfig {
         self.collection.iter().chain(&self.collections).map(String::as_str)
     }
 
-    /// Names what is captured: a checkpoint of another source is not ours. What only changes how events are read is left out.
+    /// Identifies the source in the checkpoint. Leaves out settings that only change how events are read.
     pub fn fingerprint(&self) -> String {
         let mut names: Vec<_> = self.names().collect();
         names.sort_unstable();

@@ -1,8 +1,8 @@
-//! Traces across the bus: which events are traced, and the ids of their first spans.
+//! Trace context across Service Bus: which events are traced, and the ids of their first spans.
 //!
-//! All of it is made of the message's id, which is a hash: an event has the same trace whichever leader sends it, and every pod picks the
-//! same events. What is traced travels as W3C trace context on the message. Knows no exporter: see [`crate::publish::Tracer`] and
-//! [`crate::view::Witness`].
+//! Everything derives from the message id, which is a hash: an event has the same trace whichever leader sends it, and every pod samples the same
+//! events. The context travels as W3C trace context on the message. Knows no exporter: see [`crate::publish::PublishTracer`] and
+//! [`crate::view`].
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -11,33 +11,33 @@ use std::time::SystemTime;
 use crate::publish::message::EventMessageId;
 
 /// The wall clock, for spans and latencies.
-#[expect(clippy::disallowed_methods, reason = "only shown: what it says decides nothing")]
+#[expect(clippy::disallowed_methods, reason = "for display only: no decision depends on it")]
 pub(crate) fn wall_clock() -> SystemTime {
     SystemTime::now()
 }
 
-/// How many events are traced.
+/// The sampling rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TraceSampling {
-    /// Ids whose random part is below this; 0: none.
+    /// Traces ids whose random part is at most this; 0 traces none.
     below: u64,
 }
 
 impl TraceSampling {
     pub const NONE: Self = Self { below: 0 };
 
-    /// One event in so many, by chance.
+    /// Traces one event in `number`, at random.
     pub const fn one_in(number: NonZeroU32) -> Self {
         Self { below: u64::MAX / number.get() as u64 }
     }
 
     pub fn includes(self, id: &EventMessageId) -> bool {
-        // The half of the trace's id that is random to everybody who samples by it.
+        // W3C samplers use the lower half of the trace id.
         self.below > 0 && parse_hex(id.as_str(), 16, 16) <= self.below
     }
 }
 
-/// Where a trace goes on: its id, and the span that came before.
+/// A W3C trace context: the trace id and the parent span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TraceContext {
     pub trace: u128,
@@ -46,19 +46,19 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Of sending this message.
+    /// The context of the send span of a message.
     pub fn for_message(id: &EventMessageId, sampled: bool) -> Self {
         let text = id.as_str();
         let trace = u128::from(parse_hex(text, 0, 16)) << 64 | u128::from(parse_hex(text, 16, 16));
         Self { trace, span: parse_hex(text, 32, 16), sampled }
     }
 
-    /// The trace's first span: that of reading the event, before it was sent.
+    /// The root span: the capture of the event.
     pub fn root_span(id: &EventMessageId) -> u64 {
         parse_hex(id.as_str(), 48, 16)
     }
 
-    /// A `traceparent` of a version we know, or of one that keeps to what that had.
+    /// Parses a `traceparent` of version 00, or of a later version with the same leading fields.
     pub fn parse(traceparent: &str) -> Option<Self> {
         let mut parts = traceparent.split('-');
         let (version, trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
@@ -138,7 +138,7 @@ mod tests {
         let taken = |sampling: TraceSampling| (0..4_000).filter(|number| sampling.includes(&id(*number))).count();
         assert_eq!((taken(TraceSampling::NONE), taken(one_in(1))), (0, 4_000));
         assert!((700..1_300).contains(&taken(one_in(4))));
-        // Whoever traces more traces these, too.
+        // A higher sampling rate includes the events of a lower one.
         assert!((0..1_000).map(id).filter(|id| one_in(8).includes(id)).all(|id| one_in(4).includes(&id)));
     }
 }

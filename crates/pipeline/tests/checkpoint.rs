@@ -216,12 +216,12 @@ async fn documents_of_another_kind_are_errors_and_not_a_new_beginning() {
     };
     let cases = [
         (doc! { "_id": "shop", "resumeToken": { "_data": "secret" } }, "field `format` is missing"),
-        (spoiled("format", Bson::Int64(2)), "has format 2, and this version knows 1"),
+        (spoiled("format", Bson::Int64(2)), "has format 2; this version supports 1"),
         (spoiled("term", "secret".into()), "field `term` is not a whole number"),
-        (spoiled("phase", "secret".into()), "field `phase` is none that this version knows"),
+        (spoiled("phase", "secret".into()), "field `phase` is unknown to this version"),
         (spoiled("token", Bson::Null), "field `token` is not a document"),
         (spoiled("token", Bson::Document(doc! { "_data": 5 })), "field `token` is not a resume token"),
-        (spoiled("position", "secret".into()), "field `position` is not that of the token"),
+        (spoiled("position", "secret".into()), "field `position` does not match the token"),
     ];
     for (document, expected) in cases {
         house.documents().replace_one(doc! { "_id": "shop" }, &document).await.unwrap();

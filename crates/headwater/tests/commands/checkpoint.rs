@@ -123,13 +123,13 @@ async fn a_start_that_is_yet_to_come_is_refused_by_all_who_could_begin_there() {
 
     let checked = fixture.run(&["check", "--set", &start]).await;
     let found = checked.stdout.lines().find(|line| line.starts_with("error: producer: `producer.start`: "));
-    assert!(found.is_some_and(|line| line.contains("lies in the future")), "{}", checked.stdout);
+    assert!(found.is_some_and(|line| line.contains("is in the future")), "{}", checked.stdout);
     assert_eq!(checked.status.code(), Some(4), "{}", checked.stdout);
 
     // A pod that would found the pipeline so says it, and founds nothing.
     let founder = fixture.start_pod_with("pod-0", &["--set", &start]);
-    let output = founder.wait_for_line("waits for an operator", SOON).await.text;
-    assert!(output.contains("E0002") && output.contains("lies in the future"), "{output}");
+    let output = founder.wait_for_line("operator action required", SOON).await.text;
+    assert!(output.contains("E0002") && output.contains("is in the future"), "{output}");
     assert_eq!(shown(&fixture).await["phase"], "unstarted");
     founder.terminate();
     assert!(founder.wait_for_exit(SOON).await.success());
@@ -140,7 +140,7 @@ async fn a_start_that_is_yet_to_come_is_refused_by_all_who_could_begin_there() {
     let before = shown(&fixture).await;
     let refused = fixture.run(&["checkpoint", "reset", "--start", YET_TO_COME, "--yes"]).await;
     assert_eq!(refused.status.code(), USAGE);
-    let words = ["nothing was done", "lies in the future", "`now`, `beginning`, or a time that has passed"];
+    let words = ["nothing was done", "is in the future", "`now`, `beginning` or a time in the past"];
     assert!(words.iter().all(|words| refused.stderr.contains(words)), "{}", refused.stderr);
     assert_eq!(shown(&fixture).await["epoch"], before["epoch"]);
     pod.terminate();

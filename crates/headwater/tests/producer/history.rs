@@ -78,7 +78,7 @@ async fn a_lost_history_halts_the_producer_until_the_checkpoint_is_reset() {
     let _drain = a_pipeline_without_its_history(&mut house, &checker).await;
     house.start_pods().unwrap();
     let leader = house.wait_for_leader(SOON).await.unwrap();
-    let said = house.pod(leader).process().unwrap().wait_for_line("waits for an operator", SOON).await;
+    let said = house.pod(leader).process().unwrap().wait_for_line("operator action required", SOON).await;
     assert!(said.text.contains("E0001"), "{}", said.text);
     let config = house.pod(leader).config().to_owned();
     a_halt_is_told(&config).await;
@@ -196,7 +196,7 @@ async fn a_source_that_cannot_be_read_in_order_is_not_read_anew() {
     house.events().drop_indexes().await.unwrap();
     house.start_pods().unwrap();
     let leader = house.wait_for_leader(SOON).await.unwrap();
-    let said = house.pod(leader).process().unwrap().wait_for_line("waits for an operator", SOON).await;
+    let said = house.pod(leader).process().unwrap().wait_for_line("operator action required", SOON).await;
     assert!(said.text.contains("index"), "{}", said.text);
     checkpoint(&house, "what it was", |stored| phase(stored) == "stream" && stored.get_i64("epoch").ok() == Some(1))
         .await;

@@ -1,4 +1,4 @@
-//! A change event as the server sends it: its fields, and the joining of one that came in fragments.
+//! A change event as the server sends it: its fields, and the join of an event that arrives in fragments.
 
 use mongodb::bson::raw::RawBsonRef;
 use mongodb::bson::{DateTime, RawArray, RawDocument, RawDocumentBuf, Timestamp};
@@ -6,7 +6,7 @@ use mongodb::bson::{DateTime, RawArray, RawDocument, RawDocumentBuf, Timestamp};
 use super::error::Error;
 use crate::event::ResumeToken;
 
-/// The fields capture looks at, borrowed from where they lie.
+/// The fields that capture uses, borrowed from the reply.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RawChange<'a> {
     token: Option<&'a RawDocument>,
@@ -34,7 +34,7 @@ impl<'a> RawChange<'a> {
         Ok(change)
     }
 
-    /// In one pass. Of fragments each has some of the fields; what all of them have (`_id`, `splitEvent`) is the last one's.
+    /// Reads all fields in one pass. Each fragment has some of the fields; the last fragment wins for those that all have (`_id`, `splitEvent`).
     fn add(&mut self, raw: &'a RawDocument) -> Result<(), Error> {
         for element in raw {
             let (name, value) = element.map_err(|_| NOT_BSON)?;
@@ -55,39 +55,39 @@ impl<'a> RawChange<'a> {
 
     pub(super) fn token(&self) -> Result<ResumeToken, Error> {
         let token = self.token.ok_or(Error::Unreadable { problem: "has no `_id`" })?;
-        ResumeToken::try_from(token).map_err(|_| Error::Unreadable { problem: "has no resume token as its `_id`" })
+        ResumeToken::try_from(token)
+            .map_err(|_| Error::Unreadable { problem: "has an `_id` that is not a resume token" })
     }
 }
 
 impl Fragment {
     fn parse(split: &RawDocument) -> Result<Self, Error> {
-        let number = |name| {
-            split.get_i32(name).map_err(|_| Error::Unreadable { problem: "has an unknown form of `splitEvent`" })
-        };
+        let number =
+            |name| split.get_i32(name).map_err(|_| Error::Unreadable { problem: "has an unknown `splitEvent` format" });
         Ok(Self { number: number("fragment")?, of: number("of")? })
     }
 }
 
-/// Fragments of an event that is not complete yet. Dropped with the stream they came from: a new one sends them all again.
+/// The fragments of an incomplete event. Dropped together with their stream: a reopened stream sends all fragments again.
 #[derive(Debug, Default)]
 pub(super) struct FragmentBuffer {
     pending: Vec<RawDocumentBuf>,
 }
 
-/// What became of a raw event.
+/// The result of adding one raw event.
 pub(super) enum FragmentJoin<'a> {
     Whole(RawChange<'a>),
-    /// Kept until the rest is there. The token lies inside the event.
+    /// Buffered until the last fragment arrives. The token lies inside the event, so it must not be saved.
     Partial(ResumeToken),
 }
 
 impl FragmentBuffer {
-    /// Whether a token of now would lie inside an event.
+    /// Whether an event is incomplete. A token taken now would lie inside it.
     pub(super) fn is_partial(&self) -> bool {
         !self.pending.is_empty()
     }
 
-    /// To be called once a whole event has been dealt with.
+    /// Must be called after each whole event.
     pub(super) fn clear(&mut self) {
         self.pending.clear();
     }
@@ -113,9 +113,9 @@ impl FragmentBuffer {
     }
 }
 
-const OUT_OF_ORDER: Error = Error::Unreadable { problem: "came in fragments out of turn" };
+const OUT_OF_ORDER: Error = Error::Unreadable { problem: "arrived with its fragments out of order" };
 
-/// One answer of the server: the events, and where the stream stands after them.
+/// One reply of the server: the events, and the resume token after them.
 #[derive(Debug)]
 pub(super) struct CursorBatch<'a> {
     pub(super) events: &'a RawArray,
@@ -138,8 +138,7 @@ impl<'a> CursorBatch<'a> {
     }
 }
 
-/// The documents of a batch.
-pub(super) fn documents(batch: &RawArray) -> impl Iterator<Item = Result<&RawDocument, Error>> {
+pub(super) fn batch_documents(batch: &RawArray) -> impl Iterator<Item = Result<&RawDocument, Error>> {
     batch.into_iter().map(|value| value.ok().and_then(RawBsonRef::as_document).ok_or(NOT_BSON))
 }
 

@@ -1,4 +1,4 @@
-//! What must hold before anything is captured, each with an error that says what to mend.
+//! The checks before capture starts. Each error names the fix.
 
 use futures_util::TryStreamExt;
 use mongodb::IndexModel;
@@ -12,9 +12,9 @@ use crate::event::Namespace;
 use crate::source::{FullDocument, SourceKind};
 
 const NAMESPACE_NOT_FOUND: i32 = 26;
-/// Milliseconds; members' clocks differ, and so does that of whoever wrote the time down.
+/// The clocks of the members differ, and so does the clock of the person who wrote the time down.
 const MAX_CLOCK_SKEW_MS: i64 = 60_000;
-/// What a mongos answers to `hello`.
+/// The `msg` of a mongos in its `hello` reply.
 const MONGOS: &str = "isdbgrid";
 
 pub(super) async fn check(source_client: &SourceClient, start: &PipelineStart) -> Result<(), Error> {
@@ -57,7 +57,7 @@ fn check_filter_shape(filter: &[Document]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Opens the stream with the filter; if that is refused, stage by stage, to find which one it is.
+/// Opens the stream with the filter. If the server refuses, opens it stage by stage to find the wrong stage.
 async fn check_filter_accepted(source_client: &SourceClient) -> Result<(), Error> {
     let filter = &source_client.config.filter;
     if source_client.open_unread(StreamStart::Now, filter).await.is_ok() {
@@ -82,7 +82,7 @@ fn filter_error(number: usize, name: String, error: Error) -> Error {
     }
 }
 
-/// A stream that begins at a moment yet to come brings nothing until then, and nothing of what is written until then ever.
+/// A stream that starts in the future would skip everything written until then.
 async fn check_start_has_passed(source_client: &SourceClient, start: &PipelineStart) -> Result<(), Error> {
     let PipelineStart::At(time) = *start else { return Ok(()) };
     let hello = hello(source_client).await?;
@@ -99,10 +99,10 @@ fn is_ahead(time: DateTime, now: DateTime) -> bool {
 async fn hello(source_client: &SourceClient) -> Result<Document, Error> {
     let server = source_client.client().database("admin");
     let request = async { server.run_command(doc! { "hello": 1 }).await };
-    with_timeout("ask what the server is", source_client.config.initial_timeout(), request).await
+    with_timeout("run `hello` on the source", source_client.config.initial_timeout(), request).await
 }
 
-/// A snapshot of events follows the index (aggregate, sequence).
+/// A snapshot of events reads along the index (aggregate, sequence).
 async fn check_scan_index(source_client: &SourceClient, namespace: Namespace) -> Result<(), Error> {
     let Some(sequence) = source_client.source.sequence.clone() else { return Err(Error::NoSequence) };
     let aggregate_id = source_client.source.aggregate_id.clone();
@@ -119,7 +119,7 @@ async fn check_scan_index(source_client: &SourceClient, namespace: Namespace) ->
     Err(Error::NoIndex { namespace, aggregate_id, sequence })
 }
 
-/// Whether the index has every document once, in the order of these fields.
+/// Whether the index holds every document once, in the order of these fields.
 fn is_scan_index(index: &IndexModel, fields: [&str; 2]) -> bool {
     let ascending = |value: &Bson| matches!(value, Bson::Int32(1) | Bson::Int64(1)) || *value == Bson::Double(1.0);
     let keys = index.keys.iter().map(|(name, value)| (name.as_str(), ascending(value)));
@@ -139,13 +139,14 @@ async fn check_post_images(source_client: &SourceClient, namespace: Namespace) -
         found.try_collect::<Vec<_>>().await
     };
     let found =
-        with_timeout("look for post-images of the source", source_client.config.initial_timeout(), listed).await?;
+        with_timeout("read the collection options of the source", source_client.config.initial_timeout(), listed)
+            .await?;
     let images = found.iter().filter_map(|collection| collection.options.change_stream_pre_and_post_images.as_ref());
     if images.into_iter().any(|images| images.enabled) { Ok(()) } else { Err(Error::NoPostImages { namespace }) }
 }
 
-/// Whether no two documents can have the same `_id`, which a shard keeps unique and a cluster does not
-/// (`docs/decisions/013-documents-on-shards.md`). Of a collection that is sharded later its change events tell.
+/// Two documents must not share an `_id`. Only a shard key of `_id` guarantees that across shards
+/// (`docs/decisions/013-documents-on-shards.md`). `translate` catches a collection that is sharded later.
 async fn check_sharded_by_id(source_client: &SourceClient, namespace: &Namespace) -> Result<(), Error> {
     let timeout = source_client.config.initial_timeout();
     let hello = hello(source_client).await?;
@@ -154,7 +155,7 @@ async fn check_sharded_by_id(source_client: &SourceClient, namespace: &Namespace
     }
     let sharded = source_client.client().database("config").collection::<Document>("collections");
     let request = async { sharded.find_one(doc! { "_id": namespace.to_string() }).await };
-    let found = with_timeout("read how the source is sharded", timeout, request).await?;
+    let found = with_timeout("read the shard key of the source", timeout, request).await?;
     let key = found.as_ref().and_then(|collection| collection.get_document("key").ok());
     match key.and_then(|key| key.keys().find(|field| *field != "_id")) {
         Some(field) => Err(Error::ShardedBy { namespace: namespace.clone(), field: field.clone() }),

@@ -1,4 +1,4 @@
-//! What can be set about reading the source, and where a new pipeline starts.
+//! Settings of capture, and the start of a new pipeline.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -10,36 +10,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::event::Namespace;
 
-/// Between 1,000 and 5,000 the reading rate no longer depends on it; the smaller, the less memory a batch takes.
+/// Between 1,000 and 5,000 the read rate does not change; a smaller batch takes less memory.
 const BATCH_SIZE: NonZeroU32 = NonZeroU32::new(2000).unwrap();
-/// A tenth of a second of 1 KiB events at the rate a mongod can be read: enough to bridge any hiccup of the bus. With twice as much a pod at full load
-/// took 65 MB, and its whole budget is 60.
+/// A tenth of a second of 1 KiB events at the maximum read rate of a mongod, enough to bridge a short stall of Service Bus. With twice as much, a
+/// pod at full load took 65 MB; its budget is 60.
 const READ_AHEAD_BYTES: NonZeroU32 = NonZeroU32::new(8 << 20).unwrap();
-/// Small events cost more than their bytes: each has a key, a token and a type of its own.
+/// Small events cost more than their bytes: each has its own key, token and type.
 const READ_AHEAD_EVENTS: NonZeroU32 = NonZeroU32::new(16_000).unwrap();
-/// How often a quiet stream says where it is. Events do not wait for it.
+/// How often a quiet stream reports its position. Events do not wait for it.
 const MAX_AWAIT: Duration = Duration::from_secs(1);
-/// Longer than a failover within a data centre's usual settings blocks one answer; a connection into a black hole is given up after it.
+/// Longer than a failover with usual settings delays one response. Capture drops a dead connection after it.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Events the server puts into one answer at most.
+    /// Maximum number of events in one reply of the server.
     pub batch_size: NonZeroU32,
-    /// How much may be read and not taken yet. One more batch may be waiting for room, and one may be on its way.
+    /// Maximum size of the queue. One more batch may wait for room, and one more may be in flight.
     pub read_ahead_bytes: NonZeroU32,
     pub read_ahead_events: NonZeroU32,
-    /// How long the server waits for news before it answers that there are none.
+    /// How long the server waits for an event before it sends an empty reply.
     #[serde(with = "humantime_serde")]
     pub max_await: Duration,
-    /// How long an answer may take beyond [`Self::max_await`] before the connection is given up. Doubled after each time in
-    /// vain, because a server that skips millions of foreign oplog entries says nothing meanwhile.
+    /// How long a reply may take beyond [`Self::max_await`] before capture drops the connection. Doubles after each timeout, because a server
+    /// that skips millions of unrelated oplog entries sends nothing meanwhile.
     #[serde(with = "humantime_serde")]
     pub response_timeout: Duration,
-    /// Stages of an aggregation over change events (`fullDocument.…`), run by the server.
+    /// Aggregation stages over change events (`fullDocument.…`), run by the server.
     pub filter: Vec<Document>,
-    /// What this installation itself writes: never captured, and refused as a source.
+    /// Namespaces that this installation writes. Refused as a source.
     #[serde(skip)]
     pub own: Vec<Namespace>,
 }
@@ -59,7 +59,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// How long the first try waits for an answer.
+    /// How long the first attempt waits for a reply.
     pub(super) fn initial_timeout(&self) -> Duration {
         self.max_await + self.response_timeout
     }
@@ -69,7 +69,7 @@ impl Config {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum PipelineStart {
-    /// With everything the source holds.
+    /// With a snapshot of everything in the source.
     #[default]
     Beginning,
     /// With the next change.
@@ -81,9 +81,8 @@ pub enum PipelineStart {
 const BEGINNING: &str = "beginning";
 const NOW: &str = "now";
 
-/// Neither of the words, nor a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a start is `beginning`, `now`, or a time such as 2026-01-31T12:00:00Z")]
+#[error("a start must be `beginning`, `now`, or a time such as 2026-01-31T12:00:00Z")]
 pub struct InvalidStart;
 
 impl FromStr for PipelineStart {

@@ -1,4 +1,4 @@
-//! Why the source cannot be read.
+//! Errors of capture.
 
 use std::time::Duration;
 
@@ -12,39 +12,39 @@ use crate::source::InvalidSource;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    #[error("the source is not one that can be captured")]
+    #[error("the `source` configuration is invalid")]
     Source(#[from] InvalidSource),
-    #[error("`{namespace}` is written by this installation and cannot be its source as well")]
+    #[error("`{namespace}` is written by this installation and cannot be its source")]
     OwnNamespace { namespace: Namespace },
     #[error("stage {number} of `filter` {problem}")]
     FilterShape { number: usize, problem: &'static str },
-    #[error("stage {number} of `filter` (`{name}`) is refused by the server")]
+    #[error("the server refuses stage {number} of `filter` (`{name}`)")]
     FilterRefused {
         number: usize,
         name: String,
         #[source]
         source: DriverError,
     },
-    #[error("`filter` changes the `_id` of change events, and without it a stream cannot be resumed")]
+    #[error("`filter` changes the `_id` of change events; a stream cannot resume without it")]
     FilterChangesId,
-    #[error("`start: beginning` needs `source.sequence`: without it old events have no order")]
+    #[error("`start: beginning` needs `source.sequence`: it orders old events")]
     NoSequence,
     #[error(
-        "`start: beginning` needs the index {{ {aggregate_id}: 1, {sequence}: 1 }} on `{namespace}`, neither sparse nor partial \
-         nor hidden, and with the simple collation"
+        "`start: beginning` needs the index {{ {aggregate_id}: 1, {sequence}: 1 }} on `{namespace}`, not sparse, partial or \
+         hidden, and with the simple collation"
     )]
     NoIndex { namespace: Namespace, aggregate_id: String, sequence: String },
     #[error(
-        "`{namespace}` keeps no post-images: enable `changeStreamPreAndPostImages`, or set `source.full_document: lookup`"
+        "`{namespace}` has no post-images: enable `changeStreamPreAndPostImages`, or set `source.full_document: lookup`"
     )]
     NoPostImages { namespace: Namespace },
     #[error(
-        "`{namespace}` is sharded by `{field}`, so that two of its documents may have one `_id` and could not be told apart: a source of \
-         kind `documents` is sharded by `_id`, or not at all"
+        "`{namespace}` is sharded by `{field}`, so two documents may share an `_id`: shard a source of kind `documents` by `_id`, or \
+         do not shard it"
     )]
     ShardedBy { namespace: Namespace, field: String },
-    /// The oplog no longer holds what follows the token. What happens next is `on_history_lost`.
-    #[error("the history of the source is lost: the oplog no longer holds what follows the checkpoint")]
+    /// `on_history_lost` decides what happens next.
+    #[error("history lost: the oplog no longer holds the events after the checkpoint")]
     HistoryLost(#[source] DriverError),
     #[error("the oplog does not reach back to {start}")]
     StartTooEarly {
@@ -53,44 +53,44 @@ pub enum Error {
         source: DriverError,
     },
     #[error(
-        "`{start}` lies in the future: by the source's clock it is {now}, and what is written until then would never be published; start at \
-         `now`, `beginning`, or a time that has passed"
+        "`{start}` is in the future: the clock of the source says {now}, and events written until then would never be published; start \
+         at `now`, `beginning` or a time in the past"
     )]
     StartInFuture { start: PipelineStart, now: PipelineStart },
     /// Post-images expire, and there are none from before they were enabled.
-    #[error("a change has no post-image; to read past it set `source.full_document: lookup`")]
+    #[error("a change event has no post-image; to continue, set `source.full_document: lookup`")]
     PostImageGone(#[source] DriverError),
-    /// A filter made it so; what is large by itself is split by a stream, and read by a snapshot.
-    #[error("a document is too large for one answer of the server")]
+    /// Only with a filter: without one, a stream splits large events and a snapshot reads them.
+    #[error("a document is too large for one reply of the server")]
     TooLarge(#[source] DriverError),
-    #[error("{operation}: refused by the server")]
+    #[error("failed to {operation}: refused by the server")]
     Refused {
         operation: &'static str,
         #[source]
         source: DriverError,
     },
     #[error(
-        "a change event {problem}: `filter` must leave `_id`, `operationType`, `ns`, `documentKey` and `fullDocument`"
+        "a change event {problem}: `filter` must keep `_id`, `operationType`, `ns`, `documentKey` and `fullDocument`"
     )]
     Unreadable { problem: &'static str },
-    #[error("the checkpoint's snapshot is not one this version can go on with")]
+    #[error("this version cannot resume the snapshot of the checkpoint")]
     UnreadableProgress,
-    #[error("the pipeline has no place to start from yet")]
+    #[error("the checkpoint has no start position")]
     Unstarted,
-    #[error("{operation}")]
+    #[error("failed to {operation}")]
     Server {
         operation: &'static str,
         #[source]
         source: DriverError,
     },
-    #[error("{operation}: no answer within {waited:?}")]
+    #[error("failed to {operation}: no response within {waited:?}")]
     Timeout { operation: &'static str, waited: Duration },
-    #[error("the server closed the change stream, and said nothing on it")]
+    #[error("the server closed the change stream without an event")]
     StreamEnded,
 }
 
 impl Error {
-    /// Whether the same call may succeed when it is repeated.
+    /// Whether a retry of the same call may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Server { .. } | Self::Timeout { .. } | Self::StreamEnded => true,
@@ -129,7 +129,7 @@ impl Error {
     }
 }
 
-/// Waits for the server no longer than `timeout`: the driver itself would wait for ever.
+/// Waits for the server no longer than `timeout`: the driver itself would wait forever.
 pub(super) async fn with_timeout<T>(
     operation: &'static str,
     timeout: Duration,
@@ -147,24 +147,24 @@ mod tests {
 
     const PAGE: &str = include_str!("../../../../docs/errors/E0002.md");
 
-    /// What the page calls it by. `None` for what halts nobody, or has another page.
-    fn on_the_page(error: &Error) -> Option<&'static str> {
+    /// The phrase on the page. `None` for errors that do not halt the producer, or have another page.
+    fn page_phrase(error: &Error) -> Option<&'static str> {
         Some(match error {
-            Error::Source(_) => "the source is not one that can be captured",
-            Error::OwnNamespace { .. } => "is written by this installation and cannot be its source as well",
+            Error::Source(_) => "the source configuration is invalid",
+            Error::OwnNamespace { .. } => "is written by this installation and cannot be its source",
             Error::FilterShape { .. } | Error::FilterRefused { .. } => "of filter",
             Error::FilterChangesId => "filter changes the _id of change events",
             Error::NoSequence => "start: beginning needs source.sequence",
             Error::NoIndex { .. } => "start: beginning needs the index",
-            Error::NoPostImages { .. } => "keeps no post-images",
+            Error::NoPostImages { .. } => "has no post-images",
             Error::ShardedBy { .. } => "is sharded by",
             Error::StartTooEarly { .. } => "the oplog does not reach back to",
-            Error::StartInFuture { .. } => "lies in the future: by the source's clock it is",
-            Error::PostImageGone(_) => "a change has no post-image",
-            Error::TooLarge(_) => "a document is too large for one answer of the server",
+            Error::StartInFuture { .. } => "is in the future: the clock of the source says",
+            Error::PostImageGone(_) => "a change event has no post-image",
+            Error::TooLarge(_) => "a document is too large for one reply of the server",
             Error::Refused { .. } => "refused by the server",
-            Error::Unreadable { .. } => "filter must leave",
-            Error::UnreadableProgress => "the checkpoint's snapshot is not one this version can go on with",
+            Error::Unreadable { .. } => "filter must keep",
+            Error::UnreadableProgress => "this version cannot resume the snapshot of the checkpoint",
             Error::HistoryLost(_)
             | Error::Unstarted
             | Error::Server { .. }
@@ -197,7 +197,7 @@ mod tests {
         ];
         let plain = |text: &str| text.replace('`', "");
         for error in all {
-            let phrase = on_the_page(&error).expect("it halts a producer");
+            let phrase = page_phrase(&error).expect("the error halts the producer");
             assert!(plain(&error.to_string()).contains(phrase), "{error}");
             assert!(plain(PAGE).contains(phrase), "{phrase}");
             assert!(!error.is_transient());

@@ -3,18 +3,18 @@
 use mongodb::bson::raw::RawBsonRef;
 use mongodb::bson::{Bson, RawDocument};
 
-/// Names, from the outside in. Does not look into arrays.
+/// Field names from the outermost in. Does not descend into arrays.
 #[derive(Clone, Debug)]
 pub(super) struct FieldPath {
     names: Vec<String>,
 }
 
-/// What a path leads to.
+/// The value at a path.
 #[derive(Debug, PartialEq)]
 pub(super) enum PathValue<'a> {
     Value(RawBsonRef<'a>),
     Missing,
-    /// There is an array on the way or at its end: an index has an entry for each of its elements, and none for the whole.
+    /// The path meets an array. An index has one entry per element and none for the array itself.
     Array,
 }
 
@@ -51,7 +51,7 @@ impl FieldPath {
         }
     }
 
-    /// A whole number, however it is stored.
+    /// A whole number of any numeric BSON type.
     pub(super) fn whole_number(&self, document: &RawDocument) -> Option<i64> {
         match self.find(document) {
             PathValue::Value(RawBsonRef::Int32(number)) => Some(number.into()),
@@ -62,12 +62,12 @@ impl FieldPath {
     }
 }
 
-/// Above this a double no longer tells neighbours apart.
-const LARGEST_EXACT: f64 = 9_007_199_254_740_992.0;
+/// Above this, a double cannot represent every whole number.
+const MAX_EXACT_DOUBLE: f64 = 9_007_199_254_740_992.0;
 
 fn to_whole_number(number: f64) -> Option<i64> {
     #[expect(clippy::cast_possible_truncation, reason = "whole, and small enough")]
-    (number.fract() == 0.0 && number.abs() <= LARGEST_EXACT).then_some(number as i64)
+    (number.fract() == 0.0 && number.abs() <= MAX_EXACT_DOUBLE).then_some(number as i64)
 }
 
 #[cfg(test)]

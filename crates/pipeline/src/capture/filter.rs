@@ -1,8 +1,8 @@
-//! The filter over what a snapshot read.
+//! Applies the change-event filter to documents that a snapshot read.
 //!
-//! A filter is written against change events, so each document is made to look like the insert it once was, and each key that is gone like
-//! its delete, and the server itself runs the stages over them: the answer is the one a stream would give. That sends the documents back once more, which only a pipeline with a
-//! filter that starts at the beginning pays for, once.
+//! A filter is written against change events. This module wraps each document as an insert event, and each missing key as a delete event, and
+//! lets the server run the stages over them, so a snapshot passes exactly what a stream would pass. The documents travel to the server once
+//! more; only a pipeline with a filter pays for that, and only during its snapshot.
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, doc};
@@ -12,27 +12,27 @@ use super::error::{Error, with_timeout};
 use super::source_client::SourceClient;
 use crate::event::{Namespace, ResumeToken};
 
-/// Documents in one command; it may hold 16 MB, and one document may have that alone.
-const LARGEST_COMMAND: usize = 8 << 20;
+/// Bytes of documents in one command. A command may hold 16 MB, and so may one document.
+const MAX_COMMAND_BYTES: usize = 8 << 20;
 
-/// A document that passed.
+/// A document that passed the filter.
 #[derive(Debug)]
 pub(super) struct FilteredDocument {
-    /// Which one it was.
+    /// Index of the document in the input.
     pub(super) at: usize,
-    /// As the filter leaves it.
+    /// The document after the filter, which may remove fields.
     pub(super) document: Option<RawDocumentBuf>,
 }
 
-/// What a document is made to look like.
+/// The operation of the synthetic change event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SyntheticOperation {
     Insert,
-    /// Of the document only its `_id` is looked at.
+    /// Only the `_id` of the document is used.
     Delete,
 }
 
-/// Those of `documents` that pass, in their order.
+/// The documents that pass, in input order.
 pub(super) async fn apply(
     source_client: &SourceClient,
     start: &ResumeToken,
@@ -44,7 +44,7 @@ pub(super) async fn apply(
     let (mut events, mut bytes) = (Vec::new(), 0);
     for (at, document) in documents.iter().enumerate() {
         let size = document.as_bytes().len();
-        if bytes + size > LARGEST_COMMAND && !events.is_empty() {
+        if bytes + size > MAX_COMMAND_BYTES && !events.is_empty() {
             passed.extend(submit(source_client, std::mem::take(&mut events)).await?);
             bytes = 0;
         }
@@ -63,7 +63,8 @@ async fn submit(source_client: &SourceClient, events: Vec<Bson>) -> Result<Vec<F
     let database = source_client.database();
     let request =
         async { database.aggregate(stages).with_type::<RawDocumentBuf>().await?.try_collect::<Vec<_>>().await };
-    let passed = with_timeout("filter what a snapshot read", source_client.config.initial_timeout(), request).await?;
+    let passed =
+        with_timeout("filter the documents of a snapshot", source_client.config.initial_timeout(), request).await?;
     passed.iter().map(|event| parse_result(event)).collect()
 }
 

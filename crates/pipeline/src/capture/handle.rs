@@ -1,4 +1,4 @@
-//! What capture is doing, for whoever asks: `/api/status`, metrics, readiness.
+//! The state and counters of capture, for `/api/status`, metrics and readiness.
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -7,51 +7,50 @@ use tokio::time::Instant;
 
 use crate::event::ResumeToken;
 
-/// Cheap to clone; outlives the term it was made in.
+/// Cheap to clone; outlives its term.
 #[derive(Clone, Debug)]
 pub struct Handle {
     status: Arc<Mutex<CaptureStatus>>,
 }
 
-/// What is counted only rises, from one capture of a pod to its next.
+/// Counters only rise, also across the terms of a pod.
 #[derive(Clone, Debug)]
 pub struct CaptureStatus {
     pub state: CaptureState,
     /// The last token handed on.
     pub token: Option<ResumeToken>,
-    /// How far the source has been read, in its own time.
+    /// Cluster time of the last item handed on.
     pub cluster_time: Option<Timestamp>,
-    /// Events handed on, of the stream and of a snapshot.
+    /// Events handed on, from the stream and from snapshots.
     pub events: u64,
     /// Updates, replaces and deletes seen in a source of kind `events`.
     pub non_inserts: u64,
-    /// How often a collection of the source was dropped or renamed.
+    /// Drops and renames of collections of the source.
     pub collection_drops: u64,
-    /// How often the stream was opened again.
+    /// How often the stream was reopened.
     pub reopens: u64,
-    /// When the server last answered. Stands still while the state is [`CaptureState::Full`], and for as long as a server skips foreign
-    /// oplog entries without an answer.
+    /// Time of the last reply of the server. Does not move in [`CaptureState::Full`], nor while the server skips unrelated oplog entries.
     pub last_response_at: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureState {
-    /// Not asked to read yet.
+    /// Not started.
     Idle,
     Opening,
     Scanning {
         scanned: u64,
     },
     Reading,
-    /// Nobody takes what was read.
+    /// The queue is full: the publisher does not keep up.
     Full,
-    /// Failed, and waits before the next try.
+    /// Failed, and waits for the next attempt.
     Waiting,
     Ended,
 }
 
 impl CaptureStatus {
-    /// Nothing was read yet.
+    /// The status before anything is read.
     pub fn initial(last_response_at: Instant) -> Self {
         Self {
             state: CaptureState::Idle,
@@ -71,7 +70,7 @@ impl Handle {
         Self::with_status(CaptureStatus::initial(Instant::now()))
     }
 
-    /// Nothing read yet, and counted on.
+    /// A new handle that keeps the counters of `before`.
     pub(super) fn continuing(before: &CaptureStatus) -> Self {
         let CaptureStatus { events, non_inserts, collection_drops, reopens, .. } = *before;
         Self::with_status(CaptureStatus {
@@ -95,7 +94,6 @@ impl Handle {
         self.lock().state = state;
     }
 
-    /// The server answered.
     pub(super) fn record_response(&self, state: CaptureState) {
         let mut status = self.lock();
         (status.state, status.last_response_at) = (state, Instant::now());
@@ -121,6 +119,6 @@ impl Handle {
     }
 
     fn lock(&self) -> MutexGuard<'_, CaptureStatus> {
-        self.status.lock().expect("nobody panics while holding it")
+        self.status.lock().expect("no thread panics while it holds the lock")
     }
 }

@@ -1,17 +1,17 @@
-//! Station 1 of 5: MongoDB change stream in, [`ChangeEvent`]s out.
+//! Station 1 of 5: reads the MongoDB change stream and emits [`ChangeEvent`]s.
 //!
-//! Reads from the phase in [`crate::checkpoint`]; hands events to [`crate::publish`] in oplog order, in batches whose sum in bytes and
-//! events is bounded. Runs only inside a term (see `lease`). Never writes the checkpoint: only an acknowledged publish may.
+//! Starts from the phase in [`crate::checkpoint`] and hands events to [`crate::publish`] in oplog order, in batches that are bounded in
+//! bytes and events. Runs only inside a term (see `lease`). Never writes the checkpoint: only an acknowledged publish may.
 //!
-//! What it does when the source is not quiet and steady:
-//! - the server is away, answers late or not at all: the stream is opened again from the last token handed on, for ever;
-//! - a collection is dropped or renamed: counted and told; what is written under its name later is read;
-//! - the oplog no longer holds the token's successors: [`Error::HistoryLost`], for `on_history_lost` to decide;
-//! - a post-image is gone: [`Error::PostImageGone`], because handing on less would be a silent loss;
-//! - an event larger than 16 MB: comes in fragments and is joined; no token inside it is handed on.
+//! Failures of the source:
+//! - The server is unreachable or slow: capture reopens the stream from the last token it handed on, without limit.
+//! - A collection is dropped or renamed: capture counts and logs it, and reads what is written under that name later.
+//! - The oplog no longer holds the events after the token: [`Error::HistoryLost`]; `on_history_lost` decides.
+//! - A post-image is missing: [`Error::PostImageGone`], because an event without it would be a silent loss.
+//! - An event is larger than 16 MB: the server sends fragments and capture joins them; no token inside the event is handed on.
 //!
-//! Reading order: `source_client` (the stream as it is asked for), `stream` (the loop), `change` and `translate` (the server's words and ours),
-//! `scan` (a snapshot), `sweep` (its end), `intake` (the queue), `unresumable` (what errors mean).
+//! Reading order: `source_client` (opens the stream), `stream` (the loop), `change` and `translate` (server events to ours),
+//! `scan` (snapshot), `sweep` (deletes at the end of a snapshot), `queue` (to the publisher), `unresumable` (meaning of errors).
 
 mod change;
 mod check;
@@ -49,19 +49,19 @@ pub use error::Error;
 pub use handle::{CaptureState, CaptureStatus, Handle};
 pub use queue::CaptureReceiver;
 
-/// What capture hands on, in order.
+/// One item of the capture queue, in oplog order.
 #[derive(Clone, Debug)]
 pub enum CaptureItem {
-    /// A change; once it and all before are acknowledged, the checkpoint may stand at its token.
+    /// A change from the stream. Once it and everything before it is acknowledged, the checkpoint may move to its token.
     Change(ChangeEvent),
-    /// Read by a snapshot, or missed by the sweep at its end; once it and all before are acknowledged, the snapshot has come as far as this.
+    /// A document read by a snapshot, or a delete from the sweep at its end, with the progress that its acknowledgement allows.
     Snapshot(ChangeEvent, SnapshotProgress),
-    /// No event: where the checkpoint may stand once all before is acknowledged. A quiet stream's token, a snapshot's end, or
-    /// events that were filtered out.
+    /// No event, only a position: the checkpoint may move here once everything before is acknowledged. Sent for a quiet stream, at the
+    /// end of a snapshot, and for events that the filter removed.
     Watermark(CheckpointPhase, Option<Timestamp>),
 }
 
-/// What an event takes besides its document and its token: key, aggregate, type, and the struct itself.
+/// Memory of an event besides its document and token: key, aggregate, type and the struct itself.
 const EVENT_OVERHEAD: usize = 512;
 
 impl CaptureItem {
@@ -72,14 +72,14 @@ impl CaptureItem {
         }
     }
 
-    /// About how much memory it takes.
+    /// Approximate memory in bytes.
     pub fn weight(&self) -> usize {
         let held =
             self.event().map_or(0, |event| event.document.as_bytes().len() + event.token.as_raw().as_bytes().len());
         held + EVENT_OVERHEAD
     }
 
-    /// Where a stream that was interrupted after it goes on.
+    /// The token to resume from after this item.
     fn token(&self) -> Option<&ResumeToken> {
         match self {
             Self::Change(event) => Some(&event.token),
@@ -98,7 +98,7 @@ impl CaptureItem {
     }
 }
 
-/// Reads the source; one per term.
+/// Reads the source during one term.
 #[derive(Debug)]
 pub struct Capture {
     source_client: SourceClient,
@@ -111,30 +111,29 @@ impl Capture {
         Self { source_client: SourceClient::new(client, source, config), views: None, handle: Handle::new() }
     }
 
-    /// Where read models of this pipeline are kept: a snapshot of `documents` then ends with a delete for every key that they know and the
-    /// source no longer has. `epoch` is the one that is read.
+    /// Sets the database of the read models. A snapshot of `documents` then ends with a delete for every key that the read models hold and
+    /// the source no longer has. `epoch` is the epoch of the snapshot.
     #[must_use]
     pub fn with_read_models(self, views: &Database, pipeline: &str, epoch: Epoch) -> Self {
         Self { views: Some(ReadModelCursors::new(views, pipeline, epoch)), ..self }
     }
 
-    /// Whatever only rises goes on from where a capture before this one left it: counters are a pod's, whichever term it is in.
+    /// Continues the counters of an earlier capture: counters belong to the pod and survive a change of term.
     #[must_use]
     pub fn continue_counters(self, before: &Handle) -> Self {
         Self { handle: Handle::continuing(&before.status()), ..self }
     }
 
-    /// For whoever wants to know how it goes.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Whether the source can be captured at all, and from `start`: see the errors for what is looked at.
+    /// Checks that the source can be captured from `start`; see [`Error`] for the conditions.
     pub async fn check(&self, start: &PipelineStart) -> Result<(), Error> {
         check::check(&self.source_client, start).await
     }
 
-    /// Where a new pipeline starts. The token is had before anything is read, so that what is stored first covers all that follows.
+    /// The first phase of a new pipeline. The token is fetched before anything is read, so the stored phase covers every later event.
     pub async fn initial_phase(&self, start: &PipelineStart) -> Result<CheckpointPhase, Error> {
         match *start {
             PipelineStart::Now => Ok(CheckpointPhase::Stream { token: self.token(StreamStart::Now).await? }),
@@ -147,8 +146,8 @@ impl Capture {
         }
     }
 
-    /// Reads on from `phase` until `stop`; the future ends with an error only for what trying again cannot mend, and with `Ok` also when
-    /// the intake is dropped. What was read and not taken stays in the intake.
+    /// Reads from `phase` until `stop`. The future fails only with errors that a retry cannot fix, and returns `Ok` when the receiver is
+    /// dropped. Items that were read and not received stay in the receiver.
     pub fn read(
         self,
         phase: CheckpointPhase,
@@ -163,7 +162,7 @@ impl Capture {
         let non_inserts = NonInsertReport::default();
         let reader = SourceReader { source_client, views, translator, sender, handle: handle.clone(), non_inserts };
         let reading = async move {
-            // Dropping the reader half way loses nothing: what it had not handed on is read again from the checkpoint.
+            // cancel-safe: items that were not handed on are read again from the checkpoint
             let ended = stop.run_until_cancelled(Box::pin(read_from(reader, phase))).await;
             handle.set_state(CaptureState::Ended);
             match ended {
@@ -180,35 +179,36 @@ impl Capture {
             error => error,
         };
         let seconds = u32::try_from(time.timestamp_millis().div_euclid(1000)).unwrap_or(0);
-        // Zero stands for "no time".
+        // MongoDB reads a timestamp of zero as "no time".
         let from = StreamStart::At(Timestamp { time: seconds.max(1), increment: 0 });
         let token = self.token(from).await.map_err(too_early)?;
-        self.reaches_back_to(&token).await.map_err(too_early)?;
+        self.check_oplog_reaches(&token).await.map_err(too_early)?;
         Ok(CheckpointPhase::Stream { token })
     }
 
-    /// Where a stream that is opened `from` stands before it has read anything.
+    /// The resume token of a stream opened at `from`, before it has read anything.
     async fn token(&self, from: StreamStart<'_>) -> Result<ResumeToken, Error> {
-        const DOING: &str = "learn where the change stream begins";
+        const OPERATION: &str = "get the start token of the change stream";
         let mut cursor = self.source_client.open_unread(from, &self.source_client.config.filter).await?;
-        let batch =
-            with_timeout(DOING, self.source_client.config.initial_timeout(), async { cursor.next().await.transpose() })
-                .await?;
+        let batch = with_timeout(OPERATION, self.source_client.config.initial_timeout(), async {
+            cursor.next().await.transpose()
+        })
+        .await?;
         let token = batch.as_ref().and_then(|batch| CursorBatch::parse(batch.as_raw_document()).ok()?.token);
         token.ok_or(Error::StreamEnded)
     }
 
-    /// The server looks into the oplog only when it is asked for an event.
-    async fn reaches_back_to(&self, token: &ResumeToken) -> Result<(), Error> {
+    /// Opening alone does not prove it: the server reads the oplog only when it fetches an event.
+    async fn check_oplog_reaches(&self, token: &ResumeToken) -> Result<(), Error> {
         match self.source_client.open(StreamStart::After(token), self.source_client.config.initial_timeout()).await {
-            // It is looking for the first event, so it has found the place.
+            // A timeout means that the server found the position and waits for the next event.
             Ok(_) | Err(Error::Timeout { .. }) => Ok(()),
             Err(error) => Err(error),
         }
     }
 }
 
-/// First what is left of a snapshot, then the stream.
+/// Finishes the snapshot, if there is one, then follows the stream.
 async fn read_from(mut reader: SourceReader, phase: CheckpointPhase) -> ReaderExit {
     let token = match phase {
         CheckpointPhase::Unstarted => return ReaderExit::Error(Error::Unstarted),

@@ -1,7 +1,7 @@
-//! The queue between reading and publishing, bounded in bytes and in events.
+//! The queue between capture and publisher, bounded in bytes and in events.
 //!
-//! Room is taken before a batch is put in and given back when it is taken out. A batch larger than the whole room waits until the
-//! queue is empty, and passes.
+//! The sender acquires capacity before it enqueues a batch; receiving the batch releases it. A batch larger than the whole queue waits
+//! until the queue is empty.
 
 use std::sync::Arc;
 
@@ -9,14 +9,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::CaptureItem;
 
-/// The taker's end. Once capture has ended it gives out what was read, then `None`.
+/// The receiving end. After capture has ended it returns the remaining batches, then `None`.
 #[derive(Debug)]
 pub struct CaptureReceiver {
     batches: mpsc::UnboundedReceiver<QueuedBatch>,
 }
 
 impl CaptureReceiver {
-    /// The next batch, in order; never an empty one. Cancel-safe.
+    /// The next batch, in order and never empty. Cancel-safe.
     pub async fn next(&mut self) -> Option<Vec<CaptureItem>> {
         self.batches.recv().await.map(|queued| queued.batch)
     }
@@ -29,7 +29,7 @@ struct QueuedBatch {
     _events: OwnedSemaphorePermit,
 }
 
-/// The reader's end.
+/// The sending end.
 #[derive(Debug)]
 pub(super) struct CaptureSender {
     batches: mpsc::UnboundedSender<QueuedBatch>,
@@ -37,7 +37,7 @@ pub(super) struct CaptureSender {
     events: QueueCapacity,
 }
 
-/// Nobody will take anything again.
+/// The receiver is dropped.
 #[derive(Debug)]
 pub(super) struct QueueClosed;
 
@@ -50,7 +50,7 @@ pub(super) fn bounded_queue(bytes: u32, events: u32) -> (CaptureSender, CaptureR
 }
 
 impl CaptureSender {
-    /// Waits for room, having called `full` if there was none.
+    /// Waits for capacity; calls `on_full` first if there is none.
     pub(super) async fn send(&self, batch: Vec<CaptureItem>, on_full: impl FnOnce()) -> Result<(), QueueClosed> {
         if batch.is_empty() {
             return Ok(());

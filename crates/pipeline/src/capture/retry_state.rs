@@ -1,4 +1,4 @@
-//! A spell of trouble with the server: when to try again, how long to wait for an answer, and what to say about it once.
+//! Retries against the source: backoff, response timeout, and one log line per outage.
 
 use std::time::Duration;
 
@@ -9,10 +9,10 @@ use crate::retry::backoff;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(10);
-/// At 350,000 skipped oplog entries a second: more than any oplog holds.
+/// A server skips 350,000 oplog entries per second, so it passes any oplog within this time.
 const MAX_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Begins with a failure, ends with an answer.
+/// One outage: starts with a failure, ends with a reply.
 #[derive(Debug)]
 pub(super) struct RetryState {
     base_timeout: Duration,
@@ -26,29 +26,26 @@ impl RetryState {
         Self { base_timeout, timeout: base_timeout, failures: 0, since: None }
     }
 
-    /// How long to wait for the next answer.
+    /// How long to wait for the next reply.
     pub(super) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Told once per spell; returns how long to wait before the next try.
+    /// Logs the first failure of an outage; returns the backoff before the next attempt.
     pub(super) fn record_failure(&mut self, error: &Error) -> Duration {
         if self.since.is_none() {
             self.since = Some(Instant::now());
-            tracing::warn!(
-                error = error as &dyn std::error::Error,
-                "the source cannot be read; trying again until it can"
-            );
+            tracing::warn!(error = error as &dyn std::error::Error, "failed to read source; retrying");
         } else {
             tracing::debug!(
                 error = error as &dyn std::error::Error,
                 failures = self.failures,
-                "the source still cannot be read"
+                "failed to read source again; retrying"
             );
         }
         if matches!(error, Error::Timeout { .. }) {
-            // Either the connection leads nowhere, or the server is busy skipping what is not ours. The first is found soon, and the
-            // second is given the time it needs, whichever it is.
+            // Either the connection is dead, or the server skips unrelated oplog entries and sends nothing. A short first timeout finds
+            // a dead connection; doubling it gives a busy server the time it needs.
             self.timeout = self.timeout.saturating_mul(2).min(MAX_TIMEOUT.max(self.base_timeout));
         }
         let pause = backoff(self.failures, FIRST_BACKOFF, MAX_BACKOFF);
@@ -56,10 +53,9 @@ impl RetryState {
         pause
     }
 
-    /// The server answered with what was asked for.
     pub(super) fn record_success(&mut self) {
         if let Some(since) = self.since.take() {
-            tracing::info!(failures = self.failures, lasted = ?since.elapsed(), "the source is read again");
+            tracing::info!(failures = self.failures, lasted = ?since.elapsed(), "source readable again");
             (self.failures, self.timeout) = (0, self.base_timeout);
         }
     }
@@ -78,7 +74,7 @@ mod tests {
             assert_eq!(retry.timeout(), Duration::from_secs(timeout));
             retry.record_failure(&SILENT);
         }
-        retry.record_failure(&Error::Unreadable { problem: "is not silence" });
+        retry.record_failure(&Error::Unreadable { problem: "is not BSON" });
         assert_eq!(retry.timeout(), Duration::from_secs(96));
         retry.record_success();
         assert_eq!(retry.timeout(), Duration::from_secs(6));

@@ -1,8 +1,8 @@
-//! A snapshot: what the source holds, read in an order that can be resumed.
+//! Snapshot: reads all documents of the source in an order that can be resumed.
 //!
-//! `events` are read along the index (aggregate, sequence), `documents` along `_id`, collection after collection by name. The scan is
-//! resumed by `min`, which unlike `$gt` passes from one BSON type to the next. Reads see at least everything committed before the start
-//! token, on whichever member: what came later is in the stream.
+//! `events` are read along the index (aggregate, sequence), `documents` along `_id`, collection by collection in name order. A resumed scan uses
+//! `min`, because `$gt` does not cross BSON types. On any member, the reads see at least everything committed before the start token; the
+//! stream delivers what is committed later.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use mongodb::options::{Collation, Hint, ReadConcern};
 use mongodb::raw_batch_cursor::{RawBatch, SessionRawBatchCursor};
 
 use super::CaptureItem;
-use super::change::{CursorBatch, documents};
+use super::change::{CursorBatch, batch_documents};
 use super::error::{Error, with_timeout};
 use super::field_path::{FieldPath, PathValue};
 use super::filter::{self, SyntheticOperation};
@@ -29,7 +29,7 @@ use crate::source::{SourceConfig, SourceKind};
 const SCAN: &str = "scan the source";
 
 impl SourceReader {
-    /// Hands on everything from `progress` to the end of the last collection, then a mark at which the stream follows.
+    /// Scans from `progress` to the end of the last collection, sweeps, and ends with a watermark at the start of the stream.
     pub(super) async fn run_snapshot(
         &mut self,
         start: &ResumeToken,
@@ -44,7 +44,7 @@ impl SourceReader {
         self.finish_snapshot(scan).await
     }
 
-    /// The source's collections as a snapshot goes through them.
+    /// The collections of the source in snapshot order.
     pub(super) fn ordered_namespaces(&self) -> Vec<Arc<Namespace>> {
         let mut namespaces = self.translator.namespaces().to_vec();
         namespaces.sort();
@@ -62,7 +62,7 @@ impl SourceReader {
     }
 
     async fn finish_snapshot(&mut self, scan: SnapshotScan) -> Result<(), ReaderExit> {
-        tracing::info!(scanned = scan.progress.scanned, "the snapshot is complete; the stream follows");
+        tracing::info!(scanned = scan.progress.scanned, "snapshot complete; following the change stream");
         let cluster_time = scan.start.cluster_time();
         let mark = CaptureItem::Watermark(CheckpointPhase::Stream { token: scan.start }, cluster_time);
         Ok(self.sender.send(vec![mark], || self.handle.set_state(CaptureState::Full)).await?)
@@ -85,7 +85,7 @@ impl SourceReader {
         self.handle.record_reopen();
     }
 
-    /// From where the scan stands to the end of the collection.
+    /// Scans from the current position to the end of the collection.
     async fn scan_from_position(
         &mut self,
         scan: &mut SnapshotScan,
@@ -115,7 +115,7 @@ impl SourceReader {
         let last = scan.position()?.filter(|last| last.collection == namespace.collection);
         let mut read = Vec::new();
         let mut progress = scan.progress.clone();
-        for document in documents(reply.events) {
+        for document in batch_documents(reply.events) {
             let document = document?;
             if !last.as_ref().is_some_and(|last| last.is_document(document)) {
                 scan.order.advance(&mut progress, namespace, document);
@@ -131,7 +131,7 @@ impl SourceReader {
         Ok(())
     }
 
-    /// What the filter leaves of a batch, with a mark at its end if the last was filtered out.
+    /// Applies the filter; adds a watermark if the filter removed the last document, so that progress still moves.
     async fn translate_scanned(
         &self,
         scan: &SnapshotScan,
@@ -166,7 +166,7 @@ impl SourceReader {
     }
 }
 
-/// A snapshot under way.
+/// A running snapshot.
 #[derive(Debug)]
 pub(super) struct SnapshotScan {
     order: ScanOrder,
@@ -183,14 +183,14 @@ impl SnapshotScan {
             .transpose()
     }
 
-    /// One whose reads see everything up to the start, whichever member answers.
+    /// A session whose reads see everything before the start token on any member.
     pub(super) async fn session(
         &self,
         source_client: &SourceClient,
         timeout: std::time::Duration,
     ) -> Result<ClientSession, Error> {
         let request = async { source_client.client().start_session().causal_consistency(true).await };
-        let mut session = with_timeout("begin a session", timeout, request).await?;
+        let mut session = with_timeout("start a session on the source", timeout, request).await?;
         if let Some(time) = self.start.cluster_time() {
             session.advance_operation_time(previous_tick(time));
         }
@@ -218,7 +218,7 @@ impl SnapshotScan {
     }
 }
 
-/// A stream that is opened now begins one tick after all that was; a read that waits for that very tick is refused while nobody writes.
+/// The start token lies one tick after the last write. A read that waits for that tick fails while nobody writes, so it waits for the tick before.
 fn previous_tick(time: Timestamp) -> Timestamp {
     match time.increment.checked_sub(1) {
         Some(increment) => Timestamp { increment, ..time },
@@ -226,7 +226,7 @@ fn previous_tick(time: Timestamp) -> Timestamp {
     }
 }
 
-/// What the scan follows.
+/// The index that the scan reads along.
 #[derive(Debug)]
 struct ScanOrder {
     kind: SourceKind,
@@ -236,7 +236,7 @@ struct ScanOrder {
 impl ScanOrder {
     fn from_source(source: &SourceConfig) -> Self {
         let names = match source.kind {
-            // Without a sequence `check` has refused; the index of one field then serves.
+            // `check` refuses a source without a sequence; this branch only keeps the code total.
             SourceKind::Events => {
                 [Some(source.aggregate_id.clone()), source.sequence.clone()].into_iter().flatten().collect()
             }
@@ -252,7 +252,7 @@ impl ScanOrder {
         self.fields.iter().map(|(name, _)| (name.clone(), Bson::Int32(1))).collect()
     }
 
-    /// That of the index: `check` wants a simple one for `events`; that of `_id` is the collection's.
+    /// The collation of the index: `check` requires the simple one for `events`; the `_id` index has that of the collection.
     fn collation(&self) -> Option<Collation> {
         match self.kind {
             SourceKind::Events => Some(Collation::builder().locale("simple").build()),
@@ -275,8 +275,8 @@ impl ScanOrder {
         }
     }
 
-    /// Where the index has the document. One with an array in its key stands in several places; the scan is then resumed from the document
-    /// before it, which repeats a little and skips nothing.
+    /// The key of the document in the index. A document with an array in its key has several entries; the scan then resumes from the
+    /// document before it, which repeats a few documents and skips none.
     fn index_key(&self, document: &RawDocument) -> Option<Vec<Bson>> {
         let value = |(_, path): &(String, FieldPath)| match path.find(document) {
             PathValue::Value(value) => Bson::try_from(value).ok(),
@@ -287,8 +287,8 @@ impl ScanOrder {
     }
 }
 
-/// The last document behind a snapshot's progress. Others may have the same key, in an order that differs from member to member:
-/// the scan is resumed at the key, and leaves out only the document itself.
+/// The last scanned document. Others may share its key, in an order that differs between members, so a resumed scan starts at the key and
+/// skips only this document.
 #[derive(Debug, PartialEq)]
 struct ScanPosition {
     collection: String,

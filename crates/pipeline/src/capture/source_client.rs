@@ -1,4 +1,4 @@
-//! The source as the server is asked for it: one change stream over its collections.
+//! Opens change streams over the collections of the source.
 
 use std::time::Duration;
 
@@ -12,12 +12,12 @@ use super::error::{Error, with_timeout};
 use crate::event::{Namespace, ResumeToken};
 use crate::source::{FullDocument, SourceConfig, SourceKind};
 
-/// Where a stream is opened.
+/// The position at which a stream is opened.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StreamStart<'a> {
     Now,
     At(Timestamp),
-    /// Always by `startAfter`, which also takes an invalidate's token; `resumeAfter` does not.
+    /// Uses `startAfter`, which accepts the token of an invalidate event; `resumeAfter` does not.
     After(&'a ResumeToken),
 }
 
@@ -45,12 +45,12 @@ impl SourceClient {
         self.client.database(&namespace.database).collection(&namespace.collection)
     }
 
-    /// Opens the stream; its first batch is in the cursor.
+    /// Opens the stream and fetches its first batch.
     pub(super) async fn open(&self, from: StreamStart<'_>, timeout: Duration) -> Result<RawBatchCursor, Error> {
         self.open_with(from, &self.config.filter, self.config.batch_size.get(), timeout).await
     }
 
-    /// Opens the stream without reading anything: its first batch is empty.
+    /// Opens the stream with an empty first batch.
     pub(super) async fn open_unread(
         &self,
         from: StreamStart<'_>,
@@ -73,7 +73,7 @@ impl SourceClient {
             Some(collection) => collection.aggregate(pipeline),
             None => database.aggregate(pipeline),
         };
-        // Only what a majority has is shown by a change stream in any case; said once more so that no client's setting contradicts it.
+        // A change stream requires majority read concern; a different client default would make the server refuse it.
         let request =
             request.batch_size(batch_size).max_await_time(self.config.max_await).read_concern(ReadConcern::majority());
         with_timeout("open the change stream", timeout, request.batch()).await
@@ -86,19 +86,18 @@ impl SourceClient {
             StreamStart::At(time) => drop(options.insert("startAtOperationTime", time)),
             StreamStart::After(token) => drop(options.insert("startAfter", token.to_document())),
         }
-        if let Some(full_document) = self.full_document() {
+        if let Some(full_document) = self.full_document_option() {
             options.insert("fullDocument", full_document);
         }
         let mut stages = vec![doc! { "$changeStream": options }];
-        stages.extend(self.only_ours());
+        stages.extend(self.match_our_collections());
         stages.extend(filter.iter().cloned());
         stages.push(doc! { "$changeStreamSplitLargeEvent": {} });
         stages
     }
 
-    /// An insert always carries its document. `required`, not `whenAvailable`: a post-image that is gone must not look like a document
-    /// that is gone.
-    fn full_document(&self) -> Option<&'static str> {
+    /// Inserts always carry their document. `required`, not `whenAvailable`: a missing post-image must not look like a deleted document.
+    fn full_document_option(&self) -> Option<&'static str> {
         match (self.source.kind, self.source.full_document) {
             (SourceKind::Events, _) => None,
             (SourceKind::Documents, FullDocument::Lookup) => Some("updateLookup"),
@@ -106,8 +105,8 @@ impl SourceClient {
         }
     }
 
-    /// Of a whole database, our collections; and what says that the database is gone.
-    fn only_ours(&self) -> Option<Document> {
+    /// For a database-wide stream: keeps our collections, and the events that say that the database is gone.
+    fn match_our_collections(&self) -> Option<Document> {
         if self.source.collection.is_some() {
             return None;
         }

@@ -1,8 +1,8 @@
-//! Follows the change stream: opened after a token, read ahead, reopened by hand for as long as it takes.
+//! Follows the change stream: opens it after a token, reads ahead, and reopens it after every failure.
 //!
-//! A task of its own asks for the next batch while this one is translated; at most one raw batch waits. Every wait for the server ends:
-//! the driver would wait for ever on a connection that leads nowhere. What was handed on decides where a reopened stream begins,
-//! so nothing is handed on twice within a term and nothing is left out.
+//! A task fetches the next batch while this one is translated; at most one raw batch waits. Every wait for the server has a timeout: the driver
+//! would wait forever on a dead connection. A reopened stream starts after the last item that was handed on, so a term hands on every event
+//! exactly once.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::CaptureItem;
-use super::change::{CursorBatch, FragmentBuffer, FragmentJoin, documents};
+use super::change::{CursorBatch, FragmentBuffer, FragmentJoin, batch_documents};
 use super::error::Error;
 use super::handle::{CaptureState, Handle};
 use super::queue::{CaptureSender, QueueClosed};
@@ -27,10 +27,10 @@ use crate::event::ResumeToken;
 use crate::failpoints::{Failpoint, LoopStall};
 
 const READ: &str = "read the change stream";
-/// Foreign operations may come by the thousand; people are told this often.
+/// Other operations may arrive by the thousand; log them at most this often.
 const REPORT_FOREIGN_EVERY: Duration = Duration::from_secs(60);
 
-/// Why reading ended: for good, or because nobody takes what is read.
+/// Why reading ended.
 #[derive(Debug)]
 pub(super) enum ReaderExit {
     Error(Error),
@@ -61,13 +61,13 @@ pub(super) struct SourceReader {
 }
 
 impl SourceReader {
-    /// Ends only for good.
+    /// Returns only on an error that a retry cannot fix.
     pub(super) async fn follow_stream(&mut self, mut token: ResumeToken) -> Result<Infallible, ReaderExit> {
         let mut retry = RetryState::new(self.source_client.config.initial_timeout());
         loop {
             let before = token.clone();
             let pause = match self.read_stream(&mut token, &mut retry).await {
-                // The server closes a stream whose collection is dropped or renamed; one that brought nothing is not hurried after.
+                // The server closes a stream when its collection is dropped or renamed. Reopen at once only if the stream made progress.
                 Ok(()) if token != before => None,
                 Ok(()) => Some(retry.record_failure(&Error::StreamEnded)),
                 Err(ReaderExit::Error(error)) if error.is_transient() => Some(retry.record_failure(&error)),
@@ -81,7 +81,7 @@ impl SourceReader {
         }
     }
 
-    /// Opens the stream after `token` and reads until it ends, moving `token` along with what is handed on.
+    /// Opens the stream after `token` and reads until it ends; advances `token` with every item handed on.
     async fn read_stream(&mut self, token: &mut ResumeToken, retry: &mut RetryState) -> Result<(), ReaderExit> {
         self.handle.set_state(CaptureState::Opening);
         let cursor = self.source_client.open(StreamStart::After(token), retry.timeout()).await?;
@@ -97,7 +97,7 @@ impl SourceReader {
         Ok(())
     }
 
-    /// What is to be handed on of one batch, with a mark at its end if its last event does not stand there.
+    /// Translates one batch; adds a watermark if the batch ends after its last event.
     fn translate(
         &mut self,
         batch: &RawBatch,
@@ -107,7 +107,7 @@ impl SourceReader {
         let reply = CursorBatch::parse(batch.as_raw_document())?;
         let mut captured = Vec::new();
         let (mut non_inserts, mut collection_drops) = (0, 0);
-        for raw in documents(reply.events) {
+        for raw in batch_documents(reply.events) {
             match fragments.join(raw?)? {
                 FragmentJoin::Partial(token) => {
                     if Failpoint::TokenInsideSplit.is_enabled() {
@@ -137,7 +137,7 @@ impl SourceReader {
     async fn send(&mut self, captured: Vec<CaptureItem>, token: &mut ResumeToken) -> Result<(), QueueClosed> {
         let Some(last) = captured.last() else { return Ok(()) };
         let (reached, cluster_time) =
-            (last.token().expect("a stream hands on nothing without a token").clone(), last.cluster_time());
+            (last.token().expect("every item of a stream has a token").clone(), last.cluster_time());
         let events = captured.iter().filter(|captured| captured.event().is_some()).count();
         if events > 0 {
             LoopStall::Capture.block_if_enabled().await;
@@ -155,7 +155,7 @@ impl SourceReader {
         }
         if collection_drops > 0 {
             tracing::warn!(
-                "a collection of the source was collection_drops or renamed; what is written under its name from now on is read"
+                "collection of the source dropped or renamed; capturing what is written under its name from now on"
             );
         }
         self.non_inserts.add(non_inserts, Instant::now());
@@ -167,7 +167,7 @@ fn watermark(token: ResumeToken) -> CaptureItem {
     CaptureItem::Watermark(CheckpointPhase::Stream { token }, cluster_time)
 }
 
-/// Counts what an append-only collection should not see, and tells of it now and then.
+/// Counts updates, replaces and deletes in an append-only source, and logs them at intervals.
 #[derive(Debug, Default)]
 pub(super) struct NonInsertReport {
     unreported: u64,
@@ -180,13 +180,13 @@ impl NonInsertReport {
         let due = self.reported_at.is_none_or(|reported_at| now.duration_since(reported_at) >= REPORT_FOREIGN_EVERY);
         if self.unreported > 0 && due {
             let operations = self.unreported;
-            tracing::warn!(operations, "updates, replaces or deletes in a source of kind `events` are not captured");
+            tracing::warn!(operations, "ignored updates, replaces or deletes in a source of kind `events`");
             (self.unreported, self.reported_at) = (0, Some(now));
         }
     }
 }
 
-/// Asks for the next batch as soon as the last one was taken. Ends with the stream, or after an error.
+/// Fetches the next batch as soon as the last one is taken. Ends with the stream, or after an error.
 struct ReadAhead {
     batches: mpsc::Receiver<Result<RawBatch, Error>>,
     _task: AbortOnDropHandle<()>,

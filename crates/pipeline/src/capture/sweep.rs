@@ -1,12 +1,12 @@
-//! The end of a snapshot of `documents`: a delete for every key that the read models know and the source no longer has.
+//! Sweep: ends a snapshot of `documents` with a delete for every key that the read models hold and the source no longer has.
 //!
-//! What was deleted in a history that is lost is in no stream; only the cursors of the read models still name it. They are read in the order of
-//! their ids, a page at a time, each page's keys are looked up in the source, and what is not there is handed on as deleted at the
-//! snapshot's start. A sweep resumes after the last cursor it has behind it.
+//! After lost history no stream contains the deletes; only the cursors of the read models still name the keys. The sweep pages through the cursors
+//! in id order, looks each page of keys up in the source, and hands on a delete, positioned at the start of the snapshot, for each missing key. A
+//! resumed sweep starts after the last cursor of the saved progress.
 //!
-//! What is deleted while the snapshot runs is in the stream as well: then the delete is told once more than it happened, which changes no
-//! read model that deletes. What the read models know as deleted is passed over. A key of which no message was ever applied has no cursor: what
-//! consumers left of it on the bus they pass over, once a sweep has set its [`mark`]. Never touches the read models: that is a consumer's.
+//! A key deleted while the snapshot runs is deleted by the stream as well; the second delete changes nothing. The sweep skips keys that the read
+//! models already hold as deleted. A key without a cursor may still have messages on Service Bus; consumers skip those once the sweep has
+//! raised the [`epoch_floor`]. Never writes the read models: consumers do.
 
 mod epoch_floor;
 
@@ -32,21 +32,21 @@ use crate::source::SourceKind;
 use crate::view::{CURSORS, GONE, Identity};
 
 const LIST: &str = "read the cursors of the read models";
-const LOOK_UP: &str = "look keys up in the source";
-/// Keys in one question to the source. A key may be as large as a document, and a command holds 16 MB.
+const LOOK_UP: &str = "look up keys in the source";
+/// Keys in one query. A key may be as large as a document, and a command holds 16 MB.
 const PAGE: usize = 1_000;
 const PAGE_BYTES: usize = 4 << 20;
-/// Names the cursor that a snapshot's progress has reached.
+/// Field of the snapshot progress that holds the last swept cursor.
 const SWEPT: &str = "swept";
 
-/// Where the read models keep what they know.
+/// The cursors of the read models.
 #[derive(Clone, Debug)]
 pub(super) struct ReadModelCursors {
     cursors: Collection<Document>,
     pipeline: String,
-    /// The snapshot's.
+    /// Epoch of the snapshot.
     epoch: Epoch,
-    /// What is read must not be older.
+    /// Reads must see at least this cluster time.
     as_of: Option<Timestamp>,
 }
 
@@ -55,7 +55,7 @@ impl ReadModelCursors {
         Self { cursors: database.collection(CURSORS), pipeline: pipeline.to_owned(), epoch, as_of: None }
     }
 
-    /// The ids of the next cursors of a collection, in their order. None are left when it is empty.
+    /// The next cursors of a collection in id order. Empty when none are left.
     async fn next_page(
         &self,
         namespace: &Namespace,
@@ -87,7 +87,7 @@ impl ReadModelCursors {
 
 type DriverError = mongodb::error::Error;
 
-/// Cursors by their ids, each with the key it is of.
+/// Cursor ids, each with its document key.
 #[derive(Debug, Default)]
 struct CursorPage(Vec<(Document, Bson)>);
 
@@ -100,23 +100,23 @@ impl CursorPage {
     }
 }
 
-/// The cursor behind which a sweep is resumed, if one has begun.
+/// The cursor after which a sweep resumes, if one has started.
 pub(super) fn sweep_position(progress: &SnapshotProgress) -> Option<&Document> {
     progress.after.as_ref()?.as_document()?.get_document(SWEPT).ok()
 }
 
 impl SourceReader {
-    /// Hands on a delete for what is gone, from where `scan` stands to the last cursor.
+    /// Hands on a delete for each missing key, from the position of `scan` to the last cursor.
     pub(super) async fn sweep(&mut self, scan: &mut SnapshotScan) -> Result<(), ReaderExit> {
         if self.source_client.source.kind != SourceKind::Documents {
             return Ok(());
         }
         let Some(mut views) = self.views.clone() else {
-            tracing::info!("not told where the read models are: what the source no longer has is not swept");
+            tracing::info!("sweep skipped: no read model database is configured");
             return Ok(());
         };
         self.raise_epoch_floor(&mut views, scan.progress.scanned).await?;
-        let (mut looked_at, mut gone) = (0, 0);
+        let (mut checked, mut gone) = (0, 0);
         for namespace in self.ordered_namespaces() {
             let reached = sweep_position(&scan.progress).and_then(|cursor| cursor.get_str("collection").ok());
             if reached.is_some_and(|reached| reached > namespace.collection.as_str()) {
@@ -128,14 +128,14 @@ impl SourceReader {
                     Ok(SweepCounts { keys: 0, .. }) => break,
                     Ok(swept) => {
                         retry.record_success();
-                        (looked_at, gone) = (looked_at + swept.keys, gone + swept.gone);
+                        (checked, gone) = (checked + swept.keys, gone + swept.gone);
                     }
                     Err(ReaderExit::Error(error)) if error.is_transient() => self.back_off(&mut retry, &error).await,
                     Err(end) => return Err(end),
                 }
             }
         }
-        tracing::info!(looked_at, gone, "swept what the read models know and the source no longer has");
+        tracing::info!(checked, gone, "sweep complete: sent deletes for keys that the source no longer has");
         Ok(())
     }
 
@@ -169,7 +169,7 @@ impl SourceReader {
         Ok(SweepCounts { keys, gone: events })
     }
 
-    /// Those of the page's keys that the source has.
+    /// The keys of the page that the source still has.
     async fn find_existing(
         &self,
         scan: &SnapshotScan,
@@ -192,7 +192,7 @@ impl SourceReader {
         Ok(found.iter().filter_map(|document| document.get("_id")).map(Identity::of).collect())
     }
 
-    /// What the filter leaves of the deletes, and a mark at the page's end.
+    /// Translates missing keys to deletes that pass the filter; adds a watermark at the end of the page.
     async fn translate_deletes(
         &self,
         scan: &SnapshotScan,
@@ -227,7 +227,7 @@ impl SourceReader {
     }
 }
 
-/// What became of a page.
+/// Counts of one page.
 struct SweepCounts {
     keys: usize,
     gone: usize,

@@ -1,4 +1,4 @@
-//! From the server's words to ours: what a change event, or a document that a snapshot read, is as a [`ChangeEvent`].
+//! Translates server change events and snapshot documents to [`ChangeEvent`]s.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::field_path::FieldPath;
 use crate::event::{AggregateId, ChangeEvent, Namespace, Operation, ResumeToken};
 use crate::source::{SourceConfig, SourceKind};
 
-/// What is known about the source's documents.
+/// The kind of the source, and the paths of its fields.
 #[derive(Clone, Debug)]
 pub(super) struct Translator {
     kind: SourceKind,
@@ -21,16 +21,16 @@ pub(super) struct Translator {
     namespaces: Vec<Arc<Namespace>>,
 }
 
-/// What a change means to us.
+/// The meaning of a change event.
 #[derive(Debug)]
-#[expect(clippy::large_enum_variant, reason = "nearly all are events, and none is kept as it is")]
+#[expect(clippy::large_enum_variant, reason = "nearly all are events, and none is stored")]
 pub(super) enum TranslatedChange {
     Event(ChangeEvent),
-    /// Nothing an append-only collection should see.
+    /// An update, replace or delete in a source of kind `events`.
     NonInsert,
-    /// A collection of the source, or its database, was dropped or renamed, or the stream ends for such a reason.
+    /// A drop, rename or invalidate of a collection of the source or of its database.
     CollectionDropped,
-    /// Nothing to us.
+    /// Any other event.
     Ignored,
 }
 
@@ -75,7 +75,7 @@ impl Translator {
         }))
     }
 
-    /// A document that a snapshot read.
+    /// The event of a document that a snapshot read.
     pub(super) fn snapshot_event(
         &self,
         start: &ResumeToken,
@@ -86,7 +86,7 @@ impl Translator {
         self.build_event(start.clone(), Operation::Snapshot, Arc::clone(namespace), key, document)
     }
 
-    /// A key that the end of a snapshot did not find.
+    /// The delete of a key that the sweep did not find.
     pub(super) fn sweep_delete(
         &self,
         start: &ResumeToken,
@@ -130,18 +130,18 @@ impl Translator {
         })
     }
 
-    /// One of the source's; of a source with one collection the event need not say.
+    /// The namespace of the event. With a single collection the filter may remove `ns`.
     fn namespace(&self, change: &RawChange<'_>) -> Result<Arc<Namespace>, Error> {
         if let [only] = &self.namespaces[..] {
             return Ok(Arc::clone(only));
         }
         let collection = change.namespace.and_then(|namespace| namespace.get_str("coll").ok());
         let found = self.namespaces.iter().find(|namespace| Some(namespace.collection.as_str()) == collection);
-        found.cloned().ok_or(Error::Unreadable { problem: "has no collection of the source in its `ns`" })
+        found.cloned().ok_or(Error::Unreadable { problem: "names no collection of the source in its `ns`" })
     }
 }
 
-/// The key of a change has what its collection is sharded by. Checked at the start too; this is for what is sharded later.
+/// `documentKey` contains the shard key. `check` refuses it at the start; this catches a collection that is sharded later.
 fn check_key_is_id(namespace: &Namespace, key: Option<&RawDocument>) -> Result<(), Error> {
     let mut names = key.into_iter().flatten().filter_map(Result::ok).map(|(name, _)| name.as_str());
     match names.find(|name| *name != "_id") {

@@ -1,9 +1,9 @@
-//! Which server codes prove a token dead, and which do not.
+//! Decides which server errors prove that a resume token is dead.
 //!
-//! Both mistakes cost. Calling a dead token alive wedges us: the stream is reopened for ever and nothing moves, though the
-//! logs and the liveness by progress say so. Calling a live one dead halts the pipeline, or with `on_history_lost: snapshot`
-//! reads the whole source again. So only what the server says about the token itself proves it dead; everything that can
-//! pass (an election, a lost cursor, an overloaded server, a code nobody has met) is tried again.
+//! Both mistakes cost. If a dead token counts as alive, capture reopens the stream forever and makes no progress, though logs and the
+//! progress-based liveness probe show it. If a live token counts as dead, the pipeline halts, or with `on_history_lost: snapshot` reads the whole
+//! source again. So only an error about the token itself proves it dead. Everything that can pass (an election, a lost cursor, an overloaded
+//! server, an unknown code) is retried.
 
 use mongo_error::error_code;
 use mongodb::error::{Error, ErrorKind};
@@ -11,49 +11,48 @@ use mongodb::error::{Error, ErrorKind};
 /// What a failure means for the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamErrorClass {
-    /// It may pass: reopen from the same token.
+    /// Transient: reopen from the same token.
     Retry,
     /// No stream can be opened from this token again.
     HistoryLost,
-    /// The filter's doing, though the server words it like a dead token.
+    /// Caused by the filter, though the server reports it like a dead token.
     FilterChangesId,
     PostImageGone,
     TooLarge,
-    /// The same request will be refused again.
+    /// The server will refuse the same request again.
     Refused,
 }
 
 const NON_RESUMABLE: &str = "NonResumableChangeStreamError";
 const UNAUTHORIZED: i32 = 13;
 const NO_MATCHING_DOCUMENT: i32 = 47;
-/// An open stream that fell behind the oplog; comes without labels.
+/// An open stream fell behind the oplog. Has no error labels.
 const CAPPED_POSITION_LOST: i32 = 136;
-/// Not met by a stream that is always opened with `startAfter`: it is what the server says to `resumeAfter` an invalidate
-/// (`tests/capture/dropped.rs`). Should a server ever say it otherwise, it says it of the token.
+/// The reply to `resumeAfter` an invalidate token (`tests/capture/dropped_collection.rs`). We use `startAfter`, so it should not occur; if it
+/// does, it is about the token.
 const INVALID_RESUME_TOKEN: i32 = 260;
-/// A token the server cannot read, because another version of it wrote it or somebody's hand: empty, of an unknown version, cut short, of
-/// an unknown kind.
+/// The server cannot parse the token, because another version or a person wrote it: empty, unknown version, truncated, unknown kind.
 const INVALID_TOKEN_FORMAT: [i32; 4] = [40649, 50795, 50872, 51057];
 const CHANGE_STREAM_FATAL: i32 = 280;
-/// A stream that is opened behind the oplog.
+/// The token is older than the oplog when the stream opens.
 const CHANGE_STREAM_HISTORY_LOST: i32 = 286;
-/// Of a snapshot with a filter; the large events of a stream are split.
+/// Occurs in a snapshot with a filter; a stream splits large events.
 const OBJECT_TOO_LARGE: i32 = 10334;
-/// Of a stream with a filter that makes one field of an event larger than an answer may be.
+/// Occurs in a stream whose filter makes one field larger than a reply may be.
 const CANNOT_BE_SPLIT: i32 = 7_182_500;
 
-/// A request that is wrong stays wrong: BadValue, FailedToParse, TypeMismatch, IllegalOperation, CommandNotFound, InvalidOptions,
+/// An invalid request stays invalid: BadValue, FailedToParse, TypeMismatch, IllegalOperation, CommandNotFound, InvalidOptions,
 /// InvalidNamespace, CommandNotSupportedOnView, InvalidPipelineOperator, OptionNotSupportedOnView, and by number: an unknown stage, an unknown field,
 /// `$changeStream` without a replica set.
 const INVALID_REQUEST: [i32; 13] = [2, 9, 14, 20, 59, 72, 73, 166, 167, 168, 40324, 40415, 40573];
 
-/// What the server says when the pipeline changed an event's `_id`, also with code 280.
+/// Part of the server's message when the filter changed an event's `_id`; the code is 280 as well.
 const ID_CHANGED: &str = "modified by the pipeline";
 
 pub(super) fn classify(error: &Error) -> StreamErrorClass {
     match error_code(error) {
         Some(code) => classify_code(code, message_of(error), error.contains_label(NON_RESUMABLE)),
-        // The server never answered, or the driver could not read it.
+        // No reply, or the driver could not read it.
         None => StreamErrorClass::Retry,
     }
 }
@@ -61,7 +60,7 @@ pub(super) fn classify(error: &Error) -> StreamErrorClass {
 fn classify_code(code: i32, message: &str, non_resumable: bool) -> StreamErrorClass {
     match code {
         CHANGE_STREAM_FATAL if message.contains(ID_CHANGED) => StreamErrorClass::FilterChangesId,
-        // A post-image is asked for as `required`; this one comes labelled non-resumable too, but the token is sound.
+        // A `required` post-image is missing. The error is labelled non-resumable, but the token is fine.
         NO_MATCHING_DOCUMENT => StreamErrorClass::PostImageGone,
         OBJECT_TOO_LARGE | CANNOT_BE_SPLIT => StreamErrorClass::TooLarge,
         CHANGE_STREAM_HISTORY_LOST | CAPPED_POSITION_LOST | CHANGE_STREAM_FATAL | INVALID_RESUME_TOKEN => {
@@ -71,21 +70,21 @@ fn classify_code(code: i32, message: &str, non_resumable: bool) -> StreamErrorCl
         _ if non_resumable => StreamErrorClass::HistoryLost,
         UNAUTHORIZED => StreamErrorClass::Refused,
         code if INVALID_REQUEST.contains(&code) => StreamErrorClass::Refused,
-        // A code nobody has met: see above.
+        // Unknown codes are retried: see the module docs.
         _ => StreamErrorClass::Retry,
     }
 }
 
-/// Elections, shutdowns and the like: what the server answers whatever it is asked.
+/// Elections, shutdowns and the like, which do not depend on the request.
 const TRANSIENT_CODES: [i32; 17] =
     [6, 7, 63, 89, 91, 133, 150, 189, 234, 262, 9001, 10107, 11600, 11602, 13388, 13435, 13436];
 
-/// Whether the server has read the request and does not want it. For a request that is tried beside others that differ in one stage.
+/// Whether the server refused the request itself. Used to find the stage of a filter that the server refuses.
 pub(super) fn is_refusal(error: &Error) -> bool {
     error_code(error).is_some_and(|code| !TRANSIENT_CODES.contains(&code))
 }
 
-/// To decide by, never to show: it may quote a document.
+/// Never log it: it may quote a document.
 fn message_of(error: &Error) -> &str {
     match &*error.kind {
         ErrorKind::Command(command) => &command.message,

@@ -1,4 +1,4 @@
-//! The checkpoint as MongoDB keeps it: field names, format, and reading a document without trusting it.
+//! The stored checkpoint document: field names, format version and validation.
 
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
 
@@ -6,14 +6,14 @@ use super::error::Error;
 use super::store::{Checkpoint, CheckpointPhase, SnapshotProgress};
 use crate::event::{Epoch, ResumeToken, Term};
 
-/// Kept in every document; a higher one was written by a version that knows more.
+/// Format version in every document. A newer version of Headwater may write a higher one.
 pub(super) const FORMAT: i64 = 1;
 
 pub(super) const UNSTARTED: &str = "unstarted";
 pub(super) const SNAPSHOT: &str = "snapshot";
 pub(super) const STREAM: &str = "stream";
 
-/// A document that was read as far as it must be to tell whose it is.
+/// A validated checkpoint document.
 #[derive(Debug)]
 pub(super) struct StoredCheckpoint {
     pub(super) checkpoint: Checkpoint,
@@ -21,7 +21,7 @@ pub(super) struct StoredCheckpoint {
 }
 
 impl StoredCheckpoint {
-    /// Whose first, then what: an operator should learn of a wrong source before a missing field.
+    /// Checks format and source first: an operator should learn of a wrong source before a missing field.
     pub(super) fn parse(pipeline: &str, fingerprint: &str, document: &Document) -> Result<Self, Error> {
         let fields = CheckpointFields { pipeline, document };
         let format = fields.number("format")?;
@@ -45,7 +45,7 @@ impl StoredCheckpoint {
     }
 }
 
-/// The fields a phase is stored in. `position` repeats the token's order, so that a statement can compare it.
+/// The fields that store a phase. `position` repeats the order key of the token, so that a query can compare it.
 pub(super) fn phase_fields(phase: &CheckpointPhase) -> Document {
     match phase {
         CheckpointPhase::Unstarted => {
@@ -71,7 +71,7 @@ pub(super) fn stored_number(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Errors name the field and never show what was in it.
+/// Errors name the field and never show its value.
 struct CheckpointFields<'a> {
     pipeline: &'a str,
     document: &'a Document,
@@ -83,7 +83,7 @@ impl CheckpointFields<'_> {
             UNSTARTED => Ok(CheckpointPhase::Unstarted),
             SNAPSHOT => Ok(CheckpointPhase::Snapshot { start: self.token()?, progress: self.snapshot()? }),
             STREAM => Ok(CheckpointPhase::Stream { token: self.token()? }),
-            _ => Err(self.unreadable("phase", "is none that this version knows")),
+            _ => Err(self.unreadable("phase", "is unknown to this version")),
         }
     }
 
@@ -93,7 +93,7 @@ impl CheckpointFields<'_> {
         let token = ResumeToken::try_from(document.clone());
         let token = token.map_err(|_| self.unreadable("token", "is not a resume token"))?;
         if token.key() != self.text("position")? {
-            return Err(self.unreadable("position", "is not that of the token"));
+            return Err(self.unreadable("position", "does not match the token"));
         }
         Ok(token)
     }

@@ -1,4 +1,4 @@
-//! Why a checkpoint could not be claimed, read or moved.
+//! Errors of the checkpoint store.
 
 use mongo_error::DriverError;
 
@@ -7,39 +7,40 @@ use crate::event::{Epoch, Term};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lease's term fell behind: it was deleted or restored. The lease must be raised above `stored`.
-    #[error("claim checkpoint `{pipeline}` with term {term}: term {stored} claimed it before")]
+    /// The lease document was deleted or restored and its term fell behind. The lease must rise above `stored`.
+    #[error("failed to claim checkpoint `{pipeline}` with term {term}: term {stored} has claimed it")]
     TermBehind { pipeline: String, term: Term, stored: Term },
-    #[error("save checkpoint `{pipeline}` in term {term}: it belongs to term {stored} now")]
+    #[error("failed to save checkpoint `{pipeline}` in term {term}: term {stored} has claimed it")]
     Deposed { pipeline: String, term: Term, stored: Term },
-    #[error("save checkpoint `{pipeline}` in epoch {epoch}: it is in epoch {stored} now")]
+    #[error("failed to save checkpoint `{pipeline}` in epoch {epoch}: it is in epoch {stored}")]
     EpochEnded { pipeline: String, epoch: Epoch, stored: Epoch },
     #[error(
-        "save checkpoint `{pipeline}`: a snapshot cannot follow in the same epoch, nor another run of it, nor one from another \
-         start"
+        "failed to save checkpoint `{pipeline}`: within an epoch, neither a second snapshot nor one with another start is allowed"
     )]
     SnapshotOutOfOrder { pipeline: String },
-    #[error("save checkpoint `{pipeline}`: it has vanished since it was claimed")]
+    #[error("failed to save checkpoint `{pipeline}`: it was deleted after the claim")]
     Deleted { pipeline: String },
     /// See docs/decisions/007.
     #[error(
-        "claim checkpoint `{pipeline}` with term {term}: this pipeline had a checkpoint, and it is gone; restore it, or delete \
-         `{pipeline}` from `pipelines` as well to begin anew, which may lose events"
+        "failed to claim checkpoint `{pipeline}` with term {term}: this pipeline had a checkpoint, and it is missing; restore it, or delete \
+         `{pipeline}` from `pipelines` as well to start over, which may lose events"
     )]
     Missing { pipeline: String, term: Term },
-    /// What refused it has not reached a majority yet, and may never: nobody can say now whose the checkpoint is.
-    #[error("save checkpoint `{pipeline}` in term {term}: refused, and it is not settled yet by what")]
+    /// The write that caused the refusal has not reached a majority and may be rolled back, so the owner of the checkpoint is not known yet.
+    #[error(
+        "failed to save checkpoint `{pipeline}` in term {term}: refused, and the cause is not yet visible to a majority"
+    )]
     Indeterminate { pipeline: String, term: Term },
     #[error(
-        "checkpoint `{pipeline}` belongs to another source: its fingerprint is `{found}`, ours `{ours}`; give this pipeline \
-         another name, or reset the checkpoint"
+        "checkpoint `{pipeline}` belongs to another source: its fingerprint is `{found}`, ours is `{ours}`; rename this pipeline, or reset \
+         the checkpoint"
     )]
     Fingerprint { pipeline: String, found: String, ours: String },
-    #[error("checkpoint `{pipeline}` has format {found}, and this version knows {known}")]
+    #[error("checkpoint `{pipeline}` has format {found}; this version supports {known}")]
     Format { pipeline: String, found: i64, known: i64 },
-    #[error("checkpoint `{pipeline}` is not one this version can read: field `{field}` {problem}")]
+    #[error("checkpoint `{pipeline}` is unreadable: field `{field}` {problem}")]
     Unreadable { pipeline: String, field: &'static str, problem: &'static str },
-    #[error("{operation} checkpoint `{pipeline}`")]
+    #[error("failed to {operation} checkpoint `{pipeline}`")]
     Store {
         operation: &'static str,
         pipeline: String,
@@ -49,7 +50,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Whether the same call may succeed when it is repeated.
+    /// Whether a retry of the same call may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             Self::Store { .. } | Self::Indeterminate { .. } => true,

@@ -1,9 +1,8 @@
-//! Station 2 of 5: where to resume. Read before capture opens, written after publish is acknowledged.
+//! Station 2 of 5: the resume position. Read before capture starts, written after publish is acknowledged.
 //!
-//! A new leader first *claims* the checkpoint with its term and gets it back in the same statement; from then on every
-//! save of an older term is refused by the store, however late it arrives. Leans on nothing but the term: no clock, no
-//! lease. Never starts over by itself: a document it cannot read, or of another source, or one that is gone, is an error
-//! for an operator.
+//! A new leader *claims* the checkpoint with its term and reads it in the same statement. From then on the store refuses every save of an older
+//! term, however late it arrives. Depends only on the term: on no clock and no lease. Never starts over on its own: a document that it cannot
+//! read, that belongs to another source, or that is missing is an error for the operator.
 
 mod document;
 mod error;

@@ -1,8 +1,7 @@
-//! The checkpoint in MongoDB: compare-and-set on term, so that a deposed leader cannot move it.
+//! The checkpoint in MongoDB: compare-and-set on the term, so a deposed leader cannot move it.
 //!
-//! Majority throughout. A claim looks whether it may touch what is there, and then is one statement that decides, writes and
-//! returns; a save is one statement whose filter is the fence, and only a refused one costs a second look, to say why
-//! (`refused.rs`).
+//! Uses majority read and write concern throughout. A claim first validates the stored document; then one statement decides, writes and returns it. A
+//! save is one statement whose filter is the fence; only a refused save needs a second read, to explain the refusal (`refusal.rs`).
 
 use mongo_error::error_code;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
@@ -20,7 +19,7 @@ use super::store::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, SaveResu
 use crate::event::Epoch;
 use crate::failpoints::Failpoint;
 
-/// The collection of the coordination database that holds the checkpoints of all pipelines.
+/// The collection in the coordination database; one document per pipeline.
 pub const COLLECTION: &str = "checkpoints";
 
 pub(super) const DUPLICATE_KEY: i32 = 11000;
@@ -35,7 +34,7 @@ pub struct MongoCheckpointStore {
 }
 
 impl MongoCheckpointStore {
-    /// `fingerprint` names the source; a checkpoint with another one is not touched.
+    /// `fingerprint` identifies the source; a checkpoint with another fingerprint is never written.
     pub fn new(database: &Database, pipeline: impl Into<String>, fingerprint: impl Into<String>) -> Self {
         let options = CollectionOptions::builder()
             .read_concern(ReadConcern::majority())
@@ -47,14 +46,14 @@ impl MongoCheckpointStore {
         Self { checkpoints, registry, pipeline: pipeline.into(), fingerprint: fingerprint.into() }
     }
 
-    /// `None` when there is no document and `make` is false.
-    async fn submit_claim(&self, claim: &Claim, make: bool) -> Result<Option<Document>, mongodb::error::Error> {
-        let asked = self.checkpoints.find_one_and_update(doc! { "_id": &self.pipeline }, self.claim_update(claim));
-        asked.upsert(make).return_document(ReturnDocument::After).collation(byte_order()).await
+    /// `None` if there is no document and `create` is false.
+    async fn submit_claim(&self, claim: &Claim, create: bool) -> Result<Option<Document>, mongodb::error::Error> {
+        let request = self.checkpoints.find_one_and_update(doc! { "_id": &self.pipeline }, self.claim_update(claim));
+        request.upsert(create).return_document(ReturnDocument::After).collation(byte_order()).await
     }
 
-    /// Decides inside the statement, because an upsert's filter may not: a new document is made, ours is raised to a
-    /// higher term, and anything else is left exactly as it is.
+    /// Decides inside the update, because the filter of an upsert cannot: creates a missing document, raises ours to a higher term, and
+    /// leaves any other document unchanged.
     fn claim_update(&self, claim: &Claim) -> Vec<Document> {
         let (term, claimant) = (stored_number(claim.term.get()), claim.claimant.to_string());
         let absent = doc! { "$eq": ["$$ROOT", { "_id": literal(&self.pipeline) }] };
@@ -83,7 +82,7 @@ impl MongoCheckpointStore {
         vec![doc! { "$replaceWith": { "$switch": { "branches": branches, "default": "$$ROOT" } } }]
     }
 
-    /// The fence: this document, of this source, in this term.
+    /// The fence: matches only this document, of this source, in this term.
     fn fence(&self, claim: &Claim, epoch: Epoch) -> Document {
         doc! {
             "_id": &self.pipeline,
@@ -95,14 +94,14 @@ impl MongoCheckpointStore {
         }
     }
 
-    /// Applies one fenced statement; `None` when the fence refused it.
+    /// Applies one fenced update; `None` if the fence refuses it.
     async fn submit(&self, filter: Document, set: Document) -> Result<Option<Document>, Error> {
         let update = doc! { "$set": set, "$currentDate": { "savedAt": true } };
-        let asked = self.checkpoints.find_one_and_update(filter, update).collation(byte_order());
-        asked.projection(doc! { "_id": 1 }).await.map_err(self.store_error("save"))
+        let request = self.checkpoints.find_one_and_update(filter, update).collation(byte_order());
+        request.projection(doc! { "_id": 1 }).await.map_err(self.store_error("save"))
     }
 
-    /// What a majority has after the fence refused something.
+    /// The majority-committed document after a refusal.
     async fn load_after_refusal(&self) -> Result<StoredCheckpoint, Error> {
         self.find().await?.ok_or_else(|| Error::Deleted { pipeline: self.pipeline.clone() })
     }
@@ -121,14 +120,14 @@ impl MongoCheckpointStore {
 
 impl CheckpointStore for MongoCheckpointStore {
     async fn claim(&self, claim: &Claim) -> Result<Checkpoint, Error> {
-        // Read before the checkpoint is: where a founding shows, its checkpoint was made.
+        // Read the registry first: a registered pipeline has had a checkpoint, so a missing document is an error.
         let is_registered = self.registry.contains(&self.pipeline).await.map_err(self.store_error("claim"))?;
-        // What cannot be read is not written either, not even a term.
+        // Fails on an unreadable document before the claim writes a term into it.
         self.find().await?;
         let claimed = match self.submit_claim(claim, !is_registered).await {
-            // Two upserts met; there is a document now, so the second try is an update.
+            // Two upserts raced. The document exists now, so the second attempt is an update.
             Err(error) if error_code(&error) == Some(DUPLICATE_KEY) => self.submit_claim(claim, !is_registered).await,
-            answer => answer,
+            result => result,
         };
         let claimed = claimed.map_err(self.store_error("claim"))?;
         let document = claimed.ok_or_else(|| Error::Missing { pipeline: self.pipeline.clone(), term: claim.term })?;
@@ -180,12 +179,12 @@ impl CheckpointStore for MongoCheckpointStore {
     }
 }
 
-/// Who saves. For people, and for whoever checks that the fence holds: in `term` stands who claimed last.
+/// Who saved, for operators and for tests of the fence. `term` holds the last claim instead.
 fn saved_by(claim: &Claim) -> Document {
     doc! { "savedBy": &claim.pod_id, "savedIn": stored_number(claim.term.get()) }
 }
 
-/// What must hold of the stored phase so that `phase` does not lie behind it; `refused.rs` says the same in Rust.
+/// Matches a stored phase that is not ahead of `phase`. `refusal.rs` implements the same order in Rust.
 fn not_behind(phase: &CheckpointPhase) -> Document {
     match phase {
         CheckpointPhase::Unstarted => doc! { "phase": UNSTARTED },
@@ -204,12 +203,12 @@ fn not_behind(phase: &CheckpointPhase) -> Document {
     }
 }
 
-/// Tokens are ordered byte by byte, whatever collation the collection was made with.
+/// Tokens are ordered byte by byte, whatever the collation of the collection.
 fn byte_order() -> Collation {
     Collation::builder().locale("simple").build()
 }
 
-/// A name that begins with `$` is a name all the same.
+/// Keeps a name that starts with `$` from being read as an expression.
 fn literal(text: &str) -> Document {
     doc! { "$literal": text }
 }

@@ -1,8 +1,7 @@
-//! Which pipelines ever had a checkpoint, so that one that is gone is told from one that never was.
+//! The registry of pipelines that ever had a checkpoint. It tells a deleted checkpoint from one that never existed.
 //!
-//! A term above the first is no sign of it: a leader may have died before its first claim. Entered after the checkpoint was
-//! made, hence never without one; kept in a collection of its own, so that whatever empties `checkpoints` does not take
-//! it along. See docs/decisions/007.
+//! A term above the first does not tell: a leader may die before its first claim. The entry is written after the checkpoint, so it never exists
+//! without one. It lives in its own collection, so that emptying `checkpoints` does not remove it. See docs/decisions/007.
 
 use mongo_error::error_code;
 use mongodb::bson::{Document, doc};
@@ -13,7 +12,7 @@ use super::document::stored_number;
 use super::mongo::DUPLICATE_KEY;
 use super::store::Claim;
 
-/// The collection of the coordination database that names all pipelines that ever began.
+/// The collection in the coordination database.
 pub const PIPELINES: &str = "pipelines";
 
 #[derive(Clone, Debug)]
@@ -28,13 +27,13 @@ impl PipelineRegistry {
         Ok(self.0.find_one(doc! { "_id": pipeline }).await?.is_some())
     }
 
-    /// Enters it once; the first entry stays.
+    /// Idempotent: the first entry stays.
     pub(super) async fn register(&self, pipeline: &str, claim: &Claim) -> Result<(), mongodb::error::Error> {
-        let founding = doc! { "term": stored_number(claim.term.get()), "foundedBy": &claim.pod_id };
-        let entered = self.0.update_one(doc! { "_id": pipeline }, doc! { "$setOnInsert": founding }).upsert(true);
-        match entered.await {
+        let entry = doc! { "term": stored_number(claim.term.get()), "foundedBy": &claim.pod_id };
+        let registered = self.0.update_one(doc! { "_id": pipeline }, doc! { "$setOnInsert": entry }).upsert(true);
+        match registered.await {
             Err(error) if error_code(&error) == Some(DUPLICATE_KEY) => Ok(()),
-            answer => answer.map(drop),
+            result => result.map(drop),
         }
     }
 }

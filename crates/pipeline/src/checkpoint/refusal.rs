@@ -1,15 +1,15 @@
-//! Pure: why the fence refused, told from what a majority has.
+//! Explains a refused save from the majority-committed document. Pure.
 //!
-//! The fence goes by the primary's newest data, and the look afterwards by a majority's, which may be older: a claim that
-//! refused a save need not show yet. So a refusal counts for what the look explains, and one that it does not explain is
-//! [`Error::Indeterminate`]: to call that "kept" would let a deposed leader believe that its save stands.
+//! The fence checks the newest data of the primary; the explanation reads majority-committed data, which may be older and may not show the claim that
+//! caused the refusal. A refusal that the document does not explain is [`Error::Indeterminate`]: if it counted as "already ahead", a deposed
+//! leader would believe that its save is stored.
 
 use super::document::StoredCheckpoint;
 use super::error::Error;
 use super::store::{CheckpointPhase, Claim, SaveResult};
 use crate::event::Epoch;
 
-/// What to answer to a save that was refused.
+/// The result of a refused save.
 pub(super) fn explain_save(
     pipeline: &str,
     stored: &StoredCheckpoint,
@@ -29,7 +29,7 @@ pub(super) fn explain_save(
     }
 }
 
-/// What to answer to a new epoch that was refused. Asked again after a lost answer, it finds its own doing.
+/// The result of a refused new epoch. A retry after a lost reply finds its own epoch and succeeds.
 pub(super) fn explain_begin_epoch(
     pipeline: &str,
     stored: &StoredCheckpoint,
@@ -57,14 +57,14 @@ fn check_claim(pipeline: &str, stored: &StoredCheckpoint, claim: &Claim) -> Resu
     Err(Error::Deposed { pipeline: pipeline.to_owned(), term: claim.term, stored: checkpoint.term })
 }
 
-/// Where a phase lies, seen from the stored one.
+/// A phase compared with the stored one.
 enum PhaseOrder {
     Behind,
     NotBehind,
     OutOfOrder,
 }
 
-/// The order of `not_behind` in `mongo.rs`.
+/// Same order as `not_behind` in `mongo.rs`.
 fn compare(phase: &CheckpointPhase, stored: &CheckpointPhase) -> PhaseOrder {
     let behind = match (phase, stored) {
         (CheckpointPhase::Unstarted, stored) => *stored != CheckpointPhase::Unstarted,
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_refusal_that_what_a_majority_has_does_not_explain_is_not_taken_for_kept() {
-        // a newer claim refused the save, and is not seen by a majority yet
+        // A newer claim refused the save and is not yet visible to a majority.
         let cases = [
             (CheckpointPhase::Unstarted, CheckpointPhase::Unstarted),
             (CheckpointPhase::Unstarted, stream("8220")),
@@ -139,8 +139,8 @@ mod tests {
             (stream("8220"), stream("8230")),
         ];
         for (found, phase) in cases {
-            let answer = refused(found.clone(), &phase).unwrap_err();
-            assert!(matches!(answer, Error::Indeterminate { .. }) && answer.is_transient(), "{phase:?} on {found:?}");
+            let result = refused(found.clone(), &phase).unwrap_err();
+            assert!(matches!(result, Error::Indeterminate { .. }) && result.is_transient(), "{phase:?} on {found:?}");
         }
     }
 
@@ -160,14 +160,14 @@ mod tests {
     #[test]
     fn an_epoch_that_still_seems_to_go_on_is_not_called_ended() {
         let found = stored(1, stream("8220"));
-        let answer = explain_begin_epoch("shop", &found, &claim(1), Epoch::FIRST, &stream("8201")).unwrap_err();
-        assert!(matches!(answer, Error::Indeterminate { .. }), "{answer}");
+        let result = explain_begin_epoch("shop", &found, &claim(1), Epoch::FIRST, &stream("8201")).unwrap_err();
+        assert!(matches!(result, Error::Indeterminate { .. }), "{result}");
     }
 
     #[test]
     fn a_higher_term_is_told_before_anything_else() {
-        let answer =
+        let result =
             explain_save("shop", &stored(2, stream("8299")), &claim(1), Epoch::FIRST, &stream("8220")).unwrap_err();
-        assert!(matches!(answer, Error::Deposed { stored, .. } if stored == Term::new(2)), "{answer}");
+        assert!(matches!(result, Error::Deposed { stored, .. } if stored == Term::new(2)), "{result}");
     }
 }

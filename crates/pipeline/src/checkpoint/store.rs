@@ -1,4 +1,4 @@
-//! The seam: what a checkpoint is, and what a leader may do with it.
+//! The checkpoint, and the store interface that publisher tests replace.
 
 use lease::{Contender, Leadership};
 use mongodb::bson::{Bson, DateTime, Timestamp};
@@ -6,16 +6,15 @@ use mongodb::bson::{Bson, DateTime, Timestamp};
 use super::error::Error;
 use crate::event::{Epoch, ResumeToken, Term};
 
-/// Keeps the checkpoint of one pipeline. Every call is acknowledged by a majority when it returns `Ok`; after an error it
-/// may have been applied all the same, and may be repeated as it is.
+/// Stores the checkpoint of one pipeline. `Ok` means that a majority has acknowledged the call. After an error the call may still have been
+/// applied, and the caller may repeat it unchanged.
 pub trait CheckpointStore: Send + Sync {
-    /// Shuts out all lower terms for good, and returns what there is. A term that was claimed before, by this term or a
-    /// higher one of somebody else, is refused: see [`Error::TermBehind`]. Makes the checkpoint of a pipeline that never had
-    /// one; one that is gone is [`Error::Missing`].
+    /// Excludes all lower terms for good and returns the checkpoint. Refuses a term that another process has claimed, and any lower term: see
+    /// [`Error::TermBehind`]. Creates the checkpoint of a new pipeline; a deleted one is [`Error::Missing`].
     fn claim(&self, claim: &Claim) -> impl Future<Output = Result<Checkpoint, Error>> + Send;
 
-    /// Moves the checkpoint of the claimed term. Within an epoch it never moves back. [`SaveResult::AlreadyAhead`] is said only where a
-    /// majority has it further than `phase`.
+    /// Moves the checkpoint of the claimed term. It never moves back within an epoch. Returns [`SaveResult::AlreadyAhead`] only if a majority
+    /// has it ahead of `phase`.
     fn save(
         &self,
         claim: &Claim,
@@ -24,7 +23,7 @@ pub trait CheckpointStore: Send + Sync {
         cluster_time: Option<Timestamp>,
     ) -> impl Future<Output = Result<SaveResult, Error>> + Send;
 
-    /// Leaves `ended` behind for a new epoch that begins at `phase`, wherever that is.
+    /// Ends epoch `ended` and starts the next one at `phase`, which may lie anywhere.
     fn begin_epoch(
         &self,
         claim: &Claim,
@@ -32,17 +31,17 @@ pub trait CheckpointStore: Send + Sync {
         phase: &CheckpointPhase,
     ) -> impl Future<Output = Result<Epoch, Error>> + Send;
 
-    /// What is stored, for people. `None`: nothing yet.
+    /// The stored checkpoint; `None` if there is none.
     fn load(&self) -> impl Future<Output = Result<Option<Checkpoint>, Error>> + Send;
 }
 
-/// Who claims, and in which term.
+/// The owner of a claim and its term.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     pub term: Term,
-    /// Two processes that hold the same term (the lease was deleted) are told apart by it.
+    /// Distinguishes two processes with the same term, which happens after the lease document is deleted.
     pub claimant: Contender,
-    /// For people.
+    /// Shown to operators.
     pub pod_id: String,
 }
 
@@ -52,28 +51,28 @@ impl Claim {
     }
 }
 
-/// What is stored.
+/// The stored checkpoint.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// The highest term that ever claimed it.
     pub term: Term,
     pub epoch: Epoch,
     pub phase: CheckpointPhase,
-    /// Of the last event behind the checkpoint.
+    /// Cluster time of the last event before the checkpoint.
     pub cluster_time: Option<Timestamp>,
-    /// By the server's clock; only shown.
+    /// By the clock of the server; for display only.
     pub saved_at: Option<DateTime>,
     pub saved_by: String,
 }
 
-/// How far the pipeline has come.
+/// The phase of the pipeline, with its resume position.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CheckpointPhase {
-    /// Claimed, and nothing read yet: the first save decides where the pipeline starts.
+    /// Claimed, nothing read: the first save sets the start.
     Unstarted,
-    /// What the source held at `start` is being read; the stream follows from `start`.
+    /// A snapshot of the source at `start`; the stream follows from `start`.
     Snapshot { start: ResumeToken, progress: SnapshotProgress },
-    /// Everything up to `token` is acknowledged by the bus.
+    /// Service Bus has acknowledged everything up to `token`.
     Stream { token: ResumeToken },
 }
 
@@ -88,21 +87,21 @@ impl CheckpointPhase {
     }
 }
 
-/// How far a snapshot has come.
+/// The progress of a snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SnapshotProgress {
-    /// Names this run; part of its messages' ids.
+    /// Identifies the run; part of its message ids.
     pub run: String,
-    /// How many documents are behind it; only rises within a run.
+    /// Documents scanned; only rises within a run.
     pub scanned: u64,
-    /// The key after which the scan goes on; `None` before the first.
+    /// The position after which the scan resumes; `None` at the beginning.
     pub after: Option<Bson>,
 }
 
-/// What became of a save.
+/// The result of a save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SaveResult {
     Saved,
-    /// The store is further already: nothing was changed.
+    /// The stored checkpoint is ahead; nothing was changed.
     AlreadyAhead,
 }

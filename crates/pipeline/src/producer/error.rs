@@ -1,4 +1,4 @@
-//! Why a term's work ended before it was told to, and what that means for the lease.
+//! Errors that end a term, and their meaning for the lease.
 
 use lease::Outcome;
 
@@ -13,10 +13,10 @@ pub(super) enum Error {
     Checkpoint(#[from] checkpoint::Error),
     #[error(transparent)]
     Publish(#[from] publish::Error),
-    /// An operator's command took a term.
-    #[error("the checkpoint was moved by term {by}")]
+    /// An operator command claimed a higher term.
+    #[error("term {by} moved the checkpoint")]
     Moved { by: Term },
-    #[error("capture and publish ended without being told to")]
+    #[error("capture and publish ended without a stop request")]
     Ended,
 }
 
@@ -34,7 +34,7 @@ impl Error {
 
 fn checkpoint_outcome(error: &checkpoint::Error) -> Outcome {
     match error {
-        // Whoever claimed it holds a higher term: if the lease is still ours it must rise above it, and if not, that is found out so.
+        // Another process has claimed a higher term. If we still hold the lease it must rise above that term; if not, raising it fails.
         checkpoint::Error::TermBehind { stored, .. } | checkpoint::Error::Deposed { stored, .. } => {
             Outcome::TermBehind { seen: *stored }
         }

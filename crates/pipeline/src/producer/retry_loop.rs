@@ -1,4 +1,4 @@
-//! Asking again while it may help.
+//! Retries an operation until it succeeds or fails permanently.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::retry::backoff;
 const FIRST_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
 
-/// Repeats `attempt` until it succeeds, or fails in a way that asking again cannot mend. Logs when trouble begins and when it ends.
+/// Repeats `attempt` with backoff while its error is transient. Logs the first failure and the recovery.
 pub(super) async fn retry_transient<T, E, F>(
     operation: &'static str,
     is_transient: impl Fn(&E) -> bool,
@@ -25,13 +25,13 @@ where
         match attempt().await {
             Ok(done) => {
                 if failures > 0 {
-                    info!(operation, failures, "out of trouble");
+                    info!(operation, failures, "operation succeeded after retries");
                 }
                 return Ok(done);
             }
             Err(error) if is_transient(&error) => {
                 if failures == 0 {
-                    warn!(operation, error = error_chain(&error), "failed; trying again until it succeeds");
+                    warn!(operation, error = error_chain(&error), "operation failed; retrying");
                 }
             }
             Err(error) => return Err(error),

@@ -1,8 +1,8 @@
-//! What goes before a sweep: the mark, and the wait for those who cannot have seen it.
+//! Raises the epoch floor before a sweep, and waits for transactions that cannot have seen it.
 //!
-//! A message of an older epoch may still be on the bus when the cursors are swept, of a key that has no cursor yet; applied later, nobody would
-//! ever delete what it wrote. From the mark on consumers pass such messages over. A transaction that began before does not see the mark,
-//! and could write its cursor behind the sweep's back, so the sweep begins when all of those have ended.
+//! A message of an older epoch may still be on Service Bus for a key without a cursor. If a consumer applied it after the sweep, nothing would ever
+//! delete it. Consumers skip messages below the epoch floor. A transaction that started before the floor was raised does not see it and could
+//! still write a cursor that the sweep misses, so the sweep starts after all such transactions have ended.
 
 use std::time::{Duration, Instant};
 
@@ -18,23 +18,23 @@ use crate::capture::stream::{ReaderExit, SourceReader};
 use crate::event::Epoch;
 use crate::view::{application_name, floor_id, floor_update};
 
-const MARK: &str = "mark the epoch as swept";
-const LOOK: &str = "look for open transactions";
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// After so long the server has ended them all, unless it was told otherwise (`transactionLifetimeLimitSeconds`). For where we may not look.
-const LIFETIME: Duration = Duration::from_secs(60);
+const RAISE: &str = "raise the epoch floor";
+const LIST: &str = "list open transactions";
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// The default `transactionLifetimeLimitSeconds`: the server has ended every transaction by then. Used where we may not list them.
+const TRANSACTION_LIFETIME: Duration = Duration::from_secs(60);
 
 impl ReadModelCursors {
-    /// Returns when a majority has it, and with it all that was committed before. What is read from here on is not older.
+    /// Returns when a majority has the floor, and with it everything committed before. Later reads are at least as new.
     async fn write_epoch_floor(&mut self) -> Result<(), DriverError> {
         let mut session = self.cursors.client().start_session().causal_consistency(true).await?;
-        let marked = self.cursors.update_one(doc! { "_id": floor_id(&self.pipeline) }, floor_update(self.epoch));
-        marked.upsert(true).write_concern(WriteConcern::majority()).session(&mut session).await?;
+        let raise = self.cursors.update_one(doc! { "_id": floor_id(&self.pipeline) }, floor_update(self.epoch));
+        raise.upsert(true).write_concern(WriteConcern::majority()).session(&mut session).await?;
         self.as_of = session.operation_time();
         Ok(())
     }
 
-    /// Whether a transaction of this pipeline's pods has been open for so long.
+    /// Whether a transaction of this pipeline's pods has been open for at least `age`.
     async fn has_transactions_older_than(&self, age: Duration) -> Result<bool, DriverError> {
         let age = i64::try_from(age.as_micros()).unwrap_or(i64::MAX);
         let pipeline = [
@@ -49,13 +49,13 @@ impl ReadModelCursors {
 }
 
 impl SourceReader {
-    /// Returns when no cursor can come up behind a sweep's back.
+    /// Returns when no transaction can still write a cursor that the sweep would miss.
     pub(super) async fn raise_epoch_floor(
         &mut self,
         views: &mut ReadModelCursors,
         scanned: u64,
     ) -> Result<(), ReaderExit> {
-        // Nothing is older than the first.
+        // No epoch is older than the first.
         if views.epoch == Epoch::FIRST {
             return Ok(());
         }
@@ -70,17 +70,17 @@ impl SourceReader {
     }
 
     async fn raise_and_wait(&self, views: &mut ReadModelCursors, scanned: u64, timeout: Duration) -> Result<(), Error> {
-        with_timeout(MARK, timeout, views.write_epoch_floor()).await?;
-        let marked = Instant::now();
+        with_timeout(RAISE, timeout, views.write_epoch_floor()).await?;
+        let raised_at = Instant::now();
         loop {
-            match with_timeout(LOOK, timeout, views.has_transactions_older_than(marked.elapsed())).await {
+            match with_timeout(LIST, timeout, views.has_transactions_older_than(raised_at.elapsed())).await {
                 Ok(false) => break,
-                Err(_) if marked.elapsed() >= LIFETIME => break,
-                Ok(true) | Err(_) => tokio::time::sleep(LOOK_EVERY).await,
+                Err(_) if raised_at.elapsed() >= TRANSACTION_LIFETIME => break,
+                Ok(true) | Err(_) => tokio::time::sleep(POLL_INTERVAL).await,
             }
             self.handle.record_response(CaptureState::Scanning { scanned });
         }
-        // The last of them may be committed, and not yet by a majority.
-        with_timeout(MARK, timeout, views.write_epoch_floor()).await
+        // The last transaction may be committed but not yet replicated to a majority; this write waits for it.
+        with_timeout(RAISE, timeout, views.write_epoch_floor()).await
     }
 }
