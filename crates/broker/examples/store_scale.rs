@@ -1,8 +1,9 @@
-//! How the store behaves when it holds millions of messages: rate, memory, start, and room given back.
+//! Measures the store with millions of messages: rate, memory, start time, and disk space freed.
 //!
-//! `cargo run --release -p broker --example store_scale -- 5 /some/folder` stores five million messages of 1 KiB, one at a time, through
-//! the real core in 1,000 sessions with duplicate detection, every one durable; then a fresh process opens the folder, and another one drains it.
-//! Give a folder on the disk in question; it is left empty of messages, not removed.
+//! `cargo run --release -p broker --example store_scale -- 5 /some/folder` stores five million durable messages of 1
+//! KiB, one at a time, through the real core, in 1,000 sessions with duplicate detection. Then a new process opens the
+//! folder, and another one drains it. Use a folder on the disk to be measured; the folder is left without messages, not
+//! removed.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -83,7 +84,7 @@ impl Broker {
         act(&mut self.core, &mut CallContext { now: START, journal: &mut self.store, effects: &mut self.effects })
     }
 
-    /// What the engine does when it is woken.
+    /// The engine's maintenance step.
     fn maintain(&mut self) {
         let begun = Instant::now();
         match self.store.next_maintenance() {
@@ -220,7 +221,7 @@ fn drain_session(broker: &mut Broker, queue: QueueId, link: CoreLinkId, session:
     broker.call(|core, call| core.detach(call, link));
 }
 
-/// Bytes that no file system can compress away.
+/// Bytes that no file system can compress.
 fn noise() -> Vec<u8> {
     let mut state = 88_172_645_463_325_252_u64;
     let next = |_| {

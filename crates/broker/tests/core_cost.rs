@@ -1,7 +1,7 @@
-//! What the core costs: memory for each stored message, and time for each step, flat whatever is stored.
+//! Costs of the core: memory per stored message and time per step must not depend on what is stored.
 //!
-//! Each test is a process of its own under nextest, so the memory it counts is its own. `CORE_COST_MESSAGES` makes the
-//! store larger: 5000000 is the size the broker promises.
+//! Under nextest each test is its own process, so it measures only its own memory. `CORE_COST_MESSAGES` sets the number
+//! of messages; the broker promises 5000000.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use broker::core::*;
 use broker::journal::{AppendError, Journal, JournalEntry, Location, Lsn, ReadError, StoredEntry};
 use bytes::Bytes;
 
-/// A journal that keeps nothing: what is left is the core's own.
+/// A journal that stores nothing, so that only the core's own memory is measured.
 #[derive(Default)]
 struct NullJournal {
     position: u64,
@@ -83,7 +83,7 @@ impl CostFixture {
         act(&mut self.core, &mut CallContext { now, journal: &mut self.journal, effects: &mut self.effects })
     }
 
-    /// Sends so many messages, over so many sessions in turn.
+    /// Sends `messages`, round robin over `sessions`.
     fn fill(&mut self, messages: u64, sessions: u64) {
         for _ in 0..messages {
             let message = IncomingMessage {
@@ -98,7 +98,7 @@ impl CostFixture {
         }
     }
 
-    /// Accepts the next session, takes one message, settles it and lets the session go.
+    /// Accepts the next session, receives and completes one message, and releases the session.
     fn receive_and_complete(&mut self, link: u64) {
         let (link, queue) = (CoreLinkId(link), self.queue);
         let filter = SessionFilter::Next { timeout: Duration::ZERO };
@@ -117,7 +117,7 @@ fn resident() -> u64 {
     pages * 4096
 }
 
-/// Time this thread has worked, whatever else the machine does.
+/// CPU time of this thread, independent of other load on the machine.
 fn thread_cpu_time() -> Duration {
     let time = nix::time::clock_gettime(nix::time::ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux");
     Duration::new(time.tv_sec() as u64, time.tv_nsec() as u32)
@@ -127,16 +127,16 @@ fn messages() -> u64 {
     std::env::var("CORE_COST_MESSAGES").map_or(500_000, |text| text.parse().expect("a number of messages"))
 }
 
-/// The whole broker may use 300 MB for five million messages with their duplicate history: 60 bytes each, of which some
-/// must be left for the store and for connections.
+/// The whole broker may use 300 MB for five million messages with their duplicate history: 60 bytes each. Some of that
+/// is needed by the store and by connections.
 #[test]
-fn a_stored_message_with_its_history_costs_about_fifty_bytes_in_few_sessions_or_many() {
+fn a_stored_message_with_its_id_costs_about_fifty_bytes() {
     for sessions in [10, 100_000] {
         let (before, mut fixture) = (resident(), CostFixture::new(true, None));
         fixture.fill(messages(), sessions);
         let each = (resident() - before) as f64 / messages() as f64;
         println!("{sessions} sessions: {each:.1} bytes each, {} MB", (resident() - before) >> 20);
-        // 100,000 sessions cost their ids and heads, about 360 bytes each, whatever they hold.
+        // A session costs about 360 bytes for its id and header, whatever it holds.
         let heads = sessions as f64 * 400.0 / messages() as f64;
         assert!(each < 52.0 + heads, "{sessions} sessions: {each} bytes each");
         std::mem::forget(fixture);
@@ -144,7 +144,7 @@ fn a_stored_message_with_its_history_costs_about_fifty_bytes_in_few_sessions_or_
 }
 
 #[test]
-fn a_time_to_live_costs_next_to_nothing() {
+fn a_time_to_live_costs_little_memory() {
     let (before, mut fixture) = (resident(), CostFixture::new(false, Some(Duration::from_secs(86_400))));
     fixture.fill(messages(), 1_000);
     let each = (resident() - before) as f64 / messages() as f64;
@@ -153,7 +153,7 @@ fn a_time_to_live_costs_next_to_nothing() {
 }
 
 #[test]
-fn consumed_messages_give_their_memory_back() {
+fn consumed_messages_free_their_memory() {
     let mut fixture = CostFixture::new(false, None);
     fixture.fill(200_000, 20_000);
     let full = resident();
@@ -161,12 +161,12 @@ fn consumed_messages_give_their_memory_back() {
     assert_eq!(fixture.journal.references, 0, "every body was released");
     let before = resident();
     fixture.fill(200_000, 20_000);
-    // Freed memory may stay with the allocator, but it is used again.
+    // The allocator may keep freed memory, but reuses it.
     assert!(resident() < full.max(before) + full / 10);
 }
 
 #[test]
-fn a_step_takes_as_long_whatever_is_stored() {
+fn a_step_takes_constant_time() {
     let mut figures = Vec::new();
     for (stored, sessions) in [(1_000, 10), (10_000, 1_000), (messages(), 10), (messages(), 100_000)] {
         let mut fixture = CostFixture::new(true, None);
@@ -180,12 +180,12 @@ fn a_step_takes_as_long_whatever_is_stored() {
         println!("{stored} stored, {sessions} sessions: send {:.2} us, walk {:.2} us", micros(sent), micros(walked));
         figures.push(micros(sent) + micros(walked));
     }
-    // Memory further away costs a little; anything that walks over what is stored would cost a thousandfold.
+    // Cache misses cost a little; a scan of all stored messages would cost a thousand times more.
     assert!(figures[2..].iter().all(|figure| *figure < figures[0] * 10.0), "{figures:?}");
 }
 
 #[test]
-fn half_a_million_messages_are_recovered_in_seconds() {
+fn half_a_million_messages_recover_in_seconds() {
     let mut fixture = CostFixture::new(true, None);
     fixture.fill(messages(), 10_000);
     let mut records = Vec::new();

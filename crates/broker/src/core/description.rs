@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn sessions_duplicates_and_partitions_are_chosen_once() {
+    fn sessions_duplicates_and_partitioning_cannot_be_changed() {
         let old = queue(|_| {});
         assert!(old.check_update(&queue(|q| q.egress.lock_duration = Duration::from_secs(30))).is_ok());
         for new in [

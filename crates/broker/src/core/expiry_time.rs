@@ -38,7 +38,7 @@ mod tests {
     const NOW: Timestamp = Timestamp(1_800_000_000_100);
 
     #[test]
-    fn a_message_never_expires_early_and_at_most_a_quarter_second_late() {
+    fn a_message_expires_never_early_and_at_most_250_ms_late() {
         for ttl in [1, 249, 250, 251, 60_000] {
             let expires = ExpiryTime::after(NOW, Some(ttl));
             let exact = NOW.0 + ttl;
@@ -49,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn for_ever_stays_for_ever() {
+    fn never_stays_never() {
         assert_eq!(ExpiryTime::after(NOW, None), ExpiryTime::NEVER);
         assert_eq!(ExpiryTime::after(NOW, Some(u64::MAX)), ExpiryTime::NEVER);
         assert!(ExpiryTime::passed_by(Timestamp(u64::MAX)) < ExpiryTime::NEVER);

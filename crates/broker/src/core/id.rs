@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn a_moment_beyond_all_time_does_not_wrap() {
+    fn a_timestamp_does_not_overflow() {
         assert_eq!(Timestamp(5).after(Duration::MAX), Timestamp(u64::MAX));
     }
 }

@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn one_alone_may_have_much_and_many_together_no_more_than_the_bound() {
+    fn one_connection_may_use_much_and_many_stay_within_the_limit() {
         let mut outgoing = OutgoingBudget::new(MOST);
         assert!(fill(&mut outgoing, ConnectionId(1)) >= 12);
         for connection in 2..100 {
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_is_next_when_something_was_written() {
+    fn a_waiting_link_is_next_after_a_write() {
         let mut outgoing = OutgoingBudget::new(MOST);
         let connection = ConnectionId(1);
         fill(&mut outgoing, connection);

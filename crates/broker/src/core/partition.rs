@@ -41,7 +41,7 @@ mod tests {
     }
 
     #[test]
-    fn session_then_key_then_id_decide() {
+    fn session_id_then_partition_key_then_message_id_decide() {
         let choose = |message: IncomingMessage, by_id| choose(&message, by_id, &mut 9);
         let by_session = choose(message(Some("m"), Some("s"), Some("s")), true);
         assert_eq!(by_session, choose(message(None, Some("s"), None), false));
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_key_partitions_take_turns() {
+    fn without_a_key_partitions_are_round_robin() {
         let mut call = 0;
         let plan_state: Vec<u8> = (0..18).map(|_| choose(&message(None, None, None), true, &mut call)).collect();
         assert_eq!(plan_state, (0..16).chain(0..2).collect::<Vec<_>>());

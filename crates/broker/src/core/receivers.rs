@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn links_with_credit_take_turns() {
+    fn links_with_credit_are_served_round_robin() {
         let mut receivers = with_credit(&[(1, 3), (2, 1), (3, 0)]);
         let served: Vec<_> = std::iter::from_fn(|| serve(&mut receivers, 100)).collect();
         assert_eq!(served, [1, 2, 1, 1]);
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_settles_nothing_is_not_fed_for_ever() {
+    fn a_link_that_settles_nothing_stops_receiving() {
         let mut receivers = with_credit(&[(1, 50)]);
         let served = std::iter::from_fn(|| serve(&mut receivers, 4)).count();
         assert_eq!(served, 4);

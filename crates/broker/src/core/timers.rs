@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_alarm_rings_once_at_the_earliest_time_asked_for() {
+    fn a_timer_fires_once_at_the_earliest_time_set() {
         let (mut timers, timer) = (TimerQueue::default(), Timer::ScheduledMessages(EntityId(1)));
         for at in [20, 10, 30] {
             timers.set(timer, Timestamp(at));

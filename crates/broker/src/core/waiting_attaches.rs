@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_to_come_is_the_first_to_go_and_the_late_leave() {
+    fn attaches_are_first_come_first_served_and_time_out() {
         let mut waiting = WaitingAttaches::default();
         for (link, deadline) in [(1, 30), (2, 10), (3, 20)] {
             waiting.push(CoreLinkId(link), ReceiveMode::PeekLock, Timestamp(deadline));

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_strikes_its_own_kind_of_occasion_at_its_own_entity() {
+    fn a_fault_is_injected_only_at_its_point_and_entity() {
         let faults = FaultInjector::default();
         let (here, there) = (EntityId(1), EntityId(2));
         assert_eq!(faults.next_fault(FaultPoint::Send, here), None);

@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_certain_goes_out_and_what_is_not_waits() {
+    fn crash_safe_replies_leave_at_once_and_others_wait() {
         let mut pending = PendingReplies::new(ConnectionId(1), false);
         pending.add(EngineReply::DropConnection, ReplyTiming::Now);
         pending.add(attached(1), ReplyTiming::Now);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn no_word_about_a_receiver_overtakes_another() {
+    fn replies_about_receivers_keep_their_order() {
         let mut pending = PendingReplies::new(ConnectionId(1), false);
         pending.add(
             EngineReply::Detached { link: CoreLinkId(1), error: Error::SessionLockLost },

@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_certain_once_it_is_on_the_disk() {
+    fn a_delivery_is_crash_safe_once_the_message_is_durable() {
         let folder = tempfile::tempdir().unwrap();
         let disk = Arc::new(DataFolder::new(folder.path()).unwrap());
         let recovery = LogStore::open(disk, StoreOptions { manual_io: true, ..StoreOptions::default() }).unwrap();

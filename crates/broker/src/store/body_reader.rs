@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_in_order_share_a_read_and_others_do_not_pay_for_it() {
+    fn sequential_reads_share_a_read_ahead() {
         let (head, bytes, locations) = piece(100);
         let (mut body_reader, reads) = body_reader(bytes);
         for (n, location) in locations.iter().enumerate() {
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_yet_written_when_it_was_read_ahead_is_read_again() {
+    fn bytes_written_after_the_read_ahead_are_read_again() {
         let (head, bytes, locations) = piece(10);
         let mut early = bytes.clone();
         early[head.file_offset(locations[5].offset) as usize..].fill(0);

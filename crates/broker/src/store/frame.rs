@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_gives_back_its_group() {
+    fn a_frame_decodes_to_its_group() {
         let frame = frame();
         let head = decode_header(&frame, SALT).unwrap();
         assert_eq!(head, FrameHeader { length: frame.len() as u32, lsn: 8, synced: 3, entries: 3 });
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn any_changed_bit_and_any_missing_end_is_noticed() {
+    fn any_changed_bit_and_any_truncation_is_detected() {
         let frame = frame();
         let whole =
             |bytes: &[u8]| decode_header(bytes, SALT).and_then(|head| decode_entries(bytes, head, SALT)).is_some();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_of_another_folder_or_place_makes_no_claim() {
+    fn a_frame_of_another_folder_or_position_makes_no_claim() {
         let mut bytes = vec![0xAB; 64];
         encode(&group(), SALT, 64, 40, &mut bytes, |_, _| {});
         assert_eq!(highest_claim(&bytes, 0, SALT), Some(40));

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_sort_as_their_segments_do_and_foreign_names_are_not_taken() {
+    fn names_sort_like_segments_and_foreign_names_are_ignored() {
         let name = PieceName { segment: 0x1f, piece: 2 };
         assert_eq!(name.to_string(), "0000001f-0002.seg");
         assert_eq!(PieceName::parse("0000001f-0002.seg"), Some(name));
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn heads_come_back_and_any_changed_byte_is_noticed() {
+    fn headers_decode_and_any_changed_byte_is_detected() {
         let head = PieceHeader { name: PieceName { segment: 7, piece: 1 }, base: 99, start: 40, durable: 160 };
         let bytes = head.encode(5);
         assert_eq!(PieceHeader::decode(&bytes, 5), Some(head));

@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_goes_only_when_unreferenced_durably_and_covered_by_a_snapshot() {
+    fn only_a_durably_dead_segment_before_a_snapshot_is_deleted() {
         let mut segment_table = segment_table();
         segment_table.close(1);
         (0..10).for_each(|_| segment_table.release(location(1, 900), 12_000));
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn the_segment_being_written_never_goes() {
+    fn the_active_segment_is_never_deleted() {
         let mut segment_table = segment_table();
         (0..10).for_each(|_| segment_table.release(location(1, 900), 10_000));
         assert!(segment_table.take_dead(u64::MAX, u64::MAX).is_empty());
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_sparse_when_a_quarter_or_less_of_it_lives() {
+    fn a_segment_is_sparse_when_at_most_a_quarter_is_live() {
         let mut segment_table = segment_table();
         segment_table.close(1);
         (0..7).for_each(|_| segment_table.release(location(1, 900), 12_000));
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_few_sparse_segments_wait_unless_there_is_a_hurry() {
+    fn a_few_sparse_segments_wait_unless_urgent() {
         let mut segment_table = segment_table();
         segment_table.close(1);
         (0..9).for_each(|_| segment_table.release(location(1, 900), 12_000));

@@ -1,4 +1,4 @@
-//! What clients and time may do, at random.
+//! Random steps of clients and time.
 
 use broker::core::SettlementOutcome;
 use proptest::prelude::*;
@@ -7,7 +7,7 @@ use crate::fixture::{abandon, dead_letter, defer};
 
 #[derive(Debug, Clone)]
 pub(crate) enum ClientStep {
-    /// To which entity, in which session, how many, with which id, time to live and delay.
+    /// `count` messages to the entity `to`.
     Send {
         to: usize,
         session: u8,
@@ -50,9 +50,9 @@ pub(crate) enum ClientStep {
     Pass {
         millis: u64,
     },
-    /// The journal is full for the next step.
+    /// The journal refuses appends during the next step.
     Full,
-    /// Goes on with a snapshot, or begins one.
+    /// Continues the current snapshot, or starts one.
     Snapshot {
         budget: usize,
     },

@@ -3,7 +3,7 @@ use broker::core::*;
 use crate::fixture::*;
 
 #[test]
-fn messages_arrive_in_order_as_far_as_credit_goes() {
+fn messages_are_delivered_in_order_within_credit() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send_all(queue.entity, &["a", "b", "c"]);
@@ -16,7 +16,7 @@ fn messages_arrive_in_order_as_far_as_credit_goes() {
 }
 
 #[test]
-fn receivers_of_one_queue_compete_in_turn() {
+fn receivers_of_one_queue_are_served_round_robin() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     let (one, other) = (fixture.receiver(queue, 10), fixture.receiver(queue, 1));
@@ -26,7 +26,7 @@ fn receivers_of_one_queue_compete_in_turn() {
 }
 
 #[test]
-fn every_subscription_gets_its_own_copy_of_one_stored_body() {
+fn every_subscription_gets_a_copy_of_one_stored_body() {
     let mut fixture = CoreFixture::new();
     let topic = fixture.topic("t", |_| {});
     let (one, other) = (fixture.subscription("t", "one", |_| {}), fixture.subscription("t", "other", |_| {}));
@@ -42,7 +42,7 @@ fn every_subscription_gets_its_own_copy_of_one_stored_body() {
 }
 
 #[test]
-fn a_topic_accepts_what_no_subscription_keeps() {
+fn a_topic_without_subscriptions_accepts_messages() {
     let mut fixture = CoreFixture::new();
     let topic = fixture.topic("t", |_| {});
     assert_eq!(fixture.send(topic, message("a")), SequenceNumber(1));
@@ -53,7 +53,7 @@ fn a_topic_accepts_what_no_subscription_keeps() {
 }
 
 #[test]
-fn receive_and_delete_settles_on_the_way_out() {
+fn receive_and_delete_settles_on_delivery() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send_all(queue.entity, &["a", "b"]);
@@ -66,7 +66,7 @@ fn receive_and_delete_settles_on_the_way_out() {
 }
 
 #[test]
-fn a_drain_delivers_what_there_is_and_gives_the_credit_up() {
+fn a_drain_delivers_available_messages_and_ends_the_credit() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send_all(queue.entity, &["a"]);
@@ -81,7 +81,7 @@ fn a_drain_delivers_what_there_is_and_gives_the_credit_up() {
 }
 
 #[test]
-fn a_link_that_settles_nothing_gets_no_more_than_its_share() {
+fn a_link_that_settles_nothing_is_limited() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     (0..150).for_each(|n| fixture.send_all(queue.entity, &[&n.to_string()]));
@@ -105,7 +105,7 @@ fn a_detached_link_gets_nothing_more() {
 }
 
 #[test]
-fn links_attach_the_way_the_entity_is_made() {
+fn links_attach_with_or_without_session_filter() {
     let mut fixture = CoreFixture::new();
     let (plain, sessions) = (fixture.queue("p", |_| {}), fixture.session_queue("s"));
     let condition = |result: Result<_, Error>| result.map(|_: (CoreLinkId, AttachResult)| ()).unwrap_err().condition();
@@ -117,7 +117,7 @@ fn links_attach_the_way_the_entity_is_made() {
     assert_eq!(condition(fixture.try_attach(missing, ReceiveMode::PeekLock, SessionFilter::None)), "amqp:not-found");
 }
 
-/// Three of these are more than a connection may have under way when there is no room at all.
+/// Three of these exceed a connection's minimum budget.
 fn large() -> IncomingMessage {
     message(&"x".repeat(100 << 10))
 }
@@ -129,13 +129,13 @@ fn without_outgoing_budget() -> CoreFixture {
 }
 
 #[test]
-fn a_connection_that_takes_nothing_is_given_no_more_whatever_its_links() {
+fn a_connection_that_does_not_read_gets_no_more_deliveries() {
     let mut fixture = without_outgoing_budget();
     let queue = fixture.queue("q", |_| {});
     for _ in 0..10 {
         fixture.send(queue.entity, large());
     }
-    // WHEN one connection has three links with all the credit there is, and writes nothing
+    // WHEN one connection has three links with ample credit and writes nothing
     let links = [(); 3].map(|()| fixture.receiver(queue, 1_000));
     let deliveries: Vec<_> = links.iter().flat_map(|link| fixture.take_deliveries(*link)).collect();
     assert_eq!(deliveries.len(), 3, "its share, and the one that passed it");
@@ -143,16 +143,16 @@ fn a_connection_that_takes_nothing_is_given_no_more_whatever_its_links() {
     fixture.core.record_output(ConnectionId(0), 512 << 10);
     assert!(!fixture.core.is_reading(ConnectionId(0)));
     fixture.call(|core, call| core.record_written(call, ConnectionId(0), 512 << 10));
-    // THEN another still gets its own
+    // THEN another connection still gets its share
     let other = ConnectionId(9).link(1);
     fixture.call(|core, call| core.attach(call, other, queue, ReceiveMode::PeekLock, SessionFilter::None)).unwrap();
     fixture.credit(other, 1_000);
     assert_eq!(fixture.take_deliveries(other).len(), 3);
-    // AND it goes on when something was written, each of its links in turn
+    // AND deliveries continue after a write, for each of its links in turn
     let outgoing_size = deliveries[0].outgoing_size();
     fixture.call(|core, call| core.record_written(call, ConnectionId(0), 2 * outgoing_size));
     assert_eq!(links.map(|link| fixture.take_deliveries(link).len()).iter().sum::<usize>(), 2);
-    // AND one that is gone leaves nothing behind.
+    // AND a closed connection leaves nothing behind
     links.into_iter().for_each(|link| fixture.detach(link));
     fixture.core.remove_connection(ConnectionId(0));
     let next = fixture.receiver(queue, 1_000);
@@ -160,7 +160,7 @@ fn a_connection_that_takes_nothing_is_given_no_more_whatever_its_links() {
 }
 
 #[test]
-fn a_session_waits_for_room_as_well() {
+fn a_session_waits_for_outgoing_budget() {
     let mut fixture = without_outgoing_budget();
     let queue = fixture.session_queue("q");
     for _ in 0..5 {
@@ -175,7 +175,7 @@ fn a_session_waits_for_room_as_well() {
 }
 
 #[test]
-fn a_drain_is_answered_after_what_waited_for_room() {
+fn a_drain_reply_follows_messages_that_waited_for_budget() {
     let mut fixture = without_outgoing_budget();
     let queue = fixture.queue("q", |_| {});
     for _ in 0..5 {

@@ -29,7 +29,7 @@ fn a_duplicate_is_accepted_and_dropped_within_the_window() {
 }
 
 #[test]
-fn an_id_is_remembered_after_its_message_is_gone_and_across_a_restart() {
+fn an_id_is_known_after_its_message_is_gone_and_a_restart() {
     let mut fixture = CoreFixture::new();
     let queue = with_duplicate_detection(&mut fixture);
     assert!(is_new(&mut fixture, queue, "a"));

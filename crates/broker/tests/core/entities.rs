@@ -26,7 +26,7 @@ fn names_are_taken_once_whatever_their_case() {
 }
 
 #[test]
-fn what_cannot_be_is_not_created() {
+fn invalid_entities_are_not_created() {
     let mut fixture = CoreFixture::new();
     fixture.queue("q", |_| {});
     let cases = [
@@ -45,7 +45,7 @@ fn what_cannot_be_is_not_created() {
 }
 
 #[test]
-fn forwarding_is_refused_rather_than_forgotten() {
+fn forwarding_is_refused() {
     let mut fixture = CoreFixture::new();
     let mut forwards = QueueDescription::default();
     forwards.egress.forward_to = Some("elsewhere".into());
@@ -56,7 +56,7 @@ fn forwarding_is_refused_rather_than_forgotten() {
 }
 
 #[test]
-fn addresses_find_what_they_name() {
+fn addresses_resolve_to_entities() {
     let mut fixture = CoreFixture::new();
     let topic = fixture.topic("T", |_| {});
     let subscription = fixture.subscription("T", "S", |_| {});
@@ -97,7 +97,7 @@ fn a_deleted_entity_closes_its_links_and_frees_its_messages() {
 }
 
 #[test]
-fn who_looks_on_is_told_when_the_entity_goes() {
+fn management_links_detach_when_their_entity_is_deleted() {
     let mut fixture = CoreFixture::new();
     fixture.topic("t", |_| {});
     fixture.subscription("t", "one", |_| {});
@@ -113,7 +113,7 @@ fn who_looks_on_is_told_when_the_entity_goes() {
         let told = |link| fixture.events(CoreLinkId(link)).detached.take().map(|error| error.condition());
         [100, 101, 102, 103].map(told)
     };
-    // One subscription goes, then the topic with all that is left; who has left before is told nothing.
+    // One subscription is deleted, then the topic with the rest. A link that detached before gets nothing.
     fixture.call(|core, call| core.delete(call, "t/Subscriptions/one")).unwrap();
     assert_eq!(told(&mut fixture), [None, Some("amqp:not-found"), Some("amqp:not-found"), None]);
     fixture.call(|core, call| core.attach_management(call, CoreLinkId(104), "t")).unwrap();
@@ -124,7 +124,7 @@ fn who_looks_on_is_told_when_the_entity_goes() {
 }
 
 #[test]
-fn a_disabled_entity_serves_no_one() {
+fn a_disabled_entity_delivers_nothing() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send_all(queue.entity, &["a"]);

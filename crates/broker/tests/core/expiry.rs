@@ -5,9 +5,9 @@ use broker::core::*;
 use crate::fixture::*;
 
 #[test]
-fn a_message_lives_no_longer_than_it_or_its_entity_says() {
+fn the_shorter_time_to_live_of_message_and_entity_applies() {
     let day = 86_400_000;
-    // (message's own, queue's default, lives at least, gone at the latest), in milliseconds
+    // (message's time to live, queue's default, alive at, expired at), in milliseconds
     let cases = [
         (Some(1_000), None, 999, 1_250),
         (None, Some(2_000), 1_999, 2_250),
@@ -31,7 +31,7 @@ fn a_message_lives_no_longer_than_it_or_its_entity_says() {
 }
 
 #[test]
-fn an_expired_message_becomes_a_dead_letter_where_asked_for() {
+fn an_expired_message_is_dead_lettered_if_configured() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |queue| queue.egress.dead_lettering_on_message_expiration = true);
     fixture.send(queue.entity, with_time_to_live(1_000, "a"));
@@ -44,7 +44,7 @@ fn an_expired_message_becomes_a_dead_letter_where_asked_for() {
 }
 
 #[test]
-fn a_locked_message_expires_when_it_comes_back() {
+fn a_locked_message_expires_when_unlocked() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send(queue.entity, with_time_to_live(1_000, "a"));
@@ -60,7 +60,7 @@ fn a_locked_message_expires_when_it_comes_back() {
 }
 
 #[test]
-fn deferred_messages_and_those_of_sessions_expire_too() {
+fn deferred_and_session_messages_expire() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     fixture.send(queue.entity, IncomingMessage { time_to_live: Some(1_000), ..in_session("a", "1") });
@@ -78,7 +78,7 @@ fn deferred_messages_and_those_of_sessions_expire_too() {
 }
 
 #[test]
-fn a_subscription_may_allow_less_than_its_topic() {
+fn a_subscription_can_shorten_the_time_to_live() {
     let mut fixture = CoreFixture::new();
     let topic = fixture.topic("t", |topic| topic.common.default_message_time_to_live = Some(Duration::from_secs(10)));
     fixture.subscription("t", "short", |s| s.common.default_message_time_to_live = Some(Duration::from_secs(2)));
@@ -93,7 +93,7 @@ fn a_subscription_may_allow_less_than_its_topic() {
 }
 
 #[test]
-fn messages_that_cannot_leave_a_full_journal_leave_later() {
+fn expired_messages_leave_after_the_journal_has_space() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |queue| queue.egress.dead_lettering_on_message_expiration = true);
     for _ in 0..300 {

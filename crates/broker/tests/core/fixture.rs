@@ -1,4 +1,4 @@
-//! A core on a test bench: time that passes when told to, a journal that can be replayed, receivers that remember.
+//! Test fixture for the core: a clock that tests advance, a journal that can be replayed, and the effects per link.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use broker::core::*;
 use broker::journal::{Journal, MemoryJournal};
 
-/// A moment after 2020, before which no message can expire.
+/// After 2020, the earliest time at which a message can expire.
 pub(crate) const START: Timestamp = Timestamp(1_800_000_000_000);
 
 pub(crate) struct CoreFixture {
@@ -18,7 +18,7 @@ pub(crate) struct CoreFixture {
     events: HashMap<CoreLinkId, LinkEvents>,
 }
 
-/// What a link was told.
+/// The effects on one link.
 #[derive(Debug, Default)]
 pub(crate) struct LinkEvents {
     pub(crate) deliveries: Vec<MessageDelivery>,
@@ -29,7 +29,7 @@ pub(crate) struct LinkEvents {
     delivered: u32,
 }
 
-/// A broker's `start`th life; each has other lock tokens.
+/// A core as after the `start`th restart; each has other lock tokens.
 pub(crate) fn core(start: u8) -> Core {
     Core::new(BrokerLimits { max_message_size: 1024, max_unsettled: 100, ..BrokerLimits::default() }, [start; 32])
 }
@@ -46,7 +46,7 @@ impl CoreFixture {
         }
     }
 
-    /// Calls the core, then hands out what it caused.
+    /// Calls the core, then records the effects.
     pub(crate) fn call<T>(&mut self, act: impl FnOnce(&mut Core, &mut CallContext<'_>) -> T) -> T {
         let mut effects = Vec::new();
         let mut call = CallContext { now: self.now, journal: &mut self.journal, effects: &mut effects };
@@ -84,7 +84,7 @@ impl CoreFixture {
         self.events.entry(link).or_default()
     }
 
-    /// Lets time pass, and everything that falls due in it happen.
+    /// Advances the clock and handles every timer on the way.
     pub(crate) fn advance(&mut self, millis: u64) {
         let end = self.now.after(Duration::from_millis(millis));
         while let Some(due) = self.core.next_deadline().filter(|due| *due <= end) {
@@ -171,7 +171,7 @@ impl CoreFixture {
         link
     }
 
-    /// Attaches to the next session; it may have to wait.
+    /// Attaches to the next session; the attach may have to wait.
     pub(crate) fn next_session(&mut self, queue: QueueId) -> CoreLinkId {
         let filter = SessionFilter::Next { timeout: Duration::from_secs(20) };
         self.try_attach(queue, ReceiveMode::PeekLock, filter).unwrap().0
@@ -181,7 +181,7 @@ impl CoreFixture {
         Ok(self.try_attach(queue, ReceiveMode::PeekLock, SessionFilter::Named(id.into()))?.0)
     }
 
-    /// Grants credit beyond what was delivered so far.
+    /// Grants credit beyond the deliveries so far.
     pub(crate) fn credit(&mut self, link: CoreLinkId, credit: u32) {
         let delivered = self.events(link).delivered;
         self.call(|core, call| core.flow(call, link, delivered, credit, false));
@@ -196,18 +196,18 @@ impl CoreFixture {
         self.call(|core, call| core.detach(call, link));
     }
 
-    /// Deliveries since last asked.
+    /// Deliveries since the last call.
     pub(crate) fn take_deliveries(&mut self, link: CoreLinkId) -> Vec<MessageDelivery> {
         std::mem::take(&mut self.events(link).deliveries)
     }
 
-    /// Their bodies.
+    /// The bodies of the deliveries since the last call.
     pub(crate) fn take_bodies(&mut self, link: CoreLinkId) -> Vec<String> {
         let received = self.take_deliveries(link);
         received.iter().map(|delivery| self.body(delivery)).collect()
     }
 
-    /// The only delivery since last asked.
+    /// The only delivery since the last call.
     pub(crate) fn receive_one(&mut self, link: CoreLinkId) -> MessageDelivery {
         let mut received = self.take_deliveries(link);
         assert_eq!(received.len(), 1, "{received:?}");
@@ -235,12 +235,12 @@ impl CoreFixture {
         self.core.entity(path).unwrap().counts
     }
 
-    /// A new process over the same journal: links and locks are gone.
+    /// Restarts with the same journal: links and locks are gone.
     pub(crate) fn restart(&mut self) {
         self.recover(&[], 0);
     }
 
-    /// The same from a snapshot and what was appended from the `from`th group on.
+    /// Restarts from a snapshot and the groups from `from` on.
     pub(crate) fn recover(&mut self, snapshot: &[Vec<u8>], from: usize) {
         self.starts += 1;
         self.core = core(self.starts);

@@ -7,7 +7,7 @@ fn five_seconds(queue: &mut QueueDescription) {
 }
 
 #[test]
-fn a_lock_that_ends_returns_the_message_one_failure_older() {
+fn an_expired_lock_counts_a_failed_delivery() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", five_seconds);
     fixture.send_all(queue.entity, &["a"]);
@@ -26,7 +26,7 @@ fn a_lock_that_ends_returns_the_message_one_failure_older() {
 }
 
 #[test]
-fn a_renewed_lock_lasts_its_full_time_again() {
+fn a_renewed_lock_lasts_its_full_duration() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", five_seconds);
     fixture.send_all(queue.entity, &["a"]);
@@ -57,7 +57,7 @@ fn renewal_is_all_or_none() {
 }
 
 #[test]
-fn locks_outlive_their_link_and_are_settled_by_token_from_elsewhere() {
+fn locks_outlive_their_link_and_settle_by_token() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", five_seconds);
     fixture.send_all(queue.entity, &["a", "b"]);
@@ -72,7 +72,7 @@ fn locks_outlive_their_link_and_are_settled_by_token_from_elsewhere() {
 }
 
 #[test]
-fn lock_after_lock_running_out_ends_among_the_dead_letters() {
+fn repeatedly_expired_locks_dead_letter_the_message() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |queue| {
         five_seconds(queue);
@@ -86,7 +86,7 @@ fn lock_after_lock_running_out_ends_among_the_dead_letters() {
 }
 
 #[test]
-fn thousands_of_locks_that_end_together_end_in_pieces() {
+fn thousands_of_locks_expire_in_limited_steps() {
     let mut fixture = CoreFixture::new();
     fixture.core =
         Core::new(BrokerLimits { max_message_size: 1024, max_unsettled: 5_000, ..BrokerLimits::default() }, [7; 32]);

@@ -1,13 +1,13 @@
-//! A broker in a few plain lists: slow, obviously right, and checked against the core after every step.
+//! A broker as a few plain lists: slow, easy to check, and compared with the core after every step.
 //!
-//! It does not predict who gets what. It is told what the core did, objects when that was not allowed, and objects when
-//! something that should have happened did not.
+//! It does not predict which receiver gets a message. It observes what the core does, fails if that was not allowed,
+//! and fails if something that must happen did not.
 
 use std::collections::{BTreeMap, HashMap};
 
 use broker::core::*;
 
-/// The limits every modelled queue has.
+/// The limits of every modelled queue.
 pub(crate) const LOCK: u64 = 5_000;
 pub(crate) const MAX_DELIVERIES: u16 = 3;
 
@@ -36,7 +36,7 @@ pub(crate) struct ModelLink {
     pub(crate) credit: u32,
     pub(crate) delivered: u32,
     pub(crate) session: Option<String>,
-    /// Waiting for a session until then.
+    /// Deadline of a waiting attach.
     pub(crate) waits: Option<u64>,
 }
 
@@ -61,14 +61,14 @@ pub(crate) struct ModelScheduled {
 pub(crate) struct BrokerModel {
     pub(crate) now: u64,
     pub(crate) queues: BTreeMap<EntityId, ModelQueue>,
-    /// Which queues take what is sent to an entity.
+    /// The queues that get the messages of an entity.
     pub(crate) targets: BTreeMap<EntityId, Vec<EntityId>>,
     pub(crate) counters: BTreeMap<EntityId, u64>,
     pub(crate) links: BTreeMap<CoreLinkId, ModelLink>,
     pub(crate) scheduled: Vec<ModelScheduled>,
-    /// When each id was last taken for new, by entity.
+    /// When each id was last accepted as new, by entity.
     pub(crate) seen: HashMap<(EntityId, String), u64>,
-    /// Completed, or otherwise gone for good: may never be seen again.
+    /// Completed or otherwise removed: must never be delivered again.
     pub(crate) gone: Vec<(QueueId, String)>,
 }
 
@@ -79,7 +79,7 @@ impl BrokerModel {
         *counter
     }
 
-    /// A message enters every queue that takes it.
+    /// Adds a message to every queue that gets it.
     pub(crate) fn enqueue(&mut self, entity: EntityId, message: &ModelMessage) {
         for target in self.targets[&entity].clone() {
             let queue = self.queues.get_mut(&target).unwrap();
@@ -88,7 +88,7 @@ impl BrokerModel {
         }
     }
 
-    /// What the passing of time alone does.
+    /// What happens by the passing of time alone.
     pub(crate) fn advance(&mut self, now: u64) {
         self.now = now;
         let (mut due, later): (Vec<_>, Vec<_>) = self.scheduled.drain(..).partition(|scheduled| scheduled.due <= now);
@@ -114,7 +114,7 @@ impl BrokerModel {
         self.remove_undeliverable();
     }
 
-    /// A new process: links and locks are gone, and what they kept from expiring expires.
+    /// A restart: links and locks are gone, and messages whose expiry they delayed expire.
     pub(crate) fn restart(&mut self) {
         self.links.clear();
         for queue in self.queues.values_mut() {
@@ -124,7 +124,7 @@ impl BrokerModel {
         self.remove_undeliverable();
     }
 
-    /// Moves what is past its time or its attempts, where nobody holds it.
+    /// Drops or dead-letters unlocked messages that have expired or have no deliveries left.
     pub(crate) fn remove_undeliverable(&mut self) {
         let now = self.now;
         for (id, queue) in &mut self.queues {
@@ -147,7 +147,7 @@ impl BrokerModel {
         if queue.subqueue == Subqueue::Main { &mut lists.messages } else { &mut lists.dead }
     }
 
-    /// Whether a token is good now.
+    /// Whether a lock token is valid now.
     pub(crate) fn holds(&mut self, queue: QueueId, token: LockToken) -> bool {
         self.list(queue).iter().any(|message| message.is_locked_by(token))
     }
@@ -203,7 +203,7 @@ impl BrokerModel {
         assert!(other.is_none(), "session {session} has two holders: {other:?} and {link:?}");
     }
 
-    /// The session that has waited longest: the one the next attach must get.
+    /// The session with the oldest available message: the next attach must get it.
     pub(crate) fn next_session(&self, entity: EntityId) -> Option<String> {
         let queue = &self.queues[&entity];
         let waiting = queue.messages.iter().filter(|message| message.is_available());
@@ -286,7 +286,7 @@ impl BrokerModel {
         }
     }
 
-    /// Nothing waits that could be served.
+    /// No message waits that could be delivered.
     pub(crate) fn assert_nothing_deliverable(&self) {
         for (id, link) in &self.links {
             let queue = &self.queues[&link.queue.entity];
@@ -303,7 +303,7 @@ impl BrokerModel {
         }
     }
 
-    /// What must be found after a restart: messages without their locks.
+    /// What a restart must recover: all messages, without locks.
     pub(crate) fn recoverable(&self) -> BTreeMap<QueueId, Vec<ModelMessage>> {
         let clear = |message: &ModelMessage, counter| ModelMessage { counter, lock: None, ..message.clone() };
         let mut lasting = BTreeMap::new();

@@ -1,4 +1,4 @@
-//! The core and the model, walked through the same steps and compared after each.
+//! Runs the core and the model through the same steps and compares them after each.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,23 +15,23 @@ pub(crate) struct ModelCheck {
     core: Core,
     pub(crate) journal: MemoryJournal,
     pub(crate) model: BrokerModel,
-    /// Entities messages are sent to, and queues they are received from.
+    /// Entities to send to, and entities to receive from.
     ingresses: Vec<EntityId>,
     pub(crate) egresses: Vec<EntityId>,
-    /// Deliveries ever made, with their queues: some still held, most not.
+    /// All deliveries ever made, with their queues. Most are settled.
     deliveries: Vec<(QueueId, LockToken)>,
     snapshot_in_progress: Option<(SnapshotCursor, TakenSnapshot)>,
     latest_snapshot: Option<TakenSnapshot>,
     next_link: u64,
     bodies: u64,
     starts: u8,
-    /// Something may wait because the journal was full just now.
+    /// The core may still have to retry an append that was refused.
     retry_pending: bool,
-    /// What must be recovered from so many groups, at such a moment.
+    /// What must be recovered from the first n groups at a given time.
     pub(crate) checkpoints: Vec<(usize, u64, BTreeMap<QueueId, Vec<ModelMessage>>)>,
 }
 
-/// A snapshot's records, and the group it began at.
+/// The records of a snapshot, and the group it started at.
 struct TakenSnapshot {
     from: usize,
     records: Vec<Vec<u8>>,
@@ -59,7 +59,8 @@ impl ModelCheck {
         check
     }
 
-    /// A queue, a queue with sessions and duplicate detection, a partitioned topic with a subscription of each kind.
+    /// A queue, a queue with sessions and duplicate detection, and a partitioned topic with a subscription of each
+    /// kind.
     fn create_entities(&mut self) {
         let egress = |requires_session| EgressProperties {
             lock_duration: Duration::from_millis(LOCK),
@@ -208,7 +209,7 @@ impl ModelCheck {
                     model.seen.get(&key).filter(|_| detects && message.message_id.is_some()).map(|seen| now - seen);
                 match (age, number) {
                     (Some(..=20_000), number) => assert!(number.is_none(), "a duplicate was stored"),
-                    // A little too long a memory is allowed.
+                    // Ids may be remembered slightly too long.
                     (Some(20_001..=20_200), None) => {}
                     (_, number) => assert!(number.is_some(), "a message was taken for a duplicate"),
                 }
@@ -275,7 +276,7 @@ impl ModelCheck {
         let Some((queue, _)) = pick_from(&self.deliveries, pick) else { return };
         let candidates = self.deliveries.iter().filter(|(other, _)| *other == queue).map(|(_, token)| *token);
         let candidates: Vec<_> = candidates.collect();
-        // Mostly recent ones: those are still held.
+        // Mostly recent tokens, because those are still locked.
         let recent = candidates.len().saturating_sub(8);
         let tokens: Vec<_> =
             candidates[recent..].iter().copied().cycle().skip(pick % 8).take(count.min(candidates.len())).collect();
@@ -322,7 +323,7 @@ impl ModelCheck {
         self.model.queues.get_mut(&link.queue.entity).unwrap().held.get_mut(&session).unwrap().1 = until.0;
     }
 
-    /// Receives a deferred message by number, if there is one.
+    /// Receives a deferred message by sequence number, if there is one.
     fn receive_deferred(&mut self, pick: usize) {
         let deferred: Vec<_> = self
             .model
@@ -353,7 +354,7 @@ impl ModelCheck {
         self.call(|core, call| core.peek(call, queue, None, SequenceNumber(0), 100_000)).unwrap()
     }
 
-    /// One step of a snapshot; whatever happens before the next is mended by what is appended since the first.
+    /// One step of a snapshot. Replay of everything appended since its start corrects later changes.
     fn snapshot(&mut self, budget: usize) {
         let now = Timestamp(self.model.now);
         let (cursor, begun) = self.snapshot_in_progress.get_or_insert_with(|| {
@@ -398,7 +399,7 @@ impl ModelCheck {
         Some((**id, link.delivered))
     }
 
-    /// After every step: the core holds exactly what the model holds.
+    /// After every step the core holds exactly what the model holds.
     fn compare(&mut self) {
         self.model.assert_nothing_deliverable();
         for (queue, expected) in self.model.recoverable() {
@@ -420,14 +421,15 @@ impl ModelCheck {
                 full = true;
                 continue;
             }
-            // Time may pass only while the journal takes what that entails: else a count is kept in memory alone.
+            // Time passes only while the journal accepts appends: otherwise a delivery count would exist in memory
+            // only.
             let may_refuse =
                 matches!(step, ClientStep::Send { .. } | ClientStep::Settle { .. }) && std::mem::take(&mut full);
             self.journal.full = may_refuse;
             self.apply_step(step);
             self.journal.full = false;
             if may_refuse {
-                // What was held up by the refusal goes on within a second.
+                // The core retries refused appends within a second.
                 self.retry_pending = true;
                 self.advance(1_000);
                 self.retry_pending = false;
@@ -437,7 +439,8 @@ impl ModelCheck {
     }
 }
 
-/// (counter, body, count, deferred) of every message; in a dead-letter queue the counter is the core's own affair.
+/// (counter, body, delivery count, deferred) per message. In a dead-letter queue the model does not predict the
+/// counter.
 pub(crate) fn summary(messages: &[ModelMessage]) -> Vec<(u64, String, u16, bool)> {
     let mut summary: Vec<_> = messages
         .iter()

@@ -37,7 +37,7 @@ fn a_batch_of_mixed_sessions_is_refused() {
 }
 
 #[test]
-fn without_sessions_messages_come_in_the_order_they_were_sent_whatever_their_partition() {
+fn without_sessions_order_is_kept_across_partitions() {
     let mut fixture = CoreFixture::new();
     let queue = partitioned(&mut fixture, false);
     let bodies: Vec<_> = (0..40).map(|n| n.to_string()).collect();
@@ -53,7 +53,7 @@ fn without_sessions_messages_come_in_the_order_they_were_sent_whatever_their_par
 }
 
 #[test]
-fn a_number_with_another_partition_names_no_message() {
+fn a_sequence_number_of_another_partition_is_not_found() {
     let mut fixture = CoreFixture::new();
     let queue = partitioned(&mut fixture, false);
     let number = fixture.send(queue.entity, IncomingMessage { partition_key: Some("k".into()), ..message("a") });

@@ -14,7 +14,7 @@ fn peek(
 }
 
 #[test]
-fn peeking_shows_everything_in_order_and_takes_nothing() {
+fn peek_shows_all_messages_and_locks_none() {
     use MessageState::*;
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
@@ -33,7 +33,7 @@ fn peeking_shows_everything_in_order_and_takes_nothing() {
 }
 
 #[test]
-fn peeking_a_session_shows_its_own_and_no_session_shows_all() {
+fn peek_filters_by_session() {
     use MessageState::*;
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
@@ -46,7 +46,7 @@ fn peeking_a_session_shows_its_own_and_no_session_shows_all() {
 }
 
 #[test]
-fn a_deferred_message_is_received_by_its_number_and_settled_like_any_other() {
+fn a_deferred_message_is_received_by_number_and_settled() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send_all(queue.entity, &["a", "b"]);
@@ -100,7 +100,7 @@ fn a_deferred_message_of_a_session_needs_the_session() {
 }
 
 #[test]
-fn sessions_are_listed_by_what_they_have() {
+fn sessions_with_messages_or_state_are_listed() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     fixture.send(queue.entity, in_session("message", "1"));

@@ -1,5 +1,4 @@
-//! Random histories: whatever clients do, in whatever order, the core behaves as the model allows, and a restart at any
-//! moment finds what the model holds.
+//! Random histories: the core behaves as the model allows, and a restart at any time recovers what the model holds.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ proptest! {
     }
 
     #[test]
-    fn a_crash_after_any_step_loses_nothing_and_brings_nothing_back(steps in proptest::collection::vec(step(), 1..100)) {
+    fn a_crash_after_any_step_recovers_exactly_the_model(steps in proptest::collection::vec(step(), 1..100)) {
         let mut check = ModelCheck::new();
         check.run(steps);
         for (groups, now, expected) in std::mem::take(&mut check.checkpoints) {
@@ -36,7 +35,7 @@ proptest! {
     }
 
     #[test]
-    fn a_journal_cut_at_any_group_is_a_state_to_go_on_from(steps in proptest::collection::vec(step(), 1..80), cut in any::<usize>()) {
+    fn a_journal_cut_at_any_group_recovers_to_a_usable_state(steps in proptest::collection::vec(step(), 1..80), cut in any::<usize>()) {
         let mut check = ModelCheck::new();
         check.run(steps);
         let groups = cut % (check.journal.groups().len() + 1);
@@ -45,7 +44,7 @@ proptest! {
             recovered.replay(&entry.meta, entry.body).unwrap();
         }
         recovered.finish_recovery(Timestamp(check.model.now));
-        // Everything it holds can be read, received and settled.
+        // All recovered messages can be read, received and settled.
         let mut effects = Vec::new();
         for (n, entity) in check.egresses.iter().enumerate() {
             let mut call = CallContext { now: Timestamp(check.model.now), journal: &mut check.journal, effects: &mut effects };

@@ -3,7 +3,7 @@ use broker::journal::{Journal, Location};
 
 use crate::fixture::*;
 
-/// A broker with a little of everything: what must survive a restart.
+/// A broker with entities and messages in every state that must survive a restart.
 fn populated() -> (CoreFixture, QueueId, QueueId, EntityId) {
     let mut fixture = CoreFixture::new();
     fixture.journal.groups_per_segment = 4;
@@ -42,7 +42,7 @@ fn populated() -> (CoreFixture, QueueId, QueueId, EntityId) {
     (fixture, sessions, one, topic)
 }
 
-/// Everything a client could find out, by looking.
+/// Everything a client can observe.
 fn contents(fixture: &mut CoreFixture) -> Vec<String> {
     let paths: Vec<String> = fixture.core.entities().map(|view| view.path.to_owned()).collect();
     let mut seen = Vec::new();
@@ -75,7 +75,7 @@ fn snapshot(fixture: &CoreFixture, budget: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn a_restart_finds_everything_as_it_was() {
+fn a_restart_recovers_everything() {
     let (mut fixture, sessions, ..) = populated();
     let before = contents(&mut fixture);
     fixture.restart();
@@ -90,7 +90,7 @@ fn a_restart_finds_everything_as_it_was() {
 }
 
 #[test]
-fn a_snapshot_alone_is_the_whole_state() {
+fn a_snapshot_alone_recovers_everything() {
     let (mut fixture, sessions, ..) = populated();
     let before = contents(&mut fixture);
     for budget in [1, 100, usize::MAX] {
@@ -107,8 +107,8 @@ fn a_snapshot_alone_is_the_whole_state() {
 }
 
 #[test]
-fn a_snapshot_taken_while_everything_changes_is_mended_by_what_was_appended_since() {
-    // The snapshot starts, then between its steps messages come, go, die and move.
+fn a_snapshot_during_changes_is_corrected_by_replay() {
+    // Between the steps of the snapshot, messages are sent, completed, dead-lettered and moved.
     for step_budget in [1, 60, 400] {
         let (mut fixture, sessions, one, topic) = populated();
         let from = fixture.journal.groups().len();
@@ -148,7 +148,7 @@ fn a_snapshot_taken_while_everything_changes_is_mended_by_what_was_appended_sinc
 }
 
 #[test]
-fn an_entity_deleted_and_created_again_during_a_snapshot_is_found_by_its_name() {
+fn an_entity_recreated_during_a_snapshot_is_found_by_path() {
     let mut fixture = CoreFixture::new();
     let old = fixture.queue("q", |_| {});
     let from = fixture.journal.groups().len();
@@ -163,7 +163,7 @@ fn an_entity_deleted_and_created_again_during_a_snapshot_is_found_by_its_name() 
 }
 
 #[test]
-fn evacuated_segments_are_empty_and_nothing_else_has_changed() {
+fn compacted_segments_are_empty_and_contents_unchanged() {
     let (mut fixture, sessions, ..) = populated();
     let before = contents(&mut fixture);
     let records = snapshot(&fixture, usize::MAX);
@@ -206,12 +206,12 @@ fn a_body_of_several_subscriptions_is_moved_once() {
 }
 
 #[test]
-fn the_journal_knows_how_many_refer_to_each_body() {
+fn the_journal_counts_references_to_each_body() {
     let (fixture, ..) = populated();
     assert_eq!(count_references(&fixture), fixture.journal.references().collect::<Vec<_>>());
 }
 
-/// References to each body as the core has them.
+/// References to each body, counted by the core.
 fn count_references(fixture: &CoreFixture) -> Vec<i64> {
     let mut count_references = vec![0; fixture.journal.references().count()];
     fixture.core.visit_bodies(|location| count_references[location.offset as usize] += 1);
@@ -219,7 +219,7 @@ fn count_references(fixture: &CoreFixture) -> Vec<i64> {
 }
 
 #[test]
-fn evacuation_stops_when_the_journal_is_full_and_can_go_on() {
+fn compaction_stops_on_a_full_journal_and_continues_later() {
     let (mut fixture, ..) = populated();
     let before = contents(&mut fixture);
     let mut compaction = Compaction::of([0, 1, 2, 3]);

@@ -7,7 +7,7 @@ fn due(millis: u64, body: &str) -> IncomingMessage {
 }
 
 #[test]
-fn a_scheduled_message_is_there_when_due_under_a_new_number() {
+fn a_due_message_gets_a_new_sequence_number() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     let link = fixture.receiver(queue, 9);
@@ -25,7 +25,7 @@ fn a_scheduled_message_is_there_when_due_under_a_new_number() {
 }
 
 #[test]
-fn a_time_that_has_passed_means_now() {
+fn a_past_scheduled_time_means_now() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send(queue.entity, due(0, "a"));
@@ -33,7 +33,7 @@ fn a_time_that_has_passed_means_now() {
 }
 
 #[test]
-fn a_scheduled_message_of_a_topic_reaches_the_subscriptions_there_are_when_it_is_due() {
+fn a_due_message_reaches_the_subscriptions_that_exist_then() {
     let mut fixture = CoreFixture::new();
     let topic = fixture.topic("t", |_| {});
     fixture.send(topic, due(5_000, "a"));
@@ -48,7 +48,7 @@ fn a_scheduled_message_of_a_topic_reaches_the_subscriptions_there_are_when_it_is
 }
 
 #[test]
-fn one_that_nobody_takes_is_gone() {
+fn a_due_message_without_subscriptions_is_released() {
     let mut fixture = CoreFixture::new();
     let topic = fixture.topic("t", |_| {});
     fixture.send(topic, due(5_000, "a"));
@@ -57,7 +57,7 @@ fn one_that_nobody_takes_is_gone() {
 }
 
 #[test]
-fn scheduled_messages_are_called_off_all_or_none() {
+fn scheduled_messages_are_cancelled_all_or_none() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     let (one, two) = (fixture.send(queue.entity, due(5_000, "1")), fixture.send(queue.entity, due(5_000, "2")));
@@ -75,7 +75,7 @@ fn scheduled_messages_are_called_off_all_or_none() {
 }
 
 #[test]
-fn its_time_to_live_begins_when_it_is_due() {
+fn time_to_live_starts_when_the_message_is_due() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send(queue.entity, IncomingMessage { time_to_live: Some(2_000), ..due(5_000, "a") });
@@ -95,7 +95,7 @@ fn a_scheduled_duplicate_is_dropped() {
 }
 
 #[test]
-fn scheduled_messages_of_a_session_join_it() {
+fn scheduled_messages_are_enqueued_in_their_session() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     let waiting = fixture.next_session(queue);

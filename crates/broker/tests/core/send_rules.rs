@@ -3,7 +3,7 @@ use broker::core::*;
 use crate::fixture::*;
 
 #[test]
-fn a_message_that_breaks_a_rule_is_refused_with_its_condition() {
+fn invalid_messages_are_refused_with_their_condition() {
     let mut fixture = CoreFixture::new();
     let plain = fixture.queue("plain", |_| {}).entity;
     let sessions = fixture.session_queue("sessions").entity;
@@ -45,7 +45,7 @@ fn a_message_that_breaks_a_rule_is_refused_with_its_condition() {
 }
 
 #[test]
-fn a_batch_is_stored_whole_or_not_at_all() {
+fn a_batch_is_stored_completely_or_not_at_all() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q").entity;
     let batch = [in_session("a", "1"), message("no session"), in_session("a", "2")];
@@ -58,7 +58,7 @@ fn a_batch_is_stored_whole_or_not_at_all() {
 }
 
 #[test]
-fn when_the_journal_refuses_nothing_is_stored_and_nothing_remembered() {
+fn a_refused_append_stores_nothing_and_remembers_no_id() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |queue| queue.ingress.requires_duplicate_detection = true);
     fixture.journal.full = true;
@@ -73,7 +73,7 @@ fn when_the_journal_refuses_nothing_is_stored_and_nothing_remembered() {
 }
 
 #[test]
-fn receivers_keep_getting_what_is_there_while_the_journal_is_full() {
+fn deliveries_continue_while_the_journal_is_full() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send_all(queue.entity, &["a", "b"]);
@@ -88,7 +88,7 @@ fn receivers_keep_getting_what_is_there_while_the_journal_is_full() {
 }
 
 #[test]
-fn an_entity_that_is_full_refuses_until_there_is_room() {
+fn a_full_entity_refuses_until_messages_are_consumed() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |queue| queue.ingress.max_size_in_megabytes = 1);
     let batch: Vec<_> = (0..1024).map(|_| message(&"x".repeat(1024))).collect();
@@ -101,7 +101,7 @@ fn an_entity_that_is_full_refuses_until_there_is_room() {
 }
 
 #[test]
-fn a_message_without_session_ends_among_the_dead_letters_of_a_subscription_that_needs_one() {
+fn a_message_without_session_id_is_dead_lettered_if_required() {
     let mut fixture = CoreFixture::new();
     let topic = fixture.topic("t", |_| {});
     let plain = fixture.subscription("t", "plain", |_| {});

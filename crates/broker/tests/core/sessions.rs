@@ -15,7 +15,7 @@ fn session_of(fixture: &mut CoreFixture, link: CoreLinkId) -> Option<String> {
 }
 
 #[test]
-fn the_next_session_is_the_one_that_has_waited_longest() {
+fn the_next_session_has_the_oldest_message() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     send_to_sessions(&mut fixture, queue, &[("b", "1"), ("a", "2"), ("b", "3"), ("c", "4")]);
@@ -51,7 +51,7 @@ fn credit_granted_while_waiting_is_kept_for_the_session() {
 }
 
 #[test]
-fn an_attach_that_waited_long_enough_is_refused() {
+fn a_waiting_attach_times_out() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     let link = fixture.next_session(queue);
@@ -64,7 +64,7 @@ fn an_attach_that_waited_long_enough_is_refused() {
 }
 
 #[test]
-fn a_waiting_attach_that_gives_up_takes_nothing() {
+fn a_detached_waiting_attach_gets_no_session() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     let (first, second) = (fixture.next_session(queue), fixture.next_session(queue));
@@ -89,7 +89,7 @@ fn a_session_has_one_holder() {
 }
 
 #[test]
-fn a_named_session_may_be_empty_and_even_nameless() {
+fn a_named_session_may_be_empty_or_have_an_empty_id() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     for id in ["later", ""] {
@@ -102,7 +102,7 @@ fn a_named_session_may_be_empty_and_even_nameless() {
 }
 
 #[test]
-fn letting_go_returns_what_was_out_in_order_and_counts_nothing() {
+fn a_released_session_unlocks_messages_without_counting() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     send_to_sessions(&mut fixture, queue, &[("a", "1"), ("a", "2"), ("a", "3")]);
@@ -120,7 +120,7 @@ fn letting_go_returns_what_was_out_in_order_and_counts_nothing() {
 }
 
 #[test]
-fn a_session_lock_that_ends_is_told_to_its_holder_and_counts_what_was_out() {
+fn an_expired_session_lock_detaches_and_counts_deliveries() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     send_to_sessions(&mut fixture, queue, &[("a", "1"), ("a", "2")]);
@@ -138,10 +138,10 @@ fn a_session_lock_that_ends_is_told_to_its_holder_and_counts_what_was_out() {
 }
 
 #[test]
-fn of_sessions_lost_together_the_longest_waiting_is_next() {
+fn of_sessions_expired_together_the_oldest_message_is_next() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
-    // "late" is held first and so ends first in any order but that of the messages.
+    // "late" is locked first, so its lock expires first; only the order of the messages puts "early" before it.
     fixture.named_session(queue, "late").unwrap();
     send_to_sessions(&mut fixture, queue, &[("early", "1"), ("late", "2")]);
     fixture.named_session(queue, "early").unwrap();
@@ -172,7 +172,7 @@ fn a_renewed_session_keeps_its_holder() {
 }
 
 #[test]
-fn an_abandoned_message_of_a_session_comes_before_the_later_ones() {
+fn an_abandoned_message_is_redelivered_before_later_ones() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     send_to_sessions(&mut fixture, queue, &[("a", "1"), ("a", "2"), ("a", "3")]);
@@ -185,7 +185,7 @@ fn an_abandoned_message_of_a_session_comes_before_the_later_ones() {
 }
 
 #[test]
-fn a_poison_message_of_a_session_goes_and_the_next_flows() {
+fn a_poison_message_is_dead_lettered_and_the_next_delivered() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |queue| {
         queue.egress.requires_session = true;
@@ -206,7 +206,7 @@ fn a_poison_message_of_a_session_goes_and_the_next_flows() {
 }
 
 #[test]
-fn session_state_belongs_to_the_holder_and_outlives_it() {
+fn session_state_needs_the_lock_and_survives_it() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     let link = fixture.named_session(queue, "a").unwrap();
@@ -258,7 +258,7 @@ fn receive_and_delete_works_within_a_session() {
 }
 
 #[test]
-fn a_fault_can_take_a_session_from_its_holder() {
+fn a_test_fault_can_expire_a_session_lock() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.session_queue("q");
     send_to_sessions(&mut fixture, queue, &[("a", "1")]);

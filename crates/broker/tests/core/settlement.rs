@@ -7,7 +7,7 @@ fn property(name: &str, value: &'static str) -> PropertyUpdates {
     vec![(name.into(), Bytes::from_static(value.as_bytes()))]
 }
 
-/// Outcome, then: is it served again, with which count, how many are left here and among the dead letters.
+/// Outcome; the delivery count if it is redelivered; messages left; dead letters.
 #[test]
 fn each_outcome_does_what_it_says() {
     let cases = [
@@ -34,7 +34,7 @@ fn each_outcome_does_what_it_says() {
 }
 
 #[test]
-fn what_was_abandoned_is_served_before_what_never_was() {
+fn abandoned_messages_are_delivered_before_new_ones() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send_all(queue.entity, &["a", "b", "c"]);
@@ -92,7 +92,7 @@ fn a_dead_letter_keeps_its_body_its_count_and_its_reason() {
 }
 
 #[test]
-fn a_dead_letter_cannot_die_again() {
+fn a_dead_letter_cannot_be_dead_lettered_again() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |queue| queue.egress.max_delivery_count = 1);
     fixture.send_all(queue.entity, &["a"]);
@@ -108,7 +108,7 @@ fn a_dead_letter_cannot_die_again() {
 }
 
 #[test]
-fn too_many_attempts_make_a_dead_letter() {
+fn too_many_failed_deliveries_dead_letter_the_message() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |queue| queue.egress.max_delivery_count = 3);
     fixture.send_all(queue.entity, &["a", "b"]);
@@ -126,7 +126,7 @@ fn too_many_attempts_make_a_dead_letter() {
 }
 
 #[test]
-fn the_last_attempt_makes_a_dead_letter_even_when_nobody_asks_for_more() {
+fn the_last_failed_delivery_dead_letters_without_more_credit() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |queue| queue.egress.max_delivery_count = 1);
     fixture.send_all(queue.entity, &["a"]);
@@ -137,7 +137,7 @@ fn the_last_attempt_makes_a_dead_letter_even_when_nobody_asks_for_more() {
 }
 
 #[test]
-fn a_range_is_settled_in_one_record_and_names_what_was_lost() {
+fn a_range_is_settled_in_one_record_and_lost_locks_reported() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     (0..10).for_each(|n| fixture.send_all(queue.entity, &[&n.to_string()]));
@@ -153,7 +153,7 @@ fn a_range_is_settled_in_one_record_and_names_what_was_lost() {
 }
 
 #[test]
-fn a_token_named_twice_is_settled_once() {
+fn a_repeated_token_is_settled_once() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     for outcome in [SettlementOutcome::Complete, abandon(), SettlementOutcome::Release, defer(), dead_letter("x")] {
@@ -168,7 +168,7 @@ fn a_token_named_twice_is_settled_once() {
 }
 
 #[test]
-fn when_the_journal_refuses_nothing_is_settled() {
+fn a_refused_append_settles_nothing() {
     let mut fixture = CoreFixture::new();
     let queue = fixture.queue("q", |_| {});
     fixture.send_all(queue.entity, &["a"]);

@@ -1,7 +1,8 @@
-//! The real core over the real store, cut at every write boundary.
+//! The real core on the real store, with power cuts at every write boundary.
 //!
-//! Every group the core appends is also noted in memory. What a start recovers must be what replaying the noted groups, up to the position the
-//! store recovered to, gives: whatever snapshots, cleaning and removal have made of the files since.
+//! Every group that the core appends is also recorded in memory. A restart must recover exactly what replaying the
+//! recorded groups up to the recovered position gives, whatever snapshots, compaction and removal have done to the
+//! files.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -36,11 +37,11 @@ fn recover(disk: &SimulatedDisk) -> Result<(Core, LogStore), String> {
 
 type RecordedGroup = Vec<(Vec<u8>, Option<(Location, Bytes)>)>;
 
-/// Everything appended, in order, with the position after it.
+/// Every appended group, in order, with the position after it.
 #[derive(Default)]
 struct AppendLog(Vec<(Lsn, RecordedGroup)>);
 
-/// A journal that takes notes.
+/// A journal that records every append.
 struct RecordingJournal<'a> {
     journal: &'a mut dyn Journal,
     append_log: &'a mut AppendLog,
@@ -77,7 +78,7 @@ impl Journal for RecordingJournal<'_> {
     }
 }
 
-/// The noted bodies, as a journal to look things up in; what is appended to it is forgotten.
+/// The recorded bodies, as a journal for reads. Appends are not stored.
 struct BodyLookup(HashMap<Location, StoredEntry>);
 
 impl Journal for BodyLookup {
@@ -100,7 +101,7 @@ impl Journal for BodyLookup {
     }
 }
 
-/// The core that the notes up to `end` make.
+/// The core after replaying the recorded groups up to `end`.
 fn expected(append_log: &AppendLog, end: Lsn) -> (Core, BodyLookup) {
     let mut core = empty_core();
     let mut bodies = BodyLookup(HashMap::new());
@@ -115,7 +116,7 @@ fn expected(append_log: &AppendLog, end: Lsn) -> (Core, BodyLookup) {
     (core, bodies)
 }
 
-/// Everything a client could find out.
+/// Everything a client can observe.
 fn contents(core: &mut Core, journal: &mut dyn Journal, ids: u64) -> Vec<String> {
     let mut effects = Vec::new();
     let mut call = CallContext { now: START, journal, effects: &mut effects };
@@ -144,7 +145,7 @@ fn contents(core: &mut Core, journal: &mut dyn Journal, ids: u64) -> Vec<String>
             core.detach(&mut call, link);
         }
     }
-    // Which ids are remembered shows when they are sent again.
+    // Sending an id again shows whether it is remembered.
     if let Ok(entity) = core.resolve_send_address("sessions") {
         for id in 0..ids {
             let sent = core.send(&mut call, entity, &[in_session(id, 0)]).expect("room");
@@ -165,7 +166,7 @@ fn in_session(id: u64, session: u64) -> IncomingMessage {
     }
 }
 
-/// A broker that does a bit of everything.
+/// A broker that performs random actions of every kind.
 struct BrokerRun {
     core: Core,
     store: LogStore,
@@ -220,7 +221,7 @@ impl BrokerRun {
         let session = self.random.below(5);
         let mut messages = Vec::new();
         for _ in 0..=self.random.below(3) {
-            // Now and then one that was sent before.
+            // Sometimes an id that was sent before.
             let again = self.ids > 10 && self.random.below(6) == 0;
             let id = if again { self.random.below(self.ids) } else { self.ids };
             self.ids = self.ids.max(id + 1);
@@ -266,7 +267,7 @@ impl BrokerRun {
         link
     }
 
-    /// Receives up to `most`, settles them one way or another, and goes.
+    /// Receives up to `most` messages, settles them in random ways, and detaches.
     fn take(&mut self, queue: QueueId, link: CoreLinkId, most: u32) {
         self.call(|core, call| core.flow(call, link, 0, most, false));
         for effect in std::mem::take(&mut self.effects) {
@@ -287,7 +288,7 @@ impl BrokerRun {
         self.call(|core, call| core.detach(call, link));
     }
 
-    /// One step of what the store wants.
+    /// One maintenance step of the store.
     fn maintenance(&mut self) -> bool {
         match self.store.next_maintenance() {
             None => return false,
@@ -354,7 +355,7 @@ fn run(disk: &SimulatedDisk, seed: u64, acts: usize) -> BrokerRun {
     run
 }
 
-/// What the notes say should be seen at each position that was asked for.
+/// The expected contents at each position, computed on demand.
 struct ExpectedContents<'a> {
     append_log: &'a AppendLog,
     ids: u64,
@@ -370,7 +371,7 @@ impl ExpectedContents<'_> {
     }
 }
 
-/// Recovers, compares with the notes, and once more after everything unsynced is lost.
+/// Recovers and compares, then again after everything unsynced is lost.
 fn check_power_loss(
     boundary: &WriteBoundary,
     loss: PowerLoss,
@@ -393,14 +394,14 @@ fn check_power_loss(
         if wanted.len() != found.len() {
             return Err(format!("{} things instead of {}", found.len(), wanted.len()));
         }
-        // What was just sent is not synced, and goes with the power.
+        // The messages just sent are not synced and are lost with the power.
         drop(store);
         disk = disk.after(PowerLoss::Everything);
     }
     Ok(())
 }
 
-/// Cuts the power at every boundary of a run; tells the first time that something is wrong afterwards.
+/// Cuts the power at every boundary of a run; returns the first problem found.
 fn first_loss(disk: &SimulatedDisk, seed: u64) -> Option<String> {
     disk.record();
     let run = run(disk, seed, 400);
@@ -427,19 +428,19 @@ fn the_broker_recovers_from_a_power_cut_at_any_write() {
 }
 
 #[test]
-fn the_broker_recovers_from_a_power_cut_at_any_write_of_another_history() {
+fn the_broker_recovers_from_any_power_cut_with_another_seed() {
     assert_eq!(first_loss(&SimulatedDisk::default(), 2), None);
 }
 
 #[test]
-fn the_broker_without_the_sync_of_a_group_loses_something() {
+fn without_the_sync_of_a_group_the_broker_loses_something() {
     let disk = SimulatedDisk::default();
     disk.ignore(SyncKind::Piece);
     assert!(first_loss(&disk, 1).is_some());
 }
 
 #[test]
-fn the_broker_gives_back_all_room_when_its_entities_are_deleted() {
+fn deleting_all_entities_frees_all_disk_space() {
     let disk = SimulatedDisk::default();
     let mut run = run(&disk, 5, 600);
     let before = run.store.usage();
@@ -447,7 +448,7 @@ fn the_broker_gives_back_all_room_when_its_entities_are_deleted() {
     for path in ["sessions", "topic"] {
         run.call(|core, call| core.delete(call, path)).unwrap();
     }
-    // Something has to happen for a snapshot to be due.
+    // A snapshot is due only after more appends.
     let body = Bytes::from(vec![1; 1_000]);
     let queue = EntityDescription::Queue(QueueDescription::default());
     let entity = run.call(|core, call| core.create(call, "after", queue)).unwrap();
@@ -469,7 +470,7 @@ fn the_broker_gives_back_all_room_when_its_entities_are_deleted() {
 }
 
 #[test]
-fn a_restart_keeps_what_was_locked_and_its_count() {
+fn a_restart_keeps_locked_messages_and_their_count() {
     let disk = SimulatedDisk::default();
     let mut run = run(&disk, 6, 60);
     let queue = run.core.resolve_receive_address("topic/Subscriptions/one").unwrap();

@@ -1,4 +1,4 @@
-//! A disk that fails, lies about it, or is damaged.
+//! A disk that fails, reports false success, or is damaged.
 
 use std::convert::Infallible;
 use std::io;
@@ -26,7 +26,7 @@ fn expect_visible(engine: &MiniEngine, store: &LogStore, ops: &[StoreOp]) {
     assert_eq!(engine.core.visible(store).unwrap(), expected);
 }
 
-/// Runs the workload with one failure, at the `at`-th operation of the kind; `false` when there are not as many.
+/// Runs the workload with one failure at the `at`-th operation of a kind; `false` if there are not that many.
 fn run_with_one_failure(kind: &'static str, at: usize) -> bool {
     let ops = workload(at as u64, 150);
     let disk = SimulatedDisk::default();
@@ -40,7 +40,7 @@ fn run_with_one_failure(kind: &'static str, at: usize) -> bool {
             failure()
         })
     });
-    // Refused while it fails, accepted when tried again.
+    // Appends are refused during the failure and accepted on retry.
     for op in &ops {
         while engine.core.apply(op, &mut store).is_err() {
             store.run_pending_io();
@@ -61,7 +61,7 @@ fn run_with_one_failure(kind: &'static str, at: usize) -> bool {
 }
 
 #[test]
-fn one_failure_of_any_operation_loses_nothing_and_the_store_goes_on() {
+fn one_failure_of_any_operation_loses_nothing() {
     for kind in ["write", "sync", "sync folder", "create", "rename", "allocate", "truncate", "remove"] {
         let failures = (0..).take_while(|&at| run_with_one_failure(kind, at)).count();
         assert!(failures > 5, "only {failures} times {kind}");
@@ -69,22 +69,22 @@ fn one_failure_of_any_operation_loses_nothing_and_the_store_goes_on() {
 }
 
 #[test]
-fn after_a_failed_sync_its_bytes_are_written_elsewhere_and_only_then_acknowledged() {
+fn after_a_failed_sync_bytes_go_to_a_new_file_before_the_ack() {
     let disk = SimulatedDisk::default();
     let (mut store, mut engine) = recover(disk.shared(), small_segments()).unwrap();
     let ops: Vec<_> = (1..=3).map(send).collect();
     run(&disk, &mut store, &mut engine, &ops[..1], 1);
     let synced = store.synced();
-    // GIVEN a sync that fails; the next would succeed, with the bytes gone
+    // GIVEN a failed sync; the next sync would succeed without the bytes
     disk.inject(|operation| operation.starts_with("sync").then(failure));
     engine.core.apply(&ops[1], &mut store).unwrap();
     store.run_pending_io();
-    // THEN it is not acknowledged, it can still be read, and new messages are refused with the reason
+    // THEN the append is not acknowledged, it is readable, and new messages are refused with the reason
     assert_eq!(store.synced(), synced);
     assert!(matches!(store.health(), StoreHealth::Failing(_)));
     expect_visible(&engine, &store, &ops[..2]);
     assert!(matches!(engine.core.apply(&ops[2], &mut store), Err(AppendError::Io(_))));
-    // WHEN the disk works again, everything goes on, in a new file
+    // WHEN the disk works again, writing continues in a new file
     disk.heal();
     store.run_pending_io();
     assert_eq!(store.synced(), store.position());
@@ -101,7 +101,7 @@ fn after_a_failed_sync_its_bytes_are_written_elsewhere_and_only_then_acknowledge
 }
 
 #[test]
-fn settlements_go_on_while_messages_are_refused() {
+fn settlements_continue_while_messages_are_refused() {
     let disk = SimulatedDisk::default();
     let (mut store, mut engine) = recover(disk.shared(), small_segments()).unwrap();
     let ops = [send(1), send(2), StoreOp::Settle { sequence: 1 }];
@@ -117,29 +117,29 @@ fn settlements_go_on_while_messages_are_refused() {
 }
 
 #[test]
-fn bytes_that_only_the_page_cache_has_after_a_failed_sync_are_written_again_at_the_next_start() {
+fn page_cache_bytes_of_a_failed_sync_are_rewritten_at_start() {
     let disk = SimulatedDisk::default();
     let (mut store, mut engine) = recover(disk.shared(), small_segments()).unwrap();
     let ops: Vec<_> = (1..=4).map(send).collect();
     run(&disk, &mut store, &mut engine, &ops[..2], 1);
-    // GIVEN a sync that fails, and a process that dies before it can write the bytes elsewhere
+    // GIVEN a failed sync, and a process that ends before it writes the bytes elsewhere
     disk.inject(|operation| (operation.starts_with("sync") || operation.starts_with("create")).then(failure));
     engine.core.apply(&ops[2], &mut store).unwrap();
     store.run_pending_io();
     drop(store);
     let disk = disk.after(PowerLoss::Nothing);
-    // WHEN the next process sees them, builds on them, and then the power is cut
+    // WHEN the next process reads them, appends more, and then the power is cut
     let (mut store, mut engine) = recover(disk.shared(), small_segments()).unwrap();
     assert_eq!(engine.core.ops, 3, "the page cache shows them");
     run(&disk, &mut store, &mut engine, &ops, 1);
     drop(store);
     let disk = disk.after(PowerLoss::Everything);
-    // THEN they are there
+    // THEN nothing is lost
     let (store, engine) = recover(disk.shared(), small_segments()).unwrap();
     expect_visible(&engine, &store, &ops);
 }
 
-/// A folder with some closed segments and an open one.
+/// A folder with closed segments and an active one.
 fn populated_disk() -> (SimulatedDisk, Vec<StoreOp>) {
     let disk = SimulatedDisk::default();
     let options = broker::store::StoreOptions { snapshot_every: 1 << 20, ..small_segments() };
@@ -157,7 +157,7 @@ fn open_error(disk: &SimulatedDisk) -> OpenError {
 }
 
 #[test]
-fn damage_in_the_middle_of_the_open_segment_stops_the_start_and_names_file_and_byte() {
+fn damage_in_the_open_segment_fails_the_start_with_its_place() {
     let (disk, _) = populated_disk();
     let last = disk.names().into_iter().rfind(|name| name.ends_with(".seg")).unwrap();
     disk.damage(&last, |bytes| bytes[64 + 40] ^= 1);
@@ -166,7 +166,7 @@ fn damage_in_the_middle_of_the_open_segment_stops_the_start_and_names_file_and_b
 }
 
 #[test]
-fn damage_in_a_closed_segment_without_its_index_stops_the_start() {
+fn damage_in_a_closed_segment_without_index_fails_the_start() {
     let (disk, _) = populated_disk();
     let first = disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
     disk.damage(&first, |bytes| {
@@ -180,10 +180,10 @@ fn damage_in_a_closed_segment_without_its_index_stops_the_start() {
 }
 
 #[test]
-fn a_frame_in_the_wrong_place_is_damage() {
+fn a_frame_at_the_wrong_position_is_damage() {
     let (disk, _) = populated_disk();
     let last = disk.names().into_iter().rfind(|name| name.ends_with(".seg")).unwrap();
-    // The disk wrote the first frame once more, over the second of the same length.
+    // The disk wrote the first frame again, over the second of the same length.
     disk.damage(&last, |bytes| {
         let length = u32::from_le_bytes(bytes[68..72].try_into().unwrap()) as usize;
         bytes.copy_within(64..64 + length, 64 + length);
@@ -192,12 +192,12 @@ fn a_frame_in_the_wrong_place_is_damage() {
 }
 
 #[test]
-fn a_torn_end_of_the_log_is_not_damage() {
+fn a_torn_log_tail_is_not_damage() {
     let (disk, ops) = populated_disk();
     let last = disk.names().into_iter().rfind(|name| name.ends_with(".seg")).unwrap();
     let (store, engine) = recover(disk.after(PowerLoss::Nothing).shared(), small_segments()).unwrap();
     expect_visible(&engine, &store, &ops);
-    // The last frame's body; nothing was written after it.
+    // In the body of the last frame; nothing was written after it.
     disk.damage(&last, |bytes| {
         let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
         bytes[end - 20] ^= 1;
@@ -207,7 +207,7 @@ fn a_torn_end_of_the_log_is_not_damage() {
 }
 
 #[test]
-fn after_an_orderly_end_even_damage_to_the_last_frame_is_noticed() {
+fn after_a_clean_close_damage_to_the_last_frame_is_detected() {
     let disk = SimulatedDisk::default();
     let (mut store, mut engine) = recover(disk.shared(), small_segments()).unwrap();
     run(&disk, &mut store, &mut engine, &[send(1), send(2)], 1);
@@ -220,7 +220,7 @@ fn after_an_orderly_end_even_damage_to_the_last_frame_is_noticed() {
 }
 
 #[test]
-fn a_missing_segment_stops_the_start() {
+fn a_missing_segment_fails_the_start() {
     let (disk, _) = populated_disk();
     let names = disk.names();
     let second = names.iter().filter(|name| name.ends_with(".seg")).nth(1).unwrap();
@@ -229,7 +229,7 @@ fn a_missing_segment_stops_the_start() {
 }
 
 #[test]
-fn a_damaged_body_is_refused_when_it_is_read_and_nothing_else_is() {
+fn only_the_damaged_body_fails_to_read() {
     let (disk, _) = populated_disk();
     let first = disk.names().into_iter().find(|name| name.ends_with(".seg")).unwrap();
     let mut core = MiniCore::default();
@@ -253,7 +253,7 @@ fn a_damaged_body_is_refused_when_it_is_read_and_nothing_else_is() {
 }
 
 #[test]
-fn a_folder_of_a_later_format_or_of_somebody_else_is_refused() {
+fn a_folder_of_another_format_or_program_is_refused() {
     let (disk, _) = populated_disk();
     disk.damage("format", |bytes| *bytes = b"headwater broker store\nformat 2\n".to_vec());
     assert!(matches!(open_error(&disk), OpenError::Format { found: 2, known: 1 }));
@@ -271,7 +271,7 @@ fn two_brokers_cannot_share_a_folder() {
 }
 
 #[test]
-fn a_group_larger_than_a_segment_has_one_of_its_own() {
+fn a_group_larger_than_a_segment_gets_its_own_segment() {
     let disk = SimulatedDisk::default();
     let (mut store, _) = recover(disk.shared(), small_segments()).unwrap();
     let large = vec![7; 10_000];

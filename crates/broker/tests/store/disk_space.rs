@@ -1,4 +1,4 @@
-//! Room: given back when messages are consumed, and gone without it when the disk is full.
+//! Disk space: freed when messages are consumed, and scarce when the disk is full.
 
 use broker::journal::{AppendError, Journal};
 use broker::store::{LogStore, MaintenanceTask, StoreHealth, StoreOptions};
@@ -16,7 +16,7 @@ fn send_sized(sequence: u64, size: usize) -> StoreOp {
 }
 
 #[test]
-fn the_room_of_consumed_messages_is_given_back() {
+fn the_space_of_consumed_messages_is_freed() {
     let disk = SimulatedDisk::default();
     let (mut store, mut engine) = recover(disk.shared(), small_segments()).unwrap();
     let mut most = 0;
@@ -27,7 +27,8 @@ fn the_room_of_consumed_messages_is_given_back() {
         store.run_pending_io();
         while engine.maintenance(&mut store) {}
         store.run_pending_io();
-        // The log may grow to twice the snapshot, which holds the duplicate history, and two snapshots may be there at once.
+        // The log may grow to twice the snapshot, which contains the duplicate history, and two snapshots may exist at
+        // once.
         let usage = store.usage();
         most = most.max(disk.used().saturating_sub(4 * usage.snapshot));
         history = usage.snapshot;
@@ -37,13 +38,13 @@ fn the_room_of_consumed_messages_is_given_back() {
 }
 
 #[test]
-fn one_stuck_message_in_each_segment_does_not_keep_the_segments() {
+fn one_old_message_per_segment_does_not_keep_the_segments() {
     let disk = SimulatedDisk::default();
     let (mut store, mut engine) = recover(disk.shared(), small_segments()).unwrap();
     let mut expected = VisibleState::default();
     for sequence in 1..=1_500 {
         let mut ops = vec![send(sequence)];
-        // Every segment of 2 KiB holds at least one message that stays.
+        // Every segment of 2 KiB has at least one message that stays.
         if sequence % 5 != 0 {
             ops.push(StoreOp::Settle { sequence });
         }
@@ -58,7 +59,7 @@ fn one_stuck_message_in_each_segment_does_not_keep_the_segments() {
         }
     }
     while engine.maintenance(&mut store) || store.run_pending_io() {}
-    // 300 messages of about 360 bytes live; at most about four times that may be kept, and what no snapshot covers yet.
+    // 300 live messages of about 360 bytes: the store may use about four times that, plus what no snapshot covers yet.
     let usage = store.usage();
     assert!(usage.bytes < 4 * 300 * 360 + 2 * usage.snapshot + (64 << 10), "{usage:?}");
     assert_eq!(engine.core.visible(&store).unwrap(), expected);
@@ -68,7 +69,7 @@ fn one_stuck_message_in_each_segment_does_not_keep_the_segments() {
 }
 
 #[test]
-fn a_pass_of_cleaning_keeps_its_segments_and_the_next_waits_if_it_moved_nothing() {
+fn compaction_keeps_its_segments_and_waits_if_nothing_moved() {
     let disk = SimulatedDisk::default();
     let (mut store, mut engine) = recover(disk.shared(), small_segments()).unwrap();
     for sequence in 1..=400 {
@@ -80,7 +81,7 @@ fn a_pass_of_cleaning_keeps_its_segments_and_the_next_waits_if_it_moved_nothing(
     }
     let offered = next_but_snapshots(&mut store);
     assert!(matches!(offered, Some(MaintenanceTask::Compact(_))));
-    // Meanwhile some of them become empty.
+    // Meanwhile some segments become empty.
     for sequence in (300..=350).filter(|sequence| sequence % 5 == 0) {
         engine.core.apply(&StoreOp::Settle { sequence }, &mut store).unwrap();
     }
@@ -93,7 +94,7 @@ fn a_pass_of_cleaning_keeps_its_segments_and_the_next_waits_if_it_moved_nothing(
     assert!(matches!(next_but_snapshots(&mut store), Some(MaintenanceTask::Compact(_))));
 }
 
-/// What the store wants done, when no snapshot is wanted any more; they are left empty.
+/// The next task that is not a snapshot; snapshots are finished without records.
 fn next_but_snapshots(store: &mut LogStore) -> Option<MaintenanceTask> {
     loop {
         store.run_pending_io();
@@ -105,7 +106,7 @@ fn next_but_snapshots(store: &mut LogStore) -> Option<MaintenanceTask> {
     }
 }
 
-/// Sends until refused; returns what was accepted.
+/// Sends until refused; returns the accepted operations.
 fn fill(
     disk: &SimulatedDisk,
     capacity: u64,
@@ -130,14 +131,14 @@ fn fill(
 }
 
 #[test]
-fn a_full_disk_refuses_messages_takes_settlements_and_goes_on_when_there_is_room() {
+fn a_full_disk_refuses_messages_and_accepts_settlements() {
     let disk = SimulatedDisk::default();
     let (mut store, mut engine, mut ops) = fill(&disk, 60 << 10, 300, small_segments());
-    // THEN nothing that was accepted is lost, and everything accepted is durable
+    // THEN no accepted message is lost, and all are durable
     assert!(matches!(store.health(), StoreHealth::Full));
     assert_eq!(store.synced(), store.position(), "the reserve took what was under way");
     assert!(ops.len() > 50, "only {} messages fit", ops.len());
-    // WHEN messages are settled, that alone makes room
+    // WHEN messages are settled, that alone frees space
     let count = ops.len() as u64;
     for sequence in 1..=count - 5 {
         let op = StoreOp::Settle { sequence };
@@ -165,7 +166,7 @@ fn a_full_disk_refuses_messages_takes_settlements_and_goes_on_when_there_is_room
 }
 
 #[test]
-fn on_a_full_disk_a_snapshot_is_taken_early_when_it_gives_back_room() {
+fn a_full_disk_triggers_an_early_snapshot_that_frees_space() {
     let disk = SimulatedDisk::default();
     let options = StoreOptions { segment_bytes: 16 << 10, snapshot_every: 1 << 30, ..small_segments() };
     let (mut store, mut engine, ops) = fill(&disk, 150 << 10, 3_000, options);
@@ -180,7 +181,7 @@ fn on_a_full_disk_a_snapshot_is_taken_early_when_it_gives_back_room() {
 }
 
 #[test]
-fn a_full_disk_that_somebody_else_empties_is_used_again_without_any_doing() {
+fn space_freed_by_others_is_used_without_operator_action() {
     let disk = SimulatedDisk::default();
     let (mut store, mut engine, ops) = fill(&disk, 60 << 10, 300, small_segments());
     disk.set_capacity(None);
@@ -199,7 +200,7 @@ fn a_store_can_start_and_settle_on_a_full_disk() {
     let (mut store, mut engine) = recover(disk.shared(), small_segments()).unwrap();
     assert!(matches!(engine.core.apply(&send(ops.len() as u64 + 1), &mut store), Err(AppendError::Full)));
     for sequence in 1..=ops.len() as u64 {
-        // Refused only while what makes room is under way.
+        // Refused only while space is being freed.
         while engine.core.apply(&StoreOp::Settle { sequence }, &mut store).is_err() {
             assert!(
                 engine.maintenance(&mut store) | store.run_pending_io(),
@@ -219,7 +220,7 @@ fn a_store_can_start_and_settle_on_a_full_disk() {
 }
 
 #[test]
-fn a_stalled_disk_does_not_eat_the_memory() {
+fn a_stalled_disk_does_not_exhaust_memory() {
     let disk = SimulatedDisk::default();
     let options = StoreOptions { max_unsynced: 10_000, ..small_segments() };
     let (mut store, mut engine) = recover(disk.shared(), options).unwrap();

@@ -1,6 +1,6 @@
-//! A core small enough to be right: messages in sessions, duplicate history, session state, over any journal.
+//! A minimal core that is easy to check: messages in sessions, duplicate history and session state, on any journal.
 //!
-//! As the real one, it appends absolute facts, takes snapshots in steps while it changes, and evacuates in steps.
+//! Like the real core it appends absolute values, writes snapshots in steps while it changes, and compacts in steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -10,7 +10,7 @@ use broker::store::{LogStore, MaintenanceTask};
 
 use crate::simulated_disk::TestRandom;
 
-/// What a client asks for. Its number in the history is written with it, so that a recovered state says how far it goes.
+/// A client operation. Its number is stored with it, so a recovered state shows how many operations it contains.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum StoreOp {
     /// One group of messages.
@@ -36,7 +36,7 @@ pub(crate) struct MiniMessage {
     pub(crate) body: Vec<u8>,
 }
 
-/// What a client can see, bodies and all.
+/// What a client can observe, including bodies.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct VisibleState {
     pub(crate) messages: BTreeMap<u64, (u8, Vec<u8>)>,
@@ -66,7 +66,7 @@ impl VisibleState {
     }
 }
 
-/// One record: a tag, the number of the op behind it, and a key.
+/// One record: a tag, the number of its operation, and a key.
 const MESSAGE: u8 = 1;
 const SETTLED: u8 = 2;
 const STATE: u8 = 3;
@@ -83,7 +83,7 @@ fn record(tag: u8, ops: u64, key: u64, session: u8) -> Vec<u8> {
 
 #[derive(Debug, Default)]
 pub(crate) struct MiniCore {
-    /// Ops done so far.
+    /// Operations applied so far.
     pub(crate) ops: u64,
     messages: BTreeMap<u64, (u8, Location)>,
     history: BTreeSet<u64>,
@@ -161,7 +161,7 @@ impl MiniCore {
         self.states.values().for_each(|location| visit(*location));
     }
 
-    /// What can be seen, with every body read back.
+    /// The observable state, with every body read back.
     pub(crate) fn visible(&self, journal: &impl Journal) -> Result<VisibleState, String> {
         let body = |location: Location| -> Result<Vec<u8>, String> {
             journal.read(location).map(|stored| stored.body.to_vec()).map_err(|error| error.to_string())
@@ -176,7 +176,7 @@ impl MiniCore {
         Ok(visible)
     }
 
-    /// A few records of a snapshot; `true` when there are no more.
+    /// Writes a few records of a snapshot; returns `true` when it is complete.
     fn snapshot(&self, cursor: &mut SnapshotCursor, mut put: impl FnMut(&[u8], Option<Location>)) -> bool {
         const BUDGET: usize = 5;
         let next = |after: Option<u64>| after.map_or(0, |after| after + 1);
@@ -200,7 +200,7 @@ impl MiniCore {
             && self.messages.range(next(cursor.message)..).next().is_none()
     }
 
-    /// Moves a few bodies out of the segments; `true` when none is left there.
+    /// Moves a few bodies out of the segments; returns `true` when none is left there.
     fn compact(&mut self, segments: &[u32], journal: &mut impl Journal) -> Result<bool, AppendError> {
         const BUDGET: usize = 3;
         for (session, location) in self.states.iter_mut().filter(|(_, at)| segments.contains(&at.segment)) {
@@ -231,7 +231,7 @@ pub(crate) struct SnapshotCursor {
     message: Option<u64>,
 }
 
-/// The engine's part: does the store's chores until there are none.
+/// The engine's part: runs the store's maintenance tasks.
 #[derive(Debug)]
 pub(crate) struct MiniEngine {
     pub(crate) core: MiniCore,
@@ -243,7 +243,7 @@ impl MiniEngine {
         Self { core, cursor: SnapshotCursor::default() }
     }
 
-    /// One step of whatever the store wants; `false` when it wants nothing.
+    /// One maintenance step; `false` if there is nothing to do.
     pub(crate) fn maintenance(&mut self, store: &mut LogStore) -> bool {
         match store.next_maintenance() {
             None => false,
@@ -257,7 +257,7 @@ impl MiniEngine {
                 true
             }
             Some(MaintenanceTask::Compact(segments)) => {
-                // Refused for want of room: it is asked for again.
+                // Refused for lack of space: the store asks again.
                 let done = self.core.compact(&segments, &mut store.compaction_journal());
                 if done.as_ref().is_ok_and(|done| *done) {
                     store.finish_compaction();
@@ -268,7 +268,7 @@ impl MiniEngine {
     }
 }
 
-/// Ops in which most messages are settled soon, some late, and one in twelve never.
+/// Operations in which most messages are settled soon, some late, and one in twelve never.
 pub(crate) fn workload(seed: u64, count: usize) -> Vec<StoreOp> {
     let mut random = TestRandom::new(seed);
     let mut sequence = 0;

@@ -1,16 +1,16 @@
-//! Every sync has a reason: without any one of them, some power cut loses something.
+//! Every sync is needed: without any one of them, some power cut loses data. Each missing sync is a planted defect.
 
 use crate::power_loss::{SEEDS, boundaries, check_power_loss, losses};
 use crate::simulated_disk::{PowerLoss, SimulatedDisk, SyncKind};
 
-/// Whether some power cut shows that syncs of this kind are not done.
+/// Whether some power cut reveals that syncs of this kind are missing.
 fn is_caught(kind: SyncKind) -> bool {
     SEEDS.iter().any(|&seed| {
         let disk = SimulatedDisk::default();
         disk.ignore(kind);
         let (boundaries, ops) = boundaries(&disk, seed, 300);
         boundaries.iter().enumerate().any(|(at, boundary)| {
-            // The order of names matters only until the next sync of the folder: there, more ways to lose some are tried.
+            // The order of names matters only until the next folder sync, so more combinations are tried there.
             let names = boundary.operation == "sync folder";
             let more = (0..if names { 16 } else { 0 }).map(|seed| PowerLoss::Torn(1_000 + seed));
             losses(at).into_iter().chain(more).any(|loss| check_power_loss(boundary, loss, &ops).is_err())
@@ -53,7 +53,7 @@ fn a_missing_sync_of_the_folder_after_the_format_is_caught() {
     assert!(is_caught(SyncKind::FormatName));
 }
 
-/// The one sync that only gives back room sooner: a file that comes back is removed again at the next start.
+/// This sync only frees space earlier: a file that reappears is removed at the next start.
 #[test]
 fn a_missing_sync_of_a_removal_loses_nothing() {
     assert!(!is_caught(SyncKind::Removal));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::mini_core::{MiniCore, MiniEngine, StoreOp, VisibleState, workload};
 use crate::simulated_disk::{PowerLoss, SimulatedDisk, WriteBoundary};
 
-/// Small enough that a few hundred ops roll, snapshot, clean and remove many times.
+/// Small enough that a few hundred operations close, snapshot, compact and remove segments many times.
 pub(crate) fn small_segments() -> StoreOptions {
     StoreOptions { segment_bytes: 2048, snapshot_every: 6 << 10, manual_io: true, ..StoreOptions::default() }
 }
@@ -21,7 +21,7 @@ pub(crate) fn recover(disk: Arc<dyn Disk>, options: StoreOptions) -> Result<(Log
     Ok((store, MiniEngine::new(core)))
 }
 
-/// Runs the ops; after each sync the disk is told how many ops are acknowledged by then.
+/// Runs the operations. After each sync the disk learns how many of them are acknowledged.
 pub(crate) fn run(disk: &SimulatedDisk, store: &mut LogStore, engine: &mut MiniEngine, ops: &[StoreOp], pace: usize) {
     let done = engine.core.ops as usize;
     let mut ends = Vec::new();
@@ -29,7 +29,7 @@ pub(crate) fn run(disk: &SimulatedDisk, store: &mut LogStore, engine: &mut MiniE
         engine.core.apply(op, store).expect("a healthy disk takes every op");
         ends.push((engine.core.ops, store.position()));
         engine.maintenance(store);
-        // The janitor does not wait for the writer.
+        // The background worker does not wait for the writer.
         store.run_background_io();
         engine.maintenance(store);
         store.run_background_io();
@@ -50,7 +50,7 @@ fn acknowledge(disk: &SimulatedDisk, store: &mut LogStore, ends: &[(u64, broker:
     }
 }
 
-/// The recovered state is that after some number of ops, no fewer than were acknowledged.
+/// The recovered state must match some number of operations, at least those acknowledged.
 fn check(engine: &MiniEngine, store: &LogStore, ops: &[StoreOp], acknowledged: u64) -> Result<(), String> {
     let recovered = engine.core.ops;
     if recovered < acknowledged {
@@ -62,7 +62,7 @@ fn check(engine: &MiniEngine, store: &LogStore, ops: &[StoreOp], acknowledged: u
     if visible == expected { Ok(()) } else { Err(format!("after {recovered} ops: {visible:?} is not {expected:?}")) }
 }
 
-/// Cuts the power there, recovers, checks, goes on for a few ops, cuts again, checks again.
+/// Cuts the power, recovers, checks, runs a few operations, cuts again and checks again.
 pub(crate) fn check_power_loss(boundary: &WriteBoundary, loss: PowerLoss, ops: &[StoreOp]) -> Result<(), String> {
     let disk = SimulatedDisk::after_power_loss(boundary, loss);
     let (mut store, mut engine) = recover(disk.shared(), small_segments())?;
@@ -77,7 +77,7 @@ pub(crate) fn check_power_loss(boundary: &WriteBoundary, loss: PowerLoss, ops: &
     check(&engine, &store, ops, until as u64)
 }
 
-/// A start leaves nothing behind that nothing needs.
+/// A start leaves no obsolete files.
 fn check_no_leftovers(disk: &SimulatedDisk) -> Result<(), String> {
     let names = disk.names();
     let count = |suffix| names.iter().filter(|name| name.ends_with(suffix)).count();
@@ -86,7 +86,7 @@ fn check_no_leftovers(disk: &SimulatedDisk) -> Result<(), String> {
 
 pub(crate) const SEEDS: [u64; 2] = [1, 2];
 
-/// The boundaries of a run, and its ops.
+/// The write boundaries of a run, and its operations.
 pub(crate) fn boundaries(disk: &SimulatedDisk, seed: u64, count: usize) -> (Vec<WriteBoundary>, Vec<StoreOp>) {
     let ops = workload(seed, count);
     disk.record();
@@ -102,7 +102,7 @@ pub(crate) fn losses(index: usize) -> [PowerLoss; 4] {
 }
 
 #[test]
-fn a_power_cut_at_any_write_loses_nothing_acknowledged_and_brings_nothing_back() {
+fn a_power_cut_at_any_write_keeps_exactly_what_was_acknowledged() {
     for seed in SEEDS {
         let disk = SimulatedDisk::default();
         let (boundaries, ops) = boundaries(&disk, seed, 400);
@@ -120,7 +120,7 @@ fn a_power_cut_at_any_write_loses_nothing_acknowledged_and_brings_nothing_back()
 }
 
 #[test]
-fn a_cut_while_recovering_from_a_cut_loses_nothing() {
+fn a_power_cut_during_recovery_loses_nothing() {
     let disk = SimulatedDisk::default();
     let (boundaries, ops) = boundaries(&disk, 4, 120);
     for (index, boundary) in boundaries.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The store as it runs: real files, its own threads.
+//! The store as in production: real files and its own threads.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ fn options() -> StoreOptions {
 }
 
 #[test]
-fn everything_is_there_after_a_restart_on_real_files() {
+fn a_restart_on_real_files_recovers_everything() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(DataFolder::new(folder.path()).unwrap());
     let ops = workload(9, 20_000);
@@ -40,7 +40,7 @@ fn everything_is_there_after_a_restart_on_real_files() {
 }
 
 #[test]
-fn what_gathers_during_a_sync_shares_the_next_one() {
+fn appends_during_a_sync_share_the_next_one() {
     let folder = tempfile::tempdir().unwrap();
     let wakes = Arc::new(AtomicUsize::new(0));
     let counter = Arc::clone(&wakes);
@@ -62,7 +62,7 @@ fn what_gathers_during_a_sync_shares_the_next_one() {
 }
 
 #[test]
-fn bodies_can_be_read_at_once_while_they_are_written_and_after() {
+fn bodies_are_readable_before_during_and_after_the_sync() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(DataFolder::new(folder.path()).unwrap());
     let (mut store, _) = recover(disk, options()).unwrap();
@@ -86,7 +86,7 @@ fn bodies_can_be_read_at_once_while_they_are_written_and_after() {
 }
 
 #[test]
-fn a_second_broker_on_a_real_folder_is_told_so() {
+fn a_second_broker_on_a_real_folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let open = || LogStore::open(Arc::new(DataFolder::new(folder.path()).unwrap()), options());
     let first = open().unwrap();
@@ -96,7 +96,7 @@ fn a_second_broker_on_a_real_folder_is_told_so() {
 }
 
 #[test]
-fn removed_segments_give_back_their_room_on_real_files() {
+fn removed_segments_free_their_space_on_real_files() {
     let folder = tempfile::tempdir().unwrap();
     let disk = Arc::new(DataFolder::new(folder.path()).unwrap());
     let (mut store, mut engine) = recover(disk, options()).unwrap();

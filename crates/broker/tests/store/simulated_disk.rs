@@ -1,7 +1,7 @@
-//! A disk that forgets what was not synced.
+//! A disk that loses unsynced writes.
 //!
-//! Every operation that changes something is a *boundary*: a copy of the disk as it is in the middle of that operation is kept, and
-//! [`SimulatedDisk::after_power_loss`] makes of any such copy a disk as a power cut could have left it.
+//! Every modifying operation is a *boundary*: the disk records a copy of itself in the middle of the operation.
+//! [`SimulatedDisk::after_power_loss`] turns such a copy into a disk as a power cut could leave it.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use broker::store::{Disk, DiskFile};
 
-/// A disk writes these whole or not at all, in any order.
+/// A disk writes sectors atomically, in any order.
 const SECTOR: usize = 512;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,11 +29,11 @@ enum NameChange {
 
 #[derive(Debug, Clone, Default)]
 struct Inode {
-    /// What the process sees.
+    /// What the process reads.
     seen: Vec<u8>,
-    /// What a power cut leaves, whatever happens.
+    /// What survives every power cut.
     durable: Vec<u8>,
-    /// What may or may not be left beside it.
+    /// What may or may not survive.
     unsynced: Vec<ByteChange>,
 }
 
@@ -45,33 +45,33 @@ struct DiskImage {
     unsynced_names: Vec<NameChange>,
 }
 
-/// What a power cut does to what was not synced.
+/// What a power cut does to unsynced writes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum PowerLoss {
-    /// The process died, the machine did not: nothing is lost.
+    /// Only the process ended: nothing is lost.
     Nothing,
-    /// Everything is lost.
+    /// Everything unsynced is lost.
     Everything,
-    /// Some sectors and some names are kept, others not.
+    /// A random selection of sectors and names survives.
     Torn(u64),
 }
 
-/// Which kind of sync an operation is, by what would be lost without it.
+/// The kind of a sync, by what would be lost without it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SyncKind {
     Format,
     FormatName,
-    /// The first bytes of a piece of a segment, before it has its name.
+    /// The first bytes of a piece, before it has its final name.
     NewPiece,
     PieceName,
-    /// Bytes added to a piece that has its name.
+    /// Bytes appended to a piece that has its final name.
     Piece,
     Snapshot,
     SnapshotName,
     Removal,
 }
 
-/// What the next operations of a kind answer.
+/// Returns an error for operations that should fail.
 type DiskFault = Box<dyn FnMut(&str) -> Option<io::Error> + Send>;
 
 #[derive(Default)]
@@ -87,7 +87,7 @@ struct DiskRules {
 #[derive(Clone)]
 pub(crate) struct WriteBoundary {
     image: DiskImage,
-    /// What the test had noted when it happened, see [`SimulatedDisk::note`].
+    /// The last value of [`SimulatedDisk::set_acknowledged`] at that time.
     pub(crate) acknowledged: u64,
     pub(crate) operation: String,
 }
@@ -108,7 +108,7 @@ impl SimulatedDisk {
         Arc::new(self.clone())
     }
 
-    /// Keeps a copy of the disk at every boundary from now on.
+    /// Records a copy of the disk at every boundary from now on.
     pub(crate) fn record(&self) {
         self.rules().record = true;
     }
@@ -117,7 +117,7 @@ impl SimulatedDisk {
         std::mem::take(&mut self.0.boundaries.lock().unwrap())
     }
 
-    /// Remembered with each boundary that follows.
+    /// Stored with each following boundary.
     pub(crate) fn set_acknowledged(&self, value: u64) {
         self.0.acknowledged.store(value, Ordering::Relaxed);
     }
@@ -127,7 +127,7 @@ impl SimulatedDisk {
         self.rules().ignored = Some(kind);
     }
 
-    /// Asks `fault` before every operation, by a text such as `sync 00000000-0000.seg`.
+    /// Calls `fault` before every operation, with a text such as `sync 00000000-0000.seg`.
     pub(crate) fn inject(&self, fault: impl FnMut(&str) -> Option<io::Error> + Send + 'static) {
         self.rules().fault = Some(Box::new(fault));
     }
@@ -148,7 +148,7 @@ impl SimulatedDisk {
         self.image().names.keys().cloned().collect()
     }
 
-    /// Changes bytes of a file behind everybody's back.
+    /// Changes the bytes of a file directly.
     pub(crate) fn damage(&self, name: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let mut image = self.image();
         let file = image.names[name];
@@ -158,12 +158,12 @@ impl SimulatedDisk {
         inode.unsynced.clear();
     }
 
-    /// This disk as it is now, after a power cut.
+    /// This disk after a power cut now.
     pub(crate) fn after(&self, loss: PowerLoss) -> Self {
         Self::of(after(&self.image(), loss))
     }
 
-    /// The disk as it was at a boundary, after a power cut there.
+    /// The disk at a boundary, after a power cut there.
     pub(crate) fn after_power_loss(boundary: &WriteBoundary, loss: PowerLoss) -> Self {
         Self::of(after(&boundary.image, loss))
     }
@@ -182,7 +182,7 @@ impl SimulatedDisk {
         self.0.rules.lock().unwrap()
     }
 
-    /// A boundary: `half` is what a copy of the disk made half-way through has.
+    /// Records a boundary; `half` applies the first half of the operation to the copy.
     fn boundary(&self, operation: &str, half: impl FnOnce(&mut DiskImage)) -> io::Result<()> {
         let mut rules = self.rules();
         if let Some(error) = rules.fault.as_mut().and_then(|fault| fault(operation)) {
@@ -255,7 +255,7 @@ fn after(image: &DiskImage, loss: PowerLoss) -> DiskImage {
         PowerLoss::Everything => false,
         PowerLoss::Torn(_) => random.below(2) == 0,
     };
-    // A process that died leaves the page cache, lies and all; only a power cut shows what the disk has.
+    // A process that ends leaves the page cache intact; only a power cut shows what the disk has.
     if let PowerLoss::Nothing = loss {
         return image.clone();
     }
@@ -388,7 +388,7 @@ impl SimulatedFile {
             ByteChange::Write { at, bytes } => at + bytes.len() as u64,
         };
         self.disk.boundary(&format!("{operation} {}", self.name()), |image| {
-            // Half-way through, the first half of the sectors has been asked for.
+            // Half-way through, the first half of the sectors is written.
             let parts = sectors(&change);
             image.files[self.file].unsynced.extend(parts[..parts.len() / 2].iter().cloned());
             let half: Vec<_> = parts[..parts.len() / 2].to_vec();
@@ -428,7 +428,7 @@ impl DiskFile for SimulatedFile {
         self.change("truncate", ByteChange::Size(size))
     }
 
-    /// A sync that fails drops what was unsynced and remembers nothing of it, as a kernel does: the next one succeeds.
+    /// A failed sync drops the unsynced bytes, as a kernel does: the next sync succeeds without them.
     fn sync(&self) -> io::Result<()> {
         let name = self.name();
         let outcome = self.disk.boundary(&format!("sync {name}"), |_| {});
@@ -438,7 +438,7 @@ impl DiskFile for SimulatedFile {
         let mut image = self.disk.image();
         let inode = &mut image.files[self.file];
         if outcome.is_ok() {
-            // Only what is still dirty reaches the disk.
+            // Only dirty bytes reach the disk.
             let mut durable = std::mem::take(&mut inode.durable);
             inode.unsynced.iter().for_each(|change| apply(&mut durable, change));
             inode.durable = durable;
@@ -448,7 +448,7 @@ impl DiskFile for SimulatedFile {
     }
 }
 
-/// Small, repeatable chance.
+/// A small deterministic random generator.
 pub(crate) struct TestRandom(u64);
 
 impl TestRandom {

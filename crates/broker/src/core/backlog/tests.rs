@@ -30,7 +30,7 @@ fn a_message_costs_twenty_four_bytes() {
 }
 
 #[test]
-fn memory_per_message_is_flat_from_a_thousand_to_a_million_and_from_one_session_to_many() {
+fn memory_per_message_is_constant_for_any_number_of_sessions() {
     for (sessions, each) in [(1, 1_000), (1, 1_000_000), (1_000, 50), (10_000, 5)] {
         let bytes: usize = (0..sessions).map(|_| filled(1..=each).heap_bytes()).sum();
         let per_message = bytes as f64 / (sessions * each) as f64;
@@ -40,7 +40,7 @@ fn memory_per_message_is_flat_from_a_thousand_to_a_million_and_from_one_session_
 }
 
 #[test]
-fn emptied_backlogs_give_their_memory_back() {
+fn emptied_backlogs_free_their_memory() {
     let mut backlog = filled(1..=100_000);
     for counter in (1..=100_000).rev().filter(|counter| counter % 1000 != 0) {
         backlog.remove(counter, 0, &mut ExpiryIndex::new());
@@ -50,7 +50,7 @@ fn emptied_backlogs_give_their_memory_back() {
 }
 
 #[test]
-fn what_comes_back_is_served_before_what_was_never_served() {
+fn returned_messages_are_delivered_before_new_ones() {
     let mut backlog = filled(1..=5);
     assert_eq!((take(&mut backlog), take(&mut backlog), take(&mut backlog)), (Some(1), Some(2), Some(3)));
     backlog.unlock(2, 0, &mut ExpiryIndex::new());
@@ -58,7 +58,7 @@ fn what_comes_back_is_served_before_what_was_never_served() {
 }
 
 #[test]
-fn a_deferred_message_is_stepped_over_until_asked_for() {
+fn a_deferred_message_is_skipped() {
     let mut backlog = filled(1..=3);
     take(&mut backlog);
     backlog.update(1, QueuedMessage::set_deferred);
@@ -69,7 +69,7 @@ fn a_deferred_message_is_stepped_over_until_asked_for() {
 }
 
 #[test]
-fn an_expired_chunk_names_its_messages_and_is_listed_under_the_next() {
+fn an_expired_chunk_is_indexed_under_its_next_expiry() {
     let mut expiry_index = ExpiryIndex::new();
     let mut backlog = SessionBacklog::default();
     for (counter, ttl) in [(1, 5_000), (2, 1_000), (3, 1_000)] {

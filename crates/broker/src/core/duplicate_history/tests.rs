@@ -16,7 +16,7 @@ fn later(millis: u64) -> Timestamp {
 }
 
 #[test]
-fn an_id_is_known_for_the_whole_window_and_hardly_longer() {
+fn an_id_is_known_for_the_window_and_hardly_longer() {
     for window in [20, 600, 7 * 86_400].map(Duration::from_secs) {
         let mut history = DuplicateHistory::new(window);
         history.insert(id(1), START);
@@ -50,7 +50,7 @@ fn an_id_costs_less_than_twenty_bytes_at_every_size() {
 }
 
 #[test]
-fn what_is_past_the_window_is_given_back_while_nothing_is_sent() {
+fn ids_past_the_window_are_freed_without_new_sends() {
     let mut history = DuplicateHistory::new(WINDOW);
     (0..50_000).for_each(|n| history.insert(id(n), START));
     let full = history.heap_bytes();
@@ -64,7 +64,7 @@ fn what_is_past_the_window_is_given_back_while_nothing_is_sent() {
 }
 
 #[test]
-fn an_age_that_sixteen_bits_cannot_hold_is_not_taken_for_youth() {
+fn an_age_beyond_sixteen_bits_is_not_mistaken_for_new() {
     // After 256 windows the tick has the same 16 bits again.
     let wrap = later(WINDOW.as_millis() as u64 / 256 * 65_536);
     let mut history = DuplicateHistory::new(WINDOW);
@@ -83,7 +83,7 @@ fn a_clock_that_steps_back_forgets_nothing() {
 }
 
 #[test]
-fn of_two_moments_the_later_counts_in_whatever_order_they_are_told() {
+fn of_two_times_the_later_counts_in_any_order() {
     for moments in [[0, 5_000], [5_000, 0]] {
         let mut history = DuplicateHistory::new(WINDOW);
         moments.iter().for_each(|at| history.insert(id(1), later(*at)));
@@ -93,7 +93,7 @@ fn of_two_moments_the_later_counts_in_whatever_order_they_are_told() {
 }
 
 #[test]
-fn another_window_keeps_what_is_within_it() {
+fn changing_the_window_keeps_ids_within_it() {
     let mut history = DuplicateHistory::new(WINDOW);
     history.insert(id(1), START);
     history.insert(id(2), later(300_000));
@@ -104,7 +104,7 @@ fn another_window_keeps_what_is_within_it() {
 
 proptest! {
     #[test]
-    fn a_history_answers_like_a_map(steps in proptest::collection::vec((0u64..3_000, 0u64..2_000), 1..3_000)) {
+    fn a_history_behaves_like_a_map(steps in proptest::collection::vec((0u64..3_000, 0u64..2_000), 1..3_000)) {
         let window = Duration::from_secs(20);
         let (mut history, mut plain, mut now) = (DuplicateHistory::new(window), HashMap::new(), START);
         for (n, pause) in steps {

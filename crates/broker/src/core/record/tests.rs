@@ -44,7 +44,7 @@ fn enqueued(session: SessionRef<'_>) -> Enqueued<'_> {
 }
 
 #[test]
-fn every_record_reads_as_it_was_written_and_no_shorter() {
+fn every_record_decodes_and_no_prefix_does() {
     let (entity, at) = (EntityId(7), Timestamp(1_800_000_000_000));
     let queue = QueueId::main(entity);
     let message = BacklogEntry { counter: 5, location: HERE, expires: u32::MAX, delivery_count: 2, flags: 0x0F02 };
@@ -136,7 +136,7 @@ fn every_record_reads_as_it_was_written_and_no_shorter() {
 }
 
 #[test]
-fn a_message_in_a_session_adds_little_to_its_id() {
+fn an_enqueued_record_adds_little_to_its_session_id() {
     let mut bytes = Vec::new();
     let targets = vec![EnqueueTarget {
         queue: QueueId::main(EntityId(8)),
@@ -149,7 +149,7 @@ fn a_message_in_a_session_adds_little_to_its_id() {
 }
 
 #[test]
-fn an_envelope_is_read_also_after_the_body_moved() {
+fn an_envelope_decodes_after_its_body_moved() {
     let mut original = Vec::new();
     JournalRecord::Enqueued(Enqueued { due_at: Some(Timestamp(1_900_000_000_000)), ..enqueued(Some("s")) })
         .encode(&mut original);
@@ -163,7 +163,7 @@ fn an_envelope_is_read_also_after_the_body_moved() {
 
 proptest! {
     #[test]
-    fn damaged_bytes_are_refused_not_trusted(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+    fn damaged_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
         let _ = JournalRecord::decode(&bytes);
     }
 }
