@@ -75,7 +75,7 @@ fn run_the_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
 
     let runtime = tokio::runtime::Runtime::new().context("start a runtime")?;
     let (mongod, variables) =
-        step("a mongod for all tests", || Ok(runtime.block_on(testkit::mongo::SharedRun::start())?))?;
+        step("a mongod for all tests", || Ok(runtime.block_on(testkit::mongo::SharedMongoServer::start())?))?;
     suite("suite: Rust", &mut || {
         let junit = target.join("nextest/default/junit.xml");
         let mut command = cargo(root, ["nextest", "run", "--no-fail-fast"]);
@@ -100,7 +100,7 @@ fn run_the_suites(root: &Path, tools: &Tools) -> anyhow::Result<()> {
     suite("suite: JavaScript", &mut || {
         let junit = reports.join("javascript.xml");
         // A fresh one: a page says, rightly, that the oplog which all tests have written to does not reach back far.
-        let (mongod, variables) = runtime.block_on(testkit::mongo::SharedRun::start())?;
+        let (mongod, variables) = runtime.block_on(testkit::mongo::SharedMongoServer::start())?;
         let outcome = run(javascript(root, tools, &junit, &binary)?.envs(variables).env("SCREENSHOTS", &reports));
         drop(mongod);
         tally.read_junit("javascript", &junit)?;

@@ -11,9 +11,9 @@ use amqp::{ConnectionEvent, DeliveryState, LinkId, OutgoingDelivery};
 use bytes::Bytes;
 use tokio_util::sync::CancellationToken;
 
-use crate::peer::{Peer, message};
+use crate::amqp_client::{RawAmqpClient, message};
 
-/// What a batch holds at most: under the service's 256 KB.
+/// What a batch unsettled_by_link at most: under the service's 256 KB.
 const BATCH_BYTES: usize = 200 << 10;
 /// Bytes written at once: as many as the broker reads at once, a few times over.
 const WRITE_BYTES: usize = 256 << 10;
@@ -46,21 +46,21 @@ pub async fn send(
     payloads: impl Iterator<Item = Bytes>,
     message_format: u32,
 ) -> io::Result<()> {
-    let mut peer = Peer::connect(address).await?;
-    let link = peer.sender(queue);
+    let mut client = RawAmqpClient::connect(address).await?;
+    let link = client.sender(queue);
     let mut payloads = payloads.peekable();
     let (mut sent, mut accepted) = (0_u32, 0);
     while payloads.peek().is_some() || accepted < sent as usize {
-        while peer.amqp.credit(link) > 0
-            && peer.amqp.output_len() < WRITE_BYTES
+        while client.amqp.credit(link) > 0
+            && client.amqp.output_len() < WRITE_BYTES
             && let Some(payload) = payloads.next()
         {
             let tag = sent.to_be_bytes();
             let outgoing = OutgoingDelivery { tag: &tag, message_format, ..OutgoingDelivery::default() };
-            peer.amqp.transfer(link, outgoing, &[&payload]).map_err(io::Error::other)?;
+            client.amqp.transfer(link, outgoing, &[&payload]).map_err(io::Error::other)?;
             sent += 1;
         }
-        for event in peer.exchange().await? {
+        for event in client.exchange().await? {
             match event {
                 ConnectionEvent::Disposition(disposition) if disposition.state == Some(DeliveryState::Accepted) => {
                     accepted += disposition.deliveries.len();
@@ -75,27 +75,27 @@ pub async fn send(
     Ok(())
 }
 
-/// A receiver that holds one session.
-pub struct SessionReceiver {
-    peer: Peer,
+/// A receiver that unsettled_by_link one session.
+pub struct SingleSessionReceiver {
+    client: RawAmqpClient,
     link: LinkId,
 }
 
-impl SessionReceiver {
+impl SingleSessionReceiver {
     pub async fn accept(address: SocketAddr, queue: &str, session: &str) -> io::Result<Self> {
-        let mut peer = Peer::connect(address).await?;
-        let link = peer.receiver("receive".into(), queue, Some(Some(session)));
-        peer.until(|event| matches!(event, ConnectionEvent::Attached { .. })).await?;
-        Ok(Self { peer, link })
+        let mut client = RawAmqpClient::connect(address).await?;
+        let link = client.receiver("receive".into(), queue, Some(Some(session)));
+        client.until(|event| matches!(event, ConnectionEvent::Attached { .. })).await?;
+        Ok(Self { client, link })
     }
 
     /// Receives so many messages, settles them in ranges and waits for the answers.
     pub async fn receive(mut self, count: usize) -> io::Result<()> {
-        self.peer.amqp.keep_credit(self.link, 2_000).map_err(io::Error::other)?;
+        self.client.amqp.keep_credit(self.link, 2_000).map_err(io::Error::other)?;
         let mut settled = 0;
         while settled < count {
-            let mut runs = Runs::default();
-            for event in self.peer.exchange().await? {
+            let mut runs = DispositionRanges::default();
+            for event in self.client.exchange().await? {
                 match event {
                     ConnectionEvent::Delivery(delivery) => runs.add(self.link, delivery.id),
                     ConnectionEvent::Disposition(disposition) if disposition.settled => {
@@ -107,7 +107,7 @@ impl SessionReceiver {
                     _ => {}
                 }
             }
-            runs.complete(&mut self.peer)?;
+            runs.complete(&mut self.client)?;
         }
         Ok(())
     }
@@ -115,23 +115,23 @@ impl SessionReceiver {
 
 /// How a consumer takes sessions: so many connections, so many sessions at once on each, so many messages at most of one hold.
 #[derive(Debug, Clone, Copy)]
-pub struct Acceptors {
+pub struct AcceptLoad {
     pub connections: usize,
     pub sessions: usize,
     pub credit: u32,
 }
 
-impl Acceptors {
+impl AcceptLoad {
     /// Accepts whatever session is next, receives, completes, lets it go, and begins again, until so many messages are completed.
-    pub async fn take(self, address: SocketAddr, queue: &str, messages: u64) -> io::Result<()> {
-        let goal = Arc::new(Goal { left: AtomicU64::new(messages), reached: CancellationToken::new() });
+    pub async fn complete_messages(self, address: SocketAddr, queue: &str, messages: u64) -> io::Result<()> {
+        let goal = Arc::new(CompletionGoal { left: AtomicU64::new(messages), reached: CancellationToken::new() });
         let workers = (0..self.connections).map(|worker| {
             let (queue, goal) = (queue.to_owned(), Arc::clone(&goal));
             tokio::spawn(async move {
-                let mut acceptor = Acceptor::connect(address, worker, queue, self.credit).await?;
+                let mut worker = AcceptWorker::connect(address, worker, queue, self.credit).await?;
                 // cancel-safe enough: what is half read is of no interest once the goal is reached
                 tokio::select! {
-                    ended = acceptor.run(self.sessions, &goal) => ended,
+                    ended = worker.run(self.sessions, &goal) => ended,
                     () = goal.reached.cancelled() => Ok(()),
                 }
             })
@@ -143,12 +143,12 @@ impl Acceptors {
     }
 }
 
-struct Goal {
+struct CompletionGoal {
     left: AtomicU64,
     reached: CancellationToken,
 }
 
-impl Goal {
+impl CompletionGoal {
     fn count(&self, completed: u64) {
         let before =
             self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| Some(left.saturating_sub(completed)));
@@ -158,41 +158,41 @@ impl Goal {
     }
 }
 
-/// One connection that holds several sessions at a time.
-struct Acceptor {
-    peer: Peer,
+/// One connection that unsettled_by_link several sessions at a time.
+struct AcceptWorker {
+    client: RawAmqpClient,
     worker: usize,
     queue: String,
     credit: u32,
     /// Sessions held or asked for, and how many deliveries of each are not settled yet.
-    holds: HashMap<LinkId, usize>,
+    unsettled_by_link: HashMap<LinkId, usize>,
     accepted: u64,
 }
 
-impl Acceptor {
+impl AcceptWorker {
     async fn connect(address: SocketAddr, worker: usize, queue: String, credit: u32) -> io::Result<Self> {
-        let peer = Peer::connect(address).await?;
-        Ok(Self { peer, worker, queue, credit, holds: HashMap::new(), accepted: 0 })
+        let client = RawAmqpClient::connect(address).await?;
+        Ok(Self { client, worker, queue, credit, unsettled_by_link: HashMap::new(), accepted: 0 })
     }
 
-    async fn run(&mut self, sessions: usize, goal: &Goal) -> io::Result<()> {
+    async fn run(&mut self, sessions: usize, goal: &CompletionGoal) -> io::Result<()> {
         for _ in 0..sessions {
             self.accept()?;
         }
         loop {
-            let mut runs = Runs::default();
-            for event in self.peer.exchange().await? {
+            let mut runs = DispositionRanges::default();
+            for event in self.client.exchange().await? {
                 match event {
                     // What still came for a session that was let go has gone back to it.
                     ConnectionEvent::Delivery(delivery) => {
-                        if let Some(unsettled) = self.holds.get_mut(&delivery.link) {
+                        if let Some(unsettled) = self.unsettled_by_link.get_mut(&delivery.link) {
                             *unsettled += 1;
                             runs.add(delivery.link, delivery.id);
                         }
                     }
                     ConnectionEvent::Disposition(disposition) => {
                         goal.count(disposition.deliveries.len() as u64);
-                        self.settled(disposition.link, disposition.deliveries.len())?;
+                        self.record_settled(disposition.link, disposition.deliveries.len())?;
                     }
                     ConnectionEvent::Detached { error: None, .. } => self.accept()?,
                     ConnectionEvent::Detached { error: Some(error), .. } => return Err(io::Error::other(error)),
@@ -200,24 +200,24 @@ impl Acceptor {
                     _ => {}
                 }
             }
-            runs.complete(&mut self.peer)?;
+            runs.complete(&mut self.client)?;
         }
     }
 
     fn accept(&mut self) -> io::Result<()> {
         self.accepted += 1;
         let name = format!("accept-{}-{}", self.worker, self.accepted);
-        let link = self.peer.receiver(name, &self.queue, Some(None));
-        self.holds.insert(link, 0);
-        self.peer.amqp.set_credit(link, self.credit).map_err(io::Error::other)
+        let link = self.client.receiver(name, &self.queue, Some(None));
+        self.unsettled_by_link.insert(link, 0);
+        self.client.amqp.set_credit(link, self.credit).map_err(io::Error::other)
     }
 
-    fn settled(&mut self, link: LinkId, count: usize) -> io::Result<()> {
-        let Some(unsettled) = self.holds.get_mut(&link) else { return Ok(()) };
+    fn record_settled(&mut self, link: LinkId, count: usize) -> io::Result<()> {
+        let Some(unsettled) = self.unsettled_by_link.get_mut(&link) else { return Ok(()) };
         *unsettled -= count;
         if *unsettled == 0 {
-            self.holds.remove(&link);
-            self.peer.amqp.detach(link, None).map_err(io::Error::other)?;
+            self.unsettled_by_link.remove(&link);
+            self.client.amqp.detach(link, None).map_err(io::Error::other)?;
         }
         Ok(())
     }
@@ -225,9 +225,9 @@ impl Acceptor {
 
 /// Deliveries to complete, neighbours of one link as one range.
 #[derive(Default)]
-struct Runs(Vec<(LinkId, u32, u32)>);
+struct DispositionRanges(Vec<(LinkId, u32, u32)>);
 
-impl Runs {
+impl DispositionRanges {
     fn add(&mut self, link: LinkId, id: u32) {
         match self.0.last_mut() {
             Some((of, _, last)) if *of == link && last.wrapping_add(1) == id => *last = id,
@@ -235,9 +235,9 @@ impl Runs {
         }
     }
 
-    fn complete(self, peer: &mut Peer) -> io::Result<()> {
+    fn complete(self, client: &mut RawAmqpClient) -> io::Result<()> {
         for (link, first, last) in self.0 {
-            peer.amqp.dispose(link, first, last, false, Some(DeliveryState::Accepted)).map_err(io::Error::other)?;
+            client.amqp.dispose(link, first, last, false, Some(DeliveryState::Accepted)).map_err(io::Error::other)?;
         }
         Ok(())
     }

@@ -1,12 +1,12 @@
 //! Questions asked with a clock: benches and soaks, and the contest they share with the lease's tests.
 
-pub mod broker_flat;
+pub mod amqp_client;
+pub mod broker_kills;
 pub mod broker_load;
 pub mod broker_process;
+pub mod broker_scaling;
 pub mod contest;
-pub mod figures;
-pub mod kills;
-pub mod peer;
+pub mod latency;
 pub mod pod_process;
 pub mod race;
 pub mod raw_transactions;

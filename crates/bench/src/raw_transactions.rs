@@ -20,10 +20,10 @@ const CURSORS: &str = "_headwater_cursors";
 pub const MODEL: &str = "totals";
 
 /// The events of one transaction: aggregate and version.
-pub type Group = Vec<(u64, u64)>;
+pub type EventGroup = Vec<(u64, u64)>;
 
 /// One transaction's commands.
-struct Raw {
+struct TransactionCommands {
     read: RawDocumentBuf,
     cursors: Vec<RawDocumentBuf>,
     model: RawDocumentBuf,
@@ -31,48 +31,55 @@ struct Raw {
 
 /// How a cursor that is not there is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum First {
-    Upserted,
-    Inserted,
+pub enum CursorWrite {
+    Upsert,
+    Insert,
 }
 
 /// How fast the transactions alone are, and the time of processors they took.
 #[derive(Clone, Copy)]
-pub struct Ceiling {
+pub struct TransactionRate {
     /// Events a second.
     pub rate: f64,
     pub server: Duration,
     pub own: Duration,
 }
 
-/// Runs them, in an empty database; `server` is its process.
-pub async fn run_alone(database: &Database, server: u32, groups: &[Vec<Group>], first: First) -> Ceiling {
+/// DispositionRanges them, in an empty database; `server` is its process.
+pub async fn measure_transactions(
+    database: &Database,
+    server: u32,
+    groups: &[Vec<EventGroup>],
+    cursor_write: CursorWrite,
+) -> TransactionRate {
     database.drop().await.expect("an empty database");
     for collection in [CURSORS, MODEL] {
         database.create_collection(collection).await.expect("a collection");
     }
     let events: usize = groups.iter().flatten().map(Vec::len).sum();
-    let shares: Vec<Vec<Raw>> =
-        groups.iter().map(|groups| groups.iter().map(|group| Raw::of(group, first)).collect()).collect();
+    let shares: Vec<Vec<TransactionCommands>> = groups
+        .iter()
+        .map(|groups| groups.iter().map(|group| TransactionCommands::new(group, cursor_write)).collect())
+        .collect();
     let (server_before, own_before) = (cpu_of(server), cpu_of(std::process::id()));
     let began = Instant::now();
-    let workers = shares.into_iter().map(|share| tokio::spawn(transact(database.clone(), share)));
+    let workers = shares.into_iter().map(|share| tokio::spawn(run_transactions(database.clone(), share)));
     for worker in workers.collect::<Vec<_>>() {
         worker.await.expect("it ends");
     }
-    Ceiling {
+    TransactionRate {
         rate: events as f64 / began.elapsed().as_secs_f64(),
         server: cpu_of(server).saturating_sub(server_before),
         own: cpu_of(std::process::id()).saturating_sub(own_before),
     }
 }
 
-async fn transact(database: Database, share: Vec<Raw>) {
+async fn run_transactions(database: Database, share: Vec<TransactionCommands>) {
     for raw in share {
         let mut session = database.client().start_session().causal_consistency(false).await.expect("a session");
         let begun = session.start_transaction().read_concern(ReadConcern::snapshot());
         begun.write_concern(WriteConcern::majority()).await.expect("a transaction");
-        let Raw { read, cursors, model } = raw;
+        let TransactionCommands { read, cursors, model } = raw;
         for command in [read].into_iter().chain(cursors).chain([model]) {
             run(&database, &mut session, command).await;
         }
@@ -86,7 +93,7 @@ async fn run(database: &Database, session: &mut ClientSession, command: RawDocum
 }
 
 /// The events as they were written, in full groups, half of the aggregates for each connection.
-pub fn as_written(events: u64, each: u64) -> Vec<Vec<Group>> {
+pub fn groups_as_written(events: u64, each: u64) -> Vec<Vec<EventGroup>> {
     let aggregates = events / each;
     let share = |number: u64| aggregates * number / CONNECTIONS..aggregates * (number + 1) / CONNECTIONS;
     let of_connection = |number| {
@@ -97,31 +104,32 @@ pub fn as_written(events: u64, each: u64) -> Vec<Vec<Group>> {
     (0..CONNECTIONS).map(of_connection).collect()
 }
 
-impl Raw {
-    fn of(group: &Group, first: First) -> Self {
+impl TransactionCommands {
+    fn new(group: &EventGroup, cursor_write: CursorWrite) -> Self {
         // The cursor once for each aggregate: where it stood, and where it will.
-        let mut stands: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+        let mut versions: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (aggregate, version) in group {
-            stands.entry(*aggregate).or_insert((version - 1, *version)).1 = *version;
+            versions.entry(*aggregate).or_insert((version - 1, *version)).1 = *version;
         }
         let mut seen = HashSet::new();
         let aggregates: Vec<u64> = group.iter().map(|event| event.0).filter(|it| seen.insert(*it)).collect();
         let id = |number| doc! { "pipeline": "many", "aggregate": aggregate(number) };
         let ids: Vec<Bson> = aggregates.iter().map(|number| Bson::Document(id(*number))).collect();
-        let stand = |number| {
+        let cursor_fields = |number| {
             // As long as a resume token of an insert.
             let position = format!("82{number:0170X}");
-            let sequence = i64::try_from(stands[&number].1).expect("a version");
+            let sequence = i64::try_from(versions[&number].1).expect("a version");
             doc! { "epoch": 1_i64, "position": position, "sequence": sequence, "eventId": ObjectId::new(), "format": 1_i64 }
         };
-        let changed = |number| doc! { "q": { "_id": id(number) }, "u": { "$set": stand(number) }, "upsert": true };
+        let changed =
+            |number| doc! { "q": { "_id": id(number) }, "u": { "$set": cursor_fields(number) }, "upsert": true };
         let inserted = |number| {
             let mut document = doc! { "_id": id(number) };
-            document.extend(stand(number));
+            document.extend(cursor_fields(number));
             document
         };
         let (new, known): (Vec<u64>, Vec<u64>) =
-            aggregates.into_iter().partition(|number| first == First::Inserted && stands[number].0 == 0);
+            aggregates.into_iter().partition(|number| cursor_write == CursorWrite::Insert && versions[number].0 == 0);
         let mut cursors = vec![];
         if !new.is_empty() {
             let documents: Vec<_> = new.into_iter().map(inserted).collect();
@@ -149,9 +157,9 @@ fn raw(command: &Document) -> RawDocumentBuf {
     RawDocumentBuf::try_from(command).expect("it is BSON")
 }
 
-/// What a pod's transactions wrote, in their order.
+/// What a pod's transactions summary, in their order.
 #[derive(Default)]
-pub struct Wrote {
+pub struct OplogSummary {
     pub transactions: u64,
     pub cursors_inserted: u64,
     pub cursors_updated: u64,
@@ -159,36 +167,36 @@ pub struct Wrote {
     statements: Vec<u64>,
 }
 
-impl Wrote {
-    /// Of one pod, which wrote nothing else into that database.
-    pub async fn by_the_oplog(client: &Client, views: &str, since: Timestamp) -> Self {
+impl OplogSummary {
+    /// Of one pod, which summary nothing else into that database.
+    pub async fn from_oplog(client: &Client, views: &str, since: Timestamp) -> Self {
         let oplog = client.database("local").collection::<RawDocumentBuf>("oplog.rs");
         let (cursors, model) = (format!("{views}.{CURSORS}"), format!("{views}.{MODEL}"));
         let ours = doc! { "ts": { "$gte": since }, "op": "c", "o.applyOps.ns": &cursors };
         let mut found = oplog.find(ours).await.expect("the oplog can be read");
-        let mut wrote = Self::default();
+        let mut summary = Self::default();
         while let Some(entry) = found.next().await {
-            wrote.transactions += 1;
+            summary.transactions += 1;
             let entry = entry.expect("an entry");
             let operations = entry.get_document("o").and_then(|o| o.get_array("applyOps")).expect("a transaction's");
             for operation in operations.into_iter().filter_map(|operation| operation.ok()?.as_document()) {
                 match (operation.get_str("ns"), operation.get_str("op")) {
-                    (Ok(ns), Ok("i")) if ns == cursors => wrote.cursors_inserted += 1,
-                    (Ok(ns), Ok("u")) if ns == cursors => wrote.cursors_updated += 1,
+                    (Ok(ns), Ok("i")) if ns == cursors => summary.cursors_inserted += 1,
+                    (Ok(ns), Ok("u")) if ns == cursors => summary.cursors_updated += 1,
                     (Ok(ns), Ok(op)) if ns == model => {
                         let document = operation.get_document(if op == "i" { "o" } else { "o2" });
                         let id = document.and_then(|document| document.get_str("_id")).expect("an aggregate's");
-                        wrote.statements.push(number_of(id));
+                        summary.statements.push(parse_number(id));
                     }
                     _ => {}
                 }
             }
         }
-        wrote
+        summary
     }
 
     /// The same events for each connection, in the same order, in full groups.
-    pub fn groups(&self, aggregates: u64) -> Vec<Vec<Group>> {
+    pub fn groups(&self, aggregates: u64) -> Vec<Vec<EventGroup>> {
         let mut versions = vec![0; usize::try_from(aggregates).expect("few")];
         let mut of_connection = vec![vec![]; usize::try_from(CONNECTIONS).expect("few")];
         for aggregate in &self.statements {
@@ -208,6 +216,6 @@ pub fn aggregate(number: u64) -> String {
     format!("order-{number:06}")
 }
 
-fn number_of(aggregate: &str) -> u64 {
+fn parse_number(aggregate: &str) -> u64 {
     aggregate.strip_prefix("order-").and_then(|number| number.parse().ok()).expect("one of ours")
 }

@@ -1,66 +1,67 @@
-//! The ledger of what was written, and the judge of what came out.
+//! Records what was written and what was observed, and checks one against the other.
 //!
-//! A writer enters every write before it sends it ([`Checker::intend`]) and again when it was acknowledged. Whoever reads the other end
-//! ([`Checker::observe`]) enters what came, in the order it came. [`Checker::judge`] then holds one against the other: per aggregate,
-//! everything acknowledged is there, once, in order, and nothing else is. A write whose acknowledgement never came may be there or not; if it is,
-//! then once and in order.
+//! A writer records every write before it sends it ([`Checker::record_intent`]) and again after the acknowledgement. A reader at the
+//! other end records every event in the order of arrival ([`Checker::record_observed`]). [`Checker::check`] compares the two per
+//! aggregate: every acknowledged write is observed exactly once and in order, and nothing else is observed. A write without an
+//! acknowledgement is in doubt: it may be observed or not; if it is, exactly once and in order.
 //!
-//! Knows nothing of MongoDB or of a bus: a read model that lists what was applied to it is judged like a subscription. Beside it,
-//! [`FenceBook`] judges who saved the checkpoint.
+//! Independent of MongoDB and Service Bus: a read model that lists the events applied to it is checked like a subscription.
+//! [`FencingHistory`] checks who saved the checkpoint.
 
-mod book;
-mod fence;
-mod judge;
-mod verdict;
+mod check;
+mod fencing;
+mod history;
+mod report;
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Instant;
 
 use mongodb::bson::oid::ObjectId;
 
-use book::Book;
-pub use fence::{Breach, FenceBook, Holder};
-pub use verdict::{Finding, Kind, Verdict};
+pub use fencing::{FencingHistory, FencingViolation, LeaseHolder};
+use history::History;
+pub use report::{CheckReport, Violation, ViolationKind};
 
-/// One thing that came out.
+/// One event at the observed end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sighting<'a> {
+pub struct ObservedEvent<'a> {
     pub aggregate: &'a str,
     pub sequence: i64,
-    /// Which event it says it is; `None` where only the sequence can be seen.
+    /// The event's id; `None` where only the sequence is visible.
     pub event: Option<ObjectId>,
-    /// The term it was published in.
+    /// The term that published it.
     pub term: Option<u64>,
-    /// What tells two copies from one copy delivered twice: the bus's own number of the stored message. `None`: each sighting is one of its own.
-    pub slot: Option<i64>,
+    /// The broker's sequence number of the stored message. It distinguishes two copies from one message delivered twice. `None`: every
+    /// observation is a message of its own.
+    pub message_number: Option<i64>,
 }
 
 /// What two copies of one event are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Duplicates {
-    /// A fault.
-    Refused,
-    /// Counted, by the term they were published in: a topic without duplicate detection, where a takeover sends again what was in flight.
+pub enum DuplicatePolicy {
+    /// A violation.
+    Forbidden,
+    /// Counted by the term that published them. For a topic without duplicate detection, where a takeover republishes events in flight.
     Counted,
 }
 
-/// How far things are; for progress, and to know when to stop waiting.
+/// Progress counts; they also say when everything has arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct CheckerCounts {
     pub intended: u64,
     pub acknowledged: u64,
-    /// Acknowledged and not seen yet.
+    /// Acknowledged and not yet observed.
     pub outstanding: u64,
-    /// Seen, copies included.
-    pub seen: u64,
-    /// Deliveries of what had been delivered before.
+    /// Observed, copies included.
+    pub observed: u64,
+    /// Deliveries of messages that were delivered before.
     pub redelivered: u64,
 }
 
-/// Shared by writers, readers and the one who judges.
+/// Shared by writers, readers and the test that checks.
 #[derive(Debug, Default)]
 pub struct Checker {
-    book: Mutex<Book>,
+    history: Mutex<History>,
 }
 
 impl Checker {
@@ -68,49 +69,49 @@ impl Checker {
         Self::default()
     }
 
-    /// Enters the aggregate's next write, to be sent now; returns its sequence, from 1.
-    pub fn intend(&self, aggregate: &str, event: ObjectId) -> i64 {
-        self.book().intend(aggregate, event)
+    /// Records the aggregate's next write, before it is sent; returns its sequence, from 1.
+    pub fn record_intent(&self, aggregate: &str, event: ObjectId) -> i64 {
+        self.history().record_intent(aggregate, event)
     }
 
-    /// The write was acknowledged, or found to be there for good.
+    /// The write was acknowledged, or found to be durable.
     ///
     /// # Panics
-    /// When it was never intended.
-    pub fn acknowledge(&self, aggregate: &str, sequence: i64) {
-        self.book().acknowledge(aggregate, sequence);
+    /// When there was no [`Self::record_intent`] for it.
+    pub fn record_acknowledged(&self, aggregate: &str, sequence: i64) {
+        self.history().record_acknowledged(aggregate, sequence);
     }
 
-    /// Enters what came out; per aggregate in the order in which it came.
-    pub fn observe(&self, sighting: &Sighting<'_>) {
-        self.book().observe(sighting);
+    /// Records an observed event; per aggregate in the order of arrival.
+    pub fn record_observed(&self, event: &ObservedEvent<'_>) {
+        self.history().record_observed(event);
     }
 
-    pub fn tally(&self) -> Tally {
-        self.book().tally()
+    pub fn counts(&self) -> CheckerCounts {
+        self.history().counts()
     }
 
-    /// When something published in this term was first seen.
-    pub fn first_of(&self, term: u64) -> Option<Instant> {
-        self.book().first_of(term)
+    /// When the first event of this term was observed.
+    pub fn first_observed_in(&self, term: u64) -> Option<Instant> {
+        self.history().first_observed_in(term)
     }
 
-    /// The same writes, and nothing seen: to judge another end of theirs.
+    /// The same writes with nothing observed, to check another end of the pipeline.
     #[must_use]
-    pub fn afresh(&self) -> Self {
-        Self { book: Mutex::new(self.book().afresh()) }
+    pub fn with_same_writes(&self) -> Self {
+        Self { history: Mutex::new(self.history().with_same_writes()) }
     }
 
-    /// Acknowledged and not seen yet.
+    /// Acknowledged and not yet observed.
     pub fn outstanding(&self) -> u64 {
-        self.tally().outstanding
+        self.counts().outstanding
     }
 
-    pub fn judge(&self, duplicates: Duplicates) -> Verdict {
-        judge::judge(&self.book(), duplicates)
+    pub fn check(&self, duplicates: DuplicatePolicy) -> CheckReport {
+        check::check_history(&self.history(), duplicates)
     }
 
-    fn book(&self) -> MutexGuard<'_, Book> {
-        self.book.lock().expect("no one panics while holding the book")
+    fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().expect("no one panics while holding the history")
     }
 }

@@ -1,4 +1,4 @@
-//! A house: MongoDB, the broker and pods as real processes, with a network between them that can be broken.
+//! A test cluster: MongoDB, the broker and pods as real processes, with a network between them that can be broken.
 //!
 //! ```text
 //!   pod-0 ──proxy──┐                 ┌──proxy── pod-0
@@ -6,19 +6,20 @@
 //!   pod-2 ──proxy──┘                 └──proxy── pod-2
 //! ```
 //!
-//! Each pod has links of its own. A driver that is told of a replica set of three goes around any proxy, so only a set of one is linked
-//! through proxies ([`StoreKind`]). The test itself talks to MongoDB and the broker directly: what it sees is not what it breaks.
+//! Each pod has its own links. A driver that knows all members of a replica set connects past any proxy, so only a single node and a
+//! mongos are reached through proxies ([`MongoTopology`]). The test itself connects to MongoDB and the broker directly, so the faults
+//! it injects do not affect what it observes.
 //!
-//! Everything ends with the house. What it keeps is in a folder that goes with it.
+//! Every process ends with the cluster, and its data folder is removed.
 
-mod blueprint;
 mod broker;
+mod config;
 mod error;
 mod http;
 mod metrics;
+mod mongo;
+mod observer;
 mod pod;
-mod store;
-mod witness;
 
 use std::path::Path;
 use std::time::Duration;
@@ -32,212 +33,215 @@ use tokio::time::timeout;
 
 use crate::wait::try_wait_for;
 
-pub use blueprint::{Blueprint, LeaseTimes, StoreKind, Topic};
-pub use broker::Broker;
+pub use broker::ClusterBroker;
+pub use config::{LeaseTimings, MongoTopology, TestClusterConfig, TopicConfig};
 pub use error::Error;
-pub use metrics::Metrics;
-pub use pod::{Death, Pod, Standing};
-pub use store::Store;
-pub use witness::Witness;
+pub use metrics::PodMetrics;
+pub use mongo::ClusterMongo;
+pub use observer::CoordinationObserver;
+pub use pod::{ClusterPod, ProcessState, UnexpectedExit};
 
-/// Where the lease is kept, and whom it names.
+/// The lease of the pipeline, with the name of its holder.
 const LEASES: &str = "leader_leases";
 const CHECKPOINTS: &str = "checkpoints";
-/// A store that is being killed does not answer; whoever asks must not wait for it.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-const STOPPED_WITHIN: Duration = Duration::from_secs(30);
+/// A MongoDB without a primary does not respond; a test must not wait for it.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The running house.
+/// A running cluster.
 #[derive(Debug)]
-pub struct House {
-    blueprint: Blueprint,
-    store: Store,
-    broker: Broker,
-    pods: Vec<Pod>,
+pub struct TestCluster {
+    config: TestClusterConfig,
+    mongo: ClusterMongo,
+    broker: ClusterBroker,
+    pods: Vec<ClusterPod>,
     last_leader: Option<usize>,
-    deaths: Vec<Death>,
+    unexpected_exits: Vec<UnexpectedExit>,
     _folder: TempDir,
 }
 
-impl House {
-    /// Starts MongoDB and the broker and lays the links; the pods wait for [`Self::start_pods`].
-    pub async fn build(blueprint: Blueprint) -> Result<Self, Error> {
-        let folder = tempfile::tempdir().map_err(Error::io("make a folder for the house"))?;
-        let store = Store::start(blueprint.store);
-        let broker = Broker::start(&blueprint, folder.path());
-        let (store, broker) = tokio::try_join!(store, broker)?;
-        let pods =
-            join_all((0..blueprint.pods).map(|number| Pod::lay(number, &blueprint, &store, &broker, folder.path())));
+impl TestCluster {
+    /// Starts MongoDB, the broker and the proxies. The pods start with [`Self::start_pods`].
+    pub async fn start(config: TestClusterConfig) -> Result<Self, Error> {
+        let folder = tempfile::tempdir().map_err(Error::io("create the cluster's folder"))?;
+        let mongo = ClusterMongo::start(config.mongo);
+        let broker = ClusterBroker::start(&config, folder.path());
+        let (mongo, broker) = tokio::try_join!(mongo, broker)?;
+        let pods = join_all(
+            (0..config.pods).map(|number| ClusterPod::prepare(number, &config, &mongo, &broker, folder.path())),
+        );
         let pods = pods.await.into_iter().collect::<Result<_, _>>()?;
-        let house = Self { blueprint, store, broker, pods, last_leader: None, deaths: vec![], _folder: folder };
-        house.make_the_events_collection().await?;
-        Ok(house)
+        let cluster =
+            Self { config, mongo, broker, pods, last_leader: None, unexpected_exits: vec![], _folder: folder };
+        cluster.create_events_collection().await?;
+        Ok(cluster)
     }
 
     pub fn start_pods(&mut self) -> Result<(), Error> {
-        self.pods.iter_mut().filter(|pod| pod.standing() == Standing::Down).try_for_each(Pod::start)
+        self.pods.iter_mut().filter(|pod| pod.state() == ProcessState::Stopped).try_for_each(ClusterPod::start)
     }
 
-    pub fn blueprint(&self) -> &Blueprint {
-        &self.blueprint
+    pub fn config(&self) -> &TestClusterConfig {
+        &self.config
     }
 
-    pub fn store(&self) -> &Store {
-        &self.store
+    pub fn mongo(&self) -> &ClusterMongo {
+        &self.mongo
     }
 
-    pub fn store_mut(&mut self) -> &mut Store {
-        &mut self.store
+    pub fn mongo_mut(&mut self) -> &mut ClusterMongo {
+        &mut self.mongo
     }
 
-    pub fn broker(&self) -> &Broker {
+    pub fn broker(&self) -> &ClusterBroker {
         &self.broker
     }
 
-    pub fn broker_mut(&mut self) -> &mut Broker {
+    pub fn broker_mut(&mut self) -> &mut ClusterBroker {
         &mut self.broker
     }
 
-    pub fn pods(&self) -> &[Pod] {
+    pub fn pods(&self) -> &[ClusterPod] {
         &self.pods
     }
 
-    pub fn pod(&self, number: usize) -> &Pod {
+    pub fn pod(&self, number: usize) -> &ClusterPod {
         &self.pods[number]
     }
 
-    pub fn pod_mut(&mut self, number: usize) -> &mut Pod {
+    pub fn pod_mut(&mut self, number: usize) -> &mut ClusterPod {
         &mut self.pods[number]
     }
 
-    /// The source's database.
+    /// The source database.
     pub fn source(&self) -> Database {
-        self.store.client().database(self.store.source())
+        self.mongo.client().database(self.mongo.source())
     }
 
-    /// Lease, checkpoint and everything else the pods share.
+    /// The coordination database: lease, checkpoint and other state that pods share.
     pub fn coordination(&self) -> Database {
-        self.store.client().database(self.store.coordination())
+        self.mongo.client().database(self.mongo.coordination())
     }
 
-    /// The source, to be written with majority.
+    /// The source collection, with majority write concern.
     pub fn events(&self) -> Collection<Document> {
         let majority = WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build();
         let options = CollectionOptions::builder().write_concern(majority).build();
-        self.source().collection_with_options(blueprint::COLLECTION, options)
+        self.source().collection_with_options(config::COLLECTION, options)
     }
 
-    /// Whom the lease names; whom it named last, while nobody can be asked.
+    /// PodSelector the lease names; selector it named last, while nobody can be asked.
     pub async fn leader(&mut self) -> Option<usize> {
         let leases = self.coordination().collection::<Document>(LEASES);
-        let asked = timeout(ANSWER_WITHIN, async { leases.find_one(doc! { "_id": blueprint::PIPELINE }).await }).await;
-        if let Ok(Ok(lease)) = asked {
-            let named = lease.as_ref().and_then(|lease| lease.get_str("leaderId").ok());
-            self.last_leader = named.and_then(|name| self.pods.iter().position(|pod| pod.name() == name));
+        let response =
+            timeout(RESPONSE_TIMEOUT, async { leases.find_one(doc! { "_id": config::PIPELINE }).await }).await;
+        if let Ok(Ok(lease)) = response {
+            let holder = lease.as_ref().and_then(|lease| lease.get_str("leaderId").ok());
+            self.last_leader = holder.and_then(|name| self.pods.iter().position(|pod| pod.name() == name));
         }
         self.last_leader
     }
 
-    /// Waits until the lease names a pod that runs.
+    /// Waits until a running pod holds the lease.
     pub async fn wait_for_leader(&mut self, within: Duration) -> Result<usize, Error> {
-        let house = tokio::sync::Mutex::new(self);
+        let cluster = tokio::sync::Mutex::new(self);
         let found = try_wait_for("a leader", within, async || {
-            let mut house = house.lock().await;
-            let leader = house.leader().await.ok_or("the lease names nobody")?;
-            if house.pods[leader].standing() == Standing::Up {
+            let mut cluster = cluster.lock().await;
+            let leader = cluster.leader().await.ok_or("nobody holds the lease")?;
+            if cluster.pods[leader].state() == ProcessState::Running {
                 Ok(leader)
             } else {
-                Err("the lease names one that is down")
+                Err("the lease holder is not running")
             }
         });
         Ok(found.await?)
     }
 
-    /// Waits until the pipeline follows the stream: whatever its snapshot had to read is behind it.
-    pub async fn wait_for_the_stream(&self, within: Duration) -> Result<(), Error> {
+    /// Waits until the pipeline follows the change stream, that is, until its snapshot is complete.
+    pub async fn wait_for_stream_phase(&self, within: Duration) -> Result<(), Error> {
         let checkpoints = self.coordination().collection::<Document>(CHECKPOINTS);
-        let found = try_wait_for("the stream", within, async || {
-            match checkpoints.find_one(doc! { "_id": blueprint::PIPELINE }).await {
+        let found = try_wait_for("the checkpoint to reach the stream phase", within, async || {
+            match checkpoints.find_one(doc! { "_id": config::PIPELINE }).await {
                 Ok(Some(checkpoint)) if checkpoint.get_str("phase").is_ok_and(|phase| phase == "stream") => Ok(()),
                 Ok(Some(_)) => Err("another phase"),
                 Ok(None) => Err("no checkpoint"),
-                Err(_) => Err("no answer"),
+                Err(_) => Err("no response"),
             }
         });
         Ok(found.await?)
     }
 
-    /// Starts a pod that is down; one that was terminated is waited for first.
+    /// Starts a stopped pod. A terminated pod must end first; this waits for it.
     pub async fn restart_pod(&mut self, number: usize) -> Result<(), Error> {
         let pod = &mut self.pods[number];
-        pod.stop(STOPPED_WITHIN).await;
-        self.deaths.extend(pod.died());
+        pod.stop(STOP_TIMEOUT).await;
+        self.unexpected_exits.extend(pod.take_unexpected_exit());
         pod.start()
     }
 
-    /// Takes the lease from its holder, who learns of it at its next heartbeat. Returns whether there was one.
-    pub async fn depose(&self) -> Result<bool, Error> {
+    /// Clears the lease holder, who learns of it at its next heartbeat. Returns whether there was a holder.
+    pub async fn revoke_lease(&self) -> Result<bool, Error> {
         let leases = self.coordination().collection::<Document>(LEASES);
-        let held = doc! { "_id": blueprint::PIPELINE, "leaderId": { "$exists": true } };
-        let taken = leases.update_one(held, doc! { "$unset": { "leaderId": "", "contender": "" } });
-        let done = timeout(ANSWER_WITHIN, async { taken.await })
+        let held = doc! { "_id": config::PIPELINE, "leaderId": { "$exists": true } };
+        let revoked = leases.update_one(held, doc! { "$unset": { "leaderId": "", "contender": "" } });
+        let done = timeout(RESPONSE_TIMEOUT, async { revoked.await })
             .await
-            .map_err(|_| Error::NoAnswer { doing: "depose the leader" })?;
-        let done = done.map_err(crate::mongo::Error::driver("depose the leader"))?;
+            .map_err(|_| Error::NoResponse { doing: "revoke_lease the leader" })?;
+        let done = done.map_err(crate::mongo::Error::driver("revoke_lease the leader"))?;
         Ok(done.modified_count == 1)
     }
 
-    /// Starts again, as Kubernetes would, every pod that ended on its own, and remembers it.
-    pub fn bury(&mut self) -> Result<(), Error> {
+    /// Restarts every pod that exited on its own, as Kubernetes would, and records the exit.
+    pub fn restart_exited_pods(&mut self) -> Result<(), Error> {
         for pod in &mut self.pods {
-            if let Some(death) = pod.died() {
-                self.deaths.push(death);
+            if let Some(exit) = pod.take_unexpected_exit() {
+                self.unexpected_exits.push(exit);
                 pod.start()?;
             }
         }
         Ok(())
     }
 
-    /// Pods that ended on their own.
-    pub fn deaths(&self) -> &[Death] {
-        &self.deaths
+    /// Pods that exited on their own, or with a failure.
+    pub fn unexpected_exits(&self) -> &[UnexpectedExit] {
+        &self.unexpected_exits
     }
 
-    /// Mends everything: all links free, all that is paused continued, all that is down started.
+    /// Repairs everything: heals all links, resumes paused processes, starts stopped ones.
     pub async fn heal(&mut self) -> Result<(), Error> {
-        self.store.heal().await?;
+        self.mongo.heal().await?;
         self.broker.heal().await?;
         for number in 0..self.pods.len() {
-            self.pods[number].release().await;
-            if self.pods[number].standing() == Standing::Down {
+            self.pods[number].heal().await;
+            if self.pods[number].state() == ProcessState::Stopped {
                 self.restart_pod(number).await?;
             }
         }
-        self.bury()
+        self.restart_exited_pods()
     }
 
-    /// SIGTERM to every pod that runs, all at once; returns when all have ended. Those that ended badly are among the [deaths](Self::deaths).
+    /// Sends SIGTERM to every running pod at once and waits until all have ended. Failures are recorded as
+    /// [unexpected exits](Self::unexpected_exits).
     pub async fn stop_pods(&mut self) {
-        join_all(self.pods.iter_mut().map(|pod| pod.stop(STOPPED_WITHIN))).await;
-        self.deaths.extend(self.pods.iter_mut().filter_map(Pod::died));
+        join_all(self.pods.iter_mut().map(|pod| pod.stop(STOP_TIMEOUT))).await;
+        self.unexpected_exits.extend(self.pods.iter_mut().filter_map(ClusterPod::take_unexpected_exit));
     }
 
-    /// Pods, then the broker, then MongoDB; returns the pods that ended on their own or badly.
-    pub async fn stop(mut self) -> Vec<Death> {
+    /// Stops the pods, then the broker, then MongoDB; returns the unexpected exits.
+    pub async fn stop(mut self) -> Vec<UnexpectedExit> {
         self.stop_pods().await;
-        self.broker.stop(STOPPED_WITHIN).await;
-        self.deaths
+        self.broker.stop(STOP_TIMEOUT).await;
+        self.unexpected_exits
     }
 
-    async fn make_the_events_collection(&self) -> Result<(), Error> {
+    async fn create_events_collection(&self) -> Result<(), Error> {
         let unique = IndexOptions::builder().unique(true).build();
         let index = IndexModel::builder().keys(doc! { "aggregateId": 1, "version": 1 }).options(unique).build();
-        let made = self.events().create_index(index).await;
-        made.map(drop).map_err(|source| crate::mongo::Error::driver("make the events collection")(source).into())
+        let created = self.events().create_index(index).await;
+        created.map(drop).map_err(|source| crate::mongo::Error::driver("create the events collection")(source).into())
     }
 }
 
-/// Whole, in one go: a pod must never read half a file.
-fn write(path: &Path, text: &str) -> Result<(), Error> {
-    std::fs::write(path, text).map_err(Error::io("write a configuration"))
+fn write_file(path: &Path, text: &str) -> Result<(), Error> {
+    std::fs::write(path, text).map_err(Error::io("write a configuration file"))
 }

@@ -1,11 +1,11 @@
-//! Real MongoDB clusters, faulty networks, real processes, and waiting for states; and, of these, whole houses that a nemesis
-//! breaks while a checker keeps the books.
+//! Real MongoDB clusters, a faulty network, real processes and waiting for states. From these: whole test clusters, a nemesis that
+//! injects faults into them, and a checker that records and compares what was written and observed.
 
 pub mod checker;
 pub mod cluster;
+pub mod failpoints;
 pub mod load;
 pub mod nemesis;
-pub mod planted;
 pub mod process;
 pub mod proxy;
 pub mod wait;

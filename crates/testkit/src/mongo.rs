@@ -1,11 +1,11 @@
 //! Real MongoDB for tests, in three sizes.
 //!
-//! * [`shared()`]: one replica set of one for a whole test run; each test takes databases of its own from it.
-//! * [`ReplicaSet`]: a set of a test's own, whose members can be killed, paused, stepped down and started again.
+//! * [`shared()`]: one single-node replica set for a whole test run; each test has its own databases in it.
+//! * [`ReplicaSet`]: a replica set for one test. Members can be killed, paused, stepped down and restarted.
 //! * [`ShardedCluster`]: shards, config server and mongos.
 //!
-//! `cargo xtask test` starts the shared set once with [`SharedRun`] and passes it on by environment; without that, a test
-//! process starts what it needs. Everything ends with the process that started it, however that process ends.
+//! `cargo xtask test` starts the shared server once with [`SharedMongoServer`] and passes its URI by environment. Otherwise a test
+//! process starts its own. Every server ends with the process that started it, even after a kill.
 
 mod error;
 mod replica_set;
@@ -21,20 +21,20 @@ pub use error::Error;
 pub use replica_set::{ReplicaSet, ReplicaSetConfig};
 pub use sharded::{ShardedCluster, ShardedClusterConfig};
 pub(crate) use shared::URI_VARIABLE;
-pub use shared::{ScratchDatabase, Shared, SharedRun, shared};
+pub use shared::{ScratchDatabase, SharedMongo, SharedMongoServer, shared};
 
-/// Folder of mongod and mongos that the run's first process has verified, so that the others need not hash them again.
+/// Folder of the mongod and mongos that the first process of a run verified, so that the others need not hash them again.
 const BINARIES_VARIABLE: &str = "HEADWATER_TEST_MONGOD_DIR";
 
-/// The programs of this test run.
+/// The mongod and mongos binaries of this test run.
 pub async fn binaries() -> Result<Binaries, Error> {
     if let Some(folder) = std::env::var_os(BINARIES_VARIABLE) {
         return Ok(Binaries::in_folder(Path::new(&folder)));
     }
-    tokio::task::spawn_blocking(provide).await.expect("finding a mongod does not panic")
+    tokio::task::spawn_blocking(find_binaries).await.expect("the search for a mongod does not panic")
 }
 
-fn provide() -> Result<Binaries, Error> {
+fn find_binaries() -> Result<Binaries, Error> {
     match mongod::provide(None, &Environment::of_this_process(), Progress::to_stderr())? {
         Source::Binaries(binaries) => Ok(binaries),
         Source::Uri(_) => unreachable!("no URI was given"),

@@ -1,13 +1,14 @@
-//! The nemesis: breaks a house by plan, counts what it broke, and mends it.
+//! The nemesis: injects faults into a test cluster by plan, counts them, and repairs them.
 //!
-//! A [`Plan`] is drawn from a seed and a [`Profile`] and is plain data, so that a run that found something can be run again. Whom a fault
-//! strikes is decided when it strikes: the leader of that moment. Faults may overlap, but nobody is struck who is down already, and never two
-//! members of a replica set at once. One that wants to be seen alone is: everything is mended before it, and it before the next.
+//! A [`FaultPlan`] is drawn from a seed and a [`FaultProfile`]. It is plain data, so a run that found a defect can be repeated.
+//! The pod that a fault hits is chosen when the fault is injected: the leader of that moment. Faults may overlap. The nemesis
+//! never hits a process that is already down, and never two members of a replica set at once. A fault that needs isolation runs
+//! alone: the nemesis repairs everything before it, and repairs it before the next one.
 
 mod fault;
-mod oversleep;
+mod inject;
+mod pause_past_locks;
 mod plan;
-mod strike;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,100 +16,104 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::cluster::{Error, House};
+use crate::cluster::{Error, TestCluster};
 
-pub use fault::{BrokerHarm, FarEnd, Fault, LinkHarm, PodHarm, PrimaryHarm, Whom};
-pub use plan::{Plan, Profile, Strike};
-use strike::{Mend, Victim, mend, strike};
+pub use fault::{BrokerFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
+use inject::{FaultTarget, Injection, Repair, inject, repair};
+pub use plan::{FaultPlan, FaultProfile, PlannedFault};
 
-/// How often the house is looked after between two strikes.
-const ROUNDS: Duration = Duration::from_millis(200);
+/// How often the nemesis restarts exited pods between two faults.
+const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What a nemesis did.
+/// What the nemesis did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    pub faults: BTreeMap<Fault, Hits>,
+pub struct FaultReport {
+    pub faults: BTreeMap<ClusterFault, FaultCounts>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Hits {
-    pub struck: u64,
+pub struct FaultCounts {
+    pub injected: u64,
     /// Of these, while events were in flight.
     pub in_flight: u64,
-    /// There was nobody to strike: no leader just then, or down already.
-    pub missed: u64,
-    /// Of a fault that waits for its occasion, as those inside the broker do: how often it found one. Messages, or locks that were lost.
-    pub bites: u64,
+    /// There was no target: no leader at that moment, or the target was already down.
+    pub skipped: u64,
+    /// How often an armed fault took effect: messages refused by the broker, or session locks lost.
+    pub effects: u64,
 }
 
-/// What was broken and is to be mended.
-struct Open {
+/// A fault that is in force, and how to repair it.
+struct ActiveFault {
     due: Instant,
-    fault: Fault,
-    mend: Mend,
+    fault: ClusterFault,
+    repair: Repair,
 }
 
-/// Carries the plan out until it ends, or until `until` does; then mends everything. `in_flight` tells how many events are under way.
-pub async fn haunt(
-    house: &mut House,
-    plan: &Plan,
+/// Carries out the plan until it ends or `until` completes, then repairs everything. `in_flight` returns the number of unprocessed
+/// events.
+pub async fn run_plan(
+    cluster: &mut TestCluster,
+    plan: &FaultPlan,
     in_flight: impl Fn() -> u64,
     until: impl Future<Output = ()>,
-) -> Result<Report, Error> {
-    let mut report = Report::default();
-    let mut open: Vec<Open> = vec![];
+) -> Result<FaultReport, Error> {
+    let mut report = FaultReport::default();
+    let mut active: Vec<ActiveFault> = vec![];
     let mut last = Instant::now();
     tokio::pin!(until);
-    let mut undisturbed = true;
-    for Strike { after, fault, lasts, seed } in &plan.strikes {
-        undisturbed = wait(house, &mut open, &mut report, last + *after, until.as_mut()).await?;
-        if !undisturbed {
+    let mut is_running = true;
+    for PlannedFault { after, fault, duration, seed } in &plan.faults {
+        is_running = wait(cluster, &mut active, &mut report, last + *after, until.as_mut()).await?;
+        if !is_running {
             break;
         }
-        if fault.stands_alone() {
-            report.mend(house, std::mem::take(&mut open)).await?;
+        if fault.needs_isolation() {
+            report.repair(cluster, std::mem::take(&mut active)).await?;
         }
         last = Instant::now();
         let in_flight = in_flight();
-        let hits = report.faults.entry(*fault).or_default();
-        let victim = Victim { house, seed: *seed, open: open.iter().map(|open| open.mend).collect() };
-        match strike(victim, *fault).await? {
-            None => hits.missed += 1,
-            Some(mend) => {
-                hits.struck += 1;
-                hits.in_flight += u64::from(in_flight > 0);
-                tracing::info!(%fault, in_flight, "struck");
-                let due = if fault.stands_alone() { last } else { last + *lasts };
-                open.extend(mend.map(|mend| Open { due, fault: *fault, mend }));
+        let counts = report.faults.entry(*fault).or_default();
+        let target = FaultTarget { cluster, seed: *seed, active: active.iter().map(|active| active.repair).collect() };
+        let repair = match inject(target, *fault).await? {
+            Injection::NoTarget => {
+                counts.skipped += 1;
+                continue;
             }
-        }
+            Injection::Done => None,
+            Injection::Active(repair) => Some(repair),
+        };
+        counts.injected += 1;
+        counts.in_flight += u64::from(in_flight > 0);
+        tracing::info!(%fault, in_flight, "fault injected");
+        let due = if fault.needs_isolation() { last } else { last + *duration };
+        active.extend(repair.map(|repair| ActiveFault { due, fault: *fault, repair }));
     }
-    if undisturbed && let Some(latest) = open.iter().map(|open| open.due).max() {
-        wait(house, &mut open, &mut report, latest, until.as_mut()).await?;
+    if is_running && let Some(latest) = active.iter().map(|active| active.due).max() {
+        wait(cluster, &mut active, &mut report, latest, until.as_mut()).await?;
     }
-    report.mend(house, open).await?;
-    house.heal().await?;
+    report.repair(cluster, active).await?;
+    cluster.heal().await?;
     Ok(report)
 }
 
-/// Mends what is due and looks after the house until `at`; false when `until` was there first.
+/// Repairs what is due and restarts exited pods until `at`. Returns false when `until` completed first.
 async fn wait(
-    house: &mut House,
-    open: &mut Vec<Open>,
-    report: &mut Report,
+    cluster: &mut TestCluster,
+    active: &mut Vec<ActiveFault>,
+    report: &mut FaultReport,
     at: Instant,
     mut until: std::pin::Pin<&mut impl Future<Output = ()>>,
 ) -> Result<bool, Error> {
     loop {
-        house.bury()?;
+        cluster.restart_exited_pods()?;
         let now = Instant::now();
-        let (due, rest) = std::mem::take(open).into_iter().partition(|open| open.due <= now);
-        *open = rest;
-        report.mend(house, due).await?;
+        let (due, rest) = std::mem::take(active).into_iter().partition(|active| active.due <= now);
+        *active = rest;
+        report.repair(cluster, due).await?;
         if Instant::now() >= at {
             return Ok(true);
         }
-        let next = open.iter().map(|open| open.due).chain([at, now + ROUNDS]).min().unwrap_or(at);
+        let next = active.iter().map(|active| active.due).chain([at, now + CHECK_INTERVAL]).min().unwrap_or(at);
         tokio::select! {
             // cancel-safe: a sleep, and a future that is pinned outside
             biased;
@@ -118,49 +123,49 @@ async fn wait(
     }
 }
 
-impl Report {
-    pub fn struck(&self) -> u64 {
-        self.faults.values().map(|hits| hits.struck).sum()
+impl FaultReport {
+    pub fn injected(&self) -> u64 {
+        self.faults.values().map(|counts| counts.injected).sum()
     }
 
     pub fn in_flight(&self) -> u64 {
-        self.faults.values().map(|hits| hits.in_flight).sum()
+        self.faults.values().map(|counts| counts.in_flight).sum()
     }
 
-    pub fn hits(&self, fault: Fault) -> Hits {
+    pub fn counts(&self, fault: ClusterFault) -> FaultCounts {
         self.faults.get(&fault).copied().unwrap_or_default()
     }
 
-    /// This, and what was done after it.
+    /// This report plus a later one.
     #[must_use]
     pub fn and(mut self, later: Self) -> Self {
-        for (fault, Hits { struck, in_flight, missed, bites }) in later.faults {
-            let hits = self.faults.entry(fault).or_default();
-            hits.struck += struck;
-            hits.in_flight += in_flight;
-            hits.missed += missed;
-            hits.bites += bites;
+        for (fault, FaultCounts { injected, in_flight, skipped, effects }) in later.faults {
+            let counts = self.faults.entry(fault).or_default();
+            counts.injected += injected;
+            counts.in_flight += in_flight;
+            counts.skipped += skipped;
+            counts.effects += effects;
         }
         self
     }
 
-    async fn mend(&mut self, house: &mut House, open: Vec<Open>) -> Result<(), Error> {
-        for Open { fault, mend: undone, .. } in open {
-            let bites = mend(house, undone).await?;
-            self.faults.entry(fault).or_default().bites += bites;
+    async fn repair(&mut self, cluster: &mut TestCluster, active: Vec<ActiveFault>) -> Result<(), Error> {
+        for ActiveFault { fault, repair: action, .. } in active {
+            let effects = repair(cluster, action).await?;
+            self.faults.entry(fault).or_default().effects += effects;
         }
         Ok(())
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for FaultReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} faults, {} while events were in flight", self.struck(), self.in_flight())?;
-        for (fault, Hits { struck, in_flight, missed, bites }) in &self.faults {
-            write!(f, "\n  {fault}: {struck}, {in_flight} in flight, {missed} missed")?;
-            if *bites > 0 {
-                let what = if fault.stands_alone() { "locks lost" } else { "messages" };
-                write!(f, ", {bites} {what}")?;
+        write!(f, "{} faults, {} while events were in flight", self.injected(), self.in_flight())?;
+        for (fault, FaultCounts { injected, in_flight, skipped, effects }) in &self.faults {
+            write!(f, "\n  {fault}: {injected}, {in_flight} in flight, {skipped} skipped")?;
+            if *effects > 0 {
+                let unit = if fault.needs_isolation() { "locks lost" } else { "messages" };
+                write!(f, ", {effects} {unit}")?;
             }
         }
         Ok(())

@@ -1,7 +1,7 @@
-//! Real processes: a pod as Kubernetes would run it, with its output in hand and every signal at hand.
+//! Real child processes, with their output and all signals.
 //!
-//! A child is killed when its [`Process`] is dropped, and by the kernel when the test itself dies without dropping
-//! anything. A wait that fails, and a test that fails, show the end of what the child said.
+//! A child is killed when its [`Process`] is dropped, and by the kernel when the test process itself is killed. A failed
+//! wait and a failed test print the last lines of the child's output.
 //!
 //! ```no_run
 //! # use std::time::Duration;
@@ -9,7 +9,7 @@
 //! # async fn example() -> Result<(), testkit::process::Error> {
 //! let pod = Program::new("headwater").named("pod-1").args(["run"]).env("HOSTNAME", "pod-1").start()?;
 //! pod.wait_for_line("leading", Duration::from_secs(10)).await;
-//! pod.pause().await; // it holds its lease and its connections, and does nothing
+//! pod.pause().await; // it keeps its lease and its connections, and does nothing
 //! pod.resume();
 //! pod.terminate();
 //! assert!(pod.wait_for_exit(Duration::from_secs(10)).await.success());
@@ -40,17 +40,17 @@ use nix::{
     unistd::Pid,
 };
 
-pub use output::{Line, Stream};
+pub use output::{OutputLine, OutputStream};
 
 use crate::wait::{TimedOut, try_wait_for};
-use output::Output;
+use output::CapturedOutput;
 
 /// How many lines a failure shows.
 const TAIL: usize = 40;
-/// For what only the kernel has to do: stop a process, or end a killed one. Long, because the machine may be busy.
+/// Limit for what only the kernel does: stop a process, or end a killed one. Long, because the machine may be busy.
 const KERNEL_LIMIT: Duration = Duration::from_secs(30);
 
-/// What to run; can be started any number of times.
+/// A program with arguments and environment; can be started any number of times.
 #[derive(Clone, Debug)]
 pub struct Program {
     name: String,
@@ -60,7 +60,7 @@ pub struct Program {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("start `{name}` from `{path}`")]
+#[error("failed to start `{name}` from `{path}`")]
 pub struct Error {
     name: String,
     path: PathBuf,
@@ -75,7 +75,7 @@ impl Program {
         Self { name, path, args: Vec::new(), env: Vec::new() }
     }
 
-    /// The name under which failures speak of it; the file's name if not given.
+    /// Its name in failure messages; by default the file name.
     pub fn named(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
@@ -86,7 +86,7 @@ impl Program {
         self
     }
 
-    /// Adds to the environment that the child inherits.
+    /// Adds an environment variable.
     pub fn env(mut self, key: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> Self {
         self.env.push((key.as_ref().to_owned(), value.as_ref().to_owned()));
         self
@@ -94,7 +94,7 @@ impl Program {
 
     pub fn start(&self) -> Result<Process, Error> {
         let failed = |source| Error { name: self.name.clone(), path: self.path.clone(), source };
-        // Asked here, because the wrapper starts well without it; a bare name is looked up on the PATH by the wrapper.
+        // Checked here, because the wrapper starts even if the program is missing. The wrapper looks up a bare name on the PATH.
         if self.path.components().count() > 1 {
             self.path.metadata().map_err(failed)?;
         }
@@ -102,9 +102,9 @@ impl Program {
         command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = child::spawn(command).map_err(failed)?;
-        let output = Output::default();
-        output.capture(Stream::Stdout, child.stdout.take().expect("stdout is piped"));
-        output.capture(Stream::Stderr, child.stderr.take().expect("stderr is piped"));
+        let output = CapturedOutput::default();
+        output.capture(OutputStream::Stdout, child.stdout.take().expect("stdout is piped"));
+        output.capture(OutputStream::Stderr, child.stderr.take().expect("stderr is piped"));
         Ok(Process {
             name: self.name.clone(),
             pid: child.id(),
@@ -121,8 +121,8 @@ pub struct Process {
     name: String,
     pid: u32,
     child: Mutex<Child>,
-    output: Output,
-    /// A failed wait has shown the tail; the drop need not again.
+    output: CapturedOutput,
+    /// A failed wait has printed the tail; the drop need not repeat it.
     tail_shown: AtomicBool,
 }
 
@@ -131,26 +131,26 @@ impl Process {
         self.pid
     }
 
-    /// How it ended; `None` while it exists. A paused process exists.
+    /// How it ended; `None` while it exists. A paused process still exists.
     pub fn exit_status(&self) -> Option<ExitStatus> {
         self.child().try_wait().expect("a child of ours can be waited for")
     }
 
-    /// SIGTERM: asks it to end in its own order.
+    /// SIGTERM: requests an orderly shutdown.
     pub fn terminate(&self) {
         self.signal(Signal::SIGTERM);
     }
 
-    /// SIGKILL, as `kill -9`: it gets no chance to do anything. Returns when it is gone.
+    /// SIGKILL. Returns when the process has ended.
     pub async fn kill(&self) -> ExitStatus {
         self.signal(Signal::SIGKILL);
         self.wait_for_exit(KERNEL_LIMIT).await
     }
 
-    /// SIGSTOP. Returns when every thread of it has stopped; its connections stay open.
+    /// SIGSTOP. Returns when every thread has stopped; its connections stay open.
     pub async fn pause(&self) {
         self.signal(Signal::SIGSTOP);
-        let stopped = try_wait_for("it to stop", KERNEL_LIMIT, async || match self.stop_status() {
+        let stopped = try_wait_for("the process to stop", KERNEL_LIMIT, async || match self.stop_status() {
             Ok(WaitStatus::Stopped(..)) => Ok(()),
             other => Err(other),
         });
@@ -167,9 +167,10 @@ impl Process {
     /// # Panics
     /// With the end of its output, when it does not end in time.
     pub async fn wait_for_exit(&self, within: Duration) -> ExitStatus {
-        let ended = try_wait_for("it to end", within, async || self.exit_status().ok_or("it still runs")).await;
+        let ended =
+            try_wait_for("the process to end", within, async || self.exit_status().ok_or("still running")).await;
         let status = ended.unwrap_or_else(|timed_out| self.fail(timed_out));
-        // Not a failure: a child of the child may hold the streams open for longer.
+        // Not a failure: a grandchild may hold the streams open for longer.
         let rest = Duration::from_secs(1);
         let _: Result<(), TimedOut> =
             try_wait_for(
@@ -183,24 +184,24 @@ impl Process {
         status
     }
 
-    /// Waits for a line that contains `text`, or finds it among the lines there have been.
+    /// Waits for a line that contains `text`; earlier lines count too.
     ///
     /// # Panics
-    /// With the end of its output, when the line does not come in time, or cannot come because the process has ended.
-    pub async fn wait_for_line(&self, text: &str, within: Duration) -> Line {
-        self.wait_for_line_from(Mark(0), text, within).await
+    /// With the end of its output, when the line does not come in time or the process has ended without it.
+    pub async fn wait_for_line(&self, text: &str, within: Duration) -> OutputLine {
+        self.wait_for_line_from(OutputMark(0), text, within).await
     }
 
-    /// As [`Self::wait_for_line`], of the lines since the mark.
-    pub async fn wait_for_line_from(&self, mark: Mark, text: &str, within: Duration) -> Line {
+    /// Like [`Self::wait_for_line`], for lines since the mark.
+    pub async fn wait_for_line_from(&self, mark: OutputMark, text: &str, within: Duration) -> OutputLine {
         let what = format_args!("a line with `{text}`");
         let found = try_wait_for(what, within, async || {
-            // Asked before the search: an end seen after it could hide a last line that came in between.
+            // Checked before the search: checked after it, an end could hide a last line that came in between.
             let ended = self.output.has_ended();
             match self.output.find(mark.0, |line| line.contains(text)) {
                 Some(line) => Ok(Some(line)),
                 None if ended => Ok(None),
-                None => Err(format!("{} lines", self.output.said())),
+                None => Err(format!("{} lines", self.output.line_count())),
             }
         });
         match found.await {
@@ -211,23 +212,23 @@ impl Process {
     }
 
     /// The first of the lines so far that contains `text`.
-    pub fn find_line(&self, text: &str) -> Option<Line> {
+    pub fn find_line(&self, text: &str) -> Option<OutputLine> {
         self.output.find(0, |line| line.contains(text))
     }
 
-    /// This point in its output. Take it before the act whose line is awaited.
-    pub fn mark(&self) -> Mark {
-        Mark(self.output.said())
+    /// The current position in its output. Take it before the action whose line is awaited.
+    pub fn mark(&self) -> OutputMark {
+        OutputMark(self.output.line_count())
     }
 
-    /// The lines so far, the oldest forgotten after ten thousand.
-    pub fn lines(&self) -> Vec<Line> {
+    /// The last ten thousand lines so far.
+    pub fn lines(&self) -> Vec<OutputLine> {
         self.output.lines()
     }
 
-    /// The last lines, as a failure shows them.
+    /// The last lines, as a failure prints them.
     pub fn tail(&self) -> impl Display {
-        Tail(self.output.tail(TAIL))
+        OutputTail(self.output.tail(TAIL))
     }
 
     /// # Panics
@@ -239,12 +240,12 @@ impl Process {
         let sent = if ended.is_none() { signal::kill(self.os_pid(), signal) } else { Ok(()) };
         drop(child);
         if let Some(status) = ended {
-            self.fail(format_args!("no process to send {signal} to, it has ended ({status})"));
+            self.fail(format_args!("cannot send {signal}: the process has ended ({status})"));
         }
         sent.expect("a child of ours can be signalled");
     }
 
-    /// Looks without taking, so that asking twice gives the same answer.
+    /// Peeks, so that a second call gives the same result.
     fn stop_status(&self) -> nix::Result<WaitStatus> {
         waitid(Id::Pid(self.os_pid()), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT)
     }
@@ -266,10 +267,10 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         if std::thread::panicking() && !self.tail_shown.load(Relaxed) {
-            eprintln!("the last lines of {} (pid {}):\n{}", self.name, self.pid, self.tail());
+            eprintln!("last lines of {} (pid {}):\n{}", self.name, self.pid, self.tail());
         }
         let child = self.child.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
-        // Both fail only if it is gone already.
+        // Both fail only if it has already ended.
         let _ = child.kill();
         let _ = child.wait();
     }
@@ -277,14 +278,14 @@ impl Drop for Process {
 
 /// A point in a process's output.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark(u64);
+pub struct OutputMark(u64);
 
-struct Tail(Vec<Line>);
+struct OutputTail(Vec<OutputLine>);
 
-impl Display for Tail {
+impl Display for OutputTail {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.0.is_empty() {
-            return write!(f, "  (it said nothing)");
+            return write!(f, "  (no output)");
         }
         self.0.iter().try_for_each(|line| writeln!(f, "  {line}"))
     }

@@ -8,9 +8,9 @@ use std::{
 
 use testkit::{
     proxy::{
-        Counters,
+        CloseReason,
         Direction::{ToClient, ToTarget},
-        Ending, Fault, Proxy,
+        NetworkFault, Proxy, ProxyCounters,
     },
     wait::wait_for,
 };
@@ -25,7 +25,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const FIN: Result<(), ErrorKind> = Ok(());
 const RESET: Result<(), ErrorKind> = Err(ErrorKind::ConnectionReset);
 
-/// A proxy in front of a server whose end of each connection the test holds in its hand.
+/// A proxy in front of a server socket that the test controls.
 struct Wire {
     proxy: Proxy,
     server: TcpListener,
@@ -45,7 +45,7 @@ impl Wire {
         (client, server)
     }
 
-    async fn counters_reach(&self, what: &str, there: impl Fn(&Counters) -> bool) -> Counters {
+    async fn counters_reach(&self, what: &str, there: impl Fn(&ProxyCounters) -> bool) -> ProxyCounters {
         wait_for(what, LIMIT, async || {
             let counters = self.proxy.counters();
             if there(&counters) { Ok(counters) } else { Err(counters) }
@@ -64,7 +64,7 @@ async fn receive(stream: &mut TcpStream, count: usize) -> Vec<u8> {
     bytes
 }
 
-/// All that comes until the end, and how it ended.
+/// All bytes until the end, and how the stream ended.
 async fn receive_all(stream: &mut TcpStream) -> (Vec<u8>, Result<(), ErrorKind>) {
     let mut bytes = Vec::new();
     let ended = timeout(LIMIT, stream.read_to_end(&mut bytes)).await.expect("the stream ends");
@@ -104,7 +104,7 @@ async fn a_side_that_has_said_all_can_still_listen() {
     drop(server);
     assert_eq!(receive_all(&mut client).await.0, b"understood");
     wire.counters_reach("the connection to be closed", |seen| seen.open == 0).await;
-    assert_eq!(wire.proxy.connections()[0].ending(), Some(Ending::Closed));
+    assert_eq!(wire.proxy.connections()[0].close_reason(), Some(CloseReason::Closed));
 }
 
 #[tokio::test]
@@ -116,16 +116,16 @@ async fn a_reset_by_one_peer_reaches_the_other_as_a_reset() {
     drop(server);
     assert_eq!(receive_all(&mut client).await.1, RESET);
     wire.counters_reach("the connection to be over", |seen| seen.open == 0).await;
-    assert_eq!(wire.proxy.connections()[0].ending(), Some(Ending::Broken));
+    assert_eq!(wire.proxy.connections()[0].close_reason(), Some(CloseReason::Broken));
 }
 
 #[tokio::test]
-async fn a_cut_ends_both_sides_with_fin_and_refuses_until_healed_on_the_same_port() {
+async fn a_cut_sends_fin_to_both_sides_and_refuses_until_healed() {
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
     assert_passes(&mut client, &mut server).await;
 
-    wire.proxy.inject(Fault::Cut).await;
+    wire.proxy.inject(NetworkFault::Cut).await;
     assert_eq!(wire.proxy.counters().cut, 1, "in force when the call returns");
     assert_eq!(receive_all(&mut client).await.1, FIN);
     assert_eq!(receive_all(&mut server).await.1, FIN);
@@ -137,13 +137,13 @@ async fn a_cut_ends_both_sides_with_fin_and_refuses_until_healed_on_the_same_por
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_connection_has_ended_when_the_call_that_cuts_them_returns() {
+async fn a_cut_has_closed_every_connection_when_it_returns() {
     let wire = Wire::new().await;
     let mut ends = Vec::new();
     for _ in 0..200 {
         ends.push(wire.connect().await);
     }
-    wire.proxy.inject(Fault::Cut).await;
+    wire.proxy.inject(NetworkFault::Cut).await;
     let seen = wire.proxy.counters();
     assert_eq!((seen.open, seen.cut), (0, 200));
 }
@@ -153,10 +153,10 @@ async fn a_cut_is_a_fin_even_with_bytes_that_were_never_read() {
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
     assert_passes(&mut client, &mut server).await;
-    wire.proxy.inject(Fault::Freeze).await;
+    wire.proxy.inject(NetworkFault::Freeze).await;
     send(&mut client, b"unread").await;
     wire.counters_reach("bytes to meet the freeze", |seen| seen.to_target.withheld == 1).await;
-    wire.proxy.inject(Fault::Cut).await;
+    wire.proxy.inject(NetworkFault::Cut).await;
     assert_eq!(receive_all(&mut client).await.1, FIN);
     // After a RST this write would fail; after a FIN the client may still send.
     assert!(client.write(b"x").await.is_ok());
@@ -165,18 +165,18 @@ async fn a_cut_is_a_fin_even_with_bytes_that_were_never_read() {
 #[tokio::test]
 async fn the_port_of_a_cut_proxy_is_not_given_to_anyone_else() {
     let wire = Wire::new().await;
-    wire.proxy.inject(Fault::Cut).await;
+    wire.proxy.inject(NetworkFault::Cut).await;
     let taken = TcpListener::bind(wire.proxy.address()).await.expect_err("it is reserved");
     assert_eq!(taken.kind(), ErrorKind::AddrInUse);
 }
 
 #[tokio::test]
-async fn a_reset_is_a_rst_for_both_sides_and_for_those_who_come_later() {
+async fn a_reset_sends_rst_to_both_sides_and_later_connections() {
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
     assert_passes(&mut client, &mut server).await;
 
-    wire.proxy.inject(Fault::Reset).await;
+    wire.proxy.inject(NetworkFault::Reset).await;
     assert_eq!(wire.proxy.counters().reset, 1);
     assert_eq!(receive_all(&mut client).await.1, RESET);
     assert_eq!(receive_all(&mut server).await.1, RESET);
@@ -192,34 +192,34 @@ async fn a_reset_is_a_rst_for_both_sides_and_for_those_who_come_later() {
 async fn a_black_hole_takes_everything_and_delivers_nothing() {
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
-    wire.proxy.inject(Fault::BlackHole).await;
+    wire.proxy.inject(NetworkFault::BlackHole).await;
     // More than socket buffers hold: it is taken, not merely kept waiting.
     let much = vec![7; 32 * 1024 * 1024];
     timeout(LIMIT, send(&mut client, &much)).await.expect("a black hole knows no back-pressure");
     send(&mut server, b"answer").await;
     let counters = wire
         .counters_reach("all to be swallowed", |seen| {
-            seen.to_target.swallowed == much.len() as u64 && seen.to_client.swallowed == 6
+            seen.to_target.dropped == much.len() as u64 && seen.to_client.dropped == 6
         })
         .await;
     assert_eq!((counters.to_target.delivered, counters.to_client.delivered, counters.open), (0, 0, 1));
     assert_eq!(server.try_read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::WouldBlock);
 
     wire.proxy.heal().await;
-    // A stream with a hole must not go on as if nothing had been lost.
+    // A stream with a gap must not continue as if nothing had been lost.
     assert_eq!(receive_all(&mut client).await.1, RESET);
     assert_eq!(receive_all(&mut server).await, (Vec::new(), RESET));
 }
 
 #[tokio::test]
-async fn a_half_open_connection_delivers_the_request_and_loses_the_answer() {
+async fn a_half_open_connection_loses_only_the_response() {
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
-    wire.proxy.inject(Fault::HalfOpen { dead: ToClient }).await;
+    wire.proxy.inject(NetworkFault::HalfOpen { dead: ToClient }).await;
     send(&mut client, b"question").await;
     assert_eq!(receive(&mut server, 8).await, b"question");
     send(&mut server, b"answer").await;
-    let counters = wire.counters_reach("the answer to be lost", |seen| seen.to_client.swallowed == 6).await;
+    let counters = wire.counters_reach("the answer to be lost", |seen| seen.to_client.dropped == 6).await;
     assert_eq!((counters.to_client.delivered, counters.open), (0, 1));
 }
 
@@ -227,11 +227,11 @@ async fn a_half_open_connection_delivers_the_request_and_loses_the_answer() {
 async fn a_connection_can_be_half_open_the_other_way_round() {
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
-    wire.proxy.inject(Fault::HalfOpen { dead: ToTarget }).await;
+    wire.proxy.inject(NetworkFault::HalfOpen { dead: ToTarget }).await;
     send(&mut server, b"news").await;
     assert_eq!(receive(&mut client, 4).await, b"news");
     send(&mut client, b"thanks").await;
-    let counters = wire.counters_reach("the request to be lost", |seen| seen.to_target.swallowed == 6).await;
+    let counters = wire.counters_reach("the request to be lost", |seen| seen.to_target.dropped == 6).await;
     assert_eq!((counters.to_target.delivered, counters.open), (0, 1));
 }
 
@@ -239,7 +239,7 @@ async fn a_connection_can_be_half_open_the_other_way_round() {
 async fn a_freeze_loses_nothing() {
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
-    wire.proxy.inject(Fault::Freeze).await;
+    wire.proxy.inject(NetworkFault::Freeze).await;
     send(&mut client, b"question").await;
     send(&mut server, b"answer").await;
     let counters = wire
@@ -252,10 +252,10 @@ async fn a_freeze_loses_nothing() {
 }
 
 #[tokio::test]
-async fn a_withheld_answer_comes_late() {
+async fn a_withheld_response_comes_late() {
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
-    wire.proxy.inject(Fault::Withhold(ToClient)).await;
+    wire.proxy.inject(NetworkFault::Withhold(ToClient)).await;
     send(&mut client, b"question").await;
     assert_eq!(receive(&mut server, 8).await, b"question");
     send(&mut server, b"answer").await;
@@ -266,12 +266,12 @@ async fn a_withheld_answer_comes_late() {
 }
 
 #[tokio::test]
-async fn a_delay_is_added_once_however_many_bytes_are_on_their_way() {
+async fn a_delay_is_added_once_to_many_bytes_in_flight() {
     const LATE: Duration = Duration::from_millis(300);
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
     assert_passes(&mut client, &mut server).await;
-    wire.proxy.inject(Fault::Delay(ToTarget, LATE)).await;
+    wire.proxy.inject(NetworkFault::Delay(ToTarget, LATE)).await;
 
     let started = Instant::now();
     for n in 0..20 {
@@ -295,7 +295,7 @@ async fn a_delay_is_added_once_however_many_bytes_are_on_their_way() {
 async fn healing_a_delay_frees_what_is_on_its_way() {
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
-    wire.proxy.inject(Fault::Delay(ToTarget, LIMIT * 10)).await;
+    wire.proxy.inject(NetworkFault::Delay(ToTarget, LIMIT * 10)).await;
     send(&mut client, b"question").await;
     wire.counters_reach("the bytes to be on their way", |seen| seen.to_target.received == 8).await;
     assert_eq!(wire.proxy.counters().to_target.delivered, 0);
@@ -313,7 +313,7 @@ async fn a_slow_receiver_is_felt_by_the_sender() {
         tokio::spawn(async move { client.write_all(&much).await })
     };
     // Full: what is taken from the client and not delivered has reached the bound, and no more is taken.
-    let held = |seen: &Counters| seen.to_target.received - seen.to_target.delivered;
+    let held = |seen: &ProxyCounters| seen.to_target.received - seen.to_target.delivered;
     let full = wire.counters_reach("the proxy to be full", |seen| held(seen) == 256 * 1024).await;
     assert!(full.to_target.received < much.len() as u64 / 2, "{full:?}");
     assert!(!sending.is_finished());
@@ -325,7 +325,7 @@ async fn a_slow_receiver_is_felt_by_the_sender() {
 #[tokio::test]
 async fn a_rule_cuts_after_exactly_so_many_bytes() {
     let wire = Wire::new().await;
-    wire.proxy.on_next_connection(Fault::Cut.after(10, ToClient)).await;
+    wire.proxy.on_next_connection(NetworkFault::Cut.after(10, ToClient)).await;
     let (mut client, mut server) = wire.connect().await;
     send(&mut client, b"as many as it likes this way").await;
     send(&mut server, b"0123456789abc").await;
@@ -339,7 +339,7 @@ async fn a_rule_cuts_after_exactly_so_many_bytes() {
 #[tokio::test]
 async fn a_rule_freezes_after_exactly_so_many_bytes_until_healed() {
     let wire = Wire::new().await;
-    wire.proxy.on_each_connection(Fault::Freeze.after(4, ToTarget)).await;
+    wire.proxy.on_each_connection(NetworkFault::Freeze.after(4, ToTarget)).await;
     let (mut client, mut server) = wire.connect().await;
     send(&mut client, b"question").await;
     assert_eq!(receive(&mut server, 4).await, b"ques");
@@ -355,7 +355,7 @@ async fn a_rule_for_an_open_connection_counts_from_now() {
     let wire = Wire::new().await;
     let (mut client, mut server) = wire.connect().await;
     assert_passes(&mut client, &mut server).await;
-    wire.proxy.connections()[0].add_rule(Fault::Reset.after(3, ToTarget));
+    wire.proxy.connections()[0].add_rule(NetworkFault::Reset.after(3, ToTarget));
     send(&mut client, b"abcdef").await;
     let (bytes, ended) = receive_all(&mut server).await;
     assert_eq!(ended, RESET);
@@ -364,23 +364,23 @@ async fn a_rule_for_an_open_connection_counts_from_now() {
 }
 
 #[tokio::test]
-async fn a_fault_can_hit_one_connection_and_spare_its_neighbour() {
+async fn a_fault_can_affect_one_connection_only() {
     let wire = Wire::new().await;
     let (mut hit, _hit_server) = wire.connect().await;
     let (mut spared, mut spared_server) = wire.connect().await;
     let address = hit.local_addr().unwrap();
     let connections = wire.proxy.connections();
     let connection = connections.iter().find(|connection| connection.client() == address).expect("it was accepted");
-    connection.inject(Fault::Reset);
+    connection.inject(NetworkFault::Reset);
     assert_eq!(receive_all(&mut hit).await.1, RESET);
     assert_passes(&mut spared, &mut spared_server).await;
 }
 
 #[tokio::test]
-async fn a_fault_for_the_open_connections_spares_those_to_come() {
+async fn a_fault_for_open_connections_spares_future_ones() {
     let wire = Wire::new().await;
     let (mut old, _server) = wire.connect().await;
-    wire.proxy.inject_into_open(Fault::Cut).await;
+    wire.proxy.inject_into_open(NetworkFault::Cut).await;
     assert_eq!(receive_all(&mut old).await.1, FIN);
     let (mut client, mut server) = wire.connect().await;
     assert_passes(&mut client, &mut server).await;

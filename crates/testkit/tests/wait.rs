@@ -32,21 +32,21 @@ async fn a_state_that_is_already_there_costs_no_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_timeout_tells_what_was_awaited_how_long_where_and_the_last_state() {
-    let looks = Cell::new(0);
+async fn a_timeout_reports_what_how_long_where_and_the_last_state() {
+    let probes = Cell::new(0);
     let line = line!() + 1;
     let timed_out = try_wait_for("a primary", LIMIT, async || {
-        looks.set(looks.get() + 1);
-        Err::<(), _>(format!("{} secondaries", looks.get()))
+        probes.set(probes.get() + 1);
+        Err::<(), _>(format!("{} secondaries", probes.get()))
     })
     .await
     .expect_err("no primary ever came")
     .to_string();
-    let looks = looks.get();
+    let probes = probes.get();
     assert_eq!(
         timed_out,
         format!(
-            "waited 5.0s for a primary, at {}:{line}:21: last seen \"{looks} secondaries\" (look {looks})",
+            "waited 5.0s for a primary, at {}:{line}:21: last state \"{probes} secondaries\" (probe {probes})",
             file!()
         )
     );
@@ -59,7 +59,7 @@ async fn the_plain_form_panics_with_that_message() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_probe_that_hangs_does_not_outlive_the_deadline_and_is_told_from_one_that_answers() {
+async fn a_hanging_probe_ends_at_the_deadline_and_is_reported() {
     let first = Cell::new(true);
     let started = Instant::now();
     let timed_out = try_wait_for("an answer", LIMIT, async || {
@@ -69,11 +69,11 @@ async fn a_probe_that_hangs_does_not_outlive_the_deadline_and_is_told_from_one_t
         Err::<(), _>("connecting")
     })
     .await
-    .expect_err("the second look hangs")
+    .expect_err("the second probe hangs")
     .to_string();
     assert_eq!(started.elapsed(), LIMIT);
     assert!(
-        timed_out.ends_with(r#"last seen "connecting" (look 1), and the look after it never ended"#),
+        timed_out.ends_with(r#"last state "connecting" (probe 1), and the next probe never returned"#),
         "{timed_out}"
     );
 }

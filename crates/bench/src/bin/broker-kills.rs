@@ -1,12 +1,12 @@
-//! `cargo xtask soak broker-kills [-- ROUNDS [SEED]]`: the broker killed -9 under load, 200 rounds unless told otherwise.
+//! `cargo xtask soak broker-kills [-- ROUNDS [SEED]]`: the broker killed -9 under load, 200 rounds unless summarize otherwise.
 //!
 //! A line every ten rounds, and the verdict as the last one. The seed decides when each kill comes; what it hits is up to the machine.
 
 use std::process::ExitCode;
 use std::time::Instant;
 
+use bench::broker_kills::{self, KillReport};
 use bench::broker_process::binary;
-use bench::kills::{self, Report};
 
 const LINE_EVERY: u32 = 10;
 
@@ -17,25 +17,25 @@ async fn main() -> ExitCode {
     let seed = numbers.next().unwrap_or(1);
     println!("{rounds} rounds, seed {seed}");
     let began = Instant::now();
-    let line = |report: &Report| {
+    let line = |report: &KillReport| {
         if report.rounds.is_multiple_of(LINE_EVERY) {
-            println!("{:>4.0} s {}", began.elapsed().as_secs_f64(), told(report));
+            println!("{:>4.0} s {}", began.elapsed().as_secs_f64(), summarize(report));
         }
     };
-    match kills::run(&binary(), rounds, seed, line).await {
+    match broker_kills::run(&binary(), rounds, seed, line).await {
         Ok(report) => {
-            println!("held: nothing accepted lost, nothing completed back, order kept; {}", told(&report));
+            println!("held: nothing accepted lost, nothing completed back, order kept; {}", summarize(&report));
             ExitCode::SUCCESS
         }
-        Err(faults) => {
-            println!("broken, seed {seed}, {faults}");
+        Err(violations) => {
+            println!("broken, seed {seed}, {violations}");
             ExitCode::FAILURE
         }
     }
 }
 
-fn told(report: &Report) -> String {
-    let Report { rounds, accepted, completed, sends_in_doubt, completions_in_doubt } = report;
+fn summarize(report: &KillReport) -> String {
+    let KillReport { rounds, accepted, completed, sends_in_doubt, completions_in_doubt } = report;
     format!(
         "{rounds} kills, {accepted} accepted, {completed} completed, {sends_in_doubt} sends and {completions_in_doubt} completions in doubt"
     )

@@ -12,9 +12,9 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use amqp::message::{BatchBuilder, FORMAT};
-use bench::broker_flat::{self, Row, steepness};
-use bench::broker_load::{Acceptors, SessionReceiver, batches, messages, send};
+use bench::broker_load::{AcceptLoad, SingleSessionReceiver, batches, messages, send};
 use bench::broker_process::BrokerProcess;
+use bench::broker_scaling::{self, ScalingRow, max_cost_ratio};
 use bytes::Bytes;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -23,17 +23,21 @@ const BODY: usize = 1024;
 const QUEUE: &str = "<MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
 const SESSIONS: &str = "<RequiresSession>true</RequiresSession><MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
 /// 64 sessions at once is what a pod has by default.
-const CONSUMER: Acceptors = Acceptors { connections: 8, sessions: 8, credit: 1 };
+const CONSUMER: AcceptLoad = AcceptLoad { connections: 8, sessions: 8, credit: 1 };
 
 #[tokio::main]
 async fn main() -> io::Result<()> {
-    let mut arguments = std::env::args().skip(1).peekable();
-    let is_flat = arguments.next_if(|first| first == "--flat").is_some();
-    let count = arguments.next().map(|given| given.parse().expect("a number of messages"));
-    if is_flat { flat(count.unwrap_or(5_000_000)).await } else { speed(count.unwrap_or(200_000)).await }
+    let mut args = std::env::args().skip(1).peekable();
+    let is_flat = args.next_if(|first| first == "--flat").is_some();
+    let count = args.next().map(|given| given.parse().expect("a number of messages"));
+    if is_flat {
+        measure_scaling(count.unwrap_or(5_000_000)).await
+    } else {
+        measure_speed(count.unwrap_or(200_000)).await
+    }
 }
 
-async fn speed(count: u64) -> io::Result<()> {
+async fn measure_speed(count: u64) -> io::Result<()> {
     let folder = tempfile::tempdir()?;
     let broker = BrokerProcess::start(folder.path(), None).await;
     let (ready_ms, rss_mb) = (broker.ready_after.as_secs_f64() * 1000.0, broker.rss_mb());
@@ -45,19 +49,19 @@ async fn speed(count: u64) -> io::Result<()> {
     let made: Vec<Bytes> = messages(0..count, 1, BODY).collect();
     let bytes = made.iter().map(Bytes::len).sum();
     // Bare TCP wavers by a factor of two from one second to the next: it is asked between all the others, and the median counts.
-    let mut bare = vec![raw(bytes, count).await?];
-    let single = measured("single", &broker, count, send(address, "single", made.iter().cloned(), FORMAT)).await?;
-    bare.push(raw(bytes, count).await?);
+    let mut bare = vec![measure_raw_tcp(bytes, count).await?];
+    let single = measure("single", &broker, count, send(address, "single", made.iter().cloned(), FORMAT)).await?;
+    bare.push(measure_raw_tcp(bytes, count).await?);
     let made = batches(made.into_iter());
-    let batch = measured("batch", &broker, count, send(address, "batch", made, BatchBuilder::FORMAT)).await?;
-    bare.push(raw(bytes, count).await?);
-    let receiver = SessionReceiver::accept(address, "batch", "session-0").await?;
-    let receive = measured("receive", &broker, count, receiver.receive(count as usize)).await?;
-    bare.push(raw(bytes, count).await?);
+    let batch = measure("batch", &broker, count, send(address, "batch", made, BatchBuilder::FORMAT)).await?;
+    bare.push(measure_raw_tcp(bytes, count).await?);
+    let receiver = SingleSessionReceiver::accept(address, "batch", "session-0").await?;
+    let receive = measure("receive", &broker, count, receiver.receive(count as usize)).await?;
+    bare.push(measure_raw_tcp(bytes, count).await?);
     let accepts = count / 5;
     send(address, "short", batches(messages(0..accepts, accepts, BODY)), BatchBuilder::FORMAT).await?;
-    let accepts = measured("accepts", &broker, accepts, CONSUMER.take(address, "short", accepts)).await?;
-    bare.push(raw(bytes, count).await?);
+    let accepts = measure("accepts", &broker, accepts, CONSUMER.complete_messages(address, "short", accepts)).await?;
+    bare.push(measure_raw_tcp(bytes, count).await?);
     let raw = median(bare);
     println!("raw      {raw:>8.0}/s; {:.1} MB resident at the end", broker.rss_mb());
     println!(
@@ -69,37 +73,38 @@ async fn speed(count: u64) -> io::Result<()> {
     Ok(())
 }
 
-async fn flat(most: u64) -> io::Result<()> {
+async fn measure_scaling(most: u64) -> io::Result<()> {
     let sizes: Vec<u64> =
         [1_000, 10_000, 100_000, 1_000_000, 5_000_000].into_iter().filter(|size| *size <= most).collect();
     let folder = tempfile::tempdir()?;
     let mut stored = Vec::new();
     println!("{:>10}   sent, received, completed", "stored");
-    let restart = broker_flat::by_messages(folder.path(), &sizes, |row| stored.push(told(row))).await?;
+    let restart = broker_scaling::measure_by_messages(folder.path(), &sizes, |row| stored.push(print_row(row))).await?;
     println!("start after a kill: {:.1} s, {:.0} MB resident", restart.ready.as_secs_f64(), restart.rss_mb);
     drop(folder);
     let folder = tempfile::tempdir()?;
     let mut sessions = Vec::new();
     println!("{:>10}   accepted, one message received and completed, let go", "sessions");
-    broker_flat::by_sessions(folder.path(), &[10, 1_000, 100_000], |row| sessions.push(told(row))).await?;
+    broker_scaling::measure_by_sessions(folder.path(), &[10, 1_000, 100_000], |row| sessions.push(print_row(row)))
+        .await?;
     println!(
         r#"{{"bench":"broker-flat","stored":{},"messages_ratio":{:.2},"sessions_ratio":{:.2},"recovery_s":{:.1},"rss_mb":{:.0}}}"#,
         sizes.last().copied().unwrap_or_default(),
-        steepness(&stored),
-        steepness(&sessions),
+        max_cost_ratio(&stored),
+        max_cost_ratio(&sessions),
         restart.ready.as_secs_f64(),
         stored.iter().map(|row| row.rss_mb).fold(restart.rss_mb, f64::max)
     );
     Ok(())
 }
 
-fn told(row: Row) -> Row {
+fn print_row(row: ScalingRow) -> ScalingRow {
     println!("{:>10}   {:>6.1} us of cpu, {:>7.0}/s, {:>4.0} MB", row.size, row.cpu_us, row.per_second, row.rss_mb);
     row
 }
 
 /// Messages a second, and a line that tells what they cost the broker.
-async fn measured(
+async fn measure(
     what: &str,
     broker: &BrokerProcess,
     count: u64,
@@ -113,7 +118,7 @@ async fn measured(
 }
 
 /// Messages a second that the same bytes would make over a bare connection.
-async fn raw(bytes: usize, count: u64) -> io::Result<f64> {
+async fn measure_raw_tcp(bytes: usize, count: u64) -> io::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     let reader = tokio::spawn(async move {

@@ -1,8 +1,8 @@
 //! How fast a pod applies, beside the raw transactions of the same statements in the same run.
 //!
 //! `cargo xtask bench consumer [-- EVENTS [SETTINGS [SHAPE]]]`, settings as in the configuration: `'{ max_concurrent_sessions: 64 }'`; with
-//! a shape (`many`, `short`, `buckets`) that one alone, and no verdict. Real processes, release, one machine: mongod, the durable broker and
-//! one pod. A backlog is published first; counted is what the broker says is settled. Three shapes: 1,000 aggregates; as many aggregates as
+//! a workload (`many`, `short`, `buckets`) that one alone, and no verdict. Real processes, release, one machine: mongod, the durable broker and
+//! one pod. A backlog is published first; counted is what the broker says is settled. Three workloads: 1,000 aggregates; as many aggregates as
 //! events; the same in 256 buckets. Then one aggregate with all events; last, the rate of 1,000 aggregates while one more fails all the
 //! time, beside the rate without it. A backlog that stands still for ten seconds fails the run.
 //!
@@ -18,20 +18,22 @@ use std::time::Duration;
 
 use bench::broker_process::{BrokerProcess, cpu_of};
 use bench::pod_process::{PodProcess, consumed, published};
-use bench::raw_transactions::{Ceiling, First, MODEL, Wrote, aggregate, as_written, run_alone};
+use bench::raw_transactions::{
+    CursorWrite, MODEL, OplogSummary, TransactionRate, aggregate, groups_as_written, measure_transactions,
+};
 use futures_util::{StreamExt, stream};
 use mongodb::bson::{Document, Timestamp, doc};
 use mongodb::options::{Acknowledgment, WriteConcern};
 use mongodb::{Client, Collection, Database, IndexModel};
 use tempfile::TempDir;
 
-const SHAPES: [Shape; 3] = [
-    Shape { name: "many", each: 100, sessions: "aggregate" },
-    Shape { name: "short", each: 1, sessions: "aggregate" },
-    Shape { name: "buckets", each: 1, sessions: "buckets(256)" },
+const WORKLOADS: [Workload; 3] = [
+    Workload { name: "many", each: 100, sessions: "aggregate" },
+    Workload { name: "short", each: 1, sessions: "aggregate" },
+    Workload { name: "buckets", each: 1, sessions: "buckets(256)" },
 ];
 const FAILING: &str = "failing";
-/// Pods for each shape.
+/// Pods for each workload.
 const ROUNDS: u32 = 2;
 const ENTITIES: &str = r#"{ "UserConfig": { "Namespaces": [ { "Name": "bench", "Topics": [ TOPICS ] } ] } }"#;
 const TOPIC: &str = r#"{ "Name": "NAME", "Properties": { "RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT10M" },
@@ -39,14 +41,14 @@ const TOPIC: &str = r#"{ "Name": "NAME", "Properties": { "RequiresDuplicateDetec
 const READ_MODELS: &str = "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1, total: $$event.payload.price }, $set: { last: $$event.version } } } }\n";
 
 /// How events spread over aggregates, and those over sessions.
-struct Shape {
+struct Workload {
     name: &'static str,
     each: u64,
     sessions: &'static str,
 }
 
 #[derive(Default)]
-struct Measured {
+struct WorkloadResult {
     rate: f64,
     ratio: f64,
     ratio_own: f64,
@@ -54,18 +56,18 @@ struct Measured {
 }
 
 /// One pod's way through a backlog.
-struct Applied {
+struct ConsumeResult {
     rate: f64,
     rss: f64,
     server: Duration,
     broker: Duration,
     pod: Duration,
-    wrote: Wrote,
+    oplog: OplogSummary,
 }
 
-struct Bench {
+struct ConsumerBench {
     folder: TempDir,
-    mongo: testkit::mongo::Shared,
+    mongo: testkit::mongo::SharedMongo,
     broker: BrokerProcess,
     /// mongod's process.
     server: u32,
@@ -76,19 +78,19 @@ struct Bench {
 async fn main() {
     let events: u64 = std::env::args().nth(1).map_or(100_000, |given| given.parse().expect("a number of events"));
     assert!(events >= 1_000, "with fewer events there is nothing to measure");
-    let bench = Bench::set_up(events).await;
+    let bench = ConsumerBench::set_up(events).await;
     if let Some(only) = std::env::args().nth(3) {
-        bench.measure(SHAPES.iter().find(|shape| shape.name == only).expect("a shape's name")).await;
+        bench.measure(WORKLOADS.iter().find(|workload| workload.name == only).expect("a workload's name")).await;
         return bench.broker.kill().await;
     }
     let mut measured = vec![];
-    for shape in &SHAPES {
-        measured.push(bench.measure(shape).await);
+    for workload in &WORKLOADS {
+        measured.push(bench.measure(workload).await);
     }
-    bench.one_of_all().await;
+    bench.measure_single_aggregate().await;
     let mut beside = 0.0_f64;
     for round in 1..=ROUNDS {
-        beside = beside.max(bench.beside_a_failing_one(round).await);
+        beside = beside.max(bench.measure_with_failing_aggregate(round).await);
     }
     println!(" failing: the others have {:.3} of their rate ({beside:.0}/s)", beside / measured[0].rate);
 
@@ -107,44 +109,45 @@ async fn main() {
     bench.broker.kill().await;
 }
 
-impl Bench {
+impl ConsumerBench {
     async fn set_up(events: u64) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let failing = Shape { name: FAILING, ..SHAPES[0] };
-        let shapes = SHAPES.iter().chain([&failing]);
-        let rounds = shapes.flat_map(|shape| (1..=ROUNDS).map(|round| topic(shape, round)));
+        let failing = Workload { name: FAILING, ..WORKLOADS[0] };
+        let workloads = WORKLOADS.iter().chain([&failing]);
+        let rounds = workloads.flat_map(|workload| (1..=ROUNDS).map(|round| topic(workload, round)));
         let topics: Vec<_> = rounds.chain(["one".into()]).map(|name| TOPIC.replace("NAME", &name)).collect();
         let entities = folder.path().join("entities.json");
         fs::write(&entities, ENTITIES.replace("TOPICS", &topics.join(","))).expect("a file");
         let broker = BrokerProcess::start(&folder.path().join("broker"), Some(&entities)).await;
         let mongo = testkit::mongo::shared().await.expect("a mongod");
-        let server = pid_of(mongo.client()).await;
+        let server = server_pid(mongo.client()).await;
         Self { folder, mongo, broker, server, events }
     }
 
     /// Ceilings and pods by turns, and the best of each: whatever else the machine does, it does to both.
-    async fn measure(&self, shape: &Shape) -> Measured {
-        let raw = self.mongo.database(&format!("{}_raw", shape.name));
-        let written = as_written(self.events, shape.each);
-        let mut ceilings = vec![run_alone(&raw, self.server, &written, First::Upserted).await];
+    async fn measure(&self, workload: &Workload) -> WorkloadResult {
+        let raw = self.mongo.database(&format!("{}_raw", workload.name));
+        let written = groups_as_written(self.events, workload.each);
+        let mut ceilings = vec![measure_transactions(&raw, self.server, &written, CursorWrite::Upsert).await];
         let (mut own_ceilings, mut pods) = (vec![], vec![]);
         for round in 1..=ROUNDS {
-            let applied = self.apply(shape, &topic(shape, round)).await;
-            ceilings.push(run_alone(&raw, self.server, &written, First::Upserted).await);
-            let own = applied.wrote.groups(self.events / shape.each);
-            own_ceilings.push(run_alone(&raw, self.server, &own, First::Inserted).await);
+            let applied = self.consume_backlog(workload, &topic(workload, round)).await;
+            ceilings.push(measure_transactions(&raw, self.server, &written, CursorWrite::Upsert).await);
+            let own = applied.oplog.groups(self.events / workload.each);
+            own_ceilings.push(measure_transactions(&raw, self.server, &own, CursorWrite::Insert).await);
             pods.push(applied);
         }
         let rss = pods.iter().map(|pod| pod.rss).fold(0.0, f64::max);
         let pod = pods.into_iter().max_by(|one, other| one.rate.total_cmp(&other.rate)).expect("a round");
         let (most, own) = (best(&ceilings), best(&own_ceilings));
-        let measured = Measured { rate: pod.rate, ratio: pod.rate / most.rate, ratio_own: pod.rate / own.rate, rss };
-        let Measured { rate, ratio, ratio_own, .. } = measured;
+        let measured =
+            WorkloadResult { rate: pod.rate, ratio: pod.rate / most.rate, ratio_own: pod.rate / own.rate, rss };
+        let WorkloadResult { rate, ratio, ratio_own, .. } = measured;
         println!(
             "{:>8}: raw {:>6.0}/s, applied {rate:>6.0}/s, ratio {ratio:.3}; its own statements {:>6.0}/s, ratio {ratio_own:.3}; the pod has {rss:.0} MB at most",
-            shape.name, most.rate, own.rate
+            workload.name, most.rate, own.rate
         );
-        let Wrote { transactions, cursors_inserted, cursors_updated, .. } = pod.wrote;
+        let OplogSummary { transactions, cursors_inserted, cursors_updated, .. } = pod.oplog;
         println!(
             "          the pod's transactions: {transactions}, with {cursors_inserted} cursors inserted and {cursors_updated} updated"
         );
@@ -163,76 +166,76 @@ impl Bench {
     }
 
     /// A backlog of its own, and a pod that takes it.
-    async fn apply(&self, shape: &Shape, topic: &str) -> Applied {
-        let source = self.mongo.database(shape.name);
-        self.backlog(&source, shape, topic).await;
+    async fn consume_backlog(&self, workload: &Workload, topic: &str) -> ConsumeResult {
+        let source = self.mongo.database(workload.name);
+        self.publish_backlog(&source, workload, topic).await;
         let (server_before, broker_before) = (cpu_of(self.server), self.broker.cpu());
         let since = cluster_time(self.mongo.client()).await;
-        let pod = self.consume(&source, topic);
+        let pod = self.start_consumer(&source, topic);
         let rate = consumed(&self.broker, topic, self.events, 0).await;
         let server = cpu_of(self.server).saturating_sub(server_before);
         let broker = self.broker.cpu().saturating_sub(broker_before);
         let (rss, spent) = (pod.peak_rss_mb(), pod.cpu());
         assert_applied(&source, self.events).await;
         pod.stop().await;
-        let wrote = Wrote::by_the_oplog(self.mongo.client(), &views_of(&source), since).await;
-        Applied { rate, rss, server, broker, pod: spent, wrote }
+        let oplog = OplogSummary::from_oplog(self.mongo.client(), &views_name(&source), since).await;
+        ConsumeResult { rate, rss, server, broker, pod: spent, oplog }
     }
 
     /// Writes events, and has a pod that only publishes bring them to the topic.
-    async fn backlog(&self, source: &Database, shape: &Shape, topic: &str) {
-        write(source, self.events, shape.each).await;
-        let more = format!("producer: {{ start: beginning, sessions: \"{}\" }}\n", shape.sessions);
+    async fn publish_backlog(&self, source: &Database, workload: &Workload, topic: &str) {
+        write(source, self.events, workload.each).await;
+        let more = format!("producer: {{ start: beginning, sessions: \"{}\" }}\n", workload.sessions);
         let pod = PodProcess::start(self.folder.path(), self.mongo.uri(), source.name(), topic, &self.broker, &more);
         published(&self.broker, topic, self.events).await;
         pod.stop().await;
     }
 
-    fn consume(&self, source: &Database, topic: &str) -> PodProcess {
+    fn start_consumer(&self, source: &Database, topic: &str) -> PodProcess {
         let settings = std::env::args().nth(2).filter(|given| !given.is_empty());
         let settings = settings.map_or_else(String::new, |given| format!("consumer: {given}\n"));
         let more = format!("producer: {{ start: beginning }}\n{settings}{READ_MODELS}");
         PodProcess::start(self.folder.path(), self.mongo.uri(), source.name(), topic, &self.broker, &more)
     }
 
-    /// One session with everything: no shape to compare, but it must not stand still.
-    async fn one_of_all(&self) {
-        let shape = Shape { name: "one", each: self.events, sessions: "aggregate" };
-        let applied = self.apply(&shape, shape.name).await;
+    /// One session with everything: no workload to compare, but it must not stand still.
+    async fn measure_single_aggregate(&self) {
+        let workload = Workload { name: "one", each: self.events, sessions: "aggregate" };
+        let applied = self.consume_backlog(&workload, workload.name).await;
         println!("     one: applied {:>6.0}/s; the pod has {:.0} MB at most", applied.rate, applied.rss);
     }
 
-    /// The rate of the others while one document is held by somebody for as long as it takes: events of its aggregate fail all the time.
-    async fn beside_a_failing_one(&self, round: u32) -> f64 {
-        let shape = Shape { name: FAILING, ..SHAPES[0] };
-        let (source, topic) = (self.mongo.database(shape.name), topic(&shape, round));
-        self.backlog(&source, &shape, &topic).await;
-        let views = source.client().database(&views_of(&source));
+    /// The rate of the others while one document is held by other for as long as it takes: events of its aggregate fail all the time.
+    async fn measure_with_failing_aggregate(&self, round: u32) -> f64 {
+        let workload = Workload { name: FAILING, ..WORKLOADS[0] };
+        let (source, topic) = (self.mongo.database(workload.name), topic(&workload, round));
+        self.publish_backlog(&source, &workload, &topic).await;
+        let views = source.client().database(&views_name(&source));
         views.create_collection(MODEL).await.expect("a collection");
-        let mut somebody = source.client().start_session().await.expect("a session");
-        somebody.start_transaction().await.expect("a transaction");
+        let mut other = source.client().start_session().await.expect("a session");
+        other.start_transaction().await.expect("a transaction");
         let held = doc! { "_id": aggregate(0) };
-        views.collection::<Document>(MODEL).insert_one(held).session(&mut somebody).await.expect("held");
-        let pod = self.consume(&source, &topic);
+        views.collection::<Document>(MODEL).insert_one(held).session(&mut other).await.expect("held");
+        let pod = self.start_consumer(&source, &topic);
         // All but the events of one aggregate.
-        let rate = consumed(&self.broker, &topic, self.events, shape.each).await;
-        somebody.abort_transaction().await.expect("let go");
-        consumed(&self.broker, &topic, shape.each + 1, 0).await;
+        let rate = consumed(&self.broker, &topic, self.events, workload.each).await;
+        other.abort_transaction().await.expect("let go");
+        consumed(&self.broker, &topic, workload.each + 1, 0).await;
         assert_applied(&source, self.events).await;
         pod.stop().await;
         rate
     }
 }
 
-fn topic(shape: &Shape, round: u32) -> String {
-    format!("{}-{round}", shape.name)
+fn topic(workload: &Workload, round: u32) -> String {
+    format!("{}-{round}", workload.name)
 }
 
-fn best(ceilings: &[Ceiling]) -> Ceiling {
+fn best(ceilings: &[TransactionRate]) -> TransactionRate {
     *ceilings.iter().max_by(|one, other| one.rate.total_cmp(&other.rate)).expect("a round")
 }
 
-async fn pid_of(server: &mongodb::Client) -> u32 {
+async fn server_pid(server: &mongodb::Client) -> u32 {
     let status = server.database("admin").run_command(doc! { "serverStatus": 1 }).await.expect("a status");
     let pid = status.get("pid").and_then(|pid| pid.as_i64().or_else(|| pid.as_i32().map(i64::from)));
     pid.and_then(|pid| u32::try_from(pid).ok()).expect("a process's number")
@@ -266,7 +269,7 @@ fn event(number: u64, aggregates: u64) -> Document {
 }
 
 async fn assert_applied(source: &Database, events: u64) {
-    let views = source.client().database(&views_of(source));
+    let views = source.client().database(&views_name(source));
     let sum = doc! { "$group": { "_id": null, "events": { "$sum": "$events" } } };
     let mut found = views.collection::<Document>(MODEL).aggregate([sum]).await.expect("a sum");
     let sum = found.next().await.expect("one").expect("a document");
@@ -274,7 +277,7 @@ async fn assert_applied(source: &Database, events: u64) {
     assert_eq!(applied, i64::try_from(events).ok(), "every event once");
 }
 
-fn views_of(source: &Database) -> String {
+fn views_name(source: &Database) -> String {
     format!("{}_views", source.name())
 }
 

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::contest::{Contest, Millis, Report, serve_if_asked};
-use bench::figures::percentile;
+use bench::latency::percentile;
 use bench::race::short;
 use testkit::mongo::shared;
 

@@ -1,7 +1,7 @@
-//! How fast the producer is, beside the raw reading of the same change stream in the same run; and how late an event is.
+//! How fast the producer is, beside the raw reading of the same change stream in the same run; and how latencies an event is.
 //!
 //! `cargo xtask bench producer [-- EVENTS]`. Real processes, release, one machine: mongod, the durable broker (partitioned topic, duplicate
-//! detection, sessions) and one pod. Ceiling: `aggregate().batch()` with a read-ahead task, nothing done with what is read. Backlog: events of 158
+//! detection, sessions) and one pod. TransactionRate: `aggregate().batch()` with a read-ahead task, nothing done with what is read. SourceBacklog: events of 158
 //! bytes and of 1 KiB over 10,000 aggregates, written before the pod starts; counted is what the subscription holds. Live: 1,000 inserts a
 //! second with majority, from the moment an insert is sent to the moment the broker says it enqueued the message, which it says in whole
 //! milliseconds: one is added, so that the figures are upper bounds.
@@ -49,15 +49,15 @@ async fn main() {
     let mut rates = Vec::new();
     for (((size, padding), topic), reference) in SIZES.into_iter().zip(["small", "large"]).zip(REFERENCE) {
         let database = mongo.database(topic);
-        let backlog = Backlog::write(&database, events, padding).await;
-        let ceiling = backlog.ceiling(events).await;
+        let backlog = SourceBacklog::write(&database, events, padding).await;
+        let ceiling = backlog.measure_ceiling(events).await;
         if ceiling < 0.8 * reference {
             println!(
                 "{size:>5} B: raw is {:.0} % below the reference: does the machine do something else?",
                 100.0 - 100.0 * ceiling / reference
             );
         }
-        let pod = pod(folder.path(), mongo.uri(), &database, topic, &broker, &backlog.start);
+        let pod = start_pod(folder.path(), mongo.uri(), &database, topic, &broker, &backlog.start);
         let rate = published(&broker, topic, events).await;
         most_rss = most_rss.max(pod.peak_rss_mb());
         let cpu = pod.cpu().as_secs_f64() * 1e6 / events as f64;
@@ -72,15 +72,15 @@ async fn main() {
     }
 
     let database = mongo.database("live");
-    let pod = pod(folder.path(), mongo.uri(), &database, "live", &broker, "now");
-    let mut late = live(&database, &broker).await;
+    let pod = start_pod(folder.path(), mongo.uri(), &database, "live", &broker, "now");
+    let mut latencies = measure_live(&database, &broker).await;
     most_rss = most_rss.max(pod.peak_rss_mb());
     pod.stop().await;
-    late.sort_by(f64::total_cmp);
-    let at = |share: f64| late[((late.len() - 1) as f64 * share) as usize];
+    latencies.sort_by(f64::total_cmp);
+    let at = |share: f64| latencies[((latencies.len() - 1) as f64 * share) as usize];
     println!(
         "live at {LIVE_RATE}/s: {} events, p50 {:.1} ms, p99 {:.1} ms, at most {:.1} ms",
-        late.len(),
+        latencies.len(),
         at(0.5),
         at(0.99),
         at(1.0)
@@ -97,19 +97,26 @@ async fn main() {
     broker.kill().await;
 }
 
-fn pod(folder: &Path, uri: &str, database: &Database, topic: &str, broker: &BrokerProcess, start: &str) -> PodProcess {
+fn start_pod(
+    folder: &Path,
+    uri: &str,
+    database: &Database,
+    topic: &str,
+    broker: &BrokerProcess,
+    start: &str,
+) -> PodProcess {
     PodProcess::start(folder, uri, database.name(), topic, broker, &format!("producer: {{ start: \"{start}\" }}\n"))
 }
 
 /// Events that wait in the source.
-struct Backlog {
+struct SourceBacklog {
     events: Collection<Document>,
     /// A time before the first of them.
     start: String,
     token: Document,
 }
 
-impl Backlog {
+impl SourceBacklog {
     async fn write(database: &Database, count: u64, padding: usize) -> Self {
         let events = collection(database);
         // So that there is a time between what was before and the first event.
@@ -131,7 +138,7 @@ impl Backlog {
     }
 
     /// Events a second of a reader that does nothing with them; the best of three, as a ceiling should be.
-    async fn ceiling(&self, count: u64) -> f64 {
+    async fn measure_ceiling(&self, count: u64) -> f64 {
         let mut best: f64 = 0.0;
         for _ in 0..3 {
             let began = Instant::now();
@@ -180,11 +187,11 @@ fn event(number: u64, padding: &str) -> Document {
     doc! { "aggregateId": aggregate, "version": version, "type": "ItemAdded", "padding": padding }
 }
 
-/// How late each event was, in milliseconds.
-async fn live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
+/// How latencies each event was, in milliseconds.
+async fn measure_live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
     let events = collection(database);
     // The pipeline starts now: what is written before its first checkpoint is saved is not its.
-    let warm = wait_for_the_checkpoint(database).await;
+    let warm = wait_for_checkpoint(database).await;
     assert!(warm, "the pod stored where it starts");
     let count = LIVE_RATE * LIVE_SECONDS;
     let mut tick = interval(Duration::from_secs(1) / u32::try_from(LIVE_RATE).expect("a small number"));
@@ -194,7 +201,7 @@ async fn live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
         let events = events.clone();
         inserts.push(tokio::spawn(async move {
             let mut event = event(number, "live");
-            event.insert("sentMicros", micros());
+            event.insert("sentMicros", wall_clock_micros());
             events.insert_one(event).await.expect("an event is written");
         }));
     }
@@ -206,8 +213,8 @@ async fn live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
         broker.address()
     );
     let client = Client::new(&connection, servicebus::Config::default()).expect("a client");
-    let mut late = Vec::new();
-    while (late.len() as u64) < count {
+    let mut latencies = Vec::new();
+    while (latencies.len() as u64) < count {
         let accepted = client
             .accept_next_session("live/Subscriptions/read-models", Duration::from_secs(20))
             .await
@@ -223,16 +230,16 @@ async fn live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
                 let sent = body.get_i64("sentMicros").expect("its time");
                 let enqueued =
                     message.enqueued_time().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).expect("a time");
-                late.push((enqueued.as_micros() as f64 - sent as f64) / 1_000.0 + 1.0);
+                latencies.push((enqueued.as_micros() as f64 - sent as f64) / 1_000.0 + 1.0);
             }
             session.settler().complete(&messages).await.expect("completed");
         }
         session.close().await.expect("let go");
     }
-    late
+    latencies
 }
 
-async fn wait_for_the_checkpoint(database: &Database) -> bool {
+async fn wait_for_checkpoint(database: &Database) -> bool {
     let checkpoints: Collection<Document> =
         database.client().database(&format!("{}-coordination", database.name())).collection("checkpoints");
     let began = Instant::now();
@@ -247,7 +254,7 @@ async fn wait_for_the_checkpoint(database: &Database) -> bool {
 
 /// The wall clock, which the broker stamps with too: only ever subtracted from one another.
 #[allow(clippy::disallowed_methods)]
-fn micros() -> i64 {
+fn wall_clock_micros() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .ok()

@@ -1,5 +1,5 @@
 //! `cargo xtask soak consumer`: events written with majority while pods are killed, paused and stopped, primary and broker killed once,
-//! one message in ten said again out of turn, and one event of one aggregate refused.
+//! one message in ten republished again out of turn, and one event of one aggregate refused.
 //!
 //! At the end every read model must equal a fold of the source, and one lists 1, 2, 3 … for every aggregate. A run that did not see what it
 //! was to see fails too: one in which no pod slept past its locks while another took its sessions, say. The last line is JSON; a run
@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use bench::broker_process::binary;
 use bench::soak;
-use bench::soak::consumer::{Options, run};
+use bench::soak::consumer::{ConsumerSoakOptions, run};
 use clap::Parser;
 
 /// Where a consumer could stall.
@@ -27,9 +27,9 @@ drained_in_s the time from the last write to the last event applied.";
 
 #[derive(Parser)]
 #[command(name = "soak-consumer", after_help = SHAPES)]
-struct Arguments {
+struct Args {
     #[command(flatten)]
-    soak: soak::Arguments,
+    soak: soak::SoakArgs,
     /// How many events of one aggregate are written in one go, at most
     #[arg(long, default_value_t = 6)]
     run: u64,
@@ -39,7 +39,7 @@ struct Arguments {
     /// Customers the aggregates belong to: few make hot documents
     #[arg(long, default_value_t = 100)]
     customers: u64,
-    /// Nothing is broken, said twice or refused
+    /// Nothing is broken, republished twice or refused
     #[arg(long)]
     peace: bool,
     /// Without the events' sequence: only the position orders
@@ -53,31 +53,34 @@ struct Arguments {
     producer: Option<String>,
 }
 
-impl Arguments {
-    fn options(&self, seed: u64) -> Options {
-        let mut options = Options::full(seed);
-        self.soak.apply(&mut options.walk);
-        let load = &mut options.walk.load;
-        (load.customers, load.run, load.together) = (self.customers, 1..=self.run, self.together.max(1));
+impl Args {
+    fn options(&self, seed: u64) -> ConsumerSoakOptions {
+        let mut options = ConsumerSoakOptions::full(seed);
+        self.soak.apply(&mut options.base);
+        let load = &mut options.base.load;
+        (load.customers, load.run_length, load.runs_per_statement) =
+            (self.customers, 1..=self.run, self.together.max(1));
         (options.sequence, options.history) = (!self.position, !self.no_history);
         if let Some(producer) = &self.producer {
-            options.walk.producer = format!("start: beginning, {producer}");
+            options.base.producer = format!("start: beginning, {producer}");
         }
         options.poison = options.can_poison();
-        if self.peace { options.in_peace() } else { options }
+        if self.peace { options.without_faults() } else { options }
     }
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let args = Args::parse();
     let round = async |seed| {
-        let options = arguments.options(seed);
+        let options = args.options(seed);
         let outcome = run(&binary(), &options).await?;
         let missing = outcome.missing(&options);
         missing.iter().for_each(|what| println!("the run was to see this, and did not: {what}"));
         println!("{outcome}\n{}", outcome.json());
-        Ok::<_, bench::soak::consumer::Error>(outcome.is_clean() && missing.is_empty() && outcome.deaths.is_empty())
+        Ok::<_, bench::soak::consumer::Error>(
+            outcome.is_clean() && missing.is_empty() && outcome.unexpected_exits.is_empty(),
+        )
     };
-    arguments.soak.rounds(round).await
+    args.soak.rounds(round).await
 }

@@ -7,16 +7,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use bench::broker_process::binary;
-use bench::soak::{self, Options, run};
+use bench::soak::{self, ProducerSoakOptions, run};
 use clap::Parser;
-use testkit::cluster::Topic;
-use testkit::nemesis::Profile;
+use testkit::cluster::TopicConfig;
+use testkit::nemesis::FaultProfile;
 
 #[derive(Parser)]
 #[command(name = "soak-producer")]
-struct Arguments {
+struct Args {
     #[command(flatten)]
-    soak: soak::Arguments,
+    soak: soak::SoakArgs,
     /// Break the broker and its links too
     #[arg(long)]
     everything: bool,
@@ -30,31 +30,31 @@ struct Arguments {
     most_copies: u64,
 }
 
-impl Arguments {
-    fn options(&self, seed: u64) -> Options {
-        let mut options = Options::full(seed);
+impl Args {
+    fn options(&self, seed: u64) -> ProducerSoakOptions {
+        let mut options = ProducerSoakOptions::full(seed);
         self.soak.apply(&mut options);
         if self.everything {
-            options.profile = Profile::everything();
+            options.profile = FaultProfile::everything();
         }
         let duplicate_window = (!self.no_duplicate_detection).then_some(Duration::from_secs(1_200));
-        options.topic = Topic { duplicate_window, partitioned: self.partitioned, ..Topic::default() };
+        options.topic = TopicConfig { duplicate_window, partitioned: self.partitioned, ..TopicConfig::default() };
         options
     }
 }
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let args = Args::parse();
     let round = async |seed| {
-        let options = arguments.options(seed);
+        let options = args.options(seed);
         let outcome = run(&binary(), &options).await?;
         let missing = outcome.missing(&options);
         missing.iter().for_each(|what| println!("the run was to see this, and did not: {what}"));
         println!("{outcome}\n{}", outcome.json("producer"));
-        let copies = outcome.verdict.most_duplicates_in_a_term() <= arguments.most_copies;
-        let good = outcome.is_clean() && copies && missing.is_empty() && outcome.deaths.is_empty();
+        let copies = outcome.report.most_duplicates_in_a_term() <= args.most_copies;
+        let good = outcome.is_clean() && copies && missing.is_empty() && outcome.unexpected_exits.is_empty();
         Ok::<_, testkit::cluster::Error>(good)
     };
-    arguments.soak.rounds(round).await
+    args.soak.rounds(round).await
 }

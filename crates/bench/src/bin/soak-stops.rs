@@ -6,12 +6,12 @@
 use std::process::ExitCode;
 
 use bench::broker_process::binary;
-use bench::soak::stops::{Options, run};
+use bench::soak::stops::{StopSoakOptions, run};
 use clap::Parser;
 
 #[derive(Parser)]
 #[command(name = "soak-stops")]
-struct Arguments {
+struct Args {
     #[arg(long, default_value_t = 100)]
     rounds: u64,
     #[arg(long, default_value_t = 5_000)]
@@ -25,9 +25,9 @@ struct Arguments {
     pods: usize,
 }
 
-impl Arguments {
-    fn options(&self) -> Options {
-        let mut options = Options { rounds: self.rounds, pods: self.pods, ..Options::full(self.seed) };
+impl Args {
+    fn options(&self) -> StopSoakOptions {
+        let mut options = StopSoakOptions { rounds: self.rounds, pods: self.pods, ..StopSoakOptions::full(self.seed) };
         let load = &mut options.load;
         load.aggregates = self.aggregates;
         load.writers = load.writers.min(self.aggregates);
@@ -38,15 +38,15 @@ impl Arguments {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
-    println!("seed {}: {} rounds", arguments.seed, arguments.rounds);
-    match run(&binary(), &arguments.options()).await {
+    let args = Args::parse();
+    println!("seed {}: {} rounds", args.seed, args.rounds);
+    match run(&binary(), &args.options()).await {
         Ok(outcome) => {
             println!("{outcome}\n{}", outcome.json());
             if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
-            println!("seed {}: the house failed: {error}", arguments.seed);
+            println!("seed {}: the cluster failed: {error}", args.seed);
             ExitCode::FAILURE
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lease::Config;
-use testkit::process::{Line, Process, Program, Stream};
+use testkit::process::{OutputLine, OutputStream, Process, Program};
 use testkit::wait::wait_for;
 
 use super::contender::{Engine, Task, VARIABLE};
@@ -136,7 +136,7 @@ impl Contest {
     /// Log lines of these levels or worse, from all contenders.
     pub fn logged(&self, levels: &[&str]) -> Vec<String> {
         let lines = self.all().flat_map(|contestant| contestant.process.lines());
-        let log = lines.filter(|line| line.stream == Stream::Stderr).map(|line| line.text);
+        let log = lines.filter(|line| line.stream == OutputStream::Stderr).map(|line| line.text);
         let wanted = |text: &String| levels.iter().any(|level| text.contains(&format!("\"level\":\"{level}\"")));
         log.filter(wanted).collect()
     }
@@ -156,7 +156,7 @@ impl Contest {
 
 impl Contestant {
     pub fn reports(&self) -> Vec<Report> {
-        let said = |line: Line| (line.stream == Stream::Stdout).then(|| Report::read(&line.text)).flatten();
+        let said = |line: OutputLine| (line.stream == OutputStream::Stdout).then(|| Report::read(&line.text)).flatten();
         self.process.lines().into_iter().filter_map(said).collect()
     }
 

@@ -6,7 +6,7 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::ReadConcern;
 use mongodb::{Collection, Database};
-use testkit::checker::{Checker, Sighting};
+use testkit::checker::{Checker, ObservedEvent};
 
 /// Appends everything applied to it.
 pub const HISTORY: &str = "history";
@@ -19,7 +19,7 @@ const OPEN: &str = "open_orders";
 const TYPES: [&str; 4] = ["OrderPlaced", "ItemAdded", "PaymentTaken", "OrderShipped"];
 
 /// As `read_models:` has them, by name. JSON is YAML.
-pub fn declared(with_history: bool) -> Vec<(&'static str, serde_json::Value)> {
+pub fn declarations(with_history: bool) -> Vec<(&'static str, serde_json::Value)> {
     use serde_json::json;
     let always = |clause: serde_json::Value| TYPES.iter().map(|name| ((*name).to_owned(), clause.clone())).collect();
     let when = |clause: serde_json::Value| -> serde_json::Map<String, serde_json::Value> { always(clause) };
@@ -46,11 +46,11 @@ pub fn declared(with_history: bool) -> Vec<(&'static str, serde_json::Value)> {
 }
 
 /// What every model but the history must hold; fields by name.
-pub type Expected = BTreeMap<&'static str, BTreeMap<String, BTreeMap<String, Bson>>>;
+pub type ExpectedModels = BTreeMap<&'static str, BTreeMap<String, BTreeMap<String, Bson>>>;
 
 /// Folds the source, event by event.
-pub async fn fold(events: &Collection<Document>) -> Result<Expected, mongodb::error::Error> {
-    let mut expected: Expected =
+pub async fn fold(events: &Collection<Document>) -> Result<ExpectedModels, mongodb::error::Error> {
+    let mut expected: ExpectedModels =
         [TOTALS, CHAIN, CUSTOMERS, OPEN].into_iter().map(|model| (model, BTreeMap::new())).collect();
     let mut found = events
         .find(doc! {})
@@ -64,33 +64,33 @@ pub async fn fold(events: &Collection<Document>) -> Result<Expected, mongodb::er
     Ok(expected)
 }
 
-fn apply(expected: &mut Expected, event: &Document) {
+fn apply(expected: &mut ExpectedModels, event: &Document) {
     let aggregate = event.get_str("aggregateId").expect("every event has one");
     let version = event.get_i64("version").expect("every event has one");
     let kind = event.get_str("type").expect("every event has one");
     let payload = event.get_document("payload").expect("every event has one");
     let price = payload.get_i32("price").expect("every payload has one");
     let customer = payload.get_str("customer").expect("every payload has one");
-    let mut in_model = |model: &'static str, key: &str, change: &dyn Fn(&mut BTreeMap<String, Bson>)| {
+    let mut update = |model: &'static str, key: &str, change: &dyn Fn(&mut BTreeMap<String, Bson>)| {
         change(expected.get_mut(model).expect("made at the start").entry(key.to_owned()).or_default());
     };
-    in_model(TOTALS, aggregate, &|document| {
+    update(TOTALS, aggregate, &|document| {
         add(document, "events", 1);
         add(document, "total", price);
         document.insert("last".into(), version.into());
     });
-    in_model(CHAIN, aggregate, &|document| {
+    update(CHAIN, aggregate, &|document| {
         document.insert("last".into(), version.into());
         document.insert("breaks".into(), 0.into());
     });
-    in_model(CUSTOMERS, customer, &|document| {
+    update(CUSTOMERS, customer, &|document| {
         add(document, "events", 1);
         add(document, "spent", price);
     });
     if kind == "OrderShipped" {
         expected.get_mut(OPEN).expect("made at the start").remove(aggregate);
     } else {
-        in_model(OPEN, aggregate, &|document| {
+        update(OPEN, aggregate, &|document| {
             add(document, "touched", 1);
             document.insert("type".into(), kind.into());
         });
@@ -103,7 +103,7 @@ fn add(document: &mut BTreeMap<String, Bson>, field: &str, amount: i32) {
 }
 
 /// How the models differ from what they must hold, a line each; the first few of each model.
-pub async fn differences(views: &Database, expected: &Expected) -> Result<Vec<String>, mongodb::error::Error> {
+pub async fn differences(views: &Database, expected: &ExpectedModels) -> Result<Vec<String>, mongodb::error::Error> {
     let mut lines = vec![];
     for (model, documents) in expected {
         let mut stored = read(views, model).await?;
@@ -125,12 +125,12 @@ pub async fn differences(views: &Database, expected: &Expected) -> Result<Vec<St
     Ok(lines)
 }
 
-type Stored = BTreeMap<String, BTreeMap<String, Bson>>;
+type StoredModel = BTreeMap<String, BTreeMap<String, Bson>>;
 
-async fn read(views: &Database, model: &str) -> Result<Stored, mongodb::error::Error> {
+async fn read(views: &Database, model: &str) -> Result<StoredModel, mongodb::error::Error> {
     let collection = views.collection::<Document>(model);
     let mut found = collection.find(doc! {}).read_concern(ReadConcern::majority()).await?;
-    let mut stored = Stored::new();
+    let mut stored = StoredModel::new();
     while let Some(mut document) = found.try_next().await? {
         let key = document.remove("_id").map_or(String::new(), |id| id.as_str().map_or(id.to_string(), str::to_owned));
         stored.insert(key, document.into_iter().collect());
@@ -139,7 +139,7 @@ async fn read(views: &Database, model: &str) -> Result<Stored, mongodb::error::E
 }
 
 /// Tells the checker what the history says was applied, in its order.
-pub async fn testify(views: &Database, checker: &Checker) -> Result<(), mongodb::error::Error> {
+pub async fn record_history(views: &Database, checker: &Checker) -> Result<(), mongodb::error::Error> {
     let history = views.collection::<Document>(HISTORY);
     let mut found = history.find(doc! {}).read_concern(ReadConcern::majority()).await?;
     while let Some(document) = found.try_next().await? {
@@ -148,7 +148,7 @@ pub async fn testify(views: &Database, checker: &Checker) -> Result<(), mongodb:
             let entry = entry.as_document();
             let sequence = entry.and_then(|entry| entry.get_i64("s").ok()).unwrap_or(0);
             let event = entry.and_then(|entry| entry.get_object_id("e").ok());
-            checker.observe(&Sighting { aggregate, sequence, event, term: None, slot: None });
+            checker.record_observed(&ObservedEvent { aggregate, sequence, event, term: None, message_number: None });
         }
     }
     Ok(())
@@ -158,10 +158,10 @@ pub async fn testify(views: &Database, checker: &Checker) -> Result<(), mongodb:
 pub async fn applied(views: &Database) -> Result<u64, mongodb::error::Error> {
     let sum = doc! { "$group": { "_id": null, "applied": { "$sum": "$events" } } };
     let mut found = views.collection::<Document>(CUSTOMERS).aggregate([sum]).await?;
-    let total = found.try_next().await?.and_then(|total| total.get("applied").and_then(whole));
+    let total = found.try_next().await?.and_then(|total| total.get("applied").and_then(to_u64));
     Ok(total.unwrap_or(0))
 }
 
-fn whole(number: &Bson) -> Option<u64> {
+fn to_u64(number: &Bson) -> Option<u64> {
     number.as_i64().or_else(|| number.as_i32().map(i64::from)).and_then(|number| u64::try_from(number).ok())
 }

@@ -8,14 +8,16 @@ use std::time::{Duration, Instant};
 use mongodb::Collection;
 use mongodb::bson::Document;
 use pipeline::failpoints::Failpoint;
-use testkit::checker::{Checker, Duplicates, FenceBook, Kind, Verdict};
-use testkit::cluster::{Blueprint, Death, Error, House, StoreKind, Topic, Witness};
-use testkit::load::{Load, Written};
-use testkit::nemesis::{self, BrokerHarm, Fault, Plan, PodHarm, PrimaryHarm, Profile};
+use testkit::checker::{CheckReport, Checker, DuplicatePolicy, FencingHistory, ViolationKind};
+use testkit::cluster::{
+    CoordinationObserver, Error, MongoTopology, TestCluster, TestClusterConfig, TopicConfig, UnexpectedExit,
+};
+use testkit::load::{Load, LoadResult};
+use testkit::nemesis::{self, BrokerFault, ClusterFault, FaultPlan, FaultProfile, PodFault, PrimaryFault};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::Drain;
+use super::SubscriptionReader;
 
 const LED_WITHIN: Duration = Duration::from_secs(60);
 /// Nothing more came for so long: all that will come has come.
@@ -24,26 +26,26 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 /// In a run of so long whatever falls once must fall while events are in flight.
 const LONG: Duration = Duration::from_secs(20);
 
-/// What to do, and to whom.
+/// What to do, and to selector.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ProducerSoakOptions {
     pub load: Load,
     pub pods: usize,
-    pub store: StoreKind,
-    pub topic: Topic,
+    pub store: MongoTopology,
+    pub topic: TopicConfig,
     /// The inside of the pods' `producer:`.
     pub producer: String,
-    pub profile: Profile,
+    pub profile: FaultProfile,
     /// Of the plan; the load has its own.
     pub seed: u64,
-    pub defect: Option<Failpoint>,
+    pub failpoint: Option<Failpoint>,
     /// When nothing has come for so long, what is still missing is lost.
-    pub patience: Duration,
+    pub stall_timeout: Duration,
     /// Print the plan and how far things are.
-    pub talkative: bool,
+    pub verbose: bool,
 }
 
-impl Options {
+impl ProducerSoakOptions {
     /// The run: 200,000 events of 5,000 aggregates at 1,000 a second.
     pub fn full(seed: u64) -> Self {
         let load =
@@ -51,76 +53,84 @@ impl Options {
         Self {
             load,
             pods: 3,
-            store: StoreKind::Three,
-            topic: Topic::default(),
-            producer: Blueprint::new("").producer,
-            profile: Profile::leaders(),
+            store: MongoTopology::ThreeNodes,
+            topic: TopicConfig::default(),
+            producer: TestClusterConfig::new("").producer,
+            profile: FaultProfile::leaders(),
             seed,
-            defect: None,
-            patience: Duration::from_secs(60),
-            talkative: true,
+            failpoint: None,
+            stall_timeout: Duration::from_secs(60),
+            verbose: true,
         }
     }
 
     /// A cut for the suite: a few thousand events in some ten seconds, on one member.
-    pub fn cut(seed: u64) -> Self {
+    pub fn short(seed: u64) -> Self {
         let load = Load { events: 3_000, aggregates: 150, writers: 8, rate: Some(300.0), seed, ..Load::default() };
-        let (pods, store, patience) = (2, StoreKind::One, Duration::from_secs(30));
-        Self { load, pods, store, patience, profile: Profile::leaders().quick(), talkative: false, ..Self::full(seed) }
+        let (pods, store, stall_timeout) = (2, MongoTopology::SingleNode, Duration::from_secs(30));
+        Self {
+            load,
+            pods,
+            store,
+            stall_timeout,
+            profile: FaultProfile::leaders().shortened(),
+            verbose: false,
+            ..Self::full(seed)
+        }
     }
 
-    pub(super) fn blueprint(&self, binary: &Path) -> Blueprint {
-        let environment = self.defect.map(|defect| (Failpoint::VARIABLE.to_owned(), format!("{defect:?}")));
-        Blueprint {
+    pub(super) fn blueprint(&self, binary: &Path) -> TestClusterConfig {
+        let environment = self.failpoint.map(|failpoint| (Failpoint::VARIABLE.to_owned(), format!("{failpoint:?}")));
+        TestClusterConfig {
             pods: self.pods,
-            store: self.store,
+            mongo: self.store,
             topic: self.topic,
             producer: self.producer.clone(),
             environment: environment.into_iter().collect(),
-            ..Blueprint::new(binary)
+            ..TestClusterConfig::new(binary)
         }
     }
 
     /// Without duplicate detection copies are what a takeover costs.
-    fn duplicates(&self) -> Duplicates {
-        if self.topic.duplicate_window.is_some() { Duplicates::Refused } else { Duplicates::Counted }
+    fn duplicates(&self) -> DuplicatePolicy {
+        if self.topic.duplicate_window.is_some() { DuplicatePolicy::Forbidden } else { DuplicatePolicy::Counted }
     }
 
-    pub fn plan(&self) -> Plan {
-        Plan::draw(&self.profile, self.seed, self.length().saturating_sub(self.asleep()))
+    pub fn plan(&self) -> FaultPlan {
+        FaultPlan::draw(&self.profile, self.seed, self.length().saturating_sub(self.lock_pause_length()))
     }
 
     /// The plan up to the last of what falls once, which is carried out however long that takes; and the rest, while there is load.
-    fn parts(&self) -> (Plan, Plan) {
-        let Plan { strikes: mut must } = self.plan();
-        let once: Vec<&Fault> = self.profile.once.iter().filter_map(|blow| blow.last()).collect();
+    fn split_plan(&self) -> (FaultPlan, FaultPlan) {
+        let FaultPlan { faults: mut must } = self.plan();
+        let once: Vec<&ClusterFault> = self.profile.once.iter().filter_map(|group| group.last()).collect();
         let last = must.iter().rposition(|strike| once.contains(&&strike.fault));
         let may = must.split_off(last.map_or(0, |last| last + 1));
-        (Plan { strikes: must }, Plan { strikes: may })
+        (FaultPlan { faults: must }, FaultPlan { faults: may })
     }
 
     /// How long nothing else happens while a pod sleeps past its locks.
-    fn asleep(&self) -> Duration {
-        let sleeps = self.profile.once.iter().flatten().filter(|fault| is_sleep(**fault)).count();
+    fn lock_pause_length(&self) -> Duration {
+        let sleeps = self.profile.once.iter().flatten().filter(|fault| is_lock_pause(**fault)).count();
         (self.topic.lock + Duration::from_secs(1)) * sleeps as u32
     }
 
     /// What was to be broken, and was not. In peace nothing is.
-    pub(super) fn unstruck(&self, faults: &nemesis::Report) -> Vec<String> {
+    pub(super) fn missing_faults(&self, faults: &nemesis::FaultReport) -> Vec<String> {
         let mut missing = vec![];
-        if self.profile.blows.is_empty() && self.profile.once.is_empty() {
+        if self.profile.groups.is_empty() && self.profile.once.is_empty() {
             return missing;
         }
         if faults.in_flight() == 0 {
             missing.push("a fault while events were in flight".to_owned());
         }
-        for fault in self.profile.once.iter().filter_map(|blow| blow.last()) {
-            let hits = faults.hits(*fault);
-            if hits.struck == 0 {
+        for fault in self.profile.once.iter().filter_map(|group| group.last()) {
+            let counts = faults.counts(*fault);
+            if counts.injected == 0 {
                 missing.push(format!("to {fault}"));
-            } else if hits.in_flight == 0 && self.length() >= LONG {
+            } else if counts.in_flight == 0 && self.length() >= LONG {
                 missing.push(format!("to {fault} while events were in flight"));
-            } else if is_sleep(*fault) && hits.bites == 0 {
+            } else if is_lock_pause(*fault) && counts.effects == 0 {
                 missing.push(format!("to {fault} while another takes its sessions"));
             }
         }
@@ -135,26 +145,26 @@ impl Options {
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Outcome {
-    pub verdict: Verdict,
+pub struct ProducerSoakResult {
+    pub report: CheckReport,
     /// Who took the lease, and who saved the checkpoint.
-    pub fence: FenceBook,
-    pub faults: nemesis::Report,
-    pub written: Written,
+    pub fence: FencingHistory,
+    pub faults: nemesis::FaultReport,
+    pub written: LoadResult,
     /// Pods that ended on their own.
-    pub deaths: Vec<Death>,
+    pub unexpected_exits: Vec<UnexpectedExit>,
     pub took: Duration,
 }
 
-impl Outcome {
-    /// Every promise was kept. (A pod that died and was started again is told apart: see [`Self::deaths`].)
+impl ProducerSoakResult {
+    /// Every promise was kept. (A pod that died and was started again is told apart: see [`Self::unexpected_exits`].)
     pub fn is_clean(&self) -> bool {
-        self.verdict.is_clean() && self.fence.breaches().is_empty()
+        self.report.is_clean() && self.fence.violations().is_empty()
     }
 
     /// What should have happened in such a run and did not: a run in which nothing was broken shows nothing.
-    pub fn missing(&self, options: &Options) -> Vec<String> {
-        let mut missing = options.unstruck(&self.faults);
+    pub fn missing(&self, options: &ProducerSoakOptions) -> Vec<String> {
+        let mut missing = options.missing_faults(&self.faults);
         if self.fence.terms() < 2 {
             missing.push("a takeover".to_owned());
         }
@@ -163,90 +173,91 @@ impl Outcome {
 
     /// The last line of a soak.
     pub fn json(&self, soak: &str) -> serde_json::Value {
-        let Self { verdict, fence, faults, written, deaths, took } = self;
-        let bites = |harm| faults.hits(Fault::Broker(harm)).bites;
+        let Self { report, fence, faults, written, unexpected_exits, took } = self;
+        let effects = |harm| faults.counts(ClusterFault::Broker(harm)).effects;
         serde_json::json!({
             "soak": soak,
-            "acknowledged": verdict.tally.acknowledged,
-            "in_doubt": verdict.in_doubt,
-            "asked_for": written.asked_for,
-            "lost": verdict.count(Kind::Lost),
-            "doubled": verdict.count(Kind::Doubled),
-            "out_of_order": verdict.count(Kind::OutOfOrder),
-            "alien": verdict.count(Kind::Alien),
-            "copies": verdict.duplicates(),
-            "most_copies_in_a_term": verdict.most_duplicates_in_a_term(),
+            "acknowledged": report.counts.acknowledged,
+            "in_doubt": report.in_doubt,
+            "asked_for": written.retried,
+            "lost": report.count(ViolationKind::Lost),
+            "doubled": report.count(ViolationKind::Duplicated),
+            "out_of_order": report.count(ViolationKind::OutOfOrder),
+            "alien": report.count(ViolationKind::Unexpected),
+            "copies": report.duplicates(),
+            "most_copies_in_a_term": report.most_duplicates_in_a_term(),
             "terms": fence.terms(),
-            "fence_breaches": fence.breaches().len(),
-            "faults": faults.struck(),
+            "fence_breaches": fence.violations().len(),
+            "faults": faults.injected(),
             "faults_in_flight": faults.in_flight(),
-            "primary_killed": faults.hits(Fault::Primary(PrimaryHarm::Kill)).struck,
-            "throttled": bites(BrokerHarm::Throttle),
-            "acknowledgements_lost": bites(BrokerHarm::LoseAcknowledgements),
-            "pod_deaths": deaths.len(),
+            "primary_killed": faults.counts(ClusterFault::Primary(PrimaryFault::Kill)).injected,
+            "throttled": effects(BrokerFault::Throttle),
+            "acknowledgements_lost": effects(BrokerFault::LoseAcknowledgements),
+            "pod_deaths": unexpected_exits.len(),
             "seconds": (took.as_secs_f64() * 10.0).round() / 10.0,
         })
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for ProducerSoakResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { verdict, fence, faults, written, deaths, took } = self;
-        writeln!(f, "{verdict}")?;
+        let Self { report, fence, faults, written, unexpected_exits, took } = self;
+        writeln!(f, "{report}")?;
         writeln!(f, "{written:?}, {} terms, {} saves, {:.1} s", fence.terms(), fence.saves(), took.as_secs_f64())?;
         write!(f, "{faults}")?;
-        fence.breaches().iter().take(10).try_for_each(|breach| write!(f, "\n{breach}"))?;
-        deaths.iter().try_for_each(|death| write!(f, "\n{death}"))
+        fence.violations().iter().take(10).try_for_each(|violation| write!(f, "\n{violation}"))?;
+        unexpected_exits.iter().try_for_each(|exit| write!(f, "\n{exit}"))
     }
 }
 
-fn is_sleep(fault: Fault) -> bool {
-    matches!(fault, Fault::Pod(_, PodHarm::Oversleep))
+fn is_lock_pause(fault: ClusterFault) -> bool {
+    matches!(fault, ClusterFault::Pod(_, PodFault::PausePastLocks))
 }
 
-/// Builds the house, writes, breaks, mends, drains and judges.
-pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
+/// Builds the cluster, writes, breaks, mends, drains and judges.
+pub async fn run(binary: &Path, options: &ProducerSoakOptions) -> Result<ProducerSoakResult, Error> {
     let began = Instant::now();
-    let mut house = House::build(options.blueprint(binary)).await?;
-    let witness = Witness::of(&house).await?;
-    house.start_pods()?;
-    house.wait_for_leader(LED_WITHIN).await?;
+    let mut cluster = TestCluster::start(options.blueprint(binary)).await?;
+    let observer = CoordinationObserver::start(&cluster).await?;
+    cluster.start_pods()?;
+    cluster.wait_for_leader(LED_WITHIN).await?;
     // What is written while a snapshot is read may come twice, once by it and once by the stream: that is how snapshots are, and not what is asked here.
-    house.wait_for_the_stream(LED_WITHIN).await?;
+    cluster.wait_for_stream_phase(LED_WITHIN).await?;
     let checker = Arc::new(Checker::new());
-    let drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
-    let mut narrator = JoinSet::new();
-    if options.talkative {
-        narrator.spawn(narrate(Arc::clone(&checker)));
+    let reader =
+        SubscriptionReader::start(&cluster.broker().connection_string(), &cluster.broker().subscription(), &checker);
+    let mut progress = JoinSet::new();
+    if options.verbose {
+        progress.spawn(print_progress(Arc::clone(&checker)));
     }
-    let (faults, written) = write_and_haunt(&mut house, options, &checker, || checker.outstanding()).await?;
-    drop(narrator);
+    let (faults, written) = write_under_faults(&mut cluster, options, &checker, || checker.outstanding()).await?;
+    drop(progress);
 
-    until_all_came(&mut house, &checker, options.patience).await?;
-    house.stop_pods().await;
+    wait_until_all_observed(&mut cluster, &checker, options.stall_timeout).await?;
+    cluster.stop_pods().await;
     // A pod that flushed at its end may have sent more.
-    until_all_came(&mut house, &checker, QUIET).await?;
-    drop(drain);
-    let fence = witness.book();
-    let deaths = house.stop().await;
-    let verdict = checker.judge(options.duplicates());
-    Ok(Outcome { verdict, fence, faults, written, deaths, took: began.elapsed() })
+    wait_until_all_observed(&mut cluster, &checker, QUIET).await?;
+    drop(reader);
+    let fence = observer.history();
+    let unexpected_exits = cluster.stop().await;
+    let report = checker.check(options.duplicates());
+    Ok(ProducerSoakResult { report, fence, faults, written, unexpected_exits, took: began.elapsed() })
 }
 
 /// Writes the load while the plan is carried out; more of it, on a slow machine, until all has fallen that falls once. `in_flight` tells how
 /// many events are under way.
-pub(super) async fn write_and_haunt(
-    house: &mut House,
-    options: &Options,
+pub(super) async fn write_under_faults(
+    cluster: &mut TestCluster,
+    options: &ProducerSoakOptions,
     checker: &Arc<Checker>,
     in_flight: impl Fn() -> u64,
-) -> Result<(nemesis::Report, Written), Error> {
-    let (must, may) = options.parts();
-    if options.talkative {
+) -> Result<(nemesis::FaultReport, LoadResult), Error> {
+    let (must, may) = options.split_plan();
+    if options.verbose {
         print!("{}", options.plan());
     }
     let (done, finished) = tokio::sync::oneshot::channel();
-    let (load, events, ledger) = (options.load.clone(), house.events(), Arc::clone(checker));
+    let (load, events, ledger) = (options.load.clone(), cluster.events(), Arc::clone(checker));
     let fallen = CancellationToken::new();
     let enough = fallen.clone();
     let writing = tokio::spawn(async move {
@@ -254,10 +265,10 @@ pub(super) async fn write_and_haunt(
         let _ = done.send(());
         written
     });
-    let faults = nemesis::haunt(house, &must, &in_flight, std::future::pending()).await?;
+    let faults = nemesis::run_plan(cluster, &must, &in_flight, std::future::pending()).await?;
     fallen.cancel();
     let until = async { finished.await.unwrap_or_default() };
-    let faults = faults.and(nemesis::haunt(house, &may, &in_flight, until).await?);
+    let faults = faults.and(nemesis::run_plan(cluster, &may, &in_flight, until).await?);
     Ok((faults, writing.await.expect("writers do not panic")))
 }
 
@@ -267,7 +278,7 @@ async fn write(
     events: &Collection<Document>,
     ledger: &Arc<Checker>,
     enough: &CancellationToken,
-) -> Written {
+) -> LoadResult {
     let mut written = load.write(events, ledger).await;
     let mut more = Load { events: (load.events / 10).max(load.writers), ..load.clone() };
     while !enough.is_cancelled() && written.in_doubt == 0 {
@@ -277,29 +288,36 @@ async fn write(
     written
 }
 
-/// Until nothing is outstanding and nothing more comes, or nothing has come for as long as `patience`.
-pub(super) async fn until_all_came(house: &mut House, checker: &Checker, patience: Duration) -> Result<(), Error> {
-    let (mut seen, mut since) = (checker.tally().seen, Instant::now());
+/// Until nothing is outstanding and nothing more comes, or nothing has come for as long as `stall_timeout`.
+pub(super) async fn wait_until_all_observed(
+    cluster: &mut TestCluster,
+    checker: &Checker,
+    stall_timeout: Duration,
+) -> Result<(), Error> {
+    let (mut seen, mut since) = (checker.counts().observed, Instant::now());
     loop {
         tokio::time::sleep(Duration::from_millis(50)).await;
-        house.bury()?;
-        let tally = checker.tally();
-        if tally.seen != seen {
-            (seen, since) = (tally.seen, Instant::now());
+        cluster.restart_exited_pods()?;
+        let counts = checker.counts();
+        if counts.observed != seen {
+            (seen, since) = (counts.observed, Instant::now());
         }
-        let enough = if tally.outstanding == 0 { QUIET } else { patience };
+        let enough = if counts.outstanding == 0 { QUIET } else { stall_timeout };
         if since.elapsed() > enough {
             return Ok(());
         }
     }
 }
 
-async fn narrate(checker: Arc<Checker>) {
+async fn print_progress(checker: Arc<Checker>) {
     let began = Instant::now();
     loop {
         tokio::time::sleep(SAY_EVERY).await;
-        let tally = checker.tally();
-        let (seconds, acknowledged) = (began.elapsed().as_secs(), tally.acknowledged);
-        println!("{seconds:5} s: {acknowledged} acknowledged, {} seen, {} outstanding", tally.seen, tally.outstanding);
+        let counts = checker.counts();
+        let (seconds, acknowledged) = (began.elapsed().as_secs(), counts.acknowledged);
+        println!(
+            "{seconds:5} s: {acknowledged} acknowledged, {} seen, {} outstanding",
+            counts.observed, counts.outstanding
+        );
     }
 }

@@ -1,44 +1,46 @@
-//! The soak of stops: under load the leader is told to end, again and again, and the next one carries on.
+//! The soak of stops: under load the leader is timings to end, again and again, and the next one carries on.
 //!
 //! Two ends are judged. The topic, read beside the pods and without duplicate detection: a leader that ends in order leaves nothing behind
 //! that its successor would have to send twice. And the read models, as in [`consumer`](super::consumer): equal to a fold of the source, and
 //! one lists 1, 2, 3 … for every aggregate. Beside the verdicts: how long stops took, and how long nobody led and nothing was published.
 
-mod outcome;
+mod result;
 mod rounds;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use testkit::checker::{Checker, Duplicates};
-use testkit::cluster::{Blueprint, House, LeaseTimes, StoreKind, Topic, Witness};
+use testkit::checker::{Checker, DuplicatePolicy};
+use testkit::cluster::{
+    CoordinationObserver, LeaseTimings, MongoTopology, TestCluster, TestClusterConfig, TopicConfig,
+};
 use testkit::load::Load;
 use tokio_util::sync::CancellationToken;
 
-use super::consumer::{Counting, Error, until_applied};
-use super::{Drain, models, producer};
-pub use outcome::Outcome;
-use rounds::Rounds;
+use super::consumer::{ApplyProgress, Error, wait_until_applied};
+use super::{SubscriptionReader, models, producer};
+pub use result::StopSoakResult;
+use rounds::StopRounds;
 
-/// What Kubernetes gives a pod to end, unless told otherwise.
+/// What Kubernetes gives a pod to end, unless timings otherwise.
 const DEADLINE: Duration = Duration::from_secs(30);
 /// What a pod gives itself by default: to its sessions, and to a leader's flush.
-const DRAIN: Duration = Duration::from_secs(20);
+const SESSION_DRAIN: Duration = Duration::from_secs(20);
 const FLUSH: Duration = Duration::from_secs(10);
 const LED_WITHIN: Duration = Duration::from_secs(60);
 /// Nothing more came for so long: all that will come has come.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// What to do, and to whom.
+/// What to do, and to selector.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct StopSoakOptions {
     /// Each ends one leader, and sometimes a standby with it.
     pub rounds: u64,
     /// Goes on until the rounds are over.
     pub load: Load,
     pub pods: usize,
-    pub store: StoreKind,
+    pub store: MongoTopology,
     /// Of the rounds; the load has its own.
     pub seed: u64,
     /// How long a leader leads undisturbed, at most.
@@ -46,12 +48,12 @@ pub struct Options {
     /// What a leader may take to send what it has read.
     pub flush: Duration,
     /// When nothing has come for so long, what is still missing is lost.
-    pub patience: Duration,
+    pub stall_timeout: Duration,
     /// Say how far things are.
-    pub talkative: bool,
+    pub verbose: bool,
 }
 
-impl Options {
+impl StopSoakOptions {
     /// The run: a hundred rounds at 1,000 events a second.
     pub fn full(seed: u64) -> Self {
         let load =
@@ -60,89 +62,93 @@ impl Options {
             rounds: 100,
             load,
             pods: 3,
-            store: StoreKind::Three,
+            store: MongoTopology::ThreeNodes,
             seed,
             pause: Duration::from_secs(2),
             flush: FLUSH,
-            patience: Duration::from_secs(60),
-            talkative: true,
+            stall_timeout: Duration::from_secs(60),
+            verbose: true,
         }
     }
 
     /// A cut for the suite: six rounds in some ten seconds.
-    pub fn cut(seed: u64) -> Self {
+    pub fn short(seed: u64) -> Self {
         let full = Self::full(seed);
         let load = Load { aggregates: 200, ..full.load };
-        let (store, pause) = (StoreKind::Shared, Duration::from_millis(500));
-        Self { rounds: 6, load, store, pause, talkative: false, ..full }
+        let (store, pause) = (MongoTopology::Shared, Duration::from_millis(500));
+        Self { rounds: 6, load, store, pause, verbose: false, ..full }
     }
 
-    fn blueprint(&self, binary: &Path) -> Blueprint {
-        let models = models::declared(true);
+    fn blueprint(&self, binary: &Path) -> TestClusterConfig {
+        let models = models::declarations(true);
         let models = models.iter().map(|(name, model)| format!("  {name}: {model}\n")).collect::<String>();
-        let (drain, flush) = (DRAIN.as_millis(), self.flush.as_millis());
-        Blueprint {
+        let (drain, flush) = (SESSION_DRAIN.as_millis(), self.flush.as_millis());
+        TestClusterConfig {
             pods: self.pods,
-            store: self.store,
-            topic: Topic { duplicate_window: None, copy: true, ..Topic::default() },
+            mongo: self.store,
+            topic: TopicConfig { duplicate_window: None, observer_subscription: true, ..TopicConfig::default() },
             // As pods have it: whoever leads too long without a word is not what is asked here.
-            lease: LeaseTimes {
+            lease: LeaseTimings {
                 ttl: Duration::from_secs(15),
                 renew_deadline: Duration::from_secs(10),
                 heartbeat: Duration::from_secs(5),
             },
             producer: format!("start: beginning, drain: {flush}ms"),
-            more: format!("consumer: {{ drain: {drain}ms }}\nread_models:\n{models}"),
-            ..Blueprint::new(binary)
+            extra_yaml: format!("consumer: {{ drain: {drain}ms }}\nread_models:\n{models}"),
+            ..TestClusterConfig::new(binary)
         }
     }
 }
 
-/// Builds the house, writes, ends leaders, waits until everything came, and compares.
-pub async fn run(binary: &Path, options: &Options) -> Result<Outcome, Error> {
+/// Builds the cluster, writes, ends leaders, waits until everything came, and compares.
+pub async fn run(binary: &Path, options: &StopSoakOptions) -> Result<StopSoakResult, Error> {
     let began = Instant::now();
-    let mut house = House::build(options.blueprint(binary)).await?;
-    let witness = Witness::of(&house).await?;
-    let views = house.store().client().database(&format!("{}_views", house.store().source()));
-    house.start_pods()?;
-    house.wait_for_leader(LED_WITHIN).await?;
-    house.wait_for_the_stream(LED_WITHIN).await?;
+    let mut cluster = TestCluster::start(options.blueprint(binary)).await?;
+    let observer = CoordinationObserver::start(&cluster).await?;
+    let views = cluster.mongo().client().database(&format!("{}_views", cluster.mongo().source()));
+    cluster.start_pods()?;
+    cluster.wait_for_leader(LED_WITHIN).await?;
+    cluster.wait_for_stream_phase(LED_WITHIN).await?;
     let checker = Arc::new(Checker::new());
-    let drain = Drain::start(&house.broker().connection_string(), &house.broker().copy(), &checker);
+    let reader = SubscriptionReader::start(
+        &cluster.broker().connection_string(),
+        &cluster.broker().observer_subscription(),
+        &checker,
+    );
     let enough = CancellationToken::new();
     let writing = {
         let (load, events, ledger, enough) =
-            (options.load.clone(), house.events(), Arc::clone(&checker), enough.clone());
+            (options.load.clone(), cluster.events(), Arc::clone(&checker), enough.clone());
         tokio::spawn(async move { load.write_until(&events, &ledger, &enough).await })
     };
 
-    let mut rounds = Rounds::new(&mut house, &witness, &checker, options);
-    let told = rounds.run().await;
+    let mut rounds = StopRounds::new(&mut cluster, &observer, &checker, options);
+    let timings = rounds.run().await;
     enough.cancel();
     writing.await.expect("writers do not panic");
-    let figures = told?;
+    let figures = timings?;
 
-    let (written, counting) = (Instant::now(), Counting::start(&views, &checker, options.talkative));
-    producer::until_all_came(&mut house, &checker, options.patience).await?;
-    until_applied(&mut house, &checker, &counting, options.patience, written).await?;
-    house.stop_pods().await;
+    let (written, progress) = (Instant::now(), ApplyProgress::start(&views, &checker, options.verbose));
+    producer::wait_until_all_observed(&mut cluster, &checker, options.stall_timeout).await?;
+    wait_until_applied(&mut cluster, &checker, &progress, options.stall_timeout, written).await?;
+    cluster.stop_pods().await;
     // A pod that flushed at its end may have sent more.
-    producer::until_all_came(&mut house, &checker, QUIET).await?;
-    drop((drain, counting));
-    let applied = checker.afresh();
-    models::testify(&views, &applied).await?;
-    let expected = models::fold(&house.events()).await?;
+    producer::wait_until_all_observed(&mut cluster, &checker, QUIET).await?;
+    drop((reader, progress));
+    let applied = checker.with_same_writes();
+    models::record_history(&views, &applied).await?;
+    let expected = models::fold(&cluster.events()).await?;
     let differences = models::differences(&views, &expected).await?;
-    let breaches = witness.read(|book| book.breaches().len());
-    let deaths = house.stop().await;
-    Ok(Outcome {
-        topic: checker.judge(Duplicates::Refused),
-        applied: applied.judge(Duplicates::Refused),
+    let violations = observer.read(|history| history.violations().len());
+    let unexpected_exits = cluster.stop().await;
+    Ok(StopSoakResult {
+        topic: checker.check(DuplicatePolicy::Forbidden),
+        applied: applied.check(DuplicatePolicy::Forbidden),
         differences,
-        breaches,
+        violations,
         figures,
         deadline: DEADLINE,
-        deaths,
+        unexpected_exits,
         took: began.elapsed(),
     })
 }

@@ -12,7 +12,7 @@ use mongodb::{Client, Database};
 use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
 use pipeline::event::ResumeToken;
 use servicebus::administration::AdministrationClient;
-use testkit::mongo::{ScratchDatabase, Shared, shared};
+use testkit::mongo::{ScratchDatabase, SharedMongo, shared};
 
 use super::{StatusCollector, SubscriptionMonitor};
 use crate::pods::{Announcement, PODS, PodRegistry};
@@ -21,7 +21,7 @@ const PIPELINE: &str = "shop";
 
 /// One database serves for all three.
 struct Scene {
-    mongo: Shared,
+    mongo: SharedMongo,
     database: ScratchDatabase,
 }
 

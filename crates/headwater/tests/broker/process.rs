@@ -21,7 +21,8 @@ use crate::house::{BINARY, House, SOON};
 /// A smaller cut of `cargo xtask soak broker-kills`, with a seed of its own.
 #[tokio::test]
 async fn a_broker_killed_again_and_again_loses_nothing_it_accepted() {
-    let report = bench::kills::run(Path::new(BINARY), 12, 20_261_115, |_| {}).await.expect("the broker kept its word");
+    let report =
+        bench::broker_kills::run(Path::new(BINARY), 12, 20_261_115, |_| {}).await.expect("the broker kept its word");
     assert!(report.accepted > 0 && report.completed == report.accepted, "{report:?}");
     assert!(report.sends_in_doubt > 0, "no kill hit while a send was under way: {report:?}");
 }

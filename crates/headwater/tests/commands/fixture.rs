@@ -11,7 +11,7 @@ use mongodb::bson::{Document, doc};
 use servicebus::administration::AdministrationClient;
 use tempfile::TempDir;
 use testkit::mongo::{ScratchDatabase, shared};
-use testkit::process::{Process, Program, Stream};
+use testkit::process::{OutputStream, Process, Program};
 
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 
@@ -93,11 +93,11 @@ service_bus: {{ connection_string: \"{bus}\" }}
         let program = Program::new(env!("CARGO_BIN_EXE_headwater")).env("RUST_LOG", "off");
         let process = program.args(arguments).args(["--config", self.config_path().to_str().unwrap()]).start().unwrap();
         let status = process.wait_for_exit(SOON).await;
-        let output = |stream: Stream| {
+        let output = |stream: OutputStream| {
             let lines = process.lines().into_iter().filter(|line| line.stream == stream);
             lines.map(|line| line.text + "\n").collect::<String>()
         };
-        CommandOutput { status, stdout: output(Stream::Stdout), stderr: output(Stream::Stderr) }
+        CommandOutput { status, stdout: output(OutputStream::Stdout), stderr: output(OutputStream::Stderr) }
     }
 }
 

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bench::soak::stops::{Options, run};
-use testkit::checker::Kind;
+use bench::soak::stops::{StopSoakOptions, run};
+use testkit::checker::ViolationKind;
 use testkit::load::Load;
 
 use super::BINARY;
 
 #[tokio::test]
 async fn a_leader_stopped_under_load_publishes_and_applies_once() {
-    let outcome = run(Path::new(BINARY), &Options::cut(9)).await.unwrap();
+    let outcome = run(Path::new(BINARY), &StopSoakOptions::short(9)).await.unwrap();
     println!("{outcome}");
     assert!(outcome.is_clean(), "{outcome}");
     assert_eq!(outcome.figures.rounds, 6);
@@ -20,14 +20,14 @@ async fn a_leader_stopped_under_load_publishes_and_applies_once() {
 
 #[tokio::test]
 async fn releasing_the_lease_before_acknowledgements_is_detected() {
-    let cut = Options::cut(10);
+    let cut = StopSoakOptions::short(10);
     // As fast as they are acknowledged: something is always under way.
     let load = Load { rate: None, ..cut.load };
-    let outcome = run(Path::new(BINARY), &Options { load, flush: Duration::ZERO, ..cut }).await.unwrap();
+    let outcome = run(Path::new(BINARY), &StopSoakOptions { load, flush: Duration::ZERO, ..cut }).await.unwrap();
     println!("{outcome}");
-    assert!(outcome.topic.count(Kind::Doubled) > 0, "{outcome}");
+    assert!(outcome.topic.count(ViolationKind::Duplicated) > 0, "{outcome}");
     assert!(
         outcome.applied.is_clean() && outcome.differences.is_empty(),
-        "what is said twice is applied once: {outcome}"
+        "what is published twice is applied once: {outcome}"
     );
 }

@@ -2,24 +2,24 @@
 
 use std::path::Path;
 
-use bench::soak::consumer::{Options, run};
-use bench::soak::{find_consumer_defect, hunting_consumers};
+use bench::soak::consumer::{ConsumerSoakOptions, run};
+use bench::soak::{consumer_options_for, find_failing_consumer_seed};
 use pipeline::failpoints::Failpoint;
 
 use super::BINARY;
 
 #[tokio::test]
 async fn read_models_equal_a_fold_of_the_source_under_failures() {
-    let options = Options::cut(3);
+    let options = ConsumerSoakOptions::short(3);
     let outcome = run(Path::new(BINARY), &options).await.unwrap();
     println!("{outcome}");
-    assert!(outcome.is_clean() && outcome.deaths.is_empty(), "{outcome}");
+    assert!(outcome.is_clean() && outcome.unexpected_exits.is_empty(), "{outcome}");
     assert_eq!(outcome.missing(&options), [""; 0], "{outcome}");
 }
 
 #[tokio::test]
 async fn read_models_equal_a_fold_without_a_sequence() {
-    let options = Options { sequence: false, ..Options::cut(4) };
+    let options = ConsumerSoakOptions { sequence: false, ..ConsumerSoakOptions::short(4) };
     let outcome = run(Path::new(BINARY), &options).await.unwrap();
     println!("{outcome}");
     assert!(outcome.is_clean(), "{outcome}");
@@ -28,10 +28,10 @@ async fn read_models_equal_a_fold_without_a_sequence() {
 
 /// The defect is found within ten seeds, and the same run without it is clean.
 async fn is_found(defect: Failpoint) {
-    let found = find_consumer_defect(Path::new(BINARY), defect, 0..10).await.unwrap();
+    let found = find_failing_consumer_seed(Path::new(BINARY), defect, 0..10).await.unwrap();
     let (seed, outcome) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
     println!("{defect:?}: seed {seed}\n{outcome}");
-    let without = run(Path::new(BINARY), &hunting_consumers(defect, seed)).await.unwrap();
+    let without = run(Path::new(BINARY), &consumer_options_for(defect, seed)).await.unwrap();
     assert!(without.is_clean(), "{without}");
 }
 

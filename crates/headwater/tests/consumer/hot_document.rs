@@ -3,27 +3,27 @@
 use std::path::Path;
 use std::time::Duration;
 
-use bench::soak::consumer::{Options, run};
+use bench::soak::consumer::{ConsumerSoakOptions, run};
 use testkit::load::Load;
 
 use super::BINARY;
 
-/// A quick machine takes two seconds, one that does much else half a minute. A livelock ends in the soak's patience, with events missing.
+/// A quick machine takes two seconds, one that does much else half a minute. A livelock ends in the soak's stall timeout, with events missing.
 const SOON: Duration = Duration::from_secs(120);
 /// Whoever meets another is to try again at once, not to wait for it to end by itself.
 const STANDSTILL: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn three_pods_progress_when_every_event_writes_one_document() {
-    let mut options = Options::cut(12).in_peace();
-    options.walk.pods = 3;
+    let mut options = ConsumerSoakOptions::short(12).without_faults();
+    options.base.pods = 3;
     // As fast as they are acknowledged, all of one customer.
-    options.walk.load = Load { events: 3_000, aggregates: 300, customers: 1, rate: None, ..options.walk.load.clone() };
+    options.base.load = Load { events: 3_000, aggregates: 300, customers: 1, rate: None, ..options.base.load.clone() };
     let outcome = run(Path::new(BINARY), &options).await.unwrap();
     println!("{outcome}");
-    assert!(outcome.is_clean() && outcome.deaths.is_empty(), "{outcome}");
+    assert!(outcome.is_clean() && outcome.unexpected_exits.is_empty(), "{outcome}");
     assert_eq!(outcome.applied_by.iter().sum::<u64>(), 3_000);
     assert!(outcome.conflicts > 0, "they never met: {outcome}");
     assert!(outcome.applied_by.iter().all(|applied| *applied >= 150), "one did next to nothing: {outcome}");
-    assert!(outcome.drained_in < SOON && outcome.standstill < STANDSTILL, "{outcome}");
+    assert!(outcome.drained_in < SOON && outcome.longest_stall < STANDSTILL, "{outcome}");
 }

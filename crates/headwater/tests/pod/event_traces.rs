@@ -10,7 +10,7 @@ use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue};
 use opentelemetry_proto::tonic::trace::v1::Span;
 use opentelemetry_proto::tonic::trace::v1::span::SpanKind;
 use prost::Message;
-use testkit::cluster::{Blueprint, StoreKind};
+use testkit::cluster::{MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -67,9 +67,9 @@ async fn take(stream: TcpStream, kept: Arc<Mutex<Vec<Vec<u8>>>>) {
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
 }
 
-fn tracing(collector: SocketAddr, pods: usize) -> Blueprint {
+fn tracing(collector: SocketAddr, pods: usize) -> TestClusterConfig {
     let more = format!("{READ_MODELS}telemetry: {{ otlp_endpoint: \"http://{collector}\", trace_one_in: 1 }}\n");
-    Blueprint { more, pods, ..blueprint(StoreKind::Shared) }
+    TestClusterConfig { extra_yaml: more, pods, ..blueprint(MongoTopology::Shared) }
 }
 
 fn text<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a str> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 use serde_json::Value as Json;
-use testkit::cluster::{self, Blueprint, StoreKind};
-use testkit::process::{Process, Program, Stream};
+use testkit::cluster::{self, MongoTopology, TestClusterConfig};
+use testkit::process::{OutputStream, Process, Program};
 use testkit::wait::wait_for;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -23,23 +23,23 @@ pub(crate) const READ_MODELS: &str =
 pub(crate) const CUSTOMER: &str = "ann of the mill";
 
 /// The fixture, with pods that run and follow the stream.
-pub(crate) struct PodFixture(pub(crate) cluster::House);
+pub(crate) struct PodFixture(pub(crate) cluster::TestCluster);
 
 pub(crate) struct HttpReply {
     pub(crate) status: u16,
     pub(crate) body: String,
 }
 
-pub(crate) fn blueprint(store: StoreKind) -> Blueprint {
-    Blueprint { pods: 1, store, more: READ_MODELS.into(), ..Blueprint::new(BINARY) }
+pub(crate) fn blueprint(store: MongoTopology) -> TestClusterConfig {
+    TestClusterConfig { pods: 1, mongo: store, extra_yaml: READ_MODELS.into(), ..TestClusterConfig::new(BINARY) }
 }
 
 impl PodFixture {
-    pub(crate) async fn start(blueprint: Blueprint) -> Self {
-        let mut fixture = cluster::House::build(blueprint).await.unwrap();
+    pub(crate) async fn start(blueprint: TestClusterConfig) -> Self {
+        let mut fixture = cluster::TestCluster::start(blueprint).await.unwrap();
         fixture.start_pods().unwrap();
         fixture.wait_for_leader(SOON).await.unwrap();
-        fixture.wait_for_the_stream(SOON).await.unwrap();
+        fixture.wait_for_stream_phase(SOON).await.unwrap();
         Self(fixture)
     }
 
@@ -112,7 +112,7 @@ impl PodFixture {
     }
 
     pub(crate) async fn applied(&self, aggregate: &str) {
-        let views = self.0.store().client().database(&self.views());
+        let views = self.0.mongo().client().database(&self.views());
         let orders = views.collection::<Document>("orders");
         wait_for("the read model", SOON, async || match orders.find_one(doc! { "_id": aggregate }).await {
             Ok(Some(_)) => Ok(()),
@@ -122,7 +122,7 @@ impl PodFixture {
     }
 
     pub(crate) fn views(&self) -> String {
-        format!("{}_views", self.0.store().source())
+        format!("{}_views", self.0.mongo().source())
     }
 
     /// What a command says of the pod's pipeline.
@@ -130,16 +130,16 @@ impl PodFixture {
         let program = Program::new(BINARY).env("RUST_LOG", "off").args(arguments);
         let process = program.args(["--config", self.0.pod(0).config().to_str().unwrap()]).start().unwrap();
         process.wait_for_exit(SOON).await;
-        let out = process.lines().into_iter().filter(|line| line.stream == Stream::Stdout);
+        let out = process.lines().into_iter().filter(|line| line.stream == OutputStream::Stdout);
         out.map(|line| line.text + "\n").collect()
     }
 
     /// Everything ends well.
     pub(crate) async fn stop(mut self) {
         self.0.stop_pods().await;
-        let views = self.0.store().client().database(&self.views());
+        let views = self.0.mongo().client().database(&self.views());
         views.drop().await.unwrap();
-        assert!(self.0.deaths().is_empty(), "{}", self.0.deaths()[0]);
+        assert!(self.0.unexpected_exits().is_empty(), "{}", self.0.unexpected_exits()[0]);
         self.0.stop().await;
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use testkit::cluster::StoreKind;
+use testkit::cluster::MongoTopology;
 use testkit::wait::wait_for;
 
 use crate::fixture::{PodFixture, SOON, blueprint};
@@ -15,7 +15,7 @@ const ROUNDED: f64 = 0.002;
 
 #[tokio::test]
 async fn the_time_from_insert_to_read_model_is_measured_to_the_millisecond() {
-    let mut fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    let mut fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     assert_eq!(fixture.metric(COUNT).await, Some(0.0));
     assert!(fixture.json("/api/status").await["latency"].is_null());
 

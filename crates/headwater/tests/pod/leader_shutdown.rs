@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Document, doc};
-use testkit::cluster::{self, Blueprint, LeaseTimes, StoreKind};
+use testkit::cluster::{self, LeaseTimings, MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 
 use crate::BINARY;
@@ -15,25 +15,25 @@ const DRAIN: Duration = Duration::from_secs(2);
 const STOPPED_WITHIN: Duration = Duration::from_secs(15);
 
 /// A lease that does not run out while a test looks: whoever leads next was let.
-const LEASE: LeaseTimes = LeaseTimes {
+const LEASE: LeaseTimings = LeaseTimings {
     ttl: Duration::from_secs(120),
     renew_deadline: Duration::from_secs(90),
     heartbeat: Duration::from_secs(1),
 };
 
-fn two_pods(producer: &str) -> Blueprint {
-    Blueprint {
+fn two_pods(producer: &str) -> TestClusterConfig {
+    TestClusterConfig {
         pods: 2,
-        store: StoreKind::Shared,
+        mongo: MongoTopology::Shared,
         lease: LEASE,
         producer: format!("{producer}, drain: {}s", DRAIN.as_secs()),
-        more: format!("{READ_MODELS}consumer: {{ drain: {}s }}\n", DRAIN.as_secs()),
-        ..Blueprint::new(BINARY)
+        extra_yaml: format!("{READ_MODELS}consumer: {{ drain: {}s }}\n", DRAIN.as_secs()),
+        ..TestClusterConfig::new(BINARY)
     }
 }
 
-async fn build(blueprint: Blueprint) -> (PodFixture, usize) {
-    let mut fixture = cluster::House::build(blueprint).await.unwrap();
+async fn build(blueprint: TestClusterConfig) -> (PodFixture, usize) {
+    let mut fixture = cluster::TestCluster::start(blueprint).await.unwrap();
     fixture.start_pods().unwrap();
     let leader = fixture.wait_for_leader(SOON).await.unwrap();
     (PodFixture(fixture), leader)
@@ -75,9 +75,9 @@ async fn with_a_bus_that_is_not_there(start: &str) {
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let bus = format!("Endpoint=sb://{nobody};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true");
     let environment = vec![("HEADWATER__SERVICE_BUS__CONNECTION_STRING".to_owned(), bus)];
-    let (mut fixture, leader) = build(Blueprint { environment, ..two_pods(&format!("start: {start}")) }).await;
+    let (mut fixture, leader) = build(TestClusterConfig { environment, ..two_pods(&format!("start: {start}")) }).await;
     if start == "now" {
-        fixture.0.wait_for_the_stream(SOON).await.unwrap();
+        fixture.0.wait_for_stream_phase(SOON).await.unwrap();
     }
     for order in 0..20 {
         fixture.insert(&format!("order-{order}"), 1).await;
@@ -100,7 +100,7 @@ async fn a_leader_that_began_now_and_never_saw_the_bus_stops_in_time_and_another
 #[tokio::test]
 async fn a_leader_whose_bus_hangs_under_a_full_window_stops_in_time_and_the_next_one_sends_the_rest() {
     let (mut fixture, leader) = build(two_pods("start: beginning, window: { events: 16 }")).await;
-    fixture.0.wait_for_the_stream(SOON).await.unwrap();
+    fixture.0.wait_for_stream_phase(SOON).await.unwrap();
     fixture.insert("order-0", 1).await;
     fixture.applied("order-0").await;
     fixture.0.broker_mut().pause().await;
@@ -120,8 +120,8 @@ async fn a_leader_whose_bus_hangs_under_a_full_window_stops_in_time_and_the_next
 #[tokio::test]
 async fn a_service_that_does_not_end_is_named_and_cannot_keep_the_pod() {
     let environment = vec![("HEADWATER_PLANTED_WEDGE".to_owned(), "Publish".to_owned())];
-    let (fixture, leader) = build(Blueprint { pods: 1, environment, ..two_pods("start: beginning") }).await;
-    fixture.0.wait_for_the_stream(SOON).await.unwrap();
+    let (fixture, leader) = build(TestClusterConfig { pods: 1, environment, ..two_pods("start: beginning") }).await;
+    fixture.0.wait_for_stream_phase(SOON).await.unwrap();
     fixture.insert("order-1", 1).await;
     reaches(&fixture, leader, "headwater_in_flight_events", 1.0).await;
     fixture.pod().terminate();

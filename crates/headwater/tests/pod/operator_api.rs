@@ -2,7 +2,7 @@
 
 use mongodb::bson::{Document, doc};
 use serde_json::Value as Json;
-use testkit::cluster::{Blueprint, StoreKind};
+use testkit::cluster::{MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 
 use crate::fixture::{PodFixture, SOON, blueprint};
@@ -12,9 +12,9 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// What is no number cannot be added.
 const COUNTING: &str = "read_models: { orders: { when: { Placed: { $inc: { count: $$event.payload.customer } } } } }\n";
 
-fn with_token() -> Blueprint {
+fn with_token() -> TestClusterConfig {
     let more = format!("{COUNTING}admin: {{ token: {TOKEN} }}\n");
-    Blueprint { more, ..blueprint(StoreKind::Shared) }
+    TestClusterConfig { extra_yaml: more, ..blueprint(MongoTopology::Shared) }
 }
 
 async fn parked(fixture: &PodFixture) -> Vec<Json> {
@@ -33,7 +33,7 @@ async fn wait_for_parked(fixture: &PodFixture, events: u64) -> Json {
 
 #[tokio::test]
 async fn without_a_token_the_page_listens_on_loopback_and_is_for_reading() {
-    let fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    let fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     assert!(fixture.address_of(0).await.ip().is_loopback(), "{}", fixture.address_of(0).await);
     for path in ["/api/step-down", "/api/parked/retry", "/api/parked/discard"] {
         assert_eq!(fixture.post(path, None, "{}").await.status, 403, "{path}");
@@ -46,7 +46,7 @@ async fn without_a_token_the_page_listens_on_loopback_and_is_for_reading() {
 
 #[tokio::test]
 async fn whoever_shows_the_token_moves_leadership_and_nobody_else_does() {
-    let mut fixture = PodFixture::start(Blueprint { pods: 2, ..with_token() }).await;
+    let mut fixture = PodFixture::start(TestClusterConfig { pods: 2, ..with_token() }).await;
     let before = fixture.0.leader().await.expect("one leads");
     for token in [None, Some("0123456789abcdef0123456789abcdeF"), Some("")] {
         assert_eq!(fixture.post("/api/step-down", token, "{}").await.status, 401, "{token:?}");
@@ -91,7 +91,7 @@ async fn what_is_parked_is_retried_and_discarded_over_http() {
     assert_eq!(first.status, 200, "{}", first.body);
     assert!(first.body.contains("1 event of order-1 was left out of orders"), "{}", first.body);
     // Somebody mends what waits.
-    let views = fixture.0.store().client().database(&fixture.views());
+    let views = fixture.0.mongo().client().database(&fixture.views());
     let events = views.collection::<Document>("parked_events");
     let mended = doc! { "$set": { "body.payload.customer": 7 } };
     events.update_one(doc! { "state": "waiting" }, mended).await.unwrap();

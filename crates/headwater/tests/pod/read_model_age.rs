@@ -1,7 +1,7 @@
 //! Read models, one by one, as a pod tells of them.
 
 use serde_json::Value as Json;
-use testkit::cluster::{Blueprint, StoreKind};
+use testkit::cluster::{MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 
 use crate::fixture::{PodFixture, SOON, blueprint};
@@ -23,7 +23,8 @@ async fn told(fixture: &PodFixture, model: &str) -> (Option<u64>, Option<f64>) {
 
 #[tokio::test]
 async fn each_read_model_has_a_count_and_an_age_of_its_own() {
-    let fixture = PodFixture::start(Blueprint { more: TWO.into(), ..blueprint(StoreKind::Shared) }).await;
+    let fixture =
+        PodFixture::start(TestClusterConfig { extra_yaml: TWO.into(), ..blueprint(MongoTopology::Shared) }).await;
     fixture.insert("order-1", 1).await;
     fixture.applied("order-1").await;
     let first = wait_for("the first read model's age", SOON, async || match told(&fixture, "orders").await {

@@ -6,9 +6,9 @@
 use std::time::Duration;
 
 use serde_json::Value as Json;
-use testkit::cluster::{Blueprint, StoreKind};
-use testkit::nemesis::FarEnd;
-use testkit::proxy::Fault;
+use testkit::cluster::{MongoTopology, TestClusterConfig};
+use testkit::nemesis::LinkTarget;
+use testkit::proxy::NetworkFault;
 use testkit::wait::wait_for;
 
 use crate::fixture::{PodFixture, SOON, blueprint};
@@ -19,10 +19,10 @@ const PATIENCE: &str = "8000";
 /// A connection that falls silent is given up after its idle time, a minute.
 const NOTICED_WITHIN: Duration = Duration::from_secs(110);
 
-fn wedging(name: &str) -> Blueprint {
+fn wedging(name: &str) -> TestClusterConfig {
     let variables = [("HEADWATER_PLANTED_WEDGE", name), ("HEADWATER_PLANTED_PATIENCE", PATIENCE)];
     let environment = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-    Blueprint { environment, ..blueprint(StoreKind::Shared) }
+    TestClusterConfig { environment, ..blueprint(MongoTopology::Shared) }
 }
 
 /// Names of the loops that are wedged.
@@ -86,7 +86,7 @@ async fn a_wedged_elector_is_found() {
 
 #[tokio::test]
 async fn a_wedged_elector_of_a_standby_is_found_and_the_leader_s_is_not() {
-    let mut fixture = PodFixture::start(Blueprint { pods: 2, ..wedging("Standby") }).await;
+    let mut fixture = PodFixture::start(TestClusterConfig { pods: 2, ..wedging("Standby") }).await;
     let leader = fixture.0.leader().await.expect("one leads");
     let standby = 1 - leader;
     let report = wait_for("the wedged loop", SOON, async || {
@@ -149,12 +149,12 @@ async fn a_wedged_applier_is_found() {
 }
 
 /// One of its servers falls silent under work, and answers again.
-async fn bears_silence(of: FarEnd, services: &[&str]) {
-    let fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+async fn bears_silence(of: LinkTarget, services: &[&str]) {
+    let fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     fixture.insert("order-1", 1).await;
     fixture.applied("order-1").await;
     let link = fixture.0.pod(0).link(of).expect("the link leads through the fixture");
-    link.inject(Fault::BlackHole).await;
+    link.inject(NetworkFault::BlackHole).await;
     fixture.insert("order-2", 1).await;
     for service in services {
         wait_for("a service that is not ready", NOTICED_WITHIN, async || {
@@ -178,10 +178,10 @@ async fn bears_silence(of: FarEnd, services: &[&str]) {
 
 #[tokio::test]
 async fn a_silent_bus_makes_a_pod_unready_and_never_dead() {
-    bears_silence(FarEnd::Broker, &["producer", "consumer"]).await;
+    bears_silence(LinkTarget::Broker, &["producer", "consumer"]).await;
 }
 
 #[tokio::test]
 async fn a_silent_mongodb_makes_a_pod_unready_and_never_dead() {
-    bears_silence(FarEnd::Store, &["lease"]).await;
+    bears_silence(LinkTarget::Mongo, &["lease"]).await;
 }

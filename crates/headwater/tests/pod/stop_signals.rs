@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use testkit::cluster::StoreKind;
+use testkit::cluster::MongoTopology;
 use testkit::wait::wait_for;
 
 use crate::fixture::{HttpReply, PodFixture, SOON, blueprint};
 
 #[tokio::test]
 async fn a_pod_that_cannot_finish_ends_at_once_on_the_second_signal_and_says_so() {
-    let mut fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    let mut fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     // What was read cannot be sent, and so a stop in order would take its time.
     fixture.0.broker_mut().pause().await;
     fixture.insert("order-1", 1).await;
@@ -26,7 +26,7 @@ async fn a_pod_that_cannot_finish_ends_at_once_on_the_second_signal_and_says_so(
 
 #[tokio::test]
 async fn a_pod_that_stops_is_not_ready_and_tells_of_its_services_until_they_have_ended() {
-    let mut fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    let mut fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     wait_for("a pod that is ready", SOON, async || match fixture.get("/readyz").await.status {
         200 => Ok(()),
         other => Err(other),

@@ -3,15 +3,15 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use bench::soak::Drain;
+use bench::soak::SubscriptionReader;
 use futures_util::StreamExt;
 use mongodb::IndexModel;
 use mongodb::bson::{Document, doc, serialize_to_document};
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::ChangeStreamEvent;
 use serde_json::Value;
-use testkit::checker::{Checker, Duplicates, Kind};
-use testkit::cluster::{Blueprint, House, StoreKind};
+use testkit::checker::{Checker, DuplicatePolicy, ViolationKind};
+use testkit::cluster::{MongoTopology, TestCluster, TestClusterConfig};
 use testkit::load::Load;
 use testkit::wait::wait_for;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -21,15 +21,19 @@ use tokio::time::timeout;
 
 use super::{BINARY, SOON, all_come, checkpoint, phase};
 
-async fn house(producer: &str) -> House {
-    let blueprint =
-        Blueprint { pods: 2, store: StoreKind::Shared, producer: producer.into(), ..Blueprint::new(BINARY) };
-    House::build(blueprint).await.unwrap()
+async fn house(producer: &str) -> TestCluster {
+    let blueprint = TestClusterConfig {
+        pods: 2,
+        mongo: MongoTopology::Shared,
+        producer: producer.into(),
+        ..TestClusterConfig::new(BINARY)
+    };
+    TestCluster::start(blueprint).await.unwrap()
 }
 
 /// As if nobody had led for years: the token names an event of a moment that no oplog holds. That of an event, whatever was saved last:
 /// the token of a quiet moment can be resumed from as long as the oplog was never cut.
-async fn age_the_checkpoint(house: &House, token: &str) {
+async fn age_the_checkpoint(house: &TestCluster, token: &str) {
     // Two digits of type, eight of seconds.
     let aged = format!("{}00000001{}", &token[..2], &token[10..]);
     let update = doc! { "$set": { "token._data": &aged, "position": &aged } };
@@ -46,9 +50,9 @@ async fn token_of_next(changes: &mut ChangeStream<ChangeStreamEvent<Document>>) 
 }
 
 /// Runs the pipeline until its first events are out, then stops it and takes its history away.
-async fn a_pipeline_without_its_history(house: &mut House, checker: &Arc<Checker>) -> Drain {
+async fn a_pipeline_without_its_history(house: &mut TestCluster, checker: &Arc<Checker>) -> SubscriptionReader {
     house.start_pods().unwrap();
-    let drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), checker);
+    let drain = SubscriptionReader::start(&house.broker().connection_string(), &house.broker().subscription(), checker);
     checkpoint(house, "the stream", |stored| phase(stored) == "stream").await;
     let mut changes = house.events().watch().await.unwrap();
     Load { events: 300, aggregates: 20, seed: 21, ..Load::default() }.write(&house.events(), checker).await;
@@ -63,11 +67,15 @@ async fn a_pipeline_without_its_history(house: &mut House, checker: &Arc<Checker
 
 fn is_complete_and_in_order(checker: &Checker) {
     // What was published before the history was lost comes again: consumers know it by its sequence.
-    let verdict = checker.judge(Duplicates::Counted);
+    let report = checker.check(DuplicatePolicy::Counted);
     assert_eq!(
-        (verdict.count(Kind::Lost), verdict.count(Kind::OutOfOrder), verdict.count(Kind::Alien)),
+        (
+            report.count(ViolationKind::Lost),
+            report.count(ViolationKind::OutOfOrder),
+            report.count(ViolationKind::Unexpected)
+        ),
         (0, 0, 0),
-        "{verdict}"
+        "{report}"
     );
 }
 
@@ -144,13 +152,14 @@ async fn a_recovery_is_told(config: &Path) {
     .await;
 }
 
-/// Waits until `headwater status --json` says so; returns whether it ended well, and what it said.
+/// Waits until `headwater status --json` says so; returns whether it ended well, and what it printed.
 async fn told(config: &Path, what: &str, is_it: impl Fn(&Value) -> bool) -> (bool, Value) {
     wait_for(what, SOON, async || {
         let mut command = Command::new(BINARY);
-        let said = command.args(["status", "--json", "--config"]).arg(config).output().await.expect("the binary runs");
-        let status: Value = serde_json::from_slice(&said.stdout).expect("it says JSON");
-        if is_it(&status) { Ok((said.status.success(), status)) } else { Err(format!("{status:#}")) }
+        let output =
+            command.args(["status", "--json", "--config"]).arg(config).output().await.expect("the binary runs");
+        let status: Value = serde_json::from_slice(&output.stdout).expect("it says JSON");
+        if is_it(&status) { Ok((output.status.success(), status)) } else { Err(format!("{status:#}")) }
     })
     .await
 }

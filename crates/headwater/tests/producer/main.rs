@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use mongodb::bson::{Document, doc};
 use testkit::checker::Checker;
-use testkit::cluster::House;
+use testkit::cluster::TestCluster;
 use testkit::wait::{try_wait_for, wait_for};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
 const SOON: Duration = Duration::from_secs(60);
 
 /// Waits until the stored checkpoint is as it should be, and returns it.
-async fn checkpoint(house: &House, what: &str, is_it: impl Fn(&Document) -> bool) -> Document {
+async fn checkpoint(house: &TestCluster, what: &str, is_it: impl Fn(&Document) -> bool) -> Document {
     let checkpoints = house.coordination().collection::<Document>("checkpoints");
     let found = try_wait_for(what, SOON, async || match checkpoints.find_one(doc! { "_id": "shop" }).await {
         Ok(Some(stored)) if is_it(&stored) => Ok(stored),

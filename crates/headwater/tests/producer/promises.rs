@@ -2,45 +2,45 @@
 
 use std::path::Path;
 
-use bench::soak::{Options, Outcome, find_defect, hunting, run};
+use bench::soak::{ProducerSoakOptions, ProducerSoakResult, find_failing_seed, producer_options_for, run};
 use pipeline::failpoints::Failpoint;
-use testkit::cluster::Topic;
+use testkit::cluster::TopicConfig;
 use testkit::load::Load;
-use testkit::nemesis::{BrokerHarm, Fault, Profile};
+use testkit::nemesis::{BrokerFault, ClusterFault, FaultProfile};
 
 use super::BINARY;
 
 /// Runs it; everything that was to happen has, and every promise was kept.
-async fn holds(options: Options) -> Outcome {
+async fn holds(options: ProducerSoakOptions) -> ProducerSoakResult {
     let outcome = run(Path::new(BINARY), &options).await.unwrap();
     assert!(outcome.is_clean(), "{outcome}");
     assert_eq!(outcome.missing(&options), Vec::<String>::new(), "{outcome}");
-    assert!(outcome.deaths.is_empty(), "{:?}", outcome.deaths);
+    assert!(outcome.unexpected_exits.is_empty(), "{:?}", outcome.unexpected_exits);
     outcome
 }
 
 #[tokio::test]
 async fn while_leaders_fall_every_event_is_on_the_topic_once_and_in_order() {
-    holds(Options::cut(5)).await;
+    holds(ProducerSoakOptions::short(5)).await;
 }
 
 #[tokio::test]
 async fn on_a_partitioned_topic_too() {
-    let topic = Topic { partitioned: true, ..Topic::default() };
-    holds(Options { topic, ..Options::cut(6) }).await;
+    let topic = TopicConfig { partitioned: true, ..TopicConfig::default() };
+    holds(ProducerSoakOptions { topic, ..ProducerSoakOptions::short(6) }).await;
 }
 
 /// Acknowledgements are lost after the store and messages refused in the middle of an aggregate's run, by the broker's process, on a
 /// partitioned topic, while leaders are killed.
 #[tokio::test]
 async fn while_the_broker_refuses_and_forgets_to_answer_too() {
-    let topic = Topic { partitioned: true, ..Topic::default() };
-    let cut = Options::cut(8);
-    let load = Load { aggregates: 40, run: 2..=8, ..cut.load.clone() };
-    let outcome = holds(Options { topic, load, profile: Profile::unkind_broker(), ..cut }).await;
-    for harm in [BrokerHarm::Throttle, BrokerHarm::LoseAcknowledgements] {
-        let hits = outcome.faults.hits(Fault::Broker(harm));
-        assert!(hits.in_flight > 0 && hits.bites > 0, "{harm:?} met nothing: {outcome}");
+    let topic = TopicConfig { partitioned: true, ..TopicConfig::default() };
+    let cut = ProducerSoakOptions::short(8);
+    let load = Load { aggregates: 40, run_length: 2..=8, ..cut.load.clone() };
+    let outcome = holds(ProducerSoakOptions { topic, load, profile: FaultProfile::faulty_broker(), ..cut }).await;
+    for harm in [BrokerFault::Throttle, BrokerFault::LoseAcknowledgements] {
+        let counts = outcome.faults.counts(ClusterFault::Broker(harm));
+        assert!(counts.in_flight > 0 && counts.effects > 0, "{harm:?} met nothing: {outcome}");
     }
 }
 
@@ -48,19 +48,19 @@ async fn while_the_broker_refuses_and_forgets_to_answer_too() {
 #[tokio::test]
 async fn without_duplicate_detection_a_takeover_repeats_no_more_than_the_window() {
     const WINDOW: u64 = 64;
-    let topic = Topic { duplicate_window: None, ..Topic::default() };
+    let topic = TopicConfig { duplicate_window: None, ..TopicConfig::default() };
     let producer = format!("start: beginning, window: {{ events: {WINDOW}, bytes: 1MiB }}");
-    let outcome = holds(Options { topic, producer, ..Options::cut(7) }).await;
-    let copies = outcome.verdict.most_duplicates_in_a_term();
-    assert!((1..=WINDOW).contains(&copies), "{:?}", outcome.verdict.duplicates);
+    let outcome = holds(ProducerSoakOptions { topic, producer, ..ProducerSoakOptions::short(7) }).await;
+    let copies = outcome.report.most_duplicates_in_a_term();
+    assert!((1..=WINDOW).contains(&copies), "{:?}", outcome.report.duplicates);
 }
 
 /// The defect is found within ten seeds, and the same run without it is clean.
 async fn is_found(defect: Failpoint) {
-    let found = find_defect(Path::new(BINARY), defect, 0..10).await.unwrap();
+    let found = find_failing_seed(Path::new(BINARY), defect, 0..10).await.unwrap();
     let (seed, outcome) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
     println!("{defect:?}: seed {seed}\n{outcome}");
-    let without = run(Path::new(BINARY), &hunting(defect, seed)).await.unwrap();
+    let without = run(Path::new(BINARY), &producer_options_for(defect, seed)).await.unwrap();
     assert!(without.is_clean(), "{without}");
 }
 

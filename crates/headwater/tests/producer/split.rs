@@ -9,7 +9,7 @@ use pipeline::failpoints::Failpoint;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use servicebus::{Client, Config};
-use testkit::cluster::{Blueprint, House, StoreKind};
+use testkit::cluster::{MongoTopology, TestCluster, TestClusterConfig};
 
 use super::{BINARY, SOON};
 
@@ -22,12 +22,18 @@ async fn missing(seed: u64, defect: Option<Failpoint>) -> BTreeMap<i64, usize> {
     let mut environment = vec![("HEADWATER__SOURCE__KIND".to_owned(), "documents".to_owned())];
     environment.extend(defect.map(|defect| (Failpoint::VARIABLE.to_owned(), format!("{defect:?}"))));
     let producer = "start: now, checkpoint: 1ms".to_owned();
-    let blueprint = Blueprint { pods: 2, store: StoreKind::Shared, producer, environment, ..Blueprint::new(BINARY) };
-    let mut house = House::build(blueprint).await.unwrap();
+    let blueprint = TestClusterConfig {
+        pods: 2,
+        mongo: MongoTopology::Shared,
+        producer,
+        environment,
+        ..TestClusterConfig::new(BINARY)
+    };
+    let mut house = TestCluster::start(blueprint).await.unwrap();
     house.events().drop_indexes().await.unwrap();
     house.events().insert_many((0..2_i64).map(|id| doc! { "_id": id })).await.unwrap();
     house.start_pods().unwrap();
-    house.wait_for_the_stream(SOON).await.unwrap();
+    house.wait_for_stream_phase(SOON).await.unwrap();
 
     let mut dice = StdRng::seed_from_u64(seed);
     for number in 0..UPDATES {
@@ -49,7 +55,7 @@ async fn missing(seed: u64, defect: Option<Failpoint>) -> BTreeMap<i64, usize> {
 }
 
 /// The messages of each document's updates, by their ids; all that come, or all that will.
-async fn arrived(house: &House) -> BTreeMap<i64, BTreeSet<String>> {
+async fn arrived(house: &TestCluster) -> BTreeMap<i64, BTreeSet<String>> {
     let client = Client::new(&house.broker().connection_string(), Config::default()).unwrap();
     let mut came: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
     let mut last = Instant::now();

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bench::soak::Drain;
-use testkit::checker::{Checker, Duplicates};
-use testkit::cluster::{Blueprint, House, StoreKind};
+use bench::soak::SubscriptionReader;
+use testkit::checker::{Checker, DuplicatePolicy};
+use testkit::cluster::{MongoTopology, TestCluster, TestClusterConfig};
 use testkit::load::Load;
 
 use super::{BINARY, SOON, all_come, checkpoint, phase};
@@ -12,9 +12,13 @@ use super::{BINARY, SOON, all_come, checkpoint, phase};
 /// The bus takes nothing until the first leader is dead, so it can have saved nothing but where it began.
 #[tokio::test]
 async fn a_leader_that_began_now_and_died_before_its_first_save_loses_nothing() {
-    let blueprint =
-        Blueprint { pods: 2, store: StoreKind::Shared, producer: "start: now".into(), ..Blueprint::new(BINARY) };
-    let mut house = House::build(blueprint).await.unwrap();
+    let blueprint = TestClusterConfig {
+        pods: 2,
+        mongo: MongoTopology::Shared,
+        producer: "start: now".into(),
+        ..TestClusterConfig::new(BINARY)
+    };
+    let mut house = TestCluster::start(blueprint).await.unwrap();
     house.broker_mut().pause().await;
     house.start_pods().unwrap();
     let began = checkpoint(&house, "where the pipeline begins", |stored| phase(stored) == "stream").await;
@@ -27,9 +31,10 @@ async fn a_leader_that_began_now_and_died_before_its_first_save_loses_nothing() 
     let left = checkpoint(&house, "the checkpoint", |_| true).await;
     assert_eq!(left.get("token"), began.get("token"), "it saved something: the test shows nothing");
     house.broker_mut().resume();
-    let _drain = Drain::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
+    let _drain =
+        SubscriptionReader::start(&house.broker().connection_string(), &house.broker().subscription(), &checker);
     all_come(&checker).await;
-    let verdict = checker.judge(Duplicates::Refused);
-    assert!(verdict.is_clean(), "{verdict}");
+    let report = checker.check(DuplicatePolicy::Forbidden);
+    assert!(report.is_clean(), "{report}");
     house.stop().await;
 }

@@ -1,7 +1,7 @@
-//! The house, the nemesis and the checker themselves, with the real broker and MongoDB: a harness that cannot see a fault proves nothing.
+//! Tests of the test cluster, the nemesis and the checker, with the real broker and MongoDB: a harness that cannot find a fault proves nothing.
 
-mod house;
-mod publisher;
-mod walk;
+mod checker_finds_defects;
+mod cluster_faults;
+mod simple_publisher;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");

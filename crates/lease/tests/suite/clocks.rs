@@ -15,7 +15,7 @@ const HOUR: i64 = 3600;
 /// A set whose members disagree about the time of day.
 async fn skewed_set() -> ReplicaSet {
     let clocks = [WallClock::True, WallClock::Off(HOUR), WallClock::Off(-HOUR)];
-    let config = clocks.into_iter().enumerate().fold(ReplicaSetConfig::of(3), |config, (member, clock)| {
+    let config = clocks.into_iter().enumerate().fold(ReplicaSetConfig::with_members(3), |config, (member, clock)| {
         let variables = clock.variables().into_iter();
         variables.fold(config, |config, (name, value)| config.variable(member, name, value))
     });

@@ -2,7 +2,7 @@
 
 use bench::contest::Report;
 use testkit::mongo::shared;
-use testkit::proxy::{Direction, Fault, Proxy};
+use testkit::proxy::{Direction, NetworkFault, Proxy};
 
 use crate::{contest, quick, secs};
 
@@ -26,7 +26,7 @@ async fn cut_off_the_leader_stops_at_its_deadline_standbys_keep_trying_and_nobod
     }
     let mut term = 0;
     // no connections, then connections on which nothing is answered
-    for fault in [Fault::Cut, Fault::HalfOpen { dead: Direction::ToClient }] {
+    for fault in [NetworkFault::Cut, NetworkFault::HalfOpen { dead: Direction::ToClient }] {
         let (leader, gained, _) = contest.next_leader(term, None, secs(30)).await;
         term = gained;
         tokio::time::sleep(quick().ttl / 2).await;

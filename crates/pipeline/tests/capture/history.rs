@@ -16,7 +16,7 @@ use crate::house::{House, Reading, WITHIN, event, majority, quick};
 #[tokio::test]
 async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behind() {
     // Only what a checkpoint has behind it is cut off the oplog, and there is one a minute by default.
-    let set = ReplicaSetConfig::of(1).oplog_megabytes(1).argument("--syncdelay=1").start().await.unwrap();
+    let set = ReplicaSetConfig::with_members(1).oplog_megabytes(1).argument("--syncdelay=1").start().await.unwrap();
     let client = set.client().await.unwrap();
     let events = majority(&client.database("shop"), "events");
     let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };

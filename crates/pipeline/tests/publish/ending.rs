@@ -8,7 +8,7 @@ use mongodb::bson::Timestamp;
 use pipeline::checkpoint::{self, CheckpointStore, Claim};
 use pipeline::event::Term;
 use pipeline::publish::{CheckpointInterval, Config, Error, PauseReason, PublishEnd, PublishState};
-use testkit::proxy::{Direction, Fault, Proxy};
+use testkit::proxy::{Direction, NetworkFault, Proxy};
 
 use crate::house::*;
 
@@ -126,7 +126,7 @@ async fn a_bus_that_does_not_answer_cannot_keep_a_pod_from_ending() {
     let run = house.publish_to(topic, gate, 1, config).await;
     run.give(&events(5, 5)).await;
     run.published(5).await;
-    proxy.inject(Fault::Withhold(Direction::ToClient)).await;
+    proxy.inject(NetworkFault::Withhold(Direction::ToClient)).await;
     let more = events(105, 5);
     run.give(&more[5..]).await;
     assert_eq!(run.drain().await.unwrap(), PublishEnd::Unfinished { events: 100 });
@@ -170,7 +170,7 @@ async fn a_bus_that_does_not_answer_while_the_window_is_full_cannot_keep_a_pod_f
     let events = events(205, 20);
     run.give(&events[..5]).await;
     run.published(5).await;
-    proxy.inject(Fault::Withhold(Direction::ToClient)).await;
+    proxy.inject(NetworkFault::Withhold(Direction::ToClient)).await;
     run.give(&events[5..]).await;
     testkit::wait::wait_for("a full window", SOON, async || match run.counts().in_flight_events {
         11.. => Ok(()),

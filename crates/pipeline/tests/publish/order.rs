@@ -1,7 +1,7 @@
 //! Order per aggregate holds whatever the bus does, and what is sent twice is there once.
 
 use pipeline::publish::{Config, PublishEnd};
-use testkit::proxy::{Fault, Proxy};
+use testkit::proxy::{NetworkFault, Proxy};
 
 use crate::house::*;
 
@@ -67,7 +67,7 @@ async fn order_holds_through_a_network_that_is_cut_again_and_again() {
     for (cut, part) in events.chunks(500).enumerate() {
         run.give(part).await;
         if cut % 2 == 0 {
-            proxy.inject(Fault::Reset).await;
+            proxy.inject(NetworkFault::Reset).await;
             proxy.heal().await;
         }
     }

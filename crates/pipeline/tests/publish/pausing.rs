@@ -1,7 +1,7 @@
 //! Publishing pauses while nobody would keep what is sent, and goes on by itself.
 
 use pipeline::publish::{Config, PauseReason, PublishEnd, PublishState};
-use testkit::proxy::{Fault, Proxy};
+use testkit::proxy::{NetworkFault, Proxy};
 
 use crate::house::*;
 
@@ -33,7 +33,7 @@ async fn nothing_is_sent_while_the_subscription_is_missing() {
 async fn a_bus_that_cannot_be_reached_is_a_pause_and_not_an_end() {
     let house = House::as_designed().await;
     let proxy = Proxy::start(house.broker.address()).await.unwrap();
-    proxy.inject(Fault::Reset).await;
+    proxy.inject(NetworkFault::Reset).await;
     let gate = std::sync::Arc::new(true.into());
     let topic = house.topic(house.client(proxy.address()), &gate);
     let run = house.publish_to(topic, gate, 1, Config::default()).await;

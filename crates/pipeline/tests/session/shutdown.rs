@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pipeline::consumer::ConsumerState;
-use testkit::proxy::{Fault, Proxy};
+use testkit::proxy::{NetworkFault, Proxy};
 
 use crate::fixture::*;
 
@@ -42,7 +42,7 @@ async fn a_stop_ends_in_time_despite_a_hanging_transaction() {
     dependencies.views = mongodb::Client::with_uri_str(through).await.unwrap().database(fixture.views.name());
     let consumer = RunningConsumer::start(config, dependencies);
     consumer.wait_until("the first to be settled", |counts, _| counts.sessions.settled == 5).await;
-    proxy.inject(Fault::Freeze).await;
+    proxy.inject(NetworkFault::Freeze).await;
     fixture.publish(&events[5..]).await;
     consumer.wait_until("more to be in hand", |counts, _| counts.sessions.received > 5).await;
     let started = Instant::now();

@@ -3,7 +3,7 @@
 use pipeline::failpoints::Failpoint;
 
 async fn passes_with(defect: Failpoint, test: &str) -> bool {
-    testkit::planted::passes_with(Failpoint::VARIABLE, &format!("{defect:?}"), test).await
+    testkit::failpoints::test_passes_with(Failpoint::VARIABLE, &format!("{defect:?}"), test).await
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use pipeline::failpoints::Failpoint;
-use testkit::process::{Program, Stream};
+use testkit::process::{OutputStream, Program};
 
 /// It may have to start a MongoDB of its own, on a busy machine.
 const SOON: Duration = Duration::from_secs(90);
@@ -27,8 +27,8 @@ async fn printed(environment: Option<(&str, &str)>) -> Vec<String> {
     let example = program.start().unwrap();
     let status = example.wait_for_exit(SOON).await;
     assert!(status.success(), "{status}\n{}", example.tail());
-    let said = example.lines().into_iter().filter(|line| line.stream == Stream::Stdout);
-    said.map(|line| line.text).collect()
+    let output = example.lines().into_iter().filter(|line| line.stream == OutputStream::Stdout);
+    output.map(|line| line.text).collect()
 }
 
 #[tokio::test]

@@ -24,7 +24,7 @@ struct UnreliableServer {
 impl UnreliableServer {
     /// A transaction may take so long.
     async fn start(transaction_within: Duration) -> Self {
-        let set = ReplicaSetConfig::of(1).argument("--setParameter").argument("enableTestCommands=1");
+        let set = ReplicaSetConfig::with_members(1).argument("--setParameter").argument("enableTestCommands=1");
         let set = set.start().await.unwrap();
         let client = set.client().await.unwrap();
         let views = client.database("views");

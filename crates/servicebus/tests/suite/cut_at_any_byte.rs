@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use servicebus::{Client, Error};
 use testkit::proxy::Direction::{self, ToClient, ToTarget};
-use testkit::proxy::{Fault, Proxy};
+use testkit::proxy::{NetworkFault, Proxy};
 use tokio::sync::Semaphore;
 
 use crate::fixture::*;
@@ -70,7 +70,7 @@ async fn timely<T>(what: &str, call: impl Future<Output = Result<T, Error>>) -> 
 async fn conversation(
     fixture: &ClientFixture,
     number: usize,
-    rule: Option<testkit::proxy::Rule>,
+    rule: Option<testkit::proxy::FaultRule>,
 ) -> (Proxy, Conversation) {
     let proxy = Proxy::start(fixture.broker.address()).await.unwrap();
     if let Some(rule) = rule {
@@ -82,7 +82,7 @@ async fn conversation(
 }
 
 /// `stride`: every so many bytes. A cut costs nothing and is tried at each; a freeze costs a deadline, and three bytes are less than any field that matters.
-async fn sweep(fault: Fault, direction: Direction, stride: usize) {
+async fn sweep(fault: NetworkFault, direction: Direction, stride: usize) {
     let fixture = Arc::new(ClientFixture::start().await);
     let (proxy, whole) = conversation(&fixture, 0, None).await;
     whole.run().await.unwrap();
@@ -139,30 +139,30 @@ async fn comes_back(client: &Client, session: &str) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_hangs_when_requests_are_cut_at_any_byte() {
-    sweep(Fault::Cut, ToTarget, 1).await;
+    sweep(NetworkFault::Cut, ToTarget, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_hangs_when_answers_are_cut_at_any_byte() {
-    sweep(Fault::Cut, ToClient, 1).await;
+    sweep(NetworkFault::Cut, ToClient, 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_hangs_when_requests_freeze_anywhere() {
-    sweep(Fault::Withhold(ToTarget), ToTarget, 3).await;
+    sweep(NetworkFault::Withhold(ToTarget), ToTarget, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_hangs_when_answers_freeze_anywhere() {
-    sweep(Fault::Withhold(ToClient), ToClient, 3).await;
+    sweep(NetworkFault::Withhold(ToClient), ToClient, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_hangs_when_the_line_goes_dark_anywhere() {
-    sweep(Fault::BlackHole, ToClient, 3).await;
+    sweep(NetworkFault::BlackHole, ToClient, 3).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_call_hangs_when_the_line_is_reset_at_any_byte() {
-    sweep(Fault::Reset, ToClient, 1).await;
+    sweep(NetworkFault::Reset, ToClient, 1).await;
 }

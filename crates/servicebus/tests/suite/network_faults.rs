@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use servicebus::{BusErrorKind, Client, Error, Message};
 use testkit::proxy::Direction::{ToClient, ToTarget};
-use testkit::proxy::{Fault, Proxy};
+use testkit::proxy::{NetworkFault, Proxy};
 
 use crate::fixture::*;
 
@@ -22,7 +22,7 @@ async fn through_proxy(config: servicebus::Config) -> FaultyConnection {
 }
 
 /// A send, a settlement, a receive and a renewal under way; the fault strikes; each must fail well before `limit`.
-async fn all_fail(config: servicebus::Config, fault: Fault, limit: Duration) -> Vec<Error> {
+async fn all_fail(config: servicebus::Config, fault: NetworkFault, limit: Duration) -> Vec<Error> {
     let FaultyConnection { _fixture, proxy, client } = through_proxy(config).await;
     let sender = client.sender(ORDERS);
     sender.send_message(&in_session("s", "1")).await.unwrap();
@@ -67,45 +67,45 @@ fn retryable(errors: &[Error]) {
 async fn a_cut_is_noticed_at_once() {
     // Patient calls: it is the hang-up that ends them, not their deadline.
     let config = servicebus::Config { operation_timeout: SOON * 3, ..short_timeouts() };
-    retryable(&all_fail(config, Fault::Cut, SOON).await);
+    retryable(&all_fail(config, NetworkFault::Cut, SOON).await);
 }
 
 #[tokio::test]
 async fn a_reset_is_noticed_at_once() {
     let config = servicebus::Config { operation_timeout: SOON * 3, ..short_timeouts() };
-    retryable(&all_fail(config, Fault::Reset, SOON).await);
+    retryable(&all_fail(config, NetworkFault::Reset, SOON).await);
 }
 
 #[tokio::test]
 async fn a_black_hole_costs_no_more_than_one_deadline_for_everyone() {
-    retryable(&all_fail(short_timeouts(), Fault::BlackHole, BRIEF + SOON / 2).await);
+    retryable(&all_fail(short_timeouts(), NetworkFault::BlackHole, BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
 async fn a_freeze_costs_no_more_than_one_deadline_for_everyone() {
-    retryable(&all_fail(short_timeouts(), Fault::Freeze, BRIEF + SOON / 2).await);
+    retryable(&all_fail(short_timeouts(), NetworkFault::Freeze, BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
 async fn requests_that_never_arrive_fail_in_time() {
-    retryable(&all_fail(short_timeouts(), Fault::HalfOpen { dead: ToTarget }, BRIEF + SOON / 2).await);
+    retryable(&all_fail(short_timeouts(), NetworkFault::HalfOpen { dead: ToTarget }, BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
 async fn answers_that_never_arrive_fail_in_time() {
-    retryable(&all_fail(short_timeouts(), Fault::HalfOpen { dead: ToClient }, BRIEF + SOON / 2).await);
+    retryable(&all_fail(short_timeouts(), NetworkFault::HalfOpen { dead: ToClient }, BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
 async fn answers_that_are_withheld_fail_in_time() {
-    retryable(&all_fail(short_timeouts(), Fault::Withhold(ToClient), BRIEF + SOON / 2).await);
+    retryable(&all_fail(short_timeouts(), NetworkFault::Withhold(ToClient), BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
 async fn a_delay_shorter_than_the_deadline_is_only_slow() {
     let FaultyConnection { _fixture, proxy, client } = through_proxy(long_timeouts()).await;
     let late = Duration::from_millis(100);
-    proxy.inject(Fault::Delay(ToClient, late)).await;
+    proxy.inject(NetworkFault::Delay(ToClient, late)).await;
     let started = Instant::now();
     client.sender(PLAIN).send_message(&Message::new("x")).await.unwrap();
     assert!(started.elapsed() >= late * 4, "header, open, token, attach and outcome each came late");
@@ -119,7 +119,7 @@ async fn a_frozen_peer_is_noticed_by_its_silence_though_nothing_is_asked_of_it()
     // Heartbeats keep a quiet connection alive for longer than the idle time-out.
     assert!(receiver.receive(1, BRIEF * 2).await.unwrap().is_empty());
     assert_eq!(proxy.counters().accepted, 1);
-    proxy.inject(Fault::Freeze).await;
+    proxy.inject(NetworkFault::Freeze).await;
     let started = Instant::now();
     let error = receiver.receive(1, SOON * 3).await.unwrap_err();
     assert!(matches!(error, Error::ConnectionLost { .. }), "{error:?}");
@@ -131,7 +131,7 @@ async fn a_peer_that_does_not_read_cannot_hold_a_large_send() {
     let FaultyConnection { _fixture, proxy, client } = through_proxy(short_timeouts()).await;
     let sender = client.sender(PLAIN);
     sender.send_message(&Message::new("x")).await.unwrap();
-    proxy.inject(Fault::Withhold(ToTarget)).await;
+    proxy.inject(NetworkFault::Withhold(ToTarget)).await;
     let started = Instant::now();
     let large = Message::new(vec![0; 200_000]).encode();
     let mut under_way = Vec::new();
@@ -150,11 +150,11 @@ async fn a_peer_that_does_not_read_cannot_hold_a_large_send() {
 #[tokio::test]
 async fn nobody_is_home() {
     let proxy = Proxy::start("127.0.0.1:1").await.unwrap();
-    proxy.inject(Fault::Cut).await;
+    proxy.inject(NetworkFault::Cut).await;
     let client = ClientFixture::client_by(proxy.address(), short_timeouts());
     let error = client.connect().await.unwrap_err();
     assert!(matches!(error, Error::Connect { .. }) && error.is_retryable(), "{error:?}");
-    proxy.inject(Fault::BlackHole).await;
+    proxy.inject(NetworkFault::BlackHole).await;
     let started = Instant::now();
     let error = client.connect().await.unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
@@ -164,7 +164,7 @@ async fn nobody_is_home() {
 #[tokio::test]
 async fn failed_dials_are_paced_however_many_callers_retry() {
     let proxy = Proxy::start("127.0.0.1:1").await.unwrap();
-    proxy.inject(Fault::Reset).await;
+    proxy.inject(NetworkFault::Reset).await;
     let pause = Duration::from_millis(200);
     let config = servicebus::Config { initial_backoff: pause, max_backoff: pause, ..short_timeouts() };
     let client = ClientFixture::client_by(proxy.address(), config);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 
 use servicebus::{BusErrorKind, EncodedMessage, Error, Message, PipelinedSender};
-use testkit::proxy::{Direction, Fault, Proxy};
+use testkit::proxy::{Direction, NetworkFault, Proxy};
 
 use crate::fixture::*;
 
@@ -61,9 +61,9 @@ async fn no_outcome_is_lost_with_the_connection_not_even_of_what_is_handed_over_
     let proxy = Proxy::start(fixture.broker.address()).await.unwrap();
     let client = ClientFixture::client_by(proxy.address(), long_timeouts());
     let mut sender = client.sender(ORDERS).pipelined().await.unwrap();
-    proxy.inject(Fault::Withhold(Direction::ToClient)).await;
+    proxy.inject(NetworkFault::Withhold(Direction::ToClient)).await;
     sender.submit(numbered(0..3_000));
-    proxy.inject(Fault::Reset).await;
+    proxy.inject(NetworkFault::Reset).await;
     let outcomes_by_token = receive_outcomes(&mut sender, 3_000).await;
     assert!(
         outcomes_by_token.values().all(|outcome| outcome.as_ref().unwrap_err().kind() == BusErrorKind::ConnectionLost)
@@ -80,7 +80,7 @@ async fn an_overdue_outcome_ends_the_connection_and_everyones_wait() {
     let proxy = Proxy::start(fixture.broker.address()).await.unwrap();
     let client = ClientFixture::client_by(proxy.address(), long_timeouts());
     let mut sender = client.sender(ORDERS).pipelined().await.unwrap();
-    proxy.inject(Fault::Freeze).await;
+    proxy.inject(NetworkFault::Freeze).await;
     sender.submit(numbered(0..10));
     sender.abort_connection();
     let outcomes_by_token = receive_outcomes(&mut sender, 10).await;

@@ -1,4 +1,4 @@
-//! What can go wrong with a house.
+//! Errors of a test cluster.
 
 use std::io;
 
@@ -7,24 +7,24 @@ use crate::{mongo, process};
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("MongoDB of the house")]
+    #[error("MongoDB of the test cluster failed")]
     Mongo(#[from] mongo::Error),
     #[error(transparent)]
     Process(#[from] process::Error),
-    #[error("{doing}")]
+    #[error("failed to {doing}")]
     Io {
         doing: &'static str,
         #[source]
         source: io::Error,
     },
     #[error(transparent)]
-    TooLate(#[from] TimedOut),
-    #[error("{doing}: no answer in time")]
-    NoAnswer { doing: &'static str },
-    #[error("the broker answered `{status}` to {doing}")]
+    TimedOut(#[from] TimedOut),
+    #[error("failed to {doing}: no response in time")]
+    NoResponse { doing: &'static str },
+    #[error("failed to {doing}: the broker responded `{status}`")]
     Refused { doing: &'static str, status: String },
-    #[error("{doing}: wants a house with a replica set of its own")]
-    Shared { doing: &'static str },
+    #[error("cannot {doing}: the cluster does not own its MongoDB; use `MongoTopology::SingleNode` or `ThreeNodes`")]
+    SharedMongo { doing: &'static str },
 }
 
 impl Error {

@@ -1,18 +1,18 @@
-//! What a pod counts, as its `/metrics` says.
+//! The metrics page of a pod.
 
-/// One look at them.
+/// One scrape of `/metrics`.
 #[derive(Clone, Debug)]
-pub struct Metrics {
+pub struct PodMetrics {
     page: String,
 }
 
-impl Metrics {
-    pub(super) fn of(page: String) -> Self {
+impl PodMetrics {
+    pub(super) fn new(page: String) -> Self {
         Self { page }
     }
 
-    /// One sample, named with its labels; 0 when the page has none such.
-    pub fn count(&self, sample: &str) -> u64 {
+    /// The value of one sample, named with its labels; 0 when the page has no such sample.
+    pub fn value(&self, sample: &str) -> u64 {
         let value = |line: &str| line.strip_prefix(sample)?.strip_prefix(' ')?.parse::<f64>().ok();
         self.page.lines().find_map(value).map_or(0, |value| value as u64)
     }
@@ -25,7 +25,7 @@ mod tests {
     #[test]
     fn a_sample_is_found_by_its_whole_name() {
         let page = "# TYPE held gauge\nheld 3\nheld_by{pod=\"a\"} 4\nheld_by{pod=\"b\"} 5\n";
-        let metrics = Metrics::of(page.to_owned());
-        assert_eq!(["held", "held_by{pod=\"b\"}", "held_by", "hel"].map(|name| metrics.count(name)), [3, 5, 0, 0]);
+        let metrics = PodMetrics::new(page.to_owned());
+        assert_eq!(["held", "held_by{pod=\"b\"}", "held_by", "hel"].map(|name| metrics.value(name)), [3, 5, 0, 0]);
     }
 }

@@ -1,4 +1,4 @@
-//! One pod: its process, its configuration, its two links.
+//! One pod: its process, its configuration file, its two links.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -9,63 +9,63 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use super::blueprint::Blueprint;
-use super::metrics::Metrics;
-use super::{ANSWER_WITHIN, Broker, Error, Store, http, write};
-use crate::nemesis::FarEnd;
+use super::config::TestClusterConfig;
+use super::metrics::PodMetrics;
+use super::{ClusterBroker, ClusterMongo, Error, RESPONSE_TIMEOUT, http, write_file};
+use crate::nemesis::LinkTarget;
 use crate::process::{Process, Program};
 use crate::proxy::Proxy;
 
-/// Whether a process of the house runs, as far as the house has decided.
+/// Whether the cluster runs a process. A process that exited on its own still counts as running until the cluster notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Standing {
-    Up,
+pub enum ProcessState {
+    Running,
     Paused,
-    Down,
+    Stopped,
 }
 
 #[derive(Debug)]
-pub struct Pod {
+pub struct ClusterPod {
     name: String,
     config: PathBuf,
     program: Program,
     process: Option<Process>,
-    standing: Standing,
-    /// `None` where the driver goes around it.
-    store_link: Option<Proxy>,
+    state: ProcessState,
+    /// `None` where drivers connect directly.
+    mongo_link: Option<Proxy>,
     broker_link: Proxy,
 }
 
-/// A pod that ended on its own, or badly.
+/// A pod that exited on its own, or with a failure.
 #[derive(Debug)]
-pub struct Death {
+pub struct UnexpectedExit {
     pub pod: String,
     pub status: ExitStatus,
-    /// The last it said.
+    /// Its last lines of output.
     pub tail: String,
 }
 
-impl Pod {
-    pub(super) async fn lay(
+impl ClusterPod {
+    /// Starts the links and writes the configuration file; does not start the pod.
+    pub(super) async fn prepare(
         number: usize,
-        blueprint: &Blueprint,
-        store: &Store,
-        broker: &Broker,
+        config: &TestClusterConfig,
+        mongo: &ClusterMongo,
+        broker: &ClusterBroker,
         folder: &Path,
     ) -> Result<Self, Error> {
         let name = format!("pod-{number}");
-        let laid = Error::io("lay a link");
-        let broker_link = Proxy::start(broker.address()).await.map_err(laid)?;
-        let (store_link, uri) = store.link().await?;
-        let config = folder.join(format!("{name}.yaml"));
-        let text = blueprint.configuration(&uri, store.source(), store.coordination(), broker_link.address());
-        write(&config, &text)?;
+        let broker_link = Proxy::start(broker.address()).await.map_err(Error::io("start a link to the broker"))?;
+        let (mongo_link, uri) = mongo.start_link().await?;
+        let file = folder.join(format!("{name}.yaml"));
+        let text = config.pod_config(&uri, mongo.source(), mongo.coordination(), broker_link.address());
+        write_file(&file, &text)?;
         let headwater =
-            || Program::new(&blueprint.binary).args([OsStr::new("run"), OsStr::new("--config"), config.as_os_str()]);
-        let program = blueprint.pod.clone().unwrap_or_else(headwater).named(&name);
-        let program = program.env("HOSTNAME", &name).env("HEADWATER_CONFIG", &config);
-        let program = blueprint.environment.iter().fold(program, |program, (key, value)| program.env(key, value));
-        Ok(Self { name, config, program, process: None, standing: Standing::Down, store_link, broker_link })
+            || Program::new(&config.binary).args([OsStr::new("run"), OsStr::new("--config"), file.as_os_str()]);
+        let program = config.pod_program.clone().unwrap_or_else(headwater).named(&name);
+        let program = program.env("HOSTNAME", &name).env("HEADWATER_CONFIG", &file);
+        let program = config.environment.iter().fold(program, |program, (key, value)| program.env(key, value));
+        Ok(Self { name, config: file, program, process: None, state: ProcessState::Stopped, mongo_link, broker_link })
     }
 
     /// Also its pod id.
@@ -73,13 +73,13 @@ impl Pod {
         &self.name
     }
 
-    /// The file it is configured by.
+    /// Its configuration file.
     pub fn config(&self) -> &Path {
         &self.config
     }
 
-    pub fn standing(&self) -> Standing {
-        self.standing
+    pub fn state(&self) -> ProcessState {
+        self.state
     }
 
     /// The process, if one was started and not killed.
@@ -89,49 +89,50 @@ impl Pod {
 
     pub fn start(&mut self) -> Result<(), Error> {
         self.process = Some(self.program.start()?);
-        self.standing = Standing::Up;
+        self.state = ProcessState::Running;
         Ok(())
     }
 
-    /// SIGKILL; whether it still ran.
+    /// SIGKILL; returns whether it was running.
     pub async fn kill(&mut self) -> bool {
-        let Some(process) = self.running() else { return false };
+        let Some(process) = self.running_process() else { return false };
         process.kill().await;
         self.process = None;
-        self.standing = Standing::Down;
+        self.state = ProcessState::Stopped;
         true
     }
 
     /// SIGSTOP.
     pub async fn pause(&mut self) {
-        if let Some(process) = self.running() {
+        if let Some(process) = self.running_process() {
             process.pause().await;
-            self.standing = Standing::Paused;
+            self.state = ProcessState::Paused;
         }
     }
 
     /// SIGCONT.
     pub fn resume(&mut self) {
-        if self.standing == Standing::Paused {
-            self.standing = Standing::Up;
-            if let Some(process) = self.running() {
+        if self.state == ProcessState::Paused {
+            self.state = ProcessState::Running;
+            if let Some(process) = self.running_process() {
                 process.resume();
             }
         }
     }
 
-    /// SIGTERM. It counts as down from now on, and need not have ended yet.
+    /// SIGTERM. The pod counts as stopped from now on, even while its process still ends.
     pub fn terminate(&mut self) {
-        if let Some(process) = self.running() {
+        if let Some(process) = self.running_process() {
             process.terminate();
-            self.standing = Standing::Down;
+            self.state = ProcessState::Stopped;
         }
     }
 
-    /// SIGTERM, unless it was terminated already; returns when it has ended.
+    /// SIGTERM, unless it was already terminated; returns when the process has ended.
     pub async fn stop(&mut self, within: Duration) {
+        // A paused process would not see SIGTERM.
         self.resume();
-        if self.standing == Standing::Up {
+        if self.state == ProcessState::Running {
             self.terminate();
         }
         if let Some(process) = self.process.as_ref() {
@@ -139,58 +140,59 @@ impl Pod {
         }
     }
 
-    /// What it has counted since it was started; `None` while it cannot be asked.
-    pub async fn metrics(&self) -> Option<Metrics> {
-        let address = self.running().filter(|_| self.standing == Standing::Up).and_then(admin)?;
+    /// Its metrics since its start; `None` while it does not respond.
+    pub async fn metrics(&self) -> Option<PodMetrics> {
+        let is_running = self.state == ProcessState::Running;
+        let address = self.running_process().filter(|_| is_running).and_then(find_admin_address)?;
         let request = "GET /metrics HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n";
-        let answered = timeout(ANSWER_WITHIN, http::exchange(address, request)).await;
-        answered.ok()?.ok().map(|(_, page)| Metrics::of(page))
+        let response = timeout(RESPONSE_TIMEOUT, http::send_request(address, request)).await;
+        response.ok()?.ok().map(|(_, page)| PodMetrics::new(page))
     }
 
-    /// The way to one of the two, if it leads through the house.
-    pub fn link(&self, to: FarEnd) -> Option<&Proxy> {
+    /// The proxy to MongoDB or the broker, if there is one.
+    pub fn link(&self, to: LinkTarget) -> Option<&Proxy> {
         match to {
-            FarEnd::Store => self.store_link.as_ref(),
-            FarEnd::Broker => Some(&self.broker_link),
+            LinkTarget::Mongo => self.mongo_link.as_ref(),
+            LinkTarget::Broker => Some(&self.broker_link),
         }
     }
 
-    /// Says once that it ended though nobody asked it to, or not well though it was asked.
-    pub(super) fn died(&mut self) -> Option<Death> {
+    /// Reports once that it exited without a request, or failed after one.
+    pub(super) fn take_unexpected_exit(&mut self) -> Option<UnexpectedExit> {
         let process = self.process.as_ref()?;
         let status = process.exit_status()?;
-        if self.standing == Standing::Down && status.success() {
+        if self.state == ProcessState::Stopped && status.success() {
             self.process = None;
             return None;
         }
-        let death = Death { pod: self.name.clone(), status, tail: process.tail().to_string() };
+        let exit = UnexpectedExit { pod: self.name.clone(), status, tail: process.tail().to_string() };
         self.process = None;
-        self.standing = Standing::Down;
-        Some(death)
+        self.state = ProcessState::Stopped;
+        Some(exit)
     }
 
-    /// Frees its links and lets it run on.
-    pub(super) async fn release(&mut self) {
-        for link in [self.link(FarEnd::Store), self.link(FarEnd::Broker)].into_iter().flatten() {
+    /// Heals its links and resumes it if it is paused.
+    pub(super) async fn heal(&mut self) {
+        for link in [self.link(LinkTarget::Mongo), self.link(LinkTarget::Broker)].into_iter().flatten() {
             link.heal().await;
         }
         self.resume();
     }
 
-    fn running(&self) -> Option<&Process> {
+    fn running_process(&self) -> Option<&Process> {
         self.process.as_ref().filter(|process| process.exit_status().is_none())
     }
 }
 
-/// Where it is asked, once it has said so: it takes any port that is free.
-fn admin(process: &Process) -> Option<SocketAddr> {
+/// Its admin address, once it has logged it: it listens on any free port.
+fn find_admin_address(process: &Process) -> Option<SocketAddr> {
     let line = process.find_line("dashboard, metrics and health are served")?;
     let (_, after) = line.text.split_once("\"address\":\"")?;
     after.split('"').next()?.parse().ok()
 }
 
-impl fmt::Display for Death {
+impl fmt::Display for UnexpectedExit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ended ({}); its last lines:\n{}", self.pod, self.status, self.tail)
+        write!(f, "{} exited ({}); its last lines:\n{}", self.pod, self.status, self.tail)
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a test's MongoDB. `unwrap` is how tests meet it, so `Debug` tells the whole chain.
+//! Errors of a test's MongoDB. Tests `unwrap` them, so `Debug` prints the whole chain.
 
 use std::error::Error as _;
 use std::fmt;
@@ -7,22 +7,22 @@ use crate::wait::TimedOut;
 
 #[derive(thiserror::Error)]
 pub enum Error {
-    #[error("find a mongod")]
+    #[error("failed to find a mongod")]
     Provide(#[from] mongod::Error),
-    #[error("run a mongod")]
+    #[error("mongod failed")]
     Server(#[from] mongod::ServerError),
-    #[error("make a replica set")]
+    #[error("failed to create a replica set")]
     ReplicaSet(#[from] mongod::ReplicaSetError),
-    #[error("make a folder for the data")]
+    #[error("failed to create a data folder")]
     Scratch(#[source] std::io::Error),
-    #[error("{doing}")]
+    #[error("failed to {doing}")]
     Driver {
         doing: String,
         #[source]
         source: mongodb::error::Error,
     },
     #[error(transparent)]
-    TooLate(#[from] TimedOut),
+    TimedOut(#[from] TimedOut),
 }
 
 impl Error {

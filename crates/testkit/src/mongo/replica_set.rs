@@ -1,4 +1,4 @@
-//! A replica set of a test's own, whose members meet the fates members meet.
+//! A replica set for one test. Its members can be killed, paused, stepped down and restarted.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -8,22 +8,22 @@ use mongod::{Role, Server, ServerConfig};
 use mongodb::Client;
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
 
-use super::scratch::Scratch;
+use super::scratch::ScratchFolder;
 use super::{Error, binaries};
 use crate::wait::try_wait_for;
 
 const NAME: &str = "testkit";
-/// Elections on a busy two-core machine can need a second try; this only bounds a hang.
-const SETTLED_WITHIN: Duration = Duration::from_secs(60);
-/// One member's answer; a member that is silent for longer is not the primary anyone wants.
-const ANSWER_WITHIN: Duration = Duration::from_secs(1);
-/// Then it is asked again, of whoever is primary by then.
-const NOTED_WITHIN: Duration = Duration::from_secs(5);
+/// An election on a busy two-core machine can need a second attempt; this only bounds a hang.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
+/// For one member's response; a member that takes longer does not count as primary.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// After this the note is written again, on the primary of that moment.
+const NOTE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Failovers in about two seconds instead of ten.
 const ELECTION_TIMEOUT_MILLIS: i32 = 2000;
 const HEARTBEAT_INTERVAL_MILLIS: i32 = 500;
 
-/// How a set is started; [`ReplicaSet::start`] for the usual one.
+/// Options of a replica set; [`ReplicaSet::start`] uses the defaults.
 #[derive(Debug, Clone)]
 pub struct ReplicaSetConfig {
     members: usize,
@@ -33,7 +33,7 @@ pub struct ReplicaSetConfig {
 }
 
 impl ReplicaSetConfig {
-    pub fn of(members: usize) -> Self {
+    pub fn with_members(members: usize) -> Self {
         Self { members, oplog_megabytes: 512, arguments: vec![], variables: vec![vec![]; members] }
     }
 
@@ -48,14 +48,14 @@ impl ReplicaSetConfig {
         self
     }
 
-    /// An environment variable of one member: another clock, say.
+    /// An environment variable of one member, for example another clock.
     pub fn variable(mut self, member: usize, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.variables[member].push((name.into(), value.into()));
         self
     }
 
     pub async fn start(self) -> Result<ReplicaSet, Error> {
-        let scratch = Scratch::new().map_err(Error::Scratch)?;
+        let scratch = ScratchFolder::new().map_err(Error::Scratch)?;
         let binaries = binaries().await?;
         let starts = (0..self.members).map(|member| Server::start(&binaries, self.member(member, &scratch)));
         let members = try_join_all(starts).await?;
@@ -65,9 +65,9 @@ impl ReplicaSetConfig {
         Ok(set)
     }
 
-    fn member(&self, member: usize, scratch: &Scratch) -> ServerConfig {
+    fn member(&self, member: usize, scratch: &ScratchFolder) -> ServerConfig {
         let role = Role::Member { replica_set: NAME.into() };
-        // A member that is told to stop gives its clients time to go elsewhere, by default fifteen seconds.
+        // On shutdown a member waits for its clients to move, by default for fifteen seconds.
         let mut config = ServerConfig::new(role, scratch.path().join(member.to_string()))
             .parameter("shutdownTimeoutMillisForSignaledShutdown", 500);
         config.oplog_megabytes = Some(self.oplog_megabytes);
@@ -82,13 +82,13 @@ impl ReplicaSetConfig {
 pub struct ReplicaSet {
     members: Vec<Server>,
     paused: Vec<bool>,
-    _scratch: Scratch,
+    _scratch: ScratchFolder,
 }
 
 impl ReplicaSet {
     /// Returns when there is a primary and every other member is a secondary that has all data.
     pub async fn start(members: usize) -> Result<Self, Error> {
-        ReplicaSetConfig::of(members).start().await
+        ReplicaSetConfig::with_members(members).start().await
     }
 
     pub fn uri(&self) -> String {
@@ -97,7 +97,7 @@ impl ReplicaSet {
     }
 
     pub async fn client(&self) -> Result<Client, Error> {
-        Client::with_uri_str(self.uri()).await.map_err(Error::driver("connect to the set"))
+        Client::with_uri_str(self.uri()).await.map_err(Error::driver("connect to the replica set"))
     }
 
     pub fn member(&self, member: usize) -> &Server {
@@ -112,8 +112,7 @@ impl ReplicaSet {
         self.members.is_empty()
     }
 
-    /// The member that is primary; waits for an election that is under way. With two that both think so (one has just
-    /// been continued), the one elected last.
+    /// The primary; waits for a running election. If two members claim it (one was just resumed), the one elected last.
     pub async fn primary(&self) -> Result<usize, Error> {
         self.wait_for("a primary", newest_primary).await
     }
@@ -123,26 +122,26 @@ impl ReplicaSet {
         self.wait_for("a secondary", |hellos| hellos.iter().position(is_secondary)).await
     }
 
-    /// Waits until this member follows a primary; after a restart, say. A member calls itself a secondary before it has found whom to
-    /// follow. If that one falls silent in the meantime, it takes half a minute and more to look for another (measured: 21 s of a first
-    /// connection, and a first read may take 65 s), and a majority that needs it stands still.
+    /// Waits until this member follows a primary, for example after a restart. A member reports itself as secondary before it has found
+    /// a sync source. If that source stops responding, the member takes half a minute or more to find another (measured: 21 s for a
+    /// first connection, up to 65 s for a first read), and a majority that needs it makes no progress.
     pub async fn wait_until_secondary(&self, member: usize) -> Result<(), Error> {
         let waited_for = format!("member {member} as a secondary");
         self.wait_for(&waited_for, |hellos| is_secondary(&hellos[member]).then_some(())).await?;
-        let running = (0..self.members.len()).filter(|member| self.runs(*member)).count() as i32;
+        let running = (0..self.members.len()).filter(|member| self.is_running(*member)).count() as i32;
         let followed = format!("a note of the primary's on all {running} members that run");
-        Ok(try_wait_for(followed, SETTLED_WITHIN, async || self.note(running).await).await?)
+        Ok(try_wait_for(followed, SETTLE_TIMEOUT, async || self.write_oplog_note(running).await).await?)
     }
 
-    /// Writes an entry into the oplog that concerns nobody, and waits until so many members have it.
-    async fn note(&self, members: i32) -> Result<(), String> {
-        let told = |error: &dyn std::fmt::Display| error.to_string();
-        let primary = self.primary().await.map_err(|error| told(&error))?;
-        let client = self.members[primary].direct_client().map_err(|error| told(&error))?;
-        let on_all = doc! { "w": members, "wtimeout": i32::try_from(NOTED_WITHIN.as_millis()).unwrap_or(i32::MAX) };
+    /// Writes a no-op entry into the oplog and waits until so many members have it.
+    async fn write_oplog_note(&self, members: i32) -> Result<(), String> {
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let primary = self.primary().await.map_err(|error| text(&error))?;
+        let client = self.members[primary].direct_client().map_err(|error| text(&error))?;
+        let on_all = doc! { "w": members, "wtimeout": i32::try_from(NOTE_TIMEOUT.as_millis()).unwrap_or(i32::MAX) };
         let command = doc! { "appendOplogNote": 1, "data": { "for": NAME }, "writeConcern": on_all };
-        let answer = client.database("admin").run_command(command).await.map_err(|error| told(&error))?;
-        if answer.contains_key("writeConcernError") { Err("not on all of them".into()) } else { Ok(()) }
+        let answer = client.database("admin").run_command(command).await.map_err(|error| text(&error))?;
+        if answer.contains_key("writeConcernError") { Err("not on all members".into()) } else { Ok(()) }
     }
 
     /// SIGKILL.
@@ -151,12 +150,12 @@ impl ReplicaSet {
         Ok(self.members[member].kill().await?)
     }
 
-    /// SIGTERM, and a clean end.
+    /// SIGTERM; waits for a clean end.
     pub async fn stop(&mut self, member: usize) -> Result<(), Error> {
-        Ok(self.members[member].stop(SETTLED_WITHIN).await?)
+        Ok(self.members[member].stop(SETTLE_TIMEOUT).await?)
     }
 
-    /// SIGSTOP: its connections stay open and nothing answers.
+    /// SIGSTOP: its connections stay open and nothing responds.
     pub async fn pause(&mut self, member: usize) -> Result<(), Error> {
         self.members[member].pause().await?;
         self.paused[member] = true;
@@ -170,21 +169,21 @@ impl ReplicaSet {
         Ok(())
     }
 
-    /// Starts a member again on its own port and data, and waits until it answers; it may still be catching up.
+    /// Restarts a member on its port and data and waits until it responds; it may still be catching up.
     pub async fn restart(&mut self, member: usize) -> Result<(), Error> {
         self.paused[member] = false;
         Ok(self.members[member].restart().await?)
     }
 
-    /// Changes the variables a member sees from its next [`Self::restart`] on.
+    /// Changes a member's environment variables from its next [`Self::restart`] on.
     pub fn set_variables(&mut self, member: usize, variables: Vec<(OsString, OsString)>) {
         self.members[member].config_mut().variables = variables;
     }
 
-    /// Asks the primary to step down and not to stand again for `barred`; returns who it was.
-    pub async fn step_down(&self, barred: Duration) -> Result<usize, Error> {
+    /// Steps the primary down for this period; returns which member it was.
+    pub async fn step_down(&self, period: Duration) -> Result<usize, Error> {
         let primary = self.primary().await?;
-        let seconds = i32::try_from(barred.as_secs()).unwrap_or(i32::MAX);
+        let seconds = i32::try_from(period.as_secs()).unwrap_or(i32::MAX);
         let catch_up = seconds.min(5);
         let command = doc! { "replSetStepDown": seconds, "secondaryCatchUpPeriodSecs": catch_up };
         let client = self.members[primary].direct_client()?;
@@ -213,41 +212,41 @@ impl ReplicaSet {
     }
 
     async fn wait_for<T>(&self, what: &str, seen: impl Fn(&[Option<Document>]) -> Option<T>) -> Result<T, Error> {
-        let found = try_wait_for(what, SETTLED_WITHIN, async || {
+        let found = try_wait_for(what, SETTLE_TIMEOUT, async || {
             let hellos = self.hellos().await;
             seen(&hellos).ok_or_else(|| describe(&hellos))
         });
         Ok(found.await?)
     }
 
-    fn runs(&self, member: usize) -> bool {
+    fn is_running(&self, member: usize) -> bool {
         !self.paused[member] && self.members[member].pid().is_some()
     }
 
-    /// What every member says of itself; `None` for one that is down, paused or silent.
+    /// Every member's `hello` response; `None` for one that is down, paused or not responding.
     async fn hellos(&self) -> Vec<Option<Document>> {
         let asked = (0..self.members.len()).map(|member| self.hello(member));
         futures_util::future::join_all(asked).await
     }
 
     async fn hello(&self, member: usize) -> Option<Document> {
-        if !self.runs(member) {
+        if !self.is_running(member) {
             return None;
         }
         let client = self.members[member].direct_client().ok()?;
         let admin = client.database("admin");
-        tokio::time::timeout(ANSWER_WITHIN, async { admin.run_command(doc! { "hello": 1 }).await }).await.ok()?.ok()
+        tokio::time::timeout(RESPONSE_TIMEOUT, async { admin.run_command(doc! { "hello": 1 }).await }).await.ok()?.ok()
     }
 }
 
 fn is_secondary(hello: &Option<Document>) -> bool {
-    hello.as_ref().is_some_and(|said| said.get_bool("secondary").unwrap_or(false))
+    hello.as_ref().is_some_and(|hello| hello.get_bool("secondary").unwrap_or(false))
 }
 
 fn newest_primary(hellos: &[Option<Document>]) -> Option<usize> {
     let elected = |hello: &Option<Document>| -> Option<ObjectId> {
-        let said = hello.as_ref().filter(|said| said.get_bool("isWritablePrimary").unwrap_or(false))?;
-        said.get_object_id("electionId").ok()
+        let hello = hello.as_ref().filter(|hello| hello.get_bool("isWritablePrimary").unwrap_or(false))?;
+        hello.get_object_id("electionId").ok()
     };
     let primaries = hellos.iter().enumerate().filter_map(|(member, hello)| Some((elected(hello)?, member)));
     primaries.max().map(|(_, member)| member)
@@ -255,9 +254,9 @@ fn newest_primary(hellos: &[Option<Document>]) -> Option<usize> {
 
 fn describe(hellos: &[Option<Document>]) -> String {
     let role = |hello: &Option<Document>| match hello {
-        None => "silent",
-        Some(said) if said.get_bool("isWritablePrimary").unwrap_or(false) => "primary",
-        Some(said) if said.get_bool("secondary").unwrap_or(false) => "secondary",
+        None => "no response",
+        Some(hello) if hello.get_bool("isWritablePrimary").unwrap_or(false) => "primary",
+        Some(hello) if hello.get_bool("secondary").unwrap_or(false) => "secondary",
         Some(_) => "neither",
     };
     hellos.iter().map(role).collect::<Vec<_>>().join(", ")

@@ -1,7 +1,7 @@
-//! Folders for data that nobody wants to keep, even after a test process was killed.
+//! Temporary data folders that are removed even after a test process was killed.
 //!
-//! Each folder is locked by the process that uses it. Whoever makes a new one first removes those whose lock is free:
-//! their owners are gone.
+//! The process that uses a folder locks it. The next process removes every folder whose lock is free, because its owner has
+//! ended.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,22 +11,22 @@ const LOCK: &str = "lock";
 const GUARD: &str = ".guard";
 
 #[derive(Debug)]
-pub(super) struct Scratch {
+pub(super) struct ScratchFolder {
     folder: PathBuf,
     _lock: File,
 }
 
-impl Scratch {
+impl ScratchFolder {
     pub(super) fn new() -> io::Result<Self> {
         Self::below(&std::env::temp_dir().join(format!("headwater-test-{}", nix::unistd::getuid())))
     }
 
     fn below(root: &Path) -> io::Result<Self> {
         fs::create_dir_all(root)?;
-        // Held until the new folder is locked, so that nobody sweeps it before.
+        // Held until the new folder is locked, so that no other process removes it before.
         let guard = File::create(root.join(GUARD))?;
         guard.lock()?;
-        sweep(root);
+        remove_abandoned(root);
         let folder = tempfile::Builder::new().prefix("mongo-").tempdir_in(root)?.keep();
         let lock = File::create(folder.join(LOCK))?;
         lock.lock()?;
@@ -38,14 +38,14 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchFolder {
     fn drop(&mut self) {
-        // What is left behind is swept by the next one.
+        // The next process removes what is left.
         let _ = fs::remove_dir_all(&self.folder);
     }
 }
 
-fn sweep(root: &Path) {
+fn remove_abandoned(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let abandoned = File::open(entry.path().join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok());
         if abandoned {
@@ -59,21 +59,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_in_use_is_kept_and_an_abandoned_one_is_swept() {
+    fn a_locked_folder_is_kept_and_an_abandoned_one_removed() {
         let root = tempfile::tempdir().unwrap();
-        let used = Scratch::below(root.path()).unwrap();
+        let used = ScratchFolder::below(root.path()).unwrap();
         let abandoned = root.path().join("mongo-abandoned");
         fs::create_dir(&abandoned).unwrap();
         fs::write(abandoned.join(LOCK), "").unwrap();
-        let _next = Scratch::below(root.path()).unwrap();
+        let _next = ScratchFolder::below(root.path()).unwrap();
         assert!(used.path().exists());
         assert!(!abandoned.exists());
     }
 
     #[test]
-    fn a_folder_goes_with_its_owner() {
+    fn a_folder_is_removed_with_its_owner() {
         let root = tempfile::tempdir().unwrap();
-        let scratch = Scratch::below(root.path()).unwrap();
+        let scratch = ScratchFolder::below(root.path()).unwrap();
         let folder = scratch.path().to_owned();
         drop(scratch);
         assert!(!folder.exists());

@@ -1,4 +1,4 @@
-//! A sharded cluster of a test's own: one config server, some shards of one member each, one mongos.
+//! A sharded cluster for one test: one config server, shards of one member each, one mongos.
 
 use std::ffi::OsString;
 
@@ -7,13 +7,13 @@ use mongod::{Binaries, Role, Server, ServerConfig};
 use mongodb::Client;
 use mongodb::bson::doc;
 
-use super::scratch::Scratch;
+use super::scratch::ScratchFolder;
 use super::{Error, binaries};
 
 const WRITABLE_WITHIN: std::time::Duration = std::time::Duration::from_secs(60);
 const CONFIG_SET: &str = "config";
 
-/// How a cluster is started; [`ShardedCluster::start`] for the usual one.
+/// Options of a sharded cluster; [`ShardedCluster::start`] uses the defaults.
 #[derive(Debug, Clone)]
 pub struct ShardedClusterConfig {
     shards: usize,
@@ -21,18 +21,18 @@ pub struct ShardedClusterConfig {
 }
 
 impl ShardedClusterConfig {
-    pub fn of(shards: usize) -> Self {
+    pub fn with_shards(shards: usize) -> Self {
         Self { shards, router_variables: vec![] }
     }
 
-    /// An environment variable of the mongos: another clock, say.
+    /// An environment variable of the mongos, for example another clock.
     pub fn router_variable(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
         self.router_variables.push((name.into(), value.into()));
         self
     }
 
     pub async fn start(self) -> Result<ShardedCluster, Error> {
-        let scratch = Scratch::new().map_err(Error::Scratch)?;
+        let scratch = ScratchFolder::new().map_err(Error::Scratch)?;
         let binaries = binaries().await?;
         let config_role = Role::ConfigServer { replica_set: CONFIG_SET.into() };
         let config_server = start_set(&binaries, config_role, CONFIG_SET.into(), &scratch);
@@ -56,13 +56,13 @@ pub struct ShardedCluster {
     router: Server,
     shards: Vec<Server>,
     config_server: Server,
-    _scratch: Scratch,
+    _scratch: ScratchFolder,
 }
 
 impl ShardedCluster {
     /// Returns when mongos knows every shard.
     pub async fn start(shards: usize) -> Result<Self, Error> {
-        ShardedClusterConfig::of(shards).start().await
+        ShardedClusterConfig::with_shards(shards).start().await
     }
 
     /// The URI of the mongos.
@@ -112,9 +112,9 @@ fn shard_set(shard: usize) -> String {
     format!("shard{shard}")
 }
 
-async fn start_set(binaries: &Binaries, role: Role, name: String, scratch: &Scratch) -> Result<Server, Error> {
-    // A stream through mongos shows an event once every shard's clock has passed it; idle shards move theirs only by these
-    // no-ops, by default every ten seconds.
+async fn start_set(binaries: &Binaries, role: Role, name: String, scratch: &ScratchFolder) -> Result<Server, Error> {
+    // A change stream through mongos returns an event once every shard's clock has passed it. An idle shard advances its clock
+    // only by these no-ops, by default every ten seconds.
     let config = ServerConfig::new(role, scratch.path().join(&name))
         .parameter("writePeriodicNoops", true)
         .parameter("periodicNoopIntervalSecs", 1);

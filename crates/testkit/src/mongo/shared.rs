@@ -1,4 +1,4 @@
-//! One replica set of one for the whole test run, and databases of their own for its tests.
+//! One single-node replica set for the whole test run, with separate databases for its tests.
 
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
@@ -7,58 +7,58 @@ use mongod::SingleNode;
 use mongodb::{Client, Database};
 use tokio::sync::Mutex;
 
-use super::scratch::Scratch;
+use super::scratch::ScratchFolder;
 use super::{BINARIES_VARIABLE, Error, binaries};
 
-/// The URI of the run's shared set, for the test processes.
+/// The URI of the run's shared server, for the test processes.
 pub(crate) const URI_VARIABLE: &str = "HEADWATER_TEST_MONGODB_URI";
-/// Enough for every test of a run side by side; without a limit mongod may keep a twentieth of the disk.
+/// Enough for all tests of a run in parallel; without a limit mongod may keep a twentieth of the disk.
 const OPLOG_MEGABYTES: u32 = 1024;
 
-/// The shared set as one test sees it. Clients belong to the runtime of the test, so each call makes a new one.
+/// The shared server as one test sees it. A client belongs to the test's runtime, so each call creates a new one.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedMongo {
     uri: String,
     client: Client,
-    owner: Option<Arc<Owner>>,
+    owner: Option<Arc<OwnedNode>>,
 }
 
-/// The set of this process, when no run started one for it. Gone with the last test that uses it.
+/// The server of this process, when no run provides one. It ends with the last test that uses it.
 #[derive(Debug)]
-struct Owner {
+struct OwnedNode {
     node: SingleNode,
-    _scratch: Scratch,
+    _scratch: ScratchFolder,
 }
 
-static OF_THIS_PROCESS: Mutex<Weak<Owner>> = Mutex::const_new(Weak::new());
+static PROCESS_NODE: Mutex<Weak<OwnedNode>> = Mutex::const_new(Weak::new());
 
-/// The run's shared replica set; one for this process when it is not part of a run.
-pub async fn shared() -> Result<Shared, Error> {
+/// The run's shared server, or one for this process when it is not part of a run.
+pub async fn shared() -> Result<SharedMongo, Error> {
     let given = std::env::var(URI_VARIABLE).ok();
     let (uri, owner) = match given {
         Some(uri) => (uri, None),
         None => {
-            let owner = of_this_process().await?;
+            let owner = process_node().await?;
             (owner.node.uri(), Some(owner))
         }
     };
-    let client = Client::with_uri_str(&uri).await.map_err(Error::driver("connect to the shared set"))?;
-    Ok(Shared { uri, client, owner })
+    let client = Client::with_uri_str(&uri).await.map_err(Error::driver("connect to the shared server"))?;
+    Ok(SharedMongo { uri, client, owner })
 }
 
-async fn of_this_process() -> Result<Arc<Owner>, Error> {
-    let mut present = OF_THIS_PROCESS.lock().await;
+async fn process_node() -> Result<Arc<OwnedNode>, Error> {
+    let mut present = PROCESS_NODE.lock().await;
     if let Some(owner) = present.upgrade() {
         return Ok(owner);
     }
-    let owner = Arc::new(Owner::start().await?);
+    let owner = Arc::new(OwnedNode::start().await?);
     *present = Arc::downgrade(&owner);
     Ok(owner)
 }
 
-impl Owner {
+impl OwnedNode {
     async fn start() -> Result<Self, Error> {
-        let scratch = Scratch::new().map_err(Error::Scratch)?;
+        let scratch = ScratchFolder::new().map_err(Error::Scratch)?;
         let mut config = SingleNode::config(scratch.path());
         config.oplog_megabytes = Some(OPLOG_MEGABYTES);
         let node = SingleNode::start(&binaries().await?, config).await?;
@@ -66,7 +66,7 @@ impl Owner {
     }
 }
 
-impl Shared {
+impl SharedMongo {
     pub fn uri(&self) -> &str {
         &self.uri
     }
@@ -75,19 +75,19 @@ impl Shared {
         &self.client
     }
 
-    /// An empty database that no other test sees, dropped with the value. `purpose` makes its name readable.
+    /// A new empty database with a unique name, dropped with the value. `purpose` makes its name readable.
     pub fn database(&self, purpose: &str) -> ScratchDatabase {
         let name = format!("{purpose:.40}_{:016x}", rand::random::<u64>());
         ScratchDatabase { uri: self.uri.clone(), database: self.client.database(&name), _owner: self.owner.clone() }
     }
 }
 
-/// A test's own database.
+/// The database of one test.
 #[derive(Debug)]
 pub struct ScratchDatabase {
     uri: String,
     database: Database,
-    _owner: Option<Arc<Owner>>,
+    _owner: Option<Arc<OwnedNode>>,
 }
 
 impl Deref for ScratchDatabase {
@@ -99,12 +99,12 @@ impl Deref for ScratchDatabase {
 }
 
 impl Drop for ScratchDatabase {
-    /// In a thread of its own: a drop cannot await, and the test's runtime may be on its way out.
+    /// In a separate thread: a drop cannot await, and the test's runtime may be shutting down.
     fn drop(&mut self) {
         let (uri, name) = (self.uri.clone(), self.database.name().to_owned());
         let dropped = std::thread::spawn(move || drop_database(&uri, &name)).join();
         if !matches!(dropped, Ok(Ok(()))) {
-            eprintln!("the database {} could not be dropped", self.database.name());
+            eprintln!("failed to drop database {}", self.database.name());
         }
     }
 }
@@ -117,21 +117,21 @@ fn drop_database(uri: &str, name: &str) -> Result<(), mongodb::error::Error> {
     })
 }
 
-/// The shared set of a whole run, for the program that starts the test processes. Lives as long as this value.
+/// The shared server of a whole run, for the program that starts the test processes. It ends with this value.
 #[derive(Debug)]
-pub struct SharedRun {
-    /// `None` when whoever started the run has given a set of their own.
-    _owner: Option<Owner>,
+pub struct SharedMongoServer {
+    /// `None` when the environment already names a server.
+    _owner: Option<OwnedNode>,
 }
 
-impl SharedRun {
-    /// Starts the set; the variables are to be set for every test process.
+impl SharedMongoServer {
+    /// Starts the server; the variables must be set for every test process.
     pub async fn start() -> Result<(Self, Vec<(String, String)>), Error> {
         let folder = binaries().await?.folder().display().to_string();
         let (uri, owner) = match std::env::var(URI_VARIABLE) {
             Ok(given) => (given, None),
             Err(_) => {
-                let owner = Owner::start().await?;
+                let owner = OwnedNode::start().await?;
                 (owner.node.uri(), Some(owner))
             }
         };

@@ -1,136 +1,135 @@
-//! What can befall a house, as plain data.
+//! The faults of a test cluster, as plain data.
 
 use std::fmt;
 use std::time::Duration;
 
-use crate::proxy::{self, Direction};
+use crate::proxy::{Direction, NetworkFault};
 
-/// One fault; whom it strikes is found out at the moment it strikes.
+/// One fault. Its target is resolved when it is injected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Fault {
-    Pod(Whom, PodHarm),
-    Primary(PrimaryHarm),
-    Broker(BrokerHarm),
-    /// Between one pod and what it talks to.
-    Link(Whom, FarEnd, LinkHarm),
+pub enum ClusterFault {
+    Pod(PodSelector, PodFault),
+    Primary(PrimaryFault),
+    Broker(BrokerFault),
+    /// Between one pod and MongoDB or the broker.
+    Link(PodSelector, LinkTarget, LinkFault),
 }
 
 /// Which pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Whom {
-    /// The one the lease names.
+pub enum PodSelector {
+    /// The holder of the lease.
     Leader,
-    /// One that runs and does not lead.
+    /// A running pod that does not lead.
     Standby,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PodHarm {
-    /// SIGKILL, and started again after a while.
+pub enum PodFault {
+    /// SIGKILL, then a restart.
     Kill,
-    /// SIGSTOP, and SIGCONT after a while.
+    /// SIGSTOP, then SIGCONT.
     Pause,
-    /// SIGSTOP with messages in hand, and SIGCONT when another has its sessions: however long the locks last. Nothing else is broken
-    /// meanwhile. Bites as often as it lost a lock so.
-    Oversleep,
-    /// SIGTERM, and started again after it has ended and a while has passed.
+    /// SIGSTOP with unsettled messages, then SIGCONT after another pod has the sessions, however long the locks last. Needs
+    /// isolation. Its effects are the locks it lost.
+    PausePastLocks,
+    /// SIGTERM, then a restart after the pod has ended.
     Terminate,
-    /// The lease is taken from its hands while it works on, as an operator would take it.
-    Depose,
+    /// Clears the lease holder while the pod runs, as an operator would.
+    RevokeLease,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum PrimaryHarm {
+pub enum PrimaryFault {
     Kill,
     Pause,
     StepDown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum BrokerHarm {
-    /// SIGKILL, and started again on the same folder and port.
+pub enum BrokerFault {
+    /// SIGKILL, then a restart on the same folder and port.
     Kill,
     Pause,
-    /// One send in eight is refused as `server-busy`.
+    /// Refuses one send in eight with `server-busy`.
     Throttle,
-    /// One send in forty is stored, and its connection cut before the sender hears of it.
+    /// Stores one send in forty and closes its connection before it acknowledges.
     LoseAcknowledgements,
 }
 
+/// The far end of a pod's link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum FarEnd {
-    Store,
+pub enum LinkTarget {
+    Mongo,
     Broker,
 }
 
-/// What a network does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum LinkHarm {
+pub enum LinkFault {
     Cut,
     Reset,
-    /// Everything is taken and lost.
+    /// Accepts and drops everything.
     BlackHole,
-    /// Requests arrive, answers are lost.
-    LoseAnswers,
-    /// Requests are lost.
+    /// Requests arrive, responses are lost.
+    LoseResponses,
     LoseRequests,
-    /// Nothing moves; when it is over, what was held is delivered.
+    /// Nothing moves; the repair delivers what was held.
     Freeze,
-    /// Requests arrive, answers come when it is over.
-    HoldAnswers,
-    /// Every answer comes 50 ms late.
+    /// Requests arrive, responses arrive after the repair.
+    HoldResponses,
+    /// Every response arrives 50 ms late.
     Delay,
     /// Every request arrives 50 ms late.
     DelayRequests,
 }
 
-impl Fault {
-    /// Whether it wants everything else to be whole, until it is mended.
-    pub(super) fn stands_alone(self) -> bool {
-        matches!(self, Self::Pod(_, PodHarm::Oversleep))
+impl ClusterFault {
+    /// Whether every other fault must be repaired before this one and until its end.
+    pub(super) fn needs_isolation(self) -> bool {
+        matches!(self, Self::Pod(_, PodFault::PausePastLocks))
     }
 }
 
-impl LinkHarm {
-    pub(crate) fn fault(self) -> proxy::Fault {
+impl LinkFault {
+    pub(crate) fn network_fault(self) -> NetworkFault {
         match self {
-            Self::Cut => proxy::Fault::Cut,
-            Self::Reset => proxy::Fault::Reset,
-            Self::BlackHole => proxy::Fault::BlackHole,
-            Self::LoseAnswers => proxy::Fault::HalfOpen { dead: Direction::ToClient },
-            Self::LoseRequests => proxy::Fault::HalfOpen { dead: Direction::ToTarget },
-            Self::Freeze => proxy::Fault::Freeze,
-            Self::HoldAnswers => proxy::Fault::Withhold(Direction::ToClient),
-            Self::Delay => proxy::Fault::Delay(Direction::ToClient, Duration::from_millis(50)),
-            Self::DelayRequests => proxy::Fault::Delay(Direction::ToTarget, Duration::from_millis(50)),
+            Self::Cut => NetworkFault::Cut,
+            Self::Reset => NetworkFault::Reset,
+            Self::BlackHole => NetworkFault::BlackHole,
+            Self::LoseResponses => NetworkFault::HalfOpen { dead: Direction::ToClient },
+            Self::LoseRequests => NetworkFault::HalfOpen { dead: Direction::ToTarget },
+            Self::Freeze => NetworkFault::Freeze,
+            Self::HoldResponses => NetworkFault::Withhold(Direction::ToClient),
+            Self::Delay => NetworkFault::Delay(Direction::ToClient, Duration::from_millis(50)),
+            Self::DelayRequests => NetworkFault::Delay(Direction::ToTarget, Duration::from_millis(50)),
         }
     }
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for ClusterFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Pod(whom, PodHarm::Oversleep) => write!(f, "pause the {whom} past its locks"),
-            Self::Pod(whom, harm) => write!(f, "{} the {whom}", harm.verb()),
-            Self::Primary(PrimaryHarm::Kill) => f.write_str("kill the primary"),
-            Self::Primary(PrimaryHarm::Pause) => f.write_str("pause the primary"),
-            Self::Primary(PrimaryHarm::StepDown) => f.write_str("step the primary down"),
-            Self::Broker(BrokerHarm::Kill) => f.write_str("kill the broker"),
-            Self::Broker(BrokerHarm::Pause) => f.write_str("pause the broker"),
-            Self::Broker(BrokerHarm::Throttle) => f.write_str("throttle at the broker"),
-            Self::Broker(BrokerHarm::LoseAcknowledgements) => f.write_str("lose acknowledgements at the broker"),
-            Self::Link(whom, far_end, harm) => {
-                let far_end = match far_end {
-                    FarEnd::Store => "MongoDB",
-                    FarEnd::Broker => "the broker",
+            Self::Pod(selector, PodFault::PausePastLocks) => write!(f, "pause the {selector} past its locks"),
+            Self::Pod(selector, fault) => write!(f, "{} the {selector}", fault.verb()),
+            Self::Primary(PrimaryFault::Kill) => f.write_str("kill the primary"),
+            Self::Primary(PrimaryFault::Pause) => f.write_str("pause the primary"),
+            Self::Primary(PrimaryFault::StepDown) => f.write_str("step the primary down"),
+            Self::Broker(BrokerFault::Kill) => f.write_str("kill the broker"),
+            Self::Broker(BrokerFault::Pause) => f.write_str("pause the broker"),
+            Self::Broker(BrokerFault::Throttle) => f.write_str("throttle at the broker"),
+            Self::Broker(BrokerFault::LoseAcknowledgements) => f.write_str("lose acknowledgements at the broker"),
+            Self::Link(selector, target, fault) => {
+                let target = match target {
+                    LinkTarget::Mongo => "MongoDB",
+                    LinkTarget::Broker => "the broker",
                 };
-                write!(f, "{} between the {whom} and {far_end}", harm.verb())
+                write!(f, "{} between the {selector} and {target}", fault.verb())
             }
         }
     }
 }
 
-impl fmt::Display for Whom {
+impl fmt::Display for PodSelector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Leader => "leader",
@@ -139,27 +138,27 @@ impl fmt::Display for Whom {
     }
 }
 
-impl PodHarm {
+impl PodFault {
     fn verb(self) -> &'static str {
         match self {
             Self::Kill => "kill",
-            Self::Pause | Self::Oversleep => "pause",
+            Self::Pause | Self::PausePastLocks => "pause",
             Self::Terminate => "terminate",
-            Self::Depose => "depose",
+            Self::RevokeLease => "revoke the lease of",
         }
     }
 }
 
-impl LinkHarm {
+impl LinkFault {
     fn verb(self) -> &'static str {
         match self {
             Self::Cut => "cut",
             Self::Reset => "reset",
             Self::BlackHole => "black hole",
-            Self::LoseAnswers => "lose answers",
+            Self::LoseResponses => "lose responses",
             Self::LoseRequests => "lose requests",
             Self::Freeze => "freeze",
-            Self::HoldAnswers => "hold answers",
+            Self::HoldResponses => "hold responses",
             Self::Delay => "delay",
             Self::DelayRequests => "delay requests",
         }

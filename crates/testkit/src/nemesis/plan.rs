@@ -1,4 +1,4 @@
-//! Plans: which fault, when, for how long. Drawn from a seed and a profile, the same every time, and readable.
+//! Fault plans: which fault, when, for how long. The same seed and profile always give the same plan.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -7,175 +7,179 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
-use super::fault::{BrokerHarm, FarEnd, Fault, LinkHarm, PodHarm, PrimaryHarm, Whom};
+use super::fault::{BrokerFault, ClusterFault, LinkFault, LinkTarget, PodFault, PodSelector, PrimaryFault};
 
 /// One step of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Strike {
-    /// Since the strike before; the first since the beginning. Shorter than the last one's `lasts` means that the two overlap.
+pub struct PlannedFault {
+    /// After the previous fault, or after the start. When it is shorter than the previous `duration`, the two overlap.
     pub after: Duration,
-    pub fault: Fault,
-    /// Until it is mended.
-    pub lasts: Duration,
-    /// For what the fault leaves to chance: which messages a busy broker refuses.
+    pub fault: ClusterFault,
+    /// Until the repair.
+    pub duration: Duration,
+    /// For the random part of a fault: which messages a busy broker refuses.
     pub seed: u32,
 }
 
-/// What is to happen, in order.
+/// Planned faults, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Plan {
-    pub strikes: Vec<Strike>,
+pub struct FaultPlan {
+    pub faults: Vec<PlannedFault>,
 }
 
-/// What a nemesis likes to do.
+/// Which faults a plan draws from, and how often.
 #[derive(Clone, Debug)]
-pub struct Profile {
+pub struct FaultProfile {
     pub name: &'static str,
-    /// From one blow to the next.
-    pub every: RangeInclusive<Duration>,
-    /// How long a fault lasts.
-    pub lasts: RangeInclusive<Duration>,
-    /// A blow is one fault, or several shortly after one another; drawn by weight.
-    pub blows: Vec<(u32, Vec<Fault>)>,
-    /// Between the faults of one blow.
-    pub within: RangeInclusive<Duration>,
-    /// Blows that fall exactly once, somewhere in the first half of the time a run should take.
-    pub once: Vec<Vec<Fault>>,
+    /// From one group to the next.
+    pub interval: RangeInclusive<Duration>,
+    /// How long a fault duration.
+    pub duration: RangeInclusive<Duration>,
+    /// A group is one fault, or several in quick succession. Groups are drawn by weight.
+    pub groups: Vec<(u32, Vec<ClusterFault>)>,
+    /// Between the faults of one group.
+    pub gap: RangeInclusive<Duration>,
+    /// Groups that occur exactly once, in the first half of the run's planned length.
+    pub once: Vec<Vec<ClusterFault>>,
 }
 
-/// How much longer than its run a plan is.
-const RESERVE: u32 = 4;
+/// A plan is this many times longer than the planned run: faults slow a run down.
+const LENGTH_FACTOR: u32 = 4;
 
 const fn millis(from: u64, to: u64) -> RangeInclusive<Duration> {
     Duration::from_millis(from)..=Duration::from_millis(to)
 }
 
-impl Profile {
-    /// Leaders are killed, paused and deposed at random, standbys sometimes, and the primary is killed once. Pauses outlast a lease of two
-    /// seconds as often as not. Before a leader or the primary falls what the leader sends arrives late, so that on a quick machine too they
-    /// fall with events under way.
+impl FaultProfile {
+    /// Kills and pauses leaders and revokes their lease at random, hits standbys sometimes, and kills the primary once. About half of
+    /// the pauses outlast a lease of two seconds. Before each fault the leader's requests are delayed, so that events are in flight
+    /// even on a fast machine.
     pub fn leaders() -> Self {
-        use PodHarm::{Depose, Kill, Pause, Terminate};
-        let late = Fault::Link(Whom::Leader, FarEnd::Broker, LinkHarm::DelayRequests);
-        let leader = |harm| vec![late, Fault::Pod(Whom::Leader, harm)];
-        let standby = |harm| vec![Fault::Pod(Whom::Standby, harm)];
+        use PodFault::{Kill, Pause, RevokeLease, Terminate};
+        let late = ClusterFault::Link(PodSelector::Leader, LinkTarget::Broker, LinkFault::DelayRequests);
+        let leader = |fault| vec![late, ClusterFault::Pod(PodSelector::Leader, fault)];
+        let standby = |fault| vec![ClusterFault::Pod(PodSelector::Standby, fault)];
         Self {
             name: "leaders",
-            every: millis(1_500, 5_000),
-            lasts: millis(300, 4_000),
-            blows: vec![
+            interval: millis(1_500, 5_000),
+            duration: millis(300, 4_000),
+            groups: vec![
                 (4, leader(Kill)),
                 (4, leader(Pause)),
-                (3, leader(Depose)),
+                (3, leader(RevokeLease)),
                 (2, leader(Terminate)),
                 (1, standby(Kill)),
                 (1, standby(Pause)),
             ],
-            within: millis(100, 300),
-            once: vec![vec![late, Fault::Primary(PrimaryHarm::Kill)]],
+            gap: millis(100, 300),
+            once: vec![vec![late, ClusterFault::Primary(PrimaryFault::Kill)]],
         }
     }
 
-    /// The same with less time between, for a run of seconds.
+    /// The same with shorter intervals, for a run of seconds.
     #[must_use]
-    pub fn quick(mut self) -> Self {
-        self.every = millis(700, 2_000);
-        self.lasts = millis(200, 2_800);
+    pub fn shortened(mut self) -> Self {
+        self.interval = millis(700, 2_000);
+        self.duration = millis(200, 2_800);
         self
     }
 
-    /// [`Self::leaders`], and the broker and the links to it as well.
+    /// [`Self::leaders`], plus faults of the broker and of the links to it.
     pub fn everything() -> Self {
         let mut profile = Self::leaders();
         profile.name = "everything";
-        let broker = |harm| vec![Fault::Broker(harm)];
-        let link = |harm| vec![Fault::Link(Whom::Leader, FarEnd::Broker, harm)];
-        profile.blows.extend([
-            (2, broker(BrokerHarm::Kill)),
-            (1, broker(BrokerHarm::Pause)),
-            (2, broker(BrokerHarm::Throttle)),
-            (2, broker(BrokerHarm::LoseAcknowledgements)),
-            (1, link(LinkHarm::Cut)),
-            (1, link(LinkHarm::Reset)),
-            (1, link(LinkHarm::BlackHole)),
-            (1, link(LinkHarm::LoseAnswers)),
-            (1, link(LinkHarm::Freeze)),
-            (1, link(LinkHarm::Delay)),
+        let broker = |fault| vec![ClusterFault::Broker(fault)];
+        let link = |fault| vec![ClusterFault::Link(PodSelector::Leader, LinkTarget::Broker, fault)];
+        profile.groups.extend([
+            (2, broker(BrokerFault::Kill)),
+            (1, broker(BrokerFault::Pause)),
+            (2, broker(BrokerFault::Throttle)),
+            (2, broker(BrokerFault::LoseAcknowledgements)),
+            (1, link(LinkFault::Cut)),
+            (1, link(LinkFault::Reset)),
+            (1, link(LinkFault::BlackHole)),
+            (1, link(LinkFault::LoseResponses)),
+            (1, link(LinkFault::Freeze)),
+            (1, link(LinkFault::Delay)),
         ]);
         profile
     }
 
-    /// Pods are killed, paused and stopped, leaders and others alike, their links are cut, and primary and broker are killed once. Pauses
-    /// outlast a session's lock of five seconds now and then, and once a pod sleeps until another has its sessions.
+    /// Kills, pauses and stops all pods, breaks their links, and kills primary and broker once. Some pauses outlast a session lock of
+    /// five seconds, and once a pod is paused until another has its sessions.
     pub fn consumers() -> Self {
-        use PodHarm::{Depose, Kill, Oversleep, Pause, Terminate};
-        let mut blows = vec![(1, vec![Fault::Pod(Whom::Leader, Depose)])];
-        for whom in [Whom::Leader, Whom::Standby] {
-            blows.extend([Kill, Pause, Terminate].map(|harm| (3, vec![Fault::Pod(whom, harm)])));
-            let harms = [LinkHarm::Cut, LinkHarm::Reset, LinkHarm::Freeze, LinkHarm::LoseAnswers];
-            blows.extend(harms.map(|harm| (1, vec![Fault::Link(whom, FarEnd::Broker, harm)])));
+        use PodFault::{Kill, Pause, PausePastLocks, RevokeLease, Terminate};
+        let mut groups = vec![(1, vec![ClusterFault::Pod(PodSelector::Leader, RevokeLease)])];
+        for selector in [PodSelector::Leader, PodSelector::Standby] {
+            groups.extend([Kill, Pause, Terminate].map(|fault| (3, vec![ClusterFault::Pod(selector, fault)])));
+            let harms = [LinkFault::Cut, LinkFault::Reset, LinkFault::Freeze, LinkFault::LoseResponses];
+            groups.extend(harms.map(|fault| (1, vec![ClusterFault::Link(selector, LinkTarget::Broker, fault)])));
         }
         Self {
             name: "consumers",
-            every: millis(1_500, 5_000),
-            lasts: millis(300, 7_000),
-            blows,
-            within: millis(0, 0),
+            interval: millis(1_500, 5_000),
+            duration: millis(300, 7_000),
+            groups,
+            gap: millis(0, 0),
             once: vec![
-                vec![Fault::Primary(PrimaryHarm::Kill)],
-                vec![Fault::Broker(BrokerHarm::Kill)],
-                vec![Fault::Pod(Whom::Standby, Oversleep)],
+                vec![ClusterFault::Primary(PrimaryFault::Kill)],
+                vec![ClusterFault::Broker(BrokerFault::Kill)],
+                vec![ClusterFault::Pod(PodSelector::Standby, PausePastLocks)],
             ],
         }
     }
 
-    /// Pods die in quick succession, leaders and others alike.
-    pub fn dead_pods() -> Self {
-        let dead = |whom| (1, vec![Fault::Pod(whom, PodHarm::Kill)]);
+    /// Kills pods in quick succession, leaders and standbys.
+    pub fn pod_kills() -> Self {
+        let dead = |selector| (1, vec![ClusterFault::Pod(selector, PodFault::Kill)]);
         Self {
-            name: "dead pods",
-            every: millis(500, 900),
-            blows: [Whom::Leader, Whom::Standby].map(dead).into(),
-            ..Self::kills()
+            name: "pod kills",
+            interval: millis(500, 900),
+            groups: [PodSelector::Leader, PodSelector::Standby].map(dead).into(),
+            ..Self::leader_kills()
         }
     }
 
-    /// Nothing happens.
-    pub fn peace() -> Self {
-        let (name, never) = ("peace", millis(0, 0));
-        Self { name, every: never.clone(), lasts: never.clone(), blows: vec![], within: never, once: vec![] }
+    /// No faults.
+    pub fn none() -> Self {
+        let (name, never) = ("none", millis(0, 0));
+        Self { name, interval: never.clone(), duration: never.clone(), groups: vec![], gap: never, once: vec![] }
     }
 
-    /// One pod sleeps until another has its sessions, and nothing else happens.
-    pub fn sleep() -> Self {
-        let asleep = vec![vec![Fault::Pod(Whom::Standby, PodHarm::Oversleep)]];
-        Self { name: "sleep", every: millis(500, 1_500), once: asleep, ..Self::peace() }
+    /// Pauses one pod until another has its sessions; no other fault.
+    pub fn pause_past_locks() -> Self {
+        let paused = vec![vec![ClusterFault::Pod(PodSelector::Standby, PodFault::PausePastLocks)]];
+        Self { name: "pause past locks", interval: millis(500, 1_500), once: paused, ..Self::none() }
     }
 
-    /// Links to MongoDB stand still for longer than a lease, and then deliver what they held: the late saves of a deposed leader. Wants a
-    /// store whose links are [proxied](crate::cluster::StoreKind::One).
+    /// Freezes links to MongoDB for longer than a lease, then delivers what they held: the late saves of a deposed leader. Needs a
+    /// topology whose links are [proxied](crate::cluster::MongoTopology::SingleNode).
     pub fn late_saves() -> Self {
-        let freeze = vec![Fault::Link(Whom::Leader, FarEnd::Store, LinkHarm::Freeze)];
+        let freeze = vec![ClusterFault::Link(PodSelector::Leader, LinkTarget::Mongo, LinkFault::Freeze)];
         Self {
             name: "late saves",
-            every: millis(4_500, 6_000),
-            lasts: millis(2_800, 4_000),
-            blows: vec![(1, freeze)],
-            within: millis(0, 0),
+            interval: millis(4_500, 6_000),
+            duration: millis(2_800, 4_000),
+            groups: vec![(1, freeze)],
+            gap: millis(0, 0),
             once: vec![],
         }
     }
 
-    /// What was sent is lost on its way to the broker, and before anybody can send it again its sender dies.
+    /// Loses sends on their way to the broker, and kills the sender before it can retry.
     pub fn lost_sends() -> Self {
-        let lost =
-            |harm| vec![Fault::Link(Whom::Leader, FarEnd::Broker, harm), Fault::Pod(Whom::Leader, PodHarm::Kill)];
+        let lost = |fault| {
+            vec![
+                ClusterFault::Link(PodSelector::Leader, LinkTarget::Broker, fault),
+                ClusterFault::Pod(PodSelector::Leader, PodFault::Kill),
+            ]
+        };
         Self {
             name: "lost sends",
-            every: millis(3_000, 4_500),
-            lasts: millis(700, 1_000),
-            blows: vec![(1, lost(LinkHarm::BlackHole)), (1, lost(LinkHarm::LoseRequests))],
-            within: millis(300, 700),
+            interval: millis(3_000, 4_500),
+            duration: millis(700, 1_000),
+            groups: vec![(1, lost(LinkFault::BlackHole)), (1, lost(LinkFault::LoseRequests))],
+            gap: millis(300, 700),
             once: vec![],
         }
     }
@@ -184,102 +188,105 @@ impl Profile {
     pub fn busy_broker() -> Self {
         Self {
             name: "busy broker",
-            every: millis(300, 800),
-            lasts: millis(600, 900),
-            // Its answers come late besides, so that on a quick machine too a refused send has a successor on its way.
-            blows: vec![(
+            interval: millis(300, 800),
+            duration: millis(600, 900),
+            // Responses are delayed too, so that a refused send has a successor in flight even on a fast machine.
+            groups: vec![(
                 1,
-                vec![Fault::Link(Whom::Leader, FarEnd::Broker, LinkHarm::Delay), Fault::Broker(BrokerHarm::Throttle)],
+                vec![
+                    ClusterFault::Link(PodSelector::Leader, LinkTarget::Broker, LinkFault::Delay),
+                    ClusterFault::Broker(BrokerFault::Throttle),
+                ],
             )],
-            within: millis(0, 0),
+            gap: millis(0, 0),
             once: vec![],
         }
     }
 
-    /// The broker refuses some sends and loses the acknowledgement of others, and leaders are killed meanwhile. Its answers come late besides:
-    /// whatever is refused or lost has successors.
-    pub fn unkind_broker() -> Self {
-        let late = Fault::Link(Whom::Leader, FarEnd::Broker, LinkHarm::Delay);
-        let broker = |harm| vec![late, Fault::Broker(harm)];
+    /// The broker refuses some sends and loses the acknowledgement of others while leaders are killed. Responses are delayed too, so
+    /// that every refused or lost send has successors in flight.
+    pub fn faulty_broker() -> Self {
+        let late = ClusterFault::Link(PodSelector::Leader, LinkTarget::Broker, LinkFault::Delay);
+        let broker = |fault| vec![late, ClusterFault::Broker(fault)];
         Self {
-            name: "unkind broker",
-            every: millis(200, 600),
-            lasts: millis(900, 1_500),
-            blows: vec![
-                (3, broker(BrokerHarm::Throttle)),
-                (3, broker(BrokerHarm::LoseAcknowledgements)),
-                (1, vec![Fault::Pod(Whom::Leader, PodHarm::Kill)]),
+            name: "faulty broker",
+            interval: millis(200, 600),
+            duration: millis(900, 1_500),
+            groups: vec![
+                (3, broker(BrokerFault::Throttle)),
+                (3, broker(BrokerFault::LoseAcknowledgements)),
+                (1, vec![ClusterFault::Pod(PodSelector::Leader, PodFault::Kill)]),
             ],
-            within: millis(0, 0),
+            gap: millis(0, 0),
             once: vec![],
         }
     }
 
-    /// Leaders are killed in quick succession.
-    pub fn kills() -> Self {
+    /// Kills leaders in quick succession.
+    pub fn leader_kills() -> Self {
         Self {
-            name: "kills",
-            every: millis(2_500, 4_000),
-            lasts: millis(100, 300),
-            blows: vec![(1, vec![Fault::Pod(Whom::Leader, PodHarm::Kill)])],
-            within: millis(0, 0),
+            name: "leader kills",
+            interval: millis(2_500, 4_000),
+            duration: millis(100, 300),
+            groups: vec![(1, vec![ClusterFault::Pod(PodSelector::Leader, PodFault::Kill)])],
+            gap: millis(0, 0),
             once: vec![],
         }
     }
 }
 
-impl Plan {
-    /// A plan for a run that should take `length`, and then some: faults hold a run up. The same for the same seed and profile.
-    pub fn draw(profile: &Profile, seed: u64, length: Duration) -> Self {
-        let mut dice = StdRng::seed_from_u64(seed);
-        // Other dice, so that what happens does not change with what is left to chance in it.
+impl FaultPlan {
+    /// A plan for a run of `length`, with a reserve because faults slow a run down. The same for the same seed and profile.
+    pub fn draw(profile: &FaultProfile, seed: u64, length: Duration) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        // A second generator, so that the faults of a plan do not depend on their random parts.
         let mut seeds = StdRng::seed_from_u64(!seed);
-        let mut strikes = vec![];
+        let mut faults = vec![];
         let mut spent = Duration::ZERO;
         let mut half = 0;
-        while spent < length * RESERVE && !profile.blows.is_empty() {
+        while spent < length * LENGTH_FACTOR && !profile.groups.is_empty() {
             if spent < length / 2 {
-                half = strikes.len();
+                half = faults.len();
             }
-            let mut after = dice.random_range(profile.every.clone());
-            for fault in blow(profile, &mut dice).to_vec() {
-                let lasts = dice.random_range(profile.lasts.clone());
-                strikes.push(Strike { after, fault, lasts, seed: seeds.random() });
+            let mut after = rng.random_range(profile.interval.clone());
+            for fault in draw_group(profile, &mut rng).to_vec() {
+                let duration = rng.random_range(profile.duration.clone());
+                faults.push(PlannedFault { after, fault, duration, seed: seeds.random() });
                 spent += after;
-                after = dice.random_range(profile.within.clone());
+                after = rng.random_range(profile.gap.clone());
             }
         }
-        for blow in &profile.once {
-            let place = dice.random_range(0..=half);
-            let mut after = dice.random_range(profile.every.clone());
-            for (place, fault) in (place..).zip(blow) {
-                let lasts = dice.random_range(profile.lasts.clone());
-                strikes.insert(place, Strike { after, fault: *fault, lasts, seed: seeds.random() });
-                after = dice.random_range(profile.within.clone());
+        for group in &profile.once {
+            let place = rng.random_range(0..=half);
+            let mut after = rng.random_range(profile.interval.clone());
+            for (place, fault) in (place..).zip(group) {
+                let duration = rng.random_range(profile.duration.clone());
+                faults.insert(place, PlannedFault { after, fault: *fault, duration, seed: seeds.random() });
+                after = rng.random_range(profile.gap.clone());
             }
         }
-        Self { strikes }
+        Self { faults }
     }
 }
 
-fn blow<'a>(profile: &'a Profile, dice: &mut StdRng) -> &'a [Fault] {
-    let total: u32 = profile.blows.iter().map(|(weight, _)| weight).sum();
-    let mut drawn = dice.random_range(0..total);
-    for (weight, faults) in &profile.blows {
+fn draw_group<'a>(profile: &'a FaultProfile, rng: &mut StdRng) -> &'a [ClusterFault] {
+    let total: u32 = profile.groups.iter().map(|(weight, _)| weight).sum();
+    let mut drawn = rng.random_range(0..total);
+    for (weight, faults) in &profile.groups {
         match drawn.checked_sub(*weight) {
             None => return faults,
             Some(rest) => drawn = rest,
         }
     }
-    unreachable!("the dice stay below the sum of all weights")
+    unreachable!("the drawn number is below the sum of all weights")
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for FaultPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut at = Duration::ZERO;
-        for Strike { after, fault, lasts, .. } in &self.strikes {
+        for PlannedFault { after, fault, duration, .. } in &self.faults {
             at += *after;
-            writeln!(f, "{:8.3} s  {fault} ({:.1} s)", at.as_secs_f64(), lasts.as_secs_f64())?;
+            writeln!(f, "{:8.3} s  {fault} ({:.1} s)", at.as_secs_f64(), duration.as_secs_f64())?;
         }
         Ok(())
     }
@@ -291,75 +298,75 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
-    fn profiles() -> [Profile; 9] {
+    fn profiles() -> [FaultProfile; 9] {
         [
-            Profile::consumers(),
-            Profile::dead_pods(),
-            Profile::leaders(),
-            Profile::everything(),
-            Profile::late_saves(),
-            Profile::lost_sends(),
-            Profile::busy_broker(),
-            Profile::unkind_broker(),
-            Profile::kills(),
+            FaultProfile::consumers(),
+            FaultProfile::pod_kills(),
+            FaultProfile::leaders(),
+            FaultProfile::everything(),
+            FaultProfile::late_saves(),
+            FaultProfile::lost_sends(),
+            FaultProfile::busy_broker(),
+            FaultProfile::faulty_broker(),
+            FaultProfile::leader_kills(),
         ]
     }
 
     #[test]
     fn a_seed_is_a_plan() {
         for profile in profiles() {
-            let plan = Plan::draw(&profile, 7, MINUTE);
-            assert_eq!(plan, Plan::draw(&profile, 7, MINUTE), "{}", profile.name);
-            assert_ne!(plan, Plan::draw(&profile, 8, MINUTE), "{}", profile.name);
+            let plan = FaultPlan::draw(&profile, 7, MINUTE);
+            assert_eq!(plan, FaultPlan::draw(&profile, 7, MINUTE), "{}", profile.name);
+            assert_ne!(plan, FaultPlan::draw(&profile, 8, MINUTE), "{}", profile.name);
         }
     }
 
     #[test]
     fn a_plan_fills_its_time_and_keeps_to_its_profile() {
         for profile in profiles() {
-            let plan = Plan::draw(&profile, 3, MINUTE);
-            let length: Duration = plan.strikes.iter().map(|strike| strike.after).sum();
+            let plan = FaultPlan::draw(&profile, 3, MINUTE);
+            let length: Duration = plan.faults.iter().map(|inject| inject.after).sum();
             assert!(length >= MINUTE, "{}: {length:?}", profile.name);
-            assert!(plan.strikes.iter().all(|strike| profile.lasts.contains(&strike.lasts)), "{}", profile.name);
+            assert!(plan.faults.iter().all(|inject| profile.duration.contains(&inject.duration)), "{}", profile.name);
         }
     }
 
     #[test]
-    fn what_happens_once_happens_once_and_every_blow_has_its_turn() {
-        let profile = Profile::everything();
-        let plan = Plan::draw(&profile, 11, MINUTE * 20);
-        let times = |fault: &Fault| plan.strikes.iter().filter(|strike| strike.fault == *fault).count();
-        let once: Vec<_> = profile.once.iter().filter_map(|blow| blow.last()).collect();
-        assert!(once == [&Fault::Primary(PrimaryHarm::Kill)] && once.iter().all(|fault| times(fault) == 1));
+    fn once_groups_occur_once_and_every_group_occurs() {
+        let profile = FaultProfile::everything();
+        let plan = FaultPlan::draw(&profile, 11, MINUTE * 20);
+        let times = |fault: &ClusterFault| plan.faults.iter().filter(|inject| inject.fault == *fault).count();
+        let once: Vec<_> = profile.once.iter().filter_map(|group| group.last()).collect();
+        assert!(once == [&ClusterFault::Primary(PrimaryFault::Kill)] && once.iter().all(|fault| times(fault) == 1));
         let mut at = Duration::ZERO;
-        let starts = plan.strikes.iter().map(|strike| {
-            (strike.fault, {
-                at += strike.after;
+        let starts = plan.faults.iter().map(|inject| {
+            (inject.fault, {
+                at += inject.after;
                 at
             })
         });
-        let soon = |fault: &Fault, at: Duration| !once.contains(&fault) || at < MINUTE * 11;
+        let soon = |fault: &ClusterFault, at: Duration| !once.contains(&fault) || at < MINUTE * 11;
         assert!(starts.into_iter().all(|(fault, at)| soon(&fault, at)));
-        assert!(profile.blows.iter().flat_map(|(_, faults)| faults).all(|fault| times(fault) > 0));
+        assert!(profile.groups.iter().flat_map(|(_, faults)| faults).all(|fault| times(fault) > 0));
     }
 
     #[test]
     fn a_plan_can_be_read() {
-        let strikes = vec![
-            Strike {
+        let faults = vec![
+            PlannedFault {
                 after: Duration::from_millis(1500),
-                fault: Fault::Pod(Whom::Leader, PodHarm::Kill),
-                lasts: Duration::from_millis(300),
+                fault: ClusterFault::Pod(PodSelector::Leader, PodFault::Kill),
+                duration: Duration::from_millis(300),
                 seed: 1,
             },
-            Strike {
+            PlannedFault {
                 after: Duration::from_secs(1),
-                fault: Fault::Link(Whom::Standby, FarEnd::Broker, LinkHarm::BlackHole),
-                lasts: Duration::from_secs(2),
+                fault: ClusterFault::Link(PodSelector::Standby, LinkTarget::Broker, LinkFault::BlackHole),
+                duration: Duration::from_secs(2),
                 seed: 2,
             },
         ];
-        let shown = Plan { strikes }.to_string();
+        let shown = FaultPlan { faults }.to_string();
         let expected =
             "   1.500 s  kill the leader (0.3 s)\n   2.500 s  black hole between the standby and the broker (2.0 s)\n";
         assert_eq!(shown, expected);

@@ -1,7 +1,7 @@
-//! The task behind a [`Proxy`](super::Proxy): accepts, and puts faults into force.
+//! The task of a [`Proxy`](super::Proxy): accepts connections and applies faults.
 //!
-//! One task does both, so that an order is either before or after an accepted connection, never beside it. An order is
-//! acknowledged when it is in force.
+//! One task does both, so that a command comes either before or after an accepted connection. A command is acknowledged
+//! when it is in force.
 
 use std::{
     collections::VecDeque,
@@ -17,46 +17,46 @@ use tokio::{
     task::JoinSet,
 };
 
-use super::{Fault, connection::Link, fault::Rule};
+use super::{NetworkFault, connection::ProxyLink, fault::FaultRule};
 
-pub(super) type Links = Arc<Mutex<Vec<Arc<Link>>>>;
+pub(super) type ProxyLinks = Arc<Mutex<Vec<Arc<ProxyLink>>>>;
 
 #[derive(Debug)]
-pub(super) enum Order {
-    /// For the open connections and all that follow.
-    Inject(Fault),
+pub(super) enum ProxyCommand {
+    /// For open and future connections.
+    Inject(NetworkFault),
     /// For the open connections only.
-    InjectIntoOpen(Fault),
+    InjectIntoOpen(NetworkFault),
     Heal,
-    OnEach(Rule),
-    OnNext(Rule),
+    OnEach(FaultRule),
+    OnNext(FaultRule),
 }
 
-pub(super) struct Acceptor {
-    port: Port,
+pub(super) struct ProxyAcceptor {
+    port: ReservedPort,
     /// `None` while connections are refused.
     listener: Option<TcpListener>,
     target: Arc<[SocketAddr]>,
-    orders: mpsc::Receiver<(Order, oneshot::Sender<()>)>,
-    fault: Option<Fault>,
-    on_each: Vec<Rule>,
-    on_next: VecDeque<Rule>,
-    links: Links,
+    commands: mpsc::Receiver<(ProxyCommand, oneshot::Sender<()>)>,
+    fault: Option<NetworkFault>,
+    on_each: Vec<FaultRule>,
+    on_next: VecDeque<FaultRule>,
+    links: ProxyLinks,
     tasks: JoinSet<()>,
 }
 
-impl Acceptor {
+impl ProxyAcceptor {
     pub(super) fn new(
-        port: Port,
+        port: ReservedPort,
         target: Arc<[SocketAddr]>,
-        links: Links,
-        orders: mpsc::Receiver<(Order, oneshot::Sender<()>)>,
+        links: ProxyLinks,
+        commands: mpsc::Receiver<(ProxyCommand, oneshot::Sender<()>)>,
     ) -> io::Result<Self> {
         Ok(Self {
             listener: Some(port.listen()?),
             port,
             target,
-            orders,
+            commands,
             fault: None,
             on_each: Vec::new(),
             on_next: VecDeque::new(),
@@ -71,56 +71,56 @@ impl Acceptor {
             select! {
                 biased;
                 // cancel-safe: recv, join_next and accept take nothing unless they complete
-                order = self.orders.recv() => {
-                    let Some((order, in_force)) = order else { return };
-                    self.obey(order).await;
+                command = self.commands.recv() => {
+                    let Some((command, in_force)) = command else { return };
+                    self.execute(command).await;
                     let _ = in_force.send(());
                 }
                 Some(ended) = self.tasks.join_next() => ended.expect("a connection's task does not panic"),
                 accepted = accept(self.listener.as_ref()) => {
-                    // An error here is a client that was gone before it was accepted.
+                    // An error here means that the client closed before it was accepted.
                     if let Ok((stream, client)) = accepted {
-                        self.admit(stream, client);
+                        self.accept_connection(stream, client);
                     }
                 }
             }
         }
     }
 
-    async fn obey(&mut self, order: Order) {
-        match order {
-            Order::Inject(fault) => {
+    async fn execute(&mut self, command: ProxyCommand) {
+        match command {
+            ProxyCommand::Inject(fault) => {
                 self.fault = Some(fault);
-                if fault == Fault::Cut {
+                if fault == NetworkFault::Cut {
                     self.listener = None;
                 } else {
                     self.open_port();
                 }
                 self.inject_into_open(fault).await;
             }
-            Order::InjectIntoOpen(fault) => self.inject_into_open(fault).await,
-            Order::Heal => {
+            ProxyCommand::InjectIntoOpen(fault) => self.inject_into_open(fault).await,
+            ProxyCommand::Heal => {
                 self.fault = None;
                 self.on_each.clear();
                 self.on_next.clear();
-                self.each_link(Link::heal);
+                self.for_each_link(ProxyLink::heal);
                 self.open_port();
             }
-            Order::OnEach(rule) => self.on_each.push(rule),
-            Order::OnNext(rule) => self.on_next.push_back(rule),
+            ProxyCommand::OnEach(rule) => self.on_each.push(rule),
+            ProxyCommand::OnNext(rule) => self.on_next.push_back(rule),
         }
     }
 
-    async fn inject_into_open(&mut self, fault: Fault) {
-        self.each_link(|link| link.set_fault(Some(fault)));
-        if fault.ending().is_some() {
+    async fn inject_into_open(&mut self, fault: NetworkFault) {
+        self.for_each_link(|link| link.set_fault(Some(fault)));
+        if fault.close_reason().is_some() {
             while let Some(ended) = self.tasks.join_next().await {
                 ended.expect("a connection's task does not panic");
             }
         }
     }
 
-    fn each_link(&self, act: impl Fn(&Link)) {
+    fn for_each_link(&self, act: impl Fn(&ProxyLink)) {
         self.links.lock().expect("no one panics while holding the links").iter().for_each(|link| act(link));
     }
 
@@ -130,11 +130,11 @@ impl Acceptor {
         }
     }
 
-    fn admit(&mut self, stream: TcpStream, client: SocketAddr) {
-        // Fails only on a connection that is already gone, which its pumps will notice.
+    fn accept_connection(&mut self, stream: TcpStream, client: SocketAddr) {
+        // Fails only on a closed connection, which its pumps will notice.
         let _ = stream.set_nodelay(true);
         let rules = self.on_each.iter().copied().chain(self.on_next.pop_front()).collect();
-        let link = Arc::new(Link::new(client, self.fault, rules));
+        let link = Arc::new(ProxyLink::new(client, self.fault, rules));
         self.links.lock().expect("no one panics while holding the links").push(Arc::clone(&link));
         self.tasks.spawn(link.serve(stream, Arc::clone(&self.target)));
     }
@@ -147,16 +147,16 @@ async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, Socket
     }
 }
 
-/// A port of loopback that stays this proxy's while nothing listens on it.
+/// A loopback port that stays reserved while nothing listens on it.
 ///
-/// A refused connection needs a port without a listener, and a port without a listener is soon given to another test. A
-/// socket that is bound and never listens keeps it: connecting is refused, binding to "any port" passes it by.
-pub(super) struct Port {
+/// A refused connection needs a port without a listener, and the kernel soon gives such a port to another test. A
+/// socket that is bound and never listens keeps it: connects are refused, and a bind to "any port" skips it.
+pub(super) struct ReservedPort {
     address: SocketAddr,
     _reservation: TcpSocket,
 }
 
-impl Port {
+impl ReservedPort {
     pub(super) fn reserve() -> io::Result<Self> {
         let reservation = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         Ok(Self { address: reservation.local_addr()?, _reservation: reservation })
@@ -173,7 +173,7 @@ impl Port {
 
 fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
-    // What lets reservation and listener share the port; sockets of other users cannot join them.
+    // Lets reservation and listener share the port; sockets of other users cannot join.
     socket.set_reuseport(true)?;
     socket.bind(address)?;
     Ok(socket)

@@ -1,4 +1,4 @@
-//! One connection through the proxy: its fault of the moment, its rules, its counts, its end.
+//! One connection through the proxy: its current fault, rules, counters and close reason.
 
 use std::{
     net::SocketAddr,
@@ -8,74 +8,74 @@ use std::{
 use tokio::{io::AsyncWriteExt, net::TcpStream, select, sync::watch, try_join};
 
 use super::{
-    Direction, Fault,
-    counters::{Counters, Meter, Meters},
-    fault::{Course, Ending, Rule},
+    Direction, NetworkFault,
+    counters::{ConnectionMeters, ProxyCounters, TrafficMeter},
+    fault::{ByteFlow, CloseReason, FaultRule},
     pump::pump,
 };
 
 /// A connection that the proxy has accepted, open or not.
 #[derive(Clone, Debug)]
-pub struct Connection(pub(super) Arc<Link>);
+pub struct ProxyConnection(pub(super) Arc<ProxyLink>);
 
-impl Connection {
-    /// The client's address: its own end of the connection.
+impl ProxyConnection {
+    /// The client's local address.
     pub fn client(&self) -> SocketAddr {
         self.0.client
     }
 
-    /// Puts this connection alone under a fault. The next [`inject`](super::Proxy::inject) or
+    /// Applies a fault to this connection only. The next [`inject`](super::Proxy::inject) or
     /// [`heal`](super::Proxy::heal) replaces it.
-    pub fn inject(&self, fault: Fault) {
+    pub fn inject(&self, fault: NetworkFault) {
         self.0.set_fault(Some(fault));
     }
 
-    /// Lets this connection go on, and forgets its rules.
+    /// Removes this connection's fault and rules.
     pub fn heal(&self) {
         self.0.heal();
     }
 
-    /// The rule counts from now.
-    pub fn add_rule(&self, rule: Rule) {
+    /// Adds a rule that counts bytes from now on.
+    pub fn add_rule(&self, rule: FaultRule) {
         self.0.add_rule(rule);
     }
 
-    pub fn counters(&self) -> Counters {
+    pub fn counters(&self) -> ProxyCounters {
         self.0.counters()
     }
 
-    /// How it ended; `None` while it is open.
-    pub fn ending(&self) -> Option<Ending> {
-        self.0.ending.get().copied()
+    /// Why it closed; `None` while it is open.
+    pub fn close_reason(&self) -> Option<CloseReason> {
+        self.0.close_reason.get().copied()
     }
 }
 
-/// What the acceptor, the connection's task and its two pumps share.
+/// State shared by the acceptor, the connection's task and its two pumps.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ProxyLink {
     client: SocketAddr,
-    fault: watch::Sender<Option<Fault>>,
-    /// `Rule::bytes` here are counted from the connection's start.
-    rules: Mutex<Vec<Rule>>,
-    meters: Meters,
-    ending: OnceLock<Ending>,
+    fault: watch::Sender<Option<NetworkFault>>,
+    /// Here `FaultRule::bytes` counts from the start of the connection.
+    rules: Mutex<Vec<FaultRule>>,
+    meters: ConnectionMeters,
+    close_reason: OnceLock<CloseReason>,
 }
 
-impl Link {
-    pub(super) fn new(client: SocketAddr, fault: Option<Fault>, rules: Vec<Rule>) -> Self {
+impl ProxyLink {
+    pub(super) fn new(client: SocketAddr, fault: Option<NetworkFault>, rules: Vec<FaultRule>) -> Self {
         let link = Self {
             client,
             fault: watch::Sender::new(fault),
             rules: Mutex::new(rules),
-            meters: Meters::default(),
-            ending: OnceLock::new(),
+            meters: ConnectionMeters::default(),
+            close_reason: OnceLock::new(),
         };
-        link.follow_rules(Direction::ToTarget);
-        link.follow_rules(Direction::ToClient);
+        link.apply_due_rules(Direction::ToTarget);
+        link.apply_due_rules(Direction::ToClient);
         link
     }
 
-    pub(super) fn set_fault(&self, fault: Option<Fault>) {
+    pub(super) fn set_fault(&self, fault: Option<NetworkFault>) {
         self.fault.send_replace(fault);
     }
 
@@ -84,82 +84,82 @@ impl Link {
         self.set_fault(None);
     }
 
-    pub(super) fn faults(&self) -> watch::Receiver<Option<Fault>> {
+    pub(super) fn faults(&self) -> watch::Receiver<Option<NetworkFault>> {
         self.fault.subscribe()
     }
 
-    pub(super) fn meter(&self, direction: Direction) -> &Meter {
+    pub(super) fn meter(&self, direction: Direction) -> &TrafficMeter {
         self.meters.of(direction)
     }
 
-    pub(super) fn add_rule(&self, rule: Rule) {
+    pub(super) fn add_rule(&self, rule: FaultRule) {
         let bytes = rule.bytes + self.delivered(rule.direction);
-        self.rules().push(Rule { bytes, ..rule });
-        // Wakes a pump that is half way through a delivery, so that it counts again.
+        self.rules().push(FaultRule { bytes, ..rule });
+        // Wakes a pump in the middle of a delivery, so that it applies the new limit.
         self.fault.send_modify(|_| {});
-        self.follow_rules(rule.direction);
+        self.apply_due_rules(rule.direction);
     }
 
-    /// How many more bytes may be delivered before a rule has its say.
+    /// How many more bytes may be delivered before the next rule applies.
     pub(super) fn bytes_to_next_rule(&self, direction: Direction) -> u64 {
         let next = self.rules().iter().filter(|rule| rule.direction == direction).map(|rule| rule.bytes).min();
         next.map_or(u64::MAX, |bytes| bytes.saturating_sub(self.delivered(direction)))
     }
 
-    /// Lets every rule act whose byte count is reached.
-    pub(super) fn follow_rules(&self, direction: Direction) {
+    /// Applies every rule whose byte count is reached.
+    pub(super) fn apply_due_rules(&self, direction: Direction) {
         let delivered = self.delivered(direction);
-        let due = |rule: &mut Rule| rule.direction == direction && rule.bytes <= delivered;
-        let due: Vec<Rule> = self.rules().extract_if(.., due).collect();
+        let due = |rule: &mut FaultRule| rule.direction == direction && rule.bytes <= delivered;
+        let due: Vec<FaultRule> = self.rules().extract_if(.., due).collect();
         for rule in due {
             self.set_fault(Some(rule.fault));
         }
     }
 
-    pub(super) fn counters(&self) -> Counters {
-        let ending = self.ending.get();
-        Counters {
+    pub(super) fn counters(&self) -> ProxyCounters {
+        let close_reason = self.close_reason.get();
+        ProxyCounters {
             accepted: 1,
-            open: ending.is_none().into(),
-            cut: (ending == Some(&Ending::Cut)).into(),
-            reset: (ending == Some(&Ending::Reset)).into(),
+            open: close_reason.is_none().into(),
+            cut: (close_reason == Some(&CloseReason::Cut)).into(),
+            reset: (close_reason == Some(&CloseReason::Reset)).into(),
             to_target: self.meter(Direction::ToTarget).read(),
             to_client: self.meter(Direction::ToClient).read(),
         }
     }
 
-    /// The connection's whole life.
+    /// Connects to the target and forwards until the connection closes.
     pub(super) async fn serve(self: Arc<Self>, mut client: TcpStream, target: Arc<[SocketAddr]>) {
-        let ending = match self.dial(&target).await {
+        let close_reason = match self.dial(&target).await {
             Ok(mut target) => {
-                let ending = self.carry(&mut client, &mut target).await;
-                end(target, ending).await;
-                ending
+                let close_reason = self.forward(&mut client, &mut target).await;
+                close(target, close_reason).await;
+                close_reason
             }
-            Err(ending) => ending,
+            Err(close_reason) => close_reason,
         };
-        end(client, ending).await;
-        self.ending.get_or_init(|| ending);
+        close(client, close_reason).await;
+        self.close_reason.get_or_init(|| close_reason);
     }
 
-    async fn dial(&self, target: &[SocketAddr]) -> Result<TcpStream, Ending> {
+    async fn dial(&self, target: &[SocketAddr]) -> Result<TcpStream, CloseReason> {
         select! {
             biased;
-            // cancel-safe: both; a dial that is dropped half way is a connection that never was
-            ending = self.severed() => Err(ending),
+            // cancel-safe: both; a dropped dial leaves no connection
+            close_reason = self.wait_for_close_fault() => Err(close_reason),
             dialled = TcpStream::connect(target) => match dialled {
-                // Small requests must not wait for more to come: the proxy would be slower than the wire.
-                Ok(stream) => stream.set_nodelay(true).map(|()| stream).map_err(|_| Ending::Broken),
+                // Without this, small requests would wait for more bytes and the proxy would be slower than a real network.
+                Ok(stream) => stream.set_nodelay(true).map(|()| stream).map_err(|_| CloseReason::Broken),
                 Err(_) => {
-                    // A dead target behind a dark network looks like the dark network.
-                    self.until_answers_pass().await;
-                    Err(Ending::Broken)
+                    // The client must not learn that the target is down while the fault hides all responses.
+                    self.wait_until_responses_pass().await;
+                    Err(CloseReason::Broken)
                 }
             },
         }
     }
 
-    async fn carry(&self, client: &mut TcpStream, target: &mut TcpStream) -> Ending {
+    async fn forward(&self, client: &mut TcpStream, target: &mut TcpStream) -> CloseReason {
         let (from_client, to_client) = client.split();
         let (from_target, to_target) = target.split();
         let both = async {
@@ -170,21 +170,23 @@ impl Link {
         };
         select! {
             biased;
-            // cancel-safe: the end is final, so bytes on their way are meant to be lost
-            ending = self.severed() => ending,
-            carried = both => carried.err().unwrap_or(Ending::Closed),
+            // cancel-safe: the close is final, so bytes in flight are meant to be lost
+            close_reason = self.wait_for_close_fault() => close_reason,
+            forwarded = both => forwarded.err().unwrap_or(CloseReason::Closed),
         }
     }
 
-    async fn severed(&self) -> Ending {
+    async fn wait_for_close_fault(&self) -> CloseReason {
         let mut faults = self.faults();
-        let fault = faults.wait_for(|fault| fault.is_some_and(|fault| fault.ending().is_some())).await;
+        let fault = faults.wait_for(|fault| fault.is_some_and(|fault| fault.close_reason().is_some())).await;
         let fault = *fault.expect("the sender lives in this link");
-        fault.and_then(Fault::ending).expect("wait_for saw a fault that ends connections")
+        fault.and_then(NetworkFault::close_reason).expect("wait_for returned a fault that closes connections")
     }
 
-    async fn until_answers_pass(&self) {
-        let passes = |fault: &Option<Fault>| matches!(Course::under(*fault, Direction::ToClient), Course::Flow { .. });
+    async fn wait_until_responses_pass(&self) {
+        let passes = |fault: &Option<NetworkFault>| {
+            matches!(ByteFlow::under(*fault, Direction::ToClient), ByteFlow::Flow { .. })
+        };
         self.faults().wait_for(passes).await.expect("the sender lives in this link");
     }
 
@@ -192,29 +194,29 @@ impl Link {
         self.meter(direction).delivered.load(Relaxed)
     }
 
-    fn rules(&self) -> std::sync::MutexGuard<'_, Vec<Rule>> {
+    fn rules(&self) -> std::sync::MutexGuard<'_, Vec<FaultRule>> {
         self.rules.lock().expect("no one panics while holding the rules")
     }
 }
 
-/// Ends a socket so that its peer sees what such an ending looks like. Errors mean that the peer was faster.
-async fn end(mut stream: TcpStream, ending: Ending) {
-    match ending {
-        Ending::Closed => {}
-        Ending::Cut => {
+/// Closes a socket so that its peer sees FIN or RST as the reason requires. Errors mean that the peer closed first.
+async fn close(mut stream: TcpStream, close_reason: CloseReason) {
+    match close_reason {
+        CloseReason::Closed => {}
+        CloseReason::Cut => {
             let _ = stream.shutdown().await;
             drain(&stream);
         }
-        Ending::Broken | Ending::Reset => {
+        CloseReason::Broken | CloseReason::Reset => {
             let _ = stream.set_zero_linger();
         }
     }
 }
 
-/// Takes what has arrived and was never read: closing over it would send RST on the heels of the FIN.
+/// Reads what has arrived: closing with unread bytes would send RST after the FIN.
 fn drain(stream: &TcpStream) {
     let mut scratch = vec![0; 16 * 1024];
-    // Bounded, for a peer that sends without end.
+    // Bounded, because a peer may send without end.
     for _ in 0..256 {
         if !matches!(stream.try_read(&mut scratch), Ok(1..)) {
             return;

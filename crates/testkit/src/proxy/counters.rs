@@ -1,4 +1,4 @@
-//! What has gone through the proxy, and what has not: by these a test knows that its fault really hit.
+//! Byte and connection counters. A test uses them to prove that its fault took effect.
 
 use std::{
     iter::Sum,
@@ -8,16 +8,16 @@ use std::{
 
 use super::Direction;
 
-/// A snapshot, of one connection or of all.
+/// A snapshot of one connection or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct ProxyCounters {
     /// Connections accepted so far.
     pub accepted: u64,
-    /// Connections that have not ended.
+    /// Connections that are still open.
     pub open: u64,
-    /// Connections that a cut ended. (Those that a cut refuses never reach the proxy, and are not counted.)
+    /// Connections closed by a cut. (Refused connections never reach the proxy and are not counted.)
     pub cut: u64,
-    /// Connections that a reset ended.
+    /// Connections closed by a reset.
     pub reset: u64,
     pub to_target: Traffic,
     pub to_client: Traffic,
@@ -26,19 +26,19 @@ pub struct Counters {
 /// Bytes in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
-    /// Bytes taken from the sender.
+    /// Bytes read from the sender.
     pub received: u64,
-    /// Bytes handed to the receiver.
+    /// Bytes written to the receiver.
     pub delivered: u64,
-    /// Of those delivered, how many were made late.
+    /// Delivered bytes that were delayed.
     pub delayed: u64,
     /// Bytes lost in a black hole.
-    pub swallowed: u64,
-    /// How many times something to be delivered met a freeze. Not bytes: a frozen direction is not read.
+    pub dropped: u64,
+    /// How often a freeze held data. Not bytes: a frozen direction is not read.
     pub withheld: u64,
 }
 
-impl Add for Counters {
+impl Add for ProxyCounters {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -53,7 +53,7 @@ impl Add for Counters {
     }
 }
 
-impl Sum for Counters {
+impl Sum for ProxyCounters {
     fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
         all.fold(Self::default(), Self::add)
     }
@@ -67,29 +67,29 @@ impl Add for Traffic {
             received: self.received + other.received,
             delivered: self.delivered + other.delivered,
             delayed: self.delayed + other.delayed,
-            swallowed: self.swallowed + other.swallowed,
+            dropped: self.dropped + other.dropped,
             withheld: self.withheld + other.withheld,
         }
     }
 }
 
-/// The live counts of one direction of one connection: written by its pump alone, read by anyone.
+/// The live counters of one direction of one connection. Only its pump writes them.
 #[derive(Debug, Default)]
-pub(super) struct Meter {
+pub(super) struct TrafficMeter {
     pub(super) received: AtomicU64,
     pub(super) delivered: AtomicU64,
     pub(super) delayed: AtomicU64,
-    pub(super) swallowed: AtomicU64,
+    pub(super) dropped: AtomicU64,
     pub(super) withheld: AtomicU64,
 }
 
-impl Meter {
+impl TrafficMeter {
     pub(super) fn read(&self) -> Traffic {
         Traffic {
             received: self.received.load(Relaxed),
             delivered: self.delivered.load(Relaxed),
             delayed: self.delayed.load(Relaxed),
-            swallowed: self.swallowed.load(Relaxed),
+            dropped: self.dropped.load(Relaxed),
             withheld: self.withheld.load(Relaxed),
         }
     }
@@ -97,13 +97,13 @@ impl Meter {
 
 /// The two meters of a connection.
 #[derive(Debug, Default)]
-pub(super) struct Meters {
-    to_target: Meter,
-    to_client: Meter,
+pub(super) struct ConnectionMeters {
+    to_target: TrafficMeter,
+    to_client: TrafficMeter,
 }
 
-impl Meters {
-    pub(super) fn of(&self, direction: Direction) -> &Meter {
+impl ConnectionMeters {
+    pub(super) fn of(&self, direction: Direction) -> &TrafficMeter {
         match direction {
             Direction::ToTarget => &self.to_target,
             Direction::ToClient => &self.to_client,

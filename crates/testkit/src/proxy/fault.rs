@@ -1,140 +1,147 @@
-//! What can go wrong on the way, and what each fault means for one direction of one connection. Pure.
+//! Network faults, and what each means for one direction of one connection. Pure.
 
 use std::time::Duration;
 
-/// Which way bytes travel.
+/// Direction of travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Requests.
     ToTarget,
-    /// Answers.
+    /// Responses.
     ToClient,
 }
 
-/// What the network does instead of carrying bytes both ways at once.
+/// What the network does instead of forwarding bytes at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fault {
-    /// Open connections end with FIN, as when the other process exits; new ones are refused.
+pub enum NetworkFault {
+    /// Open connections close with FIN, as when the other process exits; new ones are refused.
     Cut,
-    /// Open connections end with RST; new ones are accepted and then end so at once.
+    /// Open connections close with RST; new ones are accepted and reset at once.
     Reset,
-    /// Connections open and stay open, whatever is sent is taken and lost, nothing ever arrives.
+    /// Connections open and stay open; every byte is accepted and lost.
     BlackHole,
-    /// A black hole in one direction only. With `dead: ToClient` the request is delivered and its answer lost.
+    /// A black hole in one direction only. With `dead: ToClient` the request is delivered and its response lost.
     HalfOpen { dead: Direction },
-    /// Nothing moves and nothing is lost: the sender runs into back-pressure, [`heal`](super::Proxy::heal) delivers
-    /// what was held.
+    /// Nothing moves and nothing is lost: the sender meets back-pressure, and [`heal`](super::Proxy::heal) delivers what
+    /// was held.
     Freeze,
-    /// A freeze of one direction only. With `ToClient` the request is delivered and its answer comes late.
+    /// A freeze of one direction only. With `ToClient` the request is delivered and its response comes late.
     Withhold(Direction),
-    /// Every byte of that direction arrives, this much later.
+    /// Every byte of that direction arrives later by this duration.
     Delay(Direction, Duration),
 }
 
-impl Fault {
-    /// The fault, but only once `bytes` have been delivered in `direction`: not one byte fewer, not one more.
-    pub fn after(self, bytes: u64, direction: Direction) -> Rule {
-        Rule { direction, bytes, fault: self }
+impl NetworkFault {
+    /// Applies the fault after exactly `bytes` bytes were delivered in `direction`.
+    pub fn after(self, bytes: u64, direction: Direction) -> FaultRule {
+        FaultRule { direction, bytes, fault: self }
     }
 
-    /// How this fault ends a connection, if it does.
-    pub(super) fn ending(self) -> Option<Ending> {
+    /// How this fault closes a connection, if it does.
+    pub(super) fn close_reason(self) -> Option<CloseReason> {
         match self {
-            Fault::Cut => Some(Ending::Cut),
-            Fault::Reset => Some(Ending::Reset),
-            Fault::BlackHole | Fault::HalfOpen { .. } | Fault::Freeze | Fault::Withhold(_) | Fault::Delay(..) => None,
+            NetworkFault::Cut => Some(CloseReason::Cut),
+            NetworkFault::Reset => Some(CloseReason::Reset),
+            NetworkFault::BlackHole
+            | NetworkFault::HalfOpen { .. }
+            | NetworkFault::Freeze
+            | NetworkFault::Withhold(_)
+            | NetworkFault::Delay(..) => None,
         }
     }
 
-    fn course(self, direction: Direction) -> Course {
+    fn byte_flow(self, direction: Direction) -> ByteFlow {
         match self {
-            Fault::BlackHole => Course::Swallow,
-            Fault::HalfOpen { dead } if dead == direction => Course::Swallow,
-            Fault::Freeze => Course::Hold,
-            Fault::Cut | Fault::Reset => Course::Stop,
-            Fault::Withhold(held) if held == direction => Course::Hold,
-            Fault::Delay(slow, by) if slow == direction => Course::Flow { delay: by },
-            Fault::HalfOpen { .. } | Fault::Withhold(_) | Fault::Delay(..) => Course::FREE,
+            NetworkFault::BlackHole => ByteFlow::Drop,
+            NetworkFault::HalfOpen { dead } if dead == direction => ByteFlow::Drop,
+            NetworkFault::Freeze => ByteFlow::Hold,
+            NetworkFault::Cut | NetworkFault::Reset => ByteFlow::Stop,
+            NetworkFault::Withhold(held) if held == direction => ByteFlow::Hold,
+            NetworkFault::Delay(slow, by) if slow == direction => ByteFlow::Flow { delay: by },
+            NetworkFault::HalfOpen { .. } | NetworkFault::Withhold(_) | NetworkFault::Delay(..) => ByteFlow::FREE,
         }
     }
 }
 
-/// A fault that waits for a byte count: see [`Fault::after`].
+/// A fault that applies at a byte count: see [`NetworkFault::after`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Rule {
+pub struct FaultRule {
     pub(super) direction: Direction,
     pub(super) bytes: u64,
-    pub(super) fault: Fault,
+    pub(super) fault: NetworkFault,
 }
 
-/// How a connection through the proxy ended.
+/// Why a connection through the proxy closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
-    /// Both peers had said all they had to say.
+pub enum CloseReason {
+    /// Both peers closed their side.
     Closed,
-    /// A peer broke it off, or the target could not be reached; the other peer was reset.
+    /// A peer disconnected, or the target was unreachable; the other peer was reset.
     Broken,
-    /// By [`Fault::Cut`].
+    /// By [`NetworkFault::Cut`].
     Cut,
-    /// By [`Fault::Reset`], or by healing after bytes were lost: TCP never delivers a stream with a hole.
+    /// By [`NetworkFault::Reset`], or by a heal after bytes were lost: TCP never delivers a stream with a gap.
     Reset,
 }
 
-/// What becomes of the bytes of one direction.
+/// What happens to the bytes of one direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Course {
+pub(super) enum ByteFlow {
     Flow {
         delay: Duration,
     },
-    Swallow,
+    Drop,
     Hold,
-    /// The connection is about to end.
+    /// The connection is about to close.
     Stop,
 }
 
-impl Course {
-    const FREE: Course = Course::Flow { delay: Duration::ZERO };
+impl ByteFlow {
+    const FREE: ByteFlow = ByteFlow::Flow { delay: Duration::ZERO };
 
-    pub(super) fn under(fault: Option<Fault>, direction: Direction) -> Course {
-        fault.map_or(Course::FREE, |fault| fault.course(direction))
+    pub(super) fn under(fault: Option<NetworkFault>, direction: Direction) -> ByteFlow {
+        fault.map_or(ByteFlow::FREE, |fault| fault.byte_flow(direction))
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Course::*, Direction::*, *};
+    use super::{ByteFlow::*, Direction::*, *};
 
     const LATE: Duration = Duration::from_millis(250);
 
     #[test]
-    fn each_fault_has_its_course_in_each_direction() {
+    fn each_fault_has_a_byte_flow_in_each_direction() {
         let cases = [
-            (None, Course::FREE, Course::FREE),
-            (Some(Fault::Cut), Stop, Stop),
-            (Some(Fault::Reset), Stop, Stop),
-            (Some(Fault::BlackHole), Swallow, Swallow),
-            (Some(Fault::HalfOpen { dead: ToClient }), Course::FREE, Swallow),
-            (Some(Fault::HalfOpen { dead: ToTarget }), Swallow, Course::FREE),
-            (Some(Fault::Freeze), Hold, Hold),
-            (Some(Fault::Withhold(ToClient)), Course::FREE, Hold),
-            (Some(Fault::Withhold(ToTarget)), Hold, Course::FREE),
-            (Some(Fault::Delay(ToClient, LATE)), Course::FREE, Flow { delay: LATE }),
-            (Some(Fault::Delay(ToTarget, LATE)), Flow { delay: LATE }, Course::FREE),
+            (None, ByteFlow::FREE, ByteFlow::FREE),
+            (Some(NetworkFault::Cut), Stop, Stop),
+            (Some(NetworkFault::Reset), Stop, Stop),
+            (Some(NetworkFault::BlackHole), Drop, Drop),
+            (Some(NetworkFault::HalfOpen { dead: ToClient }), ByteFlow::FREE, Drop),
+            (Some(NetworkFault::HalfOpen { dead: ToTarget }), Drop, ByteFlow::FREE),
+            (Some(NetworkFault::Freeze), Hold, Hold),
+            (Some(NetworkFault::Withhold(ToClient)), ByteFlow::FREE, Hold),
+            (Some(NetworkFault::Withhold(ToTarget)), Hold, ByteFlow::FREE),
+            (Some(NetworkFault::Delay(ToClient, LATE)), ByteFlow::FREE, Flow { delay: LATE }),
+            (Some(NetworkFault::Delay(ToTarget, LATE)), Flow { delay: LATE }, ByteFlow::FREE),
         ];
         for (fault, to_target, to_client) in cases {
-            assert_eq!(Course::under(fault, ToTarget), to_target, "{fault:?}");
-            assert_eq!(Course::under(fault, ToClient), to_client, "{fault:?}");
+            assert_eq!(ByteFlow::under(fault, ToTarget), to_target, "{fault:?}");
+            assert_eq!(ByteFlow::under(fault, ToClient), to_client, "{fault:?}");
         }
     }
 
     #[test]
-    fn only_a_cut_and_a_reset_end_a_connection() {
-        assert_eq!(Fault::Cut.ending(), Some(Ending::Cut));
-        assert_eq!(Fault::Reset.ending(), Some(Ending::Reset));
-        for lasting in
-            [Fault::BlackHole, Fault::HalfOpen { dead: ToClient }, Fault::Freeze, Fault::Delay(ToClient, LATE)]
-        {
-            assert_eq!(lasting.ending(), None, "{lasting:?}");
+    fn only_a_cut_and_a_reset_close_a_connection() {
+        assert_eq!(NetworkFault::Cut.close_reason(), Some(CloseReason::Cut));
+        assert_eq!(NetworkFault::Reset.close_reason(), Some(CloseReason::Reset));
+        for lasting in [
+            NetworkFault::BlackHole,
+            NetworkFault::HalfOpen { dead: ToClient },
+            NetworkFault::Freeze,
+            NetworkFault::Delay(ToClient, LATE),
+        ] {
+            assert_eq!(lasting.close_reason(), None, "{lasting:?}");
         }
     }
 }

@@ -1,42 +1,42 @@
-//! The rounds: whom SIGTERM meets, what is waited for, and what the clock said.
+//! The rounds: selector SIGTERM meets, what is waited for, and what the clock republished.
 
 use std::time::{Duration, Instant};
 
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use testkit::checker::Checker;
-use testkit::cluster::{House, Standing, Witness};
+use testkit::cluster::{CoordinationObserver, ProcessState, TestCluster};
 use tokio::time::sleep;
 
-use super::{DEADLINE, Error, LED_WITHIN, Options};
-use crate::figures::Figures;
+use super::{DEADLINE, Error, LED_WITHIN, StopSoakOptions};
+use crate::latency::LatencySummary;
 
 /// How closely the clock is read.
-const LOOK_EVERY: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// One that has not ended by then never will.
-const HUNG: Duration = Duration::from_secs(60);
+const HUNG_AFTER: Duration = Duration::from_secs(60);
 const STARTED: &str = "pod started";
 /// One round in so many meets a leader that has only just gained the lease.
-const HASTY: u32 = 8;
+const IMMEDIATE_STOP_ONE_IN: u32 = 8;
 /// One in so many of the others ends a standby too.
-const WITH_A_STANDBY: u32 = 4;
+const STANDBY_STOP_ONE_IN: u32 = 4;
 const LINE_EVERY: u64 = 10;
 
-/// What the clock said.
+/// What the clock republished.
 #[derive(Clone, Debug, Default)]
-pub struct Told {
+pub struct StopTimings {
     pub rounds: u64,
     /// Ends of leaders while events were under way.
     pub in_flight: u64,
     /// From SIGTERM to the end of the process.
-    pub stops: Figures,
+    pub stops: LatencySummary,
     /// From SIGTERM to the lease in the next leader's hands.
-    pub leases: Figures,
+    pub leases: LatencySummary,
     /// From SIGTERM to the first event of the next leader, seen on the topic.
-    pub first_events: Figures,
+    pub first_events: LatencySummary,
 }
 
-/// A leader was told to end, and another one gained the lease.
+/// A leader was timings to end, and another one gained the lease.
 #[derive(Clone, Copy)]
 struct Handover {
     at: Instant,
@@ -44,55 +44,60 @@ struct Handover {
     term: i64,
 }
 
-pub(super) struct Rounds<'a> {
-    house: &'a mut House,
-    witness: &'a Witness,
+pub(super) struct StopRounds<'a> {
+    cluster: &'a mut TestCluster,
+    observer: &'a CoordinationObserver,
     checker: &'a Checker,
-    options: &'a Options,
-    dice: StdRng,
-    /// Pods that were told to end, and when.
-    ending: Vec<(usize, Instant)>,
+    options: &'a StopSoakOptions,
+    rng: StdRng,
+    /// Pods that were timings to end, and when.
+    stopping: Vec<(usize, Instant)>,
     stops: Vec<Duration>,
     handovers: Vec<Handover>,
     in_flight: u64,
 }
 
-impl<'a> Rounds<'a> {
-    pub(super) fn new(house: &'a mut House, witness: &'a Witness, checker: &'a Checker, options: &'a Options) -> Self {
-        let dice = StdRng::seed_from_u64(options.seed);
-        let (ending, stops, handovers) = (vec![], vec![], vec![]);
-        Self { house, witness, checker, options, dice, ending, stops, handovers, in_flight: 0 }
+impl<'a> StopRounds<'a> {
+    pub(super) fn new(
+        cluster: &'a mut TestCluster,
+        observer: &'a CoordinationObserver,
+        checker: &'a Checker,
+        options: &'a StopSoakOptions,
+    ) -> Self {
+        let rng = StdRng::seed_from_u64(options.seed);
+        let (stopping, stops, handovers) = (vec![], vec![], vec![]);
+        Self { cluster, observer, checker, options, rng, stopping, stops, handovers, in_flight: 0 }
     }
 
-    pub(super) async fn run(&mut self) -> Result<Told, Error> {
+    pub(super) async fn run(&mut self) -> Result<StopTimings, Error> {
         let began = Instant::now();
         for round in 1..=self.options.rounds {
-            if round == 1 || !self.dice.random_ratio(1, HASTY) {
-                self.everybody_at_work().await?;
+            if round == 1 || !self.rng.random_ratio(1, IMMEDIATE_STOP_ONE_IN) {
+                self.wait_until_all_ready().await?;
                 let longest = self.options.pause.as_secs_f64();
-                sleep(Duration::from_secs_f64(self.dice.random_range(0.0..longest))).await;
+                sleep(Duration::from_secs_f64(self.rng.random_range(0.0..longest))).await;
             }
             self.round().await?;
-            if self.options.talkative && round.is_multiple_of(LINE_EVERY) {
-                let (seconds, tally) = (began.elapsed().as_secs(), self.checker.tally());
+            if self.options.verbose && round.is_multiple_of(LINE_EVERY) {
+                let (seconds, counts) = (began.elapsed().as_secs(), self.checker.counts());
                 println!(
                     "{seconds:5} s: {round} rounds, {} stops, {} events acknowledged, {} outstanding",
                     self.stops.len(),
-                    tally.acknowledged,
-                    tally.outstanding
+                    counts.acknowledged,
+                    counts.outstanding
                 );
             }
         }
-        self.everybody_at_work().await?;
-        Ok(self.told())
+        self.wait_until_all_ready().await?;
+        Ok(self.timings())
     }
 
-    fn told(&self) -> Told {
+    fn timings(&self) -> StopTimings {
         let first = |handover: &Handover| {
-            let first = self.checker.first_of(u64::try_from(handover.term).ok()?)?;
+            let first = self.checker.first_observed_in(u64::try_from(handover.term).ok()?)?;
             Some(first.saturating_duration_since(handover.at))
         };
-        Told {
+        StopTimings {
             rounds: self.handovers.len() as u64,
             in_flight: self.in_flight,
             stops: self.stops.iter().copied().collect(),
@@ -104,20 +109,20 @@ impl<'a> Rounds<'a> {
     /// Ends the leader of this moment, and waits until there is another.
     async fn round(&mut self) -> Result<(), Error> {
         let (term, leader) = self.leader()?;
-        let mut victims = vec![leader];
+        let mut targets = vec![leader];
         // Somebody must be there to take over.
-        if self.ending.is_empty() && self.dice.random_ratio(1, WITH_A_STANDBY) {
-            let pods = self.house.pods().len();
-            let standby = (leader + self.dice.random_range(1..pods)) % pods;
+        if self.stopping.is_empty() && self.rng.random_ratio(1, STANDBY_STOP_ONE_IN) {
+            let pods = self.cluster.pods().len();
+            let standby = (leader + self.rng.random_range(1..pods)) % pods;
             // A process that has hardly begun has yet to hear signals, and dies of one.
-            let has_begun = self.house.pod(standby).process().is_some_and(|it| it.find_line(STARTED).is_some());
-            victims.extend(has_begun.then_some(standby));
+            let has_begun = self.cluster.pod(standby).process().is_some_and(|it| it.find_line(STARTED).is_some());
+            targets.extend(has_begun.then_some(standby));
         }
         self.in_flight += u64::from(self.checker.outstanding() > 0);
         let at = Instant::now();
-        for victim in victims {
-            self.house.pod_mut(victim).terminate();
-            self.ending.push((victim, at));
+        for target in targets {
+            self.cluster.pod_mut(target).terminate();
+            self.stopping.push((target, at));
         }
         let (term, gained) = self.next_term(term, at).await?;
         self.handovers.push(Handover { at, gained, term });
@@ -126,56 +131,57 @@ impl<'a> Rounds<'a> {
 
     /// The last to gain the lease, which is up: nobody loses it but by our hand.
     fn leader(&self) -> Result<(i64, usize), Error> {
-        let last = self.witness.read(|book| book.last_term().map(|(term, holder)| (term, holder.name.clone())));
+        let last = self.observer.read(|history| history.last_term().map(|(term, holder)| (term, holder.name.clone())));
         let (term, name) = last.ok_or("nobody has led yet")?;
-        let leader = self.house.pods().iter().position(|pod| pod.name() == name);
-        match leader.filter(|leader| self.house.pod(*leader).standing() == Standing::Up) {
+        let leader = self.cluster.pods().iter().position(|pod| pod.name() == name);
+        match leader.filter(|leader| self.cluster.pod(*leader).state() == ProcessState::Running) {
             Some(leader) => Ok((term, leader)),
-            None => Err(format!("`{name}` has the lease of term {term}, and was told to end").into()),
+            None => Err(format!("`{name}` has the lease of term {term}, and was timings to end").into()),
         }
     }
 
     async fn next_term(&mut self, after: i64, since: Instant) -> Result<(i64, Instant), Error> {
         loop {
-            let next = self.witness.read(|book| book.next_term(after).map(|(term, holder)| (term, holder.since)));
+            let next =
+                self.observer.read(|history| history.next_term(after).map(|(term, holder)| (term, holder.since)));
             if let Some(next) = next {
                 return Ok(next);
             }
-            self.replace_the_ended().await?;
+            self.restart_ended_pods().await?;
             if since.elapsed() > LED_WITHIN {
                 return Err(format!("nobody gained the lease within {LED_WITHIN:?} after term {after}").into());
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// All that were told to end have ended, all that replace them have started, and the leader has published.
-    async fn everybody_at_work(&mut self) -> Result<(), Error> {
-        while !self.ending.is_empty() {
-            self.replace_the_ended().await?;
-            sleep(LOOK_EVERY).await;
+    /// All that were timings to end have ended, all that replace them have started, and the leader has published.
+    async fn wait_until_all_ready(&mut self) -> Result<(), Error> {
+        while !self.stopping.is_empty() {
+            self.restart_ended_pods().await?;
+            sleep(POLL_INTERVAL).await;
         }
-        for pod in self.house.pods() {
+        for pod in self.cluster.pods() {
             pod.process().ok_or("a pod is down")?.wait_for_line(STARTED, LED_WITHIN).await;
         }
         let (term, since) = (self.leader()?.0, Instant::now());
-        while self.checker.first_of(u64::try_from(term)?).is_none() {
-            if since.elapsed() > self.options.patience {
+        while self.checker.first_observed_in(u64::try_from(term)?).is_none() {
+            if since.elapsed() > self.options.stall_timeout {
                 return Err(format!("the leader of term {term} publishes nothing").into());
             }
-            sleep(LOOK_EVERY).await;
+            sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    async fn replace_the_ended(&mut self) -> Result<(), Error> {
+    async fn restart_ended_pods(&mut self) -> Result<(), Error> {
         let mut running = vec![];
-        for (pod, since) in std::mem::take(&mut self.ending) {
+        for (pod, since) in std::mem::take(&mut self.stopping) {
             let took = since.elapsed();
-            let process = self.house.pod(pod).process().ok_or("what was told to end was started once")?;
+            let process = self.cluster.pod(pod).process().ok_or("what was timings to end was started once")?;
             match process.exit_status() {
-                None if took > HUNG => {
-                    let name = self.house.pod(pod).name();
+                None if took > HUNG_AFTER => {
+                    let name = self.cluster.pod(pod).name();
                     return Err(format!(
                         "`{name}` did not end, {DEADLINE:?} were allowed; it said\n{}",
                         process.tail()
@@ -185,11 +191,11 @@ impl<'a> Rounds<'a> {
                 None => running.push((pod, since)),
                 Some(_) => {
                     self.stops.push(took);
-                    self.house.restart_pod(pod).await?;
+                    self.cluster.restart_pod(pod).await?;
                 }
             }
         }
-        self.ending = running;
+        self.stopping = running;
         Ok(())
     }
 }

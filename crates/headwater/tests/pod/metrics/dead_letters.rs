@@ -1,7 +1,7 @@
 //! Dead letters: somebody else's, which are left for people, and ours, which are parked in their place.
 
 use servicebus::{Client, Config, Map, Message, Settlement};
-use testkit::cluster::StoreKind;
+use testkit::cluster::MongoTopology;
 
 use super::{MetricNames, becomes};
 use crate::fixture::{PodFixture, SOON, blueprint};
@@ -14,7 +14,7 @@ pub(super) const MOVED: MetricNames = &[
 
 #[tokio::test]
 async fn a_stranger_s_message_is_a_dead_letter_and_left_for_people() {
-    let fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    let fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     becomes(&fixture, "headwater_dead_letters", 0.0).await;
     let bus = Client::new(&fixture.0.broker().connection_string(), Config::default()).unwrap();
     let message = Message::new("hello").with_session("stranger").with_id("theirs").encode();
@@ -26,7 +26,7 @@ async fn a_stranger_s_message_is_a_dead_letter_and_left_for_people() {
 
 #[tokio::test]
 async fn a_letter_of_ours_is_parked_in_its_place() {
-    let fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    let fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     // Somebody else has the session, and puts its message aside.
     let bus = Client::new(&fixture.0.broker().connection_string(), Config::default()).unwrap();
     let mut held = bus.accept_session(&fixture.0.broker().subscription(), "order-1").await.unwrap();

@@ -1,7 +1,7 @@
 //! What events move on their way, and what odd ones do.
 
 use mongodb::bson::doc;
-use testkit::cluster::{Blueprint, StoreKind};
+use testkit::cluster::{MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 
 use super::{MetricNames, MetricsSnapshot, becomes, rise};
@@ -35,8 +35,8 @@ pub(super) const MOVED: MetricNames = &[
 /// What is no number cannot be added.
 const COUNTING: &str = "read_models: { orders: { when: { Placed: { $set: { seen: true } }, Paid: { $inc: { sum: $$event.payload.customer } } } } }\n";
 
-fn counting() -> Blueprint {
-    Blueprint { more: COUNTING.into(), ..blueprint(StoreKind::Shared) }
+fn counting() -> TestClusterConfig {
+    TestClusterConfig { extra_yaml: COUNTING.into(), ..blueprint(MongoTopology::Shared) }
 }
 
 #[tokio::test]
@@ -74,7 +74,7 @@ async fn a_day_of_events_moves_what_counts_them() {
 #[tokio::test]
 async fn events_that_are_not_as_they_should_be_are_counted_each_in_its_way() {
     // Of its own, as problems are counted: an oplog that others fill may be one.
-    let fixture = PodFixture::start(Blueprint { store: StoreKind::One, ..counting() }).await;
+    let fixture = PodFixture::start(TestClusterConfig { mongo: MongoTopology::SingleNode, ..counting() }).await;
     let events = fixture.0.events();
     // Changed, where only inserts are expected.
     fixture.insert("order-1", 1).await;

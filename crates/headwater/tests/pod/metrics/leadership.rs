@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use mongodb::bson::doc;
-use testkit::cluster::{Blueprint, LeaseTimes, StoreKind};
+use testkit::cluster::{LeaseTimings, MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 
 use super::{MetricNames, MetricsSnapshot, becomes};
@@ -25,13 +25,13 @@ pub(super) const MOVED: MetricNames = &[
 #[tokio::test]
 async fn a_leader_that_steps_down_is_gone_and_leads_again_in_a_higher_term() {
     // There is no other pod: it keeps away for a ttl, long enough to be seen, and then leads again.
-    let lease = LeaseTimes {
+    let lease = LeaseTimings {
         ttl: Duration::from_secs(8),
         renew_deadline: Duration::from_secs(6),
         heartbeat: Duration::from_secs(1),
     };
     // Of its own, as problems are counted: an oplog that others fill may be one.
-    let fixture = PodFixture::start(Blueprint { lease, ..blueprint(StoreKind::One) }).await;
+    let fixture = PodFixture::start(TestClusterConfig { lease, ..blueprint(MongoTopology::SingleNode) }).await;
     for sample in ["headwater_leader_present", "headwater_leads", "headwater_terms_total"] {
         becomes(&fixture, sample, 1.0).await;
     }
@@ -61,7 +61,7 @@ async fn a_leader_that_steps_down_is_gone_and_leads_again_in_a_higher_term() {
 
 #[tokio::test]
 async fn what_was_counted_in_one_term_is_counted_on_in_the_next() {
-    let fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    let fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     for order in 0..5 {
         fixture.insert(&format!("order-{order}"), 1).await;
     }
@@ -86,7 +86,7 @@ async fn what_was_counted_in_one_term_is_counted_on_in_the_next() {
 
 #[tokio::test]
 async fn pods_are_counted_while_they_are_heard_of_and_missed_when_they_are_not() {
-    let mut fixture = PodFixture::start(Blueprint { pods: 2, ..blueprint(StoreKind::Shared) }).await;
+    let mut fixture = PodFixture::start(TestClusterConfig { pods: 2, ..blueprint(MongoTopology::Shared) }).await;
     becomes(&fixture, "headwater_pods", 2.0).await;
     becomes(&fixture, "headwater_pods_silent", 0.0).await;
     for pod in 0..2 {

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use mongodb::ClusterTime;
 use mongodb::bson::{Binary, Document, Timestamp, doc, spec::BinarySubtype};
-use testkit::cluster::{Blueprint, LeaseTimes, StoreKind};
+use testkit::cluster::{LeaseTimings, MongoTopology, TestClusterConfig};
 use testkit::mongo::ReplicaSetConfig;
-use testkit::nemesis::FarEnd;
-use testkit::proxy::Fault;
+use testkit::nemesis::LinkTarget;
+use testkit::proxy::NetworkFault;
 use testkit::wait::wait_for;
 
 use super::{MetricNames, MetricsSnapshot, becomes, rise};
@@ -23,22 +23,22 @@ pub(super) const MOVED: MetricNames = &[
 #[tokio::test]
 async fn a_store_that_is_away_for_a_moment_is_asked_again_and_the_stream_opened_again() {
     // A lease that outlasts it.
-    let lease = LeaseTimes {
+    let lease = LeaseTimings {
         ttl: Duration::from_secs(60),
         renew_deadline: Duration::from_secs(50),
         heartbeat: Duration::from_secs(1),
     };
-    let mut fixture = PodFixture::start(Blueprint { lease, ..blueprint(StoreKind::Shared) }).await;
+    let mut fixture = PodFixture::start(TestClusterConfig { lease, ..blueprint(MongoTopology::Shared) }).await;
     let before = MetricsSnapshot::of(&fixture).await;
     fixture.0.broker_mut().pause().await;
     fixture.insert("order-1", 1).await;
     becomes(&fixture, "headwater_in_flight_events", 1.0).await;
     // Acknowledged now, and the checkpoint cannot be saved.
-    let link = fixture.0.pod(0).link(FarEnd::Store).expect("the link leads through the fixture");
-    link.inject(Fault::Cut).await;
+    let link = fixture.0.pod(0).link(LinkTarget::Mongo).expect("the link leads through the fixture");
+    link.inject(NetworkFault::Cut).await;
     fixture.0.broker_mut().resume();
     rise(&fixture, &before, &["headwater_store_errors_total", "headwater_capture_reopened_total"]).await;
-    let link = fixture.0.pod(0).link(FarEnd::Store).expect("the link leads through the fixture");
+    let link = fixture.0.pod(0).link(LinkTarget::Mongo).expect("the link leads through the fixture");
     link.heal().await;
     fixture.applied("order-1").await;
     assert_eq!(fixture.metric("headwater_terms_total").await, Some(1.0), "in the same term");
@@ -48,12 +48,16 @@ async fn a_store_that_is_away_for_a_moment_is_asked_again_and_the_stream_opened_
 #[tokio::test]
 async fn a_commit_whose_end_is_not_known_is_counted() {
     // The read models are on a server that can be told to fail.
-    let set =
-        ReplicaSetConfig::of(1).argument("--setParameter").argument("enableTestCommands=1").start().await.unwrap();
+    let set = ReplicaSetConfig::with_members(1)
+        .argument("--setParameter")
+        .argument("enableTestCommands=1")
+        .start()
+        .await
+        .unwrap();
     let client = set.client().await.unwrap();
     let orders = "orders: { when: { Placed: { $set: { seen: true } } } }";
     let more = format!("read_models: {{ uri: \"{}\", database: views, {orders} }}\n", set.uri());
-    let fixture = PodFixture::start(Blueprint { more, ..blueprint(StoreKind::Shared) }).await;
+    let fixture = PodFixture::start(TestClusterConfig { extra_yaml: more, ..blueprint(MongoTopology::Shared) }).await;
     let commits = async |mode: &str, how: Document| {
         let mut data = how;
         data.insert("failCommands", vec!["commitTransaction"]);
@@ -77,11 +81,11 @@ async fn a_commit_whose_end_is_not_known_is_counted() {
 
 #[tokio::test]
 async fn headroom_is_unknown_while_the_oplog_is_young_and_then_as_long_as_it_reaches() {
-    let fixture = PodFixture::start(blueprint(StoreKind::One)).await;
+    let fixture = PodFixture::start(blueprint(MongoTopology::SingleNode)).await;
     const SAMPLE: &str = "headwater_oplog_headroom_seconds";
     assert_eq!(fixture.metric(SAMPLE).await, None, "a young oplog says nothing about its rate");
     // A server believes whoever says that it is later: with its next write the oplog spans two hours.
-    let client = fixture.0.store().client();
+    let client = fixture.0.mongo().client();
     let mut session = client.start_session().await.unwrap();
     client.database("admin").run_command(doc! { "ping": 1 }).session(&mut session).await.unwrap();
     let seconds = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs() + 7_200;

@@ -1,7 +1,7 @@
 //! What a bus that is slow, busy or forgetful moves.
 
 use mongodb::bson::{Document, doc};
-use testkit::cluster::StoreKind;
+use testkit::cluster::MongoTopology;
 use testkit::wait::wait_for;
 
 use super::{MetricNames, MetricsSnapshot, becomes, rise};
@@ -26,7 +26,7 @@ pub(super) const MOVED: MetricNames = &[
 
 #[tokio::test]
 async fn events_pile_up_before_a_bus_that_stands_still() {
-    let mut fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    let mut fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     let before = MetricsSnapshot::of(&fixture).await;
     assert_eq!(before.value("headwater_in_flight_events"), 0.0);
     fixture.0.broker_mut().pause().await;
@@ -50,38 +50,38 @@ async fn events_pile_up_before_a_bus_that_stands_still() {
         becomes(&fixture, sample, 0.0).await;
     }
     // A bus that answers, and takes nothing.
-    fixture.0.broker().arm("{\"kind\": \"server_busy\", \"times\": 1000000}").await.unwrap();
+    fixture.0.broker().inject_fault("{\"kind\": \"server_busy\", \"times\": 1000000}").await.unwrap();
     for order in 0..5 {
         fixture.insert(&format!("order-{order}"), 2).await;
     }
     becomes(&fixture, "headwater_lag_events", 5.0).await;
-    fixture.0.broker().disarm().await.unwrap();
+    fixture.0.broker().clear_faults().await.unwrap();
     becomes(&fixture, "headwater_lag_events", 0.0).await;
     fixture.stop().await;
 }
 
 #[tokio::test]
 async fn what_is_sent_again_and_what_comes_again_is_counted() {
-    let mut fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    let mut fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     for (fault, sample) in [
         ("server_busy", "headwater_events_resent_total{why=\"refused\"}"),
         ("lose_acknowledgement", "headwater_events_resent_total{why=\"uncertain\"}"),
     ] {
         assert_eq!(fixture.metric(sample).await, Some(0.0));
-        fixture.0.broker().arm(&format!("{{\"kind\": \"{fault}\"}}")).await.unwrap();
+        fixture.0.broker().inject_fault(&format!("{{\"kind\": \"{fault}\"}}")).await.unwrap();
         fixture.insert(fault, 1).await;
         fixture.applied(fault).await;
         becomes(&fixture, sample, 1.0).await;
     }
     // A lock that is lost while its events are in hand: the session is let go, and they come again.
     let before = MetricsSnapshot::of(&fixture).await;
-    fixture.0.broker().arm("{\"kind\": \"expire_session_lock\", \"times\": 3}").await.unwrap();
+    fixture.0.broker().inject_fault("{\"kind\": \"expire_session_lock\", \"times\": 3}").await.unwrap();
     fixture.insert("locked", 1).await;
     fixture.applied("locked").await;
     let lost = ["headwater_session_locks_lost_total", "headwater_messages_redelivered_total"];
     rise(&fixture, &before, &lost).await;
     // A connection that is cut when the session would settle; before that comes the send.
-    fixture.0.broker().arm("{\"kind\": \"drop_connection\", \"skip\": 1}").await.unwrap();
+    fixture.0.broker().inject_fault("{\"kind\": \"drop_connection\", \"skip\": 1}").await.unwrap();
     fixture.insert("cut", 1).await;
     rise(&fixture, &before, &["headwater_sessions_dropped_total"]).await;
     fixture.applied("cut").await;
@@ -97,9 +97,9 @@ async fn what_is_sent_again_and_what_comes_again_is_counted() {
 
 #[tokio::test]
 async fn messages_wait_while_somebody_holds_what_they_would_write() {
-    let fixture = PodFixture::start(blueprint(StoreKind::Shared)).await;
+    let fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
     let before = MetricsSnapshot::of(&fixture).await;
-    let client = fixture.0.store().client();
+    let client = fixture.0.mongo().client();
     let orders = client.database(&fixture.views()).collection::<Document>("orders");
     let mut session = client.start_session().await.unwrap();
     session.start_transaction().await.unwrap();

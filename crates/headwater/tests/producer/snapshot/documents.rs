@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use futures_util::TryStreamExt;
 use mongodb::bson::{Document, doc};
-use testkit::cluster::{Blueprint, House, StoreKind, Topic};
+use testkit::cluster::{MongoTopology, TestCluster, TestClusterConfig, TopicConfig};
 use testkit::wait::wait_for;
 
 use super::churn::Churn;
@@ -22,28 +22,35 @@ const BEFORE: i64 = 8 * WINDOW_EVENTS as i64;
 /// Of each kind, in that second.
 const LEAST: u64 = 100;
 
-async fn a_house(store: StoreKind) -> House {
+async fn a_house(store: MongoTopology) -> TestCluster {
     let environment = vec![("HEADWATER__SOURCE__KIND".to_owned(), "documents".to_owned())];
     // Without duplicate detection, so that what is read again is seen again.
-    let topic = Topic { duplicate_window: None, ..Topic::default() };
-    let blueprint = Blueprint { pods: 2, store, topic, producer: WINDOW.into(), environment, ..Blueprint::new(BINARY) };
-    let house = House::build(blueprint).await.unwrap();
+    let topic = TopicConfig { duplicate_window: None, ..TopicConfig::default() };
+    let blueprint = TestClusterConfig {
+        pods: 2,
+        mongo: store,
+        topic,
+        producer: WINDOW.into(),
+        environment,
+        ..TestClusterConfig::new(BINARY)
+    };
+    let house = TestCluster::start(blueprint).await.unwrap();
     // The house's index is for events; documents have no version.
     house.events().drop_indexes().await.unwrap();
     house
 }
 
-async fn fill(house: &House) {
+async fn fill(house: &TestCluster) {
     house.events().insert_many((0..HELD).map(|id| doc! { "_id": id, "n": 0 })).await.unwrap();
 }
 
-async fn source(house: &House) -> HashMap<String, Document> {
+async fn source(house: &TestCluster) -> HashMap<String, Document> {
     let found: Vec<Document> = house.events().find(doc! {}).await.unwrap().try_collect().await.unwrap();
     found.into_iter().map(|document| (document.get("_id").unwrap().to_string(), document)).collect()
 }
 
 /// While the snapshot stands in its middle: a thousand writes a second and more, of every kind.
-async fn under_way(house: &House, churn: &Churn) {
+async fn under_way(house: &TestCluster, churn: &Churn) {
     let before = churn.counts();
     a_second_of_a_thousand(|| churn.total()).await;
     for (now, before) in churn.counts().into_iter().zip(before) {
@@ -53,7 +60,7 @@ async fn under_way(house: &House, churn: &Churn) {
     assert_eq!(phase(&stored), "snapshot");
 }
 
-async fn ends_as_the_source_is(mut house: House) {
+async fn ends_as_the_source_is(mut house: TestCluster) {
     fill(&house).await;
     let churn = Churn::start(&house.events(), HELD);
     start_and_freeze_after(&mut house, FREEZE_AFTER).await;
@@ -83,13 +90,13 @@ async fn ends_as_the_source_is(mut house: House) {
 
 #[tokio::test]
 async fn a_snapshot_of_documents_under_every_kind_of_write_ends_as_the_source_is() {
-    ends_as_the_source_is(a_house(StoreKind::Shared).await).await;
+    ends_as_the_source_is(a_house(MongoTopology::Shared).await).await;
 }
 
 #[tokio::test]
 async fn a_snapshot_of_documents_on_two_shards_ends_as_the_source_is() {
-    let house = a_house(StoreKind::Sharded).await;
-    let admin = house.store().client().database("admin");
+    let house = a_house(MongoTopology::Sharded).await;
+    let admin = house.mongo().client().database("admin");
     let namespace = house.events().namespace().to_string();
     admin.run_command(doc! { "shardCollection": namespace, "key": { "_id": "hashed" } }).await.unwrap();
     fill(&house).await;

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mongodb::bson::{Document, RawDocument};
 use pipeline::envelope::property;
 use servicebus::{Client, Config, ReceivedMessage};
-use testkit::cluster::House;
+use testkit::cluster::TestCluster;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -67,7 +67,7 @@ pub(super) struct Listening {
 }
 
 impl Listening {
-    pub(super) fn start(house: &House, subscription: &str) -> Self {
+    pub(super) fn start(house: &TestCluster, subscription: &str) -> Self {
         let client = Client::new(&house.broker().connection_string(), Config::default()).unwrap();
         let (told, enough) = (Arc::<Mutex<Told>>::default(), CancellationToken::new());
         let mut readers = JoinSet::new();

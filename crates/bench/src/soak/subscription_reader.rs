@@ -7,38 +7,39 @@ use mongodb::bson::oid::ObjectId;
 use mongodb::bson::{Bson, RawDocument};
 use pipeline::envelope::property;
 use servicebus::{Client, Config, Error, ReceivedMessage, SessionReceiver};
-use testkit::checker::{Checker, Sighting};
+use testkit::checker::{Checker, ObservedEvent};
 use tokio::task::JoinSet;
 
 /// Sessions held at once, and the connections that share them.
-const WORKERS: usize = 32;
+const READERS: usize = 32;
 const CONNECTIONS: usize = 2;
 /// A broker that was killed or paused is not waited for: whatever was under way is delivered again.
-const PATIENCE: Duration = Duration::from_secs(5);
-const AT_ONCE: usize = 200;
+const TIMEOUT: Duration = Duration::from_secs(5);
+const BATCH: usize = 200;
 
 /// Readers that run until this is dropped.
 #[derive(Debug)]
-pub struct Drain {
+pub struct SubscriptionReader {
     _readers: JoinSet<()>,
 }
 
-impl Drain {
+impl SubscriptionReader {
     /// # Panics
     /// When the connection string is none.
     pub fn start(connection_string: &str, subscription: &str, checker: &Arc<Checker>) -> Self {
         let config = Config {
             container_id: "drain".into(),
-            connect_timeout: PATIENCE,
-            operation_timeout: PATIENCE,
-            idle_timeout: PATIENCE * 2,
+            connect_timeout: TIMEOUT,
+            operation_timeout: TIMEOUT,
+            idle_timeout: TIMEOUT * 2,
             max_backoff: Duration::from_secs(1),
             ..Config::default()
         };
-        let client = || Client::new(connection_string, config.clone()).expect("the house's connection string is valid");
+        let client =
+            || Client::new(connection_string, config.clone()).expect("the cluster's connection string is valid");
         let clients: Vec<Client> = (0..CONNECTIONS).map(|_| client()).collect();
         let mut readers = JoinSet::new();
-        for number in 0..WORKERS {
+        for number in 0..READERS {
             let client = clients[number % CONNECTIONS].clone();
             readers.spawn(read(client, subscription.to_owned(), Arc::clone(checker)));
         }
@@ -51,7 +52,7 @@ async fn read(client: Client, subscription: String, checker: Arc<Checker>) {
         match client.accept_next_session(&subscription, Duration::from_secs(1)).await {
             Ok(Some(mut session)) => {
                 // Whatever went wrong, what was not completed comes again.
-                let _ = empty(&mut session, &checker).await;
+                let _ = read_session(&mut session, &checker).await;
                 let _ = session.close().await;
             }
             Ok(None) => {}
@@ -61,21 +62,21 @@ async fn read(client: Client, subscription: String, checker: Arc<Checker>) {
 }
 
 /// Takes what the session has. Entered before it is completed: a completed message is never seen again.
-async fn empty(session: &mut SessionReceiver, checker: &Checker) -> Result<(), Error> {
+async fn read_session(session: &mut SessionReceiver, checker: &Checker) -> Result<(), Error> {
     let settler = session.settler();
     loop {
-        let messages = session.receive(AT_ONCE, Duration::from_millis(10)).await?;
+        let messages = session.receive(BATCH, Duration::from_millis(10)).await?;
         if messages.is_empty() {
             return Ok(());
         }
-        messages.iter().for_each(|message| enter(message, checker));
+        messages.iter().for_each(|message| record(message, checker));
         settler.complete(&messages).await?;
     }
 }
 
 /// What the properties say of its place, and what the body says of who it is: if the two do not belong together, the checker calls it an alien.
-fn enter(message: &ReceivedMessage, checker: &Checker) {
-    let named = binary(message, property::AGGREGATE).and_then(|value| match value {
+fn record(message: &ReceivedMessage, checker: &Checker) {
+    let named = bson_property(message, property::AGGREGATE).and_then(|value| match value {
         Bson::String(text) => Some(text),
         _ => None,
     });
@@ -85,17 +86,23 @@ fn enter(message: &ReceivedMessage, checker: &Checker) {
     let number = |name: &str| message.application_property(name).and_then(|value| value.as_integer());
     let sequence = number(property::SEQUENCE).or_else(|| body?.get_i64("version").ok());
     let term = number(property::TERM).and_then(|term| u64::try_from(term).ok());
-    let event = body.and_then(|body| body.get_object_id("_id").ok()).or_else(|| key(message));
-    let slot = Some(message.sequence_number());
-    checker.observe(&Sighting { aggregate: &aggregate, sequence: sequence.unwrap_or(0), event, term, slot });
+    let event = body.and_then(|body| body.get_object_id("_id").ok()).or_else(|| key_property(message));
+    let message_number = Some(message.sequence_number());
+    checker.record_observed(&ObservedEvent {
+        aggregate: &aggregate,
+        sequence: sequence.unwrap_or(0),
+        event,
+        term,
+        message_number,
+    });
 }
 
-fn key(message: &ReceivedMessage) -> Option<ObjectId> {
-    binary(message, property::KEY)?.as_object_id()
+fn key_property(message: &ReceivedMessage) -> Option<ObjectId> {
+    bson_property(message, property::KEY)?.as_object_id()
 }
 
 /// The value of a property that is a BSON document `{v: …}`.
-fn binary(message: &ReceivedMessage, name: &str) -> Option<Bson> {
+fn bson_property(message: &ReceivedMessage, name: &str) -> Option<Bson> {
     let value = message.application_property(name)?;
     let document = RawDocument::from_bytes(value.as_binary()?).ok()?;
     Bson::try_from(document.get("v").ok()??).ok()

@@ -1,4 +1,4 @@
-//! What a house is to be: how many pods, which store, what kind of topic, and what a pod's configuration says of them.
+//! The configuration of a test cluster, and the files that its processes read.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,58 +10,58 @@ pub(super) const PIPELINE: &str = "shop";
 pub(super) const COLLECTION: &str = "events";
 pub(super) const TOPIC: &str = "events";
 pub(super) const SUBSCRIPTION: &str = "read-models";
-pub(super) const ECHO: &str = "echo";
-pub(super) const COPY: &str = "copy";
+pub(super) const REPUBLISH: &str = "republish";
+pub(super) const OBSERVER: &str = "observer";
 
-/// Which MongoDB.
+/// Which MongoDB a cluster uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum StoreKind {
-    /// The test run's, in databases of the house's own; linked through proxies, and nobody may kill it.
+pub enum MongoTopology {
+    /// The test run's shared server, in separate databases, through proxies. It must not be killed.
     Shared,
-    /// A replica set of one, linked through proxies.
-    One,
-    /// A replica set of three, which a driver reaches directly.
-    Three,
-    /// Two shards behind a mongos that is linked through proxies; nobody may kill them.
+    /// A replica set of one, through proxies.
+    SingleNode,
+    /// A replica set of three, which drivers reach directly.
+    ThreeNodes,
+    /// Two shards behind a mongos, through proxies. They must not be killed.
     Sharded,
 }
 
-/// The topic and its subscription.
+/// The topic and its subscriptions.
 #[derive(Clone, Copy, Debug)]
-pub struct Topic {
+pub struct TopicConfig {
     /// `None`: no duplicate detection.
     pub duplicate_window: Option<Duration>,
     pub partitioned: bool,
-    /// Of a session.
+    /// Session lock duration.
     pub lock: Duration,
-    /// A second subscription, without sessions, for whoever wants to say everything once more.
-    pub echo: bool,
-    /// Another one, with sessions, for whoever reads the topic beside the pods.
-    pub copy: bool,
+    /// Adds a subscription without sessions, for a test that republishes messages.
+    pub republish_subscription: bool,
+    /// Adds a subscription with sessions, for a test that reads the topic beside the pods.
+    pub observer_subscription: bool,
 }
 
-impl Default for Topic {
+impl Default for TopicConfig {
     fn default() -> Self {
         Self {
-            // Longer than any soak pauses, as the promise has it.
+            // Longer than any pause of a soak, as the guarantee requires.
             duplicate_window: Some(Duration::from_secs(1_200)),
             partitioned: false,
             lock: Duration::from_secs(30),
-            echo: false,
-            copy: false,
+            republish_subscription: false,
+            observer_subscription: false,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-pub struct LeaseTimes {
+pub struct LeaseTimings {
     pub ttl: Duration,
     pub renew_deadline: Duration,
     pub heartbeat: Duration,
 }
 
-impl Default for LeaseTimes {
-    /// Short, so that a soak sees many takeovers.
+impl Default for LeaseTimings {
+    /// Short, so that a soak has many takeovers.
     fn default() -> Self {
         Self {
             ttl: Duration::from_secs(2),
@@ -71,51 +71,51 @@ impl Default for LeaseTimes {
     }
 }
 
-/// How to build a [`House`](super::House).
+/// How to start a [`TestCluster`](super::TestCluster).
 #[derive(Clone, Debug)]
-pub struct Blueprint {
+pub struct TestClusterConfig {
     /// The `headwater` program.
     pub binary: PathBuf,
     pub pods: usize,
-    pub store: StoreKind,
-    pub topic: Topic,
-    pub lease: LeaseTimes,
-    /// Whether pods are told of the events' `version`; without it only the position orders.
-    pub sequence: bool,
-    /// The inside of `producer:`.
+    pub mongo: MongoTopology,
+    pub topic: TopicConfig,
+    pub lease: LeaseTimings,
+    /// Whether pods read the sequence from the events' `version`. Without it only the position gives the order.
+    pub with_sequence: bool,
+    /// The content of `producer:`.
     pub producer: String,
-    /// More of the configuration, as lines of YAML.
-    pub more: String,
-    /// What every pod finds in its environment, besides its `HOSTNAME`.
+    /// Further configuration, as lines of YAML.
+    pub extra_yaml: String,
+    /// Environment variables of every pod, besides `HOSTNAME`.
     pub environment: Vec<(String, String)>,
-    /// Another program in the place of `headwater run`; it finds its configuration by `HEADWATER_CONFIG`.
-    pub pod: Option<Program>,
+    /// A program that runs instead of `headwater run`. It finds its configuration in `HEADWATER_CONFIG`.
+    pub pod_program: Option<Program>,
 }
 
-impl Blueprint {
-    /// Three pods on a set of three.
+impl TestClusterConfig {
+    /// Three pods on a replica set of three.
     pub fn new(binary: impl Into<PathBuf>) -> Self {
         Self {
             binary: binary.into(),
             pods: 3,
-            store: StoreKind::Three,
-            topic: Topic::default(),
-            lease: LeaseTimes::default(),
-            sequence: true,
+            mongo: MongoTopology::ThreeNodes,
+            topic: TopicConfig::default(),
+            lease: LeaseTimings::default(),
+            with_sequence: true,
             producer: "start: beginning, checkpoint: 200ms, body: bson".into(),
-            more: String::new(),
+            extra_yaml: String::new(),
             environment: vec![],
-            pod: None,
+            pod_program: None,
         }
     }
 
-    /// One pod's file.
-    pub(super) fn configuration(&self, uri: &str, source: &str, coordination: &str, broker: SocketAddr) -> String {
-        let LeaseTimes { ttl, renew_deadline, heartbeat } = self.lease;
+    /// The configuration file of one pod.
+    pub(super) fn pod_config(&self, uri: &str, source: &str, coordination: &str, broker: SocketAddr) -> String {
+        let LeaseTimings { ttl, renew_deadline, heartbeat } = self.lease;
         let [ttl, renew_deadline, heartbeat] = [ttl, renew_deadline, heartbeat].map(|time| time.as_millis());
         let connection_string = connection_string(broker);
-        let Self { producer, more, .. } = self;
-        let sequence = if self.sequence { ", sequence: version" } else { "" };
+        let Self { producer, extra_yaml, .. } = self;
+        let sequence = if self.with_sequence { ", sequence: version" } else { "" };
         format!(
             r#"format: 1
 pipeline: {PIPELINE}
@@ -123,13 +123,14 @@ source: {{ uri: "{uri}", database: {source}, collection: {COLLECTION}, kind: eve
 coordination: {{ database: {coordination}, lease: {{ ttl: {ttl}ms, renew_deadline: {renew_deadline}ms, heartbeat: {heartbeat}ms }} }}
 service_bus: {{ connection_string: "{connection_string}", topic: {TOPIC}, subscription: {SUBSCRIPTION} }}
 producer: {{ {producer} }}
-{more}"#
+{extra_yaml}"#
         )
     }
 
-    /// The entities, as the official emulator's file has them.
+    /// The entities, in the format of the official emulator's configuration.
     pub(super) fn entities(&self) -> String {
-        let Topic { duplicate_window, partitioned, lock, echo, copy } = self.topic;
+        let TopicConfig { duplicate_window, partitioned, lock, republish_subscription, observer_subscription } =
+            self.topic;
         let detection = duplicate_window.map_or(String::new(), |window| {
             let seconds = window.as_secs();
             format!(r#""RequiresDuplicateDetection": true, "DuplicateDetectionHistoryTimeWindow": "PT{seconds}S", "#)
@@ -139,11 +140,11 @@ producer: {{ {producer} }}
         let subscription =
             |name, kind: &str| format!(r#"{{ "Name": "{name}", "Properties": {{ {kind}"MaxDeliveryCount": 2000 }} }}"#);
         let mut subscriptions = vec![subscription(SUBSCRIPTION, &sessions)];
-        subscriptions.extend(echo.then(|| subscription(ECHO, "")));
-        subscriptions.extend(copy.then(|| subscription(COPY, &sessions)));
+        subscriptions.extend(republish_subscription.then(|| subscription(REPUBLISH, "")));
+        subscriptions.extend(observer_subscription.then(|| subscription(OBSERVER, &sessions)));
         let subscriptions = subscriptions.join(", ");
         format!(
-            r#"{{ "UserConfig": {{ "Namespaces": [ {{ "Name": "house", "Topics": [ {{
+            r#"{{ "UserConfig": {{ "Namespaces": [ {{ "Name": "cluster", "Topics": [ {{
   "Name": "{TOPIC}",
   "Properties": {{ {detection}"EnablePartitioning": {partitioned} }},
   "Subscriptions": [ {subscriptions} ]

@@ -1,4 +1,4 @@
-//! The shared set and sharded clusters, as the driver sees them.
+//! The shared server and sharded clusters, as the driver sees them.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
-use testkit::mongo::{self, ShardedCluster, SharedRun};
+use testkit::mongo::{self, ShardedCluster, SharedMongoServer};
 use tokio::time::timeout;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -46,8 +46,8 @@ async fn the_shared_set_has_transactions_and_change_streams() {
 }
 
 #[tokio::test]
-async fn a_run_passes_its_set_and_its_programs_on_by_environment() {
-    let (run, variables) = SharedRun::start().await.unwrap();
+async fn a_run_passes_its_server_and_binaries_by_environment() {
+    let (run, variables) = SharedMongoServer::start().await.unwrap();
     let names: Vec<_> = variables.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["HEADWATER_TEST_MONGODB_URI", "HEADWATER_TEST_MONGOD_DIR"]);
     let client = Client::with_uri_str(&variables[0].1).await.unwrap();
@@ -58,7 +58,7 @@ async fn a_run_passes_its_set_and_its_programs_on_by_environment() {
 }
 
 #[tokio::test]
-async fn a_sharded_cluster_serves_one_change_stream_of_all_its_shards() {
+async fn a_change_stream_through_mongos_covers_all_shards() {
     // GIVEN a collection spread over two shards, and a stream opened through the mongos
     let cluster = ShardedCluster::start(2).await.unwrap();
     let client = cluster.client().await.unwrap();

@@ -1,4 +1,4 @@
-//! A witness of the coordination database: who took the lease and who saved the checkpoint, in the order of commits.
+//! Observes the coordination database: who took the lease and who saved the checkpoint, in commit order.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -8,42 +8,42 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::{Database, change_stream::event::ResumeToken};
 use tokio::task::JoinHandle;
 
-use super::{Error, House, LEASES, blueprint::PIPELINE};
-use crate::checker::FenceBook;
+use super::{Error, LEASES, TestCluster, config::PIPELINE};
+use crate::checker::FencingHistory;
 use crate::mongo;
 
 const CHECKPOINTS: &str = "checkpoints";
 
-/// Watches until it is asked.
+/// Watches until it is dropped.
 #[derive(Debug)]
-pub struct Witness {
-    book: Arc<Mutex<FenceBook>>,
+pub struct CoordinationObserver {
+    history: Arc<Mutex<FencingHistory>>,
     task: JoinHandle<()>,
 }
 
-impl Witness {
-    /// Sees everything that happens from now on.
-    pub async fn of(house: &House) -> Result<Self, Error> {
-        let database = house.coordination();
+impl CoordinationObserver {
+    /// Records every change from now on.
+    pub async fn start(cluster: &TestCluster) -> Result<Self, Error> {
+        let database = cluster.coordination();
         let opened = open(&database, None).await;
         let stream = opened.map_err(mongo::Error::driver("watch the coordination database"))?;
-        let book = Arc::<Mutex<FenceBook>>::default();
-        let task = tokio::spawn(watch(database, stream, Arc::clone(&book)));
-        Ok(Self { book, task })
+        let history = Arc::<Mutex<FencingHistory>>::default();
+        let task = tokio::spawn(watch(database, stream, Arc::clone(&history)));
+        Ok(Self { history, task })
     }
 
-    /// What was seen so far.
-    pub fn book(&self) -> FenceBook {
+    /// A copy of the changes recorded so far.
+    pub fn history(&self) -> FencingHistory {
         self.read(Clone::clone)
     }
 
-    /// A look at what was seen so far.
-    pub fn read<T>(&self, look: impl FnOnce(&FenceBook) -> T) -> T {
-        look(&self.book.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Reads the changes recorded so far.
+    pub fn read<T>(&self, read: impl FnOnce(&FencingHistory) -> T) -> T {
+        read(&self.history.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Drop for Witness {
+impl Drop for CoordinationObserver {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -61,14 +61,14 @@ async fn open(database: &Database, after: Option<ResumeToken>) -> mongodb::error
     Ok(opened.with_type())
 }
 
-async fn watch(database: Database, mut stream: Changes, book: Arc<Mutex<FenceBook>>) {
+async fn watch(database: Database, mut stream: Changes, history: Arc<Mutex<FencingHistory>>) {
     let mut last = stream.resume_token();
     loop {
         while let Some(Ok(change)) = stream.next().await {
-            note(&change, &mut book.lock().unwrap_or_else(PoisonError::into_inner));
+            record_change(&change, &mut history.lock().unwrap_or_else(PoisonError::into_inner));
             last = stream.resume_token();
         }
-        // The driver resumes what it can; a primary that stays away for longer is waited for here.
+        // The driver resumes short interruptions itself; this covers a longer time without a primary.
         stream = loop {
             match open(&database, last.clone()).await {
                 Ok(stream) => break stream,
@@ -78,8 +78,8 @@ async fn watch(database: Database, mut stream: Changes, book: Arc<Mutex<FenceBoo
     }
 }
 
-/// Reads one change; what has another shape is none of ours.
-fn note(change: &Document, book: &mut FenceBook) {
+/// Records one change; ignores changes of another shape.
+fn record_change(change: &Document, history: &mut FencingHistory) {
     let collection = change.get_document("ns").and_then(|ns| ns.get_str("coll")).unwrap_or_default();
     let updated = change.get_document("updateDescription").and_then(|update| update.get_document("updatedFields"));
     let Ok(fields) = updated.or_else(|_| change.get_document("fullDocument")) else { return };
@@ -90,18 +90,18 @@ fn note(change: &Document, book: &mut FenceBook) {
     };
     match collection {
         LEASES => {
-            // A pod that takes its own lease again changes the term and not the name.
+            // A pod that takes its own lease again changes the term but not the holder's name.
             if let Some(term) = number("term") {
-                book.taken(term, fields.get_str("leaderId").ok(), Instant::now());
+                history.record_lease_taken(term, fields.get_str("leaderId").ok(), Instant::now());
             }
         }
         CHECKPOINTS => {
             if let Some(term) = number("term") {
-                book.claimed(term);
+                history.record_claim(term);
             }
             let by = fields.get_str("savedBy").ok();
             if fields.contains_key("savedAt") || fields.contains_key("position") {
-                book.saved(by, number("savedIn"));
+                history.record_save(by, number("savedIn"));
             }
         }
         _ => {}

@@ -1,4 +1,4 @@
-//! A bare AMQP peer for measurements and soaks: the protocol, a socket, and nothing that could be slow in between.
+//! A bare AMQP client for measurements and soaks: the protocol, a socket, and nothing that could be slow in between.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,14 +16,14 @@ use tokio::time::timeout;
 /// A broker that says nothing for so long has failed the measurement.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-pub struct Peer {
+pub struct RawAmqpClient {
     stream: TcpStream,
     pub amqp: Connection,
     session: amqp::SessionId,
     input: BytesMut,
 }
 
-impl Peer {
+impl RawAmqpClient {
     pub async fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;

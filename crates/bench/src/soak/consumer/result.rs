@@ -3,54 +3,57 @@
 use std::fmt;
 use std::time::Duration;
 
-use testkit::checker::{Kind, Verdict};
-use testkit::cluster::Death;
-use testkit::nemesis::{self, Fault, PodHarm, Whom};
+use testkit::checker::{CheckReport, ViolationKind};
+use testkit::cluster::UnexpectedExit;
+use testkit::nemesis::{self, ClusterFault, PodFault, PodSelector};
 
-use super::Options;
+use super::ConsumerSoakOptions;
 
 /// What came of it.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct ConsumerSoakResult {
     /// Of the model that lists what was applied; says nothing without it.
-    pub verdict: Verdict,
+    pub report: CheckReport,
     /// Writes the source has acknowledged.
     pub acknowledged: u64,
     /// Read models against a fold of the source.
     pub differences: Vec<String>,
     /// What was parked when everything had come, and what must have been.
     pub parked: Vec<(String, String, Option<i64>)>,
-    pub to_be_parked: Vec<(String, String, Option<i64>)>,
+    pub expected_parked: Vec<(String, String, Option<i64>)>,
     /// Events replayed when the cause was gone.
     pub replayed: u64,
-    pub echoed: u64,
-    pub breaches: usize,
+    pub republished: u64,
+    pub violations: usize,
     pub terms: usize,
-    pub faults: nemesis::Report,
-    pub deaths: Vec<Death>,
+    pub faults: nemesis::FaultReport,
+    pub unexpected_exits: Vec<UnexpectedExit>,
     pub took: Duration,
     /// From the last write to the last event applied.
     pub drained_in: Duration,
     /// The longest time in which events waited and none was applied.
-    pub standstill: Duration,
+    pub longest_stall: Duration,
     /// By each pod, since it was started last.
     pub applied_by: Vec<u64>,
     /// Transactions of these pods that met another's writes, and were run again.
     pub conflicts: u64,
 }
 
-impl Outcome {
+impl ConsumerSoakResult {
     /// Every promise was kept.
     pub fn is_clean(&self) -> bool {
-        self.verdict.is_clean() && self.differences.is_empty() && self.parked == self.to_be_parked && self.breaches == 0
+        self.report.is_clean()
+            && self.differences.is_empty()
+            && self.parked == self.expected_parked
+            && self.violations == 0
     }
 
     /// What should have happened in such a run and did not: a run in which nothing was broken shows nothing.
-    pub fn missing(&self, options: &Options) -> Vec<String> {
-        let mut missing = options.walk.unstruck(&self.faults);
+    pub fn missing(&self, options: &ConsumerSoakOptions) -> Vec<String> {
+        let mut missing = options.base.missing_faults(&self.faults);
         let wanted = [
             (self.acknowledged == 0, "an acknowledged write"),
-            (options.echo && self.echoed == 0, "a message that was said again"),
+            (options.republish && self.republished == 0, "a message that was republished again"),
             (options.poison && self.replayed == 0, "a parked event that was replayed"),
         ];
         missing.extend(wanted.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, what)| what.to_owned()));
@@ -62,22 +65,22 @@ impl Outcome {
         serde_json::json!({
             "soak": "consumer",
             "acknowledged": self.acknowledged,
-            "in_doubt": self.verdict.in_doubt,
-            "lost": self.verdict.count(Kind::Lost),
-            "doubled": self.verdict.count(Kind::Doubled),
-            "out_of_order": self.verdict.count(Kind::OutOfOrder),
+            "in_doubt": self.report.in_doubt,
+            "lost": self.report.count(ViolationKind::Lost),
+            "doubled": self.report.count(ViolationKind::Duplicated),
+            "out_of_order": self.report.count(ViolationKind::OutOfOrder),
             "differences": self.differences.len(),
             "parked": self.parked.len(),
             "replayed": self.replayed,
-            "said_again": self.echoed,
+            "said_again": self.republished,
             "terms": self.terms,
-            "faults": self.faults.struck(),
+            "faults": self.faults.injected(),
             "faults_in_flight": self.faults.in_flight(),
-            "locks_lost_asleep": self.faults.hits(Fault::Pod(Whom::Standby, PodHarm::Oversleep)).bites,
-            "pod_deaths": self.deaths.len(),
+            "locks_lost_asleep": self.faults.counts(ClusterFault::Pod(PodSelector::Standby, PodFault::PausePastLocks)).effects,
+            "pod_deaths": self.unexpected_exits.len(),
             "applied_by": self.applied_by,
             "conflicts": self.conflicts,
-            "standstill_s": tenths(self.standstill),
+            "standstill_s": tenths(self.longest_stall),
             "drained_in_s": tenths(self.drained_in),
             "seconds": tenths(self.took),
         })
@@ -88,19 +91,25 @@ fn tenths(span: Duration) -> f64 {
     (span.as_secs_f64() * 10.0).round() / 10.0
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for ConsumerSoakResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.verdict.tally.intended {
+        match self.report.counts.intended {
             0 => writeln!(f, "{} acknowledged; what was applied was not listed", self.acknowledged)?,
-            _ => writeln!(f, "{}", self.verdict)?,
+            _ => writeln!(f, "{}", self.report)?,
         }
-        let Self { parked, to_be_parked, replayed, echoed, terms, .. } = self;
-        writeln!(f, "parked {parked:?} (expected {to_be_parked:?}), {replayed} replayed, {echoed} said again")?;
+        let Self { parked, expected_parked, replayed, republished, terms, .. } = self;
+        writeln!(
+            f,
+            "parked {parked:?} (expected {expected_parked:?}), {replayed} replayed, {republished} republished again"
+        )?;
         writeln!(f, "{terms} terms, drained in {:?}, {:?} in all", self.drained_in, self.took)?;
-        let Self { standstill, applied_by, conflicts, .. } = self;
-        writeln!(f, "at most {standstill:?} without progress; applied by pods {applied_by:?}, {conflicts} conflicts")?;
+        let Self { longest_stall, applied_by, conflicts, .. } = self;
+        writeln!(
+            f,
+            "at most {longest_stall:?} without progress; applied by pods {applied_by:?}, {conflicts} conflicts"
+        )?;
         write!(f, "{}", self.faults)?;
         self.differences.iter().try_for_each(|difference| write!(f, "\n{difference}"))?;
-        self.deaths.iter().try_for_each(|death| write!(f, "\n{death}"))
+        self.unexpected_exits.iter().try_for_each(|exit| write!(f, "\n{exit}"))
     }
 }

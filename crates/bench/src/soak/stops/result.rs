@@ -3,34 +3,34 @@
 use std::fmt;
 use std::time::Duration;
 
-use testkit::checker::{Kind, Verdict};
-use testkit::cluster::Death;
+use testkit::checker::{CheckReport, ViolationKind};
+use testkit::cluster::UnexpectedExit;
 
-use super::rounds::Told;
+use super::rounds::StopTimings;
 
 #[derive(Debug)]
-pub struct Outcome {
+pub struct StopSoakResult {
     /// Of what was published.
-    pub topic: Verdict,
+    pub topic: CheckReport,
     /// Of the model that lists what was applied.
-    pub applied: Verdict,
+    pub applied: CheckReport,
     /// Read models against a fold of the source.
     pub differences: Vec<String>,
     /// Saves that should have been refused.
-    pub breaches: usize,
-    pub figures: Told,
+    pub violations: usize,
+    pub figures: StopTimings,
     /// What a stop may take.
     pub deadline: Duration,
     /// Pods that ended on their own, or not well.
-    pub deaths: Vec<Death>,
+    pub unexpected_exits: Vec<UnexpectedExit>,
     pub took: Duration,
 }
 
-impl Outcome {
+impl StopSoakResult {
     /// Every promise was kept.
     pub fn is_clean(&self) -> bool {
         let judged = self.topic.is_clean() && self.applied.is_clean() && self.differences.is_empty();
-        judged && self.breaches == 0 && self.deaths.is_empty() && self.is_in_time()
+        judged && self.violations == 0 && self.unexpected_exits.is_empty() && self.is_in_time()
     }
 
     /// Every stop was within its deadline.
@@ -40,12 +40,12 @@ impl Outcome {
 
     /// The last line of a soak.
     pub fn json(&self) -> serde_json::Value {
-        let Told { rounds, in_flight, stops, leases, first_events } = &self.figures;
-        let counted = |verdict: &Verdict| {
+        let StopTimings { rounds, in_flight, stops, leases, first_events } = &self.figures;
+        let counts = |report: &CheckReport| {
             serde_json::json!({
-                "lost": verdict.count(Kind::Lost),
-                "doubled": verdict.count(Kind::Doubled),
-                "out_of_order": verdict.count(Kind::OutOfOrder),
+                "lost": report.count(ViolationKind::Lost),
+                "doubled": report.count(ViolationKind::Duplicated),
+                "out_of_order": report.count(ViolationKind::OutOfOrder),
             })
         };
         serde_json::json!({
@@ -53,12 +53,12 @@ impl Outcome {
             "clean": self.is_clean(),
             "rounds": rounds,
             "in_flight": in_flight,
-            "acknowledged": self.topic.tally.acknowledged,
-            "topic": counted(&self.topic),
-            "applied": counted(&self.applied),
+            "acknowledged": self.topic.counts.acknowledged,
+            "topic": counts(&self.topic),
+            "applied": counts(&self.applied),
             "differences": self.differences.len(),
-            "fence_breaches": self.breaches,
-            "pod_deaths": self.deaths.len(),
+            "fence_breaches": self.violations,
+            "pod_deaths": self.unexpected_exits.len(),
             "deadline_ms": self.deadline.as_millis() as u64,
             "stop": stops.json(),
             "next_lease": leases.json(),
@@ -68,9 +68,9 @@ impl Outcome {
     }
 }
 
-impl fmt::Display for Outcome {
+impl fmt::Display for StopSoakResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Told { rounds, in_flight, stops, leases, first_events } = &self.figures;
+        let StopTimings { rounds, in_flight, stops, leases, first_events } = &self.figures;
         writeln!(f, "on the topic: {}", self.topic)?;
         writeln!(f, "applied: {}", self.applied)?;
         writeln!(f, "{rounds} rounds, {in_flight} while events were in flight, {:.1} s", self.took.as_secs_f64())?;
@@ -78,6 +78,6 @@ impl fmt::Display for Outcome {
         writeln!(f, "the next leader's lease: {leases}")?;
         write!(f, "its first event: {first_events}")?;
         self.differences.iter().try_for_each(|difference| write!(f, "\n{difference}"))?;
-        self.deaths.iter().try_for_each(|death| write!(f, "\n{death}"))
+        self.unexpected_exits.iter().try_for_each(|exit| write!(f, "\n{exit}"))
     }
 }

@@ -1,4 +1,4 @@
-//! What can befall a member of a replica set, shown to have happened through the driver.
+//! Faults of a replica set member, observed through the driver.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use testkit::mongo::{ReplicaSet, ReplicaSetConfig};
 use testkit::wait::wait_for;
 use tokio::time::timeout;
 
-/// Long enough for a busy machine to answer, short enough to wait for in vain.
+/// Long enough for a response on a busy machine, short enough to wait for a response that never comes.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Talks to one member alone and gives up soon.
+/// A client of one member, with a short timeout.
 fn only(set: &ReplicaSet, member: usize) -> Client {
     let mut options = ClientOptions::default();
     options.hosts = vec![ServerAddress::Tcp { host: "127.0.0.1".into(), port: Some(set.member(member).port()) }];
@@ -44,7 +44,7 @@ async fn count(client: &Client) -> u64 {
 }
 
 #[tokio::test]
-async fn a_killed_primary_refuses_connections_and_another_takes_its_place() {
+async fn a_killed_primary_refuses_connections_and_is_replaced() {
     let mut set = ReplicaSet::start(3).await.unwrap();
     let client = set.client().await.unwrap();
     insert(&client, 1).await;
@@ -78,7 +78,7 @@ async fn a_restarted_member_catches_up_with_what_it_missed() {
 }
 
 #[tokio::test]
-async fn a_paused_member_keeps_its_connections_and_answers_only_when_continued() {
+async fn a_paused_member_keeps_its_connections_until_resumed() {
     let mut set = ReplicaSet::start(3).await.unwrap();
     let member = set.secondary().await.unwrap();
     let client = only(&set, member);
@@ -91,7 +91,7 @@ async fn a_paused_member_keeps_its_connections_and_answers_only_when_continued()
 }
 
 #[tokio::test]
-async fn a_paused_primary_is_replaced_and_follows_the_new_one_when_continued() {
+async fn a_paused_primary_is_replaced_and_follows_after_resume() {
     let mut set = ReplicaSet::start(3).await.unwrap();
     let client = set.client().await.unwrap();
     insert(&client, 1).await;
@@ -109,7 +109,7 @@ async fn a_paused_primary_is_replaced_and_follows_the_new_one_when_continued() {
 }
 
 #[tokio::test]
-async fn a_primary_that_steps_down_becomes_a_secondary_and_another_is_elected() {
+async fn a_primary_that_steps_down_becomes_a_secondary() {
     let set = ReplicaSet::start(3).await.unwrap();
     let client = set.client().await.unwrap();
     insert(&client, 1).await;
@@ -133,7 +133,8 @@ async fn a_stopped_member_ends_cleanly_and_comes_back() {
 #[tokio::test]
 async fn each_member_sees_its_own_variables_and_all_see_the_arguments() {
     // TZ is a variable a process shows to the outside: the local time of its log.
-    let config = ReplicaSetConfig::of(3).variable(1, "TZ", "XYZ-5").argument("--timeStampFormat=iso8601-local");
+    let config =
+        ReplicaSetConfig::with_members(3).variable(1, "TZ", "XYZ-5").argument("--timeStampFormat=iso8601-local");
     let set = config.start().await.unwrap();
     let shifted = |member: usize| {
         let log = std::fs::read_to_string(set.member(member).log_file()).unwrap();

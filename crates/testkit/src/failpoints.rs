@@ -1,14 +1,14 @@
-//! A test of this very program, run once more in a process of its own with a defect planted: it must fail, or it holds nothing.
+//! Runs a test of this test program again in a separate process, with a failpoint active. The test must fail, or it proves nothing.
 
 use std::process::Stdio;
 
 use crate::mongo::shared;
 
-/// Whether the test passed with this variable set.
+/// Whether the test passed with this environment variable set.
 ///
 /// # Panics
-/// When it did not run: no test is called so, or the program could not be started.
-pub async fn passes_with(variable: &str, value: &str, test: &str) -> bool {
+/// When no test of that name ran, or the program could not be started.
+pub async fn test_passes_with(variable: &str, value: &str, test: &str) -> bool {
     let shared = shared().await.unwrap_or_else(|error| panic!("{error:?}"));
     let program = std::env::current_exe().expect("a process has a program");
     let run = tokio::process::Command::new(program)
@@ -18,8 +18,8 @@ pub async fn passes_with(variable: &str, value: &str, test: &str) -> bool {
         .stderr(Stdio::null())
         .output();
     let run = run.await.expect("a test program can be started");
-    // A name that is nobody's runs nothing, and that passes too.
-    let said = String::from_utf8_lossy(&run.stdout);
-    assert!(said.contains("running 1 test\n"), "`{test}` did not run");
+    // A wrong name runs no test, and that passes too.
+    let output = String::from_utf8_lossy(&run.stdout);
+    assert!(output.contains("running 1 test\n"), "`{test}` did not run");
     run.status.success()
 }

@@ -1,7 +1,7 @@
-//! A broker killed -9 again and again under load, and a book of what it had said before each kill.
+//! A broker killed -9 again and again under load, and a ledger of what it had said before each kill.
 //!
 //! One sender keeps one message of each session under way, and sends it again after a kill if it never heard what became of it: duplicate
-//! detection must make that harmless. Two receivers accept whatever session is next and complete what they get. The book then holds the broker to:
+//! detection must make that harmless. Two receivers accept whatever session is next and complete what they get. The ledger then holds the broker to:
 //! nothing accepted is lost, nothing whose completion was acknowledged comes back, and every session reads 1, 2, 3 ….
 //! Bodies of up to 16 KiB fill enough segments that kills also hit while snapshots are written and consumed segments removed.
 
@@ -17,8 +17,8 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 use tokio::time::timeout;
 
+use crate::amqp_client::{RawAmqpClient, message};
 use crate::broker_process::BrokerProcess;
-use crate::peer::{Peer, message};
 
 const QUEUE: &str = "kills";
 const PROPERTIES: &str = "<RequiresSession>true</RequiresSession>\
@@ -29,11 +29,11 @@ const SESSIONS: usize = 40;
 const RECEIVERS: usize = 2;
 const LONGEST_ROUND_MS: u64 = 150;
 const LARGEST_BODY: usize = 16 << 10;
-const DRAIN_PATIENCE: Duration = Duration::from_secs(60);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What was seen.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
+pub struct KillReport {
     pub rounds: u32,
     pub accepted: u64,
     pub completed: u64,
@@ -43,101 +43,109 @@ pub struct Report {
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Session {
+struct SessionRecord {
     /// Accepted by the broker: 1 to this.
     accepted: u64,
     /// The next one is under way, or was when the broker died.
     in_flight: bool,
     /// Its completion was acknowledged: 1 to this.
     completed: u64,
-    /// Its completion was asked for: at most this.
-    asked: u64,
+    /// Its completion was requested for: at most this.
+    requested: u64,
 }
 
 #[derive(Debug, Default)]
-struct Book {
-    sessions: Mutex<Vec<Session>>,
-    faults: Mutex<Vec<String>>,
+struct SessionLedger {
+    sessions: Mutex<Vec<SessionRecord>>,
+    violations: Mutex<Vec<String>>,
 }
 
-impl Book {
-    fn sessions(&self) -> MutexGuard<'_, Vec<Session>> {
-        self.sessions.lock().expect("nobody panics while writing the book")
+impl SessionLedger {
+    fn sessions(&self) -> MutexGuard<'_, Vec<SessionRecord>> {
+        self.sessions.lock().expect("nobody panics while writing the ledger")
     }
 
-    fn fault(&self, what: String) {
-        self.faults().push(what);
+    fn violation(&self, what: String) {
+        self.violations().push(what);
     }
 
-    fn faults(&self) -> MutexGuard<'_, Vec<String>> {
-        self.faults.lock().expect("nobody panics while writing the book")
+    fn violations(&self) -> MutexGuard<'_, Vec<String>> {
+        self.violations.lock().expect("nobody panics while writing the ledger")
     }
 
     /// Adds what is in doubt now, and tells what is certain.
-    fn sum_up(&self, report: &mut Report) {
+    fn update_report(&self, report: &mut KillReport) {
         (report.accepted, report.completed) = (0, 0);
         for session in self.sessions().iter() {
             report.sends_in_doubt += u64::from(session.in_flight);
-            report.completions_in_doubt += u64::from(session.asked > session.completed);
+            report.completions_in_doubt += u64::from(session.requested > session.completed);
             report.accepted += session.accepted;
             report.completed += session.completed;
         }
     }
 }
 
-/// Runs the rounds, then drains the queue and closes the book; `seen` is told after every kill. The error says what the broker did wrong.
-pub async fn run(binary: &Path, rounds: u32, seed: u64, mut seen: impl FnMut(&Report)) -> Result<Report, String> {
-    let mut dice = StdRng::seed_from_u64(seed);
+/// DispositionRanges the rounds, then drains the queue and closes the ledger; `seen` is summarize after every kill. The error says what the broker did wrong.
+pub async fn run(
+    binary: &Path,
+    rounds: u32,
+    seed: u64,
+    mut seen: impl FnMut(&KillReport),
+) -> Result<KillReport, String> {
+    let mut rng = StdRng::seed_from_u64(seed);
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
-    let book = Arc::new(Book { sessions: Mutex::new(vec![Session::default(); SESSIONS]), ..Book::default() });
-    let mut report = Report::default();
-    while report.rounds < rounds && book.faults().is_empty() {
+    let ledger = Arc::new(SessionLedger {
+        sessions: Mutex::new(vec![SessionRecord::default(); SESSIONS]),
+        ..SessionLedger::default()
+    });
+    let mut report = KillReport::default();
+    while report.rounds < rounds && ledger.violations().is_empty() {
         let broker = BrokerProcess::start_with(binary, folder.path(), None).await;
         if report.rounds == 0 {
             broker.create_queue(QUEUE, PROPERTIES).await;
         }
-        let work = load(broker.address(), &book);
-        let round = Duration::from_millis(dice.random_range(1..=LONGEST_ROUND_MS));
+        let work = load(broker.address(), &ledger);
+        let round = Duration::from_millis(rng.random_range(1..=LONGEST_ROUND_MS));
         // Ended by the kill in any case; the peers see a dead connection and stop.
         let _ = timeout(round, work).await;
         broker.kill().await;
         report.rounds += 1;
-        book.sum_up(&mut report);
+        ledger.update_report(&mut report);
         seen(&report);
     }
     let broker = BrokerProcess::start_with(binary, folder.path(), None).await;
-    let drained = drain(broker.address(), &book).await;
+    let drained = drain(broker.address(), &ledger).await;
     broker.kill().await;
-    let faults: Vec<_> = book.faults().drain(..).chain(drained.err()).collect();
-    if !faults.is_empty() {
-        return Err(format!("after {} rounds: {}", report.rounds, faults.join("\n")));
+    let violations: Vec<_> = ledger.violations().drain(..).chain(drained.err()).collect();
+    if !violations.is_empty() {
+        return Err(format!("after {} rounds: {}", report.rounds, violations.join("\n")));
     }
-    let mut settled = Report::default();
-    book.sum_up(&mut settled);
-    Ok(Report { accepted: settled.accepted, completed: settled.completed, ..report })
+    let mut settled = KillReport::default();
+    ledger.update_report(&mut settled);
+    Ok(KillReport { accepted: settled.accepted, completed: settled.completed, ..report })
 }
 
-async fn load(address: SocketAddr, book: &Arc<Book>) {
-    let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(address, Arc::clone(book)))).collect();
-    let _ = send(address, book, true).await;
+async fn load(address: SocketAddr, ledger: &Arc<SessionLedger>) {
+    let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(address, Arc::clone(ledger)))).collect();
+    let _ = send(address, ledger, true).await;
     for receiver in receivers {
         let _ = receiver.await;
     }
 }
 
 /// Sends what is in doubt again, receives until everything accepted is completed.
-async fn drain(address: SocketAddr, book: &Arc<Book>) -> Result<(), String> {
-    send(address, book, false).await.map_err(|error| format!("send what is in doubt: {error}"))?;
-    let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(address, Arc::clone(book)))).collect();
-    let done = timeout(DRAIN_PATIENCE, async {
-        while book.sessions().iter().any(|session| session.completed < session.accepted) {
+async fn drain(address: SocketAddr, ledger: &Arc<SessionLedger>) -> Result<(), String> {
+    send(address, ledger, false).await.map_err(|error| format!("send what is in doubt: {error}"))?;
+    let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(address, Arc::clone(ledger)))).collect();
+    let done = timeout(DRAIN_TIMEOUT, async {
+        while ledger.sessions().iter().any(|session| session.completed < session.accepted) {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
     });
     let drained = done.await;
     receivers.iter().for_each(tokio::task::JoinHandle::abort);
     drained.map_err(|_| {
-        let sessions = book.sessions();
+        let sessions = ledger.sessions();
         let lost: Vec<_> =
             sessions.iter().enumerate().filter(|(_, session)| session.completed < session.accepted).take(5).collect();
         format!("accepted and never delivered: {lost:?}")
@@ -145,21 +153,21 @@ async fn drain(address: SocketAddr, book: &Arc<Book>) -> Result<(), String> {
 }
 
 /// Keeps one message of each session under way; `more: false` sends only those in doubt.
-async fn send(address: SocketAddr, book: &Book, more: bool) -> io::Result<()> {
-    let mut peer = Peer::connect(address).await?;
-    let link = peer.sender(QUEUE);
-    let mut under_way: HashMap<u64, usize> = HashMap::new();
+async fn send(address: SocketAddr, ledger: &SessionLedger, more: bool) -> io::Result<()> {
+    let mut client = RawAmqpClient::connect(address).await?;
+    let link = client.sender(QUEUE);
+    let mut in_flight: HashMap<u64, usize> = HashMap::new();
     let mut idle: Vec<usize> = (0..SESSIONS).collect();
     if !more {
-        let sessions = book.sessions();
+        let sessions = ledger.sessions();
         idle.retain(|session| sessions[*session].in_flight);
     }
-    while more || !idle.is_empty() || !under_way.is_empty() {
-        while peer.amqp.credit(link) > 0
+    while more || !idle.is_empty() || !in_flight.is_empty() {
+        while client.amqp.credit(link) > 0
             && let Some(session) = idle.pop()
         {
             let number = {
-                let mut sessions = book.sessions();
+                let mut sessions = ledger.sessions();
                 sessions[session].in_flight = true;
                 sessions[session].accepted + 1
             };
@@ -169,17 +177,17 @@ async fn send(address: SocketAddr, book: &Book, more: bool) -> io::Result<()> {
                 token: session as u64 + 1,
                 ..OutgoingDelivery::default()
             };
-            peer.amqp.transfer(link, outgoing, &[&bytes]).map_err(io::Error::other)?;
-            under_way.insert(session as u64 + 1, session);
+            client.amqp.transfer(link, outgoing, &[&bytes]).map_err(io::Error::other)?;
+            in_flight.insert(session as u64 + 1, session);
         }
-        for event in peer.exchange().await? {
+        for event in client.exchange().await? {
             let ConnectionEvent::Disposition(disposition) = event else { continue };
             if disposition.state != Some(DeliveryState::Accepted) {
-                book.fault(format!("a send was refused: {:?}", disposition.state));
+                ledger.violation(format!("a send was refused: {:?}", disposition.state));
             }
             for delivery in disposition.deliveries {
-                let Some(session) = under_way.remove(&delivery.token) else { continue };
-                let entry = &mut book.sessions()[session];
+                let Some(session) = in_flight.remove(&delivery.token) else { continue };
+                let entry = &mut ledger.sessions()[session];
                 entry.accepted += 1;
                 entry.in_flight = false;
                 if more {
@@ -192,36 +200,36 @@ async fn send(address: SocketAddr, book: &Book, more: bool) -> io::Result<()> {
 }
 
 /// Accepts one session after the other and completes what it gets, until the broker is gone.
-async fn receive(address: SocketAddr, book: Arc<Book>) -> io::Result<()> {
-    let mut peer = Peer::connect(address).await?;
+async fn receive(address: SocketAddr, ledger: Arc<SessionLedger>) -> io::Result<()> {
+    let mut client = RawAmqpClient::connect(address).await?;
     for turn in 0_u64.. {
-        let link = peer.receiver(format!("receiver-{turn}"), QUEUE, Some(None));
-        peer.amqp.set_credit(link, 10).map_err(io::Error::other)?;
+        let link = client.receiver(format!("receiver-{turn}"), QUEUE, Some(None));
+        client.amqp.set_credit(link, 10).map_err(io::Error::other)?;
         let mut numbers: HashMap<u32, (usize, u64)> = HashMap::new();
         let (mut last, mut unsettled, mut detached) = (None, 0, false);
         while !detached {
-            for event in peer.exchange().await? {
+            for event in client.exchange().await? {
                 match event {
                     ConnectionEvent::Delivery(delivery) => {
                         let (session, number) = read(delivery.payload)?;
-                        check(&book, session, number, last);
+                        check(&ledger, session, number, last);
                         last = Some(number);
-                        let entry = &mut book.sessions()[session];
-                        entry.asked = entry.asked.max(number);
+                        let entry = &mut ledger.sessions()[session];
+                        entry.requested = entry.requested.max(number);
                         numbers.insert(delivery.id, (session, number));
                         unsettled += 1;
                         let state = Some(DeliveryState::Accepted);
-                        peer.amqp.dispose(link, delivery.id, delivery.id, false, state).map_err(io::Error::other)?;
+                        client.amqp.dispose(link, delivery.id, delivery.id, false, state).map_err(io::Error::other)?;
                     }
                     ConnectionEvent::Disposition(disposition) => {
                         for settled in disposition.deliveries {
                             let Some((session, number)) = numbers.remove(&settled.id) else { continue };
                             unsettled -= 1;
-                            let entry = &mut book.sessions()[session];
+                            let entry = &mut ledger.sessions()[session];
                             entry.completed = entry.completed.max(number);
                         }
                         if unsettled == 0 {
-                            let _ = peer.amqp.detach(link, None);
+                            let _ = client.amqp.detach(link, None);
                         }
                     }
                     ConnectionEvent::Detached { .. } => detached = true,
@@ -235,14 +243,14 @@ async fn receive(address: SocketAddr, book: Arc<Book>) -> io::Result<()> {
 }
 
 /// The first of a hold must be the one after what was completed, for certain or perhaps; every other the one after the last.
-fn check(book: &Book, session: usize, number: u64, last: Option<u64>) {
-    let entry = book.sessions()[session];
+fn check(ledger: &SessionLedger, session: usize, number: u64, last: Option<u64>) {
+    let entry = ledger.sessions()[session];
     let expected = match last {
         Some(last) => last + 1..=last + 1,
-        None => entry.completed + 1..=entry.asked.max(entry.completed) + 1,
+        None => entry.completed + 1..=entry.requested.max(entry.completed) + 1,
     };
     if !expected.contains(&number) {
-        book.fault(format!("session {session} delivered {number}, expected one of {expected:?} ({entry:?})"));
+        ledger.violation(format!("session {session} delivered {number}, expected one of {expected:?} ({entry:?})"));
     }
 }
 

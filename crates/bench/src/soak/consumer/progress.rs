@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use mongodb::Database;
 use testkit::checker::Checker;
-use testkit::cluster::House;
+use testkit::cluster::TestCluster;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -22,19 +22,19 @@ const SAY_EVERY: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_secs(1);
 
 /// Counts what was applied, until it is dropped.
-pub(in crate::soak) struct Counting {
-    progress: Arc<Mutex<Progress>>,
+pub(in crate::soak) struct ApplyProgress {
+    progress: Arc<Mutex<ProgressState>>,
     _tasks: JoinSet<()>,
 }
 
-impl Counting {
-    /// Says how far things are, if it is `talkative`.
-    pub(in crate::soak) fn start(views: &Database, checker: &Arc<Checker>, talkative: bool) -> Self {
-        let progress = Arc::new(Mutex::new(Progress::new(Instant::now())));
+impl ApplyProgress {
+    /// Says how far things are, if it is `verbose`.
+    pub(in crate::soak) fn start(views: &Database, checker: &Arc<Checker>, verbose: bool) -> Self {
+        let progress = Arc::new(Mutex::new(ProgressState::new(Instant::now())));
         let mut tasks = JoinSet::new();
         tasks.spawn(count(views.clone(), Arc::clone(checker), Arc::clone(&progress)));
-        if talkative {
-            tasks.spawn(narrate(Arc::clone(checker), Arc::clone(&progress)));
+        if verbose {
+            tasks.spawn(print_progress(Arc::clone(checker), Arc::clone(&progress)));
         }
         Self { progress, _tasks: tasks }
     }
@@ -44,52 +44,52 @@ impl Counting {
     }
 
     /// The longest time in which events waited and none was applied.
-    pub(super) fn standstill(&self) -> Duration {
-        read(&self.progress).standstill
+    pub(super) fn longest_stall(&self) -> Duration {
+        read(&self.progress).longest_stall
     }
 }
 
-async fn count(views: Database, checker: Arc<Checker>, progress: Arc<Mutex<Progress>>) {
+async fn count(views: Database, checker: Arc<Checker>, progress: Arc<Mutex<ProgressState>>) {
     loop {
         let asked = Instant::now();
         let looked = timeout(ANSWER_WITHIN, models::applied(&views)).await;
         if let Ok(Ok(applied)) = looked {
-            read(&progress).note(applied, checker.tally().acknowledged, Instant::now());
+            read(&progress).note(applied, checker.counts().acknowledged, Instant::now());
         }
         tokio::time::sleep((asked.elapsed() * (LOOKING - 1)).clamp(LOOK_EVERY, LOOK_AT_LEAST_EVERY)).await;
     }
 }
 
-async fn narrate(checker: Arc<Checker>, progress: Arc<Mutex<Progress>>) {
+async fn print_progress(checker: Arc<Checker>, progress: Arc<Mutex<ProgressState>>) {
     let began = Instant::now();
     loop {
         tokio::time::sleep(SAY_EVERY).await;
-        let (written, applied) = (checker.tally().acknowledged, read(&progress).applied);
+        let (written, applied) = (checker.counts().acknowledged, read(&progress).applied);
         println!("{:5} s: {written} acknowledged, {applied} applied", began.elapsed().as_secs());
     }
 }
 
-fn read(progress: &Mutex<Progress>) -> MutexGuard<'_, Progress> {
+fn read(progress: &Mutex<ProgressState>) -> MutexGuard<'_, ProgressState> {
     progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug)]
-struct Progress {
+struct ProgressState {
     applied: u64,
     /// When something was last applied, or nothing waited.
     since: Instant,
-    standstill: Duration,
+    longest_stall: Duration,
 }
 
-impl Progress {
+impl ProgressState {
     fn new(now: Instant) -> Self {
-        Self { applied: 0, since: now, standstill: Duration::ZERO }
+        Self { applied: 0, since: now, longest_stall: Duration::ZERO }
     }
 
     fn note(&mut self, applied: u64, written: u64, now: Instant) {
         let moved = applied != self.applied;
         if moved || applied < written {
-            self.standstill = self.standstill.max(now.saturating_duration_since(self.since));
+            self.longest_stall = self.longest_stall.max(now.saturating_duration_since(self.since));
         }
         if moved || applied >= written {
             (self.applied, self.since) = (applied, now);
@@ -97,23 +97,23 @@ impl Progress {
     }
 }
 
-/// Until everything is applied and nothing more changes, or nothing has changed for as long as `patience`; when the last change was.
-pub(in crate::soak) async fn until_applied(
-    house: &mut House,
+/// Until everything is applied and nothing more changes, or nothing has changed for as long as `stall_timeout`; when the last change was.
+pub(in crate::soak) async fn wait_until_applied(
+    cluster: &mut TestCluster,
     checker: &Checker,
-    counting: &Counting,
-    patience: Duration,
+    progress: &ApplyProgress,
+    stall_timeout: Duration,
     written: Instant,
 ) -> Result<Duration, Error> {
-    let (mut seen, mut since) = (counting.applied(), Instant::now());
+    let (mut seen, mut since) = (progress.applied(), Instant::now());
     loop {
         tokio::time::sleep(LOOK_EVERY).await;
-        house.bury()?;
-        let now = counting.applied();
+        cluster.restart_exited_pods()?;
+        let now = progress.applied();
         if now != seen {
             (seen, since) = (now, Instant::now());
         }
-        let enough = if now >= checker.tally().acknowledged { QUIET } else { patience };
+        let enough = if now >= checker.counts().acknowledged { QUIET } else { stall_timeout };
         if since.elapsed() > enough {
             return Ok(since.saturating_duration_since(written));
         }
@@ -128,17 +128,17 @@ mod tests {
     fn a_standstill_is_a_time_in_which_events_wait_and_none_is_applied() {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        let mut progress = Progress::new(start);
+        let mut progress = ProgressState::new(start);
         progress.note(0, 0, at(30));
         progress.note(0, 10, at(31));
         progress.note(10, 10, at(32));
-        assert_eq!(progress.standstill, Duration::from_secs(2), "while nothing waits nothing stands still");
+        assert_eq!(progress.longest_stall, Duration::from_secs(2), "while nothing waits nothing stands still");
         progress.note(10, 10, at(90));
         progress.note(10, 20, at(91));
         progress.note(10, 20, at(94));
-        assert_eq!(progress.standstill, Duration::from_secs(4), "told before it is over");
+        assert_eq!(progress.longest_stall, Duration::from_secs(4), "told before it is over");
         progress.note(11, 20, at(97));
         progress.note(20, 20, at(98));
-        assert_eq!((progress.standstill, progress.applied), (Duration::from_secs(7), 20));
+        assert_eq!((progress.longest_stall, progress.applied), (Duration::from_secs(7), 20));
     }
 }

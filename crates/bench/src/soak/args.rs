@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::Options;
+use super::ProducerSoakOptions;
 
-// A soak's own arguments are called so too, and two groups of one name are refused by a debug build.
+// A soak's own args are called so too, and two groups of one name are refused by a debug build.
 #[derive(Args)]
 #[group(skip)]
-pub struct Arguments {
+pub struct SoakArgs {
     #[arg(long, default_value_t = 200_000)]
     pub events: u64,
     #[arg(long, default_value_t = 5_000)]
@@ -26,22 +26,23 @@ pub struct Arguments {
     #[arg(long)]
     writers: Option<u64>,
     /// Aggregates one after the other, not at random; with runs of one event, as many of them as events have one each
-    #[arg(long)]
-    by_turns: bool,
+    #[arg(long = "by-turns")]
+    round_robin: bool,
     #[arg(long, default_value_t = 3)]
     pods: usize,
 }
 
-impl Arguments {
-    pub fn apply(&self, options: &mut Options) {
+impl SoakArgs {
+    pub fn apply(&self, options: &mut ProducerSoakOptions) {
         let load = &mut options.load;
         (load.events, load.aggregates) = (self.events, self.aggregates);
-        (load.writers, load.by_turns) = (self.writers.unwrap_or(load.writers).min(self.aggregates), self.by_turns);
+        (load.writers, load.round_robin) =
+            (self.writers.unwrap_or(load.writers).min(self.aggregates), self.round_robin);
         load.rate = (self.rate > 0.0).then_some(self.rate);
         options.pods = self.pods;
     }
 
-    /// Runs every round; each says whether all promises were kept.
+    /// DispositionRanges every round; each says whether all promises were kept.
     pub async fn rounds<E: std::fmt::Debug>(&self, round: impl AsyncFn(u64) -> Result<bool, E>) -> ExitCode {
         let mut failed = 0;
         for seed in self.seed..self.seed + self.rounds {
@@ -49,7 +50,7 @@ impl Arguments {
             match round(seed).await {
                 Ok(is_clean) => failed += u64::from(!is_clean),
                 Err(error) => {
-                    println!("seed {seed}: the house failed: {error:?}");
+                    println!("seed {seed}: the cluster failed: {error:?}");
                     failed += 1;
                 }
             }

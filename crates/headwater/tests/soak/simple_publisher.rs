@@ -1,25 +1,25 @@
-//! The simplest thing that publishes: one change stream, one message at a time. Enough to show what the checker sees, and nothing a pod should be.
+//! A minimal publisher: one change stream, one message at a time. It exists to test the checker and is no model for a pod.
 
 use mongodb::bson::Document;
 use mongodb::change_stream::event::ChangeStreamEvent;
 use mongodb::{Collection, change_stream::ChangeStream};
 use servicebus::{Client, Config, Message, Sender};
-use testkit::cluster::House;
+use testkit::cluster::TestCluster;
 
-/// What a careless publisher does to the stream's hundredth event.
+/// A planted defect: what the publisher does to the hundredth event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Careless {
-    Never,
-    Drops,
-    /// Under another id, so that the broker cannot tell.
+pub(super) enum PublisherBug {
+    None,
+    DropsEvent,
+    /// Under another id, so that duplicate detection does not see it.
     SendsTwice,
-    /// After the one that follows it in its aggregate.
-    SwapsWithTheNext,
+    /// Sends it after its successor in the same aggregate.
+    SwapsEvents,
 }
 
-/// A stream that misses nothing written after this returned.
-pub(super) async fn watch(house: &House) -> ChangeStream<ChangeStreamEvent<Document>> {
-    let events: Collection<Document> = house.events();
+/// A change stream of everything written from now on.
+pub(super) async fn watch(cluster: &TestCluster) -> ChangeStream<ChangeStreamEvent<Document>> {
+    let events: Collection<Document> = cluster.events();
     events.watch().await.expect("the source can be watched")
 }
 
@@ -27,9 +27,9 @@ pub(super) async fn watch(house: &House) -> ChangeStream<ChangeStreamEvent<Docum
 pub(super) async fn publish(
     mut changes: ChangeStream<ChangeStreamEvent<Document>>,
     connection_string: String,
-    careless: Careless,
+    bug: PublisherBug,
 ) {
-    let client = Client::new(&connection_string, Config::default()).expect("the house's connection string is valid");
+    let client = Client::new(&connection_string, Config::default()).expect("the cluster's connection string is valid");
     let topic = client.sender("events");
     let (mut held, mut swapped): (Option<Document>, bool) = (None, false);
     let mut number = 0;
@@ -37,14 +37,14 @@ pub(super) async fn publish(
         let Ok(change) = changes.next_if_any().await else { return };
         let Some(document) = change.and_then(|change| change.full_document) else { continue };
         number += 1;
-        match careless {
-            Careless::Drops if number == 100 => continue,
-            Careless::SendsTwice if number == 100 => send(&topic, &document, "again").await,
-            Careless::SwapsWithTheNext if number >= 100 && held.is_none() && !swapped => {
+        match bug {
+            PublisherBug::DropsEvent if number == 100 => continue,
+            PublisherBug::SendsTwice if number == 100 => send(&topic, &document, "again").await,
+            PublisherBug::SwapsEvents if number >= 100 && held.is_none() && !swapped => {
                 held = Some(document);
                 continue;
             }
-            Careless::Never | Careless::Drops | Careless::SendsTwice | Careless::SwapsWithTheNext => {}
+            PublisherBug::None | PublisherBug::DropsEvent | PublisherBug::SendsTwice | PublisherBug::SwapsEvents => {}
         }
         send(&topic, &document, "").await;
         if let Some(before) = held.take_if(|before| before.get("aggregateId") == document.get("aggregateId")) {
@@ -54,7 +54,7 @@ pub(super) async fn publish(
     }
 }
 
-/// Until the broker has it.
+/// Retries until the broker has accepted it.
 async fn send(topic: &Sender, document: &Document, suffix: &str) {
     let aggregate = document.get_str("aggregateId").expect("the writer gave one");
     let version = document.get_i64("version").expect("the writer gave one");

@@ -1,6 +1,6 @@
 //! Whether a message costs the broker the same however many messages and sessions it holds already.
 //!
-//! A real process with a folder on disk. First the same load over a growing store: messages come in one a transfer while others are taken out,
+//! A real process with a folder on disk. CursorWrite the same load over a growing store: messages come in one a transfer while others are taken out,
 //! so that as many stay as there were. Then the same load over a growing number of sessions: sessions accepted for one message each.
 //! The measure is the broker's processor time for a message, which other work on the machine disturbs least; the rate is told beside it.
 
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use amqp::message::{BatchBuilder, FORMAT};
 
-use crate::broker_load::{Acceptors, batches, messages, send};
+use crate::broker_load::{AcceptLoad, batches, messages, send};
 use crate::broker_process::BrokerProcess;
 
 const BODY: usize = 1024;
@@ -21,16 +21,16 @@ const QUEUE: &str = "<RequiresSession>true</RequiresSession><MaxSizeInMegabytes>
 const THROUGH: u64 = 300_000;
 const FEW_SESSIONS: u64 = 10;
 /// Fewer at once than the fewest sessions, so that none waits for another.
-const BULK: Acceptors = Acceptors { connections: 2, sessions: 4, credit: 100 };
+const BULK: AcceptLoad = AcceptLoad { connections: 2, sessions: 4, credit: 100 };
 
 /// Messages stored, and accepts measured, at each number of sessions.
 const SPREAD: u64 = 200_000;
 const ACCEPTS: u64 = 40_000;
-const SHORT: Acceptors = Acceptors { connections: 4, sessions: 2, credit: 1 };
+const SHORT: AcceptLoad = AcceptLoad { connections: 4, sessions: 2, credit: 1 };
 
 /// One row of the table.
 #[derive(Debug, Clone, Copy)]
-pub struct Row {
+pub struct ScalingRow {
     pub size: u64,
     pub cpu_us: f64,
     pub per_second: f64,
@@ -39,13 +39,17 @@ pub struct Row {
 
 /// How the broker came back with everything stored.
 #[derive(Debug, Clone, Copy)]
-pub struct Restart {
+pub struct RestartTiming {
     pub ready: Duration,
     pub rss_mb: f64,
 }
 
 /// Cost of one message sent, received and completed, by messages stored; then a kill -9 and a start over the largest store.
-pub async fn by_messages(folder: &Path, sizes: &[u64], mut seen: impl FnMut(Row)) -> io::Result<Restart> {
+pub async fn measure_by_messages(
+    folder: &Path,
+    sizes: &[u64],
+    mut seen: impl FnMut(ScalingRow),
+) -> io::Result<RestartTiming> {
     let broker = BrokerProcess::start(folder, None).await;
     broker.create_queue("store", QUEUE).await;
     let (mut stored, mut next) = (0, 0);
@@ -57,43 +61,43 @@ pub async fn by_messages(folder: &Path, sizes: &[u64], mut seen: impl FnMut(Row)
         next = through.end;
         let load = async {
             let incoming = send(broker.address(), "store", messages(through, FEW_SESSIONS, BODY), FORMAT);
-            let (sent, taken) = tokio::join!(incoming, BULK.take(broker.address(), "store", THROUGH));
+            let (sent, taken) = tokio::join!(incoming, BULK.complete_messages(broker.address(), "store", THROUGH));
             sent.and(taken)
         };
-        seen(measured(&broker, *size, THROUGH, load).await?);
+        seen(measure(&broker, *size, THROUGH, load).await?);
     }
     broker.kill().await;
     let broker = BrokerProcess::start(folder, None).await;
-    let restart = Restart { ready: broker.ready_after, rss_mb: broker.rss_mb() };
+    let restart = RestartTiming { ready: broker.ready_after, rss_mb: broker.rss_mb() };
     broker.kill().await;
     Ok(restart)
 }
 
 /// Cost of a session accepted, one message received and completed, and the session let go, by sessions that have messages.
-pub async fn by_sessions(folder: &Path, sizes: &[u64], mut seen: impl FnMut(Row)) -> io::Result<()> {
+pub async fn measure_by_sessions(folder: &Path, sizes: &[u64], mut seen: impl FnMut(ScalingRow)) -> io::Result<()> {
     let broker = BrokerProcess::start(folder, None).await;
     for sessions in sizes {
         let queue = format!("sessions-{sessions}");
         broker.create_queue(&queue, QUEUE).await;
         let stored = batches(messages(0..SPREAD, *sessions, BODY));
         send(broker.address(), &queue, stored, BatchBuilder::FORMAT).await?;
-        let load = SHORT.take(broker.address(), &queue, ACCEPTS);
-        seen(measured(&broker, *sessions, ACCEPTS, load).await?);
+        let load = SHORT.complete_messages(broker.address(), &queue, ACCEPTS);
+        seen(measure(&broker, *sessions, ACCEPTS, load).await?);
     }
     broker.kill().await;
     Ok(())
 }
 
-async fn measured(
+async fn measure(
     broker: &BrokerProcess,
     size: u64,
     messages: u64,
     load: impl Future<Output = io::Result<()>>,
-) -> io::Result<Row> {
+) -> io::Result<ScalingRow> {
     let (began, before) = (Instant::now(), broker.cpu());
     load.await?;
     let (took, cpu) = (began.elapsed(), broker.cpu().saturating_sub(before));
-    Ok(Row {
+    Ok(ScalingRow {
         size,
         cpu_us: cpu.as_secs_f64() * 1e6 / messages as f64,
         per_second: messages as f64 / took.as_secs_f64(),
@@ -102,7 +106,7 @@ async fn measured(
 }
 
 /// How much dearer the dearest size is than the smallest.
-pub fn steepness(rows: &[Row]) -> f64 {
+pub fn max_cost_ratio(rows: &[ScalingRow]) -> f64 {
     let first = rows.first().map_or(f64::NAN, |row| row.cpu_us);
     rows.iter().map(|row| row.cpu_us / first).fold(f64::NAN, f64::max)
 }

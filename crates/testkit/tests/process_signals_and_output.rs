@@ -1,10 +1,10 @@
-//! Children as real as pods: signalled, read, outlived by no one.
+//! Child processes: signals, captured output, and their end with the test.
 
 use std::{os::unix::process::ExitStatusExt, panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt;
 use testkit::{
-    process::{Process, Program, Stream},
+    process::{OutputStream, Process, Program},
     wait::wait_for,
 };
 
@@ -14,7 +14,7 @@ fn shell(script: &str) -> Process {
     Program::new("/bin/sh").named("child").args(["-c", script]).start().unwrap()
 }
 
-/// Says "tick" a hundred times a second.
+/// Prints "tick" a hundred times a second.
 fn ticking() -> Process {
     shell("while :; do echo tick; sleep 0.01; done")
 }
@@ -28,7 +28,7 @@ async fn wait_for_ticks(process: &Process, more: usize) {
     wait_for("ticks", LIMIT, async || if ticks(process) >= goal { Ok(()) } else { Err(ticks(process)) }).await;
 }
 
-/// Whether the process runs. One that is dead but that no one has waited for does not.
+/// Whether the process runs. A zombie does not.
 fn lives(pid: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
     // The state follows the name, which is in brackets and may hold anything.
@@ -54,8 +54,8 @@ async fn arguments_environment_and_both_streams_arrive() {
         .unwrap();
     assert_eq!(child.wait_for_exit(LIMIT).await.code(), Some(3));
     let mut lines: Vec<_> = child.lines().into_iter().map(|line| (line.stream, line.text)).collect();
-    lines.sort_by_key(|(stream, _)| *stream == Stream::Stderr);
-    assert_eq!(lines, [(Stream::Stdout, "first hello".into()), (Stream::Stderr, "problem".into())]);
+    lines.sort_by_key(|(stream, _)| *stream == OutputStream::Stderr);
+    assert_eq!(lines, [(OutputStream::Stdout, "first hello".into()), (OutputStream::Stderr, "problem".into())]);
 }
 
 #[tokio::test]
@@ -76,12 +76,12 @@ async fn a_mark_hides_the_lines_before_it() {
 }
 
 #[tokio::test]
-async fn a_line_that_does_not_come_fails_with_what_was_said_instead() {
+async fn a_missing_line_fails_with_the_output_so_far() {
     let child = shell("echo something else; exec sleep 60");
     child.wait_for_line("something else", LIMIT).await;
     let message = panic_of(child.wait_for_line("ready", Duration::from_millis(50))).await;
     assert!(message.contains("for a line with `ready`"), "{message}");
-    assert!(message.contains("last seen \"1 lines\""), "{message}");
+    assert!(message.contains("last state \"1 lines\""), "{message}");
     assert!(message.ends_with("its last lines:\n  out | something else\n"), "{message}");
 }
 
@@ -94,7 +94,7 @@ async fn a_line_that_can_no_longer_come_fails_at_once() {
 }
 
 #[tokio::test]
-async fn sigterm_lets_it_end_in_its_own_way() {
+async fn sigterm_lets_it_shut_down() {
     let child = shell(r#"trap "echo bye; exit 7" TERM; echo ready; while :; do sleep 0.01; done"#);
     child.wait_for_line("ready", LIMIT).await;
     child.terminate();
@@ -103,7 +103,7 @@ async fn sigterm_lets_it_end_in_its_own_way() {
 }
 
 #[tokio::test]
-async fn sigkill_does_not() {
+async fn sigkill_ends_it_without_shutdown() {
     let child = shell(r#"trap "echo bye; exit 7" TERM INT HUP EXIT; echo ready; while :; do sleep 0.01; done"#);
     child.wait_for_line("ready", LIMIT).await;
     assert_eq!(child.kill().await.signal(), Some(9));
@@ -116,12 +116,12 @@ async fn a_paused_process_does_nothing_until_it_is_resumed() {
     let (paused, control) = (ticking(), ticking());
     wait_for_ticks(&paused, 3).await;
     paused.pause().await;
-    // What it had said before may still be on its way; the other child's ticks are the clock.
+    // Earlier output may still be in flight; the other child's ticks serve as the clock.
     wait_for_ticks(&control, 10).await;
-    let said = ticks(&paused);
+    let line_count = ticks(&paused);
     wait_for_ticks(&control, 30).await;
-    assert_eq!(ticks(&paused), said);
-    assert_eq!(paused.exit_status(), None, "it is still there");
+    assert_eq!(ticks(&paused), line_count);
+    assert_eq!(paused.exit_status(), None, "it still exists");
     paused.resume();
     wait_for_ticks(&paused, 3).await;
 }
@@ -139,19 +139,19 @@ async fn a_paused_process_can_be_paused_again_and_killed() {
 }
 
 #[tokio::test]
-async fn signalling_a_process_that_has_ended_is_a_mistake_of_the_test() {
+async fn signalling_an_ended_process_panics() {
     let child = shell("echo done");
     child.wait_for_exit(LIMIT).await;
     let message = panic_of(async { child.terminate() }).await;
-    assert!(message.contains("no process to send SIGTERM to"), "{message}");
+    assert!(message.contains("cannot send SIGTERM"), "{message}");
 }
 
 #[tokio::test]
-async fn a_process_that_does_not_end_in_time_is_reported_with_its_last_lines() {
+async fn a_process_that_does_not_end_is_reported_with_its_output() {
     let child = shell("echo busy; exec sleep 60");
     child.wait_for_line("busy", LIMIT).await;
     let message = panic_of(child.wait_for_exit(Duration::from_millis(50))).await;
-    assert!(message.contains("for it to end") && message.contains("out | busy"), "{message}");
+    assert!(message.contains("for the process to end") && message.contains("out | busy"), "{message}");
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ fn a_process_outlives_the_thread_that_started_it() {
     };
     let starter = std::thread::spawn(move || {
         let child = ticking();
-        // Not before the child is under way: only then would it notice its starter's end.
+        // Only after the child has started: before that it would not notice its parent's end.
         wait_for_ten_ticks(&child);
         child
     });
@@ -181,12 +181,12 @@ fn a_process_outlives_the_thread_that_started_it() {
 #[test]
 fn a_program_that_is_not_there_is_named() {
     let error = Program::new("/no/such/program").named("pod-1").start().expect_err("there is none");
-    assert_eq!(error.to_string(), "start `pod-1` from `/no/such/program`");
+    assert_eq!(error.to_string(), "failed to start `pod-1` from `/no/such/program`");
 }
 
 const ROLE: &str = "TESTKIT_PROCESS_TEST_ROLE";
 
-/// Plays two parts: started again by itself, it is the parent that is killed.
+/// Has two roles: started again by itself, it is the parent that is killed.
 #[tokio::test]
 async fn a_child_dies_with_its_test_even_on_kill_9() {
     if std::env::var_os(ROLE).is_some() {

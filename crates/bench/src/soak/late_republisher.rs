@@ -1,4 +1,4 @@
-//! Says again what was said on the topic, later and out of turn: the late messages of leaders long deposed.
+//! Says again what was republished on the topic, later and out of turn: the late messages of leaders long deposed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -15,66 +15,72 @@ use tokio::task::JoinSet;
 const PARTITION_KEY: &str = "x-opt-partition-key";
 const AT_ONCE: usize = 100;
 /// How many messages it remembers, to say one of them again.
-const MEMORY: usize = 500;
-/// One in so many is said again.
+const MAX_REMEMBERED: usize = 500;
+/// One in so many is republished again.
 const ONE_IN: u32 = 10;
 
-/// Runs until it is dropped.
+/// DispositionRanges until it is dropped.
 #[derive(Debug)]
-pub(super) struct Echo {
-    said: Arc<AtomicU64>,
+pub(super) struct LateRepublisher {
+    republished: Arc<AtomicU64>,
     _task: JoinSet<()>,
 }
 
-impl Echo {
+impl LateRepublisher {
     /// # Panics
     /// When the connection string is none.
     pub(super) fn start(connection_string: &str, topic: &str, subscription: &str, seed: u64) -> Self {
         let config = Config { container_id: "echo".into(), ..Config::default() };
-        let client = Client::new(connection_string, config).expect("the house's connection string is valid");
-        let said = Arc::new(AtomicU64::new(0));
+        let client = Client::new(connection_string, config).expect("the cluster's connection string is valid");
+        let republished = Arc::new(AtomicU64::new(0));
         let mut task = JoinSet::new();
         let (sender, receiver) = (client.sender(topic), client.receiver(subscription));
-        let dice = StdRng::seed_from_u64(seed);
-        let voice = Voice { sender, known: HashSet::new(), memory: vec![], dice, said: Arc::clone(&said) };
-        task.spawn(voice.run(receiver));
-        Self { said, _task: task }
+        let rng = StdRng::seed_from_u64(seed);
+        let worker = RepublishWorker {
+            sender,
+            seen_ids: HashSet::new(),
+            remembered: vec![],
+            rng,
+            republished: Arc::clone(&republished),
+        };
+        task.spawn(worker.run(receiver));
+        Self { republished, _task: task }
     }
 
-    /// How many messages were said again.
-    pub(super) fn said(&self) -> u64 {
-        self.said.load(Relaxed)
+    /// How many messages were republished again.
+    pub(super) fn republished(&self) -> u64 {
+        self.republished.load(Relaxed)
     }
 }
 
-struct Voice {
+struct RepublishWorker {
     sender: Sender,
-    /// What came once: a copy comes again, and is not said a third time.
-    known: HashSet<String>,
-    memory: Vec<EncodedMessage>,
-    dice: StdRng,
-    said: Arc<AtomicU64>,
+    /// What came once: a copy comes again, and is not republished a third time.
+    seen_ids: HashSet<String>,
+    remembered: Vec<EncodedMessage>,
+    rng: StdRng,
+    republished: Arc<AtomicU64>,
 }
 
-impl Voice {
+impl RepublishWorker {
     async fn run(mut self, mut receiver: Receiver) {
         loop {
             // A broker that is down comes back.
-            if self.listen(&mut receiver).await.is_err() {
+            if self.receive_and_republish(&mut receiver).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
         }
     }
 
-    async fn listen(&mut self, receiver: &mut Receiver) -> Result<(), Error> {
+    async fn receive_and_republish(&mut self, receiver: &mut Receiver) -> Result<(), Error> {
         let messages = receiver.receive(AT_ONCE, Duration::from_secs(1)).await?;
         for message in &messages {
-            if self.known.insert(message.message_id().unwrap_or_default()) {
+            if self.seen_ids.insert(message.message_id().unwrap_or_default()) {
                 self.remember(copy(message));
-                if self.dice.random_ratio(1, ONE_IN) {
-                    let place = self.dice.random_range(0..self.memory.len());
-                    self.sender.send(&self.memory[place]).await?;
-                    self.said.fetch_add(1, Relaxed);
+                if self.rng.random_ratio(1, ONE_IN) {
+                    let place = self.rng.random_range(0..self.remembered.len());
+                    self.sender.send(&self.remembered[place]).await?;
+                    self.republished.fetch_add(1, Relaxed);
                 }
             }
         }
@@ -85,11 +91,11 @@ impl Voice {
     }
 
     fn remember(&mut self, message: EncodedMessage) {
-        if self.memory.len() < MEMORY {
-            return self.memory.push(message);
+        if self.remembered.len() < MAX_REMEMBERED {
+            return self.remembered.push(message);
         }
-        let place = self.dice.random_range(0..MEMORY);
-        self.memory[place] = message;
+        let place = self.rng.random_range(0..MAX_REMEMBERED);
+        self.remembered[place] = message;
     }
 }
 
