@@ -11,20 +11,20 @@
 //! | `attach` | links come and go |
 //! | `sending`, `incoming` | a client's messages on their way in |
 //! | `receiving`, `outgoing` | messages on their way out, and their settlement |
-//! | `pace` | how much may be under way to a peer, or half received from it |
+//! | `credit` | how much may be under way to a peer, or half received from it |
 //! | `requests`, `tokens`, `management` | requests and responses on `$cbs` and `$management` |
 
 mod address;
 mod attach;
-mod incoming;
+mod cbs;
+mod credit;
+mod decode;
+mod encode;
+mod inbound;
 mod links;
 mod management;
-mod outgoing;
-mod pace;
-mod receiving;
-mod requests;
-mod sending;
-mod tokens;
+mod node_requests;
+mod outbound;
 
 use std::future::poll_fn;
 use std::io;
@@ -44,42 +44,42 @@ use tracing::debug;
 
 use crate::core::Error;
 use crate::engine::{EngineConnection, EngineHandle, EngineReply, EngineRequest};
-use links::Links;
-use pace::{Half, Places, Shared};
-pub(crate) use requests::Answer;
+use credit::{LinkBudget, PartialDeliveryBudget, SharedCounter};
+use links::LinkTable;
+pub(crate) use node_requests::CallReply;
 
 /// What every connection of a broker shares.
 #[derive(Debug, Clone)]
-pub(crate) struct Settings {
+pub(crate) struct ConnectionSettings {
     /// Announced to senders whose entity sets no limit of its own.
     pub(crate) max_message_size: u64,
-    pub(crate) patience: Patience,
+    pub(crate) timeouts: Timeouts,
     /// Bytes of half-received messages in all connections.
-    pub(crate) half_received: Shared,
-    /// Links of all connections.
-    pub(crate) links: Shared,
+    pub(crate) partial_bytes: SharedCounter,
+    /// LinkTable of all connections.
+    pub(crate) links: SharedCounter,
 }
 
 /// How long peers are borne with.
 #[derive(Debug, Clone)]
-pub struct Patience {
+pub struct Timeouts {
     /// Until a connection has said which protocol it speaks; and again for a TLS handshake.
     pub first_bytes: Duration,
     /// Until an AMQP connection is open, or the head of an HTTP request is whole.
     pub handshake: Duration,
-    /// With an AMQP peer from which nothing whole arrives. Half of it is announced to the peer.
-    pub silence: Duration,
+    /// With an AMQP peer from which nothing whole arrives. PartialDeliveryBudget of it is announced to the peer.
+    pub idle: Duration,
     /// With a peer that does not read what we wrote.
-    pub unread: Duration,
+    pub write: Duration,
 }
 
-impl Default for Patience {
+impl Default for Timeouts {
     fn default() -> Self {
         Self {
             first_bytes: Duration::from_secs(10),
             handshake: Duration::from_secs(30),
-            silence: Duration::from_secs(120),
-            unread: Duration::from_secs(60),
+            idle: Duration::from_secs(120),
+            write: Duration::from_secs(60),
         }
     }
 }
@@ -88,33 +88,33 @@ impl Default for Patience {
 const SMALL_READ: usize = 4 << 10;
 const LARGE_READ: usize = 64 << 10;
 /// What a request takes beside its messages: even one without any must not pile up before an engine that waits for its disk.
-const REQUEST: usize = 128;
+const REQUEST_OVERHEAD: usize = 128;
 /// How many may wait to be written before nothing more is read.
-const MUCH_OUTPUT: usize = 1 << 20;
+const MAX_PENDING_OUTPUT: usize = 1 << 20;
 
-pub(crate) struct Connection<S> {
+pub(crate) struct BrokerConnection<S> {
     stream: S,
     amqp: amqp::Connection,
     line: EngineConnection,
     replies: UnboundedReceiver<Vec<EngineReply>>,
-    settings: Arc<Settings>,
-    links: Links,
-    /// Asked by the events at hand; sent to the engine together.
-    asked: Vec<EngineRequest>,
-    asked_bytes: usize,
+    settings: Arc<ConnectionSettings>,
+    links: LinkTable,
+    /// PendingLink by the events at hand; sent to the engine together.
+    pending: Vec<EngineRequest>,
+    pending_bytes: usize,
     /// Receivers that may have more than the core was told.
-    thirsty: Vec<amqp::LinkId>,
+    links_needing_credit: Vec<amqp::LinkId>,
     /// Weight of the management requests that the engine has not answered yet.
-    requests: u32,
+    management_weight: u32,
     /// Bytes that came from the engine for the peer and are not known to be written.
-    under_way: usize,
-    half: Half,
-    scratch: BytesMut,
-    hang_up: bool,
+    unwritten_bytes: usize,
+    partial_budget: PartialDeliveryBudget,
+    encode_buffer: BytesMut,
+    must_close: bool,
 }
 
 /// Why a connection ended, for the log.
-enum End {
+enum CloseReason {
     Closed,
     Lost(io::Error),
     Stopping,
@@ -125,49 +125,49 @@ enum End {
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     engine: &EngineHandle,
-    settings: Arc<Settings>,
+    settings: Arc<ConnectionSettings>,
     shutdown: CancellationToken,
 ) {
     let Ok((line, replies)) = engine.connect() else { return };
     let config = amqp::Config {
         container_id: "headwater-broker".to_owned(),
         max_message_size: settings.max_message_size,
-        handshake_time_out: settings.patience.handshake,
-        idle_time_out: Some(settings.patience.silence),
+        handshake_time_out: settings.timeouts.handshake,
+        idle_time_out: Some(settings.timeouts.idle),
         ..amqp::Config::default()
     };
-    let connection = Connection {
+    let connection = BrokerConnection {
         stream,
         amqp: amqp::Connection::server(config, ServerSasl::default(), Instant::now()),
-        links: Links::new(line.id(), Places::of(&settings.links)),
+        links: LinkTable::new(line.id(), LinkBudget::new(&settings.links)),
         line,
         replies,
-        half: Half::of(&settings.half_received),
+        partial_budget: PartialDeliveryBudget::new(&settings.partial_bytes),
         settings,
-        asked: Vec::new(),
-        asked_bytes: 0,
-        thirsty: Vec::new(),
-        requests: 0,
-        under_way: 0,
-        scratch: BytesMut::new(),
-        hang_up: false,
+        pending: Vec::new(),
+        pending_bytes: 0,
+        links_needing_credit: Vec::new(),
+        management_weight: 0,
+        unwritten_bytes: 0,
+        encode_buffer: BytesMut::new(),
+        must_close: false,
     };
     connection.run(shutdown).await;
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     async fn run(mut self, shutdown: CancellationToken) {
-        let end = self.talk(&shutdown).await;
-        self.line.gone(self.links.in_core().collect());
+        let end = self.run_until_closed(&shutdown).await;
+        self.line.gone(self.links.core_ids().collect());
         match end {
-            End::Closed => debug!("connection closed"),
-            End::Lost(error) => debug!(error = %error, "connection lost"),
-            End::Stopping => debug!("connection closed: the broker is stopping"),
-            End::TooSlow => debug!("connection dropped: the peer does not read"),
+            CloseReason::Closed => debug!("connection closed"),
+            CloseReason::Lost(error) => debug!(error = %error, "connection lost"),
+            CloseReason::Stopping => debug!("connection closed: the broker is stopping"),
+            CloseReason::TooSlow => debug!("connection dropped: the peer does not read"),
         }
     }
 
-    async fn talk(&mut self, shutdown: &CancellationToken) -> End {
+    async fn run_until_closed(&mut self, shutdown: &CancellationToken) -> CloseReason {
         let mut input = BytesMut::new();
         let mut room = SMALL_READ;
         let mut batch = Vec::new();
@@ -177,14 +177,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             // every arm is cancel-safe: a read that was dropped has read nothing, replies stay in their channel
             tokio::select! {
                 read = read(&mut self.stream, &mut input, room) => match read {
-                    Ok(0) => return End::Closed,
+                    Ok(0) => return CloseReason::Closed,
                     Ok(read) => {
                         room = if read >= room { LARGE_READ } else { read.next_power_of_two().clamp(SMALL_READ, LARGE_READ) };
-                        self.amqp.set_max_incomplete_bytes(self.half.allowance());
+                        self.amqp.set_max_incomplete_bytes(self.partial_budget.allowance());
                         self.amqp.feed(&mut input, Instant::now());
-                        self.half.hold(self.amqp.incomplete_len());
+                        self.partial_budget.set(self.amqp.incomplete_len());
                     }
-                    Err(error) => return End::Lost(error),
+                    Err(error) => return CloseReason::Lost(error),
                 },
                 _ = self.replies.recv_many(&mut batch, 64) => {
                     batch.drain(..).flatten().for_each(|reply| self.on_reply(reply));
@@ -197,22 +197,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
             }
             let closed = self.take_events();
-            if let Err(end) = self.ask().await {
+            if let Err(end) = self.send_requests().await {
                 return end;
             }
-            if self.hang_up {
-                return End::Closed;
+            if self.must_close {
+                return CloseReason::Closed;
             }
             if let Err(end) = self.write().await {
                 return end;
             }
             if closed {
-                return if stopping { End::Stopping } else { End::Closed };
+                return if stopping { CloseReason::Stopping } else { CloseReason::Closed };
             }
             // Only now: a peer that does not read is not given more.
             self.report_written();
-            self.quench();
-            if let Err(end) = self.ask().await {
+            self.grant_credit();
+            if let Err(end) = self.send_requests().await {
                 return end;
             }
         }
@@ -253,13 +253,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             EngineReply::Deliver { link, delivery, stored } => self.deliver(link, &delivery, stored),
             EngineReply::Drained { link, delivery_count, unused } => self.drained(link, delivery_count, unused),
-            EngineReply::Attached { link, session, locked_until } => self.on_session(link, &session, locked_until),
+            EngineReply::Attached { link, session, locked_until } => {
+                self.on_session_accepted(link, &session, locked_until)
+            }
             EngineReply::Refused { link, error } | EngineReply::Detached { link, error } => self.end_link(link, &error),
-            EngineReply::Answer(answer) => self.on_answer(*answer),
-            EngineReply::DropConnection => self.hang_up = true,
+            EngineReply::Answer(answer) => self.on_call_reply(*answer),
+            EngineReply::DropConnection => self.must_close = true,
             EngineReply::ForceDetach { link } => self.force_detach(link),
             EngineReply::ForceDetachReceiver { link } => {
-                if let Some(link) = self.links.of_core(link) {
+                if let Some(link) = self.links.by_core_id(link) {
                     self.force_detach(link);
                 }
             }
@@ -268,26 +270,26 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Sends what was asked to the engine.
-    async fn ask(&mut self) -> Result<(), End> {
-        if self.asked.is_empty() {
+    async fn send_requests(&mut self) -> Result<(), CloseReason> {
+        if self.pending.is_empty() {
             return Ok(());
         }
-        let bytes = std::mem::take(&mut self.asked_bytes) + self.asked.len() * REQUEST;
-        self.line.send(std::mem::take(&mut self.asked), bytes).await.map_err(|_| End::Stopping)
+        let bytes = std::mem::take(&mut self.pending_bytes) + self.pending.len() * REQUEST_OVERHEAD;
+        self.line.send(std::mem::take(&mut self.pending), bytes).await.map_err(|_| CloseReason::Stopping)
     }
 
-    async fn write(&mut self) -> Result<(), End> {
+    async fn write(&mut self) -> Result<(), CloseReason> {
         loop {
             let output = self.amqp.take_output();
             if output.is_empty() {
                 return Ok(());
             }
-            match timeout(self.settings.patience.unread, self.stream.write_all(&output)).await {
+            match timeout(self.settings.timeouts.write, self.stream.write_all(&output)).await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => return Err(End::Lost(error)),
-                Err(_) => return Err(End::TooSlow),
+                Ok(Err(error)) => return Err(CloseReason::Lost(error)),
+                Err(_) => return Err(CloseReason::TooSlow),
             }
-            if self.amqp.output_len() < MUCH_OUTPUT {
+            if self.amqp.output_len() < MAX_PENDING_OUTPUT {
                 return Ok(());
             }
         }

@@ -17,34 +17,34 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::connection::{self, Settings};
+use crate::connection::{self, ConnectionSettings};
 use crate::engine::EngineHandle;
 use crate::http;
-use crate::namespace::Namespace;
+use crate::http_namespace::HttpNamespace;
 
 /// After an accept that failed for want of file descriptors, when to try again.
-const BREATH: Duration = Duration::from_millis(100);
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
     pub(crate) tls: Option<TlsAcceptor>,
     pub(crate) engine: EngineHandle,
-    pub(crate) http: http::Service<Namespace>,
-    pub(crate) settings: Arc<Settings>,
+    pub(crate) http: http::HttpService<HttpNamespace>,
+    pub(crate) settings: Arc<ConnectionSettings>,
     pub(crate) max_connections: usize,
 }
 
 /// What one connection's task needs.
 #[derive(Clone)]
-struct Reception {
+struct ConnectionHandler {
     tls: Option<TlsAcceptor>,
     engine: EngineHandle,
-    http: http::Service<Namespace>,
-    settings: Arc<Settings>,
+    http: http::HttpService<HttpNamespace>,
+    settings: Arc<ConnectionSettings>,
     shutdown: CancellationToken,
 }
 
-enum Protocol {
+enum WireProtocol {
     Amqp,
     Tls,
     Http,
@@ -55,7 +55,7 @@ const OTHER_DESCRIPTORS: u64 = 1_000;
 
 /// Lets this process have as many descriptors as connections are allowed. The usual limit, 1,024, is a courtesy to programs that use `select`;
 /// beyond it connections would wait in the kernel, unanswered.
-pub(crate) fn make_room(connections: usize) {
+pub(crate) fn raise_open_file_limit(connections: usize) {
     let wanted = connections as u64 + OTHER_DESCRIPTORS;
     let Ok((now, most)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     if now < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted.min(most), most).is_err() || most < wanted {
@@ -69,10 +69,10 @@ pub(crate) fn make_room(connections: usize) {
 impl Listener {
     /// Accepts until `shutdown`, then waits until every connection has ended.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
-        let places = Arc::new(Semaphore::new(self.max_connections));
+        let permits = Arc::new(Semaphore::new(self.max_connections));
         let tasks = TaskTracker::new();
         let Self { socket, tls, engine, http, settings, .. } = self;
-        let reception = Reception { tls, engine, http, settings, shutdown: shutdown.clone() };
+        let handler = ConnectionHandler { tls, engine, http, settings, shutdown: shutdown.clone() };
         loop {
             // cancel-safe: accept
             let accepted = tokio::select! {
@@ -82,16 +82,16 @@ impl Listener {
             match accepted {
                 Err(error) => {
                     warn!(error = %error, "a connection could not be accepted");
-                    tokio::time::sleep(BREATH).await;
+                    tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
-                Ok((stream, _)) => match Arc::clone(&places).try_acquire_owned() {
+                Ok((stream, _)) => match Arc::clone(&permits).try_acquire_owned() {
                     // Hanging up at once tells the peer more than a connection nobody serves.
                     Err(_) => warn!("a connection was refused: there are as many as allowed"),
-                    Ok(place) => {
-                        let reception = reception.clone();
+                    Ok(permit) => {
+                        let handler = handler.clone();
                         tasks.spawn(async move {
-                            reception.receive(stream).await;
-                            drop(place);
+                            handler.handle(stream).await;
+                            drop(permit);
                         });
                     }
                 },
@@ -102,22 +102,22 @@ impl Listener {
     }
 }
 
-impl Reception {
-    async fn receive(self, stream: TcpStream) {
+impl ConnectionHandler {
+    async fn handle(self, stream: TcpStream) {
         // Frames are gathered before they are written: waiting for more would only delay them.
         let _ = stream.set_nodelay(true);
-        let Some((protocol, stream)) = self.first_bytes(stream).await else { return };
+        let Some((protocol, stream)) = self.detect_protocol(stream).await else { return };
         match (protocol, &self.tls) {
-            (Protocol::Tls, Some(tls)) => Box::pin(self.receive_tls(tls, stream)).await,
-            (Protocol::Tls, None) => debug!("a peer speaks TLS, and there is no certificate"),
+            (WireProtocol::Tls, Some(tls)) => Box::pin(self.handle_tls(tls, stream)).await,
+            (WireProtocol::Tls, None) => debug!("a peer speaks TLS, and there is no certificate"),
             (protocol, _) => self.serve(&protocol, stream, false).await,
         }
     }
 
-    async fn receive_tls(&self, tls: &TlsAcceptor, stream: Prefixed<TcpStream>) {
-        match timeout(self.settings.patience.first_bytes, tls.accept(stream)).await {
+    async fn handle_tls(&self, tls: &TlsAcceptor, stream: PrefixedStream<TcpStream>) {
+        match timeout(self.settings.timeouts.first_bytes, tls.accept(stream)).await {
             Ok(Ok(stream)) => {
-                if let Some((protocol, stream)) = self.first_bytes(stream).await {
+                if let Some((protocol, stream)) = self.detect_protocol(stream).await {
                     self.serve(&protocol, stream, true).await;
                 }
             }
@@ -128,25 +128,25 @@ impl Reception {
 
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send + 'static>(
         &self,
-        protocol: &Protocol,
+        protocol: &WireProtocol,
         stream: S,
         over_tls: bool,
     ) {
         // Boxed: else each connection's task has room for whatever the others could be.
         match protocol {
-            Protocol::Amqp => {
+            WireProtocol::Amqp => {
                 let (settings, shutdown) = (Arc::clone(&self.settings), self.shutdown.clone());
                 Box::pin(connection::serve(stream, &self.engine, settings, shutdown)).await;
             }
-            Protocol::Http => {
+            WireProtocol::Http => {
                 let service = if over_tls { self.http.clone().over_tls() } else { self.http.clone() };
                 Box::pin(http::serve_connection(stream, service, self.shutdown.cancelled())).await;
             }
-            Protocol::Tls => debug!("TLS inside TLS"),
+            WireProtocol::Tls => debug!("TLS inside TLS"),
         }
     }
 
-    async fn first_bytes<S: AsyncRead + Unpin>(&self, mut stream: S) -> Option<(Protocol, Prefixed<S>)> {
+    async fn detect_protocol<S: AsyncRead + Unpin>(&self, mut stream: S) -> Option<(WireProtocol, PrefixedStream<S>)> {
         let mut first = BytesMut::with_capacity(64);
         let read = async {
             while first.len() < 4 {
@@ -158,33 +158,33 @@ impl Reception {
         };
         // cancel-safe enough: a connection whose first bytes are given up is hung up
         tokio::select! {
-            read = timeout(self.settings.patience.first_bytes, read) => read.ok()?.ok()?,
+            read = timeout(self.settings.timeouts.first_bytes, read) => read.ok()?.ok()?,
             () = self.shutdown.cancelled() => return None,
         }
-        let protocol = protocol(&first)?;
-        Some((protocol, Prefixed { first, stream }))
+        let protocol = recognize_protocol(&first)?;
+        Some((protocol, PrefixedStream { first, stream }))
     }
 }
 
 const TLS_HANDSHAKE: u8 = 0x16;
 const HTTP_VERBS: [&[u8]; 7] = [b"GET ", b"PUT ", b"DELE", b"POST", b"HEAD", b"OPTI", b"PATC"];
 
-fn protocol(first: &[u8]) -> Option<Protocol> {
+fn recognize_protocol(first: &[u8]) -> Option<WireProtocol> {
     match first {
-        [TLS_HANDSHAKE, ..] => Some(Protocol::Tls),
-        [b'A', b'M', b'Q', b'P', ..] => Some(Protocol::Amqp),
-        first if HTTP_VERBS.iter().any(|verb| first.starts_with(verb)) => Some(Protocol::Http),
+        [TLS_HANDSHAKE, ..] => Some(WireProtocol::Tls),
+        [b'A', b'M', b'Q', b'P', ..] => Some(WireProtocol::Amqp),
+        first if HTTP_VERBS.iter().any(|verb| first.starts_with(verb)) => Some(WireProtocol::Http),
         _ => None,
     }
 }
 
 /// A stream whose first bytes were read already.
-struct Prefixed<S> {
+struct PrefixedStream<S> {
     first: BytesMut,
     stream: S,
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for PrefixedStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if self.first.is_empty() {
             return Pin::new(&mut self.stream).poll_read(cx, buf);
@@ -196,7 +196,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Prefixed<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Prefixed<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for PrefixedStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::connection::{Patience, Settings};
+use crate::connection::{ConnectionSettings, Timeouts};
 use crate::core::{self, BrokerLimits, EntityDescription};
 use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, Persistence, StorageError};
 use crate::http::{self, TestCommand, TestControl, TestReport};
-use crate::listener::{Listener, make_room};
-use crate::namespace::Namespace;
+use crate::http_namespace::HttpNamespace;
+use crate::listener::{Listener, raise_open_file_limit};
 use crate::tls::{self, TlsFiles};
 
 /// How a broker is set up.
@@ -27,7 +27,7 @@ pub struct Config {
     pub tls: Option<TlsFiles>,
     pub limits: BrokerLimits,
     pub max_connections: usize,
-    pub patience: Patience,
+    pub timeouts: Timeouts,
     /// With a token, tests may move the clock and arm faults over HTTP. Never set it on a broker that matters.
     pub test_token: Option<String>,
 }
@@ -45,7 +45,7 @@ impl Config {
             limits: BrokerLimits { max_outgoing: MAX_OUTGOING, ..BrokerLimits::default() },
             // The service allows 5,000 to a namespace; some room for administration beside them.
             max_connections: 6_000,
-            patience: Patience::default(),
+            timeouts: Timeouts::default(),
             test_token: None,
         }
     }
@@ -79,7 +79,7 @@ pub enum Error {
 pub struct Broker {
     address: SocketAddr,
     engine: EngineHandle,
-    namespace: Namespace,
+    namespace: HttpNamespace,
     shutdown: CancellationToken,
     listener: tokio::task::JoinHandle<()>,
     thread: JoinHandle<()>,
@@ -94,7 +94,7 @@ impl Broker {
         // Bound before the store is opened: a port in use is the likelier mistake, and the cheaper one to find.
         let socket = TcpListener::bind(listen).await.map_err(unbound)?;
         let address = socket.local_addr().map_err(unbound)?;
-        make_room(config.max_connections);
+        raise_open_file_limit(config.max_connections);
 
         let clock = Arc::new(BrokerClock::default());
         let faults = Arc::new(FaultInjector::default());
@@ -106,7 +106,7 @@ impl Broker {
         create_missing(&engine, config.entities).await?;
 
         let shutdown = CancellationToken::new();
-        let namespace = Namespace {
+        let namespace = HttpNamespace {
             engine: engine.clone(),
             clock: Arc::clone(&clock),
             faults,
@@ -115,14 +115,14 @@ impl Broker {
         };
         let http = http::Config {
             test_token: config.test_token,
-            head_patience: config.patience.handshake,
+            header_timeout: config.timeouts.handshake,
             ..http::Config::default()
         };
-        let http = http::Service::new(namespace.clone(), http);
-        let settings = Settings {
+        let http = http::HttpService::new(namespace.clone(), http);
+        let settings = ConnectionSettings {
             max_message_size: config.limits.max_message_size as u64,
-            patience: config.patience,
-            half_received: Arc::default(),
+            timeouts: config.timeouts,
+            partial_bytes: Arc::default(),
             links: Arc::default(),
         };
         let listener = Listener {
@@ -156,8 +156,8 @@ impl Broker {
     }
 
     /// Moves the clock, or arms a fault, for tests: what `/$test` does over HTTP, without a token.
-    pub async fn test(&self, command: TestCommand) -> Result<TestReport, http::Failure> {
-        self.namespace.obey(command).await
+    pub async fn test(&self, command: TestCommand) -> Result<TestReport, http::BackendError> {
+        self.namespace.run_test_command(command).await
     }
 
     /// Tells every peer, waits for them to go, and brings the store to the disk.

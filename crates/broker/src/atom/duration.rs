@@ -17,14 +17,14 @@ const TIME_UNITS: [(char, u64); 3] = [('H', 3600), ('M', 60), ('S', 1)];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not an ISO 8601 duration, such as PT30S, PT1M or P1DT12H")]
-pub struct Invalid;
+pub struct InvalidDuration;
 
-pub fn parse(text: &str) -> Result<Duration, Invalid> {
-    read(text.trim()).ok_or(Invalid)
+pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
+    read(text.trim()).ok_or(InvalidDuration)
 }
 
 /// As [`parse`], with `None` for "for ever".
-pub fn parse_bounded(text: &str) -> Result<Option<Duration>, Invalid> {
+pub fn parse_bounded(text: &str) -> Result<Option<Duration>, InvalidDuration> {
     parse(text).map(|span| (span.as_secs() < FOREVER_DAYS * DAY).then_some(span))
 }
 
@@ -159,7 +159,7 @@ mod tests {
             "P999999999999999999Y",
             "PT١S",
         ] {
-            assert_eq!(parse(text), Err(Invalid), "{text:?}");
+            assert_eq!(parse(text), Err(InvalidDuration), "{text:?}");
         }
     }
 

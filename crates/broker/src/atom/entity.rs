@@ -11,7 +11,7 @@ pub const MAX_AUTHORIZATION_RULES: usize = 12;
 
 /// Where an entity is. Names as the client wrote them; comparing them without case is the namespace's business.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Address {
+pub enum EntityAddress {
     /// A queue or a topic; its name may hold slashes.
     Entity(String),
     Subscription {
@@ -20,8 +20,8 @@ pub enum Address {
     },
 }
 
-impl Address {
-    fn of(view: &EntityView<'_>) -> Self {
+impl EntityAddress {
+    fn from_view(view: &EntityView<'_>) -> Self {
         let EntityDescription::Subscription(_) = view.description else { return Self::Entity(view.path.to_owned()) };
         let (topic, name) = view.path.rsplit_once('/').expect("a subscription's path ends in its name");
         let topic = topic.rsplit_once('/').expect("a subscription's path begins with its topic").0;
@@ -37,7 +37,7 @@ impl Address {
 }
 
 /// The path by which clients reach it.
-impl fmt::Display for Address {
+impl fmt::Display for EntityAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Entity(name) => f.write_str(name),
@@ -48,21 +48,21 @@ impl fmt::Display for Address {
 
 /// What a client asks of an entity: what the core acts on, and what is only kept for clients to read back.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Properties {
+pub struct EntityProperties {
     pub description: EntityDescription,
-    pub kept: Kept,
+    pub passive: PassiveProperties,
 }
 
-impl From<EntityDescription> for Properties {
+impl From<EntityDescription> for EntityProperties {
     fn from(description: EntityDescription) -> Self {
-        Self { description, kept: Kept::default() }
+        Self { description, passive: PassiveProperties::default() }
     }
 }
 
-/// Properties that are stored and shown, and that change nothing. Serialisable, to be kept beside the description.
+/// EntityProperties that are stored and shown, and that change nothing. Serialisable, to be kept beside the description.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Kept {
+pub struct PassiveProperties {
     pub enable_express: bool,
     pub filtering_messages_before_publishing: bool,
     pub authorization_rules: Vec<AuthorizationRule>,
@@ -74,7 +74,7 @@ pub struct Kept {
 pub struct AuthorizationRule {
     pub claim_type: Option<String>,
     pub claim_value: Option<String>,
-    pub rights: Vec<Right>,
+    pub rights: Vec<AccessRight>,
     /// As the client wrote it.
     pub created_time: Option<String>,
     pub modified_time: Option<String>,
@@ -94,17 +94,17 @@ impl fmt::Debug for AuthorizationRule {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Right {
+pub enum AccessRight {
     Manage,
     Send,
     Listen,
 }
 
-impl Right {
+impl AccessRight {
     pub const ALL: [Self; 3] = [Self::Manage, Self::Send, Self::Listen];
 }
 
-impl fmt::Display for Right {
+impl fmt::Display for AccessRight {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(self, f)
     }
@@ -112,19 +112,19 @@ impl fmt::Display for Right {
 
 /// An entity, as a get or a list answers.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Entity {
-    pub address: Address,
-    pub properties: Properties,
-    pub runtime: Runtime,
+pub struct AdminEntity {
+    pub address: EntityAddress,
+    pub properties: EntityProperties,
+    pub runtime: RuntimeProperties,
 }
 
-impl Entity {
+impl AdminEntity {
     /// What the core shows of an entity, and what was kept beside it.
-    pub fn new(view: &EntityView<'_>, kept: Kept) -> Self {
+    pub fn new(view: &EntityView<'_>, passive: PassiveProperties) -> Self {
         Self {
-            address: Address::of(view),
-            properties: Properties { description: view.description.clone(), kept },
-            runtime: Runtime {
+            address: EntityAddress::from_view(view),
+            properties: EntityProperties { description: view.description.clone(), passive },
+            runtime: RuntimeProperties {
                 created_at: view.created_at,
                 updated_at: view.updated_at,
                 accessed_at: None,
@@ -136,7 +136,7 @@ impl Entity {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Runtime {
+pub struct RuntimeProperties {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     /// When a client last sent or received; `None` where that is not known.

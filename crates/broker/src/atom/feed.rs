@@ -4,11 +4,11 @@ use std::fmt;
 
 use crate::core::Timestamp;
 
-use super::entity::{Address, Entity, NamespaceInfo};
-use super::moment;
-use super::rule::{self, Rule};
+use super::entity::{AdminEntity, EntityAddress, NamespaceInfo};
+use super::rule::{self, RuleDescription};
+use super::timestamp;
 use super::write::{self, Terms};
-use super::xml::Xml;
+use super::xml_writer::XmlWriter;
 
 const ATOM: &str = "http://www.w3.org/2005/Atom";
 const SERVICE_BUS: &str = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect";
@@ -46,14 +46,14 @@ impl fmt::Display for ApiVersion {
 
 /// Where the request came in, for ids and links: clients take entity names out of them.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct RequestContext {
     /// Scheme and authority, such as `http://localhost:5300`.
     pub base: String,
     pub version: ApiVersion,
     pub namespace: NamespaceInfo,
 }
 
-impl Place {
+impl RequestContext {
     fn url(&self, path: impl fmt::Display) -> String {
         format!("{}/{path}?api-version={}", self.base, self.version)
     }
@@ -68,7 +68,7 @@ impl Place {
 }
 
 /// One page of a list.
-pub struct Feed<'a> {
+pub struct FeedPage<'a> {
     pub title: &'a str,
     /// The path of the list itself.
     pub path: &'a str,
@@ -78,61 +78,81 @@ pub struct Feed<'a> {
     pub more: bool,
 }
 
-pub fn entity_entry(place: &Place, entity: &Entity) -> String {
-    let mut xml = Xml::default();
-    write_entity(&mut xml, &[("xmlns", ATOM)], place, entity);
+pub fn entity_entry(context: &RequestContext, entity: &AdminEntity) -> String {
+    let mut xml = XmlWriter::default();
+    write_entity(&mut xml, &[("xmlns", ATOM)], context, entity);
     xml.into_text()
 }
 
-pub fn rule_entry(place: &Place, subscription: &Address, rule: &Rule, created_at: Timestamp) -> String {
-    let mut xml = Xml::default();
-    write_rule(&mut xml, &[("xmlns", ATOM)], place, subscription, rule, created_at);
+pub fn rule_entry(
+    context: &RequestContext,
+    subscription: &EntityAddress,
+    rule: &RuleDescription,
+    created_at: Timestamp,
+) -> String {
+    let mut xml = XmlWriter::default();
+    write_rule(&mut xml, &[("xmlns", ATOM)], context, subscription, rule, created_at);
     xml.into_text()
 }
 
-pub fn namespace_entry(place: &Place) -> String {
-    let NamespaceInfo { name, created_at, modified_at, .. } = &place.namespace;
-    let mut xml = Xml::default();
-    let head =
-        Head { id: place.url("$namespaceinfo"), title: name, times: (*created_at, *modified_at), author: Some(name) };
+pub fn namespace_entry(context: &RequestContext) -> String {
+    let NamespaceInfo { name, created_at, modified_at, .. } = &context.namespace;
+    let mut xml = XmlWriter::default();
+    let head = EntryHead {
+        id: context.url("$namespaceinfo"),
+        title: name,
+        times: (*created_at, *modified_at),
+        author: Some(name),
+    };
     entry(&mut xml, &[("xmlns", ATOM)], &head, "NamespaceInfo", |xml| {
-        xml.leaf("CreatedTime", moment::format(*created_at));
+        xml.leaf("CreatedTime", timestamp::format(*created_at));
         xml.leaf("MessagingSKU", "Standard");
-        xml.leaf("ModifiedTime", moment::format(*modified_at));
+        xml.leaf("ModifiedTime", timestamp::format(*modified_at));
         xml.leaf("Name", name);
         xml.leaf("NamespaceType", "Messaging");
     });
     xml.into_text()
 }
 
-impl Feed<'_> {
-    pub fn of_entities(&self, place: &Place, entities: &[Entity]) -> String {
+impl FeedPage<'_> {
+    pub fn of_entities(&self, context: &RequestContext, entities: &[AdminEntity]) -> String {
         let updated = entities.iter().map(|entity| entity.runtime.updated_at).max();
-        feed(self, place, updated, |xml, base| {
-            entities.iter().for_each(|entity| write_entity(xml, &[("xml:base", base)], place, entity));
+        feed(self, context, updated, |xml, base| {
+            entities.iter().for_each(|entity| write_entity(xml, &[("xml:base", base)], context, entity));
         })
     }
 
-    pub fn of_rules(&self, place: &Place, subscription: &Address, rules: &[Rule], created_at: Timestamp) -> String {
-        feed(self, place, Some(created_at), |xml, base| {
+    pub fn of_rules(
+        &self,
+        context: &RequestContext,
+        subscription: &EntityAddress,
+        rules: &[RuleDescription],
+        created_at: Timestamp,
+    ) -> String {
+        feed(self, context, Some(created_at), |xml, base| {
             for rule in rules {
-                write_rule(xml, &[("xml:base", base)], place, subscription, rule, created_at);
+                write_rule(xml, &[("xml:base", base)], context, subscription, rule, created_at);
             }
         })
     }
 }
 
-fn feed(page: &Feed<'_>, place: &Place, updated: Option<Timestamp>, entries: impl FnOnce(&mut Xml, &str)) -> String {
-    let mut xml = Xml::default();
-    let own = place.page(page.path, page.skip, page.top);
+fn feed(
+    page: &FeedPage<'_>,
+    context: &RequestContext,
+    updated: Option<Timestamp>,
+    entries: impl FnOnce(&mut XmlWriter, &str),
+) -> String {
+    let mut xml = XmlWriter::default();
+    let own = context.page(page.path, page.skip, page.top);
     xml.element("feed", &[("xmlns", ATOM)], |xml| {
         xml.leaf_with("title", &[("type", "text")], page.title);
         xml.leaf("id", &own);
-        xml.leaf("updated", moment::format(updated.unwrap_or(place.namespace.modified_at)));
+        xml.leaf("updated", timestamp::format(updated.unwrap_or(context.namespace.modified_at)));
         link(xml, "self", &own);
         // The Python SDK takes the second of two links for the next page, whatever its name: no others may be here.
         if page.more {
-            link(xml, "next", &place.page(page.path, page.skip + page.top, page.top));
+            link(xml, "next", &context.page(page.path, page.skip + page.top, page.top));
         }
         entries(xml, &own);
     });
@@ -141,7 +161,7 @@ fn feed(page: &Feed<'_>, place: &Place, updated: Option<Timestamp>, entries: imp
 
 /// The body of a refusal. SDKs show the detail to their users.
 pub fn error(status: u16, detail: &str) -> String {
-    let mut xml = Xml::default();
+    let mut xml = XmlWriter::default();
     xml.element("Error", &[], |xml| {
         xml.leaf("Code", status);
         xml.leaf("Detail", detail);
@@ -149,43 +169,49 @@ pub fn error(status: u16, detail: &str) -> String {
     xml.into_text()
 }
 
-fn write_entity(xml: &mut Xml, attributes: &[(&str, &str)], place: &Place, entity: &Entity) {
+fn write_entity(xml: &mut XmlWriter, attributes: &[(&str, &str)], context: &RequestContext, entity: &AdminEntity) {
     let author = match entity.address {
-        Address::Entity(_) => Some(place.namespace.name.as_str()),
-        Address::Subscription { .. } => None,
+        EntityAddress::Entity(_) => Some(context.namespace.name.as_str()),
+        EntityAddress::Subscription { .. } => None,
     };
     let times = (entity.runtime.created_at, entity.runtime.updated_at);
-    let head = Head { id: place.url(&entity.address), title: entity.address.name(), times, author };
+    let head = EntryHead { id: context.url(&entity.address), title: entity.address.name(), times, author };
     let root = write::root(&entity.properties.description);
-    entry(xml, attributes, &head, root, |xml| write::description(xml, entity, &place.terms()));
+    entry(xml, attributes, &head, root, |xml| write::description(xml, entity, &context.terms()));
 }
 
 fn write_rule(
-    xml: &mut Xml,
+    xml: &mut XmlWriter,
     attributes: &[(&str, &str)],
-    place: &Place,
-    subscription: &Address,
-    rule: &Rule,
+    context: &RequestContext,
+    subscription: &EntityAddress,
+    rule: &RuleDescription,
     created_at: Timestamp,
 ) {
-    let id = place.url(format_args!("{subscription}/Rules/{}", rule.name));
-    let head = Head { id, title: &rule.name, times: (created_at, created_at), author: None };
+    let id = context.url(format_args!("{subscription}/Rules/{}", rule.name));
+    let head = EntryHead { id, title: &rule.name, times: (created_at, created_at), author: None };
     entry(xml, attributes, &head, "RuleDescription", |xml| rule::write(xml, rule, created_at));
 }
 
-struct Head<'a> {
+struct EntryHead<'a> {
     id: String,
     title: &'a str,
     times: (Timestamp, Timestamp),
     author: Option<&'a str>,
 }
 
-fn entry(xml: &mut Xml, attributes: &[(&str, &str)], head: &Head<'_>, root: &str, description: impl FnOnce(&mut Xml)) {
+fn entry(
+    xml: &mut XmlWriter,
+    attributes: &[(&str, &str)],
+    head: &EntryHead<'_>,
+    root: &str,
+    description: impl FnOnce(&mut XmlWriter),
+) {
     xml.element("entry", attributes, |xml| {
         xml.leaf("id", &head.id);
         xml.leaf_with("title", &[("type", "text")], head.title);
-        xml.leaf("published", moment::format(head.times.0));
-        xml.leaf("updated", moment::format(head.times.1));
+        xml.leaf("published", timestamp::format(head.times.0));
+        xml.leaf("updated", timestamp::format(head.times.1));
         if let Some(author) = head.author {
             xml.element("author", &[], |xml| xml.leaf("name", author));
         }
@@ -196,6 +222,6 @@ fn entry(xml: &mut Xml, attributes: &[(&str, &str)], head: &Head<'_>, root: &str
     });
 }
 
-fn link(xml: &mut Xml, relation: &str, url: &str) {
+fn link(xml: &mut XmlWriter, relation: &str, url: &str) {
     xml.element("link", &[("rel", relation), ("href", url)], |_| {});
 }

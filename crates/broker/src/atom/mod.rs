@@ -5,21 +5,24 @@
 //! any namespace prefix, unknown elements ignored. Never touches a socket, a clock or an entity.
 
 pub mod duration;
-mod element;
 mod entity;
 mod feed;
-mod moment;
-mod read;
+mod parse;
 mod rule;
+mod timestamp;
 mod write;
-mod xml;
+mod xml_element;
+mod xml_writer;
 
 pub use entity::{
-    Address, AuthorizationRule, Entity, Kept, MAX_AUTHORIZATION_RULES, NamespaceInfo, Properties, Right, Runtime,
+    AccessRight, AdminEntity, AuthorizationRule, EntityAddress, EntityProperties, MAX_AUTHORIZATION_RULES,
+    NamespaceInfo, PassiveProperties, RuntimeProperties,
 };
-pub use feed::{ApiVersion, Feed, Place, entity_entry, error, namespace_entry, rule_entry};
-pub use read::{Content, Malformed, Submitted, content};
-pub use rule::{Action, Correlation, DEFAULT_RULE, Filter, Rule, Sql, Value};
+pub use feed::{ApiVersion, FeedPage, RequestContext, entity_entry, error, namespace_entry, rule_entry};
+pub use parse::{EntitySubmission, EntryContent, EntryError, parse_entry};
+pub use rule::{
+    CorrelationFilter, DEFAULT_RULE, PropertyValue, RuleAction, RuleDescription, RuleFilter, SqlExpression,
+};
 
 #[cfg(test)]
 mod tests;

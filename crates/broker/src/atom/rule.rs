@@ -5,10 +5,10 @@
 use crate::core::Timestamp;
 
 use super::duration;
-use super::element::Element;
-use super::moment;
-use super::read::{Reason, boolean, text, wrong};
-use super::xml::Xml;
+use super::parse::{EntryErrorReason, boolean, text, wrong};
+use super::timestamp;
+use super::xml_element::XmlElement;
+use super::xml_writer::XmlWriter;
 
 /// The rule every subscription is born with: it takes everything.
 pub const DEFAULT_RULE: &str = "$Default";
@@ -18,33 +18,33 @@ const COMPATIBILITY_LEVEL: u32 = 20;
 const SCHEMA: &str = "http://www.w3.org/2001/XMLSchema";
 
 #[derive(Debug, Clone, PartialEq)]
-pub struct Rule {
+pub struct RuleDescription {
     pub name: String,
-    pub filter: Filter,
-    pub action: Option<Action>,
+    pub filter: RuleFilter,
+    pub action: Option<RuleAction>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Filter {
+pub enum RuleFilter {
     True,
     False,
-    Sql(Sql),
-    Correlation(Correlation),
+    Sql(SqlExpression),
+    Correlation(CorrelationFilter),
 }
 
 /// What a rule does to a message it takes: an SQL statement.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Action(pub Sql);
+pub struct RuleAction(pub SqlExpression);
 
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Sql {
+pub struct SqlExpression {
     pub expression: String,
-    pub parameters: Vec<(String, Value)>,
+    pub parameters: Vec<(String, PropertyValue)>,
 }
 
 /// Takes a message whose properties equal all that are given.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Correlation {
+pub struct CorrelationFilter {
     pub correlation_id: Option<String>,
     pub message_id: Option<String>,
     pub to: Option<String>,
@@ -53,11 +53,11 @@ pub struct Correlation {
     pub session_id: Option<String>,
     pub reply_to_session_id: Option<String>,
     pub content_type: Option<String>,
-    pub properties: Vec<(String, Value)>,
+    pub properties: Vec<(String, PropertyValue)>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
-pub enum Value {
+pub enum PropertyValue {
     String(String),
     Int(i32),
     Long(i64),
@@ -69,37 +69,37 @@ pub enum Value {
     Duration(String),
 }
 
-impl Rule {
-    pub fn takes_everything() -> Self {
-        Self { name: DEFAULT_RULE.to_owned(), filter: Filter::True, action: None }
+impl RuleDescription {
+    pub fn default_rule() -> Self {
+        Self { name: DEFAULT_RULE.to_owned(), filter: RuleFilter::True, action: None }
     }
 
     /// Whether this is the default rule, in any of the ways clients spell it.
     pub fn is_default(&self) -> bool {
         let everything = match &self.filter {
-            Filter::True => true,
-            Filter::Sql(sql) => sql.expression.replace(' ', "") == "1=1",
-            Filter::False | Filter::Correlation(_) => false,
+            RuleFilter::True => true,
+            RuleFilter::Sql(sql) => sql.expression.replace(' ', "") == "1=1",
+            RuleFilter::False | RuleFilter::Correlation(_) => false,
         };
         everything && self.action.is_none() && self.name.eq_ignore_ascii_case(DEFAULT_RULE)
     }
 }
 
 /// Reads a `RuleDescription`. Without a name, it is the default rule's.
-pub(super) fn read(described: &Element) -> Result<Rule, Reason> {
-    Ok(Rule {
+pub(super) fn read(described: &XmlElement) -> Result<RuleDescription, EntryErrorReason> {
+    Ok(RuleDescription {
         name: text(described, "Name").unwrap_or_else(|| DEFAULT_RULE.to_owned()),
-        filter: described.child("Filter").map_or(Ok(Filter::True), filter)?,
+        filter: described.child("Filter").map_or(Ok(RuleFilter::True), filter)?,
         action: described.child("Action").map_or(Ok(None), action)?,
     })
 }
 
-fn filter(element: &Element) -> Result<Filter, Reason> {
+fn filter(element: &XmlElement) -> Result<RuleFilter, EntryErrorReason> {
     match element.kind() {
-        Some("TrueFilter") => Ok(Filter::True),
-        Some("FalseFilter") => Ok(Filter::False),
-        Some("SqlFilter") => Ok(Filter::Sql(sql(element)?)),
-        Some("CorrelationFilter") => Ok(Filter::Correlation(correlation(element)?)),
+        Some("TrueFilter") => Ok(RuleFilter::True),
+        Some("FalseFilter") => Ok(RuleFilter::False),
+        Some("SqlFilter") => Ok(RuleFilter::Sql(sql(element)?)),
+        Some("CorrelationFilter") => Ok(RuleFilter::Correlation(correlation(element)?)),
         other => Err(wrong(
             "Filter",
             other.unwrap_or("without a type"),
@@ -108,21 +108,21 @@ fn filter(element: &Element) -> Result<Filter, Reason> {
     }
 }
 
-fn action(element: &Element) -> Result<Option<Action>, Reason> {
+fn action(element: &XmlElement) -> Result<Option<RuleAction>, EntryErrorReason> {
     match element.kind() {
         Some("EmptyRuleAction") => Ok(None),
-        Some("SqlRuleAction") => Ok(Some(Action(sql(element)?))),
+        Some("SqlRuleAction") => Ok(Some(RuleAction(sql(element)?))),
         other => Err(wrong("Action", other.unwrap_or("without a type"), "valid are EmptyRuleAction and SqlRuleAction")),
     }
 }
 
-fn sql(element: &Element) -> Result<Sql, Reason> {
-    let expression = text(element, "SqlExpression").ok_or(Reason::Missing { field: "SqlExpression" })?;
-    Ok(Sql { expression, parameters: pairs(element, "Parameters")? })
+fn sql(element: &XmlElement) -> Result<SqlExpression, EntryErrorReason> {
+    let expression = text(element, "SqlExpression").ok_or(EntryErrorReason::Missing { field: "SqlExpression" })?;
+    Ok(SqlExpression { expression, parameters: pairs(element, "Parameters")? })
 }
 
-fn correlation(element: &Element) -> Result<Correlation, Reason> {
-    Ok(Correlation {
+fn correlation(element: &XmlElement) -> Result<CorrelationFilter, EntryErrorReason> {
+    Ok(CorrelationFilter {
         correlation_id: text(element, "CorrelationId"),
         message_id: text(element, "MessageId"),
         to: text(element, "To"),
@@ -135,27 +135,27 @@ fn correlation(element: &Element) -> Result<Correlation, Reason> {
     })
 }
 
-fn pairs(element: &Element, name: &str) -> Result<Vec<(String, Value)>, Reason> {
+fn pairs(element: &XmlElement, name: &str) -> Result<Vec<(String, PropertyValue)>, EntryErrorReason> {
     element.child(name).map_or(&[][..], |list| &list.children).iter().map(pair).collect()
 }
 
-fn pair(element: &Element) -> Result<(String, Value), Reason> {
-    let key = text(element, "Key").ok_or(Reason::Missing { field: "Key" })?;
-    let value = element.child("Value").ok_or(Reason::Missing { field: "Value" })?;
+fn pair(element: &XmlElement) -> Result<(String, PropertyValue), EntryErrorReason> {
+    let key = text(element, "Key").ok_or(EntryErrorReason::Missing { field: "Key" })?;
+    let value = element.child("Value").ok_or(EntryErrorReason::Missing { field: "Value" })?;
     Ok((key, typed(value)?))
 }
 
-fn typed(element: &Element) -> Result<Value, Reason> {
+fn typed(element: &XmlElement) -> Result<PropertyValue, EntryErrorReason> {
     let raw = element.text.as_str();
     let text = raw.trim();
     let parsed = match element.kind().unwrap_or("string") {
-        "string" => Some(Value::String(raw.to_owned())),
-        "int" => text.parse().ok().map(Value::Int),
-        "long" => text.parse().ok().map(Value::Long),
-        "double" => text.parse().ok().map(Value::Double),
-        "boolean" => boolean(text).map(Value::Boolean),
-        "dateTime" => Some(Value::DateTime(text.to_owned())),
-        "duration" => duration::parse(text).ok().map(|_| Value::Duration(text.to_owned())),
+        "string" => Some(PropertyValue::String(raw.to_owned())),
+        "int" => text.parse().ok().map(PropertyValue::Int),
+        "long" => text.parse().ok().map(PropertyValue::Long),
+        "double" => text.parse().ok().map(PropertyValue::Double),
+        "boolean" => boolean(text).map(PropertyValue::Boolean),
+        "dateTime" => Some(PropertyValue::DateTime(text.to_owned())),
+        "duration" => duration::parse(text).ok().map(|_| PropertyValue::Duration(text.to_owned())),
         _ => None,
     };
     parsed.ok_or_else(|| {
@@ -167,34 +167,36 @@ fn typed(element: &Element) -> Result<Value, Reason> {
     })
 }
 
-pub(super) fn write(xml: &mut Xml, rule: &Rule, created_at: Timestamp) {
+pub(super) fn write(xml: &mut XmlWriter, rule: &RuleDescription, created_at: Timestamp) {
     match &rule.filter {
-        Filter::True => xml.element("Filter", &[("i:type", "TrueFilter")], |xml| write_expression(xml, "1=1", &[])),
-        Filter::False => xml.element("Filter", &[("i:type", "FalseFilter")], |xml| write_expression(xml, "1=0", &[])),
-        Filter::Sql(sql) => xml.element("Filter", &[("i:type", "SqlFilter")], |xml| write_sql(xml, sql)),
-        Filter::Correlation(correlation) => {
+        RuleFilter::True => xml.element("Filter", &[("i:type", "TrueFilter")], |xml| write_expression(xml, "1=1", &[])),
+        RuleFilter::False => {
+            xml.element("Filter", &[("i:type", "FalseFilter")], |xml| write_expression(xml, "1=0", &[]))
+        }
+        RuleFilter::Sql(sql) => xml.element("Filter", &[("i:type", "SqlFilter")], |xml| write_sql(xml, sql)),
+        RuleFilter::Correlation(correlation) => {
             xml.element("Filter", &[("i:type", "CorrelationFilter")], |xml| write_correlation(xml, correlation));
         }
     }
     match &rule.action {
         None => xml.element("Action", &[("i:type", "EmptyRuleAction")], |_| {}),
-        Some(Action(sql)) => xml.element("Action", &[("i:type", "SqlRuleAction")], |xml| write_sql(xml, sql)),
+        Some(RuleAction(sql)) => xml.element("Action", &[("i:type", "SqlRuleAction")], |xml| write_sql(xml, sql)),
     }
-    xml.leaf("CreatedAt", moment::format(created_at));
+    xml.leaf("CreatedAt", timestamp::format(created_at));
     xml.leaf("Name", &rule.name);
 }
 
-fn write_sql(xml: &mut Xml, sql: &Sql) {
+fn write_sql(xml: &mut XmlWriter, sql: &SqlExpression) {
     write_expression(xml, &sql.expression, &sql.parameters);
 }
 
-fn write_expression(xml: &mut Xml, expression: &str, parameters: &[(String, Value)]) {
+fn write_expression(xml: &mut XmlWriter, expression: &str, parameters: &[(String, PropertyValue)]) {
     xml.leaf("SqlExpression", expression);
     xml.leaf("CompatibilityLevel", COMPATIBILITY_LEVEL);
     write_pairs(xml, "Parameters", parameters);
 }
 
-fn write_correlation(xml: &mut Xml, correlation: &Correlation) {
+fn write_correlation(xml: &mut XmlWriter, correlation: &CorrelationFilter) {
     xml.optional_leaf("CorrelationId", correlation.correlation_id.as_ref());
     xml.optional_leaf("MessageId", correlation.message_id.as_ref());
     xml.optional_leaf("To", correlation.to.as_ref());
@@ -207,7 +209,7 @@ fn write_correlation(xml: &mut Xml, correlation: &Correlation) {
 }
 
 /// Left out when empty: the JavaScript SDK takes an empty list for a broken one.
-fn write_pairs(xml: &mut Xml, name: &str, pairs: &[(String, Value)]) {
+fn write_pairs(xml: &mut XmlWriter, name: &str, pairs: &[(String, PropertyValue)]) {
     if pairs.is_empty() {
         return;
     }
@@ -225,14 +227,14 @@ fn write_pairs(xml: &mut Xml, name: &str, pairs: &[(String, Value)]) {
     });
 }
 
-fn written(value: &Value) -> (&'static str, String) {
+fn written(value: &PropertyValue) -> (&'static str, String) {
     match value {
-        Value::String(text) => ("string", text.clone()),
-        Value::Int(number) => ("int", number.to_string()),
-        Value::Long(number) => ("long", number.to_string()),
-        Value::Double(number) => ("double", number.to_string()),
-        Value::Boolean(truth) => ("boolean", truth.to_string()),
-        Value::DateTime(text) => ("dateTime", text.clone()),
-        Value::Duration(text) => ("duration", text.clone()),
+        PropertyValue::String(text) => ("string", text.clone()),
+        PropertyValue::Int(number) => ("int", number.to_string()),
+        PropertyValue::Long(number) => ("long", number.to_string()),
+        PropertyValue::Double(number) => ("double", number.to_string()),
+        PropertyValue::Boolean(truth) => ("boolean", truth.to_string()),
+        PropertyValue::DateTime(text) => ("dateTime", text.clone()),
+        PropertyValue::Duration(text) => ("duration", text.clone()),
     }
 }

@@ -14,18 +14,18 @@ macro_rules! fixture {
     };
 }
 
-fn properties(body: &[u8]) -> Properties {
-    match content(body).expect("an SDK's body is understood") {
-        Content::Queue(submitted) | Content::Topic(submitted) | Content::Subscription { submitted, .. } => {
-            submitted.create()
-        }
-        Content::Rule(rule) => panic!("a rule: {rule:?}"),
+fn properties(body: &[u8]) -> EntityProperties {
+    match parse_entry(body).expect("an SDK's body is understood") {
+        EntryContent::Queue(submitted)
+        | EntryContent::Topic(submitted)
+        | EntryContent::Subscription { submitted, .. } => submitted.into_new(),
+        EntryContent::Rule(rule) => panic!("a rule: {rule:?}"),
     }
 }
 
-fn rule(body: &[u8]) -> Rule {
-    match content(body).expect("an SDK's body is understood") {
-        Content::Rule(rule) => *rule,
+fn rule(body: &[u8]) -> RuleDescription {
+    match parse_entry(body).expect("an SDK's body is understood") {
+        EntryContent::Rule(rule) => *rule,
         other => panic!("not a rule: {other:?}"),
     }
 }
@@ -34,7 +34,7 @@ fn sender_rule() -> AuthorizationRule {
     AuthorizationRule {
         claim_type: Some("SharedAccessKey".into()),
         claim_value: Some("None".into()),
-        rights: vec![Right::Send, Right::Listen],
+        rights: vec![AccessRight::Send, AccessRight::Listen],
         created_time: None,
         modified_time: None,
         key_name: Some("sender".into()),
@@ -47,8 +47,8 @@ fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-fn place() -> Place {
-    Place {
+fn context() -> RequestContext {
+    RequestContext {
         base: "http://localhost:5300".into(),
         version: ApiVersion::default(),
         namespace: NamespaceInfo {
@@ -60,13 +60,17 @@ fn place() -> Place {
     }
 }
 
-fn entity(path: &str, properties: Properties) -> Entity {
+fn entity(path: &str, properties: EntityProperties) -> AdminEntity {
     let address = match path.split_once("/Subscriptions/") {
-        Some((topic, name)) => Address::Subscription { topic: topic.into(), name: name.into() },
-        None => Address::Entity(path.into()),
+        Some((topic, name)) => EntityAddress::Subscription { topic: topic.into(), name: name.into() },
+        None => EntityAddress::Entity(path.into()),
     };
-    let runtime = Runtime { created_at: Timestamp(1_000), updated_at: Timestamp(2_500), ..Runtime::default() };
-    Entity { address, properties, runtime }
+    let runtime = RuntimeProperties {
+        created_at: Timestamp(1_000),
+        updated_at: Timestamp(2_500),
+        ..RuntimeProperties::default()
+    };
+    AdminEntity { address, properties, runtime }
 }
 
 #[test]
@@ -113,12 +117,12 @@ fn a_queue_as_python_describes_it() {
         modified_time: Some("2026-01-02T03:04:06.000Z".into()),
         ..sender_rule()
     };
-    let kept = Kept {
+    let passive = PassiveProperties {
         enable_express: true,
         filtering_messages_before_publishing: false,
         authorization_rules: vec![authorization],
     };
-    assert_eq!(read.kept, kept);
+    assert_eq!(read.passive, passive);
 }
 
 #[test]
@@ -128,8 +132,8 @@ fn a_queue_as_javascript_describes_it() {
     assert_eq!(queue.common.status, EntityStatus::ReceiveDisabled);
     assert_eq!((queue.egress.lock_duration, queue.egress.max_delivery_count), (secs(45), 8));
     assert_eq!(queue.common.default_message_time_to_live, Some(secs(2 * 86_400)));
-    assert_eq!(read.kept.authorization_rules, [sender_rule()]);
-    assert!(read.kept.enable_express);
+    assert_eq!(read.passive.authorization_rules, [sender_rule()]);
+    assert!(read.passive.enable_express);
 }
 
 #[test]
@@ -173,56 +177,59 @@ fn a_subscription_and_the_rule_it_begins_with() {
     };
     assert_eq!(python, expected);
 
-    let Content::Subscription { default_rule, .. } = content(fixture!("javascript-subscription-default-rule")).unwrap()
+    let EntryContent::Subscription { default_rule, .. } =
+        parse_entry(fixture!("javascript-subscription-default-rule")).unwrap()
     else {
         panic!("a subscription")
     };
     let rule = default_rule.expect("a first rule");
-    let filter = Correlation {
+    let filter = CorrelationFilter {
         label: Some("red".into()),
         properties: vec![
-            ("size".into(), Value::Double(3.0)),
-            ("when".into(), Value::DateTime("2026-01-02T03:04:05.000Z".into())),
-            ("loud".into(), Value::Boolean(true)),
-            ("tint".into(), Value::String("dark".into())),
+            ("size".into(), PropertyValue::Double(3.0)),
+            ("when".into(), PropertyValue::DateTime("2026-01-02T03:04:05.000Z".into())),
+            ("loud".into(), PropertyValue::Boolean(true)),
+            ("tint".into(), PropertyValue::String("dark".into())),
         ],
-        ..Correlation::default()
+        ..CorrelationFilter::default()
     };
-    assert_eq!((rule.name.as_str(), &rule.filter), ("only-red", &Filter::Correlation(filter)));
-    assert_eq!(rule.action, Some(Action(Sql { expression: "SET a='b'".into(), parameters: vec![] })));
+    assert_eq!((rule.name.as_str(), &rule.filter), ("only-red", &RuleFilter::Correlation(filter)));
+    assert_eq!(rule.action, Some(RuleAction(SqlExpression { expression: "SET a='b'".into(), parameters: vec![] })));
     assert!(!rule.is_default());
 }
 
 #[test]
 fn rules_as_the_sdks_describe_them() {
     let correlation = rule(fixture!("python-rule-correlation"));
-    let Filter::Correlation(filter) = &correlation.filter else { panic!("a correlation") };
+    let RuleFilter::Correlation(filter) = &correlation.filter else { panic!("a correlation") };
     assert_eq!(filter.reply_to_session_id.as_deref(), Some("rs"));
     let expected = [
-        ("key_string", Value::String("str1".into())),
-        ("key_int", Value::Int(2)),
-        ("key_long", Value::Long(2_147_483_650)),
-        ("key_bool", Value::Boolean(false)),
-        ("key_double", Value::Double(1.5)),
-        ("key_datetime", Value::DateTime("2020-07-05T11:12:13".into())),
-        ("key_duration", Value::Duration("P1DT2H3M".into())),
+        ("key_string", PropertyValue::String("str1".into())),
+        ("key_int", PropertyValue::Int(2)),
+        ("key_long", PropertyValue::Long(2_147_483_650)),
+        ("key_bool", PropertyValue::Boolean(false)),
+        ("key_double", PropertyValue::Double(1.5)),
+        ("key_datetime", PropertyValue::DateTime("2020-07-05T11:12:13".into())),
+        ("key_duration", PropertyValue::Duration("P1DT2H3M".into())),
     ];
     assert_eq!(filter.properties, expected.map(|(key, value)| (key.to_owned(), value)));
-    let sql =
-        Sql { expression: "Priority = @p1".into(), parameters: vec![("@p1".into(), Value::String("str1".into()))] };
-    assert_eq!(rule(fixture!("python-rule-sql")).filter, Filter::Sql(sql));
-    assert_eq!(rule(fixture!("python-rule-true")).filter, Filter::True);
-    assert_eq!(rule(fixture!("python-rule-false")).filter, Filter::False);
+    let sql = SqlExpression {
+        expression: "Priority = @p1".into(),
+        parameters: vec![("@p1".into(), PropertyValue::String("str1".into()))],
+    };
+    assert_eq!(rule(fixture!("python-rule-sql")).filter, RuleFilter::Sql(sql));
+    assert_eq!(rule(fixture!("python-rule-true")).filter, RuleFilter::True);
+    assert_eq!(rule(fixture!("python-rule-false")).filter, RuleFilter::False);
     assert_eq!(rule(fixture!("javascript-rule-sql")).name, "r");
 }
 
 #[test]
 fn the_default_rule_is_known_however_it_is_spelt() {
-    assert!(Rule::takes_everything().is_default());
-    let spelt = Rule { name: "$default".into(), ..rule(fixture!("javascript-rule-none-given")) };
+    assert!(RuleDescription::default_rule().is_default());
+    let spelt = RuleDescription { name: "$default".into(), ..rule(fixture!("javascript-rule-none-given")) };
     assert!(spelt.is_default(), "an SQL filter that is always true");
     assert!(!rule(fixture!("javascript-rule-none-given")).is_default(), "by its name it is another");
-    assert!(!Rule { filter: Filter::False, ..Rule::takes_everything() }.is_default());
+    assert!(!RuleDescription { filter: RuleFilter::False, ..RuleDescription::default_rule() }.is_default());
 }
 
 #[test]
@@ -234,10 +241,10 @@ fn what_is_written_reads_back() {
         ("t/Subscriptions/s", &fixture!("python-subscription-full")[..]),
     ] {
         let sent = properties(body);
-        let answer = entity_entry(&place(), &entity(path, sent.clone()));
+        let answer = entity_entry(&context(), &entity(path, sent.clone()));
         assert_eq!(properties(answer.as_bytes()), sent, "{path}");
     }
-    let subscription = Address::Subscription { topic: "t".into(), name: "s".into() };
+    let subscription = EntityAddress::Subscription { topic: "t".into(), name: "s".into() };
     for body in [
         &fixture!("python-rule-correlation")[..],
         &fixture!("python-rule-sql")[..],
@@ -246,7 +253,7 @@ fn what_is_written_reads_back() {
         &fixture!("javascript-rule-sql")[..],
     ] {
         let sent = rule(body);
-        let answer = rule_entry(&place(), &subscription, &sent, Timestamp(0));
+        let answer = rule_entry(&context(), &subscription, &sent, Timestamp(0));
         assert_eq!(rule(answer.as_bytes()), sent);
     }
 }
@@ -281,15 +288,15 @@ fn an_entry_is_worded_as_the_service_words_it() {
         r#"<EntityAvailabilityStatus>Available</EntityAvailabilityStatus><EnableExpress>false</EnableExpress>"#,
         r#"<MaxMessageSizeInKilobytes>256</MaxMessageSizeInKilobytes></QueueDescription></content></entry>"#,
     );
-    assert_eq!(entity_entry(&place(), &queue), expected);
+    assert_eq!(entity_entry(&context(), &queue), expected);
 }
 
 #[test]
 fn an_older_client_is_not_shown_what_it_does_not_know() {
     let queue = entity("orders", properties(fixture!("python-queue-full")));
-    let older = Place { version: ApiVersion::parse("2017-04").unwrap(), ..place() };
+    let older = RequestContext { version: ApiVersion::parse("2017-04").unwrap(), ..context() };
     assert!(!entity_entry(&older, &queue).contains("MaxMessageSizeInKilobytes"));
-    assert!(entity_entry(&place(), &queue).contains("<MaxMessageSizeInKilobytes>2048<"));
+    assert!(entity_entry(&context(), &queue).contains("<MaxMessageSizeInKilobytes>2048<"));
     for text in ["", "latest", "2021-5", "2021-050", "21-05-01"] {
         assert_eq!(ApiVersion::parse(text), None, "{text}");
     }
@@ -298,35 +305,35 @@ fn an_older_client_is_not_shown_what_it_does_not_know() {
 #[test]
 fn a_feed_names_its_next_page_only_when_there_is_one() {
     let queues = [entity("a", properties(fixture!("python-queue-empty")))];
-    let page = Feed { title: "Queues", path: "$Resources/queues", skip: 2, top: 1, more: true };
-    let text = page.of_entities(&place(), &queues);
+    let page = FeedPage { title: "Queues", path: "$Resources/queues", skip: 2, top: 1, more: true };
+    let text = page.of_entities(&context(), &queues);
     assert!(text.contains(
         r#"<link rel="next" href="http://localhost:5300/$Resources/queues?$skip=3&amp;$top=1&amp;api-version=2024-05">"#
     ));
     assert!(text.contains(r#"<updated>1970-01-01T00:00:02.500Z</updated>"#));
-    let last = Feed { more: false, ..page };
-    assert!(!last.of_entities(&place(), &queues).contains("next"));
-    let empty = last.of_entities(&place(), &[]);
+    let last = FeedPage { more: false, ..page };
+    assert!(!last.of_entities(&context(), &queues).contains("next"));
+    let empty = last.of_entities(&context(), &[]);
     assert!(empty.ends_with("</link></feed>") && empty.contains("<updated>1970-01-01T00:00:02.000Z</updated>"));
 }
 
 #[test]
 fn the_default_rule_is_worded_as_the_service_words_it() {
-    let subscription = Address::Subscription { topic: "t".into(), name: "s".into() };
-    let page = Feed { title: "Rules", path: "t/Subscriptions/s/Rules", skip: 0, top: 100, more: false };
-    let text = page.of_rules(&place(), &subscription, &[Rule::takes_everything()], Timestamp(0));
+    let subscription = EntityAddress::Subscription { topic: "t".into(), name: "s".into() };
+    let page = FeedPage { title: "Rules", path: "t/Subscriptions/s/Rules", skip: 0, top: 100, more: false };
+    let text = page.of_rules(&context(), &subscription, &[RuleDescription::default_rule()], Timestamp(0));
     assert!(text.contains(concat!(
-        r#"<Filter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></Filter>"#,
-        r#"<Action i:type="EmptyRuleAction"></Action><CreatedAt>1970-01-01T00:00:00.000Z</CreatedAt><Name>$Default</Name>"#,
+        r#"<RuleFilter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></RuleFilter>"#,
+        r#"<RuleAction i:type="EmptyRuleAction"></RuleAction><CreatedAt>1970-01-01T00:00:00.000Z</CreatedAt><Name>$Default</Name>"#,
     )));
     assert!(text.contains("<id>http://localhost:5300/t/Subscriptions/s/Rules/$Default?api-version=2024-05</id>"));
 }
 
 #[test]
 fn an_update_replaces_all_but_what_is_chosen_once() {
-    let Content::Queue(update) = content(fixture!("python-queue-empty")).unwrap() else { panic!("a queue") };
+    let EntryContent::Queue(update) = parse_entry(fixture!("python-queue-empty")).unwrap() else { panic!("a queue") };
     let current = properties(fixture!("python-queue-full")).description;
-    let EntityDescription::Queue(queue) = update.replace(&current).description else { panic!("a queue") };
+    let EntityDescription::Queue(queue) = update.into_update(&current).description else { panic!("a queue") };
     assert!(
         queue.egress.requires_session
             && queue.ingress.requires_duplicate_detection
@@ -386,18 +393,18 @@ fn what_a_body_gets_wrong_is_named() {
             "`AuthorizationRules` holds 13 rules: at most 12 are allowed",
         ),
         (
-            "<entry><content><RuleDescription><Filter type='LuaFilter'/></RuleDescription></content></entry>"
+            "<entry><content><RuleDescription><RuleFilter type='LuaFilter'/></RuleDescription></content></entry>"
                 .to_owned(),
-            "`Filter` is `LuaFilter`: valid are TrueFilter, FalseFilter, SqlFilter and CorrelationFilter",
+            "`RuleFilter` is `LuaFilter`: valid are TrueFilter, FalseFilter, SqlFilter and CorrelationFilter",
         ),
         (
-            "<entry><content><RuleDescription><Filter type='SqlFilter'/></RuleDescription></content></entry>"
+            "<entry><content><RuleDescription><RuleFilter type='SqlFilter'/></RuleDescription></content></entry>"
                 .to_owned(),
             "`SqlExpression` is missing",
         ),
     ];
     for (body, message) in cases {
-        assert_eq!(content(body.as_bytes()).unwrap_err().to_string(), message, "{body}");
+        assert_eq!(parse_entry(body.as_bytes()).unwrap_err().to_string(), message, "{body}");
     }
 }
 

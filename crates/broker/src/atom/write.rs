@@ -6,10 +6,10 @@ use crate::core::{
 };
 
 use super::duration;
-use super::entity::{AuthorizationRule, Entity, Kept, NamespaceInfo, Runtime};
+use super::entity::{AdminEntity, AuthorizationRule, NamespaceInfo, PassiveProperties, RuntimeProperties};
 use super::feed::ApiVersion;
-use super::moment;
-use super::xml::Xml;
+use super::timestamp;
+use super::xml_writer::XmlWriter;
 
 const COUNTS: &str = "http://schemas.microsoft.com/netservices/2011/06/servicebus";
 const AVAILABLE: &str = "Available";
@@ -20,11 +20,11 @@ pub(super) struct Terms<'a> {
     pub(super) namespace: &'a NamespaceInfo,
 }
 
-pub(super) fn description(xml: &mut Xml, entity: &Entity, terms: &Terms<'_>) {
-    let (kept, runtime) = (&entity.properties.kept, &entity.runtime);
+pub(super) fn description(xml: &mut XmlWriter, entity: &AdminEntity, terms: &Terms<'_>) {
+    let (passive, runtime) = (&entity.properties.passive, &entity.runtime);
     match &entity.properties.description {
-        EntityDescription::Queue(described) => queue(xml, described, kept, runtime, terms),
-        EntityDescription::Topic(described) => topic(xml, described, kept, runtime, terms),
+        EntityDescription::Queue(described) => queue(xml, described, passive, runtime, terms),
+        EntityDescription::Topic(described) => topic(xml, described, passive, runtime, terms),
         EntityDescription::Subscription(described) => subscription(xml, described, runtime),
     }
 }
@@ -37,7 +37,13 @@ pub(super) fn root(description: &EntityDescription) -> &'static str {
     }
 }
 
-fn queue(xml: &mut Xml, queue: &QueueDescription, kept: &Kept, runtime: &Runtime, terms: &Terms<'_>) {
+fn queue(
+    xml: &mut XmlWriter,
+    queue: &QueueDescription,
+    passive: &PassiveProperties,
+    runtime: &RuntimeProperties,
+    terms: &Terms<'_>,
+) {
     let QueueDescription { common, ingress, egress } = queue;
     xml.leaf("LockDuration", duration::format(egress.lock_duration));
     xml.leaf("MaxSizeInMegabytes", ingress.max_size_in_megabytes);
@@ -51,7 +57,7 @@ fn queue(xml: &mut Xml, queue: &QueueDescription, kept: &Kept, runtime: &Runtime
     xml.leaf("SizeInBytes", runtime.counts.bytes);
     message_count(xml, &runtime.counts);
     xml.leaf("IsAnonymousAccessible", false);
-    authorization_rules(xml, kept);
+    authorization_rules(xml, passive);
     xml.leaf("Status", status(common.status));
     forward_to(xml, egress);
     user_metadata(xml, common);
@@ -62,11 +68,17 @@ fn queue(xml: &mut Xml, queue: &QueueDescription, kept: &Kept, runtime: &Runtime
     xml.leaf("EnablePartitioning", ingress.enable_partitioning);
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
     forward_dead_letters(xml, egress);
-    xml.leaf("EnableExpress", kept.enable_express);
+    xml.leaf("EnableExpress", passive.enable_express);
     max_message_size(xml, ingress, terms);
 }
 
-fn topic(xml: &mut Xml, topic: &TopicDescription, kept: &Kept, runtime: &Runtime, terms: &Terms<'_>) {
+fn topic(
+    xml: &mut XmlWriter,
+    topic: &TopicDescription,
+    passive: &PassiveProperties,
+    runtime: &RuntimeProperties,
+    terms: &Terms<'_>,
+) {
     let TopicDescription { common, ingress, support_ordering } = topic;
     time_to_live(xml, common);
     xml.leaf("MaxSizeInMegabytes", ingress.max_size_in_megabytes);
@@ -74,9 +86,9 @@ fn topic(xml: &mut Xml, topic: &TopicDescription, kept: &Kept, runtime: &Runtime
     xml.leaf("DuplicateDetectionHistoryTimeWindow", duration::format(ingress.duplicate_detection_window));
     xml.leaf("EnableBatchedOperations", common.enable_batched_operations);
     xml.leaf("SizeInBytes", runtime.counts.bytes);
-    xml.leaf("FilteringMessagesBeforePublishing", kept.filtering_messages_before_publishing);
+    xml.leaf("FilteringMessagesBeforePublishing", passive.filtering_messages_before_publishing);
     xml.leaf("IsAnonymousAccessible", false);
-    authorization_rules(xml, kept);
+    authorization_rules(xml, passive);
     xml.leaf("Status", status(common.status));
     user_metadata(xml, common);
     times(xml, runtime);
@@ -87,11 +99,11 @@ fn topic(xml: &mut Xml, topic: &TopicDescription, kept: &Kept, runtime: &Runtime
     xml.leaf("EnablePartitioning", ingress.enable_partitioning);
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
     xml.leaf("EnableSubscriptionPartitioning", false);
-    xml.leaf("EnableExpress", kept.enable_express);
+    xml.leaf("EnableExpress", passive.enable_express);
     max_message_size(xml, ingress, terms);
 }
 
-fn subscription(xml: &mut Xml, subscription: &SubscriptionDescription, runtime: &Runtime) {
+fn subscription(xml: &mut XmlWriter, subscription: &SubscriptionDescription, runtime: &RuntimeProperties) {
     let SubscriptionDescription { common, egress, dead_lettering_on_filter_evaluation_exceptions } = subscription;
     xml.leaf("LockDuration", duration::format(egress.lock_duration));
     xml.leaf("RequiresSession", egress.requires_session);
@@ -111,38 +123,38 @@ fn subscription(xml: &mut Xml, subscription: &SubscriptionDescription, runtime: 
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
 }
 
-fn time_to_live(xml: &mut Xml, common: &CommonProperties) {
+fn time_to_live(xml: &mut XmlWriter, common: &CommonProperties) {
     xml.leaf("DefaultMessageTimeToLive", duration::format_bounded(common.default_message_time_to_live));
 }
 
-fn auto_delete(xml: &mut Xml, common: &CommonProperties) {
+fn auto_delete(xml: &mut XmlWriter, common: &CommonProperties) {
     xml.leaf("AutoDeleteOnIdle", duration::format_bounded(common.auto_delete_on_idle));
 }
 
-fn user_metadata(xml: &mut Xml, common: &CommonProperties) {
+fn user_metadata(xml: &mut XmlWriter, common: &CommonProperties) {
     xml.optional_leaf("UserMetadata", common.user_metadata.as_ref());
 }
 
-fn forward_to(xml: &mut Xml, egress: &EgressProperties) {
+fn forward_to(xml: &mut XmlWriter, egress: &EgressProperties) {
     xml.optional_leaf("ForwardTo", egress.forward_to.as_ref());
 }
 
-fn forward_dead_letters(xml: &mut Xml, egress: &EgressProperties) {
+fn forward_dead_letters(xml: &mut XmlWriter, egress: &EgressProperties) {
     xml.optional_leaf("ForwardDeadLetteredMessagesTo", egress.forward_dead_lettered_messages_to.as_ref());
 }
 
-fn times(xml: &mut Xml, runtime: &Runtime) {
-    xml.leaf("CreatedAt", moment::format(runtime.created_at));
-    xml.leaf("UpdatedAt", moment::format(runtime.updated_at));
-    xml.leaf("AccessedAt", runtime.accessed_at.map_or_else(|| moment::NEVER.to_owned(), moment::format));
+fn times(xml: &mut XmlWriter, runtime: &RuntimeProperties) {
+    xml.leaf("CreatedAt", timestamp::format(runtime.created_at));
+    xml.leaf("UpdatedAt", timestamp::format(runtime.updated_at));
+    xml.leaf("AccessedAt", runtime.accessed_at.map_or_else(|| timestamp::NEVER.to_owned(), timestamp::format));
 }
 
-fn message_count(xml: &mut Xml, counts: &EntityCounts) {
+fn message_count(xml: &mut XmlWriter, counts: &EntityCounts) {
     xml.leaf("MessageCount", counts.active + counts.dead_letter + counts.scheduled);
 }
 
 /// The JavaScript SDK learns the prefix from the one attribute there is.
-fn counts(xml: &mut Xml, counts: &EntityCounts) {
+fn counts(xml: &mut XmlWriter, counts: &EntityCounts) {
     xml.element("CountDetails", &[("xmlns:d2p1", COUNTS)], |xml| {
         xml.leaf("d2p1:ActiveMessageCount", counts.active);
         xml.leaf("d2p1:DeadLetterMessageCount", counts.dead_letter);
@@ -154,23 +166,23 @@ fn counts(xml: &mut Xml, counts: &EntityCounts) {
 }
 
 /// Older clients do not know the property, and the service does not show it to them.
-fn max_message_size(xml: &mut Xml, ingress: &IngressProperties, terms: &Terms<'_>) {
+fn max_message_size(xml: &mut XmlWriter, ingress: &IngressProperties, terms: &Terms<'_>) {
     if terms.version.knows_large_messages() {
         let limit = ingress.max_message_size_in_kilobytes.unwrap_or(terms.namespace.max_message_size_in_kilobytes);
         xml.leaf("MaxMessageSizeInKilobytes", limit);
     }
 }
 
-fn authorization_rules(xml: &mut Xml, kept: &Kept) {
+fn authorization_rules(xml: &mut XmlWriter, passive: &PassiveProperties) {
     xml.element("AuthorizationRules", &[], |xml| {
-        for rule in &kept.authorization_rules {
+        for rule in &passive.authorization_rules {
             let kind = [("i:type", "SharedAccessAuthorizationRule")];
             xml.element("AuthorizationRule", &kind, |xml| authorization_rule(xml, rule));
         }
     });
 }
 
-fn authorization_rule(xml: &mut Xml, rule: &AuthorizationRule) {
+fn authorization_rule(xml: &mut XmlWriter, rule: &AuthorizationRule) {
     xml.optional_leaf("ClaimType", rule.claim_type.as_ref());
     xml.optional_leaf("ClaimValue", rule.claim_value.as_ref());
     xml.element("Rights", &[], |xml| rule.rights.iter().for_each(|right| xml.leaf("AccessRights", right)));

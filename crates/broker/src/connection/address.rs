@@ -2,9 +2,9 @@
 
 /// Where a link leads.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Address {
+pub(super) enum LinkAddress {
     /// `$cbs`: tokens are put here.
-    Tokens,
+    Cbs,
     /// `<entity>/$management`: requests about an entity are put here.
     Management(String),
     /// A queue, topic, subscription, or the dead-letter queue of one, as the core knows it.
@@ -13,16 +13,16 @@ pub(super) enum Address {
 
 const MANAGEMENT: &str = "/$management";
 
-impl Address {
+impl LinkAddress {
     /// Reads `topic`, `/topic`, `amqps://host:port/topic`, `sb://…`, percent-encoded or not.
     pub(super) fn parse(text: &str) -> Self {
         let path = match text.split_once("://") {
             Some((_, rest)) => rest.split_once('/').map_or("", |(_, path)| path),
             None => text,
         };
-        let path = decoded(path.trim_matches('/'));
+        let path = percent_decode(path.trim_matches('/'));
         if path.eq_ignore_ascii_case("$cbs") {
-            return Self::Tokens;
+            return Self::Cbs;
         }
         let entity = path.len().checked_sub(MANAGEMENT.len()).filter(|at| path.is_char_boundary(*at));
         match entity {
@@ -33,7 +33,7 @@ impl Address {
 }
 
 /// Percent-decoding; a broken escape stays as it is, and what is not UTF-8 afterwards is left alone.
-fn decoded(path: &str) -> String {
+fn percent_decode(path: &str) -> String {
     if !path.contains('%') {
         return path.to_owned();
     }
@@ -58,12 +58,12 @@ fn decoded(path: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Address;
+    use super::LinkAddress;
 
     #[test]
     fn every_form_of_an_address_names_the_same_place() {
-        let entity = |path: &str| Address::Entity(path.to_owned());
-        let management = |path: &str| Address::Management(path.to_owned());
+        let entity = |path: &str| LinkAddress::Entity(path.to_owned());
+        let management = |path: &str| LinkAddress::Management(path.to_owned());
         let cases = [
             ("orders", entity("orders")),
             ("/orders", entity("orders")),
@@ -75,15 +75,15 @@ mod tests {
             ("orders/$management", management("orders")),
             ("amqps://h/orders/$DeadLetterQueue/$management", management("orders/$DeadLetterQueue")),
             ("ORDERS/$MANAGEMENT", management("ORDERS")),
-            ("$cbs", Address::Tokens),
-            ("/$cbs", Address::Tokens),
-            ("amqps://h:5671/$cbs", Address::Tokens),
+            ("$cbs", LinkAddress::Cbs),
+            ("/$cbs", LinkAddress::Cbs),
+            ("amqps://h:5671/$cbs", LinkAddress::Cbs),
             ("amqps://h", entity("")),
             ("50%", entity("50%")),
             ("é/$management", management("é")),
         ];
         for (text, expected) in cases {
-            assert_eq!(Address::parse(text), expected, "{text}");
+            assert_eq!(LinkAddress::parse(text), expected, "{text}");
         }
     }
 }

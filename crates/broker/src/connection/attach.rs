@@ -1,4 +1,4 @@
-//! Links come and go.
+//! LinkTable come and go.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,37 +8,37 @@ use amqp::performative::SenderSettleMode;
 use amqp::{Attach, Map, Role, SessionId, Symbol, Target, Value, condition};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::address::Address;
-use super::links::{Asked, Coming, Link, Place, Receiver, Responses, Tokens};
-use super::pace::Pace;
-use super::requests::Answer;
-use super::{Connection, to_amqp};
+use super::address::LinkAddress;
+use super::credit::LinkCredit;
+use super::links::{BrokerLink, LockTokens, PendingLink, PendingNodeLink, ReceiverLink, ReceiverSource, ResponseLink};
+use super::node_requests::CallReply;
+use super::{BrokerConnection, to_amqp};
 use crate::core::{AttachResult, Core, CoreLinkId, EntityId, Error, ReceiveMode, SessionFilter, Subqueue, Timestamp};
 use crate::engine::{EngineReply, EngineRequest};
 
 const SESSION_FILTER: &str = "com.microsoft:session-filter";
 /// The service's own, when an attach that waits for a session names none.
-const SESSION_PATIENCE: Duration = Duration::from_secs(60);
+const DEFAULT_SESSION_TIMEOUT: Duration = Duration::from_secs(60);
 /// Deliveries a sender may have under way: enough to keep the disk busy at any size of message.
 const SENDER_CREDIT: u32 = 2_000;
 const REQUEST_CREDIT: u32 = 100;
 /// 100-nanosecond ticks from the year 1 to 1970.
 const TICKS_AT_EPOCH: i64 = 621_355_968_000_000_000;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     pub(super) fn on_attach(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
-        if !self.links.have_room() {
+        if !self.links.has_room() {
             let error =
                 amqp::Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "the broker has as many links as it takes");
             return self.refuse(link, error);
         }
         match attach.role {
-            Role::Sender => self.on_sender(session, link, attach),
-            Role::Receiver => self.on_receiver(session, link, attach),
+            Role::Sender => self.attach_sender(session, link, attach),
+            Role::Receiver => self.attach_receiver(session, link, attach),
         }
     }
 
-    fn on_sender(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
+    fn attach_sender(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
         if matches!(attach.target, Some(Target::Coordinator(_))) {
             let error = amqp::Error::new(condition::NOT_IMPLEMENTED, "transactions are not supported");
             return self.refuse(link, error);
@@ -46,80 +46,82 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let Some(address) = attach.target.as_ref().and_then(Target::address) else {
             return self.refuse(link, amqp::Error::new(condition::INVALID_FIELD, "the target names no address"));
         };
-        match Address::parse(address) {
-            Address::Entity(path) => {
-                let name = self.links.name(link);
-                self.links.insert(link, Link::Asked(Box::new(Asked { attach, core: name, place: None })));
-                self.call(move |core, call| {
+        match LinkAddress::parse(address) {
+            LinkAddress::Entity(path) => {
+                let name = self.links.allocate_core_id(link);
+                self.links
+                    .insert(link, BrokerLink::Pending(Box::new(PendingLink { attach, core_id: name, source: None })));
+                self.call_core(move |core, call| {
                     // It only looks on: what it sends comes by the entity's id. It is told when the entity goes.
-                    let result = find_inlet(core, &path)
+                    let result = find_sender_target(core, &path)
                         .and_then(|found| core.attach_management(call, name, &path).map(|()| found));
-                    Answer::Sender { link, result }
+                    CallReply::Sender { link, result }
                 });
             }
-            node => self.on_node(session, link, node, &attach),
+            node => self.attach_node(session, link, node, &attach),
         }
     }
 
-    fn on_receiver(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
+    fn attach_receiver(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
         let Some(address) = attach.source.as_ref().and_then(|source| source.address()) else {
             return self.refuse(link, amqp::Error::new(condition::INVALID_FIELD, "the source names no address"));
         };
-        match Address::parse(address) {
-            Address::Entity(path) => {
+        match LinkAddress::parse(address) {
+            LinkAddress::Entity(path) => {
                 let settled = attach.snd_settle_mode == SenderSettleMode::Settled;
                 let mode = if settled { ReceiveMode::ReceiveAndDelete } else { ReceiveMode::PeekLock };
                 let filter = session_filter(&attach);
-                let name = self.links.name(link);
-                self.links.insert(link, Link::Asked(Box::new(Asked { attach, core: name, place: None })));
-                self.asked.push(EngineRequest::Call(Box::new(move |core, call| {
-                    let result = find_outlet(core, &path).and_then(|place| {
-                        let attached = core.attach(call, name, place.queue, mode, filter)?;
-                        Ok((place, attached))
+                let name = self.links.allocate_core_id(link);
+                self.links
+                    .insert(link, BrokerLink::Pending(Box::new(PendingLink { attach, core_id: name, source: None })));
+                self.pending.push(EngineRequest::Call(Box::new(move |core, call| {
+                    let result = find_receiver_source(core, &path).and_then(|source| {
+                        let attached = core.attach(call, name, source.queue, mode, filter)?;
+                        Ok((source, attached))
                     });
-                    EngineReply::Answer(Box::new(Answer::Receiver { link, result }))
+                    EngineReply::Answer(Box::new(CallReply::Receiver { link, result }))
                 })));
             }
-            node => self.on_node(session, link, node, &attach),
+            node => self.attach_node(session, link, node, &attach),
         }
     }
 
     /// Requests are to be put to a node, or its responses heard. `$management` is there as long as its entity.
-    fn on_node(&mut self, session: SessionId, link: amqp::LinkId, node: Address, attach: &Attach) {
+    fn attach_node(&mut self, session: SessionId, link: amqp::LinkId, node: LinkAddress, attach: &Attach) {
         let entity = match &node {
-            Address::Management(path) => Some((self.links.name(link), path.clone())),
+            LinkAddress::Management(path) => Some((self.links.allocate_core_id(link), path.clone())),
             _ => None,
         };
-        let core = entity.as_ref().map(|(core, _)| *core);
+        let core_id = entity.as_ref().map(|(core_id, _)| *core_id);
         let becomes = match attach.role {
-            Role::Sender => Link::Requests { session, node, core },
-            Role::Receiver => Link::Responses(Box::new(Responses::new(session, node, core, attach))),
+            Role::Sender => BrokerLink::Requests { session, node, core_id },
+            Role::Receiver => BrokerLink::Responses(Box::new(ResponseLink::new(session, node, core_id, attach))),
         };
-        self.links.insert(link, Link::Coming(Box::new(Coming { becomes, reply: attach.reply() })));
+        self.links.insert(link, BrokerLink::PendingNode(Box::new(PendingNodeLink { becomes, reply: attach.reply() })));
         match entity {
-            None => self.on_node_found(link, Ok(())),
-            Some((name, path)) => self.call(move |core, call| {
+            None => self.on_node_resolved(link, Ok(())),
+            Some((name, path)) => self.call_core(move |core, call| {
                 let result = core.attach_management(call, name, &path);
-                Answer::Node { link, result }
+                CallReply::Node { link, result }
             }),
         }
     }
 
-    pub(super) fn on_node_found(&mut self, link: amqp::LinkId, result: Result<(), Error>) {
+    pub(super) fn on_node_resolved(&mut self, link: amqp::LinkId, result: Result<(), Error>) {
         if let Err(error) = result {
             self.links.remove(link);
             return self.refuse(link, to_amqp(&error));
         }
         // None: gone while the engine looked, and its detach has been sent on already.
-        let Some(reply) = self.links.arrive(link) else { return };
+        let Some(reply) = self.links.complete_node_attach(link) else { return };
         let hears_requests = reply.role == Role::Receiver;
         if self.amqp.accept_attach(link, reply).is_ok() && hears_requests {
             let _ = self.amqp.keep_credit(link, REQUEST_CREDIT);
         }
     }
 
-    pub(super) fn on_sender_found(&mut self, link: amqp::LinkId, result: Result<(EntityId, Option<u64>), Error>) {
-        let Some(Link::Asked(asked)) = self.links.get(link) else { return };
+    pub(super) fn on_sender_resolved(&mut self, link: amqp::LinkId, result: Result<(EntityId, Option<u64>), Error>) {
+        let Some(BrokerLink::Pending(pending)) = self.links.get(link) else { return };
         let (entity, own_limit) = match result {
             Ok(found) => found,
             Err(error) => {
@@ -127,27 +129,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 return self.refuse(link, to_amqp(&error));
             }
         };
-        let core = asked.core;
+        let core_id = pending.core_id;
         let limit = own_limit.unwrap_or(self.settings.max_message_size);
-        let mut reply = asked.attach.reply();
+        let mut reply = pending.attach.reply();
         reply.max_message_size = Some(limit);
         reply.properties = Some(Map::new().with(Symbol::from_static("com.microsoft:max-message-batch-size"), limit));
         if self.amqp.accept_attach(link, reply).is_ok() {
-            self.links.insert(link, Link::Sender { entity, core });
+            self.links.insert(link, BrokerLink::Sender { entity, core_id });
             let _ = self.amqp.keep_credit(link, SENDER_CREDIT);
         }
     }
 
-    pub(super) fn on_receiver_found(&mut self, link: amqp::LinkId, result: Result<(Place, AttachResult), Error>) {
+    pub(super) fn on_receiver_resolved(
+        &mut self,
+        link: amqp::LinkId,
+        result: Result<(ReceiverSource, AttachResult), Error>,
+    ) {
         // Gone while the engine looked: its detach has been sent on already.
-        let Some(Link::Asked(asked)) = self.links.get_mut(link) else { return };
+        let Some(BrokerLink::Pending(pending)) = self.links.get_mut(link) else { return };
         match result {
             Err(error) => {
                 self.links.remove(link);
                 self.refuse(link, to_amqp(&error));
             }
-            Ok((place, attached)) => {
-                asked.place = Some(place);
+            Ok((source, attached)) => {
+                pending.source = Some(source);
                 match attached {
                     AttachResult::Plain => self.accept_receiver(link, None),
                     AttachResult::Session { id, locked_until } => self.accept_receiver(link, Some((&id, locked_until))),
@@ -158,34 +164,35 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// A receiver that waited has its session.
-    pub(super) fn on_session(&mut self, core: CoreLinkId, session: &Arc<str>, locked_until: Timestamp) {
-        if let Some(link) = self.links.of_core(core) {
+    pub(super) fn on_session_accepted(&mut self, core_id: CoreLinkId, session: &Arc<str>, locked_until: Timestamp) {
+        if let Some(link) = self.links.by_core_id(core_id) {
             self.accept_receiver(link, Some((session, locked_until)));
         }
     }
 
     fn accept_receiver(&mut self, link: amqp::LinkId, session: Option<(&str, Timestamp)>) {
-        let Some(Link::Asked(asked)) = self.links.get_mut(link) else { return };
-        let (core, Some(place)) = (asked.core, asked.place.take()) else { return };
-        let mut reply = asked.attach.reply();
+        let Some(BrokerLink::Pending(pending)) = self.links.get_mut(link) else { return };
+        let (core_id, Some(source)) = (pending.core_id, pending.source.take()) else { return };
+        let mut reply = pending.attach.reply();
         if let Some((id, locked_until)) = session {
             if let Some(source) = &mut reply.source {
                 let asked_for = source.filter.as_ref().and_then(|filter| filter.get(SESSION_FILTER));
-                let answer = in_the_form_of(asked_for, id);
+                let answer = encode_session_filter(asked_for, id);
                 source.filter.get_or_insert_default().set(SESSION_FILTER, answer);
             }
             let ticks = (locked_until.0 as i64).saturating_mul(10_000).saturating_add(TICKS_AT_EPOCH);
             let properties = Map::new().with(Symbol::from_static("com.microsoft:locked-until-utc"), ticks);
             reply.properties = Some(properties);
         }
-        let receiver = Receiver { core, place, pace: Pace::default(), tokens: Tokens::default() };
-        self.links.insert(link, Link::Receiver(Box::new(receiver)));
+        let receiver =
+            ReceiverLink { core_id, source, credit: LinkCredit::default(), lock_tokens: LockTokens::default() };
+        self.links.insert(link, BrokerLink::Receiver(Box::new(receiver)));
         let _ = self.amqp.accept_attach(link, reply);
     }
 
     /// The core ends a link, or will not let it begin.
-    pub(super) fn end_link(&mut self, core: CoreLinkId, error: &Error) {
-        let Some(link) = self.links.of_core(core) else { return };
+    pub(super) fn end_link(&mut self, core_id: CoreLinkId, error: &Error) {
+        let Some(link) = self.links.by_core_id(core_id) else { return };
         self.links.remove(link);
         // A link that is still asked for is refused by this.
         let _ = self.amqp.detach(link, Some(to_amqp(error)));
@@ -199,8 +206,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     pub(super) fn on_detached(&mut self, link: amqp::LinkId) {
-        if let Some(core) = self.links.remove(link).and_then(|link| link.core()) {
-            self.asked.push(EngineRequest::Detach { link: core });
+        if let Some(core_id) = self.links.remove(link).and_then(|link| link.core_id()) {
+            self.pending.push(EngineRequest::Detach { link: core_id });
         }
     }
 
@@ -208,29 +215,29 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let _ = self.amqp.refuse_attach(link, error);
     }
 
-    /// Asks the core something whose answer is an [`Answer`].
-    pub(super) fn call(
+    /// Asks the core something whose answer is an [`CallReply`].
+    pub(super) fn call_core(
         &mut self,
-        act: impl FnOnce(&mut Core, &mut crate::core::CallContext<'_>) -> Answer + Send + 'static,
+        act: impl FnOnce(&mut Core, &mut crate::core::CallContext<'_>) -> CallReply + Send + 'static,
     ) {
         let call = move |core: &mut Core, call: &mut crate::core::CallContext<'_>| {
             EngineReply::Answer(Box::new(act(core, call)))
         };
-        self.asked.push(EngineRequest::Call(Box::new(call)));
+        self.pending.push(EngineRequest::Call(Box::new(call)));
     }
 }
 
-fn find_inlet(core: &Core, path: &str) -> Result<(EntityId, Option<u64>), Error> {
+fn find_sender_target(core: &Core, path: &str) -> Result<(EntityId, Option<u64>), Error> {
     let entity = core.resolve_send_address(path)?;
     let limit = core.entity(path)?.description.ingress().and_then(|ingress| ingress.max_message_size_in_kilobytes);
     Ok((entity, limit.map(|kilobytes| kilobytes * 1024)))
 }
 
-pub(super) fn find_outlet(core: &Core, path: &str) -> Result<Place, Error> {
+pub(super) fn find_receiver_source(core: &Core, path: &str) -> Result<ReceiverSource, Error> {
     let queue = core.resolve_receive_address(path)?;
     let dead_letters = queue.subqueue == Subqueue::DeadLetter;
     let entity = path.trim_matches('/').rsplit_once('/').map_or(path, |(entity, _)| entity);
-    Ok(Place { queue, dead_letters_of: dead_letters.then(|| entity.into()) })
+    Ok(ReceiverSource { queue, dead_letters_of: dead_letters.then(|| entity.into()) })
 }
 
 /// No filter at all, any session, or the one named; described or plain.
@@ -242,15 +249,15 @@ fn session_filter(attach: &Attach) -> SessionFilter {
         None => {
             let asked = attach.properties.as_ref().and_then(|properties| properties.get("com.microsoft:timeout"));
             let millis = asked.and_then(Value::as_integer).and_then(|millis| u64::try_from(millis).ok());
-            let patience = millis.map_or(SESSION_PATIENCE, Duration::from_millis);
+            let timeouts = millis.map_or(DEFAULT_SESSION_TIMEOUT, Duration::from_millis);
             // The broker's clock counts whole milliseconds and may be almost one behind: a wait never ends before its time.
-            SessionFilter::Next { timeout: patience + Duration::from_millis(1) }
+            SessionFilter::Next { timeout: timeouts + Duration::from_millis(1) }
         }
     }
 }
 
 /// Some clients read only a described value, others only a plain one: the answer has the form of the question.
-fn in_the_form_of(asked: Option<&RawValue>, id: &str) -> RawValue {
+fn encode_session_filter(asked: Option<&RawValue>, id: &str) -> RawValue {
     let described = asked.and_then(|raw| match raw.to_value() {
         Ok(Value::Described(described)) => Some(described.descriptor),
         _ => None,

@@ -6,66 +6,66 @@ use std::sync::Arc;
 use amqp::{Attach, SessionId, Target};
 use bytes::Bytes;
 
-use super::address::Address;
-use super::pace::{Pace, Places};
+use super::address::LinkAddress;
+use super::credit::{LinkBudget, LinkCredit};
 use crate::core::{ConnectionId, CoreLinkId, EntityId, LockToken, QueueId};
 
 #[derive(Debug)]
-pub(super) enum Link {
+pub(super) enum BrokerLink {
     /// The engine was asked about it. A receiver may stay so for a minute, until there is a session for it.
-    Asked(Box<Asked>),
+    Pending(Box<PendingLink>),
     /// The engine was asked whether the node it leads to is there.
-    Coming(Box<Coming>),
+    PendingNode(Box<PendingNodeLink>),
     /// A client sends to a queue or topic.
-    Sender { entity: EntityId, core: CoreLinkId },
+    Sender { entity: EntityId, core_id: CoreLinkId },
     /// A client receives.
-    Receiver(Box<Receiver>),
+    Receiver(Box<ReceiverLink>),
     /// A client puts requests to a node.
-    Requests { session: SessionId, node: Address, core: Option<CoreLinkId> },
+    Requests { session: SessionId, node: LinkAddress, core_id: Option<CoreLinkId> },
     /// A client waits for responses of a node.
-    Responses(Box<Responses>),
+    Responses(Box<ResponseLink>),
 }
 
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct PendingLink {
     pub(super) attach: Box<Attach>,
     /// Its name in the core.
-    pub(super) core: CoreLinkId,
+    pub(super) core_id: CoreLinkId,
     /// Known when the core lets it wait for a session.
-    pub(super) place: Option<Place>,
+    pub(super) source: Option<ReceiverSource>,
 }
 
 /// A link to a node, before it is attached.
 #[derive(Debug)]
-pub(super) struct Coming {
-    pub(super) becomes: Link,
+pub(super) struct PendingNodeLink {
+    pub(super) becomes: BrokerLink,
     pub(super) reply: Attach,
 }
 
 /// Where a receiver receives from.
 #[derive(Debug, Clone)]
-pub(crate) struct Place {
+pub(crate) struct ReceiverSource {
     pub(crate) queue: QueueId,
     /// The entity's path, if this is its dead-letter queue.
     pub(crate) dead_letters_of: Option<Arc<str>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Receiver {
-    pub(super) core: CoreLinkId,
-    pub(super) place: Place,
-    pub(super) pace: Pace,
-    pub(super) tokens: Tokens,
+pub(super) struct ReceiverLink {
+    pub(super) core_id: CoreLinkId,
+    pub(super) source: ReceiverSource,
+    pub(super) credit: LinkCredit,
+    pub(super) lock_tokens: LockTokens,
 }
 
 /// Lock tokens of deliveries under way, by a number of their own: AMQP's layer carries the number, not the token.
 #[derive(Debug, Default)]
-pub(super) struct Tokens {
+pub(super) struct LockTokens {
     tokens: HashMap<u64, LockToken>,
     next: u64,
 }
 
-impl Tokens {
+impl LockTokens {
     pub(super) fn add(&mut self, token: LockToken) -> u64 {
         self.next += 1;
         self.tokens.insert(self.next, token);
@@ -78,82 +78,89 @@ impl Tokens {
 }
 
 #[derive(Debug)]
-pub(super) struct Responses {
+pub(super) struct ResponseLink {
     pub(super) session: SessionId,
-    pub(super) node: Address,
-    pub(super) core: Option<CoreLinkId>,
+    pub(super) node: LinkAddress,
+    pub(super) core_id: Option<CoreLinkId>,
     pub(super) name: String,
     pub(super) target: Option<String>,
     /// Waiting for credit.
-    waiting: VecDeque<Bytes>,
+    unsent: VecDeque<Bytes>,
     sent: u64,
 }
 
-impl Responses {
-    pub(super) fn new(session: SessionId, node: Address, core: Option<CoreLinkId>, attach: &Attach) -> Self {
+impl ResponseLink {
+    pub(super) fn new(session: SessionId, node: LinkAddress, core_id: Option<CoreLinkId>, attach: &Attach) -> Self {
         let target = attach.target.as_ref().and_then(Target::address).map(str::to_owned);
-        Self { session, node, core, name: attach.name.clone(), target, waiting: VecDeque::new(), sent: 0 }
+        Self { session, node, core_id, name: attach.name.clone(), target, unsent: VecDeque::new(), sent: 0 }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Links {
+pub(super) struct LinkTable {
     connection: ConnectionId,
     next: u32,
-    links: HashMap<amqp::LinkId, Link>,
-    by_core: HashMap<CoreLinkId, amqp::LinkId>,
+    links: HashMap<amqp::LinkId, BrokerLink>,
+    by_core_id: HashMap<CoreLinkId, amqp::LinkId>,
     /// Bytes of all responses that wait for credit.
-    waiting: usize,
-    places: Places,
+    unsent_response_bytes: usize,
+    budget: LinkBudget,
 }
 
 /// What a response takes while it waits, beside its bytes.
-const RESPONSE: usize = 128;
+const RESPONSE_OVERHEAD: usize = 128;
 
-impl Links {
-    pub(super) fn new(connection: ConnectionId, places: Places) -> Self {
-        Self { connection, next: 0, links: HashMap::new(), by_core: HashMap::new(), waiting: 0, places }
+impl LinkTable {
+    pub(super) fn new(connection: ConnectionId, budget: LinkBudget) -> Self {
+        Self {
+            connection,
+            next: 0,
+            links: HashMap::new(),
+            by_core_id: HashMap::new(),
+            unsent_response_bytes: 0,
+            budget,
+        }
     }
 
     /// Whether the broker takes another link.
-    pub(super) fn have_room(&self) -> bool {
-        self.places.are_free()
+    pub(super) fn has_room(&self) -> bool {
+        self.budget.has_room()
     }
 
     /// A name for a link in the core.
-    pub(super) fn name(&mut self, link: amqp::LinkId) -> CoreLinkId {
+    pub(super) fn allocate_core_id(&mut self, link: amqp::LinkId) -> CoreLinkId {
         self.next += 1;
         let core = self.connection.link(self.next);
-        self.by_core.insert(core, link);
+        self.by_core_id.insert(core, link);
         core
     }
 
-    pub(super) fn insert(&mut self, id: amqp::LinkId, link: Link) {
+    pub(super) fn insert(&mut self, id: amqp::LinkId, link: BrokerLink) {
         self.links.insert(id, link);
-        self.places.hold(self.links.len());
+        self.budget.set(self.links.len());
     }
 
-    pub(super) fn get(&self, id: amqp::LinkId) -> Option<&Link> {
+    pub(super) fn get(&self, id: amqp::LinkId) -> Option<&BrokerLink> {
         self.links.get(&id)
     }
 
-    pub(super) fn get_mut(&mut self, id: amqp::LinkId) -> Option<&mut Link> {
+    pub(super) fn get_mut(&mut self, id: amqp::LinkId) -> Option<&mut BrokerLink> {
         self.links.get_mut(&id)
     }
 
-    pub(super) fn receiver(&mut self, id: amqp::LinkId) -> Option<&mut Receiver> {
+    pub(super) fn receiver(&mut self, id: amqp::LinkId) -> Option<&mut ReceiverLink> {
         match self.links.get_mut(&id) {
-            Some(Link::Receiver(receiver)) => Some(receiver),
+            Some(BrokerLink::Receiver(receiver)) => Some(receiver),
             _ => None,
         }
     }
 
     /// A link to a node becomes what it was to be; returns the answer to its attach.
-    pub(super) fn arrive(&mut self, id: amqp::LinkId) -> Option<Attach> {
+    pub(super) fn complete_node_attach(&mut self, id: amqp::LinkId) -> Option<Attach> {
         match self.links.remove(&id)? {
-            Link::Coming(coming) => {
-                self.links.insert(id, coming.becomes);
-                Some(coming.reply)
+            BrokerLink::PendingNode(pending) => {
+                self.links.insert(id, pending.becomes);
+                Some(pending.reply)
             }
             other => {
                 self.links.insert(id, other);
@@ -163,55 +170,61 @@ impl Links {
     }
 
     /// AMQP's name of a link the core speaks of.
-    pub(super) fn of_core(&self, core: CoreLinkId) -> Option<amqp::LinkId> {
-        self.by_core.get(&core).copied()
+    pub(super) fn by_core_id(&self, core_id: CoreLinkId) -> Option<amqp::LinkId> {
+        self.by_core_id.get(&core_id).copied()
     }
 
-    pub(super) fn remove(&mut self, id: amqp::LinkId) -> Option<Link> {
+    pub(super) fn remove(&mut self, id: amqp::LinkId) -> Option<BrokerLink> {
         let link = self.links.remove(&id)?;
-        self.places.hold(self.links.len());
-        if let Some(core) = link.core() {
-            self.by_core.remove(&core);
+        self.budget.set(self.links.len());
+        if let Some(core) = link.core_id() {
+            self.by_core_id.remove(&core);
         }
-        if let Link::Responses(responses) = &link {
-            self.waiting -= responses.waiting.iter().map(|response| response.len() + RESPONSE).sum::<usize>();
+        if let BrokerLink::Responses(responses) = &link {
+            self.unsent_response_bytes -=
+                responses.unsent.iter().map(|response| response.len() + RESPONSE_OVERHEAD).sum::<usize>();
         }
         Some(link)
     }
 
     /// Bytes of the responses that wait for credit, on all links.
-    pub(super) fn waiting(&self) -> usize {
-        self.waiting
+    pub(super) fn unsent_response_bytes(&self) -> usize {
+        self.unsent_response_bytes
     }
 
     /// A response waits for credit; false if nobody is there for it.
     pub(super) fn queue_response(&mut self, id: amqp::LinkId, response: Bytes) -> bool {
-        let Some(Link::Responses(responses)) = self.links.get_mut(&id) else { return false };
-        self.waiting += response.len() + RESPONSE;
-        responses.waiting.push_back(response);
+        let Some(BrokerLink::Responses(responses)) = self.links.get_mut(&id) else { return false };
+        self.unsent_response_bytes += response.len() + RESPONSE_OVERHEAD;
+        responses.unsent.push_back(response);
         true
     }
 
     /// The response whose turn it is, and its number.
     pub(super) fn next_response(&mut self, id: amqp::LinkId) -> Option<(u64, Bytes)> {
-        let Some(Link::Responses(responses)) = self.links.get_mut(&id) else { return None };
-        let response = responses.waiting.pop_front()?;
-        self.waiting -= response.len() + RESPONSE;
+        let Some(BrokerLink::Responses(responses)) = self.links.get_mut(&id) else { return None };
+        let response = responses.unsent.pop_front()?;
+        self.unsent_response_bytes -= response.len() + RESPONSE_OVERHEAD;
         responses.sent += 1;
         Some((responses.sent, response))
     }
 
     /// The core's names of all links it knows, waiting ones too.
-    pub(super) fn in_core(&self) -> impl Iterator<Item = CoreLinkId> + '_ {
-        self.by_core.keys().copied()
+    pub(super) fn core_ids(&self) -> impl Iterator<Item = CoreLinkId> + '_ {
+        self.by_core_id.keys().copied()
     }
 
     /// The link on which a node's response to a request is awaited: named by its target, by its own name or, when the request
     /// says nothing, the only one there is.
-    pub(super) fn awaiting(&self, session: SessionId, node: &Address, reply_to: Option<&str>) -> Option<amqp::LinkId> {
+    pub(super) fn find_response_link(
+        &self,
+        session: SessionId,
+        node: &LinkAddress,
+        reply_to: Option<&str>,
+    ) -> Option<amqp::LinkId> {
         let of_node = || {
             self.links.iter().filter_map(move |(id, link)| match link {
-                Link::Responses(responses) if responses.node == *node => Some((*id, responses)),
+                BrokerLink::Responses(responses) if responses.node == *node => Some((*id, responses)),
                 _ => None,
             })
         };
@@ -226,15 +239,15 @@ impl Links {
     }
 }
 
-impl Link {
-    pub(super) fn core(&self) -> Option<CoreLinkId> {
+impl BrokerLink {
+    pub(super) fn core_id(&self) -> Option<CoreLinkId> {
         match self {
-            Self::Asked(asked) => Some(asked.core),
-            Self::Coming(coming) => coming.becomes.core(),
-            Self::Receiver(receiver) => Some(receiver.core),
-            Self::Requests { core, .. } => *core,
-            Self::Responses(responses) => responses.core,
-            Self::Sender { core, .. } => Some(*core),
+            Self::Pending(pending) => Some(pending.core_id),
+            Self::PendingNode(pending) => pending.becomes.core_id(),
+            Self::Receiver(receiver) => Some(receiver.core_id),
+            Self::Requests { core_id, .. } => *core_id,
+            Self::Responses(responses) => responses.core_id,
+            Self::Sender { core_id, .. } => Some(*core_id),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Entities from a file in the official emulator's format (`config.json`), comments and trailing commas allowed.
 //!
-//! Everything that is wrong with a file is reported at once, each [`Problem`] with its place: what was found, and what
+//! Everything that is wrong with a file is reported at once, each [`EmulatorConfigProblem`] with its place: what was found, and what
 //! would be valid. Which values are valid, the [core](crate::core) says: every property is tried on a core that is thrown
 //! away. So ranges are the service's, which are wider than the emulator's, and so are defaults where they differ
 //! (messages do not expire after an hour). Properties the emulator does not know, such as `EnablePartitioning`, may be set.
@@ -10,18 +10,18 @@
 mod problem;
 mod properties;
 mod reader;
-mod rehearsal;
 mod rules;
+mod validation;
 
 use jsonc_parser::ParseOptions;
 use jsonc_parser::ast::Value;
 
-pub use problem::{Problem, Problems};
+pub use problem::{EmulatorConfigProblem, EmulatorConfigProblems};
 
 use crate::core::{EntityDescription, QueueDescription, SubscriptionDescription, TopicDescription};
 use properties::{QUEUE, SUBSCRIPTION, TOPIC};
-use reader::{Node, Reader};
-use rehearsal::Rehearsal;
+use reader::{ConfigReader, JsonNode};
+use validation::NameValidator;
 
 /// What a file declares.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,35 +46,37 @@ const SYNTAX: ParseOptions = ParseOptions {
     allow_extended_string_escapes: false,
 };
 
-pub fn parse(text: &str) -> Result<EmulatorConfig, Problems> {
+pub fn parse(text: &str) -> Result<EmulatorConfig, EmulatorConfigProblems> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let parsed = jsonc_parser::parse_to_ast(text, &Default::default(), &SYNTAX)
-        .map_err(|error| Problems::syntax(text, error.range().start, &error.kind().to_string()))?;
-    let Some(root) = parsed.value else { return Err(Problems::syntax(text, 0, "The file holds no value")) };
-    let mut walk = Walk {
-        reader: Reader::new(text),
-        rehearsal: Rehearsal::default(),
+        .map_err(|error| EmulatorConfigProblems::syntax(text, error.range().start, &error.kind().to_string()))?;
+    let Some(root) = parsed.value else {
+        return Err(EmulatorConfigProblems::syntax(text, 0, "The file holds no value"));
+    };
+    let mut parser = ConfigParser {
+        reader: ConfigReader::new(text),
+        names: NameValidator::default(),
         config: EmulatorConfig { namespace: String::new(), entities: Vec::new() },
     };
-    walk.root(&Node::root(&root));
-    walk.reader.finish().map(|()| walk.config)
+    parser.root(&JsonNode::root(&root));
+    parser.reader.finish().map(|()| parser.config)
 }
 
-struct Walk<'t> {
-    reader: Reader<'t>,
-    rehearsal: Rehearsal,
+struct ConfigParser<'t> {
+    reader: ConfigReader<'t>,
+    names: NameValidator,
     config: EmulatorConfig,
 }
 
-impl Walk<'_> {
-    fn root(&mut self, root: &Node<'_>) {
+impl ConfigParser<'_> {
+    fn root(&mut self, root: &JsonNode<'_>) {
         let Some(fields) = self.reader.object(root, &["$schema", "UserConfig"]) else { return };
         if let Some(config) = self.reader.required(root, &fields, "UserConfig") {
             self.user_config(config);
         }
     }
 
-    fn user_config(&mut self, node: &Node<'_>) {
+    fn user_config(&mut self, node: &JsonNode<'_>) {
         let Some(fields) = self.reader.object(node, &["Namespaces", "Logging"]) else { return };
         let Some(namespaces) = self.reader.required(node, &fields, "Namespaces") else { return };
         let Some(items) = self.reader.array(namespaces) else { return };
@@ -87,7 +89,7 @@ impl Walk<'_> {
         }
     }
 
-    fn namespace(&mut self, node: &Node<'_>) {
+    fn namespace(&mut self, node: &JsonNode<'_>) {
         let Some(fields) = self.reader.object(node, &["Name", "Queues", "Topics"]) else { return };
         if let Some(name) = self.reader.required(node, &fields, "Name").and_then(|name| self.reader.string(name)) {
             self.config.namespace = name;
@@ -100,21 +102,21 @@ impl Walk<'_> {
         }
     }
 
-    fn queue(&mut self, node: &Node<'_>) {
+    fn queue(&mut self, node: &JsonNode<'_>) {
         let Some(fields) = self.reader.object(node, &["Name", "Properties"]) else { return };
         let description = self.describe(node, fields.get("Properties"), &QUEUE, EntityDescription::Queue(queue()));
         let Some((name, shown)) = self.name(node, &fields) else { return };
-        if let Err(rule) = self.rehearsal.place_entity(&name, &description) {
+        if let Err(rule) = self.names.add_entity(&name, &description) {
             self.reader.reject(shown, &rule);
         }
         self.config.entities.push((name, description));
     }
 
-    fn topic(&mut self, node: &Node<'_>) {
+    fn topic(&mut self, node: &JsonNode<'_>) {
         let Some(fields) = self.reader.object(node, &["Name", "Properties", "Subscriptions"]) else { return };
         let description = self.describe(node, fields.get("Properties"), &TOPIC, EntityDescription::Topic(topic()));
         let named = self.name(node, &fields).map(|(name, shown)| {
-            if let Err(rule) = self.rehearsal.place_entity(&name, &description) {
+            if let Err(rule) = self.names.add_entity(&name, &description) {
                 self.reader.reject(shown, &rule);
             }
             name
@@ -128,7 +130,7 @@ impl Walk<'_> {
         }
     }
 
-    fn subscription(&mut self, topic: Option<&str>, node: &Node<'_>, siblings: &mut Vec<String>) {
+    fn subscription(&mut self, topic: Option<&str>, node: &JsonNode<'_>, siblings: &mut Vec<String>) {
         let Some(fields) = self.reader.object(node, &["Name", "Properties", "Rules"]) else { return };
         let new = EntityDescription::Subscription(subscription());
         let description = self.describe(node, fields.get("Properties"), &SUBSCRIPTION, new);
@@ -136,7 +138,7 @@ impl Walk<'_> {
             rules::check(&mut self.reader, &rule);
         }
         let Some((name, shown)) = self.name(node, &fields) else { return };
-        if let Err(rule) = self.rehearsal.check_subscription(&name, siblings) {
+        if let Err(rule) = self.names.check_subscription(&name, siblings) {
             self.reader.reject(shown, &rule);
         }
         if let Some(topic) = topic {
@@ -145,7 +147,11 @@ impl Walk<'_> {
         siblings.push(name);
     }
 
-    fn name<'n, 'v>(&mut self, node: &Node<'v>, fields: &'n reader::Fields<'v>) -> Option<(String, &'n Node<'v>)> {
+    fn name<'n, 'v>(
+        &mut self,
+        node: &JsonNode<'v>,
+        fields: &'n reader::JsonFields<'v>,
+    ) -> Option<(String, &'n JsonNode<'v>)> {
         let name = self.reader.required(node, fields, "Name")?;
         Some((self.reader.string(name)?, name))
     }
@@ -153,8 +159,8 @@ impl Walk<'_> {
     /// Sets what is given, property by property, each tried on its own; then, if all are well, all together.
     fn describe(
         &mut self,
-        entity: &Node<'_>,
-        given: Option<&Node<'_>>,
+        entity: &JsonNode<'_>,
+        given: Option<&JsonNode<'_>>,
         known: &[&str],
         mut description: EntityDescription,
     ) -> EntityDescription {
@@ -166,13 +172,13 @@ impl Walk<'_> {
         for (name, node) in &fields {
             let mut tried = plain.clone();
             let outcome = properties::set(&mut tried, name, node.value).map_err(str::to_owned);
-            match outcome.and_then(|()| rehearsal::try_out(&tried)) {
+            match outcome.and_then(|()| validation::validate_description(&tried)) {
                 Err(rule) => self.reader.reject(node, &rule),
                 Ok(()) => properties::set(&mut description, name, node.value).expect("set just now"),
             }
         }
         if self.reader.problems() == before
-            && let Err(rule) = rehearsal::try_out(&description)
+            && let Err(rule) = validation::validate_description(&description)
         {
             self.reader.report(entity, format!("cannot be created: {rule}"));
         }

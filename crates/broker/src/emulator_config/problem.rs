@@ -4,7 +4,7 @@ use std::fmt;
 
 /// One thing to mend.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
+pub struct EmulatorConfigProblem {
     /// Both count from 1; columns count characters.
     pub line: usize,
     pub column: usize,
@@ -14,7 +14,7 @@ pub struct Problem {
     pub message: String,
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for EmulatorConfigProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = if self.path.is_empty() { "" } else { " " };
         write!(f, "{}:{}: {}{separator}{}", self.line, self.column, self.path, self.message)
@@ -23,10 +23,10 @@ impl fmt::Display for Problem {
 
 /// All that is wrong, in the order of the file, a line each.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub struct Problems(pub(super) Vec<Problem>);
+pub struct EmulatorConfigProblems(pub(super) Vec<EmulatorConfigProblem>);
 
-impl Problems {
-    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+impl EmulatorConfigProblems {
+    pub fn iter(&self) -> impl Iterator<Item = &EmulatorConfigProblem> {
         self.0.iter()
     }
 
@@ -34,11 +34,11 @@ impl Problems {
         let (line, column) = position(text, offset);
         let mut letters = message.chars();
         let lowered = letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default();
-        Self(vec![Problem { line, column, path: String::new(), message: lowered }])
+        Self(vec![EmulatorConfigProblem { line, column, path: String::new(), message: lowered }])
     }
 }
 
-impl fmt::Display for Problems {
+impl fmt::Display for EmulatorConfigProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, problem) in self.0.iter().enumerate() {
             let separator = if number == 0 { "" } else { "\n" };

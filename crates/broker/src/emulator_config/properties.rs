@@ -55,8 +55,8 @@ pub(super) const SUBSCRIPTION: [&str; 12] = [
     "UserMetadata",
 ];
 
-const A_DURATION: &str = "valid is an ISO 8601 duration, such as \"PT30S\", \"PT1M\" or \"P1DT12H\"";
-const A_NUMBER: &str = "valid is a whole number";
+const EXPECTED_DURATION: &str = "valid is an ISO 8601 duration, such as \"PT30S\", \"PT1M\" or \"P1DT12H\"";
+const EXPECTED_NUMBER: &str = "valid is a whole number";
 
 /// Sets one property of those the entity's kind has; `Err` says what its value would have to be. Null leaves it as it is.
 pub(super) fn set(description: &mut EntityDescription, name: &str, value: &Value<'_>) -> Result<(), &'static str> {
@@ -129,7 +129,7 @@ fn flag(value: &Value<'_>) -> Result<bool, &'static str> {
 }
 
 fn number(value: &Value<'_>) -> Result<u64, &'static str> {
-    value.as_number_lit().and_then(|number| number.value.parse().ok()).ok_or(A_NUMBER)
+    value.as_number_lit().and_then(|number| number.value.parse().ok()).ok_or(EXPECTED_NUMBER)
 }
 
 /// An empty text is how the emulator's own samples say "none".
@@ -139,13 +139,13 @@ fn text(value: &Value<'_>) -> Result<Option<String>, &'static str> {
 }
 
 fn span(value: &Value<'_>) -> Result<Duration, &'static str> {
-    let text = value.as_string_lit().ok_or(A_DURATION)?;
-    duration::parse(&text.value).map_err(|_| A_DURATION)
+    let text = value.as_string_lit().ok_or(EXPECTED_DURATION)?;
+    duration::parse(&text.value).map_err(|_| EXPECTED_DURATION)
 }
 
 fn bounded(value: &Value<'_>) -> Result<Option<Duration>, &'static str> {
-    let text = value.as_string_lit().ok_or(A_DURATION)?;
-    duration::parse_bounded(&text.value).map_err(|_| A_DURATION)
+    let text = value.as_string_lit().ok_or(EXPECTED_DURATION)?;
+    duration::parse_bounded(&text.value).map_err(|_| EXPECTED_DURATION)
 }
 
 fn status(value: &Value<'_>) -> Result<EntityStatus, &'static str> {

@@ -5,55 +5,55 @@ use std::collections::HashSet;
 use jsonc_parser::ast::Value;
 use jsonc_parser::common::Ranged;
 
-use super::problem::{Problem, Problems, position};
+use super::problem::{EmulatorConfigProblem, EmulatorConfigProblems, position};
 
 /// A value and the way to it.
-pub(super) struct Node<'v> {
+pub(super) struct JsonNode<'v> {
     pub(super) path: String,
     pub(super) value: &'v Value<'v>,
     /// Where its name begins, or the value itself where it has none.
     start: usize,
 }
 
-impl<'v> Node<'v> {
+impl<'v> JsonNode<'v> {
     pub(super) fn root(value: &'v Value<'v>) -> Self {
         Self { path: String::new(), value, start: value.start() }
     }
 }
 
 /// The members of an object, in the order of the file. Small enough to be searched.
-pub(super) struct Fields<'v>(Vec<(String, Node<'v>)>);
+pub(super) struct JsonFields<'v>(Vec<(String, JsonNode<'v>)>);
 
-impl<'v> Fields<'v> {
-    pub(super) fn get(&self, name: &str) -> Option<&Node<'v>> {
+impl<'v> JsonFields<'v> {
+    pub(super) fn get(&self, name: &str) -> Option<&JsonNode<'v>> {
         self.0.iter().find(|(key, _)| key == name).map(|(_, node)| node)
     }
 }
 
-impl<'f, 'v> IntoIterator for &'f Fields<'v> {
-    type Item = &'f (String, Node<'v>);
-    type IntoIter = std::slice::Iter<'f, (String, Node<'v>)>;
+impl<'f, 'v> IntoIterator for &'f JsonFields<'v> {
+    type Item = &'f (String, JsonNode<'v>);
+    type IntoIter = std::slice::Iter<'f, (String, JsonNode<'v>)>;
 
     fn into_iter(self) -> Self::IntoIter {
         self.0.iter()
     }
 }
 
-pub(super) struct Reader<'t> {
+pub(super) struct ConfigReader<'t> {
     text: &'t str,
-    problems: Vec<(usize, Problem)>,
+    problems: Vec<(usize, EmulatorConfigProblem)>,
 }
 
-impl<'t> Reader<'t> {
+impl<'t> ConfigReader<'t> {
     pub(super) fn new(text: &'t str) -> Self {
         Self { text, problems: Vec::new() }
     }
 
-    pub(super) fn finish(mut self) -> Result<(), Problems> {
+    pub(super) fn finish(mut self) -> Result<(), EmulatorConfigProblems> {
         self.problems.sort_by_key(|(offset, _)| *offset);
         match self.problems.is_empty() {
             true => Ok(()),
-            false => Err(Problems(self.problems.into_iter().map(|(_, problem)| problem).collect())),
+            false => Err(EmulatorConfigProblems(self.problems.into_iter().map(|(_, problem)| problem).collect())),
         }
     }
 
@@ -62,7 +62,7 @@ impl<'t> Reader<'t> {
     }
 
     /// The members of an object; unknown and repeated ones are reported and left out.
-    pub(super) fn object<'v>(&mut self, node: &Node<'v>, known: &[&str]) -> Option<Fields<'v>> {
+    pub(super) fn object<'v>(&mut self, node: &JsonNode<'v>, known: &[&str]) -> Option<JsonFields<'v>> {
         let Value::Object(object) = node.value else {
             self.reject(node, "valid is an object");
             return None;
@@ -72,7 +72,7 @@ impl<'t> Reader<'t> {
         for member in &object.properties {
             let name = member.name.as_str();
             let path = join(&node.path, name);
-            let child = Node { path, value: &member.value, start: member.start() };
+            let child = JsonNode { path, value: &member.value, start: member.start() };
             if !known.contains(&name) {
                 self.report(&child, format!("is not known here: {}", suggestion(name, known)));
             } else if !seen.insert(name) {
@@ -81,29 +81,29 @@ impl<'t> Reader<'t> {
                 fields.push((name.to_owned(), child));
             }
         }
-        Some(Fields(fields))
+        Some(JsonFields(fields))
     }
 
     pub(super) fn required<'f, 'v>(
         &mut self,
-        object: &Node<'_>,
-        fields: &'f Fields<'v>,
+        object: &JsonNode<'_>,
+        fields: &'f JsonFields<'v>,
         name: &str,
-    ) -> Option<&'f Node<'v>> {
+    ) -> Option<&'f JsonNode<'v>> {
         let found = fields.get(name);
         if found.is_none() {
-            let missing = Node { path: join(&object.path, name), value: object.value, start: object.value.start() };
+            let missing = JsonNode { path: join(&object.path, name), value: object.value, start: object.value.start() };
             self.report(&missing, "is missing".to_owned());
         }
         found
     }
 
-    pub(super) fn array<'v>(&mut self, node: &Node<'v>) -> Option<Vec<Node<'v>>> {
+    pub(super) fn array<'v>(&mut self, node: &JsonNode<'v>) -> Option<Vec<JsonNode<'v>>> {
         let Value::Array(array) = node.value else {
             self.reject(node, "valid is a list");
             return None;
         };
-        let item = |(index, value): (usize, &'v Value<'v>)| Node {
+        let item = |(index, value): (usize, &'v Value<'v>)| JsonNode {
             path: format!("{}[{index}]", node.path),
             value,
             start: value.start(),
@@ -112,14 +112,14 @@ impl<'t> Reader<'t> {
     }
 
     /// Nothing where there is no such member, or it is null.
-    pub(super) fn optional_array<'v>(&mut self, fields: &Fields<'v>, name: &str) -> Vec<Node<'v>> {
+    pub(super) fn optional_array<'v>(&mut self, fields: &JsonFields<'v>, name: &str) -> Vec<JsonNode<'v>> {
         match fields.get(name) {
-            None | Some(Node { value: Value::NullKeyword(_), .. }) => Vec::new(),
+            None | Some(JsonNode { value: Value::NullKeyword(_), .. }) => Vec::new(),
             Some(node) => self.array(node).unwrap_or_default(),
         }
     }
 
-    pub(super) fn string(&mut self, node: &Node<'_>) -> Option<String> {
+    pub(super) fn string(&mut self, node: &JsonNode<'_>) -> Option<String> {
         let Value::StringLit(text) = node.value else {
             self.reject(node, "valid is a text");
             return None;
@@ -128,24 +128,24 @@ impl<'t> Reader<'t> {
     }
 
     /// Reports a value that is not valid, and shows it.
-    pub(super) fn reject(&mut self, node: &Node<'_>, rule: &str) {
-        let found = self.shown(node.value);
+    pub(super) fn reject(&mut self, node: &JsonNode<'_>, rule: &str) {
+        let found = self.excerpt(node.value);
         self.report_at(node.value.start(), &node.path, format!("is {found}: {rule}"));
     }
 
     /// Reports something about a member as a whole.
-    pub(super) fn report(&mut self, node: &Node<'_>, message: String) {
+    pub(super) fn report(&mut self, node: &JsonNode<'_>, message: String) {
         self.report_at(node.start, &node.path, message);
     }
 
     fn report_at(&mut self, offset: usize, path: &str, message: String) {
         let (line, column) = position(self.text, offset);
         let path = if path.is_empty() { "the file" } else { path };
-        self.problems.push((offset, Problem { line, column, path: path.to_owned(), message }));
+        self.problems.push((offset, EmulatorConfigProblem { line, column, path: path.to_owned(), message }));
     }
 
     /// A value as it stands in the file, if it is short.
-    fn shown(&self, value: &Value<'_>) -> String {
+    fn excerpt(&self, value: &Value<'_>) -> String {
         const ENOUGH: usize = 60;
         match value {
             Value::Object(_) => "an object".to_owned(),

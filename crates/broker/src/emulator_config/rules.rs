@@ -1,8 +1,8 @@
 //! Rules of a subscription: their form is checked in full, but only one that takes every message can be honoured yet.
 
-use super::reader::{Fields, Node, Reader};
+use super::reader::{ConfigReader, JsonFields, JsonNode};
 
-const NOT_YET: &str =
+const RULES_NOT_IMPLEMENTED: &str =
     "filters messages, which is not implemented: valid for now is a SqlFilter of \"1=1\" without an Action, or no rule";
 const CORRELATION: [&str; 9] = [
     "ContentType",
@@ -16,7 +16,7 @@ const CORRELATION: [&str; 9] = [
     "To",
 ];
 
-pub(super) fn check(reader: &mut Reader<'_>, node: &Node<'_>) {
+pub(super) fn check(reader: &mut ConfigReader<'_>, node: &JsonNode<'_>) {
     let before = reader.problems();
     let Some(fields) = reader.object(node, &["Name", "Properties"]) else { return };
     if let Some(name) = reader.required(node, &fields, "Name") {
@@ -26,12 +26,12 @@ pub(super) fn check(reader: &mut Reader<'_>, node: &Node<'_>) {
     let takes_everything = filter(reader, properties);
     // Said only when the rule is otherwise in order: first things first.
     if reader.problems() == before && !takes_everything {
-        reader.report(node, NOT_YET.to_owned());
+        reader.report(node, RULES_NOT_IMPLEMENTED.to_owned());
     }
 }
 
 /// Whether it takes every message, and leaves each as it is.
-fn filter(reader: &mut Reader<'_>, node: &Node<'_>) -> bool {
+fn filter(reader: &mut ConfigReader<'_>, node: &JsonNode<'_>) -> bool {
     let known = ["FilterType", "CorrelationFilter", "SqlFilter", "Action"];
     let Some(fields) = reader.object(node, &known) else { return false };
     if let Some(action) = fields.get("Action") {
@@ -55,13 +55,13 @@ fn filter(reader: &mut Reader<'_>, node: &Node<'_>) -> bool {
     }
 }
 
-fn expression(reader: &mut Reader<'_>, node: &Node<'_>) -> Option<String> {
+fn expression(reader: &mut ConfigReader<'_>, node: &JsonNode<'_>) -> Option<String> {
     let fields = reader.object(node, &["SqlExpression"])?;
     let expression = reader.required(node, &fields, "SqlExpression")?;
     reader.string(expression)
 }
 
-fn correlation(reader: &mut Reader<'_>, node: &Node<'_>, fields: &Fields<'_>) {
+fn correlation(reader: &mut ConfigReader<'_>, node: &JsonNode<'_>, fields: &JsonFields<'_>) {
     let Some(filter) = reader.required(node, fields, "CorrelationFilter") else { return };
     let Some(given) = reader.object(filter, &CORRELATION) else { return };
     for (name, node) in &given {

@@ -1,6 +1,6 @@
 //! The HTTP side of the broker: administration of entities over Atom, `/health`, and hooks for tests.
 //!
-//! A [`Service`] answers requests by asking a [`Namespace`] (the engine); [`serve_connection`] serves it on a stream that
+//! A [`HttpService`] answers requests by asking a [`NamespaceBackend`] (the engine); [`serve_connection`] serves it on a stream that
 //! the listener has already accepted and recognised as HTTP. XML is [`crate::atom`]'s. Nothing here knows a socket, holds
 //! an entity, or decides whether a value is allowed.
 //!
@@ -13,17 +13,17 @@
 //! | `/$test/…` | only with a token configured, and shown: see [`TestCommand`] |
 
 mod access;
-mod namespace;
-mod patience;
-mod reply;
+mod backend;
+mod response;
 mod route;
 mod rules;
 mod server;
 mod service;
 mod test_hooks;
+mod write_timeout;
 
 pub use access::TokenCheck;
-pub use namespace::{Failure, Listing, Namespace, Page};
+pub use backend::{BackendError, Listing, NamespaceBackend, PageRange};
 pub use server::serve_connection;
-pub use service::{Config, Service};
-pub use test_hooks::{Fault, FaultKind, Schedule, TEST_TOKEN_HEADER, TestCommand, TestControl, TestReport};
+pub use service::{Config, HttpService};
+pub use test_hooks::{BrokerFault, FaultKind, FaultSchedule, TEST_TOKEN_HEADER, TestCommand, TestControl, TestReport};

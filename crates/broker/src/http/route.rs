@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::namespace::{Listing, Page};
-use super::reply::Refusal;
-use crate::atom::{Address, ApiVersion};
+use super::backend::{Listing, PageRange};
+use super::response::HttpError;
+use crate::atom::{ApiVersion, EntityAddress};
 
 /// As many as the service gives to a client that does not say.
 const DEFAULT_TOP: usize = 100;
@@ -16,7 +16,7 @@ pub(super) enum Route {
     Health,
     NamespaceInfo,
     List(Listing),
-    Entity(Address),
+    Entity(EntityAddress),
     Rules {
         topic: String,
         subscription: String,
@@ -35,49 +35,49 @@ pub(super) enum Route {
 pub(super) struct Query {
     /// `None`: not said, as by a browser or a probe.
     pub(super) version: Option<ApiVersion>,
-    pub(super) page: Page,
+    pub(super) page: PageRange,
 }
 
-pub(super) fn route(path: &str, query: &Query) -> Result<Route, Refusal> {
-    let path = decode(path)?;
+pub(super) fn parse_route(path: &str, query: &Query) -> Result<Route, HttpError> {
+    let path = percent_decode(path)?;
     let path = path.trim_matches('/');
     let first = path.split('/').next().unwrap_or_default().to_ascii_lowercase();
     match (first.as_str(), path.split_once('/')) {
-        ("", _) => Err(Refusal::bad_request("the path names no entity")),
+        ("", _) => Err(HttpError::bad_request("the path names no entity")),
         // An SDK always says its version: then it is a queue that happens to be called so.
         ("health", None) if query.version.is_none() => Ok(Route::Health),
         ("$namespaceinfo", None) => Ok(Route::NamespaceInfo),
         ("$resources", Some((_, kind))) if kind.eq_ignore_ascii_case("queues") => Ok(Route::List(Listing::Queues)),
         ("$resources", Some((_, kind))) if kind.eq_ignore_ascii_case("topics") => Ok(Route::List(Listing::Topics)),
         ("$test", rest) => Ok(Route::Test(rest.map_or_else(String::new, |(_, rest)| rest.to_owned()))),
-        (special, _) if special.starts_with('$') => Err(Refusal::not_found(path)),
-        _ => entity(path),
+        (special, _) if special.starts_with('$') => Err(HttpError::not_found(path)),
+        _ => parse_entity_path(path),
     }
 }
 
-fn entity(path: &str) -> Result<Route, Refusal> {
+fn parse_entity_path(path: &str) -> Result<Route, HttpError> {
     let Some((topic, below)) = split_at_segment(path, "/subscriptions") else {
-        return Ok(Route::Entity(Address::Entity(path.to_owned())));
+        return Ok(Route::Entity(EntityAddress::Entity(path.to_owned())));
     };
     let topic = topic.to_owned();
     if below.is_empty() {
         return Ok(Route::List(Listing::Subscriptions { topic }));
     }
     let Some((name, rule)) = split_at_segment(below, "/rules") else {
-        let name = single(below)?;
-        return Ok(Route::Entity(Address::Subscription { topic, name }));
+        let name = single_segment(below)?;
+        return Ok(Route::Entity(EntityAddress::Subscription { topic, name }));
     };
-    let subscription = single(name)?;
+    let subscription = single_segment(name)?;
     if rule.is_empty() {
         return Ok(Route::Rules { topic, subscription });
     }
-    Ok(Route::Rule { topic, subscription, name: single(rule)? })
+    Ok(Route::Rule { topic, subscription, name: single_segment(rule)? })
 }
 
 /// Names of subscriptions and rules hold no slash.
-fn single(name: &str) -> Result<String, Refusal> {
+fn single_segment(name: &str) -> Result<String, HttpError> {
     match name.contains('/') {
-        true => Err(Refusal::bad_request(format!("'{name}' cannot be the name of a subscription or a rule"))),
+        true => Err(HttpError::bad_request(format!("'{name}' cannot be the name of a subscription or a rule"))),
         false => Ok(name.to_owned()),
     }
 }
@@ -92,37 +92,37 @@ fn split_at_segment<'a>(path: &'a str, segment: &str) -> Option<(&'a str, &'a st
     Some((&path[..at], path[at + segment.len()..].trim_start_matches('/')))
 }
 
-pub(super) fn query(text: &str) -> Result<Query, Refusal> {
-    let mut query = Query { version: None, page: Page { skip: 0, top: DEFAULT_TOP } };
+pub(super) fn parse_query(text: &str) -> Result<Query, HttpError> {
+    let mut query = Query { version: None, page: PageRange { skip: 0, top: DEFAULT_TOP } };
     for pair in text.split('&').filter(|pair| !pair.is_empty()) {
         let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
-        let value = decode(value)?;
-        match decode(key)?.to_ascii_lowercase().as_str() {
-            "api-version" => query.version = Some(version(&value)?),
-            "$skip" => query.page.skip = number("$skip", &value)?,
-            "$top" => query.page.top = number("$top", &value)?.min(MAX_TOP),
+        let value = percent_decode(value)?;
+        match percent_decode(key)?.to_ascii_lowercase().as_str() {
+            "api-version" => query.version = Some(parse_version(&value)?),
+            "$skip" => query.page.skip = parse_number("$skip", &value)?,
+            "$top" => query.page.top = parse_number("$top", &value)?.min(MAX_TOP),
             _ => {}
         }
     }
     Ok(query)
 }
 
-fn version(value: &str) -> Result<ApiVersion, Refusal> {
+fn parse_version(value: &str) -> Result<ApiVersion, HttpError> {
     ApiVersion::parse(value).ok_or_else(|| {
-        Refusal::bad_request(format!(
+        HttpError::bad_request(format!(
             "the api-version '{value}' is not known: valid are such as 2017-04, 2021-05 and 2024-05"
         ))
     })
 }
 
-fn number(key: &str, value: &str) -> Result<usize, Refusal> {
+fn parse_number(key: &str, value: &str) -> Result<usize, HttpError> {
     let parsed = value.parse::<u32>().ok().and_then(|number| usize::try_from(number).ok());
-    parsed.ok_or_else(|| Refusal::bad_request(format!("{key} is '{value}': valid is a whole number from 0 on")))
+    parsed.ok_or_else(|| HttpError::bad_request(format!("{key} is '{value}': valid is a whole number from 0 on")))
 }
 
 /// Undoes percent-encoding. Slashes may come encoded (Python) or not (JavaScript): both mean the same.
-fn decode(text: &str) -> Result<String, Refusal> {
-    let wrong = |why: &dyn fmt::Display| Refusal::bad_request(format!("the path or query is not valid: {why}"));
+fn percent_decode(text: &str) -> Result<String, HttpError> {
+    let wrong = |why: &dyn fmt::Display| HttpError::bad_request(format!("the path or query is not valid: {why}"));
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((byte, tail)) = rest.split_first() {
@@ -149,11 +149,11 @@ mod tests {
     use super::*;
 
     fn to(path: &str) -> Route {
-        route(path, &query("api-version=2021-05").unwrap()).unwrap()
+        parse_route(path, &parse_query("api-version=2021-05").unwrap()).unwrap()
     }
 
     fn subscription(topic: &str, name: &str) -> Route {
-        Route::Entity(Address::Subscription { topic: topic.into(), name: name.into() })
+        Route::Entity(EntityAddress::Subscription { topic: topic.into(), name: name.into() })
     }
 
     #[test]
@@ -164,14 +164,14 @@ mod tests {
             name: name.into(),
         };
         let cases = [
-            ("/orders", Route::Entity(Address::Entity("orders".into()))),
-            ("/a%2Fb", Route::Entity(Address::Entity("a/b".into()))),
-            ("/a/b/", Route::Entity(Address::Entity("a/b".into()))),
-            ("/txt%2F.-_123", Route::Entity(Address::Entity("txt/.-_123".into()))),
-            ("/%C3%A4", Route::Entity(Address::Entity("ä".into()))),
-            ("/subscriptionsx", Route::Entity(Address::Entity("subscriptionsx".into()))),
-            ("/t/subscriptionsx", Route::Entity(Address::Entity("t/subscriptionsx".into()))),
-            ("/subscriptions", Route::Entity(Address::Entity("subscriptions".into()))),
+            ("/orders", Route::Entity(EntityAddress::Entity("orders".into()))),
+            ("/a%2Fb", Route::Entity(EntityAddress::Entity("a/b".into()))),
+            ("/a/b/", Route::Entity(EntityAddress::Entity("a/b".into()))),
+            ("/txt%2F.-_123", Route::Entity(EntityAddress::Entity("txt/.-_123".into()))),
+            ("/%C3%A4", Route::Entity(EntityAddress::Entity("ä".into()))),
+            ("/subscriptionsx", Route::Entity(EntityAddress::Entity("subscriptionsx".into()))),
+            ("/t/subscriptionsx", Route::Entity(EntityAddress::Entity("t/subscriptionsx".into()))),
+            ("/subscriptions", Route::Entity(EntityAddress::Entity("subscriptions".into()))),
             ("/t/subscriptions", Route::List(Listing::Subscriptions { topic: "t".into() })),
             ("/a/b/Subscriptions/s", subscription("a/b", "s")),
             ("/a%2Fb/subscriptions/s", subscription("a/b", "s")),
@@ -183,12 +183,12 @@ mod tests {
             ("/%24Resources/Topics", Route::List(Listing::Topics)),
             ("/$namespaceinfo", Route::NamespaceInfo),
             ("/$test/clock", Route::Test("clock".into())),
-            ("/health", Route::Entity(Address::Entity("health".into()))),
+            ("/health", Route::Entity(EntityAddress::Entity("health".into()))),
         ];
         for (path, expected) in cases {
             assert_eq!(to(path), expected, "{path}");
         }
-        assert_eq!(route("/health", &query("").unwrap()).unwrap(), Route::Health);
+        assert_eq!(parse_route("/health", &parse_query("").unwrap()).unwrap(), Route::Health);
     }
 
     #[test]
@@ -205,26 +205,26 @@ mod tests {
             ("/$servicebus/websocket", 404),
             ("/$Resources/relays", 404),
         ] {
-            assert_eq!(route(path, &query("").unwrap()).unwrap_err().status.as_u16(), status, "{path}");
+            assert_eq!(parse_route(path, &parse_query("").unwrap()).unwrap_err().status.as_u16(), status, "{path}");
         }
     }
 
     #[test]
     fn a_page_is_asked_for_in_the_query() {
-        let page = |text| query(text).unwrap().page;
-        assert_eq!(page("%24skip=200&%24top=50&api-version=2021-05"), Page { skip: 200, top: 50 });
-        assert_eq!(page("$skip=0&$top=100"), Page { skip: 0, top: 100 });
-        assert_eq!(page("enrich=false"), Page { skip: 0, top: DEFAULT_TOP });
-        assert_eq!(page("$top=99999"), Page { skip: 0, top: MAX_TOP });
+        let page = |text| parse_query(text).unwrap().page;
+        assert_eq!(page("%24skip=200&%24top=50&api-version=2021-05"), PageRange { skip: 200, top: 50 });
+        assert_eq!(page("$skip=0&$top=100"), PageRange { skip: 0, top: 100 });
+        assert_eq!(page("enrich=false"), PageRange { skip: 0, top: DEFAULT_TOP });
+        assert_eq!(page("$top=99999"), PageRange { skip: 0, top: MAX_TOP });
         for wrong in ["$skip=-1", "$top=x", "$top=", "api-version=newest", "$skip=99999999999999999999"] {
-            assert_eq!(query(wrong).unwrap_err().status.as_u16(), 400, "{wrong}");
+            assert_eq!(parse_query(wrong).unwrap_err().status.as_u16(), 400, "{wrong}");
         }
     }
 
     proptest::proptest! {
         #[test]
         fn no_path_makes_the_router_panic(path in "[/%a-cäsubription$ÀRles0-9]{0,30}", text in "\\PC{0,20}") {
-            let _ = query(&text).map(|query| route(&path, &query));
+            let _ = parse_query(&text).map(|query| parse_route(&path, &query));
         }
     }
 }

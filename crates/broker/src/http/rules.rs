@@ -2,37 +2,42 @@
 
 use hyper::{Method, StatusCode};
 
-use super::namespace::Page;
-use super::reply::{self, Refusal, Response};
-use crate::atom::{self, DEFAULT_RULE, Entity, Feed, Place, Rule};
+use super::backend::PageRange;
+use super::response::{self, HttpError, HttpResponse};
+use crate::atom::{self, AdminEntity, DEFAULT_RULE, FeedPage, RequestContext, RuleDescription};
 
 /// What clients are told until the broker filters.
-const NOT_YET: &str = "rules other than the default one, which takes every message, are not implemented";
+const RULES_NOT_IMPLEMENTED: &str = "rules other than the default one, which takes every message, are not implemented";
 
-pub(super) fn not_implemented() -> Refusal {
-    Refusal::new(StatusCode::NOT_IMPLEMENTED, NOT_YET)
+pub(super) fn not_implemented() -> HttpError {
+    HttpError::new(StatusCode::NOT_IMPLEMENTED, RULES_NOT_IMPLEMENTED)
 }
 
-pub(super) fn list(place: &Place, subscription: &Entity, page: Page) -> Response {
+pub(super) fn list_rules(context: &RequestContext, subscription: &AdminEntity, page: PageRange) -> HttpResponse {
     let path = format!("{}/Rules", subscription.address);
-    let feed = Feed { title: "Rules", path: &path, skip: page.skip, top: page.top, more: false };
-    let all = [Rule::takes_everything()];
+    let feed = FeedPage { title: "Rules", path: &path, skip: page.skip, top: page.top, more: false };
+    let all = [RuleDescription::default_rule()];
     let shown: Vec<_> = all.into_iter().skip(page.skip).take(page.top).collect();
-    reply::feed(feed.of_rules(place, &subscription.address, &shown, subscription.runtime.created_at))
+    response::feed(feed.of_rules(context, &subscription.address, &shown, subscription.runtime.created_at))
 }
 
-pub(super) fn answer(method: &Method, place: &Place, subscription: &Entity, name: &str) -> Result<Response, Refusal> {
+pub(super) fn handle(
+    method: &Method,
+    context: &RequestContext,
+    subscription: &AdminEntity,
+    name: &str,
+) -> Result<HttpResponse, HttpError> {
     let default = name.eq_ignore_ascii_case(DEFAULT_RULE);
     match (method, default) {
         (&Method::GET, true) => {
             let created_at = subscription.runtime.created_at;
-            let xml = atom::rule_entry(place, &subscription.address, &Rule::takes_everything(), created_at);
-            Ok(reply::entry(StatusCode::OK, xml))
+            let xml = atom::rule_entry(context, &subscription.address, &RuleDescription::default_rule(), created_at);
+            Ok(response::entry(StatusCode::OK, xml))
         }
         (&Method::GET | &Method::DELETE, false) => {
-            Err(Refusal::not_found(&format!("{}/Rules/{name}", subscription.address)))
+            Err(HttpError::not_found(&format!("{}/Rules/{name}", subscription.address)))
         }
         (&Method::PUT, _) | (&Method::DELETE, true) => Err(not_implemented()),
-        _ => Err(Refusal::method(method)),
+        _ => Err(HttpError::method_not_allowed(method)),
     }
 }

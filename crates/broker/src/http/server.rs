@@ -12,45 +12,45 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::namespace::Namespace;
-use super::patience::Patient;
-use super::service::Service;
+use super::backend::NamespaceBackend;
+use super::service::HttpService;
 use super::test_hooks::TestControl;
+use super::write_timeout::WriteTimeoutStream;
 
 /// How long a peer may leave an answer unread.
-const WRITE_PATIENCE: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an answer under way may take once the broker stops.
-const GRACE: Duration = Duration::from_secs(5);
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Tokens of Entra ID run to several kilobytes; nothing else is long.
-const MAX_HEAD: usize = 64 << 10;
+const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 64;
 
 /// Serves requests on `stream` until the peer leaves, breaks the rules above, or `shutdown` ends; an answer under way is
 /// finished first.
-pub async fn serve_connection<S, N>(stream: S, service: Service<N>, shutdown: impl Future<Output = ()>)
+pub async fn serve_connection<S, N>(stream: S, service: HttpService<N>, shutdown: impl Future<Output = ()>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    N: Namespace + TestControl,
+    N: NamespaceBackend + TestControl,
 {
-    let head_patience = service.head_patience();
+    let header_timeout = service.header_timeout();
     let answer = service_fn(move |request| {
         let service = service.clone();
-        async move { Ok::<_, Infallible>(service.answer(request).await) }
+        async move { Ok::<_, Infallible>(service.handle(request).await) }
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(head_patience)
+        .header_read_timeout(header_timeout)
         .max_headers(MAX_HEADERS)
-        .max_header_size(MAX_HEAD)
-        .max_buf_size(2 * MAX_HEAD)
-        .serve_connection(TokioIo::new(Patient::new(stream, WRITE_PATIENCE)), answer);
+        .max_header_size(MAX_HEADER_BYTES)
+        .max_buf_size(2 * MAX_HEADER_BYTES)
+        .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, WRITE_TIMEOUT)), answer);
     let mut connection = pin!(connection);
     // cancel-safe: the connection is only borrowed, and goes on in the other arm; a shutdown that lost is not asked again.
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = shutdown => {
             connection.as_mut().graceful_shutdown();
-            timeout(GRACE, connection).await.unwrap_or(Ok(()))
+            timeout(SHUTDOWN_TIMEOUT, connection).await.unwrap_or(Ok(()))
         }
     };
     if let Err(error) = ended {

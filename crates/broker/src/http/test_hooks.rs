@@ -7,7 +7,7 @@
 //! | --- | --- | --- |
 //! | `GET /$test/state` | | the [`TestReport`], which every other request answers too |
 //! | `POST /$test/clock` | `{"advance_ms": 60000}` | moves the broker's clock ahead |
-//! | `POST /$test/faults` | a [`Fault`], such as `{"kind": "server_busy", "times": 3}` | arms it |
+//! | `POST /$test/faults` | a [`BrokerFault`], such as `{"kind": "server_busy", "times": 3}` | arms it |
 //! | `DELETE /$test/faults` | | disarms all |
 
 use std::future::Future;
@@ -16,8 +16,8 @@ use hyper::header::HeaderMap;
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
-use super::namespace::Failure;
-use super::reply::{self, Refusal, Response};
+use super::backend::BackendError;
+use super::response::{self, HttpError, HttpResponse};
 
 pub const TEST_TOKEN_HEADER: &str = "x-headwater-test-token";
 
@@ -25,19 +25,19 @@ pub const TEST_TOKEN_HEADER: &str = "x-headwater-test-token";
 pub enum TestCommand {
     Report,
     AdvanceClock { ms: u64 },
-    Arm(Fault),
+    Arm(BrokerFault),
     Disarm,
 }
 
 /// Something to go wrong, and when.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct BrokerFault {
     #[serde(flatten)]
     pub kind: FaultKind,
     /// Only where this entity (path, without case) is concerned; `None`: anywhere.
     #[serde(default)]
     pub entity: Option<String>,
-    /// How many occasions pass before the first that may be struck.
+    /// How many occasions pass before the first that may be injected.
     #[serde(default)]
     pub skip: u64,
     /// How often it strikes.
@@ -77,39 +77,39 @@ pub enum FaultKind {
 
 /// Tells, occasion by occasion, whether a fault strikes. The same fault gives the same answers.
 #[derive(Debug, Clone)]
-pub struct Schedule {
-    fault: Fault,
+pub struct FaultSchedule {
+    fault: BrokerFault,
     occasions: u64,
-    struck: u64,
+    injected: u64,
 }
 
-impl Schedule {
-    pub fn new(fault: Fault) -> Self {
-        Self { fault, occasions: 0, struck: 0 }
+impl FaultSchedule {
+    pub fn new(fault: BrokerFault) -> Self {
+        Self { fault, occasions: 0, injected: 0 }
     }
 
-    pub fn fault(&self) -> &Fault {
+    pub fn fault(&self) -> &BrokerFault {
         &self.fault
     }
 
-    /// Whether it has struck as often as it was to.
-    pub fn spent(&self) -> bool {
-        self.struck >= self.fault.times
+    /// Whether it has injected as often as it was to.
+    pub fn is_exhausted(&self) -> bool {
+        self.injected >= self.fault.times
     }
 
     /// To be asked once at every occasion.
-    pub fn strikes(&mut self) -> bool {
+    pub fn should_inject(&mut self) -> bool {
         let occasion = self.occasions;
         self.occasions += 1;
-        let chosen = mix(self.fault.seed, occasion).is_multiple_of(self.fault.one_in.max(1));
-        let strikes = !self.spent() && occasion >= self.fault.skip && chosen;
-        self.struck += u64::from(strikes);
+        let chosen = hash_occasion(self.fault.seed, occasion).is_multiple_of(self.fault.one_in.max(1));
+        let strikes = !self.is_exhausted() && occasion >= self.fault.skip && chosen;
+        self.injected += u64::from(strikes);
         strikes
     }
 }
 
 /// SplitMix64: occasion after occasion of one seed look like dice.
-fn mix(seed: u64, occasion: u64) -> u64 {
+fn hash_occasion(seed: u64, occasion: u64) -> u64 {
     let mut value = seed.wrapping_add(occasion.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -121,66 +121,67 @@ pub struct TestReport {
     /// The broker's clock, in milliseconds since the Unix epoch.
     pub now_ms: u64,
     /// Faults armed and not yet spent.
-    pub armed: Vec<Fault>,
-    /// How often faults have struck since the start.
-    pub struck: u64,
+    pub armed: Vec<BrokerFault>,
+    /// How often faults have injected since the start.
+    pub injected: u64,
 }
 
 /// What carries out the commands: the engine.
 pub trait TestControl: Send + Sync {
-    fn obey(&self, command: TestCommand) -> impl Future<Output = Result<TestReport, Failure>> + Send;
+    fn run_test_command(&self, command: TestCommand) -> impl Future<Output = Result<TestReport, BackendError>> + Send;
 }
 
 /// Whether this request may pass. The comparison takes as long for a token that is nearly right.
-pub(super) fn admit(token: Option<&str>, headers: &HeaderMap) -> Option<()> {
+pub(super) fn check_token(token: Option<&str>, headers: &HeaderMap) -> Option<()> {
     let (token, shown) = (token?.as_bytes(), headers.get(TEST_TOKEN_HEADER)?.as_bytes());
     let differences = token.iter().zip(shown).fold(0, |all, (one, other)| all | (one ^ other));
     (!token.is_empty() && token.len() == shown.len() && differences == 0).then_some(())
 }
 
-pub(super) async fn answer(
+pub(super) async fn handle(
     control: &impl TestControl,
     method: &Method,
     path: &str,
     body: &[u8],
-) -> Result<Response, Refusal> {
+) -> Result<HttpResponse, HttpError> {
     #[derive(Deserialize)]
     #[serde(deny_unknown_fields)]
-    struct Clock {
+    struct ClockCommand {
         advance_ms: u64,
     }
     let command = match (method, path) {
         (&Method::GET, "state") => TestCommand::Report,
-        (&Method::POST, "clock") => TestCommand::AdvanceClock { ms: parse::<Clock>(body)?.advance_ms },
-        (&Method::POST, "faults") => TestCommand::Arm(fault(body)?),
+        (&Method::POST, "clock") => TestCommand::AdvanceClock { ms: parse_json::<ClockCommand>(body)?.advance_ms },
+        (&Method::POST, "faults") => TestCommand::Arm(parse_fault(body)?),
         (&Method::DELETE, "faults") => TestCommand::Disarm,
-        (_, "state" | "clock" | "faults") => return Err(Refusal::method(method)),
-        _ => return Err(Refusal::not_found(&format!("$test/{path}"))),
+        (_, "state" | "clock" | "faults") => return Err(HttpError::method_not_allowed(method)),
+        _ => return Err(HttpError::not_found(&format!("$test/{path}"))),
     };
-    let report = control.obey(command).await?;
-    Ok(reply::json(StatusCode::OK, &report))
+    let report = control.run_test_command(command).await?;
+    Ok(response::json(StatusCode::OK, &report))
 }
 
 /// A misspelt key would arm another fault than was meant; serde cannot refuse it where a struct is flattened.
-fn fault(body: &[u8]) -> Result<Fault, Refusal> {
+fn parse_fault(body: &[u8]) -> Result<BrokerFault, HttpError> {
     const KEYS: [&str; 8] = ["kind", "entity", "skip", "times", "one_in", "seed", "session", "ms"];
-    let keys = parse::<serde_json::Map<String, serde_json::Value>>(body)?;
+    let keys = parse_json::<serde_json::Map<String, serde_json::Value>>(body)?;
     match keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        Some(key) => Err(Refusal::bad_request(format!("`{key}` is not known here: valid are {}", KEYS.join(", ")))),
-        None => parse(body),
+        Some(key) => Err(HttpError::bad_request(format!("`{key}` is not known here: valid are {}", KEYS.join(", ")))),
+        None => parse_json(body),
     }
 }
 
-fn parse<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(body).map_err(|error| Refusal::bad_request(format!("the body is not as expected: {error}")))
+fn parse_json<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, HttpError> {
+    serde_json::from_slice(body)
+        .map_err(|error| HttpError::bad_request(format!("the body is not as expected: {error}")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn fault(json: &str) -> Fault {
-        super::fault(json.as_bytes()).unwrap()
+    fn fault(json: &str) -> BrokerFault {
+        super::parse_fault(json.as_bytes()).unwrap()
     }
 
     #[test]
@@ -198,23 +199,23 @@ mod tests {
         for wrong in
             [r#"{"kind": "meteor"}"#, r#"{"kind": "delay"}"#, r#"{"kind": "server_busy", "tims": 3}"#, "[]", ""]
         {
-            assert!(super::fault(wrong.as_bytes()).is_err(), "{wrong}");
+            assert!(super::parse_fault(wrong.as_bytes()).is_err(), "{wrong}");
         }
     }
 
-    fn strikes(json: &str, occasions: usize) -> Vec<usize> {
-        let mut schedule = Schedule::new(fault(json));
-        (0..occasions).filter(|_| schedule.strikes()).collect()
+    fn should_inject(json: &str, occasions: usize) -> Vec<usize> {
+        let mut schedule = FaultSchedule::new(fault(json));
+        (0..occasions).filter(|_| schedule.should_inject()).collect()
     }
 
     #[test]
     fn a_fault_strikes_when_it_was_said_to() {
-        assert_eq!(strikes(r#"{"kind": "server_busy"}"#, 5), [0]);
-        assert_eq!(strikes(r#"{"kind": "server_busy", "skip": 2, "times": 2}"#, 6), [2, 3]);
+        assert_eq!(should_inject(r#"{"kind": "server_busy"}"#, 5), [0]);
+        assert_eq!(should_inject(r#"{"kind": "server_busy", "skip": 2, "times": 2}"#, 6), [2, 3]);
         let random = r#"{"kind": "server_busy", "one_in": 10, "times": 9999, "seed": 1}"#;
-        let hits = strikes(random, 10_000);
-        assert_eq!(hits, strikes(random, 10_000), "by seed, not by chance");
-        assert_ne!(hits, strikes(&random.replace(r#""seed": 1"#, r#""seed": 2"#), 10_000));
+        let hits = should_inject(random, 10_000);
+        assert_eq!(hits, should_inject(random, 10_000), "by seed, not by chance");
+        assert_ne!(hits, should_inject(&random.replace(r#""seed": 1"#, r#""seed": 2"#), 10_000));
         assert!((900..1100).contains(&hits.len()), "{} of 10,000", hits.len());
     }
 
@@ -227,7 +228,7 @@ mod tests {
             }
             headers
         };
-        assert!(admit(Some("open sesame"), &shown(Some("open sesame"))).is_some());
+        assert!(check_token(Some("open sesame"), &shown(Some("open sesame"))).is_some());
         for (token, header) in [
             (None, Some("open sesame")),
             (Some(""), Some("")),
@@ -236,7 +237,7 @@ mod tests {
             (Some("open sesame"), Some("open sesamE")),
             (Some("open"), Some("open sesame")),
         ] {
-            assert!(admit(token, &shown(header)).is_none(), "{token:?} {header:?}");
+            assert!(check_token(token, &shown(header)).is_none(), "{token:?} {header:?}");
         }
     }
 }

@@ -2,57 +2,57 @@
 
 use std::sync::Arc;
 
-use broker::http::{Config, Service, TokenCheck};
+use broker::http::{Config, HttpService, TokenCheck};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
 
-use crate::double::Double;
+use crate::fake_backend::FakeBackend;
 
-pub(crate) struct Client {
-    pub(crate) service: Service<Double>,
-    pub(crate) namespace: Double,
+pub(crate) struct HttpClient {
+    pub(crate) service: HttpService<FakeBackend>,
+    pub(crate) namespace: FakeBackend,
 }
 
-pub(crate) struct Answer {
+pub(crate) struct HttpReply {
     pub(crate) status: StatusCode,
     pub(crate) kind: String,
     pub(crate) body: String,
 }
 
-impl Client {
+impl HttpClient {
     pub(crate) fn new(config: Config) -> Self {
-        let namespace = Double::new();
-        Self { service: Service::new(namespace.clone(), config), namespace }
+        let namespace = FakeBackend::new();
+        Self { service: HttpService::new(namespace.clone(), config), namespace }
     }
 
-    pub(crate) async fn ask(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> Answer {
+    pub(crate) async fn request(&self, method: Method, path: &str, headers: &[(&str, &str)], body: &str) -> HttpReply {
         let mut request = Request::builder().method(method).uri(path).header("host", "localhost:5300");
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
         let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes()))).unwrap();
-        let answer = self.service.answer(request).await;
-        let kind = answer.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
-        let (status, kind) = (answer.status(), kind.unwrap_or_default());
-        let body = answer.into_body().collect().await.unwrap().to_bytes();
-        Answer { status, kind, body: String::from_utf8(body.to_vec()).unwrap() }
+        let reply = self.service.handle(request).await;
+        let kind = reply.headers().get("content-type").map(|kind| kind.to_str().unwrap().to_owned());
+        let (status, kind) = (reply.status(), kind.unwrap_or_default());
+        let body = reply.into_body().collect().await.unwrap().to_bytes();
+        HttpReply { status, kind, body: String::from_utf8(body.to_vec()).unwrap() }
     }
 
-    pub(crate) async fn get(&self, path: &str) -> Answer {
-        self.ask(Method::GET, path, &[], "").await
+    pub(crate) async fn get(&self, path: &str) -> HttpReply {
+        self.request(Method::GET, path, &[], "").await
     }
 
-    async fn put(&self, path: &str, content: &str) -> Answer {
-        self.ask(Method::PUT, path, &[], &entry(content)).await
+    async fn put(&self, path: &str, content: &str) -> HttpReply {
+        self.request(Method::PUT, path, &[], &entry(content)).await
     }
 
-    async fn update(&self, path: &str, content: &str) -> Answer {
-        self.ask(Method::PUT, path, &[("if-match", "*")], &entry(content)).await
+    async fn update(&self, path: &str, content: &str) -> HttpReply {
+        self.request(Method::PUT, path, &[("if-match", "*")], &entry(content)).await
     }
 
-    async fn delete(&self, path: &str) -> Answer {
-        self.ask(Method::DELETE, path, &[], "").await
+    async fn delete(&self, path: &str) -> HttpReply {
+        self.request(Method::DELETE, path, &[], "").await
     }
 }
 
@@ -60,7 +60,7 @@ fn entry(content: &str) -> String {
     format!(r#"<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">{content}</content></entry>"#)
 }
 
-impl Answer {
+impl HttpReply {
     /// The text of the first element of this name.
     fn value(&self, name: &str) -> &str {
         let (_, after) =
@@ -80,7 +80,7 @@ const SUBSCRIPTION: &str = "<SubscriptionDescription/>";
 
 #[tokio::test]
 async fn a_queue_is_created_read_changed_and_deleted() {
-    let client = Client::new(Config::default());
+    let client = HttpClient::new(Config::default());
     let created = client.put("/a%2Fb?api-version=2021-05", QUEUE).await;
     assert_eq!(
         (created.status, created.kind.as_str()),
@@ -106,7 +106,7 @@ async fn a_queue_is_created_read_changed_and_deleted() {
 
 #[tokio::test]
 async fn what_is_only_kept_comes_back() {
-    let client = Client::new(Config::default());
+    let client = HttpClient::new(Config::default());
     let rule =
         "<AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights><KeyName>k</KeyName></AuthorizationRule>";
     let queue = format!(
@@ -121,7 +121,7 @@ async fn what_is_only_kept_comes_back() {
 
 #[tokio::test]
 async fn what_exists_or_is_missing_or_of_another_kind_is_refused() {
-    let client = Client::new(Config::default());
+    let client = HttpClient::new(Config::default());
     client.put("/q", QUEUE).await;
     client.put("/t", TOPIC).await;
     let statuses = [
@@ -141,21 +141,21 @@ async fn what_exists_or_is_missing_or_of_another_kind_is_refused() {
             400,
             "out of range",
         ),
-        (client.ask(Method::PUT, "/x", &[], "<entry").await, 400, "not XML"),
+        (client.request(Method::PUT, "/x", &[], "<entry").await, 400, "not XML"),
         (client.get("/x?api-version=soon").await, 400, "not a version"),
-        (client.ask(Method::POST, "/q", &[], "").await, 405, "a verb there is none of"),
-        (client.ask(Method::PUT, "/$Resources/queues", &[], "").await, 405, "a list is not written"),
+        (client.request(Method::POST, "/q", &[], "").await, 405, "a verb there is none of"),
+        (client.request(Method::PUT, "/$Resources/queues", &[], "").await, 405, "a list is not written"),
         (client.get("/none/Subscriptions").await, 404, "a list of nothing"),
     ];
-    for (answer, status, why) in statuses {
-        assert_eq!(answer.status.as_u16(), status, "{why}: {}", answer.body);
-        assert!(answer.body.starts_with(&format!("<Error><Code>{status}</Code><Detail>")), "{why}: {}", answer.body);
+    for (reply, status, why) in statuses {
+        assert_eq!(reply.status.as_u16(), status, "{why}: {}", reply.body);
+        assert!(reply.body.starts_with(&format!("<Error><Code>{status}</Code><Detail>")), "{why}: {}", reply.body);
     }
 }
 
 #[tokio::test]
 async fn what_is_chosen_once_cannot_be_changed() {
-    let client = Client::new(Config::default());
+    let client = HttpClient::new(Config::default());
     client.put("/q", "<QueueDescription><RequiresSession>true</RequiresSession></QueueDescription>").await;
     let off =
         client.update("/q", "<QueueDescription><RequiresSession>false</RequiresSession></QueueDescription>").await;
@@ -166,7 +166,7 @@ async fn what_is_chosen_once_cannot_be_changed() {
 
 #[tokio::test]
 async fn how_large_a_message_may_be_is_shown_and_not_chosen() {
-    let client = Client::new(Config::default());
+    let client = HttpClient::new(Config::default());
     let sized = |size: u32| {
         format!("<QueueDescription><MaxMessageSizeInKilobytes>{size}</MaxMessageSizeInKilobytes></QueueDescription>")
     };
@@ -185,7 +185,7 @@ async fn how_large_a_message_may_be_is_shown_and_not_chosen() {
 
 #[tokio::test]
 async fn lists_come_in_pages() {
-    let client = Client::new(Config::default());
+    let client = HttpClient::new(Config::default());
     for name in ["b", "a", "d", "c", "e"] {
         client.put(&format!("/{name}"), QUEUE).await;
     }
@@ -205,7 +205,7 @@ async fn lists_come_in_pages() {
 
 #[tokio::test]
 async fn subscriptions_have_the_default_rule_and_no_other_yet() {
-    let client = Client::new(Config::default());
+    let client = HttpClient::new(Config::default());
     client.put("/t", TOPIC).await;
     let created = client.put("/t/subscriptions/s", SUBSCRIPTION).await;
     assert_eq!(created.value("id"), "http://localhost:5300/t/Subscriptions/s?api-version=2024-05");
@@ -225,7 +225,7 @@ async fn subscriptions_have_the_default_rule_and_no_other_yet() {
         refused.value("Detail"),
         "SubCode=50100. rules other than the default one, which takes every message, are not implemented"
     );
-    for (answer, status) in [
+    for (reply, status) in [
         (refused, 501),
         (client.put("/t/Subscriptions/filtered", filtered).await, 501),
         (client.delete("/t/Subscriptions/s/Rules/$Default").await, 501),
@@ -234,7 +234,7 @@ async fn subscriptions_have_the_default_rule_and_no_other_yet() {
         (client.get("/t/Subscriptions/none/Rules").await, 404),
         (client.put("/t/Subscriptions/s/Rules/r", QUEUE).await, 400),
     ] {
-        assert_eq!(answer.status.as_u16(), status, "{}", answer.body);
+        assert_eq!(reply.status.as_u16(), status, "{}", reply.body);
     }
     assert_eq!(client.get("/t/Subscriptions").await.titles(), ["s"], "what cannot be filtered is not created");
     let spelt = "<SubscriptionDescription><DefaultRuleDescription><Filter type='TrueFilter'/><Name>$Default</Name>\
@@ -244,7 +244,7 @@ async fn subscriptions_have_the_default_rule_and_no_other_yet() {
 
 #[tokio::test]
 async fn the_namespace_and_its_health_are_told() {
-    let client = Client::new(Config::default());
+    let client = HttpClient::new(Config::default());
     let info = client.get("/$namespaceinfo?api-version=2017-04").await;
     assert_eq!((info.value("Name"), info.value("MessagingSKU")), ("sbemulatorns", "Standard"));
     let well = client.get("/health").await;
@@ -252,12 +252,12 @@ async fn the_namespace_and_its_health_are_told() {
     assert_eq!(well.body, r#"{"status":"healthy","message":"Service is healthy."}"#);
     client.namespace.with(|state| state.healthy = false);
     assert_eq!(client.get("/health").await.status, StatusCode::SERVICE_UNAVAILABLE);
-    assert_eq!(client.ask(Method::PUT, "/health", &[], "").await.status, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(client.request(Method::PUT, "/health", &[], "").await.status, StatusCode::METHOD_NOT_ALLOWED);
 }
 
 #[tokio::test]
 async fn links_of_a_secure_connection_are_secure() {
-    let mut client = Client::new(Config::default());
+    let mut client = HttpClient::new(Config::default());
     client.service = client.service.clone().over_tls();
     assert_eq!(client.put("/q", QUEUE).await.value("id"), "https://localhost:5300/q?api-version=2024-05");
 }
@@ -272,7 +272,7 @@ impl TokenCheck for OnlyOrders {
 
 #[tokio::test]
 async fn a_strict_broker_asks_for_a_token() {
-    let client = Client::new(Config { access: Some(Arc::new(OnlyOrders)), ..Config::default() });
+    let client = HttpClient::new(Config { access: Some(Arc::new(OnlyOrders)), ..Config::default() });
     for (path, token, status) in [
         ("/orders", Some("SharedAccessSignature good"), 404),
         ("/orders", Some("SharedAccessSignature bad"), 401),
@@ -281,7 +281,7 @@ async fn a_strict_broker_asks_for_a_token() {
         ("/health", None, 200),
     ] {
         let headers: Vec<_> = token.map(|token| ("authorization", token)).into_iter().collect();
-        let answer = client.ask(Method::GET, path, &headers, "").await;
-        assert_eq!(answer.status.as_u16(), status, "{path} {token:?}");
+        let reply = client.request(Method::GET, path, &headers, "").await;
+        assert_eq!(reply.status.as_u16(), status, "{path} {token:?}");
     }
 }

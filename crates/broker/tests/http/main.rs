@@ -1,6 +1,6 @@
 //! The HTTP side as its clients see it, over the real core with a journal in memory.
 
 mod administration;
-mod connection;
-mod double;
-mod hooks;
+mod fake_backend;
+mod http_connection;
+mod test_hooks;

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use broker::http::{Fault, FaultKind, TestCommand};
+use broker::http::{BrokerFault, FaultKind, TestCommand};
 use broker::{Broker, Persistence};
 use servicebus::{BusErrorKind, Client, Message, ReceivedMessage};
 
@@ -163,14 +163,14 @@ async fn the_library_arms_the_same_faults() {
     config.entities = vec![("plain".into(), broker::core::EntityDescription::Queue(Default::default()))];
     let broker = Broker::start(config).await.expect("a broker");
     let client = Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client");
-    let busy = Fault { kind: FaultKind::ServerBusy, entity: None, skip: 1, times: 1, one_in: 1, seed: 0 };
+    let busy = BrokerFault { kind: FaultKind::ServerBusy, entity: None, skip: 1, times: 1, one_in: 1, seed: 0 };
     let armed = broker.test(TestCommand::Arm(busy)).await.expect("it is armed");
-    assert_eq!((armed.armed.len(), armed.struck), (1, 0));
+    assert_eq!((armed.armed.len(), armed.injected), (1, 0));
     let outcomes = [send(&client, "a").await, send(&client, "b").await, send(&client, "c").await];
     assert_eq!(outcomes, [Ok(()), Err(BusErrorKind::Busy), Ok(())]);
     let before = broker.test(TestCommand::Report).await.expect("a report");
     let moved = broker.test(TestCommand::AdvanceClock { ms: 60_000 }).await.expect("the clock moves");
-    assert_eq!((before.struck, before.armed.len()), (1, 0));
+    assert_eq!((before.injected, before.armed.len()), (1, 0));
     assert!(moved.now_ms >= before.now_ms + 60_000);
     broker.stop().await;
 }

@@ -7,7 +7,7 @@ use amqp::message::{MessageWriter, Properties};
 use amqp::performative::{Performative, SenderSettleMode};
 use amqp::{Attach, Map, Source, Target, Value};
 use broker::core::{EntityDescription, QueueDescription};
-use broker::{Broker, Patience, Persistence};
+use broker::{Broker, Persistence, Timeouts};
 use bytes::BytesMut;
 use servicebus::{Client, Message};
 use testkit::wait::wait_for;
@@ -26,22 +26,22 @@ async fn fill(house: &House, queue: &str, messages: usize) {
     }
 }
 
-async fn broker_with(patience: Patience, name: &str, queue: QueueDescription) -> Broker {
+async fn broker_with(timeouts: Timeouts, name: &str, queue: QueueDescription) -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
-    config.patience = patience;
+    config.timeouts = timeouts;
     config.entities = vec![(name.into(), EntityDescription::Queue(queue))];
     Broker::start(config).await.expect("a broker")
 }
 
 /// A broker with the same waits as any, made short.
 async fn impatient(queue: &str) -> Broker {
-    let patience = Patience {
+    let timeouts = Timeouts {
         first_bytes: Duration::from_secs(1),
         handshake: Duration::from_secs(2),
-        silence: Duration::from_secs(3),
-        unread: Duration::from_secs(1),
+        idle: Duration::from_secs(3),
+        write: Duration::from_secs(1),
     };
-    broker_with(patience, queue, QueueDescription::default()).await
+    broker_with(timeouts, queue, QueueDescription::default()).await
 }
 
 fn client(broker: &Broker) -> Client {
@@ -96,10 +96,10 @@ async fn an_open_peer_that_falls_silent_is_given_up() {
 #[tokio::test]
 async fn the_session_of_a_peer_that_stops_reading_is_free_again() {
     // GIVEN a session with more than sockets hold
-    let patience = Patience { unread: Duration::from_secs(1), ..Patience::default() };
+    let timeouts = Timeouts { write: Duration::from_secs(1), ..Timeouts::default() };
     let mut sessions = QueueDescription::default();
     sessions.egress.requires_session = true;
-    let broker = broker_with(patience, "orders", sessions).await;
+    let broker = broker_with(timeouts, "orders", sessions).await;
     let client = client(&broker);
     let sender = client.sender("orders");
     for _ in 0..40 {

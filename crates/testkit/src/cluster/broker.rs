@@ -120,7 +120,7 @@ impl ClusterBroker {
     /// How often injected faults took effect since the broker started.
     pub async fn injected_faults(&self) -> Result<u64, Error> {
         let report = self.request("read the test hooks", "GET", "/$test/state", "").await?;
-        Ok(number_after(&report, "\"struck\":"))
+        Ok(number_after(&report, "\"injected\":"))
     }
 
     /// Active messages of the pods' subscription.

@@ -3,29 +3,29 @@
 use amqp::{Delivery, DeliveryState};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::links::Link;
-use super::{Connection, incoming, to_amqp};
+use super::links::BrokerLink;
+use super::{BrokerConnection, decode, to_amqp};
 use crate::core::Error;
 use crate::engine::EngineRequest;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     pub(super) fn on_delivery(&mut self, delivery: Delivery) {
         match self.links.get(delivery.link) {
-            Some(Link::Sender { entity, .. }) => {
+            Some(BrokerLink::Sender { entity, .. }) => {
                 let Delivery { link, id, settled, message_format, payload, .. } = delivery;
                 let (to, size) = (*entity, payload.len());
-                match incoming::messages(message_format, payload) {
+                match decode::decode_messages(message_format, payload) {
                     Ok(messages) => {
-                        self.asked_bytes += size;
-                        self.asked.push(EngineRequest::Send { link, delivery: id, settled, to, messages });
+                        self.pending_bytes += size;
+                        self.pending.push(EngineRequest::Send { link, delivery: id, settled, to, messages });
                     }
-                    Err(unreadable) => self.answer(link, id, DeliveryState::rejected(unreadable.to_amqp())),
+                    Err(unreadable) => self.dispose(link, id, DeliveryState::rejected(unreadable.to_amqp())),
                 }
             }
-            Some(Link::Requests { session, node, .. }) => {
+            Some(BrokerLink::Requests { session, node, .. }) => {
                 let (session, node) = (*session, node.clone());
                 if !delivery.settled {
-                    self.answer(delivery.link, delivery.id, DeliveryState::Accepted);
+                    self.dispose(delivery.link, delivery.id, DeliveryState::Accepted);
                 }
                 self.on_request(session, &node, delivery.payload);
             }
@@ -40,10 +40,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             Ok(()) => DeliveryState::Accepted,
             Err(error) => DeliveryState::rejected(to_amqp(&error)),
         };
-        self.answer(link, delivery, state);
+        self.dispose(link, delivery, state);
     }
 
-    fn answer(&mut self, link: amqp::LinkId, delivery: u32, state: DeliveryState) {
+    fn dispose(&mut self, link: amqp::LinkId, delivery: u32, state: DeliveryState) {
         // Fails only when the link has gone, and with it whoever wanted to know.
         let _ = self.amqp.dispose(link, delivery, delivery, true, Some(state));
     }

@@ -11,34 +11,34 @@ use crate::journal::StoredEntry;
 
 /// How a message is shown besides being delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Shown {
+pub(super) enum DeliveryForm {
     /// On a link.
     Delivered,
     /// In the answer to a request: it was deferred.
     Fetched,
     /// Peeked at: no lock, but its state.
-    Peeked(State),
+    Peeked(WireMessageState),
 }
 
 /// The numbers are the wire's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum WireMessageState {
     Active = 0,
     Deferred = 1,
     Scheduled = 2,
 }
 
 /// The largest time to live that a header can say.
-const LONGEST_TTL: u64 = u32::MAX as u64;
+const MAX_HEADER_TTL: u64 = u32::MAX as u64;
 
 /// Writes the message to `head` and returns the stored bytes that follow it.
 ///
 /// `source` is the entity a dead letter comes from.
-pub(super) fn write(
+pub(super) fn encode_message(
     delivery: &MessageDelivery,
     stored: &StoredEntry,
     source: Option<&str>,
-    shown: Shown,
+    shown: DeliveryForm,
     head: &mut BytesMut,
 ) -> Result<Bytes, DecodeError> {
     let envelope = StoredEnvelope::decode(&stored.meta).map_err(|_| DecodeError::Missing("envelope"))?;
@@ -48,19 +48,19 @@ pub(super) fn write(
     writer.header(&Header {
         durable: true,
         priority: message.header()?.priority,
-        ttl: envelope.time_to_live.map(|ttl| ttl.min(LONGEST_TTL) as u32),
+        ttl: envelope.time_to_live.map(|ttl| ttl.min(MAX_HEADER_TTL) as u32),
         first_acquirer: false,
         delivery_count: delivery.delivery_count.into(),
     });
     writer.delivery_annotations_over(message.delivery_annotations(), &[annotation::LOCK_TOKEN], |map| {
         if !delivery.settled {
-            encode::uuid(map.symbol(annotation::LOCK_TOKEN), uuid(delivery.token));
+            encode::uuid(map.symbol(annotation::LOCK_TOKEN), lock_token_uuid(delivery.token));
         }
     });
-    writer.message_annotations_over(message.message_annotations(), BROKERS_OWN, |map| {
+    writer.message_annotations_over(message.message_annotations(), BROKER_ANNOTATIONS, |map| {
         let enqueued = overrides.and_then(|changed| changed.enqueued_sequence).unwrap_or(envelope.sequence);
         map.put_long(annotation::SEQUENCE_NUMBER, delivery.sequence.0 as i64)
-            .put_timestamp(annotation::ENQUEUED_TIME, millis(envelope.enqueued_at))
+            .put_timestamp(annotation::ENQUEUED_TIME, to_millis(envelope.enqueued_at))
             .put_long(annotation::ENQUEUE_SEQUENCE_NUMBER, enqueued.0 as i64);
         if let Some(session) = envelope.session.as_deref().filter(|_| message.partition_key().is_none()) {
             map.put_string(annotation::PARTITION_KEY, session);
@@ -69,18 +69,18 @@ pub(super) fn write(
             map.put_string(annotation::DEAD_LETTER_SOURCE, source);
         }
         let state = match shown {
-            Shown::Delivered => None,
-            Shown::Fetched => Some(State::Deferred),
-            Shown::Peeked(state) => Some(state),
+            DeliveryForm::Delivered => None,
+            DeliveryForm::Fetched => Some(WireMessageState::Deferred),
+            DeliveryForm::Peeked(state) => Some(state),
         };
         if let Some(state) = state {
             encode::int(map.symbol(annotation::MESSAGE_STATE), state as i32);
         }
         if !delivery.settled {
-            map.put_timestamp(annotation::LOCKED_UNTIL, millis(delivery.locked_until));
+            map.put_timestamp(annotation::LOCKED_UNTIL, to_millis(delivery.locked_until));
         }
     });
-    let changed = overrides.filter(|changed| changes_properties(changed));
+    let changed = overrides.filter(|changed| has_property_changes(changed));
     let properties = message.properties()?;
     if changed.is_none() && properties.message_id.is_some() {
         return Ok(message.after_annotations());
@@ -89,7 +89,7 @@ pub(super) fn write(
         Some(_) => drop(writer.encoded(&message.properties_section())),
         // The service gives a message an id if its sender did not; the JavaScript SDK relies on it.
         None => {
-            let id = given_id(&envelope);
+            let id = generated_message_id(&envelope);
             writer.properties(&Properties { message_id: Some(id.as_str().into()), ..properties });
         }
     }
@@ -114,7 +114,7 @@ pub(super) fn write(
 }
 
 /// Annotations the broker writes itself; what a sender put there is not believed.
-const BROKERS_OWN: &[&str] = &[
+const BROKER_ANNOTATIONS: &[&str] = &[
     annotation::SEQUENCE_NUMBER,
     annotation::ENQUEUED_TIME,
     annotation::ENQUEUE_SEQUENCE_NUMBER,
@@ -124,24 +124,24 @@ const BROKERS_OWN: &[&str] = &[
 ];
 
 /// The same at every delivery: made of what was noted when the message came in.
-fn given_id(envelope: &StoredEnvelope) -> String {
+fn generated_message_id(envelope: &StoredEnvelope) -> String {
     format!("{:016x}{:016x}", envelope.enqueued_at.0, envelope.sequence.0)
 }
 
-fn changes_properties(changed: &MessageOverrides) -> bool {
+fn has_property_changes(changed: &MessageOverrides) -> bool {
     changed.reason.is_some() || changed.description.is_some() || !changed.properties.is_empty()
 }
 
-pub(super) fn millis(at: Timestamp) -> i64 {
+pub(super) fn to_millis(at: Timestamp) -> i64 {
     i64::try_from(at.0).unwrap_or(i64::MAX)
 }
 
 /// A lock token as `$management` writes it.
-pub(super) fn uuid(token: LockToken) -> Uuid {
+pub(super) fn lock_token_uuid(token: LockToken) -> Uuid {
     Uuid::from_u128(token.0)
 }
 
 /// A lock token as a delivery tag: the same GUID in .NET's byte order.
-pub(super) fn tag(token: LockToken) -> [u8; 16] {
-    uuid(token).to_bytes_le()
+pub(super) fn delivery_tag(token: LockToken) -> [u8; 16] {
+    lock_token_uuid(token).to_bytes_le()
 }

@@ -5,9 +5,9 @@ use std::fmt::{self, Write};
 use quick_xml::escape::escape;
 
 #[derive(Default)]
-pub(super) struct Xml(String);
+pub(super) struct XmlWriter(String);
 
-impl Xml {
+impl XmlWriter {
     pub(super) fn into_text(self) -> String {
         self.0
     }
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn text_and_attributes_are_escaped() {
-        let mut xml = Xml::default();
+        let mut xml = XmlWriter::default();
         xml.leaf_with("a", &[("b", "\"<&")], "x < y & \u{1}z");
         assert_eq!(xml.into_text(), "<a b=\"&quot;&lt;&amp;\">x &lt; y &amp; z</a>");
     }

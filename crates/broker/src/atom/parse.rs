@@ -12,19 +12,19 @@ use crate::core::{
 };
 
 use super::duration;
-use super::element::{self, Element};
-use super::entity::{AuthorizationRule, Kept, MAX_AUTHORIZATION_RULES, Properties, Right};
-use super::rule::{self, Rule};
+use super::entity::{AccessRight, AuthorizationRule, EntityProperties, MAX_AUTHORIZATION_RULES, PassiveProperties};
+use super::rule::{self, RuleDescription};
+use super::xml_element::{self, XmlElement};
 
 /// Why a body cannot be understood. Names the element, and what would have been.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Malformed(#[from] Reason);
+pub struct EntryError(#[from] EntryErrorReason);
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Reason {
+pub(super) enum EntryErrorReason {
     #[error(transparent)]
-    Xml(#[from] element::Error),
+    Xml(#[from] xml_element::Error),
     #[error("the body is not an Atom entry whose content is a description")]
     NoContent,
     #[error("the content `{0}` is not a description known here")]
@@ -39,29 +39,29 @@ pub(super) enum Reason {
 
 /// What an entry carries.
 #[derive(Debug, PartialEq)]
-pub enum Content {
-    Queue(Submitted),
-    Topic(Submitted),
-    Subscription { submitted: Submitted, default_rule: Option<Box<Rule>> },
-    Rule(Box<Rule>),
+pub enum EntryContent {
+    Queue(EntitySubmission),
+    Topic(EntitySubmission),
+    Subscription { submitted: EntitySubmission, default_rule: Option<Box<RuleDescription>> },
+    Rule(Box<RuleDescription>),
 }
 
 /// The properties of an entity as a client submits them.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Submitted {
-    properties: Properties,
+pub struct EntitySubmission {
+    properties: EntityProperties,
     names_sessions: bool,
     names_duplicate_detection: bool,
     names_partitioning: bool,
 }
 
-impl Submitted {
-    pub fn create(self) -> Properties {
+impl EntitySubmission {
+    pub fn into_new(self) -> EntityProperties {
         self.properties
     }
 
     /// What is chosen once, and not named now, stays as it was; everything else is replaced.
-    pub fn replace(mut self, current: &EntityDescription) -> Properties {
+    pub fn into_update(mut self, current: &EntityDescription) -> EntityProperties {
         let (ingress, egress) = sides(&mut self.properties.description);
         if let (Some(new), Some(old)) = (ingress, current.ingress()) {
             if !self.names_duplicate_detection {
@@ -86,37 +86,37 @@ fn sides(description: &mut EntityDescription) -> (Option<&mut IngressProperties>
     }
 }
 
-pub fn content(body: &[u8]) -> Result<Content, Malformed> {
+pub fn parse_entry(body: &[u8]) -> Result<EntryContent, EntryError> {
     Ok(read(body)?)
 }
 
-fn read(body: &[u8]) -> Result<Content, Reason> {
-    let entry = element::parse(body)?;
-    let content = entry.child("content").filter(|_| entry.name == "entry").ok_or(Reason::NoContent)?;
-    let described = content.children.first().ok_or(Reason::NoContent)?;
+fn read(body: &[u8]) -> Result<EntryContent, EntryErrorReason> {
+    let entry = xml_element::parse(body)?;
+    let content = entry.child("content").filter(|_| entry.name == "entry").ok_or(EntryErrorReason::NoContent)?;
+    let described = content.children.first().ok_or(EntryErrorReason::NoContent)?;
     match described.name.as_str() {
-        "QueueDescription" => Ok(Content::Queue(submitted(described, queue(described)?)?)),
-        "TopicDescription" => Ok(Content::Topic(submitted(described, topic(described)?)?)),
-        "SubscriptionDescription" => Ok(Content::Subscription {
+        "QueueDescription" => Ok(EntryContent::Queue(submitted(described, queue(described)?)?)),
+        "TopicDescription" => Ok(EntryContent::Topic(submitted(described, topic(described)?)?)),
+        "SubscriptionDescription" => Ok(EntryContent::Subscription {
             submitted: submitted(described, subscription(described)?)?,
             default_rule: described.child("DefaultRuleDescription").map(rule::read).transpose()?.map(Box::new),
         }),
-        "RuleDescription" => Ok(Content::Rule(Box::new(rule::read(described)?))),
-        other => Err(Reason::UnknownContent(other.to_owned())),
+        "RuleDescription" => Ok(EntryContent::Rule(Box::new(rule::read(described)?))),
+        other => Err(EntryErrorReason::UnknownContent(other.to_owned())),
     }
 }
 
-fn submitted(described: &Element, description: EntityDescription) -> Result<Submitted, Reason> {
+fn submitted(described: &XmlElement, description: EntityDescription) -> Result<EntitySubmission, EntryErrorReason> {
     let names = |name| described.child(name).is_some();
-    Ok(Submitted {
-        properties: Properties { description, kept: kept(described)? },
+    Ok(EntitySubmission {
+        properties: EntityProperties { description, passive: passive(described)? },
         names_sessions: names("RequiresSession"),
         names_duplicate_detection: names("RequiresDuplicateDetection"),
         names_partitioning: names("EnablePartitioning"),
     })
 }
 
-fn queue(described: &Element) -> Result<EntityDescription, Reason> {
+fn queue(described: &XmlElement) -> Result<EntityDescription, EntryErrorReason> {
     Ok(EntityDescription::Queue(QueueDescription {
         common: common(described)?,
         ingress: ingress(described)?,
@@ -124,14 +124,14 @@ fn queue(described: &Element) -> Result<EntityDescription, Reason> {
     }))
 }
 
-fn topic(described: &Element) -> Result<EntityDescription, Reason> {
+fn topic(described: &XmlElement) -> Result<EntityDescription, EntryErrorReason> {
     let mut topic =
         TopicDescription { common: common(described)?, ingress: ingress(described)?, support_ordering: true };
     flag(described, "SupportOrdering", &mut topic.support_ordering)?;
     Ok(EntityDescription::Topic(topic))
 }
 
-fn subscription(described: &Element) -> Result<EntityDescription, Reason> {
+fn subscription(described: &XmlElement) -> Result<EntityDescription, EntryErrorReason> {
     let mut subscription = SubscriptionDescription {
         common: common(described)?,
         egress: egress(described)?,
@@ -145,7 +145,7 @@ fn subscription(described: &Element) -> Result<EntityDescription, Reason> {
     Ok(EntityDescription::Subscription(subscription))
 }
 
-fn common(described: &Element) -> Result<CommonProperties, Reason> {
+fn common(described: &XmlElement) -> Result<CommonProperties, EntryErrorReason> {
     let mut common = CommonProperties { enable_batched_operations: true, ..CommonProperties::default() };
     if let Some(text) = described.value("Status") {
         common.status = status(text)?;
@@ -158,7 +158,7 @@ fn common(described: &Element) -> Result<CommonProperties, Reason> {
     Ok(common)
 }
 
-fn ingress(described: &Element) -> Result<IngressProperties, Reason> {
+fn ingress(described: &XmlElement) -> Result<IngressProperties, EntryErrorReason> {
     let mut ingress = IngressProperties::default();
     number(described, "MaxSizeInMegabytes", &mut ingress.max_size_in_megabytes)?;
     ingress.max_message_size_in_kilobytes = optional_number(described, "MaxMessageSizeInKilobytes")?;
@@ -168,7 +168,7 @@ fn ingress(described: &Element) -> Result<IngressProperties, Reason> {
     Ok(ingress)
 }
 
-fn egress(described: &Element) -> Result<EgressProperties, Reason> {
+fn egress(described: &XmlElement) -> Result<EgressProperties, EntryErrorReason> {
     let mut egress = EgressProperties::default();
     span(described, "LockDuration", &mut egress.lock_duration)?;
     flag(described, "RequiresSession", &mut egress.requires_session)?;
@@ -179,20 +179,20 @@ fn egress(described: &Element) -> Result<EgressProperties, Reason> {
     Ok(egress)
 }
 
-fn kept(described: &Element) -> Result<Kept, Reason> {
-    let mut kept = Kept::default();
-    flag(described, "EnableExpress", &mut kept.enable_express)?;
-    flag(described, "FilteringMessagesBeforePublishing", &mut kept.filtering_messages_before_publishing)?;
+fn passive(described: &XmlElement) -> Result<PassiveProperties, EntryErrorReason> {
+    let mut passive = PassiveProperties::default();
+    flag(described, "EnableExpress", &mut passive.enable_express)?;
+    flag(described, "FilteringMessagesBeforePublishing", &mut passive.filtering_messages_before_publishing)?;
     if let Some(rules) = described.child("AuthorizationRules") {
         if rules.children.len() > MAX_AUTHORIZATION_RULES {
-            return Err(Reason::TooManyAuthorizationRules(rules.children.len()));
+            return Err(EntryErrorReason::TooManyAuthorizationRules(rules.children.len()));
         }
-        kept.authorization_rules = rules.children.iter().map(authorization_rule).collect::<Result<_, _>>()?;
+        passive.authorization_rules = rules.children.iter().map(authorization_rule).collect::<Result<_, _>>()?;
     }
-    Ok(kept)
+    Ok(passive)
 }
 
-fn authorization_rule(rule: &Element) -> Result<AuthorizationRule, Reason> {
+fn authorization_rule(rule: &XmlElement) -> Result<AuthorizationRule, EntryErrorReason> {
     let rights = rule.child("Rights").map_or(&[][..], |rights| &rights.children);
     Ok(AuthorizationRule {
         claim_type: text(rule, "ClaimType"),
@@ -206,12 +206,12 @@ fn authorization_rule(rule: &Element) -> Result<AuthorizationRule, Reason> {
     })
 }
 
-fn access_right(text: &str) -> Result<Right, Reason> {
-    let found = Right::ALL.into_iter().find(|right| right.to_string() == text.trim());
+fn access_right(text: &str) -> Result<AccessRight, EntryErrorReason> {
+    let found = AccessRight::ALL.into_iter().find(|right| right.to_string() == text.trim());
     found.ok_or_else(|| wrong("AccessRights", text, "valid are Manage, Send and Listen"))
 }
 
-fn status(text: &str) -> Result<EntityStatus, Reason> {
+fn status(text: &str) -> Result<EntityStatus, EntryErrorReason> {
     match text {
         "Active" => Ok(EntityStatus::Active),
         "Disabled" => Ok(EntityStatus::Disabled),
@@ -221,11 +221,11 @@ fn status(text: &str) -> Result<EntityStatus, Reason> {
     }
 }
 
-pub(super) fn text(described: &Element, field: &str) -> Option<String> {
+pub(super) fn text(described: &XmlElement, field: &str) -> Option<String> {
     described.value(field).map(str::to_owned)
 }
 
-fn flag(described: &Element, field: &'static str, into: &mut bool) -> Result<(), Reason> {
+fn flag(described: &XmlElement, field: &'static str, into: &mut bool) -> Result<(), EntryErrorReason> {
     if let Some(element) = described.child(field) {
         *into = boolean(&element.text).ok_or_else(|| wrong(field, &element.text, "valid are true and false"))?;
     }
@@ -240,36 +240,36 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-fn number<N: FromStr>(described: &Element, field: &'static str, into: &mut N) -> Result<(), Reason> {
+fn number<N: FromStr>(described: &XmlElement, field: &'static str, into: &mut N) -> Result<(), EntryErrorReason> {
     if let Some(number) = optional_number(described, field)? {
         *into = number;
     }
     Ok(())
 }
 
-fn optional_number<N: FromStr>(described: &Element, field: &'static str) -> Result<Option<N>, Reason> {
+fn optional_number<N: FromStr>(described: &XmlElement, field: &'static str) -> Result<Option<N>, EntryErrorReason> {
     let Some(element) = described.child(field) else { return Ok(None) };
     let parsed = element.text.trim().parse().ok();
     parsed.map(Some).ok_or_else(|| wrong(field, &element.text, "valid is a whole number in the property's range"))
 }
 
-fn span(described: &Element, field: &'static str, into: &mut Duration) -> Result<(), Reason> {
+fn span(described: &XmlElement, field: &'static str, into: &mut Duration) -> Result<(), EntryErrorReason> {
     if let Some(element) = described.child(field) {
-        *into = duration::parse(&element.text).map_err(|_| wrong(field, &element.text, A_DURATION))?;
+        *into = duration::parse(&element.text).map_err(|_| wrong(field, &element.text, EXPECTED_DURATION))?;
     }
     Ok(())
 }
 
-fn bounded(described: &Element, field: &'static str, into: &mut Option<Duration>) -> Result<(), Reason> {
+fn bounded(described: &XmlElement, field: &'static str, into: &mut Option<Duration>) -> Result<(), EntryErrorReason> {
     if let Some(element) = described.child(field) {
-        *into = duration::parse_bounded(&element.text).map_err(|_| wrong(field, &element.text, A_DURATION))?;
+        *into = duration::parse_bounded(&element.text).map_err(|_| wrong(field, &element.text, EXPECTED_DURATION))?;
     }
     Ok(())
 }
 
-const A_DURATION: &str = "valid is an ISO 8601 duration, such as PT30S, PT1M or P1DT12H";
+const EXPECTED_DURATION: &str = "valid is an ISO 8601 duration, such as PT30S, PT1M or P1DT12H";
 
 /// A client's value goes back to it, but not at any length.
-pub(super) fn wrong(field: &'static str, value: &str, expected: &'static str) -> Reason {
-    Reason::Value { field, value: value.trim().chars().take(100).collect(), expected }
+pub(super) fn wrong(field: &'static str, value: &str, expected: &'static str) -> EntryErrorReason {
+    EntryErrorReason::Value { field, value: value.trim().chars().take(100).collect(), expected }
 }

@@ -6,29 +6,29 @@ use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::{Method, StatusCode};
 use tracing::warn;
 
-use super::namespace::Failure;
+use super::backend::BackendError;
 use crate::atom;
 
-pub(super) type Response = hyper::Response<Full<Bytes>>;
+pub(super) type HttpResponse = hyper::Response<Full<Bytes>>;
 
-pub(super) fn entry(status: StatusCode, xml: String) -> Response {
+pub(super) fn entry(status: StatusCode, xml: String) -> HttpResponse {
     response(status, "application/atom+xml;type=entry;charset=utf-8", xml)
 }
 
-pub(super) fn feed(xml: String) -> Response {
+pub(super) fn feed(xml: String) -> HttpResponse {
     response(StatusCode::OK, "application/atom+xml;type=feed;charset=utf-8", xml)
 }
 
-pub(super) fn json(status: StatusCode, value: &impl serde::Serialize) -> Response {
+pub(super) fn json(status: StatusCode, value: &impl serde::Serialize) -> HttpResponse {
     response(status, "application/json", serde_json::to_string(value).expect("answers are plain data"))
 }
 
-pub(super) fn done() -> Response {
-    Response::new(Full::default())
+pub(super) fn empty() -> HttpResponse {
+    HttpResponse::new(Full::default())
 }
 
-fn response(status: StatusCode, kind: &'static str, body: String) -> Response {
-    let mut response = Response::new(Full::from(body));
+fn response(status: StatusCode, kind: &'static str, body: String) -> HttpResponse {
+    let mut response = HttpResponse::new(Full::from(body));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
@@ -36,12 +36,12 @@ fn response(status: StatusCode, kind: &'static str, body: String) -> Response {
 
 /// Why a request is not carried out: a status, and what its sender reads.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
+pub(super) struct HttpError {
     pub(super) status: StatusCode,
     pub(super) detail: String,
 }
 
-impl Refusal {
+impl HttpError {
     pub(super) fn new(status: StatusCode, detail: impl Into<String>) -> Self {
         Self { status, detail: detail.into() }
     }
@@ -54,22 +54,22 @@ impl Refusal {
         Self::new(StatusCode::NOT_FOUND, format!("nothing is found at '{path}'"))
     }
 
-    pub(super) fn method(method: &Method) -> Self {
+    pub(super) fn method_not_allowed(method: &Method) -> Self {
         Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not for this path"))
     }
 
     /// Worded as the service does; its sub-codes begin with the status.
-    pub(super) fn into_response(self) -> Response {
+    pub(super) fn into_response(self) -> HttpResponse {
         let detail = format!("SubCode={}00. {}", self.status.as_u16(), self.detail);
         response(self.status, "application/xml; charset=utf-8", atom::error(self.status.as_u16(), &detail))
     }
 }
 
-impl From<Failure> for Refusal {
-    fn from(failure: Failure) -> Self {
+impl From<BackendError> for HttpError {
+    fn from(failure: BackendError) -> Self {
         let status = match &failure {
-            Failure::Stopping => StatusCode::SERVICE_UNAVAILABLE,
-            Failure::Refused(error) => {
+            BackendError::Stopping => StatusCode::SERVICE_UNAVAILABLE,
+            BackendError::Refused(error) => {
                 StatusCode::from_u16(error.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
             }
         };
@@ -80,8 +80,8 @@ impl From<Failure> for Refusal {
     }
 }
 
-impl From<atom::Malformed> for Refusal {
-    fn from(malformed: atom::Malformed) -> Self {
+impl From<atom::EntryError> for HttpError {
+    fn from(malformed: atom::EntryError) -> Self {
         Self::bad_request(malformed.to_string())
     }
 }

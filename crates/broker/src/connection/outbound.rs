@@ -5,27 +5,27 @@ use amqp::{CommandError, DeliveryState, DispositionEvent, Map, OutgoingDelivery,
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::links::Link;
-use super::outgoing::{self, Shown};
-use super::{Connection, to_amqp};
+use super::encode::{self, DeliveryForm};
+use super::links::BrokerLink;
+use super::{BrokerConnection, to_amqp};
 use crate::core::{CoreLinkId, Error, MessageDelivery, PropertyUpdates, SettlementOutcome};
 use crate::engine::EngineRequest;
 use crate::journal::StoredEntry;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     pub(super) fn on_credit(&mut self, link: amqp::LinkId, credit: u32, drain: bool) {
         let backlogged = self.is_backlogged();
         match self.links.get_mut(link) {
-            Some(Link::Receiver(receiver)) => {
-                let core = receiver.core;
-                receiver.pace.draining = drain;
-                let (delivery_count, credit) = receiver.pace.promise(if backlogged { 0 } else { credit });
+            Some(BrokerLink::Receiver(receiver)) => {
+                let core_id = receiver.core_id;
+                receiver.credit.draining = drain;
+                let (delivery_count, credit) = receiver.credit.grant(if backlogged { 0 } else { credit });
                 // What a shut window holds up is drained when it opens.
                 let drain = drain && !backlogged;
-                self.asked.push(EngineRequest::Flow { link: core, delivery_count, credit, drain });
-                self.note_thirst(link);
+                self.pending.push(EngineRequest::Flow { link: core_id, delivery_count, credit, drain });
+                self.mark_if_credit_needed(link);
             }
-            Some(Link::Responses(_)) => {
+            Some(BrokerLink::Responses(_)) => {
                 self.send_responses(link);
                 if drain {
                     let _ = self.amqp.drained(link);
@@ -37,43 +37,50 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// The core has delivered what it could of the credit it was told of. If that was all of it there may be more, and the peer gave credit
     /// for more: then it is told so. The drain is over when the core had nothing, or the peer's credit is used.
-    pub(super) fn drained(&mut self, core: CoreLinkId, delivery_count: u32, unused: u32) {
-        let Some(link) = self.links.of_core(core) else { return };
+    pub(super) fn drained(&mut self, core_id: CoreLinkId, delivery_count: u32, unused: u32) {
+        let Some(link) = self.links.by_core_id(core_id) else { return };
         let credit = self.amqp.credit(link);
         let Some(receiver) = self.links.receiver(link) else { return };
-        receiver.pace.drained(delivery_count, unused);
-        if receiver.pace.draining && (unused > 0 || credit == 0) {
-            receiver.pace.draining = false;
+        receiver.credit.record_drain(delivery_count, unused);
+        if receiver.credit.draining && (unused > 0 || credit == 0) {
+            receiver.credit.draining = false;
             let _ = self.amqp.drained(link);
         }
-        self.note_thirst(link);
+        self.mark_if_credit_needed(link);
     }
 
-    pub(super) fn deliver(&mut self, core: CoreLinkId, delivery: &MessageDelivery, stored: Result<StoredEntry, Error>) {
-        self.under_way += delivery.outgoing_size();
-        let Some(link) = self.links.of_core(core) else { return };
+    pub(super) fn deliver(
+        &mut self,
+        core_id: CoreLinkId,
+        delivery: &MessageDelivery,
+        stored: Result<StoredEntry, Error>,
+    ) {
+        self.unwritten_bytes += delivery.outgoing_size();
+        let Some(link) = self.links.by_core_id(core_id) else { return };
         let Some(receiver) = self.links.receiver(link) else { return };
         let stored = match stored {
             Ok(stored) => stored,
             Err(error) => {
-                self.asked.push(EngineRequest::Detach { link: core });
-                return self.end_link(core, &error);
+                self.pending.push(EngineRequest::Detach { link: core_id });
+                return self.end_link(core_id, &error);
             }
         };
-        self.scratch.clear();
-        let source = receiver.place.dead_letters_of.as_deref();
-        let Ok(tail) = outgoing::write(delivery, &stored, source, Shown::Delivered, &mut self.scratch) else {
+        self.encode_buffer.clear();
+        let source = receiver.source.dead_letters_of.as_deref();
+        let Ok(tail) =
+            encode::encode_message(delivery, &stored, source, DeliveryForm::Delivered, &mut self.encode_buffer)
+        else {
             // It was read when it came in; what comes out of the store differently fails its checksum before.
-            self.asked.push(EngineRequest::Detach { link: core });
-            return self.end_link(core, &Error::NotAllowed("the stored message cannot be read"));
+            self.pending.push(EngineRequest::Detach { link: core_id });
+            return self.end_link(core_id, &Error::NotAllowed("the stored message cannot be read"));
         };
-        let token = if delivery.settled { 0 } else { receiver.tokens.add(delivery.token) };
-        let tag = outgoing::tag(delivery.token);
+        let token = if delivery.settled { 0 } else { receiver.lock_tokens.add(delivery.token) };
+        let tag = encode::delivery_tag(delivery.token);
         let outgoing = OutgoingDelivery { tag: &tag, settled: delivery.settled, token, ..OutgoingDelivery::default() };
-        receiver.pace.came(self.scratch.len() + tail.len());
-        match self.amqp.transfer(link, outgoing, &[&self.scratch, &tail]) {
-            Ok(_) => self.note_thirst(link),
-            Err(CommandError::NoCredit) => self.give_back(link, token),
+        receiver.credit.record_delivery(self.encode_buffer.len() + tail.len());
+        match self.amqp.transfer(link, outgoing, &[&self.encode_buffer, &tail]) {
+            Ok(_) => self.mark_if_credit_needed(link),
+            Err(CommandError::NoCredit) => self.release_delivery(link, token),
             Err(error) => {
                 let error = amqp::Error::new(condition::MESSAGE_SIZE_EXCEEDED, error.to_string());
                 let _ = self.amqp.detach(link, Some(error));
@@ -83,12 +90,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// The client took its credit back while the message was under way to it.
-    fn give_back(&mut self, link: amqp::LinkId, number: u64) {
+    fn release_delivery(&mut self, link: amqp::LinkId, number: u64) {
         let Some(receiver) = self.links.receiver(link) else { return };
-        let Some(token) = receiver.tokens.take(number) else { return };
-        let queue = receiver.place.queue;
+        let Some(token) = receiver.lock_tokens.take(number) else { return };
+        let queue = receiver.source.queue;
         let deliveries = vec![(0, token)];
-        self.asked.push(EngineRequest::Settle {
+        self.pending.push(EngineRequest::Settle {
             link,
             queue,
             deliveries,
@@ -101,16 +108,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let DispositionEvent { link, deliveries, settled, state } = disposition;
         let Some(receiver) = self.links.receiver(link) else { return };
         let outcome = match state {
-            Some(state) => outcome(state),
+            Some(state) => settlement_outcome(state),
             None if settled => Ok(SettlementOutcome::Release),
             // Nothing is said and nothing is settled.
             None => return,
         };
-        let queue = receiver.place.queue;
+        let queue = receiver.source.queue;
         let mut known = Vec::with_capacity(deliveries.len());
         let mut unknown = Vec::new();
         for delivery in deliveries {
-            match receiver.tokens.take(delivery.token) {
+            match receiver.lock_tokens.take(delivery.token) {
                 Some(token) => known.push((delivery.id, token)),
                 None => unknown.push(delivery.id),
             }
@@ -120,7 +127,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.reject(link, &unknown, &lost);
         }
         match outcome {
-            Ok(outcome) => self.asked.push(EngineRequest::Settle { link, queue, deliveries: known, outcome, settled }),
+            Ok(outcome) => {
+                self.pending.push(EngineRequest::Settle { link, queue, deliveries: known, outcome, settled })
+            }
             Err(error) => {
                 let ids: Vec<_> = known.iter().map(|(id, _)| *id).collect();
                 self.reject(link, &ids, &error);
@@ -140,7 +149,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         for (id, failed) in deliveries {
             let state = match (&refusal, failed) {
                 (Some(refusal), true) => refusal.clone(),
-                _ => echo(outcome),
+                _ => echo_state(outcome),
             };
             let _ = self.amqp.dispose(link, *id, *id, true, Some(state));
         }
@@ -154,12 +163,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 }
 
 /// What a client's state means.
-fn outcome(state: DeliveryState) -> Result<SettlementOutcome, amqp::Error> {
+fn settlement_outcome(state: DeliveryState) -> Result<SettlementOutcome, amqp::Error> {
     match state {
         DeliveryState::Accepted => Ok(SettlementOutcome::Complete),
         DeliveryState::Released => Ok(SettlementOutcome::Release),
         DeliveryState::Modified(modified) => {
-            let properties = properties(modified.message_annotations.as_ref());
+            let properties = changed_properties(modified.message_annotations.as_ref());
             Ok(if modified.undeliverable_here {
                 SettlementOutcome::Defer { properties }
             } else {
@@ -185,25 +194,25 @@ fn dead_letter(error: Option<&amqp::Error>) -> SettlementOutcome {
     let reason = text(REASON).or_else(|| other.map(|error| error.condition.as_str().into()));
     let description =
         text(DESCRIPTION).or_else(|| error.and_then(|error| error.description.as_deref()).map(Into::into));
-    let mut properties = properties(error.map(|error| &error.info));
+    let mut properties = changed_properties(error.map(|error| &error.info));
     properties.retain(|(name, _)| **name != *REASON && **name != *DESCRIPTION);
     SettlementOutcome::DeadLetter { reason, description, properties }
 }
 
 /// A map of changes, each value encoded.
-pub(super) fn properties(map: Option<&Map>) -> PropertyUpdates {
+pub(super) fn changed_properties(map: Option<&Map>) -> PropertyUpdates {
     let entries = map.into_iter().flat_map(Map::iter);
-    entries.filter_map(|(name, value)| Some((name.as_text()?.into(), encoded(value)))).collect()
+    entries.filter_map(|(name, value)| Some((name.as_text()?.into(), encode_value(value)))).collect()
 }
 
-fn encoded(value: &Value) -> Bytes {
+fn encode_value(value: &Value) -> Bytes {
     let mut buffer = BytesMut::new();
     value.encode(&mut buffer);
     buffer.freeze()
 }
 
 /// The same kind of outcome as the client's, which is what it looks at.
-fn echo(outcome: &SettlementOutcome) -> DeliveryState {
+fn echo_state(outcome: &SettlementOutcome) -> DeliveryState {
     match outcome {
         SettlementOutcome::Complete => DeliveryState::Accepted,
         SettlementOutcome::Release => DeliveryState::Released,

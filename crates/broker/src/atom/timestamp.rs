@@ -8,14 +8,14 @@ pub(super) const NEVER: &str = "0001-01-01T00:00:00Z";
 const DAY: u64 = 86_400_000;
 
 pub(super) fn format(moment: Timestamp) -> String {
-    let (year, month, day) = civil(moment.0 / DAY);
+    let (year, month, day) = civil_date(moment.0 / DAY);
     let millis = moment.0 % DAY;
     let (hour, minute, second) = (millis / 3_600_000, millis / 60_000 % 60, millis / 1000 % 60);
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", millis % 1000)
 }
 
 /// Days since 1970-01-01 as a date. Years are counted from March, so that the leap day comes last.
-fn civil(days: u64) -> (u64, u64, u64) {
+fn civil_date(days: u64) -> (u64, u64, u64) {
     const FROM_YEAR_ZERO: u64 = 719_468;
     const CYCLE: u64 = 146_097; // 400 years
     let days = days + FROM_YEAR_ZERO;

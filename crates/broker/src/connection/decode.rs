@@ -9,7 +9,7 @@ use crate::core::{IncomingMessage, Timestamp};
 
 /// Why a transfer cannot be taken, before the core has seen it.
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Unreadable {
+pub(super) enum InvalidMessage {
     #[error("decode a message")]
     Malformed(#[from] DecodeError),
     #[error("message format {0:#x} is not known here")]
@@ -18,7 +18,7 @@ pub(super) enum Unreadable {
     EmptyBatch,
 }
 
-impl Unreadable {
+impl InvalidMessage {
     pub(super) fn to_amqp(&self) -> amqp::Error {
         match self {
             Self::Malformed(error) => amqp::Error::new(condition::DECODE_ERROR, format!("{self}: {error}")),
@@ -29,25 +29,25 @@ impl Unreadable {
 }
 
 /// The message of a transfer, or the messages of a batch.
-pub(super) fn messages(format: u32, payload: Bytes) -> Result<Vec<IncomingMessage>, Unreadable> {
+pub(super) fn decode_messages(format: u32, payload: Bytes) -> Result<Vec<IncomingMessage>, InvalidMessage> {
     let message = Message::parse(payload)?;
     // The low byte is a version of the format.
     match format & !0xff {
-        0 => Ok(vec![incoming(&message)?]),
+        0 => Ok(vec![decode_message(&message)?]),
         format if format == BATCH_FORMAT => {
             // The envelope repeats the first message's properties; what counts is inside.
             let inner: Vec<_> = message
                 .data()
-                .map(|bytes| Ok(incoming(&Message::parse(bytes)?)?))
-                .collect::<Result<_, Unreadable>>()?;
-            if inner.is_empty() { Err(Unreadable::EmptyBatch) } else { Ok(inner) }
+                .map(|bytes| Ok(decode_message(&Message::parse(bytes)?)?))
+                .collect::<Result<_, InvalidMessage>>()?;
+            if inner.is_empty() { Err(InvalidMessage::EmptyBatch) } else { Ok(inner) }
         }
-        _ => Err(Unreadable::Format(format)),
+        _ => Err(InvalidMessage::Format(format)),
     }
 }
 
 /// What the core must know of one message.
-pub(super) fn incoming(message: &Message) -> Result<IncomingMessage, DecodeError> {
+pub(super) fn decode_message(message: &Message) -> Result<IncomingMessage, DecodeError> {
     let properties = message.properties()?;
     let ttl = message.header()?.ttl.map(u64::from);
     // A client whose time to live exceeds what the header can say gives both times instead.
@@ -61,7 +61,7 @@ pub(super) fn incoming(message: &Message) -> Result<IncomingMessage, DecodeError
     let scheduled_for = message.scheduled_enqueue_time().and_then(|at| u64::try_from(at).ok()).map(Timestamp);
     Ok(IncomingMessage {
         body: message.encoded().clone(),
-        message_id: properties.message_id.as_ref().map(id_text),
+        message_id: properties.message_id.as_ref().map(message_id_text),
         session_id: properties.group_id.map(Into::into),
         partition_key: message.partition_key().map(Into::into),
         time_to_live,
@@ -70,7 +70,7 @@ pub(super) fn incoming(message: &Message) -> Result<IncomingMessage, DecodeError
 }
 
 /// Duplicates are told by text: `7` as a number and as a string are one id, as they are for the service's clients.
-fn id_text(id: &MessageId<'_>) -> Box<str> {
+fn message_id_text(id: &MessageId<'_>) -> Box<str> {
     match id.as_str() {
         Some(text) => text.into(),
         None => id.to_string().into(),
@@ -99,7 +99,7 @@ mod tests {
     #[test]
     fn what_the_core_must_know_is_found_and_the_bytes_stay_as_they_are() {
         let bytes = message("m1");
-        let [read] = &messages(0, bytes.clone()).unwrap()[..] else { panic!("one message") };
+        let [read] = &decode_messages(0, bytes.clone()).unwrap()[..] else { panic!("one message") };
         assert_eq!(read.body, bytes);
         assert_eq!(read.message_id.as_deref(), Some("m1"));
         assert_eq!((read.session_id.as_deref(), read.partition_key.as_deref()), (Some("s"), Some("key")));
@@ -111,7 +111,7 @@ mod tests {
         let mut batch = BatchBuilder::new(10_000);
         batch.add(&message("m1")).unwrap();
         batch.add(&message("m2")).unwrap();
-        let read = messages(BATCH_FORMAT, batch.finish()).unwrap();
+        let read = decode_messages(BATCH_FORMAT, batch.finish()).unwrap();
         let ids: Vec<_> = read.iter().map(|message| message.message_id.as_deref().unwrap()).collect();
         assert_eq!(ids, ["m1", "m2"]);
     }
@@ -119,7 +119,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_refused_by_its_kind() {
         let unreadable =
-            |format, bytes: &'static [u8]| messages(format, Bytes::from_static(bytes)).unwrap_err().to_amqp();
+            |format, bytes: &'static [u8]| decode_messages(format, Bytes::from_static(bytes)).unwrap_err().to_amqp();
         assert_eq!(unreadable(0, b"\x00\x53").condition, condition::DECODE_ERROR);
         assert_eq!(unreadable(0x1234_5600, b"").condition, condition::NOT_IMPLEMENTED);
         assert_eq!(unreadable(BATCH_FORMAT, b"").condition, condition::NOT_ALLOWED);

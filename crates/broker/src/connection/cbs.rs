@@ -3,15 +3,16 @@
 
 use amqp::{Map, Message};
 
-use super::requests::{Dialect, Response};
+use super::node_requests::{NodeResponse, StatusFieldNames};
 
-const DIALECT: Dialect = Dialect { status: "status-code", text: "status-description", condition: "error-condition" };
+const STATUS_FIELDS: StatusFieldNames =
+    StatusFieldNames { status: "status-code", text: "status-description", condition: "error-condition" };
 
-pub(super) fn answer(request: &Message) -> Response {
+pub(super) fn respond(request: &Message) -> NodeResponse {
     let operation = request.application_property("operation").and_then(|value| value.as_str());
     let (status, text, condition) = match operation {
         Some("put-token" | "delete-token") => (202, "Accepted", None),
         _ => (400, "the operation is not known here", Some("amqp:not-implemented")),
     };
-    Response { status, text: text.to_owned(), condition, body: Map::new(), dialect: &DIALECT }
+    NodeResponse { status, text: text.to_owned(), condition, body: Map::new(), status_fields: &STATUS_FIELDS }
 }

@@ -9,11 +9,11 @@ const MAX_DEPTH: usize = 32;
 const MAX_ELEMENTS: usize = 20_000;
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Element {
+pub(super) struct XmlElement {
     pub(super) name: String,
     /// Local names and values, namespace declarations left out.
     attributes: Vec<(String, String)>,
-    pub(super) children: Vec<Element>,
+    pub(super) children: Vec<XmlElement>,
     pub(super) text: String,
 }
 
@@ -35,7 +35,7 @@ pub(super) enum Error {
     Trailing,
 }
 
-impl Element {
+impl XmlElement {
     pub(super) fn child(&self, name: &str) -> Option<&Self> {
         self.children.iter().find(|child| child.name == name)
     }
@@ -52,37 +52,37 @@ impl Element {
     }
 }
 
-pub(super) fn parse(body: &[u8]) -> Result<Element, Error> {
+pub(super) fn parse(body: &[u8]) -> Result<XmlElement, Error> {
     let text = std::str::from_utf8(body).map_err(|_| Error::NotUtf8)?;
     let mut reader = Reader::from_str(text.strip_prefix('\u{feff}').unwrap_or(text));
-    let mut growing = Growing::default();
+    let mut builder = TreeBuilder::default();
     loop {
         match reader.read_event()? {
-            Event::Start(start) => growing.open(&start)?,
+            Event::Start(start) => builder.open(&start)?,
             Event::Empty(start) => {
-                growing.open(&start)?;
-                growing.close()?;
+                builder.open(&start)?;
+                builder.close()?;
             }
-            Event::End(_) => growing.close()?,
-            Event::Text(text) => growing.text(&text.xml10_content()),
-            Event::CData(text) => growing.text(&text.xml10_content()),
-            Event::GeneralRef(reference) => growing.text(&resolve(&reference)?.to_string()),
+            Event::End(_) => builder.close()?,
+            Event::Text(text) => builder.text(&text.xml10_content()),
+            Event::CData(text) => builder.text(&text.xml10_content()),
+            Event::GeneralRef(reference) => builder.text(&resolve(&reference)?.to_string()),
             Event::DocType(_) => return Err(Error::Entity),
             Event::Decl(_) | Event::PI(_) | Event::Comment(_) => {}
-            Event::Eof => return growing.root.filter(|_| growing.open.is_empty()).ok_or(Error::Unfinished),
+            Event::Eof => return builder.root.filter(|_| builder.open.is_empty()).ok_or(Error::Unfinished),
         }
     }
 }
 
 /// The elements still open, outermost first, and the finished root.
 #[derive(Default)]
-struct Growing {
-    open: Vec<Element>,
-    root: Option<Element>,
+struct TreeBuilder {
+    open: Vec<XmlElement>,
+    root: Option<XmlElement>,
     elements: usize,
 }
 
-impl Growing {
+impl TreeBuilder {
     fn open(&mut self, start: &BytesStart<'_>) -> Result<(), Error> {
         self.elements += 1;
         if self.open.len() == MAX_DEPTH || self.elements > MAX_ELEMENTS {
@@ -91,10 +91,10 @@ impl Growing {
         if self.root.is_some() {
             return Err(Error::Trailing);
         }
-        self.open.push(Element {
+        self.open.push(XmlElement {
             name: start.local_name().into_inner().to_owned(),
             attributes: attributes(start)?,
-            ..Element::default()
+            ..XmlElement::default()
         });
         Ok(())
     }

@@ -6,20 +6,20 @@ use amqp::{Map, Message, OutgoingDelivery, SessionId, Value, condition};
 use bytes::{Bytes, BytesMut};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::address::Address;
-use super::links::Place;
-use super::{Connection, management, tokens};
+use super::address::LinkAddress;
+use super::links::ReceiverSource;
+use super::{BrokerConnection, cbs, management};
 use crate::core::{AttachResult, EntityId, Error};
 
 /// What the engine answers to a call of a connection.
-pub(crate) enum Answer {
+pub(crate) enum CallReply {
     Sender {
         link: amqp::LinkId,
         result: Result<(EntityId, Option<u64>), Error>,
     },
     Receiver {
         link: amqp::LinkId,
-        result: Result<(Place, AttachResult), Error>,
+        result: Result<(ReceiverSource, AttachResult), Error>,
     },
     /// Whether the entity of a `$management` node is there.
     Node {
@@ -29,7 +29,7 @@ pub(crate) enum Answer {
     Response {
         link: amqp::LinkId,
         correlation: Option<MessageId<'static>>,
-        response: Response,
+        response: NodeResponse,
         weight: u32,
         /// What the core was told that it takes.
         bytes: usize,
@@ -37,16 +37,16 @@ pub(crate) enum Answer {
 }
 
 /// A response, before it is written.
-pub(crate) struct Response {
+pub(crate) struct NodeResponse {
     pub(super) status: u16,
     pub(super) text: String,
     pub(super) condition: Option<&'static str>,
     pub(super) body: Map,
     /// Names of the fields that say how it went: `$cbs` and `$management` write them differently.
-    pub(super) dialect: &'static Dialect,
+    pub(super) status_fields: &'static StatusFieldNames,
 }
 
-impl Response {
+impl NodeResponse {
     /// Bytes it takes, about: a message or a state in it is what counts.
     fn size(&self) -> usize {
         let listed = |value: &Value| value.as_items().map_or(1, <[Value]>::len) * 64;
@@ -59,69 +59,69 @@ impl Response {
     }
 }
 
-pub(super) struct Dialect {
+pub(super) struct StatusFieldNames {
     pub(super) status: &'static str,
     pub(super) text: &'static str,
     pub(super) condition: &'static str,
 }
 
 /// Weight of the requests that one connection may have under way: so many small ones, or a few dozen whose answers hold messages.
-const MUCH_ASKED: u32 = 1_000;
+const MAX_REQUEST_WEIGHT: u32 = 1_000;
 /// What may wait on the links of a peer that gives no credit for responses.
-const MUCH_WAITING: usize = 1 << 20;
+const MAX_UNSENT_RESPONSE_BYTES: usize = 1 << 20;
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    pub(super) fn on_request(&mut self, session: SessionId, node: &Address, payload: Bytes) {
+impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
+    pub(super) fn on_request(&mut self, session: SessionId, node: &LinkAddress, payload: Bytes) {
         let size = payload.len();
         let Ok(message) = Message::parse(payload) else { return };
         let Ok(properties) = message.properties() else { return };
         // Nobody waits for the answer; then there is nothing to say.
-        let Some(link) = self.links.awaiting(session, node, properties.reply_to) else { return };
+        let Some(link) = self.links.find_response_link(session, node, properties.reply_to) else { return };
         let correlation = properties.message_id.clone().map(MessageId::into_owned);
         match node {
-            Address::Management(path) => {
-                let request = management::Request::read(path, &message);
+            LinkAddress::Management(path) => {
+                let request = management::ManagementRequest::decode(path, &message);
                 let weight = request.weight();
-                if self.requests + weight > MUCH_ASKED {
-                    return self.respond(link, correlation, &management::busy());
+                if self.management_weight + weight > MAX_REQUEST_WEIGHT {
+                    return self.respond(link, correlation, &management::busy_response());
                 }
-                self.requests += weight;
-                self.asked_bytes += size;
+                self.management_weight += weight;
+                self.pending_bytes += size;
                 let connection = self.line.id();
-                self.call(move |core, call| {
+                self.call_core(move |core, call| {
                     let response = match request.is_heavy() && !core.is_reading(connection) {
-                        true => management::busy(),
-                        false => request.carry_out(core, call),
+                        true => management::busy_response(),
+                        false => request.execute(core, call),
                     };
                     let bytes = response.size();
                     core.record_output(connection, bytes);
-                    Answer::Response { link, correlation, response, weight, bytes }
+                    CallReply::Response { link, correlation, response, weight, bytes }
                 });
             }
-            Address::Tokens => self.respond(link, correlation, &tokens::answer(&message)),
-            Address::Entity(_) => {}
+            LinkAddress::Cbs => self.respond(link, correlation, &cbs::respond(&message)),
+            LinkAddress::Entity(_) => {}
         }
     }
 
-    pub(super) fn on_answer(&mut self, answer: Answer) {
+    pub(super) fn on_call_reply(&mut self, answer: CallReply) {
         match answer {
-            Answer::Sender { link, result } => self.on_sender_found(link, result),
-            Answer::Receiver { link, result } => self.on_receiver_found(link, result),
-            Answer::Node { link, result } => self.on_node_found(link, result),
-            Answer::Response { link, correlation, response, weight, bytes } => {
-                self.requests -= weight;
-                self.under_way += bytes;
+            CallReply::Sender { link, result } => self.on_sender_resolved(link, result),
+            CallReply::Receiver { link, result } => self.on_receiver_resolved(link, result),
+            CallReply::Node { link, result } => self.on_node_resolved(link, result),
+            CallReply::Response { link, correlation, response, weight, bytes } => {
+                self.management_weight -= weight;
+                self.unwritten_bytes += bytes;
                 self.respond(link, correlation, &response);
             }
         }
     }
 
-    fn respond(&mut self, link: amqp::LinkId, correlation: Option<MessageId<'static>>, response: &Response) {
-        if !self.links.queue_response(link, written(correlation, response)) {
+    fn respond(&mut self, link: amqp::LinkId, correlation: Option<MessageId<'static>>, response: &NodeResponse) {
+        if !self.links.queue_response(link, encode_response(correlation, response)) {
             return;
         }
         self.send_responses(link);
-        if self.links.waiting() > MUCH_WAITING {
+        if self.links.unsent_response_bytes() > MAX_UNSENT_RESPONSE_BYTES {
             let error = amqp::Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "too many responses wait for credit");
             let _ = self.amqp.detach(link, Some(error));
             self.on_detached(link);
@@ -141,9 +141,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-fn written(correlation_id: Option<MessageId<'static>>, response: &Response) -> Bytes {
+fn encode_response(correlation_id: Option<MessageId<'static>>, response: &NodeResponse) -> Bytes {
     let mut buffer = BytesMut::new();
-    let Dialect { status, text, condition } = response.dialect;
+    let StatusFieldNames { status, text, condition } = response.status_fields;
     MessageWriter::new(&mut buffer)
         .properties(&Properties { correlation_id, ..Properties::default() })
         .application_properties(|map| {

@@ -4,17 +4,17 @@ use crate::core::{BrokerLimits, CallContext, Core, EntityDescription, Error, Tim
 use crate::journal::VolatileJournal;
 
 /// The queues and topics so far, by name.
-pub(super) struct Rehearsal(Scratch);
+pub(super) struct NameValidator(ScratchCore);
 
-impl Default for Rehearsal {
+impl Default for NameValidator {
     fn default() -> Self {
-        Self(Scratch::new())
+        Self(ScratchCore::new())
     }
 }
 
-impl Rehearsal {
+impl NameValidator {
     /// `Err`: what is wrong with the name.
-    pub(super) fn place_entity(&mut self, name: &str, description: &EntityDescription) -> Result<(), String> {
+    pub(super) fn add_entity(&mut self, name: &str, description: &EntityDescription) -> Result<(), String> {
         let plain = match description {
             EntityDescription::Queue(_) => EntityDescription::Queue(Default::default()),
             EntityDescription::Topic(_) => EntityDescription::Topic(Default::default()),
@@ -28,17 +28,21 @@ impl Rehearsal {
         if siblings.iter().any(|sibling| sibling.to_lowercase() == name.to_lowercase()) {
             return Err(TAKEN.to_owned());
         }
-        Scratch::with_topic()
-            .create(&below(name), EntityDescription::Subscription(Default::default()))
+        ScratchCore::with_topic()
+            .create(&subscription_path(name), EntityDescription::Subscription(Default::default()))
             .map_err(|e| rule(&e))
     }
 }
 
 /// `Err`: what the core does not like about the properties.
-pub(super) fn try_out(description: &EntityDescription) -> Result<(), String> {
+pub(super) fn validate_description(description: &EntityDescription) -> Result<(), String> {
     let outcome = match description {
-        EntityDescription::Subscription(_) => Scratch::with_topic().create(&below("any"), description.clone()),
-        EntityDescription::Queue(_) | EntityDescription::Topic(_) => Scratch::new().create("any", description.clone()),
+        EntityDescription::Subscription(_) => {
+            ScratchCore::with_topic().create(&subscription_path("any"), description.clone())
+        }
+        EntityDescription::Queue(_) | EntityDescription::Topic(_) => {
+            ScratchCore::new().create("any", description.clone())
+        }
     };
     outcome.map_err(|error| rule(&error))
 }
@@ -46,7 +50,7 @@ pub(super) fn try_out(description: &EntityDescription) -> Result<(), String> {
 const TAKEN: &str = "the name is taken, and case makes no difference";
 const TOPIC: &str = "topic";
 
-fn below(name: &str) -> String {
+fn subscription_path(name: &str) -> String {
     format!("{TOPIC}/Subscriptions/{name}")
 }
 
@@ -59,12 +63,12 @@ fn rule(error: &Error) -> String {
     }
 }
 
-struct Scratch {
+struct ScratchCore {
     core: Core,
     journal: VolatileJournal,
 }
 
-impl Scratch {
+impl ScratchCore {
     fn new() -> Self {
         Self { core: Core::new(BrokerLimits::default(), [0; 32]), journal: VolatileJournal::default() }
     }

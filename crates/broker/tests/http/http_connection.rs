@@ -2,33 +2,33 @@
 
 use std::time::Duration;
 
-use broker::http::{Config, Service, serve_connection};
+use broker::http::{Config, HttpService, serve_connection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 
-use crate::double::Double;
+use crate::fake_backend::FakeBackend;
 
 /// Beyond all patience; costs nothing while time is paused.
-const A_LONG_TIME: Duration = Duration::from_secs(3600);
+const LONG_TIMEOUT: Duration = Duration::from_secs(3600);
 
-struct Connection {
+struct ServedConnection {
     peer: DuplexStream,
     stop: oneshot::Sender<()>,
     served: JoinHandle<()>,
 }
 
 /// `buffer` bounds what the peer may leave unread before writes to it wait.
-fn connect(buffer: usize) -> Connection {
+fn connect(buffer: usize) -> ServedConnection {
     let (peer, ours) = duplex(buffer);
     let (stop, stopped) = oneshot::channel::<()>();
-    let service = Service::new(Double::new(), Config::default());
+    let service = HttpService::new(FakeBackend::new(), Config::default());
     let served = tokio::spawn(serve_connection(ours, service, async { drop(stopped.await) }));
-    Connection { peer, stop, served }
+    ServedConnection { peer, stop, served }
 }
 
-impl Connection {
+impl ServedConnection {
     async fn write(&mut self, text: &str) {
         self.peer.write_all(text.as_bytes()).await.unwrap();
     }
@@ -36,12 +36,12 @@ impl Connection {
     /// Everything up to where the other side closed.
     async fn rest(&mut self) -> String {
         let mut text = Vec::new();
-        timeout(A_LONG_TIME, self.peer.read_to_end(&mut text)).await.expect("it closes").unwrap();
+        timeout(LONG_TIMEOUT, self.peer.read_to_end(&mut text)).await.expect("it closes").unwrap();
         String::from_utf8(text).unwrap()
     }
 
     /// One answer, whose body ends as given.
-    async fn answer(&mut self, end: &str) -> String {
+    async fn handle(&mut self, end: &str) -> String {
         let mut text = String::new();
         while !text.ends_with(end) {
             let mut buffer = [0; 1024];
@@ -61,11 +61,11 @@ async fn one_connection_carries_many_requests() {
     let mut connection = connect(4096);
     for _ in 0..3 {
         connection.write(HEALTH).await;
-        assert!(connection.answer(HEALTHY).await.starts_with("HTTP/1.1 200 OK\r\n"));
+        assert!(connection.handle(HEALTHY).await.starts_with("HTTP/1.1 200 OK\r\n"));
     }
     let body = "<entry><content><QueueDescription/></content></entry>";
     connection.write(&format!("PUT /q HTTP/1.1\r\nhost: x\r\ncontent-length: {}\r\n\r\n{body}", body.len())).await;
-    assert!(connection.answer("</entry>").await.starts_with("HTTP/1.1 201 Created\r\n"));
+    assert!(connection.handle("</entry>").await.starts_with("HTTP/1.1 201 Created\r\n"));
     drop(connection.peer);
     connection.served.await.unwrap();
 }
@@ -101,8 +101,8 @@ async fn a_slow_body_is_not_waited_for_for_ever() {
     let mut connection = connect(4096);
     let since = Instant::now();
     connection.write("PUT /q HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n<entry>").await;
-    let answer = connection.rest().await;
-    assert!(answer.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{answer}");
+    let reply = connection.rest().await;
+    assert!(reply.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{reply}");
     assert_eq!(since.elapsed().as_secs(), 10);
 }
 
@@ -111,7 +111,7 @@ async fn a_peer_that_reads_nothing_is_cut_off() {
     let mut connection = connect(64);
     let since = Instant::now();
     connection.write(HEALTH).await;
-    timeout(A_LONG_TIME, connection.served).await.expect("it ends").unwrap();
+    timeout(LONG_TIMEOUT, connection.served).await.expect("it ends").unwrap();
     assert_eq!(since.elapsed().as_secs(), 30);
 }
 
@@ -131,8 +131,8 @@ async fn what_is_too_large_is_refused() {
 
     let mut head = connect(1 << 20);
     head.write(&format!("GET /health HTTP/1.1\r\nx: {}\r\n\r\n", "y".repeat(100_000))).await;
-    let answer = head.rest().await;
-    assert!(answer.starts_with("HTTP/1.1 431 "), "{answer}");
+    let reply = head.rest().await;
+    assert!(reply.starts_with("HTTP/1.1 431 "), "{reply}");
 
     let mut headers = connect(1 << 20);
     headers.write(&format!("GET /health HTTP/1.1\r\n{}\r\n", "x: y\r\n".repeat(65))).await;

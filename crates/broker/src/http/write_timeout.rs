@@ -9,14 +9,14 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-pub(super) struct Patient<S> {
+pub(super) struct WriteTimeoutStream<S> {
     stream: S,
     patience: Duration,
     /// Runs while a write waits for the peer.
     end: Option<Pin<Box<Sleep>>>,
 }
 
-impl<S: Unpin> Patient<S> {
+impl<S: Unpin> WriteTimeoutStream<S> {
     pub(super) fn new(stream: S, patience: Duration) -> Self {
         Self { stream, patience, end: None }
     }
@@ -36,13 +36,13 @@ impl<S: Unpin> Patient<S> {
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Patient<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for WriteTimeoutStream<S> {
     fn poll_read(mut self: Pin<&mut Self>, context: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_read(context, buf)
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Patient<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for WriteTimeoutStream<S> {
     fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         self.bounded(context, |stream, context| stream.poll_write(context, bytes))
     }

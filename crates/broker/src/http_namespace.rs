@@ -2,16 +2,18 @@
 
 use std::sync::Arc;
 
-use crate::atom::{Address, Entity, Kept, NamespaceInfo, Properties};
+use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
 use crate::core::{self, Core, EntityDescription, EntityView, Error, Timestamp};
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
-use crate::http::{self, Failure, Fault, FaultKind, Listing, Page, TestCommand, TestControl, TestReport};
+use crate::http::{
+    self, BackendError, BrokerFault, FaultKind, Listing, PageRange, TestCommand, TestControl, TestReport,
+};
 
 const NAME: &str = "headwater";
 
 /// A handle: cheap to clone.
 #[derive(Clone)]
-pub(crate) struct Namespace {
+pub(crate) struct HttpNamespace {
     pub(crate) engine: EngineHandle,
     pub(crate) clock: Arc<BrokerClock>,
     pub(crate) faults: Arc<FaultInjector>,
@@ -19,13 +21,13 @@ pub(crate) struct Namespace {
     pub(crate) max_message_size: usize,
 }
 
-impl From<EngineStopped> for Failure {
+impl From<EngineStopped> for BackendError {
     fn from(_: EngineStopped) -> Self {
         Self::Stopping
     }
 }
 
-impl http::Namespace for Namespace {
+impl http::NamespaceBackend for HttpNamespace {
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo {
             name: NAME.to_owned(),
@@ -35,35 +37,35 @@ impl http::Namespace for Namespace {
         }
     }
 
-    async fn healthy(&self) -> bool {
+    async fn is_healthy(&self) -> bool {
         self.engine.call(|_, _| ()).await.is_ok()
     }
 
-    async fn create(&self, at: Address, properties: Properties) -> Result<Entity, Failure> {
+    async fn create(&self, at: EntityAddress, properties: EntityProperties) -> Result<AdminEntity, BackendError> {
         let created = self.engine.call(move |core, call| {
-            core.create(call, &at.to_string(), with_kept(properties))?;
-            show(core, &at)
+            core.create(call, &at.to_string(), into_stored_description(properties))?;
+            find_entity(core, &at)
         });
         Ok(created.await??)
     }
 
-    async fn update(&self, at: Address, properties: Properties) -> Result<Entity, Failure> {
+    async fn update(&self, at: EntityAddress, properties: EntityProperties) -> Result<AdminEntity, BackendError> {
         let updated = self.engine.call(move |core, call| {
-            core.update(call, &at.to_string(), with_kept(properties))?;
-            show(core, &at)
+            core.update(call, &at.to_string(), into_stored_description(properties))?;
+            find_entity(core, &at)
         });
         Ok(updated.await??)
     }
 
-    async fn delete(&self, at: Address) -> Result<(), Failure> {
+    async fn delete(&self, at: EntityAddress) -> Result<(), BackendError> {
         Ok(self.engine.call(move |core, call| core.delete(call, &at.to_string())).await??)
     }
 
-    async fn get(&self, at: Address) -> Result<Entity, Failure> {
-        Ok(self.engine.call(move |core, _| show(core, &at)).await??)
+    async fn get(&self, at: EntityAddress) -> Result<AdminEntity, BackendError> {
+        Ok(self.engine.call(move |core, _| find_entity(core, &at)).await??)
     }
 
-    async fn list(&self, listing: Listing, page: Page) -> Result<Vec<Entity>, Failure> {
+    async fn list(&self, listing: Listing, page: PageRange) -> Result<Vec<AdminEntity>, BackendError> {
         let listed = self.engine.call(move |core, _| {
             let is_wanted = |view: &EntityView<'_>| match listing {
                 Listing::Queues => matches!(view.description, EntityDescription::Queue(_)),
@@ -82,8 +84,8 @@ impl http::Namespace for Namespace {
     }
 }
 
-impl TestControl for Namespace {
-    async fn obey(&self, command: TestCommand) -> Result<TestReport, Failure> {
+impl TestControl for HttpNamespace {
+    async fn run_test_command(&self, command: TestCommand) -> Result<TestReport, BackendError> {
         match command {
             TestCommand::Report => {}
             TestCommand::AdvanceClock { ms } => {
@@ -94,13 +96,13 @@ impl TestControl for Namespace {
             TestCommand::Arm(fault) => self.arm(fault).await?,
             TestCommand::Disarm => self.faults.disarm(),
         }
-        let (armed, struck) = self.faults.report();
-        Ok(TestReport { now_ms: self.clock.now().0, armed, struck })
+        let (armed, injected) = self.faults.report();
+        Ok(TestReport { now_ms: self.clock.now().0, armed, injected })
     }
 }
 
-impl Namespace {
-    async fn arm(&self, fault: Fault) -> Result<(), Failure> {
+impl HttpNamespace {
+    async fn arm(&self, fault: BrokerFault) -> Result<(), BackendError> {
         let path = fault.entity.clone();
         if let (FaultKind::ExpireSessionLock { session: Some(session) }, Some(path)) = (&fault.kind, &path) {
             let (session, path) = (session.clone(), path.clone());
@@ -121,21 +123,21 @@ impl Namespace {
     }
 }
 
-fn show(core: &Core, at: &Address) -> Result<Entity, Error> {
+fn find_entity(core: &Core, at: &EntityAddress) -> Result<AdminEntity, Error> {
     core.entity(&at.to_string()).map(|view| entity(&view))
 }
 
-fn entity(view: &EntityView<'_>) -> Entity {
+fn entity(view: &EntityView<'_>) -> AdminEntity {
     // What does not read was written by a version that kept more; nothing depends on it.
-    let kept: Option<Kept> =
+    let kept: Option<PassiveProperties> =
         view.description.common().administration_data.as_ref().and_then(|kept| serde_json::from_str(&kept.0).ok());
-    Entity::new(view, kept.unwrap_or_default())
+    AdminEntity::new(view, kept.unwrap_or_default())
 }
 
-fn with_kept(properties: Properties) -> EntityDescription {
-    let Properties { mut description, kept } = properties;
-    let text = serde_json::to_string(&kept).expect("what is kept is plain data");
+fn into_stored_description(properties: EntityProperties) -> EntityDescription {
+    let EntityProperties { mut description, passive } = properties;
+    let text = serde_json::to_string(&passive).expect("what is kept is plain data");
     description.common_mut().administration_data =
-        (kept != Kept::default()).then(|| core::AdministrationData(text.into()));
+        (passive != PassiveProperties::default()).then(|| core::AdministrationData(text.into()));
     description
 }

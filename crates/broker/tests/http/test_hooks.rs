@@ -3,10 +3,10 @@
 use broker::http::{Config, FaultKind, TEST_TOKEN_HEADER, TestCommand, TestReport};
 use hyper::{Method, StatusCode};
 
-use crate::administration::Client;
+use crate::administration::HttpClient;
 
-fn with_hooks() -> Client {
-    Client::new(Config { test_token: Some("open sesame".into()), ..Config::default() })
+fn with_hooks() -> HttpClient {
+    HttpClient::new(Config { test_token: Some("open sesame".into()), ..Config::default() })
 }
 
 const TOKEN: [(&str, &str); 1] = [(TEST_TOKEN_HEADER, "open sesame")];
@@ -15,15 +15,15 @@ const TOKEN: [(&str, &str); 1] = [(TEST_TOKEN_HEADER, "open sesame")];
 async fn commands_reach_the_engine() {
     let client = with_hooks();
     let before = client.namespace.with(|state| state.now.0);
-    let advanced = client.ask(Method::POST, "/$test/clock", &TOKEN, r#"{"advance_ms": 60000}"#).await;
+    let advanced = client.request(Method::POST, "/$test/clock", &TOKEN, r#"{"advance_ms": 60000}"#).await;
     assert_eq!((advanced.status, advanced.kind.as_str()), (StatusCode::OK, "application/json"));
     let report: TestReport = serde_json::from_str(&advanced.body).unwrap();
     assert_eq!(report.now_ms, before + 60_000);
 
     let busy = r#"{"kind": "server_busy", "times": 3, "entity": "orders", "seed": 7, "one_in": 2}"#;
-    assert_eq!(client.ask(Method::POST, "/$test/faults", &TOKEN, busy).await.status, StatusCode::OK);
-    assert_eq!(client.ask(Method::DELETE, "/$test/faults", &TOKEN, "").await.status, StatusCode::OK);
-    assert_eq!(client.ask(Method::GET, "/$test/state", &TOKEN, "").await.status, StatusCode::OK);
+    assert_eq!(client.request(Method::POST, "/$test/faults", &TOKEN, busy).await.status, StatusCode::OK);
+    assert_eq!(client.request(Method::DELETE, "/$test/faults", &TOKEN, "").await.status, StatusCode::OK);
+    assert_eq!(client.request(Method::GET, "/$test/state", &TOKEN, "").await.status, StatusCode::OK);
     let commands = client.namespace.with(|state| state.commands.clone());
     let [TestCommand::AdvanceClock { ms: 60_000 }, TestCommand::Arm(fault), TestCommand::Disarm, TestCommand::Report] =
         &commands[..]
@@ -36,16 +36,16 @@ async fn commands_reach_the_engine() {
 
 #[tokio::test]
 async fn without_the_token_there_is_nothing_there() {
-    let (open, closed) = (with_hooks(), Client::new(Config::default()));
+    let (open, closed) = (with_hooks(), HttpClient::new(Config::default()));
     let wrong = [(TEST_TOKEN_HEADER, "open sesamE")];
-    let answers = [
-        open.ask(Method::GET, "/$test/state", &[], "").await,
-        open.ask(Method::GET, "/$test/state", &wrong, "").await,
-        closed.ask(Method::GET, "/$test/state", &TOKEN, "").await,
-        closed.ask(Method::POST, "/$test/clock", &TOKEN, r#"{"advance_ms": 1}"#).await,
+    let replies = [
+        open.request(Method::GET, "/$test/state", &[], "").await,
+        open.request(Method::GET, "/$test/state", &wrong, "").await,
+        closed.request(Method::GET, "/$test/state", &TOKEN, "").await,
+        closed.request(Method::POST, "/$test/clock", &TOKEN, r#"{"advance_ms": 1}"#).await,
     ];
-    for answer in answers {
-        assert_eq!(answer.status, StatusCode::NOT_FOUND);
+    for reply in replies {
+        assert_eq!(reply.status, StatusCode::NOT_FOUND);
     }
     assert!(closed.namespace.with(|state| state.commands.is_empty()));
     assert!(open.namespace.with(|state| state.commands.is_empty()));
@@ -62,7 +62,7 @@ async fn what_a_test_gets_wrong_is_said() {
         (Method::GET, "/$test/clock", "", 405),
         (Method::GET, "/$test/weather", "", 404),
     ] {
-        let answer = client.ask(method, path, &TOKEN, body).await;
-        assert_eq!(answer.status.as_u16(), status, "{path} {body}: {}", answer.body);
+        let reply = client.request(method, path, &TOKEN, body).await;
+        assert_eq!(reply.status.as_u16(), status, "{path} {body}: {}", reply.body);
     }
 }

@@ -3,58 +3,61 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-use broker::atom::{Address, Entity, Kept, NamespaceInfo, Properties};
+use broker::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
 use broker::core::{BrokerLimits, CallContext, Core, EntityDescription, Error, Timestamp};
-use broker::http::{Failure, Listing, Namespace, Page, TestCommand, TestControl, TestReport};
+use broker::http::{BackendError, Listing, NamespaceBackend, PageRange, TestCommand, TestControl, TestReport};
 use broker::journal::VolatileJournal;
 
 #[derive(Clone)]
-pub(crate) struct Double(Arc<Mutex<State>>);
+pub(crate) struct FakeBackend(Arc<Mutex<FakeState>>);
 
-pub(crate) struct State {
+pub(crate) struct FakeState {
     core: Core,
     journal: VolatileJournal,
-    kept: HashMap<String, Kept>,
+    passive: HashMap<String, PassiveProperties>,
     pub(crate) now: Timestamp,
     pub(crate) healthy: bool,
     pub(crate) commands: Vec<TestCommand>,
 }
 
-impl Double {
+impl FakeBackend {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(Mutex::new(State {
+        Self(Arc::new(Mutex::new(FakeState {
             core: Core::new(BrokerLimits::default(), [7; 32]),
             journal: VolatileJournal::default(),
-            kept: HashMap::new(),
+            passive: HashMap::new(),
             now: Timestamp(1_767_323_045_678),
             healthy: true,
             commands: Vec::new(),
         })))
     }
 
-    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut State) -> T) -> T {
+    pub(crate) fn with<T>(&self, act: impl FnOnce(&mut FakeState) -> T) -> T {
         act(&mut self.0.lock().expect("no test panics inside"))
     }
 }
 
-impl State {
-    fn call<T>(&mut self, act: impl FnOnce(&mut Core, &mut CallContext<'_>) -> Result<T, Error>) -> Result<T, Failure> {
+impl FakeState {
+    fn call<T>(
+        &mut self,
+        act: impl FnOnce(&mut Core, &mut CallContext<'_>) -> Result<T, Error>,
+    ) -> Result<T, BackendError> {
         let mut call = CallContext { now: self.now, journal: &mut self.journal, effects: &mut Vec::new() };
         Ok(act(&mut self.core, &mut call)?)
     }
 
-    fn entity(&self, at: &Address) -> Result<Entity, Failure> {
+    fn entity(&self, at: &EntityAddress) -> Result<AdminEntity, BackendError> {
         let view = self.core.entity(&at.to_string())?;
-        let kept = self.kept.get(&view.path.to_lowercase()).cloned().unwrap_or_default();
-        Ok(Entity::new(&view, kept))
+        let passive = self.passive.get(&view.path.to_lowercase()).cloned().unwrap_or_default();
+        Ok(AdminEntity::new(&view, passive))
     }
 
-    fn keep(&mut self, at: &Address, kept: Kept) {
-        self.kept.insert(at.to_string().to_lowercase(), kept);
+    fn keep(&mut self, at: &EntityAddress, passive: PassiveProperties) {
+        self.passive.insert(at.to_string().to_lowercase(), passive);
     }
 }
 
-impl Namespace for Double {
+impl NamespaceBackend for FakeBackend {
     fn info(&self) -> NamespaceInfo {
         NamespaceInfo {
             name: "sbemulatorns".into(),
@@ -64,35 +67,35 @@ impl Namespace for Double {
         }
     }
 
-    async fn healthy(&self) -> bool {
+    async fn is_healthy(&self) -> bool {
         self.with(|state| state.healthy)
     }
 
-    async fn create(&self, at: Address, properties: Properties) -> Result<Entity, Failure> {
+    async fn create(&self, at: EntityAddress, properties: EntityProperties) -> Result<AdminEntity, BackendError> {
         self.with(|state| {
             state.call(|core, call| core.create(call, &at.to_string(), properties.description))?;
-            state.keep(&at, properties.kept);
+            state.keep(&at, properties.passive);
             state.entity(&at)
         })
     }
 
-    async fn update(&self, at: Address, properties: Properties) -> Result<Entity, Failure> {
+    async fn update(&self, at: EntityAddress, properties: EntityProperties) -> Result<AdminEntity, BackendError> {
         self.with(|state| {
             state.call(|core, call| core.update(call, &at.to_string(), properties.description))?;
-            state.keep(&at, properties.kept);
+            state.keep(&at, properties.passive);
             state.entity(&at)
         })
     }
 
-    async fn delete(&self, at: Address) -> Result<(), Failure> {
+    async fn delete(&self, at: EntityAddress) -> Result<(), BackendError> {
         self.with(|state| state.call(|core, call| core.delete(call, &at.to_string())))
     }
 
-    async fn get(&self, at: Address) -> Result<Entity, Failure> {
+    async fn get(&self, at: EntityAddress) -> Result<AdminEntity, BackendError> {
         self.with(|state| state.entity(&at))
     }
 
-    async fn list(&self, listing: Listing, page: Page) -> Result<Vec<Entity>, Failure> {
+    async fn list(&self, listing: Listing, page: PageRange) -> Result<Vec<AdminEntity>, BackendError> {
         self.with(|state| {
             let views: Vec<_> = match &listing {
                 Listing::Subscriptions { topic } => state.core.subscriptions(topic)?.collect(),
@@ -108,14 +111,14 @@ impl Namespace for Double {
                     .collect(),
             };
             let page = views.iter().skip(page.skip).take(page.top);
-            let kept = |path: &str| state.kept.get(&path.to_lowercase()).cloned().unwrap_or_default();
-            Ok(page.map(|view| Entity::new(view, kept(view.path))).collect())
+            let passive = |path: &str| state.passive.get(&path.to_lowercase()).cloned().unwrap_or_default();
+            Ok(page.map(|view| AdminEntity::new(view, passive(view.path))).collect())
         })
     }
 }
 
-impl TestControl for Double {
-    async fn obey(&self, command: TestCommand) -> Result<TestReport, Failure> {
+impl TestControl for FakeBackend {
+    async fn run_test_command(&self, command: TestCommand) -> Result<TestReport, BackendError> {
         self.with(|state| {
             if let TestCommand::AdvanceClock { ms } = command {
                 state.now.0 += ms;

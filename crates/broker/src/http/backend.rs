@@ -1,0 +1,60 @@
+//! What the HTTP side asks of the engine.
+
+use std::future::Future;
+
+use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo};
+use crate::core;
+
+/// The entities of one broker. A handle: cheap to clone, used by every connection.
+pub trait NamespaceBackend: Clone + Send + Sync + 'static {
+    fn info(&self) -> NamespaceInfo;
+
+    /// Whether requests are being served: what `/health` says.
+    fn is_healthy(&self) -> impl Future<Output = bool> + Send;
+
+    /// Fails when there is one of that name, whatever its kind.
+    fn create(
+        &self,
+        at: EntityAddress,
+        properties: EntityProperties,
+    ) -> impl Future<Output = Result<AdminEntity, BackendError>> + Send;
+
+    fn update(
+        &self,
+        at: EntityAddress,
+        properties: EntityProperties,
+    ) -> impl Future<Output = Result<AdminEntity, BackendError>> + Send;
+
+    fn delete(&self, at: EntityAddress) -> impl Future<Output = Result<(), BackendError>> + Send;
+
+    fn get(&self, at: EntityAddress) -> impl Future<Output = Result<AdminEntity, BackendError>> + Send;
+
+    /// Ordered by name. At most `page.top` of them; fewer means that there are no more.
+    fn list(
+        &self,
+        listing: Listing,
+        page: PageRange,
+    ) -> impl Future<Output = Result<Vec<AdminEntity>, BackendError>> + Send;
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listing {
+    Queues,
+    Topics,
+    Subscriptions { topic: String },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageRange {
+    pub skip: usize,
+    pub top: usize,
+}
+
+/// Why the engine did not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    #[error(transparent)]
+    Refused(#[from] core::Error),
+    #[error("the broker is stopping")]
+    Stopping,
+}
