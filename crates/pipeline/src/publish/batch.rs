@@ -1,4 +1,4 @@
-//! What goes together: filled by count, by bytes or by time, whichever first. Pure.
+//! Builds the batches of a lane: full by count, bytes or time. Pure.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,32 +9,32 @@ use servicebus::EncodedMessage;
 
 use super::prefix::Ordinal;
 
-/// When a batch is full.
+/// The limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchLimits {
     pub count: usize,
-    /// What the link takes.
+    /// Maximum message size of the link.
     pub bytes: usize,
-    /// How long a lane's first event waits for company; nothing, and only what waits while a transfer is out goes together.
+    /// How long the first event of a lane waits for others. If zero, only events that queue behind a transfer in flight are batched.
     pub linger: Duration,
 }
 
-/// An event's place in the window.
+/// An event in the send window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowEntry {
     pub ordinal: Ordinal,
-    /// Bytes of the window it takes.
+    /// Bytes it takes of the window.
     pub weight: usize,
 }
 
-/// What travels as one transfer: a message, or a batch of one lane's messages.
+/// One transfer: a message, or a batch of messages of one lane.
 #[derive(Clone, Debug)]
 pub(super) struct OutboundBatch {
     first: WindowEntry,
     rest: Vec<WindowEntry>,
-    /// `None` while something must be stored before it may be sent.
+    /// `None` while a write to MongoDB must finish before it may be sent.
     payload: Option<Bytes>,
-    /// It was tried before: it goes again as it is, byte for byte.
+    /// Sent before: a retry must send the same bytes.
     pub(super) is_sealed: bool,
     pub(super) attempts: u32,
 }
@@ -56,13 +56,13 @@ impl OutboundBatch {
         self.payload.is_some()
     }
 
-    /// As it goes on the wire.
+    /// The encoded transfer; `None` if it is not ready.
     pub(super) fn encoded(&self) -> Option<EncodedMessage> {
         let bytes = self.payload.clone()?;
         Some(if self.rest.is_empty() { EncodedMessage::message(bytes) } else { EncodedMessage::batch(bytes) })
     }
 
-    /// The message of an event that waited for it. `false` if it is not here.
+    /// Sets the message of an event that waits for one. `false` if the event is not in this batch.
     pub(super) fn set_message(&mut self, ordinal: Ordinal, message: &Bytes) -> bool {
         let here = self.first.ordinal == ordinal && self.payload.is_none();
         if here {
@@ -71,12 +71,12 @@ impl OutboundBatch {
         here
     }
 
-    /// Takes the message out; its place waits for another.
+    /// Takes the message out; the event waits for another message.
     pub(super) fn take_message(&mut self) -> Option<(Ordinal, Bytes)> {
         Some((self.first.ordinal, self.payload.take()?))
     }
 
-    /// The messages of a batch, each alone, as they were put in.
+    /// Splits a batch into its single messages.
     pub(super) fn split(self) -> Vec<Self> {
         let messages: Vec<Bytes> = match &self.payload {
             Some(payload) if !self.rest.is_empty() => {
@@ -85,26 +85,27 @@ impl OutboundBatch {
             }
             _ => self.payload.iter().cloned().collect(),
         };
+        // Sealed: the messages must not join a batch again, since one of them was refused.
         let alone = |(entry, message)| Self { is_sealed: true, ..Self::new(entry, Some(message)) };
         self.entries().zip(messages).map(alone).collect()
     }
 }
 
-/// Takes from the front of a lane what goes together. `None` if the front is not ready.
-pub(super) fn build_batch(queue: &mut VecDeque<OutboundBatch>, rule: &BatchLimits) -> Option<OutboundBatch> {
+/// Takes the next batch from the front of a lane. `None` if the front is not ready.
+pub(super) fn build_batch(queue: &mut VecDeque<OutboundBatch>, limits: &BatchLimits) -> Option<OutboundBatch> {
     let front = queue.front()?;
     if !front.is_ready() {
         return None;
     }
     let joins = |batch: &OutboundBatch| !batch.is_sealed && batch.is_ready();
-    let alone = rule.count < 2 || front.is_sealed || !queue.get(1).is_some_and(joins);
+    let alone = limits.count < 2 || front.is_sealed || !queue.get(1).is_some_and(joins);
     let mut batch = queue.pop_front()?;
     if !alone {
-        let mut envelope = BatchBuilder::new(rule.bytes);
+        let mut envelope = BatchBuilder::new(limits.bytes);
         let mut fits =
             |next: &OutboundBatch| next.payload.as_ref().is_some_and(|message| envelope.add(message).is_ok());
         if fits(&batch) {
-            while batch.len() < rule.count && queue.front().is_some_and(|next| joins(next) && fits(next)) {
+            while batch.len() < limits.count && queue.front().is_some_and(|next| joins(next) && fits(next)) {
                 let next = queue.pop_front().expect("there is a front");
                 batch.rest.push(next.first);
             }
@@ -125,7 +126,7 @@ mod tests {
     use amqp::message::{MessageWriter, Properties};
     use bytes::BytesMut;
 
-    const RULE: BatchLimits = BatchLimits { count: 3, bytes: 10_000, linger: Duration::ZERO };
+    const LIMITS: BatchLimits = BatchLimits { count: 3, bytes: 10_000, linger: Duration::ZERO };
 
     fn message(text: &str) -> Bytes {
         let mut buffer = BytesMut::new();
@@ -146,41 +147,41 @@ mod tests {
     #[test]
     fn what_waits_goes_together_up_to_the_count() {
         let mut waiting = queue(&["a", "b", "c", "d"]);
-        let batch = build_batch(&mut waiting, &RULE).unwrap();
+        let batch = build_batch(&mut waiting, &LIMITS).unwrap();
         assert_eq!((batch.len(), waiting.len()), (3, 1));
-        let alone = build_batch(&mut waiting, &RULE).unwrap();
-        assert_eq!(alone.payload, Some(message("d")), "one message needs no envelope");
-        assert!(build_batch(&mut waiting, &RULE).is_none());
+        let alone = build_batch(&mut waiting, &LIMITS).unwrap();
+        assert_eq!(alone.payload, Some(message("d")), "one message needs no batch envelope");
+        assert!(build_batch(&mut waiting, &LIMITS).is_none());
     }
 
     #[test]
     fn a_batch_holds_no_more_than_the_link_takes() {
         let large = "x".repeat(4_000);
         let mut waiting = queue(&[&large, &large, &large]);
-        assert_eq!(build_batch(&mut waiting, &RULE).unwrap().len(), 2);
+        assert_eq!(build_batch(&mut waiting, &LIMITS).unwrap().len(), 2);
         let huge = "x".repeat(20_000);
         let mut waiting = queue(&[&huge, "a"]);
-        assert_eq!(build_batch(&mut waiting, &RULE).unwrap().payload, Some(message(&huge)));
+        assert_eq!(build_batch(&mut waiting, &LIMITS).unwrap().payload, Some(message(&huge)));
     }
 
     #[test]
     fn nothing_passes_an_event_that_waits_to_be_stored() {
         let mut waiting = queue(&["a", "", "c"]);
-        assert_eq!(build_batch(&mut waiting, &RULE).unwrap().len(), 1);
-        assert!(build_batch(&mut waiting, &RULE).is_none());
+        assert_eq!(build_batch(&mut waiting, &LIMITS).unwrap().len(), 1);
+        assert!(build_batch(&mut waiting, &LIMITS).is_none());
         let ordinal = waiting[0].first.ordinal;
         assert!(waiting[0].set_message(ordinal, &message("b")));
-        assert_eq!(build_batch(&mut waiting, &RULE).unwrap().len(), 2);
+        assert_eq!(build_batch(&mut waiting, &LIMITS).unwrap().len(), 2);
     }
 
     #[test]
     fn a_batch_comes_apart_as_it_was_put_together() {
         let mut waiting = queue(&["a", "b", "c"]);
-        let parts = build_batch(&mut waiting, &RULE).unwrap().split();
+        let parts = build_batch(&mut waiting, &LIMITS).unwrap().split();
         let messages: Vec<_> = parts.iter().map(|part| part.payload.clone().unwrap()).collect();
         assert_eq!(messages, [message("a"), message("b"), message("c")]);
-        // And they do not join again: each goes alone.
+        // They do not join again.
         let mut again: VecDeque<_> = parts.into();
-        assert_eq!(build_batch(&mut again, &RULE).unwrap().len(), 1);
+        assert_eq!(build_batch(&mut again, &LIMITS).unwrap().len(), 1);
     }
 }

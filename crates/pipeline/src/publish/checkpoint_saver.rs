@@ -1,4 +1,4 @@
-//! The checkpoint follows the prefix: one save at a time, beside the sending.
+//! Saves the checkpoint as the acknowledged prefix advances: one save at a time, concurrent with sending.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,16 +15,15 @@ use crate::retry::backoff;
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
 
-/// Decides when to save, and saves.
 pub(super) struct CheckpointSaver<S> {
     store: Arc<S>,
     claim: Claim,
     epoch: Epoch,
     interval: CheckpointInterval,
-    /// A save is due after so many events, however soon.
+    /// A save is due after this many events.
     after_events: u64,
     in_flight: Option<BoxFuture<'static, Result<SaveResult, Error>>>,
-    /// What is being saved, or could not be yet, and how many events it lies further than the last.
+    /// The position to save, and the number of events since the last saved one.
     pending: Option<(CheckpointPosition, u64)>,
     last: Instant,
     failures: u32,
@@ -53,7 +52,7 @@ impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
         }
     }
 
-    /// Begins a save if it is time for one. `immediately`: however soon after the last.
+    /// Starts a save if one is due. `immediately` ignores the interval.
     pub(super) fn start_if_due(&mut self, prefix: &mut AcknowledgedPrefix, now: Instant, immediately: bool) {
         let due = self.next_due(prefix, now, immediately).is_some_and(|at| at <= now);
         if self.in_flight.is_some() || !due {
@@ -70,7 +69,7 @@ impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
             Some(Box::pin(async move { store.save(&claim, epoch, &position.phase, position.cluster_time).await }));
     }
 
-    /// When the next save is due; `None` if there is nothing to save, or a save is under way.
+    /// When the next save is due; `None` if there is nothing to save, or a save is in flight.
     pub(super) fn next_due(&self, prefix: &AcknowledgedPrefix, now: Instant, immediately: bool) -> Option<Instant> {
         if self.in_flight.is_some() {
             return None;
@@ -91,7 +90,7 @@ impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
         self.in_flight.is_none() && self.pending.is_none() && prefix.advanced_by().is_none()
     }
 
-    /// What became of the save under way. Cancel-safe: it goes on when asked again.
+    /// The result of the save in flight. Cancel-safe: the next call continues it.
     pub(super) async fn finished(&mut self) -> Result<SaveResult, Error> {
         match &mut self.in_flight {
             Some(saving) => saving.await,
@@ -99,7 +98,7 @@ impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
         }
     }
 
-    /// The stand that is saved now, and by how many events it moved; `None` if the save must be repeated. An error is for good.
+    /// The saved position and its number of events; `None` if the save is retried. Errors are permanent.
     pub(super) fn record_result(
         &mut self,
         result: Result<SaveResult, Error>,
@@ -113,7 +112,7 @@ impl<S: CheckpointStore + 'static> CheckpointSaver<S> {
                 Ok(self.pending.take())
             }
             Err(error) if error.is_transient() => {
-                tracing::warn!(error = %error_chain(&error), "save the checkpoint");
+                tracing::warn!(error = %error_chain(&error), "failed to save checkpoint; retrying");
                 self.not_before = Some(now + backoff(self.failures, FIRST_BACKOFF, MAX_BACKOFF));
                 self.failures = self.failures.saturating_add(1);
                 Ok(None)

@@ -1,8 +1,7 @@
-//! Bodies too large for the bus: stored in chunks before the message that names them is sent, and read back by consumers.
+//! Claim checks: stores bodies too large for Service Bus in chunks, before the message that refers to them is sent. Consumers read them back.
 //!
-//! The id is the message's, so a retry and another leader write the same. Kept as long as messages can live, then removed by a TTL index: unlike
-//! a lease or a checkpoint, whose absence would be read as a fresh start, a body nobody can ask for any more is only weight, and one that
-//! is missed is an error that names it.
+//! The id is the message id, so a retry or another leader writes the same chunks. A TTL index removes them after the longest lifetime of a message.
+//! A TTL is safe here: a body without a message is only space, and a missing body is an error that names it.
 
 use std::time::Duration;
 
@@ -12,16 +11,16 @@ use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
 use mongodb::options::IndexOptions;
 use mongodb::{Collection, Database, IndexModel};
 
-use super::majority;
+use super::majority_collection;
 
-/// The collection of the coordination database.
+/// The collection in the coordination database.
 pub const COLLECTION: &str = "oversize_events";
 
-/// Well below what a document may have, and few round trips for the largest event there is.
+/// Well below the 16 MB of a document, and few round trips for the largest event.
 const CHUNK: usize = 4 << 20;
 const FORMAT: i32 = 1;
 
-/// Where bodies go that the bus would refuse.
+/// Stores the bodies of oversize events.
 #[derive(Clone, Debug)]
 pub struct ClaimCheckStore {
     chunks: Collection<Document>,
@@ -30,12 +29,12 @@ pub struct ClaimCheckStore {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// It was never stored here, or its time was over.
+    /// Never stored here, or expired.
     #[error("oversize event `{id}`: chunk {chunk} is missing")]
     Missing { id: String, chunk: usize },
-    #[error("oversize event `{id}`: chunk {chunk} is not one this version can read")]
+    #[error("oversize event `{id}`: chunk {chunk} is unreadable")]
     Unreadable { id: String, chunk: usize },
-    #[error("{operation} oversize event")]
+    #[error("failed to {operation} oversize event")]
     Store {
         operation: &'static str,
         #[source]
@@ -45,17 +44,17 @@ pub enum Error {
 
 impl ClaimCheckStore {
     pub fn new(coordination: &Database, keep: Duration) -> Self {
-        Self { chunks: majority(coordination, COLLECTION), keep }
+        Self { chunks: majority_collection(coordination, COLLECTION), keep }
     }
 
-    /// Makes sure that what is stored goes when its time is over.
+    /// Creates the TTL index.
     pub async fn create_indexes(&self) -> Result<(), Error> {
         let options = IndexOptions::builder().expire_after(Duration::ZERO).build();
         let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(options).build();
-        self.chunks.create_index(index).await.map(drop).map_err(store_error("prepare"))
+        self.chunks.create_index(index).await.map(drop).map_err(store_error("create indexes for"))
     }
 
-    /// Stores a body under its message's id. Done again, it only moves the moment until which it is kept.
+    /// Stores a body under its message id. Idempotent; a repeat only extends the expiry.
     pub async fn store(&self, id: &str, body: &[u8]) -> Result<(), Error> {
         let expires = DateTime::from_millis(DateTime::now().timestamp_millis() + millis(self.keep));
         let count = body.len().div_ceil(CHUNK).max(1);
@@ -75,7 +74,7 @@ impl ClaimCheckStore {
         Ok(())
     }
 
-    /// The body that a message names in [`OVERSIZE`](crate::envelope::property::OVERSIZE).
+    /// Reads the body that a message refers to in [`OVERSIZE`](crate::envelope::property::OVERSIZE).
     pub async fn read(&self, id: &str) -> Result<Vec<u8>, Error> {
         let (mut body, mut chunk, mut count) = (Vec::new(), 0, 1);
         while chunk < count {

@@ -1,4 +1,4 @@
-//! How the publisher behaves.
+//! Settings of the publisher.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroUsize};
@@ -8,44 +8,44 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::lanes::Window;
 
-/// The publisher's part of `producer` in the configuration.
+/// The publisher settings of the `producer` section.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Events that may be on their way and not yet behind the saved checkpoint: what a takeover publishes again at most.
+    /// Maximum number of events after the saved checkpoint: a takeover republishes at most this many.
     pub window_events: NonZeroUsize,
-    /// And their bytes.
+    /// Maximum size of these events in bytes.
     pub window_bytes: NonZeroUsize,
-    /// Events of one aggregate that may travel together.
+    /// Maximum number of events in one batch; a batch holds events of one session.
     pub batch_count: NonZeroUsize,
-    /// How long an aggregate's first event waits for others to travel with.
+    /// How long the first event of a batch waits for others.
     #[serde(with = "humantime_serde")]
     pub linger: Duration,
     pub checkpoint: CheckpointInterval,
-    /// How long a stop may take to bring out what was captured.
+    /// How long a stop may take to publish the captured events.
     #[serde(with = "humantime_serde")]
     pub drain: Duration,
     pub body: BodyFormat,
     pub sessions: SessionMapping,
-    /// How long the body of an event that is too large for the bus is kept.
+    /// How long the body of an oversize event is stored.
     #[serde(with = "humantime_serde")]
     pub keep_oversize: Duration,
 }
 
-/// At 100,000 events/s the bus may take 80 ms to answer before this is what slows us down; each costs about 1 KiB of memory.
+/// At 100,000 events/s this allows an acknowledgement latency of 80 ms. Each event costs about 1 KiB of memory.
 const WINDOW_EVENTS: usize = 8_192;
-/// A pod shall do with 60 MB: messages under way are held once, and capture reads ahead about as much again.
+/// The memory budget of a pod is 60 MB: the window holds messages in flight once, and capture reads ahead about the same amount.
 const WINDOW_BYTES: usize = 8 << 20;
-/// What one aggregate sends between two answers of the bus. At 10 ms to the bus 20,000 events of one aggregate went out at 7,500/s in batches of 100,
-/// at 24,000/s in batches of 400 and at 32,000/s in batches of 1,000; a refused batch costs as many single sends.
+/// One aggregate has one batch in flight. With 10 ms latency, 20,000 events of one aggregate took batches of 100 at 7,500/s, of 400 at 24,000/s and of
+/// 1,000 at 32,000/s. A refused batch is resent as single messages.
 const BATCH_COUNT: usize = 400;
-/// Under load events meet in their lane anyway, while a transfer is out; without load, waiting is only delay.
+/// Under load, events queue behind a transfer in flight anyway; without load, waiting only adds latency.
 const LINGER: Duration = Duration::ZERO;
-/// What a takeover publishes again; dearer than it looks: each save is a majority write.
+/// A takeover republishes the events of this interval. A shorter one costs more majority writes.
 const CHECKPOINT: Duration = Duration::from_millis(200);
-/// Below the 30 s a pod is given to end, and enough to send a full window many times.
+/// Below the 30 s of `terminationGracePeriodSeconds`, and enough to send a full window many times.
 const DRAIN: Duration = Duration::from_secs(10);
-/// As long as messages commonly live on Service Bus; longer than an operator needs to mend a consumer.
+/// The usual time-to-live of messages on Service Bus; longer than an operator needs to repair a consumer.
 const KEEP_OVERSIZE: Duration = Duration::from_secs(14 * 24 * 3_600);
 
 impl Default for Config {
@@ -65,21 +65,21 @@ impl Default for Config {
     }
 }
 
-/// A token names a lane in 24 bits, and no window needs more.
-const MOST_EVENTS: usize = 1 << 20;
+/// A transfer token has 24 bits for the lane.
+const MAX_WINDOW_EVENTS: usize = 1 << 20;
 
-/// A setting that is refused.
+/// An invalid setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidPublishConfig {
-    #[error("`producer.window_events` must not exceed {MOST_EVENTS}")]
+    #[error("`producer.window_events` must not exceed {MAX_WINDOW_EVENTS}")]
     WindowEvents,
-    #[error("`producer.keep_oversize` must be at least an hour: consumers read what it keeps")]
+    #[error("`producer.keep_oversize` must be at least one hour: consumers read the stored bodies")]
     KeepOversize,
 }
 
 impl Config {
     pub fn validate(&self) -> Result<(), InvalidPublishConfig> {
-        if self.window_events.get() > MOST_EVENTS {
+        if self.window_events.get() > MAX_WINDOW_EVENTS {
             return Err(InvalidPublishConfig::WindowEvents);
         }
         if self.keep_oversize < Duration::from_secs(3_600) {
@@ -88,39 +88,39 @@ impl Config {
         Ok(())
     }
 
-    /// A save is due after so many events. The window holds what is not saved yet, so a small one must not wait for a thousand.
+    /// A save is due after this many events. The window also counts unsaved events, so a small window must save earlier.
     pub(super) fn save_after(&self) -> u64 {
         CheckpointInterval::EVENTS.min(self.window().events as u64 / 2).max(1)
     }
 
     pub(super) fn window(&self) -> Window {
         match self.checkpoint {
-            // One event at a time: sent, acknowledged, saved.
+            // One event at a time: send, acknowledge, save.
             CheckpointInterval::Each => Window { events: 1, bytes: self.window_bytes.get() },
             CheckpointInterval::Every(_) => Window { events: self.window_events.get(), bytes: self.window_bytes.get() },
         }
     }
 }
 
-/// How a document is written into a message.
+/// The encoding of the message body.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BodyFormat {
-    /// As MongoDB holds it: nothing lost, nothing re-encoded.
+    /// The BSON of the document, without re-encoding.
     #[default]
     Bson,
-    /// Relaxed Extended JSON, where others read the topic.
+    /// Relaxed Extended JSON, for other readers of the topic.
     Json,
 }
 
-/// Which session an aggregate's messages travel in.
+/// Maps aggregates to sessions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SessionMapping {
-    /// One each.
+    /// One session per aggregate.
     #[default]
     Aggregate,
-    /// So many in all, each aggregate always in the same: for millions of short-lived aggregates.
+    /// A fixed number of sessions, for millions of short-lived aggregates. An aggregate always maps to the same session.
     Buckets(NonZeroU32),
 }
 
@@ -129,7 +129,7 @@ pub enum SessionMapping {
 pub enum CheckpointInterval {
     /// After every event, before the next is sent.
     Each,
-    /// This often, or every [1,000 events](Self::EVENTS), whichever first.
+    /// At this interval or every [1,000 events](Self::EVENTS), whichever comes first.
     Every(Duration),
 }
 
@@ -159,7 +159,7 @@ impl<'de> Deserialize<'de> for CheckpointInterval {
             return Ok(Self::Each);
         }
         let span = humantime_serde::re::humantime::parse_duration(&text);
-        let wrong = |_| serde::de::Error::custom(format!("`{text}` is neither `each` nor a time such as `200ms`"));
+        let wrong = |_| serde::de::Error::custom(format!("`{text}` is neither `each` nor a duration such as `200ms`"));
         span.map(Self::Every).map_err(wrong)
     }
 }
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_refused() {
-        assert!(read(doc! { "checkpoint": "often" }).unwrap_err().contains("neither `each` nor a time"));
+        assert!(read(doc! { "checkpoint": "often" }).unwrap_err().contains("neither `each` nor a duration"));
         assert!(read(doc! { "window": 5 }).is_err());
         let brief = Config { keep_oversize: Duration::from_secs(5), ..Config::default() };
         assert_eq!(brief.validate(), Err(InvalidPublishConfig::KeepOversize));

@@ -1,27 +1,27 @@
-//! How a publisher's run ends.
+//! Results of a publisher run.
 
 use crate::checkpoint;
 use crate::event::Term;
 
-/// It was told to end, and did.
+/// The publisher stopped on request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PublishEnd {
-    /// Everything captured is acknowledged, and saved.
+    /// Every captured event is acknowledged, and the checkpoint is saved.
     Drained,
-    /// Time ran out: so many captured events are not acknowledged. The checkpoint stands before them, so the next leader sends them.
+    /// The drain timed out with this many unacknowledged events. The checkpoint is before them, so the next leader publishes them.
     Unfinished { events: usize },
-    /// The term is over; what was unsent is thrown away.
+    /// The term is over; unsent events are dropped.
     TermLost,
 }
 
-/// It cannot go on.
+/// The publisher failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("publish in term {term}: its gate is shut")]
+    #[error("publishing stopped: the gate of term {term} is closed")]
     GateClosed { term: Term },
-    /// Somebody else's term, or an operator, has moved the checkpoint on.
-    #[error("let the checkpoint follow")]
+    /// Another term or an operator has moved the checkpoint.
+    #[error("failed to save checkpoint")]
     Checkpoint(#[source] checkpoint::Error),
-    #[error("publish to the topic")]
+    #[error("failed to publish to the topic")]
     Bus(#[source] servicebus::Error),
 }

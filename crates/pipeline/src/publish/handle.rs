@@ -1,4 +1,4 @@
-//! What the rest of the pod may know of the publisher: counters and a state, cheap to read.
+//! Read access to the publisher for the rest of the pod: state, progress and counters.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -7,7 +7,7 @@ use std::time::Instant;
 use mongodb::bson::Timestamp;
 use tokio::sync::watch;
 
-/// One for the life of a pod; every term's publisher writes into it.
+/// One per pod; the publisher of every term writes to it.
 #[derive(Clone, Debug, Default)]
 pub struct Handle(Arc<HandleState>);
 
@@ -16,45 +16,45 @@ struct HandleState {
     counters: PublishCounters,
     state: watch::Sender<PublishState>,
     progress: watch::Sender<PublishProgress>,
-    /// Seconds and increment of a cluster time; 0: none yet.
+    /// Seconds and increment of a cluster time; 0 if none.
     acknowledged: AtomicU64,
 }
 
-/// What the publisher is doing.
+/// The state of the publisher.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PublishState {
     /// Set before the first term and after each.
     #[default]
     Idle,
-    /// Set while it looks for the bus and its subscription.
+    /// Set while it opens the sender link and checks the subscription.
     Opening,
-    /// Set by the first message the bus could take.
+    /// Set when messages can be sent.
     Publishing,
-    /// Set while nothing can be sent; it goes on by itself when the reason is gone.
+    /// Set while nothing can be sent. Ends without operator action when the reason is gone.
     Paused(PauseReason),
-    /// Set when there is no more to come.
+    /// Set when there are no more events to capture.
     Draining,
 }
 
 /// Why nothing can be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PauseReason {
-    /// The topic would take messages that nobody keeps.
+    /// The topic would accept messages, but no subscription would store them.
     SubscriptionMissing,
     TopicMissing,
     Unauthorized,
     Disabled,
-    /// The bus asks for patience, or is full.
+    /// Service Bus throttles, or its quota is exceeded.
     Busy,
     Unreachable,
 }
 
-/// How far it has come in time.
+/// Progress in cluster time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PublishProgress {
-    /// Of the last event before which, and including which, the bus has acknowledged all.
+    /// Of the end of the acknowledged prefix.
     pub acknowledged: Option<Timestamp>,
-    /// Of the last event behind the saved checkpoint.
+    /// Of the saved checkpoint.
     pub saved: Option<Timestamp>,
     pub last_save: Option<Instant>,
 }
@@ -77,21 +77,21 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Events the bus has acknowledged.
+    /// Events acknowledged by Service Bus.
     published,
-    /// Transfers they went in.
+    /// Transfers that carried them.
     transfers,
     in_flight_events,
     in_flight_bytes,
-    /// Events sent again although the first try may have arrived: what the bus's duplicate detection and the cursors absorb.
+    /// Events republished although the first send may have arrived. Duplicate detection and cursors absorb them.
     uncertain,
-    /// Events sent again after the bus said no for now.
+    /// Events republished after a temporary refusal.
     retried,
     rejected,
     oversize,
     /// Checkpoints saved.
     saves,
-    /// Writes to MongoDB that had to be repeated.
+    /// Failed writes to MongoDB, which are retried.
     store_errors,
 }
 
@@ -110,7 +110,7 @@ impl Handle {
         PublishProgress { acknowledged: (number > 0).then_some(time), ..*self.0.progress.borrow() }
     }
 
-    /// For those who wait for a state.
+    /// Notifies of state changes.
     pub fn states(&self) -> watch::Receiver<PublishState> {
         self.0.state.subscribe()
     }

@@ -1,11 +1,11 @@
-//! One lane per session id: at most one unacknowledged transfer each, many lanes at once. Pure.
+//! One lane per session id: at most one unacknowledged transfer per lane, many lanes in parallel. Pure.
 //!
-//! A later message may pass an earlier one that the bus throttles, so the next of a lane goes only when the last is acknowledged; what is
-//! sent again is sent byte for byte. All lanes share one window in events and bytes, of which no lane takes more than an eighth: the one
-//! aggregate that is slow, or hot, leaves room for the others. Lanes that have something to send take turns.
+//! Service Bus may accept a later message while it throttles an earlier one, so a lane sends its next transfer only after the last is acknowledged; a
+//! retry sends the same bytes. All lanes share one window in events and bytes. No lane takes more than an eighth of it, so a slow or hot aggregate
+//! leaves room for the others. Ready lanes take turns.
 //!
-//! Events come in as they were captured: one whose lane is full holds up what is behind it. Letting others pass would gain them the rest of one
-//! window and no more, because neither the checkpoint nor the window goes past it; large batches empty a hot lane sooner.
+//! Events enter in capture order: an event whose lane is full blocks the events behind it. Letting others pass would gain at most the rest of one
+//! window, because neither the checkpoint nor the window moves past the blocked event; large batches empty a hot lane sooner.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -18,21 +18,21 @@ use super::batch::{BatchLimits, OutboundBatch, WindowEntry, build_batch};
 use super::prefix::Ordinal;
 use crate::failpoints::Failpoint;
 
-/// How much may be on its way at once.
+/// The send window: maximum events and bytes in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     pub events: usize,
     pub bytes: usize,
 }
 
-/// A lane's share of the window.
+/// No lane takes more than 1/8 of the window.
 const LANE_SHARE: usize = 8;
 
-/// Names a lane while it has something in it.
+/// Identifies a lane while it holds events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LaneId(u32);
 
-/// A message the bus will not have, whose place is held.
+/// A message that Service Bus refused. Its slot in the lane stays reserved.
 #[derive(Debug)]
 pub struct RefusedMessage {
     pub lane: LaneId,
@@ -40,7 +40,7 @@ pub struct RefusedMessage {
     pub message: Bytes,
 }
 
-/// One transfer under way.
+/// One transfer to send.
 #[derive(Debug)]
 pub struct LaneTransfer {
     pub token: u64,
@@ -50,13 +50,13 @@ pub struct LaneTransfer {
 #[derive(Debug)]
 pub struct Lanes {
     window: Window,
-    rule: BatchLimits,
-    /// Transfers one lane may have under way.
+    batch_limits: BatchLimits,
+    /// Maximum transfers in flight per lane.
     transfers_per_lane: usize,
     by_session: HashMap<Box<str>, u32>,
     lanes: Vec<Lane>,
     free: Vec<u32>,
-    /// Lanes with something to send, in turn.
+    /// Lanes that can send, in turn.
     ready: VecDeque<u32>,
     paused: BinaryHeap<Reverse<(Instant, u32, u64)>>,
     events: usize,
@@ -73,24 +73,24 @@ struct Lane {
     events: usize,
     bytes: usize,
     is_ready: bool,
-    /// Rests until the alarm of this number; 0: does not rest.
+    /// Serial number of the timer that ends the pause; 0 if not paused.
     paused: u64,
 }
 
-/// Places a lane keeps for its successor. There are thousands of lanes, and most ever hold one event.
+/// Queue capacity that a freed lane keeps. There are thousands of lanes, and most hold one event.
 const RETAINED_CAPACITY: usize = 4;
-/// The low bits of a token name the lane.
+/// The low bits of a transfer token hold the lane id.
 const LANE_BITS: u32 = 24;
 
 impl Lanes {
-    pub fn new(window: Window, rule: BatchLimits) -> Self {
-        Self::with_failpoint(window, rule, Failpoint::TwoTransfersPerLane.is_enabled())
+    pub fn new(window: Window, batch_limits: BatchLimits) -> Self {
+        Self::with_failpoint(window, batch_limits, Failpoint::TwoTransfersPerLane.is_enabled())
     }
 
-    pub(super) fn with_failpoint(window: Window, rule: BatchLimits, two_transfers: bool) -> Self {
+    pub(super) fn with_failpoint(window: Window, batch_limits: BatchLimits, two_transfers: bool) -> Self {
         Self {
             window,
-            rule,
+            batch_limits,
             transfers_per_lane: if two_transfers { 2 } else { 1 },
             by_session: HashMap::new(),
             lanes: Vec::new(),
@@ -104,12 +104,12 @@ impl Lanes {
         }
     }
 
-    /// The link says how much a batch may hold.
-    pub fn set_rule(&mut self, rule: BatchLimits) {
-        self.rule = rule;
+    /// Called when a new link has other size limits.
+    pub fn set_batch_limits(&mut self, batch_limits: BatchLimits) {
+        self.batch_limits = batch_limits;
     }
 
-    /// Whether one more event fits, in the window and in its lane. What is larger than either still goes, alone.
+    /// Whether one more event fits in the window and in its lane. An event larger than either is admitted alone.
     pub fn has_room(&self, session: &str, weight: usize) -> bool {
         let fits = |events: usize, bytes: usize, share: usize| {
             events == 0 || (events < (self.window.events / share).max(1) && bytes + weight <= self.window.bytes / share)
@@ -121,7 +121,7 @@ impl Lanes {
             })
     }
 
-    /// Puts an event at the end of its lane. Without a message it holds its place until [`fulfil`](Self::fulfil).
+    /// Appends an event to its lane. Without a message it reserves its slot until [`set_message`](Self::set_message).
     pub fn push(&mut self, session: &str, entry: WindowEntry, message: Option<Bytes>, now: Instant) -> LaneId {
         let id = self.lane_for(session);
         let lane = &mut self.lanes[id as usize];
@@ -134,12 +134,12 @@ impl Lanes {
         lane.bytes += entry.weight;
         self.events += 1;
         self.bytes += entry.weight;
-        if self.rule.linger.is_zero() {
+        if self.batch_limits.linger.is_zero() {
             self.wake(id);
         } else if was_empty {
-            self.pause(id, now + self.rule.linger);
-        } else if lane.queue.len() >= self.rule.count {
-            // Full before its time. A lane that rests because the bus said so rests on.
+            self.pause(id, now + self.batch_limits.linger);
+        } else if lane.queue.len() >= self.batch_limits.count {
+            // The batch is full before its linger time. A lane that is paused by Service Bus stays paused.
             let lingers = lane.queue.front().is_some_and(|front| !front.is_sealed);
             lane.paused = if lingers { 0 } else { lane.paused };
             self.wake(id);
@@ -147,7 +147,7 @@ impl Lanes {
         LaneId(id)
     }
 
-    /// What had to be stored first is stored: the event has its message now.
+    /// Sets the message of a reserved slot.
     pub fn set_message(&mut self, LaneId(id): LaneId, ordinal: Ordinal, message: &Bytes) {
         let batches = &mut self.lanes[id as usize].queue;
         if batches.iter_mut().any(|batch| batch.set_message(ordinal, message)) {
@@ -165,8 +165,8 @@ impl Lanes {
             if lane.in_flight.len() >= self.transfers_per_lane || lane.paused != 0 {
                 continue;
             }
-            let Some(batch) = build_batch(&mut lane.queue, &self.rule) else { continue };
-            let message = batch.encoded().expect("what was gathered is ready");
+            let Some(batch) = build_batch(&mut lane.queue, &self.batch_limits) else { continue };
+            let message = batch.encoded().expect("a built batch is ready");
             self.serial += 1;
             let token = self.serial << LANE_BITS | u64::from(id);
             lane.in_flight.reserve_exact(1);
@@ -177,7 +177,7 @@ impl Lanes {
         }
     }
 
-    /// The events of a transfer under way.
+    /// The events of a transfer in flight.
     pub fn ordinals(&self, token: u64) -> impl Iterator<Item = Ordinal> {
         self.in_flight(token).into_iter().flat_map(OutboundBatch::entries).map(|entry| entry.ordinal)
     }
@@ -187,22 +187,22 @@ impl Lanes {
         lane.in_flight.iter().find(|(in_flight, _)| *in_flight == token).map(|(_, batch)| batch)
     }
 
-    /// The bus has it. Tells each event to `see`.
-    pub fn acknowledge(&mut self, token: u64, see: impl FnMut(Ordinal)) {
+    /// Removes an acknowledged transfer; calls `on_event` for each of its events.
+    pub fn acknowledge(&mut self, token: u64, on_event: impl FnMut(Ordinal)) {
         if let Some(batch) = self.remove_in_flight(token) {
-            self.release(lane_of(token), &batch, see);
+            self.release(lane_of(token), &batch, on_event);
         }
     }
 
-    /// Takes a parcel's events out of the window.
-    fn release(&mut self, id: u32, batch: &OutboundBatch, mut see: impl FnMut(Ordinal)) {
+    /// Removes the events of a batch from the window.
+    fn release(&mut self, id: u32, batch: &OutboundBatch, mut on_event: impl FnMut(Ordinal)) {
         let lane = &mut self.lanes[id as usize];
         for entry in batch.entries() {
             lane.events -= 1;
             lane.bytes -= entry.weight;
             self.events -= 1;
             self.bytes -= entry.weight;
-            see(entry.ordinal);
+            on_event(entry.ordinal);
         }
         if lane.events == 0 {
             self.remove(id);
@@ -211,12 +211,12 @@ impl Lanes {
         }
     }
 
-    /// How often the transfer under way has been tried before, and how many events are in it. `None` if it is not under way.
+    /// Earlier attempts and number of events of a transfer; `None` if it is not in flight.
     pub fn attempts(&self, token: u64) -> Option<(u32, usize)> {
         self.in_flight(token).map(|batch| (batch.attempts, batch.len()))
     }
 
-    /// It is to go again as it is: not before `at`, and before everything behind it.
+    /// Puts a transfer back at the front of its lane, to be sent unchanged and not before `at`.
     pub fn retry(&mut self, token: u64, at: Option<Instant>) {
         let Some(mut batch) = self.remove_in_flight(token) else { return };
         batch.attempts += 1;
@@ -228,8 +228,8 @@ impl Lanes {
         }
     }
 
-    /// A batch was refused: its messages go one by one. A single message was refused: it is given back, and its place is held for
-    /// [`fulfil`](Self::fulfil) or [`abandon`](Self::abandon).
+    /// Splits a refused batch into single messages. Returns a refused single message; its slot stays reserved for
+    /// [`set_message`](Self::set_message) or [`abandon`](Self::abandon).
     pub fn refuse(&mut self, token: u64) -> Option<RefusedMessage> {
         let mut batch = self.remove_in_flight(token)?;
         let id = lane_of(token);
@@ -247,20 +247,21 @@ impl Lanes {
         None
     }
 
-    /// Gives up a place that was held: nothing will be sent for this event.
+    /// Frees a reserved slot: no message is sent for this event.
     pub fn abandon(&mut self, LaneId(id): LaneId, ordinal: Ordinal) {
         let lane = &mut self.lanes[id as usize];
-        let held = |batch: &OutboundBatch| !batch.is_ready() && batch.entries().any(|entry| entry.ordinal == ordinal);
-        let Some(batch) = lane.queue.iter().position(held).and_then(|at| lane.queue.remove(at)) else { return };
+        let is_reserved =
+            |batch: &OutboundBatch| !batch.is_ready() && batch.entries().any(|entry| entry.ordinal == ordinal);
+        let Some(batch) = lane.queue.iter().position(is_reserved).and_then(|at| lane.queue.remove(at)) else { return };
         self.release(id, &batch, |_| {});
     }
 
-    /// When the next lane has rested enough.
+    /// When the next pause ends.
     pub fn next_wake(&self) -> Option<Instant> {
         self.paused.peek().map(|Reverse((at, _, _))| *at)
     }
 
-    /// Whether a transfer is ready to be taken; resting lanes do not count.
+    /// Whether a transfer is ready; paused lanes do not count.
     pub fn is_ready(&self) -> bool {
         !self.ready.is_empty()
     }
@@ -277,7 +278,7 @@ impl Lanes {
         self.bytes
     }
 
-    /// Transfers under way.
+    /// Transfers in flight.
     pub fn transfers(&self) -> usize {
         self.transfers
     }
@@ -295,9 +296,9 @@ impl Lanes {
         }
         let id = self.free.pop().unwrap_or_else(|| {
             self.lanes.push(Lane::default());
-            u32::try_from(self.lanes.len() - 1).expect("a window of events is smaller than that")
+            u32::try_from(self.lanes.len() - 1).expect("the window limits the number of lanes")
         });
-        debug_assert!(id < 1 << LANE_BITS, "a window holds fewer lanes than a token can name");
+        debug_assert!(id < 1 << LANE_BITS, "a token has enough bits for every lane");
         self.lanes[id as usize].session = session.into();
         self.by_session.insert(session.into(), id);
         id
@@ -315,7 +316,7 @@ impl Lanes {
         self.free.push(id);
     }
 
-    /// The lane takes its turn, if there is something in it that may go.
+    /// Queues the lane for its turn, if it can send.
     fn wake(&mut self, id: u32) {
         let lane = &mut self.lanes[id as usize];
         let may_go = lane.in_flight.len() < self.transfers_per_lane && lane.paused == 0;
@@ -331,15 +332,15 @@ impl Lanes {
         self.paused.push(Reverse((until, id, self.serial)));
     }
 
-    /// Lanes that have rested enough take their turn.
+    /// Ends the pauses that are due.
     pub fn wake_due_lanes(&mut self, now: Instant) {
-        while let Some(Reverse((at, id, alarm))) = self.paused.peek().copied() {
+        while let Some(Reverse((at, id, serial))) = self.paused.peek().copied() {
             if at > now {
                 return;
             }
             self.paused.pop();
             let lane = &mut self.lanes[id as usize];
-            if lane.paused == alarm {
+            if lane.paused == serial {
                 lane.paused = 0;
                 self.wake(id);
             }

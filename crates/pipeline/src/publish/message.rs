@@ -1,7 +1,7 @@
-//! An event as a message: the same bytes whichever leader sends it, but for the term.
+//! Encodes an event as a message: the same bytes from every leader, except for the term.
 //!
-//! This is the hot path: the message is written straight into one buffer, the document's bytes as they are, and what does not change
-//! from one event to the next is encoded once.
+//! This is the hot path. The encoder writes each message into one buffer, copies the document bytes unchanged, and caches the properties that
+//! consecutive events share.
 
 use std::sync::Arc;
 
@@ -16,31 +16,31 @@ use crate::envelope::{self, content_type, property};
 use crate::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, Term};
 use crate::trace::TraceSampling;
 
-/// SHA-256 in hexadecimal: of the resume token, or for what a snapshot read of run, namespace, `_id`, and aggregate and sequence where it has
-/// them besides; of what it swept, of the word too.
+/// The message id: SHA-256 in hexadecimal. For a change, of the resume token. For a snapshot event, of run, namespace, `_id` and, if they differ from it,
+/// aggregate and sequence; for a sweep delete, also of the word `sweep`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct EventMessageId([u8; 64]);
 
 impl EventMessageId {
-    /// `run` names the snapshot that read the event, if one did.
+    /// `run` is the snapshot run that read the event, if any.
     pub fn for_event(event: &ChangeEvent, run: Option<&str>) -> Self {
         let mut hash = Sha256::new();
         match run {
             None => hash.update(event.token.key()),
             Some(run) => {
                 let Namespace { database, collection } = &*event.namespace;
-                // No name holds a zero byte, so no two lists of parts look the same.
+                // Names contain no zero byte, so the separator keeps different lists apart.
                 for part in [run, database, collection] {
                     hash.update(part);
                     hash.update([0]);
                 }
                 hash.update(encode_typed(&event.key).as_bytes());
-                // Events that are sharded by their aggregate may have one `_id`: unique is that only on each shard.
+                // Events sharded by aggregate may share an `_id`, which is unique only per shard.
                 if let Some(aggregate) = event.aggregate.as_ref().filter(|aggregate| *aggregate.value() != event.key) {
                     hash.update(encode_typed(aggregate.value()).as_bytes());
                     hash.update(event.sequence.unwrap_or_default().to_be_bytes());
                 }
-                // The snapshot may have read the same key before.
+                // The scan of the same run may have read the same key.
                 if event.operation == Operation::Delete {
                     hash.update("sweep");
                 }
@@ -70,7 +70,7 @@ fn to_hex(digest: &[u8]) -> [u8; 64] {
     text
 }
 
-/// What a message carries.
+/// Where the body of a message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BodyLocation {
     Inline,
@@ -78,20 +78,20 @@ pub enum BodyLocation {
     ClaimCheck,
 }
 
-/// Writes messages of one term.
+/// Encodes the messages of one term.
 #[derive(Debug)]
 pub struct Encoder {
     body: BodyFormat,
     sessions: SessionMapping,
     epoch: Epoch,
     term: Term,
-    /// Small messages share allocations; each holds on to one for as long as it lives.
+    /// Small messages share allocations; each message keeps its allocation alive.
     buffer: BytesMut,
     common: Option<CommonProperties>,
     sampling: TraceSampling,
 }
 
-/// What events of one namespace and operation have in common, encoded.
+/// The encoded properties that events of one namespace and operation share.
 #[derive(Debug)]
 struct CommonProperties {
     operation: Operation,
@@ -100,7 +100,7 @@ struct CommonProperties {
     bytes: BytesMut,
 }
 
-/// Shared by some eight messages: more would save little time and hold on to much memory. Larger ones have a buffer to themselves.
+/// About eight small messages share one buffer: more would save little time and hold much memory. Larger messages get their own buffer.
 const SHARED_BUFFER: usize = 8 << 10;
 
 impl Encoder {
@@ -108,7 +108,7 @@ impl Encoder {
         Self { body, sessions, epoch, term, buffer: BytesMut::new(), common: None, sampling: TraceSampling::NONE }
     }
 
-    /// Says on the messages of these events that they are traced.
+    /// Marks the messages of sampled events as traced.
     #[must_use]
     pub fn sampling(self, sampling: TraceSampling) -> Self {
         Self { sampling, ..self }
@@ -126,7 +126,7 @@ impl Encoder {
         }
     }
 
-    /// The event's document as it travels, if not as it is.
+    /// The encoded body, if it differs from the document bytes.
     pub fn body(&self, event: &ChangeEvent) -> Option<Vec<u8>> {
         match self.body {
             BodyFormat::Bson => None,
@@ -141,7 +141,7 @@ impl Encoder {
         }
     }
 
-    /// One encoded message.
+    /// Encodes one message.
     pub fn encode(
         &mut self,
         event: &ChangeEvent,
@@ -157,7 +157,7 @@ impl Encoder {
             (BodyLocation::ClaimCheck, _) => &[],
         };
         self.cache_common(event);
-        let common = self.common.as_ref().expect("common right before");
+        let common = self.common.as_ref().expect("cached right before");
         let expected = body.len() + common.bytes.len() + event.token.key().len() + 2 * session.len() + 640;
         let content_type = self.content_type();
         let large = expected > SHARED_BUFFER / 4;
@@ -186,7 +186,7 @@ impl Encoder {
         if large { own.freeze() } else { self.buffer.split().freeze() }
     }
 
-    /// Encodes what this event has in common with others, unless the last one had it too.
+    /// Encodes the common properties, unless the last event had the same ones.
     fn cache_common(&mut self, event: &ChangeEvent) {
         let same =
             |common: &CommonProperties| common.operation == event.operation && common.namespace == event.namespace;
@@ -230,7 +230,7 @@ impl CommonProperties {
     }
 }
 
-/// What is this event's own.
+/// Writes the properties of this event only.
 fn write_event(
     map: &mut MapWriter<'_>,
     event: &ChangeEvent,
@@ -257,8 +257,8 @@ fn write_event(
     encode::string(map.string(property::CLOUD_EVENTS_TYPE), kind);
 }
 
-/// A message without a body that takes the place of one the bus would not have: who it is for and where it stands, and nothing that may
-/// have been the reason. `None` if what is given is such a marker already, or none of ours.
+/// A message without a body that replaces a refused one: it keeps session and position, and drops everything that may have caused the refusal. `None`
+/// if `refused` is a marker itself, or is not ours.
 pub fn rejected_marker(refused: &amqp::Message) -> Option<Bytes> {
     let properties = refused.properties().ok()?;
     let id = properties.message_id.as_ref()?.as_str()?.to_owned();
@@ -280,7 +280,7 @@ pub fn rejected_marker(refused: &amqp::Message) -> Option<Bytes> {
     Some(buffer.freeze())
 }
 
-/// A trace for each event, told by nothing but the event: see [`crate::trace`]. Written by hand, since every message has one.
+/// Writes the trace context: see [`crate::trace`]. Hand-written for speed, since every message has one.
 fn write_trace(map: &mut MapWriter<'_>, id: &EventMessageId, sampled: bool) {
     let (digits, rest) = id.as_str().split_at(32);
     let span = &rest[..16];
@@ -302,7 +302,7 @@ fn encode_typed(value: &Bson) -> RawDocumentBuf {
         Bson::ObjectId(id) => document.append(cstr!("v"), *id),
         other => match RawBson::try_from(other.clone()) {
             Ok(raw) => document.append(cstr!("v"), raw),
-            // Only a text with a zero byte where none may be: it was no BSON when it was read.
+            // Fails only for a zero byte in a name, which valid BSON cannot contain.
             Err(_) => document.append(cstr!("v"), RawBson::Null),
         },
     }
@@ -312,12 +312,12 @@ fn encode_typed(value: &Bson) -> RawDocumentBuf {
 fn relaxed_json(event: &ChangeEvent) -> Vec<u8> {
     match Document::try_from(&*event.document) {
         Ok(document) => Bson::Document(document).into_relaxed_extjson().to_string().into_bytes(),
-        // Not a document that can be read: as it is, for whoever can.
+        // Not readable as a document: pass the bytes through.
         Err(_) => event.document.as_bytes().to_vec(),
     }
 }
 
-/// AMQP and BSON both have signed numbers, and terms and epochs never come near the end of them.
+/// AMQP and BSON integers are signed; terms and epochs stay far below the limit.
 fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

@@ -1,11 +1,11 @@
-//! Station 3 of 5: events out to the topic.
+//! Station 3 of 5: publishes events to the topic.
 //!
-//! Takes what [`crate::capture`] read, in order; keeps at most one unacknowledged transfer per session and many sessions in flight; lets
-//! the checkpoint follow the unbroken prefix of acknowledgements. Writes nothing once the gate of its term is shut.
+//! Takes the items of [`crate::capture`] in order, keeps at most one unacknowledged transfer per session and many sessions in flight, and lets
+//! the checkpoint follow the unbroken prefix of acknowledged events. Sends nothing after the gate of its term is closed.
 //!
-//! Reading order: [`message`] (an event becomes bytes) → [`lanes`] with [`batch`] and [`prefix`] (what may go when, and how far all is
-//! acknowledged; pure) → `topic` (the seam) → `publisher` (the loop that obeys them) → `saves` (the checkpoint follows). Beside
-//! them [`oversize`] and [`rejected`], for events that the bus would not take.
+//! Reading order: [`message`] (event to bytes) → [`lanes`] with [`batch`] and [`prefix`] (send order, acknowledged prefix; pure) → `topic` (the
+//! sender link) → `publisher` (the loop) → `checkpoint_saver`. Beside them [`claim_check`] and [`rejected`], for events that Service Bus does not
+//! accept.
 
 pub mod batch;
 mod checkpoint_saver;
@@ -37,8 +37,8 @@ pub use rejected::RejectedStore;
 pub use topic::{LinkLimits, PublishTopic, SenderLink, ServiceBusTopic};
 pub use traced_events::{PublishTracer, PublishedTrace};
 
-/// A collection whose answers hold whatever member of the replica set dies.
-fn majority(database: &Database, name: &str) -> Collection<Document> {
+/// A collection with majority read and write concern.
+fn majority_collection(database: &Database, name: &str) -> Collection<Document> {
     let options = CollectionOptions::builder()
         .read_concern(ReadConcern::majority())
         .write_concern(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build())

@@ -1,4 +1,5 @@
-//! What must be in MongoDB before a message may go, or in place of one. Repeated until it is there: until then its event is not acknowledged.
+//! Writes to MongoDB that must finish before a message may be sent, or in place of a message. Retried until they succeed: until then the
+//! event does not count as acknowledged.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -19,17 +20,23 @@ use crate::retry::backoff;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);
-/// Writes under way at once; the rest of the stream waits, as it does when the bus is slow.
+/// Writes in flight; further events wait, as they do when Service Bus is slow.
 const MAX_CONCURRENT: usize = 32;
 
-/// What is stored now.
+/// A finished write.
 pub(super) enum CompletedWrite {
-    /// The index is there.
     IndexesCreated,
-    /// The event may be sent as this message: its body is stored, or it is a marker for what is kept.
-    MessageReady { lane: LaneId, ordinal: Ordinal, message: Bytes },
-    /// The event is kept, and nothing is sent for it. `lane`: where its place was held.
-    EventRejected { lane: Option<LaneId>, ordinal: Ordinal },
+    /// The event may be sent as this message: its body is stored, or the message is a marker of a rejected event.
+    MessageReady {
+        lane: LaneId,
+        ordinal: Ordinal,
+        message: Bytes,
+    },
+    /// The event is stored as rejected, and nothing is sent for it. `lane` holds its reserved slot, if any.
+    EventRejected {
+        lane: Option<LaneId>,
+        ordinal: Ordinal,
+    },
 }
 
 pub(super) struct PendingWrites {
@@ -64,7 +71,7 @@ impl PendingWrites {
         }));
     }
 
-    /// Stores a body; `message` names it.
+    /// Stores a body, then releases the `message` that refers to it.
     pub(super) fn store_body(&self, lane: LaneId, ordinal: Ordinal, id: String, body: Vec<u8>, message: Bytes) {
         let (claim_checks, handle) = (self.claim_checks.clone(), self.handle.clone());
         handle.counters().oversize.fetch_add(1, Relaxed);
@@ -77,18 +84,18 @@ impl PendingWrites {
         }));
     }
 
-    /// Keeps an event that cannot go. `place`: its lane, and the marker that takes its place, if one can.
-    pub(super) fn reject(&self, ordinal: Ordinal, rejection: RejectedEvent, place: Option<(LaneId, Option<Bytes>)>) {
+    /// Stores a rejected event. `slot` is its lane, and the marker that replaces it, if one fits.
+    pub(super) fn reject(&self, ordinal: Ordinal, rejection: RejectedEvent, slot: Option<(LaneId, Option<Bytes>)>) {
         let (rejected, term, handle) = (self.rejected.clone(), self.term, self.handle.clone());
         handle.counters().rejected.fetch_add(1, Relaxed);
         let (reason, message_id) = (rejection.reason.code(), &rejection.message_id);
-        tracing::error!(reason, message_id, "an event cannot be a message: kept in rejected_events");
+        tracing::error!(reason, message_id, "event rejected; storing it in rejected_events");
         self.in_flight.push(Box::pin(async move {
             let mut retry = WriteRetry::new(handle);
             while let Err(error) = rejected.insert(&rejection, term).await {
                 retry.back_off(&error).await;
             }
-            match place {
+            match slot {
                 Some((lane, Some(message))) => CompletedWrite::MessageReady { lane, ordinal, message },
                 Some((lane, None)) => CompletedWrite::EventRejected { lane: Some(lane), ordinal },
                 None => CompletedWrite::EventRejected { lane: None, ordinal },
@@ -96,7 +103,7 @@ impl PendingWrites {
         }));
     }
 
-    /// The next that is stored. Cancel-safe.
+    /// The next finished write. Cancel-safe.
     pub(super) async fn next(&mut self) -> CompletedWrite {
         match self.in_flight.next().await {
             Some(stored) => stored,
@@ -105,7 +112,7 @@ impl PendingWrites {
     }
 }
 
-/// A write that is repeated.
+/// Retries of one write.
 struct WriteRetry {
     handle: Handle,
     failures: u32,
@@ -116,10 +123,10 @@ impl WriteRetry {
         Self { handle, failures: 0 }
     }
 
-    /// The pause before the next try.
+    /// Logs the error and returns the backoff before the next attempt.
     fn back_off(&mut self, error: &dyn std::error::Error) -> tokio::time::Sleep {
         self.handle.counters().store_errors.fetch_add(1, Relaxed);
-        tracing::warn!(error = %error_chain(error), "write to the coordination database");
+        tracing::warn!(error = %error_chain(error), "failed to write to the coordination database; retrying");
         self.failures = self.failures.saturating_add(1);
         tokio::time::sleep(backoff(self.failures - 1, FIRST_BACKOFF, MAX_BACKOFF))
     }

@@ -1,7 +1,7 @@
-//! How far the unbroken prefix of acknowledgements reaches. Pure.
+//! The unbroken prefix of acknowledged events. Pure.
 //!
-//! Everything captured gets the next number; numbers are acknowledged in any order; the checkpoint may stand at the last one before
-//! which, and including which, all are.
+//! Every captured item gets the next number. Numbers are acknowledged in any order. The checkpoint may move to the last item up to which all
+//! items are acknowledged.
 
 use std::collections::VecDeque;
 
@@ -10,21 +10,21 @@ use mongodb::bson::Timestamp;
 use crate::checkpoint::CheckpointPhase;
 use crate::failpoints::Failpoint;
 
-/// Where a captured item stands in the order of capture.
+/// The number of a captured item in capture order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ordinal(u64);
 
-/// Where the checkpoint may stand.
+/// A position that the checkpoint may move to.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckpointPosition {
     pub phase: CheckpointPhase,
     pub cluster_time: Option<Timestamp>,
 }
 
-/// The items that are not behind the prefix yet.
+/// Tracks the items after the prefix.
 #[derive(Debug)]
 pub struct AcknowledgedPrefix {
-    /// Number of the first slot.
+    /// Ordinal of the first slot.
     first: u64,
     slots: VecDeque<PrefixSlot>,
     reached: Option<CheckpointPosition>,
@@ -51,12 +51,12 @@ impl AcknowledgedPrefix {
         Self { first: 0, slots: VecDeque::new(), reached: None, cluster_time: None, passed: 0, follows_what_was_sent }
     }
 
-    /// An event that must be acknowledged before the checkpoint may stand at it.
+    /// Adds an event, which needs an acknowledgement.
     pub fn push_event(&mut self, position: CheckpointPosition) -> Ordinal {
         self.push(position, true)
     }
 
-    /// Nothing to wait for: the checkpoint may stand here once all before is acknowledged.
+    /// Adds a position without an event.
     pub fn push_watermark(&mut self, position: CheckpointPosition) {
         let ordinal = self.push(position, false);
         self.acknowledge(ordinal);
@@ -67,7 +67,7 @@ impl AcknowledgedPrefix {
         Ordinal(self.first + self.slots.len() as u64 - 1)
     }
 
-    /// Handed to the bus, which has not answered.
+    /// Records that an event is sent and not acknowledged. Has no effect without the failpoint.
     pub fn record_sent(&mut self, ordinal: Ordinal) {
         if self.follows_what_was_sent {
             self.acknowledge(ordinal);
@@ -87,23 +87,23 @@ impl AcknowledgedPrefix {
         }
     }
 
-    /// Where the checkpoint may stand now, and how many events lie between there and where it was taken last. `None` if it has not moved.
+    /// The end of the prefix, and the number of events since the last call. `None` if it has not moved.
     pub fn take(&mut self) -> Option<(CheckpointPosition, u64)> {
         let reached = self.reached.take()?;
         Some((reached, std::mem::take(&mut self.passed)))
     }
 
-    /// Whether it has moved since it was taken, and by how many events.
+    /// Number of events since the last [`take`](Self::take); `None` if the prefix has not moved.
     pub fn advanced_by(&self) -> Option<u64> {
         self.reached.as_ref().map(|_| self.passed)
     }
 
-    /// Of the last item behind the prefix that has one.
+    /// Cluster time of the last item of the prefix that has one.
     pub fn cluster_time(&self) -> Option<Timestamp> {
         self.cluster_time
     }
 
-    /// Whether everything captured is behind the prefix.
+    /// Whether every item is acknowledged.
     pub fn is_complete(&self) -> bool {
         self.slots.is_empty()
     }
@@ -129,7 +129,7 @@ pub(super) mod tests {
         assert_eq!(prefix.take(), None);
         prefix.acknowledge(ordinals[0]);
         assert_eq!(prefix.take(), Some((position(2), 3)));
-        assert_eq!(prefix.take(), None, "it has not moved since");
+        assert_eq!(prefix.take(), None, "the prefix has not moved since");
         prefix.acknowledge(ordinals[0]);
         prefix.acknowledge(ordinals[3]);
         assert_eq!(prefix.take(), Some((position(3), 1)));
@@ -150,11 +150,11 @@ pub(super) mod tests {
 
     #[test]
     fn what_is_only_sent_does_not_move_it_unless_that_defect_is_planted() {
-        for planted in [false, true] {
-            let mut prefix = AcknowledgedPrefix::with_failpoint(planted);
+        for enabled in [false, true] {
+            let mut prefix = AcknowledgedPrefix::with_failpoint(enabled);
             let ordinal = prefix.push_event(position(1));
             prefix.record_sent(ordinal);
-            assert_eq!(prefix.take().is_some(), planted);
+            assert_eq!(prefix.take().is_some(), enabled);
         }
     }
 }

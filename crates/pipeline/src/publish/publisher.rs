@@ -112,10 +112,10 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     ) -> Self {
         let (topic, now) = (Arc::new(topic), Instant::now());
         let PublishTerm { claim, epoch } = tenure.clone();
-        let rule = BatchLimits { count: config.batch_count.get(), bytes: 0, linger: config.linger };
+        let batch_limits = BatchLimits { count: config.batch_count.get(), bytes: 0, linger: config.linger };
         Self {
             encoder: Encoder::new(config.body, config.sessions, epoch, claim.term),
-            lanes: Lanes::new(config.window(), rule),
+            lanes: Lanes::new(config.window(), batch_limits),
             prefix: AcknowledgedPrefix::default(),
             pending_writes: PendingWrites::new(oversize, rejected, claim.term, handle.clone()),
             saver: CheckpointSaver::new(checkpoints, (claim, epoch), config.checkpoint, config.save_after(), now),

@@ -1,4 +1,4 @@
-//! Events that could not become messages, kept with the reason. Never dropped: an operator lists, mends and discards them.
+//! Stores events that cannot become messages, with the reason. Never drops them: an operator lists, fixes and discards them.
 
 use bytes::Bytes;
 use mongo_error::DriverError;
@@ -6,26 +6,26 @@ use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
 use mongodb::{Collection, Database};
 
-use super::majority;
+use super::majority_collection;
 use super::message::EventMessageId;
 use crate::envelope::property;
 use crate::event::{ChangeEvent, Term};
 
-/// The collection of the coordination database. Documents without a `reason` are chunks of one that has.
+/// The collection in the coordination database. Documents without a `reason` are further chunks of another document.
 pub const COLLECTION: &str = "rejected_events";
 
-/// What of an event fits beside the other fields; the rest goes into chunks.
+/// Bytes of an event in one document; the rest goes into chunks.
 const CHUNK: usize = 8 << 20;
 const FORMAT: i32 = 1;
 
-/// Why an event is no message.
+/// Why an event is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RejectReason {
-    /// It does not say whom it belongs to.
+    /// The document has no valid aggregate id.
     NoAggregateId,
-    /// The bus will not have it, whatever is tried; in its own words.
+    /// Service Bus refuses it permanently; with the error text.
     Refused(String),
-    /// Too large, even without its body.
+    /// Too large even without its body.
     TooLarge,
 }
 
@@ -40,13 +40,13 @@ impl RejectReason {
 
     fn detail(&self) -> Option<&str> {
         match self {
-            Self::Refused(words) => Some(words),
+            Self::Refused(detail) => Some(detail),
             Self::NoAggregateId | Self::TooLarge => None,
         }
     }
 }
 
-/// An event that is to be kept.
+/// An event to store.
 #[derive(Clone, Debug)]
 pub struct RejectedEvent {
     pub message_id: String,
@@ -72,7 +72,7 @@ impl RejectedEvent {
         }
     }
 
-    /// Everything there is to know of an event is on its message.
+    /// Restores the event from its message.
     pub fn from_message(message: &amqp::Message, reason: RejectReason) -> Self {
         let text = |name| message.application_property(name).and_then(|value| value.as_str()).unwrap_or_default();
         let id = message.properties().ok().and_then(|properties| properties.message_id);
@@ -100,10 +100,10 @@ pub struct RejectedStore {
 
 impl RejectedStore {
     pub fn new(coordination: &Database, pipeline: impl Into<String>) -> Self {
-        Self { events: majority(coordination, COLLECTION), pipeline: pipeline.into() }
+        Self { events: majority_collection(coordination, COLLECTION), pipeline: pipeline.into() }
     }
 
-    /// Keeps it. Done again, by this leader or another, it changes nothing.
+    /// Idempotent: a repeat, also by another leader, changes nothing.
     pub async fn insert(&self, rejection: &RejectedEvent, term: Term) -> Result<(), DriverError> {
         let RejectedEvent { message_id, reason, document, .. } = rejection;
         let chunks = document.chunks(CHUNK).skip(1);
@@ -130,8 +130,8 @@ impl RejectedStore {
 
     async fn insert_document(&self, id: Document, mut fields: Document) -> Result<(), DriverError> {
         fields.insert("at", DateTime::now());
-        let kept = doc! { "$setOnInsert": fields };
-        self.events.update_one(doc! { "_id": id }, kept).upsert(true).await?;
+        let update = doc! { "$setOnInsert": fields };
+        self.events.update_one(doc! { "_id": id }, update).upsert(true).await?;
         Ok(())
     }
 }

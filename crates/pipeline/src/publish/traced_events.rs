@@ -1,4 +1,4 @@
-//! Events that are traced, from the moment they are taken into a lane until the bus has acknowledged them.
+//! Traced events, from admission to a lane until Service Bus acknowledges them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use super::prefix::Ordinal;
 use crate::event::{ChangeEvent, Namespace, Operation};
 use crate::trace::{TraceSampling, wall_clock};
 
-/// Told of traced events once they are published. Must not wait: everything that is published does meanwhile.
+/// Receives the trace of each sampled event when it is published. Must not block: the publisher waits for it.
 pub trait PublishTracer: Send + Sync {
-    /// Which events are traced. Asked once a term.
+    /// The sampling rate; read once per term.
     fn sampling(&self) -> TraceSampling;
     fn published(&self, published: PublishedTrace);
 }
 
-/// A traced event's way to the bus, by this pod's clock.
+/// The times of a traced event, by this pod's clock.
 #[derive(Clone, Debug)]
 pub struct PublishedTrace {
     pub id: EventMessageId,
     pub namespace: Arc<Namespace>,
     pub operation: Operation,
-    /// In the source, by its clock; none for what a snapshot read.
+    /// Commit time in the source, by its clock; `None` for snapshot events.
     pub committed: Option<SystemTime>,
-    /// When it was read and turned into a message.
+    /// When it became a message.
     pub captured: SystemTime,
-    /// When the bus had it.
+    /// When Service Bus acknowledged it.
     pub acknowledged: SystemTime,
 }
 
-/// Those under way.
+/// Traced events in flight.
 #[derive(Default)]
 pub(super) struct TracedEvents {
     tracer: Option<Arc<dyn PublishTracer>>,
@@ -48,7 +48,7 @@ impl TracedEvents {
         self.sampling
     }
 
-    /// `None` for an event that is not traced.
+    /// `None` for an event that is not sampled.
     pub(super) fn start(&self, event: &ChangeEvent, id: &EventMessageId) -> Option<PublishedTrace> {
         self.sampling.includes(id).then(|| {
             let captured = wall_clock();
@@ -75,9 +75,9 @@ impl TracedEvents {
         }
     }
 
-    /// It becomes no message.
+    /// Drops the trace of an event that is not sent.
     pub(super) fn forget(&mut self, ordinal: Ordinal) -> Option<PublishedTrace> {
-        // Most are not traced.
+        // Fast path: most events are not traced.
         if self.in_flight.is_empty() { None } else { self.in_flight.remove(&ordinal) }
     }
 }

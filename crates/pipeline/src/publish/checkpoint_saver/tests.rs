@@ -9,7 +9,7 @@ use crate::checkpoint::{Checkpoint, CheckpointPhase};
 use crate::event::Term;
 use crate::publish::prefix::tests::position;
 
-/// A store that keeps its fence, and fails as often as it is told to.
+/// A store with a term fence that fails a given number of times.
 #[derive(Default)]
 struct MemoryStore {
     term: Mutex<Term>,
@@ -67,7 +67,7 @@ fn saver(store: &Arc<MemoryStore>, now: Instant) -> CheckpointSaver<MemoryStore>
     CheckpointSaver::new(Arc::clone(store), (claim, Epoch::FIRST), interval, CheckpointInterval::EVENTS, now)
 }
 
-/// So many events, all acknowledged.
+/// Adds `count` acknowledged events.
 fn acknowledged(prefix: &mut AcknowledgedPrefix, count: u64) {
     for number in 0..count {
         let ordinal = prefix.push_event(position(number));

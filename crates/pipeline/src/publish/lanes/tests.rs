@@ -9,7 +9,7 @@ use super::*;
 use crate::checkpoint::CheckpointPhase;
 use crate::publish::prefix::{AcknowledgedPrefix, tests::position};
 
-const RULE: BatchLimits = BatchLimits { count: 4, bytes: 100_000, linger: Duration::ZERO };
+const LIMITS: BatchLimits = BatchLimits { count: 4, bytes: 100_000, linger: Duration::ZERO };
 const WINDOW: Window = Window { events: 40, bytes: 4_000 };
 
 fn message(session: &str, number: u64) -> Bytes {
@@ -53,7 +53,7 @@ struct LanesModel {
 impl LanesModel {
     fn new(defect: bool) -> Self {
         Self {
-            lanes: Lanes::with_failpoint(WINDOW, RULE, defect),
+            lanes: Lanes::with_failpoint(WINDOW, LIMITS, defect),
             prefix: AcknowledgedPrefix::with_failpoint(false),
             now: Instant::now(),
             pushed: 0,
@@ -91,7 +91,7 @@ impl LanesModel {
         let (session, open) = self.open.iter().find(|(_, open)| open.contains(&taken[0])).expect("not taken twice");
         assert!(self.in_flight.iter().all(|(_, other, _)| other != session), "two under way in {session}");
         assert_eq!(taken[..], open[..taken.len()], "the oldest of {session} first");
-        assert!(taken.len() <= RULE.count);
+        assert!(taken.len() <= LIMITS.count);
         let bytes = transfer.message.bytes().clone();
         if let Some((before, sent)) = self.tried.get(&taken[0]) {
             assert!(before.len() > taken.len() || *sent == bytes, "sent again, and other bytes");
@@ -241,7 +241,7 @@ fn lanes_take_turns() {
 #[test]
 fn a_planted_defect_lets_a_lane_have_two_transfers_under_way() {
     for (planted, transfers) in [(false, 1), (true, 2)] {
-        let mut lanes = Lanes::with_failpoint(WINDOW, BatchLimits { count: 1, ..RULE }, planted);
+        let mut lanes = Lanes::with_failpoint(WINDOW, BatchLimits { count: 1, ..LIMITS }, planted);
         let mut prefix = AcknowledgedPrefix::with_failpoint(false);
         for number in 0..3 {
             let entry = WindowEntry { ordinal: prefix.push_event(position(number)), weight: 1 };
@@ -255,7 +255,7 @@ fn a_planted_defect_lets_a_lane_have_two_transfers_under_way() {
 #[test]
 fn a_lane_lingers_until_it_is_full_or_its_time_has_come() {
     let linger = Duration::from_millis(50);
-    let mut lanes = Lanes::with_failpoint(WINDOW, BatchLimits { linger, ..RULE }, false);
+    let mut lanes = Lanes::with_failpoint(WINDOW, BatchLimits { linger, ..LIMITS }, false);
     let mut prefix = AcknowledgedPrefix::with_failpoint(false);
     let now = Instant::now();
     let mut push = |lanes: &mut Lanes, session: &str, number| {

@@ -132,7 +132,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
                 let limits = link.limits();
                 self.limits = Some(limits);
                 let (count, linger) = (self.config.batch_count.get(), self.config.linger);
-                self.lanes.set_rule(BatchLimits { count, bytes: limits.batch, linger });
+                self.lanes.set_batch_limits(BatchLimits { count, bytes: limits.batch, linger });
                 self.connection.link = Some(link);
                 match self.handle.state() {
                     PublishState::Idle
