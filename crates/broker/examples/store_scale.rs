@@ -36,13 +36,13 @@ fn main() {
             }
         }
         Some("fill") => fill(&folder, count),
-        Some("open") => drop(Broker::open(&folder)),
+        Some("open") => drop(ScaleBroker::open(&folder)),
         Some("drain") => drain(&folder),
         Some(other) => panic!("no step {other}"),
     }
 }
 
-struct Broker {
+struct ScaleBroker {
     core: Core,
     store: LogStore,
     folder: PathBuf,
@@ -52,7 +52,7 @@ struct Broker {
     slowest_chore: Duration,
 }
 
-impl Broker {
+impl ScaleBroker {
     fn open(folder: &Path) -> Self {
         let begun = Instant::now();
         let mut core = Core::new(BrokerLimits::default(), [7; 32]);
@@ -133,7 +133,7 @@ impl Broker {
 }
 
 fn fill(folder: &Path, count: u64) {
-    let mut broker = Broker::open(folder);
+    let mut broker = ScaleBroker::open(folder);
     let mut description = QueueDescription::default();
     description.ingress.max_size_in_megabytes = 81_920;
     description.ingress.requires_duplicate_detection = true;
@@ -172,7 +172,7 @@ fn fill(folder: &Path, count: u64) {
 
 /// Receives and completes everything, session by session.
 fn drain(folder: &Path) {
-    let mut broker = Broker::open(folder);
+    let mut broker = ScaleBroker::open(folder);
     let queue = broker.core.resolve_receive_address(PATH).expect("the queue that was filled");
     let (count, begun) = (broker.stored(), Instant::now());
     for session in 0..SESSIONS {
@@ -189,7 +189,7 @@ fn drain(folder: &Path) {
     println!("drained: {}", broker.footprint());
 }
 
-fn drain_session(broker: &mut Broker, queue: QueueId, link: CoreLinkId, session: &str) {
+fn drain_session(broker: &mut ScaleBroker, queue: QueueId, link: CoreLinkId, session: &str) {
     let filter = SessionFilter::Named(session.into());
     broker.call(|core, call| core.attach(call, link, queue, ReceiveMode::PeekLock, filter)).expect("the session");
     let mut delivered = 0;

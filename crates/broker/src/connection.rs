@@ -158,7 +158,7 @@ pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
 impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     async fn run(mut self, shutdown: CancellationToken) {
         let end = self.run_until_closed(&shutdown).await;
-        self.line.gone(self.links.core_ids().collect());
+        self.line.close(self.links.core_ids().collect());
         match end {
             CloseReason::Closed => debug!("connection closed"),
             CloseReason::Lost(error) => debug!(error = %error, "connection lost"),
@@ -265,7 +265,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                     self.force_detach(link);
                 }
             }
-            EngineReply::Delayed { by, reply } => self.line.postpone(by, *reply),
+            EngineReply::Delayed { by, reply } => self.line.send_delayed(by, *reply),
         }
     }
 

@@ -136,12 +136,12 @@ impl Engine {
     /// Handles the waiting messages, at most one round; returns true on a stop request.
     fn run_round(&mut self, wait_limit: Duration) -> bool {
         let mut stopping = false;
-        let mut message = self.inbox.first(wait_limit);
+        let mut message = self.inbox.wait_next(wait_limit);
         let mut taken = 0;
         while let Some(next) = message {
             stopping |= self.handle(next);
             taken += 1;
-            message = if taken < ROUND { self.inbox.next() } else { None };
+            message = if taken < ROUND { self.inbox.try_next() } else { None };
         }
         self.call_core(|core, call| core.tick(call));
         self.dispatch_replies();
@@ -158,7 +158,7 @@ impl Engine {
                 }
                 drop(budget);
             }
-            EngineMessage::Gone { id, links } => {
+            EngineMessage::Disconnected { id, links } => {
                 self.outboxes.remove(&id);
                 for link in links {
                     self.call_core(|core, call| core.detach(call, link));

@@ -257,7 +257,7 @@ impl ManagementRequest {
             _ => return Err(RequestFailure::Field("disposition-status")),
         };
         let lost = core.settle(call, source.queue, &self.lock_tokens()?, &outcome)?;
-        if lost.is_empty() { Ok(success()) } else { Err(core.lock_lost(source.queue).into()) }
+        if lost.is_empty() { Ok(success()) } else { Err(core.lock_lost_error(source.queue).into()) }
     }
 
     fn delete_messages(&self, core: &mut Core, call: &mut CallContext<'_>) -> RequestResult {

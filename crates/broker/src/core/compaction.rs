@@ -15,25 +15,25 @@ use crate::journal::{JournalEntry, Location};
 #[derive(Debug, Clone)]
 pub struct Compaction {
     segments: BTreeSet<u32>,
-    at: Place,
+    position: ScanPosition,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Place {
+struct ScanPosition {
     entity: EntityId,
-    part: Part,
+    stage: ScanStage,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum Part {
+enum ScanStage {
     Scheduled(u64),
     Messages(Subqueue, TableSlot, u64),
 }
 
 impl Compaction {
     pub fn of(segments: impl IntoIterator<Item = u32>) -> Self {
-        let at = Place { entity: EntityId(0), part: Part::Scheduled(0) };
-        Self { segments: segments.into_iter().collect(), at }
+        let position = ScanPosition { entity: EntityId(0), stage: ScanStage::Scheduled(0) };
+        Self { segments: segments.into_iter().collect(), position }
     }
 }
 
@@ -41,7 +41,7 @@ impl Compaction {
 struct LocatedBody {
     location: Location,
     session: Option<std::sync::Arc<str>>,
-    what: OwnerKey,
+    key: OwnerKey,
 }
 
 enum OwnerKey {
@@ -61,17 +61,17 @@ impl Core {
     ) -> Result<bool, Error> {
         let mut left = budget;
         while left > 0 {
-            let Some((id, entity)) = self.entities.range(compaction.at.entity..).next() else { return Ok(false) };
-            if *id != compaction.at.entity {
-                compaction.at = Place { entity: *id, part: Part::Scheduled(0) };
+            let Some((id, entity)) = self.entities.range(compaction.position.entity..).next() else { return Ok(false) };
+            if *id != compaction.position.entity {
+                compaction.position = ScanPosition { entity: *id, stage: ScanStage::Scheduled(0) };
             }
-            let (found, next, scanned) = entity.find_bodies(&compaction.segments, compaction.at.part, left);
-            let next_entity = Place { entity: EntityId(id.0 + 1), part: Part::Scheduled(0) };
-            let next = next.map_or(next_entity, |part| Place { entity: *id, part });
+            let (found, next, scanned) = entity.find_bodies(&compaction.segments, compaction.position.stage, left);
+            let next_entity = ScanPosition { entity: EntityId(id.0 + 1), stage: ScanStage::Scheduled(0) };
+            let next = next.map_or(next_entity, |stage| ScanPosition { entity: *id, stage });
             for found in found {
                 self.move_body(call, &found)?;
             }
-            compaction.at = next;
+            compaction.position = next;
             left = left.saturating_sub(scanned.max(1));
         }
         Ok(true)
@@ -122,7 +122,7 @@ impl Core {
     /// subscription but moved only once.
     fn is_still_at(&mut self, found: &LocatedBody) -> bool {
         let session = found.session.as_deref();
-        let owner = match found.what {
+        let owner = match found.key {
             OwnerKey::State(queue) => BodyOwner::State { queue, session: session.unwrap_or_default() },
             OwnerKey::Scheduled(entity, counter) => BodyOwner::Scheduled { entity, counter },
             OwnerKey::Message(queue, counter) => BodyOwner::Message { queue, session, counter },
@@ -132,7 +132,7 @@ impl Core {
 
     /// The owner and, for a topic's message, the other subscriptions that share the body: it is copied once for all.
     fn current_owners<'a>(&mut self, found: &LocatedBody, session: Option<&'a str>) -> Vec<BodyOwner<'a>> {
-        let owners = match found.what {
+        let owners = match found.key {
             OwnerKey::State(queue) => vec![BodyOwner::State { queue, session: session.unwrap_or_default() }],
             OwnerKey::Scheduled(entity, counter) => vec![BodyOwner::Scheduled { entity, counter }],
             OwnerKey::Message(queue, counter) => {
@@ -199,12 +199,14 @@ impl Entity {
     fn find_bodies(
         &self,
         segments: &BTreeSet<u32>,
-        part: Part,
+        stage: ScanStage,
         budget: usize,
-    ) -> (Vec<LocatedBody>, Option<Part>, usize) {
-        match part {
-            Part::Scheduled(from) => self.find_scheduled_bodies(segments, from, budget),
-            Part::Messages(subqueue, slot, from) => self.find_message_bodies(segments, subqueue, slot, from, budget),
+    ) -> (Vec<LocatedBody>, Option<ScanStage>, usize) {
+        match stage {
+            ScanStage::Scheduled(from) => self.find_scheduled_bodies(segments, from, budget),
+            ScanStage::Messages(subqueue, slot, from) => {
+                self.find_message_bodies(segments, subqueue, slot, from, budget)
+            }
         }
     }
 
@@ -213,7 +215,7 @@ impl Entity {
         segments: &BTreeSet<u32>,
         from: u64,
         budget: usize,
-    ) -> (Vec<LocatedBody>, Option<Part>, usize) {
+    ) -> (Vec<LocatedBody>, Option<ScanStage>, usize) {
         let schedule = self.ingress.iter().flat_map(|ingress| ingress.schedule.iter_from(from));
         let scanned: Vec<_> = schedule.take(budget).map(|(counter, message)| (counter, message.location)).collect();
         let here = scanned.iter().filter(|(_, location)| segments.contains(&location.segment));
@@ -221,12 +223,12 @@ impl Entity {
             .map(|(counter, location)| LocatedBody {
                 location: *location,
                 session: None,
-                what: OwnerKey::Scheduled(self.id, *counter),
+                key: OwnerKey::Scheduled(self.id, *counter),
             })
             .collect();
         let next = match scanned.last() {
-            Some((last, _)) if scanned.len() == budget => Part::Scheduled(last + 1),
-            _ => Part::Messages(Subqueue::Main, 0, 0),
+            Some((last, _)) if scanned.len() == budget => ScanStage::Scheduled(last + 1),
+            _ => ScanStage::Messages(Subqueue::Main, 0, 0),
         };
         (found, Some(next), scanned.len())
     }
@@ -238,18 +240,18 @@ impl Entity {
         slot: TableSlot,
         from: u64,
         budget: usize,
-    ) -> (Vec<LocatedBody>, Option<Part>, usize) {
+    ) -> (Vec<LocatedBody>, Option<ScanStage>, usize) {
         let Some(egress) = &self.egress else { return (Vec::new(), None, 0) };
         let queue = egress.queue(subqueue);
         let Some((at, session)) = queue.sessions.iter_from(slot).next() else {
-            let next = (subqueue == Subqueue::Main).then_some(Part::Messages(Subqueue::DeadLetter, 0, 0));
+            let next = (subqueue == Subqueue::Main).then_some(ScanStage::Messages(Subqueue::DeadLetter, 0, 0));
             return (Vec::new(), next, 0);
         };
         let from = if at == slot { from } else { 0 };
         let mut found = Vec::new();
-        let mut add = |location: Location, what: OwnerKey| {
+        let mut add = |location: Location, key: OwnerKey| {
             if segments.contains(&location.segment) {
-                found.push(LocatedBody { location, session: session.id.clone(), what });
+                found.push(LocatedBody { location, session: session.id.clone(), key });
             }
         };
         if let Some(state) = session.state.as_ref().filter(|_| from == 0) {
@@ -261,8 +263,8 @@ impl Entity {
             (scanned, last) = (scanned + 1, Some(counter));
         }
         let next = match last {
-            Some(last) if scanned == budget => Part::Messages(subqueue, at, last + 1),
-            _ => Part::Messages(subqueue, at + 1, 0),
+            Some(last) if scanned == budget => ScanStage::Messages(subqueue, at, last + 1),
+            _ => ScanStage::Messages(subqueue, at + 1, 0),
         };
         (found, Some(next), scanned)
     }

@@ -22,7 +22,7 @@ pub(super) const NO_SESSION: &str = "Session id is null";
 pub(super) const NO_SESSION_TEXT: &str =
     "Session enabled entity doesn't allow a message whose session identifier is null.";
 
-pub(super) fn too_many_attempts(count: u16) -> String {
+pub(super) fn delivery_count_description(count: u16) -> String {
     format!("Message could not be consumed after {count} delivery attempts.")
 }
 
@@ -40,7 +40,7 @@ impl<'a> DeadLetterReason<'a> {
     }
 
     pub(super) fn overrides(&self, earlier: Option<&Arc<MessageOverrides>>) -> MessageOverrides {
-        let mut new = MessageOverrides::with(earlier, self.properties);
+        let mut new = MessageOverrides::merge(earlier, self.properties);
         new.reason = self.reason.map(Into::into);
         new.description = self.description.map(Into::into);
         new
@@ -72,7 +72,7 @@ impl QueueContext<'_, '_> {
             self.queue.remove_lock(*token);
         }
         let mut slots: Vec<TableSlot> = moves.iter().map(|pending| pending.slot).collect();
-        moves.into_iter().for_each(|pending| self.fill(pending));
+        moves.into_iter().for_each(|pending| self.complete_move(pending));
         slots.sort_unstable();
         slots.dedup();
         self.serve_sessions(slots.into_iter());
@@ -88,7 +88,7 @@ impl QueueContext<'_, '_> {
     ) -> Result<(), Error> {
         let moves = self.plan_moves(&[(slot, counter)], reason);
         self.append_moves(&moves)?;
-        moves.into_iter().for_each(|pending| self.fill(pending));
+        moves.into_iter().for_each(|pending| self.complete_move(pending));
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl QueueContext<'_, '_> {
         Ok(self.state.append_records(self.call, &records)?)
     }
 
-    fn fill(&mut self, pending: PendingMove) {
+    fn complete_move(&mut self, pending: PendingMove) {
         let (message, _) = self.queue.remove_message(pending.slot, pending.counter).expect("found by plan_moves()");
         let mut dead_letter = QueuedMessage::new(message.location, message.partition(), ExpiryTime::NEVER);
         dead_letter.delivery_count = message.delivery_count;

@@ -182,8 +182,8 @@ impl EntityDescription {
 
     pub(super) fn check(&self) -> Result<(), Error> {
         check_common(self.common())?;
-        self.ingress().map_or(Ok(()), check_inlet)?;
-        self.egress().map_or(Ok(()), check_outlet)
+        self.ingress().map_or(Ok(()), check_ingress)?;
+        self.egress().map_or(Ok(()), check_egress)
     }
 
     /// Refuses updates of properties that stored messages depend on.
@@ -222,7 +222,7 @@ fn check_common(common: &CommonProperties) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_inlet(ingress: &IngressProperties) -> Result<(), Error> {
+fn check_ingress(ingress: &IngressProperties) -> Result<(), Error> {
     if !(1..=81_920).contains(&ingress.max_size_in_megabytes) {
         return Err(Error::invalid("MaxSizeInMegabytes", "must lie between 1 and 81920"));
     }
@@ -236,7 +236,7 @@ fn check_inlet(ingress: &IngressProperties) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_outlet(egress: &EgressProperties) -> Result<(), Error> {
+fn check_egress(egress: &EgressProperties) -> Result<(), Error> {
     if egress.lock_duration < Duration::from_secs(5) || egress.lock_duration > Duration::from_secs(300) {
         return Err(Error::invalid("LockDuration", "must lie between 5 seconds and 5 minutes"));
     }

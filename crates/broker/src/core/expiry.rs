@@ -20,7 +20,7 @@ impl QueueContext<'_, '_> {
     pub(super) fn remove_undeliverable(&mut self, slot: TableSlot, counter: u64) -> Result<(), Error> {
         let Some(message) = self.queue.sessions.get(slot).backlog.get(counter) else { return Ok(()) };
         if !self.is_expired(message) {
-            let description = dead_letter::too_many_attempts(message.delivery_count);
+            let description = dead_letter::delivery_count_description(message.delivery_count);
             return self.dead_letter_unlocked(
                 slot,
                 counter,

@@ -21,7 +21,7 @@ pub struct MessageOverrides {
 
 impl MessageOverrides {
     /// The earlier overrides with `properties` added on top.
-    pub(super) fn with(earlier: Option<&Arc<Self>>, properties: &[(Box<str>, Bytes)]) -> Self {
+    pub(super) fn merge(earlier: Option<&Arc<Self>>, properties: &[(Box<str>, Bytes)]) -> Self {
         let mut new = earlier.map(|earlier| (**earlier).clone()).unwrap_or_default();
         for (name, value) in properties {
             match new.properties.iter_mut().find(|(known, _)| known == name) {
@@ -40,8 +40,8 @@ mod tests {
     #[test]
     fn a_property_set_again_takes_the_new_value() {
         let set = |name: &str, value: &'static str| (name.into(), Bytes::from_static(value.as_bytes()));
-        let first = Arc::new(MessageOverrides::with(None, &[set("a", "1"), set("b", "2")]));
-        let second = MessageOverrides::with(Some(&first), &[set("a", "3"), set("c", "4")]);
+        let first = Arc::new(MessageOverrides::merge(None, &[set("a", "1"), set("b", "2")]));
+        let second = MessageOverrides::merge(Some(&first), &[set("a", "3"), set("c", "4")]);
         assert_eq!(second.properties, [set("a", "3"), set("b", "2"), set("c", "4")]);
     }
 }

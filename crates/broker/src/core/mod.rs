@@ -164,7 +164,7 @@ impl Core {
     }
 
     /// Settles deliveries by lock token, from the receiving link or any other. `Ok` lists the tokens whose lock is lost
-    /// (reply with [`lock_lost`](Self::lock_lost)); all others are settled. After an error none is settled.
+    /// (reply with [`lock_lost_error`](Self::lock_lost_error)); all others are settled. After an error none is settled.
     pub fn settle(
         &mut self,
         call: &mut CallContext<'_>,
@@ -177,7 +177,7 @@ impl Core {
     }
 
     /// The error for a lost lock in this queue.
-    pub fn lock_lost(&self, queue: QueueId) -> Error {
+    pub fn lock_lost_error(&self, queue: QueueId) -> Error {
         let sessions = self.queue(queue).is_ok_and(|queue| queue.policy.sessions);
         if sessions { Error::SessionLockLost } else { Error::MessageLockLost }
     }

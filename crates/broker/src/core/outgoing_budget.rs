@@ -39,10 +39,10 @@ impl OutgoingBudget {
     }
 
     fn connection_has_room(&self, connection: ConnectionId) -> bool {
-        self.uses_less_than(connection, self.share())
+        self.uses_less_than(connection, self.fair_share())
     }
 
-    fn share(&self) -> usize {
+    fn fair_share(&self) -> usize {
         (self.most.saturating_sub(self.all) / 4).max(MIN_PER_CONNECTION)
     }
 
@@ -110,7 +110,7 @@ impl Core {
     /// share.
     pub fn is_reading(&self, connection: ConnectionId) -> bool {
         let outgoing = &self.state.outgoing;
-        outgoing.uses_less_than(connection, outgoing.share().saturating_mul(2))
+        outgoing.uses_less_than(connection, outgoing.fair_share().saturating_mul(2))
     }
 
     /// Counts `bytes` of output to a connection that are not deliveries.

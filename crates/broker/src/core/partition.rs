@@ -12,9 +12,9 @@ pub(super) fn choose(message: &IncomingMessage, by_message_id: bool, call: &mut 
         // CRC-32 gives the same result in every version of the program: a session stays in its partition.
         Some(key) => (crc32fast::hash(key.as_bytes()) % u32::from(COUNT)) as u8,
         None => {
-            let plan_state = *call % COUNT;
-            *call = (plan_state + 1) % COUNT;
-            plan_state
+            let batch = *call % COUNT;
+            *call = (batch + 1) % COUNT;
+            batch
         }
     }
 }
@@ -53,8 +53,8 @@ mod tests {
     #[test]
     fn without_a_key_partitions_are_round_robin() {
         let mut call = 0;
-        let plan_state: Vec<u8> = (0..18).map(|_| choose(&message(None, None, None), true, &mut call)).collect();
-        assert_eq!(plan_state, (0..16).chain(0..2).collect::<Vec<_>>());
+        let batch: Vec<u8> = (0..18).map(|_| choose(&message(None, None, None), true, &mut call)).collect();
+        assert_eq!(batch, (0..16).chain(0..2).collect::<Vec<_>>());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::expiry_time::ExpiryTime;
 use super::id::{EntityId, QueueId, Timestamp};
 use super::queue::{MessageQueue, MessageUpdate};
 use super::record::*;
-use super::scheduled_messages::Scheduled;
+use super::scheduled_messages::ScheduledMessage;
 use super::sessions::{StoredState, TableSlot};
 use super::topic::RoutedMessage;
 use crate::journal::Location;
@@ -177,7 +177,7 @@ impl Core {
 
     fn replay_scheduled(&mut self, record: &ScheduledRecord<'_>) {
         if let Ok(ingress) = self.ingress_mut(record.entity) {
-            ingress.schedule.insert(Scheduled {
+            ingress.schedule.insert(ScheduledMessage {
                 sequence: record.sequence,
                 due_at: record.due_at,
                 time_to_live: record.time_to_live,

@@ -17,7 +17,7 @@ use super::topic::RoutedMessage;
 use crate::journal::Location;
 
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Scheduled {
+pub(super) struct ScheduledMessage {
     pub(super) sequence: SequenceNumber,
     pub(super) due_at: Timestamp,
     pub(super) time_to_live: Option<u64>,
@@ -27,7 +27,7 @@ pub(super) struct Scheduled {
 
 #[derive(Debug, Default)]
 pub(super) struct ScheduledMessages {
-    by_counter: BTreeMap<u64, Scheduled>,
+    by_counter: BTreeMap<u64, ScheduledMessage>,
     by_time: BTreeSet<(Timestamp, u64)>,
     bytes: u64,
 }
@@ -41,7 +41,7 @@ impl ScheduledMessages {
         self.bytes
     }
 
-    pub(super) fn insert(&mut self, message: Scheduled) {
+    pub(super) fn insert(&mut self, message: ScheduledMessage) {
         let counter = message.sequence.counter();
         let (due_at, len) = (message.due_at, message.location.len);
         if self.by_counter.insert(counter, message).is_none() {
@@ -50,22 +50,22 @@ impl ScheduledMessages {
         }
     }
 
-    pub(super) fn remove(&mut self, counter: u64) -> Option<Scheduled> {
+    pub(super) fn remove(&mut self, counter: u64) -> Option<ScheduledMessage> {
         let message = self.by_counter.remove(&counter)?;
         self.by_time.remove(&(message.due_at, counter));
         self.bytes -= u64::from(message.location.len);
         Some(message)
     }
 
-    pub(super) fn get(&self, counter: u64) -> Option<&Scheduled> {
+    pub(super) fn get(&self, counter: u64) -> Option<&ScheduledMessage> {
         self.by_counter.get(&counter)
     }
 
-    pub(super) fn get_mut(&mut self, counter: u64) -> Option<&mut Scheduled> {
+    pub(super) fn get_mut(&mut self, counter: u64) -> Option<&mut ScheduledMessage> {
         self.by_counter.get_mut(&counter)
     }
 
-    pub(super) fn iter_from(&self, counter: u64) -> impl Iterator<Item = (u64, &Scheduled)> {
+    pub(super) fn iter_from(&self, counter: u64) -> impl Iterator<Item = (u64, &ScheduledMessage)> {
         self.by_counter.range(counter..).map(|(counter, message)| (*counter, message))
     }
 

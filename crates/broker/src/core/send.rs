@@ -15,7 +15,7 @@ use super::error::Error;
 use super::id::{EntityId, SequenceNumber, Timestamp};
 use super::partition;
 use super::record::Enqueued;
-use super::scheduled_messages::Scheduled;
+use super::scheduled_messages::ScheduledMessage;
 use super::timers::Timer;
 use super::topic::RoutedMessage;
 use crate::journal::Location;
@@ -48,22 +48,22 @@ impl Core {
         messages: &[IncomingMessage],
     ) -> Result<Vec<Option<SequenceNumber>>, Error> {
         self.handle_due_timers(call);
-        self.check(entity, messages)?;
-        let records = self.plan(call.now, entity, messages)?;
-        let locations = self.write(call, entity, messages, &records)?;
+        self.check_send(entity, messages)?;
+        let records = self.plan_records(call.now, entity, messages)?;
+        let locations = self.append_messages(call, entity, messages, &records)?;
         let mut locations = locations.into_iter();
         for record in records.iter().flatten() {
             self.record_as_seen(record);
             let stored = record.due_at.is_some() || self.count_references(entity, &record.targets) > 0;
             if let Some(location) = stored.then(|| locations.next()).flatten() {
-                self.accept(call, record, location);
+                self.enqueue_or_schedule(call, record, location);
             }
         }
         Ok(records.iter().map(|record| record.as_ref().map(|record| record.sequence)).collect())
     }
 
     /// Checks everything that can be wrong with a send before any state changes.
-    fn check(&self, id: EntityId, messages: &[IncomingMessage]) -> Result<(), Error> {
+    fn check_send(&self, id: EntityId, messages: &[IncomingMessage]) -> Result<(), Error> {
         let entity = self.entities.get(&id).ok_or_else(super::deleted_error)?;
         let Some(ingress) = entity.description.ingress() else {
             return Err(Error::NotAllowed("messages are sent to a queue or a topic, not to a subscription"));
@@ -94,7 +94,7 @@ impl Core {
     }
 
     /// One record per message, `None` for a duplicate.
-    fn plan<'a>(
+    fn plan_records<'a>(
         &self,
         now: Timestamp,
         id: EntityId,
@@ -105,17 +105,17 @@ impl Core {
             (Some(ingress), Some(description)) => (ingress, description),
             _ => return Err(Error::NotAllowed("messages are sent to a queue or a topic")),
         };
-        let mut plan_state =
+        let mut batch =
             BatchPlan { counter: ingress.counter, partition: ingress.next_partition, ..BatchPlan::default() };
         let entity_ttl = entity.description.common().default_message_time_to_live.map(|ttl| ttl.as_millis() as u64);
         let plan = |message: &'a IncomingMessage| {
             let fingerprint = fingerprint(ingress, description.enable_partitioning, message);
-            if fingerprint.is_some_and(|id| is_known(ingress, &mut plan_state.seen, id, now)) {
+            if fingerprint.is_some_and(|id| is_known(ingress, &mut batch.seen, id, now)) {
                 return None;
             }
-            plan_state.counter += 1;
+            batch.counter += 1;
             let partition = match description.enable_partitioning {
-                true => partition::choose(message, ingress.history.is_some(), &mut plan_state.partition),
+                true => partition::choose(message, ingress.history.is_some(), &mut batch.partition),
                 false => 0,
             };
             let due_at = message.scheduled_for.filter(|due| *due > now);
@@ -123,9 +123,9 @@ impl Core {
             let session = message.session_id.as_deref();
             let targets = match due_at {
                 Some(_) => Vec::new(),
-                None => self.select_targets(id, session, time_to_live, &mut plan_state.dead_letter_queue),
+                None => self.select_targets(id, session, time_to_live, &mut batch.dead_letter_queue),
             };
-            let sequence = SequenceNumber::new(partition, plan_state.counter);
+            let sequence = SequenceNumber::new(partition, batch.counter);
             Some(Enqueued {
                 entity: id,
                 sequence,
@@ -140,7 +140,7 @@ impl Core {
         Ok(messages.iter().map(plan).collect())
     }
 
-    fn write(
+    fn append_messages(
         &mut self,
         call: &mut CallContext<'_>,
         entity: EntityId,
@@ -169,7 +169,7 @@ impl Core {
         }
     }
 
-    fn accept(&mut self, call: &mut CallContext<'_>, record: &Enqueued<'_>, location: Location) {
+    fn enqueue_or_schedule(&mut self, call: &mut CallContext<'_>, record: &Enqueued<'_>, location: Location) {
         let Some(due_at) = record.due_at else {
             return self.enqueue(call, &RoutedMessage::of(record, location), &record.targets);
         };
@@ -178,7 +178,7 @@ impl Core {
     }
 
     pub(super) fn schedule(&mut self, record: &Enqueued<'_>, due_at: Timestamp, location: Location) {
-        let message = Scheduled {
+        let message = ScheduledMessage {
             sequence: record.sequence,
             due_at,
             time_to_live: record.time_to_live,

@@ -214,7 +214,7 @@ impl QueueContext<'_, '_> {
 
     fn set_properties(&self, update: &mut MessageUpdate, properties: &PropertyUpdates) {
         if !properties.is_empty() {
-            update.overrides = Some(Arc::new(MessageOverrides::with(update.overrides.as_ref(), properties)));
+            update.overrides = Some(Arc::new(MessageOverrides::merge(update.overrides.as_ref(), properties)));
         }
     }
 

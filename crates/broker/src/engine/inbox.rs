@@ -17,7 +17,7 @@ type DeferredCall = Box<dyn FnOnce(&mut Core, &mut CallContext<'_>) -> Box<dyn F
 pub(crate) enum EngineMessage {
     Connected(ConnectionId, UnboundedSender<Vec<EngineReply>>),
     Requests { from: ConnectionId, requests: Vec<EngineRequest>, budget: Option<OwnedSemaphorePermit> },
-    Gone { id: ConnectionId, links: Vec<CoreLinkId> },
+    Disconnected { id: ConnectionId, links: Vec<CoreLinkId> },
     Call(DeferredCall),
     Woken,
     Stop,
@@ -120,7 +120,7 @@ impl EngineConnection {
     }
 
     /// Sends a reply to the connection itself after a delay.
-    pub(crate) fn postpone(&self, by: Duration, reply: EngineReply) {
+    pub(crate) fn send_delayed(&self, by: Duration, reply: EngineReply) {
         let outbox = self.outbox.clone();
         tokio::spawn(async move {
             tokio::time::sleep(by).await;
@@ -129,14 +129,14 @@ impl EngineConnection {
     }
 
     /// The connection is closed, with these receiver links.
-    pub(crate) fn gone(&self, links: Vec<CoreLinkId>) {
-        let _ = self.engine.messages.send(EngineMessage::Gone { id: self.id, links });
+    pub(crate) fn close(&self, links: Vec<CoreLinkId>) {
+        let _ = self.engine.messages.send(EngineMessage::Disconnected { id: self.id, links });
     }
 }
 
 impl EngineInbox {
     /// Waits for the next message.
-    pub(super) fn first(&mut self, wait_limit: Duration) -> Option<EngineMessage> {
+    pub(super) fn wait_next(&mut self, wait_limit: Duration) -> Option<EngineMessage> {
         if let Some(early) = self.early.take() {
             return self.seen(early);
         }
@@ -148,7 +148,7 @@ impl EngineInbox {
     }
 
     /// The next message, if one is waiting.
-    pub(super) fn next(&mut self) -> Option<EngineMessage> {
+    pub(super) fn try_next(&mut self) -> Option<EngineMessage> {
         self.messages.try_recv().ok().and_then(|message| self.seen(message))
     }
 

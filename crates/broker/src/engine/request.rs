@@ -62,7 +62,7 @@ impl EngineRequest {
                 }
                 let (lost, error) = match result {
                     Ok(lost) if lost.is_empty() => (Vec::new(), None),
-                    Ok(lost) => (lost, Some(core.lock_lost(queue))),
+                    Ok(lost) => (lost, Some(core.lock_lost_error(queue))),
                     Err(error) => (tokens, Some(error)),
                 };
                 let deliveries = deliveries.into_iter().map(|(id, token)| (id, lost.contains(&token))).collect();

@@ -88,19 +88,19 @@ impl BackgroundWorker {
         match job {
             BackgroundJob::CloseSegment { file, end_at, end, index } => self.close_segment(&*file, end_at, end, &index),
             BackgroundJob::SnapshotBegin { head, from_reserve } => {
-                let last_started = self.begin(head, from_reserve);
-                self.check(last_started);
+                let last_started = self.begin_snapshot(head, from_reserve);
+                self.report_failure(last_started);
             }
             BackgroundJob::SnapshotBytes(bytes) => {
-                let written = self.add(&bytes);
+                let written = self.append_bytes(&bytes);
                 self.queued_bytes.fetch_sub(bytes.len(), Ordering::Relaxed);
-                self.check(written);
+                self.report_failure(written);
             }
             BackgroundJob::SnapshotPublish(end) => {
-                let published = self.publish(end);
-                self.check(published);
+                let published = self.publish_snapshot(end);
+                self.report_failure(published);
             }
-            BackgroundJob::Remove { segment, pieces } => self.remove(segment, &pieces),
+            BackgroundJob::Remove { segment, pieces } => self.remove_segment(segment, &pieces),
         }
         (self.wake)();
     }
@@ -121,18 +121,18 @@ impl BackgroundWorker {
         }
     }
 
-    fn begin(&mut self, head: SnapshotHeader, from_reserve: bool) -> io::Result<()> {
+    fn begin_snapshot(&mut self, head: SnapshotHeader, from_reserve: bool) -> io::Result<()> {
         if from_reserve {
             reserved_space::release_for_snapshot(&*self.disk);
         }
         let name = snapshot_name(head.from);
         let file = self.disk.create(&temporary(&name))?;
         self.snapshot = Some(SnapshotWriter { name, head, file, size: 0, synced: 0 });
-        self.add(&head.encode(self.salt))
+        self.append_bytes(&head.encode(self.salt))
     }
 
     /// Does nothing after a failure, which is already reported to the store.
-    fn add(&mut self, bytes: &[u8]) -> io::Result<()> {
+    fn append_bytes(&mut self, bytes: &[u8]) -> io::Result<()> {
         let Some(snapshot) = &mut self.snapshot else { return Ok(()) };
         snapshot.file.write_at(bytes, snapshot.size)?;
         snapshot.size += bytes.len() as u64;
@@ -143,20 +143,20 @@ impl BackgroundWorker {
         Ok(())
     }
 
-    fn publish(&mut self, end: SnapshotFooter) -> io::Result<()> {
-        self.add(&end.encode(self.salt))?;
+    fn publish_snapshot(&mut self, end: SnapshotFooter) -> io::Result<()> {
+        self.append_bytes(&end.encode(self.salt))?;
         let Some(snapshot) = &self.snapshot else { return Ok(()) };
         snapshot.file.sync()?;
         self.disk.rename(&temporary(&snapshot.name), &snapshot.name)?;
         self.disk.sync_folder()?;
         let report = JobReport::Published { from: snapshot.head.from, bytes: snapshot.size };
-        self.remove_older(snapshot.head.from);
+        self.remove_older_snapshots(snapshot.head.from);
         self.snapshot = None;
         self.report(report);
         Ok(())
     }
 
-    fn remove_older(&self, from: u64) {
+    fn remove_older_snapshots(&self, from: u64) {
         let names = self.disk.list().unwrap_or_default();
         for name in names.iter().filter(|name| parse_snapshot_name(name).is_some_and(|older| older < from)) {
             // If this fails, the next start removes the file.
@@ -164,7 +164,7 @@ impl BackgroundWorker {
         }
     }
 
-    fn check(&mut self, outcome: io::Result<()>) {
+    fn report_failure(&mut self, outcome: io::Result<()>) {
         if let Err(error) = outcome {
             tracing::warn!(%error, "failed to write snapshot: it is retried later");
             self.drop_snapshot();
@@ -178,7 +178,7 @@ impl BackgroundWorker {
         }
     }
 
-    fn remove(&self, segment: u32, pieces: &[PieceName]) {
+    fn remove_segment(&self, segment: u32, pieces: &[PieceName]) {
         let gone = |name: &PieceName| match self.disk.remove(&name.to_string()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),

@@ -68,7 +68,7 @@ impl BodyReader {
         if let Some(stored) = self.ahead.entry(name, at, location, salt) {
             return Ok(stored);
         }
-        let file = self.file(name).map_err(ReadError::Io)?;
+        let file = self.open_file(name).map_err(ReadError::Io)?;
         if last.is_some_and(|(of, last)| of == name && (last + 1..last + NEAR).contains(&at)) {
             self.ahead.fill(name, &*file, at).map_err(ReadError::Io)?;
             if let Some(stored) = self.ahead.entry(name, at, location, salt) {
@@ -97,7 +97,7 @@ impl BodyReader {
         self.open.retain(|(name, _)| name.segment != segment);
     }
 
-    fn file(&mut self, name: PieceName) -> std::io::Result<Arc<dyn DiskFile>> {
+    fn open_file(&mut self, name: PieceName) -> std::io::Result<Arc<dyn DiskFile>> {
         // Recent files are the most likely.
         if let Some((_, file)) = self.open.iter().rev().find(|(open, _)| *open == name) {
             return Ok(Arc::clone(file));
@@ -141,9 +141,9 @@ mod tests {
     const NAME: PieceName = PieceName { segment: 1, piece: 0 };
 
     /// A file that counts its reads.
-    struct Counted(Vec<u8>, Arc<AtomicUsize>);
+    struct CountingFile(Vec<u8>, Arc<AtomicUsize>);
 
-    impl DiskFile for Counted {
+    impl DiskFile for CountingFile {
         fn size(&self) -> io::Result<u64> {
             Ok(self.0.len() as u64)
         }
@@ -192,7 +192,7 @@ mod tests {
         let reads = Arc::new(AtomicUsize::new(0));
         let mut body_reader =
             BodyReader::new(Arc::new(DataFolder::new(std::env::temp_dir()).expect("the temporary folder exists")));
-        body_reader.open.push_back((NAME, Arc::new(Counted(bytes, Arc::clone(&reads)))));
+        body_reader.open.push_back((NAME, Arc::new(CountingFile(bytes, Arc::clone(&reads)))));
         (body_reader, reads)
     }
 
@@ -218,7 +218,7 @@ mod tests {
         let (mut body_reader, _) = body_reader(early);
         body_reader.read(head, locations[0], SALT).unwrap();
         body_reader.read(head, locations[1], SALT).unwrap();
-        body_reader.open[0].1 = Arc::new(Counted(bytes, Arc::default()));
+        body_reader.open[0].1 = Arc::new(CountingFile(bytes, Arc::default()));
         for (n, location) in locations.iter().enumerate() {
             assert_eq!(body_reader.read(head, *location, SALT).unwrap().body, vec![n as u8; BODY]);
         }

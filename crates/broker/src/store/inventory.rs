@@ -51,7 +51,7 @@ impl Inventory {
     pub(super) fn scan(disk: &dyn Disk) -> Result<Self, OpenError> {
         let mut names = disk.list().map_err(OpenError::io("list the data folder of", FORMAT))?;
         names.sort_unstable();
-        let salt = salt(disk, &names)?;
+        let salt = load_or_create_salt(disk, &names)?;
         let mut inventory = Self { salt, segments: Vec::new(), snapshot: None, obsolete: Vec::new() };
         inventory.find_snapshot(disk, &names)?;
         inventory.find_segments(disk, &names)?;
@@ -108,7 +108,7 @@ impl Inventory {
 }
 
 /// The folder's salt; created together with the `format` file in a new folder.
-fn salt(disk: &dyn Disk, names: &[String]) -> Result<u32, OpenError> {
+fn load_or_create_salt(disk: &dyn Disk, names: &[String]) -> Result<u32, OpenError> {
     if names.iter().any(|name| name == FORMAT) {
         return read_salt(disk);
     }

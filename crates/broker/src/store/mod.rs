@@ -279,7 +279,7 @@ impl LogStore {
                     self.snapshots.allow_retry();
                     self.next_compaction = 0;
                 }
-                JobReport::NotRemoved { segment } => self.segment_table.keep_dead(segment),
+                JobReport::NotRemoved { segment } => self.segment_table.mark_not_removed(segment),
             }
         }
     }

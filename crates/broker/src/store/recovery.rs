@@ -104,7 +104,7 @@ impl Recovery {
             match records {
                 Ok(records) if records == snapshot.end.records => {}
                 Ok(_) => return Err(damaged(&snapshot.file, snapshot.size - SNAPSHOT_FOOTER, "records are missing")),
-                Err(error) => return Err(reader.blocks_error(&snapshot.file, error)),
+                Err(error) => return Err(reader.to_open_error(&snapshot.file, error)),
             }
         }
         let tail = reader.replay_segments(&inventory, &mut entry)?;
@@ -161,7 +161,7 @@ impl SegmentReader<'_> {
         }
         for (index, piece) in segment.pieces.iter().enumerate() {
             let until = segment.pieces.get(index + 1).map_or(end, |next| segment.base + u64::from(next.start));
-            let bytes = self.load(piece)?;
+            let bytes = self.read_piece(piece)?;
             let reached = self.replay_frames(piece, &bytes, until, &mut 0, entry);
             if reached != until {
                 return Err(damaged_frame(piece, reached));
@@ -187,7 +187,7 @@ impl SegmentReader<'_> {
             // The frames contain the same entries. Those already replayed come again in the same order, which changes
             // nothing.
             Err(BlockReadError::Damaged { .. }) => Ok(None),
-            Err(error) => Err(self.blocks_error(&name, error)),
+            Err(error) => Err(self.to_open_error(&name, error)),
         }
     }
 
@@ -207,7 +207,7 @@ impl SegmentReader<'_> {
         if !earlier.pieces.is_empty() {
             self.replay_finished(&earlier, last_at, entry)?;
         }
-        let bytes = self.load(&last)?;
+        let bytes = self.read_piece(&last)?;
         let mut durable = proven.max(last.durable);
         let end = self.replay_frames(&last, &bytes, u64::MAX, &mut durable, entry);
         let rest = &bytes[(end - last_at) as usize..];
@@ -249,7 +249,7 @@ impl SegmentReader<'_> {
     }
 
     /// Reads a piece without its header. It is at most one segment, and freed at once.
-    fn load(&self, piece: &PieceHeader) -> Result<Vec<u8>, OpenError> {
+    fn read_piece(&self, piece: &PieceHeader) -> Result<Vec<u8>, OpenError> {
         let name = piece.name.to_string();
         let file = self.disk.open(&name).map_err(OpenError::io("open", &name))?;
         let size = file.size().map_err(OpenError::io("measure", &name))?;
@@ -257,7 +257,7 @@ impl SegmentReader<'_> {
         read_some(&*file, size.saturating_sub(at), at).map_err(OpenError::io("read", &name))
     }
 
-    fn blocks_error(&self, file: &str, error: BlockReadError) -> OpenError {
+    fn to_open_error(&self, file: &str, error: BlockReadError) -> OpenError {
         match error {
             BlockReadError::Damaged { at } => damaged(file, at, "a block fails its checksum"),
             BlockReadError::Io(source) => OpenError::io("read", file)(source),

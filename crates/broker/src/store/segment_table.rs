@@ -16,7 +16,7 @@ const USUAL_OVERHEAD: u64 = 128;
 const WORTH_A_PASS: u64 = 16;
 
 #[derive(Debug, Default, Clone)]
-struct SegmentStoreUsage {
+struct SegmentUsage {
     /// Position of the segment's current end.
     end: u64,
     bytes: u64,
@@ -34,7 +34,7 @@ struct SegmentStoreUsage {
     removing: bool,
 }
 
-impl SegmentStoreUsage {
+impl SegmentUsage {
     fn is_sparse(&self) -> bool {
         let each = self.overhead.checked_div(self.entries).unwrap_or(USUAL_OVERHEAD);
         self.closed && self.references > 0 && (self.live + self.references * each) * 4 <= self.bytes
@@ -43,7 +43,7 @@ impl SegmentStoreUsage {
 
 #[derive(Debug, Default)]
 pub(super) struct SegmentTable {
-    segments: BTreeMap<u32, SegmentStoreUsage>,
+    segments: BTreeMap<u32, SegmentUsage>,
     /// Closed and without references, not being removed.
     dead: BTreeSet<u32>,
     /// Closed and sparse.
@@ -112,7 +112,7 @@ impl SegmentTable {
 
     /// Takes the segments that can be deleted, given the durable position and the start of the newest snapshot.
     pub(super) fn take_dead(&mut self, synced: u64, from: u64) -> Vec<u32> {
-        let can_be_deleted = |usage: &SegmentStoreUsage| usage.end <= from && usage.dead_at <= synced;
+        let can_be_deleted = |usage: &SegmentUsage| usage.end <= from && usage.dead_at <= synced;
         let deletable: Vec<_> =
             self.dead.iter().copied().filter(|segment| can_be_deleted(&self.segments[segment])).collect();
         for segment in &deletable {
@@ -149,7 +149,7 @@ impl SegmentTable {
         }
     }
 
-    pub(super) fn keep_dead(&mut self, segment: u32) {
+    pub(super) fn mark_not_removed(&mut self, segment: u32) {
         if let Some(usage) = self.segments.get_mut(&segment) {
             usage.removing = false;
             self.dead.insert(segment);
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(segment_table.bytes_awaiting_snapshot(9_999), 10_000);
         assert_eq!(segment_table.take_dead(12_000, 10_000), [1]);
         assert!(segment_table.take_dead(12_000, 10_000).is_empty(), "it is handed out once");
-        segment_table.keep_dead(1);
+        segment_table.mark_not_removed(1);
         assert_eq!(segment_table.take_dead(12_000, 10_000), [1]);
         segment_table.remove(1);
         assert_eq!((segment_table.bytes(), segment_table.segments()), (0, 0));

@@ -116,7 +116,7 @@ impl LogWriter {
             return Ok(());
         }
         if self.current.as_ref().is_none_or(|current| current.head.name.segment != chunk.segment) {
-            self.current = Some(self.begin(chunk)?);
+            self.current = Some(self.start_piece(chunk)?);
         }
         let current = self.current.as_mut().expect("opened above if there was none");
         current.dirty = true;
@@ -126,7 +126,7 @@ impl LogWriter {
     }
 
     /// Starts a new piece with `chunk`.
-    fn begin(&mut self, chunk: &TailChunk) -> io::Result<OpenPiece> {
+    fn start_piece(&mut self, chunk: &TailChunk) -> io::Result<OpenPiece> {
         let published = self.shared.lock().pieces.get(&chunk.segment).and_then(|pieces| Some(pieces.last()?.name));
         let last = self.last_started.filter(|last_started| last_started.segment == chunk.segment).max(published);
         let name = PieceName { segment: chunk.segment, piece: last.map_or(0, |last| last.piece + 1) };

@@ -21,7 +21,7 @@ fn an_expired_lock_counts_a_failed_delivery() {
     let again = fixture.receive_one(link);
     assert_eq!(again.delivery_count, 1);
     assert!(!fixture.settle(queue, &first, &SettlementOutcome::Complete));
-    assert_eq!(fixture.core.lock_lost(queue).condition(), "com.microsoft:message-lock-lost");
+    assert_eq!(fixture.core.lock_lost_error(queue).condition(), "com.microsoft:message-lock-lost");
     fixture.complete(queue, &again);
 }
 

@@ -55,7 +55,7 @@ proptest! {
             }
             let link = CoreLinkId(1_000 + n as u64);
             let filter = SessionFilter::Next { timeout: Duration::ZERO };
-            let filter = if recovered.lock_lost(queue).condition().contains("session") { filter } else { SessionFilter::None };
+            let filter = if recovered.lock_lost_error(queue).condition().contains("session") { filter } else { SessionFilter::None };
             recovered.attach(&mut call, link, queue, ReceiveMode::PeekLock, filter).unwrap();
             recovered.flow(&mut call, link, 0, 100, false);
             let tokens: Vec<_> = call.effects.drain(..).filter_map(|effect| match effect {

@@ -130,7 +130,7 @@ fn an_expired_session_lock_detaches_and_counts_deliveries() {
     fixture.advance(60_000);
     assert_eq!(fixture.events(link).detached.as_ref().unwrap().condition(), "com.microsoft:session-lock-lost");
     assert!(!fixture.settle(queue, &out, &SettlementOutcome::Complete));
-    assert_eq!(fixture.core.lock_lost(queue).condition(), "com.microsoft:session-lock-lost");
+    assert_eq!(fixture.core.lock_lost_error(queue).condition(), "com.microsoft:session-lock-lost");
     let next = fixture.next_session(queue);
     fixture.credit(next, 2);
     let counts: Vec<_> = fixture.take_deliveries(next).iter().map(|delivery| delivery.delivery_count).collect();

@@ -177,7 +177,7 @@ impl MiniCore {
     }
 
     /// Writes a few records of a snapshot; returns `true` when it is complete.
-    fn snapshot(&self, cursor: &mut SnapshotCursor, mut put: impl FnMut(&[u8], Option<Location>)) -> bool {
+    fn snapshot(&self, cursor: &mut MiniSnapshotCursor, mut put: impl FnMut(&[u8], Option<Location>)) -> bool {
         const BUDGET: usize = 5;
         let next = |after: Option<u64>| after.map_or(0, |after| after + 1);
         if !cursor.states {
@@ -225,7 +225,7 @@ fn append(journal: &mut impl Journal, meta: &[u8], body: Option<&[u8]>) -> Resul
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct SnapshotCursor {
+pub(crate) struct MiniSnapshotCursor {
     states: bool,
     known: Option<u64>,
     message: Option<u64>,
@@ -235,12 +235,12 @@ pub(crate) struct SnapshotCursor {
 #[derive(Debug)]
 pub(crate) struct MiniEngine {
     pub(crate) core: MiniCore,
-    cursor: SnapshotCursor,
+    cursor: MiniSnapshotCursor,
 }
 
 impl MiniEngine {
     pub(crate) fn new(core: MiniCore) -> Self {
-        Self { core, cursor: SnapshotCursor::default() }
+        Self { core, cursor: MiniSnapshotCursor::default() }
     }
 
     /// One maintenance step; `false` if there is nothing to do.
@@ -249,7 +249,7 @@ impl MiniEngine {
             None => false,
             Some(MaintenanceTask::Snapshot { restart }) => {
                 if restart {
-                    self.cursor = SnapshotCursor::default();
+                    self.cursor = MiniSnapshotCursor::default();
                 }
                 if self.core.snapshot(&mut self.cursor, |meta, body| store.put_snapshot_record(meta, body)) {
                     store.finish_snapshot();

@@ -92,16 +92,16 @@ fn an_expired_chunk_is_indexed_under_its_next_expiry() {
 
 /// The same behaviour as a plain list: slow and easy to check.
 #[derive(Default)]
-struct Plain(Vec<(u64, bool, bool)>);
+struct PlainBacklog(Vec<(u64, bool, bool)>);
 
-impl Plain {
+impl PlainBacklog {
     fn first_available(&self) -> Option<u64> {
         self.0.iter().find(|(_, locked, deferred)| !locked && !deferred).map(|(counter, ..)| *counter)
     }
 }
 
 #[derive(Debug, Clone)]
-enum Step {
+enum BacklogStep {
     Append(u64),
     Take,
     Unlock(usize),
@@ -109,48 +109,48 @@ enum Step {
     Remove(usize),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = BacklogStep> {
     prop_oneof![
-        4 => prop_oneof![9 => Just(1), 1 => Just(5_000_000_000)].prop_map(Step::Append),
-        3 => Just(Step::Take),
-        2 => any::<usize>().prop_map(Step::Unlock),
-        1 => any::<usize>().prop_map(Step::Defer),
-        2 => any::<usize>().prop_map(Step::Remove),
+        4 => prop_oneof![9 => Just(1), 1 => Just(5_000_000_000)].prop_map(BacklogStep::Append),
+        3 => Just(BacklogStep::Take),
+        2 => any::<usize>().prop_map(BacklogStep::Unlock),
+        1 => any::<usize>().prop_map(BacklogStep::Defer),
+        2 => any::<usize>().prop_map(BacklogStep::Remove),
     ]
 }
 
 proptest! {
     #[test]
     fn a_backlog_behaves_like_a_plain_list(steps in proptest::collection::vec(step(), 1..800)) {
-        let (mut backlog, mut plain, mut counter) = (SessionBacklog::default(), Plain::default(), 0);
+        let (mut backlog, mut plain, mut counter) = (SessionBacklog::default(), PlainBacklog::default(), 0);
         let mut expiry_index = ExpiryIndex::new();
         for step in steps {
             match step {
-                Step::Append(gap) => {
+                BacklogStep::Append(gap) => {
                     counter += gap;
                     backlog.append(counter, message(counter), 0, &mut expiry_index);
                     plain.0.push((counter, false, false));
                 }
-                Step::Take => {
+                BacklogStep::Take => {
                     let expected = plain.first_available();
                     prop_assert_eq!(take(&mut backlog), expected);
                     if let Some(entry) = plain.0.iter_mut().find(|(counter, ..)| Some(*counter) == expected) {
                         entry.1 = true;
                     }
                 }
-                Step::Unlock(pick) | Step::Defer(pick) => {
+                BacklogStep::Unlock(pick) | BacklogStep::Defer(pick) => {
                     let mut locked: Vec<_> = plain.0.iter_mut().filter(|(_, locked, _)| *locked).collect();
                     if locked.is_empty() { continue }
                     let index = pick % locked.len();
                     let entry = &mut locked[index];
-                    if matches!(step, Step::Defer(_)) {
+                    if matches!(step, BacklogStep::Defer(_)) {
                         entry.2 = true;
                         backlog.update(entry.0, QueuedMessage::set_deferred);
                     }
                     entry.1 = false;
                     backlog.unlock(entry.0, 0, &mut expiry_index);
                 }
-                Step::Remove(pick) => {
+                BacklogStep::Remove(pick) => {
                     if plain.0.is_empty() { continue }
                     let (gone, ..) = plain.0.remove(pick % plain.0.len());
                     prop_assert!(backlog.remove(gone, 0, &mut expiry_index).is_some());

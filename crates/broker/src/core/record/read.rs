@@ -1,6 +1,6 @@
 //! Decodes records. Strings are borrowed: recovery decodes millions of records.
 
-use super::codec::RecordReader;
+use super::codec::{DecodeResult, RecordReader};
 use super::write::kind;
 use super::*;
 
@@ -10,182 +10,182 @@ use super::*;
 #[error("malformed record: {0}")]
 pub struct MalformedRecord(pub(crate) &'static str);
 
-type Read<T> = Result<T, MalformedRecord>;
-
 impl<'a> JournalRecord<'a> {
-    pub(crate) fn decode(meta: &'a [u8]) -> Read<Self> {
+    pub(crate) fn decode(meta: &'a [u8]) -> DecodeResult<Self> {
         let r = &mut RecordReader(meta);
-        Ok(match r.byte()? {
-            kind::ENTITY => Self::Entity(entity(r)?),
-            kind::ENTITY_DELETED => Self::EntityDeleted { id: r.entity()? },
-            kind::ENQUEUED => Self::Enqueued(enqueued(r)?),
-            kind::ACTIVATED => Self::Activated(activated(r)?),
-            kind::CANCELLED => Self::Cancelled { entity: r.entity()?, counters: r.rising()? },
-            kind::SETTLED => Self::Settled { queue: r.queue()?, session: r.option_text()?, counters: r.rising()? },
-            kind::DEAD_LETTERED => Self::DeadLettered(dead_lettered(r)?),
-            kind::OVERRIDDEN => Self::MessageUpdated(overridden(r)?),
-            kind::SESSION_STATE => Self::SessionStateRecord(session_state(r)?),
-            kind::BODY_MOVED => Self::BodyMoved(moved(r)?),
-            kind::BACKLOG => Self::Backlog(backlog(r)?),
-            kind::SCHEDULED => Self::Scheduled(scheduled(r)?),
-            kind::DUPLICATE_IDS => Self::DuplicateIds { entity: r.entity()?, ids: remembered(r)? },
+        Ok(match r.read_byte()? {
+            kind::ENTITY => Self::Entity(read_entity(r)?),
+            kind::ENTITY_DELETED => Self::EntityDeleted { id: r.read_entity()? },
+            kind::ENQUEUED => Self::Enqueued(read_enqueued(r)?),
+            kind::ACTIVATED => Self::Activated(read_activated(r)?),
+            kind::CANCELLED => Self::Cancelled { entity: r.read_entity()?, counters: r.read_rising()? },
+            kind::SETTLED => {
+                Self::Settled { queue: r.read_queue()?, session: r.read_option_text()?, counters: r.read_rising()? }
+            }
+            kind::DEAD_LETTERED => Self::DeadLettered(read_dead_lettered(r)?),
+            kind::OVERRIDDEN => Self::MessageUpdated(read_message_updated(r)?),
+            kind::SESSION_STATE => Self::SessionStateRecord(read_session_state(r)?),
+            kind::BODY_MOVED => Self::BodyMoved(read_moved(r)?),
+            kind::BACKLOG => Self::Backlog(read_backlog(r)?),
+            kind::SCHEDULED => Self::Scheduled(read_scheduled(r)?),
+            kind::DUPLICATE_IDS => Self::DuplicateIds { entity: r.read_entity()?, ids: read_duplicate_ids(r)? },
             _ => return Err(MalformedRecord("unknown kind")),
         })
     }
 }
 
-fn entity<'a>(r: &mut RecordReader<'a>) -> Read<EntityRecord<'a>> {
+fn read_entity<'a>(r: &mut RecordReader<'a>) -> DecodeResult<EntityRecord<'a>> {
     Ok(EntityRecord {
-        id: r.entity()?,
-        topic: option_entity(r)?,
-        path: r.text()?,
-        description: r.bytes()?,
-        created_at: r.moment()?,
-        updated_at: r.moment()?,
-        counter: r.int()?,
-        dead_letter_counter: r.int()?,
+        id: r.read_entity()?,
+        topic: read_optional_entity(r)?,
+        path: r.read_text()?,
+        description: r.read_bytes()?,
+        created_at: r.read_timestamp()?,
+        updated_at: r.read_timestamp()?,
+        counter: r.read_int()?,
+        dead_letter_counter: r.read_int()?,
     })
 }
 
-fn option_entity(r: &mut RecordReader<'_>) -> Read<Option<EntityId>> {
-    let id = r.option()?.map(u32::try_from).transpose();
+fn read_optional_entity(r: &mut RecordReader<'_>) -> DecodeResult<Option<EntityId>> {
+    let id = r.read_option()?.map(u32::try_from).transpose();
     id.map(|id| id.map(EntityId)).map_err(|_| MalformedRecord("an entity is out of range"))
 }
 
-fn enqueued<'a>(r: &mut RecordReader<'a>) -> Read<Enqueued<'a>> {
+fn read_enqueued<'a>(r: &mut RecordReader<'a>) -> DecodeResult<Enqueued<'a>> {
     Ok(Enqueued {
-        entity: r.entity()?,
-        sequence: SequenceNumber(r.int()?),
-        enqueued_at: r.moment()?,
-        time_to_live: r.option()?,
-        due_at: r.option()?.map(Timestamp),
-        fingerprint: if flag(r)? { Some(fingerprint(r)?) } else { None },
-        session: r.option_text()?,
-        targets: targets(r)?,
+        entity: r.read_entity()?,
+        sequence: SequenceNumber(r.read_int()?),
+        enqueued_at: r.read_timestamp()?,
+        time_to_live: r.read_option()?,
+        due_at: r.read_option()?.map(Timestamp),
+        fingerprint: if read_flag(r)? { Some(read_fingerprint(r)?) } else { None },
+        session: r.read_option_text()?,
+        targets: read_targets(r)?,
     })
 }
 
-fn activated<'a>(r: &mut RecordReader<'a>) -> Read<Activated<'a>> {
+fn read_activated<'a>(r: &mut RecordReader<'a>) -> DecodeResult<Activated<'a>> {
     Ok(Activated {
-        entity: r.entity()?,
-        scheduled_counter: r.int()?,
-        sequence: SequenceNumber(r.int()?),
-        at: r.moment()?,
-        time_to_live: r.option()?,
-        session: r.option_text()?,
-        location: r.location()?,
-        targets: targets(r)?,
+        entity: r.read_entity()?,
+        scheduled_counter: r.read_int()?,
+        sequence: SequenceNumber(r.read_int()?),
+        at: r.read_timestamp()?,
+        time_to_live: r.read_option()?,
+        session: r.read_option_text()?,
+        location: r.read_location()?,
+        targets: read_targets(r)?,
     })
 }
 
-fn targets(r: &mut RecordReader<'_>) -> Read<Vec<EnqueueTarget>> {
+fn read_targets(r: &mut RecordReader<'_>) -> DecodeResult<Vec<EnqueueTarget>> {
     let target = |r: &mut RecordReader<'_>| {
-        let (queue, counter, time_to_live) = (r.queue()?, r.option()?, r.option()?);
-        Ok(EnqueueTarget { queue, counter, time_to_live, overrides: overrides(r)? })
+        let (queue, counter, time_to_live) = (r.read_queue()?, r.read_option()?, r.read_option()?);
+        Ok(EnqueueTarget { queue, counter, time_to_live, overrides: read_overrides(r)? })
     };
-    (0..r.count()?).map(|_| target(r)).collect()
+    (0..r.read_length()?).map(|_| target(r)).collect()
 }
 
-fn dead_lettered<'a>(r: &mut RecordReader<'a>) -> Read<DeadLettered<'a>> {
+fn read_dead_lettered<'a>(r: &mut RecordReader<'a>) -> DecodeResult<DeadLettered<'a>> {
     Ok(DeadLettered {
-        queue: r.queue()?,
-        session: r.option_text()?,
-        sequence: SequenceNumber(r.int()?),
-        counter: r.int()?,
-        delivery_count: r.small()?,
-        location: r.location()?,
-        overrides: overrides(r)?.ok_or(MalformedRecord("a dead letter without alterations"))?,
+        queue: r.read_queue()?,
+        session: r.read_option_text()?,
+        sequence: SequenceNumber(r.read_int()?),
+        counter: r.read_int()?,
+        delivery_count: r.read_small()?,
+        location: r.read_location()?,
+        overrides: read_overrides(r)?.ok_or(MalformedRecord("a dead letter without alterations"))?,
     })
 }
 
-fn overridden<'a>(r: &mut RecordReader<'a>) -> Read<MessageUpdated<'a>> {
+fn read_message_updated<'a>(r: &mut RecordReader<'a>) -> DecodeResult<MessageUpdated<'a>> {
     Ok(MessageUpdated {
-        queue: r.queue()?,
-        session: r.option_text()?,
-        counter: r.int()?,
-        delivery_count: r.small()?,
-        deferred: flag(r)?,
-        overrides: overrides(r)?,
+        queue: r.read_queue()?,
+        session: r.read_option_text()?,
+        counter: r.read_int()?,
+        delivery_count: r.read_small()?,
+        deferred: read_flag(r)?,
+        overrides: read_overrides(r)?,
     })
 }
 
-fn overrides(r: &mut RecordReader<'_>) -> Read<Option<Arc<MessageOverrides>>> {
-    if !flag(r)? {
+fn read_overrides(r: &mut RecordReader<'_>) -> DecodeResult<Option<Arc<MessageOverrides>>> {
+    if !read_flag(r)? {
         return Ok(None);
     }
-    let reason = r.option_text()?.map(Into::into);
-    let description = r.option_text()?.map(Into::into);
-    let enqueued_sequence = r.option()?.map(SequenceNumber);
-    let properties = (0..r.count()?)
-        .map(|_| Ok((r.text()?.into(), Bytes::copy_from_slice(r.bytes()?))))
-        .collect::<Read<Vec<_>>>()?;
+    let reason = r.read_option_text()?.map(Into::into);
+    let description = r.read_option_text()?.map(Into::into);
+    let enqueued_sequence = r.read_option()?.map(SequenceNumber);
+    let properties = (0..r.read_length()?)
+        .map(|_| Ok((r.read_text()?.into(), Bytes::copy_from_slice(r.read_bytes()?))))
+        .collect::<DecodeResult<Vec<_>>>()?;
     Ok(Some(Arc::new(MessageOverrides { reason, description, enqueued_sequence, properties })))
 }
 
-fn session_state<'a>(r: &mut RecordReader<'a>) -> Read<SessionStateRecord<'a>> {
-    let (queue, session, at) = (r.queue()?, r.text()?, r.moment()?);
-    let state = match r.byte()? {
+fn read_session_state<'a>(r: &mut RecordReader<'a>) -> DecodeResult<SessionStateRecord<'a>> {
+    let (queue, session, at) = (r.read_queue()?, r.read_text()?, r.read_timestamp()?);
+    let state = match r.read_byte()? {
         0 => SessionStateLocation::Cleared,
         1 => SessionStateLocation::Body,
-        2 => SessionStateLocation::At(r.location()?),
+        2 => SessionStateLocation::At(r.read_location()?),
         _ => return Err(MalformedRecord("unknown place of a session state")),
     };
     Ok(SessionStateRecord { queue, session, at, state })
 }
 
-fn moved<'a>(r: &mut RecordReader<'a>) -> Read<BodyMoved<'a>> {
-    let from = r.location()?;
-    let owners = (0..r.count()?).map(|_| owner(r)).collect::<Read<Vec<_>>>()?;
-    Ok(BodyMoved { from, owners, original: r.bytes()? })
+fn read_moved<'a>(r: &mut RecordReader<'a>) -> DecodeResult<BodyMoved<'a>> {
+    let from = r.read_location()?;
+    let owners = (0..r.read_length()?).map(|_| read_owner(r)).collect::<DecodeResult<Vec<_>>>()?;
+    Ok(BodyMoved { from, owners, original: r.read_bytes()? })
 }
 
-fn owner<'a>(r: &mut RecordReader<'a>) -> Read<BodyOwner<'a>> {
-    Ok(match r.byte()? {
-        0 => BodyOwner::Message { queue: r.queue()?, session: r.option_text()?, counter: r.int()? },
-        1 => BodyOwner::State { queue: r.queue()?, session: r.text()? },
-        2 => BodyOwner::Scheduled { entity: r.entity()?, counter: r.int()? },
+fn read_owner<'a>(r: &mut RecordReader<'a>) -> DecodeResult<BodyOwner<'a>> {
+    Ok(match r.read_byte()? {
+        0 => BodyOwner::Message { queue: r.read_queue()?, session: r.read_option_text()?, counter: r.read_int()? },
+        1 => BodyOwner::State { queue: r.read_queue()?, session: r.read_text()? },
+        2 => BodyOwner::Scheduled { entity: r.read_entity()?, counter: r.read_int()? },
         _ => return Err(MalformedRecord("unknown holder of a body")),
     })
 }
 
-fn backlog<'a>(r: &mut RecordReader<'a>) -> Read<BacklogRecord<'a>> {
-    let (queue, session) = (r.queue()?, r.option_text()?);
+fn read_backlog<'a>(r: &mut RecordReader<'a>) -> DecodeResult<BacklogRecord<'a>> {
+    let (queue, session) = (r.read_queue()?, r.read_option_text()?);
     let mut counter: u64 = 0;
-    let messages = (0..r.count()?)
+    let messages = (0..r.read_length()?)
         .map(|_| {
-            counter = counter.checked_add(r.int()?).ok_or(MalformedRecord("a counter is out of range"))?;
+            counter = counter.checked_add(r.read_int()?).ok_or(MalformedRecord("a counter is out of range"))?;
             Ok(BacklogEntry {
                 counter,
-                location: r.location()?,
-                expires: r.small::<u32>()?.wrapping_sub(1),
-                delivery_count: r.small()?,
-                flags: r.small()?,
+                location: r.read_location()?,
+                expires: r.read_small::<u32>()?.wrapping_sub(1),
+                delivery_count: r.read_small()?,
+                flags: r.read_small()?,
             })
         })
-        .collect::<Read<Vec<_>>>()?;
+        .collect::<DecodeResult<Vec<_>>>()?;
     Ok(BacklogRecord { queue, session, messages })
 }
 
-fn scheduled<'a>(r: &mut RecordReader<'a>) -> Read<ScheduledRecord<'a>> {
+fn read_scheduled<'a>(r: &mut RecordReader<'a>) -> DecodeResult<ScheduledRecord<'a>> {
     Ok(ScheduledRecord {
-        entity: r.entity()?,
-        sequence: SequenceNumber(r.int()?),
-        due_at: r.moment()?,
-        time_to_live: r.option()?,
-        session: r.option_text()?,
-        location: r.location()?,
+        entity: r.read_entity()?,
+        sequence: SequenceNumber(r.read_int()?),
+        due_at: r.read_timestamp()?,
+        time_to_live: r.read_option()?,
+        session: r.read_option_text()?,
+        location: r.read_location()?,
     })
 }
 
-fn remembered(r: &mut RecordReader<'_>) -> Read<Vec<(Fingerprint, Timestamp)>> {
-    (0..r.count()?).map(|_| Ok((fingerprint(r)?, r.moment()?))).collect()
+fn read_duplicate_ids(r: &mut RecordReader<'_>) -> DecodeResult<Vec<(Fingerprint, Timestamp)>> {
+    (0..r.read_length()?).map(|_| Ok((read_fingerprint(r)?, r.read_timestamp()?))).collect()
 }
 
-fn fingerprint(r: &mut RecordReader<'_>) -> Read<Fingerprint> {
+fn read_fingerprint(r: &mut RecordReader<'_>) -> DecodeResult<Fingerprint> {
     let bytes = r.take(Fingerprint::BYTES)?;
     Ok(Fingerprint::from_bytes(bytes.try_into().expect("take() returns the requested length")))
 }
 
-fn flag(r: &mut RecordReader<'_>) -> Read<bool> {
-    Ok(r.byte()? != 0)
+fn read_flag(r: &mut RecordReader<'_>) -> DecodeResult<bool> {
+    Ok(r.read_byte()? != 0)
 }
