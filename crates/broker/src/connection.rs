@@ -257,7 +257,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 self.on_session_accepted(link, &session, locked_until)
             }
             EngineReply::Refused { link, error } | EngineReply::Detached { link, error } => self.end_link(link, &error),
-            EngineReply::Answer(answer) => self.on_call_reply(*answer),
+            EngineReply::Call(reply) => self.on_call_reply(*reply),
             EngineReply::DropConnection => self.must_close = true,
             EngineReply::ForceDetach { link } => self.force_detach(link),
             EngineReply::ForceDetachReceiver { link } => {

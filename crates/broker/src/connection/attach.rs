@@ -79,7 +79,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                         let attached = core.attach(call, name, source.queue, mode, filter)?;
                         Ok((source, attached))
                     });
-                    EngineReply::Answer(Box::new(CallReply::Receiver { link, result }))
+                    EngineReply::Call(Box::new(CallReply::Receiver { link, result }))
                 })));
             }
             node => self.attach_node(session, link, node, &attach),
@@ -221,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         act: impl FnOnce(&mut Core, &mut crate::core::CallContext<'_>) -> CallReply + Send + 'static,
     ) {
         let call = move |core: &mut Core, call: &mut crate::core::CallContext<'_>| {
-            EngineReply::Answer(Box::new(act(core, call)))
+            EngineReply::Call(Box::new(act(core, call)))
         };
         self.pending.push(EngineRequest::Call(Box::new(call)));
     }

@@ -1,4 +1,4 @@
-//! Fault injection for tests: faults armed over HTTP, checked by the engine at every fault point. Costs nothing while
+//! BrokerFault injection for tests: faults armed over HTTP, checked by the engine at every fault point. Costs nothing while
 //! none is armed.
 
 use std::sync::Mutex;
@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::core::EntityId;
-use crate::http::{Fault, FaultKind, Schedule};
+use crate::http::{BrokerFault, FaultKind, FaultSchedule};
 
 /// The armed faults. Shared between threads.
 #[derive(Debug, Default)]
 pub(crate) struct FaultInjector {
     any: AtomicBool,
-    armed: Mutex<Vec<(Option<EntityId>, Schedule)>>,
+    armed: Mutex<Vec<(Option<EntityId>, FaultSchedule)>>,
     injected: AtomicU64,
 }
 
@@ -36,8 +36,8 @@ pub(super) enum InjectedFault {
 }
 
 impl FaultInjector {
-    pub(crate) fn arm(&self, entity: Option<EntityId>, fault: Fault) {
-        self.armed().push((entity, Schedule::new(fault)));
+    pub(crate) fn arm(&self, entity: Option<EntityId>, fault: BrokerFault) {
+        self.armed().push((entity, FaultSchedule::new(fault)));
         self.any.store(true, Ordering::Release);
     }
 
@@ -52,7 +52,7 @@ impl FaultInjector {
     }
 
     /// Faults that are still armed, and the number of faults injected.
-    pub(crate) fn report(&self) -> (Vec<Fault>, u64) {
+    pub(crate) fn report(&self) -> (Vec<BrokerFault>, u64) {
         let left = self.armed().iter().map(|(_, schedule)| schedule.fault().clone()).collect();
         (left, self.injected.load(Ordering::Relaxed))
     }
@@ -66,9 +66,9 @@ impl FaultInjector {
         let fault = armed.iter_mut().find_map(|(only, schedule)| {
             let fault = fault(&schedule.fault().kind, fault_point)?;
             let here = only.is_none_or(|only| only == entity);
-            (here && schedule.strikes()).then_some(fault)
+            (here && schedule.should_inject()).then_some(fault)
         });
-        armed.retain(|(_, schedule)| !schedule.spent());
+        armed.retain(|(_, schedule)| !schedule.is_exhausted());
         if armed.is_empty() {
             self.any.store(false, Ordering::Release);
         }
@@ -78,7 +78,7 @@ impl FaultInjector {
         fault
     }
 
-    fn armed(&self) -> std::sync::MutexGuard<'_, Vec<(Option<EntityId>, Schedule)>> {
+    fn armed(&self) -> std::sync::MutexGuard<'_, Vec<(Option<EntityId>, FaultSchedule)>> {
         self.armed.lock().expect("no thread panics while it holds the lock")
     }
 }
@@ -101,7 +101,7 @@ fn fault(kind: &FaultKind, fault_point: FaultPoint) -> Option<InjectedFault> {
 mod tests {
     use super::*;
 
-    fn fault(json: &str) -> Fault {
+    fn fault(json: &str) -> BrokerFault {
         serde_json::from_str(json).expect("a fault")
     }
 

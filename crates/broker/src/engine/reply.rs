@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::connection::Answer;
+use crate::connection::CallReply;
 use crate::core::{CoreLinkId, Effect, Error, MessageDelivery, SettlementOutcome, Timestamp};
 use crate::journal::{Journal, StoredEntry};
 
@@ -45,7 +45,7 @@ pub(crate) enum EngineReply {
         error: Error,
     },
     /// The response to a call.
-    Answer(Box<Answer>),
+    Call(Box<CallReply>),
     /// Close the socket without a close frame. This and the remaining variants are fault injection for tests.
     DropConnection,
     ForceDetach {
@@ -63,15 +63,15 @@ pub(crate) enum EngineReply {
 impl EngineReply {
     /// Whether it only confirms an attach, which is valid as long as the process lives.
     pub(super) fn is_attach_success(&self) -> bool {
-        matches!(self, Self::Answer(result) if matches!(**result, Answer::Receiver { result: Ok(_), .. } | Answer::Sender { result: Ok(_), .. } | Answer::Node { result: Ok(()), .. }))
+        matches!(self, Self::Call(result) if matches!(**result, CallReply::Receiver { result: Ok(_), .. } | CallReply::Sender { result: Ok(_), .. } | CallReply::Node { result: Ok(()), .. }))
     }
 
     /// Whether it concerns a link that the core knows. Such replies keep their order: attached, deliveries, detached.
     pub(super) fn concerns_link(&self) -> bool {
         match self {
             Self::Sent { .. } | Self::Settled { .. } => false,
-            Self::Answer(result) => {
-                matches!(**result, Answer::Receiver { .. } | Answer::Sender { .. } | Answer::Node { .. })
+            Self::Call(result) => {
+                matches!(**result, CallReply::Receiver { .. } | CallReply::Sender { .. } | CallReply::Node { .. })
             }
             _ => true,
         }
