@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use futures_util::TryStreamExt;
 use lease::mongo::{COLLECTION, LeaseName};
-use lease::{Candidate, Config, Outcome, Running};
+use lease::{Candidate, Config, RunningElector, TermOutcome};
 use mongodb::bson::{Document, doc};
 use mongodb::options::{ClientOptions, ReadConcern};
 use mongodb::{Client, Database};
@@ -68,7 +68,7 @@ pub async fn cold_start_with(
     let config = Config { poll: Some(Duration::from_millis(20)), ..Config::default() };
     let terms = Arc::<Mutex<Vec<(u64, String)>>>::default();
     let stop = CancellationToken::new();
-    let running: Vec<Running> = (0..contenders)
+    let running: Vec<RunningElector> = (0..contenders)
         .map(|number| {
             let name = LeaseName {
                 database: database.name().into(),
@@ -106,7 +106,7 @@ pub fn short() -> Config {
     }
 }
 
-fn start(candidate: Candidate, terms: &Arc<Mutex<Vec<(u64, String)>>>, stop: CancellationToken) -> Running {
+fn start(candidate: Candidate, terms: &Arc<Mutex<Vec<(u64, String)>>>, stop: CancellationToken) -> RunningElector {
     let (terms, pod_id, stopped) = (Arc::clone(terms), candidate.name.pod_id.clone(), stop.clone());
     let work = move |leadership: lease::Leadership| {
         if !stopped.is_cancelled() {
@@ -114,8 +114,8 @@ fn start(candidate: Candidate, terms: &Arc<Mutex<Vec<(u64, String)>>>, stop: Can
             terms.push((leadership.term().get(), pod_id.clone()));
         }
         async move {
-            leadership.stopping().await;
-            Outcome::Done
+            leadership.wait_for_stop().await;
+            TermOutcome::Done
         }
     };
     candidate.start(work, stop.cancelled_owned()).expect("the configuration is valid")

@@ -3,7 +3,7 @@
 //! Never bounded: pauses, lost answers, heartbeats, time, and the delay of whatever is in flight. A fault whose bound is `None` may
 //! happen for ever; that is possible because a state forgets what no longer matters (`forget.rs`, `canon.rs`).
 
-use lease::decide::Contest;
+use lease::decide::ElectionRules;
 
 use crate::defect::Defect;
 use crate::stored::skew;
@@ -104,8 +104,8 @@ impl Bounds {
         Horizon { ttl: if self.has(Defect::TtlTooShort) { longest + 1 } else { longest } }
     }
 
-    pub fn contest(&self, span: Span) -> Contest {
-        Contest { timing: span.timing(), max_clock_skew: self.max_clock_skew.map(skew) }
+    pub fn election(&self, span: Span) -> ElectionRules {
+        ElectionRules { timing: span.timing(), max_clock_skew: self.max_clock_skew.map(skew) }
     }
 
     /// Whether any statement asks what time it is.

@@ -3,7 +3,7 @@
 //! A pod that is not scheduled is paused: its clock runs, and nothing else happens to it. So whatever a pod may do, it may
 //! also put off for ever.
 
-use lease::decide::Lead;
+use lease::decide::LeaderAction;
 
 use crate::action::{Action, Fate};
 use crate::bounds::{Bounds, Clocks};
@@ -70,11 +70,11 @@ fn leader(world: &World, index: usize, pod: &Pod, bounds: &Bounds, actions: &mut
     let hold = pod.hold.expect("a leader holds");
     let decided = lead(pod, bounds);
     match (hold.raising_above, decided) {
-        (_, None | Some(Lead::Expired)) => {}
+        (_, None | Some(LeaderAction::Expired)) => {}
         (Some(floor), _) if is_a_term(hold.term.max(floor) + 1, bounds) => actions.push(Action::Raise(index)),
         (Some(_), _) => {}
-        (None, Some(Lead::Renew | Lead::Wait { .. })) => {
-            if decided == Some(Lead::Renew) {
+        (None, Some(LeaderAction::Renew | LeaderAction::Wait { .. })) => {
+            if decided == Some(LeaderAction::Renew) {
                 actions.push(Action::Renew(index));
             }
             // The lease goes back only after the work has ended.

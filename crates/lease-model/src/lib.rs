@@ -1,6 +1,6 @@
 //! The lease protocol as a model, explored exhaustively within stated bounds.
 //!
-//! Calls the production code for every decision (`lease::decide`, `lease::record::Statement::apply`): what is checked is what
+//! Calls the production code for every decision (`lease::decide`, `lease::record::LeaseStatement::apply`): what is checked is what
 //! runs. The model adds only the world around it: pods that pause, crash and drift, statements that are lost or arrive late, a
 //! store that fails over and forgets what no majority had, server clocks that jump, an operator who deletes the lease, and a
 //! checkpoint with its fence.

@@ -1,13 +1,13 @@
 //! One pod as the model keeps it: what it remembers, and what it has under way.
 //!
-//! Production keeps [`Me`], [`Sighting`] and [`Tenure`], which hold moments. The model keeps ages and builds the production
+//! Production keeps [`CandidateState`], [`LeaseObservation`] and [`HeldLease`], which hold moments. The model keeps ages and builds the production
 //! values from them whenever it asks a production function. `Sight::of` goes the other way by search: the small form is the one
 //! whose rebuilt value *equals* what production made, so nothing production remembers can be forgotten here unnoticed.
 
 use std::iter;
 
-use lease::decide::{Me, Sighting, Tenure};
-use lease::record::{Record, ServerTime, Statement, Version};
+use lease::decide::{CandidateState, HeldLease, LeaseObservation};
+use lease::record::{LeaseRecord, LeaseStatement, LeaseVersion, ServerTime};
 use lease::{Term, Timing};
 
 use crate::checkpoint::Work;
@@ -96,21 +96,21 @@ impl Pod {
         }
     }
 
-    pub fn me(&self, timing: &Timing) -> Me {
-        let mut me = Me::new(self.nonce.contender());
+    pub fn me(&self, timing: &Timing) -> CandidateState {
+        let mut me = CandidateState::new(self.nonce.contender());
         let by = self.nonce.contender();
-        me.sending(&Statement::Renew { by, term: Term::default(), heartbeat: self.beats.into() });
+        me.record_sent(&LeaseStatement::Renew { by, term: Term::default(), heartbeat: self.beats.into() });
         if let Some(StoodDown { term, age }) = self.stood_down {
-            me.stand_down(Term::new(term.into()), age.moment(), timing);
+            me.record_step_down(Term::new(term.into()), age.moment(), timing);
         }
         me
     }
 
     /// Hands a statement to the network.
-    pub fn send(&mut self, statement: &Statement, timing: &Timing) {
+    pub fn send(&mut self, statement: &LeaseStatement, timing: &Timing) {
         let mut me = self.me(timing);
-        me.sending(statement);
-        let Statement::Renew { heartbeat: next, .. } = me.renewal(Term::default()) else {
+        me.record_sent(statement);
+        let LeaseStatement::Renew { heartbeat: next, .. } = me.renew_statement(Term::default()) else {
             unreachable!("a renewal is a renewal");
         };
         self.beats = small(next - 1);
@@ -118,8 +118,8 @@ impl Pod {
         self.asked = Some(Asked { ask, sent: Held::ZERO, stage: Stage::Sent, bereft: false });
     }
 
-    pub fn tenure(&self, timing: &Timing) -> Option<Tenure> {
-        self.hold.map(|hold| Tenure::granted(Term::new(hold.term.into()), hold.sent.moment(), timing))
+    pub fn tenure(&self, timing: &Timing) -> Option<HeldLease> {
+        self.hold.map(|hold| HeldLease::new(Term::new(hold.term.into()), hold.sent.moment(), timing))
     }
 }
 
@@ -135,24 +135,25 @@ pub struct Sight {
 }
 
 impl Sight {
-    pub fn sighting(&self) -> Sighting {
+    pub fn sighting(&self) -> LeaseObservation {
         let record = self.seen.map(Glance::record);
         let since = self.since.moment();
         if !self.moved {
-            return Sighting::first(record, since);
+            return LeaseObservation::new(record, since);
         }
         // Anything else that was seen before: only its term and its holder's patience are remembered.
         let holder = self.patience.map(|_| Nonce(u8::MAX).contender());
-        let version = Version { holder, term: Term::new(self.highest.into()), heartbeat: u64::MAX };
+        let version = LeaseVersion { holder, term: Term::new(self.highest.into()), heartbeat: u64::MAX };
         let ttl = self.patience.unwrap_or(Span::Short).timing().ttl();
-        Sighting::first(Some(Record { version, ttl, expires_at: ServerTime::default() }), since).observe(record, since)
+        LeaseObservation::new(Some(LeaseRecord { version, ttl, expires_at: ServerTime::default() }), since)
+            .observe(record, since)
     }
 
     /// The next look, as production takes it. `at` is when the answer arrived.
     pub fn after(before: Option<Self>, found: Option<Glance>, at: Waited) -> Self {
         let record = found.map(Glance::record);
         let sighting = match before {
-            None => Sighting::first(record, at.moment()),
+            None => LeaseObservation::new(record, at.moment()),
             Some(before) => before.sighting().observe(record, at.moment()),
         };
         let began = before.map_or(at, |before| before.since);
@@ -160,7 +161,7 @@ impl Sight {
     }
 
     /// The small form of `sighting`, whose wait began at one of these.
-    fn of(sighting: &Sighting, began: [Waited; 2]) -> Self {
+    fn of(sighting: &LeaseObservation, began: [Waited; 2]) -> Self {
         let seen = sighting.record().map(Glance::of);
         let highest = small_term(sighting.highest());
         let patiences = iter::once(None).chain(Span::ALL.map(Some));

@@ -5,7 +5,7 @@
 //! all clocks run as slowly as they may, is there a leader within [`patience`] ticks, and does the same one still lead a ttl later?
 //! The continuation is one fixed order of fair steps, made of the same actions the checker explores.
 
-use lease::decide::Lead;
+use lease::decide::LeaderAction;
 
 use crate::action::Action;
 use crate::bounds::{Bounds, PODS};
@@ -87,10 +87,10 @@ impl<'a> Calm<'a> {
                 self.act(Action::Look(p));
                 self.act(Action::See(p));
             }
-            Some(Lead::Expired) => {}
+            Some(LeaderAction::Expired) => {}
             Some(_) if raising => self.act(Action::Raise(p)),
-            Some(Lead::Renew) => self.act(Action::Renew(p)),
-            Some(Lead::Wait { .. }) => {}
+            Some(LeaderAction::Renew) => self.act(Action::Renew(p)),
+            Some(LeaderAction::Wait { .. }) => {}
         }
     }
 

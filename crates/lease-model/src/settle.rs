@@ -1,6 +1,6 @@
 //! A pod through one tick, and without what can make no difference to it any more.
 
-use lease::decide::Lead;
+use lease::decide::LeaderAction;
 
 use crate::bounds::{Bounds, Clocks};
 use crate::defect::Defect;
@@ -31,7 +31,7 @@ pub fn settled(pod: &Pod, bounds: &Bounds) -> Pod {
     }
     settle_statement(&mut pod);
     // An expired leader that waits for nothing can only notice it.
-    if pod.asked.is_none() && lead(&pod, bounds) == Some(Lead::Expired) {
+    if pod.asked.is_none() && lead(&pod, bounds) == Some(LeaderAction::Expired) {
         pod.hold = None;
     }
     settle_work(&mut pod);

@@ -1,9 +1,9 @@
-//! What each action does. Every decision of a pod is asked from production: [`decide::follow`], [`decide::lead`], and the
-//! statements of [`Me`]; every judgement of the store is [`Statement::apply`](lease::record::Statement::apply).
+//! What each action does. Every decision of a pod is asked from production: [`decide::decide_standby`], [`decide::decide_leader`], and the
+//! statements of [`CandidateState`]; every judgement of the store is [`LeaseStatement::apply`](lease::record::LeaseStatement::apply).
 
 use lease::Term;
-use lease::decide::{self, Follow, Me, Why};
-use lease::record::{Statement, Version};
+use lease::decide::{self, CandidateState, StandbyAction, TakeoverReason};
+use lease::record::{LeaseStatement, LeaseVersion};
 
 use crate::action::{Action, Fate};
 use crate::bounds::{Bounds, Clocks};
@@ -41,8 +41,8 @@ impl World {
                 self.pods[p].look = Some(Look { found, age: Waited::ZERO });
             }
             Action::See(p) => self.see(p, bounds),
-            Action::Renew(p) => self.send(p, |pod, me| me.renewal(Term::new(pod.term().into()))),
-            Action::Raise(p) => self.send(p, |pod, me| me.raise(Term::new(pod.term().into()), pod.floor())),
+            Action::Renew(p) => self.send(p, |pod, me| me.renew_statement(Term::new(pod.term().into()))),
+            Action::Raise(p) => self.send(p, |pod, me| me.raise_statement(Term::new(pod.term().into()), pod.floor())),
             Action::StepDown(p) => self.step_down(p, bounds),
             Action::Crash(p) => self.crash(p, bounds),
             Action::Arrive(p) => self.arrive(p, bounds),
@@ -84,34 +84,34 @@ impl World {
         let pod = &mut self.pods[p];
         let sight = Sight::after(pod.sight, found, at);
         pod.sight = Some(sight);
-        let contest = bounds.contest(pod.span);
-        let me = pod.me(&contest.timing);
+        let election = bounds.election(pod.span);
+        let me = pod.me(&election.timing);
         let lying = bounds.clocks == Clocks::Lying;
         let mut sighting = if lying { Sight { since: bounds.horizon().over(), ..sight } } else { sight }.sighting();
         if bounds.has(Defect::OwnTtlOnly) {
             let own = |glance: Glance| Glance { span: pod.span, ..glance };
             sighting = Sight { seen: sight.seen.map(own), ..sight }.sighting();
         }
-        let mut decided = decide::follow(&me, &sighting, &contest, now());
+        let mut decided = decide::decide_standby(&me, &sighting, &election, now());
         if bounds.has(Defect::ClientClock) {
             decided = as_the_seeds_do(decided, &me, found);
         }
-        let Follow::Try { statement, why } = decided else { return };
-        if why == Why::Silent && bounds.has(Defect::WaitsForRelease) {
+        let StandbyAction::Try { statement, why } = decided else { return };
+        if why == TakeoverReason::HolderSilent && bounds.has(Defect::WaitsForRelease) {
             return;
         }
         // Nobody leads again before the work of a lost term has ended.
         if pod.work.errand.is_some() {
             return;
         }
-        if statement.grants().is_some_and(|term| !is_a_term(small_term(term), bounds)) {
+        if statement.granted_term().is_some_and(|term| !is_a_term(small_term(term), bounds)) {
             return;
         }
-        self.ghost.written_afresh |= why == Why::Absent && self.spent.deletions > 0;
+        self.ghost.written_afresh |= why == TakeoverReason::NoLease && self.spent.deletions > 0;
         self.send(p, |_, _| statement);
     }
 
-    fn send(&mut self, p: usize, statement: impl Fn(&Pod, &Me) -> Statement) {
+    fn send(&mut self, p: usize, statement: impl Fn(&Pod, &CandidateState) -> LeaseStatement) {
         let pod = &mut self.pods[p];
         let timing = pod.span.timing();
         let statement = statement(pod, &pod.me(&timing));
@@ -126,7 +126,7 @@ impl World {
         if !bounds.has(Defect::ReleasedWhileOpen) {
             pod.hold = None;
         }
-        self.send(p, |_, me| me.release(Term::new(term.into())));
+        self.send(p, |_, me| me.release_statement(Term::new(term.into())));
     }
 
     fn crash(&mut self, p: usize, bounds: &Bounds) {
@@ -313,10 +313,10 @@ fn put<T>(places: &mut [Option<T>; LATE], value: Option<T>) {
 }
 
 /// The seeds look at nothing but `expiresAt`: they always try.
-fn as_the_seeds_do(decided: Follow, me: &Me, found: Option<Glance>) -> Follow {
+fn as_the_seeds_do(decided: StandbyAction, me: &CandidateState, found: Option<Glance>) -> StandbyAction {
     let Some(glance) = found else { return decided };
-    let Version { term, heartbeat, .. } = glance.edition.version();
+    let LeaseVersion { term, heartbeat, .. } = glance.edition.version();
     let seen = glance.edition.version();
-    let statement = Statement::Take { seen, by: me.contender(), term: term.next(), heartbeat: heartbeat + 1 };
-    Follow::Try { statement, why: Why::PerhapsExpired }
+    let statement = LeaseStatement::Take { seen, by: me.contender(), term: term.next(), heartbeat: heartbeat + 1 };
+    StandbyAction::Try { statement, why: TakeoverReason::ServerClockExpired }
 }

@@ -1,12 +1,12 @@
 //! The nouns of production, written small: a state of the model holds dozens of them, and there are millions of states.
 //!
-//! Nothing is decided here. [`Ask::apply`] turns the small forms into [`Record`] and [`Statement`], lets the production code
+//! Nothing is decided here. [`Ask::apply`] turns the small forms into [`LeaseRecord`] and [`LeaseStatement`], lets the production code
 //! answer, and writes the answer small again.
 
 use std::time::Duration;
 
-use lease::record::{Record, ServerTime, Statement, Version};
-use lease::{Contender, Term};
+use lease::record::{LeaseRecord, LeaseStatement, LeaseVersion, ServerTime};
+use lease::{CandidateId, Term};
 
 use crate::tick::{Span, TICK};
 
@@ -17,11 +17,11 @@ pub struct Nonce(pub u8);
 impl Nonce {
     pub const NOBODY: Self = Self(0);
 
-    pub fn contender(self) -> Contender {
-        Contender::new(u128::from(self.0))
+    pub fn contender(self) -> CandidateId {
+        CandidateId::new(u128::from(self.0))
     }
 
-    fn of(contender: Contender) -> Self {
+    fn of(contender: CandidateId) -> Self {
         let found = (1..=u8::MAX).map(Self).find(|nonce| nonce.contender() == contender);
         found.expect("every contender of the model has a small nonce")
     }
@@ -36,12 +36,12 @@ pub struct Edition {
 }
 
 impl Edition {
-    pub fn version(self) -> Version {
+    pub fn version(self) -> LeaseVersion {
         let holder = (self.holder != Nonce::NOBODY).then(|| self.holder.contender());
-        Version { holder, term: Term::new(self.term.into()), heartbeat: self.beat.into() }
+        LeaseVersion { holder, term: Term::new(self.term.into()), heartbeat: self.beat.into() }
     }
 
-    fn of(version: &Version) -> Self {
+    fn of(version: &LeaseVersion) -> Self {
         let holder = version.holder.map_or(Nonce::NOBODY, Nonce::of);
         Self { holder, term: small_term(version.term), beat: small(version.heartbeat) }
     }
@@ -55,11 +55,15 @@ pub struct Glance {
 }
 
 impl Glance {
-    pub fn record(self) -> Record {
-        Record { version: self.edition.version(), ttl: self.span.timing().ttl(), expires_at: ServerTime::default() }
+    pub fn record(self) -> LeaseRecord {
+        LeaseRecord {
+            version: self.edition.version(),
+            ttl: self.span.timing().ttl(),
+            expires_at: ServerTime::default(),
+        }
     }
 
-    pub fn of(record: &Record) -> Self {
+    pub fn of(record: &LeaseRecord) -> Self {
         Self { edition: Edition::of(&record.version), span: span_of(record.ttl) }
     }
 }
@@ -73,10 +77,10 @@ pub struct Lease {
 }
 
 impl Lease {
-    fn record(self) -> Record {
+    fn record(self) -> LeaseRecord {
         let glance = self.glance.record();
         let ttl = i64::try_from(glance.ttl.as_millis()).expect("a few ticks");
-        Record { expires_at: ServerTime(server_time(self.written).0 + ttl), ..glance }
+        LeaseRecord { expires_at: ServerTime(server_time(self.written).0 + ttl), ..glance }
     }
 }
 
@@ -98,7 +102,7 @@ pub struct Ask {
     pub span: Span,
 }
 
-/// See [`Statement`].
+/// See [`LeaseStatement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum What {
     Create {
@@ -133,50 +137,52 @@ pub enum What {
 }
 
 impl Ask {
-    pub fn of(statement: &Statement, by: Nonce, span: Span) -> Self {
+    pub fn of(statement: &LeaseStatement, by: Nonce, span: Span) -> Self {
         let what = match *statement {
-            Statement::Create { term, heartbeat, .. } => {
+            LeaseStatement::Create { term, heartbeat, .. } => {
                 What::Create { term: small_term(term), beat: small(heartbeat) }
             }
-            Statement::Take { seen, term, heartbeat, .. } => {
+            LeaseStatement::Take { seen, term, heartbeat, .. } => {
                 What::Take { seen: Edition::of(&seen), term: small_term(term), beat: small(heartbeat) }
             }
-            Statement::TakeIfExpired { seen, max_clock_skew, term, heartbeat, .. } => What::TakeIfExpired {
+            LeaseStatement::TakeIfExpired { seen, max_clock_skew, term, heartbeat, .. } => What::TakeIfExpired {
                 seen: Edition::of(&seen),
                 skew: small(max_clock_skew.as_millis() as u64 / u64::from(TICK)),
                 term: small_term(term),
                 beat: small(heartbeat),
             },
-            Statement::Renew { term, heartbeat, .. } => What::Renew { term: small_term(term), beat: small(heartbeat) },
-            Statement::Raise { term, to, heartbeat, .. } => {
+            LeaseStatement::Renew { term, heartbeat, .. } => {
+                What::Renew { term: small_term(term), beat: small(heartbeat) }
+            }
+            LeaseStatement::Raise { term, to, heartbeat, .. } => {
                 What::Raise { term: small_term(term), to: small_term(to), beat: small(heartbeat) }
             }
-            Statement::Release { term, .. } => What::Release { term: small_term(term) },
+            LeaseStatement::Release { term, .. } => What::Release { term: small_term(term) },
         };
         Self { by, what, span }
     }
 
     /// `None` for a doomed one.
-    pub fn statement(&self) -> Option<Statement> {
+    pub fn statement(&self) -> Option<LeaseStatement> {
         let by = self.by.contender();
         let term = |number: u8| Term::new(number.into());
         Some(match self.what {
-            What::Create { term: t, beat } => Statement::Create { by, term: term(t), heartbeat: beat.into() },
+            What::Create { term: t, beat } => LeaseStatement::Create { by, term: term(t), heartbeat: beat.into() },
             What::Take { seen, term: t, beat } => {
-                Statement::Take { seen: seen.version(), by, term: term(t), heartbeat: beat.into() }
+                LeaseStatement::Take { seen: seen.version(), by, term: term(t), heartbeat: beat.into() }
             }
-            What::TakeIfExpired { seen, skew: ticks, term: t, beat } => Statement::TakeIfExpired {
+            What::TakeIfExpired { seen, skew: ticks, term: t, beat } => LeaseStatement::TakeIfExpired {
                 seen: seen.version(),
                 max_clock_skew: skew(ticks),
                 by,
                 term: term(t),
                 heartbeat: beat.into(),
             },
-            What::Renew { term: t, beat } => Statement::Renew { by, term: term(t), heartbeat: beat.into() },
+            What::Renew { term: t, beat } => LeaseStatement::Renew { by, term: term(t), heartbeat: beat.into() },
             What::Raise { term: t, to, beat } => {
-                Statement::Raise { by, term: term(t), to: term(to), heartbeat: beat.into() }
+                LeaseStatement::Raise { by, term: term(t), to: term(to), heartbeat: beat.into() }
             }
-            What::Release { term: t } => Statement::Release { by, term: term(t) },
+            What::Release { term: t } => LeaseStatement::Release { by, term: term(t) },
             What::Doomed => return None,
         })
     }

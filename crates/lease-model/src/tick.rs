@@ -12,7 +12,7 @@
 use std::time::Duration;
 
 use lease::Timing;
-use lease::clock::Moment;
+use lease::clock::BootInstant;
 use lease::timing::DRIFT_PERCENT;
 
 /// True milliseconds in a tick.
@@ -29,8 +29,8 @@ const HEARTBEAT: u16 = SLOW - 200;
 const NOW: Duration = Duration::from_secs(600);
 
 /// The present, for the production functions.
-pub const fn now() -> Moment {
-    Moment::since_boot(NOW)
+pub const fn now() -> BootInstant {
+    BootInstant::since_boot(NOW)
 }
 
 /// How a pod's clock runs during one tick.
@@ -59,10 +59,10 @@ pub type Held = Age<SLOW, FAST>;
 impl<const PURE: u16, const MIXED: u16> Age<PURE, MIXED> {
     pub const ZERO: Self = Self { ticks: 0, pure: true };
 
-    pub fn moment(self) -> Moment {
+    pub fn moment(self) -> BootInstant {
         let rate = if self.pure { PURE } else { MIXED };
         let age = Duration::from_millis(u64::from(self.ticks) * u64::from(rate));
-        Moment::since_boot(NOW.saturating_sub(age))
+        BootInstant::since_boot(NOW.saturating_sub(age))
     }
 
     const fn older(self, rate: u16) -> Self {

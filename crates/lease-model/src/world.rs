@@ -1,7 +1,7 @@
 //! One state of everything: pods, store, network, and what the properties need to remember.
 
 use lease::Timing;
-use lease::decide::{self, Lead};
+use lease::decide::{self, LeaderAction};
 
 use crate::bounds::{Bounds, PODS};
 use crate::checkpoint::{Breach, Checkpoint, Errand};
@@ -73,10 +73,10 @@ impl World {
 }
 
 /// What the pod's leadership tells it to do now.
-pub fn lead(pod: &Pod, bounds: &Bounds) -> Option<Lead> {
+pub fn lead(pod: &Pod, bounds: &Bounds) -> Option<LeaderAction> {
     let tenure = pod.tenure(&belief(pod, bounds))?;
-    Some(match decide::lead(&tenure, now()) {
-        Lead::Expired if bounds.has(Defect::NoDeadline) => Lead::Renew,
+    Some(match decide::decide_leader(&tenure, now()) {
+        LeaderAction::Expired if bounds.has(Defect::NoDeadline) => LeaderAction::Renew,
         decided => decided,
     })
 }
@@ -92,5 +92,5 @@ fn belief(pod: &Pod, bounds: &Bounds) -> Timing {
 /// Whether the pod's gate is open: it may act, by its own clock.
 pub fn is_valid(pod: &Pod, bounds: &Bounds) -> bool {
     let shut = pod.hold.is_some_and(|hold| hold.raising_above.is_some());
-    !shut && lead(pod, bounds).is_some_and(|decided| decided != Lead::Expired)
+    !shut && lead(pod, bounds).is_some_and(|decided| decided != LeaderAction::Expired)
 }

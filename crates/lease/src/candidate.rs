@@ -1,7 +1,7 @@
-//! A pod's candidature: starts the elector on a thread of its own, and ends it.
+//! Starts the elector of a pod on its own thread, and ends it.
 //!
 //! The thread has its own runtime and its own MongoDB client. A pipeline that keeps every worker of the main runtime busy
-//! can therefore delay its own work, but not a heartbeat.
+//! delays its own work, but never a heartbeat.
 
 use std::sync::Arc;
 use std::thread;
@@ -14,13 +14,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::elector::{Elector, Rules, Work};
+use crate::elector::{Elector, ElectorConfig, LeaderTask};
 use crate::error::Error;
-use crate::handle::{Desk, Handle};
-use crate::leadership::{Leadership, Outcome};
-use crate::mongo::{LeaseName, MongoLease};
+use crate::handle::{ElectorChannels, Handle};
+use crate::leadership::{Leadership, TermOutcome};
+use crate::mongo::{LeaseName, MongoLeaseStore};
 
-/// Everything one contender needs to stand.
+/// Everything a pod needs to take part in the election.
 #[derive(Clone, Debug)]
 pub struct Candidate {
     pub name: LeaseName,
@@ -30,75 +30,79 @@ pub struct Candidate {
 
 /// A started elector.
 #[derive(Debug)]
-pub struct Running {
+pub struct RunningElector {
     handle: Handle,
     ended: oneshot::Receiver<Result<(), Error>>,
 }
 
 impl Candidate {
-    /// Starts contending. `work` is called with every term this pod gains, on the current runtime, as its future is run: nothing
-    /// it does, not even making that future, stands in the way of a heartbeat. `shutdown` drains that work, gives the
-    /// lease back and ends the elector.
+    /// Starts the elector. It calls `work` for every term this pod gains, on the current runtime and inside the task of the
+    /// term: nothing that `work` does, not even creating its future, delays a heartbeat. `shutdown` drains that work, releases
+    /// the lease and ends the elector.
     ///
     /// # Panics
     /// When called outside a tokio runtime.
-    pub fn start<W, F>(self, work: W, shutdown: impl Future<Output = ()> + Send + 'static) -> Result<Running, Error>
+    pub fn start<W, F>(
+        self,
+        work: W,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> Result<RunningElector, Error>
     where
         W: Fn(Leadership) -> F + Send + Sync + 'static,
-        F: Future<Output = Outcome> + Send + 'static,
+        F: Future<Output = TermOutcome> + Send + 'static,
     {
-        let contest = self.config.validate()?;
-        let rules = Rules {
+        let election = self.config.validate()?;
+        let config = ElectorConfig {
             key: self.name.key.clone(),
             pod_id: self.name.pod_id.clone(),
-            contest,
+            election,
             poll: self.config.poll(),
             watch: self.config.watch,
         };
-        let work: Work = Arc::new(move |leadership| work(leadership).boxed());
-        let (handle, desk) = Handle::new();
+        let work: LeaderTask = Arc::new(move |leadership| work(leadership).boxed());
+        let (handle, channels) = Handle::new();
         let (end, ended) = oneshot::channel();
         let work_runtime = runtime::Handle::current();
         let body = move || {
-            let result = self.contend(rules, desk, work, work_runtime, shutdown);
-            // nobody may be waiting for it
+            let result = self.run_elector(config, channels, work, work_runtime, shutdown);
+            // The receiver may be gone: nobody has to wait for the end.
             drop(end.send(result));
         };
         thread::Builder::new().name("lease".into()).spawn(body).map_err(Error::Thread)?;
-        Ok(Running { handle, ended })
+        Ok(RunningElector { handle, ended })
     }
 
-    fn contend(
+    fn run_elector(
         self,
-        rules: Rules,
-        desk: Desk,
-        work: Work,
+        config: ElectorConfig,
+        channels: ElectorChannels,
+        work: LeaderTask,
         work_runtime: runtime::Handle,
         shutdown: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), Error> {
         let runtime = runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread)?;
         runtime.block_on(async {
             let stop = CancellationToken::new();
-            let told = stop.clone();
-            let waiting = tokio::spawn(async move {
+            let cancel = stop.clone();
+            let shutdown_task = tokio::spawn(async move {
                 shutdown.await;
-                told.cancel();
+                cancel.cancel();
             });
-            let store = MongoLease::open(self.client, self.name, &rules.contest.timing)?;
-            let ended = Elector::new(store, rules, Clock::Boot, desk, work, work_runtime, stop).run().await;
-            waiting.abort();
+            let store = MongoLeaseStore::open(self.client, self.name, &config.election.timing)?;
+            let ended = Elector::new(store, config, Clock::Boot, channels, work, work_runtime, stop).run().await;
+            shutdown_task.abort();
             ended
         })
     }
 }
 
-impl Running {
+impl RunningElector {
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }
 
-    /// Waits until the elector has ended: after a shutdown, or because the store is unfit for leases.
-    pub async fn ended(self) -> Result<(), Error> {
-        self.ended.await.unwrap_or(Err(Error::Died))
+    /// Waits until the elector has ended: after a shutdown, or because the store is unsafe for leases.
+    pub async fn join(self) -> Result<(), Error> {
+        self.ended.await.unwrap_or(Err(Error::ThreadPanicked))
     }
 }

@@ -1,242 +1,261 @@
-//! Who may lead, decided without a clock, a network or a random number: time comes in as an argument.
+//! The election protocol as pure functions: no clock, no network, no random number. Time is an argument.
 //!
-//! A standby keeps a [`Sighting`] (what the lease looked like, and since when) and asks [`follow`] what to do. A leader keeps
-//! a [`Tenure`] (its term, and until when it may believe in it) and asks [`lead`]. The elector obeys; the model of the
-//! protocol calls the same functions. What a [`Statement`] does to the stored lease is [`Statement::apply`].
+//! A standby keeps a [`LeaseObservation`] (the lease as last read, and since when it is unchanged) and calls [`decide_standby`]. A
+//! leader keeps a [`HeldLease`] (its term, and until when it is valid) and calls [`decide_leader`]. The elector executes the
+//! decisions; the model of the protocol calls the same functions. [`LeaseStatement::apply`] defines what a statement does.
 //!
-//! Why no two contenders are valid at once, in their own clocks, within the drift bound of [`crate::timing`]:
-//! 1. Every version of the record is written once ([`Version`]), by a statement the holder sent at some moment *s*.
-//! 2. The holder is valid until *s* + renew deadline of its last *acknowledged* statement ([`Tenure`]).
-//! 3. A standby has seen that same version for ttl, counted from when the reply that first showed it *arrived*, hence
-//!    after *s* ([`Sighting::observe`]), and takes it by a compare-and-set on exactly that version.
-//! 4. An acknowledgement is a majority's, so a failover of the store forgets neither renewal nor takeover.
+//! Why no two candidates are valid at once, each by its own clock, within the drift bound of [`crate::timing`]:
+//! 1. Every version of the record is written once ([`LeaseVersion`]), by a statement that the holder sent at some moment *s*.
+//! 2. The holder is valid until *s* + renew deadline of its last *acknowledged* statement ([`HeldLease`]).
+//! 3. A standby takes a version only after it has seen it unchanged for ttl, counted from when the reply that first showed it
+//!    *arrived*, hence after *s* ([`LeaseObservation::update`]). The take is a compare-and-set on exactly that version.
+//! 4. An acknowledgement comes from a majority, so a failover of the store loses neither a renewal nor a takeover.
 //!
-//! A lease that was released, or whose holder is this very contender, may be taken at once: its holder has shut its gate.
-//! The one rule that trusts wall clocks, [`Statement::TakeIfExpired`], is off unless the operator states how far the
-//! clocks of the MongoDB servers may be apart; see [`Contest::max_clock_skew`].
+//! A lease that was released, or whose holder is this candidate itself, may be taken at once: its holder has closed its gate.
+//! The one rule that trusts wall clocks, [`LeaseStatement::TakeIfExpired`], is off unless the operator states how far apart
+//! the clocks of the MongoDB servers may be; see [`ElectionRules::max_clock_skew`].
 
 use std::time::Duration;
 
-use crate::clock::Moment;
-use crate::record::{Contender, Record, Statement, Term};
+use crate::clock::BootInstant;
+use crate::record::{CandidateId, LeaseRecord, LeaseStatement, Term};
 use crate::timing::Timing;
 
 #[cfg(doc)]
-use crate::record::Version;
+use crate::record::LeaseVersion;
 
-/// The rules of one contest, the same for all its pods.
+/// The rules of one election, the same for all its pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Contest {
+pub struct ElectionRules {
     pub timing: Timing,
-    /// `None`: no wall clock decides anything. `Some`: the operator vouches that no two MongoDB servers (or routers) ever
-    /// show wall clocks further apart than this, steps included; a contender that has not yet seen the lease move may
-    /// then take one that the server itself calls expired, without waiting for ttl. Two pods can lead at once if that
-    /// is untrue, which is why it is not the default: a failover to a server whose clock is ahead would hand a live
-    /// lease to any pod that starts.
+    /// `None`: no wall clock decides anything. `Some`: the operator guarantees that no two MongoDB servers (or routers) ever
+    /// show wall clocks further apart than this, steps included. A candidate that has not yet seen the lease change may then
+    /// take one that the server calls expired, without waiting for ttl. If the guarantee is wrong, two pods can lead at once;
+    /// that is why it is not the default: a failover to a server whose clock is ahead would hand a live lease to any pod
+    /// that starts.
     pub max_clock_skew: Option<Duration>,
 }
 
-/// This contender, and what it must remember about itself.
+/// This candidate, and what it must remember about itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Me {
-    contender: Contender,
-    /// The highest heartbeat number this contender ever tried to write.
-    beats: u64,
-    stood_down: Option<StoodDown>,
+pub struct CandidateState {
+    id: CandidateId,
+    /// The highest heartbeat number this candidate ever tried to write.
+    last_heartbeat: u64,
+    step_down_pause: Option<StepDownPause>,
 }
 
-/// Having given up a term on purpose, a pod lets the others have it first.
+/// After a voluntary step-down, the pod lets other pods take the lease first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct StoodDown {
+struct StepDownPause {
     term: Term,
-    until: Moment,
+    until: BootInstant,
 }
 
-impl Me {
-    pub const fn new(contender: Contender) -> Self {
-        Self { contender, beats: 0, stood_down: None }
+impl CandidateState {
+    pub const fn new(id: CandidateId) -> Self {
+        Self { id, last_heartbeat: 0, step_down_pause: None }
     }
 
-    pub const fn contender(&self) -> Contender {
-        self.contender
+    pub const fn id(&self) -> CandidateId {
+        self.id
     }
 
-    /// To be called before a statement is sent: its heartbeat number is used up, whatever becomes of it.
-    pub fn sending(&mut self, statement: &Statement) {
-        self.beats = self.beats.max(statement.heartbeat().unwrap_or(0));
+    /// Call this before a statement is sent: its heartbeat number is used up, whether or not the statement succeeds.
+    pub fn record_sent(&mut self, statement: &LeaseStatement) {
+        self.last_heartbeat = self.last_heartbeat.max(statement.heartbeat().unwrap_or(0));
     }
 
-    /// To be called after a voluntary step-down: leaves the lease to others until somebody took it, at most for ttl.
-    pub fn stand_down(&mut self, term: Term, now: Moment, timing: &Timing) {
-        self.stood_down = Some(StoodDown { term, until: now + timing.ttl() });
+    /// Call this after a voluntary step-down: leaves the lease to others until one has taken it, for at most ttl.
+    pub fn record_step_down(&mut self, term: Term, now: BootInstant, timing: &Timing) {
+        self.step_down_pause = Some(StepDownPause { term, until: now + timing.ttl() });
     }
 
     /// The renewal to send now.
-    pub const fn renewal(&self, term: Term) -> Statement {
-        Statement::Renew { by: self.contender, term, heartbeat: self.beats + 1 }
+    pub const fn renew_statement(&self, term: Term) -> LeaseStatement {
+        LeaseStatement::Renew { candidate: self.id, term, heartbeat: self.last_heartbeat + 1 }
     }
 
-    /// The statement that lifts this contender's term above `floor`, the highest term what it guards has ever seen.
-    pub fn raise(&self, term: Term, floor: Term) -> Statement {
-        Statement::Raise { by: self.contender, term, to: term.max(floor).next(), heartbeat: self.beats + 1 }
+    /// The statement that raises this candidate's term above `floor`, the highest term that the guarded store has seen.
+    pub fn raise_statement(&self, term: Term, floor: Term) -> LeaseStatement {
+        LeaseStatement::Raise {
+            candidate: self.id,
+            term,
+            to: term.max(floor).next(),
+            heartbeat: self.last_heartbeat + 1,
+        }
     }
 
-    pub const fn release(&self, term: Term) -> Statement {
-        Statement::Release { by: self.contender, term }
+    pub const fn release_statement(&self, term: Term) -> LeaseStatement {
+        LeaseStatement::Release { candidate: self.id, term }
     }
 
-    fn next_beat(&self, seen: u64) -> u64 {
-        self.beats.max(seen) + 1
+    fn next_heartbeat(&self, stored: u64) -> u64 {
+        self.last_heartbeat.max(stored) + 1
     }
 }
 
-/// What a standby has seen of the lease.
+/// What a standby knows about the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Sighting {
-    record: Option<Record>,
-    /// When the reply arrived that first showed this record: never when it was asked for.
-    since: Moment,
-    /// Whether the lease was ever seen to change. A contender that has not is new here, or the lease is dead.
-    moved: bool,
-    /// The longest ttl a holder may still rely on, should the record vanish.
-    patience: Duration,
+pub struct LeaseObservation {
+    record: Option<LeaseRecord>,
+    /// When the reply arrived that first showed this record; never when the read was sent.
+    unchanged_since: BootInstant,
+    /// Whether this candidate ever saw the lease change. If not, the candidate is new, or the lease is abandoned.
+    has_changed: bool,
+    /// The ttl that the last holder may still rely on, should the record vanish.
+    holder_ttl: Duration,
     /// The highest term ever seen: terms rise even when the record is lost.
-    highest: Term,
+    highest_term: Term,
 }
 
-impl Sighting {
-    /// The first look. `at` is when the reply arrived.
-    pub fn first(record: Option<Record>, at: Moment) -> Self {
-        let empty = Self { record, since: at, moved: false, patience: Duration::ZERO, highest: Term::default() };
+impl LeaseObservation {
+    /// The first read. `at` is when the reply arrived.
+    pub fn new(record: Option<LeaseRecord>, at: BootInstant) -> Self {
+        let empty = Self {
+            record,
+            unchanged_since: at,
+            has_changed: false,
+            holder_ttl: Duration::ZERO,
+            highest_term: Term::default(),
+        };
         empty.remember(record)
     }
 
-    /// The next look. Only a version that differs restarts the wait.
+    /// The next read. Only a different version restarts the wait.
     #[must_use]
-    pub fn observe(self, record: Option<Record>, at: Moment) -> Self {
-        let same = self.record.map(|seen| seen.version) == record.map(|seen| seen.version);
-        let looked = if same { self } else { Self { since: at, moved: true, ..self } };
-        Self { record, ..looked.remember(record) }
+    pub fn update(self, record: Option<LeaseRecord>, at: BootInstant) -> Self {
+        let same = self.record.map(|known| known.version) == record.map(|read| read.version);
+        let updated = if same { self } else { Self { unchanged_since: at, has_changed: true, ..self } };
+        Self { record, ..updated.remember(record) }
     }
 
-    pub const fn record(&self) -> Option<&Record> {
+    pub const fn record(&self) -> Option<&LeaseRecord> {
         self.record.as_ref()
     }
 
-    pub const fn highest(&self) -> Term {
-        self.highest
+    pub const fn highest_term(&self) -> Term {
+        self.highest_term
     }
 
-    fn remember(self, record: Option<Record>) -> Self {
+    fn remember(self, record: Option<LeaseRecord>) -> Self {
         let Some(record) = record else { return self };
-        let patience = if record.version.holder.is_some() { record.ttl } else { Duration::ZERO };
-        Self { highest: self.highest.max(record.version.term), patience, ..self }
+        let holder_ttl = if record.version.holder.is_some() { record.ttl } else { Duration::ZERO };
+        Self { highest_term: self.highest_term.max(record.version.term), holder_ttl, ..self }
     }
 }
 
 /// What a standby should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Follow {
-    /// Send this. If it is acknowledged by a majority, lead (see [`Tenure::granted`]); in any other case look again.
-    Try { statement: Statement, why: Why },
-    /// Nothing may be done before `until`, if nothing changes. (Look more often: a change restarts the wait.)
-    Wait { until: Moment },
+pub enum StandbyAction {
+    /// Send this. If a majority acknowledges it, lead (see [`HeldLease::new`]); otherwise read the lease again.
+    Try { statement: LeaseStatement, reason: TakeoverReason },
+    /// Nothing may be done before `until`, if nothing changes. (Poll more often: a change restarts the wait.)
+    Wait { until: BootInstant },
 }
 
-/// Why a contender may try.
+/// Why a candidate may try to take the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Why {
+pub enum TakeoverReason {
     /// There is no lease yet.
-    Absent,
-    /// The lease was seen, then it vanished, and its last holder's time is over.
-    Lost,
-    /// Its holder gave it back.
+    NoLease,
+    /// The lease was there, then it vanished, and its last holder's ttl is over.
+    Vanished,
+    /// The holder released it.
     Released,
-    /// The record names this contender, which does not lead: an answer was lost, or its deadline passed.
-    Mine,
-    /// Nothing moved for ttl.
-    Silent,
+    /// The record names this candidate, which does not lead: a reply was lost, or its deadline passed.
+    OwnLease,
+    /// Nothing changed for ttl.
+    HolderSilent,
     /// The server's clock may say that it expired long ago.
-    PerhapsExpired,
+    ServerClockExpired,
 }
 
-impl Why {
+impl TakeoverReason {
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::Absent => "no lease yet",
-            Self::Lost => "the lease was lost",
+            Self::NoLease => "no lease yet",
+            Self::Vanished => "lease vanished",
             Self::Released => "released",
-            Self::Mine => "own lease regained",
-            Self::Silent => "holder silent for ttl",
-            Self::PerhapsExpired => "expired by the server's clock",
+            Self::OwnLease => "own lease taken again",
+            Self::HolderSilent => "holder silent for ttl",
+            Self::ServerClockExpired => "expired by the server's clock",
         }
     }
 }
 
-/// What a standby may do now, given what it has seen.
-pub fn follow(me: &Me, sighting: &Sighting, contest: &Contest, now: Moment) -> Follow {
-    let ttl = contest.timing.ttl();
-    if let Some(stood_down) = me.stood_down
-        && sighting.highest <= stood_down.term
-        && now < stood_down.until
+/// What a standby may do now, given what it knows about the lease.
+pub fn decide_standby(
+    state: &CandidateState,
+    observation: &LeaseObservation,
+    rules: &ElectionRules,
+    now: BootInstant,
+) -> StandbyAction {
+    let ttl = rules.timing.ttl();
+    if let Some(pause) = state.step_down_pause
+        && observation.highest_term <= pause.term
+        && now < pause.until
     {
-        return Follow::Wait { until: stood_down.until };
+        return StandbyAction::Wait { until: pause.until };
     }
-    let term = sighting.highest.next();
-    let by = me.contender;
-    let Some(Record { version: seen, .. }) = sighting.record else {
+    let term = observation.highest_term.next();
+    let candidate = state.id;
+    let until = observation.unchanged_since + ttl.max(observation.holder_ttl);
+    let Some(LeaseRecord { version: expected, .. }) = observation.record else {
         // A record that vanished may have had a holder who does not know it yet.
-        let until = sighting.since + ttl.max(sighting.patience);
-        return match sighting.moved {
-            true if now < until => Follow::Wait { until },
-            true => create(me, term, Why::Lost),
-            false => create(me, term, Why::Absent),
+        return match observation.has_changed {
+            true if now < until => StandbyAction::Wait { until },
+            true => create(state, term, TakeoverReason::Vanished),
+            false => create(state, term, TakeoverReason::NoLease),
         };
     };
-    let heartbeat = me.next_beat(seen.heartbeat);
-    let take = |why| Follow::Try { statement: Statement::Take { seen, by, term, heartbeat }, why };
-    let until = sighting.since + ttl.max(sighting.patience);
-    match (seen.holder, contest.max_clock_skew) {
-        (None, _) => take(Why::Released),
-        (Some(holder), _) if holder == by => take(Why::Mine),
-        (Some(_), _) if now >= until => take(Why::Silent),
-        (Some(_), Some(max_clock_skew)) if !sighting.moved => Follow::Try {
-            statement: Statement::TakeIfExpired { seen, max_clock_skew, by, term, heartbeat },
-            why: Why::PerhapsExpired,
+    let heartbeat = state.next_heartbeat(expected.heartbeat);
+    let take = |reason| StandbyAction::Try {
+        statement: LeaseStatement::Take { expected, candidate, term, heartbeat },
+        reason,
+    };
+    match (expected.holder, rules.max_clock_skew) {
+        (None, _) => take(TakeoverReason::Released),
+        (Some(holder), _) if holder == candidate => take(TakeoverReason::OwnLease),
+        (Some(_), _) if now >= until => take(TakeoverReason::HolderSilent),
+        // A lease that was seen to change has a live holder: its expiry is not worth asking for.
+        (Some(_), Some(max_clock_skew)) if !observation.has_changed => StandbyAction::Try {
+            statement: LeaseStatement::TakeIfExpired { expected, max_clock_skew, candidate, term, heartbeat },
+            reason: TakeoverReason::ServerClockExpired,
         },
-        (Some(_), _) => Follow::Wait { until },
+        (Some(_), _) => StandbyAction::Wait { until },
     }
 }
 
-fn create(me: &Me, term: Term, why: Why) -> Follow {
-    let statement = Statement::Create { by: me.contender, term, heartbeat: me.next_beat(0) };
-    Follow::Try { statement, why }
+fn create(state: &CandidateState, term: Term, reason: TakeoverReason) -> StandbyAction {
+    let statement = LeaseStatement::Create { candidate: state.id, term, heartbeat: state.next_heartbeat(0) };
+    StandbyAction::Try { statement, reason }
 }
 
-/// A leadership, as its leader sees it.
+/// The lease as its holder sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Tenure {
+pub struct HeldLease {
     term: Term,
-    valid_until: Moment,
-    renew_at: Moment,
+    valid_until: BootInstant,
+    renew_at: BootInstant,
 }
 
-impl Tenure {
+impl HeldLease {
     /// A statement sent at `sent` that grants `term` was acknowledged by a majority.
-    pub fn granted(term: Term, sent: Moment, timing: &Timing) -> Self {
+    pub fn new(term: Term, sent: BootInstant, timing: &Timing) -> Self {
         Self { term, valid_until: sent + timing.renew_deadline(), renew_at: sent + timing.heartbeat() }
     }
 
     /// A renewal sent at `sent` was acknowledged by a majority.
     #[must_use]
-    pub fn renewed(self, sent: Moment, timing: &Timing) -> Self {
-        Self::granted(self.term, sent, timing)
+    pub fn with_renewal(self, sent: BootInstant, timing: &Timing) -> Self {
+        Self::new(self.term, sent, timing)
     }
 
-    /// A renewal came to nothing, or nobody knows: it is asked again, until the deadline.
+    /// A renewal failed, or its result is unknown: it is sent again, until the deadline.
     #[must_use]
-    pub fn not_renewed(self, now: Moment, timing: &Timing) -> Self {
-        Self { renew_at: now + timing.retry(), ..self }
+    pub fn with_retry(self, now: BootInstant, timing: &Timing) -> Self {
+        Self { renew_at: now + timing.retry_interval(), ..self }
     }
 
     pub const fn term(&self) -> Term {
@@ -244,35 +263,36 @@ impl Tenure {
     }
 
     /// The leader may act before this moment, and not at it.
-    pub const fn valid_until(&self) -> Moment {
+    pub const fn valid_until(&self) -> BootInstant {
         self.valid_until
     }
 
-    pub fn is_valid(&self, now: Moment) -> bool {
+    pub fn is_valid(&self, now: BootInstant) -> bool {
         now < self.valid_until
     }
 }
 
 /// What a leader should do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Lead {
-    /// Send [`Me::renewal`]. Refused: the term is over. No answer, or no majority: [`Tenure::not_renewed`].
+pub enum LeaderAction {
+    /// Send [`CandidateState::renew_statement`]. If it is refused, the term is over. Without a reply or a majority:
+    /// [`HeldLease::with_retry`].
     Renew,
     Wait {
-        until: Moment,
+        until: BootInstant,
     },
     /// The deadline passed without an acknowledged renewal: the term is over, whatever the store says.
     Expired,
 }
 
 /// What a leader must do now.
-pub fn lead(tenure: &Tenure, now: Moment) -> Lead {
-    if !tenure.is_valid(now) {
-        Lead::Expired
-    } else if now >= tenure.renew_at {
-        Lead::Renew
+pub fn decide_leader(held: &HeldLease, now: BootInstant) -> LeaderAction {
+    if !held.is_valid(now) {
+        LeaderAction::Expired
+    } else if now >= held.renew_at {
+        LeaderAction::Renew
     } else {
-        Lead::Wait { until: tenure.renew_at.min(tenure.valid_until) }
+        LeaderAction::Wait { until: held.renew_at.min(held.valid_until) }
     }
 }
 

@@ -1,20 +1,20 @@
-//! The lease as MongoDB keeps it: field names, format, and reading a document without trusting it.
+//! The lease document in MongoDB: field names, format, and parsing that trusts nothing.
 
 use mongodb::bson::{Bson, DateTime, Document};
 use std::time::Duration;
 
 use crate::config::LONGEST_TTL;
 use crate::error::Error;
-use crate::record::{Contender, Record, ServerTime, Term, Version};
+use crate::record::{CandidateId, LeaseRecord, LeaseVersion, ServerTime, Term};
 
-/// Kept in every document; a higher one was written by a version that knows more.
+/// Stored in every document. A higher format was written by a newer version.
 pub(crate) const FORMAT: i64 = 1;
 
-/// The lease for people and for `status`: times are the servers' wall clocks, and only shown.
+/// The lease for display and for `status`. Times come from the servers' wall clocks and decide nothing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LeaseDocument {
     pub key: String,
-    /// The pod that holds it; `None` after a release.
+    /// The pod that holds the lease; `None` after a release.
     pub leader_id: Option<String>,
     pub term: Term,
     pub heartbeat: u64,
@@ -22,21 +22,21 @@ pub struct LeaseDocument {
     pub heartbeat_at: DateTime,
     pub expires_at: DateTime,
     pub fingerprint: String,
-    pub(crate) holder: Option<Contender>,
+    pub(crate) holder: Option<CandidateId>,
 }
 
 impl LeaseDocument {
-    pub(crate) fn read(document: &Document) -> Result<Self, Error> {
-        let fields = Fields { key: document.get_str("_id").unwrap_or("?"), document };
-        let format = fields.number("format")?;
+    pub(crate) fn parse(document: &Document) -> Result<Self, Error> {
+        let fields = LeaseFields { key: document.get_str("_id").unwrap_or("?"), document };
+        let format = fields.integer("format")?;
         if format != FORMAT {
-            return Err(Error::Format { key: fields.key.into(), found: format, known: FORMAT });
+            return Err(Error::Format { key: fields.key.into(), found: format, supported: FORMAT });
         }
         Ok(Self {
             key: fields.key.to_owned(),
             leader_id: fields.optional_text("leaderId")?.map(str::to_owned),
-            term: Term::new(fields.natural("term")?),
-            heartbeat: fields.natural("heartbeat")?,
+            term: Term::new(fields.unsigned("term")?),
+            heartbeat: fields.unsigned("heartbeat")?,
             acquired_at: document.get_datetime("acquiredAt").ok().copied(),
             heartbeat_at: fields.time("heartbeatAt")?,
             expires_at: fields.time("expiresAt")?,
@@ -45,27 +45,27 @@ impl LeaseDocument {
         })
     }
 
-    /// What the decisions need of it. Both times were written by one server at one moment, so that their difference is
-    /// the holder's ttl, whatever that server's clock says.
-    pub(crate) fn record(&self) -> Record {
+    /// The fields that decisions need. One server wrote both times at one moment, so their difference is the holder's ttl,
+    /// whatever that server's clock says.
+    pub(crate) fn to_record(&self) -> LeaseRecord {
         let ttl = self.expires_at.timestamp_millis().saturating_sub(self.heartbeat_at.timestamp_millis());
         let ttl = Duration::from_millis(u64::try_from(ttl).unwrap_or(0));
-        Record {
-            version: Version { holder: self.holder, term: self.term, heartbeat: self.heartbeat },
+        LeaseRecord {
+            version: LeaseVersion { holder: self.holder, term: self.term, heartbeat: self.heartbeat },
             ttl: ttl.min(LONGEST_TTL),
             expires_at: ServerTime(self.expires_at.timestamp_millis()),
         }
     }
 }
 
-/// Errors name the field and never show what was in it.
-struct Fields<'a> {
+/// Reads fields. Errors name the field and never show its content.
+struct LeaseFields<'a> {
     key: &'a str,
     document: &'a Document,
 }
 
-impl Fields<'_> {
-    fn number(&self, field: &'static str) -> Result<i64, Error> {
+impl LeaseFields<'_> {
+    fn integer(&self, field: &'static str) -> Result<i64, Error> {
         match self.document.get(field) {
             Some(Bson::Int64(number)) => Ok(*number),
             Some(Bson::Int32(number)) => Ok(i64::from(*number)),
@@ -74,8 +74,8 @@ impl Fields<'_> {
         }
     }
 
-    fn natural(&self, field: &'static str) -> Result<u64, Error> {
-        u64::try_from(self.number(field)?).map_err(|_| self.unreadable(field, "is negative"))
+    fn unsigned(&self, field: &'static str) -> Result<u64, Error> {
+        u64::try_from(self.integer(field)?).map_err(|_| self.unreadable(field, "is negative"))
     }
 
     fn text(&self, field: &'static str) -> Result<&str, Error> {
@@ -95,9 +95,9 @@ impl Fields<'_> {
         time.map_err(|_| self.unreadable(field, "is not a date"))
     }
 
-    fn holder(&self) -> Result<Option<Contender>, Error> {
+    fn holder(&self) -> Result<Option<CandidateId>, Error> {
         let Some(text) = self.optional_text("contender")? else { return Ok(None) };
-        Contender::parse(text).map(Some).ok_or_else(|| self.unreadable("contender", "is not 32 hexadecimal digits"))
+        CandidateId::parse(text).map(Some).ok_or_else(|| self.unreadable("contender", "is not 32 hexadecimal digits"))
     }
 
     fn unreadable(&self, field: &'static str, problem: &'static str) -> Error {
@@ -113,7 +113,7 @@ mod tests {
     fn stored() -> Document {
         let at = DateTime::from_millis(1_000_000);
         doc! {
-            "_id": "shop", "format": FORMAT, "leaderId": "pod-a", "contender": Contender::new(7).to_string(), "term": 3_i64,
+            "_id": "shop", "format": FORMAT, "leaderId": "pod-a", "contender": CandidateId::new(7).to_string(), "term": 3_i64,
             "heartbeat": 9_i64, "acquiredAt": at, "heartbeatAt": at, "expiresAt": DateTime::from_millis(1_015_000),
             "fingerprint": "f",
         }
@@ -122,25 +122,26 @@ mod tests {
     fn refused(change: impl FnOnce(&mut Document)) -> String {
         let mut document = stored();
         change(&mut document);
-        LeaseDocument::read(&document).unwrap_err().to_string()
+        LeaseDocument::parse(&document).unwrap_err().to_string()
     }
 
     #[test]
-    fn the_holders_ttl_is_what_lies_between_heartbeat_and_expiry() {
-        let record = LeaseDocument::read(&stored()).unwrap().record();
-        let version = Version { holder: Some(Contender::new(7)), term: Term::new(3), heartbeat: 9 };
+    fn the_holders_ttl_is_expiry_minus_heartbeat() {
+        let record = LeaseDocument::parse(&stored()).unwrap().to_record();
+        let version = LeaseVersion { holder: Some(CandidateId::new(7)), term: Term::new(3), heartbeat: 9 };
         assert_eq!(record.version, version);
         assert_eq!(record.ttl, Duration::from_secs(15));
     }
 
     #[test]
-    fn a_document_of_another_kind_is_refused_by_field_without_showing_it() {
+    fn a_foreign_document_is_refused_without_showing_content() {
         assert!(refused(|lease| drop(lease.remove("format"))).contains("field `format` is missing"));
         assert!(refused(|lease| drop(lease.insert("term", "secret"))).contains("field `term` is not a whole number"));
         assert!(!refused(|lease| drop(lease.insert("contender", "secret"))).contains("secret"));
         assert!(refused(|lease| drop(lease.insert("heartbeat", -1_i64))).contains("field `heartbeat` is negative"));
         assert!(
-            refused(|lease| drop(lease.insert("format", 2_i64))).contains("has format 2, and this version knows 1")
+            refused(|lease| drop(lease.insert("format", 2_i64)))
+                .contains("has format 2; this version supports format 1")
         );
     }
 }

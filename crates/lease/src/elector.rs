@@ -1,8 +1,8 @@
-//! The loop of one contender: follow until this pod holds the lease, lead until it does not.
+//! The election loop of one candidate: follow until this pod holds the lease, then lead until it loses it.
 //!
-//! Obeys [`decide`]; the only thing it adds is waiting. Runs on a thread of its own (`candidate.rs`), where no work that is
-//! led can starve it. The work runs elsewhere, as one task per term, and the lease goes back only after it has ended.
-//! Never ends because MongoDB is away: a leader stops at its deadline, a standby keeps trying.
+//! Executes the decisions of [`decide`]; adds only the waiting. Runs on its own thread (`candidate.rs`), where the leader's
+//! work cannot starve it. The work runs on another runtime, as one task per term, and the lease is released only after that
+//! task has ended. Never ends because MongoDB is unreachable: a leader stops at its deadline, a standby keeps retrying.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,431 +17,455 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, error, info, warn};
 
-use crate::backoff::{Backoff, jittered};
-use crate::clock::{Clock, Moment};
-use crate::decide::{self, Contest, Follow, Lead, Me, Sighting, Tenure};
+use crate::backoff::{LeaseBackoff, with_jitter};
+use crate::clock::{BootInstant, Clock};
+use crate::decide::{self, CandidateState, ElectionRules, HeldLease, LeaderAction, LeaseObservation, StandbyAction};
 use crate::error::Error;
-use crate::handle::{Desk, Status};
-use crate::leadership::{Gate, Leadership, Loss, Outcome, Stop};
-use crate::planted;
-use crate::record::{Contender, Record, Statement, Term};
+use crate::failpoints;
+use crate::handle::{ElectorChannels, LeaseStatus};
+use crate::leadership::{Gate, Leadership, LossReason, StopSignal, TermOutcome};
+use crate::record::{CandidateId, LeaseRecord, LeaseStatement, Term};
 use crate::store::LeaseStore;
-use crate::watch::Watch;
+use crate::watch::LeaseWatcher;
 
-/// What is led: called once per term, in a task on the runtime the elector was started from.
-pub(crate) type Work = Arc<dyn Fn(Leadership) -> BoxFuture<'static, Outcome> + Send + Sync>;
+/// The leader's work: called once per term, in a task on the runtime the elector was started from.
+pub(crate) type LeaderTask = Arc<dyn Fn(Leadership) -> BoxFuture<'static, TermOutcome> + Send + Sync>;
 
-/// Who contends, for what, and by which rules.
+/// Which lease this pod competes for, and by which rules.
 #[derive(Clone, Debug)]
-pub(crate) struct Rules {
+pub(crate) struct ElectorConfig {
     pub(crate) key: String,
     pub(crate) pod_id: String,
-    pub(crate) contest: Contest,
+    pub(crate) election: ElectionRules,
     pub(crate) poll: Duration,
     pub(crate) watch: bool,
 }
 
 pub(crate) struct Elector<S> {
     store: Arc<S>,
-    rules: Rules,
+    config: ElectorConfig,
     clock: Clock,
-    me: Me,
-    sighting: Option<Sighting>,
-    desk: Desk,
-    work: Work,
+    candidate: CandidateState,
+    observation: Option<LeaseObservation>,
+    channels: ElectorChannels,
+    work: LeaderTask,
     work_runtime: runtime::Handle,
-    /// The work of a term that was lost, until it has ended: nobody leads twice at once, not even with himself.
-    unfinished: Option<JoinHandle<Outcome>>,
+    /// The work of a lost term, until it has ended: this pod takes no new term before.
+    unfinished_work: Option<JoinHandle<TermOutcome>>,
     shutdown: CancellationToken,
-    trouble: Option<Trouble>,
+    logged_problem: Option<StoreProblem>,
 }
 
-/// What was last said about the store, until it can be used again. Ordered by how much it concerns an operator.
+/// The problem last logged about the store, until the store works again. Ordered by severity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Trouble {
-    OutOfReach,
+enum StoreProblem {
+    Unreachable,
     Unusable,
 }
 
-/// What became of a statement that was asked until there was an answer.
-enum Answer {
-    Applied(Applied),
-    /// The lease is no longer this contender's in that term: an earlier try was applied after all, or another pod has it.
+/// The result of a statement that was retried until there was a reply.
+enum SubmitResult {
+    Applied(AcknowledgedWrite),
+    /// This candidate no longer holds the lease in that term: an earlier attempt was applied after all, or another pod has it.
     Refused,
-    /// There was none in time.
-    None,
+    TimedOut,
 }
 
-/// An acknowledged statement: the record it made, and when it was sent.
-type Applied = (Record, Moment);
+/// An acknowledged statement: the record it wrote, and when it was sent.
+type AcknowledgedWrite = (LeaseRecord, BootInstant);
 
-/// What a standby does next.
-enum Next {
-    Lead(Tenure, &'static str),
-    LookAgainIn(Duration),
+/// The next step of a standby.
+enum StandbyStep {
+    Lead(HeldLease, &'static str),
+    PollAgainIn(Duration),
 }
 
-/// How holding a term came to its end.
-enum End {
-    /// The work has ended, and the lease is still ours to give back.
-    Drained(Loss),
-    Lost(Loss),
+/// How a term ended.
+enum TermEnd {
+    /// The work has ended, and this pod still holds the lease and must release it.
+    Drained(LossReason),
+    Lost(LossReason),
 }
 
 impl<S: LeaseStore> Elector<S> {
     pub(crate) fn new(
         store: S,
-        rules: Rules,
+        config: ElectorConfig,
         clock: Clock,
-        desk: Desk,
-        work: Work,
+        channels: ElectorChannels,
+        work: LeaderTask,
         work_runtime: runtime::Handle,
         shutdown: CancellationToken,
     ) -> Self {
         Self {
             store: Arc::new(store),
-            rules,
+            config,
             clock,
-            me: Me::new(Contender::random()),
-            sighting: None,
-            desk,
+            candidate: CandidateState::new(CandidateId::random()),
+            observation: None,
+            channels,
             work,
             work_runtime,
-            unfinished: None,
+            unfinished_work: None,
             shutdown,
-            trouble: None,
+            logged_problem: None,
         }
     }
 
-    /// Returns after a shutdown, or when the store is unfit for leases.
+    /// Returns after a shutdown, or when the store is unsafe for leases.
     pub(crate) async fn run(mut self) -> Result<(), Error> {
-        let ended = self.contend().await;
-        if let Some(work) = self.unfinished.take() {
+        let result = self.run_election().await;
+        if let Some(work) = self.unfinished_work.take() {
             drop(work.await);
         }
-        self.desk.status.send_replace(Status::Stopped);
-        // The driver says good-bye to servers that may not answer: that must not hold up a stop.
-        let _ = timeout(self.rules.contest.timing.attempt(), self.store.close()).await;
-        ended
+        self.channels.status.send_replace(LeaseStatus::Stopped);
+        // The driver sends `endSessions` to servers that may not reply: that must not delay a stop.
+        let _ = timeout(self.config.election.timing.request_timeout(), self.store.close()).await;
+        result
     }
 
-    async fn contend(&mut self) -> Result<(), Error> {
-        self.inspect().await?;
-        while let Some((mut tenure, mut why)) = self.follow().await {
-            while let Some(raised) = self.lead(tenure, why).await {
-                (tenure, why) = (raised, "term raised above what it guards");
+    async fn run_election(&mut self) -> Result<(), Error> {
+        self.inspect_store().await?;
+        while let Some((mut held, mut reason)) = self.follow().await {
+            while let Some(raised) = self.lead(held, reason).await {
+                (held, reason) = (raised, "term raised above the one seen");
             }
         }
         Ok(())
     }
 
-    /// Waits for the store, and refuses one that would lose leases.
-    async fn inspect(&mut self) -> Result<(), Error> {
+    /// Waits until the store replies, and refuses one that would lose leases.
+    async fn inspect_store(&mut self) -> Result<(), Error> {
         let mut backoff = self.backoff();
         let shutdown = self.shutdown.clone();
         while !shutdown.is_cancelled() {
-            self.desk.went_round();
-            match self.answered("inspect", self.rules.contest.timing.attempt(), self.store.inspect()).await {
+            self.channels.count_iteration();
+            let timeout = self.config.election.timing.request_timeout();
+            match self.with_timeout("inspect", timeout, self.store.inspect()).await {
                 Ok(()) => return Ok(()),
-                Err(error) if error.is_transient() => self.trouble(&error),
+                Err(error) if error.is_transient() => self.log_problem(&error),
                 Err(error) => return Err(error),
             }
-            shutdown.run_until_cancelled(sleep(backoff.failed())).await;
+            shutdown.run_until_cancelled(sleep(backoff.next_delay())).await;
         }
         Ok(())
     }
 
-    /// A standby's life. Returns the tenure it gained and why, or `None` at shutdown.
-    async fn follow(&mut self) -> Option<(Tenure, &'static str)> {
+    /// The loop of a standby. Returns the lease it took and the reason, or `None` at shutdown.
+    async fn follow(&mut self) -> Option<(HeldLease, &'static str)> {
         let changed = Notify::new();
         let store = Arc::clone(&self.store);
-        let watch = Watch { pod_id: self.rules.pod_id.clone(), backoff: self.backoff(), failures: 0 };
-        let mut watching = pin!(watch.run(&*store, self.rules.watch, &changed));
+        let watcher = LeaseWatcher { pod_id: self.config.pod_id.clone(), backoff: self.backoff(), failures: 0 };
+        let mut watching = pin!(watcher.run(&*store, self.config.watch, &changed));
         let mut backoff = self.backoff();
         let shutdown = self.shutdown.clone();
         while !shutdown.is_cancelled() {
-            self.desk.went_round();
-            let pause = match self.look().await {
-                Ok(Next::Lead(tenure, why)) => return Some((tenure, why)),
-                Ok(Next::LookAgainIn(pause)) => pause,
+            self.channels.count_iteration();
+            let pause = match self.poll_lease().await {
+                Ok(StandbyStep::Lead(held, reason)) => return Some((held, reason)),
+                Ok(StandbyStep::PollAgainIn(pause)) => pause,
                 Err(error) => {
-                    self.trouble(&error);
-                    // A change does not cut this pause short: it may be our own, by a statement whose answer was lost.
-                    shutdown.run_until_cancelled(sleep(backoff.failed())).await;
+                    self.log_problem(&error);
+                    // A change does not cut this pause short: it may be our own, by a statement whose reply was lost.
+                    shutdown.run_until_cancelled(sleep(backoff.next_delay())).await;
                     continue;
                 }
             };
-            backoff.succeeded();
-            // every arm is cancel-safe: a permit that was not taken stays, and `watching` lives on outside
+            backoff.reset();
+            // Every arm is cancel-safe: a permit that was not taken stays, and `watching` lives on outside.
             tokio::select! {
                 () = sleep(pause) => {}
                 () = changed.notified() => {}
                 never = &mut watching => match never {},
-                () = ended(&mut self.unfinished) => self.unfinished = None,
+                () = wait_for_end(&mut self.unfinished_work) => self.unfinished_work = None,
                 () = shutdown.cancelled() => {}
             }
         }
         None
     }
 
-    /// One look at the lease, and one try if it may be taken.
-    async fn look(&mut self) -> Result<Next, Error> {
-        let record = self.answered("read", self.rules.contest.timing.attempt(), self.store.read()).await?;
-        self.out_of_trouble();
+    /// Reads the lease once, and tries to take it if the protocol allows it.
+    async fn poll_lease(&mut self) -> Result<StandbyStep, Error> {
+        let request_timeout = self.config.election.timing.request_timeout();
+        let record = self.with_timeout("read", request_timeout, self.store.read()).await?;
+        self.clear_problem();
         let now = self.clock.now();
-        let sighting = self.saw(record, now);
-        let pause = jittered(self.rules.poll);
-        match decide::follow(&self.me, &sighting, &self.rules.contest, now) {
-            Follow::Wait { until } => {
-                planted::hold_standby().await;
-                Ok(Next::LookAgainIn(until.since(now).min(pause)))
+        let observation = self.observe(record, now);
+        let pause = with_jitter(self.config.poll);
+        match decide::decide_standby(&self.candidate, &observation, &self.config.election, now) {
+            StandbyAction::Wait { until } => {
+                failpoints::stall_standby().await;
+                Ok(StandbyStep::PollAgainIn(until.since(now).min(pause)))
             }
-            Follow::Try { .. } if self.unfinished.is_some() => Ok(Next::LookAgainIn(pause)),
-            Follow::Try { statement, why } => match self.submit(&statement, self.rules.contest.timing.attempt()).await?
-            {
-                Some(applied) => Ok(self.gained(applied, why.as_str())),
-                None => Ok(Next::LookAgainIn(pause)),
+            // The work of the last term still runs: two terms of one pod must not overlap.
+            StandbyAction::Try { .. } if self.unfinished_work.is_some() => Ok(StandbyStep::PollAgainIn(pause)),
+            StandbyAction::Try { statement, reason } => match self.submit(&statement, request_timeout).await? {
+                Some(write) => Ok(self.accept_grant(write, reason.as_str())),
+                None => Ok(StandbyStep::PollAgainIn(pause)),
             },
         }
     }
 
-    fn gained(&mut self, (record, sent): Applied, why: &'static str) -> Next {
+    fn accept_grant(&mut self, (record, sent): AcknowledgedWrite, reason: &'static str) -> StandbyStep {
         let now = self.clock.now();
-        self.saw(Some(record), now);
-        let tenure = Tenure::granted(record.version.term, sent, &self.rules.contest.timing);
-        // An answer that took longer than the deadline grants nothing; the record names us, so it can be taken anew.
-        if tenure.is_valid(now) { Next::Lead(tenure, why) } else { Next::LookAgainIn(Duration::ZERO) }
+        self.observe(Some(record), now);
+        let held = HeldLease::new(record.version.term, sent, &self.config.election.timing);
+        // A reply that took longer than the deadline grants nothing. The record names us, so the lease can be taken again.
+        if held.is_valid(now) { StandbyStep::Lead(held, reason) } else { StandbyStep::PollAgainIn(Duration::ZERO) }
     }
 
-    /// A leader's life. Returns a new tenure if the term was raised, and `None` when it is over.
-    async fn lead(&mut self, mut tenure: Tenure, why: &str) -> Option<Tenure> {
-        let term = tenure.term();
-        let gate = Gate::open(term, tenure.valid_until(), self.clock);
-        let (stop, told) = watch::channel(None);
-        let leadership = Leadership { contender: self.me.contender(), gate: gate.clone(), stop: told };
+    /// Leads for one term. Returns the lease with its new term if the term was raised, and `None` when the term is over.
+    async fn lead(&mut self, mut held: HeldLease, reason: &str) -> Option<HeldLease> {
+        let term = held.term();
+        let gate = Gate::open(term, held.valid_until(), self.clock);
+        let (stop, stop_receiver) = watch::channel(None);
+        let leadership = Leadership { candidate_id: self.candidate.id(), gate: gate.clone(), stop: stop_receiver };
         let work = Arc::clone(&self.work);
         let mut work = self.work_runtime.spawn(async move { work(leadership).await });
-        self.desk.status.send_replace(Status::Leading { gate: gate.clone() });
-        info!(pod_id = self.rules.pod_id, lease = self.rules.key, %term, reason = why, "gained leadership");
+        self.channels.status.send_replace(LeaseStatus::Leading { gate: gate.clone() });
+        info!(pod_id = self.config.pod_id, lease = self.config.key, %term, reason, "lease acquired");
 
-        let end = self.hold(&mut tenure, &gate, &stop, &mut work).await;
+        let end = self.renew_until_end(&mut held, &gate, &stop, &mut work).await;
 
-        gate.shut();
-        let highest = self.sighting.map_or(term, |sighting| sighting.highest());
-        self.desk.status.send_replace(Status::Following { highest });
+        // The gate closes before the lease is released: nothing is written after another pod may lead.
+        gate.close();
+        let highest_term = self.observation.map_or(term, |observation| observation.highest_term());
+        self.channels.status.send_replace(LeaseStatus::Following { highest_term });
         match end {
-            End::Drained(Loss::TermBehind { seen }) => self.raise(tenure, seen).await,
-            End::Drained(loss) => {
-                self.release(&tenure, &loss).await;
+            TermEnd::Drained(LossReason::TermBehind { seen }) => self.raise_term(held, seen).await,
+            TermEnd::Drained(loss) => {
+                self.release(&held, &loss).await;
                 None
             }
-            End::Lost(loss) => {
-                stop.send_replace(Some(Stop::Lost));
-                self.unfinished = Some(work);
-                self.lost(term, &loss);
+            TermEnd::Lost(loss) => {
+                stop.send_replace(Some(StopSignal::Lost));
+                self.unfinished_work = Some(work);
+                self.log_loss(term, &loss);
                 None
             }
         }
     }
 
     /// Renews until the work has ended, the term is lost, or its deadline passes.
-    async fn hold(
+    async fn renew_until_end(
         &mut self,
-        tenure: &mut Tenure,
+        held: &mut HeldLease,
         gate: &Gate,
-        stop: &watch::Sender<Option<Stop>>,
-        work: &mut JoinHandle<Outcome>,
-    ) -> End {
-        let term = tenure.term();
-        let mut asked = self.desk.step_down.clone();
-        let mut asked_by: Option<Loss> = None;
+        stop: &watch::Sender<Option<StopSignal>>,
+        work: &mut JoinHandle<TermOutcome>,
+    ) -> TermEnd {
+        let term = held.term();
+        let mut step_down = self.channels.step_down.clone();
+        let mut stop_reason: Option<LossReason> = None;
         loop {
-            self.desk.went_round();
+            self.channels.count_iteration();
             let now = self.clock.now();
-            match decide::lead(tenure, now) {
-                Lead::Expired => return End::Lost(Loss::Deadline),
-                Lead::Renew => {
-                    if !self.renew(tenure, gate, now).await {
-                        return End::Lost(Loss::Deposed);
+            match decide::decide_leader(held, now) {
+                LeaderAction::Expired => return TermEnd::Lost(LossReason::Deadline),
+                LeaderAction::Renew => {
+                    if !self.renew(held, gate, now).await {
+                        return TermEnd::Lost(LossReason::Deposed);
                     }
                 }
-                // every arm is cancel-safe: the work's handle is only borrowed
-                Lead::Wait { until } => tokio::select! {
+                // Every arm is cancel-safe: the work's handle is only borrowed.
+                LeaderAction::Wait { until } => tokio::select! {
                     () = sleep(until.since(now)) => {}
-                    outcome = &mut *work => return End::Drained(how_it_ended(outcome, asked_by)),
-                    () = self.shutdown.cancelled(), if asked_by.is_none() => {
-                        asked_by = Some(Loss::ShuttingDown);
-                        stop.send_replace(Some(Stop::Drain));
+                    outcome = &mut *work => return TermEnd::Drained(loss_reason(outcome, stop_reason)),
+                    () = self.shutdown.cancelled(), if stop_reason.is_none() => {
+                        stop_reason = Some(LossReason::ShuttingDown);
+                        stop.send_replace(Some(StopSignal::Drain));
                     }
-                    // Nobody left who could ask is not somebody asking.
-                    Ok(_) = asked.wait_for(|asked| *asked == Some(term)), if asked_by.is_none() => {
-                        asked_by = Some(Loss::SteppedDown);
-                        stop.send_replace(Some(Stop::Drain));
+                    // An error means that every handle is gone, which is not a request.
+                    Ok(_) = step_down.wait_for(|requested| *requested == Some(term)), if stop_reason.is_none() => {
+                        stop_reason = Some(LossReason::SteppedDown);
+                        stop.send_replace(Some(StopSignal::Drain));
                     }
                 },
             }
         }
     }
 
-    /// Asks for one renewal. False when the store refused it.
-    async fn renew(&mut self, tenure: &mut Tenure, gate: &Gate, now: Moment) -> bool {
-        planted::hold_elector().await;
-        let timing = self.rules.contest.timing;
-        let within = timing.attempt().min(tenure.valid_until().since(now));
-        match self.submit(&self.me.renewal(tenure.term()), within).await {
+    /// Sends one renewal. False when the store refused it.
+    async fn renew(&mut self, held: &mut HeldLease, gate: &Gate, now: BootInstant) -> bool {
+        failpoints::stall_elector().await;
+        let timing = self.config.election.timing;
+        let timeout = timing.request_timeout().min(held.valid_until().since(now));
+        match self.submit(&self.candidate.renew_statement(held.term()), timeout).await {
             Ok(Some((record, sent))) => {
-                self.out_of_trouble();
+                self.clear_problem();
                 let now = self.clock.now();
-                self.saw(Some(record), now);
-                // An answer that comes after the deadline changes nothing: the gate was shut, and stays so.
-                if tenure.is_valid(now) {
-                    *tenure = tenure.renewed(sent, &timing);
-                    gate.extend(tenure.valid_until());
-                    self.desk.status.send_replace(Status::Leading { gate: gate.clone() });
+                self.observe(Some(record), now);
+                // A reply after the deadline changes nothing: the gate has closed, and stays closed.
+                if held.is_valid(now) {
+                    *held = held.with_renewal(sent, &timing);
+                    gate.extend(held.valid_until());
+                    self.channels.status.send_replace(LeaseStatus::Leading { gate: gate.clone() });
                 }
             }
             Ok(None) => return false,
             Err(error) => {
-                self.trouble(&error);
-                *tenure = tenure.not_renewed(self.clock.now(), &timing);
+                self.log_problem(&error);
+                *held = held.with_retry(self.clock.now(), &timing);
             }
         }
         true
     }
 
-    /// The work says that this term was seen before: takes a higher one, while still holding the lease.
-    async fn raise(&mut self, tenure: Tenure, seen: Term) -> Option<Tenure> {
-        self.lost(tenure.term(), &Loss::TermBehind { seen });
-        let statement = |me: &Me| me.raise(tenure.term(), seen);
-        // Refused: it is taken anew, as any lease that names us.
-        let Answer::Applied(applied) = self.insist(statement, tenure.valid_until()).await else { return None };
-        match self.gained(applied, "") {
-            Next::Lead(raised, _) => Some(raised),
-            Next::LookAgainIn(_) => None,
+    /// The work reported that this term was used before: takes a higher one, while this pod still holds the lease.
+    async fn raise_term(&mut self, held: HeldLease, seen: Term) -> Option<HeldLease> {
+        self.log_loss(held.term(), &LossReason::TermBehind { seen });
+        let statement = |candidate: &CandidateState| candidate.raise_statement(held.term(), seen);
+        // If refused, the standby takes the lease again, as any lease that names this candidate.
+        let SubmitResult::Applied(write) = self.submit_with_retry(statement, held.valid_until()).await else {
+            return None;
+        };
+        match self.accept_grant(write, "") {
+            StandbyStep::Lead(raised, _) => Some(raised),
+            StandbyStep::PollAgainIn(_) => None,
         }
     }
 
-    /// The gate is shut and the work has ended: lets another pod have the lease at once.
-    async fn release(&mut self, tenure: &Tenure, loss: &Loss) {
-        let term = tenure.term();
-        self.lost(term, loss);
-        if *loss != Loss::ShuttingDown {
-            self.me.stand_down(term, self.clock.now(), &self.rules.contest.timing);
+    /// Lets another pod take the lease at once. The gate is closed and the work has ended.
+    async fn release(&mut self, held: &HeldLease, loss: &LossReason) {
+        let term = held.term();
+        self.log_loss(term, loss);
+        if *loss != LossReason::ShuttingDown {
+            self.candidate.record_step_down(term, self.clock.now(), &self.config.election.timing);
         }
-        let Rules { pod_id, key: lease, .. } = &self.rules;
+        let ElectorConfig { pod_id, key: lease, .. } = &self.config;
         let (pod_id, lease) = (pod_id.clone(), lease.clone());
-        match self.insist(|me| me.release(term), tenure.valid_until()).await {
-            Answer::Applied(_) => {}
-            Answer::Refused => debug!(pod_id, lease, %term, "the lease was given back, or taken, before"),
-            Answer::None => warn!(pod_id, lease, %term, "the lease could not be given back; it runs out by itself"),
+        match self.submit_with_retry(|candidate| candidate.release_statement(term), held.valid_until()).await {
+            SubmitResult::Applied(_) => {}
+            SubmitResult::Refused => debug!(pod_id, lease, %term, "lease was already released or taken"),
+            SubmitResult::TimedOut => {
+                warn!(pod_id, lease, %term, "failed to release lease; other pods take over after ttl");
+            }
         }
     }
 
-    /// Asks until there is an answer, or `until`.
-    async fn insist(&mut self, statement: impl Fn(&Me) -> Statement, until: Moment) -> Answer {
-        let timing = self.rules.contest.timing;
+    /// Sends the statement until there is a reply, or until `deadline`.
+    async fn submit_with_retry(
+        &mut self,
+        statement: impl Fn(&CandidateState) -> LeaseStatement,
+        deadline: BootInstant,
+    ) -> SubmitResult {
+        let timing = self.config.election.timing;
         loop {
-            let left = until.since(self.clock.now());
+            let left = deadline.since(self.clock.now());
             if left.is_zero() {
-                return Answer::None;
+                return SubmitResult::TimedOut;
             }
-            match self.submit(&statement(&self.me), timing.attempt().min(left)).await {
-                Ok(answer) => {
-                    self.out_of_trouble();
-                    return answer.map_or(Answer::Refused, Answer::Applied);
+            match self.submit(&statement(&self.candidate), timing.request_timeout().min(left)).await {
+                Ok(write) => {
+                    self.clear_problem();
+                    return write.map_or(SubmitResult::Refused, SubmitResult::Applied);
                 }
-                Err(error) => self.trouble(&error),
+                Err(error) => self.log_problem(&error),
             }
-            sleep(timing.retry().min(left)).await;
+            sleep(timing.retry_interval().min(left)).await;
         }
     }
 
-    /// Sends one statement. `None`: refused. After an error it may have been applied, or may be yet, or never.
-    async fn submit(&mut self, statement: &Statement, within: Duration) -> Result<Option<Applied>, Error> {
-        self.me.sending(statement);
+    /// Sends one statement. `None` means refused. After an error the statement may have been applied, may be applied later, or
+    /// never.
+    async fn submit(
+        &mut self,
+        statement: &LeaseStatement,
+        timeout: Duration,
+    ) -> Result<Option<AcknowledgedWrite>, Error> {
+        self.candidate.record_sent(statement);
+        // Validity counts from the moment before the send: the safe side of an unknown delay.
         let sent = self.clock.now();
-        let applied = self.answered("write", within, self.store.submit(statement)).await?;
-        Ok(applied.map(|record| (record, sent)))
+        let record = self.with_timeout("write", timeout, self.store.submit(statement)).await?;
+        Ok(record.map(|record| (record, sent)))
     }
 
-    async fn answered<T>(
+    async fn with_timeout<T>(
         &self,
-        doing: &'static str,
-        within: Duration,
-        asked: impl Future<Output = Result<T, Error>>,
+        operation: &'static str,
+        limit: Duration,
+        request: impl Future<Output = Result<T, Error>>,
     ) -> Result<T, Error> {
-        let silence = |_| Err(Error::NoAnswer { doing, key: self.rules.key.clone(), within });
-        timeout(within, asked).await.unwrap_or_else(silence)
+        let timed_out = |_| Err(Error::Timeout { operation, key: self.config.key.clone(), timeout: limit });
+        timeout(limit, request).await.unwrap_or_else(timed_out)
     }
 
-    fn saw(&mut self, record: Option<Record>, at: Moment) -> Sighting {
-        let sighting = self.sighting.map_or_else(|| Sighting::first(record, at), |seen| seen.observe(record, at));
-        self.sighting = Some(sighting);
-        let highest = sighting.highest();
-        self.desk.status.send_if_modified(|status| match status {
-            Status::Following { highest: known } if *known == highest => false,
-            Status::Leading { .. } => false,
-            Status::Starting | Status::Following { .. } | Status::Stopped => {
-                *status = Status::Following { highest };
+    fn observe(&mut self, record: Option<LeaseRecord>, at: BootInstant) -> LeaseObservation {
+        let observation =
+            self.observation.map_or_else(|| LeaseObservation::new(record, at), |known| known.update(record, at));
+        self.observation = Some(observation);
+        let highest_term = observation.highest_term();
+        self.channels.status.send_if_modified(|status| match status {
+            LeaseStatus::Following { highest_term: known } if *known == highest_term => false,
+            LeaseStatus::Leading { .. } => false,
+            LeaseStatus::Starting | LeaseStatus::Following { .. } | LeaseStatus::Stopped => {
+                *status = LeaseStatus::Following { highest_term };
                 true
             }
         });
-        sighting
+        observation
     }
 
-    fn lost(&self, term: Term, loss: &Loss) {
-        let Rules { pod_id, key: lease, .. } = &self.rules;
+    fn log_loss(&self, term: Term, loss: &LossReason) {
+        let ElectorConfig { pod_id, key: lease, .. } = &self.config;
         match loss {
-            Loss::ShuttingDown | Loss::SteppedDown => info!(pod_id, lease, %term, reason = %loss, "lost leadership"),
-            Loss::Deposed | Loss::Deadline | Loss::WorkEnded(_) | Loss::TermBehind { .. } => {
-                warn!(pod_id, lease, %term, reason = %loss, "lost leadership");
+            LossReason::ShuttingDown | LossReason::SteppedDown => {
+                info!(pod_id, lease, %term, reason = %loss, "lease lost");
+            }
+            LossReason::Deposed | LossReason::Deadline | LossReason::WorkEnded(_) | LossReason::TermBehind { .. } => {
+                warn!(pod_id, lease, %term, reason = %loss, "lease lost");
             }
         }
     }
 
-    /// Says once that the store cannot be used, and what it said, and once more if it comes to what cannot heal by itself; the
-    /// rest is for those who debug.
-    fn trouble(&mut self, problem: &Error) {
-        let pod_id = &self.rules.pod_id;
-        let now = if problem.is_transient() { Trouble::OutOfReach } else { Trouble::Unusable };
-        let worse = self.trouble.is_none_or(|said| said < now);
-        match now {
-            _ if !worse => debug!(pod_id, error = %ErrorChain(problem), "lease still out of reach"),
-            Trouble::OutOfReach => warn!(pod_id, error = %ErrorChain(problem), "lease out of reach; trying on"),
-            Trouble::Unusable => error!(pod_id, error = %ErrorChain(problem), "lease cannot be used; trying on"),
+    /// Logs the first problem of an outage, and once more if it becomes one that a retry cannot fix. The rest goes to debug.
+    fn log_problem(&mut self, error: &Error) {
+        let pod_id = &self.config.pod_id;
+        let problem = if error.is_transient() { StoreProblem::Unreachable } else { StoreProblem::Unusable };
+        let is_worse = self.logged_problem.is_none_or(|logged| logged < problem);
+        let error = ErrorChain(error);
+        match problem {
+            _ if !is_worse => debug!(pod_id, %error, "lease store still unavailable"),
+            StoreProblem::Unreachable => warn!(pod_id, %error, "lease store unreachable; retrying"),
+            StoreProblem::Unusable => {
+                error!(pod_id, %error, "lease cannot be used; fix the cause named here, the pod keeps retrying");
+            }
         }
-        self.trouble = self.trouble.max(Some(now));
+        self.logged_problem = self.logged_problem.max(Some(problem));
     }
 
-    fn out_of_trouble(&mut self) {
-        if self.trouble.take().is_some() {
-            info!(pod_id = self.rules.pod_id, "lease within reach again");
+    fn clear_problem(&mut self) {
+        if self.logged_problem.take().is_some() {
+            info!(pod_id = self.config.pod_id, "lease store reachable again");
         }
     }
 
-    /// Fast enough to be there when a new primary is, and no load on it while there is none.
-    fn backoff(&self) -> Backoff {
-        Backoff::new(Duration::from_millis(50), (self.rules.contest.timing.ttl() / 4).min(Duration::from_secs(1)))
+    /// Short enough to find a new primary soon, long enough to be no load while there is none.
+    fn backoff(&self) -> LeaseBackoff {
+        LeaseBackoff::new(
+            Duration::from_millis(50),
+            (self.config.election.timing.ttl() / 4).min(Duration::from_secs(1)),
+        )
     }
 }
 
 /// Resolves when the work has ended; never, if there is none.
-async fn ended(unfinished: &mut Option<JoinHandle<Outcome>>) {
-    match unfinished {
+async fn wait_for_end(work: &mut Option<JoinHandle<TermOutcome>>) {
+    match work {
         Some(work) => drop(work.await),
         None => std::future::pending().await,
     }
 }
 
-/// A work that ends unasked, or panics, cannot lead here.
-fn how_it_ended(outcome: Result<Outcome, JoinError>, asked_by: Option<Loss>) -> Loss {
-    match (outcome, asked_by) {
-        (Ok(Outcome::TermBehind { seen }), None) => Loss::TermBehind { seen },
-        (Ok(Outcome::StepDown(why)), None) => Loss::WorkEnded(why),
-        (Ok(Outcome::Done), None) => Loss::WorkEnded("without being asked".into()),
-        (Err(error), None) if error.is_panic() => Loss::WorkEnded("by a panic".into()),
-        (Err(_), None) => Loss::WorkEnded("its runtime ended".into()),
-        (_, Some(asked_by)) => asked_by,
+/// Work that ends without a stop signal, or panics, cannot lead in this pod.
+fn loss_reason(outcome: Result<TermOutcome, JoinError>, stop_reason: Option<LossReason>) -> LossReason {
+    match (outcome, stop_reason) {
+        (Ok(TermOutcome::TermBehind { seen }), None) => LossReason::TermBehind { seen },
+        (Ok(TermOutcome::StepDown(reason)), None) => LossReason::WorkEnded(reason),
+        (Ok(TermOutcome::Done), None) => LossReason::WorkEnded("without a stop signal".into()),
+        (Err(error), None) if error.is_panic() => LossReason::WorkEnded("panicked".into()),
+        (Err(_), None) => LossReason::WorkEnded("its runtime ended".into()),
+        (_, Some(stop_reason)) => stop_reason,
     }
 }
 

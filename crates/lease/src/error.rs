@@ -1,53 +1,53 @@
-//! What can go wrong with a lease, and what that means to the elector.
+//! Errors of the lease, and which of them a retry can fix.
 
 use std::time::Duration;
 
 use mongo_error::DriverError;
 
-use crate::config;
+use crate::config::InvalidConfig;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     #[error(transparent)]
-    Config(#[from] config::Invalid),
-    #[error("{doing} the lease `{key}`")]
+    Config(#[from] InvalidConfig),
+    #[error("failed to {operation} lease `{key}`")]
     Store {
-        doing: &'static str,
+        operation: &'static str,
         key: String,
         #[source]
         source: DriverError,
     },
-    #[error("{doing} the lease `{key}`: no answer within {within:?}")]
-    NoAnswer { doing: &'static str, key: String, within: Duration },
+    #[error("failed to {operation} lease `{key}`: no reply within {timeout:?}")]
+    Timeout { operation: &'static str, key: String, timeout: Duration },
     #[error(
-        "index `{index}` on `{collection}` expires documents: it would delete leases and reset their terms; drop the index"
+        "TTL index `{index}` on `{collection}` would delete leases and reset their terms; drop the index and start again"
     )]
     TtlIndex { collection: String, index: String },
-    #[error("the lease `{key}` is not one this version can read: field `{field}` {problem}")]
+    #[error("lease `{key}` is not readable by this version: field `{field}` {problem}")]
     Unreadable { key: String, field: &'static str, problem: &'static str },
-    #[error("the lease `{key}` has format {found}, and this version knows {known}")]
-    Format { key: String, found: i64, known: i64 },
+    #[error("lease `{key}` has format {found}; this version supports format {supported}")]
+    Format { key: String, found: i64, supported: i64 },
     #[error(
-        "the lease `{key}` belongs to a pipeline of the same name with another source: its fingerprint is `{found}`, ours \
+        "lease `{key}` belongs to a pipeline of the same name with another source: its fingerprint is `{found}`, ours is \
          `{ours}`"
     )]
     Fingerprint { key: String, found: String, ours: String },
-    #[error("watch the lease `{key}`: its collection was dropped or renamed")]
+    #[error("change stream on lease `{key}` ended: the collection was dropped or renamed")]
     WatchEnded { key: String },
     #[error("term {0} is too high to be stored")]
     TermTooHigh(u64),
-    #[error("start the lease's thread")]
+    #[error("failed to start the lease thread")]
     Thread(#[source] std::io::Error),
-    #[error("the lease's thread ended by a panic")]
-    Died,
+    #[error("the lease thread panicked")]
+    ThreadPanicked,
 }
 
 impl Error {
-    /// Whether trying again can help. What cannot heal by itself is told to the operator at start, or loudly.
+    /// Whether a retry can help. The other errors need an operator: they end the start, or are logged as errors.
     pub fn is_transient(&self) -> bool {
         match self {
-            Self::Store { .. } | Self::NoAnswer { .. } | Self::WatchEnded { .. } => true,
+            Self::Store { .. } | Self::Timeout { .. } | Self::WatchEnded { .. } => true,
             Self::Config(_)
             | Self::TtlIndex { .. }
             | Self::Unreadable { .. }
@@ -55,7 +55,7 @@ impl Error {
             | Self::Fingerprint { .. }
             | Self::TermTooHigh(_)
             | Self::Thread(_)
-            | Self::Died => false,
+            | Self::ThreadPanicked => false,
         }
     }
 }

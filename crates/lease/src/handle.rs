@@ -1,56 +1,58 @@
-//! What the rest of a pod may know about leadership, and the one thing it may ask for.
+//! The pod's view of its own leadership, and the request to step down.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use tokio::sync::watch;
 
-use crate::clock::Moment;
+use crate::clock::BootInstant;
 use crate::leadership::Gate;
 use crate::record::Term;
 
-/// Cheap to clone and to ask. Answers go by the gate's clock, so they are true even if the elector is stuck.
+/// Cheap to clone and to query. Replies use the gate's clock, so they are correct even if the elector is stuck.
 #[derive(Clone, Debug)]
 pub struct Handle {
-    status: watch::Receiver<Status>,
-    /// The term that was asked to end: naming it keeps a late request from ending the next one.
+    status: watch::Receiver<LeaseStatus>,
+    /// The term that was asked to end. Naming the term keeps a late request from ending the next one.
     step_down: Arc<watch::Sender<Option<Term>>>,
-    rounds: Arc<AtomicU64>,
+    iterations: Arc<AtomicU64>,
 }
 
 /// The elector's side of a [`Handle`].
 #[derive(Debug)]
-pub(crate) struct Desk {
-    pub(crate) status: watch::Sender<Status>,
+pub(crate) struct ElectorChannels {
+    pub(crate) status: watch::Sender<LeaseStatus>,
     pub(crate) step_down: watch::Receiver<Option<Term>>,
-    rounds: Arc<AtomicU64>,
+    iterations: Arc<AtomicU64>,
 }
 
-/// Where this pod stands. Changes at every gain, loss and acknowledged renewal.
+/// The role of this pod. Changes when a term is gained or lost, and at every acknowledged renewal.
 #[derive(Clone, Debug)]
-pub enum Status {
-    /// Set at start, and until the store has been seen for the first time.
+pub enum LeaseStatus {
+    /// Set at start, until the store is read for the first time.
     Starting,
-    /// Set while this pod is a standby; `highest` is the highest term it has seen.
-    Following { highest: Term },
-    /// Set while this pod leads; whether the term is still valid is the gate's to say.
+    /// Set while this pod is a standby. `highest_term` is the highest term it has seen.
+    Following { highest_term: Term },
+    /// Set while this pod leads. The gate tells whether the term is still valid.
     Leading { gate: Gate },
     /// Set when the elector has ended.
     Stopped,
 }
 
 impl Handle {
-    pub(crate) fn new() -> (Self, Desk) {
-        let (status, seen) = watch::channel(Status::Starting);
-        let (step_down, asked) = watch::channel(None);
-        let rounds = Arc::<AtomicU64>::default();
-        let handle = Self { status: seen, step_down: Arc::new(step_down), rounds: Arc::clone(&rounds) };
-        (handle, Desk { status, step_down: asked, rounds })
+    pub(crate) fn new() -> (Self, ElectorChannels) {
+        let (status, status_receiver) = watch::channel(LeaseStatus::Starting);
+        let (step_down, step_down_receiver) = watch::channel(None);
+        let iterations = Arc::<AtomicU64>::default();
+        let handle =
+            Self { status: status_receiver, step_down: Arc::new(step_down), iterations: Arc::clone(&iterations) };
+        (handle, ElectorChannels { status, step_down: step_down_receiver, iterations })
     }
 
-    /// How often the elector went round, as leader or as standby: a number that stands still for longer than a ttl is an elector that hangs.
-    pub fn rounds(&self) -> u64 {
-        self.rounds.load(Relaxed)
+    /// How many iterations the elector's loop has made, as leader or as standby. If the number does not change for longer
+    /// than a ttl, the elector hangs.
+    pub fn iterations(&self) -> u64 {
+        self.iterations.load(Relaxed)
     }
 
     pub fn is_leader(&self) -> bool {
@@ -62,22 +64,22 @@ impl Handle {
         self.gate().filter(Gate::is_open).map(|gate| gate.term())
     }
 
-    /// Until when this pod leads, if no renewal is acknowledged any more.
-    pub fn valid_until(&self) -> Option<Moment> {
+    /// Until when this pod leads, if no further renewal is acknowledged.
+    pub fn valid_until(&self) -> Option<BootInstant> {
         self.gate().filter(Gate::is_open).map(|gate| gate.valid_until())
     }
 
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> LeaseStatus {
         self.status.borrow().clone()
     }
 
-    /// For whoever wants to be told instead of asking.
-    pub fn changes(&self) -> watch::Receiver<Status> {
+    /// Receives every change of the status.
+    pub fn subscribe(&self) -> watch::Receiver<LeaseStatus> {
         self.status.clone()
     }
 
-    /// Asks this pod to give its term up, once its work has drained, and to let another pod have it. Says which term that
-    /// is; `None` on a pod that does not lead, where nothing happens.
+    /// Requests that this pod drains its work, releases the lease and lets another pod take it. Returns the term that ends;
+    /// `None` if this pod does not lead, and then nothing happens.
     pub fn step_down(&self) -> Option<Term> {
         let term = self.term()?;
         self.step_down.send_replace(Some(term));
@@ -86,15 +88,15 @@ impl Handle {
 
     fn gate(&self) -> Option<Gate> {
         match &*self.status.borrow() {
-            Status::Leading { gate } => Some(gate.clone()),
-            Status::Starting | Status::Following { .. } | Status::Stopped => None,
+            LeaseStatus::Leading { gate } => Some(gate.clone()),
+            LeaseStatus::Starting | LeaseStatus::Following { .. } | LeaseStatus::Stopped => None,
         }
     }
 }
 
-impl Desk {
-    /// The elector is alive: nothing it waits for in one round lasts for ever.
-    pub(crate) fn went_round(&self) {
-        self.rounds.fetch_add(1, Relaxed);
+impl ElectorChannels {
+    /// Shows that the elector is alive: every wait within one iteration has a deadline.
+    pub(crate) fn count_iteration(&self) {
+        self.iterations.fetch_add(1, Relaxed);
     }
 }

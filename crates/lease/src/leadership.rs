@@ -1,4 +1,4 @@
-//! One term in the hands of the work that is led: its number, its gate, and the word to stop.
+//! One term, as the leader's work receives it: its number, its gate, and the signal to stop.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,33 +7,33 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use crate::clock::{Clock, Moment};
-use crate::record::{Contender, Term};
+use crate::clock::{BootInstant, Clock};
+use crate::record::{CandidateId, Term};
 
-/// Open while this pod may act in one term. Belongs to that term for good: it never opens again after it was shut.
+/// Open while this pod may act in one term. Belongs to that term only: it never opens again after it has closed.
 ///
-/// To be asked in the task that writes the socket, right before it writes; costs a clock read and an atomic load.
+/// Check it in the task that writes the socket, right before the write. A check costs a clock read and an atomic load.
 #[derive(Clone, Debug)]
-pub struct Gate(Arc<Inner>);
+pub struct Gate(Arc<GateState>);
 
 #[derive(Debug)]
-struct Inner {
+struct GateState {
     term: Term,
     clock: Clock,
-    /// Nanoseconds since boot; zero when shut.
+    /// Nanoseconds since boot; zero when closed.
     valid_until: AtomicU64,
 }
 
-/// The gate is shut: whatever was about to be written must not be.
+/// The gate is closed: the write must not happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("term {term} is over for this pod")]
-pub struct Shut {
+#[error("this pod no longer leads in term {term}")]
+pub struct GateClosed {
     pub term: Term,
 }
 
 impl Gate {
-    pub(crate) fn open(term: Term, valid_until: Moment, clock: Clock) -> Self {
-        Self(Arc::new(Inner { term, clock, valid_until: AtomicU64::new(nanos(valid_until)) }))
+    pub(crate) fn open(term: Term, valid_until: BootInstant, clock: Clock) -> Self {
+        Self(Arc::new(GateState { term, clock, valid_until: AtomicU64::new(to_nanos(valid_until)) }))
     }
 
     pub fn term(&self) -> Term {
@@ -44,35 +44,35 @@ impl Gate {
         self.0.clock.now() < self.valid_until()
     }
 
-    pub fn check(&self) -> Result<(), Shut> {
-        if self.is_open() { Ok(()) } else { Err(Shut { term: self.term() }) }
+    pub fn check(&self) -> Result<(), GateClosed> {
+        if self.is_open() { Ok(()) } else { Err(GateClosed { term: self.term() }) }
     }
 
-    /// The moment at which it shuts by itself, unless a renewal moves it.
-    pub fn valid_until(&self) -> Moment {
-        Moment::since_boot(Duration::from_nanos(self.0.valid_until.load(Ordering::Acquire)))
+    /// When the gate closes by itself, unless a renewal extends it.
+    pub fn valid_until(&self) -> BootInstant {
+        BootInstant::since_boot(Duration::from_nanos(self.0.valid_until.load(Ordering::Acquire)))
     }
 
-    /// Only the elector extends a gate, and it shuts it from the same thread: a shut gate stays shut.
-    pub(crate) fn extend(&self, valid_until: Moment) {
-        self.0.valid_until.store(nanos(valid_until), Ordering::Release);
+    /// Only the elector extends a gate, and it closes it from the same thread: a closed gate stays closed.
+    pub(crate) fn extend(&self, valid_until: BootInstant) {
+        self.0.valid_until.store(to_nanos(valid_until), Ordering::Release);
     }
 
-    pub(crate) fn shut(&self) {
+    pub(crate) fn close(&self) {
         self.0.valid_until.store(0, Ordering::Release);
     }
 }
 
-fn nanos(moment: Moment) -> u64 {
-    u64::try_from(moment.as_duration().as_nanos()).unwrap_or(u64::MAX)
+fn to_nanos(instant: BootInstant) -> u64 {
+    u64::try_from(instant.as_duration().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// What the work is given when this pod gains a term. The lease goes back only after the work's future has ended.
+/// Passed to the work when this pod gains a term. The elector releases the lease only after the work's future has ended.
 #[derive(Clone, Debug)]
 pub struct Leadership {
-    pub(crate) contender: Contender,
+    pub(crate) candidate_id: CandidateId,
     pub(crate) gate: Gate,
-    pub(crate) stop: watch::Receiver<Option<Stop>>,
+    pub(crate) stop: watch::Receiver<Option<StopSignal>>,
 }
 
 impl Leadership {
@@ -80,62 +80,62 @@ impl Leadership {
         self.gate.term()
     }
 
-    /// This process, for stores that must tell two holders of one term apart.
-    pub fn contender(&self) -> Contender {
-        self.contender
+    /// Identifies this process, for stores that must tell apart two holders of one term.
+    pub fn candidate_id(&self) -> CandidateId {
+        self.candidate_id
     }
 
     pub fn gate(&self) -> &Gate {
         &self.gate
     }
 
-    /// Waits until the work should end, and says in which way.
-    pub async fn stopping(&self) -> Stop {
-        self.told(Option::is_some).await
+    /// Waits until the work should end, and returns how.
+    pub async fn wait_for_stop(&self) -> StopSignal {
+        self.wait_for(Option::is_some).await
     }
 
     /// Waits until the term is lost; also while the work drains.
-    pub async fn lost(&self) {
-        self.told(|stop| *stop == Some(Stop::Lost)).await;
+    pub async fn wait_for_loss(&self) {
+        self.wait_for(|stop| *stop == Some(StopSignal::Lost)).await;
     }
 
-    async fn told(&self, wanted: impl FnMut(&Option<Stop>) -> bool) -> Stop {
+    async fn wait_for(&self, wanted: impl FnMut(&Option<StopSignal>) -> bool) -> StopSignal {
         let mut stop = self.stop.clone();
-        let told = stop.wait_for(wanted).await;
-        // An elector that is gone cannot renew: the term is as good as lost.
-        told.ok().and_then(|told| *told).unwrap_or(Stop::Lost)
+        let signal = stop.wait_for(wanted).await;
+        // An elector that is gone cannot renew: the term counts as lost.
+        signal.ok().and_then(|signal| *signal).unwrap_or(StopSignal::Lost)
     }
 }
 
-/// Why the work should end.
+/// How the work should end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
-    /// The term goes on until the work has ended: flush, save, then return.
+pub enum StopSignal {
+    /// The term continues until the work has ended: flush, save, then return.
     Drain,
-    /// The term is over: throw away what is unsent, and return.
+    /// The term is over: discard everything unsent, and return.
     Lost,
 }
 
 /// How the work ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// Told to stop, it did.
+pub enum TermOutcome {
+    /// It received a stop signal and stopped.
     Done,
-    /// It cannot go on here; another pod should try. Says why, in a few words.
+    /// It cannot continue in this pod; another pod should try. Carries the reason, in a few words.
     StepDown(String),
-    /// What it guards has seen this term, or a higher one, from somebody else: the lease was deleted or restored.
+    /// The guarded store has seen this term, or a higher one, from another process: the lease was deleted or restored.
     TermBehind { seen: Term },
 }
 
 /// Why a term ended, for the log and for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// The store refused a renewal: the lease is somebody else's, or gone.
+pub enum LossReason {
+    /// The store refused a renewal: another pod holds the lease, or the lease is gone.
     Deposed,
     /// No renewal was acknowledged before the deadline.
     Deadline,
     ShuttingDown,
-    /// Asked for by an operator.
+    /// An operator requested it.
     SteppedDown,
     /// The work ended by itself.
     WorkEnded(String),
@@ -144,15 +144,15 @@ pub enum Loss {
     },
 }
 
-impl fmt::Display for Loss {
+impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Deposed => f.write_str("the lease is no longer ours"),
+            Self::Deposed => f.write_str("another pod holds the lease, or the lease is gone"),
             Self::Deadline => f.write_str("no renewal was acknowledged before the deadline"),
             Self::ShuttingDown => f.write_str("shutting down"),
-            Self::SteppedDown => f.write_str("stepped down as asked"),
-            Self::WorkEnded(why) => write!(f, "the work ended: {why}"),
-            Self::TermBehind { seen } => write!(f, "the term fell behind {seen}, which was seen before"),
+            Self::SteppedDown => f.write_str("step-down requested"),
+            Self::WorkEnded(reason) => write!(f, "work ended: {reason}"),
+            Self::TermBehind { seen } => write!(f, "term fell behind: term {seen} was used before"),
         }
     }
 }
@@ -162,20 +162,20 @@ mod tests {
     use super::*;
 
     fn gate(valid_for: Duration) -> Gate {
-        Gate::open(Term::new(3), Moment::now() + valid_for, Clock::Boot)
+        Gate::open(Term::new(3), BootInstant::now() + valid_for, Clock::Boot)
     }
 
     #[test]
-    fn a_gate_shuts_by_itself() {
+    fn a_gate_closes_by_itself() {
         assert_eq!(gate(Duration::from_secs(60)).check(), Ok(()));
-        assert_eq!(gate(Duration::ZERO).check(), Err(Shut { term: Term::new(3) }));
+        assert_eq!(gate(Duration::ZERO).check(), Err(GateClosed { term: Term::new(3) }));
     }
 
     #[test]
-    fn a_gate_that_was_shut_is_shut_for_all_who_hold_it() {
+    fn closing_a_gate_closes_every_clone() {
         let gate = gate(Duration::from_secs(60));
         let writer = gate.clone();
-        gate.shut();
+        gate.close();
         assert!(!writer.is_open());
     }
 }

@@ -1,126 +1,125 @@
-//! A lease in memory, for tests of the elector: obeys [`Statement::apply`] to the letter, and can be made to fail.
+//! A lease in memory, for tests of the elector. Applies [`LeaseStatement::apply`] exactly, and can be made to fail.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::sync::{Notify, watch};
 
 use crate::error::Error;
-use crate::record::{Record, ServerTime, Statement};
+use crate::record::{LeaseRecord, LeaseStatement, ServerTime};
 use crate::store::LeaseStore;
 
-use std::time::Duration;
-
-/// The faults a seam can have; the second is the one that finds bugs.
+/// The faults a store can have. `DoThenFail` is the one that finds bugs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum StoreFault {
     /// Nothing is done, and an error says so.
     Refuse,
-    /// It is done, and the answer is lost.
+    /// The statement is applied, and the reply is lost.
     DoThenFail,
-    /// Nothing is done, and there is no answer.
+    /// Nothing is done, and there is no reply.
     Silence,
-    /// Nothing is done, and the error is one that trying again does not heal.
-    Unfit,
-    /// All is well, but for the watch.
+    /// Nothing is done, and the error is one that a retry cannot fix.
+    Unusable,
+    /// Everything works except the watch.
     Unwatchable,
 }
 
 /// Shared by all pods of a test.
 #[derive(Clone)]
-pub(crate) struct MemoryLease {
-    shared: Arc<Mutex<Shared>>,
+pub(crate) struct MemoryLeaseStore {
+    lease: Arc<Mutex<StoredLease>>,
     changes: watch::Sender<u64>,
-    /// Faults of this pod's way to the store.
-    line: Arc<Mutex<Option<Fault>>>,
+    /// The fault between this pod and the store.
+    fault: Arc<Mutex<Option<StoreFault>>>,
     ttl: Duration,
 }
 
 #[derive(Default)]
-struct Shared {
-    record: Option<Record>,
-    history: Vec<Record>,
+struct StoredLease {
+    record: Option<LeaseRecord>,
+    history: Vec<LeaseRecord>,
 }
 
-impl MemoryLease {
+impl MemoryLeaseStore {
     pub(crate) fn new(ttl: Duration) -> Self {
-        Self { shared: Arc::default(), changes: watch::Sender::new(0), line: Arc::default(), ttl }
+        Self { lease: Arc::default(), changes: watch::Sender::new(0), fault: Arc::default(), ttl }
     }
 
-    /// The same lease, over another pod's line.
-    pub(crate) fn another_line(&self) -> Self {
-        Self { line: Arc::default(), ..self.clone() }
+    /// The same lease for another pod, with faults of its own.
+    pub(crate) fn for_another_pod(&self) -> Self {
+        Self { fault: Arc::default(), ..self.clone() }
     }
 
-    pub(crate) fn fail(&self, fault: Option<Fault>) {
-        *self.line.lock().unwrap() = fault;
+    pub(crate) fn inject(&self, fault: Option<StoreFault>) {
+        *self.fault.lock().unwrap() = fault;
     }
 
-    pub(crate) fn record(&self) -> Option<Record> {
-        self.shared.lock().unwrap().record
+    pub(crate) fn record(&self) -> Option<LeaseRecord> {
+        self.lease.lock().unwrap().record
     }
 
-    /// Every record there ever was.
-    pub(crate) fn history(&self) -> Vec<Record> {
-        self.shared.lock().unwrap().history.clone()
+    /// Every record that was ever written.
+    pub(crate) fn history(&self) -> Vec<LeaseRecord> {
+        self.lease.lock().unwrap().history.clone()
     }
 
-    /// What an operator, or a restore, may do behind everyone's back.
-    pub(crate) fn set(&self, record: Option<Record>) {
-        self.shared.lock().unwrap().record = record;
+    /// Replaces the record, as an operator or a restore may do at any time.
+    pub(crate) fn set(&self, record: Option<LeaseRecord>) {
+        self.lease.lock().unwrap().record = record;
         self.changes.send_modify(|count| *count += 1);
     }
 
-    async fn faulty(&self) -> Result<Option<Fault>, Error> {
-        let fault = *self.line.lock().unwrap();
+    async fn check_fault(&self) -> Result<Option<StoreFault>, Error> {
+        let fault = *self.fault.lock().unwrap();
         match fault {
-            Some(Fault::Refuse) => Err(away()),
-            Some(Fault::Silence) => std::future::pending().await,
-            Some(Fault::Unfit) => Err(Error::Format { key: "memory".into(), found: 2, known: 1 }),
-            Some(Fault::DoThenFail | Fault::Unwatchable) | None => Ok(fault),
+            Some(StoreFault::Refuse) => Err(unreachable_store()),
+            Some(StoreFault::Silence) => std::future::pending().await,
+            Some(StoreFault::Unusable) => Err(Error::Format { key: "memory".into(), found: 2, supported: 1 }),
+            Some(StoreFault::DoThenFail | StoreFault::Unwatchable) | None => Ok(fault),
         }
     }
 }
 
-impl LeaseStore for MemoryLease {
+impl LeaseStore for MemoryLeaseStore {
     async fn inspect(&self) -> Result<(), Error> {
-        self.faulty().await.map(drop)
+        self.check_fault().await.map(drop)
     }
 
-    async fn read(&self) -> Result<Option<Record>, Error> {
-        self.faulty().await?;
+    async fn read(&self) -> Result<Option<LeaseRecord>, Error> {
+        self.check_fault().await?;
         Ok(self.record())
     }
 
-    async fn submit(&self, statement: &Statement) -> Result<Option<Record>, Error> {
-        let fault = self.faulty().await?;
+    async fn submit(&self, statement: &LeaseStatement) -> Result<Option<LeaseRecord>, Error> {
+        let fault = self.check_fault().await?;
         let applied = {
-            let mut shared = self.shared.lock().unwrap();
-            let applied = statement.apply(shared.record.as_ref(), self.ttl, ServerTime::default());
+            let mut lease = self.lease.lock().unwrap();
+            let applied = statement.apply(lease.record.as_ref(), self.ttl, ServerTime::default());
             if let Some(record) = applied {
-                shared.record = applied;
-                shared.history.push(record);
+                lease.record = applied;
+                lease.history.push(record);
             }
             applied
         };
         self.changes.send_modify(|count| *count += 1);
-        if fault == Some(Fault::DoThenFail) { Err(away()) } else { Ok(applied) }
+        if fault == Some(StoreFault::DoThenFail) { Err(unreachable_store()) } else { Ok(applied) }
     }
 
     async fn watch(&self, changed: &Notify) -> Error {
-        if *self.line.lock().unwrap() == Some(Fault::Unwatchable) {
-            return away();
+        if *self.fault.lock().unwrap() == Some(StoreFault::Unwatchable) {
+            return unreachable_store();
         }
         let mut changes = self.changes.subscribe();
         changed.notify_one();
         while changes.changed().await.is_ok() {
             changed.notify_one();
         }
-        away()
+        unreachable_store()
     }
 
     async fn close(&self) {}
 }
 
-fn away() -> Error {
-    Error::NoAnswer { doing: "reach", key: "memory".into(), within: Duration::ZERO }
+fn unreachable_store() -> Error {
+    Error::Timeout { operation: "reach", key: "memory".into(), timeout: Duration::ZERO }
 }

@@ -1,12 +1,13 @@
 //! The lease in MongoDB: one document per lease, every statement one `findAndModify`, majority throughout.
 //!
-//! Says in MongoDB's language what [`Statement::apply`] says in Rust. A standby only reads: nothing it does while it waits
-//! leaves an entry in the oplog. Has a [`Client`] of its own, so that neither a full connection pool nor a busy runtime
-//! of the pipeline's stands in the way of a heartbeat.
+//! Expresses [`LeaseStatement::apply`] as MongoDB commands. A standby only reads: while it waits, it writes nothing to the oplog.
+//! The store has its own [`Client`], so that neither a full connection pool nor a busy runtime of the pipeline delays a
+//! heartbeat.
 
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use mongo_error::error_code;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, doc};
 use mongodb::options::{
     Acknowledgment, ClientOptions, CollectionOptions, ReadConcern, ReturnDocument, SelectionCriteria,
@@ -17,47 +18,50 @@ use tokio::sync::Notify;
 
 use crate::document::{FORMAT, LeaseDocument};
 use crate::error::Error;
-use crate::record::{Contender, Record, Statement, Term, Version, millis};
+use crate::record::{CandidateId, LeaseRecord, LeaseStatement, LeaseVersion, Term, to_millis};
 use crate::store::LeaseStore;
 use crate::timing::Timing;
-use mongo_error::error_code;
 
-/// The collection of the coordination database that holds the leases of all pipelines.
+/// The collection in the coordination database with the leases of all pipelines.
 pub const COLLECTION: &str = "leader_leases";
 
 const DUPLICATE_KEY: i32 = 11000;
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 /// Connections to one server.
-const POOL: u32 = 10;
-/// What the driver allows at least, and what it does by default.
+const POOL_SIZE: u32 = 10;
+/// The shortest interval that the driver allows, and its default.
 const SHORTEST_MONITORING: Duration = Duration::from_millis(500);
 const LONGEST_MONITORING: Duration = Duration::from_secs(10);
 
-/// Which lease, and what a holder writes into it besides the protocol.
+/// The lease this pod competes for, and the names a holder writes into it.
 #[derive(Clone, Debug)]
 pub struct LeaseName {
     pub database: String,
     /// The pipeline's name.
     pub key: String,
     pub pod_id: String,
-    /// What the lease guards. A lease of the same name that guards something else is not contended for.
+    /// Identifies the source that the lease guards. A lease of the same name with another fingerprint is never taken.
     pub fingerprint: String,
 }
 
-pub struct MongoLease {
+pub struct MongoLeaseStore {
     client: Client,
     leases: Collection<Document>,
     name: LeaseName,
     ttl: Duration,
 }
 
-impl MongoLease {
-    /// To be called on the runtime that is to run the client's own tasks. Does not wait for a connection.
+impl MongoLeaseStore {
+    /// Call this on the runtime that runs the client's own tasks. Does not wait for a connection.
     pub fn open(options: ClientOptions, name: LeaseName, timing: &Timing) -> Result<Self, Error> {
-        let client = Client::with_options(tuned(options, timing)).map_err(|source| failed("open", &name)(source))?;
-        let majority =
-            WriteConcern::builder().w(Acknowledgment::Majority).journal(true).w_timeout(timing.attempt()).build();
+        let client = Client::with_options(with_lease_timeouts(options, timing))
+            .map_err(|source| store_error("open", &name)(source))?;
+        let majority = WriteConcern::builder()
+            .w(Acknowledgment::Majority)
+            .journal(true)
+            .w_timeout(timing.request_timeout())
+            .build();
         let options = CollectionOptions::builder()
             .read_concern(ReadConcern::majority())
             .write_concern(majority)
@@ -67,14 +71,14 @@ impl MongoLease {
         Ok(Self { client, leases, name, ttl: timing.ttl() })
     }
 
-    /// The lease as people see it.
-    pub async fn show(&self) -> Result<Option<LeaseDocument>, Error> {
-        let found = self.leases.find_one(doc! { "_id": &self.name.key }).await.map_err(self.failed("read"))?;
-        found.map(|document| self.ours(&document)).transpose()
+    /// The whole document, for display.
+    pub async fn read_document(&self) -> Result<Option<LeaseDocument>, Error> {
+        let found = self.leases.find_one(doc! { "_id": &self.name.key }).await.map_err(self.store_error("read"))?;
+        found.map(|document| self.parse_own(&document)).transpose()
     }
 
-    fn ours(&self, document: &Document) -> Result<LeaseDocument, Error> {
-        let lease = LeaseDocument::read(document)?;
+    fn parse_own(&self, document: &Document) -> Result<LeaseDocument, Error> {
+        let lease = LeaseDocument::parse(document)?;
         if lease.fingerprint == self.name.fingerprint {
             return Ok(lease);
         }
@@ -82,73 +86,79 @@ impl MongoLease {
         Err(Error::Fingerprint { key, found: lease.fingerprint, ours: fingerprint })
     }
 
-    /// Creates by an upsert that leaves an existing document as it is, so that `$$NOW` can be used. Losing the race to
-    /// another upsert is a refusal like any other.
-    async fn create(&self, by: Contender, term: Term, heartbeat: u64) -> Result<Option<Record>, Error> {
+    /// Creates the document with an upsert that leaves an existing one as it is, because only an update can use `$$NOW`. If
+    /// another upsert wins the race, the statement counts as refused.
+    async fn create(&self, candidate: CandidateId, term: Term, heartbeat: u64) -> Result<Option<LeaseRecord>, Error> {
         let key = &self.name.key;
         let absent = doc! { "$eq": ["$$ROOT", { "_id": { "$literal": key } }] };
         let mut lease = doc! { "_id": { "$literal": key }, "format": FORMAT };
-        lease.extend(self.held(by, term, heartbeat)?);
+        lease.extend(self.holder_fields(candidate, term, heartbeat)?);
         lease.extend(doc! { "acquiredAt": "$$NOW" });
         let update = vec![doc! { "$replaceWith": { "$cond": [absent, lease, "$$ROOT"] } }];
-        let asked = self.leases.find_one_and_update(doc! { "_id": key }, update).upsert(true);
-        match asked.return_document(ReturnDocument::After).await {
+        let request = self.leases.find_one_and_update(doc! { "_id": key }, update).upsert(true);
+        match request.return_document(ReturnDocument::After).await {
             Ok(Some(stored)) => {
-                let record = self.ours(&stored)?.record();
-                let ours = Version { holder: Some(by), term, heartbeat };
+                let record = self.parse_own(&stored)?.to_record();
+                let ours = LeaseVersion { holder: Some(candidate), term, heartbeat };
                 Ok((record.version == ours).then_some(record))
             }
             Ok(None) => Ok(None),
             Err(error) if error_code(&error) == Some(DUPLICATE_KEY) => Ok(None),
-            Err(error) => Err(self.failed("create")(error)),
+            Err(error) => Err(self.store_error("create")(error)),
         }
     }
 
-    async fn update(&self, doing: &'static str, filter: Document, update: Document) -> Result<Option<Record>, Error> {
-        let asked = self.leases.find_one_and_update(filter, vec![update]).return_document(ReturnDocument::After);
-        let stored = asked.await.map_err(self.failed(doing))?;
-        stored.map(|document| Ok(self.ours(&document)?.record())).transpose()
+    async fn update(
+        &self,
+        operation: &'static str,
+        filter: Document,
+        update: Document,
+    ) -> Result<Option<LeaseRecord>, Error> {
+        let request = self.leases.find_one_and_update(filter, vec![update]).return_document(ReturnDocument::After);
+        let stored = request.await.map_err(self.store_error(operation))?;
+        stored.map(|document| Ok(self.parse_own(&document)?.to_record())).transpose()
     }
 
-    fn exactly(&self, seen: &Version) -> Result<Document, Error> {
-        let holder = seen.holder.map_or_else(|| Bson::from(doc! { "$exists": false }), |by| by.to_string().into());
-        let (term, heartbeat) = (number(seen.term)?, beat(seen.heartbeat));
+    fn version_filter(&self, expected: &LeaseVersion) -> Result<Document, Error> {
+        let holder =
+            expected.holder.map_or_else(|| Bson::from(doc! { "$exists": false }), |holder| holder.to_string().into());
+        let (term, heartbeat) = (to_i64(expected.term)?, heartbeat_to_i64(expected.heartbeat));
         let Self { name: LeaseName { key, fingerprint, .. }, .. } = self;
         Ok(doc! {
             "_id": key, "format": FORMAT, "contender": holder, "term": term, "heartbeat": heartbeat, "fingerprint": fingerprint,
         })
     }
 
-    fn mine(&self, by: Contender, term: Term) -> Result<Document, Error> {
-        Ok(doc! { "_id": &self.name.key, "format": FORMAT, "contender": by.to_string(), "term": number(term)? })
+    fn holder_filter(&self, candidate: CandidateId, term: Term) -> Result<Document, Error> {
+        Ok(doc! { "_id": &self.name.key, "format": FORMAT, "contender": candidate.to_string(), "term": to_i64(term)? })
     }
 
-    /// The fields every acknowledged statement of a holder writes. Names are literals: a pod id may begin with `$`.
-    fn held(&self, by: Contender, term: Term, heartbeat: u64) -> Result<Document, Error> {
+    /// The fields that every statement of a holder writes. Names are literals: a pod id may start with `$`.
+    fn holder_fields(&self, candidate: CandidateId, term: Term, heartbeat: u64) -> Result<Document, Error> {
         Ok(doc! {
             "leaderId": { "$literal": &self.name.pod_id },
-            "contender": by.to_string(),
-            "term": number(term)?,
-            "heartbeat": beat(heartbeat),
+            "contender": candidate.to_string(),
+            "term": to_i64(term)?,
+            "heartbeat": heartbeat_to_i64(heartbeat),
             "heartbeatAt": "$$NOW",
-            "expiresAt": { "$add": ["$$NOW", millis(self.ttl)] },
+            "expiresAt": { "$add": ["$$NOW", to_millis(self.ttl)] },
             "fingerprint": { "$literal": &self.name.fingerprint },
         })
     }
 
-    fn failed(&self, doing: &'static str) -> impl FnOnce(mongodb::error::Error) -> Error {
-        failed(doing, &self.name)
+    fn store_error(&self, operation: &'static str) -> impl FnOnce(mongodb::error::Error) -> Error {
+        store_error(operation, &self.name)
     }
 }
 
-impl LeaseStore for MongoLease {
+impl LeaseStore for MongoLeaseStore {
     async fn inspect(&self) -> Result<(), Error> {
         let mut indexes = match self.leases.list_indexes().await {
             Err(error) if error_code(&error) == Some(NAMESPACE_NOT_FOUND) => return Ok(()),
-            indexes => indexes.map_err(self.failed("inspect"))?,
+            indexes => indexes.map_err(self.store_error("inspect"))?,
         };
         while let Some(index) = indexes.next().await {
-            let options = index.map_err(self.failed("inspect"))?.options.unwrap_or_default();
+            let options = index.map_err(self.store_error("inspect"))?.options.unwrap_or_default();
             if options.expire_after.is_some() {
                 let index = options.name.unwrap_or_default();
                 return Err(Error::TtlIndex { collection: COLLECTION.into(), index });
@@ -157,35 +167,45 @@ impl LeaseStore for MongoLease {
         Ok(())
     }
 
-    async fn read(&self) -> Result<Option<Record>, Error> {
-        Ok(self.show().await?.map(|lease| lease.record()))
+    async fn read(&self) -> Result<Option<LeaseRecord>, Error> {
+        Ok(self.read_document().await?.map(|lease| lease.to_record()))
     }
 
-    async fn submit(&self, statement: &Statement) -> Result<Option<Record>, Error> {
+    async fn submit(&self, statement: &LeaseStatement) -> Result<Option<LeaseRecord>, Error> {
         match *statement {
-            Statement::Create { by, term, heartbeat } => self.create(by, term, heartbeat).await,
-            Statement::Take { seen, by, term, heartbeat } => {
-                self.update("take", self.exactly(&seen)?, taken(self.held(by, term, heartbeat)?)).await
+            LeaseStatement::Create { candidate, term, heartbeat } => self.create(candidate, term, heartbeat).await,
+            LeaseStatement::Take { expected, candidate, term, heartbeat } => {
+                self.update(
+                    "take",
+                    self.version_filter(&expected)?,
+                    take_update(self.holder_fields(candidate, term, heartbeat)?),
+                )
+                .await
             }
-            Statement::TakeIfExpired { seen, max_clock_skew, by, term, heartbeat } => {
-                let mut filter = self.exactly(&seen)?;
-                let grace = doc! { "$add": ["$expiresAt", millis(max_clock_skew)] };
+            LeaseStatement::TakeIfExpired { expected, max_clock_skew, candidate, term, heartbeat } => {
+                let mut filter = self.version_filter(&expected)?;
+                let grace = doc! { "$add": ["$expiresAt", to_millis(max_clock_skew)] };
                 filter.insert("$expr", doc! { "$gt": ["$$NOW", grace] });
-                self.update("take", filter, taken(self.held(by, term, heartbeat)?)).await
+                self.update("take", filter, take_update(self.holder_fields(candidate, term, heartbeat)?)).await
             }
-            Statement::Renew { by, term, heartbeat } => {
-                let mut filter = self.mine(by, term)?;
-                filter.insert("heartbeat", doc! { "$lt": beat(heartbeat) });
-                self.update("renew", filter, doc! { "$set": self.held(by, term, heartbeat)? }).await
+            LeaseStatement::Renew { candidate, term, heartbeat } => {
+                let mut filter = self.holder_filter(candidate, term)?;
+                filter.insert("heartbeat", doc! { "$lt": heartbeat_to_i64(heartbeat) });
+                self.update("renew", filter, doc! { "$set": self.holder_fields(candidate, term, heartbeat)? }).await
             }
-            Statement::Raise { by, term, to, heartbeat } => {
-                let mut filter = self.mine(by, term)?;
-                filter.insert("term", doc! { "$eq": number(term)?, "$lt": number(to)? });
-                filter.insert("heartbeat", doc! { "$lt": beat(heartbeat) });
-                self.update("raise", filter, taken(self.held(by, to, heartbeat)?)).await
+            LeaseStatement::Raise { candidate, term, to, heartbeat } => {
+                let mut filter = self.holder_filter(candidate, term)?;
+                filter.insert("term", doc! { "$eq": to_i64(term)?, "$lt": to_i64(to)? });
+                filter.insert("heartbeat", doc! { "$lt": heartbeat_to_i64(heartbeat) });
+                self.update("raise", filter, take_update(self.holder_fields(candidate, to, heartbeat)?)).await
             }
-            Statement::Release { by, term } => {
-                self.update("release", self.mine(by, term)?, doc! { "$unset": ["leaderId", "contender"] }).await
+            LeaseStatement::Release { candidate, term } => {
+                self.update(
+                    "release",
+                    self.holder_filter(candidate, term)?,
+                    doc! { "$unset": ["leaderId", "contender"] },
+                )
+                .await
             }
         }
     }
@@ -195,14 +215,14 @@ impl LeaseStore for MongoLease {
         let opened = self.leases.watch().pipeline([only_this]).await;
         let mut changes = match opened {
             Ok(changes) => changes.with_type::<RawDocumentBuf>(),
-            Err(error) => return self.failed("watch")(error),
+            Err(error) => return self.store_error("watch")(error),
         };
-        // Whatever happened before the stream was open is seen by the look that this causes.
+        // Changes from before the stream was open are found by the read that this causes.
         changed.notify_one();
         while let Some(change) = changes.next().await {
             match change {
                 Ok(_) => changed.notify_one(),
-                Err(error) => return self.failed("watch")(error),
+                Err(error) => return self.store_error("watch")(error),
             }
         }
         Error::WatchEnded { key: self.name.key.clone() }
@@ -213,40 +233,41 @@ impl LeaseStore for MongoLease {
     }
 }
 
-/// How to reach the servers is the operator's to say, in the URI; how a heartbeat gets through is not.
-fn tuned(mut options: ClientOptions, timing: &Timing) -> ClientOptions {
-    // An attempt that finds no server must end in time for the next one, and before it is given up unexplained.
-    options.server_selection_timeout = Some(timing.attempt() * 3 / 4);
-    options.connect_timeout = Some(timing.attempt());
-    // A watch holds one connection, and a request that was given up may hold one until the server answers.
-    options.max_pool_size = Some(POOL);
+/// The operator's URI decides how to reach the servers. Timeouts and pool size decide whether a heartbeat arrives in time, so
+/// they are set here.
+fn with_lease_timeouts(mut options: ClientOptions, timing: &Timing) -> ClientOptions {
+    // A request that finds no server must fail in time for the next one, and with the reason, before it times out.
+    options.server_selection_timeout = Some(timing.request_timeout() * 3 / 4);
+    options.connect_timeout = Some(timing.request_timeout());
+    // The watch holds one connection, and a request that timed out may hold one until the server replies.
+    options.max_pool_size = Some(POOL_SIZE);
     options.min_pool_size = None;
     options.max_connecting = None;
     options.max_idle_time = None;
-    // A primary that is gone must be noticed in time, and a new one found.
+    // The driver must notice in time that the primary is gone, and find the new one.
     options.heartbeat_freq = Some(timing.heartbeat().clamp(SHORTEST_MONITORING, LONGEST_MONITORING));
     options.server_monitoring_mode = Some(ServerMonitoringMode::Stream);
     options.app_name.get_or_insert_with(|| "headwater-lease".to_owned());
     options
 }
 
-fn taken(mut held: Document) -> Document {
-    held.insert("acquiredAt", "$$NOW");
-    doc! { "$set": held }
+fn take_update(mut fields: Document) -> Document {
+    fields.insert("acquiredAt", "$$NOW");
+    doc! { "$set": fields }
 }
 
-fn number(term: Term) -> Result<i64, Error> {
+fn to_i64(term: Term) -> Result<i64, Error> {
     i64::try_from(term.get()).map_err(|_| Error::TermTooHigh(term.get()))
 }
 
-/// A heartbeat a second for the age of the universe does not reach this.
-fn beat(heartbeat: u64) -> i64 {
+/// One heartbeat per second for the age of the universe does not reach this.
+fn heartbeat_to_i64(heartbeat: u64) -> i64 {
     i64::try_from(heartbeat).unwrap_or(i64::MAX)
 }
 
-fn failed(doing: &'static str, name: &LeaseName) -> impl FnOnce(mongodb::error::Error) -> Error + use<> {
+fn store_error(operation: &'static str, name: &LeaseName) -> impl FnOnce(mongodb::error::Error) -> Error + use<> {
     let key = name.key.clone();
-    move |source| Error::Store { doing, key, source: source.into() }
+    move |source| Error::Store { operation, key, source: source.into() }
 }
 
 #[cfg(test)]
@@ -254,17 +275,17 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_a_uri_says_of_pools_and_monitoring_does_not_starve_the_lease() {
+    async fn uri_pool_and_monitoring_options_do_not_apply() {
         let uri = "mongodb://localhost/?maxPoolSize=1&maxConnecting=1&heartbeatFrequencyMS=600000&\
                    serverMonitoringMode=poll&connectTimeoutMS=600000&serverSelectionTimeoutMS=600000&appName=shop";
         let secs = Duration::from_secs;
         let timing = Timing::new(secs(15), secs(10), secs(5)).unwrap();
-        let tuned = tuned(ClientOptions::parse(uri).await.unwrap(), &timing);
-        assert_eq!((tuned.max_pool_size, tuned.max_connecting), (Some(POOL), None));
+        let tuned = with_lease_timeouts(ClientOptions::parse(uri).await.unwrap(), &timing);
+        assert_eq!((tuned.max_pool_size, tuned.max_connecting), (Some(POOL_SIZE), None));
         assert_eq!(tuned.heartbeat_freq, Some(secs(5)));
         assert!(matches!(tuned.server_monitoring_mode, Some(ServerMonitoringMode::Stream)));
-        assert!(tuned.connect_timeout.unwrap() <= timing.attempt());
-        assert!(tuned.server_selection_timeout.unwrap() < timing.attempt());
+        assert!(tuned.connect_timeout.unwrap() <= timing.request_timeout());
+        assert!(tuned.server_selection_timeout.unwrap() < timing.request_timeout());
         assert_eq!(tuned.app_name.as_deref(), Some("shop"));
     }
 }

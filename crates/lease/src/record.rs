@@ -1,12 +1,12 @@
-//! The lease as it is stored, reduced to what decisions need, and the statements that may change it.
+//! The stored lease, reduced to the fields that decisions need, and the statements that may change it.
 //!
-//! [`Statement::apply`] is the meaning of each statement in plain Rust. `mongo.rs` says the same in MongoDB's language (a
-//! test holds the two together), the in-memory store and the model of the protocol call it directly.
+//! [`LeaseStatement::apply`] defines each statement in plain Rust. `mongo.rs` expresses the same as MongoDB commands (a test
+//! compares the two); the in-memory store and the model of the protocol call `apply` directly.
 
 use std::fmt;
 use std::time::Duration;
 
-/// One leadership: a number that only rises. Stores refuse what comes from a lower one.
+/// The number of one leadership. It only rises, and stores refuse writes of a lower term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Term(u64);
 
@@ -34,11 +34,12 @@ impl fmt::Display for Term {
     }
 }
 
-/// One process that contends for the lease: random, drawn at its start. Two processes that share a pod id differ here.
+/// Identifies one process that takes part in the election: a random number drawn at its start. Two processes with the same
+/// pod id have different candidate ids. Stored in the field `contender`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Contender(u128);
+pub struct CandidateId(u128);
 
-impl Contender {
+impl CandidateId {
     pub const fn new(nonce: u128) -> Self {
         Self(nonce)
     }
@@ -54,88 +55,96 @@ impl Contender {
     }
 }
 
-impl fmt::Display for Contender {
+impl fmt::Display for CandidateId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:032x}", self.0)
     }
 }
 
-/// The server's wall clock (`$$NOW`) in milliseconds. Shown to people; decides only in [`Statement::TakeIfExpired`].
+/// The server's wall clock (`$$NOW`) in milliseconds. Used for display; decides only in [`LeaseStatement::TakeIfExpired`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerTime(pub i64);
 
-/// What a compare-and-set compares. No version is written twice: the term is new with every takeover, and a contender
-/// never reuses a heartbeat number, not even for a statement whose answer was lost.
+/// The fields that a compare-and-set compares. No version is written twice: every takeover has a new term, and a candidate
+/// never reuses a heartbeat number, not even for a statement whose reply was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version {
+pub struct LeaseVersion {
     /// `None` after a release.
-    pub holder: Option<Contender>,
+    pub holder: Option<CandidateId>,
     pub term: Term,
     pub heartbeat: u64,
 }
 
-/// The stored lease, as far as decisions go.
+/// The stored lease, with the fields that decisions need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Record {
-    pub version: Version,
-    /// The time to live its holder was configured with. A standby waits at least as long, so pods whose settings differ
-    /// (a rolling change of `ttl`) are safe with each other.
+pub struct LeaseRecord {
+    pub version: LeaseVersion,
+    /// The ttl in the holder's configuration. A standby waits at least this long, so pods with different settings (a rolling
+    /// change of `ttl`) are safe with each other.
     pub ttl: Duration,
-    /// When the lease would run out by the clock of the server that took the last heartbeat.
+    /// When the lease expires by the clock of the server that wrote the last heartbeat.
     pub expires_at: ServerTime,
 }
 
-/// Everything a contender may ask the store to do: each is one atomic statement, acknowledged by a majority or not at all.
+/// Everything a candidate may ask the store to do. Each is one atomic statement, acknowledged by a majority or not at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Statement {
+pub enum LeaseStatement {
     /// Writes the first record, if there is none.
-    Create { by: Contender, term: Term, heartbeat: u64 },
-    /// Moves the lease, if it is still exactly as `seen`.
-    Take { seen: Version, by: Contender, term: Term, heartbeat: u64 },
-    /// As `Take`, and only if the server's own clock is past `expires_at` by more than `max_clock_skew`.
-    TakeIfExpired { seen: Version, max_clock_skew: Duration, by: Contender, term: Term, heartbeat: u64 },
-    /// Raises the heartbeat of a lease held by this contender in this term. Compares with "lower than", not "one less
-    /// than": an earlier renewal whose answer was lost may or may not have been applied, and must not be applied later.
-    Renew { by: Contender, term: Term, heartbeat: u64 },
-    /// Gives a held lease a higher term: its own fell behind what it guards (lease deleted, or restored from a backup).
-    Raise { by: Contender, term: Term, to: Term, heartbeat: u64 },
+    Create { candidate: CandidateId, term: Term, heartbeat: u64 },
+    /// Takes the lease over, if its version still equals `expected`.
+    Take { expected: LeaseVersion, candidate: CandidateId, term: Term, heartbeat: u64 },
+    /// Like `Take`, and only if the server's own clock is past `expires_at` by more than `max_clock_skew`.
+    TakeIfExpired {
+        expected: LeaseVersion,
+        max_clock_skew: Duration,
+        candidate: CandidateId,
+        term: Term,
+        heartbeat: u64,
+    },
+    /// Raises the heartbeat of a lease that this candidate holds in this term. Compares with "lower than", not "one less
+    /// than": an earlier renewal whose reply was lost may or may not have been applied, and must not be applied later.
+    Renew { candidate: CandidateId, term: Term, heartbeat: u64 },
+    /// Gives a held lease a higher term: its term fell behind the guarded store (lease deleted, or restored from a backup).
+    Raise { candidate: CandidateId, term: Term, to: Term, heartbeat: u64 },
     /// Unsets the holder and keeps the term.
-    Release { by: Contender, term: Term },
+    Release { candidate: CandidateId, term: Term },
 }
 
-impl Statement {
-    /// What the store holds afterwards, or `None` when the statement is refused and nothing changes.
+impl LeaseStatement {
+    /// The record after the statement, or `None` when the statement is refused and nothing changes.
     ///
-    /// `ttl` is the asking contender's, `now` the clock of the server that applies it.
-    pub fn apply(&self, stored: Option<&Record>, ttl: Duration, now: ServerTime) -> Option<Record> {
-        let held = |by, term, heartbeat| Record {
-            version: Version { holder: Some(by), term, heartbeat },
+    /// `ttl` is the candidate's, `now` the clock of the server that applies the statement.
+    pub fn apply(&self, stored: Option<&LeaseRecord>, ttl: Duration, now: ServerTime) -> Option<LeaseRecord> {
+        let held = |candidate, term, heartbeat| LeaseRecord {
+            version: LeaseVersion { holder: Some(candidate), term, heartbeat },
             ttl,
-            expires_at: ServerTime(now.0.saturating_add(millis(ttl))),
+            expires_at: ServerTime(now.0.saturating_add(to_millis(ttl))),
         };
         match *self {
-            Self::Create { by, term, heartbeat } => stored.is_none().then(|| held(by, term, heartbeat)),
-            Self::Take { seen, by, term, heartbeat } => (stored?.version == seen).then(|| held(by, term, heartbeat)),
-            Self::TakeIfExpired { seen, max_clock_skew, by, term, heartbeat } => {
+            Self::Create { candidate, term, heartbeat } => stored.is_none().then(|| held(candidate, term, heartbeat)),
+            Self::Take { expected, candidate, term, heartbeat } => {
+                (stored?.version == expected).then(|| held(candidate, term, heartbeat))
+            }
+            Self::TakeIfExpired { expected, max_clock_skew, candidate, term, heartbeat } => {
                 let stored = stored?;
-                let expired = now.0 > stored.expires_at.0.saturating_add(millis(max_clock_skew));
-                (stored.version == seen && expired).then(|| held(by, term, heartbeat))
+                let expired = now.0 > stored.expires_at.0.saturating_add(to_millis(max_clock_skew));
+                (stored.version == expected && expired).then(|| held(candidate, term, heartbeat))
             }
-            Self::Renew { by, term, heartbeat } => {
+            Self::Renew { candidate, term, heartbeat } => {
                 let version = stored?.version;
-                let mine = version.holder == Some(by) && version.term == term;
-                (mine && version.heartbeat < heartbeat).then(|| held(by, term, heartbeat))
+                let is_holder = version.holder == Some(candidate) && version.term == term;
+                (is_holder && version.heartbeat < heartbeat).then(|| held(candidate, term, heartbeat))
             }
-            Self::Raise { by, term, to, heartbeat } => {
+            Self::Raise { candidate, term, to, heartbeat } => {
                 let version = stored?.version;
-                let mine = version.holder == Some(by) && version.term == term && term < to;
-                (mine && version.heartbeat < heartbeat).then(|| held(by, to, heartbeat))
+                let is_holder = version.holder == Some(candidate) && version.term == term && term < to;
+                (is_holder && version.heartbeat < heartbeat).then(|| held(candidate, to, heartbeat))
             }
-            Self::Release { by, term } => {
+            Self::Release { candidate, term } => {
                 let stored = stored?;
-                let mine = stored.version.holder == Some(by) && stored.version.term == term;
-                let released = Version { holder: None, ..stored.version };
-                mine.then_some(Record { version: released, ..*stored })
+                let is_holder = stored.version.holder == Some(candidate) && stored.version.term == term;
+                let released = LeaseVersion { holder: None, ..stored.version };
+                is_holder.then_some(LeaseRecord { version: released, ..*stored })
             }
         }
     }
@@ -152,8 +161,8 @@ impl Statement {
         }
     }
 
-    /// The term this contender leads in, should the statement be applied.
-    pub const fn grants(&self) -> Option<Term> {
+    /// The term in which this candidate leads if the statement is applied.
+    pub const fn granted_term(&self) -> Option<Term> {
         match *self {
             Self::Create { term, .. } | Self::Take { term, .. } | Self::TakeIfExpired { term, .. } => Some(term),
             Self::Raise { to, .. } => Some(to),
@@ -162,7 +171,7 @@ impl Statement {
     }
 }
 
-pub(crate) fn millis(span: Duration) -> i64 {
+pub(crate) fn to_millis(span: Duration) -> i64 {
     i64::try_from(span.as_millis()).unwrap_or(i64::MAX)
 }
 
@@ -170,68 +179,78 @@ pub(crate) fn millis(span: Duration) -> i64 {
 mod tests {
     use super::*;
 
-    const ME: Contender = Contender::new(1);
-    const OTHER: Contender = Contender::new(2);
+    const ME: CandidateId = CandidateId::new(1);
+    const OTHER: CandidateId = CandidateId::new(2);
     const TTL: Duration = Duration::from_secs(15);
 
-    fn record(holder: Option<Contender>, term: u64, heartbeat: u64) -> Record {
-        Record { version: Version { holder, term: Term(term), heartbeat }, ttl: TTL, expires_at: ServerTime(15_000) }
+    fn record(holder: Option<CandidateId>, term: u64, heartbeat: u64) -> LeaseRecord {
+        LeaseRecord {
+            version: LeaseVersion { holder, term: Term(term), heartbeat },
+            ttl: TTL,
+            expires_at: ServerTime(15_000),
+        }
     }
 
-    fn applied(statement: Statement, stored: Option<Record>) -> Option<Version> {
+    fn apply(statement: LeaseStatement, stored: Option<LeaseRecord>) -> Option<LeaseVersion> {
         statement.apply(stored.as_ref(), TTL, ServerTime(0)).map(|record| record.version)
     }
 
     #[test]
-    fn only_the_exact_version_seen_can_be_taken() {
-        let seen = record(Some(OTHER), 3, 7).version;
-        let take = Statement::Take { seen, by: ME, term: Term(4), heartbeat: 8 };
-        assert_eq!(applied(take, Some(record(Some(OTHER), 3, 7))), Some(record(Some(ME), 4, 8).version));
+    fn only_the_expected_version_can_be_taken() {
+        let expected = record(Some(OTHER), 3, 7).version;
+        let take = LeaseStatement::Take { expected, candidate: ME, term: Term(4), heartbeat: 8 };
+        assert_eq!(apply(take, Some(record(Some(OTHER), 3, 7))), Some(record(Some(ME), 4, 8).version));
         for moved in [record(Some(OTHER), 3, 8), record(Some(OTHER), 4, 7), record(None, 3, 7)] {
-            assert_eq!(applied(take, Some(moved)), None, "{moved:?}");
+            assert_eq!(apply(take, Some(moved)), None, "{moved:?}");
         }
-        assert_eq!(applied(take, None), None);
+        assert_eq!(apply(take, None), None);
     }
 
     #[test]
-    fn a_renewal_that_comes_late_changes_nothing() {
-        let late = Statement::Renew { by: ME, term: Term(3), heartbeat: 7 };
-        assert!(applied(late, Some(record(Some(ME), 3, 6))).is_some());
+    fn a_late_renewal_changes_nothing() {
+        let late = LeaseStatement::Renew { candidate: ME, term: Term(3), heartbeat: 7 };
+        assert!(apply(late, Some(record(Some(ME), 3, 6))).is_some());
         for after in [record(Some(ME), 3, 8), record(Some(ME), 4, 1), record(None, 3, 6), record(Some(OTHER), 3, 6)] {
-            assert_eq!(applied(late, Some(after)), None, "{after:?}");
+            assert_eq!(apply(late, Some(after)), None, "{after:?}");
         }
     }
 
     #[test]
-    fn a_release_keeps_the_term_and_is_for_the_holder_only() {
-        let release = Statement::Release { by: ME, term: Term(3) };
-        assert_eq!(applied(release, Some(record(Some(ME), 3, 6))), Some(record(None, 3, 6).version));
+    fn only_the_holder_can_release_and_the_term_stays() {
+        let release = LeaseStatement::Release { candidate: ME, term: Term(3) };
+        assert_eq!(apply(release, Some(record(Some(ME), 3, 6))), Some(record(None, 3, 6).version));
         for others in [record(Some(OTHER), 3, 6), record(Some(ME), 4, 6), record(None, 3, 6)] {
-            assert_eq!(applied(release, Some(others)), None, "{others:?}");
+            assert_eq!(apply(release, Some(others)), None, "{others:?}");
         }
     }
 
     #[test]
     fn a_lease_is_created_once() {
-        let create = Statement::Create { by: ME, term: Term(1), heartbeat: 1 };
-        assert!(applied(create, None).is_some());
-        assert_eq!(applied(create, Some(record(None, 1, 1))), None);
+        let create = LeaseStatement::Create { candidate: ME, term: Term(1), heartbeat: 1 };
+        assert!(apply(create, None).is_some());
+        assert_eq!(apply(create, Some(record(None, 1, 1))), None);
     }
 
     #[test]
-    fn a_term_can_be_raised_by_its_holder_but_not_lowered() {
-        let raise = |to| Statement::Raise { by: ME, term: Term(3), to: Term(to), heartbeat: 7 };
-        assert_eq!(applied(raise(9), Some(record(Some(ME), 3, 6))), Some(record(Some(ME), 9, 7).version));
-        assert_eq!(applied(raise(2), Some(record(Some(ME), 3, 6))), None);
-        assert_eq!(applied(raise(9), Some(record(Some(OTHER), 3, 6))), None);
+    fn the_holder_can_raise_its_term_but_not_lower_it() {
+        let raise = |to| LeaseStatement::Raise { candidate: ME, term: Term(3), to: Term(to), heartbeat: 7 };
+        assert_eq!(apply(raise(9), Some(record(Some(ME), 3, 6))), Some(record(Some(ME), 9, 7).version));
+        assert_eq!(apply(raise(2), Some(record(Some(ME), 3, 6))), None);
+        assert_eq!(apply(raise(9), Some(record(Some(OTHER), 3, 6))), None);
     }
 
     #[test]
-    fn an_expired_lease_is_told_by_the_server_clock_and_the_skew() {
+    fn expiry_is_decided_by_the_server_clock_and_the_skew() {
         let stored = record(Some(OTHER), 3, 7);
         let skew = Duration::from_secs(60);
-        let seen = stored.version;
-        let take = Statement::TakeIfExpired { seen, max_clock_skew: skew, by: ME, term: Term(4), heartbeat: 8 };
+        let expected = stored.version;
+        let take = LeaseStatement::TakeIfExpired {
+            expected,
+            max_clock_skew: skew,
+            candidate: ME,
+            term: Term(4),
+            heartbeat: 8,
+        };
         assert_eq!(take.apply(Some(&stored), TTL, ServerTime(75_000)), None);
         assert!(take.apply(Some(&stored), TTL, ServerTime(75_001)).is_some());
     }

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use lease::mongo::LeaseName;
-use lease::{Candidate, Config, Handle, Leadership, Outcome, Status, Stop};
+use lease::{Candidate, Config, Handle, Leadership, LeaseStatus, StopSignal, TermOutcome};
 use mongodb::bson::doc;
 use mongodb::options::ClientOptions;
 use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, Error, MongoCheckpointStore};
@@ -97,9 +97,9 @@ fn open_checkpoints(task: &Task, options: ClientOptions) -> MongoCheckpointStore
 }
 
 async fn tell_renewals(handle: Handle) {
-    let mut changes = handle.changes();
+    let mut changes = handle.subscribe();
     while changes.changed().await.is_ok() {
-        if let Status::Leading { gate } = changes.borrow_and_update().clone() {
+        if let LeaseStatus::Leading { gate } = changes.borrow_and_update().clone() {
             Report::Renewed { term: number(gate.term()), valid_until: millis(gate.valid_until()) }.say();
         }
     }
@@ -113,7 +113,7 @@ struct Worker {
 }
 
 impl Worker {
-    async fn lead(self, leadership: Leadership) -> Outcome {
+    async fn lead(self, leadership: Leadership) -> TermOutcome {
         let gate = leadership.gate();
         let term = number(gate.term());
         Report::Gained { term, at: now(), valid_until: millis(gate.valid_until()) }.say();
@@ -122,23 +122,23 @@ impl Worker {
         if let Some(store) = &self.checkpoints {
             match store.claim(&claim).await {
                 Ok(checkpoint) => position = position_of(&checkpoint.phase),
-                Err(Error::TermBehind { stored, .. }) => return Outcome::TermBehind { seen: stored },
-                Err(error) => return Outcome::StepDown(error.to_string()),
+                Err(Error::TermBehind { stored, .. }) => return TermOutcome::TermBehind { seen: stored },
+                Err(error) => return TermOutcome::StepDown(error.to_string()),
             }
             Report::Claimed { term, at: now(), position: position.clone() }.say();
         }
         // A task of its own, as the one that writes the socket would be: it looks once more after any pause.
         let acting = tokio::spawn(Acting::new(leadership.clone()).watch());
         let stop = tokio::select! {
-            stop = leadership.stopping() => stop,
+            stop = leadership.wait_for_stop() => stop,
             never = self.save_on_and_on(&claim, &mut position) => match never {},
         };
         acting.await.expect("looking at a gate does not panic");
-        Report::Lost { term, at: now(), drain: stop == Stop::Drain }.say();
-        if let (Some(store), Stop::Lost) = (&self.checkpoints, stop) {
+        Report::Lost { term, at: now(), drain: stop == StopSignal::Drain }.say();
+        if let (Some(store), StopSignal::Lost) = (&self.checkpoints, stop) {
             save_late(store, &claim, &position).await;
         }
-        Outcome::Done
+        TermOutcome::Done
     }
 
     async fn save_on_and_on(&self, claim: &Claim, position: &mut String) -> Infallible {
@@ -198,7 +198,7 @@ impl Acting {
 
     async fn watch(mut self) {
         let leadership = self.leadership.clone();
-        let mut stopping = pin!(leadership.stopping());
+        let mut stopping = pin!(leadership.wait_for_stop());
         let mut told = false;
         while !told {
             told = tokio::time::timeout(TICK, &mut stopping).await.is_ok();

@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use lease::{Moment, Term};
+use lease::{BootInstant, Term};
 use serde::{Deserialize, Serialize};
 
 /// Milliseconds of the boot clock, with fractions.
@@ -69,12 +69,12 @@ impl Report {
     }
 }
 
-pub(super) fn millis(moment: Moment) -> Millis {
+pub(super) fn millis(moment: BootInstant) -> Millis {
     moment.as_duration().as_secs_f64() * 1000.0
 }
 
 pub(super) fn now() -> Millis {
-    millis(Moment::now())
+    millis(BootInstant::now())
 }
 
 pub(super) fn number(term: Term) -> u64 {

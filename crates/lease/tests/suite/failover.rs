@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use bench::contest::Contest;
-use lease::Moment;
+use lease::BootInstant;
 use testkit::mongo::ReplicaSet;
 use testkit::wait::wait_for;
 
 use crate::{SLACK, contest, quick, secs};
 
 fn now() -> f64 {
-    Moment::now().as_duration().as_secs_f64() * 1000.0
+    BootInstant::now().as_duration().as_secs_f64() * 1000.0
 }
 
 #[tokio::test]

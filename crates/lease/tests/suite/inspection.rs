@@ -1,7 +1,7 @@
 //! What is found at start, and who is who.
 
-use lease::mongo::{COLLECTION, LeaseName, MongoLease};
-use lease::{Candidate, Error, LeaseStore, Outcome};
+use lease::mongo::{COLLECTION, LeaseName, MongoLeaseStore};
+use lease::{Candidate, Error, LeaseStore, TermOutcome};
 use mongodb::IndexModel;
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::options::{ClientOptions, IndexOptions};
@@ -28,7 +28,7 @@ async fn a_ttl_index_on_the_leases_is_an_error_at_start() {
     let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(options).build();
     database.collection::<Document>(COLLECTION).create_index(index).await.unwrap();
     let candidate = candidate(shared.uri(), database.name(), "shop").await;
-    let running = candidate.start(|_| async { Outcome::Done }, std::future::pending()).unwrap();
+    let running = candidate.start(|_| async { TermOutcome::Done }, std::future::pending()).unwrap();
     let ended = tokio::time::timeout(secs(30), running.ended()).await.unwrap().unwrap_err();
     assert!(matches!(&ended, Error::TtlIndex { index, .. } if index == "notes"), "{ended}");
 }
@@ -49,10 +49,10 @@ async fn a_lease_of_another_kind_is_not_contended_for_and_stays_as_it_is() {
         let key = document.get_str("_id").unwrap();
         let candidate = candidate(shared.uri(), database.name(), key).await;
         let timing = quick().validate().unwrap().timing;
-        let lease = MongoLease::open(candidate.client.clone(), candidate.name.clone(), &timing).unwrap();
+        let lease = MongoLeaseStore::open(candidate.client.clone(), candidate.name.clone(), &timing).unwrap();
         let refused = lease.read().await.unwrap_err().to_string();
         assert!(refused.contains(expected), "{refused}");
-        let running = candidate.start(|_| async { Outcome::Done }, tokio::time::sleep(secs(3))).unwrap();
+        let running = candidate.start(|_| async { TermOutcome::Done }, tokio::time::sleep(secs(3))).unwrap();
         let handle = running.handle();
         running.ended().await.unwrap();
         assert!(!handle.is_leader());
@@ -69,8 +69,8 @@ async fn two_pipelines_in_one_database_have_a_leader_each() {
     for key in ["shop", "bank"] {
         let candidate = candidate(shared.uri(), database.name(), key).await;
         let work = |leadership: lease::Leadership| async move {
-            leadership.stopping().await;
-            Outcome::Done
+            leadership.wait_for_stop().await;
+            TermOutcome::Done
         };
         running.push(candidate.start(work, stop.clone().cancelled_owned()).unwrap());
     }

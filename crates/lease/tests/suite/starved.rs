@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use lease::mongo::LeaseName;
-use lease::{Candidate, Outcome};
+use lease::{Candidate, TermOutcome};
 use mongodb::options::ClientOptions;
 use testkit::mongo::shared;
 
@@ -34,8 +34,8 @@ fn heartbeats_go_on_while_every_worker_of_the_runtime_is_busy() {
     let running = pipeline.block_on(async {
         let candidate = Candidate { name, config: quick(), client };
         let work = |leadership: lease::Leadership| async move {
-            leadership.stopping().await;
-            Outcome::Done
+            leadership.wait_for_stop().await;
+            TermOutcome::Done
         };
         candidate.start(work, std::future::pending()).unwrap()
     });
@@ -91,8 +91,8 @@ async fn heartbeats_go_on_while_the_work_is_slow_to_begin() {
             sleep(Duration::from_millis(5));
         }
         async move {
-            leadership.stopping().await;
-            Outcome::Done
+            leadership.wait_for_stop().await;
+            TermOutcome::Done
         }
     };
     let running = Candidate { name, config: quick(), client }.start(work, std::future::pending()).unwrap();

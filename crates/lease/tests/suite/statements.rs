@@ -1,11 +1,11 @@
-//! `mongo.rs` and `Statement::apply` say the same.
+//! `mongo.rs` and `LeaseStatement::apply` say the same.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lease::mongo::{COLLECTION, LeaseName, MongoLease};
-use lease::record::{Record, ServerTime, Statement, Version};
-use lease::{Config, Contender, Error, LeaseStore, Term, Timing};
+use lease::mongo::{COLLECTION, LeaseName, MongoLeaseStore};
+use lease::record::{LeaseRecord, LeaseStatement, LeaseVersion, ServerTime};
+use lease::{CandidateId, Config, Error, LeaseStore, Term, Timing};
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::options::ClientOptions;
 use rand::rngs::StdRng;
@@ -16,7 +16,7 @@ use crate::secs;
 
 struct House {
     database: ScratchDatabase,
-    lease: MongoLease,
+    lease: MongoLeaseStore,
 }
 
 impl House {
@@ -45,14 +45,14 @@ impl House {
     }
 }
 
-async fn open(uri: &str, database: &str, pod_id: &str) -> MongoLease {
+async fn open(uri: &str, database: &str, pod_id: &str) -> MongoLeaseStore {
     let name = LeaseName {
         database: database.into(),
         key: "shop".into(),
         pod_id: pod_id.into(),
         fingerprint: "shop.events".into(),
     };
-    MongoLease::open(ClientOptions::parse(uri).await.unwrap(), name, &timing()).unwrap()
+    MongoLeaseStore::open(ClientOptions::parse(uri).await.unwrap(), name, &timing()).unwrap()
 }
 
 /// The defaults: nothing here waits for them, and a busy machine is given time to answer.
@@ -60,12 +60,12 @@ fn timing() -> Timing {
     Config::default().validate().unwrap().timing
 }
 
-fn me() -> Contender {
-    Contender::new(7)
+fn me() -> CandidateId {
+    CandidateId::new(7)
 }
 
-fn create() -> Statement {
-    Statement::Create { by: me(), term: Term::new(1), heartbeat: 1 }
+fn create() -> LeaseStatement {
+    LeaseStatement::Create { by: me(), term: Term::new(1), heartbeat: 1 }
 }
 
 #[tokio::test]
@@ -98,7 +98,7 @@ async fn the_document_is_as_the_design_says() {
 async fn a_release_keeps_the_document_and_its_term() {
     let house = House::new("release").await;
     house.lease.submit(&create()).await.unwrap().unwrap();
-    house.lease.submit(&Statement::Release { by: me(), term: Term::new(1) }).await.unwrap().unwrap();
+    house.lease.submit(&LeaseStatement::Release { by: me(), term: Term::new(1) }).await.unwrap().unwrap();
     let lease = house.document().await.unwrap();
     assert_eq!(lease.get_i64("term").ok(), Some(1));
     assert!(!lease.contains_key("leaderId") && !lease.contains_key("contender"), "{lease}");
@@ -112,7 +112,7 @@ const HOUR: i64 = 3_600_000;
 async fn every_statement_does_to_the_document_what_it_does_to_the_record() {
     let house = House::new("walk").await;
     let mut random = StdRng::seed_from_u64(3);
-    let mut expected: Option<Record> = None;
+    let mut expected: Option<LeaseRecord> = None;
     let mut seen = BTreeSet::new();
     for step in 0..400 {
         if expected.is_some() && random.random_bool(0.3) {
@@ -120,7 +120,7 @@ async fn every_statement_does_to_the_document_what_it_does_to_the_record() {
             expected = house.lease.read().await.unwrap();
         }
         let mut statement = near(expected.as_ref(), &mut random);
-        if let Statement::Create { heartbeat, .. } = &mut statement {
+        if let LeaseStatement::Create { heartbeat, .. } = &mut statement {
             // no version is written twice: `create` knows its own document by that
             *heartbeat = 1_000_000 + step;
         }
@@ -135,43 +135,43 @@ async fn every_statement_does_to_the_document_what_it_does_to_the_record() {
     assert_eq!(seen.len(), 12, "every kind should be applied and refused at least once: {seen:?}");
 }
 
-fn kind(statement: &Statement) -> &'static str {
+fn kind(statement: &LeaseStatement) -> &'static str {
     match statement {
-        Statement::Create { .. } => "create",
-        Statement::Take { .. } => "take",
-        Statement::TakeIfExpired { .. } => "take if expired",
-        Statement::Renew { .. } => "renew",
-        Statement::Raise { .. } => "raise",
-        Statement::Release { .. } => "release",
+        LeaseStatement::Create { .. } => "create",
+        LeaseStatement::Take { .. } => "take",
+        LeaseStatement::TakeIfExpired { .. } => "take if expired",
+        LeaseStatement::Renew { .. } => "renew",
+        LeaseStatement::Raise { .. } => "raise",
+        LeaseStatement::Release { .. } => "release",
     }
 }
 
-fn versions(record: Option<Record>) -> Option<(Version, Duration)> {
+fn versions(record: Option<LeaseRecord>) -> Option<(LeaseVersion, Duration)> {
     record.map(|record| (record.version, record.ttl))
 }
 
-fn near(stored: Option<&Record>, random: &mut StdRng) -> Statement {
-    let nobody = Version { holder: None, term: Term::default(), heartbeat: 0 };
+fn near(stored: Option<&LeaseRecord>, random: &mut StdRng) -> LeaseStatement {
+    let nobody = LeaseVersion { holder: None, term: Term::default(), heartbeat: 0 };
     let seen = stored.map_or(nobody, |record| record.version);
-    let by = Contender::new(random.random_range(1..=2));
+    let by = CandidateId::new(random.random_range(1..=2));
     let off = |number: u64, random: &mut StdRng| (number + random.random_range(0..=2)).saturating_sub(1);
     let term = Term::new(off(seen.term.get(), random));
     let heartbeat = off(seen.heartbeat, random) + random.random_range(0..=1);
     let likely = match random.random_bool(0.7) {
         true => seen,
-        false => Version { holder: random.random_bool(0.5).then_some(by), term, heartbeat },
+        false => LeaseVersion { holder: random.random_bool(0.5).then_some(by), term, heartbeat },
     };
     match random.random_range(0..6) {
-        0 => Statement::Create { by, term, heartbeat },
-        1 => Statement::Take { seen: likely, by, term: term.next(), heartbeat },
-        2 => Statement::Renew { by, term, heartbeat },
+        0 => LeaseStatement::Create { by, term, heartbeat },
+        1 => LeaseStatement::Take { seen: likely, by, term: term.next(), heartbeat },
+        2 => LeaseStatement::Renew { by, term, heartbeat },
         3 => {
             // none, or more than the hour
             let max_clock_skew = secs(random.random_range(0..=1) * 2 * 3600);
-            Statement::TakeIfExpired { seen: likely, max_clock_skew, by, term: term.next(), heartbeat }
+            LeaseStatement::TakeIfExpired { seen: likely, max_clock_skew, by, term: term.next(), heartbeat }
         }
-        4 => Statement::Raise { by, term, to: Term::new(off(term.get(), random) + 1), heartbeat },
-        _ => Statement::Release { by, term },
+        4 => LeaseStatement::Raise { by, term, to: Term::new(off(term.get(), random) + 1), heartbeat },
+        _ => LeaseStatement::Release { by, term },
     }
 }
 
@@ -180,10 +180,10 @@ async fn the_server_s_clock_counts_only_for_who_asks_it_and_only_beyond_the_skew
     let house = House::new("skew").await;
     let stored = house.lease.submit(&create()).await.unwrap().unwrap();
     house.set(doc! { "expiresAt": DateTime::from_millis(DateTime::now().timestamp_millis() - 3_600_000) }).await;
-    let take = |max_clock_skew| Statement::TakeIfExpired {
+    let take = |max_clock_skew| LeaseStatement::TakeIfExpired {
         seen: stored.version,
         max_clock_skew,
-        by: Contender::new(8),
+        by: CandidateId::new(8),
         term: Term::new(2),
         heartbeat: 2,
     };
@@ -197,7 +197,7 @@ async fn names_that_look_like_expressions_are_names() {
     let database = shared.database("names");
     let lease = open(shared.uri(), database.name(), "$$ROOT").await;
     lease.submit(&create()).await.unwrap().unwrap();
-    let renewal = Statement::Renew { by: me(), term: Term::new(1), heartbeat: 2 };
+    let renewal = LeaseStatement::Renew { by: me(), term: Term::new(1), heartbeat: 2 };
     lease.submit(&renewal).await.unwrap().unwrap();
     assert_eq!(lease.show().await.unwrap().unwrap().leader_id.as_deref(), Some("$$ROOT"));
 }
@@ -211,7 +211,7 @@ async fn a_write_without_a_majority_is_not_a_success() {
     for member in (0..3).filter(|member| *member != primary) {
         set.pause(member).await.unwrap();
     }
-    let renewal = Statement::Renew { by: me(), term: Term::new(1), heartbeat: 2 };
+    let renewal = LeaseStatement::Renew { by: me(), term: Term::new(1), heartbeat: 2 };
     let answer = tokio::time::timeout(secs(30), lease.submit(&renewal)).await.expect("the server answers in time");
     assert!(matches!(answer, Err(Error::Store { .. })), "{answer:?}");
     // the server answers with the document itself, which is not for logs

@@ -1,4 +1,4 @@
-//! What an operator is told, and how often.
+//! What the elector logs for the operator, and how often.
 
 use std::fmt::{self, Write};
 
@@ -9,12 +9,12 @@ use tracing_subscriber::layer::{Context, SubscriberExt};
 
 use super::*;
 
-/// What was logged on this thread, as "LEVEL message".
+/// Events logged on this thread, as "LEVEL fields".
 #[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<String>>>);
+struct RecordedLog(Arc<Mutex<Vec<String>>>);
 
-impl Log {
-    fn listen() -> (Self, tracing::subscriber::DefaultGuard) {
+impl RecordedLog {
+    fn record() -> (Self, tracing::subscriber::DefaultGuard) {
         let log = Self::default();
         let guard = tracing::subscriber::set_default(tracing_subscriber::registry().with(log.clone()));
         (log, guard)
@@ -26,99 +26,99 @@ impl Log {
     }
 }
 
-impl<S: Subscriber> Layer<S> for Log {
+impl<S: Subscriber> Layer<S> for RecordedLog {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         if *event.metadata().level() <= Level::INFO {
-            let mut line = Line(event.metadata().level().to_string());
+            let mut line = LoggedEvent(event.metadata().level().to_string());
             event.record(&mut line);
             self.0.lock().unwrap().push(line.0);
         }
     }
 }
 
-struct Line(String);
+struct LoggedEvent(String);
 
-impl Visit for Line {
+impl Visit for LoggedEvent {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         write!(self.0, " {field}={value:?}").unwrap();
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_that_does_not_heal_is_told_also_after_one_that_might() {
-    inside(async {
-        let (log, _guard) = Log::listen();
-        let house = House::new();
-        let pod = house.pod("a");
-        pod.leads().await;
-        pod.line.fail(Some(Fault::Refuse));
-        pod.loses().await;
-        assert_eq!((log.count("WARN", "lease out of reach"), log.count("ERROR", "")), (1, 0));
-        pod.line.fail(Some(Fault::Unfit));
+async fn a_permanent_error_is_logged_also_after_a_transient_one() {
+    run_local(async {
+        let (log, _guard) = RecordedLog::record();
+        let fixture = ElectorFixture::new();
+        let pod = fixture.pod("a");
+        pod.wait_until_leading().await;
+        pod.store.inject(Some(StoreFault::Refuse));
+        pod.wait_until_lost().await;
+        assert_eq!((log.count("WARN", "lease store unreachable"), log.count("ERROR", "")), (1, 0));
+        pod.store.inject(Some(StoreFault::Unusable));
         sleep(secs(60)).await;
         assert_eq!(log.count("ERROR", "lease cannot be used"), 1);
-        // and no word more while it lasts, whatever comes between
-        pod.line.fail(Some(Fault::Refuse));
+        // Nothing more is logged while the outage lasts, whatever error comes next.
+        pod.store.inject(Some(StoreFault::Refuse));
         sleep(secs(60)).await;
-        pod.line.fail(Some(Fault::Unfit));
+        pod.store.inject(Some(StoreFault::Unusable));
         sleep(secs(60)).await;
-        assert_eq!((log.count("WARN", "lease out of reach"), log.count("ERROR", "")), (1, 1));
-        pod.line.fail(None);
-        pod.leads().await;
-        assert_eq!(log.count("INFO", "lease within reach again"), 1);
+        assert_eq!((log.count("WARN", "lease store unreachable"), log.count("ERROR", "")), (1, 1));
+        pod.store.inject(None);
+        pod.wait_until_leading().await;
+        assert_eq!(log.count("INFO", "lease store reachable again"), 1);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_release_whose_answer_was_lost_is_not_called_a_failure() {
-    inside(async {
-        let (log, _guard) = Log::listen();
-        let house = House::new();
-        let pod = house.pod("a");
-        pod.leads().await;
-        pod.line.fail(Some(Fault::DoThenFail));
+async fn a_release_without_a_reply_is_not_logged_as_a_failure() {
+    run_local(async {
+        let (log, _guard) = RecordedLog::record();
+        let fixture = ElectorFixture::new();
+        let pod = fixture.pod("a");
+        pod.wait_until_leading().await;
+        pod.store.inject(Some(StoreFault::DoThenFail));
         pod.shutdown.cancel();
-        pod.loses().await;
-        let released = || house.lease.record().is_some_and(|record| record.version.holder.is_none());
+        pod.wait_until_lost().await;
+        let released = || fixture.lease.record().is_some_and(|record| record.version.holder.is_none());
         while !released() {
             sleep(Duration::from_millis(1)).await;
         }
-        pod.line.fail(None);
-        timeout(secs(60), pod.elector).await.expect("the elector should end").unwrap().unwrap();
-        assert_eq!(log.count("WARN", "given back"), 0, "{:?}", log.0.lock().unwrap());
+        pod.store.inject(None);
+        timeout(secs(60), pod.elector).await.expect("the elector ends").unwrap().unwrap();
+        assert_eq!(log.count("WARN", "failed to release lease"), 0, "{:?}", log.0.lock().unwrap());
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_could_not_be_given_back_is_told() {
-    inside(async {
-        let (log, _guard) = Log::listen();
-        let house = House::new();
-        let pod = house.pod("a");
-        pod.leads().await;
-        pod.line.fail(Some(Fault::Silence));
-        pod.stops().await;
-        assert_eq!(log.count("WARN", "could not be given back"), 1);
+async fn a_failed_release_is_logged() {
+    run_local(async {
+        let (log, _guard) = RecordedLog::record();
+        let fixture = ElectorFixture::new();
+        let pod = fixture.pod("a");
+        pod.wait_until_leading().await;
+        pod.store.inject(Some(StoreFault::Silence));
+        pod.stop().await;
+        assert_eq!(log.count("WARN", "failed to release lease"), 1);
     })
     .await;
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_watch_that_always_fails_is_told_once_and_the_lease_does_without() {
-    inside(async {
-        let (log, _guard) = Log::listen();
-        let house = House::new();
-        let first = house.pod("a");
-        first.leads().await;
-        let second = house.pod("b");
-        // before it runs at all
-        second.line.fail(Some(Fault::Unwatchable));
+async fn a_watch_that_always_fails_is_logged_once() {
+    run_local(async {
+        let (log, _guard) = RecordedLog::record();
+        let fixture = ElectorFixture::new();
+        let first = fixture.pod("a");
+        first.wait_until_leading().await;
+        let second = fixture.pod("b");
+        // Injected before the pod runs at all.
+        second.store.inject(Some(StoreFault::Unwatchable));
         sleep(secs(3600)).await;
-        assert_eq!(log.count("WARN", "lease cannot be watched"), 1);
-        first.stops().await;
-        assert_eq!(second.leads().await, Term::new(2));
+        assert_eq!(log.count("WARN", "failed to watch lease"), 1);
+        first.stop().await;
+        assert_eq!(second.wait_until_leading().await, Term::new(2));
     })
     .await;
 }
