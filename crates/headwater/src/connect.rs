@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use lease::mongo::{LeaseName, MongoLease};
+use lease::mongo::{LeaseName, MongoLeaseStore};
 use lease::{Candidate, Timing};
 use mongodb::Database;
 use mongodb::options::ClientOptions;
@@ -125,11 +125,11 @@ pub(crate) async fn lease_candidate(config: &Config) -> anyhow::Result<Candidate
 }
 
 /// The lease of a pipeline, for commands that read it and do not take part in the election.
-pub(crate) async fn lease(config: &Config) -> anyhow::Result<MongoLease> {
+pub(crate) async fn lease(config: &Config) -> anyhow::Result<MongoLeaseStore> {
     let lease = &config.coordination.lease;
     let options = mongo_options(&config.coordination.uri, "coordination.uri").await?;
     let timing = Timing::new(lease.ttl, lease.renew_deadline, lease.heartbeat).context("`coordination.lease`")?;
-    Ok(MongoLease::open(options, lease_name(config), &timing)?)
+    Ok(MongoLeaseStore::open(options, lease_name(config), &timing)?)
 }
 
 fn lease_name(config: &Config) -> LeaseName {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use admin::operator::{ActionDone, ActionFuture, ActionRefusal, OperatorActions, ParkedEntry, ParkedSelector};
 use admin::{OperatorAccess, OperatorToken};
-use lease::mongo::MongoLease;
+use lease::mongo::MongoLeaseStore;
 use mongodb::Database;
 use pipeline::view::{self, DiscardScope};
 use tokio::runtime;
@@ -24,7 +24,7 @@ const SHOWN: i64 = 200;
 /// What the acts need; it lives where the pod's own loops do.
 struct PodActions {
     parked_commands: ParkedCommands,
-    lease: MongoLease,
+    lease: MongoLeaseStore,
     step_down: StepDownStore,
     pod_id: String,
 }

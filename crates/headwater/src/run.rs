@@ -73,7 +73,7 @@ pub(crate) async fn run_pod(config: Config, mut stop: StopSignal) -> anyhow::Res
     let services = shutdown::run_services(
         PodService {
             name: "producer",
-            running: async { elector.ended().await.context("failed to take part in the election") },
+            running: async { elector.join().await.context("failed to take part in the election") },
         },
         PodService { name: "consumer", running: run_consumer(consumer, &config, shutdown.clone()) },
         shutdown.clone(),

@@ -7,7 +7,7 @@ use std::future::IntoFuture;
 use std::time::Duration;
 
 use anyhow::bail;
-use lease::mongo::MongoLease;
+use lease::mongo::MongoLeaseStore;
 use lease::{LeaseDocument, Term};
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
@@ -48,8 +48,12 @@ impl StepDownStore {
     }
 
     /// Asks whoever leads now; an error also where nobody does.
-    pub(crate) async fn request_from_leader(&self, lease: &MongoLease, by: &str) -> anyhow::Result<StepDownRequest> {
-        let Some(LeaseDocument { leader_id: Some(leader), term, .. }) = lease.show().await? else {
+    pub(crate) async fn request_from_leader(
+        &self,
+        lease: &MongoLeaseStore,
+        by: &str,
+    ) -> anyhow::Result<StepDownRequest> {
+        let Some(LeaseDocument { leader_id: Some(leader), term, .. }) = lease.read_document().await? else {
             bail!("nobody leads `{}` just now, so there is nobody to step down", self.pipeline);
         };
         self.save_request(term, by).await?;

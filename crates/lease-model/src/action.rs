@@ -3,32 +3,32 @@
 use std::fmt;
 
 use crate::bounds::PODS;
-use crate::tick::Pace;
+use crate::time::ClockRate;
 
 /// One step. Pods are numbered from zero here and from one when shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Action {
+pub enum ModelAction {
     /// Time passes, for each pod at its own pace.
-    Tick([Pace; PODS]),
+    Tick([ClockRate; PODS]),
     /// A standby reads the lease; the answer is on its way with what a majority has now.
-    Look(usize),
+    SendRead(usize),
     /// The answer arrives; the standby decides, and sends what it decided.
-    See(usize),
+    ReceiveRead(usize),
     Renew(usize),
     Raise(usize),
     StepDown(usize),
     /// The process dies; another one starts in its place.
     Crash(usize),
     /// The statement a pod waits for reaches the primary.
-    Arrive(usize),
+    StatementArrives(usize),
     /// A statement nobody waits for reaches the primary.
-    ArriveLate(usize),
+    LateStatementArrives(usize),
     /// A majority has the primary's oldest write.
     Replicate,
     /// The answer reaches the pod.
-    Answer(usize),
+    ReceiveReply(usize),
     /// The pod waits no longer.
-    GiveUp(usize, Fate),
+    AbandonStatement(usize, AbandonedRequest),
     FailOver {
         kept: usize,
         offset: i8,
@@ -36,47 +36,51 @@ pub enum Action {
     Delete,
     Claim(usize),
     Save(usize),
-    ErrandArrives(usize),
-    ErrandAnswered(usize),
-    GiveUpErrand(usize, Fate),
-    LateErrandArrives(usize),
+    CheckpointRequestArrives(usize),
+    ReceiveCheckpointReply(usize),
+    AbandonCheckpointRequest(usize, AbandonedRequest),
+    LateCheckpointRequestArrives(usize),
 }
 
 /// What becomes of a request that nobody waits for any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum AbandonedRequest {
     /// It may still arrive.
-    Late,
+    InFlight,
     Lost,
 }
 
-impl fmt::Display for Action {
+impl fmt::Display for ModelAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let pod = |index: usize| format!("pod {}", index + 1);
         match *self {
-            Self::Tick(paces) => {
+            Self::Tick(rates) => {
                 f.write_str("a tick passes")?;
-                for (index, pace) in paces.into_iter().enumerate() {
-                    match pace {
-                        Pace::Fast => {}
-                        Pace::Slow => write!(f, ", slow for {}", pod(index))?,
-                        Pace::Stopped => write!(f, ", not counted by {}", pod(index))?,
+                for (index, rate) in rates.into_iter().enumerate() {
+                    match rate {
+                        ClockRate::Fast => {}
+                        ClockRate::Slow => write!(f, ", slow for {}", pod(index))?,
+                        ClockRate::Stopped => write!(f, ", not counted by {}", pod(index))?,
                     }
                 }
                 Ok(())
             }
-            Self::Look(p) => write!(f, "{} reads the lease", pod(p)),
-            Self::See(p) => write!(f, "{} sees what it read, and decides", pod(p)),
+            Self::SendRead(p) => write!(f, "{} reads the lease", pod(p)),
+            Self::ReceiveRead(p) => write!(f, "{} sees what it read, and decides", pod(p)),
             Self::Renew(p) => write!(f, "{} sends a renewal", pod(p)),
             Self::Raise(p) => write!(f, "{} asks to raise its term", pod(p)),
             Self::StepDown(p) => write!(f, "{} steps down and sends a release", pod(p)),
             Self::Crash(p) => write!(f, "{} crashes and starts anew", pod(p)),
-            Self::Arrive(p) => write!(f, "the statement of {} reaches the primary", pod(p)),
-            Self::ArriveLate(_) => f.write_str("a late statement reaches the primary"),
+            Self::StatementArrives(p) => write!(f, "the statement of {} reaches the primary", pod(p)),
+            Self::LateStatementArrives(_) => f.write_str("a late statement reaches the primary"),
             Self::Replicate => f.write_str("a majority has the write"),
-            Self::Answer(p) => write!(f, "{} gets its answer", pod(p)),
-            Self::GiveUp(p, Fate::Late) => write!(f, "{} waits no longer; the statement is still on its way", pod(p)),
-            Self::GiveUp(p, Fate::Lost) => write!(f, "{} waits no longer; nothing more comes of it", pod(p)),
+            Self::ReceiveReply(p) => write!(f, "{} gets its answer", pod(p)),
+            Self::AbandonStatement(p, AbandonedRequest::InFlight) => {
+                write!(f, "{} waits no longer; the statement is still on its way", pod(p))
+            }
+            Self::AbandonStatement(p, AbandonedRequest::Lost) => {
+                write!(f, "{} waits no longer; nothing more comes of it", pod(p))
+            }
             Self::FailOver { kept, offset } => {
                 write!(
                     f,
@@ -86,11 +90,15 @@ impl fmt::Display for Action {
             Self::Delete => f.write_str("an operator deletes the lease"),
             Self::Claim(p) => write!(f, "{} claims the checkpoint", pod(p)),
             Self::Save(p) => write!(f, "{} publishes on, and sends a save", pod(p)),
-            Self::ErrandArrives(p) => write!(f, "what {} asked reaches the checkpoint", pod(p)),
-            Self::ErrandAnswered(p) => write!(f, "{} hears from the checkpoint", pod(p)),
-            Self::GiveUpErrand(p, Fate::Late) => write!(f, "{} waits no longer for the checkpoint", pod(p)),
-            Self::GiveUpErrand(p, Fate::Lost) => write!(f, "what {} asked of the checkpoint is lost", pod(p)),
-            Self::LateErrandArrives(_) => f.write_str("a late claim or save reaches the checkpoint"),
+            Self::CheckpointRequestArrives(p) => write!(f, "what {} asked reaches the checkpoint", pod(p)),
+            Self::ReceiveCheckpointReply(p) => write!(f, "{} hears from the checkpoint", pod(p)),
+            Self::AbandonCheckpointRequest(p, AbandonedRequest::InFlight) => {
+                write!(f, "{} waits no longer for the checkpoint", pod(p))
+            }
+            Self::AbandonCheckpointRequest(p, AbandonedRequest::Lost) => {
+                write!(f, "what {} asked of the checkpoint is lost", pod(p))
+            }
+            Self::LateCheckpointRequestArrives(_) => f.write_str("a late claim or save reaches the checkpoint"),
         }
     }
 }

@@ -5,44 +5,44 @@
 
 use lease::decide::ElectionRules;
 
-use crate::defect::Defect;
-use crate::stored::skew;
-use crate::tick::{Horizon, Span};
+use crate::compact::skew;
+use crate::protocol_defect::ProtocolDefect;
+use crate::time::{AgeHorizon, PodTiming};
 
 /// The most pods there can be.
 pub const PODS: usize = 3;
 
 /// What the pods' boot clocks do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clocks {
+pub enum ClockModel {
     /// They keep the drift bound, and may change their rate within it at every tick.
     Drifting,
     /// They lie as badly as clocks can: every wait is over at once, and no leader ever sees its deadline pass. Two pods then lead at
     /// once all the time, and the fence must hold all the same.
-    Lying,
+    Unreliable,
 }
 
 /// How alike states must be to count as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alike {
+pub enum StateEquivalence {
     /// They behave alike, whatever their pods are called. For searching everything.
-    UpToNames,
+    UpToSymmetry,
     /// They behave alike, pod by pod. For histories that are to be read.
-    InBehaviour,
+    SameBehaviour,
     /// Only names of the dead and distances of heartbeats may differ. For checking the two above.
-    Almost,
+    NearlyExact,
 }
 
 /// The bounds of one run.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    pub clocks: Clocks,
+    pub clocks: ClockModel,
     /// The spans of each pod that takes part.
-    pub pods: Vec<Span>,
+    pub pods: Vec<PodTiming>,
     /// Statements that nobody waits for and that may still arrive, at one time.
     pub late: usize,
     /// Writes a primary may have that a majority has not, at one time.
-    pub alone: usize,
+    pub unreplicated: usize,
     /// Crashes and restarts in a history.
     pub crashes: Option<u8>,
     /// Failovers of the store in a history.
@@ -62,21 +62,21 @@ pub struct Bounds {
     /// How far the checkpoint moves. Zero: nothing is led.
     pub positions: u8,
     /// Claims and saves that nobody waits for and that may still arrive, at one time.
-    pub late_errands: usize,
+    pub late_checkpoint_requests: usize,
     /// Whether to ask of every state that somebody will lead.
     pub liveness: bool,
-    pub alike: Alike,
-    pub defect: Option<Defect>,
+    pub equivalence: StateEquivalence,
+    pub defect: Option<ProtocolDefect>,
 }
 
 impl Bounds {
     /// So many pods with the default spans, and no fault bounded but what is in flight.
-    pub fn of(pods: usize) -> Self {
+    pub fn without_limits(pods: usize) -> Self {
         Self {
-            clocks: Clocks::Drifting,
-            pods: vec![Span::Short; pods],
+            clocks: ClockModel::Drifting,
+            pods: vec![PodTiming::Short; pods],
             late: 0,
-            alone: 1,
+            unreplicated: 1,
             crashes: None,
             failovers: None,
             step_downs: None,
@@ -86,31 +86,31 @@ impl Bounds {
             offsets: vec![0],
             max_clock_skew: None,
             positions: 0,
-            late_errands: 0,
+            late_checkpoint_requests: 0,
             liveness: false,
-            alike: Alike::UpToNames,
+            equivalence: StateEquivalence::UpToSymmetry,
             defect: None,
         }
     }
 
     /// So many pods with the default spans, and neither crash nor failover nor step-down.
-    pub fn calm(pods: usize) -> Self {
-        Self { crashes: Some(0), failovers: Some(0), step_downs: Some(0), ..Self::of(pods) }
+    pub fn without_faults(pods: usize) -> Self {
+        Self { crashes: Some(0), failovers: Some(0), step_downs: Some(0), ..Self::without_limits(pods) }
     }
 
-    pub fn horizon(&self) -> Horizon {
-        let longest = self.pods.iter().map(|span| span.ttl()).max().expect("there is a pod");
+    pub fn horizon(&self) -> AgeHorizon {
+        let longest = self.pods.iter().map(|timing| timing.ttl()).max().expect("there is a pod");
         // With that defect the deadline is a longer span's.
-        Horizon { ttl: if self.has(Defect::TtlTooShort) { longest + 1 } else { longest } }
+        AgeHorizon { ttl: if self.has(ProtocolDefect::TtlTooShort) { longest + 1 } else { longest } }
     }
 
-    pub fn election(&self, span: Span) -> ElectionRules {
-        ElectionRules { timing: span.timing(), max_clock_skew: self.max_clock_skew.map(skew) }
+    pub fn rules(&self, timing: PodTiming) -> ElectionRules {
+        ElectionRules { timing: timing.to_timing(), max_clock_skew: self.max_clock_skew.map(skew) }
     }
 
     /// Whether any statement asks what time it is.
     pub fn wall_clocks_matter(&self) -> bool {
-        self.max_clock_skew.is_some() || self.has(Defect::ClientClock)
+        self.max_clock_skew.is_some() || self.has(ProtocolDefect::ClientClock)
     }
 
     /// A write further back than this has expired on every server.
@@ -122,10 +122,10 @@ impl Bounds {
 
     /// Whether terms may be written by their order: nothing may count them, nor start them at one again.
     pub fn only_order_of_terms(&self) -> bool {
-        self.terms.is_none() && self.deletions == 0 && self.alike != Alike::Almost
+        self.terms.is_none() && self.deletions == 0 && self.equivalence != StateEquivalence::NearlyExact
     }
 
-    pub fn has(&self, defect: Defect) -> bool {
+    pub fn has(&self, defect: ProtocolDefect) -> bool {
         self.defect == Some(defect)
     }
 }

@@ -5,47 +5,47 @@
 //! never lowers the position. Claims and saves arrive when the network likes, long after their sender was deposed. The
 //! store decides each at once: a claim or save that a failover undoes is, for everyone, one that never arrived.
 
-use crate::defect::Defect;
-use crate::stored::Nonce;
+use crate::compact::CandidateNumber;
+use crate::protocol_defect::ProtocolDefect;
 
 /// The stored checkpoint, within one epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Checkpoint {
+pub struct ModelCheckpoint {
     /// The last claim: zero when there was none.
     pub term: u8,
-    pub claimant: Nonce,
+    pub claimant: CandidateNumber,
     pub position: u8,
 }
 
-/// The producer of one pod: what it was told, and what it has asked.
+/// The producer of one pod: what it was told, and what it has pending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Work {
+pub struct ProducerState {
     /// How far it has published in the term it claimed.
     pub claimed: Option<u8>,
-    pub errand: Option<Errand>,
+    pub request: Option<CheckpointRequest>,
 }
 
-impl Work {
-    pub const NONE: Self = Self { claimed: None, errand: None };
+impl ProducerState {
+    pub const NONE: Self = Self { claimed: None, request: None };
 }
 
 /// A claim or a save under way. It may outlive the term it was sent in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Errand {
-    pub by: Nonce,
+pub struct CheckpointRequest {
+    pub by: CandidateNumber,
     pub term: u8,
-    pub task: Task,
-    pub reply: Option<Reply>,
+    pub task: CheckpointOperation,
+    pub reply: Option<CheckpointReply>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Task {
+pub enum CheckpointOperation {
     Claim,
     Save { position: u8 },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Reply {
+pub enum CheckpointReply {
     /// Go on from here.
     Claimed {
         position: u8,
@@ -56,9 +56,9 @@ pub enum Reply {
     },
 }
 
-/// A promise of the checkpoint that an errand broke.
+/// A promise of the checkpoint that an request broke.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Breach {
+pub enum InvariantViolation {
     /// A claim was accepted although its term is not above the last one claimed.
     TermReused,
     /// A save was accepted from a leader that is not the last one to have claimed.
@@ -67,45 +67,49 @@ pub enum Breach {
     MovedBack,
 }
 
-impl Checkpoint {
-    /// Lets one errand in, or refuses it. Also says which promises that broke, which without a defect is none.
-    pub fn receive(&mut self, errand: &Errand, defect: Option<Defect>) -> (Reply, Vec<Breach>) {
+impl ModelCheckpoint {
+    /// Lets one request in, or refuses it. Also says which promises that broke, which without a defect is none.
+    pub fn receive(
+        &mut self,
+        request: &CheckpointRequest,
+        defect: Option<ProtocolDefect>,
+    ) -> (CheckpointReply, Vec<InvariantViolation>) {
         let before = *self;
-        let own = errand.term == before.term && errand.by == before.claimant;
-        let mut breaches = Vec::new();
-        let reply = match errand.task {
-            Task::Claim => {
-                let rises = errand.term > before.term;
-                let blind = defect == Some(Defect::ClaimByTermAlone) && errand.term == before.term;
+        let own = request.term == before.term && request.by == before.claimant;
+        let mut violations = Vec::new();
+        let reply = match request.task {
+            CheckpointOperation::Claim => {
+                let rises = request.term > before.term;
+                let blind = defect == Some(ProtocolDefect::ClaimByTermAlone) && request.term == before.term;
                 if !(rises || own || blind) {
-                    return (Reply::Refused { seen: before.term }, breaches);
+                    return (CheckpointReply::Refused { seen: before.term }, violations);
                 }
-                *self = Self { term: errand.term, claimant: errand.by, ..before };
-                if !own && errand.term <= before.term {
-                    breaches.push(Breach::TermReused);
+                *self = Self { term: request.term, claimant: request.by, ..before };
+                if !own && request.term <= before.term {
+                    violations.push(InvariantViolation::TermReused);
                 }
-                Reply::Claimed { position: before.position }
+                CheckpointReply::Claimed { position: before.position }
             }
-            Task::Save { position } => {
+            CheckpointOperation::Save { position } => {
                 let fenced = match defect {
-                    Some(Defect::NoFence | Defect::BareSave) => false,
-                    Some(Defect::ClaimByTermAlone) => errand.term < before.term,
+                    Some(ProtocolDefect::NoFence | ProtocolDefect::UncheckedSave) => false,
+                    Some(ProtocolDefect::ClaimByTermAlone) => request.term < before.term,
                     _ => !own,
                 };
-                let falls = position < before.position && defect != Some(Defect::BareSave);
+                let falls = position < before.position && defect != Some(ProtocolDefect::UncheckedSave);
                 if fenced || falls {
-                    return (Reply::Refused { seen: before.term }, breaches);
+                    return (CheckpointReply::Refused { seen: before.term }, violations);
                 }
                 self.position = position;
                 if !own {
-                    breaches.push(Breach::DeposedSaved);
+                    violations.push(InvariantViolation::DeposedSaved);
                 }
                 if position < before.position {
-                    breaches.push(Breach::MovedBack);
+                    violations.push(InvariantViolation::MovedBack);
                 }
-                Reply::Saved
+                CheckpointReply::Saved
             }
         };
-        (reply, breaches)
+        (reply, violations)
     }
 }

@@ -5,151 +5,161 @@
 
 use lease::decide::LeaderAction;
 
-use crate::action::{Action, Fate};
-use crate::bounds::{Bounds, Clocks};
-use crate::defect::Defect;
-use crate::pod::{Pod, Stage};
-use crate::settle::aged;
-use crate::stored::Nonce;
-use crate::tick::Pace;
-use crate::world::{World, is_valid, lead};
+use crate::action::{AbandonedRequest, ModelAction};
+use crate::bounds::{Bounds, ClockModel};
+use crate::compact::CandidateNumber;
+use crate::normalize::after_tick;
+use crate::pod::{ModelPod, RequestStage};
+use crate::protocol_defect::ProtocolDefect;
+use crate::state::{ModelState, is_valid, lead};
+use crate::time::ClockRate;
 
 /// Appends what can happen next, in a fixed order.
-pub fn enabled(world: &World, bounds: &Bounds, actions: &mut Vec<Action>) {
-    if bounds.clocks == Clocks::Drifting {
-        ticks(world, bounds, actions);
+pub fn enabled(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+    if bounds.clocks == ClockModel::Drifting {
+        ticks(state, bounds, actions);
     }
-    for (index, pod) in world.pods.iter().enumerate().take(bounds.pods.len()) {
-        election(world, index, pod, bounds, actions);
+    for (index, pod) in state.pods.iter().enumerate().take(bounds.pods.len()) {
+        election(state, index, pod, bounds, actions);
         if bounds.positions > 0 {
-            work(world, index, pod, bounds, actions);
+            work(state, index, pod, bounds, actions);
         }
     }
-    store(world, bounds, actions);
-    let late_errands = world.late_errands.iter().enumerate().filter(|(_, errand)| errand.is_some());
-    actions.extend(late_errands.map(|(index, _)| Action::LateErrandArrives(index)));
+    store(state, bounds, actions);
+    let late_checkpoint_requests =
+        state.late_checkpoint_requests.iter().enumerate().filter(|(_, request)| request.is_some());
+    actions.extend(late_checkpoint_requests.map(|(index, _)| ModelAction::LateCheckpointRequestArrives(index)));
 }
 
 /// Every pod's clock may be slow or fast, where that makes a difference.
-fn ticks(world: &World, bounds: &Bounds, actions: &mut Vec<Action>) {
-    let paces = world.pods.each_ref().map(|pod| {
-        let differs = aged(pod, Pace::Slow, bounds) != aged(pod, Pace::Fast, bounds);
-        let suspended = bounds.has(Defect::ClockStopsInSuspend) && pod.hold.is_some();
-        let possible = [(Pace::Fast, true), (Pace::Slow, differs), (Pace::Stopped, suspended)];
-        possible.into_iter().filter_map(|(pace, possible)| possible.then_some(pace)).collect::<Vec<_>>()
+fn ticks(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+    let rates = state.pods.each_ref().map(|pod| {
+        let differs = after_tick(pod, ClockRate::Slow, bounds) != after_tick(pod, ClockRate::Fast, bounds);
+        let suspended = bounds.has(ProtocolDefect::ClockStopsInSuspend) && pod.held.is_some();
+        let possible = [(ClockRate::Fast, true), (ClockRate::Slow, differs), (ClockRate::Stopped, suspended)];
+        possible.into_iter().filter_map(|(rate, possible)| possible.then_some(rate)).collect::<Vec<_>>()
     });
-    let [first, second, third] = &paces;
+    let [first, second, third] = &rates;
     for a in first {
         for b in second {
-            actions.extend(third.iter().map(|c| Action::Tick([*a, *b, *c])));
+            actions.extend(third.iter().map(|c| ModelAction::Tick([*a, *b, *c])));
         }
     }
 }
 
-fn election(world: &World, index: usize, pod: &Pod, bounds: &Bounds, actions: &mut Vec<Action>) {
-    if is_within(bounds.crashes, world.spent.crashes) && *pod != Pod::new(pod.nonce, pod.span) {
-        actions.push(Action::Crash(index));
+fn election(state: &ModelState, index: usize, pod: &ModelPod, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+    if is_within(bounds.crashes, state.faults.crashes) && *pod != ModelPod::new(pod.candidate, pod.timing) {
+        actions.push(ModelAction::Crash(index));
     }
-    if let Some(asked) = pod.asked {
-        match asked.stage {
-            Stage::Sent if has_room(world, index, bounds) => actions.push(Action::Arrive(index)),
-            Stage::Acknowledged | Stage::Refused => actions.push(Action::Answer(index)),
-            Stage::Sent | Stage::Written => {}
+    if let Some(pending) = pod.pending {
+        match pending.stage {
+            RequestStage::Sent if has_room(state, index, bounds) => actions.push(ModelAction::StatementArrives(index)),
+            RequestStage::Acknowledged | RequestStage::Refused => actions.push(ModelAction::ReceiveReply(index)),
+            RequestStage::Sent | RequestStage::Written => {}
         }
-        give_up(world, index, asked.stage, bounds, actions);
+        push_abandon_actions(state, index, pending.stage, bounds, actions);
         return;
     }
     match lead(pod, bounds) {
-        None if pod.look.is_some() => actions.push(Action::See(index)),
-        None => actions.push(Action::Look(index)),
-        Some(_) => leader(world, index, pod, bounds, actions),
+        None if pod.pending_read.is_some() => actions.push(ModelAction::ReceiveRead(index)),
+        None => actions.push(ModelAction::SendRead(index)),
+        Some(_) => leader(state, index, pod, bounds, actions),
     }
 }
 
-fn leader(world: &World, index: usize, pod: &Pod, bounds: &Bounds, actions: &mut Vec<Action>) {
-    let hold = pod.hold.expect("a leader holds");
+fn leader(state: &ModelState, index: usize, pod: &ModelPod, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+    let held = pod.held.expect("a leader holds");
     let decided = lead(pod, bounds);
-    match (hold.raising_above, decided) {
+    match (held.raising_above, decided) {
         (_, None | Some(LeaderAction::Expired)) => {}
-        (Some(floor), _) if is_a_term(hold.term.max(floor) + 1, bounds) => actions.push(Action::Raise(index)),
+        (Some(floor), _) if is_term_allowed(held.term.max(floor) + 1, bounds) => {
+            actions.push(ModelAction::Raise(index))
+        }
         (Some(_), _) => {}
         (None, Some(LeaderAction::Renew | LeaderAction::Wait { .. })) => {
             if decided == Some(LeaderAction::Renew) {
-                actions.push(Action::Renew(index));
+                actions.push(ModelAction::Renew(index));
             }
             // The lease goes back only after the work has ended.
-            if pod.work.errand.is_none() && is_within(bounds.step_downs, world.spent.step_downs) {
-                actions.push(Action::StepDown(index));
+            if pod.work.request.is_none() && is_within(bounds.step_downs, state.faults.step_downs) {
+                actions.push(ModelAction::StepDown(index));
             }
         }
     }
 }
 
-fn give_up(world: &World, index: usize, stage: Stage, bounds: &Bounds, actions: &mut Vec<Action>) {
-    let room = world.late.iter().flatten().count() < bounds.late;
-    if stage == Stage::Sent && room {
-        actions.push(Action::GiveUp(index, Fate::Late));
+fn push_abandon_actions(
+    state: &ModelState,
+    index: usize,
+    stage: RequestStage,
+    bounds: &Bounds,
+    actions: &mut Vec<ModelAction>,
+) {
+    let room = state.late.iter().flatten().count() < bounds.late;
+    if stage == RequestStage::Sent && room {
+        actions.push(ModelAction::AbandonStatement(index, AbandonedRequest::InFlight));
     }
-    actions.push(Action::GiveUp(index, Fate::Lost));
+    actions.push(ModelAction::AbandonStatement(index, AbandonedRequest::Lost));
 }
 
 /// Whether the primary may have one more write alone; a statement it refuses needs no room.
-fn has_room(world: &World, index: usize, bounds: &Bounds) -> bool {
-    let mut store = world.store;
-    let asked = world.pods[index].asked.expect("asked");
-    store.writes_alone() < bounds.alone
-        || store.receive(&asked.ask, Nonce::NOBODY, store.offset, bounds.defect) == Stage::Refused
+fn has_room(state: &ModelState, index: usize, bounds: &Bounds) -> bool {
+    let mut store = state.store;
+    let pending = state.pods[index].pending.expect("asked");
+    store.unreplicated_writes() < bounds.unreplicated
+        || store.receive(&pending.statement, CandidateNumber::NOBODY, store.offset, bounds.defect)
+            == RequestStage::Refused
 }
 
-fn work(world: &World, index: usize, pod: &Pod, bounds: &Bounds, actions: &mut Vec<Action>) {
-    if let Some(errand) = pod.work.errand {
-        let room = world.late_errands.iter().flatten().count() < bounds.late_errands;
-        if errand.reply.is_none() {
-            actions.push(Action::ErrandArrives(index));
+fn work(state: &ModelState, index: usize, pod: &ModelPod, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+    if let Some(request) = pod.work.request {
+        let room = state.late_checkpoint_requests.iter().flatten().count() < bounds.late_checkpoint_requests;
+        if request.reply.is_none() {
+            actions.push(ModelAction::CheckpointRequestArrives(index));
             if room {
-                actions.push(Action::GiveUpErrand(index, Fate::Late));
+                actions.push(ModelAction::AbandonCheckpointRequest(index, AbandonedRequest::InFlight));
             }
         } else {
-            actions.push(Action::ErrandAnswered(index));
+            actions.push(ModelAction::ReceiveCheckpointReply(index));
         }
-        actions.push(Action::GiveUpErrand(index, Fate::Lost));
+        actions.push(ModelAction::AbandonCheckpointRequest(index, AbandonedRequest::Lost));
         return;
     }
     if !is_valid(pod, bounds) {
         return;
     }
     match pod.work.claimed {
-        None => actions.push(Action::Claim(index)),
-        Some(position) if position < bounds.positions => actions.push(Action::Save(index)),
+        None => actions.push(ModelAction::Claim(index)),
+        Some(position) if position < bounds.positions => actions.push(ModelAction::Save(index)),
         Some(_) => {}
     }
 }
 
-fn store(world: &World, bounds: &Bounds, actions: &mut Vec<Action>) {
-    let alone = world.store.writes_alone();
-    if alone > 0 {
-        actions.push(Action::Replicate);
+fn store(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+    let unreplicated = state.store.unreplicated_writes();
+    if unreplicated > 0 {
+        actions.push(ModelAction::Replicate);
     }
-    if alone < bounds.alone {
-        let late = world.late.iter().enumerate().filter(|(_, ask)| ask.is_some());
-        actions.extend(late.map(|(index, _)| Action::ArriveLate(index)));
+    if unreplicated < bounds.unreplicated {
+        let late = state.late.iter().enumerate().filter(|(_, statement)| statement.is_some());
+        actions.extend(late.map(|(index, _)| ModelAction::LateStatementArrives(index)));
     }
-    if is_within(bounds.failovers, world.spent.failovers) {
+    if is_within(bounds.failovers, state.faults.failovers) {
         for &offset in &bounds.offsets {
-            let changes = |kept: &usize| *kept < alone || offset != world.store.offset;
-            actions.extend((0..=alone).filter(changes).map(|kept| Action::FailOver { kept, offset }));
+            let changes = |kept: &usize| *kept < unreplicated || offset != state.store.offset;
+            actions.extend((0..=unreplicated).filter(changes).map(|kept| ModelAction::FailOver { kept, offset }));
         }
     }
-    if world.spent.deletions < bounds.deletions && alone == 0 && world.store.majority.is_some() {
-        actions.push(Action::Delete);
+    if state.faults.deletions < bounds.deletions && unreplicated == 0 && state.store.majority.is_some() {
+        actions.push(ModelAction::Delete);
     }
 }
 
-fn is_within(bound: Option<u8>, spent: u8) -> bool {
-    bound.is_none_or(|bound| spent < bound)
+fn is_within(bound: Option<u8>, used: u8) -> bool {
+    bound.is_none_or(|bound| used < bound)
 }
 
 /// Whether this term is within the bounds.
-pub fn is_a_term(term: u8, bounds: &Bounds) -> bool {
+pub fn is_term_allowed(term: u8, bounds: &Bounds) -> bool {
     bounds.terms.is_none_or(|highest| term <= highest)
 }

@@ -2,14 +2,14 @@
 
 use stateright::{Model, Property};
 
-use crate::action::Action;
-use crate::bounds::{Bounds, Clocks};
-use crate::canon::canonical;
+use crate::action::ModelAction;
+use crate::action_counts::ActionCounts;
+use crate::bounds::{Bounds, ClockModel};
+use crate::canonical::canonical;
 use crate::enabled::enabled;
 use crate::recovery::recovers;
+use crate::state::{ModelState, is_valid};
 use crate::step::step;
-use crate::tally::Tally;
-use crate::world::{World, is_valid};
 
 pub const ONE_VALID: &str = "no two pods are valid at once";
 pub const TERMS_RISE: &str = "terms only rise";
@@ -19,53 +19,53 @@ pub const FENCED: &str = "a deposed leader's save is refused";
 
 /// The protocol within bounds.
 #[derive(Clone, Debug)]
-pub struct Protocol {
+pub struct LeaseProtocol {
     pub bounds: Bounds,
-    pub tally: Tally,
+    pub counts: ActionCounts,
 }
 
-impl Protocol {
+impl LeaseProtocol {
     pub fn new(bounds: Bounds) -> Self {
-        Self { bounds, tally: Tally::default() }
+        Self { bounds, counts: ActionCounts::default() }
     }
 }
 
-impl Model for Protocol {
-    type State = World;
-    type Action = Action;
+impl Model for LeaseProtocol {
+    type State = ModelState;
+    type Action = ModelAction;
 
-    fn init_states(&self) -> Vec<World> {
-        vec![canonical(World::new(&self.bounds), &self.bounds)]
+    fn init_states(&self) -> Vec<ModelState> {
+        vec![canonical(ModelState::new(&self.bounds), &self.bounds)]
     }
 
-    fn actions(&self, state: &World, actions: &mut Vec<Action>) {
+    fn actions(&self, state: &ModelState, actions: &mut Vec<ModelAction>) {
         enabled(state, &self.bounds, actions);
     }
 
-    fn next_state(&self, last: &World, action: Action) -> Option<World> {
+    fn next_state(&self, last: &ModelState, action: ModelAction) -> Option<ModelState> {
         let next = canonical(step(last, action, &self.bounds), &self.bounds);
         if next == *last {
             return None;
         }
-        self.tally.count(&action, last.store.writes_alone());
+        self.counts.count(&action, last.store.unreplicated_writes());
         Some(next)
     }
 
-    fn format_action(&self, action: &Action) -> String {
+    fn format_action(&self, action: &ModelAction) -> String {
         action.to_string()
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        let mut properties = vec![Property::always(TERMS_RISE, |_, world: &World| !world.ghost.term_reused)];
+        let mut properties = vec![Property::always(TERMS_RISE, |_, state: &ModelState| !state.history.term_reused)];
         if self.bounds.positions > 0 {
-            properties.push(Property::always(FORWARD, |_, world: &World| !world.ghost.moved_back));
-            properties.push(Property::always(FENCED, |_, world: &World| !world.ghost.deposed_saved));
+            properties.push(Property::always(FORWARD, |_, state: &ModelState| !state.history.moved_back));
+            properties.push(Property::always(FENCED, |_, state: &ModelState| !state.history.deposed_saved));
         }
-        if self.bounds.clocks == Clocks::Drifting {
-            properties.push(Property::always(ONE_VALID, |model: &Self, world| one_valid(world, &model.bounds)));
+        if self.bounds.clocks == ClockModel::Drifting {
+            properties.push(Property::always(ONE_VALID, |model: &Self, state| one_valid(state, &model.bounds)));
         }
         if self.bounds.liveness {
-            properties.push(Property::always(SOMEBODY_LEADS, |model: &Self, world| recovers(world, &model.bounds)));
+            properties.push(Property::always(SOMEBODY_LEADS, |model: &Self, state| recovers(state, &model.bounds)));
         }
         properties
     }
@@ -73,10 +73,10 @@ impl Model for Protocol {
 
 /// At most one gate is open. One exception is known and named: after an operator deleted the lease, and a pod that had never seen it
 /// wrote a new one at once, a leader from before the deletion may go on until its next renewal.
-fn one_valid(world: &World, bounds: &Bounds) -> bool {
-    let open = || world.pods.iter().filter(|pod| is_valid(pod, bounds)).filter_map(|pod| pod.hold);
-    let bereft = open().filter(|hold| hold.bereft).count();
-    let others = open().count() - bereft;
-    let excused = world.ghost.written_afresh && bounds.excuse_deletion;
-    if excused { bereft <= 1 && others <= 1 } else { bereft + others <= 1 }
+fn one_valid(state: &ModelState, bounds: &Bounds) -> bool {
+    let open = || state.pods.iter().filter(|pod| is_valid(pod, bounds)).filter_map(|pod| pod.held);
+    let lease_deleted = open().filter(|held| held.lease_deleted).count();
+    let others = open().count() - lease_deleted;
+    let excused = state.history.created_after_deletion && bounds.excuse_deletion;
+    if excused { lease_deleted <= 1 && others <= 1 } else { lease_deleted + others <= 1 }
 }

@@ -1,7 +1,7 @@
 //! One pod as the model keeps it: what it remembers, and what it has under way.
 //!
 //! Production keeps [`CandidateState`], [`LeaseObservation`] and [`HeldLease`], which hold moments. The model keeps ages and builds the production
-//! values from them whenever it asks a production function. `Sight::of` goes the other way by search: the small form is the one
+//! values from them whenever it asks a production function. `CompactObservation::of` goes the other way by search: the small form is the one
 //! whose rebuilt value *equals* what production made, so nothing production remembers can be forgotten here unnoticed.
 
 use std::iter;
@@ -10,67 +10,67 @@ use lease::decide::{CandidateState, HeldLease, LeaseObservation};
 use lease::record::{LeaseRecord, LeaseStatement, LeaseVersion, ServerTime};
 use lease::{Term, Timing};
 
-use crate::checkpoint::Work;
-use crate::stored::{Ask, Glance, Nonce, small, small_term};
-use crate::tick::{Held, Span, Waited};
+use crate::checkpoint::ProducerState;
+use crate::compact::{CandidateNumber, CompactRecord, SentStatement, small, small_term};
+use crate::time::{LeaseAge, PodTiming, WaitAge};
 
 /// One process. A crash replaces it by a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Pod {
-    pub nonce: Nonce,
-    pub span: Span,
+pub struct ModelPod {
+    pub candidate: CandidateNumber,
+    pub timing: PodTiming,
     /// The highest heartbeat number it ever tried to write.
-    pub beats: u8,
-    pub stood_down: Option<StoodDown>,
-    pub sight: Option<Sight>,
+    pub last_heartbeat: u8,
+    pub step_down_pause: Option<RecentStepDown>,
+    pub observation: Option<CompactObservation>,
     /// The answer to its last read, on its way.
-    pub look: Option<Look>,
-    pub hold: Option<Hold>,
+    pub pending_read: Option<PendingRead>,
+    pub held: Option<CompactHeldLease>,
     /// The statement whose answer it waits for.
-    pub asked: Option<Asked>,
-    pub work: Work,
+    pub pending: Option<PendingStatement>,
+    pub work: ProducerState,
 }
 
 /// It gave up this term on purpose.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct StoodDown {
+pub struct RecentStepDown {
     pub term: u8,
-    pub age: Waited,
+    pub age: WaitAge,
 }
 
 /// A read on its way back, with what it found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Look {
-    pub found: Option<Glance>,
-    /// Since it was asked. Nothing counts from here, except in a planted defect.
-    pub age: Waited,
+pub struct PendingRead {
+    pub found: Option<CompactRecord>,
+    /// Since it was pending. Nothing counts from here, except in a planted defect.
+    pub age: WaitAge,
 }
 
 /// A leadership, as the pod believes in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Hold {
+pub struct CompactHeldLease {
     pub term: u8,
     /// Since the last acknowledged statement was sent.
-    pub sent: Held,
+    pub sent: LeaseAge,
     /// The gate is shut, and the term is being raised above this one.
     pub raising_above: Option<u8>,
     /// Rests on a lease that an operator has since deleted.
-    pub bereft: bool,
+    pub lease_deleted: bool,
 }
 
 /// A statement under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Asked {
-    pub ask: Ask,
-    pub sent: Held,
-    pub stage: Stage,
+pub struct PendingStatement {
+    pub statement: SentStatement,
+    pub sent: LeaseAge,
+    pub stage: RequestStage,
     /// It was acknowledged, and then an operator deleted the lease.
-    pub bereft: bool,
+    pub lease_deleted: bool,
 }
 
 /// How far a statement has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Stage {
+pub enum RequestStage {
     /// On its way to the primary.
     Sent,
     /// Written by the primary, not yet by a majority.
@@ -81,99 +81,105 @@ pub enum Stage {
     Refused,
 }
 
-impl Pod {
-    pub const fn new(nonce: Nonce, span: Span) -> Self {
+impl ModelPod {
+    pub const fn new(candidate: CandidateNumber, timing: PodTiming) -> Self {
         Self {
-            nonce,
-            span,
-            beats: 0,
-            stood_down: None,
-            sight: None,
-            look: None,
-            hold: None,
-            asked: None,
-            work: Work::NONE,
+            candidate,
+            timing,
+            last_heartbeat: 0,
+            step_down_pause: None,
+            observation: None,
+            pending_read: None,
+            held: None,
+            pending: None,
+            work: ProducerState::NONE,
         }
     }
 
-    pub fn me(&self, timing: &Timing) -> CandidateState {
-        let mut me = CandidateState::new(self.nonce.contender());
-        let by = self.nonce.contender();
-        me.record_sent(&LeaseStatement::Renew { by, term: Term::default(), heartbeat: self.beats.into() });
-        if let Some(StoodDown { term, age }) = self.stood_down {
-            me.record_step_down(Term::new(term.into()), age.moment(), timing);
+    pub fn candidate_state(&self, timing: &Timing) -> CandidateState {
+        let mut me = CandidateState::new(self.candidate.to_id());
+        let candidate = self.candidate.to_id();
+        me.record_sent(&LeaseStatement::Renew {
+            candidate,
+            term: Term::default(),
+            heartbeat: self.last_heartbeat.into(),
+        });
+        if let Some(RecentStepDown { term, age }) = self.step_down_pause {
+            me.record_step_down(Term::new(term.into()), age.instant(), timing);
         }
         me
     }
 
     /// Hands a statement to the network.
     pub fn send(&mut self, statement: &LeaseStatement, timing: &Timing) {
-        let mut me = self.me(timing);
+        let mut me = self.candidate_state(timing);
         me.record_sent(statement);
         let LeaseStatement::Renew { heartbeat: next, .. } = me.renew_statement(Term::default()) else {
             unreachable!("a renewal is a renewal");
         };
-        self.beats = small(next - 1);
-        let ask = Ask::of(statement, self.nonce, self.span);
-        self.asked = Some(Asked { ask, sent: Held::ZERO, stage: Stage::Sent, bereft: false });
+        self.last_heartbeat = small(next - 1);
+        let statement = SentStatement::of(statement, self.candidate, self.timing);
+        self.pending =
+            Some(PendingStatement { statement, sent: LeaseAge::ZERO, stage: RequestStage::Sent, lease_deleted: false });
     }
 
-    pub fn tenure(&self, timing: &Timing) -> Option<HeldLease> {
-        self.hold.map(|hold| HeldLease::new(Term::new(hold.term.into()), hold.sent.moment(), timing))
+    pub fn held_lease(&self, timing: &Timing) -> Option<HeldLease> {
+        self.held.map(|held| HeldLease::new(Term::new(held.term.into()), held.sent.instant(), timing))
     }
 }
 
 /// What a standby has seen of the lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sight {
-    pub seen: Option<Glance>,
-    pub since: Waited,
-    pub moved: bool,
-    pub highest: u8,
+pub struct CompactObservation {
+    pub record: Option<CompactRecord>,
+    pub since: WaitAge,
+    pub has_changed: bool,
+    pub highest_term: u8,
     /// Whose spans the last holder had, when the lease has vanished.
-    pub patience: Option<Span>,
+    pub holder_timing: Option<PodTiming>,
 }
 
-impl Sight {
-    pub fn sighting(&self) -> LeaseObservation {
-        let record = self.seen.map(Glance::record);
-        let since = self.since.moment();
-        if !self.moved {
+impl CompactObservation {
+    pub fn to_observation(&self) -> LeaseObservation {
+        let record = self.record.map(CompactRecord::record);
+        let since = self.since.instant();
+        if !self.has_changed {
             return LeaseObservation::new(record, since);
         }
         // Anything else that was seen before: only its term and its holder's patience are remembered.
-        let holder = self.patience.map(|_| Nonce(u8::MAX).contender());
-        let version = LeaseVersion { holder, term: Term::new(self.highest.into()), heartbeat: u64::MAX };
-        let ttl = self.patience.unwrap_or(Span::Short).timing().ttl();
+        let holder = self.holder_timing.map(|_| CandidateNumber(u8::MAX).to_id());
+        let version = LeaseVersion { holder, term: Term::new(self.highest_term.into()), heartbeat: u64::MAX };
+        let ttl = self.holder_timing.unwrap_or(PodTiming::Short).to_timing().ttl();
         LeaseObservation::new(Some(LeaseRecord { version, ttl, expires_at: ServerTime::default() }), since)
-            .observe(record, since)
+            .update(record, since)
     }
 
-    /// The next look, as production takes it. `at` is when the answer arrived.
-    pub fn after(before: Option<Self>, found: Option<Glance>, at: Waited) -> Self {
-        let record = found.map(Glance::record);
-        let sighting = match before {
-            None => LeaseObservation::new(record, at.moment()),
-            Some(before) => before.sighting().observe(record, at.moment()),
+    /// The next read, as production takes it. `at` is when the answer arrived.
+    pub fn after(before: Option<Self>, found: Option<CompactRecord>, at: WaitAge) -> Self {
+        let record = found.map(CompactRecord::record);
+        let observation = match before {
+            None => LeaseObservation::new(record, at.instant()),
+            Some(before) => before.to_observation().update(record, at.instant()),
         };
         let began = before.map_or(at, |before| before.since);
-        Self::of(&sighting, [at, began])
+        Self::of(&observation, [at, began])
     }
 
     /// The small form of `sighting`, whose wait began at one of these.
-    fn of(sighting: &LeaseObservation, began: [Waited; 2]) -> Self {
-        let seen = sighting.record().map(Glance::of);
-        let highest = small_term(sighting.highest());
-        let patiences = iter::once(None).chain(Span::ALL.map(Some));
-        let patient = patiences.flat_map(|patience| began.map(|since| (patience, since)));
-        let mut forms = patient
-            .flat_map(|(patience, since)| [false, true].map(|moved| Self { seen, since, moved, highest, patience }));
-        let same = forms.find(|form| form.sighting() == *sighting);
+    fn of(observation: &LeaseObservation, began: [WaitAge; 2]) -> Self {
+        let record = observation.record().map(CompactRecord::of);
+        let highest_term = small_term(observation.highest_term());
+        let holder_timings = iter::once(None).chain(PodTiming::ALL.map(Some));
+        let patient = holder_timings.flat_map(|holder_timing| began.map(|since| (holder_timing, since)));
+        let mut forms = patient.flat_map(|(holder_timing, since)| {
+            [false, true].map(|has_changed| Self { record, since, has_changed, highest_term, holder_timing })
+        });
+        let same = forms.find(|form| form.to_observation() == *observation);
         same.expect("whatever production remembers of the lease has a small form")
     }
 
     /// Whether the lease was looked at in vain: there was none, and never had been.
-    pub fn of_nothing(&self) -> bool {
-        self.seen.is_none() && !self.moved
+    pub fn is_empty(&self) -> bool {
+        self.record.is_none() && !self.has_changed
     }
 }

@@ -5,318 +5,332 @@ use lease::Term;
 use lease::decide::{self, CandidateState, StandbyAction, TakeoverReason};
 use lease::record::{LeaseStatement, LeaseVersion};
 
-use crate::action::{Action, Fate};
-use crate::bounds::{Bounds, Clocks};
-use crate::checkpoint::{Errand, Reply, Task};
-use crate::defect::Defect;
-use crate::enabled::is_a_term;
-use crate::pod::{Asked, Hold, Look, Pod, Sight, Stage, StoodDown};
-use crate::settle::{aged, settled};
-use crate::stored::{Ask, Edition, Glance, Nonce, What, small_term};
-use crate::tick::{Held, Waited, now};
-use crate::world::{LATE, World, is_valid};
+use crate::action::{AbandonedRequest, ModelAction};
+use crate::bounds::{Bounds, ClockModel};
+use crate::checkpoint::{CheckpointOperation, CheckpointReply, CheckpointRequest};
+use crate::compact::{CandidateNumber, CompactRecord, CompactStatement, CompactVersion, SentStatement, small_term};
+use crate::enabled::is_term_allowed;
+use crate::normalize::{after_tick, normalized};
+use crate::pod::{
+    CompactHeldLease, CompactObservation, ModelPod, PendingRead, PendingStatement, RecentStepDown, RequestStage,
+};
+use crate::protocol_defect::ProtocolDefect;
+use crate::state::{MAX_LATE, ModelState, is_valid};
+use crate::time::{LeaseAge, WaitAge, now};
 
 /// The state after `action`, not yet in its canonical form.
-pub fn step(world: &World, action: Action, bounds: &Bounds) -> World {
-    let mut next = *world;
-    next.take(action, bounds);
+pub fn step(state: &ModelState, action: ModelAction, bounds: &Bounds) -> ModelState {
+    let mut next = *state;
+    next.apply(action, bounds);
     for pod in &mut next.pods {
-        *pod = settled(pod, bounds);
+        *pod = normalized(pod, bounds);
     }
-    next.store.settle(bounds);
+    next.store.normalize(bounds);
     next
 }
 
-impl World {
-    fn take(&mut self, action: Action, bounds: &Bounds) {
+impl ModelState {
+    fn apply(&mut self, action: ModelAction, bounds: &Bounds) {
         match action {
-            Action::Tick(paces) => {
-                for (pod, pace) in self.pods.iter_mut().zip(paces) {
-                    *pod = aged(pod, pace, bounds);
+            ModelAction::Tick(rates) => {
+                for (pod, rate) in self.pods.iter_mut().zip(rates) {
+                    *pod = after_tick(pod, rate, bounds);
                 }
-                self.store.grow_older();
+                self.store.add_tick();
             }
-            Action::Look(p) => {
-                let found = self.store.majority.map(|lease| lease.glance);
-                self.pods[p].look = Some(Look { found, age: Waited::ZERO });
+            ModelAction::SendRead(p) => {
+                let found = self.store.majority.map(|lease| lease.record);
+                self.pods[p].pending_read = Some(PendingRead { found, age: WaitAge::ZERO });
             }
-            Action::See(p) => self.see(p, bounds),
-            Action::Renew(p) => self.send(p, |pod, me| me.renew_statement(Term::new(pod.term().into()))),
-            Action::Raise(p) => self.send(p, |pod, me| me.raise_statement(Term::new(pod.term().into()), pod.floor())),
-            Action::StepDown(p) => self.step_down(p, bounds),
-            Action::Crash(p) => self.crash(p, bounds),
-            Action::Arrive(p) => self.arrive(p, bounds),
-            Action::ArriveLate(index) => {
-                if let Some(ask) = self.late[index].take() {
-                    self.receive(&ask, Nonce::NOBODY, bounds);
-                }
+            ModelAction::ReceiveRead(p) => self.receive_read(p, bounds),
+            ModelAction::Renew(p) => self.send(p, |pod, me| me.renew_statement(Term::new(pod.term().into()))),
+            ModelAction::Raise(p) => {
+                self.send(p, |pod, me| me.raise_statement(Term::new(pod.term().into()), pod.floor()))
             }
-            Action::Replicate => self.replicate(),
-            Action::Answer(p) => self.answer(p, bounds),
-            Action::GiveUp(p, fate) => self.give_up(p, fate),
-            Action::FailOver { kept, offset } => self.fail_over(kept, offset, bounds),
-            Action::Delete => self.delete(),
-            Action::Claim(p) => self.run_errand(p, Task::Claim),
-            Action::Save(p) => self.save(p),
-            Action::ErrandArrives(p) => self.errand_arrives(p, bounds),
-            Action::ErrandAnswered(p) => self.errand_answered(p),
-            Action::GiveUpErrand(p, fate) => {
-                let errand = self.pods[p].work.errand.take();
-                if fate == Fate::Late {
-                    put(&mut self.late_errands, errand);
+            ModelAction::StepDown(p) => self.step_down(p, bounds),
+            ModelAction::Crash(p) => self.crash(p, bounds),
+            ModelAction::StatementArrives(p) => self.statement_arrives(p, bounds),
+            ModelAction::LateStatementArrives(index) => {
+                if let Some(statement) = self.late[index].take() {
+                    self.receive(&statement, CandidateNumber::NOBODY, bounds);
                 }
             }
-            Action::LateErrandArrives(index) => {
-                if let Some(errand) = self.late_errands[index].take() {
-                    self.judge(&errand, bounds);
+            ModelAction::Replicate => self.replicate(),
+            ModelAction::ReceiveReply(p) => self.receive_reply(p, bounds),
+            ModelAction::AbandonStatement(p, fate) => self.abandon_statement(p, fate),
+            ModelAction::FailOver { kept, offset } => self.fail_over(kept, offset, bounds),
+            ModelAction::Delete => self.delete(),
+            ModelAction::Claim(p) => self.send_checkpoint_request(p, CheckpointOperation::Claim),
+            ModelAction::Save(p) => self.save(p),
+            ModelAction::CheckpointRequestArrives(p) => self.checkpoint_request_arrives(p, bounds),
+            ModelAction::ReceiveCheckpointReply(p) => self.receive_checkpoint_reply(p),
+            ModelAction::AbandonCheckpointRequest(p, fate) => {
+                let request = self.pods[p].work.request.take();
+                if fate == AbandonedRequest::InFlight {
+                    store_in_free_slot(&mut self.late_checkpoint_requests, request);
+                }
+            }
+            ModelAction::LateCheckpointRequestArrives(index) => {
+                if let Some(request) = self.late_checkpoint_requests[index].take() {
+                    self.apply_checkpoint_request(&request, bounds);
                 }
             }
         }
     }
 
     /// The read arrives: production observes, decides, and what it decided is sent.
-    fn see(&mut self, p: usize, bounds: &Bounds) {
-        let Some(look) = self.pods[p].look.take() else { return };
+    fn receive_read(&mut self, p: usize, bounds: &Bounds) {
+        let Some(read) = self.pods[p].pending_read.take() else { return };
         let (found, at) = match bounds.defect {
-            Some(Defect::SeenFromAsking) => (self.store.majority.map(|lease| lease.glance), look.age),
-            _ => (look.found, Waited::ZERO),
+            Some(ProtocolDefect::WaitFromRequest) => (self.store.majority.map(|lease| lease.record), read.age),
+            _ => (read.found, WaitAge::ZERO),
         };
         let pod = &mut self.pods[p];
-        let sight = Sight::after(pod.sight, found, at);
-        pod.sight = Some(sight);
-        let election = bounds.election(pod.span);
-        let me = pod.me(&election.timing);
-        let lying = bounds.clocks == Clocks::Lying;
-        let mut sighting = if lying { Sight { since: bounds.horizon().over(), ..sight } } else { sight }.sighting();
-        if bounds.has(Defect::OwnTtlOnly) {
-            let own = |glance: Glance| Glance { span: pod.span, ..glance };
-            sighting = Sight { seen: sight.seen.map(own), ..sight }.sighting();
+        let compact = CompactObservation::after(pod.observation, found, at);
+        pod.observation = Some(compact);
+        let rules = bounds.rules(pod.timing);
+        let candidate = pod.candidate_state(&rules.timing);
+        let over = CompactObservation { since: bounds.horizon().over(), ..compact };
+        let seen = if bounds.clocks == ClockModel::Unreliable { over } else { compact };
+        let mut observation = seen.to_observation();
+        if bounds.has(ProtocolDefect::OwnTtlOnly) {
+            let own = |record: CompactRecord| CompactRecord { timing: pod.timing, ..record };
+            observation = CompactObservation { record: compact.record.map(own), ..compact }.to_observation();
         }
-        let mut decided = decide::decide_standby(&me, &sighting, &election, now());
-        if bounds.has(Defect::ClientClock) {
-            decided = as_the_seeds_do(decided, &me, found);
+        let mut decided = decide::decide_standby(&candidate, &observation, &rules, now());
+        if bounds.has(ProtocolDefect::ClientClock) {
+            decided = take_by_client_clock(decided, &candidate, found);
         }
-        let StandbyAction::Try { statement, why } = decided else { return };
-        if why == TakeoverReason::HolderSilent && bounds.has(Defect::WaitsForRelease) {
+        let StandbyAction::Try { statement, reason } = decided else { return };
+        if reason == TakeoverReason::HolderSilent && bounds.has(ProtocolDefect::WaitsForRelease) {
             return;
         }
         // Nobody leads again before the work of a lost term has ended.
-        if pod.work.errand.is_some() {
+        if pod.work.request.is_some() {
             return;
         }
-        if statement.granted_term().is_some_and(|term| !is_a_term(small_term(term), bounds)) {
+        if statement.granted_term().is_some_and(|term| !is_term_allowed(small_term(term), bounds)) {
             return;
         }
-        self.ghost.written_afresh |= why == TakeoverReason::NoLease && self.spent.deletions > 0;
+        self.history.created_after_deletion |= reason == TakeoverReason::NoLease && self.faults.deletions > 0;
         self.send(p, |_, _| statement);
     }
 
-    fn send(&mut self, p: usize, statement: impl Fn(&Pod, &CandidateState) -> LeaseStatement) {
+    fn send(&mut self, p: usize, statement: impl Fn(&ModelPod, &CandidateState) -> LeaseStatement) {
         let pod = &mut self.pods[p];
-        let timing = pod.span.timing();
-        let statement = statement(pod, &pod.me(&timing));
+        let timing = pod.timing.to_timing();
+        let statement = statement(pod, &pod.candidate_state(&timing));
         pod.send(&statement, &timing);
     }
 
     fn step_down(&mut self, p: usize, bounds: &Bounds) {
-        self.spent.step_downs += u8::from(bounds.step_downs.is_some());
+        self.faults.step_downs += u8::from(bounds.step_downs.is_some());
         let pod = &mut self.pods[p];
         let term = pod.term();
-        pod.stood_down = Some(StoodDown { term, age: Waited::ZERO });
-        if !bounds.has(Defect::ReleasedWhileOpen) {
-            pod.hold = None;
+        pod.step_down_pause = Some(RecentStepDown { term, age: WaitAge::ZERO });
+        if !bounds.has(ProtocolDefect::ReleaseBeforeGateCloses) {
+            pod.held = None;
         }
         self.send(p, |_, me| me.release_statement(Term::new(term.into())));
     }
 
     fn crash(&mut self, p: usize, bounds: &Bounds) {
-        self.spent.crashes += u8::from(bounds.crashes.is_some());
-        self.nobody_waits(self.pods[p].nonce);
-        let span = self.pods[p].span;
+        self.faults.crashes += u8::from(bounds.crashes.is_some());
+        self.stop_waiting(self.pods[p].candidate);
+        let timing = self.pods[p].timing;
         // Nobody remembers a contender that nobody mentions; its number may be used again.
-        self.pods[p] = Pod::new(Nonce::NOBODY, span);
-        self.pods[p].nonce = self.unused_nonce();
+        self.pods[p] = ModelPod::new(CandidateNumber::NOBODY, timing);
+        self.pods[p].candidate = self.unused_candidate();
     }
 
-    fn arrive(&mut self, p: usize, bounds: &Bounds) {
-        let Pod { nonce, asked, .. } = self.pods[p];
-        let Some(asked) = asked else { return };
-        let mut stage = self.receive(&asked.ask, nonce, bounds);
-        if bounds.has(Defect::PrimaryAckTrusted) && stage == Stage::Written {
-            self.nobody_waits(nonce);
-            stage = Stage::Acknowledged;
+    fn statement_arrives(&mut self, p: usize, bounds: &Bounds) {
+        let ModelPod { candidate, pending, .. } = self.pods[p];
+        let Some(pending) = pending else { return };
+        let mut stage = self.receive(&pending.statement, candidate, bounds);
+        if bounds.has(ProtocolDefect::PrimaryAckTrusted) && stage == RequestStage::Written {
+            self.stop_waiting(candidate);
+            stage = RequestStage::Acknowledged;
         }
-        self.pods[p].asked = Some(Asked { stage, ..asked });
+        self.pods[p].pending = Some(PendingStatement { stage, ..pending });
     }
 
-    fn receive(&mut self, ask: &Ask, awaited_by: Nonce, bounds: &Bounds) -> Stage {
+    fn receive(&mut self, statement: &SentStatement, awaited_by: CandidateNumber, bounds: &Bounds) -> RequestStage {
         // With the seeds' statement it is the sender's wall clock that counts; the third pod's is far ahead.
         let clock = match bounds.defect {
-            Some(Defect::ClientClock) if ask.by == Nonce(3) => 9,
+            Some(ProtocolDefect::ClientClock) if statement.by == CandidateNumber(3) => 9,
             _ => self.store.offset,
         };
-        self.store.receive(ask, awaited_by, clock, bounds.defect)
+        self.store.receive(statement, awaited_by, clock, bounds.defect)
     }
 
     fn replicate(&mut self) {
-        let before = self.store.majority.map_or(0, |lease| lease.glance.edition.term);
+        let before = self.store.majority.map_or(0, |lease| lease.record.version.term);
         let Some(waiting) = self.store.replicate() else { return };
-        let after = self.store.majority.map_or(0, |lease| lease.glance.edition.term);
-        self.ghost.term_reused |= after < before;
-        self.at_stage(waiting, Stage::Acknowledged);
+        let after = self.store.majority.map_or(0, |lease| lease.record.version.term);
+        self.history.term_reused |= after < before;
+        self.set_stage(waiting, RequestStage::Acknowledged);
     }
 
-    fn answer(&mut self, p: usize, bounds: &Bounds) {
-        let Some(asked) = self.pods[p].asked.take() else { return };
+    fn receive_reply(&mut self, p: usize, bounds: &Bounds) {
+        let Some(pending) = self.pods[p].pending.take() else { return };
         let pod = &mut self.pods[p];
-        if asked.stage == Stage::Refused {
-            pod.hold = None;
+        if pending.stage == RequestStage::Refused {
+            pod.held = None;
             return;
         }
-        let (term, beat) = match asked.ask.what {
-            What::Create { term, beat }
-            | What::Take { term, beat, .. }
-            | What::TakeIfExpired { term, beat, .. }
-            | What::Renew { term, beat } => (term, beat),
-            What::Raise { to, beat, .. } => (to, beat),
-            What::Release { .. } | What::Doomed => {
-                pod.hold = None;
+        let (term, heartbeat) = match pending.statement.statement {
+            CompactStatement::Create { term, heartbeat }
+            | CompactStatement::Take { term, heartbeat, .. }
+            | CompactStatement::TakeIfExpired { term, heartbeat, .. }
+            | CompactStatement::Renew { term, heartbeat } => (term, heartbeat),
+            CompactStatement::Raise { to, heartbeat, .. } => (to, heartbeat),
+            CompactStatement::Release { .. } | CompactStatement::AlwaysRefused => {
+                pod.held = None;
                 return;
             }
         };
-        let edition = Edition { holder: pod.nonce, term, beat };
-        pod.sight = Some(Sight::after(pod.sight, Some(Glance { edition, span: pod.span }), Waited::ZERO));
-        let sent = if bounds.has(Defect::ValidFromAnswer) { Held::ZERO } else { asked.sent };
-        match &mut pod.hold {
-            Some(hold) if hold.term == term => {
+        let version = CompactVersion { holder: pod.candidate, term, heartbeat };
+        pod.observation = Some(CompactObservation::after(
+            pod.observation,
+            Some(CompactRecord { version, timing: pod.timing }),
+            WaitAge::ZERO,
+        ));
+        let sent = if bounds.has(ProtocolDefect::ValidFromReply) { LeaseAge::ZERO } else { pending.sent };
+        match &mut pod.held {
+            Some(held) if held.term == term => {
                 // An answer that comes after the deadline changes nothing.
-                let renewed = Hold { sent, ..*hold };
+                let renewed = CompactHeldLease { sent, ..*held };
                 if is_valid(pod, bounds) {
-                    pod.hold = Some(renewed);
+                    pod.held = Some(renewed);
                 }
             }
-            _ => self.begin(p, Hold { term, sent, raising_above: None, bereft: asked.bereft }, bounds),
+            _ => self.begin_term(
+                p,
+                CompactHeldLease { term, sent, raising_above: None, lease_deleted: pending.lease_deleted },
+                bounds,
+            ),
         }
     }
 
     /// A leadership begins, unless its deadline has passed already.
-    fn begin(&mut self, p: usize, hold: Hold, bounds: &Bounds) {
+    fn begin_term(&mut self, p: usize, held: CompactHeldLease, bounds: &Bounds) {
         let pod = &mut self.pods[p];
-        pod.hold = Some(hold);
+        pod.held = Some(held);
         if !is_valid(pod, bounds) {
-            pod.hold = None;
-        } else if !hold.bereft && bounds.clocks == Clocks::Drifting {
-            self.ghost.term_reused |= hold.term <= self.ghost.granted;
-            self.ghost.granted = hold.term;
+            pod.held = None;
+        } else if !held.lease_deleted && bounds.clocks == ClockModel::Drifting {
+            self.history.term_reused |= held.term <= self.history.granted;
+            self.history.granted = held.term;
         }
     }
 
-    fn give_up(&mut self, p: usize, fate: Fate) {
-        let Some(asked) = self.pods[p].asked.take() else { return };
-        self.nobody_waits(self.pods[p].nonce);
-        if fate == Fate::Late {
-            put(&mut self.late, Some(asked.ask));
+    fn abandon_statement(&mut self, p: usize, fate: AbandonedRequest) {
+        let Some(pending) = self.pods[p].pending.take() else { return };
+        self.stop_waiting(self.pods[p].candidate);
+        if fate == AbandonedRequest::InFlight {
+            store_in_free_slot(&mut self.late, Some(pending.statement));
         }
     }
 
     fn fail_over(&mut self, kept: usize, offset: i8, bounds: &Bounds) {
-        self.spent.failovers += u8::from(bounds.failovers.is_some());
-        let lost: Vec<Nonce> = self.store.fail_over(kept, offset).collect();
+        self.faults.failovers += u8::from(bounds.failovers.is_some());
+        let lost: Vec<CandidateNumber> = self.store.fail_over(kept, offset).collect();
         for waiting in lost {
-            self.at_stage(waiting, Stage::Sent);
+            self.set_stage(waiting, RequestStage::Sent);
         }
     }
 
     fn delete(&mut self) {
-        self.spent.deletions += 1;
+        self.faults.deletions += 1;
         self.store.majority = None;
-        self.ghost.granted = 0;
+        self.history.granted = 0;
         for pod in &mut self.pods {
-            if let Some(hold) = &mut pod.hold {
-                hold.bereft = true;
+            if let Some(held) = &mut pod.held {
+                held.lease_deleted = true;
             }
-            if let Some(asked) = &mut pod.asked {
-                asked.bereft |= asked.stage == Stage::Acknowledged;
+            if let Some(pending) = &mut pod.pending {
+                pending.lease_deleted |= pending.stage == RequestStage::Acknowledged;
             }
         }
-        let asked = self.pods.iter().filter_map(|pod| pod.asked.map(|asked| asked.ask));
-        let mut under_way = asked.chain(self.late.into_iter().flatten());
-        self.ghost.written_afresh |= under_way.any(|ask| matches!(ask.what, What::Create { .. }));
+        let pending = self.pods.iter().filter_map(|pod| pod.pending.map(|pending| pending.statement));
+        let mut in_flight = pending.chain(self.late.into_iter().flatten());
+        self.history.created_after_deletion |=
+            in_flight.any(|statement| matches!(statement.statement, CompactStatement::Create { .. }));
     }
 
     /// A statement under way has come this far, if somebody waits for it.
-    fn at_stage(&mut self, waiting: Nonce, stage: Stage) {
-        let pod = self.pods.iter_mut().find(|pod| waiting != Nonce::NOBODY && pod.nonce == waiting);
-        if let Some(asked) = pod.and_then(|pod| pod.asked.as_mut()) {
-            asked.stage = stage;
+    fn set_stage(&mut self, waiting: CandidateNumber, stage: RequestStage) {
+        let pod = self.pods.iter_mut().find(|pod| waiting != CandidateNumber::NOBODY && pod.candidate == waiting);
+        if let Some(pending) = pod.and_then(|pod| pod.pending.as_mut()) {
+            pending.stage = stage;
         }
     }
 
-    fn nobody_waits(&mut self, nonce: Nonce) {
-        for write in self.store.alone.iter_mut().flatten().filter(|write| write.awaited_by == nonce) {
-            write.awaited_by = Nonce::NOBODY;
+    fn stop_waiting(&mut self, candidate: CandidateNumber) {
+        for write in self.store.unreplicated.iter_mut().flatten().filter(|write| write.awaited_by == candidate) {
+            write.awaited_by = CandidateNumber::NOBODY;
         }
     }
 
-    fn run_errand(&mut self, p: usize, task: Task) {
+    fn send_checkpoint_request(&mut self, p: usize, task: CheckpointOperation) {
         let pod = &mut self.pods[p];
-        pod.work.errand = Some(Errand { by: pod.nonce, term: pod.term(), task, reply: None });
+        pod.work.request = Some(CheckpointRequest { by: pod.candidate, term: pod.term(), task, reply: None });
     }
 
     fn save(&mut self, p: usize) {
         let position = self.pods[p].work.claimed.unwrap_or(0) + 1;
         self.pods[p].work.claimed = Some(position);
-        self.run_errand(p, Task::Save { position });
+        self.send_checkpoint_request(p, CheckpointOperation::Save { position });
     }
 
-    fn errand_arrives(&mut self, p: usize, bounds: &Bounds) {
-        let Some(errand) = self.pods[p].work.errand else { return };
-        let reply = self.judge(&errand, bounds);
-        self.pods[p].work.errand = Some(Errand { reply: Some(reply), ..errand });
+    fn checkpoint_request_arrives(&mut self, p: usize, bounds: &Bounds) {
+        let Some(request) = self.pods[p].work.request else { return };
+        let reply = self.apply_checkpoint_request(&request, bounds);
+        self.pods[p].work.request = Some(CheckpointRequest { reply: Some(reply), ..request });
     }
 
-    fn judge(&mut self, errand: &Errand, bounds: &Bounds) -> Reply {
-        let (reply, breaches) = self.checkpoint.receive(errand, bounds.defect);
-        breaches.into_iter().for_each(|breach| self.ghost.record(breach));
+    fn apply_checkpoint_request(&mut self, request: &CheckpointRequest, bounds: &Bounds) -> CheckpointReply {
+        let (reply, violations) = self.checkpoint.receive(request, bounds.defect);
+        violations.into_iter().for_each(|violation| self.history.record(violation));
         reply
     }
 
     /// The producer learns what became of its claim or save, in a term that still goes on.
-    fn errand_answered(&mut self, p: usize) {
+    fn receive_checkpoint_reply(&mut self, p: usize) {
         let pod = &mut self.pods[p];
-        let Some(Errand { task, reply, .. }) = pod.work.errand.take() else { return };
-        let Some(hold) = &mut pod.hold else { return };
+        let Some(CheckpointRequest { task, reply, .. }) = pod.work.request.take() else { return };
+        let Some(held) = &mut pod.held else { return };
         match (reply, task) {
-            (Some(Reply::Claimed { position }), _) => pod.work.claimed = Some(position),
-            (Some(Reply::Refused { seen }), Task::Claim) => hold.raising_above = Some(seen),
-            (Some(Reply::Refused { .. }), Task::Save { .. }) => pod.hold = None,
-            (Some(Reply::Saved) | None, _) => {}
+            (Some(CheckpointReply::Claimed { position }), _) => pod.work.claimed = Some(position),
+            (Some(CheckpointReply::Refused { seen }), CheckpointOperation::Claim) => held.raising_above = Some(seen),
+            (Some(CheckpointReply::Refused { .. }), CheckpointOperation::Save { .. }) => pod.held = None,
+            (Some(CheckpointReply::Saved) | None, _) => {}
         }
     }
 }
 
-impl Pod {
+impl ModelPod {
     fn term(&self) -> u8 {
-        self.hold.expect("only a leader is asked for its term").term
+        self.held.expect("only a leader is asked for its term").term
     }
 
     fn floor(&self) -> Term {
-        let floor = self.hold.and_then(|hold| hold.raising_above);
+        let floor = self.held.and_then(|held| held.raising_above);
         Term::new(floor.expect("only a term that is behind is raised").into())
     }
 }
 
-fn put<T>(places: &mut [Option<T>; LATE], value: Option<T>) {
-    if let Some(free) = places.iter_mut().find(|place| place.is_none()) {
+fn store_in_free_slot<T>(slots: &mut [Option<T>; MAX_LATE], value: Option<T>) {
+    if let Some(free) = slots.iter_mut().find(|slot| slot.is_none()) {
         *free = value;
     }
 }
 
 /// The seeds look at nothing but `expiresAt`: they always try.
-fn as_the_seeds_do(decided: StandbyAction, me: &CandidateState, found: Option<Glance>) -> StandbyAction {
-    let Some(glance) = found else { return decided };
-    let LeaseVersion { term, heartbeat, .. } = glance.edition.version();
-    let seen = glance.edition.version();
-    let statement = LeaseStatement::Take { seen, by: me.contender(), term: term.next(), heartbeat: heartbeat + 1 };
-    StandbyAction::Try { statement, why: TakeoverReason::ServerClockExpired }
+fn take_by_client_clock(decided: StandbyAction, me: &CandidateState, found: Option<CompactRecord>) -> StandbyAction {
+    let Some(record) = found else { return decided };
+    let LeaseVersion { term, heartbeat, .. } = record.version.version();
+    let expected = record.version.version();
+    let statement = LeaseStatement::Take { expected, candidate: me.id(), term: term.next(), heartbeat: heartbeat + 1 };
+    StandbyAction::Try { statement, reason: TakeoverReason::ServerClockExpired }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use broker::core::{EntityDescription, SubscriptionDescription, TopicDescription};
 use broker::{Broker, Persistence};
-use lease::Contender;
+use lease::CandidateId;
 use mongodb::bson::{Bson, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
 use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpointStore};
@@ -72,7 +72,7 @@ async fn measure(events: u64, bytes: usize, aggregates: u64) -> Result<(), Failu
     let Served(mut child, connection_string) = start_broker(folder.path())?;
     let database = testkit::mongo::shared().await?.database("publish_speed");
     let checkpoints = Arc::new(MongoCheckpointStore::new(&database, "speed", "events:shop.events"));
-    let claim = Claim { term: Term::new(1), claimant: Contender::new(1), pod_id: "speed".into() };
+    let claim = Claim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "speed".into() };
     let epoch = checkpoints.claim(&claim).await?.epoch;
     let bus = Client::new(&connection_string, servicebus::Config::default())?;
     let topic = ServiceBusTopic::new(bus, "events", "read-models", Arc::new(|| true));

@@ -70,11 +70,11 @@ pub enum LoopStall {
 
 impl LoopStall {
     /// The environment variable that stalls one by its [`Debug`] name.
-    pub const VARIABLE: &'static str = lease::planted::WEDGE;
+    pub const VARIABLE: &'static str = lease::failpoints::STALL_VARIABLE;
 
     /// Returns at once unless this loop is stalled.
     pub async fn block_if_enabled(self) {
-        if lease::planted::is_wedged(&self) {
+        if lease::failpoints::is_stalled(&self) {
             std::future::pending::<()>().await;
         }
     }

@@ -11,7 +11,7 @@ mod retry_loop;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use lease::{Leadership, Outcome};
+use lease::{Leadership, TermOutcome};
 use mongodb::{Client, Database};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -171,9 +171,9 @@ impl Producer {
     }
 
     /// Runs one term. The lease may be released when it returns.
-    pub async fn lead(&self, leadership: Leadership) -> Outcome {
+    pub async fn lead(&self, leadership: Leadership) -> TermOutcome {
         let outcome = match self.run_term(&leadership).await {
-            Ok(()) => Outcome::Done,
+            Ok(()) => TermOutcome::Done,
             Err(error) => error.outcome(),
         };
         self.state.send_replace(ProducerState::Standby);
@@ -296,7 +296,7 @@ impl Producer {
         reader.spawn(reading);
         // Stops the reader. The publisher handles a lost term itself.
         let stopping = async {
-            leadership.stopping().await;
+            leadership.wait_for_stop().await;
             self.state.send_replace(ProducerState::Stopping { term: claim.term });
             stop_reading.cancel();
         };
@@ -304,7 +304,7 @@ impl Producer {
         let mut moved = None;
         let over = async {
             tokio::select! {
-                () = leadership.lost() => {}
+                () = leadership.wait_for_loss() => {}
                 error = checkpoint_watch::wait_until_moved(&*self.checkpoints, claim) => moved = Some(error),
             }
         };
@@ -408,7 +408,7 @@ async fn run_unless_stopped<T>(leadership: &Leadership, work: impl Future<Output
     tokio::select! {
         // cancel-safe: the next leader repeats unfinished work
         done = work => Some(done),
-        _ = leadership.stopping() => None,
+        _ = leadership.wait_for_stop() => None,
     }
 }
 

@@ -1,6 +1,6 @@
 //! The fenced checkpoint on a real mongod.
 
-use lease::Contender;
+use lease::CandidateId;
 use mongodb::Collection;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
 use pipeline::checkpoint::{
@@ -35,7 +35,7 @@ impl House {
 
 fn claim(pod: &str, term: u64) -> Claim {
     let process = pod.bytes().fold(0, |number, byte| number * 256 + u128::from(byte));
-    Claim { term: Term::new(term), claimant: Contender::new(process), pod_id: pod.into() }
+    Claim { term: Term::new(term), claimant: CandidateId::new(process), pod_id: pod.into() }
 }
 
 fn token(data: &str) -> ResumeToken {

@@ -1,26 +1,26 @@
-//! How long nobody leads: after a release, and after a crash.
+//! How long the pipeline has no leader: after a release, and after a crash.
 //!
-//! `cargo run --release -p bench --bin failover [-- GRACEFUL CRASHES]`. Three contenders, each a process, ttl 2 s. Graceful:
-//! the leader gets SIGTERM, and the time runs from when it has drained (right before it gives the lease back) to when
-//! another process was told that it leads. Crash: the leader gets SIGKILL, and the time runs from before the kill. Fails
-//! when a limit of design.md is passed, or the judge finds two leaders at once.
+//! `cargo run --release -p bench --bin failover [-- GRACEFUL CRASHES]`. Three candidate processes, ttl 2 s. Graceful: the
+//! leader gets SIGTERM, and the time runs from the end of its drain (right before the release) to the moment another process
+//! gains its term. Crash: the leader gets SIGKILL, and the time runs from before the kill. Fails when a time exceeds its limit,
+//! or the evaluation finds two leaders at once.
 
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::contest::{Contest, Millis, Report, serve_if_asked};
+use bench::election::{CandidateReport, ElectionTest, Millis, run_if_candidate};
 use bench::latency::percentile;
-use bench::race::short;
+use bench::lease_cold_start::short_ttl;
 use testkit::mongo::shared;
 
 const GRACEFUL_ROUNDS: usize = 200;
 const CRASH_ROUNDS: usize = 20;
 const GRACEFUL_LIMIT: Millis = 100.0;
 const CRASH_GRACE: Millis = 1000.0;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
-    if serve_if_asked() {
+    if run_if_candidate() {
         return ExitCode::SUCCESS;
     }
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
@@ -33,51 +33,51 @@ async fn run() -> ExitCode {
     let crash_rounds = rounds.next().unwrap_or(CRASH_ROUNDS);
     let shared = shared().await.expect("a mongod can be started");
     let database = shared.database("failover");
-    let mut contest = Contest::new(shared.uri(), database.name(), short(), &[]);
+    let mut election = ElectionTest::new(shared.uri(), database.name(), short_ttl(), &[]);
     for name in ["a", "b", "c"] {
-        contest.contender(name).starts().await;
+        election.start_candidate(name).wait_until_started().await;
     }
-    let graceful = sorted(graceful(&mut contest, graceful_rounds).await);
-    let crash = sorted(crash(&mut contest, crash_rounds).await);
-    contest.judge().must_be_clean();
+    let graceful = sorted(graceful(&mut election, graceful_rounds).await);
+    let crash = sorted(crash(&mut election, crash_rounds).await);
+    election.evaluate().assert_clean();
 
-    let ttl = short().ttl.as_secs_f64() * 1000.0;
+    let ttl = short_ttl().ttl.as_secs_f64() * 1000.0;
     let (p50, p99) = (percentile(&graceful, 50), percentile(&graceful, 99));
     let crash_max = percentile(&crash, 100);
     println!(
         r#"{{"bench":"failover","graceful_p50_ms":{p50:.1},"graceful_p99_ms":{p99:.1},"crash_ttl_ms":{ttl:.0},"crash_max_ms":{crash_max:.0}}}"#
     );
-    let kept = p99 <= GRACEFUL_LIMIT && crash_max <= ttl + CRASH_GRACE;
-    if kept { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let within_limits = p99 <= GRACEFUL_LIMIT && crash_max <= ttl + CRASH_GRACE;
+    if within_limits { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-async fn graceful(contest: &mut Contest, rounds: usize) -> Vec<Millis> {
+async fn graceful(election: &mut ElectionTest, rounds: usize) -> Vec<Millis> {
     let mut took = vec![];
-    let (mut leader, mut term, _) = contest.next_leader(0, None, PATIENCE).await;
+    let (mut leader, mut term, _) = election.next_leader(0, None, TIMEOUT).await;
     for _ in 0..rounds {
-        contest.get(&leader).terminate();
-        let drained = |report: &Report| match report {
-            Report::Lost { at, drain: true, .. } => Some(*at),
+        election.get(&leader).terminate();
+        let drained = |report: &CandidateReport| match report {
+            CandidateReport::Lost { at, drain: true, .. } => Some(*at),
             _ => None,
         };
-        let released = contest.get(&leader).says("drained", PATIENCE, drained).await;
-        let (next, gained, at) = contest.next_leader(term, Some(&leader), PATIENCE).await;
+        let released = election.get(&leader).wait_for_report("drained", TIMEOUT, drained).await;
+        let (next, gained, at) = election.next_leader(term, Some(&leader), TIMEOUT).await;
         took.push(at - released);
-        contest.get(&leader).ends().await;
-        contest.contender(&leader).starts().await;
+        election.get(&leader).wait_until_ended().await;
+        election.start_candidate(&leader).wait_until_started().await;
         (leader, term) = (next, gained);
     }
     took
 }
 
-async fn crash(contest: &mut Contest, rounds: usize) -> Vec<Millis> {
+async fn crash(election: &mut ElectionTest, rounds: usize) -> Vec<Millis> {
     let mut took = vec![];
-    let (mut leader, mut term) = contest.last_leader();
+    let (mut leader, mut term) = election.last_leader();
     for _ in 0..rounds {
-        let killed = contest.kill(&leader).await;
-        let (next, gained, at) = contest.next_leader(term, Some(&leader), PATIENCE).await;
+        let killed = election.kill(&leader).await;
+        let (next, gained, at) = election.next_leader(term, Some(&leader), TIMEOUT).await;
         took.push(at - killed);
-        contest.contender(&leader).starts().await;
+        election.start_candidate(&leader).wait_until_started().await;
         (leader, term) = (next, gained);
     }
     took

@@ -1,16 +1,16 @@
-//! Cold-start races for the lease: eight contenders, each with its own thread, runtime and client, two hundred times.
+//! Cold starts of the lease: eight candidates, each with its own thread, runtime and client, 200 times.
 //!
-//! `cargo run -p bench --bin lease-races [-- ROUNDS]`. Ends with a line of JSON, and with failure if any round did not end
-//! with exactly one leader, no warning or error logged, and an oplog that holds the leader's heartbeats and nothing else.
+//! `cargo run -p bench --bin lease-races [-- ROUNDS]`. Ends with a line of JSON, and with failure if a round does not end with
+//! exactly one leader, no logged warning or error, and an oplog with the leader's heartbeats and nothing else.
 
 use std::process::ExitCode;
 
-use bench::race::{cold_start, database, options};
+use bench::lease_cold_start::{cold_start, database, options};
 use testkit::mongo::shared;
 
-const CONTENDERS: usize = 8;
+const CANDIDATES: usize = 8;
 const ROUNDS: usize = 200;
-/// How often each loser looks at the lease before the round ends.
+/// How often each standby polls the lease before the round ends.
 const POLLS: u32 = 10;
 
 #[tokio::main]
@@ -22,12 +22,12 @@ async fn main() -> ExitCode {
     let database = database(&options, scratch.name());
     let mut failed = 0;
     for round in 1..=rounds {
-        let seen = cold_start(&options, &database, CONTENDERS, POLLS).await;
-        if let Some(problem) = seen.problem() {
+        let result = cold_start(&options, &database, CANDIDATES, POLLS).await;
+        if let Some(problem) = result.problem() {
             failed += 1;
-            eprintln!("round {round}: {problem}: {seen:?}");
+            eprintln!("round {round}: {problem}: {result:?}");
         }
     }
-    println!(r#"{{"soak":"lease-races","rounds":{rounds},"contenders":{CONTENDERS},"failed":{failed}}}"#);
+    println!(r#"{{"soak":"lease-races","rounds":{rounds},"candidates":{CANDIDATES},"failed":{failed}}}"#);
     if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use admin::{Heartbeat, LoopLiveness};
-use lease::planted;
+use lease::failpoints;
 
 /// A round takes seconds, with servers that do not answer half a minute.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -48,7 +48,7 @@ impl LoopHeartbeat {
     /// For the loop to say at the end of every round.
     pub(crate) async fn beat(&self) {
         self.beat.beat(Instant::now());
-        planted::hold(&self.name).await;
+        failpoints::stall(&self.name).await;
     }
 
     /// The loop has ended, as it was told to.
@@ -62,6 +62,6 @@ impl LoopHeartbeat {
             BackgroundLoop::Gather => "gather",
             BackgroundLoop::StepDown => "step-down",
         };
-        LoopLiveness { name, activity: self.beat.activity(), limit: planted::patience(LIMIT) }
+        LoopLiveness { name, activity: self.beat.activity(), limit: failpoints::stall_limit(LIMIT) }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use admin::{Activity, LoopLiveness, ProgressTracker};
-use lease::planted::patience;
+use lease::failpoints::stall_limit;
 use pipeline::{capture, consumer, publish};
 
 /// A server may skip foreign oplog entries for long without an answer, and a busy bus is waited for; a loop that does nothing at all for two
@@ -34,7 +34,7 @@ impl LoopMonitor {
     pub(super) fn elector(&self, rounds: u64, ends: bool, ttl: Duration, now: Instant) -> LoopLiveness {
         let activity = self.elector.activity(rounds, ends, now);
         // A look may be due after a ttl only, and its answer late.
-        LoopLiveness { name: "elector", activity, limit: patience((ttl * 3).max(Duration::from_secs(10))) }
+        LoopLiveness { name: "elector", activity, limit: stall_limit((ttl * 3).max(Duration::from_secs(10))) }
     }
 
     pub(super) fn capture(&self, status: Option<&capture::CaptureStatus>) -> LoopLiveness {
@@ -51,7 +51,7 @@ impl LoopMonitor {
             },
             None => Activity::Idle,
         };
-        LoopLiveness { name: "capture", activity, limit: patience(LIMIT) }
+        LoopLiveness { name: "capture", activity, limit: stall_limit(LIMIT) }
     }
 
     pub(super) fn publish(
@@ -63,19 +63,19 @@ impl LoopMonitor {
         let moved = counts.published + counts.retried + counts.uncertain + counts.rejected + counts.store_errors;
         let works = matches!(state, publish::PublishState::Publishing | publish::PublishState::Draining);
         let activity = self.publish.activity(moved, !works || counts.in_flight_events == 0, now);
-        LoopLiveness { name: "publish", activity, limit: patience(LIMIT) }
+        LoopLiveness { name: "publish", activity, limit: stall_limit(LIMIT) }
     }
 
     /// While none is held, the bus is asked for a session again and again. While some are, their own loop tells, and there may be no room for more.
     pub(super) fn acceptor(&self, counts: consumer::ConsumerCounts, consumes: bool, now: Instant) -> LoopLiveness {
         let sessions = counts.sessions;
         let activity = self.acceptor.activity(sessions.accept_attempts, !consumes || sessions.held > 0, now);
-        LoopLiveness { name: "acceptor", activity, limit: patience(LIMIT).max(ASKED_WITHIN) }
+        LoopLiveness { name: "acceptor", activity, limit: stall_limit(LIMIT).max(ASKED_WITHIN) }
     }
 
     pub(super) fn dead_letters(&self, counts: consumer::ConsumerCounts, consumes: bool, now: Instant) -> LoopLiveness {
         let activity = self.dead_letters.activity(counts.sessions.dead_letter_polls, !consumes, now);
-        LoopLiveness { name: "dead-letters", activity, limit: patience(LIMIT).max(ASKED_WITHIN) }
+        LoopLiveness { name: "dead-letters", activity, limit: stall_limit(LIMIT).max(ASKED_WITHIN) }
     }
 
     /// A session is held for seconds, whatever comes; so while any is held, some are let go and others accepted.
@@ -85,7 +85,7 @@ impl LoopMonitor {
         LoopLiveness {
             name: "sessions",
             activity: self.sessions.activity(moved, sessions.held == 0, now),
-            limit: patience(LIMIT),
+            limit: stall_limit(LIMIT),
         }
     }
 
@@ -98,7 +98,11 @@ impl LoopMonitor {
             *fed = (moved, sessions.received);
         }
         let resting = fed.1 == sessions.received;
-        LoopLiveness { name: "applier", activity: self.applier.activity(moved, resting, now), limit: patience(LIMIT) }
+        LoopLiveness {
+            name: "applier",
+            activity: self.applier.activity(moved, resting, now),
+            limit: stall_limit(LIMIT),
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use admin::{LatencyHistogram, PodCounters, PodHealth, PodTelemetry, Readiness, ServiceHealth, StatusCache};
-use lease::Status as Standing;
+use lease::LeaseStatus as Standing;
 use pipeline::{capture, consumer, producer};
 
 use super::heartbeats::BackgroundHeartbeats;
@@ -144,7 +144,7 @@ impl PodMonitor {
         };
         // One that stops may wait for the work of a term that was lost.
         let ends = self.stopping.load(Relaxed) || matches!(standing, Standing::Stopped);
-        let elector = self.loop_monitor.elector(self.services.lease.rounds(), ends, self.services.ttl, now);
+        let elector = self.loop_monitor.elector(self.services.lease.iterations(), ends, self.services.ttl, now);
         ServiceHealth { name: "lease", role, readiness, loops: vec![elector, self.heartbeats.step_down.seen()] }
     }
 

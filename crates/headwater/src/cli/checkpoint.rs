@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use lease::Contender;
+use lease::CandidateId;
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
 use pipeline::capture::{self, Capture, PipelineStart};
@@ -155,7 +155,7 @@ impl CheckpointContext {
     ) -> anyhow::Result<()> {
         let claim = Claim {
             term: stored.term.next(),
-            claimant: Contender::random(),
+            claimant: CandidateId::random(),
             pod_id: format!("{} (operator)", self.places.pod_id),
         };
         let claimed = self.store.claim(&claim).await.context("take a term")?;

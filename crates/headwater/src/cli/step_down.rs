@@ -58,7 +58,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         output::print_line(format_args!("{leader} is asked to give term {term} up"))?;
     }
     while began.elapsed() < within {
-        let now = lease.show().await?;
+        let now = lease.read_document().await?;
         if let Some(LeaseDocument { leader_id: Some(next), term: next_term, .. }) = now
             && next_term > term
         {

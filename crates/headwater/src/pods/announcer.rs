@@ -47,7 +47,7 @@ impl Announcer {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         // Of a process of this name that crashed: this one starts anew.
         let _ = timeout(EVERY, self.registry.leave()).await;
-        let mut changes = self.pod_monitor.lease().changes();
+        let mut changes = self.pod_monitor.lease().subscribe();
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut rounds, mut failed) = (0_u64, false);

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use admin::status::{ParkedCount, PodRole, ProblemSeverity, RejectedCount};
-use lease::mongo::{LeaseName, MongoLease};
-use lease::record::Statement;
-use lease::{Contender, LeaseStore, Term, Timing};
+use lease::mongo::{LeaseName, MongoLeaseStore};
+use lease::record::LeaseStatement;
+use lease::{CandidateId, LeaseStore, Term, Timing};
 use mongodb::bson::{DateTime, Document, doc};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Database};
@@ -45,7 +45,7 @@ impl Scene {
     }
 
     /// As an elector does.
-    async fn crown(&self, pod: &str, term: u64, ttl: Duration) -> MongoLease {
+    async fn crown(&self, pod: &str, term: u64, ttl: Duration) -> MongoLeaseStore {
         let name = LeaseName {
             database: self.database.name().to_owned(),
             key: PIPELINE.into(),
@@ -54,8 +54,8 @@ impl Scene {
         };
         let timing = Timing::new(ttl, ttl * 2 / 3, ttl / 3).unwrap();
         let options = ClientOptions::parse(self.mongo.uri()).await.unwrap();
-        let lease = MongoLease::open(options, name, &timing).unwrap();
-        let create = Statement::Create { by: Contender::new(1), term: Term::new(term), heartbeat: 1 };
+        let lease = MongoLeaseStore::open(options, name, &timing).unwrap();
+        let create = LeaseStatement::Create { candidate: CandidateId::new(1), term: Term::new(term), heartbeat: 1 };
         lease.submit(&create).await.unwrap().expect("nobody holds it");
         lease
     }
@@ -63,7 +63,7 @@ impl Scene {
     /// As a publisher does; the token is of that second.
     async fn checkpoint(&self, seconds: u32) {
         let store = MongoCheckpointStore::new(&self.database, PIPELINE, "source");
-        let claim = Claim { term: Term::new(7), claimant: Contender::new(1), pod_id: "pod-1".into() };
+        let claim = Claim { term: Term::new(7), claimant: CandidateId::new(1), pod_id: "pod-1".into() };
         let epoch = store.claim(&claim).await.unwrap().epoch;
         let token = ResumeToken::try_from(doc! { "_data": format!("82{seconds:08X}000000012B0229296E04") }).unwrap();
         store.save(&claim, epoch, &CheckpointPhase::Stream { token }, None).await.unwrap();
@@ -184,7 +184,11 @@ async fn a_lease_that_was_given_back_or_has_run_out_has_no_leader() {
     let scene = Scene::set().await;
     let lease = scene.crown("pod-1", 1, Duration::from_secs(600)).await;
     assert!(scene.collector().collect(&mut None).await.leader.is_some());
-    lease.submit(&Statement::Release { by: Contender::new(1), term: Term::new(1) }).await.unwrap().expect("ours");
+    lease
+        .submit(&LeaseStatement::Release { candidate: CandidateId::new(1), term: Term::new(1) })
+        .await
+        .unwrap()
+        .expect("ours");
     assert_eq!(scene.collector().collect(&mut None).await.leader, None);
 
     let scene = Scene::set().await;

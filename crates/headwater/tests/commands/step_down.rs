@@ -11,7 +11,7 @@ async fn the_leader_steps_down_and_another_pod_leads() {
     assert!(never.contains("in no time"), "{never}");
     fixture.run(&["topology", "apply"]).await.success();
     let first = fixture.start_pod("pod-1");
-    first.wait_for_line("gained leadership", SOON).await;
+    first.wait_for_line("lease acquired", SOON).await;
     let second = fixture.start_pod("pod-2");
     second.wait_for_line("pod started", SOON).await;
     let output = fixture.run(&["step-down"]).await.success();

@@ -119,7 +119,7 @@ async fn a_leader_whose_bus_hangs_under_a_full_window_stops_in_time_and_the_next
 
 #[tokio::test]
 async fn a_service_that_does_not_end_is_named_and_cannot_keep_the_pod() {
-    let environment = vec![("HEADWATER_PLANTED_WEDGE".to_owned(), "Publish".to_owned())];
+    let environment = vec![("HEADWATER_FAILPOINT_STALL".to_owned(), "Publish".to_owned())];
     let (fixture, leader) = build(TestClusterConfig { pods: 1, environment, ..two_pods("start: beginning") }).await;
     fixture.0.wait_for_stream_phase(SOON).await.unwrap();
     fixture.insert("order-1", 1).await;

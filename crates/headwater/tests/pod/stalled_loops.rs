@@ -20,7 +20,7 @@ const PATIENCE: &str = "8000";
 const NOTICED_WITHIN: Duration = Duration::from_secs(110);
 
 fn wedging(name: &str) -> TestClusterConfig {
-    let variables = [("HEADWATER_PLANTED_WEDGE", name), ("HEADWATER_PLANTED_PATIENCE", PATIENCE)];
+    let variables = [("HEADWATER_FAILPOINT_STALL", name), ("HEADWATER_FAILPOINT_STALL_LIMIT", PATIENCE)];
     let environment = variables.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     TestClusterConfig { environment, ..blueprint(MongoTopology::Shared) }
 }

@@ -55,9 +55,9 @@ async fn a_pod_that_stops_is_not_ready_and_tells_of_its_services_until_they_have
     let order = [
         "dashboard, metrics and health are served",
         "pod started",
-        "gained leadership",
+        "lease acquired",
         "stopping",
-        "lost leadership",
+        "lease lost",
         "stopped",
     ];
     let places = order.map(at);

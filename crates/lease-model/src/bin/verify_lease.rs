@@ -4,17 +4,17 @@ use std::process::ExitCode;
 use std::thread;
 
 use clap::Parser;
-use lease_model::cuts::{self, Cut};
-use lease_model::defect::Defect;
-use lease_model::planted::Planted;
-use lease_model::verify::{Outcome, shortest, verify};
+use lease_model::defect_scenario::DefectScenario;
+use lease_model::protocol_defect::ProtocolDefect;
+use lease_model::scenarios::{self, Scenario};
+use lease_model::verify::{VerificationResult, shortest, verify};
 
 #[derive(Parser)]
 #[command(about = "Searches every history of the lease protocol, within stated bounds, for one that breaks a promise")]
-struct Arguments {
-    /// Only these cuts; `--list` names them
-    cuts: Vec<String>,
-    /// Name the cuts and what they cover
+struct Args {
+    /// Only these scenarios; `--list` names them
+    scenarios: Vec<String>,
+    /// Name the scenarios and what they cover
     #[arg(long)]
     list: bool,
     /// Search with each planted defect instead; every one must be found
@@ -26,36 +26,36 @@ struct Arguments {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = Args::parse();
     if arguments.list {
-        all_cuts().iter().for_each(|cut| println!("{:<16} {}", cut.name, cut.covers));
+        all_cuts().iter().for_each(|scenario| println!("{:<16} {}", scenario.name, scenario.covers));
         return ExitCode::SUCCESS;
     }
     let held = if arguments.planted { search_for_defects() } else { search(&arguments) };
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn all_cuts() -> Vec<Cut> {
-    cuts::all().into_iter().chain(cuts::small()).collect()
+fn all_cuts() -> Vec<Scenario> {
+    scenarios::all().into_iter().chain(scenarios::small()).collect()
 }
 
-fn search(arguments: &Arguments) -> bool {
+fn search(arguments: &Args) -> bool {
     let threads = arguments.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-    let wanted = |cut: &Cut| arguments.cuts.iter().any(|name| name == cut.name);
-    let chosen: Vec<Cut> = match arguments.cuts.as_slice() {
-        [] => cuts::all(),
+    let wanted = |scenario: &Scenario| arguments.scenarios.iter().any(|name| name == scenario.name);
+    let chosen: Vec<Scenario> = match arguments.scenarios.as_slice() {
+        [] => scenarios::all(),
         _ => all_cuts().into_iter().filter(wanted).collect(),
     };
     let mut total = Total::default();
-    for cut in &chosen {
-        println!("{}: {}", cut.name, cut.covers);
-        let outcome = verify(&cut.bounds, threads, None);
+    for scenario in &chosen {
+        println!("{}: {}", scenario.name, scenario.covers);
+        let outcome = verify(&scenario.bounds, threads, None);
         print(&outcome);
         total.add(&outcome);
     }
     let result = if total.broken == 0 && !chosen.is_empty() { "holds" } else { "broken" };
     println!(
-        r#"{{"verify_lease":"{result}","cuts":{},"states":{},"steps":{},"seconds":{:.1}}}"#,
+        r#"{{"verify_lease":"{result}","scenarios":{},"states":{},"steps":{},"seconds":{:.1}}}"#,
         chosen.len(),
         total.states,
         total.steps,
@@ -73,7 +73,7 @@ struct Total {
 }
 
 impl Total {
-    fn add(&mut self, outcome: &Outcome) {
+    fn add(&mut self, outcome: &VerificationResult) {
         self.states += outcome.states;
         self.steps += outcome.steps;
         self.seconds += outcome.took.as_secs_f64();
@@ -81,10 +81,10 @@ impl Total {
     }
 }
 
-fn print(outcome: &Outcome) {
-    let Outcome { states, steps, depth, took, .. } = outcome;
+fn print(outcome: &VerificationResult) {
+    let VerificationResult { states, steps, depth, took, .. } = outcome;
     println!("  {states} states, {steps} steps, depth {depth}, {:.1} s", took.as_secs_f64());
-    println!("  met: {}", outcome.tally);
+    println!("  met: {}", outcome.counts);
     for promise in &outcome.checked {
         let kept = outcome.broken.iter().all(|broken| broken.promise != *promise);
         println!("  {} {promise}", if kept { "holds: " } else { "BROKEN:" });
@@ -93,8 +93,8 @@ fn print(outcome: &Outcome) {
 }
 
 fn search_for_defects() -> bool {
-    let found = Defect::ALL.map(|defect| {
-        let planted = Planted::new(defect);
+    let found = ProtocolDefect::ALL.map(|defect| {
+        let planted = DefectScenario::new(defect);
         let broken = shortest(&planted.bounds, planted.breaks);
         match &broken {
             Some(broken) => println!("{defect:?}\n{broken}"),

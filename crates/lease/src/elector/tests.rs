@@ -99,7 +99,7 @@ async fn run_script(script: WorkScript, leadership: Leadership, history: Arc<Mut
     record(format!("{stop:?} {open}"));
     sleep(script.drain_time).await;
     if script.drains_until_lost {
-        leadership.lost().await;
+        leadership.wait_for_loss().await;
     }
     record(format!("-{}", leadership.term()));
     TermOutcome::Done

@@ -1,36 +1,36 @@
-//! The lease on real MongoDB, with contenders that are real processes.
+//! The lease on a real MongoDB, with candidates that are real processes.
 
-mod clocks;
-mod failover;
-mod inspection;
-mod paused;
-mod races;
-mod recovery;
-mod sharded;
-mod shutdown;
-mod starved;
-mod statements;
-mod unreachable;
+mod busy_runtime;
+mod cold_start;
+mod deleted_lease;
+mod mongo_statements;
+mod mongodb_failover;
+mod mongodb_unreachable;
+mod paused_leader;
+mod release;
+mod sharded_cluster;
+mod start_checks;
+mod wall_clock_skew;
 
 use std::time::Duration;
 
-use bench::contest::Contest;
+use bench::election::ElectionTest;
 use lease::Config;
 
-/// The arguments that make this program a contender.
-const CONTENDER: &[&str] = &["--exact", "contender", "--nocapture"];
+/// The arguments that make this program run as a candidate.
+const CANDIDATE_ARGS: &[&str] = &["--exact", "candidate", "--nocapture"];
 
-/// Not a test: what this program does when [`Contest`] starts it again.
+/// Not a test: the entry point when [`ElectionTest`] starts this program again.
 #[test]
-fn contender() {
-    bench::contest::serve_if_asked();
+fn candidate() {
+    bench::election::run_if_candidate();
 }
 
-fn contest(uri: &str, database: &str) -> Contest {
-    Contest::new(uri, database, quick(), CONTENDER)
+fn election(uri: &str, database: &str) -> ElectionTest {
+    ElectionTest::new(uri, database, quick(), CANDIDATE_ARGS)
 }
 
-/// Short enough to wait for, and long enough that a request may take almost a second on a machine busy with other tests.
+/// Short enough for tests, and long enough that a request may take almost a second on a busy machine.
 fn quick() -> Config {
     Config {
         ttl: Duration::from_secs(3),
@@ -40,8 +40,7 @@ fn quick() -> Config {
     }
 }
 
-/// What may come on top of ttl here. That it is less than a second is `cargo xtask bench failover`'s to show, alone on a
-/// machine.
+/// The tolerance on top of ttl in tests. `cargo xtask bench failover` shows on an idle machine that it is less than a second.
 const SLACK: Duration = Duration::from_secs(3);
 
 fn secs(seconds: u64) -> Duration {

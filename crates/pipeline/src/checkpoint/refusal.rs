@@ -86,7 +86,7 @@ fn compare(phase: &CheckpointPhase, stored: &CheckpointPhase) -> PhaseOrder {
 
 #[cfg(test)]
 mod tests {
-    use lease::Contender;
+    use lease::CandidateId;
     use mongodb::bson::doc;
 
     use super::*;
@@ -107,7 +107,7 @@ mod tests {
     }
 
     fn claim(term: u64) -> Claim {
-        Claim { term: Term::new(term), claimant: Contender::new(1), pod_id: "pod".into() }
+        Claim { term: Term::new(term), claimant: CandidateId::new(1), pod_id: "pod".into() }
     }
 
     fn stored(term: u64, phase: CheckpointPhase) -> StoredCheckpoint {
@@ -119,7 +119,7 @@ mod tests {
             saved_at: None,
             saved_by: "pod".into(),
         };
-        StoredCheckpoint { checkpoint, claimant: Contender::new(1).to_string() }
+        StoredCheckpoint { checkpoint, claimant: CandidateId::new(1).to_string() }
     }
 
     fn refused(found: CheckpointPhase, phase: &CheckpointPhase) -> Result<SaveResult, Error> {

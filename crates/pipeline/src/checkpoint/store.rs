@@ -1,6 +1,6 @@
 //! The checkpoint, and the store interface that publisher tests replace.
 
-use lease::{Contender, Leadership};
+use lease::{CandidateId, Leadership};
 use mongodb::bson::{Bson, DateTime, Timestamp};
 
 use super::error::Error;
@@ -40,14 +40,14 @@ pub trait CheckpointStore: Send + Sync {
 pub struct Claim {
     pub term: Term,
     /// Distinguishes two processes with the same term, which happens after the lease document is deleted.
-    pub claimant: Contender,
+    pub claimant: CandidateId,
     /// Shown to operators.
     pub pod_id: String,
 }
 
 impl Claim {
     pub fn from_leadership(leadership: &Leadership, pod_id: impl Into<String>) -> Self {
-        Self { term: leadership.term(), claimant: leadership.contender(), pod_id: pod_id.into() }
+        Self { term: leadership.term(), claimant: leadership.candidate_id(), pod_id: pod_id.into() }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Errors that end a term, and their meaning for the lease.
 
-use lease::Outcome;
+use lease::TermOutcome;
 
 use crate::checkpoint;
 use crate::error_chain::error_chain;
@@ -21,22 +21,22 @@ pub(super) enum Error {
 }
 
 impl Error {
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> TermOutcome {
         match self {
             Self::Checkpoint(error) | Self::Publish(publish::Error::Checkpoint(error)) => checkpoint_outcome(error),
-            Self::Moved { by } => Outcome::TermBehind { seen: *by },
+            Self::Moved { by } => TermOutcome::TermBehind { seen: *by },
             Self::Publish(publish::Error::GateClosed { .. } | publish::Error::Bus(_)) | Self::Ended => {
-                Outcome::StepDown(error_chain(self))
+                TermOutcome::StepDown(error_chain(self))
             }
         }
     }
 }
 
-fn checkpoint_outcome(error: &checkpoint::Error) -> Outcome {
+fn checkpoint_outcome(error: &checkpoint::Error) -> TermOutcome {
     match error {
         // Another process has claimed a higher term. If we still hold the lease it must rise above that term; if not, raising it fails.
         checkpoint::Error::TermBehind { stored, .. } | checkpoint::Error::Deposed { stored, .. } => {
-            Outcome::TermBehind { seen: *stored }
+            TermOutcome::TermBehind { seen: *stored }
         }
         checkpoint::Error::EpochEnded { .. }
         | checkpoint::Error::SnapshotOutOfOrder { .. }
@@ -46,6 +46,6 @@ fn checkpoint_outcome(error: &checkpoint::Error) -> Outcome {
         | checkpoint::Error::Fingerprint { .. }
         | checkpoint::Error::Format { .. }
         | checkpoint::Error::Unreadable { .. }
-        | checkpoint::Error::Store { .. } => Outcome::StepDown(error_chain(error)),
+        | checkpoint::Error::Store { .. } => TermOutcome::StepDown(error_chain(error)),
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use lease::Contender;
+use lease::CandidateId;
 use mongodb::bson::Timestamp;
 use pipeline::checkpoint::{self, CheckpointStore, Claim};
 use pipeline::event::Term;
@@ -85,7 +85,7 @@ async fn a_deposed_leader_cannot_save_and_ends() {
         if counts.saves > 0 { Ok(()) } else { Err(counts) }
     })
     .await;
-    let next = Claim { term: Term::new(2), claimant: Contender::new(99), pod_id: "other".into() };
+    let next = Claim { term: Term::new(2), claimant: CandidateId::new(99), pod_id: "other".into() };
     let inherited = house.checkpoints().claim(&next).await.unwrap();
     run.offer(&events(200, 2)[10..]).await;
     let error = run.end().await.unwrap_err();
@@ -97,7 +97,7 @@ async fn a_deposed_leader_cannot_save_and_ends() {
 async fn an_epoch_that_ended_ends_the_run() {
     let house = House::as_designed().await;
     let run = house.publish(1, Config::default()).await;
-    let claim = Claim { term: Term::new(1), claimant: Contender::new(1), pod_id: "operator".into() };
+    let claim = Claim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "operator".into() };
     house.checkpoints().begin_epoch(&claim, EPOCH, &stream(500)).await.unwrap();
     run.offer(&events(10, 2)).await;
     let error = run.end().await.unwrap_err();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use broker::core::{EntityDescription, TopicDescription};
 use broker::{Broker, Persistence};
-use lease::Contender;
+use lease::CandidateId;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
 use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
@@ -139,7 +139,7 @@ impl House {
         config: Config,
     ) -> Run {
         let claim =
-            Claim { term: Term::new(term), claimant: Contender::new(term.into()), pod_id: format!("pod-{term}") };
+            Claim { term: Term::new(term), claimant: CandidateId::new(term.into()), pod_id: format!("pod-{term}") };
         let checkpoints = Arc::new(self.checkpoints());
         let epoch = checkpoints.claim(&claim).await.unwrap().epoch;
         let handle = Handle::default();

@@ -1,6 +1,6 @@
 use std::sync::Mutex;
 
-use lease::Contender;
+use lease::CandidateId;
 use mongo_error::DriverError;
 use mongodb::bson::Timestamp;
 
@@ -61,7 +61,7 @@ impl CheckpointStore for MemoryStore {
 }
 
 fn saver(store: &Arc<MemoryStore>, now: Instant) -> CheckpointSaver<MemoryStore> {
-    let claim = Claim { term: Term::new(1), claimant: Contender::new(1), pod_id: "a".into() };
+    let claim = Claim { term: Term::new(1), claimant: CandidateId::new(1), pod_id: "a".into() };
     *store.term.lock().unwrap() = claim.term;
     let interval = CheckpointInterval::Every(Duration::from_millis(200));
     CheckpointSaver::new(Arc::clone(store), (claim, Epoch::FIRST), interval, CheckpointInterval::EVENTS, now)

@@ -1,0 +1,96 @@
+//! One state of everything: pods, store, network, and what the properties need to remember.
+
+use lease::Timing;
+use lease::decide::{self, LeaderAction};
+
+use crate::bounds::{Bounds, PODS};
+use crate::checkpoint::{CheckpointRequest, InvariantViolation, ModelCheckpoint};
+use crate::compact::{CandidateNumber, SentStatement};
+use crate::pod::ModelPod;
+use crate::protocol_defect::ProtocolDefect;
+use crate::store::ModelStore;
+use crate::time::{PodTiming, now};
+
+/// The most statements, or checkpoint requests, that may be in flight with nobody waiting.
+pub const MAX_LATE: usize = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ModelState {
+    pub pods: [ModelPod; PODS],
+    pub store: ModelStore,
+    /// Statements whose sender has given up, or is gone.
+    pub late: [Option<SentStatement>; MAX_LATE],
+    pub checkpoint: ModelCheckpoint,
+    pub late_checkpoint_requests: [Option<CheckpointRequest>; MAX_LATE],
+    pub faults: FaultCounts,
+    pub history: HistoryVariables,
+}
+
+/// How many of the bounded faults have happened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FaultCounts {
+    pub crashes: u8,
+    pub failovers: u8,
+    pub step_downs: u8,
+    pub deletions: u8,
+}
+
+/// What no part of the system knows, kept for the properties alone.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HistoryVariables {
+    /// The highest term in which a leadership began, since the last deletion.
+    pub granted: u8,
+    pub term_reused: bool,
+    pub deposed_saved: bool,
+    pub moved_back: bool,
+    /// After a deletion, a pod that had never seen the lease was free to write a new one at once.
+    pub created_after_deletion: bool,
+}
+
+impl HistoryVariables {
+    pub fn record(&mut self, violation: InvariantViolation) {
+        match violation {
+            InvariantViolation::TermReused => self.term_reused = true,
+            InvariantViolation::DeposedSaved => self.deposed_saved = true,
+            InvariantViolation::MovedBack => self.moved_back = true,
+        }
+    }
+}
+
+impl ModelState {
+    pub fn new(bounds: &Bounds) -> Self {
+        let timing = |index: usize| bounds.pods.get(index).copied().unwrap_or(PodTiming::Short);
+        Self {
+            pods: [1_u8, 2, 3].map(|number| ModelPod::new(CandidateNumber(number), timing(usize::from(number) - 1))),
+            store: ModelStore { offset: bounds.offsets[0], ..ModelStore::default() },
+            late: [None; MAX_LATE],
+            checkpoint: ModelCheckpoint::default(),
+            late_checkpoint_requests: [None; MAX_LATE],
+            faults: FaultCounts::default(),
+            history: HistoryVariables::default(),
+        }
+    }
+}
+
+/// What the pod's leadership tells it to do now.
+pub fn lead(pod: &ModelPod, bounds: &Bounds) -> Option<LeaderAction> {
+    let tenure = pod.held_lease(&belief(pod, bounds))?;
+    Some(match decide::decide_leader(&tenure, now()) {
+        LeaderAction::Expired if bounds.has(ProtocolDefect::NoDeadline) => LeaderAction::Renew,
+        decided => decided,
+    })
+}
+
+/// The spans a leader goes by.
+fn belief(pod: &ModelPod, bounds: &Bounds) -> Timing {
+    match pod.timing {
+        PodTiming::Brief if bounds.has(ProtocolDefect::TtlTooShort) => PodTiming::Short.to_timing(),
+        timing => timing.to_timing(),
+    }
+}
+
+/// Whether the pod's gate is open: it may act, by its own clock.
+pub fn is_valid(pod: &ModelPod, bounds: &Bounds) -> bool {
+    let shut = pod.held.is_some_and(|held| held.raising_above.is_some());
+    !shut && lead(pod, bounds).is_some_and(|decided| decided != LeaderAction::Expired)
+}
