@@ -1,8 +1,8 @@
-//! A pod's share in applying: sessions accepted, their events applied, side by side with every other pod.
+//! The consumer of a pod: accepts sessions and applies their events, in parallel with the other pods.
 //!
-//! Leans on [`crate::session`] and [`crate::view`], and adds the order in which they begin and end: read models are checked and made
-//! ready before the first session is accepted; sessions end before the applier they feed. Needs no lease: who holds a session is the bus's
-//! to say, and what was applied the cursor's.
+//! Depends on [`crate::session`] and [`crate::view`], and adds the order of start and stop: read models are validated and prepared before
+//! the first accept; sessions end before the applier they use. Needs no lease: Service Bus decides who holds a session, and the cursor
+//! what is applied.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::view::{
     self, Applier, ApplierSetup, ApplyObserver, Error, PipelineStart, Projection, ReadModel, SourceHistory,
 };
 
-/// What can be set about consuming.
+/// Consumer settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
@@ -33,54 +33,54 @@ pub struct Config {
     pub view: view::Config,
 }
 
-/// Where the consumer reads and writes.
+/// What the consumer reads from and writes to.
 #[derive(Clone)]
 pub struct ConsumerDependencies {
     pub pipeline: String,
     pub source: SourceConfig,
-    /// The database of the source, where missing events are read.
+    /// The source database, from which missing events are read.
     pub source_database: Database,
-    /// Where the pipeline began: whether an aggregate's first event must be the first the source holds.
+    /// Where the pipeline started: whether the first event of an aggregate must be the first one in the source.
     pub start: PipelineStart,
-    /// Capture leaves event types out.
+    /// Capture filters event types.
     pub filtered: bool,
-    /// The database of the read models.
+    /// The read-model database.
     pub views: Database,
     pub coordination: Database,
     pub bus: servicebus::Client,
     pub topic: String,
     pub subscription: String,
-    /// Declared read models, checked against the server before they are used.
+    /// Declared read models; validated against the server before use.
     pub models: Vec<Arc<ReadModel>>,
     /// Read models written in Rust.
     pub projections: Vec<Arc<dyn Projection>>,
 }
 
-/// Where the consumer of this pod stands.
+/// State of the consumer of this pod.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum ConsumerState {
-    /// Set before it runs, and after.
+    /// Set before and after the run.
     #[default]
     Idle,
-    /// Set while read models are checked and made ready.
+    /// Set while read models are validated and prepared.
     Preparing,
-    /// Set while sessions are accepted and nothing stands in the way.
+    /// Set while sessions are accepted without a problem.
     Consuming,
-    /// Set while something stands in the way; it goes on by itself when that is gone.
+    /// Set while a problem prevents progress; the consumer continues by itself once it is gone.
     Blocked(SessionProblem),
-    /// Set when only an operator can mend it: rights, an index that differs.
+    /// Set when an operator must act: missing rights, a conflicting index.
     Halted(String),
-    /// Set while what is in hand is settled.
+    /// Set while applied messages are settled.
     Stopping,
 }
 
-/// How often a halted consumer looks whether an operator has acted.
+/// How often a halted consumer checks whether the operator has acted.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What saying good-bye to the bus may take, when sessions have ended or were cut short: one that hangs does not answer.
+/// Time limit for closing the connection once the sessions have ended: a hanging bus does not reply.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the applier may still take when the sessions have ended: nothing is left to be done, unless they were cut short.
+/// Time limit for the applier once the sessions have ended. It has no work left, unless the sessions were dropped.
 const APPLIER_STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub struct Consumer {
@@ -93,7 +93,7 @@ pub struct Consumer {
     handle: Handle,
 }
 
-/// What the rest of the pod may know of the consumer.
+/// What the rest of the pod may know about the consumer.
 #[derive(Clone)]
 pub struct Handle {
     phase: watch::Receiver<ConsumerState>,
@@ -101,7 +101,7 @@ pub struct Handle {
     applier: view::Handle,
 }
 
-/// A look at all counters.
+/// A snapshot of all counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConsumerCounts {
     pub sessions: session::SessionCounts,
@@ -121,19 +121,19 @@ impl Handle {
         ConsumerCounts { sessions: self.sessions.counts(), events: self.applier.counts() }
     }
 
-    /// What was applied in each read model, and when last.
+    /// Events applied by read model, and when last.
     pub fn models(&self) -> Vec<view::ReadModelCounts> {
         self.applier.models()
     }
 
-    /// When a batch was last dealt with; `None` before the first.
+    /// When a batch was last applied; `None` before the first.
     pub fn last_progress(&self) -> Option<Instant> {
         self.sessions.last_progress()
     }
 }
 
 impl Consumer {
-    /// Two read models of one name are refused.
+    /// Fails if two read models have one name.
     pub fn new(config: Config, dependencies: ConsumerDependencies) -> Result<Self, Error> {
         let mut projections = dependencies.projections.clone();
         projections.extend(dependencies.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>));
@@ -153,7 +153,7 @@ impl Consumer {
                 bus: dependencies.bus.clone(),
                 topic: dependencies.topic.clone(),
                 subscription: dependencies.subscription.clone(),
-                // Only reads: how long bodies are kept is the publisher's to say.
+                // Read only: the publisher decides how long bodies are kept.
                 oversize: ClaimCheckStore::new(&dependencies.coordination, Duration::ZERO),
                 applier: applier.handle(),
             },
@@ -163,7 +163,7 @@ impl Consumer {
         Ok(Self { dependencies, projections, applier, acceptor, drain_within, phase, handle })
     }
 
-    /// Who is told of every event that is applied.
+    /// Reports every applied event to `observer`.
     #[must_use]
     pub fn with_observer(mut self, witness: Arc<dyn ApplyObserver>) -> Self {
         self.applier = self.applier.with_observer(witness);
@@ -174,12 +174,12 @@ impl Consumer {
         self.handle.clone()
     }
 
-    /// Runs until `stop`, and then until what is in hand is settled or the time for that is over. An error means that the read models,
-    /// as they are declared, cannot be used.
+    /// Runs until `stop`, then until applied messages are settled or the time limit is reached. An error means that the declared read models
+    /// are invalid.
     pub async fn run(self, stop: CancellationToken) -> Result<(), Error> {
         self.phase.send_replace(ConsumerState::Preparing);
         let prepared = tokio::select! {
-            // cancel-safe: what is half made is made whole by the next start
+            // cancel-safe: the next start completes a half-finished preparation
             prepared = self.prepare() => prepared,
             () = stop.cancelled() => {
                 self.phase.send_replace(ConsumerState::Idle);
@@ -189,7 +189,7 @@ impl Consumer {
         prepared.inspect_err(|error| drop(self.phase.send_replace(ConsumerState::Halted(error.to_string()))))?;
         let Self { dependencies, applier, acceptor, drain_within, phase, .. } = self;
         phase.send_replace(ConsumerState::Consuming);
-        info!(pipeline = dependencies.pipeline, subscription = dependencies.subscription, "accepting sessions");
+        info!(pipeline = dependencies.pipeline, subscription = dependencies.subscription, "consumer started; accepting sessions");
         let sessions_ended = CancellationToken::new();
         let mut applier_task = JoinSet::new();
         applier_task.spawn(applier.run(sessions_ended.clone()));
@@ -200,20 +200,20 @@ impl Consumer {
         };
         tokio::select! {
             () = acceptor.run(stop.clone()) => {}
-            // Sessions were cut when their time was over; what is left is a bus that is waited for.
-            () = stop_deadline => warn!("the bus was left without a good-bye: it did not answer in time"),
+            // The acceptor has already dropped its sessions by now; only closing the connection hangs.
+            () = stop_deadline => warn!("service bus connection dropped: close timed out"),
         }
-        // Nobody hands anything in any more; what was handed in is resolved.
+        // No session submits any more; the applier resolves what it has.
         sessions_ended.cancel();
         if timeout(APPLIER_STOP_TIMEOUT, async { while applier_task.join_next().await.is_some() {} }).await.is_err() {
-            warn!("a transaction is dropped that did not end in time; its events come again");
+            warn!("transaction dropped: it did not end in time; its events will be redelivered");
             applier_task.shutdown().await;
         }
         phase.send_replace(ConsumerState::Idle);
         Ok(())
     }
 
-    /// Checks and makes ready, until it succeeds. Mistakes in what is declared are an error: only another declaration mends them.
+    /// Retries until it succeeds. An invalid declaration is an error: only another declaration fixes it.
     async fn prepare(&self) -> Result<(), Error> {
         loop {
             match self.try_prepare().await {
@@ -228,7 +228,7 @@ impl Consumer {
                         error!(
                             pipeline = self.dependencies.pipeline,
                             error = error_chain(&failed),
-                            "read models cannot be made ready"
+                            "failed to prepare read models; retrying"
                         );
                         self.phase.send_replace(state);
                     }
@@ -251,7 +251,7 @@ impl Consumer {
 }
 
 impl Config {
-    /// An event is parked untried at half of what the bus allows, so that the bus never dead-letters one by itself.
+    /// Parks an event untried at half of the bus's limit, so that the bus never dead-letters one by itself.
     #[must_use]
     pub fn with_max_delivery_count(mut self, max: u32) -> Self {
         self.view.park_at_delivery = NonZeroU32::new(max / 2).unwrap_or(NonZeroU32::MIN);

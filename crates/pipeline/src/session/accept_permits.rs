@@ -1,29 +1,30 @@
-//! How many sessions are asked for at a time.
+//! Limits how many accept requests are in flight at a time.
 //!
-//! An accept that waits in vain is asked again and again, by every pod, and a bus may charge for it: so there are few while nothing waits
-//! there. One that is granted soon is followed by two, up to many: then what they cause is sent, stored and applied together.
+//! An accept that finds no session times out and is sent again by every pod, and Service Bus may charge for each request. So an idle pod
+//! keeps few accepts in flight. Each accept that is granted quickly adds a permit, up to the maximum: then the resulting settlements and
+//! transactions are also sent in larger groups.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-/// However little there is.
+/// Permits of an idle pod.
 const MIN_PERMITS: usize = 8;
-/// However much there is.
+/// Permits under full load.
 pub(super) const MAX_PERMITS: usize = 256;
 
 #[derive(Debug)]
 pub(super) struct AcceptPermits {
     permits: Semaphore,
-    /// Leaves there are, free or not.
+    /// All permits, free or in use.
     total: AtomicUsize,
     max: usize,
 }
 
-/// To ask for one session; free again when dropped.
+/// Permission for one accept request; returned when dropped.
 #[derive(Debug)]
 pub(super) struct AcceptPermit<'a> {
-    accepts: &'a AcceptPermits,
+    pool: &'a AcceptPermits,
     permit: SemaphorePermit<'a>,
 }
 
@@ -35,14 +36,14 @@ impl AcceptPermits {
 
     /// Cancel-safe.
     pub(super) async fn acquire(&self) -> AcceptPermit<'_> {
-        AcceptPermit { accepts: self, permit: self.permits.acquire().await.expect("it is never closed") }
+        AcceptPermit { pool: self, permit: self.permits.acquire().await.expect("the semaphore is never closed") }
     }
 }
 
 impl AcceptPermit<'_> {
-    /// Whether a session was granted, and soon.
+    /// Adds a permit after a quick grant; removes this one otherwise.
     pub(super) fn record_result(self, granted_quickly: bool) {
-        let AcceptPermits { permits, total, max } = self.accepts;
+        let AcceptPermits { permits, total, max } = self.pool;
         let decrement = |total: usize| (total > MIN_PERMITS).then(|| total - 1);
         let increment = |total: usize| (total < *max).then_some(total + 1);
         if granted_quickly && total.fetch_update(Relaxed, Relaxed, increment).is_ok() {
@@ -59,36 +60,36 @@ mod tests {
 
     use super::*;
 
-    fn free_permits(accepts: &AcceptPermits) -> usize {
-        let mut permits = vec![];
-        while let Some(acquire) = accepts.acquire().now_or_never() {
-            permits.push(acquire);
+    fn free_permits(permits: &AcceptPermits) -> usize {
+        let mut acquired = vec![];
+        while let Some(permit) = permits.acquire().now_or_never() {
+            acquired.push(permit);
         }
-        permits.len()
+        acquired.len()
     }
 
     #[test]
     fn permits_grow_with_quick_grants_and_shrink_without() {
-        let accepts = AcceptPermits::new(1_000);
-        assert_eq!(free_permits(&accepts), MIN_PERMITS);
+        let permits = AcceptPermits::new(1_000);
+        assert_eq!(free_permits(&permits), MIN_PERMITS);
         for _ in 0..2 * MAX_PERMITS {
-            accepts.acquire().now_or_never().expect("one is free").record_result(true);
+            permits.acquire().now_or_never().expect("a permit is free").record_result(true);
         }
-        assert_eq!(free_permits(&accepts), MAX_PERMITS);
+        assert_eq!(free_permits(&permits), MAX_PERMITS);
         for _ in 0..2 * MAX_PERMITS {
-            accepts.acquire().now_or_never().expect("one is free").record_result(false);
+            permits.acquire().now_or_never().expect("a permit is free").record_result(false);
         }
-        assert_eq!(free_permits(&accepts), MIN_PERMITS);
+        assert_eq!(free_permits(&permits), MIN_PERMITS);
     }
 
     #[test]
     fn permits_never_exceed_session_slots() {
-        let accepts = AcceptPermits::new(3);
+        let permits = AcceptPermits::new(3);
         for _ in 0..10 {
-            accepts.acquire().now_or_never().expect("one is free").record_result(true);
+            permits.acquire().now_or_never().expect("a permit is free").record_result(true);
         }
-        assert_eq!(free_permits(&accepts), 3);
-        accepts.acquire().now_or_never().expect("one is free").record_result(false);
-        assert_eq!(free_permits(&accepts), 3);
+        assert_eq!(free_permits(&permits), 3);
+        permits.acquire().now_or_never().expect("a permit is free").record_result(false);
+        assert_eq!(free_permits(&permits), 3);
     }
 }

@@ -1,6 +1,6 @@
-//! Accepts sessions while there is a seat for them; each is held by a task of its own.
+//! Accepts sessions while a slot is free; each held session has its own task.
 //!
-//! Few accepts are under way while there is little to accept, and many while they are granted soon: see [`AcceptPermits`].
+//! [`AcceptPermits`] limits the accepts in flight, [`SessionSlots`] the sessions held. Replaces any of its tasks that panics.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::failpoints::LoopStall;
 use crate::publish::ClaimCheckStore;
 use crate::view;
 
-/// Where sessions are accepted, and where their events go.
+/// What the acceptor needs: the subscription it accepts from, and the applier that gets the events.
 pub struct SessionDependencies {
     pub bus: Client,
     pub topic: String,
@@ -38,15 +38,15 @@ pub struct SessionDependencies {
     pub applier: view::Handle,
 }
 
-/// Holds sessions, while it runs.
+/// Accepts and holds sessions while it runs.
 pub struct SessionAcceptor {
-    shared: Arc<SessionContext>,
+    context: Arc<SessionContext>,
 }
 
 pub(super) struct SessionContext {
     pub(super) config: Config,
     pub(super) bus: Client,
-    /// The subscription's path.
+    /// The path of the subscription.
     pub(super) entity: String,
     pub(super) oversize: ClaimCheckStore,
     pub(super) applier: view::Handle,
@@ -55,21 +55,21 @@ pub(super) struct SessionContext {
     pub(super) backoff: SessionBackoff,
     pub(super) slots: SessionSlots,
     accept_permits: AcceptPermits,
-    /// Bodies that are kept apart are large, and not in the budget: so many are in hand at a time.
+    /// Oversize bodies are not part of the byte budget, so the number held at a time is limited instead.
     pub(super) oversize_permits: Arc<Semaphore>,
 }
 
-/// How long the bus is asked to wait for a session: less than it allows, and than a middlebox forgets a silent connection.
+/// How long Service Bus waits for a session: below its own limit, and below the idle timeout of usual middleboxes.
 const ACCEPT_TIMEOUT: Duration = Duration::from_secs(30);
 const MAX_OVERSIZE_BODIES: usize = 2;
-/// A session that was granted within this time was waiting: there will be others.
+/// An accept granted within this time means that sessions were waiting, so there are probably more.
 const QUICK_GRANT: Duration = Duration::from_secs(1);
 
 impl SessionAcceptor {
     pub fn new(config: Config, dependencies: SessionDependencies) -> Self {
         let SessionDependencies { bus, topic, subscription, oversize, applier } = dependencies;
         let budget = ByteBudget::new(config.bytes_in_flight.get());
-        let shared = SessionContext {
+        let context = SessionContext {
             bus,
             entity: format!("{topic}/Subscriptions/{subscription}"),
             oversize,
@@ -82,26 +82,26 @@ impl SessionAcceptor {
             oversize_permits: Arc::new(Semaphore::new(MAX_OVERSIZE_BODIES)),
             config,
         };
-        Self { shared: Arc::new(shared) }
+        Self { context: Arc::new(context) }
     }
 
     pub fn monitor(&self) -> SessionMonitor {
-        self.shared.monitor.clone()
+        self.context.monitor.clone()
     }
 
-    /// Returns after `stop`, when every session has settled what it had in hand and was let go, or the time for that is over.
+    /// Returns after `stop`, once every session has settled its applied messages and is closed, or after `drain_within`.
     pub async fn run(self, stop: CancellationToken) {
-        let Config { connections, max_concurrent_sessions, drain_within, .. } = self.shared.config;
+        let Config { connections, max_concurrent_sessions, drain_within, .. } = self.context.config;
         let clients: Vec<Client> =
-            (0..connections.get()).map(|_| self.shared.bus.with_own_connection(INITIAL_CREDIT)).collect();
+            (0..connections.get()).map(|_| self.context.bus.with_own_connection(INITIAL_CREDIT)).collect();
         let client = |number: usize| clients[number % clients.len()].clone();
         let sessions = HeldSessions { held: TaskTracker::new(), stop: stop.clone(), abort: CancellationToken::new() };
         let mut accept_tasks = JoinSet::new();
-        let accept_loop = |number: usize| Arc::clone(&self.shared).accept_loop(client(number), sessions.clone());
+        let accept_loop = |number: usize| Arc::clone(&self.context).accept_loop(client(number), sessions.clone());
         for number in 0..max_concurrent_sessions.get().min(accept_permits::MAX_PERMITS).max(connections.get()) {
             accept_tasks.spawn(accept_loop(number));
         }
-        let read_dead_letters = || dead_letters::run(Arc::clone(&self.shared), stop.clone());
+        let read_dead_letters = || dead_letters::run(Arc::clone(&self.context), stop.clone());
         let mut dead_letter_task = accept_tasks.spawn(read_dead_letters()).id();
         let mut replaced = 0;
         loop {
@@ -109,7 +109,7 @@ impl SessionAcceptor {
                 () = stop.cancelled() => break,
                 // cancel-safe: join_next.
                 Some(Err(error)) = accept_tasks.join_next() => {
-                    error!(error = %error, "a task of the sessions ended before its time; another takes its place");
+                    error!(error = %error, "session task panicked; starting a replacement");
                     if error.id() == dead_letter_task {
                         dead_letter_task = accept_tasks.spawn(read_dead_letters()).id();
                     } else {
@@ -119,8 +119,8 @@ impl SessionAcceptor {
                 }
             }
         }
-        // What has not begun is left to others: they have the time.
-        self.shared.applier.drop_pending();
+        // Events not yet in a transaction go back: another pod has time for them, this one has not.
+        self.context.applier.drop_pending();
         drain(&mut accept_tasks, &sessions, drain_within).await;
         for client in clients {
             let _ = client.close().await;
@@ -128,12 +128,12 @@ impl SessionAcceptor {
     }
 }
 
-/// The sessions that are held.
+/// All held sessions and how to end them.
 #[derive(Clone)]
 struct HeldSessions {
     held: TaskTracker,
     stop: CancellationToken,
-    /// Drops them as they are.
+    /// Ends the sessions at once, without settling.
     abort: CancellationToken,
 }
 
@@ -142,16 +142,16 @@ async fn drain(accept_tasks: &mut JoinSet<()>, sessions: &HeldSessions, within: 
     let all = async {
         while let Some(ended) = accept_tasks.join_next().await {
             if let Err(error) = ended {
-                warn!(error = %error, "a task of the sessions ended before its time");
+                warn!(error = %error, "session task panicked during shutdown");
             }
         }
         sessions.held.close();
         sessions.held.wait().await;
     };
     match timeout_at(started + within, all).await {
-        Ok(()) => info!(took = ?started.elapsed(), "all sessions are let go"),
+        Ok(()) => info!(took = ?started.elapsed(), "all sessions closed"),
         Err(_) => {
-            warn!(left = sessions.held.len(), within = ?within, "sessions are dropped: they did not end in time");
+            warn!(open = sessions.held.len(), timeout = ?within, "sessions did not close in time; dropping them unsettled");
             accept_tasks.shutdown().await;
             sessions.abort.cancel();
             sessions.held.close();
@@ -161,11 +161,11 @@ async fn drain(accept_tasks: &mut JoinSet<()>, sessions: &HeldSessions, within: 
 }
 
 impl SessionContext {
-    /// Accepts one session after the other.
+    /// Accepts sessions one after the other.
     async fn accept_loop(self: Arc<Self>, client: Client, sessions: HeldSessions) {
         let mut failures = 0;
         loop {
-            // cancel-safe: a session that is granted to nobody is let go by the client.
+            // cancel-safe: the client releases a session that is granted after the future is dropped.
             let accepted = tokio::select! {
                 biased;
                 () = sessions.stop.cancelled() => return,
@@ -199,11 +199,11 @@ impl SessionContext {
             self.budget.wait_for_free_bytes().await;
             self.applier.wait_for_capacity().await;
         };
-        let (slot, _asking) = self.slots.acquire(capacity).await;
+        let (slot, _accepting) = self.slots.acquire(capacity).await;
         LoopStall::Acceptor.block_if_enabled().await;
-        let accept_attempts = Instant::now();
+        let requested_at = Instant::now();
         let receiver = client.accept_next_session(&self.entity, ACCEPT_TIMEOUT).await?;
-        permit.record_result(receiver.is_some() && accept_attempts.elapsed() < QUICK_GRANT);
+        permit.record_result(receiver.is_some() && requested_at.elapsed() < QUICK_GRANT);
         Ok((receiver, slot))
     }
 
@@ -216,26 +216,26 @@ impl SessionContext {
         tokio::select! {
             biased;
             () = sessions.abort.cancelled() => {}
-            // One that panicked has dropped its link, and with it let its session go.
-            ended = AssertUnwindSafe(held_session::hold(&self, receiver, share, &sessions.stop)).catch_unwind() => if ended.is_err() {
-                error!("a session's task panicked; its session is accepted again");
+            // A panic drops the link, and the broker then releases the session.
+            ended = AssertUnwindSafe(held_session::run_session(&self, receiver, share, &sessions.stop)).catch_unwind() => if ended.is_err() {
+                error!("session task panicked; the session will be accepted again");
             },
         }
         drop(slot);
     }
 
     fn report_accept_error(&self, error: &Error) {
-        // Told once: everybody who asks meets it, again and again.
+        // Logged once: every accept task gets the same error.
         let before = self.monitor.problem();
         let problem = SessionProblem::from_accept_error(error.kind());
         self.monitor.0.set_bus_problem(Some(problem));
         if before != Some(problem) && error.kind() != BusErrorKind::Closed {
-            warn!(error = error_chain(error), problem = ?problem, "accept a session");
+            warn!(error = error_chain(error), problem = ?problem, "failed to accept session; retrying");
         }
     }
 }
 
-/// Counts a session as held while it lives.
+/// Counts a session as held while it exists.
 struct HeldGuard<'a>(&'a SessionMonitor);
 
 impl Drop for HeldGuard<'_> {

@@ -1,6 +1,6 @@
-//! Sessions that failed, and how long each waits before it is tried again.
+//! How long a failing session waits before its next attempt.
 //!
-//! The pause is made while the lock is held: nobody else can fail with the same session meanwhile, and nobody else waits for it.
+//! The pod keeps the session locked while it waits, so no other pod can fail on the same session meanwhile.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use crate::retry;
 
-/// By session: failures in a row.
+/// Consecutive failures by session id.
 #[derive(Debug, Default)]
 pub(super) struct SessionBackoff(Mutex<HashMap<String, u32>>);
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(5);
-/// More sessions than this in trouble are one trouble; forgetting them only makes their next pause short.
+/// Beyond this the cause is shared by all sessions. Clearing the map only makes their next backoff short.
 const MAX_TRACKED_SESSIONS: usize = 10_000;
 
 impl SessionBackoff {
-    /// It failed again; how long to wait. The first failure in a row costs no pause: most pass by themselves.
+    /// Returns the backoff before the next attempt. The first failure has none: most are transient.
     pub(super) fn record_failure(&self, session: &str) -> Duration {
         let mut failures = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if failures.len() >= MAX_TRACKED_SESSIONS {
@@ -34,7 +34,7 @@ impl SessionBackoff {
     }
 }
 
-/// The pause after so many failures; doubles up to its bound. `jitter` in 0.75..1.25 keeps many from coming back at once.
+/// Doubles with each failure up to the maximum. `jitter` in 0.75..1.25 keeps many retries from coming at once.
 pub(super) fn backoff_delay(failures: u32, jitter: f64) -> Duration {
     if failures == 0 {
         return Duration::ZERO;

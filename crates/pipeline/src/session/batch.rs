@@ -1,4 +1,4 @@
-//! Messages of one session that go together, in order, and what is to become of each.
+//! The messages of one session that are applied together, in order, and how each will be settled.
 
 use servicebus::ReceivedMessage;
 
@@ -11,24 +11,24 @@ pub(super) struct SessionBatch {
     pub(super) messages: Vec<(ReceivedMessage, SettlementRule)>,
 }
 
-/// What a message waits for.
+/// When and how a message is settled.
 pub(super) enum SettlementRule {
-    /// Its event's outcome.
+    /// Completed or dead-lettered as the outcome of its event says.
     ByOutcome,
-    /// Its event's outcome, after which it is kept for people to look at.
+    /// Dead-lettered for inspection, once its event is resolved (parked).
     DeadLetterOnceResolved(String),
-    /// Nothing.
+    /// Dead-lettered at once: it has no event.
     DeadLetter(String),
 }
 
-/// What a message is, before anything is done about it.
+/// A message after parsing.
 pub(super) enum ParsedMessage {
     Event(DeliveredEvent),
-    /// Its body is kept apart, and must be fetched.
+    /// The body is in the claim-check store and must be fetched.
     Oversize(DeliveredEvent),
-    /// Its body cannot be read.
+    /// The envelope is readable, the body is not.
     UnreadableBody(DeliveredEvent),
-    /// It is none of ours, or its envelope is broken; why.
+    /// Not published by Headwater, or a broken envelope; with the reason.
     NotAnEvent(String),
     NewerFormat {
         format: i64,
@@ -59,8 +59,8 @@ impl ParsedMessage {
         }
     }
 
-    /// A large one goes alone: what goes with it would only make it larger. One of a newer version does not go at all, and must not keep
-    /// those before it.
+    /// An oversize event is applied alone, as others would only make its transaction larger. A newer format is not applied at all and must
+    /// not delay the messages before it.
     pub(super) const fn starts_new_batch(&self) -> bool {
         match self {
             Self::Oversize(_) | Self::NewerFormat { .. } => true,

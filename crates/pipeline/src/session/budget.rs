@@ -1,9 +1,8 @@
-//! One budget of bytes, which the credit of all sessions comes from.
+//! One byte budget from which all sessions get their credit.
 //!
-//! A session is charged for what it may hold: its credit, at the size of its messages. A busy one may take a part of what is free;
-//! none is left without credit for one message, so the budget can be exceeded by one message for each session. Sizes are known when
-//! messages are there: a session begins at the size that is usual, and one whose messages are larger exceeds its share for one window,
-//! until it is charged anew.
+//! A session is charged for what it may hold: its credit times the size of its messages. A busy session may take a share of the free
+//! bytes. Every session keeps credit for one message, so the budget can be exceeded by one message per session. Message sizes are known
+//! only on receipt: a session starts at the typical size, and one with larger messages exceeds its share for one credit window.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -18,16 +17,16 @@ pub(super) struct ByteBudget {
     typical_message_size: AtomicUsize,
 }
 
-/// One session's part; given back when dropped.
+/// The bytes charged to one session; released when dropped.
 #[derive(Debug)]
 pub(super) struct BudgetShare {
     budget: Arc<ByteBudget>,
     bytes: usize,
 }
 
-/// A session may take so much of what is free: the first to come must not leave nothing for the others.
+/// A session may take one of so many parts of the free bytes: the first one must leave some for the others.
 const SHARE_DIVISOR: usize = 4;
-/// What a message is expected to have before one was seen.
+/// Assumed message size before the first message.
 const INITIAL_MESSAGE_SIZE: usize = 4 << 10;
 
 impl ByteBudget {
@@ -40,12 +39,12 @@ impl ByteBudget {
         self.charged.load(SeqCst)
     }
 
-    /// Returns when there is something left. Cancel-safe.
+    /// Returns when bytes are free. Cancel-safe.
     pub(super) async fn wait_for_free_bytes(&self) {
         loop {
             let released = self.released.notified();
             tokio::pin!(released);
-            // Before the look, so that what is given back right after it wakes us.
+            // Enable before the check, so that a release right after it wakes us.
             released.as_mut().enable();
             if self.charged() < self.total {
                 return;
@@ -54,14 +53,14 @@ impl ByteBudget {
         }
     }
 
-    /// For a session that begins with this credit.
+    /// The share of a new session with this credit.
     pub(super) fn share(self: &Arc<Self>, credit: u32) -> BudgetShare {
         let bytes = self.typical_message_size().saturating_mul(credit as usize);
         self.charged.fetch_add(bytes, SeqCst);
         BudgetShare { budget: Arc::clone(self), bytes }
     }
 
-    /// What messages have of late: grows at once, and shrinks slowly.
+    /// The recent message size: grows at once, shrinks slowly.
     pub(super) fn typical_message_size(&self) -> usize {
         self.typical_message_size.load(Relaxed)
     }
@@ -80,7 +79,7 @@ impl ByteBudget {
 }
 
 impl BudgetShare {
-    /// Credit for messages of this size: as much as is wanted and to be had, no less than its bytes are good for, and never none.
+    /// Returns the credit for messages of this size: at most `wanted`, at least what its current bytes allow, never zero.
     pub(super) fn resize(&mut self, wanted: u32, size: usize) -> u32 {
         let (size, total, own_bytes) = (size.max(1), self.budget.total, self.bytes);
         let mut credit = 1;
@@ -93,7 +92,7 @@ impl BudgetShare {
         credit
     }
 
-    /// Changes what it is charged for, given what the others are.
+    /// Replaces the charge by `bytes(what the others are charged)`.
     fn charge(&mut self, mut bytes: impl FnMut(usize) -> usize) {
         let (before, mut after) = (self.bytes, 0);
         let changed = self.budget.charged.fetch_update(SeqCst, SeqCst, |charged| {
@@ -101,7 +100,7 @@ impl BudgetShare {
             after = bytes(others);
             Some(others.saturating_add(after))
         });
-        debug_assert!(changed.is_ok(), "the change is never refused");
+        debug_assert!(changed.is_ok(), "the closure always returns Some");
         self.bytes = after;
         if after < before {
             self.budget.released.notify_waiters();
@@ -130,8 +129,8 @@ mod tests {
     fn a_share_is_kept_when_the_budget_is_used_up() {
         let budget = ByteBudget::new(64_000);
         let mut shares: Vec<_> = (0..4).map(|_| budget.share_of(16, 1_000)).collect();
-        assert_eq!(shares[0].resize(1_000, 500), 32, "its bytes are good for more of a smaller size");
-        assert_eq!(shares[1].resize(1_000, 2_000), 8, "and for fewer of a larger one");
+        assert_eq!(shares[0].resize(1_000, 500), 32, "the same bytes allow more small messages");
+        assert_eq!(shares[1].resize(1_000, 2_000), 8, "and fewer large ones");
         assert_eq!(budget.charged(), 64_000);
     }
 
@@ -162,7 +161,7 @@ mod tests {
         assert_eq!(one.resize(1_000, 100 << 10), 2);
         assert_eq!(one.resize(1_000, 10 << 20), 1);
         let mut other = budget.share_of(1, 1);
-        assert_eq!(other.resize(1_000, 1_000), 1, "the first has taken it all");
+        assert_eq!(other.resize(1_000, 1_000), 1, "the first share took all bytes");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,4 +1,4 @@
-//! The settings of sessions, each default with its reason.
+//! Session settings, each default with its reason.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -8,26 +8,26 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Sessions held at a time by one pod. Each is a link and a task: cheap; what they hold is bounded by `bytes_in_flight`.
+    /// Sessions one pod holds at a time. Each is a link and a task, so it is cheap; `bytes_in_flight` bounds the memory.
     pub max_concurrent_sessions: NonZeroUsize,
-    /// Connections they are spread over: one is one task's work, and one that dies takes its sessions along.
+    /// Connections the sessions are spread over. One connection is the work of one task, and a lost one drops its sessions.
     pub connections: NonZeroUsize,
-    /// How long a session without messages is held while nobody waits for its place. When others wait it is let go at once.
+    /// How long a session without messages is held while no other session needs its slot. Otherwise it is released at once.
     #[serde(with = "humantime_serde")]
     pub session_idle_timeout: Duration,
-    /// A session is let go after this time, or after so many events, whatever it still has: others wait for their turn.
+    /// A session is released after this time or this many events, so that other sessions get their turn.
     #[serde(with = "humantime_serde")]
     pub max_session_duration: Duration,
     pub max_session_events: NonZeroUsize,
-    /// Messages a session may hold unsettled; half of them are a batch, so that the next one comes in meanwhile.
+    /// Unsettled messages per session. Half of them form a batch, so that the next batch arrives meanwhile.
     pub credit: NonZeroU32,
-    /// Bytes of messages held by all sessions together.
+    /// Bytes of the unsettled messages of all sessions.
     pub bytes_in_flight: NonZeroUsize,
-    /// At most how long the subscription locks a session. The bus tells until when, by its own clock; where that clock and ours
-    /// disagree, this is what renewal goes by.
+    /// The longest session lock of the subscription. Service Bus reports the end of a lock by its own clock; if that clock and ours
+    /// differ, renewal relies on this value.
     #[serde(with = "humantime_serde")]
     pub lock_duration: Duration,
-    /// How long a stop may take: what is in hand is settled, then links are closed, whatever is left.
+    /// Time limit of a stop: applied messages are settled, then the links are closed.
     #[serde(with = "humantime_serde")]
     pub drain_within: Duration,
 }
@@ -42,17 +42,17 @@ impl Default for Config {
             max_session_events: NonZeroUsize::new(5_000).expect("5000 is not 0"),
             credit: NonZeroU32::new(1_000).expect("1000 is not 0"),
             bytes_in_flight: NonZeroUsize::new(64 << 20).expect("64 MiB is not 0"),
-            // What Service Bus sets where nobody says otherwise.
+            // The default of Service Bus.
             lock_duration: Duration::from_secs(60),
             drain_within: Duration::from_secs(20),
         }
     }
 }
 
-/// A setting that is refused.
+/// An invalid session setting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidSessionConfig {
-    #[error("`consumer.lock_duration` must be between 5 s and 5 min, as Service Bus has it")]
+    #[error("`consumer.lock_duration` must be between 5 s and 5 min, the limits of Service Bus")]
     LockDuration,
     #[error("`consumer.connections` must not exceed `consumer.max_concurrent_sessions`")]
     Connections,
@@ -69,7 +69,7 @@ impl Config {
         Ok(())
     }
 
-    /// Events handed over at once.
+    /// Events per batch.
     pub(super) fn batch_size(&self) -> usize {
         (self.credit.get() as usize / 2).max(1)
     }

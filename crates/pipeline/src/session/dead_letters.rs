@@ -1,8 +1,7 @@
-//! What the bus put among the dead letters by itself (too many deliveries, a time to live): parked in its place, so that no event is
-//! passed over in silence.
+//! Parks the events that Service Bus dead-lettered by itself (delivery count, time to live), so that no event is skipped unnoticed.
 //!
-//! A dead-letter queue has no sessions. Letters we wrote ourselves, and those of others, are there for people: they are deferred, which
-//! keeps them in the queue, to be listed and taken by their number, and out of this reader's way.
+//! A dead-letter queue has no sessions. Dead letters written by Headwater or by others need an operator: they are deferred. A deferred
+//! message stays in the queue, can be listed and received by sequence number, and is not delivered to this reader again.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -21,7 +20,7 @@ use crate::error_chain::error_chain;
 use crate::failpoints::LoopStall;
 use crate::view::{DeliveredEvent, SessionApplier};
 
-/// Read at once; each has a lock of its own, which is not renewed, so they must be few.
+/// Few, because each message has a lock of its own that is not renewed.
 const MAX_BATCH: usize = 16;
 const RECEIVE_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -44,7 +43,7 @@ pub(super) async fn run(context: Arc<SessionContext>, stop: CancellationToken) {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PollProgress {
-    /// Something was dealt with before it ended.
+    /// At least one dead letter was handled.
     Progressed,
     None,
 }
@@ -54,7 +53,7 @@ async fn receive(receiver: &mut Receiver) -> Result<Vec<ReceivedMessage>, Error>
     receiver.receive(MAX_BATCH, RECEIVE_TIMEOUT).await
 }
 
-/// Until something fails, or `stop`.
+/// Polls until an error or `stop`.
 async fn poll_until_failure(
     context: &SessionContext,
     mut receiver: Receiver,
@@ -63,7 +62,7 @@ async fn poll_until_failure(
 ) -> PollProgress {
     let mut progress = PollProgress::None;
     loop {
-        // cancel-safe: receive, of which nothing is lost when it is dropped.
+        // cancel-safe: a dropped `receive` loses no message.
         let received = tokio::select! {
             biased;
             () = stop.cancelled() => break,
@@ -79,18 +78,18 @@ async fn poll_until_failure(
             Ok(true) => progress = PollProgress::Progressed,
             Ok(false) => break,
             Err(error) => {
-                // A subscription that is missing is told by those who accept sessions.
-                tracing::debug!(error = error_chain(&error), "read the dead letters");
+                // The acceptor already reports a missing subscription.
+                tracing::debug!(error = error_chain(&error), "failed to read dead-letter queue; retrying");
                 break;
             }
         }
     }
-    // What was fetched ahead goes back; what was in hand and is not settled comes again when its lock ends.
+    // Closing releases prefetched messages; unsettled ones are redelivered when their lock ends.
     let _ = receiver.close().await;
     progress
 }
 
-/// `false`: some could not be dealt with now, and have been given back.
+/// Returns `false` if some could not be handled now and were released.
 async fn handle_dead_letters(
     context: &SessionContext,
     receiver: &Receiver,
@@ -121,12 +120,12 @@ async fn handle_dead_letters(
     if !parked.is_empty() {
         receiver.settle(parked.iter().copied(), Settlement::Complete).await?;
         context.monitor.0.dead_letters_parked.fetch_add(parked.len() as u64, Relaxed);
-        warn!(dead_letters = parked.len(), "the bus had dead-lettered events; they are parked");
+        warn!(dead_letters = parked.len(), "parked events that Service Bus had dead-lettered");
     }
     if !deferred.is_empty() {
         receiver.settle(deferred.iter().copied(), Settlement::Defer { properties: Map::new() }).await?;
         context.monitor.0.dead_letters_deferred.fetch_add(deferred.len() as u64, Relaxed);
-        info!(dead_letters = deferred.len(), "dead letters are set aside for an operator");
+        info!(dead_letters = deferred.len(), "dead letters need operator action");
     }
     if !released.is_empty() {
         receiver.settle(released.iter().copied(), Settlement::Release).await?;
@@ -134,18 +133,18 @@ async fn handle_dead_letters(
     Ok(released.is_empty() && can_continue(&applied.end))
 }
 
-/// What a letter is.
+/// How a dead letter is handled.
 enum DeadLetterKind {
-    /// To be parked.
+    /// Its event is parked.
     Event(Box<DeliveredEvent>, AfterParking),
     NeedsOperator,
     RetryLater,
 }
 
-/// What becomes of it when its event is parked.
+/// How the message is settled once its event is parked.
 enum AfterParking {
     Complete,
-    /// Its body could not be read, and may be wanted.
+    /// Its body is unreadable and is kept for inspection.
     Defer,
 }
 
@@ -163,13 +162,13 @@ async fn classify(
             match fetch_oversize_body(&context.oversize, dead_letter.raw(), &mut event).await {
                 Ok(()) => DeadLetterKind::Event(Box::new(event), AfterParking::Complete),
                 Err(error) => {
-                    warn!(error = error_chain(&error), "an event's body cannot be fetched");
+                    warn!(error = error_chain(&error), "failed to fetch oversize body; retrying");
                     DeadLetterKind::RetryLater
                 }
             }
         }
         ParsedMessage::UnreadableBody(event) => DeadLetterKind::Event(Box::new(event), AfterParking::Defer),
-        // One of a newer version is for people, too: in this queue nobody waits behind it.
+        // A newer format needs an operator, too: unlike in a session, no message waits behind it.
         ParsedMessage::NotAnEvent(_) | ParsedMessage::NewerFormat { .. } => DeadLetterKind::NeedsOperator,
     }
 }

@@ -1,7 +1,7 @@
-//! The life of one held session: receive, hand over, settle, renew, let go.
+//! One held session from accept to release: receive, apply, settle, renew the lock, close.
 //!
-//! While a batch's transaction runs, the next messages come in and the batch before it is settled; a batch is settled after its
-//! transaction is committed, never before, and the next begins when it is resolved, never earlier.
+//! While a batch is in its transaction, the next messages arrive and the batch before it is settled. A batch is settled only after its
+//! transaction has committed, and the next one starts only when it is resolved.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,34 +26,34 @@ use crate::error_chain::error_chain;
 use crate::failpoints::{Failpoint, LoopStall};
 use crate::view::{self, AppliedBatch, BatchEnd, DeliveredEvent, SessionApplier};
 
-/// What a session begins with: enough for the many that are short. A longer one is given more when it has used this up.
+/// Enough for the many short sessions. A longer session gets more once it has used this up.
 pub(super) const INITIAL_CREDIT: u32 = 16;
 
-/// A window that was full is followed by one so many times as large.
+/// A full credit window is followed by one this many times larger.
 const CREDIT_GROWTH: u32 = 4;
 
-/// After a window that was full more is to be expected, also when others wait: it is under way.
+/// After a full window more messages are in flight, so they are awaited even if other sessions need the slot.
 const IN_FLIGHT_WAIT: Duration = Duration::from_millis(50);
 
-/// Beside its body, what a message needs in memory.
+/// Memory of a message besides its body.
 const ENVELOPE_BYTES: usize = 1 << 10;
 
-/// Why a session is let go.
+/// Why a session is closed.
 #[derive(Debug)]
 enum CloseReason {
-    /// It has no more messages.
+    /// No more messages.
     Idle,
-    /// It had its turn.
+    /// The time or event limit is reached.
     Limit,
     Stopped,
-    /// Its lock is lost, or the way to the bus.
+    /// The lock or the connection is lost.
     Lost(Option<BusErrorKind>),
-    /// Something failed; what was not settled comes again.
+    /// A batch failed; unsettled messages are redelivered.
     Failed,
 }
 
-/// Holds a session until it is to be let go, and lets it go. When this returns another may have it.
-pub(super) async fn hold(
+/// Runs a session to its end and closes it. Afterwards another pod may accept it.
+pub(super) async fn run_session(
     context: &Arc<SessionContext>,
     receiver: SessionReceiver,
     share: BudgetShare,
@@ -62,14 +62,14 @@ pub(super) async fn hold(
     let session = receiver.session().clone();
     let lock_lost = CancellationToken::new();
     let mut held = HeldSession::new(context, receiver, share, stop, &lock_lost);
-    let ended = tokio::select! {
-        // First: a lock that is due is renewed before anything else is done.
+    let reason = tokio::select! {
+        // First, so that a due lock renewal never waits for the batch.
         biased;
         never = renewal::renew_while_held(&session, context.config.lock_duration, &lock_lost) => match never {},
-        ended = held.run() => ended,
+        reason = held.run() => reason,
     };
     let counters = &context.monitor.0;
-    match &ended {
+    match &reason {
         CloseReason::Idle | CloseReason::Limit | CloseReason::Stopped => {}
         CloseReason::Lost(kind) => {
             let kind = kind.or_else(|| session.lost_reason().map(|error| error.kind()));
@@ -77,13 +77,13 @@ pub(super) async fn hold(
                 counters.locks_lost.fetch_add(1, Relaxed);
             }
             counters.dropped.fetch_add(1, Relaxed);
-            info!(?kind, "a session is lost; what was not settled comes again");
+            info!(?kind, "session lost; unsettled messages will be redelivered");
         }
         CloseReason::Failed => drop(counters.dropped.fetch_add(1, Relaxed)),
     }
-    debug!(?ended, events = held.events, "a session is let go");
+    debug!(?reason, events = held.events, "session closed");
     if let Err(error) = held.receiver.close().await {
-        debug!(error = error_chain(&error), "close a session");
+        debug!(error = error_chain(&error), "failed to close session");
     }
 }
 
@@ -95,19 +95,19 @@ struct HeldSession<'a> {
     reader: MessageReader,
     share: BudgetShare,
     stop: &'a CancellationToken,
-    /// The lock is lost.
+    /// Cancelled when the lock is lost.
     lock_lost: &'a CancellationToken,
     accepted_at: Instant,
     events: usize,
     credit: u32,
-    /// What its messages are charged at.
+    /// The message size by which the share is charged.
     charged_message_size: usize,
-    /// Received, and not yet handed over.
+    /// Received but not yet applied.
     buffer: VecDeque<ReceivedMessage>,
-    /// Whether the bus was kept from sending more by our credit alone.
+    /// The bus stopped sending only because the credit was used up.
     window_full: bool,
     has_received: bool,
-    /// Held while an event with a large body is in hand.
+    /// Held while an oversize body is in memory.
     oversize_permit: Option<OwnedSemaphorePermit>,
 }
 
@@ -140,25 +140,25 @@ impl<'a> HeldSession<'a> {
     }
 
     async fn run(&mut self) -> CloseReason {
-        let (Ok(ended) | Err(ended)) = self.process_batches().await;
-        self.back_off_after(&ended).await;
-        ended
+        let (Ok(reason) | Err(reason)) = self.process_batches().await;
+        self.back_off_after(&reason).await;
+        reason
     }
 
     async fn process_batches(&mut self) -> Result<CloseReason, CloseReason> {
-        // Applied, and not yet settled.
+        // Applied but not yet settled.
         let mut unsettled: Vec<(ReceivedMessage, SettleAction)> = vec![];
         loop {
-            if let Some(ended) = self.close_reason() {
+            if let Some(reason) = self.close_reason() {
                 self.settle(&unsettled).await?;
-                return Ok(ended);
+                return Ok(reason);
             }
             let batch = match self.next_batch(!unsettled.is_empty()).await {
                 Ok(batch) => batch,
-                Err(ended) => {
-                    // What is done is done, whatever comes after it. Without a lock this fails at once, and it comes again.
+                Err(reason) => {
+                    // These are committed, so settle them whatever happened next. Without the lock this fails and they are redelivered.
                     let _ = self.settle(&unsettled).await;
-                    return Err(ended);
+                    return Err(reason);
                 }
             };
             if batch.is_empty() {
@@ -176,7 +176,7 @@ impl<'a> HeldSession<'a> {
                 self.settle_unapplied(&messages).await?;
             }
             let (settler, context) = (self.settler.clone(), self.context);
-            // Side by side: the last batch is committed, and this one's transaction has nothing to do with its messages.
+            // Concurrently: the previous batch is committed, and this transaction does not depend on its messages.
             let (settled, applied) = join(settle_counted(context, &settler, &unsettled), self.apply(events)).await;
             unsettled = if settle_too_early { vec![] } else { settleable_messages(messages, &applied) };
             settled?;
@@ -201,7 +201,7 @@ impl<'a> HeldSession<'a> {
         }
     }
 
-    /// Events in order, as many as go together. Empty when none came in time. `has_unsettled`: something waits to be settled meanwhile.
+    /// The next events, in order. Empty on timeout. `has_unsettled`: do not wait, as messages are to be settled.
     async fn next_batch(&mut self, has_unsettled: bool) -> Result<SessionBatch, CloseReason> {
         self.oversize_permit = None;
         if self.buffer.is_empty() {
@@ -212,15 +212,15 @@ impl<'a> HeldSession<'a> {
         let max_events = self.context.config.max_session_events.get().saturating_sub(self.events).max(1);
         let mut batch = SessionBatch::default();
         while let Some(message) = self.buffer.pop_front() {
-            let sorted = ParsedMessage::parse(&message, &mut self.reader);
-            if sorted.starts_new_batch() && !batch.is_empty() {
+            let parsed = ParsedMessage::parse(&message, &mut self.reader);
+            if parsed.starts_new_batch() && !batch.is_empty() {
                 self.buffer.push_front(message);
                 break;
             }
-            match sorted {
+            match parsed {
                 ParsedMessage::Event(event) => batch.add(message, Some(event), SettlementRule::ByOutcome),
                 ParsedMessage::Oversize(mut event) => {
-                    // Boxed, as it is seldom: every session would carry the room for it.
+                    // Boxed because it is rare: otherwise every session future has its size.
                     Box::pin(self.fetch_body(&message, &mut event)).await?;
                     batch.add(message, Some(event), SettlementRule::ByOutcome);
                     break;
@@ -230,15 +230,15 @@ impl<'a> HeldSession<'a> {
                     batch.add(
                         message,
                         Some(event),
-                        SettlementRule::DeadLetterOnceResolved("its body cannot be read".to_owned()),
+                        SettlementRule::DeadLetterOnceResolved("the body is not readable".to_owned()),
                     );
                 }
-                ParsedMessage::NotAnEvent(why) => {
+                ParsedMessage::NotAnEvent(reason) => {
                     self.count_unreadable();
-                    batch.add(message, None, SettlementRule::DeadLetter(why));
+                    batch.add(message, None, SettlementRule::DeadLetter(reason));
                 }
                 ParsedMessage::NewerFormat { format } => {
-                    warn!(format, "a message was written by a newer version; its session is left to others");
+                    warn!(format, "message has a newer format; releasing the session for a newer pod");
                     return Err(self.fail_with(SessionProblem::NewerFormat));
                 }
             }
@@ -256,34 +256,34 @@ impl<'a> HeldSession<'a> {
     async fn receive(&mut self, has_unsettled: bool) -> Result<Vec<ReceivedMessage>, CloseReason> {
         let max_events = self.context.config.batch_size();
         if has_unsettled {
-            return self.receiver.receive(max_events, Duration::ZERO).await.map_err(|error| lost_connection(&error));
+            return self.receiver.receive(max_events, Duration::ZERO).await.map_err(|error| connection_lost(&error));
         }
-        let idle = self.context.config.session_idle_timeout;
-        // It has messages, or had: the first of them and those under way are waited for in any case.
-        let at_least = match (self.has_received, self.window_full) {
-            (false, _) => idle,
+        let idle_timeout = self.context.config.session_idle_timeout;
+        // The first messages of a session, and those in flight, are awaited in any case.
+        let min_wait = match (self.has_received, self.window_full) {
+            (false, _) => idle_timeout,
             (true, true) => IN_FLIGHT_WAIT,
             (true, false) => Duration::ZERO,
         };
         let slot_wanted = async {
-            if !at_least.is_zero() {
-                tokio::time::sleep(at_least).await;
+            if !min_wait.is_zero() {
+                tokio::time::sleep(min_wait).await;
             }
             self.context.slots.release_requested().await;
         };
-        // cancel-safe: receive, of which nothing is lost when it is dropped.
+        // cancel-safe: a dropped `receive` loses no message.
         let received = tokio::select! {
             biased;
             () = self.lock_lost.cancelled() => return Err(CloseReason::Lost(None)),
-            received = self.receiver.receive(max_events, idle) => received,
+            received = self.receiver.receive(max_events, idle_timeout) => received,
             () = self.stop.cancelled() => return Ok(vec![]),
-            // Who is told of a wish must grant it: with nothing in hand, the session is let go.
+            // A consumed release request must be met: return nothing, so that the session closes.
             () = slot_wanted => return Ok(vec![]),
         };
-        received.map_err(|error| lost_connection(&error))
+        received.map_err(|error| connection_lost(&error))
     }
 
-    /// Counts, and gives a session that has used up its credit more of it.
+    /// Counts the messages and raises the credit of a session that has used it up.
     fn record_received(&mut self, received: &[ReceivedMessage]) {
         let counters = &self.context.monitor.0;
         counters.received.fetch_add(received.len() as u64, Relaxed);
@@ -310,7 +310,7 @@ impl<'a> HeldSession<'a> {
         let permit = Arc::clone(&self.context.oversize_permits).acquire_owned().await;
         self.oversize_permit = permit.ok();
         fetch_oversize_body(&self.context.oversize, message.raw(), event).await.map_err(|error| {
-            warn!(error = error_chain(&error), "an event's body cannot be fetched");
+            warn!(error = error_chain(&error), "failed to fetch oversize body; the session will be accepted again");
             self.fail_with(SessionProblem::ReadModels)
         })
     }
@@ -332,12 +332,12 @@ impl<'a> HeldSession<'a> {
         settle_counted(self.context, &self.settler, messages).await
     }
 
-    /// The defect: what was received is settled, whatever becomes of it.
+    /// Failpoint: settles received messages whether or not they are applied.
     async fn settle_unapplied(&self, messages: &[(ReceivedMessage, SettlementRule)]) -> Result<(), CloseReason> {
         self.settler
             .complete(messages.iter().map(|(message, _)| message))
             .await
-            .map_err(|error| lost_connection(&error))
+            .map_err(|error| connection_lost(&error))
     }
 
     fn close_reason_after(&self, end: &BatchEnd) -> CloseReason {
@@ -346,10 +346,10 @@ impl<'a> HeldSession<'a> {
                 return CloseReason::Stopped;
             }
             BatchEnd::Complete | BatchEnd::Unknown => {
-                warn!("it is not known whether events were applied; their session is accepted again");
+                warn!("commit result unknown; the session will be accepted again");
             }
             BatchEnd::Failed(error) => {
-                warn!(error = error_chain(error), "events were not applied; their session is accepted again")
+                warn!(error = error_chain(error), "failed to apply events; the session will be accepted again")
             }
         }
         self.fail_with(SessionProblem::ReadModels)
@@ -360,9 +360,9 @@ impl<'a> HeldSession<'a> {
         CloseReason::Failed
     }
 
-    /// Keeps a session that failed before for a while, so that it does not fail again at once, here or elsewhere.
-    async fn back_off_after(&mut self, ended: &CloseReason) {
-        let CloseReason::Failed = ended else { return };
+    /// Keeps a failed session locked for its backoff, so that it does not fail again at once on another pod.
+    async fn back_off_after(&mut self, reason: &CloseReason) {
+        let CloseReason::Failed = reason else { return };
         self.buffer.clear();
         self.oversize_permit = None;
         let pause = self.context.backoff.record_failure(self.receiver.session_id());
@@ -383,14 +383,14 @@ async fn settle_counted(
         return Ok(());
     }
     let settled = settle(settler, messages).await.map_err(|error| {
-        debug!(error = error_chain(&error), "settle messages");
-        lost_connection(&error)
+        debug!(error = error_chain(&error), "failed to settle messages");
+        connection_lost(&error)
     })?;
     context.monitor.0.settled.fetch_add(settled as u64, Relaxed);
     Ok(())
 }
 
-/// After a failed settlement, too, the session is dropped: what is settled is gone, the rest comes again.
-fn lost_connection(error: &servicebus::Error) -> CloseReason {
+/// Also after a failed settlement: settled messages are gone, the others are redelivered.
+fn connection_lost(error: &servicebus::Error) -> CloseReason {
     CloseReason::Lost(Some(error.kind()))
 }

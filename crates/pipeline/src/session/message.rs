@@ -1,10 +1,10 @@
-//! A message back into the event it was made of: the twin of [`crate::publish::message`].
+//! Reads a Service Bus message back into an event: the reverse of [`crate::publish::message`].
 //!
-//! What cannot be read gets a verdict, so that it neither blocks its session for ever nor is lost:
-//! - not ours, or its envelope is broken: it has no place in any order; it goes to the dead letters, and the session goes on;
-//! - its envelope can be read and its body cannot: its aggregate is parked in its place, as if the body were gone, and the message goes to
-//!   the dead letters besides, where its bytes can be looked at;
-//! - written by a newer version: not touched. The session is let go, for a pod of that version to take it.
+//! A message that cannot be read must neither block its session nor get lost:
+//! - foreign message, or broken envelope: it has no position in any order. It is dead-lettered, and the session continues.
+//! - readable envelope, unreadable body: the aggregate is parked at this event, as if the body were missing, and the message is also
+//!   dead-lettered, so that its bytes can be inspected.
+//! - newer format: not touched. The session is released for a pod of that version.
 
 use std::sync::Arc;
 
@@ -19,21 +19,21 @@ use crate::publish::{ClaimCheckStore, claim_check};
 use crate::trace::TraceContext;
 use crate::view::{DeliveredEvent, EventBody, PositionKey};
 
-/// Why a message is not an event. Nothing of its contents is in it.
+/// Why a message is not an event. Contains nothing of the message contents.
 #[derive(Debug, thiserror::Error)]
 pub enum UnreadableMessage {
-    #[error("it was not published by headwater: property `{}` is missing", property::FORMAT)]
+    #[error("the message was not published by Headwater: property `{}` is missing", property::FORMAT)]
     NotHeadwater,
-    #[error("it has format {format}, and this version knows {FORMAT}")]
+    #[error("the message has format {format}; this version reads up to {FORMAT}")]
     NewerFormat { format: i64 },
     #[error("property `{name}` is missing or cannot be read")]
     Property { name: &'static str },
-    /// The event, without its body.
-    #[error("its body is not a document of its content type")]
+    /// The event without its body.
+    #[error("the body does not match its content type")]
     Body(Box<DeliveredEvent>),
 }
 
-/// Reads messages; remembers what the last one had in common with the next.
+/// Reads messages; caches what consecutive messages share.
 #[derive(Debug, Default)]
 pub struct MessageReader {
     namespace: Option<(String, Arc<Namespace>)>,
@@ -41,12 +41,12 @@ pub struct MessageReader {
 }
 
 impl MessageReader {
-    /// Reads where an event's trace goes on only if that is of use.
+    /// Reads the trace context only if somebody records traces.
     pub fn with_tracing(reads_traces: bool) -> Self {
         Self { namespace: None, reads_traces }
     }
 
-    /// `delivery_count`: how often the bus has given it out before. A body that is kept apart is left there: see [`fetch_oversize_body`].
+    /// `delivery_count`: earlier deliveries by the bus. An oversize body is not read here: see [`fetch_oversize_body`].
     pub fn read(&mut self, message: &Message, delivery_count: u32) -> Result<DeliveredEvent, UnreadableMessage> {
         let envelope = EnvelopeProperties::read(message);
         let format = envelope.format.and_then(|value| value.as_integer()).ok_or(UnreadableMessage::NotHeadwater)?;
@@ -101,7 +101,7 @@ impl MessageReader {
         {
             return Ok(Arc::clone(namespace));
         }
-        // A database's name has no dot; a collection's may.
+        // A database name has no dot; a collection name may have.
         let (database, collection) =
             name.split_once('.').ok_or(UnreadableMessage::Property { name: property::NAMESPACE })?;
         let namespace = Arc::new(Namespace::new(database, collection));
@@ -110,8 +110,8 @@ impl MessageReader {
     }
 }
 
-/// Fetches the body of an event that is kept apart. One that is gone stays so, and the event is parked for it; an error means that the
-/// store could not be asked.
+/// Fetches an oversize body. If the body is missing the event stays without one and will be parked; an error means that the store could
+/// not be read.
 pub async fn fetch_oversize_body(
     oversize_store: &ClaimCheckStore,
     message: &Message,
@@ -127,7 +127,7 @@ pub async fn fetch_oversize_body(
             Ok(())
         }
         Err(error @ (claim_check::Error::Missing { .. } | claim_check::Error::Unreadable { .. })) => {
-            tracing::warn!(error = error_chain(&error), "an event's body is gone");
+            tracing::warn!(error = error_chain(&error), "oversize body is missing; the event will be parked");
             Ok(())
         }
         Err(error @ claim_check::Error::Store { .. }) => Err(error),
@@ -153,7 +153,7 @@ fn read_body_bytes(message: &Message) -> Vec<u8> {
     body
 }
 
-/// What is said beside the body, found in one go: looking for each name by itself would read them all every time.
+/// The application properties, read in one pass: looking up each name would scan them all every time.
 #[derive(Default)]
 struct EnvelopeProperties<'a> {
     format: Option<ValueRef<'a>>,
@@ -207,7 +207,7 @@ fn read_number(property: Option<ValueRef<'_>>, name: &'static str) -> Result<u64
     read_number.ok_or(UnreadableMessage::Property { name })
 }
 
-/// A value with its type: the document `{v: value}`. `None` if it is not there.
+/// A value with its BSON type, sent as the document `{v: value}`. `None` if absent.
 fn read_typed_value(property: Option<ValueRef<'_>>, name: &'static str) -> Result<Option<Bson>, UnreadableMessage> {
     let Some(property) = property else { return Ok(None) };
     let read = || {

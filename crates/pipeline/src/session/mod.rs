@@ -1,14 +1,15 @@
-//! Station 4 of 5: one session = one ordered stream of messages.
+//! Station 4 of 5: one session is one ordered stream of messages.
 //!
-//! A pod accepts whichever session is free and has messages; a task holds it, hands its events in order to
-//! [`crate::view`], and settles a message when, and only when, the transaction that dealt with it is committed. Leans on the
-//! session's lock for fairness and thrift alone: that nothing is applied twice or out of order is the cursor's doing.
+//! A pod accepts any free session that has messages. A task holds the session, passes its events in order to [`crate::view`], and settles
+//! a message only after the transaction that handled it has committed. The session lock serves fairness and avoids double work; the
+//! cursor, not the lock, guarantees that nothing is applied twice or out of order.
 //!
-//! Never abandons a single message: after anything but success the whole session is let go, unsettled, and accepted again. Never
-//! begins a session's next transaction before the last one is resolved.
+//! Never abandons a single message: after a failure the whole session is closed unsettled and accepted again. Never starts a session's
+//! next transaction before the previous one is resolved.
 //!
-//! Reading order: [`message`] (bytes become an event) → `acceptor` (which sessions are held) → `consumer` (the life of one held session) → `settle`
-//! with `batch` (what becomes of a message). Beside them `accept_permits` (how many are asked for), `slots` (how many are held), `budget` (bytes in flight), `renewal` (the lock) and `dead_letters` (what the bus put aside).
+//! Reading order: [`message`] (bytes to event), `acceptor` (which sessions are held), `held_session` (one session from accept to close),
+//! `batch` and `settle` (how each message is settled). Then `accept_permits` (accepts in flight), `slots` (sessions held), `budget` (bytes
+//! in flight), `renewal` (the lock), `backoff` (failing sessions) and `dead_letters` (the dead-letter queue).
 
 mod accept_permits;
 mod acceptor;

@@ -1,4 +1,4 @@
-//! What the rest of the pod may know of its sessions: counters and troubles, cheap to read.
+//! Read-only view of the sessions for the rest of the pod: counters and current problems, cheap to read.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -9,11 +9,11 @@ use tokio::time::Instant;
 
 use super::budget::ByteBudget;
 
-/// Cheap to clone; all clones look at the same sessions.
+/// Cheap to clone; all clones read the same counters.
 #[derive(Clone, Debug)]
 pub struct SessionMonitor(pub(super) Arc<SessionCounters>);
 
-/// Written by who accepts sessions and who holds them.
+/// Updated by the acceptor and by the held sessions.
 #[derive(Debug)]
 pub(super) struct SessionCounters {
     pub(super) budget: Arc<ByteBudget>,
@@ -33,50 +33,50 @@ pub(super) struct SessionCounters {
     progress: watch::Sender<Option<Instant>>,
 }
 
-/// A look at the counters.
+/// A snapshot of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SessionCounts {
     /// Sessions held now.
     pub held: u64,
     /// Sessions accepted since the start.
     pub accepted: u64,
-    /// Messages received, those that came again included.
+    /// Messages received, including redelivered ones.
     pub received: u64,
-    /// Of these, such as the bus says it has given out before.
+    /// Of these, messages with a delivery count above zero.
     pub redelivered: u64,
-    /// Messages settled, each with the bus's word for it.
+    /// Messages whose settlement Service Bus has confirmed.
     pub settled: u64,
     pub locks_lost: u64,
-    /// Sessions let go with their buffer unsettled, because something failed.
+    /// Sessions closed with unsettled messages because something failed.
     pub dropped: u64,
-    /// Messages that are none of ours or cannot be read; they are among the dead letters.
+    /// Messages that are foreign or unreadable; they are dead-lettered.
     pub unreadable: u64,
-    /// Dead letters that were parked.
+    /// Dead letters whose events were parked.
     pub dead_letters_parked: u64,
-    /// Dead letters that were left for people.
+    /// Dead letters deferred for operator action.
     pub dead_letters_deferred: u64,
-    /// How often the bus was asked for a session and answered, if only that there is none: while none is held, this goes on.
+    /// Accepts that returned, with or without a session. Increases while no session is held: a liveness signal.
     pub accept_attempts: u64,
-    /// How often the dead letters were looked for: this goes on always.
+    /// Polls of the dead-letter queue. Always increases: a liveness signal.
     pub dead_letter_polls: u64,
-    /// What sessions may hold just now.
+    /// Bytes currently charged to sessions.
     pub bytes_in_flight: usize,
 }
 
-/// Why sessions do not go on as they should. They go on by themselves when the reason is gone.
+/// Why sessions make no progress. They continue by themselves once the cause is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionProblem {
     SubscriptionMissing,
     Unauthorized,
     Disabled,
-    /// The bus asks for patience.
+    /// Service Bus throttles us.
     Busy,
-    /// The bus will not have it so: a subscription without sessions, say.
+    /// Service Bus refuses the request: a subscription without sessions, for example.
     Refused,
     Unreachable,
-    /// Events cannot be applied, for a reason that is not theirs.
+    /// Events cannot be applied, for a reason outside the events.
     ReadModels,
-    /// A message was written by a newer version than this: it waits for a pod of that version.
+    /// A message has a newer format and waits for a pod of that version.
     NewerFormat,
 }
 
@@ -126,13 +126,13 @@ impl SessionMonitor {
         }
     }
 
-    /// What stands in the way now; that of the bus before that of the read models.
+    /// The current problem; one with the bus before one with the read models.
     pub fn problem(&self) -> Option<SessionProblem> {
         let CurrentProblems { bus, applying } = *self.0.problems.borrow();
         bus.or(applying)
     }
 
-    /// When a batch was last dealt with; `None` before the first.
+    /// When a batch was last applied; `None` before the first.
     pub fn last_progress(&self) -> Option<Instant> {
         *self.0.progress.borrow()
     }
@@ -162,7 +162,7 @@ impl SessionCounters {
 }
 
 impl SessionProblem {
-    /// What an answer of the bus to an accept means.
+    /// What an error of an accept means.
     pub(super) fn from_accept_error(kind: BusErrorKind) -> Self {
         match kind {
             BusErrorKind::NotFound => Self::SubscriptionMissing,

@@ -1,6 +1,6 @@
-//! The session's lock, renewed at half its time for as long as the session is held.
+//! Renews the session lock at half its time while the session is held.
 //!
-//! Runs beside the session's work and before it: a transaction that takes long must not cost the lock.
+//! Runs beside the batch work and has priority over it: a slow transaction must not cost the lock.
 
 use std::convert::Infallible;
 use std::time::{Duration, SystemTime};
@@ -12,36 +12,36 @@ use tracing::warn;
 use crate::error_chain::error_chain;
 use crate::retry::{self, ErrorClass};
 
-/// No lock is so short that it must be renewed more often; a clock that runs ahead of the bus's must not make us ask all the time.
+/// Lower bound, so that a clock ahead of the bus's does not cause constant renewals.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Renews until it is dropped. A lock that is lost is told by `lock_lost`.
+/// Renews until dropped. Cancels `lock_lost` when the lock is lost, and then waits for ever.
 pub(super) async fn renew_while_held(
     session: &SessionHandle,
     max_lock_duration: Duration,
     lock_lost: &CancellationToken,
 ) -> Infallible {
     loop {
-        // Only says when to ask again; whether the lock is held is the bus's to say.
+        // Only schedules the next renewal; whether the lock is held is for Service Bus to say.
         #[expect(
             clippy::disallowed_methods,
-            reason = "the bus tells the moment by the wall clock; bounded on both sides"
+            reason = "Service Bus reports the lock end as wall-clock time; bounded on both sides"
         )]
         let now = SystemTime::now();
         tokio::time::sleep(renewal_delay(now, session.locked_until(), max_lock_duration)).await;
-        // Boxed, as it is seldom: every session would carry the room for it.
+        // Boxed because it is rare: otherwise every session future has its size.
         if let Err(error) = Box::pin(session.renew_lock()).await {
             if session.lost_reason().is_some() || means_lock_lost(error.kind()) {
                 lock_lost.cancel();
                 return std::future::pending().await;
             }
-            warn!(error = error_chain(&error), "renew the lock of a session");
+            warn!(error = error_chain(&error), "failed to renew session lock; retrying");
             tokio::time::sleep(MIN_INTERVAL).await;
         }
     }
 }
 
-/// Half of what is left of the lock, within reason.
+/// Half of the remaining lock time, within bounds.
 fn renewal_delay(now: SystemTime, until: SystemTime, max_lock_duration: Duration) -> Duration {
     let left = until.duration_since(now).unwrap_or_default();
     (left / 2).clamp(MIN_INTERVAL, (max_lock_duration / 2).max(MIN_INTERVAL))

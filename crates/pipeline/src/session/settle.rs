@@ -1,17 +1,17 @@
-//! What becomes of a message: complete · dead-letter · nothing, the session being dropped and accepted again.
+//! How a message is settled: complete, dead-letter, or not at all (the session is closed and accepted again).
 //!
-//! Pure but for [`settle`], which counts a message as settled when the bus has said so.
+//! Pure except for [`settle`], which counts a message as settled once Service Bus has confirmed it.
 
 use servicebus::{Error, ReceivedMessage, Settler};
 
 use super::batch::SettlementRule;
 use crate::view::{AppliedBatch, ApplyOutcome, BatchEnd};
 
-/// Why we put a message among the dead letters: its `DeadLetterReason`. By these the reader of dead letters knows its own.
+/// The `DeadLetterReason`s of messages that Headwater dead-letters. The dead-letter reader recognises its own messages by them.
 pub mod dead_letter_reason {
-    /// The event cannot be applied, and `on_poison` says so. It is parked, too.
+    /// The event cannot be applied, and `on_poison` asks for dead-lettering. It is parked, too.
     pub const POISON: &str = "headwater-poison";
-    /// The message is none of ours, or cannot be read.
+    /// The message is foreign or unreadable.
     pub const UNREADABLE: &str = "headwater-unreadable";
 
     pub const ALL: [&str; 2] = [POISON, UNREADABLE];
@@ -24,7 +24,7 @@ pub(super) enum SettleAction {
     DeadLetter { reason: &'static str, description: String },
 }
 
-/// The messages that may be settled, in order: up to the first whose event is not resolved.
+/// The messages that may be settled, in order: up to the first with an unresolved event.
 pub(super) fn settleable_messages(
     messages: Vec<(ReceivedMessage, SettlementRule)>,
     applied: &AppliedBatch,
@@ -33,7 +33,7 @@ pub(super) fn settleable_messages(
     messages.into_iter().map_while(|(message, rule)| Some((message, settle_action(&rule, &mut outcomes)?))).collect()
 }
 
-/// `None`: its event is not resolved.
+/// `None`: the event is not resolved.
 fn settle_action<'a>(
     rule: &SettlementRule,
     outcomes: &mut impl Iterator<Item = &'a ApplyOutcome>,
@@ -49,22 +49,22 @@ fn settle_action<'a>(
             ApplyOutcome::Applied | ApplyOutcome::Duplicate | ApplyOutcome::Parked => SettleAction::Complete,
             ApplyOutcome::DeadLetter => SettleAction::DeadLetter {
                 reason: dead_letter_reason::POISON,
-                description: "its event cannot be applied, and its aggregate is parked".to_owned(),
+                description: "the event cannot be applied; its aggregate is parked".to_owned(),
             },
         }),
     }
 }
 
-/// Whether the session goes on after a batch that ended so.
+/// Whether the session continues after a batch.
 pub(super) const fn can_continue(end: &BatchEnd) -> bool {
     match end {
         BatchEnd::Complete => true,
-        // What was applied of the rest is not known, or nothing: the cursor knows when the session is accepted again.
+        // Unknown or not applied: the cursor decides when the session is accepted again.
         BatchEnd::Unknown | BatchEnd::Failed(_) => false,
     }
 }
 
-/// Settles, and checks the bus's answers. How many were settled; on an error some may be.
+/// Settles and awaits the confirmations. Returns how many were settled; on an error some of them may be.
 pub(super) async fn settle(settler: &Settler, messages: &[(ReceivedMessage, SettleAction)]) -> Result<usize, Error> {
     let complete = messages
         .iter()

@@ -1,8 +1,8 @@
-//! Seats for sessions, and when one is to be given up.
+//! Session slots, and when an idle session must release its slot.
 //!
-//! Who would accept a session takes a seat first. While an accept is under way no session waits at the bus for a seat here: it would be
-//! granted. When none is, because every seat is taken or the bytes are, each who cannot accept wishes for a seat, and a session that has
-//! nothing to do grants one wish by going. What is waited for is counted, so both counts are semaphores.
+//! An acceptor takes a slot before it accepts. While an accept is in flight no session waits for a slot here: it would be granted. If none
+//! is in flight because all slots or bytes are taken, every waiting acceptor requests a release, and an idle session answers one request by
+//! closing. Requests and slots are counted, so both are semaphores.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,13 +19,13 @@ pub(super) struct SessionSlots {
 
 #[derive(Debug, Default)]
 struct AcceptCounts {
-    /// With an accept under way.
+    /// Acceptors with an accept in flight.
     accepting: usize,
-    /// Who cannot begin one.
+    /// Acceptors without slot or capacity.
     waiting: usize,
 }
 
-/// A session's seat; free again when dropped.
+/// The slot of one session; free again when dropped.
 #[derive(Debug)]
 pub(super) struct SessionSlot {
     _permit: OwnedSemaphorePermit,
@@ -36,11 +36,10 @@ impl SessionSlots {
         Self { free: Arc::new(Semaphore::new(count)), release_requests: Semaphore::new(0), counts: Mutex::default() }
     }
 
-    /// A seat, once there is one and `capacity` besides, and the word that an accept is under way until that word is dropped. Cancel-safe,
-    /// if `capacity` is.
+    /// Waits for a slot and for `capacity`. The guard marks an accept in flight until it is dropped. Cancel-safe if `capacity` is.
     pub(super) async fn acquire(&self, capacity: impl Future<Output = ()>) -> (SessionSlot, WaitingGuard<'_>) {
         let acquiring = async {
-            let permit = Arc::clone(&self.free).acquire_owned().await.expect("it is never closed");
+            let permit = Arc::clone(&self.free).acquire_owned().await.expect("the semaphore is never closed");
             capacity.await;
             SessionSlot { _permit: permit }
         };
@@ -55,13 +54,13 @@ impl SessionSlots {
         (slot, accepting)
     }
 
-    /// Returns when somebody wishes for a seat; who is told so gives up its own. Cancel-safe.
+    /// Returns when an acceptor needs a slot; the caller must then release its own. Cancel-safe.
     pub(super) async fn release_requested(&self) {
-        self.release_requests.acquire().await.expect("it is never closed").forget();
+        self.release_requests.acquire().await.expect("the semaphore is never closed").forget();
     }
 
-    /// As many wishes as there are who cannot accept, while nobody else accepts; otherwise no new ones. One that is being granted may be
-    /// made again: then a seat too many is given up, and soon taken.
+    /// Keeps one request per waiting acceptor while no accept is in flight; otherwise adds none. A request may be repeated while it is being
+    /// met: then one slot too many is released, and soon taken again.
     fn update_release_requests(&self, counts: &AcceptCounts) {
         let release_requests = self.release_requests.available_permits();
         if counts.accepting == 0 && release_requests < counts.waiting {
@@ -76,7 +75,7 @@ impl SessionSlots {
     }
 }
 
-/// One more in a count, while it lives.
+/// Counts one acceptor in [`AcceptCounts`] while it exists.
 pub(super) struct WaitingGuard<'a> {
     slots: &'a SessionSlots,
     field: fn(&mut AcceptCounts) -> &mut usize,
@@ -112,15 +111,15 @@ mod tests {
     #[test]
     fn no_release_is_requested_while_an_accept_is_in_flight() {
         let slots = SessionSlots::new(2);
-        let (_held, accepting) = slots.acquire(ready(())).now_or_never().expect("one is free");
+        let (_held, accepting) = slots.acquire(ready(())).now_or_never().expect("a slot is free");
         drop(accepting);
-        let (_other, accepting) = slots.acquire(ready(())).now_or_never().expect("one is free");
+        let (_other, accepting) = slots.acquire(ready(())).now_or_never().expect("a slot is free");
         let mut late = Box::pin(slots.acquire(ready(())));
         assert!(late.as_mut().now_or_never().is_none());
         assert!(!is_release_requested(&slots));
         drop(accepting);
-        assert!(is_release_requested(&slots), "it was granted, and was the last");
-        assert!(!is_release_requested(&slots), "one wish is granted once");
+        assert!(is_release_requested(&slots), "the last accept in flight has ended");
+        assert!(!is_release_requested(&slots), "a request is consumed once");
     }
 
     #[tokio::test]
@@ -136,7 +135,7 @@ mod tests {
         let _first = first.await;
         assert_eq!(slots.release_requests.available_permits(), 1);
         drop(second);
-        assert!(!is_release_requested(&slots), "it waits no more");
+        assert!(!is_release_requested(&slots), "it no longer waits");
     }
 
     #[test]
@@ -144,6 +143,6 @@ mod tests {
         let slots = SessionSlots::new(2);
         let mut late = Box::pin(slots.acquire(pending()));
         assert!(late.as_mut().now_or_never().is_none());
-        assert!(is_release_requested(&slots), "whoever goes makes room");
+        assert!(is_release_requested(&slots), "a closed session frees bytes");
     }
 }

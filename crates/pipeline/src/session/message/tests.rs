@@ -143,12 +143,12 @@ fn oversize_and_marker_messages_name_the_stored_body() {
     let refused = encoded(&mut encoder, &event, BodyLocation::ClaimCheck);
     let marker = Message::parse(rejected_marker(&refused).unwrap()).unwrap();
     let marker = read(&marker).unwrap();
-    assert!(matches!(&marker.body, EventBody::Marker(at) if at == id.as_str()), "whatever else is said of its body");
+    assert!(matches!(&marker.body, EventBody::Marker(at) if at == id.as_str()), "the marker wins over an oversize reference");
     assert_eq!((marker.sequence, marker.event_type), (Some(3), None));
     assert_eq!(Some(&marker.aggregate), event.aggregate.as_ref());
 }
 
-/// The message of an event with some properties changed or left out, and with this body.
+/// The message of an event with changed or removed properties and this body.
 fn changed(leave_out: &[&str], add: &[(&str, amqp::Value)], body: &[u8]) -> Message {
     let message = whole(&event("order-7"));
     let properties = message.properties().unwrap();
@@ -198,11 +198,11 @@ fn a_missing_property_is_named() {
 
 #[test]
 fn an_event_with_an_unreadable_body_keeps_its_sequence() {
-    let Err(UnreadableMessage::Body(event)) = read(&changed(&[], &[], b"no document")) else { panic!("it was read") };
+    let Err(UnreadableMessage::Body(event)) = read(&changed(&[], &[], b"no document")) else { panic!("the message was read") };
     assert_eq!(event.sequence, Some(3));
     assert!(
         matches!(&event.body, EventBody::Oversize(id) if *id == event.message_id),
-        "it is parked as one without a body"
+        "it is parked like an event without a body"
     );
 }
 
