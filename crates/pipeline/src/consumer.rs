@@ -189,7 +189,11 @@ impl Consumer {
         prepared.inspect_err(|error| drop(self.phase.send_replace(ConsumerState::Halted(error.to_string()))))?;
         let Self { dependencies, applier, acceptor, drain_within, phase, .. } = self;
         phase.send_replace(ConsumerState::Consuming);
-        info!(pipeline = dependencies.pipeline, subscription = dependencies.subscription, "consumer started; accepting sessions");
+        info!(
+            pipeline = dependencies.pipeline,
+            subscription = dependencies.subscription,
+            "consumer started; accepting sessions"
+        );
         let sessions_ended = CancellationToken::new();
         let mut applier_task = JoinSet::new();
         applier_task.spawn(applier.run(sessions_ended.clone()));
@@ -220,7 +224,7 @@ impl Consumer {
                 Ok(()) => return Ok(()),
                 Err(error @ (Error::InvalidModels(_) | Error::DuplicateModelName(_))) => return Err(error),
                 Err(failed) => {
-                    let state = match failed.verdict() {
+                    let state = match failed.class() {
                         ErrorClass::Transient => ConsumerState::Preparing,
                         ErrorClass::Permanent | ErrorClass::Fatal => ConsumerState::Halted(error_chain(&failed)),
                     };

@@ -1,5 +1,5 @@
-//! BSON written in one go. The crate's own builder has a buffer for every document in a document, and copies each into the next; for
-//! the few statements of an event that is most of the work.
+//! Writes BSON into one buffer. The builder of the `bson` crate allocates a buffer per nested document and copies it into its parent, which
+//! is most of the work for the small statements of an event.
 
 use mongodb::bson::raw::{CStr, CString};
 use mongodb::bson::spec::ElementType;
@@ -7,20 +7,20 @@ use mongodb::bson::{Bson, RawBson, RawBsonRef, RawDocumentBuf};
 
 use super::statement::UnwritableValue;
 
-/// One buffer, into which the elements of a document go in their order.
+/// Appends the elements of a document to one buffer, in order.
 pub(super) struct BsonWriter {
     bytes: Vec<u8>,
 }
 
-/// What most statements have.
+/// Size of most statements.
 const TYPICAL_STATEMENT_BYTES: usize = 192;
 
 impl BsonWriter {
-    /// The document that `fill` writes.
+    /// Builds the document that `fill` writes.
     pub(super) fn build(fill: impl FnOnce(&mut Self)) -> RawDocumentBuf {
         let mut writer = Self { bytes: Vec::with_capacity(TYPICAL_STATEMENT_BYTES) };
         writer.write_nested(fill);
-        RawDocumentBuf::from_bytes(writer.bytes).expect("it has its length and its end")
+        RawDocumentBuf::from_bytes(writer.bytes).expect("length and terminator are written")
     }
 
     pub(super) fn write_document(&mut self, name: &CStr, fill: impl FnOnce(&mut Self)) {
@@ -28,14 +28,14 @@ impl BsonWriter {
         self.write_nested(fill);
     }
 
-    /// `fill` names its elements `0`, `1` and so on: [`Self::index`].
+    /// `fill` names its elements `0`, `1` and so on: [`Self::index_name`].
     pub(super) fn write_array(&mut self, name: &CStr, fill: impl FnOnce(&mut Self)) {
         self.write_header(ElementType::Array, name);
         self.write_nested(fill);
     }
 
     pub(super) fn index_name(at: usize) -> CString {
-        CString::try_from(at.to_string()).expect("digits are no zero bytes")
+        CString::try_from(at.to_string()).expect("digits contain no zero byte")
     }
 
     pub(super) fn write_value(&mut self, name: &CStr, value: RawBsonRef<'_>) {
@@ -59,7 +59,7 @@ impl BsonWriter {
                 self.write_fixed(ElementType::EmbeddedDocument, name, document.as_bytes())
             }
             RawBsonRef::Array(array) => self.write_fixed(ElementType::Array, name, array.as_bytes()),
-            // Seldom met.
+            // Rare types use the builder of the crate.
             other => {
                 let mut alone = RawDocumentBuf::new();
                 alone.append(name, other);
@@ -83,7 +83,7 @@ impl BsonWriter {
         Ok(())
     }
 
-    /// Where it stands: whether something was written can be told by it.
+    /// The current length; tells whether something was written.
     pub(super) fn len(&self) -> usize {
         self.bytes.len()
     }

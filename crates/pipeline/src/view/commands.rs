@@ -1,7 +1,7 @@
-//! Pure: statements in as few commands as their order allows.
+//! Pure: combines statements into as few commands as their order allows.
 //!
-//! MongoDB has one command for updates and another for deletes. Statements on one document keep their order; between documents no
-//! order is promised, so a delete may wait for later updates of others. In strict order nothing passes anything.
+//! MongoDB has one command for updates and one for deletes. Statements on one document keep their order; between documents there is no
+//! order, so a delete may run after later updates of other documents. With one command per statement the whole order is kept.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use mongodb::bson::{RawArrayBuf, RawDocumentBuf};
 use super::plan::PlannedStatement;
 use super::statement::StatementKind;
 
-/// What a command's document may hold, with room to spare below the server's 16 MB. One statement alone may be larger.
+/// Limit of a command document, below the server's 16 MB. A single statement may be larger.
 const MAX_COMMAND_BYTES: usize = 12 * 1024 * 1024;
 
-/// Statements of one collection and one kind, by their numbers.
+/// Statements of one collection and one kind, by index.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct WriteCommand {
     pub(super) collection: Arc<str>,
@@ -23,7 +23,7 @@ pub(super) struct WriteCommand {
     pub(super) statements: Vec<usize>,
 }
 
-/// In strict order: one run for each statement, so that an error says which it was.
+/// One command per statement, so that an error identifies the statement.
 pub(super) fn one_per_statement(statements: &[PlannedStatement]) -> Vec<WriteCommand> {
     let command = |(index, planned): (usize, &PlannedStatement)| WriteCommand {
         collection: planned.statement.collection.clone(),
@@ -55,13 +55,13 @@ pub(super) fn batched(statements: &[PlannedStatement]) -> Vec<WriteCommand> {
     commands.into_iter().flat_map(|command| split_by_size(command, statements)).collect()
 }
 
-/// Runs of one collection, alternating in kind.
+/// The commands of one collection, in order.
 struct CollectionCommands<'a> {
     collection: Arc<str>,
     commands: Vec<WriteCommand>,
-    /// By document: the run of its latest statement.
+    /// By document: the command of its last statement.
     last_command: HashMap<&'a super::identity::Identity, usize>,
-    /// Nothing may go before this run.
+    /// No statement may go before this command.
     earliest_allowed: usize,
 }
 
@@ -119,7 +119,7 @@ impl WriteCommand {
     }
 }
 
-/// The documents with these ids, in one answer as far as its size allows.
+/// Finds the documents with these ids, in one reply if its size allows.
 pub(super) fn find_command<'a>(
     collection: &str,
     ids: impl ExactSizeIterator<Item = &'a RawDocumentBuf>,
@@ -164,7 +164,7 @@ fn array<'a>(entries: impl Iterator<Item = &'a RawDocumentBuf>) -> RawArrayBuf {
     array
 }
 
-/// Documents in lists that each fit into a command.
+/// Splits documents into lists that each fit into one command.
 pub(super) fn chunks_by_size(documents: &[RawDocumentBuf]) -> Vec<&[RawDocumentBuf]> {
     let (mut lists, mut from, mut bytes) = (vec![], 0, 0);
     for (at, document) in documents.iter().enumerate() {

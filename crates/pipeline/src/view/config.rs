@@ -1,4 +1,4 @@
-//! The applier's settings, each default with its reason.
+//! Applier settings, each default with its reason.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -11,45 +11,45 @@ use crate::source::{SourceConfig, SourceKind};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Config {
-    /// Transactions side by side. Two keep a server of two cores busy: 61k events a second against 25k with one.
+    /// Concurrent transactions. Two keep a server with two cores busy: 61k events a second against 25k with one.
     pub connections: NonZeroUsize,
-    /// Statements on read models in one transaction. Beyond a thousand nothing is gained, and a re-run costs more.
+    /// Read-model statements per transaction. More than a thousand gain nothing and make a retry more expensive.
     pub group_statements: NonZeroUsize,
-    /// Bytes of events in one transaction; a single larger event goes alone.
+    /// Event bytes per transaction; a single larger event is applied alone.
     pub group_bytes: usize,
-    /// A group that took longer makes the next ones smaller.
+    /// After a transaction that took longer, the next groups are smaller.
     #[serde(with = "humantime_serde")]
     pub group_within: Duration,
-    /// After this a transaction counts as failed, or as unknown when it was being committed. The server's own limit is 60 s.
+    /// Timeout of a transaction; its result is then failed, or unknown during the commit. The server's own limit is 60 s.
     #[serde(with = "humantime_serde")]
     pub transaction_within: Duration,
-    /// How long a group is run again before its sessions are told that it failed.
+    /// How long a transaction is retried before its sessions get the failure.
     #[serde(with = "humantime_serde")]
     pub retry_for: Duration,
-    /// How long a gap may stay before what lies behind it is parked.
+    /// How long a gap may last before the events behind it are parked.
     #[serde(with = "humantime_serde")]
     pub gap_timeout: Duration,
-    /// An event that was delivered this often is applied in a transaction without others.
+    /// An event with this delivery count is applied in a transaction of its own.
     pub alone_at_delivery: u32,
-    /// One that was delivered this often is parked untried: half of what the bus allows before it dead-letters.
+    /// An event with this delivery count is parked untried: half of the count at which the bus dead-letters.
     pub park_at_delivery: NonZeroU32,
     pub on_poison: OnPoison,
-    /// What an aggregate's first event is numbered.
+    /// Sequence of the first event of an aggregate.
     pub first_sequence: i64,
 }
 
-/// What becomes of the message of an event that cannot be applied. The aggregate is parked either way.
+/// What happens to the message of an event that cannot be applied. The aggregate is parked either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OnPoison {
     #[default]
     Park,
-    /// The message goes to the bus's dead letters besides.
+    /// The message is dead-lettered, too.
     DeadLetter,
 }
 
-/// Half of 2,000, the most that Service Bus takes.
-const HALF_OF_ALL_DELIVERIES: u32 = 1000;
+/// Half of 2,000, the maximum of Service Bus.
+const HALF_OF_MAX_DELIVERY_COUNT: u32 = 1000;
 
 impl Default for Config {
     fn default() -> Self {
@@ -62,7 +62,7 @@ impl Default for Config {
             retry_for: Duration::from_secs(30),
             gap_timeout: Duration::from_secs(10),
             alone_at_delivery: 5,
-            park_at_delivery: NonZeroU32::new(HALF_OF_ALL_DELIVERIES).expect("1000 is not 0"),
+            park_at_delivery: NonZeroU32::new(HALF_OF_MAX_DELIVERY_COUNT).expect("1000 is not 0"),
             on_poison: OnPoison::Park,
             first_sequence: 1,
         }
@@ -70,7 +70,7 @@ impl Default for Config {
 }
 
 impl Config {
-    /// What orders the events of this source. `filtered`: capture leaves event types out.
+    /// How the events of this source are ordered. `filtered`: capture filters event types.
     pub fn mode(&self, source: &SourceConfig, start: PipelineStart, filtered: bool) -> OrderingMode {
         match (source.kind, &source.sequence) {
             (SourceKind::Events, Some(_)) => OrderingMode::Sequence { start, first: self.first_sequence, filtered },

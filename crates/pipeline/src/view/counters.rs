@@ -1,4 +1,4 @@
-//! What the applier has done since it started.
+//! Counters of the applier since its start.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -7,29 +7,29 @@ use tokio::time::Instant;
 
 use super::plan::CommitCounts;
 
-/// A look at the counters.
+/// A snapshot of the counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ApplyCounts {
     pub applied: u64,
     pub duplicates: u64,
     pub gaps_healed: u64,
     pub regressed: u64,
-    /// Events that were parked, or queued behind one that is.
+    /// Events parked, or queued behind a parked one.
     pub parked: u64,
-    /// Transactions committed.
+    /// Committed transactions.
     pub groups: u64,
-    /// Transactions run again.
+    /// Retried transactions.
     pub conflicts: u64,
-    /// Transactions whose end is not known.
+    /// Transactions with an unknown commit result.
     pub unknown: u64,
 }
 
-/// Of one read model: what was committed in it.
+/// Counters of one read model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadModelCounts {
     pub model: String,
     pub applied: u64,
-    /// When the last of them was; `None` before the first.
+    /// When an event was last applied; `None` before the first.
     pub last_applied: Option<Instant>,
 }
 

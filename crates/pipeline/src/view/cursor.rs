@@ -1,7 +1,7 @@
-//! Pure: what an event is to its aggregate's cursor. Next, seen before, after a gap, or against the order.
+//! Pure: decides what an event is to the cursor of its aggregate: next, duplicate, after a gap, or regressed.
 //!
-//! Weighing both mistakes: an event wrongly called a duplicate is lost without a word; one wrongly called regressed is parked, where an
-//! operator sees it. So "seen before" needs proof: the position, the very event the cursor stands at, or the source itself.
+//! An event wrongly decided as duplicate is lost silently; one wrongly decided as regressed is parked, where an operator sees it. So
+//! "duplicate" needs proof: the position, the identity of the cursor's own event, or the source.
 
 #[cfg(test)]
 mod tests;
@@ -15,92 +15,92 @@ use super::delivered_event::PositionKey;
 use super::identity::Identity;
 use super::parked::ParkedEntry;
 
-/// Per aggregate, what was applied last.
+/// The last event applied to an aggregate.
 #[derive(Clone, Default, PartialEq)]
 pub struct Cursor {
-    /// `None` when all that was applied was read from the source to heal a gap.
+    /// `None` if all applied events were read from the source to heal a gap.
     pub position: Option<PositionKey>,
-    /// The highest contiguous number; `None` without a sequence.
+    /// The highest contiguous sequence; `None` without a sequence.
     pub sequence: Option<i64>,
     /// The `_id` of the event with that sequence; without a sequence, of the last event.
     pub event_id: Option<Bson>,
-    /// By name of the read model: where it waits.
+    /// Where the aggregate is parked, by read model.
     pub parked: BTreeMap<String, ParkedEntry>,
-    /// The last event deleted the document; a [sweep](crate::capture) need not tell it again.
+    /// The last event deleted the document; a [sweep](crate::capture) need not publish that again.
     pub gone: bool,
 }
 
 /// What orders the events of an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OrderingMode {
-    /// The position alone. Gaps cannot be seen.
+    /// Only the position. Gaps go unnoticed.
     Position,
-    /// The aggregate's own count.
+    /// The sequence of the aggregate.
     Sequence {
         start: PipelineStart,
-        /// What an aggregate's first event is numbered. One that begins higher is looked up in the source.
+        /// Sequence of the first event of an aggregate. If it starts higher, the source is asked.
         first: i64,
-        /// Capture leaves types out, so numbers are missing and only order is checked.
+        /// Capture filters event types, so sequences have gaps and only the order is checked.
         filtered: bool,
     },
 }
 
-/// Where the pipeline began.
+/// Where the pipeline started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PipelineStart {
-    /// An aggregate's first event is the first the source holds.
+    /// The first event of an aggregate is the first one in the source.
     Beginning,
-    /// It is any.
+    /// It may be any event.
     Now,
 }
 
-/// What is asked of an event.
+/// The part of an event that the decision needs.
 #[derive(Clone, Copy, Debug)]
 pub struct EventFacts<'a> {
     pub position: Option<&'a PositionKey>,
     pub sequence: Option<i64>,
     pub key: &'a Bson,
-    /// What the source said, when it was asked.
+    /// The answer of the source, if it was asked.
     pub evidence: Option<SourceEvidence>,
 }
 
-/// What the source said of an event.
+/// What the source knows about an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceEvidence {
-    /// It holds nothing of the aggregate below this event.
+    /// The source has no earlier event of the aggregate.
     First,
-    /// With the cursor at `cursor`: it holds exactly this event at its sequence, and still the cursor's own at the cursor's.
+    /// With the cursor at sequence `cursor`: the source has exactly this event at its sequence, and the cursor's event at the cursor's.
     Same { cursor: i64 },
-    /// It does not.
+    /// At least one of them is another event.
     Different { cursor: i64 },
 }
 
-/// What an event is.
+/// What an event is to its cursor.
 #[derive(Clone, PartialEq)]
 pub enum CursorDecision {
     Next,
     Duplicate,
-    /// These are missing, both included.
+    /// These sequences are missing, both included.
     Gap {
         from: i64,
         to: i64,
     },
-    /// The aggregate was created again, or the source restored: not what was applied under this number.
+    /// Another event than the one applied with this sequence: the aggregate was recreated, or the source restored.
     Regressed,
-    /// Only the source can say.
+    /// Only the source can tell.
     AskSource(SourceQuestion),
 }
 
-/// What the source is asked.
+/// A question to the source.
 #[derive(Clone, PartialEq)]
 pub enum SourceQuestion {
-    /// No cursor, and a number that is not the first: is there anything below?
+    /// No cursor, and a sequence above the first: does the source have earlier events?
     IsFirst { sequence: i64 },
-    /// A lower number at a higher position: did a snapshot see it first, or is it another?
+    /// A lower sequence at a higher position: did a snapshot read it before, or is it another event?
     SeenBefore { sequence: i64, cursor: i64, cursor_event: Option<Bson> },
 }
 
-/// The one decision. The source is asked at most once for each thing it can say.
+/// Decides. Asks the source each question at most once.
 pub fn decide(cursor: Option<&Cursor>, event: EventFacts<'_>, mode: OrderingMode) -> CursorDecision {
     match (mode, event.sequence) {
         (OrderingMode::Sequence { start, first, filtered }, Some(sequence)) => {
@@ -111,7 +111,7 @@ pub fn decide(cursor: Option<&Cursor>, event: EventFacts<'_>, mode: OrderingMode
                 None => CursorDecision::AskSource(SourceQuestion::IsFirst { sequence }),
             }
         }
-        // An event without the number its source is said to have is placed by its position.
+        // Without the expected sequence, an event is ordered by its position.
         (OrderingMode::Sequence { .. }, None) | (OrderingMode::Position, _) => by_position(cursor, event),
     }
 }
@@ -123,7 +123,7 @@ fn by_position(cursor: Option<&Cursor>, event: EventFacts<'_>) -> CursorDecision
     }
 }
 
-/// An event with a number, and a cursor that has one.
+/// An event with a sequence, and a cursor that has one.
 struct SequencedEvent<'a> {
     cursor: &'a Cursor,
     at: i64,
@@ -162,8 +162,8 @@ impl SequencedEvent<'_> {
         }
     }
 
-    /// Committed before what was applied, in the same history: a late message, whatever its number says. (A number may be higher
-    /// when the aggregate was created again.)
+    /// Committed before the cursor's event, in the same epoch: a late message, whatever its sequence. (The sequence may be higher if the
+    /// aggregate was recreated.)
     fn lies_behind(&self) -> bool {
         match (&self.cursor.position, self.event.position) {
             (Some(at), Some(position)) => position.epoch == at.epoch && position.key < at.key,
@@ -176,7 +176,7 @@ impl SequencedEvent<'_> {
         self.sequence == self.at && own.is_some_and(|own| Identity::of(own) == Identity::of(self.event.key))
     }
 
-    /// What has no position was read from the source to heal, and is wanted once.
+    /// An event without position was read from the source to heal a gap, and is needed only once.
     fn is_higher(&self) -> bool {
         match (&self.cursor.position, self.event.position) {
             (Some(at), Some(position)) => position > at,
@@ -187,7 +187,7 @@ impl SequencedEvent<'_> {
 }
 
 impl Cursor {
-    /// Moves to an event that is next, or that is parked in its place.
+    /// Moves to an event that is applied or parked.
     pub(super) fn advance(&mut self, event: EventFacts<'_>) {
         if let Some(position) = event.position
             && self.position.as_ref().is_none_or(|at| position > at)
@@ -213,7 +213,7 @@ impl fmt::Debug for Cursor {
     }
 }
 
-/// Without the ids in it.
+/// Without the ids, which are contents of documents.
 impl fmt::Debug for CursorDecision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -1,4 +1,4 @@
-//! The cursor as MongoDB keeps it: its id, its fields, and reading a document without trusting it.
+//! The cursor as stored in MongoDB: its `_id`, its fields, and checked reading.
 
 use mongodb::bson::raw::cstr;
 use mongodb::bson::{Bson, DateTime, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -11,20 +11,20 @@ use super::identity::Identity;
 use super::parked::{parked_entries_document, read_parked_entries};
 use crate::event::{AggregateId, Epoch, Namespace};
 
-/// Kept in every document; a higher one was written by a version that knows more.
+/// In every document. A higher format was written by a newer version.
 pub(super) const FORMAT: i64 = 1;
 const CURSOR: &str = "cursor";
 
-/// How an aggregate is named in the store.
+/// How the `_id` of a cursor is built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CursorNaming {
     pub(super) pipeline: String,
-    /// In a source of documents the same key in two collections is two aggregates.
+    /// In a source of documents, one key in two collections is two aggregates.
     pub(super) by_collection: bool,
 }
 
 impl CursorNaming {
-    /// `{pipeline, aggregate}`, or `{pipeline, collection, aggregate}`. More may be added after.
+    /// `{pipeline, aggregate}`, or `{pipeline, collection, aggregate}`. Fields may be appended.
     pub(super) fn id(&self, namespace: &Namespace, aggregate: &AggregateId) -> RawDocumentBuf {
         let mut id = RawDocumentBuf::new();
         id.append(cstr!("pipeline"), self.pipeline.as_str());
@@ -44,10 +44,10 @@ impl CursorNaming {
     }
 }
 
-/// Names the mark of an aggregate whose document is deleted.
+/// Field that marks an aggregate whose document is deleted.
 pub const GONE: &str = "gone";
 
-/// A cursor with whose it is.
+/// The cursor and its aggregate.
 pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), Error> {
     let fields = StoredDocument { what: CURSOR, document };
     fields.check_format()?;
@@ -68,7 +68,7 @@ pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), 
     Ok((identity, Cursor { position, sequence: fields.optional_number("sequence")?, event_id, parked, gone }))
 }
 
-/// What a stored cursor has only at times.
+/// The optional fields that a stored cursor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StoredFlags {
     parked: bool,
@@ -76,13 +76,13 @@ pub(super) struct StoredFlags {
 }
 
 impl StoredFlags {
-    /// Of a cursor as it was read.
+    /// Of a cursor as read.
     pub(super) fn of(cursor: &Cursor) -> Self {
         Self { parked: !cursor.parked.is_empty(), gone: cursor.gone }
     }
 }
 
-/// A whole cursor, of an aggregate that has none.
+/// A complete cursor, for an aggregate without one.
 pub(super) fn cursor_document(id: &RawDocument, cursor: &Cursor) -> RawDocumentBuf {
     BsonWriter::build(|out| {
         out.write_value(cstr!("_id"), RawBsonRef::Document(id));
@@ -90,8 +90,8 @@ pub(super) fn cursor_document(id: &RawDocument, cursor: &Cursor) -> RawDocumentB
     })
 }
 
-/// An entry of an `update` command; `stored` is what it finds, if it finds any: a [mark](super::swept) may have stood in for one that is not
-/// there. Fields of a version that knows more are left alone.
+/// An entry of an `update` command. `stored`: the optional fields it may find; the document may be missing if an [epoch
+/// floor](super::epoch_floor) was used in its place. Fields of newer versions are kept.
 pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor, stored: StoredFlags) -> RawDocumentBuf {
     let removed = StoredFlags { parked: stored.parked && cursor.parked.is_empty(), gone: stored.gone && !cursor.gone };
     BsonWriter::build(|out| {
@@ -136,12 +136,12 @@ fn write_fields(cursor: &Cursor, out: &mut BsonWriter) {
     }
 }
 
-/// BSON has no unsigned 64-bit number.
+/// BSON has no unsigned 64-bit integer.
 pub(super) fn to_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Errors name the field and never show what was in it.
+/// Reads a document field by field. Errors name the field and never show its value.
 #[derive(Clone, Copy)]
 pub(super) struct StoredDocument<'a> {
     pub(super) what: &'static str,

@@ -1,4 +1,4 @@
-//! An event as it comes from the bus: what `session` hands to the applier.
+//! An event as delivered by Service Bus: what `session` passes to the applier.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,39 +8,39 @@ use mongodb::bson::{Bson, DateTime, RawDocumentBuf};
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Position, Term};
 use crate::trace::TraceContext;
 
-/// One message, read. Its contents never reach a log: `Debug` shows where it stands, not what it says.
+/// One parsed message. `Debug` shows its position and no contents, so that none reach a log.
 #[derive(Clone)]
 pub struct DeliveredEvent {
-    /// Empty for an event that was read from the source to heal a gap.
+    /// Empty for an event read from the source to heal a gap.
     pub message_id: String,
     pub operation: Operation,
     pub namespace: Arc<Namespace>,
     pub aggregate: AggregateId,
-    /// The `_id` of the source's document.
+    /// The `_id` of the source document.
     pub key: Bson,
     pub event_type: Option<String>,
     pub sequence: Option<i64>,
-    /// `None` for an event that was read from the source to heal a gap: only its sequence places it.
+    /// `None` for an event read from the source to heal a gap: only its sequence orders it.
     pub position: Option<PositionKey>,
     pub term: Term,
     pub body: EventBody,
-    /// When it was committed in the source; for people and lag.
+    /// Commit time in the source; for display and lag.
     pub committed: Option<DateTime>,
-    /// How often the bus has given it out before.
+    /// Earlier deliveries by the bus.
     pub delivery_count: u32,
-    /// It was taken from the dead-letter queue: it is parked in its place, not applied.
+    /// Received from the dead-letter queue: it is parked, not applied.
     pub dead_lettered: bool,
-    /// Where its trace goes on; only read where somebody traces.
+    /// The trace context; only read while traces are recorded.
     pub trace: Option<TraceContext>,
 }
 
-/// Where the event's document is.
+/// Where the document of the event is.
 #[derive(Clone)]
 pub enum EventBody {
     Document(RawDocumentBuf),
-    /// In `oversize_events` under this id. `session` fetches it before it hands the event over; one whose body is gone parks.
+    /// In `oversize_events` under this id. `session` fetches it before it applies the event; a missing body parks the aggregate.
     Oversize(String),
-    /// Nowhere: the bus refused it, and it is in `rejected_events` under this id.
+    /// Nowhere: Service Bus refused the event, and it is in `rejected_events` under this id.
     Marker(String),
 }
 
@@ -53,11 +53,11 @@ impl EventBody {
     }
 }
 
-/// A position by what orders it: the epoch, then the token's key, byte by byte.
+/// The ordered part of a position: the epoch, then the key of the resume token, byte by byte.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PositionKey {
     pub epoch: Epoch,
-    /// Shared by the cursor that stands at it.
+    /// Shared with the cursor at this position.
     pub key: Arc<str>,
 }
 
@@ -73,7 +73,7 @@ impl From<&Position> for PositionKey {
     }
 }
 
-/// As of a token, only the beginning is shown: the rest holds document keys.
+/// Shows only the beginning, as for a token: the rest contains document keys.
 impl fmt::Debug for PositionKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{:.18}…", self.epoch, self.key)

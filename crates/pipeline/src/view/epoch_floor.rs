@@ -1,8 +1,8 @@
-//! The mark that a sweep sets: from which epoch on a source of documents has told everything it holds.
+//! The epoch floor that a sweep writes: since this epoch a source of documents has published everything it holds.
 //!
-//! Kept as a cursor that is nobody's, among the cursors, so that a transaction reads it together with those of its aggregates and from the
-//! same snapshot. An aggregate without a cursor, or whose document is gone, then stands at the beginning of that epoch: what comes late of an
-//! older one is a duplicate. What the source still holds, that epoch has told; what it no longer holds must not come back.
+//! Stored among the cursors under an id that no aggregate has, so that a transaction reads it with the cursors and from the same snapshot.
+//! An aggregate without a cursor, or with a deleted document, then starts at that epoch: late events of older epochs are duplicates.
+//! Documents that still exist were published in that epoch; deleted ones must not come back.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,16 +13,16 @@ use super::cursor_document::{FORMAT, to_i64};
 use super::identity::Identity;
 use crate::event::{AggregateId, Epoch};
 
-/// A collection has a name, so no aggregate is called like this.
+/// Collection names are not empty, so no aggregate has this id.
 const NO_COLLECTION: &str = "";
 const NAME: &str = "swept";
 
-/// Where it is kept.
+/// The `_id` of the floor.
 pub(crate) fn floor_id(pipeline: &str) -> Document {
     doc! { "pipeline": pipeline, "collection": NO_COLLECTION, "aggregate": NAME }
 }
 
-/// Sets it; it never goes back.
+/// Raises the floor; it never goes back.
 pub(crate) fn floor_update(epoch: Epoch) -> Document {
     doc! {
         "$max": { "epoch": to_i64(epoch.get()) },
@@ -30,7 +30,7 @@ pub(crate) fn floor_update(epoch: Epoch) -> Document {
     }
 }
 
-/// Takes the mark from among the cursors, if it is there, and lets it stand in for those that are not.
+/// Removes the floor from the cursors, if present, and uses it for missing cursors and deleted documents.
 pub(super) fn apply_floor(cursors: &mut HashMap<Identity, Cursor>, requested: &HashSet<&Identity>) {
     let Some(floor) = cursors.remove(&floor_identity()) else { return };
     for aggregate in requested {
@@ -45,7 +45,7 @@ pub(super) fn apply_floor(cursors: &mut HashMap<Identity, Cursor>, requested: &H
 }
 
 fn floor_identity() -> Identity {
-    let aggregate = AggregateId::new(NAME.into()).expect("a name is somebody");
+    let aggregate = AggregateId::new(NAME.into()).expect("a string is a valid aggregate id");
     Identity::of_aggregate(Some(NO_COLLECTION), &aggregate)
 }
 
@@ -83,12 +83,12 @@ mod tests {
             (later.clone(), cursor(at(2, "8299"), true)),
         ]);
         apply_floor(&mut cursors, &[&unknown, &gone, &live, &later].into());
-        assert_eq!(cursors.len(), 4, "the mark itself is no aggregate's");
+        assert_eq!(cursors.len(), 4, "the floor itself is not an aggregate");
         for passed_over in [&unknown, &gone] {
             assert_eq!(decided(cursors.get(passed_over), 1), CursorDecision::Duplicate);
             assert_eq!(decided(cursors.get(passed_over), 2), CursorDecision::Next);
         }
-        assert_eq!(decided(cursors.get(&live), 1), CursorDecision::Next, "it was swept, and its delete follows");
+        assert_eq!(decided(cursors.get(&live), 1), CursorDecision::Next, "it was swept, and its delete will follow");
         assert_eq!(cursors[&later].position, at(2, "8299"));
     }
 

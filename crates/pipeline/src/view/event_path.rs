@@ -1,16 +1,16 @@
-//! `$$event.payload.price`: a value of the event, by its path.
+//! `$$event.payload.price`: the path of an event value.
 //!
-//! Means in an update document what it means in a pipeline: a path through an array gives the values of its documents, as an array.
+//! Resolves as in an update pipeline: a path through an array returns an array of the values of its documents.
 
 use mongodb::bson::{RawArrayBuf, RawBsonRef, RawDocument};
 
 const EVENT: &str = "$$event";
 
-/// The part after `$$event`; empty for the event as a whole.
+/// The segments after `$$event`; empty for the whole event.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct EventPath(Vec<String>);
 
-/// A value of the event, or one that was gathered from several.
+/// The value at a path: a single one, or those collected from an array.
 pub(super) enum PathValue<'a> {
     Single(RawBsonRef<'a>),
     Collected(RawArrayBuf),
@@ -26,13 +26,13 @@ impl PathValue<'_> {
 }
 
 impl EventPath {
-    /// `None` for a text that does not speak of the event; an error says what is wrong with one that does.
+    /// `None` for text that is no event path; an error if it is one but malformed.
     pub(super) fn parse(text: &str) -> Option<Result<Self, &'static str>> {
         let rest = text.strip_prefix(EVENT)?;
         if rest.is_empty() {
             return Some(Ok(Self(vec![])));
         }
-        // `$$eventual` is another variable, and for whoever asks to say what that means.
+        // `$$eventual` is another variable; the caller decides about it.
         let path = rest.strip_prefix('.')?;
         Some(Self::parse_segments(path))
     }

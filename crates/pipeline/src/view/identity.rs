@@ -1,7 +1,7 @@
-//! When two values are one `_id`: the bytes are equal exactly when MongoDB would call the values equal.
+//! Identity of `_id` values: the bytes are equal exactly when MongoDB treats the values as equal.
 //!
-//! Numbers are compared by what they are worth, whatever their type, also inside documents and arrays: 1, 1 as a long, 1.0 and a decimal
-//! 1.00 are one aggregate. Strings and symbols are alike. The order of a document's fields counts.
+//! Numbers are compared by value, whatever their type, also inside documents and arrays: 1, 1 as a long, 1.0 and the decimal 1.00 are one
+//! aggregate. Strings and symbols are alike. The field order of a document counts.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use mongodb::bson::{Bson, spec::ElementType};
 
 use crate::event::AggregateId;
 
-/// Fit for a hash map, and nothing else: it cannot be turned back. Cheap to clone.
+/// A hash-map key; it cannot be converted back. Cheap to clone.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Identity(Arc<[u8]>);
 
@@ -21,7 +21,7 @@ impl Identity {
         Self(bytes.into())
     }
 
-    /// An aggregate of one collection is not that of another where the collection is part of its name.
+    /// `scope`: the collection, where it is part of the aggregate's identity.
     pub(super) fn of_aggregate(scope: Option<&str>, aggregate: &AggregateId) -> Self {
         let mut bytes = Vec::with_capacity(48);
         write_text(scope.unwrap_or_default(), &mut bytes);
@@ -36,7 +36,7 @@ impl fmt::Debug for Identity {
     }
 }
 
-/// One byte for what kind of thing it is; all numbers are of one kind.
+/// Type byte shared by all numbers.
 const NUMBER: u8 = 0xF0;
 const END: u8 = 0xFF;
 
@@ -71,7 +71,7 @@ fn write(value: &Bson, out: &mut Vec<u8>) {
     }
 }
 
-/// Values that are equal when their bytes are.
+/// Values that are equal if their bytes are.
 fn write_plain(value: &Bson, out: &mut Vec<u8>) {
     out.push(value.element_type() as u8);
     match value {
@@ -87,7 +87,7 @@ fn write_plain(value: &Bson, out: &mut Vec<u8>) {
             out.extend((binary.bytes.len() as u64).to_be_bytes());
             out.extend(&binary.bytes);
         }
-        // Rare as ids: told apart by their text.
+        // Rare as ids: compared by their text.
         other => write_text(&other.clone().into_canonical_extjson().to_string(), out),
     }
 }
@@ -97,7 +97,7 @@ fn write_text(text: &str, out: &mut Vec<u8>) {
     out.extend(text.as_bytes());
 }
 
-/// The usual case, without a detour over text: `i`, and the number.
+/// The common case, without formatting: `i` and the number.
 fn write_integer(number: i64, out: &mut Vec<u8>) {
     out.extend([NUMBER, b'i']);
     out.extend(number.to_be_bytes());
@@ -106,10 +106,10 @@ fn write_integer(number: i64, out: &mut Vec<u8>) {
 fn write_double(number: f64, out: &mut Vec<u8>) {
     const TWO_POW_63: f64 = 9_223_372_036_854_775_808.0;
     if number.fract() == 0.0 && (-TWO_POW_63..TWO_POW_63).contains(&number) {
-        #[expect(clippy::cast_possible_truncation, reason = "whole, and within i64: checked above")]
+        #[expect(clippy::cast_possible_truncation, reason = "integral and within i64: checked above")]
         write_integer(number as i64, out);
     } else {
-        // With so many digits the text is exact: a double 0.1 is not the decimal 0.1.
+        // With this precision the text is exact: the double 0.1 differs from the decimal 0.1.
         write_number(&format!("{number:.1074}"), out);
     }
 }
@@ -121,7 +121,7 @@ fn write_number(text: &str, out: &mut Vec<u8>) {
     let (before, after) = mantissa.split_once('.').unwrap_or((mantissa, ""));
     let digits = format!("{before}{after}");
     let (Ok(exponent), true) = (exponent.parse::<i64>(), digits.bytes().all(|digit| digit.is_ascii_digit())) else {
-        // Infinity, or not a number, of which MongoDB knows one.
+        // Infinity or NaN; MongoDB has only one NaN.
         let name = if unsigned.to_ascii_lowercase().contains("nan") { "nan" } else { text };
         out.extend([NUMBER, b't']);
         return write_text(&name.to_ascii_lowercase()[..3], out);

@@ -1,8 +1,8 @@
-//! Declared read models, checked by the server that will run them: what it would refuse, before the first event.
+//! Checks declared read models against the server, so that it refuses nothing later.
 //!
-//! Each statement is explained, not run: the server reads it as it would to carry it out, and touches nothing. Operators are tried one
-//! by one, so that a mistake has a place. An event's values are not known yet; a statement is accepted when it is fine with a value of
-//! any type, and what depends on data is for `headwater check --sample`.
+//! Explains each statement instead of running it: the server parses it and changes nothing. Tries operators one by one, so that a problem
+//! has a path. The event values are unknown here: a statement passes if it is valid with a value of some type. Problems that depend on
+//! data are for `headwater check --sample`.
 
 use mongodb::Database;
 use mongodb::bson::raw::cstr;
@@ -14,7 +14,7 @@ use super::read_model::{EventClause, ModelProblem, ReadModel};
 use super::template::TemplateNode;
 use crate::retry::{self, ErrorClass};
 
-/// All mistakes of one model; an error only when the server could not be asked.
+/// All problems of one model; an error only if the server could not be reached.
 pub async fn validate(database: &Database, model: &ReadModel) -> Result<Vec<ModelProblem>, Error> {
     let check = ModelCheck { database, model };
     let mut problems = vec![];
@@ -35,7 +35,7 @@ struct ModelCheck<'a> {
     model: &'a ReadModel,
 }
 
-/// A value of each type that an operator may want.
+/// A value of each type that an operator may need.
 fn sample_values() -> [Option<RawBson>; 7] {
     [
         None,
@@ -64,14 +64,14 @@ impl ModelCheck<'_> {
         }
         if problems.is_empty()
             && let Some(problem) =
-                self.explain(&Bson::Document(accepted_update).try_into().expect("it was raw before")).await?
+                self.explain(&Bson::Document(accepted_update).try_into().expect("it was BSON before")).await?
         {
             problems.push(self.model_problem(event, &[], problem));
         }
         Ok(problems)
     }
 
-    /// The value with which one operator on one field is accepted, or the server's first objection.
+    /// The value with which the server accepts one operator on one field, or its first error.
     async fn check_operator(
         &self,
         operator: &str,
@@ -84,7 +84,7 @@ impl ModelCheck<'_> {
             let value = value.and_then(|value| Bson::try_from(value).ok());
             let fields = value.clone().map(|value| (field.to_owned(), value)).into_iter().collect::<Document>();
             let update: Document = [(operator.to_owned(), Bson::Document(fields))].into_iter().collect();
-            let update = RawBson::try_from(Bson::Document(update)).expect("it was raw before");
+            let update = RawBson::try_from(Bson::Document(update)).expect("it was BSON before");
             match self.explain(&update).await? {
                 None => return Ok(Ok(value)),
                 Some(problem) => drop(first_error.get_or_insert(problem)),
@@ -93,7 +93,7 @@ impl ModelCheck<'_> {
                 break;
             }
         }
-        Ok(Err(first_error.expect("there is a first stand-in")))
+        Ok(Err(first_error.expect("there is at least one sample")))
     }
 
     async fn check_pipeline(&self, event: &str, stages: &RawArrayBuf) -> Result<Vec<ModelProblem>, Error> {
@@ -108,17 +108,17 @@ impl ModelCheck<'_> {
         Ok(problems)
     }
 
-    /// The server's objection to an update.
+    /// The error of the server for an update.
     async fn explain(&self, update: &RawBson) -> Result<Option<String>, Error> {
         let reply = self.database.run_raw_command(explain_command(&self.model.name, update)).await;
         let Err(error) = reply else { return Ok(None) };
         match (retry::classify_mongo(&error), &*error.kind) {
-            // What it quotes is the declaration.
+            // The message quotes only the declaration.
             (ErrorClass::Permanent, mongodb::error::ErrorKind::Command(refused)) => {
                 Ok(Some(format!("{} (error {})", refused.message, refused.code)))
             }
             _ => Err(Error::Store {
-                doing: "check a read model",
+                action: "check read model",
                 database: self.database.name().to_owned(),
                 source: error.into(),
             }),
@@ -154,7 +154,7 @@ fn explain_command(collection: &str, update: &RawBson) -> RawDocumentBuf {
     explain
 }
 
-/// Operators with their fields, whether the update is a literal or speaks of the event.
+/// Operators with their fields, whether the update is literal or uses the event.
 fn operators_of(update: &TemplateNode) -> Vec<(String, Vec<(String, TemplateNode)>)> {
     fields_of(update).into_iter().map(|(operator, node)| (operator, fields_of(&node))).collect()
 }

@@ -1,24 +1,24 @@
-//! Who is told of what was applied: for figures and for traces, never for effects.
+//! Observes applied events for metrics and traces; has no effect on them.
 
 use std::time::SystemTime;
 
 use super::delivered_event::DeliveredEvent;
 
-/// Told of every event once the transaction that applied it is committed; not of duplicates, nor of what is parked. Must not wait: all
-/// sessions of the pod do meanwhile.
+/// Called for every event once its transaction has committed; not for duplicates or parked events. Must not block: all sessions of the pod
+/// wait meanwhile.
 pub trait ApplyObserver: Send + Sync {
-    /// Whether it wants to know where an event's trace goes on.
+    /// Whether events should carry their trace context.
     fn needs_trace(&self) -> bool;
     fn record_applied(&self, event: &DeliveredEvent, timings: ApplyTimings);
 }
 
-/// An event's last moments on its way, by this pod's clock.
+/// Timestamps of an applied event, by the clock of this pod.
 #[derive(Clone, Copy, Debug)]
 pub struct ApplyTimings {
-    /// Its session handed it in.
+    /// Its session submitted it.
     pub submitted_at: SystemTime,
-    /// The transaction that applied it began.
+    /// The transaction that applied it started.
     pub started_at: SystemTime,
-    /// That transaction was committed.
+    /// That transaction committed.
     pub committed_at: SystemTime,
 }

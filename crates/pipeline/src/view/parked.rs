@@ -1,7 +1,7 @@
-//! Aggregates that wait, in one read model, behind an event that cannot be applied.
+//! Parked aggregates: in one read model, their events wait behind one that cannot be applied.
 //!
-//! That an aggregate is parked stands in its cursor, and what waits stands in `parked_events`, numbered as it came; both are written in the
-//! transaction that moves the cursor. So whoever replays or discards meets the applier at the cursor, and one of them goes first.
+//! The cursor records that an aggregate is parked; `parked_events` holds its queued events, numbered in order. Both are written in the
+//! transaction that moves the cursor, so a replay or discard conflicts with the applier at the cursor, and one of them goes first.
 
 mod document;
 mod replay;
@@ -14,22 +14,22 @@ use mongodb::bson::{Bson, DateTime};
 pub(super) use document::{parked_entries_document, parked_event_document, parked_event_id, read_parked_entries};
 pub use store::{DiscardScope, ParkedAggregate, ParkedStore};
 
-/// Why an aggregate waits.
+/// Why an aggregate is parked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ParkReason {
     /// The event cannot be applied.
     Poison,
-    /// The aggregate was created again, or the source restored.
+    /// The aggregate was recreated, or the source restored.
     VersionRegressed,
     /// Events before it are missing, and the source does not have them.
     Unhealable,
-    /// The bus refused the event, and a marker came in its place.
+    /// Service Bus refused the event, and a marker was sent in its place.
     Marker,
-    /// The event's body was kept apart, and is gone.
+    /// The oversize body is missing.
     NoBody,
-    /// The bus has given it out so often that it would soon be dead-lettered.
+    /// The delivery count is close to the limit of the bus.
     DeliveryCount,
-    /// The bus had put it among the dead letters.
+    /// Service Bus dead-lettered the event.
     DeadLettered,
 }
 
@@ -60,7 +60,7 @@ impl ParkReason {
         Self::ALL.into_iter().find(|reason| reason.as_str() == name)
     }
 
-    /// Whether the trouble is the whole aggregate's, in every read model, and not this one event's.
+    /// Whether the whole aggregate is affected, in every read model, and not only this event.
     pub(super) const fn affects_all_models(self) -> bool {
         match self {
             Self::VersionRegressed | Self::Unhealable => true,
@@ -75,21 +75,21 @@ impl fmt::Display for ParkReason {
     }
 }
 
-/// Where an aggregate waits in one read model: part of its cursor.
+/// Where an aggregate is parked in one read model: part of its cursor.
 #[derive(Clone, PartialEq)]
 pub struct ParkedEntry {
     pub reason: ParkReason,
-    /// For people: a server's code, a projection's words.
+    /// For operators: a server error code or the text of a projection.
     pub detail: String,
-    /// The `_id` of the event it waits behind.
+    /// The `_id` of the event that cannot be applied.
     pub event_id: Bson,
     pub sequence: Option<i64>,
-    /// By this pod's clock; only shown.
+    /// By the clock of the pod; informational.
     pub since: DateTime,
-    /// The events that wait are numbered from `head` up to, not with, `next`.
+    /// Queued events have the numbers `head..next`.
     pub head: i64,
     pub next: i64,
-    /// Message ids of dead letters among them. Without a sequence nothing else tells a letter that is given out again.
+    /// Message ids of queued dead letters. Without a sequence only they identify a redelivered dead letter.
     pub letters: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
-//! Pure: what one transaction writes, from the cursors it read and the events it was given.
+//! Pure: plans what one transaction writes, from the cursors it read and the events it got.
 //!
-//! Goes through the events in order, each against its aggregate's cursor as the events before it left it. What cannot be decided here
-//! (a gap, a question to the source) holds back the rest of that aggregate, and nobody else.
+//! Compares each event, in order, with the cursor of its aggregate as the previous events left it. An event that cannot be decided here
+//! (a gap, a question to the source) blocks the later events of its own aggregate only.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,33 +20,33 @@ use crate::event::Operation;
 use crate::failpoints::Failpoint;
 use crate::trace::wall_clock;
 
-/// An event on its way, with what was found out about it.
+/// An event that waits for its transaction, with what is known about it.
 #[derive(Clone)]
 pub(super) struct PendingEvent {
     pub(super) event: Arc<DeliveredEvent>,
     pub(super) identity: Identity,
     pub(super) evidence: Option<SourceEvidence>,
-    /// The events before it are not to be had: it is parked where it stands.
+    /// The source does not have the events before it: it is parked.
     pub(super) is_unhealable: bool,
-    /// How many statements it will probably be; at least one, for the room it takes.
+    /// Expected number of statements; at least one, as every event takes part in the group limits.
     pub(super) weight: usize,
     pub(super) submitted_at: SystemTime,
 }
 
-/// What became of an event.
+/// What was done with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ApplyOutcome {
-    /// In all read models that are not parked.
+    /// Applied in all read models in which its aggregate is not parked.
     Applied,
-    /// Nothing was written: it had been applied before.
+    /// Nothing was written: it was applied before.
     Duplicate,
-    /// It waits in one read model or more.
+    /// Queued in at least one read model in which its aggregate is parked.
     Parked,
-    /// It waits, and its message is to be dead-lettered.
+    /// As `Parked`, and its message is dead-lettered.
     DeadLetter,
 }
 
-/// What a transaction would say of an event.
+/// What a transaction decides about an event.
 #[derive(Clone, Debug)]
 pub(super) enum PlannedOutcome {
     Done(ApplyOutcome),
@@ -55,7 +55,7 @@ pub(super) enum PlannedOutcome {
         to: i64,
     },
     NeedsSource(SourceQuestion),
-    /// An event before it, of the same aggregate, is held back.
+    /// An earlier event of the same aggregate is not decided yet.
     Blocked,
 }
 
@@ -68,7 +68,7 @@ impl std::fmt::Debug for SourceQuestion {
     }
 }
 
-/// What holds for every transaction of an applier.
+/// The rules of all transactions of an applier.
 pub(super) struct ApplyRules {
     pub(super) naming: CursorNaming,
     pub(super) mode: OrderingMode,
@@ -78,7 +78,7 @@ pub(super) struct ApplyRules {
 }
 
 impl ApplyRules {
-    /// By its own word the first of its aggregate, and not known to come again. Without numbers nobody can say.
+    /// Whether it claims to be the first of its aggregate and is no known redelivery. Only a sequence can tell.
     pub(super) fn looks_like_first_event(&self, candidate: &PendingEvent) -> bool {
         let OrderingMode::Sequence { first, .. } = self.mode else { return false };
         let event = &candidate.event;
@@ -88,10 +88,10 @@ impl ApplyRules {
     }
 }
 
-/// Statements known to be refused, by event and model, with the reason.
+/// Statements the server is known to refuse, by event and model, with the error.
 pub(super) type RefusedStatements = HashMap<(usize, usize), String>;
 
-/// A statement, with the event and the model it comes from.
+/// A statement with the event and the model it comes from.
 pub(super) struct PlannedStatement {
     pub(super) at: usize,
     pub(super) model: usize,
@@ -100,10 +100,10 @@ pub(super) struct PlannedStatement {
 
 #[derive(Default)]
 pub(super) struct TransactionPlan {
-    /// One for each event, by its place among all.
+    /// One per event, with its index in the group.
     pub(super) answers: Vec<(usize, PlannedOutcome)>,
     pub(super) statements: Vec<PlannedStatement>,
-    /// Cursors of aggregates that had none.
+    /// Cursors of aggregates that have none yet.
     pub(super) first_cursors: Vec<RawDocumentBuf>,
     /// Entries of an `update` command.
     pub(super) cursors: Vec<RawDocumentBuf>,
@@ -111,21 +111,21 @@ pub(super) struct TransactionPlan {
     pub(super) counts: CommitCounts,
 }
 
-/// To be counted once it is committed.
+/// Counted once the transaction has committed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CommitCounts {
     pub(super) applied: u64,
     pub(super) duplicates: u64,
     pub(super) regressed: u64,
     pub(super) parked: u64,
-    /// Applied in each read model, by its number: an event that is parked in one may be applied in the others.
+    /// Applied events by model index: an event that is parked in one model may be applied in another.
     pub(super) models: Vec<u64>,
 }
 
 #[derive(Default)]
 struct AggregateState {
     cursor: Option<Cursor>,
-    /// Of the cursor as it was read, or of the mark that stood in for it; `None` when there was neither.
+    /// The optional fields of the cursor as read, or of the epoch floor used in its place; `None` if there was neither.
     stored: Option<StoredFlags>,
     changed: bool,
     blocked: bool,
@@ -179,7 +179,7 @@ impl<'a> TransactionPlanner<'a> {
         if Failpoint::NoCursorCheck.is_enabled() {
             decision = CursorDecision::Next;
         }
-        // Without numbers nobody noticed that it was missing when its successors were applied.
+        // Without a sequence the gap went unnoticed, and later events may be applied already.
         if event.dead_lettered && self.rules.mode == OrderingMode::Position {
             let parked = state.cursor.iter().flat_map(|cursor| cursor.parked.values());
             let is_there = parked.flat_map(|entry| &entry.letters).any(|id| *id == event.message_id);
@@ -211,7 +211,7 @@ impl<'a> TransactionPlanner<'a> {
         }
     }
 
-    /// Why it cannot even be tried.
+    /// Why the event is parked without an attempt.
     fn park_reason(&self, event: &DeliveredEvent) -> Option<ParkReason> {
         match &event.body {
             EventBody::Marker(_) => Some(ParkReason::Marker),
@@ -224,7 +224,7 @@ impl<'a> TransactionPlanner<'a> {
         }
     }
 
-    /// It is this event's turn: applied or parked, in each model.
+    /// Applies or parks an event that is next, in each model.
     fn apply_or_park(
         &mut self,
         at: usize,
@@ -237,7 +237,7 @@ impl<'a> TransactionPlanner<'a> {
         let mut is_poison = false;
         let mut is_queued = false;
         for (number, model) in self.rules.models.iter().enumerate() {
-            // Of an event without body and type nobody can say whom it concerns.
+            // Without type and body it is unknown which models the event concerns, so it concerns all.
             let unknown = event.event_type.is_none() && park_reason.is_some();
             let concerned = model.handles(event) || unknown || park_reason.is_some_and(ParkReason::affects_all_models);
             if !concerned {
@@ -289,13 +289,13 @@ impl<'a> TransactionPlanner<'a> {
         }
     }
 
-    /// Writes down what the model makes of it; an error is why it is poison.
+    /// Adds the statements of one model; an error makes the event poison.
     fn add_statements(&mut self, at: usize, model: usize, event: &DeliveredEvent) -> Result<(), String> {
         if let Some(refused) = self.refusals.get(&(at, model)) {
             return Err(refused.clone());
         }
         let EventBody::Document(document) = &event.body else {
-            unreachable!("what has no body is parked before: see trouble_of");
+            unreachable!("park_reason parks events without a body");
         };
         let statements = projection::project(&*self.rules.models[model], &ProjectionEvent::new(event, document))?;
         let written = statements.list.into_iter();
@@ -304,7 +304,7 @@ impl<'a> TransactionPlanner<'a> {
         Ok(())
     }
 
-    /// Once per aggregate that changed.
+    /// One cursor write per changed aggregate.
     fn write_cursors(
         &mut self,
         candidates: &[PendingEvent],

@@ -1,4 +1,4 @@
-//! What must be there before the first event: collections, so that no transaction has to make one, and indexes.
+//! Creates what must exist before the first event: collections (no transaction should have to) and indexes.
 
 use mongodb::Database;
 use mongodb::bson::{Bson, Document, doc};
@@ -9,14 +9,14 @@ use super::{CURSORS, PARKED_EVENTS};
 
 const NAMESPACE_EXISTS: i32 = 48;
 
-/// Makes what is missing; what is there already is left as it is. An index that differs from one of its name is an error.
+/// Creates what is missing and leaves the rest. An index that differs from an existing one of its name is an error.
 pub async fn prepare(database: &Database, models: &[impl AsRef<dyn Projection>]) -> Result<(), Error> {
     let mut collections = vec![CURSORS.to_owned(), PARKED_EVENTS.to_owned()];
     collections.extend(models.iter().flat_map(|model| model.as_ref().collections()));
     for collection in &collections {
         create_collection(database, collection).await?;
     }
-    // What is parked is few among many: listed without reading every cursor.
+    // Few cursors are parked: the partial index lists them without reading all cursors.
     let parked = Index {
         collection: CURSORS.to_owned(),
         keys: doc! { "_id.pipeline": 1 },
@@ -32,25 +32,25 @@ pub async fn prepare(database: &Database, models: &[impl AsRef<dyn Projection>])
 async fn create_collection(database: &Database, collection: &str) -> Result<(), Error> {
     match database.create_collection(collection).await {
         Err(error) if mongo_error::error_code(&error) != Some(NAMESPACE_EXISTS) => {
-            Err(store_error(database, "make a collection", error))
+            Err(store_error(database, "create collection", error))
         }
         Err(_) | Ok(()) => Ok(()),
     }
 }
 
-async fn create_index(database: &Database, create_index: Index) -> Result<(), Error> {
-    let mut wanted = doc! { "key": create_index.keys.clone(), "name": default_index_name(&create_index.keys) };
-    wanted.extend(create_index.options);
+async fn create_index(database: &Database, index: Index) -> Result<(), Error> {
+    let mut wanted = doc! { "key": index.keys.clone(), "name": default_index_name(&index.keys) };
+    wanted.extend(index.options);
     let command = doc! {
-        "createIndexes": create_index.collection,
+        "createIndexes": index.collection,
         "indexes": [wanted],
         "writeConcern": { "w": "majority" },
     };
-    let made = database.run_command(command).await;
-    made.map(drop).map_err(|error| store_error(database, "make an index", error))
+    let created = database.run_command(command).await;
+    created.map(drop).map_err(|error| store_error(database, "create index", error))
 }
 
-/// As the shells name them.
+/// The default name that MongoDB shells use.
 fn default_index_name(keys: &Document) -> String {
     let part = |(field, direction): (&String, &Bson)| match direction {
         Bson::String(kind) => format!("{field}_{kind}"),
@@ -59,6 +59,6 @@ fn default_index_name(keys: &Document) -> String {
     keys.iter().map(part).collect::<Vec<_>>().join("_")
 }
 
-fn store_error(database: &Database, doing: &'static str, error: mongodb::error::Error) -> Error {
-    Error::Store { doing, database: database.name().to_owned(), source: error.into() }
+fn store_error(database: &Database, action: &'static str, error: mongodb::error::Error) -> Error {
+    Error::Store { action, database: database.name().to_owned(), source: error.into() }
 }

@@ -1,4 +1,4 @@
-//! Read models written in Rust, for programs built on the library. A declared model ([`super::Model`]) is one of them.
+//! Read models written in Rust, for programs built on this library. A declared model ([`super::ReadModel`]) is one of them.
 
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,36 +9,36 @@ use serde::de::DeserializeOwned;
 use super::delivered_event::DeliveredEvent;
 pub use super::statement::{Statements, UnwritableValue};
 
-/// Turns events into changes of read models.
+/// Turns events into read-model changes.
 ///
-/// Called once for each event that is next in its aggregate, and again when its transaction is: what it writes down takes effect exactly
-/// once, what it does besides (a mail, a log) at least once. It cannot read the database: what it needs to know of the past
-/// belongs in the update, as an operator or a pipeline.
+/// Called once for each event that is next in its aggregate, and again if the transaction is retried: its writes take effect exactly once,
+/// other side effects (a mail, a log line) at least once. It cannot read the database: express what depends on earlier state in the update,
+/// as an operator or a pipeline.
 pub trait Projection: Send + Sync + 'static {
-    /// Under this name an aggregate is parked when an event cannot be applied.
+    /// Identifies the model; aggregates are parked under this name.
     fn name(&self) -> &str;
 
-    /// What it writes to; made at start. By default one collection of its own name.
+    /// The collections it writes to; created at start. By default one with the model's name.
     fn collections(&self) -> Vec<String> {
         vec![self.name().to_owned()]
     }
 
-    /// Indexes, by collection; made at start.
+    /// Indexes; created at start.
     fn indexes(&self) -> Vec<Index> {
         vec![]
     }
 
-    /// Whether this event means anything to it. Asked without the event's body, which may not be there.
+    /// Whether the event concerns this model. Called without the body, which may be missing.
     fn handles(&self, _event: &DeliveredEvent) -> bool {
         true
     }
 
-    /// Writes down what the event changes. An error parks the aggregate in this model, with the event.
+    /// Adds the changes of the event. An error parks the aggregate in this model.
     fn apply(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError>;
 }
 
-/// What the model makes of an event; an error is why it is poison. A projection is somebody's code: its panic is its refusal, not the end
-/// of everybody's transactions.
+/// Runs the projection; an error makes the event poison. A projection is user code: its panic counts as an error and does not affect other
+/// transactions.
 pub(super) fn project(model: &dyn Projection, event: &ProjectionEvent<'_>) -> Result<Statements, String> {
     let mut statements = Statements::default();
     let applied = catch_unwind(AssertUnwindSafe(|| model.apply(event, &mut statements)));
@@ -58,16 +58,16 @@ impl<'a> ProjectionEvent<'a> {
         Self { delivered, document }
     }
 
-    /// The event as the source holds it.
+    /// The event as stored in the source.
     pub fn document(&self) -> &'a RawDocument {
         self.document
     }
 
-    /// The event as a type of yours.
+    /// Deserializes the event.
     pub fn read<T: DeserializeOwned>(&self) -> Result<T, ProjectionError> {
-        // The decoder's own words may quote a value.
+        // The decoder's message may quote a value.
         mongodb::bson::deserialize_from_slice(self.document.as_bytes())
-            .map_err(|_| ProjectionError::new("the event does not have the shape it is read as"))
+            .map_err(|_| ProjectionError::new("the event does not match the type it is read as"))
     }
 }
 
@@ -79,7 +79,7 @@ impl Deref for ProjectionEvent<'_> {
     }
 }
 
-/// Why an event cannot be applied. Kept with the parked event and shown to operators: say what is wrong, and quote nothing.
+/// Why an event cannot be applied. Stored with the parked event and shown to operators: name the problem, quote no values.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ProjectionError(String);
@@ -96,7 +96,7 @@ impl From<UnwritableValue> for ProjectionError {
     }
 }
 
-/// An index of a read model: the keys, and the options as `createIndexes` has them.
+/// An index of a read model: keys, and options as in `createIndexes`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Index {
     pub collection: String,

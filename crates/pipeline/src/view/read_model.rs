@@ -1,7 +1,7 @@
-//! A read model as declared: checked, and turned into update statements.
+//! A declared read model: checked and compiled into update statements.
 //!
-//! In MongoDB's own update language. A map is an update document whose `$$event` values are put in by us, literally; a list is an update
-//! pipeline that gets the event as a constant, which the server never evaluates. Nothing of ours is put in the documents.
+//! Uses MongoDB's update language. A map is an update document in which we replace `$$event` paths by literal values; a list is an update
+//! pipeline that gets the event as a constant, which the server never evaluates. Adds no fields of its own to the documents.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -18,28 +18,28 @@ use super::projection::{Index, Projection, ProjectionError, ProjectionEvent, Sta
 use super::template::{TemplateError, TemplateNode};
 use crate::event::Operation;
 
-/// What the configuration says of one read model.
+/// The configuration of one read model.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ReadModelDeclaration {
-    /// Which document an event changes; by default the aggregate's.
+    /// Which document an event changes; by default that of the aggregate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<Bson>,
     /// By event type: an update document, a pipeline, or `delete`.
     #[serde(default)]
     pub when: Document,
-    /// Copies a source of documents.
+    /// Copies the source documents.
     #[serde(default)]
     pub mirror: bool,
-    /// Only events of this collection, where the source has several.
+    /// Only events of this collection, if the source has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
-    /// Each with `keys`, and options as `createIndexes` has them.
+    /// Each with `keys`, and options as in `createIndexes`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub indexes: Vec<Document>,
 }
 
-/// Something in a declaration that cannot be meant. `path` leads to it from the model's name on, for whoever knows file and line.
+/// A problem in a declaration. `path` leads to it from the model's name on, so that the configuration can add file and line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("read model `{model}`, `{}`: {problem}", path.join("."))]
 pub struct ModelProblem {
@@ -49,11 +49,11 @@ pub struct ModelProblem {
     pub problem: String,
 }
 
-/// Checked as far as it can be without a server.
+/// Checked as far as possible without a server.
 pub struct ReadModel {
     pub(super) name: Arc<str>,
     from: Option<String>,
-    /// `None`: the aggregate.
+    /// `None`: the id of the aggregate.
     key: Option<TemplateNode>,
     pub(super) clauses: HashMap<String, EventClause>,
     mirror: bool,
@@ -67,12 +67,12 @@ pub(super) enum EventClause {
     Delete,
 }
 
-/// What we keep beside the read models.
+/// Our own collections in the same database.
 const RESERVED_COLLECTIONS: [&str; 2] = [super::CURSORS, super::PARKED_EVENTS];
 const DELETE: &str = "delete";
 
 impl ReadModel {
-    /// All that is wrong at once.
+    /// Returns all problems at once.
     pub fn compile(name: &str, declaration: &ReadModelDeclaration) -> Result<Self, Vec<ModelProblem>> {
         let mut problems = ProblemList { model: name, found: vec![] };
         problems.check_name();
@@ -97,7 +97,7 @@ impl ReadModel {
 
     fn clause_for(&self, event: &DeliveredEvent) -> Option<&EventClause> {
         let named = event.event_type.as_deref().and_then(|name| self.clauses.get(name));
-        // A snapshot finds what was inserted once.
+        // A snapshot event stands for the insert of its document.
         let found = || (event.operation == Operation::Snapshot).then(|| self.clauses.get("insert")).flatten();
         named.or_else(found)
     }
@@ -171,7 +171,7 @@ impl fmt::Debug for ReadModel {
     }
 }
 
-/// What was found wrong so far.
+/// Problems found so far.
 struct ProblemList<'a> {
     model: &'a str,
     found: Vec<ModelProblem>,
@@ -190,7 +190,7 @@ impl ProblemList<'_> {
             self.add(None, &[], TemplateError::new("cannot be the name of a collection"));
         }
         if RESERVED_COLLECTIONS.contains(&model) {
-            self.add(None, &[], TemplateError::new("is the name of a collection Headwater keeps for itself"));
+            self.add(None, &[], TemplateError::new("is the name of a collection that Headwater uses itself"));
         }
     }
 
@@ -258,7 +258,7 @@ fn compile_update(update: &Document) -> Result<TemplateNode, TemplateError> {
             return Err(TemplateError::new("the key of a read model cannot be changed").under(field).under(operator));
         }
     }
-    // Kept as a document even when all of it is literal: what is rendered is then always one.
+    // Stays a document even if it is all literal, so that rendering always returns one.
     TemplateNode::compile(&Bson::Document(update.clone()))
 }
 

@@ -47,7 +47,7 @@ pub enum BatchEnd {
     /// It is not known whether the rest was applied. Drop the session's buffer and accept it again: the cursor knows.
     Unknown,
     /// The rest was not applied. Drop the session's buffer and accept it again, at once or when an operator has acted: see
-    /// [`Error::verdict`].
+    /// [`Error::class`].
     Failed(Arc<Error>),
 }
 

@@ -1,6 +1,6 @@
-//! The source as the record of what an aggregate's events were: read where the bus left a gap, and where only it can tell two apart.
+//! Reads events from the source, where the bus left a gap or only the source can tell two events apart.
 //!
-//! Majority reads of the primary, page by page, outside any transaction. Leans on an index of (aggregate, sequence), as the snapshot does.
+//! Majority reads from the primary, page by page, outside any transaction. Needs an index on (aggregate, sequence), as the snapshot does.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use super::identity::Identity;
 use crate::event::{AggregateId, Namespace, Operation, Term};
 use crate::source::SourceConfig;
 
-/// Events read at once; a longer gap is healed page by page.
+/// Events per page; a longer gap is healed page by page.
 const PAGE_EVENTS: i64 = 500;
 const PAGE_BYTES: usize = 8 * 1024 * 1024;
 
-/// The events of a source that has a sequence.
+/// The events of a source with a sequence.
 #[derive(Clone, Debug)]
 pub struct SourceHistory {
     collections: Vec<(Arc<Namespace>, Collection<RawDocumentBuf>)>,
@@ -29,7 +29,7 @@ pub struct SourceHistory {
 }
 
 impl SourceHistory {
-    /// `None` for a source without a sequence: it cannot be asked for what is missing.
+    /// `None` for a source without a sequence: its gaps cannot be found.
     pub fn new(database: &Database, source: &SourceConfig) -> Option<Self> {
         let options = CollectionOptions::builder()
             .read_concern(ReadConcern::majority())
@@ -47,7 +47,7 @@ impl SourceHistory {
         })
     }
 
-    /// The first page of the events with these numbers, both included.
+    /// The first page of events in this range, both ends included.
     pub(super) async fn read_range(
         &self,
         aggregate: &AggregateId,
@@ -57,21 +57,21 @@ impl SourceHistory {
         self.read_page(aggregate, doc! { "$gte": from, "$lte": to }).await
     }
 
-    /// The first page of the events below this number, from the lowest on.
+    /// The first page of events below this sequence, lowest first.
     pub(super) async fn read_below(
         &self,
         aggregate: &AggregateId,
         sequence: i64,
     ) -> Result<Vec<DeliveredEvent>, Error> {
-        // A number, not a type that sorts before them all.
+        // The lower bound excludes BSON types that sort before all numbers.
         self.read_page(aggregate, doc! { "$gte": i64::MIN, "$lt": sequence }).await
     }
 
-    /// The `_id`s of all events with this number.
+    /// The `_id`s of all events with this sequence.
     pub(super) async fn event_ids_at(&self, aggregate: &AggregateId, sequence: i64) -> Result<Vec<Identity>, Error> {
         let mut ids = vec![];
         for (namespace, collection) in &self.collections {
-            let failed = source_error("look up an event", namespace);
+            let failed = source_error("look up event", namespace);
             let filter = self.filter(aggregate, doc! { "$eq": sequence });
             let query = collection.find(filter).projection(doc! { "_id": 1 }).limit(2);
             let mut found = query.await.map_err(&failed)?;
@@ -82,7 +82,7 @@ impl SourceHistory {
         Ok(ids)
     }
 
-    /// An event's document, for a replay of one whose body was not kept.
+    /// The document of an event, for a replay without a stored body.
     pub(super) async fn read_document(
         &self,
         namespace: &Namespace,
@@ -91,7 +91,7 @@ impl SourceHistory {
         let found = self.collections.iter().find(|(known, _)| **known == *namespace);
         let Some((namespace, collection)) = found else { return Ok(None) };
         let query = collection.find_one(doc! { "_id": { "$eq": key.clone() } });
-        query.await.map_err(source_error("look up an event", namespace))
+        query.await.map_err(source_error("look up event", namespace))
     }
 
     async fn read_page(&self, aggregate: &AggregateId, numbers: Document) -> Result<Vec<DeliveredEvent>, Error> {
@@ -107,7 +107,7 @@ impl SourceHistory {
                 page.extend(self.to_event(namespace, aggregate, found.current()));
             }
         }
-        // Of several collections each page is a beginning, and so is what they have in common.
+        // Each collection returns its lowest events, so the merged page has the lowest of all.
         page.sort_by_key(|event: &DeliveredEvent| event.sequence);
         page.truncate(usize::try_from(PAGE_EVENTS).expect("500 is not negative"));
         Ok(page)
@@ -143,9 +143,9 @@ impl SourceHistory {
     }
 }
 
-fn source_error(doing: &'static str, namespace: &Namespace) -> impl Fn(mongodb::error::Error) -> Error {
+fn source_error(action: &'static str, namespace: &Namespace) -> impl Fn(mongodb::error::Error) -> Error {
     let namespace = namespace.to_string();
-    move |source| Error::Source { doing, namespace: namespace.clone(), source: source.into() }
+    move |source| Error::Source { action, namespace: namespace.clone(), source: source.into() }
 }
 
 fn value_at(document: &RawDocument, field: &str) -> Option<Bson> {
@@ -156,7 +156,7 @@ fn as_integer(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(number) => Some(i64::from(number)),
         RawBsonRef::Int64(number) => Some(number),
-        #[expect(clippy::cast_possible_truncation, reason = "whole, and far below where a double loses numbers")]
+        #[expect(clippy::cast_possible_truncation, reason = "integral, and below the precision limit of a double")]
         RawBsonRef::Double(number) if number.fract() == 0.0 && number.abs() < 9e15 => Some(number as i64),
         _ => None,
     }

@@ -1,4 +1,4 @@
-//! One change of one read model: an entry of an `update` or `delete` command, ready for the wire.
+//! One change to one read-model document: an encoded entry of an `update` or `delete` command.
 
 use std::sync::Arc;
 
@@ -8,12 +8,12 @@ use mongodb::bson::{Bson, Document, RawArrayBuf, RawBsonRef, RawDocument, RawDoc
 use super::bson_writer::BsonWriter;
 use super::identity::Identity;
 
-/// An entry of `updates`, or of `deletes`.
+/// An entry of `updates` or `deletes`.
 #[derive(Clone)]
 pub(super) struct WriteStatement {
     pub(super) collection: Arc<str>,
     pub(super) kind: StatementKind,
-    /// Which document; `None` when only the server can tell.
+    /// The document it changes; `None` if only the server knows.
     pub(super) document: Option<Identity>,
     pub(super) raw: RawDocumentBuf,
 }
@@ -24,7 +24,7 @@ pub(super) enum StatementKind {
     Delete,
 }
 
-/// What an event changes: written down here, and carried out in one transaction with the aggregate's cursor. In the order written.
+/// The changes of one event, in order; executed in one transaction with the cursor of the aggregate.
 #[derive(Default)]
 pub struct Statements {
     pub(super) list: Vec<WriteStatement>,
@@ -36,7 +36,7 @@ pub struct Statements {
 pub struct UnwritableValue;
 
 impl Statements {
-    /// Changes the document with this `_id` by update operators; makes it when it is not there.
+    /// Changes the document with this `_id` by update operators; creates it if missing.
     pub fn update(&mut self, collection: &str, id: impl Into<Bson>, update: Document) -> Result<(), UnwritableValue> {
         let update = RawDocumentBuf::try_from(&update).map_err(|_| UnwritableValue)?;
         self.upsert(
@@ -47,7 +47,7 @@ impl Statements {
         )
     }
 
-    /// Changes it by an update pipeline. `constants` are its variables, `$$name`, and are never evaluated.
+    /// Changes it by an update pipeline. `constants` are its `$$name` variables and are never evaluated.
     pub fn update_by_pipeline(
         &mut self,
         collection: &str,
@@ -62,7 +62,7 @@ impl Statements {
         self.upsert(&collection.into(), &id.into(), write, Some(&constants))
     }
 
-    /// Puts this document in the place of the one with this `_id`; makes it when it is not there.
+    /// Replaces the document with this `_id`; creates it if missing.
     pub fn replace(
         &mut self,
         collection: &str,
@@ -76,7 +76,7 @@ impl Statements {
         self.delete_raw(&collection.into(), &id.into())
     }
 
-    /// `update` writes the update under the name it is given.
+    /// `update` writes the update under the given name.
     pub(super) fn upsert(
         &mut self,
         collection: &Arc<str>,
@@ -136,7 +136,7 @@ impl Statements {
     }
 }
 
-/// A document as an id may hold operators, and a regular expression would match; those are compared as what they are.
+/// A document id may contain operators, and a regular expression would match: both are compared with `$eq`.
 fn write_id(id: &Bson, out: &mut BsonWriter) -> Result<(), UnwritableValue> {
     if !matches!(id, Bson::Document(_) | Bson::RegularExpression(_)) {
         return out.write_bson(cstr!("_id"), id);

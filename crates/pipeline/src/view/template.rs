@@ -1,7 +1,7 @@
-//! An update document with the event's values to be put in.
+//! An update document with placeholders for event values.
 //!
-//! Values are put in as they are: a text that begins with `$` stays a text. What the event does not have is left out, as if the
-//! line that names it had not been written; inside an array it is null, so that the others keep their places.
+//! Values are inserted literally: text that starts with `$` stays text. A value missing in the event is left out with its field; inside
+//! an array it becomes null, so that the other elements keep their index.
 
 use mongodb::bson::raw::{CStr, CString, cstr};
 use mongodb::bson::{Bson, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -9,17 +9,17 @@ use mongodb::bson::{Bson, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use super::bson_writer::BsonWriter;
 use super::event_path::{EventPath, PathValue};
 
-/// One value of the declaration.
+/// One value of the template.
 #[derive(Clone, Debug)]
 pub(super) enum TemplateNode {
-    /// Holds nothing of the event, however deep.
+    /// Contains no placeholder at any depth.
     Literal(RawBson),
     Event(EventPath),
     Document(Vec<(CString, TemplateNode)>),
     Array(Vec<TemplateNode>),
 }
 
-/// What is wrong, and where below the value that was given.
+/// A problem, with its path inside the template.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TemplateError {
     pub(super) path: Vec<String>,
@@ -70,7 +70,7 @@ impl TemplateNode {
         }
     }
 
-    /// Values that are all literal are one literal.
+    /// Folds a node without placeholders into one literal.
     fn fold_literals(self) -> Self {
         if self.uses_event() {
             return self;
@@ -88,19 +88,19 @@ impl TemplateNode {
         }
     }
 
-    /// `None` when it is a value the event does not have.
+    /// `None` if the event has no such value.
     pub(super) fn render(&self, event: &RawDocument) -> Option<RawBson> {
         self.fill(&|path| path.find(event))
     }
 
-    /// With the values given by `value`.
+    /// Renders with the values that `value` returns.
     pub(super) fn fill<'a>(&self, value: ValueLookup<'_, 'a>) -> Option<RawBson> {
         const NAME: &CStr = cstr!("v");
         let document = BsonWriter::build(|out| self.write(NAME, value, out));
         document.get(NAME.as_str()).ok().flatten().map(Into::into)
     }
 
-    /// Nothing is written for a value that is not there; in an array, where it has a place, it is null.
+    /// Writes nothing for a missing value; in an array it writes null, to keep the index.
     pub(super) fn write<'a>(&self, name: &CStr, value: ValueLookup<'_, 'a>, out: &mut BsonWriter) {
         match self {
             Self::Literal(literal) => out.write_value(name, literal.as_raw_bson_ref()),

@@ -1,7 +1,7 @@
-//! One transaction, from the cursors to the commit. Knows nothing of groups and of trying again.
+//! One transaction, from reading the cursors to the commit. Does not retry and does not split groups.
 //!
-//! Snapshot reads and a majority commit: what it says of a duplicate rests on what a majority holds, also when nothing is written. An
-//! error inside an answer that is otherwise fine is looked for before the commit; committing over it would only hide it.
+//! Snapshot reads and a majority commit, so a duplicate decision rests on majority-committed data even if nothing is written. Checks each
+//! reply for errors of single statements before the commit: committing would hide them.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -24,37 +24,37 @@ use super::plan::{
 use super::{CURSORS, PARKED_EVENTS};
 use crate::retry::{self, ErrorClass};
 
-/// Where read models are, and how long a transaction may take.
+/// The read-model database and the timeout of a transaction.
 #[derive(Clone, Debug)]
 pub(super) struct TransactionStore {
     pub(super) database: Database,
     pub(super) within: Duration,
 }
 
-/// Which events, and what is known of them.
+/// The events of one attempt and how to apply them.
 pub(super) struct TransactionAttempt<'a> {
     pub(super) rules: &'a ApplyRules,
     pub(super) candidates: &'a [PendingEvent],
     pub(super) part: &'a [usize],
     pub(super) refusals: &'a RefusedStatements,
-    /// Statement by statement, so that a refusal is laid at the right door.
+    /// One command per statement, so that a refusal identifies its event.
     pub(super) strict: bool,
-    /// What says that it is an aggregate's first event is taken at its word: no cursor is looked for. One that is there after all is not
-    /// overwritten: inserting another is refused.
+    /// Events that claim to be the first of their aggregate are applied without reading a cursor. An existing cursor is not overwritten: the
+    /// insert fails.
     pub(super) trust_first_events: bool,
 }
 
-/// Why a transaction has no effect, or may have none.
+/// Why a transaction has no effect, or maybe none.
 pub(super) enum TransactionFailure {
-    /// It may succeed when it is run again.
+    /// A retry may succeed.
     Transient(Error),
-    /// One statement will not succeed: the event's and the model's number, when the server said which.
+    /// The server will always refuse one statement: event and model, if it reported which.
     Refused {
         culprit: Option<(usize, usize)>,
         error: Error,
     },
     Fatal(Error),
-    /// It may have been committed.
+    /// The commit result is unknown.
     Unknown,
 }
 
@@ -77,7 +77,7 @@ impl TransactionStore {
                 Ok((plan.answers, plan.counts))
             }
             Err(failure) => {
-                // Its locks go at once; if this is not heard, the server ends it by itself.
+                // Releases the locks at once; if the abort is lost, the server ends the transaction itself.
                 let _ = timeout_at(deadline, session.abort_transaction()).await;
                 Err(failure)
             }
@@ -95,7 +95,7 @@ impl TransactionStore {
                 .await?;
             Ok(session)
         };
-        started.await.map_err(|error| self.classify_error("begin a transaction", error))
+        started.await.map_err(|error| self.classify_error("begin transaction", error))
     }
 
     async fn write_plan(
@@ -105,10 +105,10 @@ impl TransactionStore {
     ) -> Result<TransactionPlan, TransactionFailure> {
         let cursors = self.read_cursors(session, attempt).await?;
         let TransactionAttempt { rules, refusals, .. } = *attempt;
-        // The clock is only shown to people, in what is parked.
+        // The clock is only informational, in parked entries.
         let planner = TransactionPlanner::new(rules, refusals, cursors, DateTime::now());
         let plan = planner.plan(attempt.candidates, attempt.part);
-        // Cursors first: two holders of a session find out before the rest is sent.
+        // Cursors first: a second holder of the session conflicts before the rest is sent.
         for cursors in commands::chunks_by_size(&plan.first_cursors) {
             let command = commands::insert_command(CURSORS, cursors.iter());
             self.run_own_command(session, "write cursors", command).await?;
@@ -145,7 +145,7 @@ impl TransactionStore {
         let naming = &attempt.rules.naming;
         let ids = to_read.map(|candidate| naming.id(&candidate.event.namespace, &candidate.event.aggregate));
         let mut ids: Vec<RawDocumentBuf> = ids.collect();
-        // Only documents are swept, and their aggregates are named by their collection.
+        // Only a source of documents is swept, and it names aggregates by collection.
         if naming.by_collection {
             ids.extend(RawDocumentBuf::try_from(&epoch_floor::floor_id(&naming.pipeline)));
         }
@@ -174,28 +174,28 @@ impl TransactionStore {
         Ok(cursors)
     }
 
-    /// A command on what is ours: the server does not say which event is to blame when it is refused.
+    /// Runs a command on our own collections. If it is refused, the server does not report the responsible event.
     pub(super) async fn run_own_command(
         &self,
         session: &mut ClientSession,
-        doing: &'static str,
+        action: &'static str,
         command: RawDocumentBuf,
     ) -> Result<(), TransactionFailure> {
         let reply = self.database.run_raw_command(command).session(&mut *session).await;
         let reply = match reply {
             Ok(reply) => reply,
             Err(error) if retry::classify_mongo(&error) == ErrorClass::Permanent => {
-                return Err(TransactionFailure::Refused { culprit: None, error: self.store_error(doing, error) });
+                return Err(TransactionFailure::Refused { culprit: None, error: self.store_error(action, error) });
             }
-            Err(error) => return Err(self.classify_error(doing, error)),
+            Err(error) => return Err(self.classify_error(action, error)),
         };
         let Some((_, code)) = first_write_error(&reply) else { return Ok(()) };
-        let error = Error::Statement { doing, database: self.database.name().to_owned(), code };
+        let error = Error::Statement { action, database: self.database.name().to_owned(), code };
         match retry::classify_mongo_code(code) {
-            // A key that is taken: somebody else was faster, and the next run sees it.
+            // A duplicate key: another pod inserted the cursor first; the retry will read it.
             ErrorClass::Permanent if code == DUPLICATE_KEY => Err(TransactionFailure::Transient(error)),
             ErrorClass::Transient => Err(TransactionFailure::Transient(error)),
-            // An aggregate whose id MongoDB does not take: found by taking the group apart.
+            // An aggregate id that MongoDB does not accept; found by splitting the group.
             ErrorClass::Permanent => Err(TransactionFailure::Refused { culprit: None, error }),
             ErrorClass::Fatal => Err(TransactionFailure::Fatal(error)),
         }
@@ -207,7 +207,7 @@ impl TransactionStore {
         plan: &TransactionPlan,
         command: &WriteCommand,
     ) -> Result<(), TransactionFailure> {
-        const DOING: &str = "write a read model";
+        const ACTION: &str = "write read model";
         let document = command.to_document(&plan.statements);
         let culprit = |number: usize| (plan.statements[number].at, plan.statements[number].model);
         let single_culprit = || match command.statements[..] {
@@ -219,13 +219,13 @@ impl TransactionStore {
             Err(error) if retry::classify_mongo(&error) == ErrorClass::Permanent => {
                 return Err(TransactionFailure::Refused {
                     culprit: single_culprit(),
-                    error: self.store_error(DOING, error),
+                    error: self.store_error(ACTION, error),
                 });
             }
-            Err(error) => return Err(self.classify_error(DOING, error)),
+            Err(error) => return Err(self.classify_error(ACTION, error)),
         };
         let Some((index, code)) = first_write_error(&reply) else { return Ok(()) };
-        let error = Error::Statement { doing: DOING, database: self.database.name().to_owned(), code };
+        let error = Error::Statement { action: ACTION, database: self.database.name().to_owned(), code };
         match retry::classify_mongo_code(code) {
             ErrorClass::Transient => Err(TransactionFailure::Transient(error)),
             ErrorClass::Fatal => Err(TransactionFailure::Fatal(error)),
@@ -236,7 +236,7 @@ impl TransactionStore {
         }
     }
 
-    /// Asks again while the answer is that it is not known; the driver then asks for a majority with a time limit.
+    /// Retries while the result is unknown; the driver then waits for a majority with a time limit.
     pub(super) async fn commit(
         &self,
         session: &mut ClientSession,
@@ -256,7 +256,7 @@ impl TransactionStore {
                 sleep(PAUSE).await;
                 continue;
             }
-            // The server has said no: nothing of it is there.
+            // The server refused: nothing was committed.
             let is_transient =
                 error.contains_label(TRANSIENT_TRANSACTION_ERROR) || retry::classify_mongo(&error) != ErrorClass::Fatal;
             let error = self.store_error("commit", error);
@@ -268,25 +268,25 @@ impl TransactionStore {
         }
     }
 
-    pub(super) fn classify_error(&self, doing: &'static str, error: mongodb::error::Error) -> TransactionFailure {
-        let verdict = retry::classify_mongo(&error);
-        let error = self.store_error(doing, error);
-        match verdict {
+    pub(super) fn classify_error(&self, action: &'static str, error: mongodb::error::Error) -> TransactionFailure {
+        let class = retry::classify_mongo(&error);
+        let error = self.store_error(action, error);
+        match class {
             ErrorClass::Transient => TransactionFailure::Transient(error),
             ErrorClass::Permanent | ErrorClass::Fatal => TransactionFailure::Fatal(error),
         }
     }
 
-    pub(super) fn store_error(&self, doing: &'static str, error: mongodb::error::Error) -> Error {
-        Error::Store { doing, database: self.database.name().to_owned(), source: error.into() }
+    pub(super) fn store_error(&self, action: &'static str, error: mongodb::error::Error) -> Error {
+        Error::Store { action, database: self.database.name().to_owned(), source: error.into() }
     }
 
     fn timeout_error(&self) -> Error {
-        Error::Timeout { doing: "apply events in one transaction", within: self.within }
+        Error::Timeout { action: "apply events in one transaction", within: self.within }
     }
 }
 
-/// The first of `writeErrors`: which statement, and the code.
+/// The first entry of `writeErrors`: statement index and code.
 pub(super) fn first_write_error(reply: &Document) -> Option<(usize, i32)> {
     let Some(Bson::Document(error)) = reply.get_array("writeErrors").ok()?.first() else { return None };
     let index = error.get_i32("index").ok().and_then(|index| usize::try_from(index).ok()).unwrap_or(0);

@@ -84,7 +84,7 @@ async fn an_invalid_read_model_is_reported_before_any_accept() {
     let consumer = fixture.consume(sessions(1));
     let handle = consumer.handle.clone();
     let error = consumer.join().await.unwrap_err();
-    assert!(error.to_string().contains("1 mistakes"), "{error}");
+    assert!(error.to_string().contains("1 problems"), "{error}");
     assert!(matches!(handle.state(), ConsumerState::Halted(_)));
     assert_eq!(handle.counts().sessions.accepted, 0);
 }

@@ -143,7 +143,10 @@ fn oversize_and_marker_messages_name_the_stored_body() {
     let refused = encoded(&mut encoder, &event, BodyLocation::ClaimCheck);
     let marker = Message::parse(rejected_marker(&refused).unwrap()).unwrap();
     let marker = read(&marker).unwrap();
-    assert!(matches!(&marker.body, EventBody::Marker(at) if at == id.as_str()), "the marker wins over an oversize reference");
+    assert!(
+        matches!(&marker.body, EventBody::Marker(at) if at == id.as_str()),
+        "the marker wins over an oversize reference"
+    );
     assert_eq!((marker.sequence, marker.event_type), (Some(3), None));
     assert_eq!(Some(&marker.aggregate), event.aggregate.as_ref());
 }
@@ -198,7 +201,9 @@ fn a_missing_property_is_named() {
 
 #[test]
 fn an_event_with_an_unreadable_body_keeps_its_sequence() {
-    let Err(UnreadableMessage::Body(event)) = read(&changed(&[], &[], b"no document")) else { panic!("the message was read") };
+    let Err(UnreadableMessage::Body(event)) = read(&changed(&[], &[], b"no document")) else {
+        panic!("the message was read")
+    };
     assert_eq!(event.sequence, Some(3));
     assert!(
         matches!(&event.body, EventBody::Oversize(id) if *id == event.message_id),

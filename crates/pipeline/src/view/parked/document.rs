@@ -1,4 +1,4 @@
-//! Parked entries and parked events as MongoDB keeps them.
+//! Parked entries and parked events as stored in MongoDB.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,13 +12,13 @@ use crate::view::cursor_document::{CursorNaming, FORMAT, StoredDocument, to_i64}
 use crate::view::delivered_event::{DeliveredEvent, EventBody, PositionKey};
 use crate::view::error::Error;
 
-/// A larger body is left in the source, from where a replay reads it again: a document must hold it and what we add.
+/// A larger body stays in the source, where a replay reads it: the document must hold the body and our fields.
 const LARGEST_KEPT: usize = 15 * 1024 * 1024;
 
 const ENTRY: &str = "parked entry";
 const EVENT: &str = "parked event";
 
-/// The map `parked` of a cursor.
+/// The `parked` map of a cursor.
 pub(in crate::view) fn parked_entries_document(parked: &BTreeMap<String, ParkedEntry>) -> RawDocumentBuf {
     let mut fields = RawDocumentBuf::new();
     for (model, entry) in parked {
@@ -55,7 +55,7 @@ fn read_entry(document: &RawDocument) -> Result<ParkedEntry, Error> {
     let fields = StoredDocument { what: ENTRY, document };
     let reason = ParkReason::read(fields.text("reason")?);
     Ok(ParkedEntry {
-        reason: reason.ok_or_else(|| fields.unreadable("reason", "is none that this version knows"))?,
+        reason: reason.ok_or_else(|| fields.unreadable("reason", "is unknown to this version"))?,
         detail: fields.text("detail")?.to_owned(),
         event_id: fields.value("eventId")?,
         sequence: fields.optional_number("sequence")?,
@@ -71,7 +71,7 @@ fn read_letters(document: &RawDocument) -> Vec<String> {
     letters.filter_map(|id| id.as_str().map(str::to_owned)).collect()
 }
 
-/// Under which an event waits. Ids of one queue stand side by side, in the order of their numbers.
+/// The `_id` of a queued event. The ids of one queue are adjacent and in the order of their numbers.
 pub(in crate::view) fn parked_event_id(
     naming: &CursorNaming,
     namespace: &Namespace,
@@ -85,7 +85,7 @@ pub(in crate::view) fn parked_event_id(
     id
 }
 
-/// An event that waits.
+/// A queued event.
 pub(in crate::view) fn parked_event_document(
     id: RawDocumentBuf,
     event: &DeliveredEvent,
@@ -123,7 +123,7 @@ pub(in crate::view) fn parked_event_document(
 pub(super) const WAITING: &str = "waiting";
 pub(super) const DISCARDED: &str = "discarded";
 
-/// The number it waits under, and the event.
+/// The number in the queue, and the event.
 pub(super) fn read_event(document: &RawDocument) -> Result<(i64, DeliveredEvent), Error> {
     let fields = StoredDocument { what: EVENT, document };
     fields.check_format()?;
@@ -137,7 +137,7 @@ pub(super) fn read_event(document: &RawDocument) -> Result<(i64, DeliveredEvent)
     };
     let delivered = DeliveredEvent {
         message_id: fields.text("messageId")?.to_owned(),
-        operation: operation.ok_or_else(|| fields.unreadable("operation", "is none that this version knows"))?,
+        operation: operation.ok_or_else(|| fields.unreadable("operation", "is unknown to this version"))?,
         namespace: Arc::new(Namespace::new(fields.text("database")?, fields.text("collection")?)),
         aggregate: aggregate.ok_or_else(|| fields.unreadable("_id", "names no aggregate"))?,
         key: fields.value("eventId")?,
@@ -164,7 +164,7 @@ fn read_body(document: &RawDocument) -> EventBody {
     }
 }
 
-/// What came out of BSON goes back in.
+/// BSON values always convert back.
 fn raw_value(value: &Bson) -> RawBson {
     RawBson::try_from(value.clone()).unwrap_or(RawBson::Null)
 }

@@ -1,4 +1,4 @@
-//! One transaction's work at the desk: events of a queue applied again, or put aside.
+//! Replays or discards queued events inside one transaction.
 
 use mongodb::ClientSession;
 use mongodb::bson::oid::ObjectId;
@@ -17,7 +17,7 @@ use crate::view::transaction::{TransactionFailure, first_write_error};
 use crate::view::{PARKED_EVENTS, commands};
 
 impl ParkedStore {
-    /// Applies each, statement by statement. The inner error: how many went well before the one that did not, and why.
+    /// Applies each event, statement by statement. The inner error: how many succeeded before the failing one, and the reason.
     pub(super) async fn replay(
         &self,
         session: &mut ClientSession,
@@ -34,7 +34,7 @@ impl ParkedStore {
                 EventBody::Oversize(_) | EventBody::Marker(_) => self.read_from_source(event).await?,
             };
             let Some(document) = document else {
-                return Ok(Err((done, "its body is not kept, and the source does not have it".to_owned())));
+                return Ok(Err((done, "the body is not stored, and the source does not have it".to_owned())));
             };
             let statements = match project(&**projection, &ProjectionEvent::new(event, &document)) {
                 Ok(statements) => statements,
@@ -61,7 +61,7 @@ impl ParkedStore {
                 Ok(answer) => first_write_error(&answer).map(|(_, code)| code),
                 Err(error) => match (retry::classify_mongo(&error), mongo_error::error_code(&error)) {
                     (ErrorClass::Permanent, Some(code)) => Some(code),
-                    (_, _) => return Err(self.store.classify_error("replay an event", error)),
+                    (_, _) => return Err(self.store.classify_error("replay event", error)),
                 },
             };
             if let Some(code) = code {
@@ -76,7 +76,7 @@ impl ParkedStore {
         history.read_document(&event.namespace, &event.key).await.map_err(TransactionFailure::Transient)
     }
 
-    /// Replayed events are gone; discarded ones are kept under an id that nothing else will ever have.
+    /// Replayed events are deleted; discarded ones are kept under a new unique id.
     pub(super) async fn remove_from_queue(
         &self,
         session: &mut ClientSession,
@@ -90,14 +90,14 @@ impl ParkedStore {
             let kept: Vec<RawDocumentBuf> = queued.iter().map(|(raw, ..)| to_discarded(raw)).collect();
             for documents in commands::chunks_by_size(&kept) {
                 let command = commands::insert_command(PARKED_EVENTS, documents.iter());
-                self.store.run_own_command(session, "keep what is discarded", command).await?;
+                self.store.run_own_command(session, "store discarded events", command).await?;
             }
         }
         let ids = queued.iter().filter_map(|(raw, ..)| Bson::try_from(raw.get("_id").ok()??).ok());
         let filter = doc! { "_id": { "$in": ids.collect::<Vec<_>>() } };
         let command = doc! { "delete": PARKED_EVENTS, "deletes": [{ "q": filter, "limit": 0 }] };
         let command = RawDocumentBuf::try_from(&command).expect("it came out of BSON");
-        self.store.run_own_command(session, "empty a queue", command).await
+        self.store.run_own_command(session, "remove events from the queue", command).await
     }
 }
 
@@ -118,7 +118,7 @@ fn to_discarded(raw: &RawDocumentBuf) -> RawDocumentBuf {
     kept
 }
 
-/// Where it waits after these are gone from the queue.
+/// The entry after these events left the queue; `None` if the queue is empty.
 pub(super) fn remaining_entry(parked: &ParkedEntry, gone: &[Queued]) -> Option<ParkedEntry> {
     let head = gone.last().map_or(parked.next, |(_, number, _)| number + 1);
     (head < parked.next).then(|| ParkedEntry { head, ..parked.clone() })

@@ -1,7 +1,7 @@
-//! The operator's hands on what is parked: list, show, replay, discard.
+//! The store of parked aggregates: list, show, replay, discard.
 //!
-//! Every change is a transaction that reads and writes the aggregate's cursor, as the applier's do: while new events come in, they queue
-//! behind, and an aggregate leaves the desk only when nothing waits any more. Any process may do it; no session is needed.
+//! Every change is a transaction that reads and writes the cursor of the aggregate, as the applier does. New events queue behind the
+//! others meanwhile, and an aggregate is parked until its queue is empty. Any process may do this; it needs no session.
 
 use std::sync::Arc;
 
@@ -23,15 +23,15 @@ use crate::view::source_history::SourceHistory;
 use crate::view::transaction::{TransactionFailure, TransactionStore};
 use crate::view::{CURSORS, PARKED_EVENTS, commands};
 
-/// Events replayed in one transaction.
+/// Events per transaction.
 const PAGE_EVENTS: i64 = 200;
-/// A replay that meets the applier at the cursor is run again this often.
+/// Retries of a transaction that conflicts with the applier at the cursor.
 const MAX_ATTEMPTS: u32 = 40;
 
-/// An event as it waits: as it is stored, its number, and what it says.
+/// A queued event: the stored document, its number, and the event.
 pub(super) type Queued = (RawDocumentBuf, i64, DeliveredEvent);
 
-/// What is parked in one pipeline.
+/// The parked aggregates of one pipeline.
 pub struct ParkedStore {
     pub(super) store: TransactionStore,
     naming: CursorNaming,
@@ -39,28 +39,28 @@ pub struct ParkedStore {
     pub(super) history: Option<SourceHistory>,
 }
 
-/// An aggregate that waits in one read model.
+/// An aggregate parked in one read model.
 #[derive(Clone, Debug)]
 pub struct ParkedAggregate {
     pub aggregate: AggregateId,
-    /// The source's collection, where it is part of the aggregate's name.
+    /// The source collection, if it is part of the aggregate's identity.
     pub collection: Option<String>,
     pub model: String,
     pub parked: ParkedEntry,
 }
 
-/// How much is discarded.
+/// Which queued events are discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiscardScope {
-    /// The event it waits behind; the next in the queue takes its place until it is replayed.
+    /// The event that cannot be applied; the next one takes its place until it is replayed.
     First,
-    /// All that waits.
+    /// The whole queue.
     All,
 }
 
-/// What one transaction of the desk came to.
+/// Result of one transaction.
 enum QueueStep {
-    /// So many were replayed or discarded, and this is where it waits now.
+    /// So many events were replayed or discarded; `remaining` is the entry now.
     Done {
         events: u64,
         remaining: Option<ParkedEntry>,
@@ -71,7 +71,7 @@ enum QueueStep {
     },
 }
 
-/// What is to be done with the queue's first events.
+/// What is done with the first events of the queue.
 pub(super) enum QueueOperation {
     Replay { upto: Option<i64> },
     Discard(DiscardScope),
@@ -89,9 +89,9 @@ impl ParkedStore {
         Self { store, naming: CursorNaming { pipeline: pipeline.into(), by_collection }, models, history }
     }
 
-    /// What is parked; at most `limit`.
+    /// Parked aggregates; at most `limit`.
     pub async fn list(&self, limit: i64) -> Result<Vec<ParkedAggregate>, Error> {
-        let failed = |error| self.store.store_error("list what is parked", error);
+        let failed = |error| self.store.store_error("list parked aggregates", error);
         let filter = doc! { "_id.pipeline": &self.naming.pipeline, "parked": { "$exists": true } };
         let cursors = self.store.database.collection::<RawDocumentBuf>(CURSORS);
         let mut found =
@@ -115,7 +115,7 @@ impl ParkedStore {
         Ok(list)
     }
 
-    /// The events that wait, in order; at most `limit`.
+    /// Queued events, in order; at most `limit`.
     pub async fn list_events(
         &self,
         aggregate: &AggregateId,
@@ -123,7 +123,7 @@ impl ParkedStore {
         model: &str,
         limit: i64,
     ) -> Result<Vec<DeliveredEvent>, Error> {
-        let failed = |error| self.store.store_error("show what is parked", error);
+        let failed = |error| self.store.store_error("list parked events", error);
         let events = self.store.database.collection::<RawDocumentBuf>(PARKED_EVENTS);
         let filter = self.queue_filter(aggregate, namespace, model, 0);
         let query = events.find(filter).sort(doc! { "_id": 1 }).limit(limit);
@@ -137,8 +137,8 @@ impl ParkedStore {
         Ok(list)
     }
 
-    /// Replays all that waits, in order; returns how many events that were. At the first that still cannot be applied it stops, with
-    /// what came before it applied.
+    /// Replays the queue in order and returns the number of events. Stops at the first event that still cannot be applied; the events
+    /// before it stay applied.
     pub async fn retry(&self, aggregate: &AggregateId, namespace: &Namespace, model: &str) -> Result<u64, Error> {
         let still = |detail| Error::ReplayRefused { model: model.to_owned(), detail };
         let mut replayed = 0;
@@ -152,13 +152,13 @@ impl ParkedStore {
                     return Err(still(detail));
                 }
                 (QueueStep::Done { events, remaining: Some(_) }, None) => replayed += events,
-                // Once more, and only so far.
+                // Repeat with only the events that succeeded, as this transaction is rolled back.
                 (QueueStep::Refused { done, detail }, _) => refused = Some((done, detail)),
             }
         }
     }
 
-    /// Puts events aside for good; they are kept, and marked as discarded. Returns how many.
+    /// Removes events from the queue for good; they are kept and marked as discarded. Returns how many.
     pub async fn discard(
         &self,
         aggregate: &AggregateId,
@@ -189,7 +189,7 @@ impl ParkedStore {
         loop {
             match self.run_transaction(aggregate, namespace, model, operation).await {
                 Ok(run_step) => return Ok(run_step),
-                // The commit nobody knew of had emptied the queue.
+                // The commit with the unknown result had emptied the queue.
                 Err(TransactionFailure::Fatal(Error::NotParked(_))) if in_doubt => {
                     return Ok(QueueStep::Done { events: 0, remaining: None });
                 }
@@ -197,13 +197,13 @@ impl ParkedStore {
                     attempts += 1;
                     tokio::time::sleep(std::time::Duration::from_millis(rand::random_range(5..50))).await;
                 }
-                // The next look at the cursor says what became of it.
+                // The cursor tells on the next attempt whether it was committed.
                 Err(TransactionFailure::Unknown) if attempts < MAX_ATTEMPTS => {
                     attempts += 1;
                     in_doubt = true;
                 }
                 Err(TransactionFailure::Unknown) => {
-                    return Err(Error::Timeout { doing: "commit a replay", within: self.store.within });
+                    return Err(Error::Timeout { action: "commit the replay", within: self.store.within });
                 }
                 Err(
                     TransactionFailure::Transient(error)
@@ -216,7 +216,7 @@ impl ParkedStore {
         }
     }
 
-    /// One transaction; what is not to stay is taken back at once.
+    /// Runs one transaction; a refused replay is rolled back at once.
     async fn run_transaction(
         &self,
         aggregate: &AggregateId,
@@ -269,12 +269,12 @@ impl ParkedStore {
         }
         let statement = cursor_statement(&id, &cursor, stored);
         self.store
-            .run_own_command(session, "write a cursor", commands::update_command(CURSORS, [&statement].into_iter()))
+            .run_own_command(session, "write cursor", commands::update_command(CURSORS, [&statement].into_iter()))
             .await?;
         Ok(QueueStep::Done { events: queued.len() as u64, remaining })
     }
 
-    /// What waits from this number on.
+    /// Queued events from this number on.
     fn queue_filter(&self, aggregate: &AggregateId, namespace: &Namespace, model: &str, head: i64) -> Document {
         let bound = |number: RawBson| {
             let id = parked_event_id(&self.naming, namespace, aggregate, model, number);
@@ -289,7 +289,7 @@ impl ParkedStore {
         filter: Document,
         limit: i64,
     ) -> Result<Vec<Queued>, TransactionFailure> {
-        let failed = |error| self.store.classify_error("read what is parked", error);
+        let failed = |error| self.store.classify_error("read parked events", error);
         let events = self.store.database.collection::<RawDocumentBuf>(PARKED_EVENTS);
         let query = events.find(filter).sort(doc! { "_id": 1 }).limit(limit);
         let mut found = query.session(&mut *session).await.map_err(failed)?;
