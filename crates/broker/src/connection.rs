@@ -1,18 +1,18 @@
-//! One AMQP connection: frames to requests for the engine, its replies back to frames.
+//! One AMQP connection: turns frames into requests for the engine, and its replies into frames.
 //!
-//! A task a connection. It reads what the socket has, lets the [protocol](amqp::Connection) take it apart, sends everything asked for to
-//! the engine in one piece, and writes everything there is to write in one piece. It never waits for an answer: attaches, settlements and
-//! management requests are answered when their replies come.
+//! One task per connection. It reads from the socket, lets the [protocol](amqp::Connection) decode, sends all resulting requests to the engine
+//! at once, and writes all resulting frames at once. It never waits for one reply: attaches, settlements and management requests are
+//! completed when their replies arrive.
 //!
 //! | file | does |
 //! | --- | --- |
-//! | `address` | what an address means |
-//! | `links` | what is attached, and how the core and AMQP name it |
-//! | `attach` | links come and go |
-//! | `sending`, `incoming` | a client's messages on their way in |
-//! | `receiving`, `outgoing` | messages on their way out, and their settlement |
-//! | `credit` | how much may be under way to a peer, or half received from it |
-//! | `requests`, `tokens`, `management` | requests and responses on `$cbs` and `$management` |
+//! | `address` | parses link addresses |
+//! | `links` | the table of links, with their ids in AMQP and in the core |
+//! | `attach` | attaches and detaches links |
+//! | `inbound`, `decode` | messages from clients |
+//! | `outbound`, `encode` | messages to clients, and their settlement |
+//! | `credit` | bounds what is in flight to a peer, or partly received from it |
+//! | `node_requests`, `cbs`, `management` | requests and responses on `$cbs` and `$management` |
 
 mod address;
 mod attach;
@@ -48,28 +48,28 @@ use credit::{LinkBudget, PartialDeliveryBudget, SharedCounter};
 use links::LinkTable;
 pub(crate) use node_requests::CallReply;
 
-/// What every connection of a broker shares.
+/// Settings and counters that all connections of a broker share.
 #[derive(Debug, Clone)]
 pub(crate) struct ConnectionSettings {
-    /// Announced to senders whose entity sets no limit of its own.
+    /// Announced to senders if the entity has no limit of its own.
     pub(crate) max_message_size: u64,
     pub(crate) timeouts: Timeouts,
-    /// Bytes of half-received messages in all connections.
+    /// Bytes of partly received messages in all connections.
     pub(crate) partial_bytes: SharedCounter,
-    /// LinkTable of all connections.
+    /// Number of links in all connections.
     pub(crate) links: SharedCounter,
 }
 
-/// How long peers are borne with.
+/// Time limits for peers.
 #[derive(Debug, Clone)]
 pub struct Timeouts {
-    /// Until a connection has said which protocol it speaks; and again for a TLS handshake.
+    /// For the first bytes of a connection, and again for a TLS handshake.
     pub first_bytes: Duration,
-    /// Until an AMQP connection is open, or the head of an HTTP request is whole.
+    /// For the AMQP open, or for the header of an HTTP request.
     pub handshake: Duration,
-    /// With an AMQP peer from which nothing whole arrives. PartialDeliveryBudget of it is announced to the peer.
+    /// For an AMQP peer that sends no complete frame. Half of it is announced to the peer.
     pub idle: Duration,
-    /// With a peer that does not read what we wrote.
+    /// For a peer that does not read what we write.
     pub write: Duration,
 }
 
@@ -84,12 +84,12 @@ impl Default for Timeouts {
     }
 }
 
-/// Bytes read at once: few by a connection that is quiet, many by one that is busy.
+/// Bytes read at once: a small buffer while the connection is quiet, a large one while it is busy.
 const SMALL_READ: usize = 4 << 10;
 const LARGE_READ: usize = 64 << 10;
-/// What a request takes beside its messages: even one without any must not pile up before an engine that waits for its disk.
+/// Cost of a request besides its messages. Even empty requests must not pile up while the engine waits for its disk.
 const REQUEST_OVERHEAD: usize = 128;
-/// How many may wait to be written before nothing more is read.
+/// Bytes that may wait for the socket before nothing more is read.
 const MAX_PENDING_OUTPUT: usize = 1 << 20;
 
 pub(crate) struct BrokerConnection<S> {
@@ -99,21 +99,21 @@ pub(crate) struct BrokerConnection<S> {
     replies: UnboundedReceiver<Vec<EngineReply>>,
     settings: Arc<ConnectionSettings>,
     links: LinkTable,
-    /// PendingLink by the events at hand; sent to the engine together.
+    /// Requests from the current events; sent to the engine together.
     pending: Vec<EngineRequest>,
     pending_bytes: usize,
-    /// Receivers that may have more than the core was told.
+    /// Receivers whose peer has granted more credit than the core knows.
     links_needing_credit: Vec<amqp::LinkId>,
-    /// Weight of the management requests that the engine has not answered yet.
+    /// Weight of the management requests that the engine has not replied to.
     management_weight: u32,
-    /// Bytes that came from the engine for the peer and are not known to be written.
+    /// Bytes from the engine for the peer that are not known to be written.
     unwritten_bytes: usize,
     partial_budget: PartialDeliveryBudget,
     encode_buffer: BytesMut,
     must_close: bool,
 }
 
-/// Why a connection ended, for the log.
+/// Why a connection was closed, for the log.
 enum CloseReason {
     Closed,
     Lost(io::Error),
@@ -121,7 +121,7 @@ enum CloseReason {
     TooSlow,
 }
 
-/// Serves one connection until either side ends it.
+/// Serves one connection until either side closes it.
 pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
     stream: S,
     engine: &EngineHandle,
@@ -160,10 +160,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let end = self.run_until_closed(&shutdown).await;
         self.line.close(self.links.core_ids().collect());
         match end {
-            CloseReason::Closed => debug!("connection closed"),
-            CloseReason::Lost(error) => debug!(error = %error, "connection lost"),
-            CloseReason::Stopping => debug!("connection closed: the broker is stopping"),
-            CloseReason::TooSlow => debug!("connection dropped: the peer does not read"),
+            CloseReason::Closed => debug!("AMQP connection closed"),
+            CloseReason::Lost(error) => debug!(error = %error, "AMQP connection lost"),
+            CloseReason::Stopping => debug!("AMQP connection closed: broker is stopping"),
+            CloseReason::TooSlow => debug!("AMQP connection dropped: peer does not read"),
         }
     }
 
@@ -174,7 +174,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let mut stopping = false;
         loop {
             let deadline = self.amqp.next_deadline().unwrap_or_else(|| Instant::now() + Duration::from_secs(3600));
-            // every arm is cancel-safe: a read that was dropped has read nothing, replies stay in their channel
+            // every arm is cancel-safe: a dropped read has read nothing, replies stay in their channel
             tokio::select! {
                 read = read(&mut self.stream, &mut input, room) => match read {
                     Ok(0) => return CloseReason::Closed,
@@ -192,7 +192,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 () = tokio::time::sleep_until(deadline.into()) => self.amqp.on_tick(Instant::now()),
                 () = shutdown.cancelled(), if !stopping => {
                     stopping = true;
-                    let error = amqp::Error::new(condition::CONNECTION_FORCED, "the broker is stopping");
+                    let error = amqp::Error::new(condition::CONNECTION_FORCED, "broker is stopping");
                     let _ = self.amqp.close(Some(error));
                 }
             }
@@ -209,7 +209,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             if closed {
                 return if stopping { CloseReason::Stopping } else { CloseReason::Closed };
             }
-            // Only now: a peer that does not read is not given more.
+            // Only after the write: a peer that does not read gets no more deliveries.
             self.report_written();
             self.grant_credit();
             if let Err(end) = self.send_requests().await {
@@ -218,7 +218,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         }
     }
 
-    /// Handles every event; true when the connection is over.
+    /// Handles all events; true when the connection is closed.
     fn take_events(&mut self) -> bool {
         while let Some(event) = self.amqp.poll_event() {
             if matches!(event, ConnectionEvent::Closed { .. }) {
@@ -269,7 +269,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         }
     }
 
-    /// Sends what was asked to the engine.
+    /// Sends the pending requests to the engine.
     async fn send_requests(&mut self) -> Result<(), CloseReason> {
         if self.pending.is_empty() {
             return Ok(());
@@ -296,7 +296,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     }
 }
 
-/// Reads what there is, up to `room`. A quiet connection holds no buffer while it waits: what comes is read onto the stack first.
+/// Reads up to `room` bytes. A quiet connection holds no buffer while it waits: its bytes are read onto the stack first.
 async fn read<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut, room: usize) -> io::Result<usize> {
     if room > SMALL_READ {
         input.reserve(room);
@@ -315,7 +315,7 @@ async fn read<S: AsyncRead + Unpin>(stream: &mut S, input: &mut BytesMut, room: 
     .await
 }
 
-/// The core's word for what is wrong, in AMQP's form.
+/// Converts an error of the core to an AMQP error.
 pub(crate) fn to_amqp(error: &Error) -> amqp::Error {
     amqp::Error::new(amqp::Symbol::from_static(error.condition()), error.to_string())
 }

@@ -1,4 +1,4 @@
-//! The broker's entities and its test hooks, for the HTTP side: every question is a call to the engine.
+//! Implements the HTTP backend: every request becomes a call to the engine.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::http::{
 
 const NAME: &str = "headwater";
 
-/// A handle: cheap to clone.
+/// A handle, cheap to clone.
 #[derive(Clone)]
 pub(crate) struct HttpNamespace {
     pub(crate) engine: EngineHandle,
@@ -90,7 +90,7 @@ impl TestControl for HttpNamespace {
             TestCommand::Report => {}
             TestCommand::AdvanceClock { ms } => {
                 self.clock.advance(std::time::Duration::from_millis(ms));
-                // What is due by now has happened when the answer goes out.
+                // Everything that is due by the new time happens before the reply.
                 self.engine.call(|core, call| core.tick(call)).await?;
             }
             TestCommand::Arm(fault) => self.arm(fault).await?,
@@ -128,7 +128,7 @@ fn find_entity(core: &Core, at: &EntityAddress) -> Result<AdminEntity, Error> {
 }
 
 fn entity(view: &EntityView<'_>) -> AdminEntity {
-    // What does not read was written by a version that kept more; nothing depends on it.
+    // Data that cannot be parsed was written by a newer version. Nothing depends on it.
     let kept: Option<PassiveProperties> =
         view.description.common().administration_data.as_ref().and_then(|kept| serde_json::from_str(&kept.0).ok());
     AdminEntity::new(view, kept.unwrap_or_default())
@@ -136,7 +136,7 @@ fn entity(view: &EntityView<'_>) -> AdminEntity {
 
 fn into_stored_description(properties: EntityProperties) -> EntityDescription {
     let EntityProperties { mut description, passive } = properties;
-    let text = serde_json::to_string(&passive).expect("what is kept is plain data");
+    let text = serde_json::to_string(&passive).expect("passive properties are plain data");
     description.common_mut().administration_data =
         (passive != PassiveProperties::default()).then(|| core::AdministrationData(text.into()));
     description

@@ -1,8 +1,8 @@
-//! A durable broker that speaks the part of Service Bus that Headwater walks on.
+//! A durable broker that implements the part of Service Bus that Headwater uses.
 //!
-//! [`Broker`] is the whole of it. Reading order, as a message walks: `listener` (one port, three protocols) → `connection` (frames to requests)
-//! → `engine` (one thread, rounds, nothing said before it is durable) → [`core`] (the decisions, without I/O or clock) → [`journal`]
-//! (the seam) → [`store`] (the log on disk). [`http`], [`atom`] and `http_namespace` are the administration beside it.
+//! [`Broker`] is the entry point. Reading order, along the path of a message: `listener` (one port, three protocols) → `connection` (frames to
+//! requests) → `engine` (one thread; replies only after the data is durable) → [`core`] (decisions, without I/O or clock) → [`journal`]
+//! (storage interface) → [`store`] (the log on disk). [`http`], [`atom`] and `http_namespace` are the administration API.
 
 pub mod atom;
 mod connection;

@@ -1,4 +1,4 @@
-//! The one port: accepts, caps how many connections there are, and tells AMQP, TLS and HTTP apart by their first bytes.
+//! The broker's one port: accepts connections up to a limit, and detects AMQP, TLS and HTTP by their first bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -22,7 +22,7 @@ use crate::engine::EngineHandle;
 use crate::http;
 use crate::http_namespace::HttpNamespace;
 
-/// After an accept that failed for want of file descriptors, when to try again.
+/// Delay after a failed accept. The usual cause is a lack of file descriptors.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 pub(crate) struct Listener {
@@ -34,7 +34,7 @@ pub(crate) struct Listener {
     pub(crate) max_connections: usize,
 }
 
-/// What one connection's task needs.
+/// Everything that the task of one connection needs.
 #[derive(Clone)]
 struct ConnectionHandler {
     tls: Option<TlsAcceptor>,
@@ -50,24 +50,24 @@ enum WireProtocol {
     Http,
 }
 
-/// Descriptors a broker needs beside its connections: files of the store, pipes, and room for what shares the process.
+/// File descriptors besides connections: store files, pipes, and a reserve for other code in the process.
 const OTHER_DESCRIPTORS: u64 = 1_000;
 
-/// Lets this process have as many descriptors as connections are allowed. The usual limit, 1,024, is a courtesy to programs that use `select`;
-/// beyond it connections would wait in the kernel, unanswered.
+/// Raises the limit of open files to the configured number of connections. The usual soft limit, 1,024, exists for programs that use `select`;
+/// beyond it, connections would wait in the kernel without a reply.
 pub(crate) fn raise_open_file_limit(connections: usize) {
     let wanted = connections as u64 + OTHER_DESCRIPTORS;
     let Ok((now, most)) = getrlimit(Resource::RLIMIT_NOFILE) else { return };
     if now < wanted && setrlimit(Resource::RLIMIT_NOFILE, wanted.min(most), most).is_err() || most < wanted {
         warn!(
             allowed = most.max(now),
-            wanted, "fewer connections can be served than are allowed: raise the limit of open files"
+            wanted, "open file limit is below the connection limit; raise it with `ulimit -n`"
         );
     }
 }
 
 impl Listener {
-    /// Accepts until `shutdown`, then waits until every connection has ended.
+    /// Accepts until `shutdown`, then waits until every connection is closed.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         let permits = Arc::new(Semaphore::new(self.max_connections));
         let tasks = TaskTracker::new();
@@ -81,12 +81,12 @@ impl Listener {
             };
             match accepted {
                 Err(error) => {
-                    warn!(error = %error, "a connection could not be accepted");
+                    warn!(error = %error, "failed to accept connection; retrying");
                     tokio::time::sleep(ACCEPT_RETRY_DELAY).await;
                 }
                 Ok((stream, _)) => match Arc::clone(&permits).try_acquire_owned() {
-                    // Hanging up at once tells the peer more than a connection nobody serves.
-                    Err(_) => warn!("a connection was refused: there are as many as allowed"),
+                    // Closing at once tells the peer more than a connection that nobody serves.
+                    Err(_) => warn!("connection refused: connection limit reached"),
                     Ok(permit) => {
                         let handler = handler.clone();
                         tasks.spawn(async move {
@@ -104,12 +104,12 @@ impl Listener {
 
 impl ConnectionHandler {
     async fn handle(self, stream: TcpStream) {
-        // Frames are gathered before they are written: waiting for more would only delay them.
+        // Frames are batched before they are written, so Nagle's algorithm would only delay them.
         let _ = stream.set_nodelay(true);
         let Some((protocol, stream)) = self.detect_protocol(stream).await else { return };
         match (protocol, &self.tls) {
             (WireProtocol::Tls, Some(tls)) => Box::pin(self.handle_tls(tls, stream)).await,
-            (WireProtocol::Tls, None) => debug!("a peer speaks TLS, and there is no certificate"),
+            (WireProtocol::Tls, None) => debug!("connection closed: peer uses TLS, but no certificate is configured"),
             (protocol, _) => self.serve(&protocol, stream, false).await,
         }
     }
@@ -122,7 +122,7 @@ impl ConnectionHandler {
                 }
             }
             Ok(Err(error)) => debug!(error = %error, "TLS handshake failed"),
-            Err(_) => debug!("TLS handshake took too long"),
+            Err(_) => debug!("TLS handshake timed out"),
         }
     }
 
@@ -132,7 +132,7 @@ impl ConnectionHandler {
         stream: S,
         over_tls: bool,
     ) {
-        // Boxed: else each connection's task has room for whatever the others could be.
+        // Boxed: otherwise the task of each connection would be as large as the largest protocol's.
         match protocol {
             WireProtocol::Amqp => {
                 let (settings, shutdown) = (Arc::clone(&self.settings), self.shutdown.clone());
@@ -142,7 +142,7 @@ impl ConnectionHandler {
                 let service = if over_tls { self.http.clone().over_tls() } else { self.http.clone() };
                 Box::pin(http::serve_connection(stream, service, self.shutdown.cancelled())).await;
             }
-            WireProtocol::Tls => debug!("TLS inside TLS"),
+            WireProtocol::Tls => debug!("connection closed: TLS inside TLS"),
         }
     }
 
@@ -156,7 +156,7 @@ impl ConnectionHandler {
             }
             Ok::<_, io::Error>(())
         };
-        // cancel-safe enough: a connection whose first bytes are given up is hung up
+        // cancel-safe enough: if this is dropped, the connection is closed
         tokio::select! {
             read = timeout(self.settings.timeouts.first_bytes, read) => read.ok()?.ok()?,
             () = self.shutdown.cancelled() => return None,
@@ -178,7 +178,7 @@ fn recognize_protocol(first: &[u8]) -> Option<WireProtocol> {
     }
 }
 
-/// A stream whose first bytes were read already.
+/// A stream with bytes that were read ahead.
 struct PrefixedStream<S> {
     first: BytesMut,
     stream: S,

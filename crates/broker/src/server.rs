@@ -1,4 +1,4 @@
-//! A whole broker in one value: the engine's thread, the port, and an orderly stop.
+//! A complete broker: the engine thread, the listener, and an orderly stop.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,23 +16,23 @@ use crate::http_namespace::HttpNamespace;
 use crate::listener::{Listener, raise_open_file_limit};
 use crate::tls::{self, TlsFiles};
 
-/// How a broker is set up.
+/// Configuration of a broker.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Port 0: any that is free; [`Broker::address`] tells which.
+    /// Port 0 picks a free port; [`Broker::address`] returns it.
     pub listen: SocketAddr,
     pub persistence: Persistence,
-    /// Created at the start unless they are there already.
+    /// Created at the start unless they exist.
     pub entities: Vec<(String, EntityDescription)>,
     pub tls: Option<TlsFiles>,
     pub limits: BrokerLimits,
     pub max_connections: usize,
     pub timeouts: Timeouts,
-    /// With a token, tests may move the clock and arm faults over HTTP. Never set it on a broker that matters.
+    /// With a token, tests may advance the clock and arm faults over HTTP. Never set it in production.
     pub test_token: Option<String>,
 }
 
-/// Enough to keep many peers busy at once, little beside what the messages themselves take.
+/// Enough to keep many peers busy at once, and little compared with the messages themselves.
 const MAX_OUTGOING: usize = 64 << 20;
 
 impl Config {
@@ -43,7 +43,7 @@ impl Config {
             entities: Vec::new(),
             tls: None,
             limits: BrokerLimits { max_outgoing: MAX_OUTGOING, ..BrokerLimits::default() },
-            // The service allows 5,000 to a namespace; some room for administration beside them.
+            // The service allows 5,000 per namespace; the rest is for administration.
             max_connections: 6_000,
             timeouts: Timeouts::default(),
             test_token: None,
@@ -53,7 +53,7 @@ impl Config {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("listen on {address}")]
+    #[error("failed to listen on {address}")]
     Listen {
         address: SocketAddr,
         #[source]
@@ -61,17 +61,17 @@ pub enum Error {
     },
     #[error(transparent)]
     Memory(#[from] StorageError),
-    #[error("start the broker's thread")]
+    #[error("failed to start the engine thread")]
     Thread(#[source] std::io::Error),
-    #[error("set up TLS")]
+    #[error("failed to set up TLS")]
     Tls(#[from] tls::Error),
-    #[error("create `{path}` as configured")]
+    #[error("failed to create configured entity `{path}`")]
     Entity {
         path: String,
         #[source]
         source: core::Error,
     },
-    #[error("the broker stopped while it was starting")]
+    #[error("broker stopped during startup")]
     Stopped,
 }
 
@@ -86,12 +86,12 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Recovers what is stored, then listens. When this returns, clients are served.
+    /// Recovers the stored state, then listens. Clients are served when this returns.
     pub async fn start(config: Config) -> Result<Self, Error> {
         let tls = config.tls.as_ref().map(TlsFiles::acceptor).transpose()?;
         let listen = config.listen;
         let unbound = |source| Error::Listen { address: listen, source };
-        // Bound before the store is opened: a port in use is the likelier mistake, and the cheaper one to find.
+        // Bound before the store is opened: a port in use is the more likely problem, and the cheaper one to detect.
         let socket = TcpListener::bind(listen).await.map_err(unbound)?;
         let address = socket.local_addr().map_err(unbound)?;
         raise_open_file_limit(config.max_connections);
@@ -141,7 +141,7 @@ impl Broker {
         self.address
     }
 
-    /// A connection string as the SDKs take it.
+    /// A connection string for the SDKs.
     pub fn connection_string(&self) -> String {
         let address = self.address;
         format!(
@@ -149,21 +149,21 @@ impl Broker {
         )
     }
 
-    /// Moves the broker's clock ahead, for tests.
+    /// Advances the broker's clock, for tests.
     pub fn advance_clock(&self, by: Duration) {
         self.namespace.clock.advance(by);
         self.engine.wake();
     }
 
-    /// Moves the clock, or arms a fault, for tests: what `/$test` does over HTTP, without a token.
+    /// Runs a test command without a token: what `/$test` does over HTTP.
     pub async fn test(&self, command: TestCommand) -> Result<TestReport, http::BackendError> {
         self.namespace.run_test_command(command).await
     }
 
-    /// Tells every peer, waits for them to go, and brings the store to the disk.
+    /// Closes all connections, then flushes the store to disk.
     pub async fn stop(self) {
         self.shutdown.cancel();
-        // A peer that does not answer is not waited for longer than a moment.
+        // Bounded, because a peer may never reply to the close.
         let _ = tokio::time::timeout(Duration::from_secs(5), self.listener).await;
         self.engine.stop();
         let _ = tokio::task::spawn_blocking(move || self.thread.join()).await;

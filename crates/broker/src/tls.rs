@@ -1,4 +1,4 @@
-//! The broker's certificate, read from the files an operator names.
+//! Loads the broker's certificate from the configured files.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tokio_rustls::rustls::pki_types::pem::{self, PemObject};
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::{self, ServerConfig, crypto};
 
-/// PEM files: the certificate with its chain, and its private key.
+/// PEM files: the certificate chain and its private key.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     pub certificate: PathBuf,
@@ -17,15 +17,15 @@ pub struct TlsFiles {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("read `{}`", path.display())]
+    #[error("failed to read `{}`", path.display())]
     Read {
         path: PathBuf,
         #[source]
         source: pem::Error,
     },
-    #[error("`{}` holds no certificate", path.display())]
+    #[error("`{}` contains no certificate", path.display())]
     NoCertificate { path: PathBuf },
-    #[error("certificate and key do not fit")]
+    #[error("certificate and private key do not match")]
     Unfit(#[source] rustls::Error),
 }
 

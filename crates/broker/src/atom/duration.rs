@@ -1,14 +1,14 @@
-//! Spans of time as ISO 8601 has them and the administration API and the emulator's configuration write them: `PT1M`,
+//! ISO 8601 durations, as in the administration API and the emulator's configuration: `PT1M`,
 //! `P1DT2H3.5S`.
 //!
-//! A year is 365 days and a month 30, as in .NET, where the service's own values come from.
+//! A year is 365 days and a month is 30, as in .NET, where the service's values come from.
 
 use std::time::Duration;
 
-/// .NET's longest span, by which the service says "for ever".
+/// .NET's `TimeSpan.MaxValue`, which the service uses for "forever".
 pub const FOREVER: &str = "P10675199DT2H48M5.4775807S";
 
-/// Whole days tell "for ever": clients round its fraction of a second, down (Python, by 42 µs) or up.
+/// Compared by whole days, because clients round the fraction of a second, down (Python, by 42 µs) or up.
 const FOREVER_DAYS: u64 = 10_675_199;
 
 const DAY: u64 = 86_400;
@@ -23,7 +23,7 @@ pub fn parse(text: &str) -> Result<Duration, InvalidDuration> {
     read(text.trim()).ok_or(InvalidDuration)
 }
 
-/// As [`parse`], with `None` for "for ever".
+/// Like [`parse`], with `None` for "forever".
 pub fn parse_bounded(text: &str) -> Result<Option<Duration>, InvalidDuration> {
     parse(text).map(|span| (span.as_secs() < FOREVER_DAYS * DAY).then_some(span))
 }
@@ -71,7 +71,7 @@ fn read(text: &str) -> Option<Duration> {
     }
 }
 
-/// One half of a duration: numbers, each with its unit, every unit at most once and the larger first.
+/// One half of a duration: numbers with units, each unit at most once, larger units first.
 fn sum(mut rest: &str, units: &[(char, u64)]) -> Option<Duration> {
     if rest.is_empty() {
         return None;
@@ -89,7 +89,7 @@ fn sum(mut rest: &str, units: &[(char, u64)]) -> Option<Duration> {
     Some(total)
 }
 
-/// Only seconds may have a fraction; what is finer than a nanosecond is dropped.
+/// Only seconds may have a fraction. Digits below a nanosecond are dropped.
 fn amount(number: &str, seconds: u64) -> Option<Duration> {
     let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     let (whole, fraction) = number.split_once('.').unwrap_or((number, "0"));

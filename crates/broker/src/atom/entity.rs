@@ -1,4 +1,4 @@
-//! An entity as administration sees it: where it is, what was asked of it, how it is doing.
+//! An entity as the administration API shows it: address, properties, runtime values.
 
 use std::fmt;
 
@@ -6,13 +6,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::core::{EntityCounts, EntityDescription, EntityView, Timestamp};
 
-/// The service takes no more per entity.
+/// The service's limit per entity.
 pub const MAX_AUTHORIZATION_RULES: usize = 12;
 
-/// Where an entity is. Names as the client wrote them; comparing them without case is the namespace's business.
+/// The address of an entity, with names as the client wrote them. The namespace compares names without case.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EntityAddress {
-    /// A queue or a topic; its name may hold slashes.
+    /// A queue or a topic; its name may contain slashes.
     Entity(String),
     Subscription {
         topic: String,
@@ -28,7 +28,7 @@ impl EntityAddress {
         Self::Subscription { topic: topic.to_owned(), name: name.to_owned() }
     }
 
-    /// The last part, which lists and titles show.
+    /// The last part, shown in lists and titles.
     pub fn name(&self) -> &str {
         match self {
             Self::Entity(name) | Self::Subscription { name, .. } => name,
@@ -36,7 +36,7 @@ impl EntityAddress {
     }
 }
 
-/// The path by which clients reach it.
+/// The path that clients use.
 impl fmt::Display for EntityAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -46,7 +46,7 @@ impl fmt::Display for EntityAddress {
     }
 }
 
-/// What a client asks of an entity: what the core acts on, and what is only kept for clients to read back.
+/// The properties of an entity: those that the core uses, and those that are only stored for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntityProperties {
     pub description: EntityDescription,
@@ -59,7 +59,7 @@ impl From<EntityDescription> for EntityProperties {
     }
 }
 
-/// EntityProperties that are stored and shown, and that change nothing. Serialisable, to be kept beside the description.
+/// Properties that are stored and shown but have no effect. Serialized beside the description.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct PassiveProperties {
@@ -68,7 +68,7 @@ pub struct PassiveProperties {
     pub authorization_rules: Vec<AuthorizationRule>,
 }
 
-/// A named pair of keys and what they allow.
+/// A named pair of keys and their rights.
 #[derive(Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AuthorizationRule {
@@ -83,7 +83,7 @@ pub struct AuthorizationRule {
     pub secondary_key: Option<String>,
 }
 
-/// Keys never reach a log.
+/// Keys must not appear in logs.
 impl fmt::Debug for AuthorizationRule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AuthorizationRule")
@@ -110,7 +110,7 @@ impl fmt::Display for AccessRight {
     }
 }
 
-/// An entity, as a get or a list answers.
+/// An entity as returned by get and list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdminEntity {
     pub address: EntityAddress,
@@ -119,7 +119,7 @@ pub struct AdminEntity {
 }
 
 impl AdminEntity {
-    /// What the core shows of an entity, and what was kept beside it.
+    /// Combines the core's view of an entity with its passive properties.
     pub fn new(view: &EntityView<'_>, passive: PassiveProperties) -> Self {
         Self {
             address: EntityAddress::from_view(view),
@@ -139,10 +139,10 @@ impl AdminEntity {
 pub struct RuntimeProperties {
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
-    /// When a client last sent or received; `None` where that is not known.
+    /// When a client last sent or received; `None` if unknown.
     pub accessed_at: Option<Timestamp>,
     pub counts: EntityCounts,
-    /// How many a topic has.
+    /// Number of subscriptions of a topic.
     pub subscriptions: usize,
 }
 
@@ -151,6 +151,6 @@ pub struct NamespaceInfo {
     pub name: String,
     pub created_at: Timestamp,
     pub modified_at: Timestamp,
-    /// What an entity takes that asks for no limit of its own.
+    /// The limit for entities that set none of their own.
     pub max_message_size_in_kilobytes: u64,
 }

@@ -1,4 +1,4 @@
-//! The Atom around a description: entries, feeds with their links, and the service's errors.
+//! Atom entries and feeds around descriptions, and the service's error format.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ const ATOM: &str = "http://www.w3.org/2005/Atom";
 const SERVICE_BUS: &str = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect";
 const INSTANCE: &str = "http://www.w3.org/2001/XMLSchema-instance";
 
-/// The version of the administration API a client speaks, such as `2021-05`. Newer ones only add properties.
+/// The API version of a client, such as `2021-05`. Newer versions only add properties.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ApiVersion(String);
 
@@ -31,7 +31,7 @@ impl ApiVersion {
     }
 }
 
-/// The newest one the SDKs speak.
+/// The newest version that the SDKs use.
 impl Default for ApiVersion {
     fn default() -> Self {
         Self("2024-05".to_owned())
@@ -44,7 +44,7 @@ impl fmt::Display for ApiVersion {
     }
 }
 
-/// Where the request came in, for ids and links: clients take entity names out of them.
+/// The request's base URL, for ids and links. Clients parse entity names from them.
 #[derive(Debug, Clone)]
 pub struct RequestContext {
     /// Scheme and authority, such as `http://localhost:5300`.
@@ -74,7 +74,7 @@ pub struct FeedPage<'a> {
     pub path: &'a str,
     pub skip: usize,
     pub top: usize,
-    /// Whether another page follows this one.
+    /// True if another page follows.
     pub more: bool,
 }
 
@@ -150,7 +150,7 @@ fn feed(
         xml.leaf("id", &own);
         xml.leaf("updated", timestamp::format(updated.unwrap_or(context.namespace.modified_at)));
         link(xml, "self", &own);
-        // The Python SDK takes the second of two links for the next page, whatever its name: no others may be here.
+        // The Python SDK takes the second link for the next page, whatever its name. So there may be no other links here.
         if page.more {
             link(xml, "next", &context.page(page.path, page.skip + page.top, page.top));
         }
@@ -159,7 +159,7 @@ fn feed(
     xml.into_text()
 }
 
-/// The body of a refusal. SDKs show the detail to their users.
+/// The body of an error response. SDKs show the detail to their users.
 pub fn error(status: u16, detail: &str) -> String {
     let mut xml = XmlWriter::default();
     xml.element("Error", &[], |xml| {

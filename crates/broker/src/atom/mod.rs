@@ -1,8 +1,8 @@
-//! The XML of Service Bus administration: Atom entries and feeds that carry the descriptions of entities, in and out.
+//! Reads and writes the XML of the administration API: Atom entries and feeds with entity descriptions.
 //!
-//! Leans on [`crate::core`] for what a description is and which values are allowed; here a value is only read and written.
-//! Order and names of elements are those of the service, because clients depend on both. Reads what clients really send:
-//! any namespace prefix, unknown elements ignored. Never touches a socket, a clock or an entity.
+//! Uses the description types of [`crate::core`], which also decides which values are allowed.
+//! Names and order of elements are those of the service, because clients depend on both. Accepts what clients send:
+//! any namespace prefix, and unknown elements are ignored. Never touches a socket, a clock or a stored entity.
 
 pub mod duration;
 mod entity;

@@ -1,7 +1,7 @@
-//! What a client's body says: the description of an entity, or a rule.
+//! Parses a client's body: an entity description or a rule.
 //!
-//! A property that is not named has its default, also in an update: the service replaces, it does not merge. Elements that
-//! only the service sets (counts, times) and unknown ones are ignored. Ranges are the core's to check.
+//! A missing property gets its default, also in an update: the service replaces and does not merge. Read-only elements
+//! (counts, times) and unknown ones are ignored. The core checks ranges.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::entity::{AccessRight, AuthorizationRule, EntityProperties, MAX_AUTHOR
 use super::rule::{self, RuleDescription};
 use super::xml_element::{self, XmlElement};
 
-/// Why a body cannot be understood. Names the element, and what would have been.
+/// Why a body is invalid: the element, and the values allowed.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct EntryError(#[from] EntryErrorReason);
@@ -25,19 +25,19 @@ pub struct EntryError(#[from] EntryErrorReason);
 pub(super) enum EntryErrorReason {
     #[error(transparent)]
     Xml(#[from] xml_element::Error),
-    #[error("the body is not an Atom entry whose content is a description")]
+    #[error("body is not an Atom entry with a description")]
     NoContent,
-    #[error("the content `{0}` is not a description known here")]
+    #[error("unknown description `{0}`")]
     UnknownContent(String),
     #[error("`{field}` is `{value}`: {expected}")]
     Value { field: &'static str, value: String, expected: &'static str },
     #[error("`{field}` is missing")]
     Missing { field: &'static str },
-    #[error("`AuthorizationRules` holds {0} rules: at most {MAX_AUTHORIZATION_RULES} are allowed")]
+    #[error("`AuthorizationRules` has {0} rules: at most {MAX_AUTHORIZATION_RULES} are allowed")]
     TooManyAuthorizationRules(usize),
 }
 
-/// What an entry carries.
+/// The content of an entry.
 #[derive(Debug, PartialEq)]
 pub enum EntryContent {
     Queue(EntitySubmission),
@@ -46,7 +46,7 @@ pub enum EntryContent {
     Rule(Box<RuleDescription>),
 }
 
-/// The properties of an entity as a client submits them.
+/// The properties of an entity as submitted by a client.
 #[derive(Debug, PartialEq, Eq)]
 pub struct EntitySubmission {
     properties: EntityProperties,
@@ -60,7 +60,7 @@ impl EntitySubmission {
         self.properties
     }
 
-    /// What is chosen once, and not named now, stays as it was; everything else is replaced.
+    /// Properties that cannot change keep their value if they are missing; everything else is replaced.
     pub fn into_update(mut self, current: &EntityDescription) -> EntityProperties {
         let (ingress, egress) = sides(&mut self.properties.description);
         if let (Some(new), Some(old)) = (ingress, current.ingress()) {
@@ -208,7 +208,7 @@ fn authorization_rule(rule: &XmlElement) -> Result<AuthorizationRule, EntryError
 
 fn access_right(text: &str) -> Result<AccessRight, EntryErrorReason> {
     let found = AccessRight::ALL.into_iter().find(|right| right.to_string() == text.trim());
-    found.ok_or_else(|| wrong("AccessRights", text, "valid are Manage, Send and Listen"))
+    found.ok_or_else(|| wrong("AccessRights", text, "expected Manage, Send or Listen"))
 }
 
 fn status(text: &str) -> Result<EntityStatus, EntryErrorReason> {
@@ -217,7 +217,7 @@ fn status(text: &str) -> Result<EntityStatus, EntryErrorReason> {
         "Disabled" => Ok(EntityStatus::Disabled),
         "SendDisabled" => Ok(EntityStatus::SendDisabled),
         "ReceiveDisabled" => Ok(EntityStatus::ReceiveDisabled),
-        _ => Err(wrong("Status", text, "valid are Active, Disabled, SendDisabled and ReceiveDisabled")),
+        _ => Err(wrong("Status", text, "expected Active, Disabled, SendDisabled or ReceiveDisabled")),
     }
 }
 
@@ -227,7 +227,7 @@ pub(super) fn text(described: &XmlElement, field: &str) -> Option<String> {
 
 fn flag(described: &XmlElement, field: &'static str, into: &mut bool) -> Result<(), EntryErrorReason> {
     if let Some(element) = described.child(field) {
-        *into = boolean(&element.text).ok_or_else(|| wrong(field, &element.text, "valid are true and false"))?;
+        *into = boolean(&element.text).ok_or_else(|| wrong(field, &element.text, "expected true or false"))?;
     }
     Ok(())
 }
@@ -250,7 +250,7 @@ fn number<N: FromStr>(described: &XmlElement, field: &'static str, into: &mut N)
 fn optional_number<N: FromStr>(described: &XmlElement, field: &'static str) -> Result<Option<N>, EntryErrorReason> {
     let Some(element) = described.child(field) else { return Ok(None) };
     let parsed = element.text.trim().parse().ok();
-    parsed.map(Some).ok_or_else(|| wrong(field, &element.text, "valid is a whole number in the property's range"))
+    parsed.map(Some).ok_or_else(|| wrong(field, &element.text, "expected an integer in the property's range"))
 }
 
 fn span(described: &XmlElement, field: &'static str, into: &mut Duration) -> Result<(), EntryErrorReason> {
@@ -267,9 +267,9 @@ fn bounded(described: &XmlElement, field: &'static str, into: &mut Option<Durati
     Ok(())
 }
 
-const EXPECTED_DURATION: &str = "valid is an ISO 8601 duration, such as PT30S, PT1M or P1DT12H";
+const EXPECTED_DURATION: &str = "expected an ISO 8601 duration, such as PT30S, PT1M or P1DT12H";
 
-/// A client's value goes back to it, but not at any length.
+/// Shortens the client's value, which is sent back in the error.
 pub(super) fn wrong(field: &'static str, value: &str, expected: &'static str) -> EntryErrorReason {
     EntryErrorReason::Value { field, value: value.trim().chars().take(100).collect(), expected }
 }

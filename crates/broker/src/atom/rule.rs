@@ -1,6 +1,6 @@
-//! Rules of a subscription: which messages it takes, and what it does to them.
+//! Rules of a subscription: a filter and an action.
 //!
-//! Read and written in full; the broker applies only the default rule so far, and refuses others before they get here.
+//! Fully read and written, but the broker applies only the default rule and refuses others before they get here.
 
 use crate::core::Timestamp;
 
@@ -10,10 +10,10 @@ use super::timestamp;
 use super::xml_element::XmlElement;
 use super::xml_writer::XmlWriter;
 
-/// The rule every subscription is born with: it takes everything.
+/// The rule that every subscription starts with. It selects every message.
 pub const DEFAULT_RULE: &str = "$Default";
 
-/// The only level the service still knows.
+/// The only level that the service still supports.
 const COMPATIBILITY_LEVEL: u32 = 20;
 const SCHEMA: &str = "http://www.w3.org/2001/XMLSchema";
 
@@ -32,7 +32,7 @@ pub enum RuleFilter {
     Correlation(CorrelationFilter),
 }
 
-/// What a rule does to a message it takes: an SQL statement.
+/// An SQL statement that changes selected messages.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RuleAction(pub SqlExpression);
 
@@ -42,7 +42,7 @@ pub struct SqlExpression {
     pub parameters: Vec<(String, PropertyValue)>,
 }
 
-/// Takes a message whose properties equal all that are given.
+/// Selects messages whose properties equal all given values.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CorrelationFilter {
     pub correlation_id: Option<String>,
@@ -65,7 +65,7 @@ pub enum PropertyValue {
     Boolean(bool),
     /// As the client wrote it.
     DateTime(String),
-    /// As the client wrote it; known to be one.
+    /// As the client wrote it; validated.
     Duration(String),
 }
 
@@ -74,7 +74,7 @@ impl RuleDescription {
         Self { name: DEFAULT_RULE.to_owned(), filter: RuleFilter::True, action: None }
     }
 
-    /// Whether this is the default rule, in any of the ways clients spell it.
+    /// True for the default rule, in any form that clients use.
     pub fn is_default(&self) -> bool {
         let everything = match &self.filter {
             RuleFilter::True => true,
@@ -85,7 +85,7 @@ impl RuleDescription {
     }
 }
 
-/// Reads a `RuleDescription`. Without a name, it is the default rule's.
+/// Parses a `RuleDescription`. A missing name means the default rule.
 pub(super) fn read(described: &XmlElement) -> Result<RuleDescription, EntryErrorReason> {
     Ok(RuleDescription {
         name: text(described, "Name").unwrap_or_else(|| DEFAULT_RULE.to_owned()),
@@ -103,7 +103,7 @@ fn filter(element: &XmlElement) -> Result<RuleFilter, EntryErrorReason> {
         other => Err(wrong(
             "Filter",
             other.unwrap_or("without a type"),
-            "valid are TrueFilter, FalseFilter, SqlFilter and CorrelationFilter",
+            "expected TrueFilter, FalseFilter, SqlFilter or CorrelationFilter",
         )),
     }
 }
@@ -112,7 +112,7 @@ fn action(element: &XmlElement) -> Result<Option<RuleAction>, EntryErrorReason> 
     match element.kind() {
         Some("EmptyRuleAction") => Ok(None),
         Some("SqlRuleAction") => Ok(Some(RuleAction(sql(element)?))),
-        other => Err(wrong("Action", other.unwrap_or("without a type"), "valid are EmptyRuleAction and SqlRuleAction")),
+        other => Err(wrong("Action", other.unwrap_or("without a type"), "expected EmptyRuleAction or SqlRuleAction")),
     }
 }
 
@@ -162,7 +162,7 @@ fn typed(element: &XmlElement) -> Result<PropertyValue, EntryErrorReason> {
         wrong(
             "Value",
             text,
-            "valid is a string, int, long, double, boolean, dateTime or duration, written as its type says",
+            "expected a string, int, long, double, boolean, dateTime or duration, written as its type says",
         )
     })
 }
@@ -208,7 +208,7 @@ fn write_correlation(xml: &mut XmlWriter, correlation: &CorrelationFilter) {
     write_pairs(xml, "Properties", &correlation.properties);
 }
 
-/// Left out when empty: the JavaScript SDK takes an empty list for a broken one.
+/// Omitted if empty: the JavaScript SDK fails on an empty list.
 fn write_pairs(xml: &mut XmlWriter, name: &str, pairs: &[(String, PropertyValue)]) {
     if pairs.is_empty() {
         return;
@@ -218,7 +218,7 @@ fn write_pairs(xml: &mut XmlWriter, name: &str, pairs: &[(String, PropertyValue)
             let (kind, text) = written(value);
             xml.element("KeyValueOfstringanyType", &[], |xml| {
                 xml.leaf("Key", key);
-                // The JavaScript SDK cuts exactly five characters off the type, so the prefix must be this one.
+                // The JavaScript SDK cuts exactly five characters off the type, so the prefix must have this length.
                 let attributes = [("i:type", format!("d6p1:{kind}")), ("xmlns:d6p1", SCHEMA.to_owned())];
                 let attributes = attributes.each_ref().map(|(name, value)| (*name, value.as_str()));
                 xml.leaf_with("Value", &attributes, text);

@@ -1,4 +1,4 @@
-//! Bodies that the official SDKs really send (`fixtures/`, recorded from them), and answers as the service words them.
+//! Bodies recorded from the official SDKs (`fixtures/`), and responses as the service formats them.
 
 use std::time::Duration;
 
@@ -348,54 +348,48 @@ fn what_a_body_gets_wrong_is_named() {
         |inside: &str| format!("<entry><content><QueueDescription>{inside}</QueueDescription></content></entry>");
     let rules = "<AuthorizationRule/>".repeat(13);
     let cases = [
-        ("<entry".to_owned(), "the body is not well-formed XML"),
-        ("<entry/>".to_owned(), "the body is not an Atom entry whose content is a description"),
+        ("<entry".to_owned(), "body is not well-formed XML"),
+        ("<entry/>".to_owned(), "body is not an Atom entry with a description"),
         (
             "<feed><content><QueueDescription/></content></feed>".to_owned(),
-            "the body is not an Atom entry whose content is a description",
+            "body is not an Atom entry with a description",
         ),
-        (
-            "<entry><content><RelayDescription/></content></entry>".to_owned(),
-            "the content `RelayDescription` is not a description known here",
-        ),
+        ("<entry><content><RelayDescription/></content></entry>".to_owned(), "unknown description `RelayDescription`"),
         (
             queue("<LockDuration>one minute</LockDuration>"),
-            "`LockDuration` is `one minute`: valid is an ISO 8601 duration, such as PT30S, PT1M or P1DT12H",
+            "`LockDuration` is `one minute`: expected an ISO 8601 duration, such as PT30S, PT1M or P1DT12H",
         ),
         (
             queue("<LockDuration/>"),
-            "`LockDuration` is ``: valid is an ISO 8601 duration, such as PT30S, PT1M or P1DT12H",
+            "`LockDuration` is ``: expected an ISO 8601 duration, such as PT30S, PT1M or P1DT12H",
         ),
-        (
-            queue("<RequiresSession>perhaps</RequiresSession>"),
-            "`RequiresSession` is `perhaps`: valid are true and false",
-        ),
+        (queue("<RequiresSession>perhaps</RequiresSession>"), "`RequiresSession` is `perhaps`: expected true or false"),
         (
             queue("<MaxDeliveryCount>-1</MaxDeliveryCount>"),
-            "`MaxDeliveryCount` is `-1`: valid is a whole number in the property's range",
+            "`MaxDeliveryCount` is `-1`: expected an integer in the property's range",
         ),
         (
             queue("<MaxDeliveryCount>70000</MaxDeliveryCount>"),
-            "`MaxDeliveryCount` is `70000`: valid is a whole number in the property's range",
+            "`MaxDeliveryCount` is `70000`: expected an integer in the property's range",
         ),
         (
             queue("<Status>Asleep</Status>"),
-            "`Status` is `Asleep`: valid are Active, Disabled, SendDisabled and ReceiveDisabled",
+            "`Status` is `Asleep`: expected Active, Disabled, SendDisabled or ReceiveDisabled",
         ),
         (
             queue(
                 "<AuthorizationRules><AuthorizationRule><Rights><AccessRights>All</AccessRights></Rights></AuthorizationRule></AuthorizationRules>",
             ),
-            "`AccessRights` is `All`: valid are Manage, Send and Listen",
+            "`AccessRights` is `All`: expected Manage, Send or Listen",
         ),
         (
             queue(&format!("<AuthorizationRules>{rules}</AuthorizationRules>")),
-            "`AuthorizationRules` holds 13 rules: at most 12 are allowed",
+            "`AuthorizationRules` has 13 rules: at most 12 are allowed",
         ),
         (
             "<entry><content><RuleDescription><RuleFilter type='LuaFilter'/></RuleDescription></content></entry>"
                 .to_owned(),
-            "`RuleFilter` is `LuaFilter`: valid are TrueFilter, FalseFilter, SqlFilter and CorrelationFilter",
+            "`RuleFilter` is `LuaFilter`: expected TrueFilter, FalseFilter, SqlFilter or CorrelationFilter",
         ),
         (
             "<entry><content><RuleDescription><RuleFilter type='SqlFilter'/></RuleDescription></content></entry>"

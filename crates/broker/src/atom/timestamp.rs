@@ -1,8 +1,8 @@
-//! Moments as XML has them: `2026-01-02T03:04:05.678Z`.
+//! Formats timestamps for XML: `2026-01-02T03:04:05.678Z`.
 
 use crate::core::Timestamp;
 
-/// How .NET writes a moment that never was; clients read it as "not accessed yet".
+/// .NET's `DateTime.MinValue`; clients read it as "not accessed yet".
 pub(super) const NEVER: &str = "0001-01-01T00:00:00Z";
 
 const DAY: u64 = 86_400_000;
@@ -14,7 +14,7 @@ pub(super) fn format(moment: Timestamp) -> String {
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", millis % 1000)
 }
 
-/// Days since 1970-01-01 as a date. Years are counted from March, so that the leap day comes last.
+/// Converts days since 1970-01-01 to a date. Years start in March here, so that the leap day comes last.
 fn civil_date(days: u64) -> (u64, u64, u64) {
     const FROM_YEAR_ZERO: u64 = 719_468;
     const CYCLE: u64 = 146_097; // 400 years

@@ -1,4 +1,4 @@
-//! Descriptions of entities as XML: every property the SDKs read, in the service's order.
+//! Writes entity descriptions: every property that the SDKs read, in the service's order.
 
 use crate::core::{
     CommonProperties, EgressProperties, EntityCounts, EntityDescription, EntityStatus, IngressProperties,
@@ -153,19 +153,19 @@ fn message_count(xml: &mut XmlWriter, counts: &EntityCounts) {
     xml.leaf("MessageCount", counts.active + counts.dead_letter + counts.scheduled);
 }
 
-/// The JavaScript SDK learns the prefix from the one attribute there is.
+/// The JavaScript SDK takes the prefix from the only attribute.
 fn counts(xml: &mut XmlWriter, counts: &EntityCounts) {
     xml.element("CountDetails", &[("xmlns:d2p1", COUNTS)], |xml| {
         xml.leaf("d2p1:ActiveMessageCount", counts.active);
         xml.leaf("d2p1:DeadLetterMessageCount", counts.dead_letter);
         xml.leaf("d2p1:ScheduledMessageCount", counts.scheduled);
-        // Transfer queues belong to forwarding and transactions, which are to come.
+        // Transfer queues belong to forwarding and transactions, which are not implemented.
         xml.leaf("d2p1:TransferMessageCount", 0);
         xml.leaf("d2p1:TransferDeadLetterMessageCount", 0);
     });
 }
 
-/// Older clients do not know the property, and the service does not show it to them.
+/// Older clients do not know this property, and the service does not send it to them.
 fn max_message_size(xml: &mut XmlWriter, ingress: &IngressProperties, terms: &Terms<'_>) {
     if terms.version.knows_large_messages() {
         let limit = ingress.max_message_size_in_kilobytes.unwrap_or(terms.namespace.max_message_size_in_kilobytes);

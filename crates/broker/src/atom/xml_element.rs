@@ -1,6 +1,6 @@
-//! An XML document as a small tree, by local names: clients choose prefixes as they like.
+//! Parses XML into a small tree of local names: clients choose prefixes freely.
 //!
-//! Bounded in depth and in number of elements, and without document types, so that no body can cost more than its size.
+//! Depth and number of elements are bounded and document types are refused, so that the cost is bounded by the body's size.
 
 use quick_xml::events::{BytesRef, BytesStart, Event};
 use quick_xml::{Reader, XmlVersion};
@@ -11,7 +11,7 @@ const MAX_ELEMENTS: usize = 20_000;
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct XmlElement {
     pub(super) name: String,
-    /// Local names and values, namespace declarations left out.
+    /// Local names and values, without namespace declarations.
     attributes: Vec<(String, String)>,
     pub(super) children: Vec<XmlElement>,
     pub(super) text: String,
@@ -19,19 +19,19 @@ pub(super) struct XmlElement {
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Error {
-    #[error("the body is not UTF-8")]
+    #[error("body is not UTF-8")]
     NotUtf8,
-    #[error("the body is not well-formed XML")]
+    #[error("body is not well-formed XML")]
     IllFormed(#[from] quick_xml::Error),
-    #[error("the body is not well-formed XML")]
+    #[error("body is not well-formed XML")]
     Attribute(#[from] quick_xml::events::attributes::AttrError),
-    #[error("the body holds a document type or an unknown entity")]
+    #[error("body contains a document type or an unknown entity")]
     Entity,
-    #[error("the body is nested too deeply or holds too many elements")]
+    #[error("body is nested too deeply or has too many elements")]
     TooMuch,
-    #[error("the body ends before its root element does")]
+    #[error("body ends inside its root element")]
     Unfinished,
-    #[error("the body holds more than one root element")]
+    #[error("body has more than one root element")]
     Trailing,
 }
 
@@ -40,13 +40,13 @@ impl XmlElement {
         self.children.iter().find(|child| child.name == name)
     }
 
-    /// The part after the prefix of `xsi:type`, however the client spells `xsi`.
+    /// The value of `xsi:type` without its prefix, whatever prefix the client uses for `xsi`.
     pub(super) fn kind(&self) -> Option<&str> {
         let (_, value) = self.attributes.iter().find(|(name, _)| name == "type")?;
         Some(value.rsplit(':').next().unwrap_or(value))
     }
 
-    /// The text of a child, trimmed; `None` where the child is missing or empty.
+    /// The trimmed text of a child; `None` if the child is missing or empty.
     pub(super) fn value(&self, name: &str) -> Option<&str> {
         self.child(name).map(|child| child.text.trim()).filter(|text| !text.is_empty())
     }
@@ -74,7 +74,7 @@ pub(super) fn parse(body: &[u8]) -> Result<XmlElement, Error> {
     }
 }
 
-/// The elements still open, outermost first, and the finished root.
+/// The open elements, outermost first, and the finished root.
 #[derive(Default)]
 struct TreeBuilder {
     open: Vec<XmlElement>,

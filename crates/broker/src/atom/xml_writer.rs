@@ -1,4 +1,4 @@
-//! Writes XML: elements, attributes and text, escaped.
+//! Writes XML elements, attributes and text, with escaping.
 
 use std::fmt::{self, Write};
 
@@ -39,13 +39,13 @@ impl XmlWriter {
         self.0.push('<');
         self.0.push_str(name);
         for (key, value) in attributes {
-            write!(self.0, " {key}=\"{}\"", escape(*value)).expect("a String takes every write");
+            write!(self.0, " {key}=\"{}\"", escape(*value)).expect("writing to a String cannot fail");
         }
         self.0.push('>');
     }
 }
 
-/// What XML cannot hold, not even escaped, is left out: one odd name must not make a whole list unreadable.
+/// Drops characters that XML cannot contain even escaped, so that one odd name does not make a whole list unreadable.
 fn allowed(character: char) -> bool {
     !character.is_control() || matches!(character, '\t' | '\n' | '\r')
 }

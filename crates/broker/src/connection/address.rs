@@ -1,20 +1,20 @@
-//! What the address of a link means. Clients write addresses in many forms; the reply echoes theirs byte for byte.
+//! Parses link addresses. Clients write them in many forms; the reply echoes theirs byte for byte.
 
-/// Where a link leads.
+/// What a link is connected to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LinkAddress {
-    /// `$cbs`: tokens are put here.
+    /// `$cbs`: the node that takes tokens.
     Cbs,
-    /// `<entity>/$management`: requests about an entity are put here.
+    /// `<entity>/$management`: the node that takes requests about an entity.
     Management(String),
-    /// A queue, topic, subscription, or the dead-letter queue of one, as the core knows it.
+    /// A queue, topic or subscription, or a dead-letter queue, by its path in the core.
     Entity(String),
 }
 
 const MANAGEMENT: &str = "/$management";
 
 impl LinkAddress {
-    /// Reads `topic`, `/topic`, `amqps://host:port/topic`, `sb://…`, percent-encoded or not.
+    /// Accepts `topic`, `/topic`, `amqps://host:port/topic` and `sb://…`, percent-encoded or not.
     pub(super) fn parse(text: &str) -> Self {
         let path = match text.split_once("://") {
             Some((_, rest)) => rest.split_once('/').map_or("", |(_, path)| path),
@@ -32,7 +32,7 @@ impl LinkAddress {
     }
 }
 
-/// Percent-decoding; a broken escape stays as it is, and what is not UTF-8 afterwards is left alone.
+/// Percent-decodes a path. An invalid escape stays as it is; a result that is not UTF-8 leaves the path unchanged.
 fn percent_decode(path: &str) -> String {
     if !path.contains('%') {
         return path.to_owned();

@@ -1,4 +1,4 @@
-//! LinkTable come and go.
+//! Attaches and detaches links.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,9 +17,9 @@ use crate::core::{AttachResult, Core, CoreLinkId, EntityId, Error, ReceiveMode, 
 use crate::engine::{EngineReply, EngineRequest};
 
 const SESSION_FILTER: &str = "com.microsoft:session-filter";
-/// The service's own, when an attach that waits for a session names none.
+/// The service's default for an attach that waits for a session.
 const DEFAULT_SESSION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Deliveries a sender may have under way: enough to keep the disk busy at any size of message.
+/// Unsettled deliveries that a sender may have in flight: enough to keep the disk busy at any message size.
 const SENDER_CREDIT: u32 = 2_000;
 const REQUEST_CREDIT: u32 = 100;
 /// 100-nanosecond ticks from the year 1 to 1970.
@@ -28,8 +28,7 @@ const TICKS_AT_EPOCH: i64 = 621_355_968_000_000_000;
 impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     pub(super) fn on_attach(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
         if !self.links.has_room() {
-            let error =
-                amqp::Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "the broker has as many links as it takes");
+            let error = amqp::Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "link limit of the broker reached");
             return self.refuse(link, error);
         }
         match attach.role {
@@ -44,7 +43,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             return self.refuse(link, error);
         }
         let Some(address) = attach.target.as_ref().and_then(Target::address) else {
-            return self.refuse(link, amqp::Error::new(condition::INVALID_FIELD, "the target names no address"));
+            return self.refuse(link, amqp::Error::new(condition::INVALID_FIELD, "target has no address"));
         };
         match LinkAddress::parse(address) {
             LinkAddress::Entity(path) => {
@@ -52,7 +51,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 self.links
                     .insert(link, BrokerLink::Pending(Box::new(PendingLink { attach, core_id: name, source: None })));
                 self.call_core(move |core, call| {
-                    // It only looks on: what it sends comes by the entity's id. It is told when the entity goes.
+                    // Registered only to be detached when the entity is deleted: its messages are sent by entity id.
                     let result = find_sender_target(core, &path)
                         .and_then(|found| core.attach_management(call, name, &path).map(|()| found));
                     CallReply::Sender { link, result }
@@ -64,7 +63,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
 
     fn attach_receiver(&mut self, session: SessionId, link: amqp::LinkId, attach: Box<Attach>) {
         let Some(address) = attach.source.as_ref().and_then(|source| source.address()) else {
-            return self.refuse(link, amqp::Error::new(condition::INVALID_FIELD, "the source names no address"));
+            return self.refuse(link, amqp::Error::new(condition::INVALID_FIELD, "source has no address"));
         };
         match LinkAddress::parse(address) {
             LinkAddress::Entity(path) => {
@@ -86,7 +85,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         }
     }
 
-    /// Requests are to be put to a node, or its responses heard. `$management` is there as long as its entity.
+    /// Attaches a link to a node, for requests or for responses. A `$management` node exists as long as its entity.
     fn attach_node(&mut self, session: SessionId, link: amqp::LinkId, node: LinkAddress, attach: &Attach) {
         let entity = match &node {
             LinkAddress::Management(path) => Some((self.links.allocate_core_id(link), path.clone())),
@@ -112,7 +111,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
             self.links.remove(link);
             return self.refuse(link, to_amqp(&error));
         }
-        // None: gone while the engine looked, and its detach has been sent on already.
+        // None: detached while the engine resolved it. The detach has already been forwarded.
         let Some(reply) = self.links.complete_node_attach(link) else { return };
         let hears_requests = reply.role == Role::Receiver;
         if self.amqp.accept_attach(link, reply).is_ok() && hears_requests {
@@ -145,7 +144,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         link: amqp::LinkId,
         result: Result<(ReceiverSource, AttachResult), Error>,
     ) {
-        // Gone while the engine looked: its detach has been sent on already.
+        // Detached while the engine resolved it. The detach has already been forwarded.
         let Some(BrokerLink::Pending(pending)) = self.links.get_mut(link) else { return };
         match result {
             Err(error) => {
@@ -163,7 +162,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         }
     }
 
-    /// A receiver that waited has its session.
+    /// A waiting receiver got its session.
     pub(super) fn on_session_accepted(&mut self, core_id: CoreLinkId, session: &Arc<str>, locked_until: Timestamp) {
         if let Some(link) = self.links.by_core_id(core_id) {
             self.accept_receiver(link, Some((session, locked_until)));
@@ -190,18 +189,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let _ = self.amqp.accept_attach(link, reply);
     }
 
-    /// The core ends a link, or will not let it begin.
+    /// The core closes or refuses a link.
     pub(super) fn end_link(&mut self, core_id: CoreLinkId, error: &Error) {
         let Some(link) = self.links.by_core_id(core_id) else { return };
         self.links.remove(link);
-        // A link that is still asked for is refused by this.
+        // For a link that is not attached yet, this refuses the attach.
         let _ = self.amqp.detach(link, Some(to_amqp(error)));
     }
 
-    /// A fault for tests.
+    /// Injected by tests.
     pub(super) fn force_detach(&mut self, link: amqp::LinkId) {
         self.on_detached(link);
-        let error = amqp::Error::new(condition::DETACH_FORCED, "the link was detached by the broker");
+        let error = amqp::Error::new(condition::DETACH_FORCED, "link detached by the broker");
         let _ = self.amqp.detach(link, Some(error));
     }
 
@@ -215,7 +214,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let _ = self.amqp.refuse_attach(link, error);
     }
 
-    /// Asks the core something whose answer is an [`CallReply`].
+    /// Calls the core. The reply is a [`CallReply`].
     pub(super) fn call_core(
         &mut self,
         act: impl FnOnce(&mut Core, &mut crate::core::CallContext<'_>) -> CallReply + Send + 'static,
@@ -240,7 +239,7 @@ pub(super) fn find_receiver_source(core: &Core, path: &str) -> Result<ReceiverSo
     Ok(ReceiverSource { queue, dead_letters_of: dead_letters.then(|| entity.into()) })
 }
 
-/// No filter at all, any session, or the one named; described or plain.
+/// No filter, any session, or one named session; the filter may be described or plain.
 fn session_filter(attach: &Attach) -> SessionFilter {
     let filter = attach.source.as_ref().and_then(|source| source.filter.as_ref());
     let Some(asked) = filter.and_then(|filter| filter.get(SESSION_FILTER)) else { return SessionFilter::None };
@@ -250,13 +249,13 @@ fn session_filter(attach: &Attach) -> SessionFilter {
             let asked = attach.properties.as_ref().and_then(|properties| properties.get("com.microsoft:timeout"));
             let millis = asked.and_then(Value::as_integer).and_then(|millis| u64::try_from(millis).ok());
             let timeouts = millis.map_or(DEFAULT_SESSION_TIMEOUT, Duration::from_millis);
-            // The broker's clock counts whole milliseconds and may be almost one behind: a wait never ends before its time.
+            // The broker's clock counts whole milliseconds and may be almost one behind. The extra millisecond makes sure that a wait is never too short.
             SessionFilter::Next { timeout: timeouts + Duration::from_millis(1) }
         }
     }
 }
 
-/// Some clients read only a described value, others only a plain one: the answer has the form of the question.
+/// Some clients read only a described value, others only a plain one, so the reply uses the form of the request.
 fn encode_session_filter(asked: Option<&RawValue>, id: &str) -> RawValue {
     let described = asked.and_then(|raw| match raw.to_value() {
         Ok(Value::Described(described)) => Some(described.descriptor),

@@ -1,5 +1,5 @@
-//! `$cbs`: clients put tokens that say what they may do. Every token is accepted: who may connect is decided by who can
-//! reach the port, as with the official emulator.
+//! `$cbs`: clients put tokens here. Every token is accepted. As in the official emulator, access is controlled by who can
+//! reach the port.
 
 use amqp::{Map, Message};
 
@@ -12,7 +12,7 @@ pub(super) fn respond(request: &Message) -> NodeResponse {
     let operation = request.application_property("operation").and_then(|value| value.as_str());
     let (status, text, condition) = match operation {
         Some("put-token" | "delete-token") => (202, "Accepted", None),
-        _ => (400, "the operation is not known here", Some("amqp:not-implemented")),
+        _ => (400, "unknown operation", Some("amqp:not-implemented")),
     };
     NodeResponse { status, text: text.to_owned(), condition, body: Map::new(), status_fields: &STATUS_FIELDS }
 }

@@ -1,4 +1,4 @@
-//! A received transfer becomes what the core stores: the bytes as they are, and the few things it must know of them.
+//! Decodes received transfers for the core: the unchanged bytes, and the few properties that the core needs.
 
 use amqp::codec::DecodeError;
 use amqp::message::{BATCH_FORMAT, MessageId};
@@ -7,14 +7,14 @@ use bytes::Bytes;
 
 use crate::core::{IncomingMessage, Timestamp};
 
-/// Why a transfer cannot be taken, before the core has seen it.
+/// Why a transfer is rejected before it reaches the core.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum InvalidMessage {
-    #[error("decode a message")]
+    #[error("invalid message")]
     Malformed(#[from] DecodeError),
-    #[error("message format {0:#x} is not known here")]
+    #[error("unknown message format {0:#x}")]
     Format(u32),
-    #[error("a batch holds no message")]
+    #[error("batch contains no message")]
     EmptyBatch,
 }
 
@@ -28,14 +28,14 @@ impl InvalidMessage {
     }
 }
 
-/// The message of a transfer, or the messages of a batch.
+/// Decodes a single message, or all messages of a batch.
 pub(super) fn decode_messages(format: u32, payload: Bytes) -> Result<Vec<IncomingMessage>, InvalidMessage> {
     let message = Message::parse(payload)?;
     // The low byte is a version of the format.
     match format & !0xff {
         0 => Ok(vec![decode_message(&message)?]),
         format if format == BATCH_FORMAT => {
-            // The envelope repeats the first message's properties; what counts is inside.
+            // The envelope repeats the properties of the first message and is ignored.
             let inner: Vec<_> = message
                 .data()
                 .map(|bytes| Ok(decode_message(&Message::parse(bytes)?)?))
@@ -46,11 +46,11 @@ pub(super) fn decode_messages(format: u32, payload: Bytes) -> Result<Vec<Incomin
     }
 }
 
-/// What the core must know of one message.
+/// Reads the properties that the core needs.
 pub(super) fn decode_message(message: &Message) -> Result<IncomingMessage, DecodeError> {
     let properties = message.properties()?;
     let ttl = message.header()?.ttl.map(u64::from);
-    // A client whose time to live exceeds what the header can say gives both times instead.
+    // A time to live beyond 32 bits does not fit the header. Clients then send both times instead.
     let span =
         properties.absolute_expiry_time.zip(properties.creation_time).map(|(end, start)| end.saturating_sub(start));
     let time_to_live = match (ttl, span.and_then(|span| u64::try_from(span).ok())) {
@@ -69,7 +69,7 @@ pub(super) fn decode_message(message: &Message) -> Result<IncomingMessage, Decod
     })
 }
 
-/// Duplicates are told by text: `7` as a number and as a string are one id, as they are for the service's clients.
+/// Duplicate detection compares ids as text: `7` as a number and as a string are the same id, as for the service's clients.
 fn message_id_text(id: &MessageId<'_>) -> Box<str> {
     match id.as_str() {
         Some(text) => text.into(),
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_core_must_know_is_found_and_the_bytes_stay_as_they_are() {
+    fn the_needed_properties_are_read_and_the_bytes_kept() {
         let bytes = message("m1");
         let [read] = &decode_messages(0, bytes.clone()).unwrap()[..] else { panic!("one message") };
         assert_eq!(read.body, bytes);

@@ -1,4 +1,4 @@
-//! A stored message becomes what a receiver reads: a new header and new annotations before the bytes that were received.
+//! Encodes stored messages for receivers: a new header and new annotations before the stored bytes.
 
 use amqp::Message;
 use amqp::codec::{DecodeError, encode};
@@ -9,18 +9,18 @@ use uuid::Uuid;
 use crate::core::{LockToken, MessageDelivery, MessageOverrides, StoredEnvelope, Timestamp};
 use crate::journal::StoredEntry;
 
-/// How a message is shown besides being delivered.
+/// How a message reaches the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum DeliveryForm {
-    /// On a link.
+    /// Delivered on a link.
     Delivered,
-    /// In the answer to a request: it was deferred.
+    /// In a response to `receive-by-sequence-number`: it was deferred.
     Fetched,
-    /// Peeked at: no lock, but its state.
+    /// Peeked: no lock, but with its state.
     Peeked(WireMessageState),
 }
 
-/// The numbers are the wire's.
+/// The numbers are those on the wire.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WireMessageState {
     Active = 0,
@@ -28,12 +28,12 @@ pub(super) enum WireMessageState {
     Scheduled = 2,
 }
 
-/// The largest time to live that a header can say.
+/// The largest time to live that fits the header.
 const MAX_HEADER_TTL: u64 = u32::MAX as u64;
 
-/// Writes the message to `head` and returns the stored bytes that follow it.
+/// Writes the head of the message to `head` and returns the stored bytes that follow it.
 ///
-/// `source` is the entity a dead letter comes from.
+/// `source` is the entity that a dead letter comes from.
 pub(super) fn encode_message(
     delivery: &MessageDelivery,
     stored: &StoredEntry,
@@ -87,7 +87,7 @@ pub(super) fn encode_message(
     }
     match properties.message_id {
         Some(_) => drop(writer.encoded(&message.properties_section())),
-        // The service gives a message an id if its sender did not; the JavaScript SDK relies on it.
+        // The service assigns an id if the sender did not. The JavaScript SDK relies on it.
         None => {
             let id = generated_message_id(&envelope);
             writer.properties(&Properties { message_id: Some(id.as_str().into()), ..properties });
@@ -113,7 +113,7 @@ pub(super) fn encode_message(
     Ok(message.body_and_footer())
 }
 
-/// Annotations the broker writes itself; what a sender put there is not believed.
+/// Annotations that the broker writes. A sender's values for them are dropped.
 const BROKER_ANNOTATIONS: &[&str] = &[
     annotation::SEQUENCE_NUMBER,
     annotation::ENQUEUED_TIME,
@@ -123,7 +123,7 @@ const BROKER_ANNOTATIONS: &[&str] = &[
     annotation::MESSAGE_STATE,
 ];
 
-/// The same at every delivery: made of what was noted when the message came in.
+/// The same at every delivery, because it is derived from stored values.
 fn generated_message_id(envelope: &StoredEnvelope) -> String {
     format!("{:016x}{:016x}", envelope.enqueued_at.0, envelope.sequence.0)
 }
@@ -141,7 +141,7 @@ pub(super) fn lock_token_uuid(token: LockToken) -> Uuid {
     Uuid::from_u128(token.0)
 }
 
-/// A lock token as a delivery tag: the same GUID in .NET's byte order.
+/// A lock token as a delivery tag: the same GUID in .NET byte order.
 pub(super) fn delivery_tag(token: LockToken) -> [u8; 16] {
     lock_token_uuid(token).to_bytes_le()
 }

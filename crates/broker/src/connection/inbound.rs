@@ -1,4 +1,4 @@
-//! A client's deliveries: messages for an entity, or requests to a node.
+//! Deliveries from clients: messages for an entity, or requests to a node.
 
 use amqp::{Delivery, DeliveryState};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -29,7 +29,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 }
                 self.on_request(session, &node, delivery.payload);
             }
-            // A link that is going; what it still sends is not taken.
+            // The link is being detached; its deliveries are dropped.
             _ => {}
         }
     }
@@ -44,7 +44,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     }
 
     fn dispose(&mut self, link: amqp::LinkId, delivery: u32, state: DeliveryState) {
-        // Fails only when the link has gone, and with it whoever wanted to know.
+        // Fails only if the link is closed; then nobody waits for the outcome.
         let _ = self.amqp.dispose(link, delivery, delivery, true, Some(state));
     }
 }

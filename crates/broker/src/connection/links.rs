@@ -1,4 +1,4 @@
-//! The links of one connection: what each is for, and the two names it has.
+//! The links of one connection, with their ids in AMQP and in the core.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,37 +12,37 @@ use crate::core::{ConnectionId, CoreLinkId, EntityId, LockToken, QueueId};
 
 #[derive(Debug)]
 pub(super) enum BrokerLink {
-    /// The engine was asked about it. A receiver may stay so for a minute, until there is a session for it.
+    /// The engine is resolving its entity. A receiver may stay in this state for a minute, until a session is available.
     Pending(Box<PendingLink>),
-    /// The engine was asked whether the node it leads to is there.
+    /// The engine is checking that the entity of its node exists.
     PendingNode(Box<PendingNodeLink>),
     /// A client sends to a queue or topic.
     Sender { entity: EntityId, core_id: CoreLinkId },
     /// A client receives.
     Receiver(Box<ReceiverLink>),
-    /// A client puts requests to a node.
+    /// A client sends requests to a node.
     Requests { session: SessionId, node: LinkAddress, core_id: Option<CoreLinkId> },
-    /// A client waits for responses of a node.
+    /// A client receives responses from a node.
     Responses(Box<ResponseLink>),
 }
 
 #[derive(Debug)]
 pub(super) struct PendingLink {
     pub(super) attach: Box<Attach>,
-    /// Its name in the core.
+    /// Its id in the core.
     pub(super) core_id: CoreLinkId,
-    /// Known when the core lets it wait for a session.
+    /// Set when the core lets it wait for a session.
     pub(super) source: Option<ReceiverSource>,
 }
 
-/// A link to a node, before it is attached.
+/// A link to a node that is not attached yet.
 #[derive(Debug)]
 pub(super) struct PendingNodeLink {
     pub(super) becomes: BrokerLink,
     pub(super) reply: Attach,
 }
 
-/// Where a receiver receives from.
+/// What a receiver receives from.
 #[derive(Debug, Clone)]
 pub(crate) struct ReceiverSource {
     pub(crate) queue: QueueId,
@@ -58,7 +58,7 @@ pub(super) struct ReceiverLink {
     pub(super) lock_tokens: LockTokens,
 }
 
-/// Lock tokens of deliveries under way, by a number of their own: AMQP's layer carries the number, not the token.
+/// Lock tokens of unsettled deliveries, by number: the AMQP layer carries the number, not the token.
 #[derive(Debug, Default)]
 pub(super) struct LockTokens {
     tokens: HashMap<u64, LockToken>,
@@ -84,7 +84,7 @@ pub(super) struct ResponseLink {
     pub(super) core_id: Option<CoreLinkId>,
     pub(super) name: String,
     pub(super) target: Option<String>,
-    /// Waiting for credit.
+    /// Responses that wait for credit.
     unsent: VecDeque<Bytes>,
     sent: u64,
 }
@@ -107,7 +107,7 @@ pub(super) struct LinkTable {
     budget: LinkBudget,
 }
 
-/// What a response takes while it waits, beside its bytes.
+/// Cost of a waiting response besides its bytes.
 const RESPONSE_OVERHEAD: usize = 128;
 
 impl LinkTable {
@@ -122,12 +122,12 @@ impl LinkTable {
         }
     }
 
-    /// Whether the broker takes another link.
+    /// True if the broker may accept another link.
     pub(super) fn has_room(&self) -> bool {
         self.budget.has_room()
     }
 
-    /// A name for a link in the core.
+    /// Allocates an id for a link in the core.
     pub(super) fn allocate_core_id(&mut self, link: amqp::LinkId) -> CoreLinkId {
         self.next += 1;
         let core = self.connection.link(self.next);
@@ -155,7 +155,7 @@ impl LinkTable {
         }
     }
 
-    /// A link to a node becomes what it was to be; returns the answer to its attach.
+    /// Completes the attach of a link to a node; returns the reply to its attach.
     pub(super) fn complete_node_attach(&mut self, id: amqp::LinkId) -> Option<Attach> {
         match self.links.remove(&id)? {
             BrokerLink::PendingNode(pending) => {
@@ -169,7 +169,7 @@ impl LinkTable {
         }
     }
 
-    /// AMQP's name of a link the core speaks of.
+    /// The AMQP id of a link, by its core id.
     pub(super) fn by_core_id(&self, core_id: CoreLinkId) -> Option<amqp::LinkId> {
         self.by_core_id.get(&core_id).copied()
     }
@@ -192,7 +192,7 @@ impl LinkTable {
         self.unsent_response_bytes
     }
 
-    /// A response waits for credit; false if nobody is there for it.
+    /// Queues a response until there is credit; false if its link is closed.
     pub(super) fn queue_response(&mut self, id: amqp::LinkId, response: Bytes) -> bool {
         let Some(BrokerLink::Responses(responses)) = self.links.get_mut(&id) else { return false };
         self.unsent_response_bytes += response.len() + RESPONSE_OVERHEAD;
@@ -200,7 +200,7 @@ impl LinkTable {
         true
     }
 
-    /// The response whose turn it is, and its number.
+    /// The next response to send, and its number.
     pub(super) fn next_response(&mut self, id: amqp::LinkId) -> Option<(u64, Bytes)> {
         let Some(BrokerLink::Responses(responses)) = self.links.get_mut(&id) else { return None };
         let response = responses.unsent.pop_front()?;
@@ -209,13 +209,13 @@ impl LinkTable {
         Some((responses.sent, response))
     }
 
-    /// The core's names of all links it knows, waiting ones too.
+    /// The core ids of all links, waiting ones included.
     pub(super) fn core_ids(&self) -> impl Iterator<Item = CoreLinkId> + '_ {
         self.by_core_id.keys().copied()
     }
 
-    /// The link on which a node's response to a request is awaited: named by its target, by its own name or, when the request
-    /// says nothing, the only one there is.
+    /// Finds the link for the response to a request: by its target, by its name or, if the request
+    /// names none, the only one of this node.
     pub(super) fn find_response_link(
         &self,
         session: SessionId,

@@ -1,6 +1,6 @@
-//! `$management`: what a client may ask about an entity besides sending and receiving.
+//! `$management`: requests about an entity besides sending and receiving.
 //!
-//! Read on the connection's task, carried out on the engine's, answered in the peer's own types: some clients check them.
+//! Decoded on the connection's task and executed on the engine thread. Values are encoded in the types that clients check.
 
 use amqp::{Array, Map, Message, Value};
 use bytes::{Bytes, BytesMut};
@@ -19,30 +19,30 @@ use crate::core::{
 const STATUS_FIELDS: StatusFieldNames =
     StatusFieldNames { status: "statusCode", text: "statusDescription", condition: "errorCondition" };
 
-/// Messages handed out by one peek or one list: what an answer can hold.
+/// Maximum number of messages in one peek or list response.
 const MAX_MESSAGES: i64 = 1_000;
-/// An answer to a peek stays below what any client takes, and below what many of them at once may cost.
+/// A peek response stays below any client's limit, and keeps many concurrent peeks affordable.
 const PEEK_BYTES: usize = 256 << 10;
-/// How many plain requests weigh as much as one whose answer holds messages or a session's state.
+/// A request whose response contains messages or a session state weighs as much as this many plain ones.
 const HEAVY_WEIGHT: u32 = 25;
-/// .NET's largest moment: "list all sessions", not "those changed since".
+/// .NET's `DateTime.MaxValue`: "list all sessions" instead of "sessions updated since".
 const DATETIME_MAX: i64 = 253_402_300_799_000;
 
-/// A request as read; what is wrong with it is told in the answer.
+/// A decoded request. Its problems are reported in the response.
 pub(super) struct ManagementRequest {
     path: String,
     operation: String,
     body: Map,
 }
 
-/// What became of a request that was carried out.
+/// The result of a successful request.
 struct RequestSuccess {
     status: u16,
     condition: Option<&'static str>,
     body: Map,
 }
 
-/// Why it was not.
+/// Why a request failed.
 enum RequestFailure {
     Core(Error),
     /// A field is missing or has the wrong type.
@@ -68,12 +68,12 @@ impl ManagementRequest {
         Self { path: path.to_owned(), operation: operation.to_owned(), body }
     }
 
-    /// How much of a connection's allowance it takes until it is answered.
+    /// How much of the connection's budget it uses until the response.
     pub(super) fn weight(&self) -> u32 {
         if self.is_heavy() { HEAVY_WEIGHT } else { 1 }
     }
 
-    /// Whether its answer holds messages or a session's state.
+    /// True if its response contains messages or a session state.
     pub(super) fn is_heavy(&self) -> bool {
         let operation = self.operation.strip_prefix("com.microsoft:");
         matches!(operation, Some("peek-message" | "receive-by-sequence-number" | "get-session-state"))
@@ -88,7 +88,7 @@ impl ManagementRequest {
             }
             Err(RequestFailure::Field(name)) => (
                 400,
-                format!("`{name}` is missing or of another type"),
+                format!("`{name}` is missing or has the wrong type"),
                 Some("com.microsoft:argument-error"),
                 Map::new(),
             ),
@@ -248,7 +248,7 @@ impl ManagementRequest {
         let outcome = match status.ok_or(RequestFailure::Field("disposition-status"))? {
             "completed" => SettlementOutcome::Complete,
             "abandoned" => SettlementOutcome::Abandon { properties },
-            // The protocol's own spelling, and the right one.
+            // The protocol's own (wrong) spelling, and the correct one.
             "defered" | "deferred" => SettlementOutcome::Defer { properties },
             "suspended" => {
                 let (reason, description) = (text("deadletter-reason"), text("deadletter-description"));
@@ -272,7 +272,7 @@ impl ManagementRequest {
         Ok(success().with("message-count", i32::try_from(deleted).unwrap_or(i32::MAX)))
     }
 
-    /// Every subscription has one rule, which takes everything.
+    /// Every subscription has one rule, which selects every message.
     fn list_rules(&self, core: &mut Core) -> RequestResult {
         self.receiver_source(core)?;
         if self.number("skip")? > 0 {
@@ -325,7 +325,7 @@ const RULE_DESCRIPTION: u64 = 0x0137_0000_0004;
 const EMPTY_ACTION: u64 = 0x0137_0000_0005;
 const TRUE_FILTER: u64 = 0x0013_7000_0007;
 
-/// To a peer that asks for more than it may at once.
+/// The response to a peer that exceeds its budget.
 pub(super) fn busy_response() -> NodeResponse {
     let error = Error::ServerBusy;
     let (status, text) = (error.status(), error.to_string());
@@ -336,7 +336,7 @@ fn success() -> RequestSuccess {
     RequestSuccess { status: 200, condition: None, body: Map::new() }
 }
 
-/// It went well, and there is nothing to show for it.
+/// Success without a result.
 fn no_content(condition: &'static str) -> RequestSuccess {
     RequestSuccess { status: 204, condition: Some(condition), body: Map::new() }
 }
@@ -348,7 +348,7 @@ impl RequestSuccess {
     }
 }
 
-/// A whole message as a client reads it.
+/// Reads a stored message and encodes it for a client.
 fn read_message(
     call: &CallContext<'_>,
     source: &ReceiverSource,
@@ -357,7 +357,7 @@ fn read_message(
 ) -> Result<Bytes, RequestFailure> {
     let stored = call.journal.read(delivery.location).map_err(Error::from)?;
     let mut buffer = BytesMut::new();
-    let unreadable = || RequestFailure::Core(Error::NotAllowed("the stored message cannot be read"));
+    let unreadable = || RequestFailure::Core(Error::NotAllowed("stored message cannot be decoded"));
     let tail = encode::encode_message(delivery, &stored, source.dead_letters_of.as_deref(), shown, &mut buffer)
         .map_err(|_| unreadable())?;
     buffer.extend_from_slice(&tail);

@@ -1,4 +1,4 @@
-//! Requests and responses: whose answer goes to which link.
+//! Requests to nodes, and the links for their responses.
 
 use amqp::codec::encode;
 use amqp::message::{MessageId, MessageWriter, Properties};
@@ -11,7 +11,7 @@ use super::links::ReceiverSource;
 use super::{BrokerConnection, cbs, management};
 use crate::core::{AttachResult, EntityId, Error};
 
-/// What the engine answers to a call of a connection.
+/// The engine's reply to a call from a connection.
 pub(crate) enum CallReply {
     Sender {
         link: amqp::LinkId,
@@ -21,7 +21,7 @@ pub(crate) enum CallReply {
         link: amqp::LinkId,
         result: Result<(ReceiverSource, AttachResult), Error>,
     },
-    /// Whether the entity of a `$management` node is there.
+    /// Whether the entity of a `$management` node exists.
     Node {
         link: amqp::LinkId,
         result: Result<(), Error>,
@@ -31,23 +31,23 @@ pub(crate) enum CallReply {
         correlation: Option<MessageId<'static>>,
         response: NodeResponse,
         weight: u32,
-        /// What the core was told that it takes.
+        /// The response size that was reported to the core.
         bytes: usize,
     },
 }
 
-/// A response, before it is written.
+/// A response that is not encoded yet.
 pub(crate) struct NodeResponse {
     pub(super) status: u16,
     pub(super) text: String,
     pub(super) condition: Option<&'static str>,
     pub(super) body: Map,
-    /// Names of the fields that say how it went: `$cbs` and `$management` write them differently.
+    /// `$cbs` and `$management` use different names for the status fields.
     pub(super) status_fields: &'static StatusFieldNames,
 }
 
 impl NodeResponse {
-    /// Bytes it takes, about: a message or a state in it is what counts.
+    /// Approximate size. Only messages and session states matter.
     fn size(&self) -> usize {
         let listed = |value: &Value| value.as_items().map_or(1, <[Value]>::len) * 64;
         let bytes = |value: &Value| value.as_binary().map_or(0, Bytes::len);
@@ -65,9 +65,9 @@ pub(super) struct StatusFieldNames {
     pub(super) condition: &'static str,
 }
 
-/// Weight of the requests that one connection may have under way: so many small ones, or a few dozen whose answers hold messages.
+/// Weight of the requests that one connection may have in flight: this many small ones, or a few dozen whose responses contain messages.
 const MAX_REQUEST_WEIGHT: u32 = 1_000;
-/// What may wait on the links of a peer that gives no credit for responses.
+/// Bytes that may wait on the links of a peer that gives no credit for responses.
 const MAX_UNSENT_RESPONSE_BYTES: usize = 1 << 20;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
@@ -75,7 +75,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let size = payload.len();
         let Ok(message) = Message::parse(payload) else { return };
         let Ok(properties) = message.properties() else { return };
-        // Nobody waits for the answer; then there is nothing to say.
+        // No link for the response: nobody waits for it.
         let Some(link) = self.links.find_response_link(session, node, properties.reply_to) else { return };
         let correlation = properties.message_id.clone().map(MessageId::into_owned);
         match node {
@@ -122,13 +122,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         }
         self.send_responses(link);
         if self.links.unsent_response_bytes() > MAX_UNSENT_RESPONSE_BYTES {
-            let error = amqp::Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "too many responses wait for credit");
+            let error =
+                amqp::Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "too many responses are waiting for credit");
             let _ = self.amqp.detach(link, Some(error));
             self.on_detached(link);
         }
     }
 
-    /// Sends the responses that have credit.
+    /// Sends responses as far as credit allows.
     pub(super) fn send_responses(&mut self, link: amqp::LinkId) {
         while self.amqp.credit(link) > 0 && !self.is_backlogged() {
             let Some((number, response)) = self.links.next_response(link) else { return };

@@ -1,4 +1,4 @@
-//! Messages on their way to a client, and what the client says about them.
+//! Messages to clients, and their settlement.
 
 use amqp::performative::Modified;
 use amqp::{CommandError, DeliveryState, DispositionEvent, Map, OutgoingDelivery, Value, condition};
@@ -20,7 +20,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
                 let core_id = receiver.core_id;
                 receiver.credit.draining = drain;
                 let (delivery_count, credit) = receiver.credit.grant(if backlogged { 0 } else { credit });
-                // What a shut window holds up is drained when it opens.
+                // A peer with closed session windows is drained when they open.
                 let drain = drain && !backlogged;
                 self.pending.push(EngineRequest::Flow { link: core_id, delivery_count, credit, drain });
                 self.mark_if_credit_needed(link);
@@ -35,8 +35,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         }
     }
 
-    /// The core has delivered what it could of the credit it was told of. If that was all of it there may be more, and the peer gave credit
-    /// for more: then it is told so. The drain is over when the core had nothing, or the peer's credit is used.
+    /// The core has used as much of its granted credit as it could. If it used all, there may be more messages and the peer may have granted more
+    /// credit: then the core is told. The drain ends when the core has no more messages or the peer's credit is used.
     pub(super) fn drained(&mut self, core_id: CoreLinkId, delivery_count: u32, unused: u32) {
         let Some(link) = self.links.by_core_id(core_id) else { return };
         let credit = self.amqp.credit(link);
@@ -70,9 +70,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let Ok(tail) =
             encode::encode_message(delivery, &stored, source, DeliveryForm::Delivered, &mut self.encode_buffer)
         else {
-            // It was read when it came in; what comes out of the store differently fails its checksum before.
+            // The message was decoded when it was received, and the store verifies checksums, so this does not happen.
             self.pending.push(EngineRequest::Detach { link: core_id });
-            return self.end_link(core_id, &Error::NotAllowed("the stored message cannot be read"));
+            return self.end_link(core_id, &Error::NotAllowed("stored message cannot be decoded"));
         };
         let token = if delivery.settled { 0 } else { receiver.lock_tokens.add(delivery.token) };
         let tag = encode::delivery_tag(delivery.token);
@@ -89,7 +89,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         }
     }
 
-    /// The client took its credit back while the message was under way to it.
+    /// The client withdrew its credit while the message was in flight to it.
     fn release_delivery(&mut self, link: amqp::LinkId, number: u64) {
         let Some(receiver) = self.links.receiver(link) else { return };
         let Some(token) = receiver.lock_tokens.take(number) else { return };
@@ -110,7 +110,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         let outcome = match state {
             Some(state) => settlement_outcome(state),
             None if settled => Ok(SettlementOutcome::Release),
-            // Nothing is said and nothing is settled.
+            // Neither an outcome nor settled: nothing to do.
             None => return,
         };
         let queue = receiver.source.queue;
@@ -137,7 +137,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
         }
     }
 
-    /// The settlement is on disk, or failed for some.
+    /// The settlement is on disk, or failed for some deliveries.
     pub(super) fn on_settled(
         &mut self,
         link: amqp::LinkId,
@@ -162,7 +162,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> BrokerConnection<S> {
     }
 }
 
-/// What a client's state means.
+/// Converts a client's delivery state to an outcome.
 fn settlement_outcome(state: DeliveryState) -> Result<SettlementOutcome, amqp::Error> {
     match state {
         DeliveryState::Accepted => Ok(SettlementOutcome::Complete),
@@ -180,7 +180,7 @@ fn settlement_outcome(state: DeliveryState) -> Result<SettlementOutcome, amqp::E
             Err(amqp::Error::new(condition::NOT_IMPLEMENTED, "transactions are not supported"))
         }
         DeliveryState::Received { .. } | DeliveryState::Declared { .. } | DeliveryState::Other(_) => {
-            Err(amqp::Error::new(condition::NOT_ALLOWED, "not an outcome"))
+            Err(amqp::Error::new(condition::NOT_ALLOWED, "delivery state is not an outcome"))
         }
     }
 }
@@ -199,7 +199,7 @@ fn dead_letter(error: Option<&amqp::Error>) -> SettlementOutcome {
     SettlementOutcome::DeadLetter { reason, description, properties }
 }
 
-/// A map of changes, each value encoded.
+/// Encodes the values of a property map.
 pub(super) fn changed_properties(map: Option<&Map>) -> PropertyUpdates {
     let entries = map.into_iter().flat_map(Map::iter);
     entries.filter_map(|(name, value)| Some((name.as_text()?.into(), encode_value(value)))).collect()
@@ -211,7 +211,7 @@ fn encode_value(value: &Value) -> Bytes {
     buffer.freeze()
 }
 
-/// The same kind of outcome as the client's, which is what it looks at.
+/// The client expects the same kind of outcome that it sent.
 fn echo_state(outcome: &SettlementOutcome) -> DeliveryState {
     match outcome {
         SettlementOutcome::Complete => DeliveryState::Accepted,

@@ -1,11 +1,11 @@
-//! Entities from a file in the official emulator's format (`config.json`), comments and trailing commas allowed.
+//! Reads entities from a file in the official emulator's format (`config.json`); comments and trailing commas are allowed.
 //!
-//! Everything that is wrong with a file is reported at once, each [`EmulatorConfigProblem`] with its place: what was found, and what
-//! would be valid. Which values are valid, the [core](crate::core) says: every property is tried on a core that is thrown
-//! away. So ranges are the service's, which are wider than the emulator's, and so are defaults where they differ
-//! (messages do not expire after an hour). Properties the emulator does not know, such as `EnablePartitioning`, may be set.
+//! Reports all problems of a file at once, each [`EmulatorConfigProblem`] with its position, the value found and the values
+//! allowed. The [core](crate::core) decides what is allowed: every property is validated on a temporary core.
+//! So ranges and defaults are those of the service, which are wider than the emulator's
+//! (messages do not expire after an hour). Properties that the emulator does not have, such as `EnablePartitioning`, may be set.
 //!
-//! Never creates an entity: that is for who starts the broker.
+//! Never creates an entity: the broker does that when it starts.
 
 mod problem;
 mod properties;
@@ -23,16 +23,16 @@ use properties::{QUEUE, SUBSCRIPTION, TOPIC};
 use reader::{ConfigReader, JsonNode};
 use validation::NameValidator;
 
-/// What a file declares.
+/// The entities of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmulatorConfig {
-    /// The name of its one namespace.
+    /// The name of its namespace.
     pub namespace: String,
-    /// Paths and descriptions, every topic before its subscriptions.
+    /// Paths and descriptions, with every topic before its subscriptions.
     pub entities: Vec<(String, EntityDescription)>,
 }
 
-/// JSON with comments and trailing commas, and no further liberties.
+/// JSON with comments and trailing commas, and no other extension.
 const SYNTAX: ParseOptions = ParseOptions {
     allow_comments: true,
     allow_loose_object_property_names: false,
@@ -51,7 +51,7 @@ pub fn parse(text: &str) -> Result<EmulatorConfig, EmulatorConfigProblems> {
     let parsed = jsonc_parser::parse_to_ast(text, &Default::default(), &SYNTAX)
         .map_err(|error| EmulatorConfigProblems::syntax(text, error.range().start, &error.kind().to_string()))?;
     let Some(root) = parsed.value else {
-        return Err(EmulatorConfigProblems::syntax(text, 0, "The file holds no value"));
+        return Err(EmulatorConfigProblems::syntax(text, 0, "The file is empty"));
     };
     let mut parser = ConfigParser {
         reader: ConfigReader::new(text),
@@ -81,7 +81,7 @@ impl ConfigParser<'_> {
         let Some(namespaces) = self.reader.required(node, &fields, "Namespaces") else { return };
         let Some(items) = self.reader.array(namespaces) else { return };
         if items.len() != 1 {
-            let found = format!("holds {} namespaces: valid is exactly one", items.len());
+            let found = format!("has {} namespaces: expected exactly one", items.len());
             self.reader.report(namespaces, found);
         }
         for namespace in &items {
@@ -156,7 +156,7 @@ impl ConfigParser<'_> {
         Some((self.reader.string(name)?, name))
     }
 
-    /// Sets what is given, property by property, each tried on its own; then, if all are well, all together.
+    /// Sets the given properties: validates each one alone, then all together if there are no problems.
     fn describe(
         &mut self,
         entity: &JsonNode<'_>,
@@ -174,7 +174,7 @@ impl ConfigParser<'_> {
             let outcome = properties::set(&mut tried, name, node.value).map_err(str::to_owned);
             match outcome.and_then(|()| validation::validate_description(&tried)) {
                 Err(rule) => self.reader.reject(node, &rule),
-                Ok(()) => properties::set(&mut description, name, node.value).expect("set just now"),
+                Ok(()) => properties::set(&mut description, name, node.value).expect("the same value was set above"),
             }
         }
         if self.reader.problems() == before
@@ -186,7 +186,7 @@ impl ConfigParser<'_> {
     }
 }
 
-// The defaults of the service, where they are not the core's own.
+// Defaults of the service that differ from the core's.
 fn queue() -> QueueDescription {
     let mut queue = QueueDescription::default();
     queue.common.enable_batched_operations = true;

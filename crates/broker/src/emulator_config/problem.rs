@@ -1,16 +1,16 @@
-//! What is wrong with a file, and where.
+//! Problems of a file, with their positions.
 
 use std::fmt;
 
-/// One thing to mend.
+/// One problem to fix.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EmulatorConfigProblem {
     /// Both count from 1; columns count characters.
     pub line: usize,
     pub column: usize,
-    /// Such as `UserConfig.Namespaces[0].Queues[2].Name`; empty where the file is not JSON.
+    /// Such as `UserConfig.Namespaces[0].Queues[2].Name`; empty if the file is not JSON.
     pub path: String,
-    /// Reads on from the path: "is 5: valid is a text".
+    /// Continues after the path: "is 5: expected a string".
     pub message: String,
 }
 
@@ -21,7 +21,7 @@ impl fmt::Display for EmulatorConfigProblem {
     }
 }
 
-/// All that is wrong, in the order of the file, a line each.
+/// All problems, in file order, one per line.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub struct EmulatorConfigProblems(pub(super) Vec<EmulatorConfigProblem>);
 
@@ -48,7 +48,7 @@ impl fmt::Display for EmulatorConfigProblems {
     }
 }
 
-/// Line and column of a byte.
+/// Line and column of a byte offset.
 pub(super) fn position(text: &str, offset: usize) -> (usize, usize) {
     let before = &text[..offset];
     let line = before.rfind('\n').map_or(before, |end| &before[end + 1..]);

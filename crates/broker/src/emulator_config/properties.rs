@@ -1,4 +1,4 @@
-//! The properties an entity may be given, and how each is set.
+//! The properties of each kind of entity, and how to set them.
 
 use std::time::Duration;
 
@@ -55,10 +55,10 @@ pub(super) const SUBSCRIPTION: [&str; 12] = [
     "UserMetadata",
 ];
 
-const EXPECTED_DURATION: &str = "valid is an ISO 8601 duration, such as \"PT30S\", \"PT1M\" or \"P1DT12H\"";
-const EXPECTED_NUMBER: &str = "valid is a whole number";
+const EXPECTED_DURATION: &str = "expected an ISO 8601 duration, such as \"PT30S\", \"PT1M\" or \"P1DT12H\"";
+const EXPECTED_NUMBER: &str = "expected an integer";
 
-/// Sets one property of those the entity's kind has; `Err` says what its value would have to be. Null leaves it as it is.
+/// Sets one property; `Err` says which values are allowed. Null keeps the default.
 pub(super) fn set(description: &mut EntityDescription, name: &str, value: &Value<'_>) -> Result<(), &'static str> {
     if let Value::NullKeyword(_) = value {
         return Ok(());
@@ -80,7 +80,7 @@ pub(super) fn set(description: &mut EntityDescription, name: &str, value: &Value
         "ForwardDeadLetteredMessagesTo" => egress(description).forward_dead_lettered_messages_to = text(value)?,
         "ForwardTo" => egress(description).forward_to = text(value)?,
         "LockDuration" => egress(description).lock_duration = span(value)?,
-        // Beyond what the property can hold is beyond its range too, and the core says which that is.
+        // A number that does not fit the type is out of range too. The core reports the range.
         "MaxDeliveryCount" => {
             egress(description).max_delivery_count = number(value)?.try_into().unwrap_or(u16::MAX);
         }
@@ -92,10 +92,10 @@ pub(super) fn set(description: &mut EntityDescription, name: &str, value: &Value
                 EntityDescription::Subscription(subscription) => {
                     subscription.dead_lettering_on_filter_evaluation_exceptions = flag;
                 }
-                EntityDescription::Queue(_) => unreachable!("a queue has neither"),
+                EntityDescription::Queue(_) => unreachable!("queues have neither property"),
             }
         }
-        _ => unreachable!("only the names above are read"),
+        _ => unreachable!("the reader accepts only the names above"),
     }
     Ok(())
 }
@@ -112,7 +112,7 @@ fn ingress(description: &mut EntityDescription) -> &mut IngressProperties {
     match description {
         EntityDescription::Queue(queue) => &mut queue.ingress,
         EntityDescription::Topic(topic) => &mut topic.ingress,
-        EntityDescription::Subscription(_) => unreachable!("messages come in by the topic"),
+        EntityDescription::Subscription(_) => unreachable!("subscriptions have no ingress properties"),
     }
 }
 
@@ -120,21 +120,21 @@ fn egress(description: &mut EntityDescription) -> &mut EgressProperties {
     match description {
         EntityDescription::Queue(queue) => &mut queue.egress,
         EntityDescription::Subscription(subscription) => &mut subscription.egress,
-        EntityDescription::Topic(_) => unreachable!("messages go out by the subscriptions"),
+        EntityDescription::Topic(_) => unreachable!("topics have no egress properties"),
     }
 }
 
 fn flag(value: &Value<'_>) -> Result<bool, &'static str> {
-    value.as_boolean_lit().map(|flag| flag.value).ok_or("valid are true and false")
+    value.as_boolean_lit().map(|flag| flag.value).ok_or("expected true or false")
 }
 
 fn number(value: &Value<'_>) -> Result<u64, &'static str> {
     value.as_number_lit().and_then(|number| number.value.parse().ok()).ok_or(EXPECTED_NUMBER)
 }
 
-/// An empty text is how the emulator's own samples say "none".
+/// The emulator's own samples use an empty string for "none".
 fn text(value: &Value<'_>) -> Result<Option<String>, &'static str> {
-    let text = value.as_string_lit().ok_or("valid is a text")?;
+    let text = value.as_string_lit().ok_or("expected a string")?;
     Ok(Some(text.value.to_string()).filter(|text| !text.is_empty()))
 }
 
@@ -154,6 +154,6 @@ fn status(value: &Value<'_>) -> Result<EntityStatus, &'static str> {
         Some("Disabled") => Ok(EntityStatus::Disabled),
         Some("SendDisabled") => Ok(EntityStatus::SendDisabled),
         Some("ReceiveDisabled") => Ok(EntityStatus::ReceiveDisabled),
-        _ => Err("valid are \"Active\", \"Disabled\", \"SendDisabled\" and \"ReceiveDisabled\""),
+        _ => Err("expected \"Active\", \"Disabled\", \"SendDisabled\" or \"ReceiveDisabled\""),
     }
 }

@@ -1,4 +1,4 @@
-//! The file's values with their paths, read as what they should be; what they are not is reported.
+//! Reads typed values from the file and reports what is wrong, with paths.
 
 use std::collections::HashSet;
 
@@ -7,11 +7,11 @@ use jsonc_parser::common::Ranged;
 
 use super::problem::{EmulatorConfigProblem, EmulatorConfigProblems, position};
 
-/// A value and the way to it.
+/// A value and its path.
 pub(super) struct JsonNode<'v> {
     pub(super) path: String,
     pub(super) value: &'v Value<'v>,
-    /// Where its name begins, or the value itself where it has none.
+    /// Offset of its name, or of the value if it has no name.
     start: usize,
 }
 
@@ -21,7 +21,7 @@ impl<'v> JsonNode<'v> {
     }
 }
 
-/// The members of an object, in the order of the file. Small enough to be searched.
+/// The members of an object, in file order. Few enough for a linear search.
 pub(super) struct JsonFields<'v>(Vec<(String, JsonNode<'v>)>);
 
 impl<'v> JsonFields<'v> {
@@ -61,10 +61,10 @@ impl<'t> ConfigReader<'t> {
         self.problems.len()
     }
 
-    /// The members of an object; unknown and repeated ones are reported and left out.
+    /// The members of an object. Unknown and repeated ones are reported and dropped.
     pub(super) fn object<'v>(&mut self, node: &JsonNode<'v>, known: &[&str]) -> Option<JsonFields<'v>> {
         let Value::Object(object) = node.value else {
-            self.reject(node, "valid is an object");
+            self.reject(node, "expected an object");
             return None;
         };
         let mut seen = HashSet::new();
@@ -74,9 +74,9 @@ impl<'t> ConfigReader<'t> {
             let path = join(&node.path, name);
             let child = JsonNode { path, value: &member.value, start: member.start() };
             if !known.contains(&name) {
-                self.report(&child, format!("is not known here: {}", suggestion(name, known)));
+                self.report(&child, format!("is unknown: {}", suggestion(name, known)));
             } else if !seen.insert(name) {
-                self.report(&child, "is given twice: the service would take only one".to_owned());
+                self.report(&child, "is given twice".to_owned());
             } else {
                 fields.push((name.to_owned(), child));
             }
@@ -100,7 +100,7 @@ impl<'t> ConfigReader<'t> {
 
     pub(super) fn array<'v>(&mut self, node: &JsonNode<'v>) -> Option<Vec<JsonNode<'v>>> {
         let Value::Array(array) = node.value else {
-            self.reject(node, "valid is a list");
+            self.reject(node, "expected an array");
             return None;
         };
         let item = |(index, value): (usize, &'v Value<'v>)| JsonNode {
@@ -111,7 +111,7 @@ impl<'t> ConfigReader<'t> {
         Some(array.elements.iter().enumerate().map(item).collect())
     }
 
-    /// Nothing where there is no such member, or it is null.
+    /// Empty if the member is missing or null.
     pub(super) fn optional_array<'v>(&mut self, fields: &JsonFields<'v>, name: &str) -> Vec<JsonNode<'v>> {
         match fields.get(name) {
             None | Some(JsonNode { value: Value::NullKeyword(_), .. }) => Vec::new(),
@@ -121,19 +121,19 @@ impl<'t> ConfigReader<'t> {
 
     pub(super) fn string(&mut self, node: &JsonNode<'_>) -> Option<String> {
         let Value::StringLit(text) = node.value else {
-            self.reject(node, "valid is a text");
+            self.reject(node, "expected a string");
             return None;
         };
         Some(text.value.to_string())
     }
 
-    /// Reports a value that is not valid, and shows it.
+    /// Reports an invalid value and shows it.
     pub(super) fn reject(&mut self, node: &JsonNode<'_>, rule: &str) {
         let found = self.excerpt(node.value);
         self.report_at(node.value.start(), &node.path, format!("is {found}: {rule}"));
     }
 
-    /// Reports something about a member as a whole.
+    /// Reports a problem of a whole member.
     pub(super) fn report(&mut self, node: &JsonNode<'_>, message: String) {
         self.report_at(node.start, &node.path, message);
     }
@@ -144,12 +144,12 @@ impl<'t> ConfigReader<'t> {
         self.problems.push((offset, EmulatorConfigProblem { line, column, path: path.to_owned(), message }));
     }
 
-    /// A value as it stands in the file, if it is short.
+    /// The value as written in the file, shortened if long.
     fn excerpt(&self, value: &Value<'_>) -> String {
         const ENOUGH: usize = 60;
         match value {
             Value::Object(_) => "an object".to_owned(),
-            Value::Array(_) => "a list".to_owned(),
+            Value::Array(_) => "an array".to_owned(),
             _ if value.text(self.text).chars().count() <= ENOUGH => value.text(self.text).to_owned(),
             _ => value.text(self.text).chars().take(ENOUGH).chain(['…']).collect(),
         }
@@ -164,11 +164,11 @@ fn suggestion(name: &str, known: &[&str]) -> String {
     let near = known.iter().map(|other| (distance(&name.to_lowercase(), &other.to_lowercase()), other)).min();
     match near {
         Some((changes, other)) if changes <= 2 => format!("did you mean `{other}`?"),
-        _ => format!("valid are {}", known.join(", ")),
+        _ => format!("expected one of {}", known.join(", ")),
     }
 }
 
-/// How many letters must be added, removed or replaced.
+/// Levenshtein distance.
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();

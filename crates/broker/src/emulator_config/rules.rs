@@ -1,9 +1,8 @@
-//! Rules of a subscription: their form is checked in full, but only one that takes every message can be honoured yet.
+//! Rules of a subscription: fully checked, but only a rule that selects every message is implemented.
 
 use super::reader::{ConfigReader, JsonFields, JsonNode};
 
-const RULES_NOT_IMPLEMENTED: &str =
-    "filters messages, which is not implemented: valid for now is a SqlFilter of \"1=1\" without an Action, or no rule";
+const RULES_NOT_IMPLEMENTED: &str = "filters messages, which is not implemented: only supported is a SqlFilter of \"1=1\" without an Action, or no rule";
 const CORRELATION: [&str; 9] = [
     "ContentType",
     "CorrelationId",
@@ -24,13 +23,13 @@ pub(super) fn check(reader: &mut ConfigReader<'_>, node: &JsonNode<'_>) {
     }
     let Some(properties) = reader.required(node, &fields, "Properties") else { return };
     let takes_everything = filter(reader, properties);
-    // Said only when the rule is otherwise in order: first things first.
+    // Reported only if the rule has no other problem.
     if reader.problems() == before && !takes_everything {
         reader.report(node, RULES_NOT_IMPLEMENTED.to_owned());
     }
 }
 
-/// Whether it takes every message, and leaves each as it is.
+/// True if the rule selects every message and changes none.
 fn filter(reader: &mut ConfigReader<'_>, node: &JsonNode<'_>) -> bool {
     let known = ["FilterType", "CorrelationFilter", "SqlFilter", "Action"];
     let Some(fields) = reader.object(node, &known) else { return false };
@@ -49,7 +48,7 @@ fn filter(reader: &mut ConfigReader<'_>, node: &JsonNode<'_>) -> bool {
             false
         }
         Some((node, _)) => {
-            reader.reject(node, "valid are \"Sql\" and \"Correlation\"");
+            reader.reject(node, "expected \"Sql\" or \"Correlation\"");
             false
         }
     }
@@ -65,7 +64,7 @@ fn correlation(reader: &mut ConfigReader<'_>, node: &JsonNode<'_>, fields: &Json
     let Some(filter) = reader.required(node, fields, "CorrelationFilter") else { return };
     let Some(given) = reader.object(filter, &CORRELATION) else { return };
     for (name, node) in &given {
-        // Under `Properties` a user may name and type things as they like.
+        // `Properties` are named and typed by the user.
         if name != "Properties" {
             reader.string(node);
         }

@@ -1,4 +1,4 @@
-//! Files as people write them, and every mistake with the exact words that name it.
+//! Valid files, and the exact text of every problem.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ fn problems(text: &str) -> Vec<String> {
     parse(text).expect_err("a mistake is made").iter().map(ToString::to_string).collect()
 }
 
-/// A file with these queues and topics, whose lines begin at 4 and 7.
+/// A file with these queues and topics, which start at lines 4 and 7.
 fn file(queues: &str, topics: &str) -> String {
     format!(
         "{{ \"UserConfig\": {{ \"Namespaces\": [ {{\n\"Name\": \"sbemulatorns\",\n\"Queues\": [\n{queues}\n],\n\"Topics\": [\n{topics}\n]\n}} ], \
@@ -105,8 +105,8 @@ fn queue_problem(properties: &str) -> String {
 }
 
 #[test]
-fn a_property_s_mistake_is_named_with_its_place_its_value_and_what_is_valid() {
-    let duration = "valid is an ISO 8601 duration, such as \"PT30S\", \"PT1M\" or \"P1DT12H\"";
+fn a_property_problem_has_its_position_value_and_valid_values() {
+    let duration = "expected an ISO 8601 duration, such as \"PT30S\", \"PT1M\" or \"P1DT12H\"";
     let cases = [
         ("\"LockDuration\": \"PT6M\"", "LockDuration is \"PT6M\": must lie between 5 seconds and 5 minutes"),
         ("\"LockDuration\": \"a minute\"", &format!("LockDuration is \"a minute\": {duration}")),
@@ -119,15 +119,15 @@ fn a_property_s_mistake_is_named_with_its_place_its_value_and_what_is_valid() {
         ("\"AutoDeleteOnIdle\": \"PT1M\"", "AutoDeleteOnIdle is \"PT1M\": must be at least 5 minutes"),
         ("\"MaxDeliveryCount\": 0", "MaxDeliveryCount is 0: must lie between 1 and 2000"),
         ("\"MaxDeliveryCount\": 99999", "MaxDeliveryCount is 99999: must lie between 1 and 2000"),
-        ("\"MaxDeliveryCount\": -1", "MaxDeliveryCount is -1: valid is a whole number"),
-        ("\"MaxDeliveryCount\": 3.5", "MaxDeliveryCount is 3.5: valid is a whole number"),
-        ("\"MaxDeliveryCount\": \"ten\"", "MaxDeliveryCount is \"ten\": valid is a whole number"),
+        ("\"MaxDeliveryCount\": -1", "MaxDeliveryCount is -1: expected an integer"),
+        ("\"MaxDeliveryCount\": 3.5", "MaxDeliveryCount is 3.5: expected an integer"),
+        ("\"MaxDeliveryCount\": \"ten\"", "MaxDeliveryCount is \"ten\": expected an integer"),
         ("\"MaxSizeInMegabytes\": 0", "MaxSizeInMegabytes is 0: must lie between 1 and 81920"),
-        ("\"RequiresSession\": \"true\"", "RequiresSession is \"true\": valid are true and false"),
-        ("\"UserMetadata\": {}", "UserMetadata is an object: valid is a text"),
+        ("\"RequiresSession\": \"true\"", "RequiresSession is \"true\": expected true or false"),
+        ("\"UserMetadata\": {}", "UserMetadata is an object: expected a string"),
         (
             "\"Status\": \"Asleep\"",
-            "Status is \"Asleep\": valid are \"Active\", \"Disabled\", \"SendDisabled\" and \"ReceiveDisabled\"",
+            "Status is \"Asleep\": expected \"Active\", \"Disabled\", \"SendDisabled\" or \"ReceiveDisabled\"",
         ),
     ];
     for (properties, expected) in cases {
@@ -136,15 +136,15 @@ fn a_property_s_mistake_is_named_with_its_place_its_value_and_what_is_valid() {
     }
     assert_eq!(
         queue_problem("\"lockduration\": 1"),
-        format!("4:32: {Q}.Properties.lockduration is not known here: did you mean `LockDuration`?")
+        format!("4:32: {Q}.Properties.lockduration is unknown: did you mean `LockDuration`?")
     );
     assert_eq!(
         queue_problem("\"LockDuratoin\": 1"),
-        format!("4:32: {Q}.Properties.LockDuratoin is not known here: did you mean `LockDuration`?")
+        format!("4:32: {Q}.Properties.LockDuratoin is unknown: did you mean `LockDuration`?")
     );
     assert_eq!(
         queue_problem("\"RequiresSession\": true, \"RequiresSession\": true"),
-        format!("4:57: {Q}.Properties.RequiresSession is given twice: the service would take only one")
+        format!("4:57: {Q}.Properties.RequiresSession is given twice")
     );
 }
 
@@ -152,50 +152,50 @@ fn a_property_s_mistake_is_named_with_its_place_its_value_and_what_is_valid() {
 fn a_structure_s_mistake_is_named_with_its_place() {
     let cases = [
         (file("{ \"Properties\": {} }", ""), format!("4:1: {Q}.Name is missing")),
-        (file("{ \"Name\": 5 }", ""), format!("4:11: {Q}.Name is 5: valid is a text")),
+        (file("{ \"Name\": 5 }", ""), format!("4:11: {Q}.Name is 5: expected a string")),
         (
             file("{ \"Name\": \"a b\" }", ""),
             format!("4:11: {Q}.Name is \"a b\": may hold letters, digits, '.', '-', '_', '~' and '/'"),
         ),
-        (file("\"q\"", ""), format!("4:1: {Q} is \"q\": valid is an object")),
+        (file("\"q\"", ""), format!("4:1: {Q} is \"q\": expected an object")),
         (
             file("{ \"Name\": \"q\", \"Properties\": [] }", ""),
-            format!("4:30: {Q}.Properties is a list: valid is an object"),
+            format!("4:30: {Q}.Properties is an array: expected an object"),
         ),
         (
             file("{ \"Name\": \"q\", \"Subscriptions\": [] }", ""),
-            format!("4:16: {Q}.Subscriptions is not known here: valid are Name, Properties"),
+            format!("4:16: {Q}.Subscriptions is unknown: expected one of Name, Properties"),
         ),
         (
             file("{ \"Name\": \"q\" }, { \"Name\": \"Q\" }", ""),
-            "4:28: UserConfig.Namespaces[0].Queues[1].Name is \"Q\": the name is taken, and case makes no difference"
+            "4:28: UserConfig.Namespaces[0].Queues[1].Name is \"Q\": the name is already used (names are case-insensitive)"
                 .to_owned(),
         ),
         (
             file("{ \"Name\": \"x\" }", "{ \"Name\": \"x\" }"),
-            format!("7:11: {T}.Name is \"x\": the name is taken, and case makes no difference"),
+            format!("7:11: {T}.Name is \"x\": the name is already used (names are case-insensitive)"),
         ),
         (
             file("", "{ \"Name\": \"t\", \"Properties\": { \"LockDuration\": \"PT1M\" } }"),
-            format!("7:32: {T}.Properties.LockDuration is not known here: valid are {}", TOPIC.join(", ")),
+            format!("7:32: {T}.Properties.LockDuration is unknown: expected one of {}", TOPIC.join(", ")),
         ),
         (
             file("", "{ \"Name\": \"t\", \"Subscriptions\": [ { \"Name\": \"s\" }, { \"Name\": \"S\" } ] }"),
-            format!("7:62: {T}.Subscriptions[1].Name is \"S\": the name is taken, and case makes no difference"),
+            format!("7:62: {T}.Subscriptions[1].Name is \"S\": the name is already used (names are case-insensitive)"),
         ),
         (
             file("", "{ \"Name\": \"t\", \"Subscriptions\": [ { \"Name\": \"a/b\" } ] }"),
             format!("7:45: {T}.Subscriptions[0].Name is \"a/b\": may hold letters, digits, '.', '-', '_' and '$'"),
         ),
         ("{}".to_owned(), "1:1: UserConfig is missing".to_owned()),
-        ("[]".to_owned(), "1:1: the file is a list: valid is an object".to_owned()),
+        ("[]".to_owned(), "1:1: the file is an array: expected an object".to_owned()),
         (
             "{ \"UserConfig\": { \"Namespaces\": [] } }".to_owned(),
-            "1:19: UserConfig.Namespaces holds 0 namespaces: valid is exactly one".to_owned(),
+            "1:19: UserConfig.Namespaces has 0 namespaces: expected exactly one".to_owned(),
         ),
         (
             "{ \"UserConfig\": { \"Namespaces\": [ { \"Name\": \"a\", \"Queues\": {} } ] } }".to_owned(),
-            "1:60: UserConfig.Namespaces[0].Queues is an object: valid is a list".to_owned(),
+            "1:60: UserConfig.Namespaces[0].Queues is an object: expected an array".to_owned(),
         ),
     ];
     for (text, expected) in cases {
@@ -204,7 +204,7 @@ fn a_structure_s_mistake_is_named_with_its_place() {
 }
 
 #[test]
-fn a_rule_that_would_filter_is_refused_and_one_that_is_malformed_is_named() {
+fn a_filtering_or_malformed_rule_is_refused() {
     let with = |rule: &str| {
         problems(&file(
             "",
@@ -213,7 +213,7 @@ fn a_rule_that_would_filter_is_refused_and_one_that_is_malformed_is_named() {
     };
     let rule = format!("{T}.Subscriptions[0].Rules[0]");
     let not_yet = format!(
-        "8:1: {rule} filters messages, which is not implemented: valid for now is a SqlFilter of \"1=1\" without an Action, or no rule"
+        "8:1: {rule} filters messages, which is not implemented: only supported is a SqlFilter of \"1=1\" without an Action, or no rule"
     );
     let cases = [
         (
@@ -230,7 +230,7 @@ fn a_rule_that_would_filter_is_refused_and_one_that_is_malformed_is_named() {
         ),
         (
             "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Lua\" } }",
-            format!("8:46: {rule}.Properties.FilterType is \"Lua\": valid are \"Sql\" and \"Correlation\""),
+            format!("8:46: {rule}.Properties.FilterType is \"Lua\": expected \"Sql\" or \"Correlation\""),
         ),
         (
             "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Sql\" } }",
@@ -238,7 +238,7 @@ fn a_rule_that_would_filter_is_refused_and_one_that_is_malformed_is_named() {
         ),
         (
             "{ \"Name\": \"r\", \"Properties\": { \"FilterType\": \"Correlation\", \"CorrelationFilter\": { \"Label\": 5 } } }",
-            format!("8:93: {rule}.Properties.CorrelationFilter.Label is 5: valid is a text"),
+            format!("8:93: {rule}.Properties.CorrelationFilter.Label is 5: expected a string"),
         ),
         ("{ \"Name\": \"r\" }", format!("8:1: {rule}.Properties is missing")),
     ];
@@ -250,8 +250,8 @@ fn a_rule_that_would_filter_is_refused_and_one_that_is_malformed_is_named() {
 #[test]
 fn what_is_not_json_is_named_with_its_place() {
     let cases = [
-        ("", "1:1: the file holds no value"),
-        ("// only a comment\n", "1:1: the file holds no value"),
+        ("", "1:1: the file is empty"),
+        ("// only a comment\n", "1:1: the file is empty"),
         ("{\n  \"UserConfig\": {\n", "2:17: unterminated object"),
         ("{ \"a\": 1 \"b\": 2 }", "1:9: expected comma"),
         ("{ 'a': 1 }", "1:3: single-quoted strings are not allowed"),

@@ -1,9 +1,9 @@
-//! Tries entities on cores that are thrown away, so that the core alone says what is valid.
+//! Validates entities on temporary cores, so that the core alone decides what is valid.
 
 use crate::core::{BrokerLimits, CallContext, Core, EntityDescription, Error, Timestamp, TopicDescription};
 use crate::journal::VolatileJournal;
 
-/// The queues and topics so far, by name.
+/// The names of the queues and topics so far.
 pub(super) struct NameValidator(ScratchCore);
 
 impl Default for NameValidator {
@@ -13,17 +13,17 @@ impl Default for NameValidator {
 }
 
 impl NameValidator {
-    /// `Err`: what is wrong with the name.
+    /// `Err` says what is wrong with the name.
     pub(super) fn add_entity(&mut self, name: &str, description: &EntityDescription) -> Result<(), String> {
         let plain = match description {
             EntityDescription::Queue(_) => EntityDescription::Queue(Default::default()),
             EntityDescription::Topic(_) => EntityDescription::Topic(Default::default()),
-            EntityDescription::Subscription(_) => unreachable!("placed below its topic"),
+            EntityDescription::Subscription(_) => unreachable!("subscriptions are checked separately"),
         };
         self.0.create(name, plain).map_err(|error| rule(&error))
     }
 
-    /// Also where the topic itself has no place.
+    /// Works even if the topic itself is invalid.
     pub(super) fn check_subscription(&self, name: &str, siblings: &[String]) -> Result<(), String> {
         if siblings.iter().any(|sibling| sibling.to_lowercase() == name.to_lowercase()) {
             return Err(TAKEN.to_owned());
@@ -34,7 +34,7 @@ impl NameValidator {
     }
 }
 
-/// `Err`: what the core does not like about the properties.
+/// `Err` says what is wrong with the properties.
 pub(super) fn validate_description(description: &EntityDescription) -> Result<(), String> {
     let outcome = match description {
         EntityDescription::Subscription(_) => {
@@ -47,14 +47,14 @@ pub(super) fn validate_description(description: &EntityDescription) -> Result<()
     outcome.map_err(|error| rule(&error))
 }
 
-const TAKEN: &str = "the name is taken, and case makes no difference";
+const TAKEN: &str = "the name is already used (names are case-insensitive)";
 const TOPIC: &str = "topic";
 
 fn subscription_path(name: &str) -> String {
     format!("{TOPIC}/Subscriptions/{name}")
 }
 
-/// The rule alone: the path already names the field.
+/// Only the rule: the path already names the field.
 fn rule(error: &Error) -> String {
     match error {
         Error::InvalidArgument { rule, .. } => rule.to_string(),

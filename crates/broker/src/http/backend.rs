@@ -1,18 +1,18 @@
-//! What the HTTP side asks of the engine.
+//! What the HTTP service needs from the engine.
 
 use std::future::Future;
 
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo};
 use crate::core;
 
-/// The entities of one broker. A handle: cheap to clone, used by every connection.
+/// The entities of one broker. Cheap to clone; every connection has a handle.
 pub trait NamespaceBackend: Clone + Send + Sync + 'static {
     fn info(&self) -> NamespaceInfo;
 
-    /// Whether requests are being served: what `/health` says.
+    /// True if the engine replies; reported by `/health`.
     fn is_healthy(&self) -> impl Future<Output = bool> + Send;
 
-    /// Fails when there is one of that name, whatever its kind.
+    /// Fails if an entity of this name exists, whatever its kind.
     fn create(
         &self,
         at: EntityAddress,
@@ -29,7 +29,7 @@ pub trait NamespaceBackend: Clone + Send + Sync + 'static {
 
     fn get(&self, at: EntityAddress) -> impl Future<Output = Result<AdminEntity, BackendError>> + Send;
 
-    /// Ordered by name. At most `page.top` of them; fewer means that there are no more.
+    /// Ordered by name. Returns at most `page.top` entities; fewer means that there are no more.
     fn list(
         &self,
         listing: Listing,
@@ -50,11 +50,11 @@ pub struct PageRange {
     pub top: usize,
 }
 
-/// Why the engine did not do as asked.
+/// Why the engine did not do what was requested.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
     #[error(transparent)]
     Refused(#[from] core::Error),
-    #[error("the broker is stopping")]
+    #[error("broker is stopping")]
     Stopping,
 }

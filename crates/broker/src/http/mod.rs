@@ -1,16 +1,16 @@
-//! The HTTP side of the broker: administration of entities over Atom, `/health`, and hooks for tests.
+//! The broker's HTTP API: administration of entities over Atom, `/health`, and test hooks.
 //!
-//! A [`HttpService`] answers requests by asking a [`NamespaceBackend`] (the engine); [`serve_connection`] serves it on a stream that
-//! the listener has already accepted and recognised as HTTP. XML is [`crate::atom`]'s. Nothing here knows a socket, holds
+//! [`HttpService`] handles requests by calling a [`NamespaceBackend`] (the engine). [`serve_connection`] runs it on a stream that
+//! the listener has accepted and detected as HTTP. [`crate::atom`] reads and writes the XML. Nothing here opens a socket, stores
 //! an entity, or decides whether a value is allowed.
 //!
 //! | path | |
 //! | --- | --- |
 //! | `/{entity}`, `/{topic}/Subscriptions/{name}` | PUT creates, or with `If-Match` changes; GET, DELETE |
 //! | `/$Resources/queues`, `/$Resources/topics`, `/{topic}/Subscriptions` | lists, by `$skip` and `$top` |
-//! | `/{topic}/Subscriptions/{name}/Rules`, `…/Rules/{rule}` | the default rule; others are refused for now |
+//! | `/{topic}/Subscriptions/{name}/Rules`, `…/Rules/{rule}` | the default rule; other rules are not implemented |
 //! | `/$namespaceinfo`, `/health` | |
-//! | `/$test/…` | only with a token configured, and shown: see [`TestCommand`] |
+//! | `/$test/…` | only if a token is configured and sent: see [`TestCommand`] |
 
 mod access;
 mod backend;

@@ -1,4 +1,4 @@
-//! Answers: Atom, JSON, nothing, or the service's error.
+//! HTTP responses: Atom, JSON, empty, or the service's error format.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -20,7 +20,7 @@ pub(super) fn feed(xml: String) -> HttpResponse {
 }
 
 pub(super) fn json(status: StatusCode, value: &impl serde::Serialize) -> HttpResponse {
-    response(status, "application/json", serde_json::to_string(value).expect("answers are plain data"))
+    response(status, "application/json", serde_json::to_string(value).expect("responses are plain data"))
 }
 
 pub(super) fn empty() -> HttpResponse {
@@ -34,7 +34,7 @@ fn response(status: StatusCode, kind: &'static str, body: String) -> HttpRespons
     response
 }
 
-/// Why a request is not carried out: a status, and what its sender reads.
+/// Why a request failed: a status, and the text that the client shows.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct HttpError {
     pub(super) status: StatusCode,
@@ -51,14 +51,14 @@ impl HttpError {
     }
 
     pub(super) fn not_found(path: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, format!("nothing is found at '{path}'"))
+        Self::new(StatusCode::NOT_FOUND, format!("no resource at '{path}'"))
     }
 
     pub(super) fn method_not_allowed(method: &Method) -> Self {
-        Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not for this path"))
+        Self::new(StatusCode::METHOD_NOT_ALLOWED, format!("{method} is not allowed at this path"))
     }
 
-    /// Worded as the service does; its sub-codes begin with the status.
+    /// Formatted as by the service, whose sub-codes begin with the status.
     pub(super) fn into_response(self) -> HttpResponse {
         let detail = format!("SubCode={}00. {}", self.status.as_u16(), self.detail);
         response(self.status, "application/xml; charset=utf-8", atom::error(self.status.as_u16(), &detail))
@@ -74,7 +74,7 @@ impl From<BackendError> for HttpError {
             }
         };
         if status.is_server_error() {
-            warn!(error = &failure as &dyn std::error::Error, "an administration request failed");
+            warn!(error = &failure as &dyn std::error::Error, "administration request failed");
         }
         Self::new(status, failure.to_string())
     }

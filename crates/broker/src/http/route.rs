@@ -1,4 +1,4 @@
-//! Where a request goes: its path and query, taken apart.
+//! Parses the path and query of a request.
 
 use std::fmt;
 
@@ -6,9 +6,9 @@ use super::backend::{Listing, PageRange};
 use super::response::HttpError;
 use crate::atom::{ApiVersion, EntityAddress};
 
-/// As many as the service gives to a client that does not say.
+/// The service's default page size.
 const DEFAULT_TOP: usize = 100;
-/// Bounds what one answer may cost.
+/// Bounds the cost of one response.
 const MAX_TOP: usize = 1000;
 
 #[derive(Debug, PartialEq, Eq)]
@@ -26,14 +26,14 @@ pub(super) enum Route {
         subscription: String,
         name: String,
     },
-    /// What follows `$test/`.
+    /// The path after `$test/`.
     Test(String),
 }
 
-/// What a request says besides its path.
+/// The query of a request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Query {
-    /// `None`: not said, as by a browser or a probe.
+    /// `None` if not given, as by browsers and probes.
     pub(super) version: Option<ApiVersion>,
     pub(super) page: PageRange,
 }
@@ -43,8 +43,8 @@ pub(super) fn parse_route(path: &str, query: &Query) -> Result<Route, HttpError>
     let path = path.trim_matches('/');
     let first = path.split('/').next().unwrap_or_default().to_ascii_lowercase();
     match (first.as_str(), path.split_once('/')) {
-        ("", _) => Err(HttpError::bad_request("the path names no entity")),
-        // An SDK always says its version: then it is a queue that happens to be called so.
+        ("", _) => Err(HttpError::bad_request("path contains no entity name")),
+        // SDKs always send their version. Then this is a queue named `health`.
         ("health", None) if query.version.is_none() => Ok(Route::Health),
         ("$namespaceinfo", None) => Ok(Route::NamespaceInfo),
         ("$resources", Some((_, kind))) if kind.eq_ignore_ascii_case("queues") => Ok(Route::List(Listing::Queues)),
@@ -74,15 +74,15 @@ fn parse_entity_path(path: &str) -> Result<Route, HttpError> {
     Ok(Route::Rule { topic, subscription, name: single_segment(rule)? })
 }
 
-/// Names of subscriptions and rules hold no slash.
+/// Names of subscriptions and rules contain no slash.
 fn single_segment(name: &str) -> Result<String, HttpError> {
     match name.contains('/') {
-        true => Err(HttpError::bad_request(format!("'{name}' cannot be the name of a subscription or a rule"))),
+        true => Err(HttpError::bad_request(format!("'{name}' is not a valid name of a subscription or rule"))),
         false => Ok(name.to_owned()),
     }
 }
 
-/// Splits around a whole segment, whatever its case; the slash that follows it belongs to neither side.
+/// Splits at a whole segment, ignoring case. The slash after the segment is dropped.
 fn split_at_segment<'a>(path: &'a str, segment: &str) -> Option<(&'a str, &'a str)> {
     let lower = path.to_ascii_lowercase();
     let (at, _) = lower.match_indices(segment).find(|(at, _)| {
@@ -110,19 +110,19 @@ pub(super) fn parse_query(text: &str) -> Result<Query, HttpError> {
 fn parse_version(value: &str) -> Result<ApiVersion, HttpError> {
     ApiVersion::parse(value).ok_or_else(|| {
         HttpError::bad_request(format!(
-            "the api-version '{value}' is not known: valid are such as 2017-04, 2021-05 and 2024-05"
+            "unknown api-version '{value}': expected a version such as 2017-04, 2021-05 or 2024-05"
         ))
     })
 }
 
 fn parse_number(key: &str, value: &str) -> Result<usize, HttpError> {
     let parsed = value.parse::<u32>().ok().and_then(|number| usize::try_from(number).ok());
-    parsed.ok_or_else(|| HttpError::bad_request(format!("{key} is '{value}': valid is a whole number from 0 on")))
+    parsed.ok_or_else(|| HttpError::bad_request(format!("{key} is '{value}': expected an integer from 0")))
 }
 
-/// Undoes percent-encoding. Slashes may come encoded (Python) or not (JavaScript): both mean the same.
+/// Percent-decodes text. Slashes may be encoded (Python) or not (JavaScript).
 fn percent_decode(text: &str) -> Result<String, HttpError> {
-    let wrong = |why: &dyn fmt::Display| HttpError::bad_request(format!("the path or query is not valid: {why}"));
+    let wrong = |why: &dyn fmt::Display| HttpError::bad_request(format!("invalid path or query: {why}"));
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let Some((byte, tail)) = rest.split_first() {

@@ -1,4 +1,4 @@
-//! Rules, as far as they go: every subscription has the default one, and no other can be made yet.
+//! Rules of subscriptions: every subscription has the default rule; others are not implemented.
 
 use hyper::{Method, StatusCode};
 
@@ -6,8 +6,8 @@ use super::backend::PageRange;
 use super::response::{self, HttpError, HttpResponse};
 use crate::atom::{self, AdminEntity, DEFAULT_RULE, FeedPage, RequestContext, RuleDescription};
 
-/// What clients are told until the broker filters.
-const RULES_NOT_IMPLEMENTED: &str = "rules other than the default one, which takes every message, are not implemented";
+/// The error for all other rules.
+const RULES_NOT_IMPLEMENTED: &str = "rules other than the default rule are not implemented";
 
 pub(super) fn not_implemented() -> HttpError {
     HttpError::new(StatusCode::NOT_IMPLEMENTED, RULES_NOT_IMPLEMENTED)

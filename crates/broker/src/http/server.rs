@@ -1,4 +1,4 @@
-//! One HTTP/1.1 connection: bounded in headers, body, and how long a slow peer is borne with.
+//! One HTTP/1.1 connection, with limits for headers, body and slow peers.
 
 use std::convert::Infallible;
 use std::future::Future;
@@ -17,15 +17,15 @@ use super::service::HttpService;
 use super::test_hooks::TestControl;
 use super::write_timeout::WriteTimeoutStream;
 
-/// How long a peer may leave an answer unread.
+/// Time limit for a peer to read a response.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an answer under way may take once the broker stops.
+/// Time limit for responses in flight when the broker stops.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
-/// Tokens of Entra ID run to several kilobytes; nothing else is long.
+/// Tokens of Entra ID can have several kilobytes; nothing else is long.
 const MAX_HEADER_BYTES: usize = 64 << 10;
 const MAX_HEADERS: usize = 64;
 
-/// Serves requests on `stream` until the peer leaves, breaks the rules above, or `shutdown` ends; an answer under way is
+/// Serves requests on `stream` until the peer closes, exceeds a limit, or `shutdown` completes. A response in flight is
 /// finished first.
 pub async fn serve_connection<S, N>(stream: S, service: HttpService<N>, shutdown: impl Future<Output = ()>)
 where
@@ -45,7 +45,7 @@ where
         .max_buf_size(2 * MAX_HEADER_BYTES)
         .serve_connection(TokioIo::new(WriteTimeoutStream::new(stream, WRITE_TIMEOUT)), answer);
     let mut connection = pin!(connection);
-    // cancel-safe: the connection is only borrowed, and goes on in the other arm; a shutdown that lost is not asked again.
+    // cancel-safe: the connection is only borrowed and continues in the other arm; `shutdown` is not polled again
     let ended = tokio::select! {
         ended = connection.as_mut() => ended,
         () = shutdown => {
@@ -54,6 +54,6 @@ where
         }
     };
     if let Err(error) = ended {
-        debug!(error = %error, "an http connection ended badly");
+        debug!(error = %error, "HTTP connection closed with error");
     }
 }

@@ -1,4 +1,4 @@
-//! Requests in, answers out.
+//! Handles HTTP requests.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -22,24 +22,24 @@ use super::test_hooks::{self, TestControl};
 use crate::atom::{self, EntityAddress, EntitySubmission, EntryContent, FeedPage, RequestContext};
 use crate::core::{EntityDescription, QueueDescription, TopicDescription};
 
-/// A description with every property and twelve authorization rules is below 8 KiB; a rule may carry more.
+/// A description with every property and twelve authorization rules is below 8 KiB; a rule may be larger.
 const MAX_BODY: usize = 256 << 10;
-/// How much of a body that is too large is read before the connection is closed on it.
+/// Bytes of an oversized body that are read before the connection is closed.
 const MAX_DISCARDED: usize = 4 << 20;
-/// For all of a body: it is small.
+/// For the whole body, which is small.
 const BODY_TIMEOUT: Duration = Duration::from_secs(10);
-/// For the rest of one that is too large: who has stopped writing by then listens.
+/// For the rest of an oversized body. A client that has stopped writing by then can read the response.
 const DISCARD_TIMEOUT: Duration = Duration::from_secs(2);
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 #[derive(Clone)]
 pub struct Config {
-    /// With a token there are test hooks; see [`super::TestCommand`].
+    /// With a token, the test hooks are enabled; see [`super::TestCommand`].
     pub test_token: Option<String>,
-    /// `None`: whoever reaches the broker may administer it.
+    /// `None`: everyone who can reach the port may administer the broker.
     pub access: Option<Arc<dyn TokenCheck>>,
-    /// How long the whole head of a request may take, and how long a connection may stay idle between requests.
+    /// Time limit for the header of a request, and for idle time between requests.
     pub header_timeout: Duration,
 }
 
@@ -49,7 +49,7 @@ impl Default for Config {
     }
 }
 
-/// Answers requests for one namespace. Cheap to clone.
+/// Handles requests for one namespace. Cheap to clone.
 pub struct HttpService<N> {
     namespace: N,
     config: Arc<Config>,
@@ -62,7 +62,7 @@ impl<N: Clone> Clone for HttpService<N> {
     }
 }
 
-/// What of a request its handlers look at.
+/// The parts of a request that handlers need.
 struct AdminRequest {
     method: Method,
     query: Query,
@@ -75,7 +75,7 @@ impl<N: NamespaceBackend + TestControl> HttpService<N> {
         Self { namespace, config: Arc::new(config), scheme: "http" }
     }
 
-    /// The same, for a connection that came by TLS: links then say so.
+    /// The same service for a TLS connection: its links use `https`.
     #[must_use]
     pub fn over_tls(mut self) -> Self {
         self.scheme = "https";
@@ -86,14 +86,14 @@ impl<N: NamespaceBackend + TestControl> HttpService<N> {
         self.config.header_timeout
     }
 
-    /// Never fails: what cannot be done is answered with its reason.
+    /// Never fails: errors become error responses.
     pub async fn handle<B>(&self, request: Request<B>) -> HttpResponse
     where
         B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let response = self.route_request(request).await.unwrap_or_else(HttpError::into_response);
-        debug!(%method, path, status = response.status().as_u16(), "answered");
+        debug!(%method, path, status = response.status().as_u16(), "HTTP request handled");
         response
     }
 
@@ -126,7 +126,7 @@ impl<N: NamespaceBackend + TestControl> HttpService<N> {
             Route::Entity(address) => self.entity(&request, address, body).await,
             Route::Rules { topic, subscription } => self.rules(&request, topic, subscription).await,
             Route::Rule { topic, subscription, name } => self.rule(&request, topic, subscription, &name, body).await,
-            Route::Health | Route::Test(_) => unreachable!("answered above"),
+            Route::Health | Route::Test(_) => unreachable!("handled above"),
         }
     }
 
@@ -149,7 +149,7 @@ impl<N: NamespaceBackend + TestControl> HttpService<N> {
         match token.is_some_and(|token| check.may_manage(token, path)) {
             true => Ok(()),
             false => {
-                Err(HttpError::new(StatusCode::UNAUTHORIZED, "the token is missing, invalid or does not allow Manage"))
+                Err(HttpError::new(StatusCode::UNAUTHORIZED, "token is missing, invalid or does not allow Manage"))
             }
         }
     }
@@ -180,7 +180,7 @@ impl<N: NamespaceBackend + TestControl> HttpService<N> {
             Listing::Subscriptions { topic } => ("Subscriptions", format!("{topic}/Subscriptions")),
         };
         let PageRange { skip, top } = request.query.page;
-        // One more than asked for tells whether another page follows.
+        // One more than requested shows whether another page follows.
         let mut entities = self.namespace.list(listing, PageRange { skip, top: top + 1 }).await?;
         let more = entities.len() > top && top > 0;
         entities.truncate(top);
@@ -260,7 +260,7 @@ impl<N: NamespaceBackend + TestControl> HttpService<N> {
     {
         if request.method == Method::PUT {
             let EntryContent::Rule(_) = atom::parse_entry(&read_body(body).await?)? else {
-                return Err(HttpError::bad_request("a RuleDescription is expected at this path"));
+                return Err(HttpError::bad_request("expected a RuleDescription at this path"));
             };
         }
         let subscription = self.namespace.get(EntityAddress::Subscription { topic, name: subscription }).await?;
@@ -268,8 +268,8 @@ impl<N: NamespaceBackend + TestControl> HttpService<N> {
     }
 }
 
-/// The namespace presents itself as a Standard one, where partitioned entities are and where no client chooses how large a
-/// message may be. What an update sends back is what it was shown, and leaves the limit as it is.
+/// The broker presents itself as a Standard namespace, where clients cannot choose the maximum message size. An update may send back
+/// the value that it was shown, and does not change the limit.
 fn apply_message_size(
     new: &mut EntityDescription,
     current: Option<&EntityDescription>,
@@ -292,7 +292,7 @@ fn apply_message_size(
     Ok(())
 }
 
-/// What a body asks of the entity at this address. A first rule other than the default one cannot be honoured yet.
+/// Parses the description for this address. A default rule other than `$Default` is not implemented.
 fn parse_submission(address: &EntityAddress, body: &[u8]) -> Result<EntitySubmission, HttpError> {
     match (atom::parse_entry(body)?, address) {
         (EntryContent::Queue(submitted) | EntryContent::Topic(submitted), EntityAddress::Entity(_)) => Ok(submitted),
@@ -303,10 +303,10 @@ fn parse_submission(address: &EntityAddress, body: &[u8]) -> Result<EntitySubmis
             }
         }
         (_, EntityAddress::Entity(_)) => {
-            Err(HttpError::bad_request("a QueueDescription or TopicDescription is expected at this path"))
+            Err(HttpError::bad_request("expected a QueueDescription or TopicDescription at this path"))
         }
         (_, EntityAddress::Subscription { .. }) => {
-            Err(HttpError::bad_request("a SubscriptionDescription is expected at this path"))
+            Err(HttpError::bad_request("expected a SubscriptionDescription at this path"))
         }
     }
 }
@@ -319,17 +319,17 @@ where
     match timeout(BODY_TIMEOUT, read_limited(body.as_mut())).await {
         Ok(Ok(Some(body))) => Ok(body),
         Ok(Ok(None)) => {
-            // In time or not, and whatever it ends with: the peer is told that it was too much.
+            // The result is ignored: the client gets the error in any case.
             let _ = timeout(DISCARD_TIMEOUT, discard_rest(body)).await;
-            let detail = format!("the body is larger than {MAX_BODY} bytes");
+            let detail = format!("body exceeds {MAX_BODY} bytes");
             Err(HttpError::new(StatusCode::PAYLOAD_TOO_LARGE, detail))
         }
-        Ok(Err(_)) => Err(HttpError::bad_request("the body ended early")),
-        Err(_) => Err(HttpError::new(StatusCode::REQUEST_TIMEOUT, "the body did not arrive in time")),
+        Ok(Err(_)) => Err(HttpError::bad_request("body ended early")),
+        Err(_) => Err(HttpError::new(StatusCode::REQUEST_TIMEOUT, "body did not arrive in time")),
     }
 }
 
-/// The body; or `None` as soon as it proves too large.
+/// Reads the body; `None` as soon as it exceeds the limit.
 async fn read_limited<B>(mut body: Pin<&mut B>) -> Result<Option<Bytes>, BoxError>
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,
@@ -345,7 +345,7 @@ where
     Ok(Some(passive.freeze()))
 }
 
-/// Reads what is left and drops it, within reason: a peer that is still writing when the connection closes does not hear the answer.
+/// Reads and drops the rest, up to a limit: a client that is still writing when the connection closes does not see the response.
 async fn discard_rest<B>(mut body: Pin<&mut B>)
 where
     B: Body<Data = Bytes, Error: Into<BoxError>>,

@@ -1,12 +1,12 @@
-//! Hooks for tests: a clock that can be moved, and faults that can be armed.
+//! Test hooks: advance the broker's clock and arm faults.
 //!
-//! There are none unless a token is configured, and a request must show it in [`TEST_TOKEN_HEADER`]; else the paths look
-//! like any other that leads nowhere. Bodies and answers are JSON.
+//! Disabled unless a token is configured. A request must send it in [`TEST_TOKEN_HEADER`]; otherwise the paths return
+//! 404 like any unknown path. Bodies and responses are JSON.
 //!
 //! | request | body | |
 //! | --- | --- | --- |
-//! | `GET /$test/state` | | the [`TestReport`], which every other request answers too |
-//! | `POST /$test/clock` | `{"advance_ms": 60000}` | moves the broker's clock ahead |
+//! | `GET /$test/state` | | returns the [`TestReport`], as every other request does too |
+//! | `POST /$test/clock` | `{"advance_ms": 60000}` | advances the broker's clock |
 //! | `POST /$test/faults` | a [`BrokerFault`], such as `{"kind": "server_busy", "times": 3}` | arms it |
 //! | `DELETE /$test/faults` | | disarms all |
 
@@ -29,21 +29,21 @@ pub enum TestCommand {
     Disarm,
 }
 
-/// Something to go wrong, and when.
+/// A fault, and when to inject it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BrokerFault {
     #[serde(flatten)]
     pub kind: FaultKind,
-    /// Only where this entity (path, without case) is concerned; `None`: anywhere.
+    /// Only for this entity (path, case-insensitive); `None`: any entity.
     #[serde(default)]
     pub entity: Option<String>,
-    /// How many occasions pass before the first that may be injected.
+    /// Number of occasions to skip first.
     #[serde(default)]
     pub skip: u64,
-    /// How often it strikes.
+    /// How often to inject it.
     #[serde(default = "once")]
     pub times: u64,
-    /// Strikes one occasion in so many, chosen by `seed`; 1: every one.
+    /// Inject at one in this many occasions, chosen by `seed`; 1: at every one.
     #[serde(default = "once")]
     pub one_in: u64,
     #[serde(default)]
@@ -54,28 +54,28 @@ fn once() -> u64 {
     1
 }
 
-/// What goes wrong. An occasion is what the fault could strike: a frame, a link's transfer, a send, a lock.
+/// The kind of fault. An occasion is a send, a settlement or a delivery where the fault could be injected.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum FaultKind {
-    /// At a send or a settlement: the connection is cut before it is carried out.
+    /// At a send or settlement: the connection is closed before it is executed.
     DropConnection,
-    /// At a send or a delivery: the link is detached with `amqp:link:detach-forced`.
+    /// At a send or delivery: the link is detached with `amqp:link:detach-forced`.
     DetachLink,
-    /// At a send: nothing is stored, the sender gets `com.microsoft:server-busy`.
+    /// At a send: nothing is stored, and the sender gets `com.microsoft:server-busy`.
     ServerBusy,
-    /// At a send: stored, and the connection is cut before the sender hears of it.
+    /// At a send: the message is stored, and the connection is closed before the acknowledgement.
     LoseAcknowledgement,
-    /// At a delivery from a session, or at once for the session named: its lock is lost as if its time were over.
+    /// At a delivery from a session, or at once for the named session: its lock expires.
     ExpireSessionLock {
         #[serde(default)]
         session: Option<String>,
     },
-    /// At a send or a settlement: the answer is held back.
+    /// At a send or settlement: the reply is delayed.
     Delay { ms: u64 },
 }
 
-/// Tells, occasion by occasion, whether a fault strikes. The same fault gives the same answers.
+/// Decides at each occasion whether to inject a fault. The same fault always gives the same decisions.
 #[derive(Debug, Clone)]
 pub struct FaultSchedule {
     fault: BrokerFault,
@@ -92,12 +92,12 @@ impl FaultSchedule {
         &self.fault
     }
 
-    /// Whether it has injected as often as it was to.
+    /// True if it was injected as often as requested.
     pub fn is_exhausted(&self) -> bool {
         self.injected >= self.fault.times
     }
 
-    /// To be asked once at every occasion.
+    /// Must be called once per occasion.
     pub fn should_inject(&mut self) -> bool {
         let occasion = self.occasions;
         self.occasions += 1;
@@ -108,7 +108,7 @@ impl FaultSchedule {
     }
 }
 
-/// SplitMix64: occasion after occasion of one seed look like dice.
+/// SplitMix64: a pseudo-random number per seed and occasion.
 fn hash_occasion(seed: u64, occasion: u64) -> u64 {
     let mut value = seed.wrapping_add(occasion.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -120,18 +120,18 @@ fn hash_occasion(seed: u64, occasion: u64) -> u64 {
 pub struct TestReport {
     /// The broker's clock, in milliseconds since the Unix epoch.
     pub now_ms: u64,
-    /// Faults armed and not yet spent.
+    /// Faults that are armed and not exhausted.
     pub armed: Vec<BrokerFault>,
-    /// How often faults have injected since the start.
+    /// Number of faults injected since the start.
     pub injected: u64,
 }
 
-/// What carries out the commands: the engine.
+/// Runs the commands; implemented by the engine's side.
 pub trait TestControl: Send + Sync {
     fn run_test_command(&self, command: TestCommand) -> impl Future<Output = Result<TestReport, BackendError>> + Send;
 }
 
-/// Whether this request may pass. The comparison takes as long for a token that is nearly right.
+/// Checks the token in constant time, so that timing does not reveal how much of it is right.
 pub(super) fn check_token(token: Option<&str>, headers: &HeaderMap) -> Option<()> {
     let (token, shown) = (token?.as_bytes(), headers.get(TEST_TOKEN_HEADER)?.as_bytes());
     let differences = token.iter().zip(shown).fold(0, |all, (one, other)| all | (one ^ other));
@@ -161,19 +161,18 @@ pub(super) async fn handle(
     Ok(response::json(StatusCode::OK, &report))
 }
 
-/// A misspelt key would arm another fault than was meant; serde cannot refuse it where a struct is flattened.
+/// A misspelt key would arm a different fault. Serde cannot reject unknown keys in a flattened struct.
 fn parse_fault(body: &[u8]) -> Result<BrokerFault, HttpError> {
     const KEYS: [&str; 8] = ["kind", "entity", "skip", "times", "one_in", "seed", "session", "ms"];
     let keys = parse_json::<serde_json::Map<String, serde_json::Value>>(body)?;
     match keys.keys().find(|key| !KEYS.contains(&key.as_str())) {
-        Some(key) => Err(HttpError::bad_request(format!("`{key}` is not known here: valid are {}", KEYS.join(", ")))),
+        Some(key) => Err(HttpError::bad_request(format!("unknown key `{key}`: expected one of {}", KEYS.join(", ")))),
         None => parse_json(body),
     }
 }
 
 fn parse_json<'de, T: Deserialize<'de>>(body: &'de [u8]) -> Result<T, HttpError> {
-    serde_json::from_slice(body)
-        .map_err(|error| HttpError::bad_request(format!("the body is not as expected: {error}")))
+    serde_json::from_slice(body).map_err(|error| HttpError::bad_request(format!("invalid body: {error}")))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A stream whose peer must take what is written to it: one that reads nothing is cut off.
+//! A stream that fails a write if the peer does not read in time.
 
 use std::future::Future;
 use std::io;
