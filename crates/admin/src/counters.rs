@@ -1,4 +1,4 @@
-//! What one pod has counted since its start: plain numbers, filled by whoever knows the loops.
+//! The counters of one pod since its start, as plain numbers.
 
 use crate::latency::LatencyBuckets;
 

@@ -1,8 +1,8 @@
-//! The page for people: a few files, in the binary as they are written. No build step, and nothing from elsewhere.
+//! The dashboard: a few static files, compiled into the binary. It has no build step and loads nothing from other hosts.
 
 use hyper::StatusCode;
 
-use crate::response::{HttpResponse, reply};
+use crate::response::{self, HttpResponse};
 
 const PAGE: &str = include_str!("../dashboard/index.html");
 const STYLE: &str = include_str!("../dashboard/dashboard.css");
@@ -16,7 +16,7 @@ const MARK: &str = include_str!("../dashboard/mark.svg");
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
 pub(crate) fn file(path: &str) -> Option<HttpResponse> {
-    let (kind, body) = match path {
+    let (content_type, body) = match path {
         "/" => ("text/html; charset=utf-8", PAGE),
         "/dashboard.css" => ("text/css; charset=utf-8", STYLE),
         "/dashboard.js" => (JAVASCRIPT, SCRIPT),
@@ -27,5 +27,5 @@ pub(crate) fn file(path: &str) -> Option<HttpResponse> {
         "/mark.svg" => ("image/svg+xml", MARK),
         _ => return None,
     };
-    Some(reply(StatusCode::OK, kind, body))
+    Some(response::build(StatusCode::OK, content_type, body))
 }

@@ -1,18 +1,17 @@
-//! Prometheus' text format, as far as we need it.
+//! Writes the Prometheus text format, as far as this crate needs it.
 //!
-//! Written by hand: our numbers live in the parts that count them and are read when somebody asks, while the metrics crates want to own the
-//! counters. What is left is sixty lines and a rule for escaping.
+//! Not a metrics crate, because those own their counters, while ours live in the components that count and are read per request.
 
 use std::fmt::{Display, Write};
 
 use crate::latency::{BOUNDS, LatencyBuckets};
 use crate::metrics::{Metric, MetricKind};
 
-/// The page as it grows.
+/// The text of `/metrics`, one family after the other.
 #[derive(Debug, Default)]
 pub(crate) struct ExpositionPage(String);
 
-/// One metric's samples. A metric without a sample is not known at the moment.
+/// Adds the samples of one metric. A metric without a sample is unknown at the moment.
 pub(crate) struct MetricFamily<'a> {
     page: &'a mut String,
     name: &'static str,
@@ -20,10 +19,10 @@ pub(crate) struct MetricFamily<'a> {
 
 impl ExpositionPage {
     pub(crate) fn family(&mut self, metric: &Metric) -> MetricFamily<'_> {
-        self.described(metric.name, metric.kind, metric.help)
+        self.start_family(metric.name, metric.kind, metric.help)
     }
 
-    fn described(&mut self, name: &'static str, kind: MetricKind, help: &str) -> MetricFamily<'_> {
+    fn start_family(&mut self, name: &'static str, kind: MetricKind, help: &str) -> MetricFamily<'_> {
         let kind = match kind {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",
@@ -41,33 +40,33 @@ impl ExpositionPage {
 
 impl MetricFamily<'_> {
     pub(crate) fn sample(&mut self, labels: &[(&str, &str)], value: impl Display) {
-        self.line("", labels, value);
+        self.write_sample("", labels, value);
     }
 
-    /// LatencyBuckets add up from the lowest on; in seconds, as is the custom.
+    /// Prometheus buckets are cumulative, with bounds in seconds.
     pub(crate) fn histogram(&mut self, buckets: &LatencyBuckets) {
         let mut below = 0;
         for (bound, count) in BOUNDS.iter().zip(buckets.counts) {
             below += count;
-            self.line("_bucket", &[("le", &(*bound as f64 / 1_000.0).to_string())], below);
+            self.write_sample("_bucket", &[("le", &(*bound as f64 / 1_000.0).to_string())], below);
         }
-        self.line("_bucket", &[("le", "+Inf")], buckets.total());
-        self.line("_sum", &[], buckets.micros as f64 / 1e6);
-        self.line("_count", &[], buckets.total());
+        self.write_sample("_bucket", &[("le", "+Inf")], buckets.total());
+        self.write_sample("_sum", &[], buckets.micros as f64 / 1e6);
+        self.write_sample("_count", &[], buckets.total());
     }
 
-    fn line(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
+    fn write_sample(&mut self, suffix: &str, labels: &[(&str, &str)], value: impl Display) {
         let _ = write!(self.page, "{}{suffix}", self.name);
-        for (at, (label, value)) in labels.iter().enumerate() {
-            let open = if at == 0 { '{' } else { ',' };
-            let _ = write!(self.page, "{open}{label}=\"{}\"", escaped(value));
+        for (index, (label, value)) in labels.iter().enumerate() {
+            let open = if index == 0 { '{' } else { ',' };
+            let _ = write!(self.page, "{open}{label}=\"{}\"", escape_label(value));
         }
         let close = if labels.is_empty() { "" } else { "}" };
         let _ = writeln!(self.page, "{close} {value}");
     }
 }
 
-fn escaped(value: &str) -> String {
+fn escape_label(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
@@ -76,9 +75,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_described_once_and_names_cannot_break_out_of_a_label() {
+    fn help_and_label_values_are_escaped() {
         let mut page = ExpositionPage::default();
-        let mut family = page.described("a_total", MetricKind::Counter, "all\nof \\ it");
+        let mut family = page.start_family("a_total", MetricKind::Counter, "all\nof \\ it");
         family.sample(&[("pod", "a\"} 7\n\\"), ("b", "c")], 3);
         family.sample(&[], 4.5);
         let expected = "# HELP a_total all\\nof \\\\ it\n# TYPE a_total counter\n\
@@ -87,13 +86,13 @@ mod tests {
     }
 
     #[test]
-    fn buckets_of_a_histogram_add_up() {
+    fn histogram_buckets_are_cumulative() {
         let latency = crate::LatencyHistogram::default();
         for millis in [1, 2, 40, 900_000] {
             latency.record(std::time::Duration::from_millis(millis));
         }
         let mut page = ExpositionPage::default();
-        page.described("h", MetricKind::Histogram, "").histogram(&latency.read());
+        page.start_family("h", MetricKind::Histogram, "").histogram(&latency.snapshot());
         let text = page.into_text();
         for line in [
             "h_bucket{le=\"0.001\"} 1",

@@ -1,7 +1,7 @@
-//! Live and ready: what the loops and services of a pod say of themselves, and what follows from it.
+//! Liveness and readiness of a pod, derived from its loops and services.
 //!
-//! *Live* means that no loop is wedged: a pod that is not should be started anew. *Ready* means that every service does what its role asks: a
-//! standby whose producer rests is ready, a leader whose producer waits for an operator is not. Pure; `now` is an argument.
+//! *Live* means that no loop is stalled; a pod that is not live should be restarted. *Ready* means that every service does the work of its role: a
+//! standby with an idle producer is ready, a leader whose producer needs operator action is not. Pure: `now` is an argument.
 
 use std::time::Instant;
 
@@ -9,15 +9,15 @@ use serde::Serialize;
 
 use crate::liveness::{Liveness, LoopLiveness};
 
-/// What a pod says of itself.
+/// The state of a pod's services.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodHealth {
     pub services: Vec<ServiceHealth>,
-    /// Set from the first signal on: not ready, and live as long as the loops drain.
+    /// Set by the first stop signal: the pod is not ready, and live while its loops drain.
     pub stopping: bool,
 }
 
-/// One of a pod's services, in the role it has now.
+/// One service of a pod, in its present role.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServiceHealth {
     pub name: &'static str,
@@ -30,11 +30,11 @@ pub struct ServiceHealth {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Readiness {
     Ready,
-    /// Why, for people.
+    /// With the reason.
     NotReady(String),
 }
 
-/// What follows from it: the body of `/healthz` and `/readyz`.
+/// The body of `/healthz` and `/readyz`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HealthReport {
     pub live: bool,
@@ -49,7 +49,7 @@ pub struct ServiceReport {
     pub role: &'static str,
     pub ready: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub why: Option<String>,
+    pub reason: Option<String>,
     pub loops: Vec<LoopReport>,
 }
 
@@ -57,9 +57,9 @@ pub struct ServiceReport {
 pub struct LoopReport {
     pub name: &'static str,
     pub state: LoopState,
-    /// Since its last sign of life; only of a loop that is wedged.
+    /// Time since the last heartbeat; only of a stalled loop.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub for_seconds: Option<f64>,
+    pub stalled_seconds: Option<f64>,
     pub limit_seconds: f64,
 }
 
@@ -83,13 +83,13 @@ impl PodHealth {
 impl ServiceHealth {
     fn evaluate(&self, now: Instant) -> ServiceReport {
         let loops: Vec<_> = self.loops.iter().map(|one| LoopReport::new(one, now)).collect();
-        let wedged = loops.iter().find(|one| one.state == LoopState::Stalled);
-        let why = match (&self.readiness, wedged) {
-            (Readiness::NotReady(why), _) => Some(why.clone()),
-            (Readiness::Ready, Some(one)) => Some(format!("{} does not move", one.name)),
+        let stalled = loops.iter().find(|one| one.state == LoopState::Stalled);
+        let reason = match (&self.readiness, stalled) {
+            (Readiness::NotReady(reason), _) => Some(reason.clone()),
+            (Readiness::Ready, Some(one)) => Some(format!("{} is stalled", one.name)),
             (Readiness::Ready, None) => None,
         };
-        ServiceReport { name: self.name, role: self.role, ready: why.is_none(), why, loops }
+        ServiceReport { name: self.name, role: self.role, ready: reason.is_none(), reason, loops }
     }
 }
 
@@ -101,12 +101,12 @@ impl ServiceReport {
 
 impl LoopReport {
     fn new(one: &LoopLiveness, now: Instant) -> Self {
-        let (state, for_seconds) = match one.evaluate(now) {
+        let (state, stalled_seconds) = match one.evaluate(now) {
             Liveness::Idle => (LoopState::Idle, None),
             Liveness::Running => (LoopState::Running, None),
-            Liveness::Stalled(still) => (LoopState::Stalled, Some(still.as_secs_f64())),
+            Liveness::Stalled(silence) => (LoopState::Stalled, Some(silence.as_secs_f64())),
         };
-        Self { name: one.name, state, for_seconds, limit_seconds: one.limit.as_secs_f64() }
+        Self { name: one.name, state, stalled_seconds, limit_seconds: one.limit.as_secs_f64() }
     }
 }
 
@@ -119,55 +119,55 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(30);
 
-    /// Every loop a pod has, all of them moving at `at`.
+    /// All loops of a leader, with a heartbeat at `at`.
     fn leader(at: Instant) -> PodHealth {
-        let moving = |name| LoopLiveness { name, activity: Activity::Active { at }, limit: LIMIT };
+        let running = |name| LoopLiveness { name, activity: Activity::Active { at }, limit: LIMIT };
         let service =
             |name, role, loops| ServiceHealth { name, role, readiness: Readiness::Ready, loops: Vec::from_iter(loops) };
         PodHealth {
             services: vec![
-                service("lease", "leader", vec![moving("elector")]),
-                service("producer", "leader", vec![moving("capture"), moving("publish")]),
-                service("consumer", "every pod", vec![moving("sessions"), moving("applier")]),
+                service("lease", "leader", vec![running("elector")]),
+                service("producer", "leader", vec![running("capture"), running("publish")]),
+                service("consumer", "active", vec![running("sessions"), running("applier")]),
             ],
             stopping: false,
         }
     }
 
     #[test]
-    fn a_pod_is_live_while_all_its_loops_move() {
+    fn a_pod_is_live_while_all_loops_run() {
         let start = Instant::now();
         let report = leader(start).evaluate(start + LIMIT);
         assert!(report.live && report.ready, "{report:?}");
     }
 
     #[test]
-    fn each_loop_that_is_wedged_is_named_and_makes_the_pod_neither_live_nor_ready() {
+    fn a_stalled_loop_is_named_and_the_pod_not_live_or_ready() {
         let start = Instant::now();
         for (at, name) in [(0, "elector"), (1, "capture"), (1, "publish"), (2, "sessions"), (2, "applier")] {
             let mut health = leader(start + LIMIT);
-            let wedged = health.services[at].loops.iter_mut().find(|one| one.name == name).unwrap();
-            wedged.activity = Activity::Active { at: start };
+            let stalled = health.services[at].loops.iter_mut().find(|one| one.name == name).unwrap();
+            stalled.activity = Activity::Active { at: start };
             let report = health.evaluate(start + LIMIT + Duration::from_secs(1));
             assert!(!report.live && !report.ready, "{name}");
             let found: Vec<_> = report.services.iter().flat_map(ServiceReport::stalled).map(|one| one.name).collect();
             assert_eq!(found, [name]);
-            assert_eq!(report.services[at].why.as_deref(), Some(&*format!("{name} does not move")));
+            assert_eq!(report.services[at].reason.as_deref(), Some(&*format!("{name} is stalled")));
         }
     }
 
     #[test]
-    fn a_service_that_cannot_do_its_part_is_not_ready_and_still_live() {
+    fn a_service_that_is_not_ready_leaves_the_pod_live() {
         let start = Instant::now();
         let mut health = leader(start);
-        health.services[1].readiness = Readiness::NotReady("waits for an operator: E0001".into());
+        health.services[1].readiness = Readiness::NotReady("operator action required: E0001".into());
         let report = health.evaluate(start);
         assert!(report.live && !report.ready);
-        assert_eq!(report.services[1].why.as_deref(), Some("waits for an operator: E0001"));
+        assert_eq!(report.services[1].reason.as_deref(), Some("operator action required: E0001"));
     }
 
     #[test]
-    fn a_pod_that_stops_is_not_ready_and_live_while_it_drains() {
+    fn a_stopping_pod_is_live_but_not_ready() {
         let start = Instant::now();
         let report = PodHealth { stopping: true, ..leader(start) }.evaluate(start);
         assert!(report.live && !report.ready);

@@ -1,4 +1,4 @@
-//! The last minutes as points, so that a page that has just been opened has something to plot.
+//! The last five minutes as points, so that a dashboard has data to plot as soon as it opens.
 
 use std::collections::VecDeque;
 
@@ -7,10 +7,10 @@ use serde::Serialize;
 use crate::status::PipelineStatus;
 use crate::time::WallTime;
 
-/// Five minutes at one look a second.
-const KEPT: usize = 300;
+/// Five minutes at one point per second.
+const MAX_POINTS: usize = 300;
 
-/// One look at the pipeline.
+/// The plotted figures of one status.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HistoryPoint {
     pub at: WallTime,
@@ -28,10 +28,10 @@ pub(crate) struct StatusHistory(VecDeque<HistoryPoint>);
 
 impl StatusHistory {
     pub(crate) fn push(&mut self, status: &PipelineStatus) {
-        if self.0.len() == KEPT {
+        if self.0.len() == MAX_POINTS {
             self.0.pop_front();
         }
-        self.0.push_back(HistoryPoint::of(status));
+        self.0.push_back(HistoryPoint::from_status(status));
     }
 
     pub(crate) fn points(&self) -> Vec<HistoryPoint> {
@@ -40,7 +40,7 @@ impl StatusHistory {
 }
 
 impl HistoryPoint {
-    pub fn of(status: &PipelineStatus) -> Self {
+    pub fn from_status(status: &PipelineStatus) -> Self {
         Self {
             at: status.collected.at,
             term: status.leader.as_ref().map(|leader| leader.term),
@@ -62,12 +62,12 @@ mod tests {
     #[test]
     fn history_keeps_the_newest_points() {
         let mut history = StatusHistory::default();
-        for millis in 0..(KEPT as i64 + 10) {
+        for millis in 0..(MAX_POINTS as i64 + 10) {
             let collected = CollectionInfo { at: WallTime::from_millis(millis), ..CollectionInfo::default() };
             history.push(&PipelineStatus::unknown("shop", collected));
         }
         let points = history.points();
-        assert_eq!(points.len(), KEPT);
-        assert_eq!((points[0].at.millis(), points[KEPT - 1].at.millis()), (10, KEPT as i64 + 9));
+        assert_eq!(points.len(), MAX_POINTS);
+        assert_eq!((points[0].at.millis(), points[MAX_POINTS - 1].at.millis()), (10, MAX_POINTS as i64 + 9));
     }
 }

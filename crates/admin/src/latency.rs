@@ -1,33 +1,33 @@
-//! How long events take from insert to read model: counts in buckets, which add up over time and over pods.
+//! Latency from insert to read model, as histogram buckets that add up over time and over pods.
 //!
-//! LatencyQuantiles of quantiles mean nothing, so pods exchange buckets and whoever asks computes the quantile of their sum.
+//! Quantiles cannot be averaged, so pods exchange buckets, and a reader computes the quantiles of their sum.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-/// Upper bounds in milliseconds: about five in a decade from 1 ms to 1 s, where the answer usually lies, coarser to ten minutes.
+/// Upper bounds in milliseconds: about five per decade from 1 ms to 1 s, the usual range, then coarser up to ten minutes.
 pub const BOUNDS: [u64; 24] = [
     1, 2, 3, 5, 7, 10, 15, 20, 30, 50, 70, 100, 150, 200, 300, 500, 700, 1_000, 2_000, 5_000, 10_000, 30_000, 120_000,
     600_000,
 ];
-const LENGTH: usize = BOUNDS.len() + 1;
+const BUCKET_COUNT: usize = BOUNDS.len() + 1;
 
-/// Where latencies are recorded. Cheap to clone; costs two atomic additions.
+/// Records latencies. Cheap to clone; a record is two relaxed atomic additions.
 #[derive(Clone, Debug, Default)]
-pub struct LatencyHistogram(Arc<Inner>);
+pub struct LatencyHistogram(Arc<AtomicBuckets>);
 
 #[derive(Debug, Default)]
-struct Inner {
-    counts: [AtomicU64; LENGTH],
+struct AtomicBuckets {
+    counts: [AtomicU64; BUCKET_COUNT],
     micros: AtomicU64,
 }
 
-/// The counts at one moment, or of one span.
+/// The counts at one moment, or of one period.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LatencyBuckets {
-    /// One for each bound, and one for what is above all of them.
-    pub counts: [u64; LENGTH],
+    /// One per bound, and one above the highest.
+    pub counts: [u64; BUCKET_COUNT],
     pub micros: u64,
 }
 
@@ -38,15 +38,15 @@ impl LatencyHistogram {
         self.0.micros.fetch_add(u64::try_from(took.as_micros()).unwrap_or(u64::MAX), Relaxed);
     }
 
-    /// All since the start.
-    pub fn read(&self) -> LatencyBuckets {
+    /// All records since the start.
+    pub fn snapshot(&self) -> LatencyBuckets {
         let counts = std::array::from_fn(|at| self.0.counts[at].load(Relaxed));
         LatencyBuckets { counts, micros: self.0.micros.load(Relaxed) }
     }
 }
 
 impl LatencyBuckets {
-    /// From what a pod announced; `None` if it counts by other bounds.
+    /// From a pod's announcement; `None` if that pod uses other bounds.
     pub fn from_counts(counts: &[u64]) -> Option<Self> {
         Some(Self { counts: counts.try_into().ok()?, micros: 0 })
     }
@@ -55,21 +55,21 @@ impl LatencyBuckets {
         self.counts.iter().sum()
     }
 
-    /// What came after `earlier`.
+    /// The records after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
         let counts = std::array::from_fn(|at| self.counts[at].saturating_sub(earlier.counts[at]));
         Self { counts, micros: self.micros.saturating_sub(earlier.micros) }
     }
 
-    pub fn add(&mut self, other: &Self) {
+    pub fn merge(&mut self, other: &Self) {
         for (own, others) in self.counts.iter_mut().zip(other.counts) {
             *own = own.saturating_add(others);
         }
         self.micros = self.micros.saturating_add(other.micros);
     }
 
-    /// In seconds, straight-lined within its bucket; `None` when there is nothing. What lies above all bounds is told as the highest of them.
+    /// In seconds, interpolated linearly within its bucket; `None` without records. Values above all bounds count as the highest bound.
     pub fn quantile(&self, quantile: f64) -> Option<f64> {
         let total = self.total();
         if total == 0 {
@@ -97,7 +97,7 @@ mod tests {
     fn recorded(millis: impl IntoIterator<Item = u64>) -> LatencyBuckets {
         let latency = LatencyHistogram::default();
         millis.into_iter().for_each(|millis| latency.record(Duration::from_millis(millis)));
-        latency.read()
+        latency.snapshot()
     }
 
     #[test]
@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn a_value_counts_in_the_bucket_whose_bound_it_does_not_exceed() {
+    fn a_bound_belongs_to_its_own_bucket() {
         let buckets = recorded([0, 1, 2, 600_000, 600_001]);
         assert_eq!((buckets.counts[0], buckets.counts[1]), (2, 1));
-        assert_eq!((buckets.counts[LENGTH - 2], buckets.counts[LENGTH - 1]), (1, 1));
+        assert_eq!((buckets.counts[BUCKET_COUNT - 2], buckets.counts[BUCKET_COUNT - 1]), (1, 1));
     }
 
     #[test]
-    fn quantiles_lie_within_the_bucket_that_holds_them() {
+    fn quantiles_lie_within_their_bucket() {
         let buckets = recorded((0..100).map(|n| if n < 95 { 4 } else { 900 }));
         let (p50, p99) = (buckets.quantile(0.5).unwrap(), buckets.quantile(0.99).unwrap());
         assert!((0.003..=0.005).contains(&p50), "{p50}");
@@ -122,14 +122,14 @@ mod tests {
     }
 
     #[test]
-    fn buckets_of_pods_add_up_and_a_span_is_a_difference() {
+    fn buckets_add_up_and_subtract() {
         let (earlier, later) = (recorded([4]), recorded([4, 4, 900]));
-        let span = later.since(&earlier);
-        assert_eq!((span.total(), span.micros), (2, 904_000));
-        let mut sum = span.clone();
-        sum.add(&earlier);
+        let period = later.since(&earlier);
+        assert_eq!((period.total(), period.micros), (2, 904_000));
+        let mut sum = period.clone();
+        sum.merge(&earlier);
         assert_eq!(sum, later);
-        assert_eq!(LatencyBuckets::from_counts(&span.counts).unwrap().quantile(0.5), span.quantile(0.5));
+        assert_eq!(LatencyBuckets::from_counts(&period.counts).unwrap().quantile(0.5), period.quantile(0.5));
         assert_eq!(LatencyBuckets::from_counts(&[1, 2]), None);
     }
 }

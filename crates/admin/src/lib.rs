@@ -1,19 +1,19 @@
-//! What a pod shows of itself over HTTP: whether its loops move, its metrics, the state of the whole pipeline, and a page for people.
+//! The HTTP server of a pod: liveness and readiness probes, metrics, the status of the whole pipeline, and the dashboard.
 //!
-//! | path | |
+//! | path | response |
 //! | --- | --- |
-//! | `/healthz` | 200 while every loop moves or rests on purpose, else 503; says which one is wedged |
-//! | `/readyz` | 200 while every service does what its role asks of it, else 503; says which one does not, and why |
-//! | `/metrics` | Prometheus' text format |
-//! | `/api/status`, `/api/history` | the pipeline as JSON: now, and the last minutes |
+//! | `/healthz` | 200 while every loop of the pod runs or is idle, else 503; names the stalled loop |
+//! | `/readyz` | 200 while every service does its work, else 503; names the service and the reason |
+//! | `/metrics` | Prometheus text format |
+//! | `/api/status`, `/api/history` | the pipeline as JSON: now, and the last five minutes |
 //! | `/` | the dashboard, which shows the two above |
-//! | `/api/step-down`, `/api/parked`, … | an operator's operator_routes, for whoever shows the token that is configured; without one, for nobody |
+//! | `/api/step-down`, `/api/parked`, … | operator actions; they need the configured token, and are refused without one |
 //!
-//! Knows nothing of MongoDB, of the bus, or of what the loops do: it takes readings through plain types ([`PodStatus`], [`StatusCache`]) and never
-//! waits for anybody when it is asked to tell. Changes nothing by itself: what an operator may do is done by [`OperatorActions`] it is given.
+//! Depends on plain types only ([`PodTelemetry`], [`StatusCache`]). It never talks to MongoDB or Service Bus, and a GET never waits for another
+//! component. It changes nothing itself: operator actions are done by the [`OperatorActions`] that it is given.
 //!
-//! Reading order: [`progress`] and [`health`] (decisions), [`status`] and [`problems`] (the document and what is wrong in it), [`counters`],
-//! [`latency`] and [`metrics`] (numbers), [`status_cache`] (what was last collected), [`operator`] (who may act), [`server`].
+//! Reading order: [`liveness`] and [`health`] (probes), [`status`] and [`problems`] (the status document and its evaluation), [`counters`],
+//! [`latency`] and [`metrics`] (numbers), [`status_cache`], [`operator`] (token and actions), [`server`].
 
 pub mod counters;
 mod dashboard;

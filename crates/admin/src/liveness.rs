@@ -1,37 +1,36 @@
-//! Whether a loop goes round: a sign of life per loop, and the decision that one is wedged.
+//! Whether a loop still runs: its last heartbeat, and the decision that it is stalled.
 //!
-//! A loop that has nothing to do says so ([`Activity::Idle`]) and may rest for ever; one that does not say so must show a sign of life within its
-//! limit. The decision is pure; `now` is an argument. A loop shows its life through a [`Heartbeat`] it holds, or somebody derives it
-//! from a number that the loop moves ([`ProgressTracker`]).
+//! A loop without work reports [`Activity::Idle`] and may stay idle for ever. An active loop must send a heartbeat within its limit. A loop either
+//! holds a [`Heartbeat`], or a [`ProgressTracker`] derives its activity from a counter that the loop moves. Pure: `now` is an argument.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What a loop says of itself.
+/// What a loop reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// Nothing to do, on purpose.
+    /// Has no work.
     Idle,
-    /// At work; `at` is its last sign of life.
+    /// Has work; `at` is its last heartbeat.
     Active { at: Instant },
 }
 
-/// One loop as it is seen now.
+/// A loop at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoopLiveness {
     pub name: &'static str,
     pub activity: Activity,
-    /// How long it may be without a sign of life.
+    /// The longest allowed time between heartbeats.
     pub limit: Duration,
 }
 
-/// What that means.
+/// The evaluation of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Liveness {
     Idle,
     Running,
-    /// For so long.
+    /// With the time since the last heartbeat.
     Stalled(Duration),
 }
 
@@ -40,34 +39,34 @@ impl LoopLiveness {
         match self.activity {
             Activity::Idle => Liveness::Idle,
             Activity::Active { at } => {
-                let still = now.saturating_duration_since(at);
-                if still > self.limit { Liveness::Stalled(still) } else { Liveness::Running }
+                let silence = now.saturating_duration_since(at);
+                if silence > self.limit { Liveness::Stalled(silence) } else { Liveness::Running }
             }
         }
     }
 }
 
-/// For a loop to hold. Cheap to clone and to beat: one atomic store.
+/// Held by a loop. Cheap to clone; a beat is one atomic store.
 #[derive(Clone, Debug)]
 pub struct Heartbeat {
-    /// Nanoseconds after `origin`, plus one; zero while it rests.
+    /// Nanoseconds since `origin`, plus one; zero means idle.
     last: Arc<AtomicU64>,
     origin: Instant,
 }
 
 impl Heartbeat {
-    /// A loop that has not begun rests.
+    /// Idle until the first beat.
     pub fn new(now: Instant) -> Self {
         Self { last: Arc::default(), origin: now }
     }
 
-    /// The loop goes round.
+    /// Called once per iteration.
     pub fn beat(&self, now: Instant) {
         let nanos = now.saturating_duration_since(self.origin).as_nanos();
         self.last.store(u64::try_from(nanos).unwrap_or(u64::MAX - 1) + 1, Relaxed);
     }
 
-    /// The loop waits for something that may never come.
+    /// The loop waits for work that may never come.
     pub fn set_idle(&self) {
         self.last.store(0, Relaxed);
     }
@@ -80,20 +79,20 @@ impl Heartbeat {
     }
 }
 
-/// Makes a activity of a number that moves while a loop works. To be looked at often: a change is dated by the look that sees it.
+/// Derives the activity of a loop from a counter that the loop moves. Needs frequent calls: a change is dated by the call that sees it.
 #[derive(Debug, Default)]
 pub struct ProgressTracker(Mutex<Option<(u64, Instant)>>);
 
 impl ProgressTracker {
-    /// `resting`: whether the loop has nothing to do; a rest counts as a sign of life.
-    pub fn activity(&self, number: u64, resting: bool, now: Instant) -> Activity {
-        let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let at = match *seen {
-            Some((before, at)) if before == number && !resting => at,
+    /// An idle loop counts as alive at `now`, so that the limit starts when work arrives.
+    pub fn observe(&self, counter: u64, idle: bool, now: Instant) -> Activity {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = match *last {
+            Some((before, at)) if before == counter && !idle => at,
             _ => now,
         };
-        *seen = Some((number, at));
-        if resting { Activity::Idle } else { Activity::Active { at } }
+        *last = Some((counter, at));
+        if idle { Activity::Idle } else { Activity::Active { at } }
     }
 }
 
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_is_wedged_only_after_its_limit() {
+    fn a_loop_is_stalled_only_after_its_limit() {
         let start = Instant::now();
         let activity = Activity::Active { at: start };
         assert_eq!(evaluated(activity, start), Liveness::Running);
@@ -121,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_that_rests_on_purpose_may_do_so_for_ever() {
+    fn an_idle_loop_is_never_stalled() {
         let start = Instant::now();
         let heartbeat = Heartbeat::new(start);
         assert_eq!(evaluated(heartbeat.activity(), after(start, 1_000_000)), Liveness::Idle);
@@ -131,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_after_a_long_rest_counts_from_the_beat() {
+    fn the_limit_counts_from_the_last_beat() {
         let start = Instant::now();
         let heartbeat = Heartbeat::new(start);
         heartbeat.beat(after(start, 5_000));
@@ -140,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beat_at_the_very_origin_is_no_rest() {
+    fn a_beat_at_the_origin_is_not_idle() {
         let start = Instant::now();
         let heartbeat = Heartbeat::new(start);
         heartbeat.beat(start);
@@ -148,31 +147,31 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_is_read_out_of_order_wedges_nobody() {
+    fn a_heartbeat_from_the_future_is_not_stalled() {
         let start = Instant::now();
         assert_eq!(evaluated(Activity::Active { at: after(start, 60) }, start), Liveness::Running);
     }
 
     #[test]
-    fn a_number_that_stands_still_is_a_wedge_unless_there_is_nothing_to_do() {
+    fn a_constant_counter_is_stalled_unless_idle() {
         let start = Instant::now();
         let published = ProgressTracker::default();
-        for (second, number, resting, expected) in [
+        for (second, number, idle, expected) in [
             (0, 7, false, Liveness::Running),
             (8, 7, false, Liveness::Running),
             (11, 7, false, Liveness::Stalled(Duration::from_secs(11))),
-            // It moves again.
+            // The counter moves again.
             (12, 8, false, Liveness::Running),
-            // Nothing to do for a long time, then work that does not move: counted from when there was work.
+            // Idle for a long time, then work without progress: the limit starts with the work.
             (13, 8, true, Liveness::Idle),
             (500, 8, true, Liveness::Idle),
             (505, 8, false, Liveness::Running),
             (511, 8, false, Liveness::Stalled(Duration::from_secs(11))),
-            // A counter that begins anew with a new term moves as well.
+            // A counter that restarts with a new term moves as well.
             (512, 0, false, Liveness::Running),
         ] {
             let now = after(start, second);
-            assert_eq!(evaluated(published.activity(number, resting, now), now), expected, "at {second} s");
+            assert_eq!(evaluated(published.observe(number, idle, now), now), expected, "at {second} s");
         }
     }
 }

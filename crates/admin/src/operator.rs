@@ -1,7 +1,7 @@
-//! What an operator may do through this server, and how it is known to be one.
+//! The operator actions that the server offers, and the token that allows them.
 //!
-//! Only where a token is configured; else the server is for reading. Whoever asks shows the token in a header of its own, which no browser
-//! adds by itself and which another site's page may not set: there is nothing to forge. The token is compared in constant time and is in no log.
+//! Without a configured token the server is read-only. A client sends the token in the `Authorization` header: browsers do not add that header by
+//! themselves and pages of other sites may not set it, so a request cannot be forged. The token is compared in constant time and never logged.
 
 use std::fmt;
 use std::future::Future;
@@ -12,30 +12,30 @@ use hyper::header::{AUTHORIZATION, HeaderMap};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
-/// The operator_routes, done elsewhere: this crate knows neither leases nor read models.
+/// The actions themselves. The binary implements them: this crate knows neither leases nor read models.
 pub trait OperatorActions: Send + Sync + 'static {
-    /// Asks the leader to give its term up.
+    /// Requests that the leader ends its term.
     fn step_down(&self) -> ActionFuture<'_, ActionDone>;
 
-    /// What waits, with names of aggregates.
-    fn parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>>;
+    /// The parked aggregates of all read models.
+    fn list_parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>>;
 
-    /// Applies what waits, in order.
-    fn retry(&self, which: ParkedSelector) -> ActionFuture<'_, ActionDone>;
+    /// Applies the parked events of one aggregate, in order.
+    fn retry_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone>;
 
-    /// Leaves events out for good.
-    fn discard(&self, which: ParkedSelector) -> ActionFuture<'_, ActionDone>;
+    /// Skips parked events for good.
+    fn discard_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone>;
 }
 
 pub type ActionFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, ActionRefusal>> + Send + 'a>>;
 
-/// What was done, for people.
+/// A finished action, described for the operator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ActionDone {
     pub done: String,
 }
 
-/// Why it was not.
+/// Why an action was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ActionRefusal {
     #[serde(skip)]
@@ -45,41 +45,41 @@ pub struct ActionRefusal {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ActionRefusalKind {
-    /// There is nothing to do it to.
+    /// The target does not exist (any more).
     NotFound,
-    /// It was tried, or could not be; as things stand it will not do.
+    /// The action failed in the present state.
     Conflict,
 }
 
-/// An aggregate that waits in one read model.
+/// An aggregate that is parked in one read model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ParkedEntry {
     pub read_model: String,
-    /// As people write it.
+    /// For display.
     pub aggregate: String,
-    /// As [`ParkedSelector`] names it.
+    /// For [`ParkedSelector::id`].
     pub id: String,
     pub reason: String,
     pub events: u64,
     pub since: String,
 }
 
-/// One of those that wait.
+/// Selects one [`ParkedEntry`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParkedSelector {
     pub read_model: String,
     pub id: String,
-    /// All that waits, not only the first; for a discard.
+    /// Discards all events instead of the first.
     #[serde(default)]
     pub all: bool,
 }
 
-/// Whose bearer is an operator.
+/// Whoever sends it is an operator.
 #[derive(Clone)]
 pub struct OperatorToken(String);
 
-/// What the server needs to let an operator act.
+/// What the server needs for operator actions.
 #[derive(Clone)]
 pub struct OperatorAccess {
     pub token: OperatorToken,
@@ -87,13 +87,13 @@ pub struct OperatorAccess {
 }
 
 impl OperatorToken {
-    /// `None` of nothing: an empty token would be everybody's.
+    /// `None` for an empty token, which every request would match.
     pub fn new(token: impl Into<String>) -> Option<Self> {
         let token = token.into();
         (!token.is_empty()).then_some(Self(token))
     }
 
-    /// Whether `Authorization: Bearer …` shows it.
+    /// Whether the headers hold `Authorization: Bearer` with this token.
     pub(crate) fn is_shown_in(&self, headers: &HeaderMap) -> bool {
         let shown = headers.get(AUTHORIZATION).and_then(|value| value.as_bytes().split_at_checked(SCHEME.len()));
         shown.is_some_and(|(scheme, token)| {
@@ -134,9 +134,9 @@ mod tests {
     }
 
     #[test]
-    fn only_the_whole_token_opens() {
+    fn only_the_whole_token_is_accepted() {
         assert!(shown(Some("Bearer open-sesame")));
-        assert!(shown(Some("bearer open-sesame")), "a scheme has no case");
+        assert!(shown(Some("bearer open-sesame")), "the scheme is case-insensitive");
         for wrong in ["", "Bearer", "Bearer ", "Bearer open", "Bearer open-sesame!", "Basic open-sesame", "open-sesame"]
         {
             assert!(!shown(Some(wrong)), "`{wrong}`");
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_never_shown_and_never_empty() {
+    fn a_token_is_masked_and_never_empty() {
         assert_eq!(format!("{:?}", OperatorToken::new("open-sesame").unwrap()), "***");
         assert!(OperatorToken::new("").is_none());
     }

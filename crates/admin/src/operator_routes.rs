@@ -1,4 +1,4 @@
-//! The paths by which an operator operator_routes: who may, what is asked, and how it is answered.
+//! The paths of the operator actions: checks the token, reads the request, and turns the result into a response.
 
 use std::time::Duration;
 
@@ -13,66 +13,66 @@ use tracing::warn;
 use crate::operator::{ActionRefusal, ActionRefusalKind, OperatorAccess, ParkedSelector};
 use crate::response::{self, HttpResponse};
 
-/// Names are short.
+/// A body names one aggregate and one read model.
 const MAX_BODY: usize = 64 << 10;
-const BODY_WITHIN: Duration = Duration::from_secs(10);
+const BODY_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Act {
+pub(crate) enum OperatorRoute {
     StepDown,
-    Parked,
-    Retry,
-    Discard,
+    ListParked,
+    RetryParked,
+    DiscardParked,
 }
 
-impl Act {
-    pub(crate) fn at(path: &str) -> Option<Self> {
+impl OperatorRoute {
+    pub(crate) fn from_path(path: &str) -> Option<Self> {
         Some(match path {
             "/api/step-down" => Self::StepDown,
-            "/api/parked" => Self::Parked,
-            "/api/parked/retry" => Self::Retry,
-            "/api/parked/discard" => Self::Discard,
+            "/api/parked" => Self::ListParked,
+            "/api/parked/retry" => Self::RetryParked,
+            "/api/parked/discard" => Self::DiscardParked,
             _ => return None,
         })
     }
 
-    /// Who asks is looked at before what is asked.
-    pub(crate) async fn answer(self, operator: Option<&OperatorAccess>, request: Request<Incoming>) -> HttpResponse {
+    /// Checks the token first: without it a peer learns nothing about method or body.
+    pub(crate) async fn respond(self, operator: Option<&OperatorAccess>, request: Request<Incoming>) -> HttpResponse {
         let Some(OperatorAccess { token, actions }) = operator else {
             return response::text(
                 StatusCode::FORBIDDEN,
-                "everything here is for reading: no `admin.token` is configured\n",
+                "operator actions are off: `admin.token` is not configured\n",
             );
         };
         if !token.is_shown_in(request.headers()) {
-            warn!(path = request.uri().path(), "somebody without the token asked for what operators may");
-            return response::who_asks();
+            warn!(path = request.uri().path(), "operator request refused: wrong or missing token");
+            return response::unauthorized();
         }
         match (self, request.method()) {
-            (Self::Parked, &Method::GET) => told(actions.parked().await),
-            (Self::Parked, _) => response::only_for_reading(),
-            (_, method) if method != Method::POST => response::only_for_posting(),
-            (Self::StepDown, _) => told(actions.step_down().await),
-            (Self::Retry | Self::Discard, _) => match which(request).await {
-                Ok(which) if self == Self::Retry => told(actions.retry(which).await),
-                Ok(which) => told(actions.discard(which).await),
-                Err(refused) => refused,
+            (Self::ListParked, &Method::GET) => respond_with(actions.list_parked().await),
+            (Self::ListParked, _) => response::allow_get_only(),
+            (_, method) if method != Method::POST => response::allow_post_only(),
+            (Self::StepDown, _) => respond_with(actions.step_down().await),
+            (Self::RetryParked | Self::DiscardParked, _) => match read_selector(request).await {
+                Ok(selector) if self == Self::RetryParked => respond_with(actions.retry_parked(selector).await),
+                Ok(selector) => respond_with(actions.discard_parked(selector).await),
+                Err(error_response) => error_response,
             },
         }
     }
 }
 
-async fn which(request: Request<Incoming>) -> Result<ParkedSelector, HttpResponse> {
+async fn read_selector(request: Request<Incoming>) -> Result<ParkedSelector, HttpResponse> {
     let body = Limited::new(request.into_body(), MAX_BODY).collect();
-    let too_much = || response::text(StatusCode::PAYLOAD_TOO_LARGE, "that is more than a name, or took too long\n");
-    let body: Bytes = timeout(BODY_WITHIN, body).await.map_err(|_| too_much())?.map_err(|_| too_much())?.to_bytes();
-    let example = "say which, as `{\"read_model\": \"orders\", \"id\": \"…\"}`, with an id of /api/parked\n";
+    let too_large = || response::text(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large, or took too long\n");
+    let body: Bytes = timeout(BODY_TIMEOUT, body).await.map_err(|_| too_large())?.map_err(|_| too_large())?.to_bytes();
+    let example = "expected `{\"read_model\": \"orders\", \"id\": \"…\"}`, with an id from /api/parked\n";
     serde_json::from_slice(&body).map_err(|_| response::text(StatusCode::BAD_REQUEST, example))
 }
 
-fn told(answer: Result<impl Serialize, ActionRefusal>) -> HttpResponse {
-    match answer {
-        Ok(done) => response::json(StatusCode::OK, &done),
+fn respond_with(result: Result<impl Serialize, ActionRefusal>) -> HttpResponse {
+    match result {
+        Ok(value) => response::json(StatusCode::OK, &value),
         Err(refusal) => {
             let status = match refusal.kind {
                 ActionRefusalKind::NotFound => StatusCode::NOT_FOUND,

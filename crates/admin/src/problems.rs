@@ -1,82 +1,85 @@
-//! What is wrong with a pipeline, read off its [`PipelineStatus`]: pure, and the only place where a threshold stands.
+//! Derives the problems of a pipeline from its [`PipelineStatus`]. Pure, and the only place that holds thresholds.
 
 use std::collections::BTreeSet;
 
 use crate::status::{PipelineProblem, PipelineStatus, ProblemSeverity};
 
-/// A standby sees a crash after `ttl` (15 s by default) and catches up in moments: half a minute behind is no takeover.
-const LATE_AFTER: f64 = 30.0;
-/// WallTime for a person to come and mend a leader that stands still, before history is lost.
+/// A standby takes over after `ttl` (15 s by default) and catches up within seconds, so a takeover stays below this.
+const LAG_WARNING: f64 = 30.0;
+/// Time for an operator to fix a leader that does not publish, before history is lost.
 const HEADROOM_WARNING: f64 = 12.0 * HOUR;
 const HEADROOM_CRITICAL: f64 = HOUR;
 const HOUR: f64 = 3_600.0;
 
-/// The worst first.
-pub fn find(status: &PipelineStatus) -> Vec<PipelineProblem> {
+/// The most severe first.
+pub fn find_problems(status: &PipelineStatus) -> Vec<PipelineProblem> {
     let mut problems = Vec::new();
-    unread(status, &mut problems);
-    leader(status, &mut problems);
-    pods(status, &mut problems);
-    behind(status, &mut problems);
-    waiting(status, &mut problems);
+    check_unavailable(status, &mut problems);
+    check_leader(status, &mut problems);
+    check_pods(status, &mut problems);
+    check_checkpoint(status, &mut problems);
+    check_attention(status, &mut problems);
     problems.sort_by_key(|problem| problem.severity);
     problems
 }
 
-fn unread(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+fn check_unavailable(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
     if !status.collected.unavailable.is_empty() {
-        problems.push(critical("unread", format!("could not be read: {}", status.collected.unavailable.join(", "))));
+        problems
+            .push(critical("status_unavailable", format!("cannot read {}", status.collected.unavailable.join(", "))));
     }
 }
 
-fn leader(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
-    // Who leads cannot be said where the lease cannot be read.
+fn check_leader(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+    // Without the lease document the leader is unknown, not absent.
     if status.leader.is_none() && status.collected.unavailable.is_empty() {
-        problems.push(critical("no_leader", "no pod leads: nothing is published".to_owned()));
+        problems.push(critical("no_leader", "no pod is the leader: nothing is published".to_owned()));
     }
 }
 
-fn pods(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+fn check_pods(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
     for pod in status.pods.iter().filter(|pod| !pod.silent) {
-        for pod_problem in &pod.problems {
-            let text = format!("{} on {}: {}", pod_problem.service, pod.id, pod_problem.text);
-            problems.push(PipelineProblem { page: pod_problem.page.clone(), ..critical("pod_problem", text) });
+        for problem in &pod.problems {
+            let text = format!("{} on {}: {}", problem.service, pod.id, problem.text);
+            problems.push(PipelineProblem { page: problem.page.clone(), ..critical("pod_problem", text) });
         }
     }
     let silent: Vec<_> = status.pods.iter().filter(|pod| pod.silent).map(|pod| pod.id.as_str()).collect();
     if !silent.is_empty() {
-        problems.push(warning("silent_pod", format!("not heard of any more: {}", silent.join(", "))));
+        problems.push(warning("silent_pod", format!("no heartbeat from {}", silent.join(", "))));
     }
-    let heard = || status.pods.iter().filter(|pod| !pod.silent);
-    let versions: BTreeSet<_> = heard().map(|pod| pod.version.as_str()).collect();
+    let announced = || status.pods.iter().filter(|pod| !pod.silent);
+    let versions: BTreeSet<_> = announced().map(|pod| pod.version.as_str()).collect();
     if versions.len() > 1 {
         let list = versions.into_iter().collect::<Vec<_>>().join(", ");
         problems.push(warning("mixed_versions", format!("pods run different versions: {list}")));
     }
-    let generations: BTreeSet<_> = heard().filter_map(|pod| pod.generation.as_deref()).collect();
+    let generations: BTreeSet<_> = announced().filter_map(|pod| pod.generation.as_deref()).collect();
     if generations.len() > 1 {
-        problems.push(warning("mixed_generations", "pods have different sets of read models".to_owned()));
+        problems.push(warning("mixed_generations", "pods run different sets of read models".to_owned()));
     }
 }
 
-fn behind(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+fn check_checkpoint(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
     let snapshot = status.checkpoint.as_ref().is_some_and(|checkpoint| checkpoint.phase == "snapshot");
     match status.lag.seconds {
-        Some(seconds) if seconds > LATE_AFTER && !snapshot => {
-            problems.push(warning("late", format!("the checkpoint is {seconds:.0} s behind the source")));
+        Some(seconds) if seconds > LAG_WARNING && !snapshot => {
+            problems.push(warning("lagging", format!("the checkpoint is {seconds:.0} s behind the source")));
         }
         _ => {}
     }
     if let Some(ahead) = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ahead_seconds) {
         let text = format!(
-            "the checkpoint is {ahead:.0} s ahead of the source, and nothing that is written until then is published: `headwater checkpoint reset` \
-             puts it where it should be"
+            "the checkpoint is {ahead:.0} s ahead of the source, and events written before that time are not published; run \
+             `headwater checkpoint reset`"
         );
-        problems.push(critical("ahead", text));
+        problems.push(critical("checkpoint_ahead", text));
     }
     if let Some(seconds) = status.oplog.headroom_seconds {
-        let text =
-            format!("the checkpoint falls off the oplog in {:.1} h if it stands still", (seconds / HOUR).max(0.0));
+        let text = format!(
+            "the oplog drops the checkpoint position in {:.1} h unless the checkpoint advances",
+            (seconds / HOUR).max(0.0)
+        );
         if seconds < HEADROOM_CRITICAL {
             problems.push(PipelineProblem { page: Some("E0001".into()), ..critical("oplog_headroom", text) });
         } else if seconds < HEADROOM_WARNING {
@@ -85,15 +88,20 @@ fn behind(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
     }
 }
 
-fn waiting(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
-    let mut count = |code, number: Option<u64>, one: &str, many: &str| match number {
+fn check_attention(status: &PipelineStatus, problems: &mut Vec<PipelineProblem>) {
+    let mut warn_if_any = |code, number: Option<u64>, one: &str, many: &str| match number {
         None | Some(0) => {}
         Some(1) => problems.push(warning(code, format!("1 {one}"))),
         Some(number) => problems.push(warning(code, format!("{number} {many}"))),
     };
-    count("parked", status.parked_aggregates(), "aggregate is parked", "aggregates are parked");
-    count("rejected", status.rejected_events(), "event was rejected", "events were rejected");
-    count("dead_letters", status.subscription.dead_letters, "dead letter is on the bus", "dead letters are on the bus");
+    warn_if_any("parked", status.parked_aggregates(), "aggregate is parked", "aggregates are parked");
+    warn_if_any("rejected", status.rejected_events(), "event was rejected", "events were rejected");
+    warn_if_any(
+        "dead_letters",
+        status.subscription.dead_letters,
+        "dead letter is on Service Bus",
+        "dead letters are on Service Bus",
+    );
 }
 
 fn critical(code: &str, text: String) -> PipelineProblem {
@@ -112,7 +120,7 @@ mod tests {
     };
     use crate::time::WallTime;
 
-    fn well() -> PipelineStatus {
+    fn healthy_status() -> PipelineStatus {
         let mut status = PipelineStatus::unknown("shop", CollectionInfo::default());
         status.leader = Some(LeaderStatus {
             pod: "pod-0".into(),
@@ -147,24 +155,26 @@ mod tests {
     }
 
     fn codes(change: impl FnOnce(&mut PipelineStatus)) -> Vec<(String, ProblemSeverity)> {
-        let mut status = well();
+        let mut status = healthy_status();
         change(&mut status);
         status.evaluated().problems.into_iter().map(|problem| (problem.code, problem.severity)).collect()
     }
 
     #[test]
-    fn a_pipeline_with_a_leader_and_nothing_that_waits_is_healthy_and_the_unknown_is_no_problem() {
-        let status = well().evaluated();
+    fn unknown_figures_are_not_problems() {
+        let status = healthy_status().evaluated();
         assert_eq!(status.problems, []);
         assert!(status.healthy);
     }
 
     #[test]
-    fn everything_that_can_be_wrong_is_named() {
+    fn every_problem_has_its_code_and_severity() {
         type Change = fn(&mut PipelineStatus);
         let cases: &[(&str, ProblemSeverity, Change)] = &[
             ("no_leader", ProblemSeverity::Critical, |status| status.leader = None),
-            ("unread", ProblemSeverity::Critical, |status| status.collected.unavailable = vec!["the lease".into()]),
+            ("status_unavailable", ProblemSeverity::Critical, |status| {
+                status.collected.unavailable = vec!["the lease".into()]
+            }),
             ("pod_problem", ProblemSeverity::Critical, |status| {
                 status.pods[0].problems =
                     vec![PodProblem { service: "producer".into(), text: "halted".into(), page: Some("E0001".into()) }];
@@ -172,7 +182,7 @@ mod tests {
             ("silent_pod", ProblemSeverity::Warning, |status| status.pods[1].silent = true),
             ("mixed_versions", ProblemSeverity::Warning, |status| status.pods[1].version = "0.2.0".into()),
             ("mixed_generations", ProblemSeverity::Warning, |status| status.pods[1].generation = Some("b".into())),
-            ("late", ProblemSeverity::Warning, |status| status.lag.seconds = Some(31.0)),
+            ("lagging", ProblemSeverity::Warning, |status| status.lag.seconds = Some(31.0)),
             ("oplog_headroom", ProblemSeverity::Warning, |status| status.oplog.headroom_seconds = Some(11.0 * HOUR)),
             ("oplog_headroom", ProblemSeverity::Critical, |status| status.oplog.headroom_seconds = Some(-5.0)),
             ("parked", ProblemSeverity::Warning, |status| {
@@ -191,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_behind_by_nature_and_a_silent_pod_tells_no_troubles() {
+    fn a_snapshot_may_lag_and_a_silent_pod_reports_nothing() {
         let snapshot = CheckpointStatus {
             phase: "snapshot".into(),
             scanned: Some(5),
@@ -218,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_checkpoint_that_is_ahead_of_the_source_is_critical() {
+    fn a_checkpoint_ahead_of_the_source_is_critical() {
         let ahead = CheckpointStatus {
             phase: "stream".into(),
             scanned: None,
@@ -230,11 +240,11 @@ mod tests {
             ahead_seconds: Some(3_600.0),
         };
         let found = codes(|status| status.checkpoint = Some(ahead));
-        assert_eq!(found, [("ahead".to_owned(), ProblemSeverity::Critical)]);
+        assert_eq!(found, [("checkpoint_ahead".to_owned(), ProblemSeverity::Critical)]);
     }
 
     #[test]
-    fn the_worst_comes_first() {
+    fn the_most_severe_problem_comes_first() {
         let found = codes(|status| {
             status.subscription.dead_letters = Some(1);
             status.leader = None;

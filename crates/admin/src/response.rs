@@ -1,4 +1,4 @@
-//! Answers: text, JSON, or a file of the dashboard.
+//! HTTP responses: text, JSON, or a file of the dashboard, all with the same security headers.
 
 use bytes::Bytes;
 use http_body_util::Full;
@@ -11,16 +11,16 @@ use serde::Serialize;
 
 pub(crate) type HttpResponse = hyper::Response<Full<Bytes>>;
 
-/// Only what this pod itself serves, and nothing inline: a name that holds markup stays a name.
+/// Allows only files of this pod and nothing inline, so that markup in a name cannot run.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-pub(crate) fn reply(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpResponse {
+pub(crate) fn build(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> HttpResponse {
     let mut response = HttpResponse::new(Full::new(body.into()));
     *response.status_mut() = status;
     for (name, value) in [
-        (CONTENT_TYPE, kind),
-        // Everything here is about this moment.
+        (CONTENT_TYPE, content_type),
+        // Every response describes this moment.
         (CACHE_CONTROL, "no-store"),
         (CONTENT_SECURITY_POLICY, POLICY),
         (REFERRER_POLICY, "no-referrer"),
@@ -33,37 +33,36 @@ pub(crate) fn reply(status: StatusCode, kind: &'static str, body: impl Into<Byte
 }
 
 pub(crate) fn text(status: StatusCode, body: impl Into<String>) -> HttpResponse {
-    reply(status, "text/plain; charset=utf-8", body.into())
+    build(status, "text/plain; charset=utf-8", body.into())
 }
 
 pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> HttpResponse {
-    let mut body = serde_json::to_string_pretty(value).expect("answers are plain data");
+    let mut body = serde_json::to_string_pretty(value).expect("responses are plain data");
     body.push('\n');
-    reply(status, "application/json", body)
+    build(status, "application/json", body)
 }
 
-/// Prometheus' text format, version 0.0.4.
+/// Prometheus text format, version 0.0.4.
 pub(crate) fn metrics(body: String) -> HttpResponse {
-    reply(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body)
+    build(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body)
 }
 
-pub(crate) fn only_for_reading() -> HttpResponse {
-    allowing("GET, HEAD", "this is for reading: GET or HEAD\n")
+pub(crate) fn allow_get_only() -> HttpResponse {
+    method_not_allowed("GET, HEAD", "read-only: use GET or HEAD\n")
 }
 
-pub(crate) fn only_for_posting() -> HttpResponse {
-    allowing("POST", "this changes something: POST\n")
+pub(crate) fn allow_post_only() -> HttpResponse {
+    method_not_allowed("POST", "this changes state: use POST\n")
 }
 
-fn allowing(methods: &'static str, words: &str) -> HttpResponse {
-    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, words);
-    response.headers_mut().insert(ALLOW, HeaderValue::from_static(methods));
+fn method_not_allowed(allowed: &'static str, explanation: &str) -> HttpResponse {
+    let mut response = text(StatusCode::METHOD_NOT_ALLOWED, explanation);
+    response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 
-pub(crate) fn who_asks() -> HttpResponse {
-    let mut response =
-        text(StatusCode::UNAUTHORIZED, "this is for operators: show the token, as `Authorization: Bearer …`\n");
+pub(crate) fn unauthorized() -> HttpResponse {
+    let mut response = text(StatusCode::UNAUTHORIZED, "operator token required: send `Authorization: Bearer …`\n");
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response
 }

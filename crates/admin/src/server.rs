@@ -1,7 +1,7 @@
-//! The HTTP server of a pod: on a thread and a runtime of its own, so that a busy pipeline cannot blind it.
+//! The HTTP server of a pod. It has a thread and a tokio runtime of its own, so that a busy pipeline cannot delay a probe.
 //!
-//! Answers from what it is given ([`PodStatus`], [`StatusCache`]) and waits for nobody, but for an operator's act. A peer is bounded in headers, in number,
-//! and in how long it may take. No header here lets another site's page read or send anything.
+//! Responds from [`PodTelemetry`] and [`StatusCache`], and waits for another component only in an operator action. Limits the number of
+//! connections, the size of a request head, and the time a peer may take. Sends no CORS header: pages of other sites can neither read nor act.
 
 use std::convert::Infallible;
 use std::net::{SocketAddr, TcpListener};
@@ -24,22 +24,24 @@ use tracing::{debug, warn};
 use crate::counters::PodCounters;
 use crate::health::{HealthReport, PodHealth};
 use crate::operator::OperatorAccess;
-use crate::operator_routes::Act;
+use crate::operator_routes::OperatorRoute;
 use crate::response::{self, HttpResponse};
 use crate::status_cache::StatusCache;
 use crate::{dashboard, metrics};
 
-/// A page holds a few connections, a scraper and a probe one each.
-const CONNECTIONS: usize = 64;
-/// How long a peer may take to say what it wants.
-const HEAD_WITHIN: Duration = Duration::from_secs(10);
-/// How long one connection may last: a peer that reads nothing does not hold its place for ever. Browsers open another unasked.
-const CONNECTION_WITHIN: Duration = Duration::from_secs(600);
-/// What answers under way may take once the pod stops.
-const GRACE: Duration = Duration::from_secs(1);
+/// A dashboard holds a few connections, a scraper and a probe one each.
+const MAX_CONNECTIONS: usize = 64;
+/// How long a peer may take to send a request head.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one connection may last, so that a peer that reads nothing cannot hold it for ever. Browsers reconnect by themselves.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long open requests may take once the pod stops.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
+/// Pause after a failed accept. The usual cause is a lack of file descriptors, and retrying at once would only burn a core.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 const MAX_HEAD: usize = 16 << 10;
 
-/// What the server asks of its pod; must answer at once.
+/// What the server reads from its pod. Implementations must return at once.
 pub trait PodTelemetry: Send + Sync + 'static {
     fn health(&self, now: Instant) -> PodHealth;
 
@@ -48,15 +50,15 @@ pub trait PodTelemetry: Send + Sync + 'static {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("listen on `{address}`, for health, metrics and the dashboard")]
+    #[error("cannot listen on `{address}` for health, metrics and the dashboard")]
     Listen { address: SocketAddr, source: std::io::Error },
-    #[error("start the thread that serves health, metrics and the dashboard")]
+    #[error("cannot start the admin server thread")]
     Thread(#[source] std::io::Error),
-    #[error("the server for health, metrics and the dashboard ended before its time")]
+    #[error("admin server stopped unexpectedly")]
     Died,
 }
 
-/// Bound, and not yet serving.
+/// A bound server that does not serve yet.
 #[derive(Debug)]
 pub struct AdminServer {
     listener: TcpListener,
@@ -67,7 +69,7 @@ pub struct AdminServer {
 #[derive(Debug)]
 pub struct RunningServer {
     address: SocketAddr,
-    /// `None` once it is known how it ended.
+    /// `None` once the result has been returned.
     ended: Option<oneshot::Receiver<Result<(), Error>>>,
 }
 
@@ -86,7 +88,7 @@ impl AdminServer {
         self.address
     }
 
-    /// Serves until `shutdown`. Without an operator it is for reading.
+    /// Serves until `shutdown`. Without `operator` everything is read-only.
     pub fn start(
         self,
         pod: Arc<dyn PodTelemetry>,
@@ -94,28 +96,28 @@ impl AdminServer {
         operator: Option<OperatorAccess>,
         shutdown: CancellationToken,
     ) -> Result<RunningServer, Error> {
-        let (end, ended) = oneshot::channel();
+        let (result_sender, ended) = oneshot::channel();
         let address = self.address;
-        let body = move || {
+        let handler = RequestHandler { pod, status_cache, operator };
+        let run_server = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread);
-            let result = runtime.and_then(|runtime| {
-                runtime.block_on(self.serve(RequestHandler { pod, status_cache, operator }, shutdown))
-            });
-            // nobody may be waiting for it
-            drop(end.send(result));
+            let result = runtime.and_then(|runtime| runtime.block_on(self.serve(handler, shutdown)));
+            // The receiver may be gone: nobody has to wait for the end.
+            drop(result_sender.send(result));
         };
-        thread::Builder::new().name("admin".into()).spawn(body).map_err(Error::Thread)?;
+        thread::Builder::new().name("admin".into()).spawn(run_server).map_err(Error::Thread)?;
         Ok(RunningServer { address, ended: Some(ended) })
     }
 
     async fn serve(self, handler: RequestHandler, shutdown: CancellationToken) -> Result<(), Error> {
         let listener = tokio::net::TcpListener::from_std(self.listener).map_err(Error::Thread)?;
-        let (places, connections) = (Arc::new(Semaphore::new(CONNECTIONS)), TaskTracker::new());
+        let (permits, connections) = (Arc::new(Semaphore::new(MAX_CONNECTIONS)), TaskTracker::new());
         loop {
-            let place = tokio::select! {
+            // Take the permit before accepting, so that surplus peers wait in the kernel's queue and cost no memory.
+            let permit = tokio::select! {
                 () = shutdown.cancelled() => break,
-                // cancel-safe: a place that was not given is not taken
-                place = Arc::clone(&places).acquire_owned() => place.expect("it is never closed"),
+                // cancel-safe: acquire
+                permit = Arc::clone(&permits).acquire_owned() => permit.expect("the semaphore is never closed"),
             };
             tokio::select! {
                 () = shutdown.cancelled() => break,
@@ -124,20 +126,19 @@ impl AdminServer {
                     Ok((stream, _)) => {
                         let (handler, shutdown) = (handler.clone(), shutdown.clone());
                         connections.spawn(async move {
-                            handler.serve(stream, shutdown).await;
-                            drop(place);
+                            handler.serve_connection(stream, shutdown).await;
+                            drop(permit);
                         });
                     }
                     Err(error) => {
-                        warn!(error = %error, "accept a connection to the dashboard");
-                        // Out of file descriptors, most likely: trying at once would only burn a core.
-                        tokio::time::sleep(Duration::from_millis(100)).await;
+                        warn!(error = %error, "admin server failed to accept a connection; it retries");
+                        tokio::time::sleep(ACCEPT_BACKOFF).await;
                     }
                 },
             }
         }
         connections.close();
-        let _ = timeout(GRACE, connections.wait()).await;
+        let _ = timeout(SHUTDOWN_GRACE, connections.wait()).await;
         Ok(())
     }
 }
@@ -147,7 +148,7 @@ impl RunningServer {
         self.address
     }
 
-    /// Waits until it has ended. Cancel-safe; told once, and `Ok` from then on.
+    /// Waits for the end of the server. Cancel-safe. Returns the result once, and `Ok` on later calls.
     pub async fn ended(&mut self) -> Result<(), Error> {
         let Some(ended) = &mut self.ended else { return Ok(()) };
         let ended = ended.await;
@@ -156,7 +157,6 @@ impl RunningServer {
     }
 }
 
-/// Answers requests.
 #[derive(Clone)]
 struct RequestHandler {
     pod: Arc<dyn PodTelemetry>,
@@ -165,78 +165,78 @@ struct RequestHandler {
 }
 
 impl RequestHandler {
-    async fn serve(&self, stream: TcpStream, shutdown: CancellationToken) {
-        let answer = service_fn(|request: Request<Incoming>| async { Ok::<_, Infallible>(self.answer(request).await) });
+    async fn serve_connection(&self, stream: TcpStream, shutdown: CancellationToken) {
+        let respond =
+            service_fn(|request: Request<Incoming>| async { Ok::<_, Infallible>(self.respond(request).await) });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_WITHIN)
+            .header_read_timeout(HEAD_TIMEOUT)
             .max_header_size(MAX_HEAD)
-            .serve_connection(TokioIo::new(stream), answer);
+            .serve_connection(TokioIo::new(stream), respond);
         let mut connection = std::pin::pin!(connection);
-        // cancel-safe: the connection is only borrowed, and ends gracefully in the last arm.
+        // cancel-safe: the connection is only borrowed, and the last arm ends it gracefully.
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = tokio::time::sleep(CONNECTION_WITHIN) => Ok(()),
+            () = tokio::time::sleep(CONNECTION_TIMEOUT) => Ok(()),
             () = shutdown.cancelled() => {
                 connection.as_mut().graceful_shutdown();
                 connection.await
             }
         };
         if let Err(error) = ended {
-            debug!(error = %error, "a connection to the dashboard ended badly");
+            debug!(error = %error, "admin connection closed with an error");
         }
     }
 
-    async fn answer(&self, request: Request<Incoming>) -> HttpResponse {
-        if let Some(act) = Act::at(request.uri().path()) {
-            return act.answer(self.operator.as_ref(), request).await;
+    async fn respond(&self, request: Request<Incoming>) -> HttpResponse {
+        if let Some(route) = OperatorRoute::from_path(request.uri().path()) {
+            return route.respond(self.operator.as_ref(), request).await;
         }
         match *request.method() {
-            // hyper leaves the body of an answer to HEAD out.
-            Method::GET | Method::HEAD => self.page(request.uri().path()),
-            _ => response::only_for_reading(),
+            // hyper drops the body of a response to HEAD.
+            Method::GET | Method::HEAD => self.get(request.uri().path()),
+            _ => response::allow_get_only(),
         }
     }
 
-    fn page(&self, path: &str) -> HttpResponse {
+    fn get(&self, path: &str) -> HttpResponse {
         let now = Instant::now();
         match path {
             "/healthz" => {
-                let report = self.report(now);
-                response::json(ok_if(report.live), &report)
+                let report = self.health_report(now);
+                response::json(ok_or_unavailable(report.live), &report)
             }
             "/readyz" => {
-                let report = self.report(now);
-                response::json(ok_if(report.ready), &report)
+                let report = self.health_report(now);
+                response::json(ok_or_unavailable(report.ready), &report)
             }
             "/metrics" => {
-                let status = self.status_cache.read(now);
-                response::metrics(metrics::page(status.as_ref(), &self.pod.counters(), &self.report(now)))
+                let status = self.status_cache.latest(now);
+                response::metrics(metrics::render(status.as_ref(), &self.pod.counters(), &self.health_report(now)))
             }
             "/api/status" => {
-                self.status_cache.ask(now);
-                match self.status_cache.read(now) {
+                self.status_cache.request_refresh(now);
+                match self.status_cache.latest(now) {
                     Some(status) => response::json(StatusCode::OK, &status),
-                    None => response::text(StatusCode::SERVICE_UNAVAILABLE, "nothing has been collected yet\n"),
+                    None => response::text(StatusCode::SERVICE_UNAVAILABLE, "no status has been collected yet\n"),
                 }
             }
             "/api/history" => {
-                self.status_cache.ask(now);
+                self.status_cache.request_refresh(now);
                 response::json(StatusCode::OK, &self.status_cache.history())
             }
-            // For the page: whether there is a lock that a token opens.
+            // Tells the dashboard whether to offer the unlock form.
             "/api/operator" => response::json(StatusCode::OK, &serde_json::json!({ "token": self.operator.is_some() })),
-            path => dashboard::file(path).unwrap_or_else(|| {
-                response::text(StatusCode::NOT_FOUND, "there is nothing here: the dashboard is at /\n")
-            }),
+            path => dashboard::file(path)
+                .unwrap_or_else(|| response::text(StatusCode::NOT_FOUND, "not found; the dashboard is at /\n")),
         }
     }
 
-    fn report(&self, now: Instant) -> HealthReport {
+    fn health_report(&self, now: Instant) -> HealthReport {
         self.pod.health(now).evaluate(now)
     }
 }
 
-fn ok_if(well: bool) -> StatusCode {
-    if well { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+fn ok_or_unavailable(ok: bool) -> StatusCode {
+    if ok { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }

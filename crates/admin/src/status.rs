@@ -1,15 +1,15 @@
-//! The state of one pipeline as a document: what `/api/status` answers, `headwater status` prints and the dashboard shows.
+//! The status of one pipeline: the body of `/api/status`, the output of `headwater status --json`, and the data of the dashboard.
 //!
-//! What is not known is `None`, and `null` in JSON: never 0. Ages are computed by the clock that dated the moment, so that nobody has to
-//! compare clocks; times are there to be shown. Names of aggregates and contents of documents have no place in it.
+//! An unknown value is `None`, and `null` in JSON; it is never 0. Every age is computed by the clock that dated the moment, so that readers
+//! need not compare clocks; times are for display. The document never holds ids of aggregates or contents of documents.
 
 use serde::{Deserialize, Serialize};
 
 use crate::problems;
 use crate::time::WallTime;
 
-/// The shape of the document; raised when a field changes its meaning.
-pub const FORMAT: u32 = 1;
+/// Version of the document; raised when a field changes its name or meaning.
+pub const FORMAT: u32 = 2;
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PipelineStatus {
@@ -17,9 +17,9 @@ pub struct PipelineStatus {
     pub pipeline: String,
     /// No problem is critical.
     pub healthy: bool,
-    /// The worst first.
+    /// The most severe first.
     pub problems: Vec<PipelineProblem>,
-    /// Whom the lease names, while it is valid.
+    /// The holder of the lease, while the lease is valid.
     pub leader: Option<LeaderStatus>,
     pub lag: LagStatus,
     pub throughput: ThroughputStatus,
@@ -27,7 +27,7 @@ pub struct PipelineStatus {
     pub latency: Option<LatencyQuantiles>,
     pub oplog: OplogStatus,
     pub checkpoint: Option<CheckpointStatus>,
-    /// By name; those that have been silent for long are left out.
+    /// Sorted by id. Pods that crashed long ago are left out.
     pub pods: Vec<PodStatus>,
     /// The newest first.
     pub terms: Vec<TermStatus>,
@@ -40,12 +40,12 @@ pub struct PipelineStatus {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PipelineProblem {
-    /// For programs; stays the same when the words change.
+    /// For programs; stays the same when the text changes.
     pub code: String,
     pub severity: ProblemSeverity,
-    /// For people: what is wrong, and where.
+    /// For operators: what is wrong, and where.
     pub text: String,
-    /// The page that says what to do, if there is one: `E0001`.
+    /// The error page with the fix, if there is one: `E0001`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub page: Option<String>,
 }
@@ -53,9 +53,9 @@ pub struct PipelineProblem {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProblemSeverity {
-    /// MetricSource models fall behind, or will.
+    /// Read models fall behind, or will.
     Critical,
-    /// Something waits for a person; everything else goes on.
+    /// Operator action is required; everything else continues.
     Warning,
 }
 
@@ -70,15 +70,15 @@ pub struct LeaderStatus {
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LagStatus {
-    /// How far the checkpoint is behind the source's newest operation; not known of one that is ahead of it.
+    /// How far the checkpoint is behind the newest operation of the source; unknown while the checkpoint is ahead of it.
     pub seconds: Option<f64>,
-    /// MetricSource and not acknowledged by the bus, plus what waits on the bus.
+    /// Events read but not acknowledged by Service Bus, plus messages on the subscription.
     pub events: Option<u64>,
-    /// There is more that has not been read yet, or not been counted.
+    /// `events` is a lower bound: some events are not read or not counted yet.
     pub is_lower_bound: bool,
 }
 
-/// Over all pods, by what each last announced.
+/// The sum over all pods of what each last announced.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct ThroughputStatus {
     pub published_per_second: Option<f64>,
@@ -89,15 +89,15 @@ pub struct ThroughputStatus {
 pub struct LatencyQuantiles {
     pub p50_seconds: f64,
     pub p99_seconds: f64,
-    /// How many events that is taken from.
+    /// The number of measured events.
     pub events: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct OplogStatus {
-    /// How long the checkpoint could stand still before the oplog no longer holds what follows it, at the present rate of writing.
+    /// Time until the oplog drops the checkpoint position, if the checkpoint does not advance and writes continue at the present rate.
     pub headroom_seconds: Option<f64>,
-    /// How much time the oplog spans now.
+    /// The time that the oplog spans now.
     pub window_seconds: Option<f64>,
 }
 
@@ -105,34 +105,34 @@ pub struct OplogStatus {
 pub struct CheckpointStatus {
     /// `unstarted`, `snapshot` or `stream`.
     pub phase: String,
-    /// How many documents a snapshot has read.
+    /// The number of documents that a snapshot has read.
     pub scanned: Option<u64>,
     pub term: u64,
     pub epoch: u64,
     pub saved: Option<WallTime>,
     pub saved_seconds_ago: Option<f64>,
     pub saved_by: String,
-    /// How far it lies beyond the source's newest operation, where it does: what is written until then is passed over.
+    /// Set while the checkpoint is beyond the newest operation of the source: events written before that time are not published.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ahead_seconds: Option<f64>,
 }
 
-/// As it last announced itself; the role is the lease's word, not the pod's.
+/// A pod as it last announced itself. The role comes from the lease, not from the pod.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PodStatus {
     pub id: String,
     pub version: String,
-    /// Of its set of read models.
+    /// Generation of its set of read models.
     pub generation: Option<String>,
-    /// Of its HTTP side.
+    /// Address of its admin server.
     pub address: Option<String>,
     pub role: PodRole,
     pub started: Option<WallTime>,
     pub last_seen: WallTime,
     pub last_seen_seconds_ago: f64,
-    /// It should have been heard of since: crashed, or cut off.
+    /// Its heartbeat is overdue: the pod crashed, or is cut off.
     pub silent: bool,
-    /// What its producer and its consumer do, in a word or two.
+    /// The states of its producer and its consumer.
     pub producer: String,
     pub consumer: String,
     pub problems: Vec<PodProblem>,
@@ -149,7 +149,7 @@ pub enum PodRole {
     Standby,
 }
 
-/// What a pod says stands in its way.
+/// A problem that a pod reports about one of its services.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PodProblem {
     pub service: String,
@@ -163,21 +163,37 @@ pub struct TermStatus {
     pub term: u64,
     pub pod: String,
     pub started: WallTime,
-    /// `None`: it goes on, or its leader died before it could say.
+    /// When the leader recorded the end; `None` in every state but [`TermState::Ended`].
     pub ended: Option<WallTime>,
+    pub state: TermState,
+    /// When the next recorded term started; the latest possible end of a term that is [`TermState::Lost`].
+    pub next_started: Option<WallTime>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TermState {
+    /// The term of the present leader.
+    Current,
+    /// The leader recorded the end.
+    Ended,
+    /// The leader crashed or lost contact before it could record the end.
+    Lost,
+    /// The lease cannot be read, so the term may still be current.
+    Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ReadModelStatus {
     pub name: String,
     pub documents: Option<u64>,
-    /// When any pod last applied an event to this one; not known while none has since it started.
+    /// When a pod last applied an event to this read model; unknown until a running pod has.
     pub applied: Option<WallTime>,
     pub applied_seconds_ago: Option<f64>,
     pub parked_aggregates: Option<u64>,
 }
 
-/// What waits in one read model.
+/// The parked aggregates of one read model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParkedCount {
     pub read_model: String,
@@ -186,37 +202,37 @@ pub struct ParkedCount {
     pub oldest_seconds: Option<f64>,
 }
 
-/// Why an event is rejected: every code there is.
-pub const REASONS: [&str; 3] = ["no_aggregate_id", "refused", "too_large"];
+/// Every rejection code.
+pub const REJECTION_REASONS: [&str; 3] = ["no_aggregate_id", "refused", "too_large"];
 
-/// What was rejected for one of the [`REASONS`].
+/// The events rejected for one of the [`REJECTION_REASONS`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RejectedCount {
     pub reason: String,
     pub events: u64,
 }
 
-/// What the bus says of the subscription.
+/// The message counts that Service Bus reports for the subscription.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SubscriptionStatus {
-    /// Messages that wait or are being applied.
+    /// Messages that are not settled yet.
     pub active_messages: Option<u64>,
     pub dead_letters: Option<u64>,
 }
 
+/// When and by whom this status was collected.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct CollectionInfo {
     pub at: WallTime,
-    /// The pod that looked.
+    /// The pod that collected it.
     pub by: String,
-    /// How old this is by now.
     pub seconds_ago: f64,
-    /// What could not be read, in a word or two each.
+    /// The parts that could not be read, for example `the lease`.
     pub unavailable: Vec<String>,
 }
 
 impl PipelineStatus {
-    /// Nothing known yet.
+    /// A status without any known value.
     pub fn unknown(pipeline: impl Into<String>, collected: CollectionInfo) -> Self {
         Self {
             format: FORMAT,
@@ -239,10 +255,10 @@ impl PipelineStatus {
         }
     }
 
-    /// With what is wrong in it.
+    /// Fills `problems` and `healthy`.
     #[must_use]
     pub fn evaluated(mut self) -> Self {
-        self.problems = problems::find(&self);
+        self.problems = problems::find_problems(&self);
         self.healthy = self.problems.iter().all(|problem| problem.severity != ProblemSeverity::Critical);
         self
     }
@@ -255,9 +271,8 @@ impl PipelineStatus {
         self.rejected.as_ref().map(|list| list.iter().map(|rejected| rejected.events).sum())
     }
 
-    /// Held by all pods that are heard of; `None` while none says.
+    /// Sessions held by all pods that are not silent; `None` if none of them reports any.
     pub fn sessions(&self) -> Option<u64> {
-        let held = self.pods.iter().filter(|pod| !pod.silent).filter_map(|pod| pod.sessions);
-        held.fold(None, |sum, held| Some(sum.unwrap_or(0) + held))
+        self.pods.iter().filter(|pod| !pod.silent).filter_map(|pod| pod.sessions).reduce(u64::saturating_add)
     }
 }

@@ -1,7 +1,7 @@
-//! What was last collected about the pipeline, for whoever asks; and whether anybody does.
+//! The last collected status and its history, for the HTTP server to read.
 //!
-//! Somebody gathers in the background and [posts](StatusCache::post); the server only reads, so that a MongoDB that does not answer cannot hold
-//! up an answer here: what is shown then is older, and says so.
+//! The status collector writes with [`StatusCache::store`]; the server only reads. So a MongoDB that does not respond cannot delay an HTTP
+//! response: the response then holds an older status, with its age.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,35 +11,35 @@ use tokio::sync::Notify;
 use crate::history::{HistoryPoint, StatusHistory};
 use crate::status::PipelineStatus;
 
-/// After the last question, how long somebody is taken to be looking: a dashboard asks every second.
-const ATTENTION: Duration = Duration::from_secs(10);
+/// A dashboard asks every second; after this long without a request nobody watches.
+const WATCHED_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]
 pub struct StatusCache {
-    inner: Mutex<Inner>,
-    asked: Notify,
+    state: Mutex<CacheState>,
+    refresh: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct CacheState {
     latest: Option<(PipelineStatus, Instant)>,
     history: StatusHistory,
-    asked_at: Option<Instant>,
+    requested_at: Option<Instant>,
 }
 
 impl StatusCache {
-    pub fn post(&self, status: PipelineStatus, now: Instant) {
-        let mut inner = self.lock();
-        inner.history.push(&status);
-        inner.latest = Some((status, now));
+    pub fn store(&self, status: PipelineStatus, now: Instant) {
+        let mut state = self.lock();
+        state.history.push(&status);
+        state.latest = Some((status, now));
     }
 
-    /// The last one posted, with its age; `None` before the first.
-    pub fn read(&self, now: Instant) -> Option<PipelineStatus> {
-        let inner = self.lock();
-        let (status, posted) = inner.latest.as_ref()?;
+    /// The last stored status with its age; `None` before the first.
+    pub fn latest(&self, now: Instant) -> Option<PipelineStatus> {
+        let state = self.lock();
+        let (status, stored_at) = state.latest.as_ref()?;
         let mut status = status.clone();
-        status.collected.seconds_ago = now.saturating_duration_since(*posted).as_secs_f64();
+        status.collected.seconds_ago = now.saturating_duration_since(*stored_at).as_secs_f64();
         Some(status)
     }
 
@@ -47,24 +47,24 @@ impl StatusCache {
         self.lock().history.points()
     }
 
-    /// Somebody asks, and wants it fresh.
-    pub fn ask(&self, now: Instant) {
-        self.lock().asked_at = Some(now);
-        self.asked.notify_one();
+    /// Wakes the status collector.
+    pub fn request_refresh(&self, now: Instant) {
+        self.lock().requested_at = Some(now);
+        self.refresh.notify_one();
     }
 
-    /// Whether somebody is looking.
+    /// Whether the status was requested within the last seconds.
     pub fn is_watched(&self, now: Instant) -> bool {
-        self.lock().asked_at.is_some_and(|at| now.saturating_duration_since(at) < ATTENTION)
+        self.lock().requested_at.is_some_and(|at| now.saturating_duration_since(at) < WATCHED_FOR)
     }
 
-    /// Returns when somebody asks, or at once if somebody has since the last call.
-    pub async fn asked(&self) {
-        self.asked.notified().await;
+    /// Waits for a refresh request. Returns at once if there was one since the last call.
+    pub async fn refresh_requested(&self) {
+        self.refresh.notified().await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -74,21 +74,21 @@ mod tests {
     use crate::status::CollectionInfo;
 
     #[test]
-    fn what_is_read_says_how_old_it_is() {
-        let (status_cache, start) = (StatusCache::default(), Instant::now());
-        assert_eq!(status_cache.read(start), None);
-        status_cache.post(PipelineStatus::unknown("shop", CollectionInfo::default()), start);
-        let read = status_cache.read(start + Duration::from_millis(2_500)).unwrap();
-        assert_eq!(read.collected.seconds_ago, 2.5);
-        assert_eq!(status_cache.history().len(), 1);
+    fn the_latest_status_carries_its_age() {
+        let (cache, start) = (StatusCache::default(), Instant::now());
+        assert_eq!(cache.latest(start), None);
+        cache.store(PipelineStatus::unknown("shop", CollectionInfo::default()), start);
+        let latest = cache.latest(start + Duration::from_millis(2_500)).unwrap();
+        assert_eq!(latest.collected.seconds_ago, 2.5);
+        assert_eq!(cache.history().len(), 1);
     }
 
     #[test]
-    fn attention_lasts_a_while_after_the_last_question() {
-        let (status_cache, start) = (StatusCache::default(), Instant::now());
-        assert!(!status_cache.is_watched(start));
-        status_cache.ask(start);
-        assert!(status_cache.is_watched(start + ATTENTION / 2));
-        assert!(!status_cache.is_watched(start + ATTENTION));
+    fn the_cache_is_watched_for_a_while_after_a_request() {
+        let (cache, start) = (StatusCache::default(), Instant::now());
+        assert!(!cache.is_watched(start));
+        cache.request_refresh(start);
+        assert!(cache.is_watched(start + WATCHED_FOR / 2));
+        assert!(!cache.is_watched(start + WATCHED_FOR));
     }
 }

@@ -1,11 +1,11 @@
-//! A moment on somebody's wall clock, to be shown. Nothing is decided by it.
+//! A wall-clock time, for display only. No decision depends on it.
 
 use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Milliseconds since 1970; written as RFC 3339, which people and programs both read.
+/// Milliseconds since 1970; serialized as RFC 3339.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WallTime(i64);
 
@@ -18,10 +18,10 @@ impl WallTime {
         self.0
     }
 
-    /// This machine's.
+    /// By the clock of this machine.
     #[allow(
         clippy::disallowed_methods,
-        reason = "only shown: it dates what was collected, and no age is computed from it"
+        reason = "for display: it dates the collected status, and no age is computed from it"
     )]
     pub fn now() -> Self {
         let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -31,7 +31,7 @@ impl WallTime {
 
 impl fmt::Display for WallTime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // A clock before 1970 or after 9999 says nothing that is worth an error.
+        // Clamp instead of failing: a clock before 1970 or after 9999 is not worth an error.
         let millis = u64::try_from(self.0).unwrap_or(0).min(253_402_300_799_999);
         humantime::format_rfc3339_millis(SystemTime::UNIX_EPOCH + Duration::from_millis(millis)).fmt(f)
     }
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_time_is_written_so_that_people_and_programs_read_it() {
+    fn a_time_is_serialized_as_rfc_3339() {
         let time = WallTime::from_millis(1_794_758_400_250);
         assert_eq!(serde_json::to_string(&time).unwrap(), r#""2026-11-15T16:00:00.250Z""#);
         assert_eq!(serde_json::from_str::<WallTime>(r#""2026-11-15T16:00:00.250Z""#).unwrap(), time);

@@ -1,4 +1,4 @@
-//! A server with a pod whose readings the test sets.
+//! A running admin server whose pod state the test sets.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -48,10 +48,10 @@ pub(crate) struct HttpReply {
 
 impl AdminFixture {
     pub(crate) fn start() -> Self {
-        Self::with(None)
+        Self::start_with(None)
     }
 
-    pub(crate) fn with(operator: Option<OperatorAccess>) -> Self {
+    pub(crate) fn start_with(operator: Option<OperatorAccess>) -> Self {
         let server = AdminServer::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (pod, status_cache, shutdown) =
             (Arc::new(FakePod::default()), Arc::new(StatusCache::default()), CancellationToken::new());
@@ -69,14 +69,14 @@ impl AdminFixture {
     }
 
     pub(crate) async fn get(&self, path: &str) -> HttpReply {
-        self.ask("GET", path).await
+        self.request("GET", path).await
     }
 
-    pub(crate) async fn ask(&self, method: &str, path: &str) -> HttpReply {
+    pub(crate) async fn request(&self, method: &str, path: &str) -> HttpReply {
         self.send(method, path, "", "").await
     }
 
-    /// `headers`: lines, each with its end.
+    /// `headers` are complete lines, each with its CRLF.
     pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> HttpReply {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
@@ -85,8 +85,8 @@ impl AdminFixture {
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();
-        let (head, body) = text.split_once("\r\n\r\n").expect("an answer has a head");
-        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("an answer has a status");
+        let (head, body) = text.split_once("\r\n\r\n").expect("a response has a head");
+        let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a response has a status");
         HttpReply { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
     }
 
@@ -96,7 +96,7 @@ impl AdminFixture {
     }
 }
 
-/// A pipeline that is well.
+/// A healthy pipeline.
 pub(crate) fn status() -> PipelineStatus {
     let collected = CollectionInfo {
         at: WallTime::from_millis(1_794_758_400_000),

@@ -1,4 +1,4 @@
-//! What is answered where, and to whom.
+//! The HTTP routes and their responses.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::fixture::{AdminFixture, status};
 const SOON: Duration = Duration::from_secs(20);
 
 #[tokio::test]
-async fn the_status_is_what_was_last_posted_with_its_age() {
+async fn the_status_is_the_last_stored_one_with_its_age() {
     let fixture = AdminFixture::start();
     let before = fixture.get("/api/status").await;
-    assert_eq!((before.status, before.body.as_str()), (503, "nothing has been collected yet\n"));
+    assert_eq!((before.status, before.body.as_str()), (503, "no status has been collected yet\n"));
 
-    fixture.status_cache.post(status().evaluated(), std::time::Instant::now());
-    let answer = fixture.get("/api/status").await;
-    assert_eq!(answer.status, 200);
-    assert!(answer.head.contains("content-type: application/json"));
-    let document: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+    fixture.status_cache.store(status().evaluated(), std::time::Instant::now());
+    let reply = fixture.get("/api/status").await;
+    assert_eq!(reply.status, 200);
+    assert!(reply.head.contains("content-type: application/json"));
+    let document: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
     assert_eq!(document["leader"]["pod"], "pod-0");
     assert_eq!(document["leader"]["since"], "2026-11-15T15:00:00.000Z");
     assert_eq!(document["healthy"], true);
@@ -29,9 +29,9 @@ async fn the_status_is_what_was_last_posted_with_its_age() {
 }
 
 #[tokio::test]
-async fn what_is_unknown_is_null_and_never_zero() {
+async fn an_unknown_value_is_null_and_never_zero() {
     let fixture = AdminFixture::start();
-    fixture.status_cache.post(status(), std::time::Instant::now());
+    fixture.status_cache.store(status(), std::time::Instant::now());
     let document: serde_json::Value = serde_json::from_str(&fixture.get("/api/status").await.body).unwrap();
     for path in [
         "/lag/seconds",
@@ -40,7 +40,7 @@ async fn what_is_unknown_is_null_and_never_zero() {
         "/latency",
         "/parked",
         "/rejected",
-        "/bus/dead_letters",
+        "/subscription/dead_letters",
     ] {
         assert!(document.pointer(path).is_some_and(serde_json::Value::is_null), "{path}");
     }
@@ -48,23 +48,23 @@ async fn what_is_unknown_is_null_and_never_zero() {
 }
 
 #[tokio::test]
-async fn who_asks_for_the_status_wakes_the_one_who_gathers() {
+async fn a_status_request_wakes_the_collector() {
     let fixture = AdminFixture::start();
-    let asked = tokio::spawn({
+    let refresh = tokio::spawn({
         let status_cache = fixture.status_cache.clone();
-        async move { timeout(SOON, status_cache.asked()).await }
+        async move { timeout(SOON, status_cache.refresh_requested()).await }
     });
     fixture.get("/api/status").await;
-    asked.await.unwrap().expect("somebody asked");
+    refresh.await.unwrap().expect("a refresh was requested");
     assert!(fixture.status_cache.is_watched(std::time::Instant::now()));
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn the_history_holds_a_point_for_each_post() {
+async fn the_history_holds_a_point_for_each_status() {
     let fixture = AdminFixture::start();
     for _ in 0..3 {
-        fixture.status_cache.post(status(), std::time::Instant::now());
+        fixture.status_cache.store(status(), std::time::Instant::now());
     }
     let points: serde_json::Value = serde_json::from_str(&fixture.get("/api/history").await.body).unwrap();
     assert_eq!(points.as_array().unwrap().len(), 3);
@@ -73,7 +73,7 @@ async fn the_history_holds_a_point_for_each_post() {
 }
 
 #[tokio::test]
-async fn the_dashboard_comes_whole_from_the_pod_and_may_load_nothing_else() {
+async fn the_dashboard_loads_nothing_from_other_hosts() {
     let fixture = AdminFixture::start();
     let page = fixture.get("/").await;
     assert_eq!(page.status, 200);
@@ -82,31 +82,31 @@ async fn the_dashboard_comes_whole_from_the_pod_and_may_load_nothing_else() {
     for attribute in ["src=\"", "href=\""] {
         for link in page.body.split(attribute).skip(1).map(|rest| rest.split('"').next().unwrap()) {
             if !link.starts_with('#') {
-                assert!(link.starts_with('/') && !link.starts_with("//"), "{link} leads away from the pod");
+                assert!(link.starts_with('/') && !link.starts_with("//"), "{link} leaves the pod");
                 assert!([200, 503].contains(&fixture.get(link).await.status), "{link} is missing");
             }
         }
     }
-    assert!(!page.body.contains("style=\""), "the policy forbids inline styles");
+    assert!(!page.body.contains("style=\""), "the content security policy forbids inline styles");
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn everything_is_for_reading() {
+async fn everything_is_read_only() {
     let fixture = AdminFixture::start();
     for method in ["POST", "PUT", "DELETE", "PATCH"] {
-        let answer = fixture.ask(method, "/api/status").await;
-        assert_eq!(answer.status, 405, "{method}");
-        assert!(answer.head.contains("allow: get, head"));
+        let reply = fixture.request(method, "/api/status").await;
+        assert_eq!(reply.status, 405, "{method}");
+        assert!(reply.head.contains("allow: get, head"));
     }
-    let head = fixture.ask("HEAD", "/").await;
+    let head = fixture.request("HEAD", "/").await;
     assert_eq!((head.status, head.body.as_str()), (200, ""));
     assert_eq!(fixture.get("/etc/passwd").await.status, 404);
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn a_peer_that_says_nothing_holds_nobody_up_when_the_pod_stops() {
+async fn a_silent_peer_does_not_delay_a_stop() {
     let fixture = AdminFixture::start();
     let mut silent = TcpStream::connect(fixture.address()).await.unwrap();
     let mut half = TcpStream::connect(fixture.address()).await.unwrap();
@@ -114,5 +114,5 @@ async fn a_peer_that_says_nothing_holds_nobody_up_when_the_pod_stops() {
     assert_eq!(fixture.get("/").await.status, 200);
     timeout(SOON, fixture.stop()).await.expect("it stops");
     let mut rest = Vec::new();
-    timeout(SOON, silent.read_to_end(&mut rest)).await.expect("its connection is ended").ok();
+    timeout(SOON, silent.read_to_end(&mut rest)).await.expect("the connection is closed").ok();
 }

@@ -1,4 +1,4 @@
-//! A real server, asked over a real socket.
+//! The admin server over a real socket.
 
 mod fixture;
 mod http_routes;

@@ -1,4 +1,4 @@
-//! For every metric: something makes it change, and its value is read over HTTP.
+//! Every metric changes with its source, and is read over HTTP.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -14,18 +14,18 @@ use crate::fixture::{AdminFixture, status};
 
 type Case<T> = (&'static str, fn(&mut T), &'static str);
 
-/// What this pod counts.
-const OF_THE_POD: &[Case<PodCounters>] = &[
+/// Metrics of this pod.
+const POD_CASES: &[Case<PodCounters>] = &[
     ("headwater_build_info", |counters| counters.pod = "pod-7".into(), "{pod=\"pod-7\",version=\"\"} 1"),
-    ("headwater_leads", |counters| counters.leads = true, " 1"),
+    ("headwater_is_leader", |counters| counters.leads = true, " 1"),
     ("headwater_terms_total", |counters| counters.terms = 2, " 2"),
     ("headwater_events_captured_total", |counters| counters.captured = 3, " 3"),
-    ("headwater_events_foreign_total", |counters| counters.foreign = 4, " 4"),
+    ("headwater_changes_ignored_total", |counters| counters.foreign = 4, " 4"),
     ("headwater_capture_reopened_total", |counters| counters.reopened = 5, " 5"),
     ("headwater_events_published_total", |counters| counters.published = 6, " 6"),
     ("headwater_transfers_total", |counters| counters.transfers = 7, " 7"),
-    ("headwater_events_resent_total", |counters| counters.uncertain = 8, "{why=\"uncertain\"} 8"),
-    ("headwater_events_resent_total", |counters| counters.retried = 9, "{why=\"refused\"} 9"),
+    ("headwater_events_republished_total", |counters| counters.uncertain = 8, "{reason=\"unacknowledged\"} 8"),
+    ("headwater_events_republished_total", |counters| counters.retried = 9, "{reason=\"refused\"} 9"),
     ("headwater_events_rejected_total", |counters| counters.rejected = 10, " 10"),
     ("headwater_events_oversize_total", |counters| counters.oversize = 11, " 11"),
     ("headwater_in_flight_events", |counters| counters.in_flight_events = 12, " 12"),
@@ -39,8 +39,8 @@ const OF_THE_POD: &[Case<PodCounters>] = &[
     ("headwater_messages_received_total", |counters| counters.received = 20, " 20"),
     ("headwater_messages_redelivered_total", |counters| counters.redelivered = 21, " 21"),
     ("headwater_messages_settled_total", |counters| counters.settled = 22, " 22"),
-    ("headwater_dead_letters_read_total", |counters| counters.dead_letters_parked = 23, "{fate=\"parked\"} 23"),
-    ("headwater_dead_letters_read_total", |counters| counters.dead_letters_left = 24, "{fate=\"left\"} 24"),
+    ("headwater_dead_letters_read_total", |counters| counters.dead_letters_parked = 23, "{action=\"parked\"} 23"),
+    ("headwater_dead_letters_read_total", |counters| counters.dead_letters_left = 24, "{action=\"left\"} 24"),
     ("headwater_events_applied_total", |counters| counters.applied = 25, " 25"),
     (
         "headwater_read_model_events_total",
@@ -58,8 +58,8 @@ const OF_THE_POD: &[Case<PodCounters>] = &[
     ("headwater_insert_to_read_model_seconds", |counters| counters.latency = one_of_40_ms(), "_sum 0.04"),
 ];
 
-/// What was collected of the pipeline.
-const OF_THE_PIPELINE: &[Case<PipelineStatus>] = &[
+/// Metrics of the whole pipeline.
+const PIPELINE_CASES: &[Case<PipelineStatus>] = &[
     ("headwater_leader_present", |status| status.leader = None, " 0"),
     ("headwater_term", |status| status.leader.as_mut().unwrap().term = 9, " 9"),
     ("headwater_lag_seconds", |status| status.lag.seconds = Some(1.5), " 1.5"),
@@ -94,61 +94,61 @@ const OF_THE_PIPELINE: &[Case<PipelineStatus>] = &[
     ("headwater_problems", |status| status.leader = None, "{severity=\"critical\"} 1"),
 ];
 
-/// Changed by tests of their own, below.
-const OTHERS: &[&str] = &["headwater_status_age_seconds", "headwater_service_ready", "headwater_loop_wedged"];
+/// Covered by tests of their own below.
+const OTHER_METRICS: &[&str] = &["headwater_status_age_seconds", "headwater_service_ready", "headwater_loop_stalled"];
 
 #[tokio::test]
-async fn every_metric_changes_when_what_it_tells_of_does() {
+async fn every_metric_changes_with_its_source() {
     let fixture = AdminFixture::start();
-    for (metric, change, expected) in OF_THE_POD {
+    for (metric, change, expected) in POD_CASES {
         fixture.set(|readings| readings.counters = PodCounters::default());
         let before = fixture.get("/metrics").await.body;
         fixture.set(|readings| change(&mut readings.counters));
-        changes(metric, expected, &before, &fixture.get("/metrics").await.body);
+        assert_changed(metric, expected, &before, &fixture.get("/metrics").await.body);
     }
-    for (metric, change, expected) in OF_THE_PIPELINE {
-        fixture.status_cache.post(status().evaluated(), Instant::now());
+    for (metric, change, expected) in PIPELINE_CASES {
+        fixture.status_cache.store(status().evaluated(), Instant::now());
         let before = fixture.get("/metrics").await.body;
         let mut changed = status();
         change(&mut changed);
-        fixture.status_cache.post(changed.evaluated(), Instant::now());
-        changes(metric, expected, &before, &fixture.get("/metrics").await.body);
+        fixture.status_cache.store(changed.evaluated(), Instant::now());
+        assert_changed(metric, expected, &before, &fixture.get("/metrics").await.body);
     }
     fixture.stop().await;
 }
 
-fn changes(metric: &str, expected: &str, before: &str, after: &str) {
+fn assert_changed(metric: &str, expected: &str, before: &str, after: &str) {
     let line = format!("{metric}{expected}");
     assert!(!before.lines().any(|found| found == line), "`{line}` was there before");
     assert!(after.lines().any(|found| found == line), "`{line}` is not in\n{after}");
 }
 
 #[test]
-fn no_metric_is_without_a_test_that_changes_it() {
-    let pod = OF_THE_POD.iter().map(|(metric, ..)| *metric);
+fn every_metric_has_a_test_that_changes_it() {
+    let pod = POD_CASES.iter().map(|(metric, ..)| *metric);
     let tested: BTreeSet<_> =
-        pod.chain(OF_THE_PIPELINE.iter().map(|(metric, ..)| *metric)).chain(OTHERS.iter().copied()).collect();
-    let all: BTreeSet<_> = metrics::ALL.iter().map(|metric| metric.name).collect();
+        pod.chain(PIPELINE_CASES.iter().map(|(metric, ..)| *metric)).chain(OTHER_METRICS.iter().copied()).collect();
+    let all: BTreeSet<_> = metrics::METRICS.iter().map(|metric| metric.name).collect();
     assert_eq!(tested, all);
 }
 
 #[tokio::test]
-async fn every_metric_is_described_on_the_page_once_and_with_its_kind() {
+async fn every_metric_is_described_once_with_its_kind() {
     let fixture = AdminFixture::start();
     let page = fixture.get("/metrics").await;
     assert!(page.head.contains("content-type: text/plain; version=0.0.4"));
-    for Metric { name, kind, .. } in metrics::ALL {
+    for Metric { name, kind, .. } in metrics::METRICS {
         let line = format!("# TYPE {name} {}", format!("{kind:?}").to_lowercase());
         assert_eq!(page.body.lines().filter(|found| *found == line).count(), 1, "{line}");
     }
     fixture.stop().await;
 }
 
-/// The page for operators.
+/// The page for operators lists all metrics and alerts.
 const RUNBOOK: &str = include_str!("../../../../docs/operations.md");
 
 #[tokio::test]
-async fn the_runbook_has_every_metric_of_the_page_and_no_other() {
+async fn the_runbook_lists_exactly_the_exposed_metrics() {
     let fixture = AdminFixture::start();
     let page = fixture.get("/metrics").await.body;
     let exposed: BTreeSet<_> =
@@ -160,23 +160,23 @@ async fn the_runbook_has_every_metric_of_the_page_and_no_other() {
 }
 
 #[test]
-fn the_runbook_s_alerts_ask_for_metrics_that_exist_and_each_has_its_advice() {
-    let known: BTreeSet<_> = metrics::ALL.iter().map(|metric| metric.name).collect();
+fn runbook_alerts_use_known_metrics_and_have_advice() {
+    let known: BTreeSet<_> = metrics::METRICS.iter().map(|metric| metric.name).collect();
     let words = RUNBOOK.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-    let asked = words.filter(|word| word.starts_with("headwater_")).map(|word| word.trim_end_matches("_bucket"));
-    for name in asked {
-        assert!(known.contains(name), "`{name}` is no metric");
+    let used = words.filter(|word| word.starts_with("headwater_")).map(|word| word.trim_end_matches("_bucket"));
+    for name in used {
+        assert!(known.contains(name), "`{name}` is not a metric");
     }
     let alerts: Vec<_> =
         RUNBOOK.lines().filter_map(|line| line.strip_prefix("| `Headwater")?.split('`').next()).collect();
     assert!(alerts.len() >= 10, "{alerts:?}");
     for alert in alerts {
-        assert!(RUNBOOK.contains(&format!("**Headwater{alert}")), "what to do about Headwater{alert}");
+        assert!(RUNBOOK.contains(&format!("**Headwater{alert}")), "advice for Headwater{alert}");
     }
 }
 
 #[tokio::test]
-async fn what_is_unknown_has_no_sample() {
+async fn an_unknown_value_has_no_sample() {
     let fixture = AdminFixture::start();
     let samples = |page: &str, metric: &str| page.lines().filter(|line| line.starts_with(metric)).count();
     let unknown = [
@@ -188,33 +188,38 @@ async fn what_is_unknown_has_no_sample() {
         "headwater_rejected_events",
         "headwater_subscription_messages",
     ];
-    fixture.status_cache.post(status(), Instant::now());
+    fixture.status_cache.store(status(), Instant::now());
     let page = fixture.get("/metrics").await.body;
     for metric in unknown {
         assert_eq!(samples(&page, metric), 0, "{metric}");
     }
     assert_eq!(samples(&page, "headwater_leader_present"), 1);
     let mut away = status();
-    // What the leader has under way is known, and what waits on the bus is not.
+    // The events in flight are known, the active messages are not.
     (away.lag.events, away.lag.is_lower_bound) = (Some(4), true);
-    fixture.status_cache.post(away, Instant::now());
-    assert_eq!(samples(&fixture.get("/metrics").await.body, "headwater_lag_events"), 0, "a part is not the whole");
+    fixture.status_cache.store(away, Instant::now());
+    assert_eq!(
+        samples(&fixture.get("/metrics").await.body, "headwater_lag_events"),
+        0,
+        "a part of the sum is not the sum"
+    );
     let mut unread = status();
     unread.leader = None;
     unread.collected.unavailable = vec!["the lease".into()];
-    fixture.status_cache.post(unread, Instant::now());
+    fixture.status_cache.store(unread, Instant::now());
     let page = fixture.get("/metrics").await.body;
-    assert_eq!(samples(&page, "headwater_leader_present"), 0, "nobody can say who leads");
+    assert_eq!(samples(&page, "headwater_leader_present"), 0, "the leader is unknown");
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn what_is_known_to_be_none_is_a_zero() {
+async fn a_known_absence_is_a_zero() {
     let fixture = AdminFixture::start();
-    let mut well = status();
-    well.read_models = vec![read_model()];
-    (well.parked, well.rejected) = (Some(vec![]), Some(vec![RejectedCount { reason: "refused".into(), events: 2 }]));
-    fixture.status_cache.post(well, Instant::now());
+    let mut healthy = status();
+    healthy.read_models = vec![read_model()];
+    (healthy.parked, healthy.rejected) =
+        (Some(vec![]), Some(vec![RejectedCount { reason: "refused".into(), events: 2 }]));
+    fixture.status_cache.store(healthy, Instant::now());
     let page = fixture.get("/metrics").await.body;
     for line in [
         "headwater_parked_aggregates{read_model=\"orders\"} 0",
@@ -230,22 +235,22 @@ async fn what_is_known_to_be_none_is_a_zero() {
 }
 
 #[tokio::test]
-async fn figures_that_are_no_longer_gathered_grow_old() {
+async fn a_status_that_is_not_refreshed_grows_old() {
     let fixture = AdminFixture::start();
-    fixture.status_cache.post(status(), Instant::now());
+    fixture.status_cache.store(status(), Instant::now());
     let age = async || {
         let page = fixture.get("/metrics").await.body;
         let age = page.lines().find_map(|line| line.strip_prefix("headwater_status_age_seconds ")).expect("an age");
         age.parse::<f64>().expect("a number")
     };
-    // Every look is later than the one before.
+    // Every request is later than the one before.
     let (first, second) = (age().await, age().await);
     assert!(0.0 < first && first < second, "{first}, then {second}");
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn a_wedged_loop_and_a_service_that_is_not_ready_are_seen() {
+async fn a_stalled_loop_and_an_unready_service_are_reported() {
     let fixture = AdminFixture::start();
     let service = |readiness, activity| {
         let loops = vec![LoopLiveness { name: "capture", activity, limit: Duration::ZERO }];
@@ -254,18 +259,18 @@ async fn a_wedged_loop_and_a_service_that_is_not_ready_are_seen() {
     let has = async |line: &str| fixture.get("/metrics").await.body.lines().any(|found| found == line);
     fixture.set(|readings| readings.health.services = service(Readiness::Ready, Activity::Idle));
     assert!(has("headwater_service_ready{service=\"producer\"} 1").await);
-    assert!(has("headwater_loop_wedged{service=\"producer\",loop=\"capture\"} 0").await);
+    assert!(has("headwater_loop_stalled{service=\"producer\",loop=\"capture\"} 0").await);
     let late = Activity::Active { at: Instant::now() };
     fixture.set(|readings| readings.health.services = service(Readiness::NotReady("halted".into()), late));
     assert!(has("headwater_service_ready{service=\"producer\"} 0").await);
-    assert!(has("headwater_loop_wedged{service=\"producer\",loop=\"capture\"} 1").await);
+    assert!(has("headwater_loop_stalled{service=\"producer\",loop=\"capture\"} 1").await);
     fixture.stop().await;
 }
 
 fn one_of_40_ms() -> LatencyBuckets {
     let latency = LatencyHistogram::default();
     latency.record(Duration::from_millis(40));
-    latency.read()
+    latency.snapshot()
 }
 
 fn checkpoint() -> CheckpointStatus {

@@ -1,4 +1,4 @@
-//! An operator's operator_routes: for whoever shows the token, and for nobody else.
+//! Operator actions need the token.
 
 use std::sync::{Arc, Mutex};
 
@@ -9,108 +9,109 @@ use crate::fixture::AdminFixture;
 
 const TOKEN: &str = "sixteen-letters-or-more";
 
-/// Remembers what was asked of it.
+/// Records the requested actions.
 #[derive(Default)]
-struct Recorded(Mutex<Vec<String>>);
+struct RecordedActions(Mutex<Vec<String>>);
 
-impl Recorded {
-    fn act(&self, what: String) -> ActionFuture<'_, ActionDone> {
+impl RecordedActions {
+    fn record(&self, what: String) -> ActionFuture<'_, ActionDone> {
         self.0.lock().unwrap().push(what.clone());
         Box::pin(async move { Ok(ActionDone { done: what }) })
     }
 }
 
-impl OperatorActions for Recorded {
+impl OperatorActions for RecordedActions {
     fn step_down(&self) -> ActionFuture<'_, ActionDone> {
-        self.act("step down".into())
+        self.record("step down".into())
     }
 
-    fn parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>> {
+    fn list_parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>> {
         Box::pin(async { Ok(vec![]) })
     }
 
-    fn retry(&self, which: ParkedSelector) -> ActionFuture<'_, ActionDone> {
-        if which.id == "nobody" {
+    fn retry_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone> {
+        if selector.id == "nobody" {
             return Box::pin(async { Err(ActionRefusal::not_found("no such aggregate is parked")) });
         }
-        if which.id == "stubborn" {
+        if selector.id == "stubborn" {
             return Box::pin(async { Err(ActionRefusal::conflict("it still cannot be applied")) });
         }
-        self.act(format!("retry {} in {}", which.id, which.read_model))
+        self.record(format!("retry {} in {}", selector.id, selector.read_model))
     }
 
-    fn discard(&self, which: ParkedSelector) -> ActionFuture<'_, ActionDone> {
-        self.act(format!("discard {} in {}, all: {}", which.id, which.read_model, which.all))
+    fn discard_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone> {
+        self.record(format!("discard {} in {}, all: {}", selector.id, selector.read_model, selector.all))
     }
 }
 
-fn locked() -> (AdminFixture, Arc<Recorded>) {
-    let actions = Arc::new(Recorded::default());
+fn start_with_token() -> (AdminFixture, Arc<RecordedActions>) {
+    let actions = Arc::new(RecordedActions::default());
     let operator = OperatorAccess { token: OperatorToken::new(TOKEN).unwrap(), actions: actions.clone() };
-    (AdminFixture::with(Some(operator)), actions)
+    (AdminFixture::start_with(Some(operator)), actions)
 }
 
-const ACTS: [(&str, &str); 4] = [
+const ROUTES: [(&str, &str); 4] = [
     ("POST", "/api/step-down"),
     ("GET", "/api/parked"),
     ("POST", "/api/parked/retry"),
     ("POST", "/api/parked/discard"),
 ];
-const WHICH: &str = r#"{"read_model": "orders", "id": "order-1"}"#;
+const SELECTOR: &str = r#"{"read_model": "orders", "id": "order-1"}"#;
 
-fn shown(token: &str) -> String {
+fn bearer(token: &str) -> String {
     format!("authorization: Bearer {token}\r\n")
 }
 
 #[tokio::test]
-async fn without_a_configured_token_nobody_may_act_whatever_he_shows() {
+async fn without_a_configured_token_every_action_is_refused() {
     let fixture = AdminFixture::start();
-    for (method, path) in ACTS {
-        let answer = fixture.send(method, path, &shown(TOKEN), WHICH).await;
-        assert_eq!(answer.status, 403, "{path}");
-        assert!(answer.body.contains("admin.token"), "{}", answer.body);
+    for (method, path) in ROUTES {
+        let reply = fixture.send(method, path, &bearer(TOKEN), SELECTOR).await;
+        assert_eq!(reply.status, 403, "{path}");
+        assert!(reply.body.contains("admin.token"), "{}", reply.body);
     }
     assert_eq!(fixture.get("/api/operator").await.body.trim(), "{\n  \"token\": false\n}");
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn without_the_token_nothing_is_done() {
-    let (fixture, actions) = locked();
-    for (method, path) in ACTS {
-        for headers in [String::new(), shown("sixteen-letters-or-mor"), shown(""), format!("cookie: token={TOKEN}\r\n")]
+async fn without_the_token_no_action_is_done() {
+    let (fixture, actions) = start_with_token();
+    for (method, path) in ROUTES {
+        for headers in
+            [String::new(), bearer("sixteen-letters-or-mor"), bearer(""), format!("cookie: token={TOKEN}\r\n")]
         {
-            let answer = fixture.send(method, path, &headers, WHICH).await;
-            assert_eq!(answer.status, 401, "{path} with `{headers}`");
-            assert!(answer.head.contains("www-authenticate: bearer"), "{}", answer.head);
+            let reply = fixture.send(method, path, &headers, SELECTOR).await;
+            assert_eq!(reply.status, 401, "{path} with `{headers}`");
+            assert!(reply.head.contains("www-authenticate: bearer"), "{}", reply.head);
         }
-        // Not in an address, which logs and histories keep.
-        assert_eq!(fixture.send(method, &format!("{path}?token={TOKEN}"), "", WHICH).await.status, 401, "{path}");
+        // Not in the URL, which logs and browser histories keep.
+        assert_eq!(fixture.send(method, &format!("{path}?token={TOKEN}"), "", SELECTOR).await.status, 401, "{path}");
     }
     assert!(actions.0.lock().unwrap().is_empty());
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn with_the_token_each_act_is_done_and_told() {
-    let (fixture, actions) = locked();
-    let post = async |path, body| fixture.send("POST", path, &shown(TOKEN), body).await;
+async fn with_the_token_each_action_is_done_and_reported() {
+    let (fixture, actions) = start_with_token();
+    let post = async |path, body| fixture.send("POST", path, &bearer(TOKEN), body).await;
     assert_eq!(post("/api/step-down", "").await.status, 200);
-    let retried = post("/api/parked/retry", WHICH).await;
+    let retried = post("/api/parked/retry", SELECTOR).await;
     assert_eq!((retried.status, retried.body.contains("retry order-1 in orders")), (200, true));
     let all = r#"{"read_model": "orders", "id": "order-1", "all": true}"#;
     assert_eq!(post("/api/parked/discard", all).await.status, 200);
     let done = ["step down", "retry order-1 in orders", "discard order-1 in orders, all: true"];
     assert_eq!(*actions.0.lock().unwrap(), done);
-    let list = fixture.send("GET", "/api/parked", &shown(TOKEN), "").await;
+    let list = fixture.send("GET", "/api/parked", &bearer(TOKEN), "").await;
     assert_eq!((list.status, list.body.trim()), (200, "[]"));
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn what_cannot_be_done_is_told_and_what_is_not_understood_is_not_done() {
-    let (fixture, actions) = locked();
-    let retry = async |body: &str| fixture.send("POST", "/api/parked/retry", &shown(TOKEN), body).await;
+async fn refused_and_malformed_requests_change_nothing() {
+    let (fixture, actions) = start_with_token();
+    let retry = async |body: &str| fixture.send("POST", "/api/parked/retry", &bearer(TOKEN), body).await;
     let missing = retry(r#"{"read_model": "orders", "id": "nobody"}"#).await;
     assert_eq!((missing.status, missing.body.contains("no such aggregate is parked")), (404, true));
     assert_eq!(retry(r#"{"read_model": "orders", "id": "stubborn"}"#).await.status, 409);
@@ -118,22 +119,22 @@ async fn what_cannot_be_done_is_told_and_what_is_not_understood_is_not_done() {
         assert_eq!(retry(body).await.status, 400, "`{body}`");
     }
     assert_eq!(retry(&"x".repeat(100 << 10)).await.status, 413);
-    assert_eq!(fixture.send("GET", "/api/step-down", &shown(TOKEN), "").await.status, 405, "a link does nothing");
+    assert_eq!(fixture.send("GET", "/api/step-down", &bearer(TOKEN), "").await.status, 405, "a link cannot act");
     assert!(actions.0.lock().unwrap().is_empty());
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn another_site_s_page_is_let_in_nowhere() {
-    let (fixture, _) = locked();
+async fn pages_of_other_sites_are_refused() {
+    let (fixture, _) = start_with_token();
     let foreign = "origin: http://elsewhere.example\r\naccess-control-request-method: POST\r\n\
                    access-control-request-headers: authorization\r\n";
     for path in ["/api/step-down", "/api/parked/retry", "/api/status", "/"] {
         let asked = fixture.send("OPTIONS", path, foreign, "").await;
         assert!([401, 405].contains(&asked.status), "{path}: {}", asked.status);
         for method in ["GET", "POST"] {
-            let answer = fixture.send(method, path, &format!("{foreign}{}", shown(TOKEN)), "").await;
-            assert!(!answer.head.contains("access-control-allow"), "{method} {path}: {}", answer.head);
+            let reply = fixture.send(method, path, &format!("{foreign}{}", bearer(TOKEN)), "").await;
+            assert!(!reply.head.contains("access-control-allow"), "{method} {path}: {}", reply.head);
         }
     }
     fixture.stop().await;

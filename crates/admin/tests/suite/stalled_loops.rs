@@ -1,4 +1,4 @@
-//! Every loop of a pod, wedged: `/healthz` says so, by name.
+//! `/healthz` and `/readyz` name a stalled loop.
 
 use std::time::{Duration, Instant};
 
@@ -12,16 +12,16 @@ const LOOPS: [(&str, &str); 6] = [
     ("producer", "publish"),
     ("consumer", "sessions"),
     ("consumer", "applier"),
-    ("status", "gather"),
+    ("status", "status-collector"),
 ];
 
-/// All loops beat now, and all may take their time for the next beat, but one.
-fn health(wedged: &str) -> PodHealth {
+/// All loops beat now; the stalled one has a limit of zero.
+fn health(stalled: &str) -> PodHealth {
     let now = Instant::now();
     let services = LOOPS.map(|(service, name)| {
         let heartbeat = Heartbeat::new(now);
         heartbeat.beat(now);
-        let limit = if name == wedged { Duration::ZERO } else { Duration::from_secs(600) };
+        let limit = if name == stalled { Duration::ZERO } else { Duration::from_secs(600) };
         let one = LoopLiveness { name, activity: heartbeat.activity(), limit };
         ServiceHealth { name: service, role: "leader", readiness: Readiness::Ready, loops: vec![one] }
     });
@@ -29,7 +29,7 @@ fn health(wedged: &str) -> PodHealth {
 }
 
 #[tokio::test]
-async fn a_pod_with_a_wedged_loop_is_neither_live_nor_ready_and_says_which_one_it_is() {
+async fn a_stalled_loop_fails_both_probes_and_is_named() {
     let fixture = AdminFixture::start();
     fixture.set(|readings| readings.health = health("none"));
     for path in ["/healthz", "/readyz"] {
@@ -38,38 +38,38 @@ async fn a_pod_with_a_wedged_loop_is_neither_live_nor_ready_and_says_which_one_i
     for (_, name) in LOOPS {
         fixture.set(|readings| readings.health = health(name));
         for path in ["/healthz", "/readyz"] {
-            let answer = fixture.get(path).await;
-            assert_eq!(answer.status, 503, "{path} with {name} wedged");
-            let report: serde_json::Value = serde_json::from_str(&answer.body).unwrap();
+            let reply = fixture.get(path).await;
+            assert_eq!(reply.status, 503, "{path} with {name} stalled");
+            let report: serde_json::Value = serde_json::from_str(&reply.body).unwrap();
             let loops =
                 report["services"].as_array().unwrap().iter().flat_map(|service| service["loops"].as_array().unwrap());
-            let wedged: Vec<_> =
-                loops.filter(|one| one["state"] == "wedged").map(|one| one["name"].as_str().unwrap()).collect();
-            assert_eq!(wedged, [name]);
+            let stalled: Vec<_> =
+                loops.filter(|one| one["state"] == "stalled").map(|one| one["name"].as_str().unwrap()).collect();
+            assert_eq!(stalled, [name]);
         }
     }
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn a_service_that_waits_for_an_operator_makes_its_pod_live_but_not_ready() {
+async fn a_halted_service_leaves_the_pod_live_but_not_ready() {
     let fixture = AdminFixture::start();
     let halted = ServiceHealth {
         name: "producer",
         role: "leader",
-        readiness: Readiness::NotReady("waits for an operator: E0001".into()),
+        readiness: Readiness::NotReady("operator action required: E0001".into()),
         loops: vec![LoopLiveness { name: "capture", activity: Activity::Idle, limit: Duration::from_secs(30) }],
     };
     fixture.set(|readings| readings.health.services = vec![halted]);
     assert_eq!(fixture.get("/healthz").await.status, 200);
     let ready = fixture.get("/readyz").await;
     assert_eq!(ready.status, 503);
-    assert!(ready.body.contains("waits for an operator: E0001"));
+    assert!(ready.body.contains("operator action required: E0001"));
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn a_pod_that_stops_is_no_longer_ready() {
+async fn a_stopping_pod_is_not_ready() {
     let fixture = AdminFixture::start();
     fixture.set(|readings| readings.health.stopping = true);
     assert_eq!(fixture.get("/healthz").await.status, 200);
