@@ -1,7 +1,7 @@
-// What must hold of a page's colours, run inside the page: WCAG 2.2, 1.4.3 (text) and 1.4.11 (lines that carry meaning).
+// Contrast rules of WCAG 2.2, evaluated inside the page: 1.4.3 (text) and 1.4.11 (lines that carry meaning).
 
-/** Every text, and every line of a plot, whose contrast is too low. */
-export function illegible() {
+/** All texts and plot lines with too little contrast. */
+export function lowContrast() {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const rgba = (color) => {
     canvas.clearRect(0, 0, 1, 1);

@@ -1,4 +1,4 @@
-// Just enough of MongoDB's wire protocol to write events, as a shop would, and to get in its way: OP_MSG, one command at a time.
+// A minimal MongoDB client over OP_MSG: inserts events, holds documents in a transaction, and advances the cluster time.
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
 import { connect } from "node:net";
@@ -22,7 +22,7 @@ function element(name, value) {
   if (typeof value === "number") return Buffer.concat([Buffer.of(0x10), cstring(name), int32(value)]);
   if (typeof value === "bigint") return Buffer.concat([Buffer.of(0x12), cstring(name), int64(value)]);
   if (value instanceof Timestamp) return Buffer.concat([Buffer.of(0x11), cstring(name), int32(0), int32(value.seconds)]);
-  // A UUID, or what stands in the place of a signature.
+  // A UUID, or the placeholder of a signature.
   if (value instanceof Uint8Array) {
     return Buffer.concat([Buffer.of(0x05), cstring(name), int32(value.length), Buffer.of(value.length === 16 ? 4 : 0), value]);
   }

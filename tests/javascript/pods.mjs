@@ -1,4 +1,4 @@
-// Real pods for a browser: processes that share a MongoDB, a broker, and a configuration.
+// Starts real pods that share a MongoDB, a broker, and a configuration.
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { once } from "node:events";
@@ -8,7 +8,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { startBroker } from "./broker.mjs";
 
-const SERVED = "dashboard, metrics and health are served";
+const LISTENING = "admin server listening";
 
 function mongodb() {
   const uri = process.env.HEADWATER_TEST_MONGODB_URI;
@@ -29,22 +29,22 @@ read_models:
 admin: { listen: "127.0.0.1:0" }
 `;
 
-/** Starts a pod; returns once its dashboard is served. */
+/** Starts a pod and waits for its admin server. */
 async function startPod(id, file, environment) {
   const child = spawn(process.env.HEADWATER_BIN, ["run", "--config", file, "--set", `pod_id=${id}`],
     { stdio: ["ignore", "ignore", "pipe"], env: { ...process.env, RUST_LOG: "info", ...environment } });
-  const said = [];
+  const log = [];
   const address = await new Promise((resolve, reject) => {
     createInterface({ input: child.stderr }).on("line", (line) => {
-      said.push(line);
-      if (line.includes(SERVED)) resolve(JSON.parse(line).address);
+      log.push(line);
+      if (line.includes(LISTENING)) resolve(JSON.parse(line).address);
     });
-    child.once("exit", () => reject(new Error(`${id} ended before its time:\n${said.join("\n")}`)));
+    child.once("exit", () => reject(new Error(`${id} exited early:\n${log.join("\n")}`)));
   });
   return {
     id,
     url: `http://${address}/`,
-    said,
+    log,
     pause: () => child.kill("SIGSTOP"),
     resume: () => child.kill("SIGCONT"),
     async kill(signal = "SIGKILL") {
@@ -55,7 +55,7 @@ async function startPod(id, file, environment) {
   };
 }
 
-/** `environment`: by a pod's number. */
+/** `environment` gets the number of the pod. */
 export async function startPods(count, environment = () => ({})) {
   const folder = await mkdtemp(join(tmpdir(), "headwater-dashboard-"));
   const broker = await startBroker();

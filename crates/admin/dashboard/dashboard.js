@@ -1,21 +1,21 @@
-// Shows /api/status, every second. Whatever comes from outside is set as text, never as markup.
-import { unlockable } from "/operator.js";
-import { byId, cell, fill, row, say, sayFigure, sayTerm } from "/elements.js";
+// Shows /api/status, refreshed every second. Data is always set as text, never as markup.
+import { initOperatorPanel } from "/operator.js";
+import { byId, cell, fillTable, row, setDescription, setFigure, setText } from "/elements.js";
 import { Plot } from "/plot.js";
-import { ago, behind, clock, grouped, joined, known, long, moment, plural, rate, short, span } from "/format.js";
+import { ago, clockTime, dateTime, grouped, isKnown, joinUnit, lagDuration, longDuration, plural, rate, shortDuration, twoUnits } from "/format.js";
 
-const EVERY = 1_000;
-const SPAN = 300_000;
-// A pod answers in milliseconds; one that has not for so long may be gone, whatever its last answer said.
-const ANSWERED_WITHIN = 3;
-const GATHERED_WITHIN = 10;
+const REFRESH_INTERVAL = 1_000;
+const HISTORY_SPAN = 300_000;
+// In seconds. A pod responds in milliseconds; after this long without a response its last figures may be wrong.
+const RESPONSE_LIMIT = 3;
+const STATUS_AGE_LIMIT = 10;
 
-// The parts of the page
+// The sections of the page
 
 const plots = [
   new Plot(byId("plot-lag"), {
     title: "Lag", least: 4, tick: (value) => `${grouped(value, value % 1 ? 1 : 0)} s`,
-    series: [{ label: "", value: (point) => point.lag_seconds, format: (value) => joined(behind(value)) }],
+    series: [{ label: "", value: (point) => point.lag_seconds, format: (value) => joinUnit(lagDuration(value)) }],
   }),
   new Plot(byId("plot-throughput"), {
     title: "Events / s", least: 4, tick: (value) => (value >= 10_000 ? `${grouped(value / 1_000)} k` : grouped(value, value % 1 ? 1 : 0)),
@@ -25,25 +25,25 @@ const plots = [
     ],
   }),
   new Plot(byId("plot-latency"), {
-    title: "Insert to read model", least: 0.02, tick: (value) => (value === 0 ? "0" : joined(short(value)).replace(".0 s", " s")),
+    title: "Insert to read model", least: 0.02, tick: (value) => (value === 0 ? "0" : joinUnit(shortDuration(value)).replace(".0 s", " s")),
     series: [
-      { label: "p50", value: (point) => point.p50_seconds, format: (value) => joined(short(value)) },
-      { label: "p99", value: (point) => point.p99_seconds, format: (value) => joined(short(value)) },
+      { label: "p50", value: (point) => point.p50_seconds, format: (value) => joinUnit(shortDuration(value)) },
+      { label: "p99", value: (point) => point.p99_seconds, format: (value) => joinUnit(shortDuration(value)) },
     ],
   }),
 ];
 
-/** `stale`: nobody knows whether it is still so. */
+/** `stale`: the status is too old to be trusted. */
 function showHealth(status, stale) {
   const critical = status.problems.filter((problem) => problem.severity === "critical").length;
   const health = byId("health");
-  const words = status.problems.length ? plural(status.problems.length, "problem") : "healthy";
-  say(health, stale ? "unknown" : words);
+  const summary = status.problems.length ? plural(status.problems.length, "problem") : "healthy";
+  setText(health, stale ? "unknown" : summary);
   health.className = stale ? "tag" : `tag ${critical ? "bad" : status.problems.length ? "warn" : "good"}`;
   const list = byId("problem-list");
   const key = JSON.stringify(status.problems);
   if (list.dataset.shown !== key) {
-    // Only when something changed: a screen reader tells every change.
+    // Only after a change, because a screen reader announces every update.
     list.dataset.shown = key;
     byId("problems").hidden = !status.problems.length;
     list.replaceChildren(...status.problems.map(problemItem));
@@ -54,61 +54,61 @@ function problemItem({ severity, text, page }) {
   const item = document.createElement("li");
   item.className = severity;
   const part = (name, className, content) => Object.assign(document.createElement(name), { className, textContent: content });
-  item.append(part("span", "word", severity === "critical" ? "critical" : "warning"), part("span", "", text));
-  if (page) item.append(part("span", "page", `what to do: docs/errors/${page}.md`));
+  item.append(part("span", "severity", severity === "critical" ? "critical" : "warning"), part("span", "", text));
+  if (page) item.append(part("span", "page", `see docs/errors/${page}.md`));
   return item;
 }
 
 function showFigures(status) {
   const { leader, lag, latency, throughput, oplog } = status;
-  const unread = status.collected.unavailable.length > 0;
+  const unavailable = status.collected.unavailable.length > 0;
   const name = byId("leader");
-  say(name, leader ? leader.pod : unread ? "unknown" : "nobody");
-  name.classList.toggle("unknown", !leader && unread);
-  name.classList.toggle("none", !leader && !unread);
-  const since = leader && known(leader.for_seconds) ? ` · for ${long(leader.for_seconds)}, since ${moment(leader.since)}` : "";
-  say("leader-note", leader ? `term ${leader.term}${since}` : unread ? "" : "a standby takes over when the lease has run out");
+  setText(name, leader ? leader.pod : unavailable ? "unknown" : "none");
+  name.classList.toggle("unknown", !leader && unavailable);
+  name.classList.toggle("none", !leader && !unavailable);
+  const since = leader && isKnown(leader.for_seconds) ? ` · for ${twoUnits(leader.for_seconds)}, since ${dateTime(leader.since)}` : "";
+  setText("leader-note", leader ? `term ${leader.term}${since}` : unavailable ? "" : "a standby takes over when the lease expires");
 
-  sayFigure("lag", known(lag.seconds) ? behind(lag.seconds) : null);
+  setFigure("lag", isKnown(lag.seconds) ? lagDuration(lag.seconds) : null);
   const least = lag.is_lower_bound ? "at least " : "";
-  say("lag-note", known(lag.events) ? `${least}${plural(lag.events, "event")}` : "events: unknown");
+  setText("lag-note", isKnown(lag.events) ? `${least}${plural(lag.events, "event")}` : "events: unknown");
 
-  const [median, unit] = latency ? short(latency.p50_seconds) : [];
-  sayFigure("latency", latency ? [median, `${unit} median`] : null);
-  say("latency-note", latency ? `99 % within ${joined(short(latency.p99_seconds))}` : throughput.applied_per_second ? "not measured" : "no event lately");
+  const [median, unit] = latency ? shortDuration(latency.p50_seconds) : [];
+  setFigure("latency", latency ? [median, `${unit} median`] : null);
+  setText("latency-note", latency ? `99 % within ${joinUnit(shortDuration(latency.p99_seconds))}` : throughput.applied_per_second ? "not measured" : "no recent event");
 
   const { applied_per_second: applied, published_per_second: published } = throughput;
-  sayFigure("throughput", known(applied) ? [rate(applied), "/s applied"] : null);
-  say("throughput-note", known(published) ? `${rate(published)} /s published` : "");
+  setFigure("throughput", isKnown(applied) ? [rate(applied), "/s applied"] : null);
+  setText("throughput-note", isKnown(published) ? `${rate(published)} /s published` : "");
 
-  sayFigure("headroom", known(oplog.headroom_seconds) ? span(Math.max(0, oplog.headroom_seconds)) : null);
-  say("headroom-note", known(oplog.window_seconds) ? `the oplog spans ${joined(span(oplog.window_seconds))}` : "the oplog cannot be read");
+  setFigure("headroom", isKnown(oplog.headroom_seconds) ? longDuration(Math.max(0, oplog.headroom_seconds)) : null);
+  setText("headroom-note", isKnown(oplog.window_seconds) ? `the oplog spans ${joinUnit(longDuration(oplog.window_seconds))}` : "the oplog cannot be read");
 }
 
 function showPods({ pods }) {
   const most = Math.max(1, ...pods.map((pod) => (pod.silent ? 0 : pod.sessions ?? 0)));
-  fill("pods", pods.map((pod) => row([
+  fillTable("pods", pods.map((pod) => row([
     cell(podName(pod)),
-    state(pod, "producer"),
-    state(pod, "consumer"),
-    cell(told(pod, pod.sessions, (held) => bar(held, most))),
-    cell(told(pod, pod.role === "leader" ? pod.published_per_second : "–", perSecond), "number roomy"),
-    cell(told(pod, pod.applied_per_second, perSecond), "number"),
-    cell(told(pod, pod.latency ?? "–", quantiles), "number wide"),
-    cell(seen(pod), "number"),
+    serviceState(pod, "producer"),
+    serviceState(pod, "consumer"),
+    cell(podFigure(pod, pod.sessions, (held) => bar(held, most))),
+    cell(podFigure(pod, pod.role === "leader" ? pod.published_per_second : "–", perSecond), "number roomy"),
+    cell(podFigure(pod, pod.applied_per_second, perSecond), "number"),
+    cell(podFigure(pod, pod.latency ?? "–", quantiles), "number wide"),
+    cell(lastSeen(pod), "number"),
     cell(pod.version, "wide"),
   ], pod.silent ? "silent" : "")), "no pod has announced itself");
 }
 
-/** What a pod last said is not worth showing once it is silent. */
-const told = (pod, value, words) => (pod.silent ? "–" : known(value) ? words(value) : null);
+/** The last figures of a silent pod are not shown. */
+const podFigure = (pod, value, format) => (pod.silent ? "–" : isKnown(value) ? format(value) : null);
 const perSecond = (value) => (value === "–" ? value : `${rate(value)} /s`);
 const quantiles = (latency) =>
-  (latency === "–" ? latency : `${joined(short(latency.p50_seconds))} / ${joined(short(latency.p99_seconds))}`);
+  (latency === "–" ? latency : `${joinUnit(shortDuration(latency.p50_seconds))} / ${joinUnit(shortDuration(latency.p99_seconds))}`);
 
 function podName(pod) {
   const name = document.createDocumentFragment();
-  // An address is somebody else's word: only what looks like one becomes a link.
+  // The address comes from another pod: only a host and port becomes a link.
   const reachable = /^[\w.:[\]-]+:\d{1,5}$/.test(pod.address ?? "");
   const id = document.createElement(reachable && !pod.silent ? "a" : "span");
   if (id instanceof HTMLAnchorElement) id.href = `http://${pod.address}/`;
@@ -119,14 +119,14 @@ function podName(pod) {
   return name;
 }
 
-function state(pod, service) {
+function serviceState(pod, service) {
   const problem = pod.problems.find((problem) => problem.service === service);
   const td = cell(pod.silent ? "–" : pod[service], problem ? "roomy problem" : "roomy");
   if (problem) td.title = problem.text;
   return td;
 }
 
-const seen = (pod) => (pod.silent ? `silent for ${long(pod.last_seen_seconds_ago)}` : ago(Math.max(0, pod.last_seen_seconds_ago - 3)));
+const lastSeen = (pod) => (pod.silent ? `silent for ${twoUnits(pod.last_seen_seconds_ago)}` : ago(Math.max(0, pod.last_seen_seconds_ago - 3)));
 
 function bar(value, most) {
   const box = document.createElement("div");
@@ -141,72 +141,83 @@ function bar(value, most) {
   return box;
 }
 
-function showTerms({ terms, leader }) {
-  const shown = terms.slice(0, 8).map((term, n) => {
-    const end = term.ended ?? terms[n - 1]?.started;
-    const leads = leader?.term === term.term;
-    const pod = document.createElement("span");
-    pod.className = "id";
-    pod.textContent = term.pod;
-    const lasted = end ? long(Math.max(0, (new Date(end) - new Date(term.started)) / 1_000)) : leads ? "leads" : null;
-    return row([cell(grouped(term.term), "number"), cell(pod), cell(moment(term.started)), cell(lasted, "number")]);
+/** The end of a term as text. A lost term ended before the next one started. */
+function termEnd({ state, ended, next_started: next }) {
+  if (state === "current") return "leads";
+  if (state === "ended") return dateTime(ended);
+  if (state === "lost") return `crashed or lost contact${next ? `, before ${dateTime(next)}` : ""}`;
+  return null;
+}
+
+function termDuration({ state, started, ended, next_started: next }) {
+  const end = ended ?? next;
+  if (!end) return state === "current" ? "–" : null;
+  const duration = twoUnits(Math.max(0, (new Date(end) - new Date(started)) / 1_000));
+  return state === "lost" ? `at most ${duration}` : duration;
+}
+
+function showTerms({ terms }) {
+  const rows = terms.slice(0, 8).map((term) => {
+    const pod = Object.assign(document.createElement("span"), { className: "id", textContent: term.pod });
+    const end = cell(termEnd(term), term.state === "lost" ? "number problem" : "number");
+    return row([cell(grouped(term.term), "number"), cell(pod), cell(dateTime(term.started)), cell(termDuration(term), "number roomy"), end]);
   });
-  fill("terms", shown, "no term has been recorded");
+  fillTable("terms", rows, "no term has been recorded");
 }
 
 function showReadModels({ read_models: models }) {
-  fill("models", models.map((model) => {
+  fillTable("models", models.map((model) => {
     const name = Object.assign(document.createElement("span"), { className: "id", textContent: model.name });
     return row([
       cell(name),
-      cell(known(model.documents) ? grouped(model.documents) : null, "number"),
-      cell(known(model.applied_seconds_ago) ? ago(model.applied_seconds_ago) : null, "number"),
-      cell(known(model.parked_aggregates) ? grouped(model.parked_aggregates) : null, "number"),
+      cell(isKnown(model.documents) ? grouped(model.documents) : null, "number"),
+      cell(isKnown(model.applied_seconds_ago) ? ago(model.applied_seconds_ago) : null, "number"),
+      cell(isKnown(model.parked_aggregates) ? grouped(model.parked_aggregates) : null, "number"),
     ]);
   }), "no read model is configured");
 }
 
-function showWaiting({ parked, rejected, subscription }) {
+function showAttention({ parked, rejected, subscription }) {
   const total = (list, field) => list?.reduce((sum, entry) => sum + entry[field], 0) ?? null;
   const [aggregates, events, refused] = [total(parked, "aggregates"), total(parked, "events"), total(rejected, "events")];
-  sayTerm("parked", known(aggregates) ? (aggregates ? plural(aggregates, "aggregate") : "none") : null, aggregates > 0);
-  say("parked-note", aggregates ? `${plural(events, "event")} in ${parked.map((entry) => entry.read_model).join(", ")}` : "");
-  sayTerm("rejected", known(refused) ? (refused ? plural(refused, "event") : "none") : null, refused > 0);
-  say("rejected-note", refused ? rejected.map((entry) => `${entry.reason} ${grouped(entry.events)}`).join(", ") : "");
-  const letters = subscription.dead_letters;
-  sayTerm("dead-letters", known(letters) ? (letters ? grouped(letters) : "none") : null, letters > 0);
+  setDescription("parked", isKnown(aggregates) ? (aggregates ? plural(aggregates, "aggregate") : "none") : null, aggregates > 0);
+  setText("parked-note", aggregates ? `${plural(events, "event")} in ${parked.map((entry) => entry.read_model).join(", ")}` : "");
+  setDescription("rejected", isKnown(refused) ? (refused ? plural(refused, "event") : "none") : null, refused > 0);
+  setText("rejected-note", refused ? rejected.map((entry) => `${entry.reason} ${grouped(entry.events)}`).join(", ") : "");
+  const deadLetters = subscription.dead_letters;
+  setDescription("dead-letters", isKnown(deadLetters) ? (deadLetters ? grouped(deadLetters) : "none") : null, deadLetters > 0);
 }
 
 function showCheckpoint({ checkpoint, subscription }) {
-  const snapshot = checkpoint && known(checkpoint.scanned) ? `, ${plural(checkpoint.scanned, "document")} read` : "";
-  sayTerm("phase", checkpoint ? `${checkpoint.phase}${snapshot}` : null);
-  sayTerm("saved", checkpoint && known(checkpoint.saved_seconds_ago) ? `${ago(checkpoint.saved_seconds_ago)}, by ${checkpoint.saved_by}` : null);
-  sayTerm("epoch", checkpoint ? `${checkpoint.epoch}` : null);
-  sayTerm("bus", known(subscription.active_messages) ? plural(subscription.active_messages, "message") : null);
+  const snapshot = checkpoint && isKnown(checkpoint.scanned) ? `, ${plural(checkpoint.scanned, "document")} read` : "";
+  setDescription("phase", checkpoint ? `${checkpoint.phase}${snapshot}` : null);
+  setDescription("saved", checkpoint && isKnown(checkpoint.saved_seconds_ago) ? `${ago(checkpoint.saved_seconds_ago)}, by ${checkpoint.saved_by}` : null);
+  setDescription("epoch", checkpoint ? `${checkpoint.epoch}` : null);
+  setDescription("active-messages", isKnown(subscription.active_messages) ? plural(subscription.active_messages, "message") : null);
 }
 
 function show(status) {
-  say("pipeline", status.pipeline);
+  setText("pipeline", status.pipeline);
   showFigures(status);
   showPods(status);
   showTerms(status);
   showReadModels(status);
-  showWaiting(status);
+  showAttention(status);
   showCheckpoint(status);
-  say("collected", `collected by ${status.collected.by} at ${clock(status.collected.at)}`);
+  setText("collected", `collected by ${status.collected.by} at ${clockTime(status.collected.at)}`);
 }
 
-// The loop
+// The refresh loop
 
 const points = [];
 let last = null;
-let unanswered = false;
+let requestFailed = false;
 
 function addPoint(point) {
   const time = Date.parse(point.at);
   if (points.length && time <= points.at(-1).time) return;
   points.push({ ...point, time });
-  while (points[0].time < time - SPAN) points.shift();
+  while (points[0].time < time - HISTORY_SPAN) points.shift();
 }
 
 const pointOf = (status) => ({
@@ -219,51 +230,51 @@ const pointOf = (status) => ({
   p99_seconds: status.latency?.p99_seconds ?? null,
 });
 
-/** Says how old the figures are: by this page's clock since they came, plus the age they had then. */
+/** The age of the figures is the time since they were received, plus their age at that time. */
 function showFreshness() {
-  const since = last ? (performance.now() - last.came) / 1_000 : Infinity;
-  const silent = unanswered || since > ANSWERED_WITHIN;
+  const since = last ? (performance.now() - last.receivedAt) / 1_000 : Infinity;
+  const noResponse = requestFailed || since > RESPONSE_LIMIT;
   const age = last ? last.status.collected.seconds_ago + since : null;
-  const stale = silent || age > GATHERED_WITHIN;
+  const stale = noResponse || age > STATUS_AGE_LIMIT;
   document.body.className = stale ? "stale" : "fresh";
-  say("freshness", !last ? "no answer" : silent ? `no answer for ${long(since)}` : stale ? `no news for ${long(age)}` : "live");
+  setText("freshness", !last ? "no response" : noResponse ? `no response for ${twoUnits(since)}` : stale ? `not updated for ${twoUnits(age)}` : "live");
   if (!last) return;
   const { leader, pipeline } = last.status;
-  const title = stale ? "no answer" : leader ? `${leader.pod} leads` : "nobody leads";
+  const title = stale ? "no response" : leader ? `${leader.pod} leads` : "no leader";
   document.title = `${title} · ${pipeline} · Headwater`;
   showHealth(last.status, stale);
 }
 
-async function ask(path) {
-  const answer = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(5_000) });
-  if (!answer.ok) throw new Error(`${path}: ${answer.status}`);
-  return answer.json();
+async function getJson(path) {
+  const response = await fetch(path, { cache: "no-store", signal: AbortSignal.timeout(5_000) });
+  if (!response.ok) throw new Error(`${path}: ${response.status}`);
+  return response.json();
 }
 
-async function look() {
+async function refresh() {
   try {
-    const status = await ask("/api/status");
-    last = { came: performance.now(), status };
-    unanswered = false;
+    const status = await getJson("/api/status");
+    last = { receivedAt: performance.now(), status };
+    requestFailed = false;
     addPoint(pointOf(status));
     show(status);
-    toOperator(status);
+    updateOperatorPanel(status);
     const now = Date.parse(status.collected.at);
     plots.forEach((plot) => plot.show(points, now));
   } catch (error) {
-    unanswered = true;
+    requestFailed = true;
     console.debug(error);
   }
   showFreshness();
-  setTimeout(look, EVERY);
+  setTimeout(refresh, REFRESH_INTERVAL);
 }
 
 try {
-  (await ask("/api/history")).forEach(addPoint);
+  (await getJson("/api/history")).forEach(addPoint);
 } catch (error) {
   console.debug(error);
 }
-const toOperator = await unlockable().catch(() => () => {});
-look();
-// Also while an answer is waited for.
-setInterval(showFreshness, EVERY / 2);
+const updateOperatorPanel = await initOperatorPanel().catch(() => () => {});
+refresh();
+// Also while a request is pending.
+setInterval(showFreshness, REFRESH_INTERVAL / 2);

@@ -1,4 +1,4 @@
-// A plot over the last five minutes: inline SVG with axes, drawn at the width it is shown in, so that its letters keep their size.
+// A plot of the last five minutes as inline SVG. It is drawn at its displayed width, so that text keeps its size.
 
 const SPAN = 300_000;
 const HEIGHT = 168;
@@ -11,7 +11,7 @@ const svg = (name, attributes = {}, text) => {
   return element;
 };
 
-/** The next 1, 2, 2.5 or 5 times a power of ten. */
+/** Rounds up to 1, 2, 2.5 or 5 times a power of ten. */
 function niceStep(rough) {
   const power = 10 ** Math.floor(Math.log10(rough));
   return [1, 2, 2.5, 5, 10].map((factor) => factor * power).find((step) => step >= rough * 0.999);
@@ -25,7 +25,7 @@ export function ticks(highest, least) {
 }
 
 export class Plot {
-  /** series: [{ label, value: point => number | null, format }]; least: the lowest top of the axis; tick: how a tick is written. */
+  /** series: [{ label, value: point => number | null, format }]; least: the lowest maximum of the axis; tick: formats a tick. */
   constructor(figure, { title, series, least, tick }) {
     Object.assign(this, { series, least, tick, title, points: [] });
     const caption = document.createElement("figcaption");
@@ -73,18 +73,18 @@ export class Plot {
     return [...horizontal, ...vertical];
   }
 
-  /** Where the term changed. */
+  /** A vertical line at every change of the term. */
   takeovers(x) {
     return this.points.flatMap((point, n) => {
       const before = this.points[n - 1]?.term;
       if (!before || !point.term || before === point.term) return [];
       const mark = svg("line", { class: "takeover", x1: x(point.time), x2: x(point.time), y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom });
-      mark.append(svg("title", {}, `term ${point.term} began`));
+      mark.append(svg("title", {}, `term ${point.term} started`));
       return [mark];
     });
   }
 
-  /** The uppermost first. */
+  /** In drawing order from the top. */
   lines(values, x, y) {
     return values.flatMap((list, n) => {
       const kind = n === 0 ? "" : " second";
@@ -105,7 +105,7 @@ export class Plot {
     });
   }
 
-  /** Indices of points that follow each other and are known: what is unknown is a gap, not a zero. */
+  /** Runs of indices of known points. An unknown value is a gap, not a zero. */
   runs(list) {
     const runs = [];
     list.forEach((value, at) => {
@@ -119,10 +119,10 @@ export class Plot {
 
   describe(values, highest) {
     const now = values.map((list) => list.at(-1) ?? null);
-    const words = (unknown) =>
+    const labels = (unknown) =>
       this.series.map(({ label, format }, n) => `${label} ${now[n] === null ? unknown : format(now[n])}`.trim());
-    words("–").forEach((word, n) => { this.keys[n].textContent = word; });
+    labels("–").forEach((label, n) => { this.keys[n].textContent = label; });
     const most = this.series[0].format(highest);
-    this.canvas.setAttribute("aria-label", `${this.title}: now ${words("unknown").join(", ")}; at most ${most} in the last five minutes`);
+    this.canvas.setAttribute("aria-label", `${this.title}: now ${labels("unknown").join(", ")}; at most ${most} in the last five minutes`);
   }
 }

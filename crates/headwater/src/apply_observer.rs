@@ -1,4 +1,4 @@
-//! What a pod remembers of every event it applied: how long it took from insert to read model, and its spans if it is traced.
+//! Measures the latency of every applied event from insert to read model, and exports its spans if it is traced.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,15 +18,15 @@ impl view::ApplyObserver for LatencyObserver {
         self.traces.is_some()
     }
 
-    /// What a snapshot read, and what was read to heal a gap, has no time of its own.
+    /// Events from a snapshot, or read to fill a gap, carry no commit time.
     fn record_applied(&self, event: &DeliveredEvent, timings: ApplyTimings) {
         if let Some(inserted) = event.committed {
-            // Two clocks: the source's, and ours. One that is ahead makes nothing negative.
+            // Two clocks, the source's and this pod's: clamp a negative difference.
             let took = timings.committed_at.duration_since(inserted.to_system_time()).unwrap_or(Duration::ZERO);
             self.latency.record(took);
         }
         if let Some(traces) = &self.traces {
-            traces.applied(event, timings);
+            traces.export_applied(event, timings);
         }
     }
 }

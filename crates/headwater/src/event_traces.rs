@@ -1,13 +1,13 @@
-//! OpenTelemetry: a trace for each event that is picked, from its insert to its read models, across the bus.
+//! OpenTelemetry: one trace per sampled event, from its insert to its read models, across Service Bus.
 //!
 //! ```text
 //! capture events ── send events ══ bus ══ process read-models ── apply
-//! commit → read     → acknowledged        handed in → committed   transaction
+//! commit → read     → acknowledged        received → committed    transaction
 //! ```
 //!
-//! The first two spans are the leader's, the others of whichever pod holds the session; what joins them is the message's trace context. A span is told
-//! when it is over, with the times the pipeline took. Batches go out from a thread of their own: a collector that is slow or away costs spans, never an
-//! event. Names of collections and ids of messages are in them, and nothing of a document.
+//! The leader exports the first two spans, and the pod that holds the session the others; the trace context in the message joins them. A span is
+//! exported when it has ended, with the times that the pipeline measured. A separate thread sends the batches: a slow or absent collector costs spans,
+//! and never an event. Spans hold names of collections and message ids, and no contents of documents.
 
 mod otlp_client;
 
@@ -29,14 +29,14 @@ use pipeline::view::{ApplyTimings, DeliveredEvent};
 use crate::config::Config;
 use otlp_client::OtlpHttpClient;
 
-/// A person who looks for a trace of just now should not wait long.
-const EXPORT_EVERY: Duration = Duration::from_secs(1);
-/// A thousand spans a second and a collector that pauses for some seconds; about 4 MB.
-const QUEUE: usize = 8_192;
-/// One request.
-const EXPORT_WITHIN: Duration = Duration::from_secs(5);
-/// A stop waits no longer for what is left.
-const STOPPED_WITHIN: Duration = Duration::from_secs(2);
+/// Short, so that a recent trace can be found soon.
+const EXPORT_INTERVAL: Duration = Duration::from_secs(1);
+/// Enough for a thousand spans per second while the collector pauses for some seconds; about 4 MB.
+const MAX_QUEUED_SPANS: usize = 8_192;
+/// For one request.
+const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a stop waits for the remaining spans.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 pub(crate) struct EventTraces {
     sampling: TraceSampling,
@@ -48,7 +48,7 @@ pub(crate) struct EventTraces {
     views: String,
 }
 
-/// A span that is over.
+/// An ended span.
 struct FinishedSpan {
     context: TraceContext,
     parent: Option<u64>,
@@ -60,20 +60,21 @@ struct FinishedSpan {
 }
 
 impl EventTraces {
-    /// `None` where no collector is configured.
+    /// `None` without a configured collector.
     pub(crate) fn start(config: &Config) -> anyhow::Result<Option<Arc<Self>>> {
         let Some(endpoint) = &config.telemetry.otlp_endpoint else { return Ok(None) };
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(OtlpHttpClient::new(EXPORT_WITHIN)?)
+            .with_http_client(OtlpHttpClient::new(EXPORT_TIMEOUT)?)
             .with_endpoint(format!("{endpoint}/v1/traces"))
-            .with_timeout(EXPORT_WITHIN)
+            .with_timeout(EXPORT_TIMEOUT)
             .build()
             .context("`telemetry.otlp_endpoint`")?;
-        let batches = BatchConfigBuilder::default().with_scheduled_delay(EXPORT_EVERY).with_max_queue_size(QUEUE);
+        let batches =
+            BatchConfigBuilder::default().with_scheduled_delay(EXPORT_INTERVAL).with_max_queue_size(MAX_QUEUED_SPANS);
         let mut processor = BatchSpanProcessor::builder(exporter).with_batch_config(batches.build()).build();
         processor.set_resource(&resource(config));
-        tracing::info!(endpoint, one_in = config.telemetry.trace_one_in, "events are traced");
+        tracing::info!(endpoint, one_in = config.telemetry.trace_one_in, "event tracing enabled");
         Ok(Some(Arc::new(Self {
             sampling: TraceSampling::one_in(config.telemetry.trace_one_in),
             processor,
@@ -85,16 +86,16 @@ impl EventTraces {
         })))
     }
 
-    /// Sends what is left, if the collector takes it soon.
+    /// Sends the remaining spans, if the collector accepts them in time.
     pub(crate) async fn stop(self: Arc<Self>) {
-        let stopped = tokio::task::spawn_blocking(move || self.processor.shutdown_with_timeout(STOPPED_WITHIN));
+        let stopped = tokio::task::spawn_blocking(move || self.processor.shutdown_with_timeout(SHUTDOWN_TIMEOUT));
         if !matches!(stopped.await, Ok(Ok(()))) {
-            tracing::warn!("the last traces did not reach their collector in time");
+            tracing::warn!("failed to send the last spans to the collector in time; they are lost");
         }
     }
 
-    /// What a pod did to an event whose message says that it is traced.
-    pub(crate) fn applied(&self, event: &DeliveredEvent, timings: ApplyTimings) {
+    /// Exports the two spans of a consumer, if the message is sampled.
+    pub(crate) fn export_applied(&self, event: &DeliveredEvent, timings: ApplyTimings) {
         let Some(sent) = event.trace.filter(|trace| trace.sampled) else { return };
         let [process, apply] = [rand::random::<u64>().max(1), rand::random::<u64>().max(1)];
         let mut attributes = self.messaging("process", &event.message_id);
@@ -148,7 +149,7 @@ impl EventTraces {
             parent_span_is_remote: kind == SpanKind::Consumer,
             span_kind: kind,
             name: name.into(),
-            // Two clocks: one that is ahead makes nothing end before it began.
+            // Two clocks: a span must not end before it starts.
             start_time: from.min(to),
             end_time: to,
             attributes,
@@ -200,7 +201,7 @@ fn span_id(number: u64) -> SpanId {
     SpanId::from_bytes(number.to_be_bytes())
 }
 
-/// `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` are heard, as everywhere.
+/// Honours `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES`.
 fn resource(config: &Config) -> Resource {
     let name = std::env::var("OTEL_SERVICE_NAME").ok().filter(|name| !name.is_empty());
     Resource::builder()

@@ -1,7 +1,7 @@
-//! An operator's acts as the dashboard asks for them: what the commands do, done by this pod.
+//! The operator actions of the dashboard: the same as the commands, done by this pod.
 //!
-//! The dashboard is served by a thread with a runtime of its own; the acts run where the clients they use do. One that has begun goes on to its
-//! end, whoever still listens.
+//! The dashboard runs on a thread with its own tokio runtime, while the actions run on the pod's runtime, where their clients live. An action that has
+//! started runs to its end, even if its HTTP client is gone.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::parked::{ParkedCommands, format_id, format_time, format_typed_id};
 use crate::step_down::{StepDownRequest, StepDownStore};
 
-/// What a page shows; the command lists more.
-const SHOWN: i64 = 200;
+/// The dashboard shows so many; the command lists more.
+const MAX_LISTED: i64 = 200;
 
-/// What the acts need; it lives where the pod's own loops do.
+/// The actions, on the runtime of the pod.
 struct PodActions {
     parked_commands: ParkedCommands,
     lease: MongoLeaseStore,
@@ -29,56 +29,58 @@ struct PodActions {
     pod_id: String,
 }
 
-/// What the server's thread has of them: it starts them, and waits.
+/// Starts the actions from the thread of the admin server, and waits for them.
 struct SpawnedActions {
-    acts: Arc<PodActions>,
+    actions: Arc<PodActions>,
     runtime: runtime::Handle,
 }
 
-/// Waits for no server.
+/// Connects lazily: it waits for no server.
 pub(crate) async fn open(
     config: &Config,
     token: &Secret,
     coordination: &Database,
 ) -> anyhow::Result<Option<OperatorAccess>> {
-    let acts = PodActions {
+    let actions = PodActions {
         parked_commands: ParkedCommands::open(config, SERVER_SELECTION_TIMEOUT).await?,
         lease: connect::lease(config).await?,
         step_down: StepDownStore::new(coordination, &config.pipeline),
         pod_id: config.pod_id.clone(),
     };
-    let actions = Arc::new(SpawnedActions { acts: Arc::new(acts), runtime: runtime::Handle::current() });
+    let actions = Arc::new(SpawnedActions { actions: Arc::new(actions), runtime: runtime::Handle::current() });
     Ok(OperatorToken::new(token.reveal()).map(|token| OperatorAccess { token, actions }))
 }
 
 impl SpawnedActions {
-    fn run<T, F>(&self, act: impl FnOnce(Arc<PodActions>) -> F) -> ActionFuture<'static, T>
+    fn run<T, F>(&self, action: impl FnOnce(Arc<PodActions>) -> F) -> ActionFuture<'static, T>
     where
         T: Send + 'static,
         F: Future<Output = Result<T, ActionRefusal>> + Send + 'static,
     {
-        let running = self.runtime.spawn(act(Arc::clone(&self.acts)));
+        let running = self.runtime.spawn(action(Arc::clone(&self.actions)));
         Box::pin(async {
-            running.await.unwrap_or_else(|_| Err(ActionRefusal::conflict("this pod ended before it was done")))
+            running
+                .await
+                .unwrap_or_else(|_| Err(ActionRefusal::conflict("this pod stopped before the action was done")))
         })
     }
 }
 
 impl OperatorActions for SpawnedActions {
     fn step_down(&self) -> ActionFuture<'_, ActionDone> {
-        self.run(|acts| async move { acts.step_down().await })
+        self.run(|actions| async move { actions.step_down().await })
     }
 
-    fn parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>> {
-        self.run(|acts| async move { acts.parked().await })
+    fn list_parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>> {
+        self.run(|actions| async move { actions.list_parked().await })
     }
 
-    fn retry(&self, which: ParkedSelector) -> ActionFuture<'_, ActionDone> {
-        self.run(|acts| async move { acts.retry(which).await })
+    fn retry_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone> {
+        self.run(|actions| async move { actions.retry_parked(selector).await })
     }
 
-    fn discard(&self, which: ParkedSelector) -> ActionFuture<'_, ActionDone> {
-        self.run(|acts| async move { acts.discard(which).await })
+    fn discard_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone> {
+        self.run(|actions| async move { actions.discard_parked(selector).await })
     }
 }
 
@@ -87,40 +89,40 @@ impl PodActions {
         let by = format!("the dashboard of {}", self.pod_id);
         let StepDownRequest { leader, term } =
             self.step_down.request_from_leader(&self.lease, &by).await.map_err(|error| conflict(&error))?;
-        Ok(ActionDone { done: format!("{leader} is asked to give term {term} up") })
+        Ok(ActionDone { done: format!("requested that {leader} steps down from term {term}") })
     }
 
-    async fn parked(&self) -> Result<Vec<ParkedEntry>, ActionRefusal> {
-        let list = self.parked_commands.list(SHOWN).await.map_err(|error| conflict(&error.into()))?;
-        Ok(list.iter().map(waiting).collect())
+    async fn list_parked(&self) -> Result<Vec<ParkedEntry>, ActionRefusal> {
+        let list = self.parked_commands.list(MAX_LISTED).await.map_err(|error| conflict(&error.into()))?;
+        Ok(list.iter().map(to_entry).collect())
     }
 
-    async fn retry(&self, which: ParkedSelector) -> Result<ActionDone, ActionRefusal> {
-        let found = self.find(&which).await?;
-        tracing::info!(read_model = found.model, "an operator retries what is parked, over HTTP");
+    async fn retry_parked(&self, selector: ParkedSelector) -> Result<ActionDone, ActionRefusal> {
+        let found = self.find(&selector).await?;
+        tracing::info!(read_model = found.model, "operator retries parked events over HTTP");
         let (name, model) = (format_id(&found.aggregate), &found.model);
         match self.parked_commands.retry(&found).await {
-            Ok(events) => Ok(ActionDone { done: format!("{} applied to {model}; {name} goes on", counted(events)) }),
+            Ok(events) => Ok(ActionDone {
+                done: format!("{} applied to {model}; {name} is no longer parked", count_events(events)),
+            }),
             Err(error) => Err(conflict(&anyhow::Error::new(error).context(format!("{name} stays parked in {model}")))),
         }
     }
 
-    async fn discard(&self, which: ParkedSelector) -> Result<ActionDone, ActionRefusal> {
-        let found = self.find(&which).await?;
-        tracing::info!(read_model = found.model, all = which.all, "an operator discards what is parked, over HTTP");
-        let what = if which.all { DiscardScope::All } else { DiscardScope::First };
+    async fn discard_parked(&self, selector: ParkedSelector) -> Result<ActionDone, ActionRefusal> {
+        let found = self.find(&selector).await?;
+        tracing::info!(read_model = found.model, all = selector.all, "operator discards parked events over HTTP");
+        let what = if selector.all { DiscardScope::All } else { DiscardScope::First };
         let events = self.parked_commands.discard(&found, what).await.map_err(|error| conflict(&error.into()))?;
         let (name, model) = (format_id(&found.aggregate), &found.model);
-        Ok(ActionDone { done: left_out(events, &name, model) })
+        Ok(ActionDone { done: describe_discard(events, &name, model) })
     }
 
-    async fn find(&self, which: &ParkedSelector) -> Result<view::ParkedAggregate, ActionRefusal> {
-        let list = self.parked_commands.find(&which.id, Some(&which.read_model)).await;
+    async fn find(&self, selector: &ParkedSelector) -> Result<view::ParkedAggregate, ActionRefusal> {
+        let list = self.parked_commands.find(&selector.id, Some(&selector.read_model)).await;
         list.map_err(|error| match error.downcast_ref::<view::Error>() {
             Some(_) => conflict(&error),
-            None => ActionRefusal::not_found(
-                "no such aggregate is parked in that read model; it may have gone on meanwhile",
-            ),
+            None => ActionRefusal::not_found("this aggregate is not parked in that read model (any more)"),
         })
     }
 }
@@ -129,7 +131,7 @@ fn conflict(error: &anyhow::Error) -> ActionRefusal {
     ActionRefusal::conflict(format!("{error:#}"))
 }
 
-fn waiting(waiting: &view::ParkedAggregate) -> ParkedEntry {
+fn to_entry(waiting: &view::ParkedAggregate) -> ParkedEntry {
     ParkedEntry {
         read_model: waiting.model.clone(),
         aggregate: format_id(&waiting.aggregate),
@@ -140,11 +142,11 @@ fn waiting(waiting: &view::ParkedAggregate) -> ParkedEntry {
     }
 }
 
-fn left_out(events: u64, name: &str, model: &str) -> String {
+fn describe_discard(events: u64, name: &str, model: &str) -> String {
     let (events, were) = if events == 1 { ("1 event".to_owned(), "was") } else { (format!("{events} events"), "were") };
-    format!("{events} of {name} {were} left out of {model}; what is discarded is kept in parked_events")
+    format!("{events} of {name} {were} discarded from {model}; discarded events stay in parked_events")
 }
 
-fn counted(events: u64) -> String {
+fn count_events(events: u64) -> String {
     if events == 1 { "1 event was".to_owned() } else { format!("{events} events were") }
 }

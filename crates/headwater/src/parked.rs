@@ -1,4 +1,4 @@
-//! What is parked in one pipeline, named as operators name it: for the command and for the dashboard.
+//! The parked aggregates of one pipeline, with ids as operators write them. Used by `headwater parked` and by the dashboard.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,22 +12,22 @@ use pipeline::view::{DeliveredEvent, DiscardScope, Error, ParkedAggregate, Parke
 use crate::config::Config;
 use crate::exit::ExitReason;
 
-/// More are parked than anybody looks through one by one.
-const MOST: i64 = 100_000;
+/// The most entries that a search by id reads.
+const MAX_SEARCHED: i64 = 100_000;
 
-/// The store of one pipeline, and how its source names things.
+/// The parked store of one pipeline, and the source that names its collections.
 pub(crate) struct ParkedCommands {
     store: ParkedStore,
     source: SourceConfig,
 }
 
 impl ParkedCommands {
-    /// `timeout`: how long an operation looks for its MongoDB server.
+    /// `timeout`: the server selection timeout of MongoDB.
     pub(crate) async fn open(config: &Config, timeout: Duration) -> anyhow::Result<Self> {
-        let places = crate::connect::producer_dependencies(config, timeout).await?;
+        let dependencies = crate::connect::producer_dependencies(config, timeout).await?;
         let views = crate::connect::mongo_client(&config.read_models.uri, "read_models.uri", timeout).await?;
         let models = config.read_models.models.iter().map(|model| Arc::clone(model) as Arc<dyn Projection>);
-        let history = SourceHistory::new(&places.server.database(&config.source.database), &config.source);
+        let history = SourceHistory::new(&dependencies.server.database(&config.source.database), &config.source);
         let by_collection = config.source.kind == SourceKind::Documents;
         let database = views.database(&config.read_models.database);
         let store = ParkedStore::new(database, &config.pipeline, by_collection, models.collect(), history);
@@ -38,9 +38,9 @@ impl ParkedCommands {
         self.store.list(limit).await
     }
 
-    /// By its name as it is shown, or by its type and value; the read model may be left out where it waits in one only.
+    /// By its displayed id, or by its typed id. The read model may be omitted if the aggregate is parked in only one.
     pub(crate) async fn find(&self, aggregate: &str, model: Option<&str>) -> anyhow::Result<ParkedAggregate> {
-        let list = self.store.list(MOST).await?;
+        let list = self.store.list(MAX_SEARCHED).await?;
         let named = |waiting: &ParkedAggregate| {
             let model = model.is_none_or(|model| *model == waiting.model);
             model && (format_id(&waiting.aggregate) == aggregate || format_typed_id(&waiting.aggregate) == aggregate)
@@ -48,22 +48,20 @@ impl ParkedCommands {
         let mut found: Vec<_> = list.into_iter().filter(named).collect();
         match (found.pop(), found.is_empty()) {
             (Some(one), true) => Ok(one),
-            (None, _) => bail!("no such aggregate is parked here; `headwater parked list` shows those that are"),
+            (None, _) => bail!("this aggregate is not parked; `headwater parked list` shows the parked ones"),
             (Some(one), false)
                 if found.iter().all(|other| format_typed_id(&other.aggregate) == format_typed_id(&one.aggregate)) =>
             {
                 let model = &one.model;
                 bail!(ExitReason::Usage.with_message(format!(
-                    "it waits in several read models: say which, with `--model {model}`, for example"
+                    "the aggregate is parked in several read models; select one, for example `--model {model}`"
                 )))
             }
             (Some(one), false) => {
                 let one = format_typed_id(&one.aggregate);
-                bail!(
-                    ExitReason::Usage.with_message(format!(
-                        "several aggregates look like that: say which by its type, such as `{one}`"
-                    ))
-                )
+                bail!(ExitReason::Usage.with_message(format!(
+                    "several aggregates have this id; select one by its typed id, for example `{one}`"
+                )))
             }
         }
     }
@@ -86,7 +84,7 @@ impl ParkedCommands {
     }
 }
 
-/// As people write it.
+/// For display.
 pub(crate) fn format_id(aggregate: &AggregateId) -> String {
     format_bson(aggregate.value())
 }
@@ -101,7 +99,7 @@ pub(crate) fn format_bson(value: &Bson) -> String {
     }
 }
 
-/// As MongoDB tells its types apart.
+/// Canonical Extended JSON, which distinguishes ids of different types.
 pub(crate) fn format_typed_id(aggregate: &AggregateId) -> String {
     aggregate.value().clone().into_canonical_extjson().to_string()
 }

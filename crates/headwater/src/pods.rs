@@ -1,8 +1,7 @@
-//! How pods know of each other: each keeps a document in `pods` up to date, and writes down in `terms` when it led.
+//! How pods know each other: each keeps a document in `pods` up to date, and records in `terms` when it was the leader.
 //!
-//! Both collections are for people: nothing is decided by them, so one member's word is enough, and a write that fails is tried again with
-//! the next. Times are the server's. A pod that stops takes its document along; one that crashed is left, falls silent, and is swept by
-//! another after an hour.
+//! Both collections are for display. No decision depends on them, so write concern 1 is enough, and the next announcement replaces a failed one. All
+//! times are the server's. A pod that stops removes its document; the document of a crashed pod goes silent, and another pod removes it after an hour.
 
 mod announcement;
 mod announcer;
@@ -14,24 +13,24 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use mongodb::{Collection, Database};
 
-pub(crate) use announcement::{AnnouncedPod, Announcement, LastApplied, quantiles, seconds};
+pub(crate) use announcement::{AnnouncedPod, Announcement, LastApplied, quantiles, to_seconds};
 pub(crate) use announcer::Announcer;
 
-/// Documents of the pods of all pipelines, in the coordination database.
+/// Collection of announcements of all pipelines, in the coordination database.
 pub(crate) const PODS: &str = "pods";
-/// Who led when, likewise.
+/// Collection of recorded terms, likewise.
 pub(crate) const TERMS: &str = "terms";
-/// Kept in every document of both.
+/// In every document of both collections.
 const FORMAT: i32 = 1;
 
-/// How often a pod is heard of.
-pub(crate) const EVERY: Duration = Duration::from_secs(2);
-/// After which it is called silent: some announcements may be lost or late.
+/// How often a pod announces itself.
+pub(crate) const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(2);
+/// A pod is silent after this long without an announcement; some may be lost or late.
 pub(crate) const SILENT_AFTER: Duration = Duration::from_secs(10);
-/// Silent for so long, a pod is forgotten.
-const FORGOTTEN_AFTER: Duration = Duration::from_secs(3_600);
-/// How many terms are kept.
-const TERMS_KEPT: i64 = 200;
+/// A pod that was silent for this long is removed.
+const REMOVED_AFTER: Duration = Duration::from_secs(3_600);
+/// How many recorded terms are kept.
+const MAX_TERMS: i64 = 200;
 
 /// The two collections, as one pod writes them.
 #[derive(Clone, Debug)]
@@ -58,7 +57,7 @@ impl PodRegistry {
         let mut fields = announcement.to_document();
         fields.insert("format", FORMAT);
         let seen = doc! { "seenAt": "$$NOW", "startedAt": { "$ifNull": ["$startedAt", "$$NOW"] } };
-        // As literals: a name may begin with `$`.
+        // As literals, because a name may begin with `$`.
         let update = doc! { "$replaceWith": { "$mergeObjects": [
             { "_id": { "$literal": self.id() } }, { "$literal": fields }, seen,
         ] } };
@@ -66,18 +65,18 @@ impl PodRegistry {
         Ok(())
     }
 
-    /// Takes this pod's document away.
-    pub(crate) async fn leave(&self) -> Result<(), DriverError> {
+    /// Removes the announcement of this pod.
+    pub(crate) async fn remove_announcement(&self) -> Result<(), DriverError> {
         self.pods.delete_one(doc! { "_id": self.id() }).await?;
         Ok(())
     }
 
-    pub(crate) async fn term_began(&self, term: u64) -> Result<(), DriverError> {
+    pub(crate) async fn record_term_start(&self, term: u64) -> Result<(), DriverError> {
         let fields =
             doc! { "format": FORMAT, "pod": { "$literal": &self.pod }, "began": { "$ifNull": ["$began", "$$NOW"] } };
         let set = vec![doc! { "$set": fields }];
         self.terms.update_one(doc! { "_id": self.term_id(term) }, set).upsert(true).await?;
-        let old = number(term) - TERMS_KEPT;
+        let old = to_bson_int(term) - MAX_TERMS;
         self.terms
             .delete_many(
                 doc! { "_id": { "$gte": self.term_id(0), "$lt": { "pipeline": &self.pipeline, "term": old } } },
@@ -86,17 +85,17 @@ impl PodRegistry {
         Ok(())
     }
 
-    pub(crate) async fn term_ended(&self, term: u64) -> Result<(), DriverError> {
+    pub(crate) async fn record_term_end(&self, term: u64) -> Result<(), DriverError> {
         let own = doc! { "_id": self.term_id(term), "ended": { "$exists": false } };
         self.terms.update_one(own, doc! { "$currentDate": { "ended": true } }).await?;
         Ok(())
     }
 
-    /// Forgets pods of this pipeline that crashed long ago.
-    pub(crate) async fn sweep(&self) -> Result<(), DriverError> {
-        let long_ago = doc! { "$subtract": ["$$NOW", i64::try_from(FORGOTTEN_AFTER.as_millis()).unwrap_or(i64::MAX)] };
-        let forgotten = doc! { "_id.pipeline": &self.pipeline, "$expr": { "$lt": ["$seenAt", long_ago] } };
-        self.pods.delete_many(forgotten).await?;
+    /// Removes pods of this pipeline that crashed long ago.
+    pub(crate) async fn remove_dead_pods(&self) -> Result<(), DriverError> {
+        let long_ago = doc! { "$subtract": ["$$NOW", i64::try_from(REMOVED_AFTER.as_millis()).unwrap_or(i64::MAX)] };
+        let dead = doc! { "_id.pipeline": &self.pipeline, "$expr": { "$lt": ["$seenAt", long_ago] } };
+        self.pods.delete_many(dead).await?;
         Ok(())
     }
 
@@ -105,16 +104,17 @@ impl PodRegistry {
     }
 
     fn term_id(&self, term: u64) -> Document {
-        doc! { "pipeline": &self.pipeline, "term": number(term) }
+        doc! { "pipeline": &self.pipeline, "term": to_bson_int(term) }
     }
 }
 
-/// BSON has no unsigned 64-bit number.
-fn number(number: u64) -> i64 {
+/// BSON has no unsigned 64-bit integer.
+fn to_bson_int(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-pub(crate) fn natural(value: Option<&Bson>) -> Option<u64> {
+/// `None` for a negative number or another type.
+pub(crate) fn read_u64(value: Option<&Bson>) -> Option<u64> {
     match value? {
         Bson::Int64(number) => u64::try_from(*number).ok(),
         Bson::Int32(number) => u64::try_from(*number).ok(),

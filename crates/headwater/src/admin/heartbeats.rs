@@ -1,17 +1,16 @@
-//! Signs of life of the loops beside the services: those that only tell, and the one that looks for an operator's wish.
+//! Heartbeats of the background loops beside the services: announcer, status collector, and the watcher for step-down requests.
 //!
-//! Each goes round by the clock, whatever happens, and nothing it waits for lasts for ever; so it beats once a round, and need not be
-//! understood from outside.
+//! Each of these loops iterates by the clock, and all of its waits have a timeout. So it beats once per iteration, and nothing else about it
+//! needs to be known.
 
 use std::time::{Duration, Instant};
 
 use admin::{Heartbeat, LoopLiveness};
 use lease::failpoints;
 
-/// A round takes seconds, with servers that do not answer half a minute.
+/// An iteration takes seconds, and half a minute while servers do not respond.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One loop's.
 #[derive(Clone, Debug)]
 pub(crate) struct LoopHeartbeat {
     name: BackgroundLoop,
@@ -21,15 +20,15 @@ pub(crate) struct LoopHeartbeat {
 #[derive(Clone, Debug)]
 pub(crate) struct BackgroundHeartbeats {
     pub(crate) announcer: LoopHeartbeat,
-    pub(crate) gather: LoopHeartbeat,
+    pub(crate) status_collector: LoopHeartbeat,
     pub(crate) step_down: LoopHeartbeat,
 }
 
-/// As a test names the one it wedges.
+/// The `Debug` form is the name by which a test stalls the loop.
 #[derive(Clone, Copy, Debug)]
 enum BackgroundLoop {
     Announcer,
-    Gather,
+    StatusCollector,
     StepDown,
 }
 
@@ -38,28 +37,28 @@ impl BackgroundHeartbeats {
         let heartbeat = |name| LoopHeartbeat { name, beat: Heartbeat::new(now) };
         Self {
             announcer: heartbeat(BackgroundLoop::Announcer),
-            gather: heartbeat(BackgroundLoop::Gather),
+            status_collector: heartbeat(BackgroundLoop::StatusCollector),
             step_down: heartbeat(BackgroundLoop::StepDown),
         }
     }
 }
 
 impl LoopHeartbeat {
-    /// For the loop to say at the end of every round.
+    /// Called at the end of every iteration. Hangs if a failpoint stalls this loop.
     pub(crate) async fn beat(&self) {
         self.beat.beat(Instant::now());
         failpoints::stall(&self.name).await;
     }
 
-    /// The loop has ended, as it was told to.
+    /// Called when the loop has stopped as requested.
     pub(crate) fn set_idle(&self) {
         self.beat.set_idle();
     }
 
-    pub(super) fn seen(&self) -> LoopLiveness {
+    pub(super) fn liveness(&self) -> LoopLiveness {
         let name = match self.name {
             BackgroundLoop::Announcer => "announcer",
-            BackgroundLoop::Gather => "gather",
+            BackgroundLoop::StatusCollector => "status-collector",
             BackgroundLoop::StepDown => "step-down",
         };
         LoopLiveness { name, activity: self.beat.activity(), limit: failpoints::stall_limit(LIMIT) }

@@ -1,7 +1,7 @@
-//! Signs of life of the loops, derived from what their handles tell.
+//! Liveness of the service loops, derived from the counters of their handles.
 //!
-//! The loops count what they do; a number that must move while there is work, and does not, is a loop that is wedged. What a handle cannot tell
-//! is taken for a rest: a false alarm restarts a pod that is well.
+//! A counter that must move while there is work, and does not, means a stalled loop. If a handle cannot tell whether there is work, the loop counts
+//! as idle: a false alarm would restart a healthy pod.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,12 +10,12 @@ use admin::{Activity, LoopLiveness, ProgressTracker};
 use lease::failpoints::stall_limit;
 use pipeline::{capture, consumer, publish};
 
-/// A server may skip foreign oplog entries for long without an answer, and a busy bus is waited for; a loop that does nothing at all for two
-/// minutes while there is work is stuck.
+/// MongoDB may skip unrelated oplog entries for a long time, and Service Bus may throttle. A loop that has work and does nothing for two
+/// minutes is stalled.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The bus is asked to wait for half a minute with its answer that there is nothing.
-const ASKED_WITHIN: Duration = Duration::from_secs(40);
+/// Service Bus may hold an accept request for half a minute before it replies that there is no session.
+const MIN_ACCEPT_LIMIT: Duration = Duration::from_secs(40);
 
 #[derive(Debug, Default)]
 pub(super) struct LoopMonitor {
@@ -25,25 +25,25 @@ pub(super) struct LoopMonitor {
     sessions: ProgressTracker,
     dead_letters: ProgressTracker,
     applier: ProgressTracker,
-    /// What sessions had received when the applier last moved.
-    fed: Mutex<(u64, u64)>,
+    /// Progress of the applier, and the messages that sessions had received at that time.
+    applier_input: Mutex<(u64, u64)>,
 }
 
 impl LoopMonitor {
-    /// A leader goes round with every renewal, a standby with every look; both are due several times in a ttl.
-    pub(super) fn elector(&self, rounds: u64, ends: bool, ttl: Duration, now: Instant) -> LoopLiveness {
-        let activity = self.elector.activity(rounds, ends, now);
-        // A look may be due after a ttl only, and its answer late.
+    /// A leader renews and a standby polls several times per ttl.
+    pub(super) fn elector(&self, rounds: u64, stopping: bool, ttl: Duration, now: Instant) -> LoopLiveness {
+        let activity = self.elector.observe(rounds, stopping, now);
+        // A poll may be due after a whole ttl, and its response late.
         LoopLiveness { name: "elector", activity, limit: stall_limit((ttl * 3).max(Duration::from_secs(10))) }
     }
 
     pub(super) fn capture(&self, status: Option<&capture::CaptureStatus>) -> LoopLiveness {
         let activity = match status {
-            Some(capture::CaptureStatus { state, last_response_at: alive_at, .. }) => match state {
+            Some(capture::CaptureStatus { state, last_response_at, .. }) => match state {
                 capture::CaptureState::Opening
                 | capture::CaptureState::Scanning { .. }
-                | capture::CaptureState::Reading => Activity::Active { at: alive_at.into_std() },
-                // Nobody takes what was read, or the next try is not due: both are somebody else's to hurry.
+                | capture::CaptureState::Reading => Activity::Active { at: last_response_at.into_std() },
+                // The publisher does not take more events, or the next retry is not due: capture itself has no work.
                 capture::CaptureState::Idle
                 | capture::CaptureState::Full
                 | capture::CaptureState::Waiting
@@ -60,49 +60,45 @@ impl LoopMonitor {
         state: publish::PublishState,
         now: Instant,
     ) -> LoopLiveness {
-        let moved = counts.published + counts.retried + counts.uncertain + counts.rejected + counts.store_errors;
-        let works = matches!(state, publish::PublishState::Publishing | publish::PublishState::Draining);
-        let activity = self.publish.activity(moved, !works || counts.in_flight_events == 0, now);
+        let progress = counts.published + counts.retried + counts.uncertain + counts.rejected + counts.store_errors;
+        let has_work = matches!(state, publish::PublishState::Publishing | publish::PublishState::Draining);
+        let activity = self.publish.observe(progress, !has_work || counts.in_flight_events == 0, now);
         LoopLiveness { name: "publish", activity, limit: stall_limit(LIMIT) }
     }
 
-    /// While none is held, the bus is asked for a session again and again. While some are, their own loop tells, and there may be no room for more.
-    pub(super) fn acceptor(&self, counts: consumer::ConsumerCounts, consumes: bool, now: Instant) -> LoopLiveness {
+    /// Without a held session the acceptor requests one again and again. With some, all slots may be taken, and the session loop tells.
+    pub(super) fn acceptor(&self, counts: consumer::ConsumerCounts, consuming: bool, now: Instant) -> LoopLiveness {
         let sessions = counts.sessions;
-        let activity = self.acceptor.activity(sessions.accept_attempts, !consumes || sessions.held > 0, now);
-        LoopLiveness { name: "acceptor", activity, limit: stall_limit(LIMIT).max(ASKED_WITHIN) }
+        let activity = self.acceptor.observe(sessions.accept_attempts, !consuming || sessions.held > 0, now);
+        LoopLiveness { name: "acceptor", activity, limit: stall_limit(LIMIT).max(MIN_ACCEPT_LIMIT) }
     }
 
-    pub(super) fn dead_letters(&self, counts: consumer::ConsumerCounts, consumes: bool, now: Instant) -> LoopLiveness {
-        let activity = self.dead_letters.activity(counts.sessions.dead_letter_polls, !consumes, now);
-        LoopLiveness { name: "dead-letters", activity, limit: stall_limit(LIMIT).max(ASKED_WITHIN) }
+    pub(super) fn dead_letters(&self, counts: consumer::ConsumerCounts, consuming: bool, now: Instant) -> LoopLiveness {
+        let activity = self.dead_letters.observe(counts.sessions.dead_letter_polls, !consuming, now);
+        LoopLiveness { name: "dead-letters", activity, limit: stall_limit(LIMIT).max(MIN_ACCEPT_LIMIT) }
     }
 
-    /// A session is held for seconds, whatever comes; so while any is held, some are let go and others accepted.
+    /// A session is held for seconds at most. So while any is held, some close and others are accepted.
     pub(super) fn sessions(&self, counts: consumer::ConsumerCounts, now: Instant) -> LoopLiveness {
         let sessions = counts.sessions;
-        let moved = sessions.accepted + sessions.received + sessions.settled + sessions.dropped;
+        let progress = sessions.accepted + sessions.received + sessions.settled + sessions.dropped;
         LoopLiveness {
             name: "sessions",
-            activity: self.sessions.activity(moved, sessions.held == 0, now),
+            activity: self.sessions.observe(progress, sessions.held == 0, now),
             limit: stall_limit(LIMIT),
         }
     }
 
-    /// At work from the moment sessions receive something until it is applied, settled or dropped.
+    /// Has work from the receipt of a message until it is applied, settled or dropped.
     pub(super) fn applier(&self, counts: consumer::ConsumerCounts, now: Instant) -> LoopLiveness {
         let consumer::ConsumerCounts { sessions, events } = counts;
-        let moved = events.groups + events.conflicts + events.unknown + sessions.settled + sessions.dropped;
-        let mut fed = self.fed.lock().unwrap_or_else(PoisonError::into_inner);
-        if fed.0 != moved || sessions.held == 0 {
-            *fed = (moved, sessions.received);
+        let progress = events.groups + events.conflicts + events.unknown + sessions.settled + sessions.dropped;
+        let mut input = self.applier_input.lock().unwrap_or_else(PoisonError::into_inner);
+        if input.0 != progress || sessions.held == 0 {
+            *input = (progress, sessions.received);
         }
-        let resting = fed.1 == sessions.received;
-        LoopLiveness {
-            name: "applier",
-            activity: self.applier.activity(moved, resting, now),
-            limit: stall_limit(LIMIT),
-        }
+        let idle = input.1 == sessions.received;
+        LoopLiveness { name: "applier", activity: self.applier.observe(progress, idle, now), limit: stall_limit(LIMIT) }
     }
 }
 
@@ -113,42 +109,39 @@ mod tests {
 
     use super::*;
 
-    /// Looks once a second, as probes and announcements do, and tells how it ends.
-    fn after_minutes(minutes: u64, mut look: impl FnMut(u64, Instant) -> LoopLiveness) -> Liveness {
+    /// Observes once per second, as probes and announcements do. Returns the last result.
+    fn observe_for(minutes: u64, mut observe: impl FnMut(u64, Instant) -> LoopLiveness) -> Liveness {
         let start = Instant::now();
-        let mut verdict = Liveness::Idle;
+        let mut liveness = Liveness::Idle;
         for second in 0..=minutes * 60 {
             let now = start + Duration::from_secs(second);
-            verdict = look(second, now).evaluate(now);
+            liveness = observe(second, now).evaluate(now);
         }
-        verdict
+        liveness
     }
 
-    fn is_stalled(verdict: Liveness) -> bool {
-        matches!(verdict, Liveness::Stalled(_))
+    fn is_stalled(liveness: Liveness) -> bool {
+        matches!(liveness, Liveness::Stalled(_))
     }
 
     #[test]
-    fn an_elector_that_does_not_go_round_is_wedged_unless_it_ends() {
+    fn an_elector_without_rounds_is_stalled_unless_stopping() {
         let ttl = Duration::from_secs(15);
         let loop_monitor = LoopMonitor::default();
         // A renewal every five seconds.
-        assert_eq!(
-            after_minutes(3, |second, now| loop_monitor.elector(second / 5, false, ttl, now)),
-            Liveness::Running
-        );
-        assert!(is_stalled(after_minutes(3, |_, now| loop_monitor.elector(7, false, ttl, now))));
-        assert_eq!(after_minutes(3, |_, now| loop_monitor.elector(7, true, ttl, now)), Liveness::Idle);
+        assert_eq!(observe_for(3, |second, now| loop_monitor.elector(second / 5, false, ttl, now)), Liveness::Running);
+        assert!(is_stalled(observe_for(3, |_, now| loop_monitor.elector(7, false, ttl, now))));
+        assert_eq!(observe_for(3, |_, now| loop_monitor.elector(7, true, ttl, now)), Liveness::Idle);
     }
 
     #[test]
-    fn a_publisher_with_work_that_does_not_move_is_stalled() {
+    fn a_publisher_with_work_and_no_progress_is_stalled() {
         let publishing = publish::PublishState::Publishing;
         let counts =
             |published, in_flight_events| publish::PublishCounts { published, in_flight_events, ..Default::default() };
         let run = |count: &dyn Fn(u64) -> publish::PublishCounts, state| {
             let loop_monitor = LoopMonitor::default();
-            after_minutes(3, |second, now| loop_monitor.publish(count(second), state, now))
+            observe_for(3, |second, now| loop_monitor.publish(count(second), state, now))
         };
         assert!(is_stalled(run(&|_| counts(5, 3), publishing)));
         assert_eq!(run(&|second| counts(second / 30, 3), publishing), Liveness::Running);
@@ -158,15 +151,15 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_does_not_answer_is_wedged_and_one_that_nobody_reads_from_is_not() {
+    fn a_silent_change_stream_is_stalled_a_full_one_is_not() {
         let loop_monitor = LoopMonitor::default();
         let alive_at = tokio::time::Instant::now();
         let status = |state| capture::CaptureStatus { state, ..capture::CaptureStatus::initial(alive_at) };
         let later = alive_at.into_std() + LIMIT + Duration::from_secs(1);
-        let judged = |state| loop_monitor.capture(Some(&status(state))).evaluate(later);
-        assert!(is_stalled(judged(capture::CaptureState::Reading)));
-        assert!(is_stalled(judged(capture::CaptureState::Scanning { scanned: 4 })));
-        assert_eq!(judged(capture::CaptureState::Full), Liveness::Idle);
+        let evaluate = |state| loop_monitor.capture(Some(&status(state))).evaluate(later);
+        assert!(is_stalled(evaluate(capture::CaptureState::Reading)));
+        assert!(is_stalled(evaluate(capture::CaptureState::Scanning { scanned: 4 })));
+        assert_eq!(evaluate(capture::CaptureState::Full), Liveness::Idle);
         assert_eq!(loop_monitor.capture(None).evaluate(later), Liveness::Idle);
     }
 
@@ -178,42 +171,42 @@ mod tests {
     }
 
     #[test]
-    fn sessions_that_are_held_and_do_nothing_are_wedged() {
+    fn held_sessions_without_progress_are_stalled() {
         let loop_monitor = LoopMonitor::default();
-        assert!(is_stalled(after_minutes(3, |_, now| loop_monitor.sessions(counts(2, 5, 5, 1), now))));
+        assert!(is_stalled(observe_for(3, |_, now| loop_monitor.sessions(counts(2, 5, 5, 1), now))));
         let loop_monitor = LoopMonitor::default();
-        assert_eq!(after_minutes(3, |_, now| loop_monitor.sessions(counts(0, 5, 5, 1), now)), Liveness::Idle);
+        assert_eq!(observe_for(3, |_, now| loop_monitor.sessions(counts(0, 5, 5, 1), now)), Liveness::Idle);
     }
 
     #[test]
-    fn who_asks_for_sessions_goes_round_while_none_is_held_and_who_looks_for_dead_letters_always() {
-        let going = |asked| consumer::ConsumerCounts {
+    fn acceptor_and_dead_letter_loops_must_keep_polling() {
+        let polled = |asked| consumer::ConsumerCounts {
             sessions: session::SessionCounts { accept_attempts: asked, dead_letter_polls: asked, ..Default::default() },
             ..Default::default()
         };
         let loop_monitor = LoopMonitor::default();
         assert_eq!(
-            after_minutes(5, |second, now| loop_monitor.acceptor(going(second / 30), true, now)),
+            observe_for(5, |second, now| loop_monitor.acceptor(polled(second / 30), true, now)),
             Liveness::Running
         );
         assert_eq!(
-            after_minutes(5, |second, now| loop_monitor.dead_letters(going(second / 30), true, now)),
+            observe_for(5, |second, now| loop_monitor.dead_letters(polled(second / 30), true, now)),
             Liveness::Running
         );
-        assert!(is_stalled(after_minutes(5, |_, now| loop_monitor.acceptor(going(9), true, now))));
-        assert!(is_stalled(after_minutes(5, |_, now| loop_monitor.dead_letters(going(9), true, now))));
-        assert_eq!(after_minutes(5, |_, now| loop_monitor.acceptor(going(9), false, now)), Liveness::Idle);
-        assert_eq!(after_minutes(5, |_, now| loop_monitor.acceptor(counts(1, 5, 5, 1), true, now)), Liveness::Idle);
+        assert!(is_stalled(observe_for(5, |_, now| loop_monitor.acceptor(polled(9), true, now))));
+        assert!(is_stalled(observe_for(5, |_, now| loop_monitor.dead_letters(polled(9), true, now))));
+        assert_eq!(observe_for(5, |_, now| loop_monitor.acceptor(polled(9), false, now)), Liveness::Idle);
+        assert_eq!(observe_for(5, |_, now| loop_monitor.acceptor(counts(1, 5, 5, 1), true, now)), Liveness::Idle);
     }
 
     #[test]
-    fn an_applier_that_was_given_something_and_does_not_move_is_stalled() {
+    fn an_applier_with_input_and_no_progress_is_stalled() {
         let loop_monitor = LoopMonitor::default();
-        // First a quiet minute, so that what follows is news.
-        assert_eq!(after_minutes(1, |_, now| loop_monitor.applier(counts(2, 5, 5, 1), now)), Liveness::Idle);
-        assert!(is_stalled(after_minutes(3, |_, now| loop_monitor.applier(counts(2, 9, 5, 1), now))));
+        // A quiet minute first, so that the next messages are new input.
+        assert_eq!(observe_for(1, |_, now| loop_monitor.applier(counts(2, 5, 5, 1), now)), Liveness::Idle);
+        assert!(is_stalled(observe_for(3, |_, now| loop_monitor.applier(counts(2, 9, 5, 1), now))));
         assert_eq!(
-            after_minutes(3, |second, now| loop_monitor.applier(counts(2, 9 + second, 5, second), now)),
+            observe_for(3, |second, now| loop_monitor.applier(counts(2, 9 + second, 5, second), now)),
             Liveness::Idle
         );
     }

@@ -1,7 +1,7 @@
-//! A pod's HTTP side, and the two loops behind it: the one that announces this pod, and the one that gathers what all pods announce.
+//! Starts and stops the admin server of a pod and its two background loops: the announcer and the status collector.
 //!
-//! Its door is opened before the services are started, so that an address that is taken is found at once; it is stopped last, so that a drain can
-//! be watched.
+//! The address is bound before the services start, so that a taken port is found at once. The server stops last, so that a drain can be
+//! observed over HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
@@ -15,49 +15,48 @@ use tokio_util::sync::CancellationToken;
 
 use super::heartbeats::LoopHeartbeat;
 use super::snapshot::{PodMonitor, PodServices};
-
 use crate::pods::{Announcer, PodRegistry};
 use crate::status::StatusCollector;
 
-/// Where it is served when nobody says.
-const USUAL: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
-/// How often the status is collected while somebody looks, and while nobody does: for the plots' sake, and for metrics.
-const WATCHED: Duration = Duration::from_millis(900);
-const UNWATCHED: Duration = Duration::from_secs(5);
-/// What the farewells may take.
-const STOPPED_WITHIN: Duration = Duration::from_secs(3);
+const DEFAULT_ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 8080);
+/// How often the status is collected while a client watches, and while none does: metrics and plots need it anyway.
+const WATCHED_INTERVAL: Duration = Duration::from_millis(900);
+const UNWATCHED_INTERVAL: Duration = Duration::from_secs(5);
+/// How long the background loops may take to stop.
+const STOP_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Bound, and not yet serving.
+/// A bound admin server that does not serve yet.
 pub(crate) struct AdminListener {
     server: AdminServer,
 }
 
-/// The HTTP side at work.
+/// The running admin server and its background loops.
 pub(crate) struct AdminService {
-    pod_monitor: Arc<PodMonitor>,
+    monitor: Arc<PodMonitor>,
     server: RunningServer,
     loops: JoinSet<()>,
-    stop: CancellationToken,
-    server_stop: CancellationToken,
+    stop_loops: CancellationToken,
+    stop_server: CancellationToken,
 }
 
 impl AdminListener {
-    /// Without an address: port 8080 of loopback, or any other that is free, since several pods may share a machine.
+    /// Without an address: port 8080 of loopback, or any free port, since several pods may share a machine.
     pub(crate) fn bind(listen: Option<SocketAddr>) -> anyhow::Result<Self> {
         let server = match listen {
             Some(address) => AdminServer::bind(address)?,
-            None => AdminServer::bind(USUAL).or_else(|_| AdminServer::bind(SocketAddr::new(USUAL.ip(), 0)))?,
+            None => AdminServer::bind(DEFAULT_ADDRESS)
+                .or_else(|_| AdminServer::bind(SocketAddr::new(DEFAULT_ADDRESS.ip(), 0)))?,
         };
         Ok(Self { server })
     }
 
-    /// As other machines would reach it: where it listens on all addresses, by the pod's name.
-    fn announced(&self, pod_id: &str) -> String {
+    /// The address for other machines. A server that listens on all interfaces is reached by the pod's name.
+    fn announced_address(&self, pod_id: &str) -> String {
         let address = self.server.address();
         if address.ip().is_unspecified() { format!("{pod_id}:{}", address.port()) } else { address.to_string() }
     }
 
-    /// Without an operator everything it serves is for reading.
+    /// Without `operator` the server is read-only.
     pub(crate) fn start(
         self,
         services: PodServices,
@@ -65,68 +64,68 @@ impl AdminListener {
         collector: StatusCollector,
         operator: Option<OperatorAccess>,
     ) -> anyhow::Result<AdminService> {
-        let (stop, server_stop, status_cache) =
-            (CancellationToken::new(), CancellationToken::new(), Arc::new(StatusCache::default()));
-        let address = self.announced(&services.pod_id);
-        let pod_monitor = Arc::new(PodMonitor::new(services, Arc::clone(&status_cache)));
-        let server =
-            self.server.start(pod_monitor.clone(), Arc::clone(&status_cache), operator, server_stop.clone())?;
-        tracing::info!(address = %server.address(), "dashboard, metrics and health are served");
+        let (stop_loops, stop_server) = (CancellationToken::new(), CancellationToken::new());
+        let status_cache = Arc::new(StatusCache::default());
+        let address = self.announced_address(&services.pod_id);
+        let monitor = Arc::new(PodMonitor::new(services, Arc::clone(&status_cache)));
+        let server = self.server.start(monitor.clone(), Arc::clone(&status_cache), operator, stop_server.clone())?;
+        tracing::info!(address = %server.address(), "admin server listening: dashboard, metrics and health");
         let mut loops = JoinSet::new();
-        loops.spawn(Announcer::new(registry, pod_monitor.clone(), address).run(stop.clone()));
-        loops.spawn(collect_status(collector, status_cache, pod_monitor.heartbeats().gather.clone(), stop.clone()));
-        Ok(AdminService { pod_monitor, server, loops, stop, server_stop })
+        loops.spawn(Announcer::new(registry, monitor.clone(), address).run(stop_loops.clone()));
+        let heartbeat = monitor.heartbeats().status_collector.clone();
+        loops.spawn(collect_status(collector, status_cache, heartbeat, stop_loops.clone()));
+        Ok(AdminService { monitor, server, loops, stop_loops, stop_server })
     }
 }
 
 impl AdminService {
     pub(crate) fn monitor(&self) -> Arc<PodMonitor> {
-        Arc::clone(&self.pod_monitor)
+        Arc::clone(&self.monitor)
     }
 
-    /// Returns only if the server ends before its time.
+    /// Returns only if the server stops unexpectedly.
     pub(crate) async fn wait_for_failure(&mut self) -> anyhow::Error {
         match self.server.ended().await {
-            Ok(()) => anyhow::anyhow!("the dashboard's server ended before its time"),
+            Ok(()) => anyhow::anyhow!("admin server stopped unexpectedly"),
             Err(error) => error.into(),
         }
     }
 
-    /// Takes the announcement away, then closes the door.
+    /// Removes the announcement of this pod, then stops the server.
     pub(crate) async fn stop(mut self) -> anyhow::Result<()> {
-        self.stop.cancel();
-        let _ = timeout(STOPPED_WITHIN, async { while self.loops.join_next().await.is_some() {} }).await;
-        self.server_stop.cancel();
-        self.server.ended().await.context("stop the dashboard")
+        self.stop_loops.cancel();
+        let _ = timeout(STOP_TIMEOUT, async { while self.loops.join_next().await.is_some() {} }).await;
+        self.stop_server.cancel();
+        self.server.ended().await.context("failed to stop the admin server")
     }
 }
 
-/// Gathers now and then, and more often while somebody looks.
+/// Collects the status at intervals, and more often while a client watches.
 async fn collect_status(
     collector: StatusCollector,
     status_cache: Arc<StatusCache>,
     heartbeat: LoopHeartbeat,
     stop: CancellationToken,
 ) {
-    let mut slow = None;
+    let mut slow_reads = None;
     loop {
-        let collected = tokio::select! {
+        let status = tokio::select! {
             () = stop.cancelled() => return,
             // cancel-safe: it only reads
-            collected = collector.collect(&mut slow) => collected,
+            status = collector.collect(&mut slow_reads) => status,
         };
-        status_cache.post(collected, Instant::now());
+        status_cache.store(status, Instant::now());
         heartbeat.beat().await;
-        let pause = if status_cache.is_watched(Instant::now()) { WATCHED } else { UNWATCHED };
+        let pause = if status_cache.is_watched(Instant::now()) { WATCHED_INTERVAL } else { UNWATCHED_INTERVAL };
         tokio::select! {
             () = stop.cancelled() => return,
             () = sleep(pause) => {}
             // cancel-safe: notified
             () = async {
-                status_cache.asked().await;
-                // Whoever asks every second is one who looks, not a reason to ask MongoDB more often.
-                sleep(WATCHED).await;
-            }, if pause == UNWATCHED => {}
+                status_cache.refresh_requested().await;
+                // A client that polls every second must not make MongoDB work more often than that.
+                sleep(WATCHED_INTERVAL).await;
+            }, if pause == UNWATCHED_INTERVAL => {}
         }
     }
 }

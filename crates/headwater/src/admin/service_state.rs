@@ -1,12 +1,12 @@
-//! States of the services in a word or two, and what in them is a problem.
+//! The state of producer and consumer as a short text, and the problem in it, if any.
 
 use admin::status::PodProblem;
 use pipeline::producer::HaltReason;
 use pipeline::publish::{self, PauseReason};
-use pipeline::session::SessionProblem as InTheWay;
+use pipeline::session::SessionProblem;
 use pipeline::{consumer, producer};
 
-/// What a service does, and what stands in its way.
+/// The state of one service for display, and its problem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ServiceState {
     pub(super) state: String,
@@ -31,34 +31,36 @@ pub(super) fn producer(state: &producer::ProducerState, publishing: publish::Pub
         producer::ProducerState::Stopping { .. } => ServiceState::healthy("stopping"),
         producer::ProducerState::Halted { why, .. } => {
             let text = match why {
-                HaltReason::HistoryLost => "the oplog no longer holds what follows the checkpoint",
+                HaltReason::HistoryLost => "the oplog no longer holds the checkpoint position",
                 HaltReason::Source(reason) | HaltReason::Checkpoint(reason) => reason,
             };
-            let text = format!("waits for an operator: {text}");
+            let text = format!("operator action required: {text}");
             ServiceState::with_problem("producer", "halted".to_owned(), text, Some(why.page()))
         }
         producer::ProducerState::Running { .. } => match publishing {
             publish::PublishState::Idle | publish::PublishState::Opening => ServiceState::healthy("opening"),
             publish::PublishState::Publishing => ServiceState::healthy("publishing"),
             publish::PublishState::Draining => ServiceState::healthy("draining"),
-            // The bus asks for patience now and then; that is no problem.
+            // Service Bus throttles now and then, which is not a problem.
             publish::PublishState::Paused(PauseReason::Busy) => ServiceState::healthy("paused: busy"),
             publish::PublishState::Paused(why) => {
-                let (word, text) = pause(why);
-                ServiceState::with_problem("producer", format!("paused: {word}"), text.to_owned(), None)
+                let (label, text) = describe_pause(why);
+                ServiceState::with_problem("producer", format!("paused: {label}"), text.to_owned(), None)
             }
         },
     }
 }
 
-fn pause(why: PauseReason) -> (&'static str, &'static str) {
+fn describe_pause(why: PauseReason) -> (&'static str, &'static str) {
     match why {
-        PauseReason::SubscriptionMissing => ("no subscription", "the subscription does not exist"),
-        PauseReason::TopicMissing => ("no topic", "the topic does not exist"),
-        PauseReason::Unauthorized => ("unauthorized", "the bus refuses the key or token"),
-        PauseReason::Disabled => ("disabled", "topic or subscription is disabled"),
-        PauseReason::Busy => ("busy", "the bus asks for patience"),
-        PauseReason::Unreachable => ("unreachable", "the bus cannot be reached"),
+        PauseReason::SubscriptionMissing => {
+            ("no subscription", "the subscription does not exist; run `headwater topology apply`")
+        }
+        PauseReason::TopicMissing => ("no topic", "the topic does not exist; run `headwater topology apply`"),
+        PauseReason::Unauthorized => ("unauthorized", "Service Bus refuses the key or token"),
+        PauseReason::Disabled => ("disabled", "the topic or the subscription is disabled"),
+        PauseReason::Busy => ("busy", "Service Bus throttles requests"),
+        PauseReason::Unreachable => ("unreachable", "Service Bus cannot be reached"),
     }
 }
 
@@ -68,28 +70,34 @@ pub(super) fn consumer(state: &consumer::ConsumerState) -> ServiceState {
         consumer::ConsumerState::Preparing => ServiceState::healthy("preparing"),
         consumer::ConsumerState::Consuming => ServiceState::healthy("consuming"),
         consumer::ConsumerState::Stopping => ServiceState::healthy("stopping"),
-        consumer::ConsumerState::Blocked(InTheWay::Busy) => ServiceState::healthy("busy"),
+        consumer::ConsumerState::Blocked(SessionProblem::Busy) => ServiceState::healthy("busy"),
         consumer::ConsumerState::Blocked(problem) => {
-            let (word, text) = in_the_way(*problem);
-            ServiceState::with_problem("consumer", word.to_owned(), text.to_owned(), None)
+            let (label, text) = describe_session_problem(*problem);
+            ServiceState::with_problem("consumer", label.to_owned(), text.to_owned(), None)
         }
         consumer::ConsumerState::Halted(why) => {
-            let text = format!("waits for an operator: {why}");
+            let text = format!("operator action required: {why}");
             ServiceState::with_problem("consumer", "halted".to_owned(), text, None)
         }
     }
 }
 
-fn in_the_way(problem: InTheWay) -> (&'static str, &'static str) {
+fn describe_session_problem(problem: SessionProblem) -> (&'static str, &'static str) {
     match problem {
-        InTheWay::SubscriptionMissing => ("no subscription", "the subscription does not exist"),
-        InTheWay::Unauthorized => ("unauthorized", "the bus refuses the key or token"),
-        InTheWay::Disabled => ("disabled", "the subscription is disabled"),
-        InTheWay::Busy => ("busy", "the bus asks for patience"),
-        InTheWay::Refused => ("refused", "the bus refuses sessions: is the subscription session-enabled?"),
-        InTheWay::Unreachable => ("unreachable", "the bus cannot be reached"),
-        InTheWay::ReadModels => ("read models", "events cannot be applied, for a reason that is not theirs"),
-        InTheWay::NewerFormat => ("newer format", "messages wait for a pod of a newer version"),
+        SessionProblem::SubscriptionMissing => {
+            ("no subscription", "the subscription does not exist; run `headwater topology apply`")
+        }
+        SessionProblem::Unauthorized => ("unauthorized", "Service Bus refuses the key or token"),
+        SessionProblem::Disabled => ("disabled", "the subscription is disabled"),
+        SessionProblem::Busy => ("busy", "Service Bus throttles requests"),
+        SessionProblem::Refused => {
+            ("refused", "Service Bus refuses sessions; check that the subscription has sessions enabled")
+        }
+        SessionProblem::Unreachable => ("unreachable", "Service Bus cannot be reached"),
+        SessionProblem::ReadModels => {
+            ("read models", "events cannot be applied, because of the read-model store and not of the events")
+        }
+        SessionProblem::NewerFormat => ("newer format", "messages need a pod of a newer version"),
     }
 }
 
@@ -100,12 +108,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_that_passes_by_itself_is_no_trouble_and_one_that_lasts_is() {
+    fn throttling_is_not_a_problem_a_missing_subscription_is() {
         let running = producer::ProducerState::Running { term: Term::new(3), epoch: Epoch::FIRST };
-        let said = |publishing| producer(&running, publishing);
-        assert_eq!(said(publish::PublishState::Publishing), ServiceState::healthy("publishing"));
-        assert_eq!(said(publish::PublishState::Paused(PauseReason::Busy)).problem, None);
-        let missing = said(publish::PublishState::Paused(PauseReason::SubscriptionMissing));
+        let state_of = |publishing| producer(&running, publishing);
+        assert_eq!(state_of(publish::PublishState::Publishing), ServiceState::healthy("publishing"));
+        assert_eq!(state_of(publish::PublishState::Paused(PauseReason::Busy)).problem, None);
+        let missing = state_of(publish::PublishState::Paused(PauseReason::SubscriptionMissing));
         assert_eq!(missing.state, "paused: no subscription");
         assert!(missing.problem.is_some());
     }
@@ -113,14 +121,14 @@ mod tests {
     #[test]
     fn a_halted_producer_names_its_page() {
         let halted = producer::ProducerState::Halted { term: Term::new(3), why: HaltReason::HistoryLost };
-        let words = producer(&halted, publish::PublishState::Idle);
-        assert_eq!(words.problem.unwrap().page.as_deref(), Some("E0001"));
+        let state = producer(&halted, publish::PublishState::Idle);
+        assert_eq!(state.problem.unwrap().page.as_deref(), Some("E0001"));
     }
 
     #[test]
-    fn a_consumer_that_cannot_reach_the_bus_is_in_trouble() {
+    fn an_unreachable_bus_and_a_halt_are_consumer_problems() {
         assert_eq!(consumer(&consumer::ConsumerState::Consuming), ServiceState::healthy("consuming"));
-        assert!(consumer(&consumer::ConsumerState::Blocked(InTheWay::Unreachable)).problem.is_some());
+        assert!(consumer(&consumer::ConsumerState::Blocked(SessionProblem::Unreachable)).problem.is_some());
         assert!(consumer(&consumer::ConsumerState::Halted("an index differs".into())).problem.is_some());
     }
 }

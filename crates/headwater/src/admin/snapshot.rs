@@ -1,11 +1,11 @@
-//! What this pod tells of itself: taken from the handles of its services whenever somebody asks.
+//! The state of this pod, read from the handles of its services on every request: health, counters, and the announcement.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use admin::{LatencyHistogram, PodCounters, PodHealth, PodTelemetry, Readiness, ServiceHealth, StatusCache};
-use lease::LeaseStatus as Standing;
+use lease::LeaseStatus;
 use pipeline::{capture, consumer, producer};
 
 use super::heartbeats::BackgroundHeartbeats;
@@ -20,11 +20,11 @@ pub(crate) struct PodServices {
     pub(crate) ttl: Duration,
     pub(crate) lease: lease::Handle,
     pub(crate) producer: producer::Handle,
-    /// `None` where no read model is declared.
+    /// `None` without read models.
     pub(crate) consumer: Option<consumer::Handle>,
-    /// Where whoever applies events records how long they took.
+    /// Filled by the apply observer.
     pub(crate) latency: LatencyHistogram,
-    /// Of its set of read models.
+    /// Generation of its set of read models.
     pub(crate) generation: Option<String>,
 }
 
@@ -58,94 +58,93 @@ impl PodMonitor {
         &self.services.lease
     }
 
-    /// The first thing a stop does: nobody shall count on this pod any more.
+    /// The first step of a stop: the pod is not ready from now on.
     pub(crate) fn set_stopping(&self) {
         self.stopping.store(true, Relaxed);
     }
 
-    pub(crate) fn term_began(&self) {
+    pub(crate) fn count_term(&self) {
         self.terms.fetch_add(1, Relaxed);
     }
 
-    /// What can be told of this moment; rates and the address are the announcer's to add.
+    /// The present state. The announcer adds rates, latencies and the address.
     pub(crate) fn announcement(&self, now: Instant) -> Announcement {
         let PodServices { lease, producer, consumer, .. } = &self.services;
-        let (produces, consumes) = (self.producing(), self.consuming());
-        let state = |words: &Option<ServiceState>| {
-            words.as_ref().map_or_else(|| "none".to_owned(), |words| words.state.clone())
-        };
-        let leads = lease.is_leader();
-        let capturing = self.capturing();
-        let mut problems: Vec<_> = produces.problem.iter().cloned().collect();
-        problems.extend(consumes.as_ref().and_then(|words| words.problem.clone()));
-        problems.extend(self.stalled(now));
+        let (producer_state, consumer_state) = (self.producer_state(), self.consumer_state());
+        let is_leader = lease.is_leader();
+        let capture = self.capture_status();
+        let mut problems: Vec<_> = producer_state.problem.iter().cloned().collect();
+        problems.extend(consumer_state.as_ref().and_then(|state| state.problem.clone()));
+        problems.extend(self.stalled_loops(now));
         Announcement {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             generation: self.services.generation.clone(),
-            producer: produces.state,
-            consumer: state(&consumes),
+            producer: producer_state.state,
+            consumer: consumer_state.map_or_else(|| "none".to_owned(), |state| state.state),
             problems,
             sessions: consumer.as_ref().map(|consumer| consumer.counts().sessions.held),
             applied_ago: self.applied_ago(now),
-            in_flight: leads.then(|| producer.publish_handle().counts().in_flight_events),
-            read_ahead_full: capturing.is_some_and(|status| status.state == capture::CaptureState::Full),
+            in_flight: is_leader.then(|| producer.publish_handle().counts().in_flight_events),
+            read_ahead_full: capture.is_some_and(|status| status.state == capture::CaptureState::Full),
             ..Announcement::default()
         }
     }
 
-    /// Of the read models this pod has applied something to.
+    /// Only read models to which this pod has applied an event.
     fn applied_ago(&self, now: Instant) -> Vec<(String, Duration)> {
         let models = self.services.consumer.as_ref().map(consumer::Handle::models).unwrap_or_default();
         let ago = |last: tokio::time::Instant| now.saturating_duration_since(last.into_std());
         models.into_iter().filter_map(|counts| Some((counts.model, ago(counts.last_applied?)))).collect()
     }
 
-    fn stalled(&self, now: Instant) -> Vec<admin::status::PodProblem> {
+    fn stalled_loops(&self, now: Instant) -> Vec<admin::status::PodProblem> {
         let report = self.health(now).evaluate(now);
-        let loops = report.services.iter().flat_map(|service| service.stalled().map(|one| (service.name, one)));
-        loops
+        let stalled = report.services.iter().flat_map(|service| service.stalled().map(|one| (service.name, one)));
+        stalled
             .map(|(service, one)| admin::status::PodProblem {
                 service: service.to_owned(),
-                text: format!("{} does not move, for {:.0} s", one.name, one.for_seconds.unwrap_or_default()),
+                text: format!("{} has been stalled for {:.0} s", one.name, one.stalled_seconds.unwrap_or_default()),
                 page: None,
             })
             .collect()
     }
 
-    fn producing(&self) -> ServiceState {
+    fn producer_state(&self) -> ServiceState {
         service_state::producer(&self.services.producer.state(), self.services.producer.publish_handle().state())
     }
 
-    fn consuming(&self) -> Option<ServiceState> {
+    fn consumer_state(&self) -> Option<ServiceState> {
         self.services.consumer.as_ref().map(|consumer| service_state::consumer(&consumer.state()))
     }
 
-    /// Only of the term that runs: an old handle tells of an old term.
-    fn capturing(&self) -> Option<capture::CaptureStatus> {
-        let runs = matches!(self.services.producer.state(), producer::ProducerState::Running { .. });
-        runs.then(|| self.services.producer.capture_handle().map(|handle| handle.status())).flatten()
+    /// `None` between terms: the handle then still describes the last term.
+    fn capture_status(&self) -> Option<capture::CaptureStatus> {
+        let running = matches!(self.services.producer.state(), producer::ProducerState::Running { .. });
+        running.then(|| self.services.producer.capture_handle().map(|handle| handle.status())).flatten()
     }
 
     fn lease_service(&self, now: Instant) -> ServiceHealth {
-        let standing = self.services.lease.status();
-        let leads = self.services.lease.is_leader();
-        let unread = self
+        let state = self.services.lease.status();
+        let is_leader = self.services.lease.is_leader();
+        let lease_unavailable = self
             .status_cache
-            .read(now)
+            .latest(now)
             .is_some_and(|status| status.collected.unavailable.iter().any(|part| part == THE_LEASE));
-        let not = |why: &str| Readiness::NotReady(why.to_owned());
-        let (role, readiness) = match &standing {
-            Standing::Starting => ("starting", not("the lease has not been seen yet")),
-            Standing::Stopped => ("stopped", not("it no longer contends")),
-            Standing::Leading { .. } if !leads => ("leader", not("its term has run out unrenewed")),
-            Standing::Leading { .. } => ("leader", Readiness::Ready),
-            Standing::Following { .. } if unread => ("standby", not("the lease cannot be read")),
-            Standing::Following { .. } => ("standby", Readiness::Ready),
+        let not_ready = |reason: &str| Readiness::NotReady(reason.to_owned());
+        let (role, readiness) = match &state {
+            LeaseStatus::Starting => ("starting", not_ready("the lease has not been read yet")),
+            LeaseStatus::Stopped => ("stopped", not_ready("leader election has stopped")),
+            LeaseStatus::Leading { .. } if !is_leader => {
+                ("leader", not_ready("the lease expired before it could be renewed"))
+            }
+            LeaseStatus::Leading { .. } => ("leader", Readiness::Ready),
+            LeaseStatus::Following { .. } if lease_unavailable => ("standby", not_ready("the lease cannot be read")),
+            LeaseStatus::Following { .. } => ("standby", Readiness::Ready),
         };
-        // One that stops may wait for the work of a term that was lost.
-        let ends = self.stopping.load(Relaxed) || matches!(standing, Standing::Stopped);
-        let elector = self.loop_monitor.elector(self.services.lease.iterations(), ends, self.services.ttl, now);
-        ServiceHealth { name: "lease", role, readiness, loops: vec![elector, self.heartbeats.step_down.seen()] }
+        // A stopping elector may wait for the work of a lost term to end.
+        let stopping = self.stopping.load(Relaxed) || matches!(state, LeaseStatus::Stopped);
+        let elector = self.loop_monitor.elector(self.services.lease.iterations(), stopping, self.services.ttl, now);
+        ServiceHealth { name: "lease", role, readiness, loops: vec![elector, self.heartbeats.step_down.liveness()] }
     }
 
     fn producer_service(&self, now: Instant) -> ServiceHealth {
@@ -153,40 +152,40 @@ impl PodMonitor {
         let state = self.services.producer.state();
         let role = if state == producer::ProducerState::Standby { "standby" } else { "leader" };
         let loops = vec![
-            self.loop_monitor.capture(self.capturing().as_ref()),
+            self.loop_monitor.capture(self.capture_status().as_ref()),
             self.loop_monitor.publish(publishing.counts(), publishing.state(), now),
         ];
-        ServiceHealth { name: "producer", role, readiness: readiness(&self.producing()), loops }
+        ServiceHealth { name: "producer", role, readiness: readiness(&self.producer_state()), loops }
     }
 
     fn consumer_service(&self, consumer: &consumer::Handle, now: Instant) -> ServiceHealth {
         let readiness = match consumer.state() {
             consumer::ConsumerState::Preparing | consumer::ConsumerState::Idle => {
-                Readiness::NotReady("read models are not ready yet".to_owned())
+                Readiness::NotReady("read models are not prepared yet".to_owned())
             }
             state => readiness(&service_state::consumer(&state)),
         };
         let counts = consumer.counts();
-        let consumes =
+        let consuming =
             matches!(consumer.state(), consumer::ConsumerState::Consuming | consumer::ConsumerState::Blocked(_));
         let loops = vec![
-            self.loop_monitor.acceptor(counts, consumes, now),
+            self.loop_monitor.acceptor(counts, consuming, now),
             self.loop_monitor.sessions(counts, now),
-            self.loop_monitor.dead_letters(counts, consumes, now),
+            self.loop_monitor.dead_letters(counts, consuming, now),
             self.loop_monitor.applier(counts, now),
         ];
-        ServiceHealth { name: "consumer", role: "every pod", readiness, loops }
+        ServiceHealth { name: "consumer", role: "active", readiness, loops }
     }
 }
 
-/// Who tells of this pod, and of all.
+/// The background loops of the admin side.
 fn status_service(heartbeats: &BackgroundHeartbeats) -> ServiceHealth {
-    let loops = vec![heartbeats.announcer.seen(), heartbeats.gather.seen()];
-    ServiceHealth { name: "status", role: "every pod", readiness: Readiness::Ready, loops }
+    let loops = vec![heartbeats.announcer.liveness(), heartbeats.status_collector.liveness()];
+    ServiceHealth { name: "status", role: "active", readiness: Readiness::Ready, loops }
 }
 
-fn readiness(words: &ServiceState) -> Readiness {
-    words.problem.as_ref().map_or(Readiness::Ready, |problem| Readiness::NotReady(problem.text.clone()))
+fn readiness(state: &ServiceState) -> Readiness {
+    state.problem.as_ref().map_or(Readiness::Ready, |problem| Readiness::NotReady(problem.text.clone()))
 }
 
 impl PodTelemetry for PodMonitor {
@@ -240,7 +239,7 @@ impl PodTelemetry for PodMonitor {
             transactions: events.groups,
             conflicts: events.conflicts,
             unknown_commits: events.unknown,
-            latency: latency.read(),
+            latency: latency.snapshot(),
         }
     }
 }

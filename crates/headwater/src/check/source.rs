@@ -120,7 +120,7 @@ async fn check_oplog(source: &Client) -> Option<CheckFinding> {
 }
 
 fn check_oplog_window(ends: &OplogWindow) -> Option<CheckFinding> {
-    if ends.span() < MIN_OPLOG_SPAN && ends.used < 0.9 * ends.most {
+    if ends.span() < MIN_OPLOG_SPAN && ends.used < 0.9 * ends.max {
         return None;
     }
     let window = ends.span_when_full() / 3_600.0;
@@ -147,7 +147,7 @@ mod tests {
     #[test]
     fn an_oplog_is_judged_by_how_long_it_would_last_when_full() {
         let judge = |hours: f64, full| {
-            check_oplog_window(&OplogWindow { oldest: 0, newest: (hours * 3_600.0) as u32, used: full, most: 1.0 })
+            check_oplog_window(&OplogWindow { oldest: 0, newest: (hours * 3_600.0) as u32, used: full, max: 1.0 })
         };
         assert_eq!(judge(0.1, 0.2), None, "too young to tell");
         assert_eq!(judge(10.0, 0.1), None, "a hundred hours, when full");

@@ -1,4 +1,4 @@
-//! One HTTP request at a time to the collector, over a connection of its own: batches are seconds apart.
+//! The HTTP client for the collector. It opens a connection per request, because batches are seconds apart.
 
 use std::io;
 use std::pin::Pin;
@@ -21,15 +21,15 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-/// An answer says how many spans were refused, and little more.
-const LARGEST_ANSWER: usize = 1 << 20;
+/// A response holds the number of refused spans, and little more.
+const MAX_RESPONSE: usize = 1 << 20;
 
-/// Does its work on the runtime, whichever thread asks.
+/// Sends on the tokio runtime, whichever thread calls.
 #[derive(Debug)]
 pub(super) struct OtlpHttpClient {
     runtime: Handle,
     tls: Tls,
-    within: Duration,
+    timeout: Duration,
     failing: AtomicBool,
 }
 
@@ -43,23 +43,25 @@ impl std::fmt::Debug for Tls {
 }
 
 impl OtlpHttpClient {
-    /// To be called within the runtime.
-    pub(super) fn new(within: Duration) -> anyhow::Result<Self> {
+    /// Must be called within the runtime.
+    pub(super) fn new(timeout: Duration) -> anyhow::Result<Self> {
         let roots = RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
         let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
             .with_safe_default_protocol_versions()
-            .context("TLS for the collector")?
+            .context("failed to set up TLS for the collector")?
             .with_root_certificates(roots)
             .with_no_client_auth();
         let tls = Tls(TlsConnector::from(Arc::new(config)));
-        Ok(Self { runtime: Handle::current(), tls, within, failing: AtomicBool::new(false) })
+        Ok(Self { runtime: Handle::current(), tls, timeout, failing: AtomicBool::new(false) })
     }
 
-    /// Once when it begins, and once when it is over.
-    fn note(&self, failed: Option<String>) {
+    /// Logs once when the failure starts, and once when it ends.
+    fn log_transition(&self, failed: Option<String>) {
         match (failed, self.failing.load(Relaxed)) {
-            (Some(error), false) => tracing::warn!(error, "traces do not reach their collector; they are dropped"),
-            (None, true) => tracing::info!("traces reach their collector again"),
+            (Some(error), false) => {
+                tracing::warn!(error, "failed to send spans to the collector; they are dropped until it responds")
+            }
+            (None, true) => tracing::info!("collector accepts spans again"),
             (Some(_), true) | (None, false) => return,
         }
         self.failing.fetch_xor(true, Relaxed);
@@ -75,27 +77,27 @@ impl HttpClient for OtlpHttpClient {
     }
 }
 
-/// As the trait's macro has it.
+/// The signature that the trait's macro generates.
 type ResponseFuture<'a> = Pin<Box<dyn Future<Output = Result<Response<Bytes>, HttpError>> + Send + 'a>>;
 
 impl OtlpHttpClient {
     async fn post(&self, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
-        let (tls, within) = (self.tls.clone(), self.within);
-        let sending = self.runtime.spawn(async move { timeout(within, send(request, tls)).await });
-        let answer = sending.await.map_err(HttpError::from)?.unwrap_or_else(|_| Err("no answer in time".into()));
-        self.note(match &answer {
-            Ok(answer) if answer.status().is_success() => None,
-            Ok(answer) => Some(answer.status().to_string()),
+        let (tls, limit) = (self.tls.clone(), self.timeout);
+        let sending = self.runtime.spawn(async move { timeout(limit, send(request, tls)).await });
+        let response = sending.await.map_err(HttpError::from)?.unwrap_or_else(|_| Err("no response in time".into()));
+        self.log_transition(match &response {
+            Ok(response) if response.status().is_success() => None,
+            Ok(response) => Some(response.status().to_string()),
             Err(error) => Some(error.to_string()),
         });
-        answer
+        response
     }
 }
 
 async fn send(request: Request<Bytes>, Tls(tls): Tls) -> Result<Response<Bytes>, HttpError> {
     let uri = request.uri();
     let secure = uri.scheme_str() == Some("https");
-    let host = uri.host().ok_or("an address without a host")?.trim_matches(['[', ']']).to_owned();
+    let host = uri.host().ok_or("the collector address has no host")?.trim_matches(['[', ']']).to_owned();
     let port = uri.port_u16().unwrap_or(if secure { 443 } else { 80 });
     let stream = TcpStream::connect((host.as_str(), port)).await?;
     if secure {
@@ -111,7 +113,7 @@ where
     S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
 {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-    // It ends with the sender.
+    // The connection task ends when the sender is dropped.
     tokio::spawn(connection);
     let uri = request.uri().clone();
     if let Some(authority) = uri.authority() {
@@ -119,6 +121,6 @@ where
     }
     *request.uri_mut() = uri.path().parse()?;
     let (head, body) = sender.send_request(request.map(Full::new)).await?.into_parts();
-    let body = Limited::new(body, LARGEST_ANSWER).collect().await?.to_bytes();
+    let body = Limited::new(body, MAX_RESPONSE).collect().await?.to_bytes();
     Ok(Response::from_parts(head, body))
 }

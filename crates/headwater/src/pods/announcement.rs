@@ -1,4 +1,4 @@
-//! What a pod says of itself, and how it is written and read.
+//! The announcement of a pod: the document in `pods`, written by the pod and read by the status collector.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use admin::WallTime;
 use admin::status::{LatencyQuantiles, PodProblem, PodRole, PodStatus};
 use mongodb::bson::{Bson, Document, doc};
 
-use super::{FORMAT, SILENT_AFTER, natural, number};
+use super::{FORMAT, SILENT_AFTER, read_u64, to_bson_int};
 
-/// As of one moment; rates and latencies are of the last seconds.
+/// The state of a pod at one moment. Rates and latencies cover the last seconds.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Announcement {
     pub(crate) version: String,
@@ -18,16 +18,16 @@ pub(crate) struct Announcement {
     pub(crate) producer: String,
     pub(crate) consumer: String,
     pub(crate) problems: Vec<PodProblem>,
-    /// `None` where no read model is configured; likewise what follows.
+    /// `None` without read models; so are the next fields.
     pub(crate) sessions: Option<u64>,
     pub(crate) applied_per_second: Option<f64>,
-    /// Of the read models to which it has applied something since it started.
+    /// Only read models to which the pod has applied an event since its start.
     pub(crate) applied_ago: Vec<(String, Duration)>,
     pub(crate) latency: LatencyBuckets,
-    /// `None` while this pod does not lead; likewise what follows.
+    /// `None` while this pod is not the leader; so is the next field.
     pub(crate) published_per_second: Option<f64>,
     pub(crate) in_flight: Option<u64>,
-    /// More is to be read than there is room for.
+    /// The read-ahead buffer is full, so unread events are not counted.
     pub(crate) read_ahead_full: bool,
 }
 
@@ -36,7 +36,7 @@ impl Announcement {
         let problem = |PodProblem { service, text, page }: &PodProblem| doc! { "service": service, "text": text, "page": page.clone() };
         let applied =
             |(model, ago): &(String, Duration)| doc! { "name": model, "appliedSecondsAgo": ago.as_secs_f64() };
-        let counts: Vec<i64> = self.latency.counts.iter().map(|count| number(*count)).collect();
+        let counts: Vec<i64> = self.latency.counts.iter().map(|count| to_bson_int(*count)).collect();
         doc! {
             "version": &self.version,
             "generation": self.generation.clone(),
@@ -44,30 +44,30 @@ impl Announcement {
             "producer": &self.producer,
             "consumer": &self.consumer,
             "troubles": self.problems.iter().map(problem).collect::<Vec<_>>(),
-            "sessions": self.sessions.map(number),
+            "sessions": self.sessions.map(to_bson_int),
             "appliedPerSecond": self.applied_per_second,
-            // A list, not a map: a name may hold dots.
+            // A list, not a map, because a name may contain dots.
             "readModels": self.applied_ago.iter().map(applied).collect::<Vec<_>>(),
             "latency": counts,
             "publishedPerSecond": self.published_per_second,
-            "inFlight": self.in_flight.map(number),
+            "inFlight": self.in_flight.map(to_bson_int),
             "readAheadFull": self.read_ahead_full,
         }
     }
 }
 
-/// A pod as its document tells, with what belongs to the whole pipeline.
+/// A pod as read from its announcement, with its share of the pipeline's figures.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct AnnouncedPod {
     pub(crate) pod: PodStatus,
     pub(crate) latency: LatencyBuckets,
-    /// When it last applied something to a read model, by name.
+    /// The last applied event, by name of the read model.
     pub(crate) applied: Vec<(String, LastApplied)>,
     pub(crate) in_flight: Option<u64>,
     pub(crate) read_ahead_full: bool,
 }
 
-/// By the clock of the server that keeps the announcements.
+/// By the clock of the server that stores the announcements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LastApplied {
     pub(crate) at: WallTime,
@@ -75,16 +75,16 @@ pub(crate) struct LastApplied {
 }
 
 impl AnnouncedPod {
-    /// `None` for what another version wrote in a way this one does not know. `now` is the server's, read with the document.
+    /// `None` for a document in a format of another version. `now` is the server's time, read with the document.
     pub(crate) fn read(document: &Document, leader: Option<&str>, now: i64) -> Option<Self> {
-        if natural(document.get("format")) != Some(u64::from(FORMAT.unsigned_abs())) {
+        if read_u64(document.get("format")) != Some(u64::from(FORMAT.unsigned_abs())) {
             return None;
         }
         let text = |field| document.get_str(field).ok().map(str::to_owned);
         let figure = |field| document.get_f64(field).ok();
         let id = document.get_document("_id").ok()?.get_str("pod").ok()?.to_owned();
         let seen = document.get_datetime("seenAt").ok()?.timestamp_millis();
-        let last_seen_seconds_ago = seconds(now - seen);
+        let last_seen_seconds_ago = to_seconds(now - seen);
         let latency = read_latency(document);
         let pod = PodStatus {
             role: if leader == Some(&*id) { PodRole::Leader } else { PodRole::Standby },
@@ -99,7 +99,7 @@ impl AnnouncedPod {
             producer: text("producer").unwrap_or_default(),
             consumer: text("consumer").unwrap_or_default(),
             problems: read_troubles(document),
-            sessions: natural(document.get("sessions")),
+            sessions: read_u64(document.get("sessions")),
             published_per_second: figure("publishedPerSecond"),
             applied_per_second: figure("appliedPerSecond"),
             latency: quantiles(&latency),
@@ -108,7 +108,7 @@ impl AnnouncedPod {
             pod,
             latency,
             applied: read_applied(document, seen, now),
-            in_flight: natural(document.get("inFlight")),
+            in_flight: read_u64(document.get("inFlight")),
             read_ahead_full: document.get_bool("readAheadFull").unwrap_or(false),
         })
     }
@@ -116,17 +116,17 @@ impl AnnouncedPod {
 
 fn read_latency(document: &Document) -> LatencyBuckets {
     let counts = document.get_array("latency").into_iter().flatten();
-    let counts: Vec<u64> = counts.map(|count| natural(Some(count)).unwrap_or(0)).collect();
+    let counts: Vec<u64> = counts.map(|count| read_u64(Some(count)).unwrap_or(0)).collect();
     LatencyBuckets::from_counts(&counts).unwrap_or_default()
 }
 
-/// The pod's ages are as of `seen`.
+/// The ages in the document count from `seen`.
 fn read_applied(document: &Document, seen: i64, now: i64) -> Vec<(String, LastApplied)> {
     let models = document.get_array("readModels").into_iter().flatten().filter_map(Bson::as_document);
     let read = |model: &Document| {
         let ago = model.get_f64("appliedSecondsAgo").ok()?;
         let at = seen - (ago * 1_000.0) as i64;
-        let moment = LastApplied { at: WallTime::from_millis(at), seconds_ago: seconds(now - at) };
+        let moment = LastApplied { at: WallTime::from_millis(at), seconds_ago: to_seconds(now - at) };
         Some((model.get_str("name").ok()?.to_owned(), moment))
     };
     models.filter_map(read).collect()
@@ -141,14 +141,14 @@ fn read_troubles(document: &Document) -> Vec<PodProblem> {
     problems.filter_map(read).collect()
 }
 
-/// `None` where nothing was counted.
+/// `None` without a measured event.
 pub(crate) fn quantiles(latency: &LatencyBuckets) -> Option<LatencyQuantiles> {
     let (p50_seconds, p99_seconds) = (latency.quantile(0.5)?, latency.quantile(0.99)?);
     Some(LatencyQuantiles { p50_seconds, p99_seconds, events: latency.total() })
 }
 
-/// Of milliseconds; never negative: a clock that jumped makes nothing younger than now.
-pub(crate) fn seconds(millis: i64) -> f64 {
+/// Never negative, even if the server's clock jumped back.
+pub(crate) fn to_seconds(millis: i64) -> f64 {
     millis.max(0) as f64 / 1_000.0
 }
 
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_pod_says_is_read_as_it_was_written() {
+    fn an_announcement_is_read_as_it_was_written() {
         let latency = admin::LatencyHistogram::default();
         latency.record(Duration::from_millis(4));
         let announcement = Announcement {
@@ -180,7 +180,7 @@ mod tests {
             sessions: Some(12),
             applied_per_second: Some(0.5),
             applied_ago: vec![("orders.daily".into(), Duration::from_secs(3))],
-            latency: latency.read(),
+            latency: latency.snapshot(),
             in_flight: Some(7),
             read_ahead_full: true,
             ..Announcement::default()
@@ -199,17 +199,17 @@ mod tests {
     }
 
     #[test]
-    fn a_pod_that_was_not_heard_of_for_a_while_is_silent() {
+    fn a_pod_with_an_overdue_announcement_is_silent() {
         let document = stored(&Announcement::default());
         let silent = |now| AnnouncedPod::read(&document, None, now).unwrap().pod.silent;
         assert!(!silent(20_000));
         assert!(silent(20_001));
-        // The server's clock jumped back: nothing is from the future.
+        // The server's clock jumped back: no age is negative.
         assert_eq!(AnnouncedPod::read(&document, None, 5_000).unwrap().pod.last_seen_seconds_ago, 0.0);
     }
 
     #[test]
-    fn what_a_newer_version_wrote_is_left_alone() {
+    fn a_newer_format_is_ignored() {
         let mut document = stored(&Announcement::default());
         document.insert("format", 2);
         assert_eq!(AnnouncedPod::read(&document, None, 0), None);

@@ -1,4 +1,4 @@
-//! What waits for a person: parked aggregates and rejected events, counted.
+//! Counts what needs operator action: parked aggregates and rejected events.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use pipeline::publish::rejected;
 use pipeline::view::PARKED_EVENTS;
 use tokio::time::timeout;
 
-use super::{RESPONSE_TIMEOUT, StatusCollector};
-use crate::pods::{natural, seconds};
+use super::{READ_TIMEOUT, StatusCollector};
+use crate::pods::{read_u64, to_seconds};
 
-/// A count that would cost the server more than this is unknown.
-const SERVER_WITHIN: Duration = Duration::from_secs(2);
+/// A count that takes the server longer is unknown.
+const MAX_SERVER_TIME: Duration = Duration::from_secs(2);
 
-/// `None`: not known.
+/// `None` means unknown.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct AttentionCounts {
     pub(super) parked: Option<Vec<ParkedCount>>,
@@ -23,22 +23,23 @@ pub(super) struct AttentionCounts {
 }
 
 impl StatusCollector {
-    pub(super) async fn waiting(&self) -> AttentionCounts {
+    pub(super) async fn count_attention(&self) -> AttentionCounts {
         let (parked, rejected) = tokio::join!(
-            counted(&self.views, PARKED_EVENTS, self.parked_stages()),
-            counted(&self.coordination, rejected::COLLECTION, self.rejected_stages()),
+            aggregate(&self.views, PARKED_EVENTS, self.parked_stages()),
+            aggregate(&self.coordination, rejected::COLLECTION, self.rejected_stages()),
         );
         AttentionCounts {
-            parked: parked.map(|list| list.iter().filter_map(parked_in).collect()),
-            rejected: rejected.map(|list| list.iter().filter_map(rejected_for).collect()),
+            parked: parked.map(|list| list.iter().filter_map(read_parked).collect()),
+            rejected: rejected.map(|list| list.iter().filter_map(read_rejected).collect()),
         }
     }
 
     fn parked_stages(&self) -> Vec<Document> {
-        let whose = doc! { "model": "$_id.model", "aggregate": "$_id.aggregate", "collection": "$_id.collection" };
+        let parked_aggregate =
+            doc! { "model": "$_id.model", "aggregate": "$_id.aggregate", "collection": "$_id.collection" };
         vec![
             doc! { "$match": { "$and": [self.of_this_pipeline(), { "state": "waiting" }] } },
-            doc! { "$group": { "_id": whose, "events": { "$sum": 1_i64 }, "oldest": { "$min": "$parkedAt" } } },
+            doc! { "$group": { "_id": parked_aggregate, "events": { "$sum": 1_i64 }, "oldest": { "$min": "$parkedAt" } } },
             doc! { "$group": {
                 "_id": "$_id.model", "aggregates": { "$sum": 1_i64 }, "events": { "$sum": "$events" }, "oldest": { "$min": "$oldest" },
             } },
@@ -47,7 +48,7 @@ impl StatusCollector {
         ]
     }
 
-    /// Documents without a reason are the rest of one that has.
+    /// Documents without a reason are further chunks of a large event.
     fn rejected_stages(&self) -> Vec<Document> {
         vec![
             doc! { "$match": { "$and": [self.of_this_pipeline(), { "reason": { "$exists": true } }] } },
@@ -57,46 +58,46 @@ impl StatusCollector {
     }
 }
 
-async fn counted(database: &Database, collection: &str, stages: Vec<Document>) -> Option<Vec<Document>> {
-    let count = async {
+async fn aggregate(database: &Database, collection: &str, stages: Vec<Document>) -> Option<Vec<Document>> {
+    let reading = async {
         let collection = database.collection::<Document>(collection);
-        let mut cursor = collection.aggregate(stages).max_time(SERVER_WITHIN).await?;
+        let mut cursor = collection.aggregate(stages).max_time(MAX_SERVER_TIME).await?;
         let mut counts = Vec::new();
         while cursor.advance().await? {
             counts.push(cursor.deserialize_current()?);
         }
         Ok::<_, mongodb::error::Error>(counts)
     };
-    timeout(RESPONSE_TIMEOUT, count).await.ok()?.ok()
+    timeout(READ_TIMEOUT, reading).await.ok()?.ok()
 }
 
-fn parked_in(count: &Document) -> Option<ParkedCount> {
+fn read_parked(count: &Document) -> Option<ParkedCount> {
     Some(ParkedCount {
         read_model: count.get_str("_id").ok()?.to_owned(),
-        aggregates: natural(count.get("aggregates"))?,
-        events: natural(count.get("events"))?,
-        oldest_seconds: count.get_i64("oldest").ok().map(seconds),
+        aggregates: read_u64(count.get("aggregates"))?,
+        events: read_u64(count.get("events"))?,
+        oldest_seconds: count.get_i64("oldest").ok().map(to_seconds),
     })
 }
 
-fn rejected_for(count: &Document) -> Option<RejectedCount> {
-    Some(RejectedCount { reason: count.get_str("_id").ok()?.to_owned(), events: natural(count.get("events"))? })
+fn read_rejected(count: &Document) -> Option<RejectedCount> {
+    Some(RejectedCount { reason: count.get_str("_id").ok()?.to_owned(), events: read_u64(count.get("events"))? })
 }
 
 #[cfg(test)]
 mod tests {
-    use admin::status::REASONS;
+    use admin::status::REJECTION_REASONS;
     use pipeline::publish::rejected::RejectReason;
 
     #[test]
-    fn every_reason_to_reject_an_event_is_told_of_by_its_code() {
+    fn every_rejection_reason_has_its_code_in_the_status() {
         let all = [RejectReason::NoAggregateId, RejectReason::Refused(String::new()), RejectReason::TooLarge];
-        // A new one does not compile here: give it a place above, and its code one in `REASONS`.
+        // A new reason does not compile here: add it above, and to `REJECTION_REASONS`.
         for reason in &all {
             match reason {
                 RejectReason::NoAggregateId | RejectReason::Refused(_) | RejectReason::TooLarge => {}
             }
         }
-        assert_eq!(all.each_ref().map(RejectReason::code), REASONS);
+        assert_eq!(all.each_ref().map(RejectReason::code), REJECTION_REASONS);
     }
 }

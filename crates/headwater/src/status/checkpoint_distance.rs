@@ -1,16 +1,18 @@
-//! Where the checkpoint stands beside the source's newest operation: behind it, or, as it should never be, ahead.
+//! The distance between the checkpoint and the newest operation of the source.
+//!
+//! The checkpoint should be behind. It is ahead only if it was set to a future time, or if the source was restored.
 
-/// The two are read one after the other, and members' clocks differ: a little ahead is no distance at all.
-const AS_GOOD_AS_NONE: i64 = 60;
+/// The two times are read one after the other, and the clocks of members differ. So up to a minute ahead counts as no distance.
+const TOLERANCE: i64 = 60;
 
-/// In seconds of the source; negative where the checkpoint is ahead.
+/// In seconds by the source's clock; negative if the checkpoint is ahead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CheckpointDistance(i64);
 
 impl CheckpointDistance {
     pub(super) fn between((checkpoint, newest): (u32, u32)) -> Self {
         let seconds = i64::from(newest) - i64::from(checkpoint);
-        Self(if seconds < -AS_GOOD_AS_NONE { seconds } else { seconds.max(0) })
+        Self(if seconds < -TOLERANCE { seconds } else { seconds.max(0) })
     }
 
     pub(super) fn behind(self) -> Option<f64> {
@@ -27,14 +29,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_checkpoint_is_behind_or_there_or_ahead() {
-        let told = |checkpoint, newest| {
+    fn a_checkpoint_is_behind_level_or_ahead() {
+        let behind_and_ahead = |checkpoint, newest| {
             let distance = CheckpointDistance::between((checkpoint, newest));
             (distance.behind(), distance.ahead())
         };
-        assert_eq!(told(900, 1_000), (Some(100.0), None));
-        assert_eq!(told(1_060, 1_000), (Some(0.0), None));
-        assert_eq!(told(1_061, 1_000), (None, Some(61.0)));
-        assert_eq!(told(u32::MAX, 0), (None, Some(f64::from(u32::MAX))));
+        assert_eq!(behind_and_ahead(900, 1_000), (Some(100.0), None));
+        assert_eq!(behind_and_ahead(1_060, 1_000), (Some(0.0), None));
+        assert_eq!(behind_and_ahead(1_061, 1_000), (None, Some(61.0)));
+        assert_eq!(behind_and_ahead(u32::MAX, 0), (None, Some(f64::from(u32::MAX))));
     }
 }

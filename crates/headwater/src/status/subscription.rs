@@ -1,4 +1,4 @@
-//! What the bus itself says of the subscription: how much waits, and how many dead letters there are. One question to its administration.
+//! The message counts of the subscription, read with one request to the Service Bus administration.
 
 use std::fmt;
 use std::sync::Arc;
@@ -8,23 +8,23 @@ use admin::status::SubscriptionStatus;
 use servicebus::administration::AdministrationClient;
 use tokio::time::timeout;
 
-const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+const READ_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// One subscription's administration.
+/// Reads the counts of one subscription.
 #[derive(Clone)]
 pub(crate) struct SubscriptionMonitor {
-    bus: Arc<AdministrationClient>,
+    administration: Arc<AdministrationClient>,
     path: String,
 }
 
 impl SubscriptionMonitor {
-    pub(crate) fn new(bus: AdministrationClient, topic: &str, subscription: &str) -> Self {
-        Self { bus: Arc::new(bus), path: format!("{topic}/Subscriptions/{subscription}") }
+    pub(crate) fn new(administration: AdministrationClient, topic: &str, subscription: &str) -> Self {
+        Self { administration: Arc::new(administration), path: format!("{topic}/Subscriptions/{subscription}") }
     }
 
-    /// What is not answered is not known.
-    pub(super) async fn counts(&self) -> SubscriptionStatus {
-        let Ok(Ok(Some(found))) = timeout(RESPONSE_TIMEOUT, self.bus.get(&self.path)).await else {
+    /// A failed request leaves the counts unknown.
+    pub(super) async fn read_counts(&self) -> SubscriptionStatus {
+        let Ok(Ok(Some(found))) = timeout(READ_TIMEOUT, self.administration.get(&self.path)).await else {
             return SubscriptionStatus::default();
         };
         SubscriptionStatus {
@@ -34,7 +34,7 @@ impl SubscriptionMonitor {
     }
 }
 
-/// Without what it takes to ask.
+/// Without the credentials.
 impl fmt::Debug for SubscriptionMonitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SubscriptionMonitor({})", self.path)

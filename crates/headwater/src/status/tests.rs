@@ -1,8 +1,8 @@
-//! The status of a pipeline as a real MongoDB holds it, written by the parts that write it.
+//! The status is collected from a real MongoDB, with documents written by their real writers.
 
 use std::time::Duration;
 
-use admin::status::{ParkedCount, PodRole, ProblemSeverity, RejectedCount};
+use admin::status::{ParkedCount, PodRole, ProblemSeverity, RejectedCount, TermState};
 use lease::mongo::{LeaseName, MongoLeaseStore};
 use lease::record::LeaseStatement;
 use lease::{CandidateId, LeaseStore, Term, Timing};
@@ -19,14 +19,14 @@ use crate::pods::{Announcement, PODS, PodRegistry};
 
 const PIPELINE: &str = "shop";
 
-/// One database serves for all three.
-struct Scene {
+/// One database serves as coordination, source and read-model database.
+struct StatusFixture {
     mongo: SharedMongo,
     database: ScratchDatabase,
 }
 
-impl Scene {
-    async fn set() -> Self {
+impl StatusFixture {
+    async fn start() -> Self {
         let mongo = shared().await.unwrap();
         let database = mongo.database("status");
         Self { mongo, database }
@@ -44,8 +44,8 @@ impl Scene {
         self.database.collection::<Document>(collection).insert_many(documents).await.unwrap();
     }
 
-    /// As an elector does.
-    async fn crown(&self, pod: &str, term: u64, ttl: Duration) -> MongoLeaseStore {
+    /// As the elector does.
+    async fn acquire_lease(&self, pod: &str, term: u64, ttl: Duration) -> MongoLeaseStore {
         let name = LeaseName {
             database: self.database.name().to_owned(),
             key: PIPELINE.into(),
@@ -56,12 +56,12 @@ impl Scene {
         let options = ClientOptions::parse(self.mongo.uri()).await.unwrap();
         let lease = MongoLeaseStore::open(options, name, &timing).unwrap();
         let create = LeaseStatement::Create { candidate: CandidateId::new(1), term: Term::new(term), heartbeat: 1 };
-        lease.submit(&create).await.unwrap().expect("nobody holds it");
+        lease.submit(&create).await.unwrap().expect("the lease is free");
         lease
     }
 
-    /// As a publisher does; the token is of that second.
-    async fn checkpoint(&self, seconds: u32) {
+    /// As the publisher does, with a resume token of that second.
+    async fn save_checkpoint(&self, seconds: u32) {
         let store = MongoCheckpointStore::new(&self.database, PIPELINE, "source");
         let claim = Claim { term: Term::new(7), claimant: CandidateId::new(1), pod_id: "pod-1".into() };
         let epoch = store.claim(&claim).await.unwrap().epoch;
@@ -71,7 +71,7 @@ impl Scene {
 }
 
 fn collector(database: &Database, source: Client) -> StatusCollector {
-    // Nobody is there: what the bus would say is not known.
+    // Nothing listens there, so the counts of Service Bus are unknown.
     let bus = AdministrationClient::new("Endpoint=sb://127.0.0.1:1;UseDevelopmentEmulator=true", &Default::default())
         .unwrap();
     StatusCollector {
@@ -85,7 +85,7 @@ fn collector(database: &Database, source: Client) -> StatusCollector {
     }
 }
 
-fn said(producer: &str) -> Announcement {
+fn announcement(producer: &str) -> Announcement {
     Announcement {
         version: "0.1.0".into(),
         producer: producer.into(),
@@ -97,9 +97,9 @@ fn said(producer: &str) -> Announcement {
 }
 
 #[tokio::test]
-async fn an_empty_store_is_no_error_and_nobody_leads() {
-    let scene = Scene::set().await;
-    let status = scene.collector().collect(&mut None).await;
+async fn an_empty_store_has_no_leader_and_no_error() {
+    let fixture = StatusFixture::start().await;
+    let status = fixture.collector().collect(&mut None).await;
     assert_eq!(status.collected.unavailable, Vec::<String>::new());
     assert_eq!((status.leader, status.checkpoint, status.lag.seconds), (None, None, None));
     assert_eq!((status.parked, status.rejected), (Some(vec![]), Some(vec![])));
@@ -108,19 +108,19 @@ async fn an_empty_store_is_no_error_and_nobody_leads() {
 }
 
 #[tokio::test]
-async fn what_the_parts_write_is_found() {
-    let scene = Scene::set().await;
-    let _lease = scene.crown("pod-1", 7, Duration::from_secs(600)).await;
-    let newest = scene.collector().newest().await.unwrap().expect("a replica set tells the time");
-    scene.checkpoint(newest - 100).await;
-    scene.registry("pod-0").announce(&said("standby")).await.unwrap();
-    let leads = Announcement { in_flight: Some(4), published_per_second: Some(20.0), ..said("publishing") };
-    scene.registry("pod-1").announce(&leads).await.unwrap();
-    scene.registry("pod-1").term_began(7).await.unwrap();
-    PodRegistry::new(&scene.database, "another", "pod-9").announce(&said("standby")).await.unwrap();
-    scene.insert("orders", vec![doc! { "_id": 1 }, doc! { "_id": 2 }]).await;
+async fn documents_of_all_writers_are_read() {
+    let fixture = StatusFixture::start().await;
+    let _lease = fixture.acquire_lease("pod-1", 7, Duration::from_secs(600)).await;
+    let newest = fixture.collector().newest_operation().await.unwrap().expect("a replica set has a cluster time");
+    fixture.save_checkpoint(newest - 100).await;
+    fixture.registry("pod-0").announce(&announcement("standby")).await.unwrap();
+    let leads = Announcement { in_flight: Some(4), published_per_second: Some(20.0), ..announcement("publishing") };
+    fixture.registry("pod-1").announce(&leads).await.unwrap();
+    fixture.registry("pod-1").record_term_start(7).await.unwrap();
+    PodRegistry::new(&fixture.database, "another", "pod-9").announce(&announcement("standby")).await.unwrap();
+    fixture.insert("orders", vec![doc! { "_id": 1 }, doc! { "_id": 2 }]).await;
 
-    let status = scene.collector().collect(&mut None).await;
+    let status = fixture.collector().collect(&mut None).await;
     let leader = status.leader.as_ref().expect("a leader");
     assert_eq!((leader.pod.as_str(), leader.term), ("pod-1", 7));
     assert!(leader.for_seconds.is_some_and(|seconds| seconds < 600.0));
@@ -143,58 +143,58 @@ async fn what_the_parts_write_is_found() {
 }
 
 #[tokio::test]
-async fn a_checkpoint_ahead_of_the_source_is_told_and_is_no_lag_of_nothing() {
-    let scene = Scene::set().await;
-    let _lease = scene.crown("pod-1", 7, Duration::from_secs(600)).await;
-    let newest = scene.collector().newest().await.unwrap().expect("a replica set tells the time");
-    scene.checkpoint(newest + 100_000).await;
-    let status = scene.collector().collect(&mut None).await;
+async fn a_checkpoint_ahead_is_reported_and_is_not_a_lag_of_0() {
+    let fixture = StatusFixture::start().await;
+    let _lease = fixture.acquire_lease("pod-1", 7, Duration::from_secs(600)).await;
+    let newest = fixture.collector().newest_operation().await.unwrap().expect("a replica set has a cluster time");
+    fixture.save_checkpoint(newest + 100_000).await;
+    let status = fixture.collector().collect(&mut None).await;
     assert_eq!(status.lag.seconds, None);
     let ahead = status.checkpoint.as_ref().and_then(|checkpoint| checkpoint.ahead_seconds).expect("it is ahead");
     assert!((99_000.0..=100_000.0).contains(&ahead), "{ahead}");
-    // The oplog is everybody's here, and may be short.
+    // All tests share this server, so its oplog may be short.
     let of_the_checkpoint = status.problems.iter().filter(|problem| problem.code != "oplog_headroom");
     let found: Vec<_> = of_the_checkpoint.map(|problem| (problem.code.as_str(), problem.severity)).collect();
-    assert_eq!(found, [("ahead", ProblemSeverity::Critical)]);
+    assert_eq!(found, [("checkpoint_ahead", ProblemSeverity::Critical)]);
 }
 
 #[tokio::test]
-async fn each_read_model_has_an_age_of_its_own_by_whichever_pod_applied_last() {
-    let scene = Scene::set().await;
-    let mut collector = scene.collector();
+async fn a_read_model_s_age_is_that_of_the_last_pod_to_apply() {
+    let fixture = StatusFixture::start().await;
+    let mut collector = fixture.collector();
     collector.read_models.extend(["customers".to_owned(), "untouched".to_owned()]);
     let applied = |ages: &[(&str, u64)]| Announcement {
         applied_ago: ages.iter().map(|(model, ago)| ((*model).to_owned(), Duration::from_secs(*ago))).collect(),
-        ..said("standby")
+        ..announcement("standby")
     };
-    scene.registry("pod-0").announce(&applied(&[("orders", 4_000), ("customers", 60_000)])).await.unwrap();
-    scene.registry("pod-1").announce(&applied(&[("orders", 90_000)])).await.unwrap();
+    fixture.registry("pod-0").announce(&applied(&[("orders", 4_000), ("customers", 60_000)])).await.unwrap();
+    fixture.registry("pod-1").announce(&applied(&[("orders", 90_000)])).await.unwrap();
     let status = collector.collect(&mut None).await;
     let ages: Vec<_> = status.read_models.iter().map(|model| (&*model.name, model.applied_seconds_ago)).collect();
-    let near = |age: Option<f64>, told: f64| age.is_some_and(|age| (told..told + 600.0).contains(&age));
+    let near = |age: Option<f64>, expected: f64| age.is_some_and(|age| (expected..expected + 600.0).contains(&age));
     assert!(near(ages[0].1, 4_000.0) && near(ages[1].1, 60_000.0), "{ages:?}");
-    assert_eq!(ages[2], ("untouched", None), "nobody has applied anything to it");
-    let at = status.read_models[0].applied.expect("it was applied").millis();
+    assert_eq!(ages[2], ("untouched", None), "no pod has applied an event to it");
+    let at = status.read_models[0].applied.expect("an event was applied").millis();
     let since = (status.collected.at.millis() - at) as f64 / 1_000.0;
     assert!(near(Some(since), 4_000.0), "{since}");
 }
 
 #[tokio::test]
-async fn a_lease_that_was_given_back_or_has_run_out_has_no_leader() {
-    let scene = Scene::set().await;
-    let lease = scene.crown("pod-1", 1, Duration::from_secs(600)).await;
-    assert!(scene.collector().collect(&mut None).await.leader.is_some());
+async fn a_released_or_expired_lease_has_no_leader() {
+    let fixture = StatusFixture::start().await;
+    let lease = fixture.acquire_lease("pod-1", 1, Duration::from_secs(600)).await;
+    assert!(fixture.collector().collect(&mut None).await.leader.is_some());
     lease
         .submit(&LeaseStatement::Release { candidate: CandidateId::new(1), term: Term::new(1) })
         .await
         .unwrap()
         .expect("ours");
-    assert_eq!(scene.collector().collect(&mut None).await.leader, None);
+    assert_eq!(fixture.collector().collect(&mut None).await.leader, None);
 
-    let scene = Scene::set().await;
-    let _lease = scene.crown("pod-1", 1, Duration::from_secs(1)).await;
-    let collector = scene.collector();
-    testkit::wait::wait_for("the lease to run out", Duration::from_secs(30), async || {
+    let fixture = StatusFixture::start().await;
+    let _lease = fixture.acquire_lease("pod-1", 1, Duration::from_secs(1)).await;
+    let collector = fixture.collector();
+    testkit::wait::wait_for("the lease to expire", Duration::from_secs(30), async || {
         let leader = collector.collect(&mut None).await.leader;
         leader.map_or(Ok(()), Err)
     })
@@ -202,8 +202,8 @@ async fn a_lease_that_was_given_back_or_has_run_out_has_no_leader() {
 }
 
 #[tokio::test]
-async fn what_waits_for_a_person_is_counted_for_this_pipeline_only() {
-    let scene = Scene::set().await;
+async fn parked_and_rejected_are_counted_per_pipeline() {
+    let fixture = StatusFixture::start().await;
     let now = DateTime::from_millis(1_000);
     let event = |pipeline: &str, aggregate: &str, n: i64, state: &str| {
         let id = doc! { "pipeline": pipeline, "aggregate": aggregate, "model": "orders", "n": n };
@@ -216,15 +216,15 @@ async fn what_waits_for_a_person_is_counted_for_this_pipeline_only() {
         event(PIPELINE, "c", 0, "discarded"),
         event("shop2", "a", 0, "waiting"),
     ];
-    scene.insert("parked_events", events).await;
+    fixture.insert("parked_events", events).await;
     let rejected = vec![
         doc! { "_id": { "pipeline": PIPELINE, "message": "1" }, "reason": "too_large" },
         doc! { "_id": { "pipeline": PIPELINE, "message": "1", "chunk": 1_i64 } },
         doc! { "_id": { "pipeline": "shop2", "message": "2" }, "reason": "refused" },
     ];
-    scene.insert("rejected_events", rejected).await;
+    fixture.insert("rejected_events", rejected).await;
 
-    let status = scene.collector().collect(&mut None).await;
+    let status = fixture.collector().collect(&mut None).await;
     let [ParkedCount { read_model, aggregates, events, oldest_seconds }] = &status.parked.as_deref().unwrap() else {
         panic!()
     };
@@ -235,44 +235,44 @@ async fn what_waits_for_a_person_is_counted_for_this_pipeline_only() {
 }
 
 #[tokio::test]
-async fn a_pod_that_stops_is_gone_and_its_term_is_ended() {
-    let scene = Scene::set().await;
-    let registry = scene.registry("$pod");
-    registry.announce(&said("publishing")).await.unwrap();
-    registry.announce(&said("publishing")).await.unwrap();
-    registry.term_began(3).await.unwrap();
-    registry.term_ended(3).await.unwrap();
-    let status = scene.collector().collect(&mut None).await;
+async fn a_stopped_pod_is_removed_and_its_term_ended() {
+    let fixture = StatusFixture::start().await;
+    let registry = fixture.registry("$pod");
+    registry.announce(&announcement("publishing")).await.unwrap();
+    registry.announce(&announcement("publishing")).await.unwrap();
+    registry.record_term_start(3).await.unwrap();
+    registry.record_term_end(3).await.unwrap();
+    let status = fixture.collector().collect(&mut None).await;
     assert_eq!(status.pods.iter().map(|pod| pod.id.as_str()).collect::<Vec<_>>(), ["$pod"]);
     assert!(status.pods[0].started.is_some());
     assert!(status.terms[0].ended.is_some_and(|ended| ended >= status.terms[0].started));
-    registry.leave().await.unwrap();
-    assert_eq!(scene.collector().collect(&mut None).await.pods, []);
+    registry.remove_announcement().await.unwrap();
+    assert_eq!(fixture.collector().collect(&mut None).await.pods, []);
 }
 
 #[tokio::test]
-async fn pods_that_crashed_long_ago_are_swept_and_old_terms_are_forgotten() {
-    let scene = Scene::set().await;
-    let registry = scene.registry("pod-0");
-    registry.announce(&said("standby")).await.unwrap();
+async fn long_dead_pods_and_old_terms_are_removed() {
+    let fixture = StatusFixture::start().await;
+    let registry = fixture.registry("pod-0");
+    registry.announce(&announcement("standby")).await.unwrap();
     let long_ago = DateTime::from_millis(0);
-    scene
+    fixture
         .insert(PODS, vec![doc! { "_id": { "pipeline": PIPELINE, "pod": "old" }, "format": 1, "seenAt": long_ago }])
         .await;
-    let status = scene.collector().collect(&mut None).await;
+    let status = fixture.collector().collect(&mut None).await;
     assert_eq!(status.pods.iter().filter(|pod| pod.silent).count(), 1);
-    registry.sweep().await.unwrap();
+    registry.remove_dead_pods().await.unwrap();
     for term in [1, 2, 300] {
-        registry.term_began(term).await.unwrap();
+        registry.record_term_start(term).await.unwrap();
     }
-    let status = scene.collector().collect(&mut None).await;
+    let status = fixture.collector().collect(&mut None).await;
     assert_eq!(status.pods.iter().map(|pod| pod.id.as_str()).collect::<Vec<_>>(), ["pod-0"]);
     assert_eq!(status.terms.iter().map(|term| term.term).collect::<Vec<_>>(), [300]);
 }
 
 #[tokio::test]
-async fn where_mongodb_does_not_answer_everything_is_unknown_and_nothing_is_claimed() {
-    // A port that was free a moment ago, and nobody listens on.
+async fn without_mongodb_everything_is_unknown() {
+    // A port that was free a moment ago: nothing listens on it.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let options = ClientOptions::parse(format!("mongodb://{free}/?serverSelectionTimeoutMS=200")).await.unwrap();
     let client = Client::with_options(options).unwrap();
@@ -281,5 +281,18 @@ async fn where_mongodb_does_not_answer_everything_is_unknown_and_nothing_is_clai
     assert_eq!((status.leader, status.parked, status.lag.seconds), (None, None, None));
     assert_eq!(status.oplog.headroom_seconds, None);
     let found: Vec<_> = status.problems.iter().map(|problem| (problem.code.as_str(), problem.severity)).collect();
-    assert_eq!(found, [("unread", ProblemSeverity::Critical)], "nobody says that nobody leads");
+    assert_eq!(found, [("status_unavailable", ProblemSeverity::Critical)], "and not `no_leader`");
+}
+
+#[tokio::test]
+async fn a_term_cut_short_by_a_crash_is_lost() {
+    let fixture = StatusFixture::start().await;
+    // The leader of term 6 crashes: it records no end. Another pod takes over with term 7.
+    fixture.registry("pod-0").record_term_start(6).await.unwrap();
+    let _lease = fixture.acquire_lease("pod-1", 7, Duration::from_secs(600)).await;
+    fixture.registry("pod-1").record_term_start(7).await.unwrap();
+    let terms = fixture.collector().collect(&mut None).await.terms;
+    let states: Vec<_> = terms.iter().map(|term| (term.term, term.state, term.ended)).collect();
+    assert_eq!(states, [(7, TermState::Current, None), (6, TermState::Lost, None)]);
+    assert_eq!(terms[1].next_started, Some(terms[0].started));
 }

@@ -47,7 +47,7 @@ async fn what_is_parked_is_listed_shown_retried_and_discarded() {
     let total = fixture.views.collection::<Document>("totals").find_one(doc! { "_id": "order-1" }).await.unwrap();
     assert_eq!(total, Some(doc! { "_id": "order-1", "total": 5 }));
     let gone = fixture.run(&["parked", "retry", "order-1"]).await.failure();
-    assert!(gone.contains("no such aggregate is parked"), "{gone}");
+    assert!(gone.contains("this aggregate is not parked"), "{gone}");
 
     // The same for a program.
     fixture.insert("order-3", 1, "Added", doc! { "amount": "a secret" }).await;

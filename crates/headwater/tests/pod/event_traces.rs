@@ -1,4 +1,4 @@
-//! Traces from insert to read model, as a collector gets them.
+//! A collector receives traces from insert to read model.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -15,22 +15,22 @@ use testkit::wait::wait_for;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::fixture::{CUSTOMER, PodFixture, READ_MODELS, SOON, blueprint};
+use crate::fixture::{CUSTOMER, PodFixture, READ_MODELS, SOON, cluster_config};
 
-/// A collector that keeps what it is sent.
-struct Collector {
+/// Keeps the requests that it receives.
+struct FakeCollector {
     address: SocketAddr,
     requests: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
-impl Collector {
+impl FakeCollector {
     async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (address, requests) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<Vec<u8>>>>::default());
         let kept = requests.clone();
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                tokio::spawn(take(stream, kept.clone()));
+                tokio::spawn(receive(stream, kept.clone()));
             }
         });
         Self { address, requests }
@@ -47,8 +47,8 @@ impl Collector {
     }
 }
 
-/// One request: where it goes, and its body.
-async fn take(stream: TcpStream, kept: Arc<Mutex<Vec<Vec<u8>>>>) {
+/// Reads one request and replies 200.
+async fn receive(stream: TcpStream, kept: Arc<Mutex<Vec<Vec<u8>>>>) {
     let mut stream = BufReader::new(stream);
     let (mut line, mut length, mut first) = (String::new(), 0, String::new());
     while stream.read_line(&mut line).await.unwrap() > 2 {
@@ -67,9 +67,9 @@ async fn take(stream: TcpStream, kept: Arc<Mutex<Vec<Vec<u8>>>>) {
     stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n").await.unwrap();
 }
 
-fn tracing(collector: SocketAddr, pods: usize) -> TestClusterConfig {
+fn traced_pods(collector: SocketAddr, pods: usize) -> TestClusterConfig {
     let more = format!("{READ_MODELS}telemetry: {{ otlp_endpoint: \"http://{collector}\", trace_one_in: 1 }}\n");
-    TestClusterConfig { extra_yaml: more, pods, ..blueprint(MongoTopology::Shared) }
+    TestClusterConfig { extra_yaml: more, pods, ..cluster_config(MongoTopology::Shared) }
 }
 
 fn text<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a str> {
@@ -81,9 +81,9 @@ fn text<'a>(attributes: &'a [KeyValue], key: &str) -> Option<&'a str> {
 }
 
 #[tokio::test]
-async fn one_insert_is_one_trace_from_the_source_over_the_bus_to_the_read_model() {
-    let collector = Collector::start().await;
-    let fixture = PodFixture::start(tracing(collector.address, 1)).await;
+async fn one_insert_is_one_trace_from_source_to_read_model() {
+    let collector = FakeCollector::start().await;
+    let fixture = PodFixture::start(traced_pods(collector.address, 1)).await;
     fixture.insert("order-1", 1).await;
     let spans = wait_for("four spans", SOON, async || match collector.spans() {
         spans if spans.len() >= 4 => Ok(spans),
@@ -93,31 +93,31 @@ async fn one_insert_is_one_trace_from_the_source_over_the_bus_to_the_read_model(
 
     let named = |name: &str| {
         let mut found = spans.iter().filter(|span| span.name == name);
-        let span = found.next().unwrap_or_else(|| panic!("no span is called `{name}`: {spans:?}"));
-        assert!(found.next().is_none(), "two are called `{name}`");
+        let span = found.next().unwrap_or_else(|| panic!("no span has the name `{name}`: {spans:?}"));
+        assert!(found.next().is_none(), "two spans have the name `{name}`");
         span
     };
-    let walk = ["capture events", "send events", "process read-models", "apply"].map(named);
-    assert_eq!(spans.len(), walk.len());
-    assert!(walk[0].parent_span_id.is_empty());
-    for pair in walk.windows(2) {
+    let path = ["capture events", "send events", "process read-models", "apply"].map(named);
+    assert_eq!(spans.len(), path.len());
+    assert!(path[0].parent_span_id.is_empty());
+    for pair in path.windows(2) {
         assert_eq!(pair[1].parent_span_id, pair[0].span_id, "{} follows {}", pair[1].name, pair[0].name);
         assert_eq!(pair[1].trace_id, pair[0].trace_id);
         assert!(pair[0].start_time_unix_nano <= pair[1].start_time_unix_nano, "{pair:?}");
     }
-    for span in walk {
+    for span in path {
         assert!(span.start_time_unix_nano <= span.end_time_unix_nano, "{span:?}");
     }
-    assert_eq!([walk[1].kind(), walk[2].kind()], [SpanKind::Producer, SpanKind::Consumer]);
-    assert_eq!(text(&walk[0].attributes, "db.collection.name"), Some("events"));
-    let id = text(&walk[1].attributes, "messaging.message.id").expect("a message has an id");
-    assert_eq!(text(&walk[2].attributes, "messaging.message.id"), Some(id));
+    assert_eq!([path[1].kind(), path[2].kind()], [SpanKind::Producer, SpanKind::Consumer]);
+    assert_eq!(text(&path[0].attributes, "db.collection.name"), Some("events"));
+    let id = text(&path[1].attributes, "messaging.message.id").expect("a message has an id");
+    assert_eq!(text(&path[2].attributes, "messaging.message.id"), Some(id));
     let exports = collector.exports();
     let resource = exports[0].resource_spans[0].resource.as_ref().expect("a resource");
     assert_eq!(text(&resource.attributes, "service.name"), Some("headwater"));
     assert_eq!(text(&resource.attributes, "service.instance.id"), Some("pod-0"));
 
-    // Whom an event concerns, and what it says, is nobody's business here.
+    // Spans hold neither aggregate ids nor payloads.
     let requests = collector.requests.lock().unwrap().concat();
     for secret in ["order-1", CUSTOMER] {
         assert!(!requests.windows(secret.len()).any(|bytes| bytes == secret.as_bytes()), "{secret}");
@@ -126,14 +126,14 @@ async fn one_insert_is_one_trace_from_the_source_over_the_bus_to_the_read_model(
 }
 
 #[tokio::test]
-async fn what_is_left_when_a_pod_stops_is_sent() {
-    let collector = Collector::start().await;
-    let fixture = PodFixture::start(tracing(collector.address, 2)).await;
+async fn a_stopping_pod_sends_the_remaining_spans() {
+    let collector = FakeCollector::start().await;
+    let fixture = PodFixture::start(traced_pods(collector.address, 2)).await;
     for number in 0..20 {
         fixture.insert(&format!("order-{number}"), 1).await;
     }
     for number in 0..20 {
-        fixture.applied(&format!("order-{number}")).await;
+        fixture.wait_for_applied(&format!("order-{number}")).await;
     }
     fixture.stop().await;
     let spans = collector.spans();
@@ -145,8 +145,8 @@ async fn what_is_left_when_a_pod_stops_is_sent() {
 }
 
 #[tokio::test]
-async fn a_collector_that_never_answers_neither_slows_nor_stops_a_pod() {
-    // Takes connections, and says nothing.
+async fn a_silent_collector_does_not_delay_a_pod() {
+    // Accepts connections and never replies.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = silent.local_addr().unwrap();
     tokio::spawn(async move {
@@ -155,17 +155,17 @@ async fn a_collector_that_never_answers_neither_slows_nor_stops_a_pod() {
             held.push(stream);
         }
     });
-    let fixture = PodFixture::start(tracing(address, 1)).await;
+    let fixture = PodFixture::start(traced_pods(address, 1)).await;
     fixture.insert("order-1", 1).await;
-    fixture.applied("order-1").await;
-    fixture.pod().wait_for_line("traces do not reach their collector", SOON).await;
+    fixture.wait_for_applied("order-1").await;
+    fixture.pod().wait_for_line("failed to send spans to the collector", SOON).await;
     fixture.insert("order-2", 1).await;
-    fixture.applied("order-2").await;
+    fixture.wait_for_applied("order-2").await;
     assert_eq!(fixture.get("/readyz").await.status, 200);
     let began = Instant::now();
     fixture.pod().terminate();
     fixture.pod().wait_for_line("\"stopped\"", SOON).await;
     let took = began.elapsed();
     assert!(took < Duration::from_secs(15), "{took:?}");
-    fixture.pod().wait_for_line("the last traces did not reach their collector in time", SOON).await;
+    fixture.pod().wait_for_line("failed to send the last spans to the collector in time", SOON).await;
 }

@@ -1,4 +1,4 @@
-//! A pod that is told to stop does, and lets another lead, whatever its servers do; and nothing is lost by that.
+//! A leader that stops releases the lease in time, whatever its servers do, and loses nothing.
 
 use std::time::{Duration, Instant};
 
@@ -9,12 +9,12 @@ use testkit::wait::wait_for;
 use crate::BINARY;
 use crate::fixture::{PodFixture, READ_MODELS, SOON};
 
-/// Of producer and consumer.
+/// Drain time of producer and consumer.
 const DRAIN: Duration = Duration::from_secs(2);
-/// What a pod that stops in order may take in all, on a slow machine; half of what was seen to be too long for any.
-const STOPPED_WITHIN: Duration = Duration::from_secs(15);
+/// Upper limit for a regular stop on a slow machine.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
 
-/// A lease that does not run out while a test looks: whoever leads next was let.
+/// A lease that does not expire during a test: the next leader got it by release.
 const LEASE: LeaseTimings = LeaseTimings {
     ttl: Duration::from_secs(120),
     renew_deadline: Duration::from_secs(90),
@@ -32,15 +32,15 @@ fn two_pods(producer: &str) -> TestClusterConfig {
     }
 }
 
-async fn build(blueprint: TestClusterConfig) -> (PodFixture, usize) {
-    let mut fixture = cluster::TestCluster::start(blueprint).await.unwrap();
+async fn start_cluster(config: TestClusterConfig) -> (PodFixture, usize) {
+    let mut fixture = cluster::TestCluster::start(config).await.unwrap();
     fixture.start_pods().unwrap();
     let leader = fixture.wait_for_leader(SOON).await.unwrap();
     (PodFixture(fixture), leader)
 }
 
-/// Waits until the leader's metric is at least this.
-async fn reaches(fixture: &PodFixture, leader: usize, sample: &str, least: f64) {
+/// Waits until the leader's metric is at least `least`.
+async fn wait_for_at_least(fixture: &PodFixture, leader: usize, sample: &str, least: f64) {
     wait_for(sample, SOON, async || {
         let page = fixture.get_of(leader, "/metrics").await.body;
         let value = page.lines().find_map(|line| line.strip_prefix(sample)?.strip_prefix(' ')?.parse::<f64>().ok());
@@ -49,19 +49,19 @@ async fn reaches(fixture: &PodFixture, leader: usize, sample: &str, least: f64) 
     .await;
 }
 
-/// Tells the leader to stop: it ends well and in time, and the other pod leads though the lease would not have run out.
-async fn stops_and_another_leads(fixture: &mut PodFixture, leader: usize) {
+/// Stops the leader: it exits with 0 and in time, and the other pod takes over before the lease would expire.
+async fn stop_leader_and_wait_for_takeover(fixture: &mut PodFixture, leader: usize) {
     let other = 1 - leader;
-    let told = Instant::now();
+    let signalled = Instant::now();
     fixture.0.pod_mut(leader).terminate();
     let process = fixture.0.pod(leader).process().expect("it was started");
     let status = process.wait_for_exit(SOON).await;
-    let took = told.elapsed();
+    let took = signalled.elapsed();
     assert!(status.success(), "{status}: {}", process.tail());
-    assert!(took < STOPPED_WITHIN, "{took:?}: {}", process.tail());
+    assert!(took < STOP_LIMIT, "{took:?}: {}", process.tail());
     let leases = fixture.0.coordination().collection::<Document>("leader_leases");
     let name = fixture.0.pod(other).name().to_owned();
-    wait_for("the other pod to lead", STOPPED_WITHIN, async || {
+    wait_for("the other pod to lead", STOP_LIMIT, async || {
         match leases.find_one(doc! { "_id": "shop", "leaderId": &name }).await {
             Ok(Some(_)) => Ok(()),
             nobody => Err(format!("{nobody:?}")),
@@ -70,63 +70,65 @@ async fn stops_and_another_leads(fixture: &mut PodFixture, leader: usize) {
     .await;
 }
 
-async fn with_a_bus_that_is_not_there(start: &str) {
-    // A port that was free a moment ago, and nobody listens on.
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let bus = format!("Endpoint=sb://{nobody};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true");
+async fn stop_leader_without_service_bus(start: &str) {
+    // A port that was free a moment ago: nothing listens on it.
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let bus = format!("Endpoint=sb://{unused};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true");
     let environment = vec![("HEADWATER__SERVICE_BUS__CONNECTION_STRING".to_owned(), bus)];
-    let (mut fixture, leader) = build(TestClusterConfig { environment, ..two_pods(&format!("start: {start}")) }).await;
+    let (mut fixture, leader) =
+        start_cluster(TestClusterConfig { environment, ..two_pods(&format!("start: {start}")) }).await;
     if start == "now" {
         fixture.0.wait_for_stream_phase(SOON).await.unwrap();
     }
     for order in 0..20 {
         fixture.insert(&format!("order-{order}"), 1).await;
     }
-    reaches(&fixture, leader, "headwater_events_captured_total", 1.0).await;
-    stops_and_another_leads(&mut fixture, leader).await;
+    wait_for_at_least(&fixture, leader, "headwater_events_captured_total", 1.0).await;
+    stop_leader_and_wait_for_takeover(&mut fixture, leader).await;
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn a_leader_that_never_saw_the_bus_stops_in_time_and_another_leads() {
-    with_a_bus_that_is_not_there("beginning").await;
+async fn a_leader_from_beginning_stops_without_service_bus() {
+    stop_leader_without_service_bus("beginning").await;
 }
 
 #[tokio::test]
-async fn a_leader_that_began_now_and_never_saw_the_bus_stops_in_time_and_another_leads() {
-    with_a_bus_that_is_not_there("now").await;
+async fn a_leader_from_now_stops_without_service_bus() {
+    stop_leader_without_service_bus("now").await;
 }
 
 #[tokio::test]
-async fn a_leader_whose_bus_hangs_under_a_full_window_stops_in_time_and_the_next_one_sends_the_rest() {
-    let (mut fixture, leader) = build(two_pods("start: beginning, window: { events: 16 }")).await;
+async fn a_leader_with_a_full_window_stops_while_the_bus_hangs() {
+    let (mut fixture, leader) = start_cluster(two_pods("start: beginning, window: { events: 16 }")).await;
     fixture.0.wait_for_stream_phase(SOON).await.unwrap();
     fixture.insert("order-0", 1).await;
-    fixture.applied("order-0").await;
+    fixture.wait_for_applied("order-0").await;
     fixture.0.broker_mut().pause().await;
     let orders: Vec<_> = (1..200).map(|order| format!("order-{order}")).collect();
     for order in &orders {
         fixture.insert(order, 1).await;
     }
-    reaches(&fixture, leader, "headwater_in_flight_events", 16.0).await;
-    stops_and_another_leads(&mut fixture, leader).await;
+    wait_for_at_least(&fixture, leader, "headwater_in_flight_events", 16.0).await;
+    stop_leader_and_wait_for_takeover(&mut fixture, leader).await;
     fixture.0.broker_mut().resume();
     for order in &orders {
-        fixture.applied(order).await;
+        fixture.wait_for_applied(order).await;
     }
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn a_service_that_does_not_end_is_named_and_cannot_keep_the_pod() {
+async fn a_service_that_does_not_stop_is_named_and_abandoned() {
     let environment = vec![("HEADWATER_FAILPOINT_STALL".to_owned(), "Publish".to_owned())];
-    let (fixture, leader) = build(TestClusterConfig { pods: 1, environment, ..two_pods("start: beginning") }).await;
+    let (fixture, leader) =
+        start_cluster(TestClusterConfig { pods: 1, environment, ..two_pods("start: beginning") }).await;
     fixture.0.wait_for_stream_phase(SOON).await.unwrap();
     fixture.insert("order-1", 1).await;
-    reaches(&fixture, leader, "headwater_in_flight_events", 1.0).await;
+    wait_for_at_least(&fixture, leader, "headwater_in_flight_events", 1.0).await;
     fixture.pod().terminate();
     let status = fixture.pod().wait_for_exit(SOON).await;
     assert_eq!(status.code(), Some(1), "{}", fixture.pod().tail());
-    let said = fixture.pod().tail().to_string();
-    assert!(said.contains("the producer did not end within 5s"), "{said}");
+    let log = fixture.pod().tail().to_string();
+    assert!(log.contains("the producer did not end within 5s"), "{log}");
 }

@@ -1,4 +1,4 @@
-//! A pod as the machine around it meets it: a real process, asked over HTTP and ended by signals, with real servers and links that break.
+//! A pod as a real process: HTTP requests, stop signals, real servers, and faulty links.
 
 mod event_traces;
 mod fixture;

@@ -1,24 +1,24 @@
-//! An operator's acts over HTTP, on real pods: what the commands do, for whoever shows the token.
+//! Operator actions over HTTP on real pods: the same as the commands, with the token.
 
 use mongodb::bson::{Document, doc};
 use serde_json::Value as Json;
 use testkit::cluster::{MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 
-use crate::fixture::{PodFixture, SOON, blueprint};
+use crate::fixture::{PodFixture, SOON, cluster_config};
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// What is no number cannot be added.
+/// Adding a value that is not a number fails, so the event is parked.
 const COUNTING: &str = "read_models: { orders: { when: { Placed: { $inc: { count: $$event.payload.customer } } } } }\n";
 
 fn with_token() -> TestClusterConfig {
     let more = format!("{COUNTING}admin: {{ token: {TOKEN} }}\n");
-    TestClusterConfig { extra_yaml: more, ..blueprint(MongoTopology::Shared) }
+    TestClusterConfig { extra_yaml: more, ..cluster_config(MongoTopology::Shared) }
 }
 
 async fn parked(fixture: &PodFixture) -> Vec<Json> {
-    let list = fixture.ask_with(TOKEN, "GET", "/api/parked", "").await;
+    let list = fixture.request_with(TOKEN, "GET", "/api/parked", "").await;
     assert_eq!(list.status, 200, "{}", list.body);
     serde_json::from_str(&list.body).unwrap()
 }
@@ -32,8 +32,8 @@ async fn wait_for_parked(fixture: &PodFixture, events: u64) -> Json {
 }
 
 #[tokio::test]
-async fn without_a_token_the_page_listens_on_loopback_and_is_for_reading() {
-    let fixture = PodFixture::start(blueprint(MongoTopology::Shared)).await;
+async fn without_a_token_a_pod_is_read_only_and_on_loopback() {
+    let fixture = PodFixture::start(cluster_config(MongoTopology::Shared)).await;
     assert!(fixture.address_of(0).await.ip().is_loopback(), "{}", fixture.address_of(0).await);
     for path in ["/api/step-down", "/api/parked/retry", "/api/parked/discard"] {
         assert_eq!(fixture.post(path, None, "{}").await.status, 403, "{path}");
@@ -45,31 +45,31 @@ async fn without_a_token_the_page_listens_on_loopback_and_is_for_reading() {
 }
 
 #[tokio::test]
-async fn whoever_shows_the_token_moves_leadership_and_nobody_else_does() {
+async fn only_the_token_allows_a_step_down() {
     let mut fixture = PodFixture::start(TestClusterConfig { pods: 2, ..with_token() }).await;
-    let before = fixture.0.leader().await.expect("one leads");
+    let before = fixture.0.leader().await.expect("there is a leader");
     for token in [None, Some("0123456789abcdef0123456789abcdeF"), Some("")] {
         assert_eq!(fixture.post("/api/step-down", token, "{}").await.status, 401, "{token:?}");
     }
-    let asked = fixture.post("/api/step-down", Some(TOKEN), "{}").await;
-    assert_eq!(asked.status, 200, "{}", asked.body);
-    assert!(asked.body.contains(&format!("pod-{before} is asked to give term ")), "{}", asked.body);
+    let reply = fixture.post("/api/step-down", Some(TOKEN), "{}").await;
+    assert_eq!(reply.status, 200, "{}", reply.body);
+    assert!(reply.body.contains(&format!("requested that pod-{before} steps down from term ")), "{}", reply.body);
     let pods = tokio::sync::Mutex::new(&mut fixture);
     wait_for("the other pod to lead", SOON, async || match pods.lock().await.0.leader().await {
         Some(leader) if leader != before => Ok(()),
         other => Err(other),
     })
     .await;
-    // Not in any log, whatever was tried.
+    // The token is in no log.
     for pod in 0..2 {
-        let said = fixture.0.pod(pod).process().expect("it runs").lines();
-        assert!(!said.iter().any(|line| line.text.contains("0123456789abcde")), "the token is in a log");
+        let log = fixture.0.pod(pod).process().expect("it runs").lines();
+        assert!(!log.iter().any(|line| line.text.contains("0123456789abcde")), "the token is in a log");
     }
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn what_is_parked_is_retried_and_discarded_over_http() {
+async fn parked_events_are_retried_and_discarded_over_http() {
     let fixture = PodFixture::start(with_token()).await;
     fixture.insert("order-1", 1).await;
     fixture.insert("order-1", 2).await;
@@ -89,17 +89,17 @@ async fn what_is_parked_is_retried_and_discarded_over_http() {
 
     let first = fixture.post("/api/parked/discard", Some(TOKEN), &which(false)).await;
     assert_eq!(first.status, 200, "{}", first.body);
-    assert!(first.body.contains("1 event of order-1 was left out of orders"), "{}", first.body);
-    // Somebody mends what waits.
-    let views = fixture.0.mongo().client().database(&fixture.views());
+    assert!(first.body.contains("1 event of order-1 was discarded from orders"), "{}", first.body);
+    // Fix the parked event.
+    let views = fixture.0.mongo().client().database(&fixture.views_database());
     let events = views.collection::<Document>("parked_events");
-    let mended = doc! { "$set": { "body.payload.customer": 7 } };
-    events.update_one(doc! { "state": "waiting" }, mended).await.unwrap();
+    let fixed = doc! { "$set": { "body.payload.customer": 7 } };
+    events.update_one(doc! { "state": "waiting" }, fixed).await.unwrap();
     let retried = fixture.post("/api/parked/retry", Some(TOKEN), &retry).await;
     assert_eq!(retried.status, 200, "{}", retried.body);
     assert_eq!(parked(&fixture).await, Vec::<Json>::new());
     let order = views.collection::<Document>("orders").find_one(doc! { "_id": "order-1" }).await.unwrap();
     assert_eq!(order.and_then(|order| order.get_i32("count").ok()), Some(7));
-    assert_eq!(fixture.post("/api/parked/retry", Some(TOKEN), &retry).await.status, 404, "it has gone on");
+    assert_eq!(fixture.post("/api/parked/retry", Some(TOKEN), &retry).await.status, 404, "it is no longer parked");
     fixture.stop().await;
 }

@@ -1,19 +1,19 @@
-//! Read models, one by one, as a pod tells of them.
+//! The count and the age that a pod reports for each read model.
 
 use serde_json::Value as Json;
 use testkit::cluster::{MongoTopology, TestClusterConfig};
 use testkit::wait::wait_for;
 
-use crate::fixture::{PodFixture, SOON, blueprint};
+use crate::fixture::{PodFixture, SOON, cluster_config};
 
-/// One takes every order, one only those that are shipped.
-const TWO: &str = "read_models:
+/// One takes every order, the other only shipped ones.
+const TWO_READ_MODELS: &str = "read_models:
   orders: { when: { Placed: { $set: { customer: $$event.payload.customer } } } }
   shipped: { when: { Shipped: { $set: { by: $$event.payload.customer } } } }
 ";
 
-/// Documents, and how long ago something was last applied.
-async fn told(fixture: &PodFixture, model: &str) -> (Option<u64>, Option<f64>) {
+/// The number of documents, and the age of the last applied event.
+async fn read_model_status(fixture: &PodFixture, model: &str) -> (Option<u64>, Option<f64>) {
     let status = fixture.json("/api/status").await;
     let models = status["read_models"].as_array().cloned().unwrap_or_default();
     let model = models.into_iter().find(|found| found["name"] == model).unwrap_or(Json::Null);
@@ -22,26 +22,31 @@ async fn told(fixture: &PodFixture, model: &str) -> (Option<u64>, Option<f64>) {
 }
 
 #[tokio::test]
-async fn each_read_model_has_a_count_and_an_age_of_its_own() {
-    let fixture =
-        PodFixture::start(TestClusterConfig { extra_yaml: TWO.into(), ..blueprint(MongoTopology::Shared) }).await;
+async fn each_read_model_has_its_own_count_and_age() {
+    let fixture = PodFixture::start(TestClusterConfig {
+        extra_yaml: TWO_READ_MODELS.into(),
+        ..cluster_config(MongoTopology::Shared)
+    })
+    .await;
     fixture.insert("order-1", 1).await;
-    fixture.applied("order-1").await;
-    let first = wait_for("the first read model's age", SOON, async || match told(&fixture, "orders").await {
-        (Some(1), Some(age)) => Ok(age),
-        other => Err(other),
-    })
-    .await;
-    assert_eq!(told(&fixture, "shipped").await, (Some(0), None), "nothing was applied to the other one");
+    fixture.wait_for_applied("order-1").await;
+    let first =
+        wait_for("the first read model's age", SOON, async || match read_model_status(&fixture, "orders").await {
+            (Some(1), Some(age)) => Ok(age),
+            other => Err(other),
+        })
+        .await;
+    assert_eq!(read_model_status(&fixture, "shipped").await, (Some(0), None), "no event was applied to the other one");
 
-    // Only the other one gets something; the first grows older.
-    fixture.insert_of("Shipped", "order-1", 2).await;
-    let second = wait_for("the second read model's age", SOON, async || match told(&fixture, "shipped").await {
-        (Some(1), Some(age)) => Ok(age),
-        other => Err(other),
-    })
-    .await;
-    let (documents, older) = told(&fixture, "orders").await;
+    // Only the other one gets an event; the first grows older.
+    fixture.insert_type("Shipped", "order-1", 2).await;
+    let second =
+        wait_for("the second read model's age", SOON, async || match read_model_status(&fixture, "shipped").await {
+            (Some(1), Some(age)) => Ok(age),
+            other => Err(other),
+        })
+        .await;
+    let (documents, older) = read_model_status(&fixture, "orders").await;
     let older = older.expect("it stays known");
     assert_eq!(documents, Some(1));
     assert!(older > first && older > second, "{first} s, then {older} s; the other {second} s");
@@ -52,7 +57,7 @@ async fn each_read_model_has_a_count_and_an_age_of_its_own() {
         let sample = format!("headwater_read_model_age_seconds{{read_model=\"{model}\"}}");
         assert!(fixture.metric(&sample).await.is_some(), "{sample}");
     }
-    let table = fixture.ask(&["status"]).await;
+    let table = fixture.run_command(&["status"]).await;
     let line = |model: &str| table.lines().find(|line| line.starts_with(model)).unwrap_or_default().to_owned();
     assert!(line("orders").contains(" ago") && line("shipped").contains(" ago"), "{table}");
     fixture.stop().await;

@@ -120,7 +120,7 @@ async fn a_halt_is_told(config: &Path) {
     let named = |problem: &&Value| problem["page"] == "E0001" && problem["severity"] == "critical";
     let problem = status["problems"].as_array().unwrap().iter().find(named);
     let text = problem.unwrap_or_else(|| panic!("{status:#}"))["text"].as_str().unwrap();
-    assert!(text.contains("waits for an operator"), "{text}");
+    assert!(text.contains("operator action required"), "{text}");
 
     let address = leader(&status)["address"].as_str().unwrap();
     let (code, ready) = ask(address, "/readyz").await;
@@ -130,7 +130,7 @@ async fn a_halt_is_told(config: &Path) {
         (503, &false.into(), &false.into()),
         "{ready:#}"
     );
-    assert!(service("producer")["why"].as_str().unwrap().contains("waits for an operator"), "{ready:#}");
+    assert!(service("producer")["reason"].as_str().unwrap().contains("operator action required"), "{ready:#}");
     assert_eq!(service("lease")["ready"], true, "it leads all the same: {ready:#}");
     assert_eq!(ask(address, "/healthz").await.0, 200, "starting it anew would not help");
 }

@@ -186,7 +186,7 @@ impl ClusterPod {
 
 /// Its admin address, once it has logged it: it listens on any free port.
 fn find_admin_address(process: &Process) -> Option<SocketAddr> {
-    let line = process.find_line("dashboard, metrics and health are served")?;
+    let line = process.find_line("admin server listening")?;
     let (_, after) = line.text.split_once("\"address\":\"")?;
     after.split('"').next()?.parse().ok()
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use admin::PipelineStatus;
-use admin::status::{PodRole, ProblemSeverity};
+use admin::status::{PodRole, ProblemSeverity, TermState, TermStatus};
 
 /// What is said of what nobody knows.
 const UNKNOWN: &str = "unknown";
@@ -109,11 +109,21 @@ fn write_read_models(text: &mut String, status: &PipelineStatus) {
 }
 
 fn write_terms(text: &mut String, status: &PipelineStatus) {
-    let rows = status.terms.iter().take(5).map(|term| {
-        let ended = term.ended.map_or_else(|| "-".to_owned(), |ended| ended.to_string());
-        vec![term.term.to_string(), term.pod.clone(), term.started.to_string(), ended]
-    });
+    let rows =
+        status.terms.iter().take(5).map(|term| {
+            vec![term.term.to_string(), term.pod.clone(), term.started.to_string(), describe_term_end(term)]
+        });
     table(text, &["term", "pod", "started", "ended"], rows.collect());
+}
+
+fn describe_term_end(term: &TermStatus) -> String {
+    match (term.state, term.ended, term.next_started) {
+        (TermState::Ended, Some(ended), _) => ended.to_string(),
+        (TermState::Lost, _, Some(next)) => format!("unknown (crashed or lost contact), next term started {next}"),
+        (TermState::Lost, ..) => "unknown (crashed or lost contact)".to_owned(),
+        (TermState::Current, ..) => "-".to_owned(),
+        (TermState::Ended | TermState::Unknown, ..) => UNKNOWN.to_owned(),
+    }
 }
 
 fn write_problems(text: &mut String, status: &PipelineStatus) {
@@ -168,7 +178,7 @@ fn format_long(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use admin::WallTime;
-    use admin::status::{CollectionInfo, LeaderStatus, ReadModelStatus, TermStatus};
+    use admin::status::{CollectionInfo, LeaderStatus, ReadModelStatus};
 
     use super::*;
 
@@ -190,12 +200,20 @@ mod tests {
             applied_seconds_ago: Some(0.25),
             parked_aggregates: None,
         }];
-        status.terms = vec![TermStatus {
-            term: 4,
-            pod: "pod-1".into(),
-            started: WallTime::from_millis(1_794_758_400_000),
+        let term = |term, pod: &str, started, state| TermStatus {
+            term,
+            pod: pod.into(),
+            started: WallTime::from_millis(started),
             ended: None,
-        }];
+            state,
+            next_started: None,
+        };
+        let (started, before) = (1_794_758_400_000, 1_794_754_800_000);
+        let next_started = Some(WallTime::from_millis(started));
+        status.terms = vec![
+            term(4, "pod-1", started, TermState::Current),
+            TermStatus { next_started, ..term(3, "pod-0", before, TermState::Lost) },
+        ];
         status.subscription.dead_letters = Some(1);
         let expected = "\
 pipeline        shop (healthy)
@@ -214,10 +232,11 @@ dead letters    1
 read model  documents  last applied  parked
 orders      12         250 ms ago    unknown
 
-term  pod    started                     ended
+term  pod    started                   ended
 4     pod-1  2026-11-15T16:00:00.000Z  -
+3     pod-0  2026-11-15T15:00:00.000Z  unknown (crashed or lost contact), next term started 2026-11-15T16:00:00.000Z
 
-warning   1 dead letter is on the bus
+warning   1 dead letter is on Service Bus
 ";
         assert_eq!(render_status(&status.evaluated()), expected);
     }

@@ -1,4 +1,4 @@
-//! What a MongoDB that is away, or says otherwise than it does, moves; and how much history it keeps.
+//! Metrics moved by MongoDB outages and failed commits, and the oplog headroom.
 
 use std::time::Duration;
 
@@ -10,8 +10,8 @@ use testkit::nemesis::LinkTarget;
 use testkit::proxy::NetworkFault;
 use testkit::wait::wait_for;
 
-use super::{MetricNames, MetricsSnapshot, becomes, rise};
-use crate::fixture::{PodFixture, SOON, blueprint};
+use super::{MetricNames, MetricsSnapshot, wait_for_rise, wait_for_value};
+use crate::fixture::{PodFixture, SOON, cluster_config};
 
 pub(super) const MOVED: MetricNames = &[
     "headwater_store_errors_total",
@@ -21,33 +21,33 @@ pub(super) const MOVED: MetricNames = &[
 ];
 
 #[tokio::test]
-async fn a_store_that_is_away_for_a_moment_is_asked_again_and_the_stream_opened_again() {
-    // A lease that outlasts it.
+async fn a_mongodb_outage_counts_store_errors_and_reopenings() {
+    // A lease that outlasts the outage.
     let lease = LeaseTimings {
         ttl: Duration::from_secs(60),
         renew_deadline: Duration::from_secs(50),
         heartbeat: Duration::from_secs(1),
     };
-    let mut fixture = PodFixture::start(TestClusterConfig { lease, ..blueprint(MongoTopology::Shared) }).await;
-    let before = MetricsSnapshot::of(&fixture).await;
+    let mut fixture = PodFixture::start(TestClusterConfig { lease, ..cluster_config(MongoTopology::Shared) }).await;
+    let before = MetricsSnapshot::read(&fixture).await;
     fixture.0.broker_mut().pause().await;
     fixture.insert("order-1", 1).await;
-    becomes(&fixture, "headwater_in_flight_events", 1.0).await;
-    // Acknowledged now, and the checkpoint cannot be saved.
-    let link = fixture.0.pod(0).link(LinkTarget::Mongo).expect("the link leads through the fixture");
+    wait_for_value(&fixture, "headwater_in_flight_events", 1.0).await;
+    // The event is acknowledged, but the checkpoint cannot be saved.
+    let link = fixture.0.pod(0).link(LinkTarget::Mongo).expect("the pod has a proxied link");
     link.inject(NetworkFault::Cut).await;
     fixture.0.broker_mut().resume();
-    rise(&fixture, &before, &["headwater_store_errors_total", "headwater_capture_reopened_total"]).await;
-    let link = fixture.0.pod(0).link(LinkTarget::Mongo).expect("the link leads through the fixture");
+    wait_for_rise(&fixture, &before, &["headwater_store_errors_total", "headwater_capture_reopened_total"]).await;
+    let link = fixture.0.pod(0).link(LinkTarget::Mongo).expect("the pod has a proxied link");
     link.heal().await;
-    fixture.applied("order-1").await;
+    fixture.wait_for_applied("order-1").await;
     assert_eq!(fixture.metric("headwater_terms_total").await, Some(1.0), "in the same term");
     fixture.stop().await;
 }
 
 #[tokio::test]
-async fn a_commit_whose_end_is_not_known_is_counted() {
-    // The read models are on a server that can be told to fail.
+async fn an_unknown_commit_result_is_counted() {
+    // The read models are on a server with test commands, which can fail commits.
     let set = ReplicaSetConfig::with_members(1)
         .argument("--setParameter")
         .argument("enableTestCommands=1")
@@ -57,7 +57,8 @@ async fn a_commit_whose_end_is_not_known_is_counted() {
     let client = set.client().await.unwrap();
     let orders = "orders: { when: { Placed: { $set: { seen: true } } } }";
     let more = format!("read_models: {{ uri: \"{}\", database: views, {orders} }}\n", set.uri());
-    let fixture = PodFixture::start(TestClusterConfig { extra_yaml: more, ..blueprint(MongoTopology::Shared) }).await;
+    let fixture =
+        PodFixture::start(TestClusterConfig { extra_yaml: more, ..cluster_config(MongoTopology::Shared) }).await;
     let commits = async |mode: &str, how: Document| {
         let mut data = how;
         data.insert("failCommands", vec!["commitTransaction"]);
@@ -66,9 +67,9 @@ async fn a_commit_whose_end_is_not_known_is_counted() {
     };
     let unmet = doc! { "writeConcernError": { "code": 64, "errmsg": "waiting for replication timed out" } };
     commits("alwaysOn", unmet).await;
-    let before = MetricsSnapshot::of(&fixture).await;
+    let before = MetricsSnapshot::read(&fixture).await;
     fixture.insert("order-1", 1).await;
-    rise(&fixture, &before, &["headwater_transactions_total{outcome=\"unknown\"}"]).await;
+    wait_for_rise(&fixture, &before, &["headwater_transactions_total{outcome=\"unknown\"}"]).await;
     commits("off", doc! {}).await;
     let views = client.database("views").collection::<Document>("orders");
     wait_for("the read model", SOON, async || match views.find_one(doc! { "_id": "order-1" }).await {
@@ -80,11 +81,11 @@ async fn a_commit_whose_end_is_not_known_is_counted() {
 }
 
 #[tokio::test]
-async fn headroom_is_unknown_while_the_oplog_is_young_and_then_as_long_as_it_reaches() {
-    let fixture = PodFixture::start(blueprint(MongoTopology::SingleNode)).await;
+async fn headroom_is_unknown_until_the_oplog_has_history() {
+    let fixture = PodFixture::start(cluster_config(MongoTopology::SingleNode)).await;
     const SAMPLE: &str = "headwater_oplog_headroom_seconds";
-    assert_eq!(fixture.metric(SAMPLE).await, None, "a young oplog says nothing about its rate");
-    // A server believes whoever says that it is later: with its next write the oplog spans two hours.
+    assert_eq!(fixture.metric(SAMPLE).await, None, "a young oplog has no known rate of writes");
+    // A server adopts a later cluster time: with its next write the oplog spans two hours.
     let client = fixture.0.mongo().client();
     let mut session = client.start_session().await.unwrap();
     client.database("admin").run_command(doc! { "ping": 1 }).session(&mut session).await.unwrap();
@@ -96,9 +97,9 @@ async fn headroom_is_unknown_while_the_oplog_is_young_and_then_as_long_as_it_rea
     session.advance_cluster_time(&later);
     client.database("admin").run_command(doc! { "ping": 1 }).session(&mut session).await.unwrap();
     fixture.insert("order-1", 1).await;
-    fixture.applied("order-1").await;
-    let headroom = wait_for("a headroom", SOON, async || fixture.metric(SAMPLE).await.ok_or("unknown")).await;
-    // It is all but empty: there is room for more than it holds.
+    fixture.wait_for_applied("order-1").await;
+    let headroom = wait_for("the headroom", SOON, async || fixture.metric(SAMPLE).await.ok_or("unknown")).await;
+    // The oplog is almost empty, so the headroom is larger than its window.
     assert!(headroom >= 7_000.0, "{headroom} s");
     fixture.stop().await;
 }
