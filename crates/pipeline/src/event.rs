@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_epoch_is_later_whatever_the_token() {
+    fn a_later_epoch_orders_after_any_token() {
         let early = Position { epoch: Epoch::new(1), token: token("82FF") };
         let late = Position { epoch: Epoch::new(2), token: token("8200") };
         assert!(early < late);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_text_data_is_no_token() {
+    fn a_token_needs_a_string_data_field() {
         assert!(ResumeToken::try_from(doc! { "_data": 5 }).is_err());
         assert!(ResumeToken::try_from(doc! {}).is_err());
     }
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_shows_no_document_key() {
+    fn debug_of_a_token_hides_the_document_key() {
         let shown = format!("{:?}", token("82690B1C2D000000012B042C0100296E5A1004SECRETKEY"));
         assert_eq!(shown, "ResumeToken(82690B1C2D00000001…)");
     }
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_part_of_an_id_names_nobody() {
+    fn a_value_with_operators_is_no_aggregate_id() {
         let named = |value: Document| AggregateId::new(value.into()).is_some();
         assert!(named(doc! { "tenant": 1, "order": ["a", { "b": 2 }] }));
         assert!(!named(doc! { "$gt": 1 }));
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_the_bus_would_refuse_as_a_session_is_hashed() {
+    fn an_id_too_long_for_a_session_is_hashed() {
         assert_eq!(session_of("x".repeat(128)), "x".repeat(128));
         let long = session_of("x".repeat(4096));
         assert!(long.starts_with("sha256:") && long.len() == 71, "{long}");
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn an_aggregate_id_is_not_shown() {
+    fn debug_of_an_aggregate_id_hides_the_value() {
         assert!(!format!("{:?}", AggregateId::new("alice@example.com".into())).contains("alice"));
     }
 }

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pauses_double_to_the_longest() {
+    fn the_backoff_doubles_to_the_maximum() {
         let (first, longest) = (Duration::from_millis(10), Duration::from_secs(1));
         assert_eq!(
             [0, 1, 2].map(|failures| exponential_delay(failures, first, longest)),
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn codes_mean_what_the_table_says() {
+    fn mongo_codes_have_the_documented_class() {
         let table = [
             (112, "WriteConflict", ErrorClass::Transient),
             (251, "NoSuchTransaction", ErrorClass::Transient),
@@ -177,13 +177,13 @@ mod tests {
     }
 
     #[test]
-    fn trouble_on_the_way_passes() {
+    fn a_network_error_is_transient() {
         let broken = Error::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
         assert_eq!(classify_mongo(&broken), ErrorClass::Transient);
     }
 
     #[test]
-    fn what_the_client_calls_retryable_is_never_final() {
+    fn retryable_service_bus_errors_are_transient() {
         let retryable = [
             BusErrorKind::Busy,
             BusErrorKind::Timeout,

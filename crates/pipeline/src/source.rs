@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_collection_or_several_and_not_both() {
+    fn one_collection_or_several_but_not_both() {
         let one = SourceConfig::events("shop", "events");
         assert_eq!(one.validate(), Ok(()));
         assert_eq!(one.fingerprint(), "events:shop.events");

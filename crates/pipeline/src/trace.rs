@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_what_is_read() {
+    fn a_trace_context_round_trips() {
         for sampled in [false, true] {
             let context = TraceContext::for_message(&id(1), sampled);
             let text = context.to_string();
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_trace_context_is_none() {
+    fn an_invalid_traceparent_is_none() {
         let zeroes = format!("00-{:032x}-{:016x}-01", 0, 7);
         for text in ["", "00", "00-1-2-01", &zeroes, "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"] {
             assert_eq!(TraceContext::parse(text), None, "{text}");
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn one_event_in_so_many_is_traced() {
+    fn one_event_in_n_is_sampled() {
         let taken = |sampling: TraceSampling| (0..4_000).filter(|number| sampling.includes(&id(*number))).count();
         assert_eq!((taken(TraceSampling::NONE), taken(one_in(1))), (0, 4_000));
         assert!((700..1_300).contains(&taken(one_in(4))));

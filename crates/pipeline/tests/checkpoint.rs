@@ -11,11 +11,11 @@ use pipeline::event::{Epoch, ResumeToken, Term};
 use testkit::mongo::{ScratchDatabase, shared};
 
 /// One coordination database, and the pods that write into it.
-struct House {
+struct CheckpointFixture {
     database: ScratchDatabase,
 }
 
-impl House {
+impl CheckpointFixture {
     async fn new(purpose: &str) -> Self {
         Self { database: shared().await.unwrap().database(purpose) }
     }
@@ -62,9 +62,9 @@ async fn phase_of(store: &MongoCheckpointStore) -> CheckpointPhase {
 }
 
 #[tokio::test]
-async fn the_next_leader_reads_what_the_last_one_saved() {
-    let house = House::new("claim").await;
-    let store = house.pipeline("shop");
+async fn the_next_leader_claims_the_last_saved_checkpoint() {
+    let fixture = CheckpointFixture::new("claim").await;
+    let store = fixture.pipeline("shop");
     let first = claim("a", 1);
     let Checkpoint { phase, epoch, term, .. } = store.claim(&first).await.unwrap();
     assert_eq!((phase, epoch, term), (CheckpointPhase::Unstarted, Epoch::FIRST, Term::new(1)));
@@ -79,35 +79,35 @@ async fn the_next_leader_reads_what_the_last_one_saved() {
 
 #[tokio::test]
 async fn a_deposed_leader_cannot_move_the_checkpoint() {
-    let house = House::new("deposed").await;
-    let store = house.pipeline("shop");
+    let fixture = CheckpointFixture::new("deposed").await;
+    let store = fixture.pipeline("shop");
     let (old, new) = (claim("a", 1), claim("b", 2));
     store.claim(&old).await.unwrap();
     save(&store, &old, stream("8220")).await.unwrap();
     store.claim(&new).await.unwrap();
-    let before = house.stored("shop").await;
+    let before = fixture.stored("shop").await;
 
     let refused = save(&store, &old, stream("8290")).await.unwrap_err();
     assert!(matches!(refused, Error::Deposed { stored, .. } if stored == Term::new(2)), "{refused}");
     let refused = store.begin_epoch(&old, Epoch::FIRST, &stream("8201")).await.unwrap_err();
     assert!(matches!(refused, Error::Deposed { .. }), "{refused}");
-    assert_eq!(house.stored("shop").await, before);
+    assert_eq!(fixture.stored("shop").await, before);
 }
 
 #[tokio::test]
-async fn who_has_not_claimed_cannot_save_not_even_in_a_higher_term() {
-    let house = House::new("unclaimed").await;
-    let store = house.pipeline("shop");
+async fn a_save_without_a_claim_is_refused() {
+    let fixture = CheckpointFixture::new("unclaimed").await;
+    let store = fixture.pipeline("shop");
     assert!(matches!(save(&store, &claim("a", 1), stream("8220")).await, Err(Error::Deleted { .. })));
-    assert_eq!(house.stored("shop").await, None);
+    assert_eq!(fixture.stored("shop").await, None);
     store.claim(&claim("a", 1)).await.unwrap();
     assert!(matches!(save(&store, &claim("b", 2), stream("8220")).await, Err(Error::Deposed { .. })));
 }
 
 #[tokio::test]
-async fn a_claim_in_a_lower_term_is_refused_and_says_which_term_to_pass() {
-    let house = House::new("lower").await;
-    let store = house.pipeline("shop");
+async fn a_claim_with_a_lower_term_reports_the_stored_term() {
+    let fixture = CheckpointFixture::new("lower").await;
+    let store = fixture.pipeline("shop");
     store.claim(&claim("a", 7)).await.unwrap();
     let refused = store.claim(&claim("b", 6)).await.unwrap_err();
     assert!(matches!(refused, Error::TermBehind { stored, .. } if stored == Term::new(7)), "{refused}");
@@ -115,9 +115,9 @@ async fn a_claim_in_a_lower_term_is_refused_and_says_which_term_to_pass() {
 }
 
 #[tokio::test]
-async fn one_term_is_claimed_by_one_process_only() {
-    let house = House::new("same_term").await;
-    let store = house.pipeline("shop");
+async fn a_term_is_claimed_by_one_process_only() {
+    let fixture = CheckpointFixture::new("same_term").await;
+    let store = fixture.pipeline("shop");
     store.claim(&claim("a", 1)).await.unwrap();
     // the lease was deleted, and made again in the same term by another pod
     assert!(matches!(store.claim(&claim("b", 1)).await, Err(Error::TermBehind { .. })));
@@ -127,8 +127,8 @@ async fn one_term_is_claimed_by_one_process_only() {
 
 #[tokio::test]
 async fn a_checkpoint_never_moves_back_within_an_epoch() {
-    let house = House::new("back").await;
-    let store = house.pipeline("shop");
+    let fixture = CheckpointFixture::new("back").await;
+    let store = fixture.pipeline("shop");
     let leader = claim("a", 1);
     store.claim(&leader).await.unwrap();
     save(&store, &leader, stream("8250")).await.unwrap();
@@ -143,9 +143,9 @@ async fn a_checkpoint_never_moves_back_within_an_epoch() {
 }
 
 #[tokio::test]
-async fn a_new_epoch_may_begin_anywhere_and_ends_the_old_one() {
-    let house = House::new("epoch").await;
-    let store = house.pipeline("shop");
+async fn a_new_epoch_starts_anywhere_and_ends_the_old_one() {
+    let fixture = CheckpointFixture::new("epoch").await;
+    let store = fixture.pipeline("shop");
     let leader = claim("a", 1);
     store.claim(&leader).await.unwrap();
     save(&store, &leader, stream("8250")).await.unwrap();
@@ -159,9 +159,9 @@ async fn a_new_epoch_may_begin_anywhere_and_ends_the_old_one() {
 }
 
 #[tokio::test]
-async fn a_snapshot_resumes_and_is_followed_by_the_stream_for_good() {
-    let house = House::new("snapshot").await;
-    let store = house.pipeline("shop");
+async fn a_snapshot_resumes_and_never_follows_the_stream() {
+    let fixture = CheckpointFixture::new("snapshot").await;
+    let store = fixture.pipeline("shop");
     let leader = claim("a", 1);
     store.claim(&leader).await.unwrap();
     assert_eq!(save(&store, &leader, snapshot("run", 0)).await.unwrap(), SaveResult::Saved);
@@ -185,29 +185,29 @@ async fn a_snapshot_resumes_and_is_followed_by_the_stream_for_good() {
 }
 
 #[tokio::test]
-async fn another_source_s_checkpoint_is_an_error_and_stays_as_it_is() {
-    let house = House::new("fingerprint").await;
-    let ours = house.pipeline("shop");
+async fn the_checkpoint_of_another_source_is_not_changed() {
+    let fixture = CheckpointFixture::new("fingerprint").await;
+    let ours = fixture.pipeline("shop");
     let leader = claim("a", 1);
     ours.claim(&leader).await.unwrap();
     save(&ours, &leader, stream("8250")).await.unwrap();
-    let before = house.stored("shop").await;
+    let before = fixture.stored("shop").await;
 
-    let theirs = MongoCheckpointStore::new(&house.database, "shop", "bank.events");
+    let theirs = MongoCheckpointStore::new(&fixture.database, "shop", "bank.events");
     let refused = theirs.claim(&claim("b", 2)).await.unwrap_err();
     assert!(matches!(&refused, Error::Fingerprint { found, .. } if found == "shop.events"), "{refused}");
     assert!(save(&theirs, &claim("b", 2), stream("8299")).await.is_err());
-    assert_eq!(house.stored("shop").await, before);
+    assert_eq!(fixture.stored("shop").await, before);
 }
 
 #[tokio::test]
-async fn documents_of_another_kind_are_errors_and_not_a_new_beginning() {
-    let house = House::new("foreign").await;
-    let store = house.pipeline("shop");
+async fn an_unreadable_checkpoint_is_an_error_and_not_changed() {
+    let fixture = CheckpointFixture::new("foreign").await;
+    let store = fixture.pipeline("shop");
     let leader = claim("a", 9);
     store.claim(&leader).await.unwrap();
     save(&store, &leader, stream("8250")).await.unwrap();
-    let good = house.stored("shop").await.unwrap();
+    let good = fixture.stored("shop").await.unwrap();
 
     let spoiled = |field: &str, value: Bson| {
         let mut document = good.clone();
@@ -224,59 +224,59 @@ async fn documents_of_another_kind_are_errors_and_not_a_new_beginning() {
         (spoiled("position", "secret".into()), "field `position` does not match the token"),
     ];
     for (document, expected) in cases {
-        house.documents().replace_one(doc! { "_id": "shop" }, &document).await.unwrap();
+        fixture.documents().replace_one(doc! { "_id": "shop" }, &document).await.unwrap();
         let refused = store.claim(&claim("b", 10)).await.unwrap_err().to_string();
         assert!(refused.contains(expected), "{refused} should say: {expected}");
         assert!(!refused.contains("secret"), "{refused}");
-        assert_eq!(house.stored("shop").await.unwrap(), document, "it should not even be claimed");
+        assert_eq!(fixture.stored("shop").await.unwrap(), document, "it should not even be claimed");
     }
 }
 
 #[tokio::test]
-async fn a_checkpoint_that_vanished_is_not_made_again_by_a_save() {
-    let house = House::new("vanished").await;
-    let store = house.pipeline("shop");
+async fn a_save_does_not_re_create_a_deleted_checkpoint() {
+    let fixture = CheckpointFixture::new("vanished").await;
+    let store = fixture.pipeline("shop");
     let leader = claim("a", 1);
     store.claim(&leader).await.unwrap();
-    house.documents().delete_one(doc! { "_id": "shop" }).await.unwrap();
+    fixture.documents().delete_one(doc! { "_id": "shop" }).await.unwrap();
     assert!(matches!(save(&store, &leader, stream("8250")).await, Err(Error::Deleted { .. })));
-    assert_eq!(house.stored("shop").await, None);
+    assert_eq!(fixture.stored("shop").await, None);
 }
 
 #[tokio::test]
-async fn a_checkpoint_that_is_gone_is_an_error_and_not_a_new_beginning() {
-    let house = House::new("gone").await;
-    let store = house.pipeline("shop");
+async fn a_deleted_checkpoint_is_an_error_and_not_a_new_start() {
+    let fixture = CheckpointFixture::new("gone").await;
+    let store = fixture.pipeline("shop");
     let leader = claim("a", 1);
     store.claim(&leader).await.unwrap();
     save(&store, &leader, stream("8250")).await.unwrap();
-    house.documents().drop().await.unwrap();
+    fixture.documents().drop().await.unwrap();
     for term in [1, 2] {
         let refused = store.claim(&claim("a", term)).await.unwrap_err();
         assert!(matches!(refused, Error::Missing { .. }) && !refused.is_transient(), "{refused}");
-        assert_eq!(house.stored("shop").await, None);
+        assert_eq!(fixture.stored("shop").await, None);
     }
     // the operator means it
-    house.database.collection::<Document>(PIPELINES).delete_one(doc! { "_id": "shop" }).await.unwrap();
+    fixture.database.collection::<Document>(PIPELINES).delete_one(doc! { "_id": "shop" }).await.unwrap();
     assert_eq!(store.claim(&claim("b", 3)).await.unwrap().phase, CheckpointPhase::Unstarted);
 }
 
 #[tokio::test]
-async fn a_pipeline_whose_first_leaders_died_before_their_claim_begins_in_a_later_term() {
-    let house = House::new("late_founding").await;
-    let store = house.pipeline("shop");
+async fn a_pipeline_may_start_in_a_later_term() {
+    let fixture = CheckpointFixture::new("late_founding").await;
+    let store = fixture.pipeline("shop");
     assert_eq!(store.claim(&claim("c", 9)).await.unwrap().phase, CheckpointPhase::Unstarted);
     // one that was founded before foundings were entered, or whose entry was lost with its leader, is entered by the next claim
-    let pipelines = house.database.collection::<Document>(PIPELINES);
+    let pipelines = fixture.database.collection::<Document>(PIPELINES);
     pipelines.delete_one(doc! { "_id": "shop" }).await.unwrap();
     store.claim(&claim("d", 10)).await.unwrap();
     assert_eq!(pipelines.find_one(doc! { "_id": "shop" }).await.unwrap().unwrap().get_i64("term").ok(), Some(10));
 }
 
 #[tokio::test]
-async fn two_pipelines_in_one_database_do_not_touch_each_other() {
-    let house = House::new("two").await;
-    let (shop, bank) = (house.pipeline("shop"), house.pipeline("bank"));
+async fn pipelines_in_one_database_are_independent() {
+    let fixture = CheckpointFixture::new("two").await;
+    let (shop, bank) = (fixture.pipeline("shop"), fixture.pipeline("bank"));
     let (shops, banks) = (claim("a", 5), claim("b", 1));
     shop.claim(&shops).await.unwrap();
     save(&shop, &shops, stream("8250")).await.unwrap();
@@ -287,21 +287,21 @@ async fn two_pipelines_in_one_database_do_not_touch_each_other() {
 }
 
 #[tokio::test]
-async fn names_that_look_like_expressions_are_names() {
-    let house = House::new("names").await;
-    let store = MongoCheckpointStore::new(&house.database, "$shop", "$fingerprint");
+async fn names_that_look_like_expressions_are_literals() {
+    let fixture = CheckpointFixture::new("names").await;
+    let store = MongoCheckpointStore::new(&fixture.database, "$shop", "$fingerprint");
     let leader = claim("$pod", 1);
     assert_eq!(store.claim(&leader).await.unwrap().saved_by, "$pod");
     assert_eq!(save(&store, &leader, stream("8250")).await.unwrap(), SaveResult::Saved);
-    assert_eq!(house.stored("$shop").await.unwrap().get_str("fingerprint").ok(), Some("$fingerprint"));
+    assert_eq!(fixture.stored("$shop").await.unwrap().get_str("fingerprint").ok(), Some("$fingerprint"));
 }
 
 #[tokio::test]
-async fn tokens_are_ordered_by_bytes_whatever_the_collection_s_collation() {
-    let house = House::new("collation").await;
+async fn token_order_ignores_the_collation_of_the_collection() {
+    let fixture = CheckpointFixture::new("collation").await;
     let numeric = mongodb::options::Collation::builder().locale("en").numeric_ordering(true).build();
-    house.database.create_collection(COLLECTION).collation(numeric).await.unwrap();
-    let store = house.pipeline("shop");
+    fixture.database.create_collection(COLLECTION).collation(numeric).await.unwrap();
+    let store = fixture.pipeline("shop");
     let leader = claim("a", 1);
     store.claim(&leader).await.unwrap();
     // as numbers 829 < 8210, as bytes the other way about
@@ -310,9 +310,9 @@ async fn tokens_are_ordered_by_bytes_whatever_the_collection_s_collation() {
 }
 
 #[tokio::test]
-async fn of_claims_that_meet_the_highest_term_stands() {
-    let house = House::new("meeting").await;
-    let store = house.pipeline("shop");
+async fn the_highest_of_concurrent_claims_wins() {
+    let fixture = CheckpointFixture::new("meeting").await;
+    let store = fixture.pipeline("shop");
     let claims = (1..=16).map(|term| {
         let store = store.clone();
         tokio::spawn(async move { (term, store.claim(&claim(&format!("pod-{term}"), term)).await) })

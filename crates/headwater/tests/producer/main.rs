@@ -1,10 +1,10 @@
 //! Pods as processes, as far as the topic: leaders fall, histories are lost, snapshots are interrupted, and nothing is.
 
-mod history;
-mod promises;
+mod guarantees;
+mod history_lost;
 mod snapshot;
-mod split;
-mod starts;
+mod split_events;
+mod start_position;
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use testkit::cluster::TestCluster;
 use testkit::wait::{try_wait_for, wait_for};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
-const SOON: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Waits until the stored checkpoint is as it should be, and returns it.
-async fn checkpoint(house: &TestCluster, what: &str, is_it: impl Fn(&Document) -> bool) -> Document {
-    let checkpoints = house.coordination().collection::<Document>("checkpoints");
-    let found = try_wait_for(what, SOON, async || match checkpoints.find_one(doc! { "_id": "shop" }).await {
+async fn wait_for_checkpoint(cluster: &TestCluster, what: &str, is_it: impl Fn(&Document) -> bool) -> Document {
+    let checkpoints = cluster.coordination().collection::<Document>("checkpoints");
+    let found = try_wait_for(what, TIMEOUT, async || match checkpoints.find_one(doc! { "_id": "shop" }).await {
         Ok(Some(stored)) if is_it(&stored) => Ok(stored),
         other => Err(format!("{other:?}")),
     });
@@ -27,8 +27,8 @@ async fn checkpoint(house: &TestCluster, what: &str, is_it: impl Fn(&Document) -
 }
 
 /// Waits until every acknowledged write has come out.
-async fn all_come(checker: &Checker) {
-    wait_for("every event to come", SOON, async || match checker.outstanding() {
+async fn wait_for_all_events(checker: &Checker) {
+    wait_for("every event to come", TIMEOUT, async || match checker.outstanding() {
         0 => Ok(()),
         outstanding => Err(outstanding),
     })

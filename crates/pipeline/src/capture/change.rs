@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn fragments_are_one_event_with_the_token_of_the_last() {
+    fn fragments_join_to_one_event_with_the_last_token() {
         let first = fragment("8201", 1, 3, rawdoc! { "operationType": "update", "documentKey": { "_id": 7 } });
         let second = fragment("8202", 2, 3, rawdoc! { "fullDocument": { "_id": 7 } });
         let third = fragment("8203", 3, 3, rawdoc! { "updateDescription": {} });
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fragment_out_of_turn_is_an_error() {
+    fn a_fragment_out_of_order_is_an_error() {
         let second = fragment("8202", 2, 3, rawdoc! {});
         assert!(FragmentBuffer::default().join(&second).is_err());
         let mut fragments = FragmentBuffer::default();

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_index_serves_if_it_has_every_document_in_order() {
+    fn a_scan_index_covers_every_document_in_order() {
         let fields = ["aggregateId", "version"];
         assert!(is_scan_index(&index(doc! { "aggregateId": 1, "version": 1 }, None), fields));
         assert!(is_scan_index(&index(doc! { "aggregateId": 1.0, "version": 1_i64 }, None), fields));
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_may_be_ahead_by_as_much_as_clocks_differ() {
+    fn a_start_may_be_ahead_by_the_clock_skew() {
         let at = DateTime::from_millis;
         assert!(!is_ahead(at(0), at(1_000)));
         assert!(!is_ahead(at(61_000), at(1_000)));
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stage_is_one_operator() {
+    fn a_filter_stage_has_exactly_one_operator() {
         assert!(check_filter_shape(&[doc! { "$match": {} }, doc! { "$project": { "a": 0 } }]).is_ok());
         for wrong in [doc! {}, doc! { "match": {} }, doc! { "$match": {}, "$set": {} }] {
             let error = check_filter_shape(&[doc! { "$match": {} }, wrong]).unwrap_err();

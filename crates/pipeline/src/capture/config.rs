@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_start_is_written_as_it_is_read() {
+    fn a_start_formats_as_it_parses() {
         for text in ["beginning", "now", "2026-01-31T12:00:00Z"] {
             assert_eq!(text.parse::<PipelineStart>().unwrap().to_string(), text);
         }

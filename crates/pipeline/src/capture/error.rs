@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_halts_a_producer_is_on_its_page() {
+    fn every_error_that_halts_is_on_the_error_page() {
         let (namespace, driver) =
             (Namespace::new("shop", "events"), || DriverError::from(mongodb::error::Error::custom("x")));
         let all = [

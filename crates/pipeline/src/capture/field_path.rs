@@ -76,7 +76,7 @@ mod tests {
     use mongodb::bson::rawdoc;
 
     #[test]
-    fn a_path_leads_through_documents_and_not_into_arrays() {
+    fn a_path_descends_into_documents_but_not_arrays() {
         let document = rawdoc! { "a": { "b": { "c": 7 } }, "list": [{ "b": 1 }], "text": "x" };
         assert_eq!(FieldPath::new("a.b.c").value(&document), Some(Bson::Int32(7)));
         assert_eq!(FieldPath::new("a.b.d").find(&document), PathValue::Missing);

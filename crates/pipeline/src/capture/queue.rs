@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_sends_waits_for_room_and_room_comes_back_when_a_batch_is_taken() {
+    async fn send_waits_until_a_received_batch_frees_capacity() {
         let (sender, mut receiver) = bounded_queue(1 << 20, 10);
         let full = Cell::new(false);
         sender.send(watermarks(6), || full.set(true)).await.unwrap();
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_batch_larger_than_all_the_room_passes_alone() {
+    async fn a_batch_larger_than_the_queue_passes_alone() {
         let (sender, mut receiver) = bounded_queue(1, 1);
         sender.send(watermarks(100), || panic!("there was room")).await.unwrap();
         assert_eq!(receiver.next().await.unwrap().len(), 100);
     }
 
     #[tokio::test]
-    async fn who_waits_for_room_learns_that_nobody_takes() {
+    async fn a_waiting_send_fails_when_the_receiver_is_dropped() {
         let (sender, receiver) = bounded_queue(1, 1);
         sender.send(watermarks(1), || ()).await.unwrap();
         let waiting = sender.send(watermarks(1), || ());

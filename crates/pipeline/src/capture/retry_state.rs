@@ -68,7 +68,7 @@ mod tests {
     const SILENT: Error = Error::Timeout { operation: "read", waited: Duration::from_secs(1) };
 
     #[test]
-    fn patience_doubles_with_silence_and_returns_with_an_answer() {
+    fn the_timeout_doubles_on_timeouts_and_resets_on_success() {
         let mut retry = RetryState::new(Duration::from_secs(6));
         for timeout in [6, 12, 24, 48] {
             assert_eq!(retry.timeout(), Duration::from_secs(timeout));

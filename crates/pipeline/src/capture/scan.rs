@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_names_collection_key_and_document() {
+    fn progress_stores_collection_key_and_document_id() {
         let mut progress = none();
         let namespace = Namespace::new("shop", "events");
         order().advance(&mut progress, &namespace, &rawdoc! { "_id": 7, "aggregateId": "a", "version": 3 });
@@ -342,12 +342,12 @@ mod tests {
     }
 
     #[test]
-    fn what_the_document_does_not_have_the_index_has_as_null() {
+    fn a_missing_field_is_null_in_the_index_key() {
         assert_eq!(order().index_key(&rawdoc! { "_id": 7 }), Some(vec![Bson::Null, Bson::Null]));
     }
 
     #[test]
-    fn an_array_in_the_key_does_not_move_the_place_to_resume_from() {
+    fn an_array_in_the_key_does_not_move_the_scan_position() {
         let (mut progress, namespace) = (none(), Namespace::new("shop", "events"));
         order().advance(&mut progress, &namespace, &rawdoc! { "_id": 7, "aggregateId": ["a", "z"], "version": 3 });
         assert_eq!(progress, SnapshotProgress { scanned: 1, ..none() });

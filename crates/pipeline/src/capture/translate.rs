@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn an_insert_into_an_event_store_is_an_event() {
+    fn an_insert_is_translated_to_an_event() {
         let source = SourceConfig { sequence: Some("meta.version".into()), ..SourceConfig::events("shop", "events") };
         let document = rawdoc! { "_id": 7, "aggregateId": "order-1", "type": "Placed", "meta": { "version": 3 } };
         let event = event(&source, &change("insert", document.clone()));
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_commit_is_dated_to_the_millisecond_where_the_server_says_so() {
+    fn commit_time_has_milliseconds_if_the_server_sends_them() {
         let source = SourceConfig::events("shop", "events");
         let mut raw = change("insert", rawdoc! { "_id": 7 });
         assert_eq!(event(&source, &raw).committed_at(), Some(DateTime::from_millis(5_000)));
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_store_is_only_appended_to() {
+    fn other_operations_on_an_event_source_are_not_events() {
         let source = SourceConfig::events("shop", "events");
         for operation in ["update", "replace", "delete"] {
             assert!(
@@ -226,13 +226,13 @@ mod tests {
     }
 
     #[test]
-    fn what_the_document_does_not_say_is_left_open() {
+    fn missing_fields_are_none() {
         let event = event(&SourceConfig::events("shop", "events"), &change("insert", rawdoc! { "_id": 7 }));
         assert!(event.aggregate.is_none() && event.event_type.is_none() && event.sequence.is_none());
     }
 
     #[test]
-    fn a_document_is_its_own_aggregate_and_its_key_alone_when_it_is_gone() {
+    fn a_deleted_document_is_an_event_with_only_its_key() {
         let source = SourceConfig::documents("shop", "events");
         let gone = rawdoc! {
             "_id": { "_data": "8201" },
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_that_its_id_does_not_name_is_an_error_and_not_somebody_else() {
+    fn a_document_key_with_a_shard_key_is_an_error() {
         let translator = Translator::new(&SourceConfig::documents("shop", "events"));
         let raw = change("delete", rawdoc! {});
         let error = translator.translate(&RawChange::parse(&raw).unwrap()).unwrap_err();
@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_that_takes_away_what_is_needed_is_an_error() {
+    fn a_filter_that_removes_required_fields_is_an_error() {
         let translator = Translator::new(&SourceConfig::events("shop", "events"));
         for raw in
             [rawdoc! { "_id": { "_data": "82" } }, rawdoc! { "_id": { "_data": "82" }, "operationType": "insert" }]

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_said_of_the_token_proves_it_dead() {
+    fn only_errors_about_the_token_mean_history_lost() {
         let table = [
             (286, "", true, StreamErrorClass::HistoryLost),
             (136, "", false, StreamErrorClass::HistoryLost),
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_proves_nothing() {
+    fn an_error_without_a_code_is_retried() {
         assert_eq!(classify(&Error::custom("the connection broke")), StreamErrorClass::Retry);
     }
 }

@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_that_what_a_majority_has_does_not_explain_is_not_taken_for_kept() {
+    fn an_unexplained_refusal_is_indeterminate() {
         // A newer claim refused the save and is not yet visible to a majority.
         let cases = [
             (CheckpointPhase::Unstarted, CheckpointPhase::Unstarted),
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_behind_the_stored_position_is_kept() {
+    fn a_save_behind_the_stored_position_is_already_ahead() {
         let cases = [
             (stream("8220"), stream("8219")),
             (stream("8220"), CheckpointPhase::Unstarted),
@@ -158,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn an_epoch_that_still_seems_to_go_on_is_not_called_ended() {
+    fn an_epoch_that_still_shows_as_current_is_indeterminate() {
         let found = stored(1, stream("8220"));
         let result = explain_begin_epoch("shop", &found, &claim(1), Epoch::FIRST, &stream("8201")).unwrap_err();
         assert!(matches!(result, Error::Indeterminate { .. }), "{result}");
     }
 
     #[test]
-    fn a_higher_term_is_told_before_anything_else() {
+    fn a_higher_term_is_reported_first() {
         let result =
             explain_save("shop", &stored(2, stream("8299")), &claim(1), Epoch::FIRST, &stream("8220")).unwrap_err();
         assert!(matches!(result, Error::Deposed { stored, .. } if stored == Term::new(2)), "{result}");

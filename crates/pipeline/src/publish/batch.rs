@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_goes_together_up_to_the_count() {
+    fn queued_messages_are_batched_up_to_the_count() {
         let mut waiting = queue(&["a", "b", "c", "d"]);
         let batch = build_batch(&mut waiting, &LIMITS).unwrap();
         assert_eq!((batch.len(), waiting.len()), (3, 1));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_holds_no_more_than_the_link_takes() {
+    fn a_batch_fits_the_size_limit_of_the_link() {
         let large = "x".repeat(4_000);
         let mut waiting = queue(&[&large, &large, &large]);
         assert_eq!(build_batch(&mut waiting, &LIMITS).unwrap().len(), 2);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_passes_an_event_that_waits_to_be_stored() {
+    fn no_message_passes_one_that_waits_for_a_write() {
         let mut waiting = queue(&["a", "", "c"]);
         assert_eq!(build_batch(&mut waiting, &LIMITS).unwrap().len(), 1);
         assert!(build_batch(&mut waiting, &LIMITS).is_none());
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_comes_apart_as_it_was_put_together() {
+    fn a_batch_splits_into_its_messages() {
         let mut waiting = queue(&["a", "b", "c"]);
         let parts = build_batch(&mut waiting, &LIMITS).unwrap().split();
         let messages: Vec<_> = parts.iter().map(|part| part.payload.clone().unwrap()).collect();

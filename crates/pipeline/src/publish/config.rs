@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn settings_are_written_as_people_write_them() {
+    fn settings_parse_from_readable_values() {
         let config = read(doc! { "checkpoint": "50ms", "sessions": { "buckets": 64 }, "body": "json", "drain": "3s" });
         let config = config.unwrap();
         assert_eq!(config.checkpoint, CheckpointInterval::Every(Duration::from_millis(50)));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_makes_no_sense_is_refused() {
+    fn invalid_settings_are_refused() {
         assert!(read(doc! { "checkpoint": "often" }).unwrap_err().contains("neither `each` nor a duration"));
         assert!(read(doc! { "window": 5 }).is_err());
         let brief = Config { keep_oversize: Duration::from_secs(5), ..Config::default() };

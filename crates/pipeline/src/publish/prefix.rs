@@ -137,7 +137,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_mark_passes_when_nothing_older_is_unacknowledged() {
+    fn a_watermark_passes_when_all_before_is_acknowledged() {
         let mut prefix = AcknowledgedPrefix::with_failpoint(false);
         prefix.push_watermark(position(1));
         assert_eq!(prefix.take(), Some((position(1), 0)));
@@ -149,7 +149,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_only_sent_does_not_move_it_unless_that_defect_is_planted() {
+    fn sent_events_move_the_prefix_only_with_the_failpoint() {
         for enabled in [false, true] {
             let mut prefix = AcknowledgedPrefix::with_failpoint(enabled);
             let ordinal = prefix.push_event(position(1));

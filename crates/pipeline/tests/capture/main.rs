@@ -1,15 +1,15 @@
-//! Capture on real mongods: what is written is handed on, once, in order, whatever happens to the source.
+//! Capture on real mongods: every write is captured once and in order, whatever happens to the source.
 
-mod check;
-mod documents;
-mod dropped;
-mod failover;
-mod history;
-mod house;
-mod scan;
-mod sharded;
+mod documents_source;
+mod dropped_collection;
+mod event_stream;
+mod fixture;
+mod history_lost;
+mod primary_failover;
 mod sharded_documents;
-mod split;
-mod start;
-mod stream;
-mod sweep;
+mod sharded_events;
+mod snapshot_scan;
+mod snapshot_sweep;
+mod source_checks;
+mod split_events;
+mod start_position;

@@ -9,18 +9,18 @@ use pipeline::publish::message::EventMessageId;
 use pipeline::source::SourceConfig;
 use testkit::mongo::ShardedCluster;
 
-use crate::house::{Reading, aggregate, event, index, insert_all, majority, quick};
+use crate::fixture::{CaptureRun, aggregate, event, index, insert_all, majority, short_await};
 
 const DOCUMENTS: i32 = 40;
 const NORTH: &str = "north";
 const SOUTH: &str = "south";
 
-struct Shop {
+struct ShardedFixture {
     cluster: ShardedCluster,
     client: Client,
 }
 
-impl Shop {
+impl ShardedFixture {
     async fn open() -> Self {
         let cluster = ShardedCluster::start(2).await.unwrap();
         let client = cluster.client().await.unwrap();
@@ -47,7 +47,7 @@ impl Shop {
     }
 
     fn capture(&self, source: &SourceConfig) -> Capture {
-        Capture::new(&self.client, source.clone(), quick(Config::default()))
+        Capture::new(&self.client, source.clone(), short_await(Config::default()))
     }
 
     /// How many documents each shard has.
@@ -62,7 +62,7 @@ impl Shop {
 }
 
 /// Every kind of change to every document: inserted, changed twice, and every fourth deleted.
-async fn live_through(orders: &mongodb::Collection<Document>) -> usize {
+async fn write_all_operations(orders: &mongodb::Collection<Document>) -> usize {
     insert_all(orders, (0..DOCUMENTS).map(|id| doc! { "_id": id, "n": 0 })).await;
     for id in 0..DOCUMENTS {
         orders.update_one(doc! { "_id": id }, doc! { "$set": { "n": 1 } }).await.unwrap();
@@ -76,7 +76,7 @@ async fn live_through(orders: &mongodb::Collection<Document>) -> usize {
     (3 * DOCUMENTS + DOCUMENTS / 4) as usize
 }
 
-fn lived_in_order(events: &[ChangeEvent]) {
+fn assert_operations_in_order(events: &[ChangeEvent]) {
     use Operation::{Delete, Insert, Replace, Update};
     for id in 0..DOCUMENTS {
         let of_one = events.iter().filter(|event| aggregate(event) == id.into()).map(|event| event.operation);
@@ -87,24 +87,24 @@ fn lived_in_order(events: &[ChangeEvent]) {
 }
 
 #[tokio::test]
-async fn documents_on_two_shards_are_one_source_in_order_per_document() {
-    let shop = Shop::open().await;
+async fn documents_on_two_shards_are_in_order_per_document() {
+    let shop = ShardedFixture::open().await;
     shop.shard("orders", "_id", DOCUMENTS / 2).await;
     let (orders, source) = (shop.collection("orders"), SourceConfig::documents("shop", "orders"));
     shop.capture(&source).check(&PipelineStart::Beginning).await.unwrap();
 
     // Live, from now on.
-    let mut live = Reading::of(shop.capture(&source), PipelineStart::Now).await;
-    let count = live_through(&orders).await;
+    let mut live = CaptureRun::start(shop.capture(&source), PipelineStart::Now).await;
+    let count = write_all_operations(&orders).await;
     let read = live.events(count).await;
-    lived_in_order(&read);
+    assert_operations_in_order(&read);
     live.stop().await;
     assert!(shop.spread("orders").await.iter().all(|held| *held > 0));
 
     // Resumed by whoever comes next, wherever the last one was.
     for at in [0, count / 3, count / 2, count - 2] {
         let phase = CheckpointPhase::Stream { token: read[at].token.clone() };
-        let mut resumed = Reading::from(shop.capture(&source), phase);
+        let mut resumed = CaptureRun::resume(shop.capture(&source), phase);
         let rest = resumed.events(count - at - 1).await;
         assert!(rest.iter().map(|event| &event.token).eq(read[at + 1..].iter().map(|event| &event.token)), "{at}");
         resumed.stop().await;
@@ -114,7 +114,7 @@ async fn documents_on_two_shards_are_one_source_in_order_per_document() {
     let held = (DOCUMENTS - DOCUMENTS / 4) as usize;
     let begun = shop.capture(&source).initial_phase(&PipelineStart::Beginning).await.unwrap();
     let CheckpointPhase::Snapshot { start, .. } = begun.clone() else { panic!("{begun:?}") };
-    let mut first = Reading::from(shop.capture(&source), begun);
+    let mut first = CaptureRun::resume(shop.capture(&source), begun);
     let scanned = first.snapshot().await;
     first.stop().await;
     let keys = |scanned: &[(ChangeEvent, _)]| scanned.iter().map(|(event, _)| event.key.clone()).collect::<Vec<_>>();
@@ -124,7 +124,7 @@ async fn documents_on_two_shards_are_one_source_in_order_per_document() {
     orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "n": 3 } }).await.unwrap();
     orders.delete_one(doc! { "_id": DOCUMENTS - 1 }).await.unwrap();
     let phase = CheckpointPhase::Snapshot { start, progress: scanned[held / 2].1.clone() };
-    let mut rest = Reading::from(shop.capture(&source), phase);
+    let mut rest = CaptureRun::resume(shop.capture(&source), phase);
     let mut expected: Vec<Bson> = keys(&scanned[held / 2 + 1..]);
     // Gone from one shard, come to the other since.
     expected.pop();
@@ -138,8 +138,8 @@ async fn documents_on_two_shards_are_one_source_in_order_per_document() {
 }
 
 #[tokio::test]
-async fn documents_that_their_id_does_not_name_are_no_source() {
-    let shop = Shop::open().await;
+async fn documents_not_sharded_by_id_are_refused() {
+    let shop = ShardedFixture::open().await;
     // What it would mean: two documents, one `_id`.
     shop.shard("customers", "region", "o").await;
     let customers = shop.collection("customers");
@@ -156,27 +156,27 @@ async fn documents_that_their_id_does_not_name_are_no_source() {
     let region = |id: i32, region: &str| doc! { "_id": id, "region": region };
     orders.insert_one(region(1, NORTH)).await.unwrap();
     shop.capture(&source).check(&PipelineStart::Now).await.unwrap();
-    let mut reading = Reading::of(shop.capture(&source), PipelineStart::Now).await;
+    let mut reading = CaptureRun::start(shop.capture(&source), PipelineStart::Now).await;
     orders.insert_one(region(2, NORTH)).await.unwrap();
     assert_eq!(reading.event().await.key, 2.into());
     let by_region = mongodb::IndexModel::builder().keys(doc! { "region": 1 }).build();
     orders.create_index(by_region).await.unwrap();
     shop.shard("orders", "region", "o").await;
     orders.insert_one(region(2, SOUTH)).await.unwrap();
-    let error = reading.error().await;
+    let error = reading.wait_for_error().await;
     assert!(matches!(&error, Error::ShardedBy { field, .. } if field == "region"), "{error:?}");
 }
 
 /// Events are named by their aggregate, so that they may be sharded by it; two of them may then have one `_id`.
 #[tokio::test]
-async fn events_on_two_shards_with_one_id_are_two_events() {
-    let shop = Shop::open().await;
+async fn events_with_the_same_id_on_two_shards_are_two_events() {
+    let shop = ShardedFixture::open().await;
     shop.shard("events", "aggregateId", "o").await;
     let events = shop.collection("events");
     index(&events).await;
     let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
     shop.capture(&source).check(&PipelineStart::Beginning).await.unwrap();
-    let mut live = Reading::of(shop.capture(&source), PipelineStart::Now).await;
+    let mut live = CaptureRun::start(shop.capture(&source), PipelineStart::Now).await;
     let named = |aggregate: &str| {
         let mut event = event(aggregate, 1);
         event.insert("_id", 1);
@@ -186,7 +186,7 @@ async fn events_on_two_shards_with_one_id_are_two_events() {
     assert_eq!(shop.spread("events").await, [1, 1]);
     let streamed = live.events(2).await;
     live.stop().await;
-    let mut reading = Reading::of(shop.capture(&source), PipelineStart::Beginning).await;
+    let mut reading = CaptureRun::start(shop.capture(&source), PipelineStart::Beginning).await;
     let scanned = reading.snapshot().await;
     reading.stop().await;
     let of_both: Vec<_> = scanned.iter().map(|(event, _)| aggregate(event)).collect();

@@ -76,7 +76,7 @@ fn acknowledged(prefix: &mut AcknowledgedPrefix, count: u64) {
 }
 
 #[tokio::test]
-async fn a_save_waits_for_its_time_or_for_a_thousand_events() {
+async fn a_save_is_due_after_the_interval_or_1000_events() {
     let (store, now) = (Arc::new(MemoryStore::default()), Instant::now());
     let (mut saver, mut prefix) = (saver(&store, now), AcknowledgedPrefix::with_failpoint(false));
     assert_eq!(saver.next_due(&prefix, now, false), None, "nothing to save");
@@ -94,7 +94,7 @@ async fn a_save_waits_for_its_time_or_for_a_thousand_events() {
 }
 
 #[tokio::test]
-async fn a_save_that_may_succeed_later_is_repeated_with_what_is_newest_then() {
+async fn a_failed_save_is_retried_with_the_newest_position() {
     let (store, now) = (Arc::new(MemoryStore { failures: Mutex::new(1), ..MemoryStore::default() }), Instant::now());
     let (mut saver, mut prefix) = (saver(&store, now), AcknowledgedPrefix::with_failpoint(false));
     acknowledged(&mut prefix, 3);
@@ -112,7 +112,7 @@ async fn a_save_that_may_succeed_later_is_repeated_with_what_is_newest_then() {
 }
 
 #[tokio::test]
-async fn a_deposed_leaders_save_is_refused_for_good() {
+async fn the_save_of_a_deposed_leader_fails_permanently() {
     let (store, now) = (Arc::new(MemoryStore::default()), Instant::now());
     let (mut saver, mut prefix) = (saver(&store, now), AcknowledgedPrefix::with_failpoint(false));
     *store.term.lock().unwrap() = Term::new(7);

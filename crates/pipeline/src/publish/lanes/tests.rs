@@ -191,7 +191,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn lanes_do_what_a_naive_account_says(steps in prop::collection::vec(step(), 1..400)) {
+    fn lanes_match_a_simple_model(steps in prop::collection::vec(step(), 1..400)) {
         let mut run = LanesModel::new(false);
         for step in steps {
             let (flying, waiting) = (run.in_flight.len(), run.unfulfilled.len());
@@ -239,7 +239,7 @@ fn lanes_take_turns() {
 }
 
 #[test]
-fn a_planted_defect_lets_a_lane_have_two_transfers_under_way() {
+fn the_failpoint_allows_two_transfers_per_lane() {
     for (planted, transfers) in [(false, 1), (true, 2)] {
         let mut lanes = Lanes::with_failpoint(WINDOW, BatchLimits { count: 1, ..LIMITS }, planted);
         let mut prefix = AcknowledgedPrefix::with_failpoint(false);
@@ -253,7 +253,7 @@ fn a_planted_defect_lets_a_lane_have_two_transfers_under_way() {
 }
 
 #[test]
-fn a_lane_lingers_until_it_is_full_or_its_time_has_come() {
+fn a_lane_lingers_until_it_is_full_or_due() {
     let linger = Duration::from_millis(50);
     let mut lanes = Lanes::with_failpoint(WINDOW, BatchLimits { linger, ..LIMITS }, false);
     let mut prefix = AcknowledgedPrefix::with_failpoint(false);

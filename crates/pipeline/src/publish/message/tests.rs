@@ -68,7 +68,7 @@ fn everything_a_consumer_needs_is_on_the_message() {
 }
 
 #[test]
-fn only_the_term_tells_two_leaders_apart() {
+fn messages_of_two_leaders_differ_only_in_the_term() {
     let event = event("order-7", "8211");
     let aggregate = event.aggregate.as_ref().unwrap();
     let id = EventMessageId::for_event(&event, None);
@@ -92,14 +92,14 @@ fn ids_keep_their_type() {
 }
 
 #[test]
-fn a_key_that_is_the_aggregate_is_not_said_twice() {
+fn a_key_equal_to_the_aggregate_is_omitted() {
     let event = ChangeEvent { key: "order-7".into(), ..event("order-7", "8211") };
     let message = encode(&mut encoder(1), &event, BodyLocation::Inline);
     assert!(message.application_property(property::KEY).is_none());
 }
 
 #[test]
-fn what_a_snapshot_read_or_swept_is_named_by_its_run_and_its_document() {
+fn snapshot_message_ids_depend_on_run_and_document() {
     let event = event("order-7", "8211");
     let other = ChangeEvent { key: 8.into(), ..event.clone() };
     let swept = ChangeEvent { operation: Operation::Delete, ..event.clone() };
@@ -122,7 +122,7 @@ fn what_a_snapshot_read_or_swept_is_named_by_its_run_and_its_document() {
 }
 
 #[test]
-fn a_body_elsewhere_and_a_marker_say_where_to_look() {
+fn claim_check_and_marker_refer_to_the_stored_event() {
     let event = event("order-7", "8211");
     let id = EventMessageId::for_event(&event, None);
     let elsewhere = encode(&mut encoder(1), &event, BodyLocation::ClaimCheck);
@@ -149,7 +149,7 @@ fn json_is_relaxed_extended_json() {
 }
 
 #[test]
-fn buckets_share_sessions_and_keep_an_aggregate_in_its_own() {
+fn an_aggregate_always_maps_to_the_same_bucket() {
     let buckets = SessionMapping::Buckets(NonZeroU32::new(4).unwrap());
     let encoder = Encoder::new(BodyFormat::Bson, buckets, Epoch::FIRST, Term::new(1));
     let session = |number: i32| encoder.session_id(&AggregateId::new(number.into()).unwrap());

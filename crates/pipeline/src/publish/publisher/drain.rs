@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_save_has_its_share_of_the_drain_and_no_drain_is_longer_than_it_says() {
+    fn a_drain_reserves_time_for_the_last_save() {
         let now = Instant::now();
         for (within, send) in [(0, 0), (400, 300), (2_000, 1_500), (10_000, 9_000), (60_000, 59_000)] {
             let [within, send] = [within, send].map(Duration::from_millis);

@@ -7,11 +7,11 @@ use pipeline::envelope::property;
 use pipeline::event::{ChangeEvent, Operation};
 use pipeline::publish::{BodyFormat, Config, PublishEnd};
 
-use crate::house::*;
+use crate::fixture::*;
 
 #[tokio::test]
-async fn ids_of_any_type_and_length_travel_typed() {
-    let house = House::as_designed().await;
+async fn ids_of_any_type_and_length_keep_their_type() {
+    let fixture = PublishFixture::with_default_topic().await;
     let ids: Vec<Bson> = vec![
         7.into(),
         8_i64.into(),
@@ -21,12 +21,12 @@ async fn ids_of_any_type_and_length_travel_typed() {
         "x".repeat(4_096).into(),
         "order-7".into(),
     ];
-    let run = house.publish(1, Config::default()).await;
+    let run = fixture.publish(1, Config::default()).await;
     let events: Vec<_> =
         ids.iter().zip(1..).map(|(id, number)| CaptureItem::Change(event(id.clone(), number))).collect();
-    run.give(&events).await;
+    run.send(&events).await;
     assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
-    let mut received: Vec<_> = house.received(ids.len()).await.into_values().flatten().collect();
+    let mut received: Vec<_> = fixture.receive_all(ids.len()).await.into_values().flatten().collect();
     received.sort_by_key(number);
     let typed: Vec<_> = received.iter().map(|message| typed(message, property::AGGREGATE)).collect();
     assert_eq!(typed, ids);
@@ -34,20 +34,20 @@ async fn ids_of_any_type_and_length_travel_typed() {
 }
 
 #[tokio::test]
-async fn others_may_read_the_topic_as_json() {
-    let house = House::start(|_| {}).await;
-    let run = house.publish(1, Config { body: BodyFormat::Json, ..Config::default() }).await;
-    run.give(&events(1, 1)).await;
+async fn a_json_body_is_readable_by_others() {
+    let fixture = PublishFixture::start(|_| {}).await;
+    let run = fixture.publish(1, Config { body: BodyFormat::Json, ..Config::default() }).await;
+    run.send(&events(1, 1)).await;
     run.drain().await.unwrap();
-    let message = house.received(1).await.into_values().flatten().next().unwrap();
+    let message = fixture.receive_all(1).await.into_values().flatten().next().unwrap();
     assert_eq!(message.content_type(), Some("application/json"));
     assert_eq!(message.body(), r#"{"aggregateId":"order-0","n":1}"#);
 }
 
 #[tokio::test]
-async fn a_snapshot_moves_its_own_checkpoint_and_a_mark_moves_it_on() {
-    let house = House::start(|_| {}).await;
-    let run = house.publish(1, Config::default()).await;
+async fn snapshot_events_and_watermarks_move_the_checkpoint() {
+    let fixture = PublishFixture::start(|_| {}).await;
+    let run = fixture.publish(1, Config::default()).await;
     let progress = |scanned| SnapshotProgress { run: "r1".into(), scanned, after: Some(Bson::Int64(7)) };
     let scanned = |number| ChangeEvent {
         token: token(1),
@@ -56,9 +56,9 @@ async fn a_snapshot_moves_its_own_checkpoint_and_a_mark_moves_it_on() {
         wall_time: None,
         ..event(format!("order-{number}"), number)
     };
-    run.give(&[CaptureItem::Snapshot(scanned(1), progress(1)), CaptureItem::Snapshot(scanned(2), progress(2))]).await;
+    run.send(&[CaptureItem::Snapshot(scanned(1), progress(1)), CaptureItem::Snapshot(scanned(2), progress(2))]).await;
     testkit::wait::wait_for("the snapshot's progress", SOON, async || {
-        let phase = house.phase().await;
+        let phase = fixture.phase().await;
         if phase == (CheckpointPhase::Snapshot { start: token(1), progress: progress(2) }) {
             Ok(())
         } else {
@@ -66,8 +66,8 @@ async fn a_snapshot_moves_its_own_checkpoint_and_a_mark_moves_it_on() {
         }
     })
     .await;
-    run.give(&[CaptureItem::Watermark(stream(5), None)]).await;
+    run.send(&[CaptureItem::Watermark(stream(5), None)]).await;
     assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
-    assert_eq!(house.phase().await, stream(5));
-    house.received(2).await;
+    assert_eq!(fixture.phase().await, stream(5));
+    fixture.receive_all(2).await;
 }

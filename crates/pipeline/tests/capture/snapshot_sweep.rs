@@ -21,8 +21,8 @@ use testkit::mongo::{ScratchDatabase, shared};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use crate::house::{House, Reading, insert_all, majority};
-use crate::scan::{ids, small};
+use crate::fixture::{CaptureFixture, CaptureRun, insert_all, majority};
+use crate::snapshot_scan::{ids, small_batches};
 
 async fn contents(database: &Database, name: &str) -> Vec<Document> {
     let found = database.collection(name).find(doc! {}).sort(doc! { "_id": 1 }).await.unwrap();
@@ -32,47 +32,47 @@ async fn contents(database: &Database, name: &str) -> Vec<Document> {
 const PIPELINE: &str = "shop";
 
 /// Two collections, and a read model of each that is what it is.
-struct Shop {
-    house: House,
+struct SweepFixture {
+    fixture: CaptureFixture,
     views: ScratchDatabase,
 }
 
-impl Shop {
+impl SweepFixture {
     async fn new(purpose: &str) -> Self {
-        let house = House::new(purpose).await;
-        Self { house, views: shared().await.unwrap().database(&format!("{purpose}_views")) }
+        let fixture = CaptureFixture::new(purpose).await;
+        Self { fixture, views: shared().await.unwrap().database(&format!("{purpose}_views")) }
     }
 
     fn source(&self) -> SourceConfig {
         SourceConfig {
             collection: None,
             collections: vec!["orders".into(), "customers".into()],
-            ..self.house.documents()
+            ..self.fixture.documents()
         }
     }
 
     fn orders(&self) -> mongodb::Collection<Document> {
-        majority(&self.house.database, "orders")
+        majority(&self.fixture.database, "orders")
     }
 
     async fn fill(&self) {
         for name in ["orders", "customers"] {
             let all = ids().into_iter().map(|id| doc! { "_id": id, "in": name });
-            insert_all(&majority(&self.house.database, name), all).await;
+            insert_all(&majority(&self.fixture.database, name), all).await;
         }
     }
 
     async fn begin(&self) -> (ResumeToken, SnapshotProgress) {
-        match self.house.capture(self.source()).initial_phase(&PipelineStart::Beginning).await.unwrap() {
+        match self.fixture.capture(self.source()).initial_phase(&PipelineStart::Beginning).await.unwrap() {
             CheckpointPhase::Snapshot { start, progress } => (start, progress),
             other => panic!("{other:?}"),
         }
     }
 
-    fn reading(&self, epoch: u64, config: Config, start: &ResumeToken, progress: &SnapshotProgress) -> Reading {
-        let capture = self.house.capture_with(self.source(), config);
+    fn reading(&self, epoch: u64, config: Config, start: &ResumeToken, progress: &SnapshotProgress) -> CaptureRun {
+        let capture = self.fixture.capture_with(self.source(), config);
         let capture = capture.with_read_models(&self.views, PIPELINE, Epoch::new(epoch));
-        Reading::from(capture, CheckpointPhase::Snapshot { start: start.clone(), progress: progress.clone() })
+        CaptureRun::resume(capture, CheckpointPhase::Snapshot { start: start.clone(), progress: progress.clone() })
     }
 
     /// What is left of a snapshot, and the sweep at its end.
@@ -82,27 +82,27 @@ impl Shop {
         start: &ResumeToken,
         progress: &SnapshotProgress,
     ) -> Vec<(ChangeEvent, SnapshotProgress)> {
-        let mut reading = self.reading(epoch, small(), start, progress);
+        let mut reading = self.reading(epoch, small_batches(), start, progress);
         let scanned = reading.snapshot().await;
         reading.stop().await;
         scanned
     }
 
-    async fn the_views_are_the_source(&self) {
+    async fn assert_views_match_source(&self) {
         for name in ["orders", "customers"] {
-            assert_eq!(contents(&self.views, name).await, contents(&self.house.database, name).await, "{name}");
+            assert_eq!(contents(&self.views, name).await, contents(&self.fixture.database, name).await, "{name}");
         }
     }
 }
 
 /// A consumer's applier.
-struct Pod {
+struct TestApplier {
     handle: Handle,
     stop: CancellationToken,
     running: JoinHandle<()>,
 }
 
-impl Pod {
+impl TestApplier {
     async fn start(views: &Database, pipeline: &str) -> Self {
         let mirror = |name: &str| {
             let declared = serde_json::from_value(json!({ "mirror": true, "from": name })).unwrap();
@@ -172,15 +172,15 @@ fn message_ids(scanned: &[(ChangeEvent, SnapshotProgress)]) -> Vec<EventMessageI
 }
 
 /// The shop was read in a first epoch; then some orders go, and one comes, while nobody reads.
-async fn a_shop_without_its_history(purpose: &str) -> (Shop, Pod, Vec<Bson>) {
-    let shop = Shop::new(purpose).await;
+async fn fixture_with_lost_history(purpose: &str) -> (SweepFixture, TestApplier, Vec<Bson>) {
+    let shop = SweepFixture::new(purpose).await;
     shop.fill().await;
-    let pod = Pod::start(&shop.views, PIPELINE).await;
+    let pod = TestApplier::start(&shop.views, PIPELINE).await;
     let (start, progress) = shop.begin().await;
     let first = shop.snapshot(1, &start, &progress).await;
     assert_eq!(swept(&first), [], "nobody knows anything yet");
     pod.apply(1, events(&first)).await;
-    shop.the_views_are_the_source().await;
+    shop.assert_views_match_source().await;
     let gone = vec![ids()[0].clone(), ids()[3].clone(), ids()[4].clone(), ids()[6].clone()];
     shop.orders().delete_many(doc! { "_id": { "$in": &gone } }).await.unwrap();
     shop.orders().insert_one(doc! { "_id": "new" }).await.unwrap();
@@ -188,10 +188,10 @@ async fn a_shop_without_its_history(purpose: &str) -> (Shop, Pod, Vec<Bson>) {
 }
 
 #[tokio::test]
-async fn what_went_with_a_lost_history_goes_from_the_read_models_too_and_nothing_else_does() {
-    let (shop, pod, gone) = a_shop_without_its_history("sweep").await;
+async fn a_sweep_deletes_only_keys_the_source_no_longer_has() {
+    let (shop, pod, gone) = fixture_with_lost_history("sweep").await;
     // A key that only another pipeline knows is no business of ours.
-    let stranger = Pod::start(&shop.views, "another").await;
+    let stranger = TestApplier::start(&shop.views, "another").await;
     let (start, progress) = shop.begin().await;
     let mut foreign = shop.snapshot(1, &start, &progress).await.remove(0).0;
     foreign.key = "foreign".into();
@@ -213,10 +213,10 @@ async fn what_went_with_a_lost_history_goes_from_the_read_models_too_and_nothing
     assert!(deleted.clone().all(|event| event.token == start && event.document.iter().count() == 1));
     assert!(deleted.clone().all(|event| event.event_type.as_deref() == Some("delete")));
     assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == ApplyOutcome::Applied));
-    shop.the_views_are_the_source().await;
+    shop.assert_views_match_source().await;
     // Told again, as after a takeover without duplicate detection.
     assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == ApplyOutcome::Duplicate));
-    shop.the_views_are_the_source().await;
+    shop.assert_views_match_source().await;
     // What the read models know as deleted is not told a second time.
     let (start, progress) = shop.begin().await;
     assert_eq!(swept(&shop.snapshot(3, &start, &progress).await), []);
@@ -224,8 +224,8 @@ async fn what_went_with_a_lost_history_goes_from_the_read_models_too_and_nothing
 }
 
 #[tokio::test]
-async fn a_sweep_goes_on_wherever_the_last_leader_was_and_says_the_same() {
-    let (shop, pod, gone) = a_shop_without_its_history("sweep_resumed").await;
+async fn a_sweep_resumes_at_any_position_with_the_same_messages() {
+    let (shop, pod, gone) = fixture_with_lost_history("sweep_resumed").await;
     let (start, progress) = shop.begin().await;
     let all = shop.snapshot(2, &start, &progress).await;
     assert_eq!(swept(&all).len(), gone.len());
@@ -237,17 +237,17 @@ async fn a_sweep_goes_on_wherever_the_last_leader_was_and_says_the_same() {
         assert!(rest.iter().all(|(_, progress)| progress.scanned > all[at].1.scanned), "resumed after {at}");
     }
     // Pages in which nothing is gone move the snapshot too: the last leader's marks are places to go on from as well.
-    let mut reading = shop.reading(2, small(), &start, &progress);
+    let mut reading = shop.reading(2, small_batches(), &start, &progress);
     reading.snapshot().await;
-    let last = reading.marks.iter().rev().find_map(|phase| match phase {
+    let last = reading.watermarks.iter().rev().find_map(|phase| match phase {
         CheckpointPhase::Snapshot { progress, .. } => Some(progress.clone()),
         CheckpointPhase::Stream { .. } | CheckpointPhase::Unstarted => None,
     });
     reading.stop().await;
     let last = last.expect("a mark at the end of each page");
-    let cursors = 2 * crate::scan::ids().len() as u64;
+    let cursors = 2 * crate::snapshot_scan::ids().len() as u64;
     assert_eq!(last.scanned, documents_of(&shop).await + cursors);
-    let mut rest = shop.reading(2, small(), &start, &last);
+    let mut rest = shop.reading(2, small_batches(), &start, &last);
     assert!(
         matches!(rest.next().await, Some(CaptureItem::Watermark(CheckpointPhase::Stream { .. }, _))),
         "nothing is left to sweep"
@@ -256,17 +256,17 @@ async fn a_sweep_goes_on_wherever_the_last_leader_was_and_says_the_same() {
     pod.stop().await;
 }
 
-async fn documents_of(shop: &Shop) -> u64 {
+async fn documents_of(shop: &SweepFixture) -> u64 {
     let mut count = 0;
     for name in ["orders", "customers"] {
-        count += shop.house.database.collection::<Document>(name).count_documents(doc! {}).await.unwrap();
+        count += shop.fixture.database.collection::<Document>(name).count_documents(doc! {}).await.unwrap();
     }
     count
 }
 
 #[tokio::test]
-async fn what_is_deleted_while_the_snapshot_runs_is_in_the_stream_and_a_sweep_does_no_harm() {
-    let (shop, pod, _) = a_shop_without_its_history("sweep_live").await;
+async fn a_delete_during_the_snapshot_survives_the_sweep() {
+    let (shop, pod, _) = fixture_with_lost_history("sweep_live").await;
     let (start, progress) = shop.begin().await;
     let scanned = shop.snapshot(2, &start, &progress).await;
     // After it was scanned: the sweep misses it, the snapshot has it.
@@ -275,22 +275,22 @@ async fn what_is_deleted_while_the_snapshot_runs_is_in_the_stream_and_a_sweep_do
     // Back again before the sweep's delete is applied.
     shop.orders().insert_one(doc! { "_id": &again, "back": true }).await.unwrap();
     let scan_ends = scanned.iter().position(|(event, _)| event.operation == Operation::Delete).unwrap();
-    let mut reading = shop.reading(2, small(), &start, &scanned[scan_ends - 1].1);
+    let mut reading = shop.reading(2, small_batches(), &start, &scanned[scan_ends - 1].1);
     let sweep = reading.snapshot().await;
     assert!(swept(&sweep).contains(&("orders", late)) && !swept(&sweep).contains(&("orders", again)));
     let streamed = reading.events(2).await;
     reading.stop().await;
     // The first leader's sweep, the second's, and the stream.
     pod.apply(2, events(&scanned).chain(events(&sweep)).chain(&streamed)).await;
-    shop.the_views_are_the_source().await;
+    shop.assert_views_match_source().await;
     pod.apply(2, events(&sweep)).await;
-    shop.the_views_are_the_source().await;
+    shop.assert_views_match_source().await;
     pod.stop().await;
 }
 
-impl Shop {
+impl SweepFixture {
     /// An order that came and went again in this epoch, as it was published and nobody has applied it; its delete is in no history.
-    async fn came_and_went(&self, epoch: u64, key: &Bson) -> ChangeEvent {
+    async fn insert_and_delete(&self, epoch: u64, key: &Bson) -> ChangeEvent {
         self.orders().insert_one(doc! { "_id": key }).await.unwrap();
         let (start, progress) = self.begin().await;
         let published = self.snapshot(epoch, &start, &progress).await;
@@ -301,19 +301,19 @@ impl Shop {
 }
 
 #[tokio::test]
-async fn what_waits_on_the_bus_of_a_key_that_nobody_knows_is_passed_over_once_a_later_epoch_is_swept() {
-    let (shop, pod, gone) = a_shop_without_its_history("sweep_unapplied").await;
+async fn messages_below_the_epoch_floor_are_skipped_after_a_sweep() {
+    let (shop, pod, gone) = fixture_with_lost_history("sweep_unapplied").await;
     let unknown = Bson::from("unknown");
-    let waiting = shop.came_and_went(1, &unknown).await;
+    let waiting = shop.insert_and_delete(1, &unknown).await;
     let (start, progress) = shop.begin().await;
     let second = shop.snapshot(2, &start, &progress).await;
     assert!(!swept(&second).contains(&("orders", unknown.clone())), "no cursor names it");
     assert_eq!(pod.apply(1, [&waiting]).await, [ApplyOutcome::Duplicate]);
     assert!(pod.apply(2, events(&second)).await.iter().all(|outcome| *outcome == ApplyOutcome::Applied));
-    shop.the_views_are_the_source().await;
+    shop.assert_views_match_source().await;
 
     // The same of one that is known, as gone; and what comes in the new epoch is applied, of either.
-    let waiting = [shop.came_and_went(2, &gone[0]).await, shop.came_and_went(2, &unknown).await];
+    let waiting = [shop.insert_and_delete(2, &gone[0]).await, shop.insert_and_delete(2, &unknown).await];
     for key in [&gone[1], &"another".into()] {
         shop.orders().insert_one(doc! { "_id": key }).await.unwrap();
     }
@@ -321,28 +321,28 @@ async fn what_waits_on_the_bus_of_a_key_that_nobody_knows_is_passed_over_once_a_
     let third = shop.snapshot(3, &start, &progress).await;
     assert_eq!(pod.apply(2, &waiting).await, [ApplyOutcome::Duplicate; 2]);
     assert!(pod.apply(3, events(&third)).await.iter().all(|outcome| *outcome == ApplyOutcome::Applied));
-    shop.the_views_are_the_source().await;
+    shop.assert_views_match_source().await;
     pod.stop().await;
 }
 
 #[tokio::test]
-async fn before_anything_is_swept_what_waits_on_the_bus_is_applied_and_then_swept() {
-    let (shop, pod, _) = a_shop_without_its_history("sweep_in_time").await;
+async fn messages_applied_before_a_sweep_are_swept() {
+    let (shop, pod, _) = fixture_with_lost_history("sweep_in_time").await;
     let unknown = Bson::from("unknown");
-    let waiting = shop.came_and_went(1, &unknown).await;
+    let waiting = shop.insert_and_delete(1, &unknown).await;
     assert_eq!(pod.apply(1, [&waiting]).await, [ApplyOutcome::Applied]);
     let (start, progress) = shop.begin().await;
     let second = shop.snapshot(2, &start, &progress).await;
     assert!(swept(&second).contains(&("orders", unknown)));
     pod.apply(2, events(&second)).await;
-    shop.the_views_are_the_source().await;
+    shop.assert_views_match_source().await;
     pod.stop().await;
 }
 
 /// It read the cursors before the mark was set, and writes one behind the sweep's back if it is let.
 #[tokio::test]
-async fn a_sweep_waits_for_a_transaction_that_cannot_know_of_it() {
-    let (shop, pod, _) = a_shop_without_its_history("sweep_waits").await;
+async fn a_sweep_waits_for_transactions_older_than_the_floor() {
+    let (shop, pod, _) = fixture_with_lost_history("sweep_waits").await;
     let mut options = ClientOptions::parse(shared().await.unwrap().uri()).await.unwrap();
     options.app_name = Some(application_name(PIPELINE));
     let client = Client::with_options(options).unwrap();
@@ -353,7 +353,7 @@ async fn a_sweep_waits_for_a_transaction_that_cannot_know_of_it() {
     cursors.insert_one(late).session(&mut session).await.unwrap();
 
     let (start, progress) = shop.begin().await;
-    let mut reading = shop.reading(2, small(), &start, &progress);
+    let mut reading = shop.reading(2, small_batches(), &start, &progress);
     let swept_behind = {
         let mut snapshot = std::pin::pin!(reading.snapshot());
         let ended = tokio::select! {
@@ -370,12 +370,12 @@ async fn a_sweep_waits_for_a_transaction_that_cannot_know_of_it() {
 }
 
 #[tokio::test]
-async fn a_filter_that_leaves_deletes_out_leaves_these_out_too() {
-    let (shop, pod, gone) = a_shop_without_its_history("sweep_filtered").await;
+async fn a_filter_without_deletes_removes_sweep_deletes() {
+    let (shop, pod, gone) = fixture_with_lost_history("sweep_filtered").await;
     let (start, progress) = shop.begin().await;
     let without = |operation: &str| {
         let filter = vec![doc! { "$match": { "operationType": { "$ne": operation } } }];
-        Config { filter, ..small() }
+        Config { filter, ..small_batches() }
     };
     let mut reading = shop.reading(2, without("delete"), &start, &progress);
     assert_eq!(swept(&reading.snapshot().await), []);

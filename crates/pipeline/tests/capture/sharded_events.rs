@@ -8,35 +8,35 @@ use pipeline::event::ChangeEvent;
 use pipeline::source::SourceConfig;
 use testkit::mongo::ShardedCluster;
 
-use crate::house::{Reading, aggregate, event, index, insert_all, majority, quick};
+use crate::fixture::{CaptureRun, aggregate, event, index, insert_all, majority, short_await};
 
 const AGGREGATES: i32 = 20;
 const EACH: i32 = 25;
 
 #[tokio::test]
-async fn two_shards_are_one_source_in_order_per_aggregate() {
+async fn events_on_two_shards_are_in_order_per_aggregate() {
     let cluster = ShardedCluster::start(2).await.unwrap();
     let client = cluster.client().await.unwrap();
     shard(&client).await;
     let events = majority(&client.database("shop"), "events");
     index(&events).await;
     let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
-    let capture = || Capture::new(&client, source.clone(), quick(Default::default()));
+    let capture = || Capture::new(&client, source.clone(), short_await(Default::default()));
     capture().check(&PipelineStart::Beginning).await.unwrap();
 
     // Live, from now on.
-    let mut live = Reading::of(capture(), PipelineStart::Now).await;
+    let mut live = CaptureRun::start(capture(), PipelineStart::Now).await;
     for version in 0..EACH {
         insert_all(&events, (0..AGGREGATES).map(|id| event(id, version))).await;
     }
     let read = live.events((AGGREGATES * EACH) as usize).await;
-    in_order(&read);
+    assert_in_order(&read);
     live.stop().await;
     assert!(on_both_shards(&cluster).await);
 
     // Resumed in the middle.
     let token = read[100].token.clone();
-    let mut resumed = Reading::from(capture(), CheckpointPhase::Stream { token });
+    let mut resumed = CaptureRun::resume(capture(), CheckpointPhase::Stream { token });
     assert!(
         resumed.events(399).await.iter().map(|event| &event.token).eq(read[101..].iter().map(|event| &event.token))
     );
@@ -44,14 +44,14 @@ async fn two_shards_are_one_source_in_order_per_aggregate() {
 
     // A snapshot, resumed in the middle, and the stream after it.
     let start = capture().initial_phase(&PipelineStart::Beginning).await.unwrap();
-    let mut first = Reading::from(capture(), start.clone());
+    let mut first = CaptureRun::resume(capture(), start.clone());
     let scanned = first.snapshot().await;
     first.stop().await;
     assert_eq!(scanned.len(), (AGGREGATES * EACH) as usize);
-    in_order(&scanned.iter().map(|(event, _)| event.clone()).collect::<Vec<_>>());
+    assert_in_order(&scanned.iter().map(|(event, _)| event.clone()).collect::<Vec<_>>());
     let CheckpointPhase::Snapshot { start, .. } = start else { panic!("{start:?}") };
     let progress = scanned[249].1.clone();
-    let mut rest = Reading::from(capture(), CheckpointPhase::Snapshot { start, progress });
+    let mut rest = CaptureRun::resume(capture(), CheckpointPhase::Snapshot { start, progress });
     let keys: Vec<_> = rest.snapshot().await.into_iter().map(|(event, _)| event.key).collect();
     assert!(keys.iter().eq(scanned[250..].iter().map(|(event, _)| &event.key)));
     events.insert_one(event(0, EACH)).await.unwrap();
@@ -85,7 +85,7 @@ async fn on_both_shards(cluster: &ShardedCluster) -> bool {
     true
 }
 
-fn in_order(events: &[ChangeEvent]) {
+fn assert_in_order(events: &[ChangeEvent]) {
     for id in 0..AGGREGATES {
         let of_one = events.iter().filter(|event| aggregate(event) == id.into()).map(|event| event.sequence.unwrap());
         assert!(of_one.eq(0..i64::from(EACH)), "aggregate {id}");

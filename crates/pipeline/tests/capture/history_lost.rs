@@ -11,10 +11,10 @@ use pipeline::source::SourceConfig;
 use testkit::mongo::ReplicaSetConfig;
 use testkit::wait::wait_for;
 
-use crate::house::{House, Reading, WITHIN, event, majority, quick};
+use crate::fixture::{CaptureFixture, CaptureRun, TIMEOUT, event, majority, short_await};
 
 #[tokio::test]
-async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behind() {
+async fn history_lost_is_reported_on_open_and_on_an_open_stream() {
     // Only what a checkpoint has behind it is cut off the oplog, and there is one a minute by default.
     let set = ReplicaSetConfig::with_members(1).oplog_megabytes(1).argument("--syncdelay=1").start().await.unwrap();
     let client = set.client().await.unwrap();
@@ -25,24 +25,24 @@ async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behin
         read_ahead_events: NonZeroU32::new(10).unwrap(),
         ..Config::default()
     };
-    let capture = || Capture::new(&client, source.clone(), quick(config.clone()));
+    let capture = || Capture::new(&client, source.clone(), short_await(config.clone()));
     let start = capture().initial_phase(&PipelineStart::Now).await.unwrap();
 
     // One that is open and not taken from; it holds a cursor far from the oplog's end.
-    let behind = Reading::from(capture(), start.clone());
+    let behind = CaptureRun::resume(capture(), start.clone());
     events.insert_many((0..1000).map(|version| event("a", version))).await.unwrap();
-    wait_for("the queue to be full", WITHIN, async || {
+    wait_for("the queue to be full", TIMEOUT, async || {
         let status = behind.handle.status();
         if status.state == CaptureState::Full { Ok(()) } else { Err(status) }
     })
     .await;
 
     overrun(&client, &start).await;
-    let error = behind.error().await;
+    let error = behind.wait_for_error().await;
     assert_eq!(code(&error), Some(136), "{error:?}");
 
-    let late = Reading::from(capture(), start);
-    let error = late.error().await;
+    let late = CaptureRun::resume(capture(), start);
+    let error = late.wait_for_error().await;
     assert_eq!(code(&error), Some(286), "{error:?}");
     assert!(error.to_string().contains("history"), "{error}");
 
@@ -54,16 +54,18 @@ async fn a_lost_history_is_said_whether_the_stream_is_opened_late_or_falls_behin
 
 /// Of a server that writes tokens another way, or of somebody's hand: what the server says of the token itself is no trouble that passes.
 #[tokio::test]
-async fn a_token_that_the_server_does_not_know_is_a_history_that_is_lost() {
-    let house = House::new("tokens").await;
-    let mut reading = house.read(house.source()).await;
-    house.events().insert_one(event("a", 1)).await.unwrap();
+async fn a_token_the_server_cannot_parse_is_history_lost() {
+    let fixture = CaptureFixture::new("tokens").await;
+    let mut reading = fixture.read(fixture.source()).await;
+    fixture.events().insert_one(event("a", 1)).await.unwrap();
     let token = reading.event().await.token.key().to_owned();
     reading.stop().await;
     let (later_version, another_kind) = (token.replacen("2B04", "2B0A", 1), token.replacen("2C0100", "2C0300", 1));
     for (garbled, expected) in [(later_version, 50795), (another_kind, 51057), (token[..30].to_owned(), 50872)] {
         let token = ResumeToken::try_from(doc! { "_data": garbled }).unwrap();
-        let error = Reading::from(house.capture(house.source()), CheckpointPhase::Stream { token }).error().await;
+        let error = CaptureRun::resume(fixture.capture(fixture.source()), CheckpointPhase::Stream { token })
+            .wait_for_error()
+            .await;
         assert_eq!(code(&error), Some(expected), "{error:?}");
     }
 }
@@ -80,7 +82,7 @@ async fn overrun(client: &Client, start: &CheckpointPhase) {
     let CheckpointPhase::Stream { token } = start else { panic!("{start:?}") };
     let start = token.cluster_time().unwrap();
     let filler = client.database("filler").collection::<Document>("filler");
-    wait_for("the oplog to be overrun", 2 * WITHIN, async || {
+    wait_for("the oplog to be overrun", 2 * TIMEOUT, async || {
         filler.insert_many((0..10).map(|_| doc! { "x": "x".repeat(1 << 20) })).await.unwrap();
         let oldest = oldest(client).await;
         // By a margin: the events that the open stream has not read yet must be gone too.

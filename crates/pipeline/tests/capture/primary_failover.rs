@@ -10,37 +10,37 @@ use pipeline::source::SourceConfig;
 use testkit::mongo::ReplicaSet;
 use testkit::wait::wait_for;
 
-use crate::house::{Reading, direct, event, index, majority, quick, versions};
+use crate::fixture::{CaptureRun, direct, event, index, majority, short_await, versions};
 
 /// An election on a machine where everything takes its time.
-const LONG: Duration = Duration::from_secs(150);
+const ELECTION_TIMEOUT: Duration = Duration::from_secs(150);
 
 #[tokio::test]
-async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_none_of_a_stream_or_a_snapshot() {
+async fn a_failed_or_silent_primary_loses_and_repeats_no_event() {
     let mut set = ReplicaSet::start(3).await.unwrap();
     // Its monitors are too slow to notice a silent member, for which they wait both times together: only capture's own deadline does. A member
     // that is back they must notice soon: it may be the next primary.
     let slow = "heartbeatFrequencyMS=500&connectTimeoutMS=120000";
     let client = direct(&format!("{}&{slow}", set.uri())).await;
     let config = Config { response_timeout: Duration::from_secs(2), ..Config::default() };
-    let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), PipelineStart::Now).await;
+    let mut reading = CaptureRun::start(Capture::new(&client, source(), short_await(config)), PipelineStart::Now).await;
     let (written, done) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
     let writer = tokio::spawn(write(set.client().await.unwrap(), Arc::clone(&written), Arc::clone(&done)));
 
-    more_are_written(50, &written).await;
+    wait_for_writes(50, &written).await;
     let killed = set.primary().await.unwrap();
     set.kill(killed).await.unwrap();
-    more_are_written(50, &written).await;
+    wait_for_writes(50, &written).await;
     set.restart(killed).await.unwrap();
     set.wait_until_secondary(killed).await.unwrap();
 
     let paused = set.primary().await.unwrap();
     set.pause(paused).await.unwrap();
     // Few: for half a minute the other two hear of each other by heartbeat alone, and acknowledge three events a second.
-    more_are_written(10, &written).await;
+    wait_for_writes(10, &written).await;
     // Its connections are open still and nothing answers on them; who waits for that reads nothing until it wakes up.
     let known = written.load(Ordering::SeqCst) as u64;
-    wait_for("what was written meanwhile to be read", LONG, async || {
+    wait_for("what was written meanwhile to be read", ELECTION_TIMEOUT, async || {
         let status = reading.handle.status();
         if status.events >= known { Ok(()) } else { Err((known, status)) }
     })
@@ -55,11 +55,11 @@ async fn a_primary_that_is_killed_or_falls_silent_costs_no_event_and_repeats_non
     assert!(reading.handle.status().reopens >= 2, "{:?}", reading.handle.status());
     reading.stop().await;
     set.wait_until_secondary(paused).await.unwrap();
-    the_primary_is_killed_during_a_snapshot(&mut set, all).await;
+    kill_primary_during_snapshot(&mut set, all).await;
 }
 
 /// The server's cursor dies with it; the scan goes on after the last document that was handed on.
-async fn the_primary_is_killed_during_a_snapshot(set: &mut ReplicaSet, held: i32) {
+async fn kill_primary_during_snapshot(set: &mut ReplicaSet, held: i32) {
     let client = set.client().await.unwrap();
     index(&majority(&client.database("shop"), "events")).await;
     let few = NonZeroU32::new(10).unwrap();
@@ -69,7 +69,8 @@ async fn the_primary_is_killed_during_a_snapshot(set: &mut ReplicaSet, held: i32
         response_timeout: Duration::from_secs(2),
         ..Config::default()
     };
-    let mut reading = Reading::of(Capture::new(&client, source(), quick(config)), PipelineStart::Beginning).await;
+    let mut reading =
+        CaptureRun::start(Capture::new(&client, source(), short_await(config)), PipelineStart::Beginning).await;
     let mut scanned = reading.events(20).await;
     let primary = set.primary().await.unwrap();
     set.kill(primary).await.unwrap();
@@ -93,7 +94,7 @@ async fn write(client: mongodb::Client, written: Arc<AtomicI32>, done: Arc<Atomi
         let inserted = tokio::time::timeout(Duration::from_secs(2), async { events.insert_one(&event).await }).await;
         let acknowledged = match &inserted {
             Ok(Ok(_)) => true,
-            Ok(Err(error)) => mongo_error::error_code(error) == Some(11000) && is_there(&events, version).await,
+            Ok(Err(error)) => mongo_error::error_code(error) == Some(11000) && is_committed(&events, version).await,
             Err(_) => false,
         };
         if acknowledged {
@@ -107,15 +108,15 @@ async fn write(client: mongodb::Client, written: Arc<AtomicI32>, done: Arc<Atomi
 }
 
 /// A duplicate may still be rolled back; a majority read tells.
-async fn is_there(events: &mongodb::Collection<mongodb::bson::Document>, version: i32) -> bool {
+async fn is_committed(events: &mongodb::Collection<mongodb::bson::Document>, version: i32) -> bool {
     let found =
         events.find_one(mongodb::bson::doc! { "_id": version }).read_concern(mongodb::options::ReadConcern::majority());
     matches!(tokio::time::timeout(Duration::from_secs(2), async { found.await }).await, Ok(Ok(Some(_))))
 }
 
-async fn more_are_written(many: i32, written: &AtomicI32) {
+async fn wait_for_writes(many: i32, written: &AtomicI32) {
     let before = written.load(Ordering::SeqCst);
-    wait_for("more events to be written", LONG, async || {
+    wait_for("more events to be written", ELECTION_TIMEOUT, async || {
         let now = written.load(Ordering::SeqCst);
         if now > before + many { Ok(()) } else { Err(now) }
     })

@@ -9,7 +9,7 @@ use pipeline::event::ChangeEvent;
 use pipeline::publish::claim_check;
 use pipeline::publish::{ClaimCheckStore, Config, PublishEnd, rejected};
 
-use crate::house::*;
+use crate::fixture::*;
 
 fn large(aggregate: &str, number: i64, size: usize) -> CaptureItem {
     let document = doc! { "aggregateId": aggregate, "n": number, "text": "x".repeat(size) };
@@ -20,56 +20,60 @@ fn large(aggregate: &str, number: i64, size: usize) -> CaptureItem {
 }
 
 #[tokio::test]
-async fn five_megabytes_go_over_a_bus_of_256_kilobytes_and_keep_their_place() {
-    let house = House::start(|topic| topic.ingress.max_message_size_in_kilobytes = Some(256)).await;
-    let run = house.publish(1, Config::default()).await;
+async fn an_oversize_body_uses_a_claim_check_and_keeps_order() {
+    let fixture = PublishFixture::start(|topic| topic.ingress.max_message_size_in_kilobytes = Some(256)).await;
+    let run = fixture.publish(1, Config::default()).await;
     let large = large("a", 2, 5_000_000);
     let CaptureItem::Change(original) = &large else { unreachable!() };
     let body = original.document.as_bytes().to_vec();
-    run.give(&[CaptureItem::Change(event("a", 1)), large, CaptureItem::Change(event("a", 3))]).await;
-    run.published(3).await;
+    run.send(&[CaptureItem::Change(event("a", 1)), large, CaptureItem::Change(event("a", 3))]).await;
+    run.wait_until_published(3).await;
     assert_eq!((run.counts().oversize, run.counts().rejected), (1, 0));
     assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
-    assert_eq!(house.phase().await, stream(3));
+    assert_eq!(fixture.phase().await, stream(3));
 
-    let received = house.received(3).await.remove("a").unwrap();
+    let received = fixture.receive_all(3).await.remove("a").unwrap();
     assert_eq!((number(&received[0]), number(&received[2])), (1, 3));
     assert!(received[1].body().is_empty());
     let id = text(&received[1], property::OVERSIZE).unwrap();
     assert_eq!(received[1].message_id().as_deref(), Some(id.as_str()));
-    assert_eq!(house.oversize().read(&id).await.unwrap(), body);
-    let chunks = house.documents(claim_check::COLLECTION).await;
+    assert_eq!(fixture.claim_checks().read(&id).await.unwrap(), body);
+    let chunks = fixture.documents(claim_check::COLLECTION).await;
     assert!(chunks.len() > 1 && chunks.iter().all(|chunk| chunk.get_datetime("expiresAt").is_ok()));
-    let missing = house.oversize().read("never stored").await.unwrap_err();
+    let missing = fixture.claim_checks().read("never stored").await.unwrap_err();
     assert!(matches!(missing, claim_check::Error::Missing { chunk: 0, .. }), "{missing}");
 }
 
 #[tokio::test]
-async fn a_body_stored_again_is_the_same_body() {
-    let house = House::start(|_| {}).await;
-    let oversize = ClaimCheckStore::new(&house.database, Duration::from_secs(3_600));
+async fn storing_a_claim_check_twice_is_idempotent() {
+    let fixture = PublishFixture::start(|_| {}).await;
+    let oversize = ClaimCheckStore::new(&fixture.database, Duration::from_secs(3_600));
     oversize.create_indexes().await.unwrap();
     oversize.create_indexes().await.unwrap();
     let body: Vec<u8> = (0..9_000_000_u32).map(|number| number.to_le_bytes()[1]).collect();
     oversize.store("id", &body).await.unwrap();
     oversize.store("id", &body).await.unwrap();
     assert_eq!(oversize.read("id").await.unwrap(), body);
-    assert_eq!(house.documents(claim_check::COLLECTION).await.len(), 3);
+    assert_eq!(fixture.documents(claim_check::COLLECTION).await.len(), 3);
 }
 
 #[tokio::test]
-async fn an_event_without_aggregate_id_is_kept_with_the_reason_and_stops_nothing() {
-    let house = House::start(|_| {}).await;
-    let run = house.publish(1, Config::default()).await;
-    let homeless = event(Bson::Null, 2);
-    let key = homeless.key.clone();
-    run.give(&[CaptureItem::Change(event("a", 1)), CaptureItem::Change(homeless), CaptureItem::Change(event("a", 3))])
-        .await;
-    run.published(2).await;
+async fn an_event_without_aggregate_id_is_rejected_and_skipped() {
+    let fixture = PublishFixture::start(|_| {}).await;
+    let run = fixture.publish(1, Config::default()).await;
+    let without_id = event(Bson::Null, 2);
+    let key = without_id.key.clone();
+    run.send(&[
+        CaptureItem::Change(event("a", 1)),
+        CaptureItem::Change(without_id),
+        CaptureItem::Change(event("a", 3)),
+    ])
+    .await;
+    run.wait_until_published(2).await;
     assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
-    assert_eq!(house.phase().await, stream(3), "it counts as acknowledged once it is stored");
-    house.received(2).await;
-    let kept = house.documents(rejected::COLLECTION).await;
+    assert_eq!(fixture.phase().await, stream(3), "it counts as acknowledged once it is stored");
+    fixture.receive_all(2).await;
+    let kept = fixture.documents(rejected::COLLECTION).await;
     assert_eq!(kept.len(), 1);
     assert_eq!(kept[0].get_str("reason").unwrap(), "no_aggregate_id");
     assert_eq!(kept[0].get_str("namespace").unwrap(), "shop.events");
@@ -81,15 +85,15 @@ async fn an_event_without_aggregate_id_is_kept_with_the_reason_and_stops_nothing
 }
 
 #[tokio::test]
-async fn what_is_rejected_is_kept_however_large_and_once_however_often() {
-    let house = House::start(|_| {}).await;
+async fn a_large_rejected_event_is_stored_once() {
+    let fixture = PublishFixture::start(|_| {}).await;
     for term in [1, 2] {
-        let run = house.publish(term, Config::default()).await;
+        let run = fixture.publish(term, Config::default()).await;
         let CaptureItem::Change(event) = large("a", 1, 15_000_000) else { unreachable!() };
-        run.give(&[CaptureItem::Change(ChangeEvent { aggregate: None, ..event })]).await;
+        run.send(&[CaptureItem::Change(ChangeEvent { aggregate: None, ..event })]).await;
         assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
     }
-    let kept = house.documents(rejected::COLLECTION).await;
+    let kept = fixture.documents(rejected::COLLECTION).await;
     let bytes: usize = kept.iter().map(|part| part.get_binary_generic("document").unwrap().len()).sum();
     assert!(kept.len() == 2 && bytes > 15_000_000, "{} parts of {bytes} bytes", kept.len());
     assert_eq!(kept.iter().filter(|part| part.contains_key("reason")).count(), 1);

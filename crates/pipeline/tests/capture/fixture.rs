@@ -1,4 +1,4 @@
-//! A small language for the tests: a house with a source, and somebody who reads it.
+//! A small language for the tests: a fixture with a source, and somebody who reads it.
 
 use std::time::Duration;
 
@@ -15,14 +15,14 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 /// Far beyond what anything here takes on a busy machine.
-pub(crate) const WITHIN: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A database of a test's own on the shared set.
-pub(crate) struct House {
+pub(crate) struct CaptureFixture {
     pub(crate) database: ScratchDatabase,
 }
 
-impl House {
+impl CaptureFixture {
     pub(crate) async fn new(purpose: &str) -> Self {
         Self { database: shared().await.unwrap().database(purpose) }
     }
@@ -44,12 +44,12 @@ impl House {
     }
 
     pub(crate) fn capture_with(&self, source: SourceConfig, config: Config) -> Capture {
-        Capture::new(self.database.client(), source, quick(config))
+        Capture::new(self.database.client(), source, short_await(config))
     }
 
     /// Reads the source from now on.
-    pub(crate) async fn read(&self, source: SourceConfig) -> Reading {
-        Reading::of(self.capture(source), PipelineStart::Now).await
+    pub(crate) async fn read(&self, source: SourceConfig) -> CaptureRun {
+        CaptureRun::start(self.capture(source), PipelineStart::Now).await
     }
 }
 
@@ -60,7 +60,7 @@ pub(crate) fn majority(database: &Database, name: &str) -> Collection<Document> 
 }
 
 /// Tests do not wait for a second of silence.
-pub(crate) fn quick(config: Config) -> Config {
+pub(crate) fn short_await(config: Config) -> Config {
     Config { max_await: Duration::from_millis(100), ..config }
 }
 
@@ -70,39 +70,39 @@ pub(crate) fn event(aggregate: impl Into<Bson>, version: i32) -> Document {
 }
 
 /// A capture that runs, and what it handed on.
-pub(crate) struct Reading {
+pub(crate) struct CaptureRun {
     pub(crate) intake: CaptureReceiver,
     pub(crate) handle: Handle,
     pub(crate) stop: CancellationToken,
     pub(crate) running: JoinHandle<Result<(), Error>>,
     waiting: std::collections::VecDeque<CaptureItem>,
     /// The phases of all marks met so far.
-    pub(crate) marks: Vec<CheckpointPhase>,
+    pub(crate) watermarks: Vec<CheckpointPhase>,
 }
 
-impl Reading {
-    pub(crate) async fn of(capture: Capture, start: PipelineStart) -> Self {
+impl CaptureRun {
+    pub(crate) async fn start(capture: Capture, start: PipelineStart) -> Self {
         let phase = capture.initial_phase(&start).await.unwrap();
-        Self::from(capture, phase)
+        Self::resume(capture, phase)
     }
 
-    pub(crate) fn from(capture: Capture, phase: CheckpointPhase) -> Self {
+    pub(crate) fn resume(capture: Capture, phase: CheckpointPhase) -> Self {
         let (stop, handle) = (CancellationToken::new(), capture.handle());
         let (intake, reading) = capture.read(phase, stop.clone());
         let running = tokio::spawn(reading);
-        Self { intake, handle, stop, running, waiting: Default::default(), marks: vec![] }
+        Self { intake, handle, stop, running, waiting: Default::default(), watermarks: vec![] }
     }
 
     pub(crate) async fn next(&mut self) -> Option<CaptureItem> {
         while self.waiting.is_empty() {
-            let batch = timeout(WITHIN, self.intake.next()).await;
+            let batch = timeout(TIMEOUT, self.intake.next()).await;
             let batch = batch.unwrap_or_else(|_| panic!("nothing was handed on: {:?}", self.handle.status()))?;
             assert!(!batch.is_empty(), "a batch is never empty");
             self.waiting.extend(batch);
         }
         let captured = self.waiting.pop_front();
         if let Some(CaptureItem::Watermark(phase, _)) = &captured {
-            self.marks.push(phase.clone());
+            self.watermarks.push(phase.clone());
         }
         captured
     }
@@ -140,7 +140,7 @@ impl Reading {
         }
     }
 
-    pub(crate) async fn mark(&mut self) -> ResumeToken {
+    pub(crate) async fn next_watermark(&mut self) -> ResumeToken {
         loop {
             match self.next().await.expect("capture goes on") {
                 CaptureItem::Watermark(CheckpointPhase::Stream { token }, _) => return token,
@@ -151,14 +151,14 @@ impl Reading {
     }
 
     /// How it ends when nobody stops it.
-    pub(crate) async fn error(mut self) -> Error {
+    pub(crate) async fn wait_for_error(mut self) -> Error {
         while self.next().await.is_some() {}
-        timeout(WITHIN, self.running).await.expect("it ends with its intake").unwrap().unwrap_err()
+        timeout(TIMEOUT, self.running).await.expect("it ends with its intake").unwrap().unwrap_err()
     }
 
     pub(crate) async fn stop(self) {
         self.stop.cancel();
-        timeout(WITHIN, self.running).await.expect("it ends when it is stopped").unwrap().unwrap();
+        timeout(TIMEOUT, self.running).await.expect("it ends when it is stopped").unwrap().unwrap();
     }
 }
 

@@ -1,4 +1,4 @@
-//! Writers that insert, update and delete documents, two thousand a second together, until told that it is enough.
+//! Writers that insert, update and delete documents, two thousand a second together, until told that it is stop.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,33 +21,34 @@ const DELETES: usize = 9;
 
 /// What really happened, by what the server said.
 #[derive(Default)]
-pub(super) struct Counts {
+pub(super) struct WriteCounts {
     inserted: AtomicU64,
     updated: AtomicU64,
     deleted: AtomicU64,
 }
 
-pub(super) struct Churn {
-    counts: Arc<Counts>,
-    enough: CancellationToken,
+pub(super) struct DocumentChurn {
+    counts: Arc<WriteCounts>,
+    stop: CancellationToken,
     writers: JoinSet<()>,
 }
 
-impl Churn {
+impl DocumentChurn {
     /// Of documents of which `0..held` are there.
     pub(super) fn start(documents: &Collection<Document>, held: i64) -> Self {
-        let (counts, enough) = (Arc::<Counts>::default(), CancellationToken::new());
+        let (counts, stop) = (Arc::<WriteCounts>::default(), CancellationToken::new());
         let mut writers = JoinSet::new();
         for number in 0..WRITERS {
-            let writer = Writer { documents: documents.clone(), held, number, round: 0, inserted: VecDeque::new() };
-            writers.spawn(writer.run(Arc::clone(&counts), enough.clone()));
+            let writer =
+                ChurnWriter { documents: documents.clone(), held, number, round: 0, inserted: VecDeque::new() };
+            writers.spawn(writer.run(Arc::clone(&counts), stop.clone()));
         }
-        Self { counts, enough, writers }
+        Self { counts, stop, writers }
     }
 
     /// Inserts, updates and deletes so far.
     pub(super) fn counts(&self) -> [u64; 3] {
-        let Counts { inserted, updated, deleted } = &*self.counts;
+        let WriteCounts { inserted, updated, deleted } = &*self.counts;
         [inserted, updated, deleted].map(|count| count.load(Ordering::Relaxed))
     }
 
@@ -56,13 +57,13 @@ impl Churn {
     }
 
     pub(super) async fn stop(self) {
-        self.enough.cancel();
+        self.stop.cancel();
         self.writers.join_all().await;
     }
 }
 
 /// Writes documents that no other writer writes.
-struct Writer {
+struct ChurnWriter {
     documents: Collection<Document>,
     held: i64,
     number: i64,
@@ -71,10 +72,10 @@ struct Writer {
     inserted: VecDeque<i64>,
 }
 
-impl Writer {
-    async fn run(mut self, counts: Arc<Counts>, enough: CancellationToken) {
+impl ChurnWriter {
+    async fn run(mut self, counts: Arc<WriteCounts>, stop: CancellationToken) {
         let mut due = Instant::now();
-        while !enough.is_cancelled() {
+        while !stop.is_cancelled() {
             let models = self.next_round();
             // In any order: a mongos would send them one by one, shard after shard.
             let written = self.documents.client().bulk_write(models).ordered(false);

@@ -29,25 +29,25 @@ use tokio::task::JoinHandle;
 /// Long enough for a machine under load; no test waits for it in vain.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 /// To see that something does not come.
-pub(crate) const MOMENT: Duration = Duration::from_millis(100);
+pub(crate) const SHORT_WAIT: Duration = Duration::from_millis(100);
 
 const TOPIC: &str = "events";
 const SUBSCRIPTION: &str = "read-models";
-pub(crate) const KEPT_BY: &str = "events/Subscriptions/read-models";
+pub(crate) const SUBSCRIPTION_PATH: &str = "events/Subscriptions/read-models";
 const TOKEN: &str = "open sesame";
 
-pub(crate) struct House {
+pub(crate) struct PublishFixture {
     pub(crate) broker: Broker,
     pub(crate) bus: Client,
     pub(crate) database: ScratchDatabase,
 }
 
-impl House {
+impl PublishFixture {
     pub(crate) async fn start(set: impl FnOnce(&mut TopicDescription)) -> Self {
-        let mut house = Self::without_subscription(set).await;
-        house.subscribe().await;
-        house.bus = house.client(house.broker.address());
-        house
+        let mut fixture = Self::without_subscription(set).await;
+        fixture.subscribe().await;
+        fixture.bus = fixture.client(fixture.broker.address());
+        fixture
     }
 
     pub(crate) async fn without_subscription(set: impl FnOnce(&mut TopicDescription)) -> Self {
@@ -63,7 +63,7 @@ impl House {
     }
 
     /// The topic as design.md has it: partitioned, and duplicates detected.
-    pub(crate) async fn as_designed() -> Self {
+    pub(crate) async fn with_default_topic() -> Self {
         Self::start(|topic| {
             topic.ingress.enable_partitioning = true;
             topic.ingress.requires_duplicate_detection = true;
@@ -87,15 +87,15 @@ impl House {
         let entry = format!(
             r#"<entry xmlns="http://www.w3.org/2005/Atom"><content type="application/xml">{content}</content></entry>"#
         );
-        self.http("PUT", &format!("/{KEPT_BY}?api-version=2021-05"), &entry).await;
+        self.http("PUT", &format!("/{SUBSCRIPTION_PATH}?api-version=2021-05"), &entry).await;
     }
 
     pub(crate) async fn unsubscribe(&self) {
-        self.http("DELETE", &format!("/{KEPT_BY}?api-version=2021-05"), "").await;
+        self.http("DELETE", &format!("/{SUBSCRIPTION_PATH}?api-version=2021-05"), "").await;
     }
 
     /// Arms a fault of the broker's own.
-    pub(crate) async fn arm(&self, fault: &str) {
+    pub(crate) async fn inject(&self, fault: &str) {
         self.http("POST", "/$test/faults", fault).await;
     }
 
@@ -115,12 +115,12 @@ impl House {
         MongoCheckpointStore::new(&self.database, "shop", "events:shop.events")
     }
 
-    pub(crate) fn oversize(&self) -> ClaimCheckStore {
+    pub(crate) fn claim_checks(&self) -> ClaimCheckStore {
         ClaimCheckStore::new(&self.database, Duration::from_secs(3_600))
     }
 
-    /// A publisher in a term of its own, over the house's own way to the bus.
-    pub(crate) async fn publish(&self, term: u64, config: Config) -> Run {
+    /// A publisher in a term of its own, over the fixture's own way to the bus.
+    pub(crate) async fn publish(&self, term: u64, config: Config) -> PublisherRun {
         let gate = Arc::new(AtomicBool::new(true));
         let topic = self.topic(self.bus.clone(), &gate);
         self.publish_to(topic, gate, term, config).await
@@ -137,30 +137,30 @@ impl House {
         gate: Arc<AtomicBool>,
         term: u64,
         config: Config,
-    ) -> Run {
+    ) -> PublisherRun {
         let claim =
             Claim { term: Term::new(term), claimant: CandidateId::new(term.into()), pod_id: format!("pod-{term}") };
         let checkpoints = Arc::new(self.checkpoints());
         let epoch = checkpoints.claim(&claim).await.unwrap().epoch;
         let handle = Handle::default();
-        let kept = (self.oversize(), RejectedStore::new(&self.database, "shop"));
+        let kept = (self.claim_checks(), RejectedStore::new(&self.database, "shop"));
         let publisher = Publisher::new(config, PublishTerm { claim, epoch }, topic, checkpoints, kept, handle.clone());
         let (intake, captured) = mpsc::channel(4);
         let [(stop, stopped), (lose, lost)] = [(); 2].map(|()| oneshot::channel::<()>());
-        let ended = tokio::spawn(publisher.run(captured, said(stopped), said(lost)));
-        Run { intake: Some(intake), stop: Some(stop), lose: Some(lose), ended, handle, gate }
+        let ended = tokio::spawn(publisher.run(captured, signal(stopped), signal(lost)));
+        PublisherRun { intake: Some(intake), stop: Some(stop), lose: Some(lose), ended, handle, gate }
     }
 
     /// Everything the subscription holds, by session, in order; there must be `count`.
-    pub(crate) async fn received(&self, count: usize) -> BTreeMap<String, Vec<ReceivedMessage>> {
+    pub(crate) async fn receive_all(&self, count: usize) -> BTreeMap<String, Vec<ReceivedMessage>> {
         let mut sessions: BTreeMap<String, Vec<ReceivedMessage>> = BTreeMap::new();
         let mut all = 0;
         loop {
-            let wait = if all < count { SOON } else { MOMENT };
-            let Some(mut session) = self.bus.accept_next_session(KEPT_BY, wait).await.unwrap() else { break };
+            let wait = if all < count { SOON } else { SHORT_WAIT };
+            let Some(mut session) = self.bus.accept_next_session(SUBSCRIPTION_PATH, wait).await.unwrap() else { break };
             loop {
                 // What was acknowledged is there: a session that seems empty is, or is accepted again.
-                let messages = session.receive(200, MOMENT / 10).await.unwrap();
+                let messages = session.receive(200, SHORT_WAIT / 10).await.unwrap();
                 if messages.is_empty() {
                     break;
                 }
@@ -175,14 +175,14 @@ impl House {
     }
 
     /// Everything published from `events` is there once, in order.
-    pub(crate) async fn holds_in_order(&self, events: &[CaptureItem]) {
+    pub(crate) async fn assert_received_in_order(&self, events: &[CaptureItem]) {
         let mut expected: BTreeMap<String, Vec<i64>> = BTreeMap::new();
         for event in events {
             let CaptureItem::Change(event) = event else { continue };
             let session = event.aggregate.as_ref().unwrap().session_id();
             expected.entry(session).or_default().push(event.document.get_i64("n").unwrap());
         }
-        let received = self.received(events.len()).await;
+        let received = self.receive_all(events.len()).await;
         let received: BTreeMap<String, Vec<i64>> =
             received.into_iter().map(|(session, messages)| (session, messages.iter().map(number).collect())).collect();
         assert_eq!(received, expected);
@@ -203,14 +203,14 @@ impl House {
 }
 
 /// Never, if whoever could say it is gone.
-async fn said(word: oneshot::Receiver<()>) {
+async fn signal(word: oneshot::Receiver<()>) {
     if word.await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
 /// A publisher at work.
-pub(crate) struct Run {
+pub(crate) struct PublisherRun {
     intake: Option<mpsc::Sender<Vec<CaptureItem>>>,
     stop: Option<oneshot::Sender<()>>,
     lose: Option<oneshot::Sender<()>>,
@@ -219,16 +219,16 @@ pub(crate) struct Run {
     pub(crate) gate: Arc<AtomicBool>,
 }
 
-impl Run {
+impl PublisherRun {
     /// Hands over captured events, in batches as capture would.
-    pub(crate) async fn give(&self, events: &[CaptureItem]) {
+    pub(crate) async fn send(&self, events: &[CaptureItem]) {
         for batch in events.chunks(64) {
             self.intake.as_ref().unwrap().send(batch.to_vec()).await.expect("the publisher takes more");
         }
     }
 
-    /// As `give`, but the publisher may end meanwhile.
-    pub(crate) async fn offer(&self, events: &[CaptureItem]) {
+    /// As `send`, but the publisher may end meanwhile.
+    pub(crate) async fn try_send(&self, events: &[CaptureItem]) {
         for batch in events.chunks(64) {
             let _ = self.intake.as_ref().unwrap().send(batch.to_vec()).await;
         }
@@ -238,7 +238,7 @@ impl Run {
         self.handle.counts()
     }
 
-    pub(crate) async fn published(&self, events: u64) {
+    pub(crate) async fn wait_until_published(&self, events: u64) {
         wait_for("events to be published", SOON, async || {
             let counts = self.counts();
             if counts.published >= events { Ok(()) } else { Err((counts, self.handle.state())) }
@@ -246,7 +246,7 @@ impl Run {
         .await;
     }
 
-    pub(crate) async fn is_in(&self, state: PublishState) {
+    pub(crate) async fn wait_for_state(&self, state: PublishState) {
         wait_for(format!("{state:?}"), SOON, async || {
             let now = self.handle.state();
             if now == state { Ok(()) } else { Err(now) }
@@ -254,7 +254,7 @@ impl Run {
         .await;
     }
 
-    pub(crate) fn lose(&mut self) {
+    pub(crate) fn lose_term(&mut self) {
         self.lose.take().unwrap().send(()).unwrap();
     }
 

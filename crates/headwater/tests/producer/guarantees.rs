@@ -11,7 +11,7 @@ use testkit::nemesis::{BrokerFault, ClusterFault, FaultProfile};
 use super::BINARY;
 
 /// Runs it; everything that was to happen has, and every promise was kept.
-async fn holds(options: ProducerSoakOptions) -> ProducerSoakResult {
+async fn assert_clean_run(options: ProducerSoakOptions) -> ProducerSoakResult {
     let outcome = run(Path::new(BINARY), &options).await.unwrap();
     assert!(outcome.is_clean(), "{outcome}");
     assert_eq!(outcome.missing(&options), Vec::<String>::new(), "{outcome}");
@@ -20,24 +20,25 @@ async fn holds(options: ProducerSoakOptions) -> ProducerSoakResult {
 }
 
 #[tokio::test]
-async fn while_leaders_fall_every_event_is_on_the_topic_once_and_in_order() {
-    holds(ProducerSoakOptions::short(5)).await;
+async fn leader_kills_lose_duplicate_or_reorder_no_event() {
+    assert_clean_run(ProducerSoakOptions::short(5)).await;
 }
 
 #[tokio::test]
-async fn on_a_partitioned_topic_too() {
+async fn leader_kills_lose_no_event_on_a_partitioned_topic() {
     let topic = TopicConfig { partitioned: true, ..TopicConfig::default() };
-    holds(ProducerSoakOptions { topic, ..ProducerSoakOptions::short(6) }).await;
+    assert_clean_run(ProducerSoakOptions { topic, ..ProducerSoakOptions::short(6) }).await;
 }
 
 /// Acknowledgements are lost after the store and messages refused in the middle of an aggregate's run, by the broker's process, on a
 /// partitioned topic, while leaders are killed.
 #[tokio::test]
-async fn while_the_broker_refuses_and_forgets_to_answer_too() {
+async fn throttling_and_lost_acknowledgements_lose_no_event() {
     let topic = TopicConfig { partitioned: true, ..TopicConfig::default() };
     let cut = ProducerSoakOptions::short(8);
     let load = Load { aggregates: 40, run_length: 2..=8, ..cut.load.clone() };
-    let outcome = holds(ProducerSoakOptions { topic, load, profile: FaultProfile::faulty_broker(), ..cut }).await;
+    let outcome =
+        assert_clean_run(ProducerSoakOptions { topic, load, profile: FaultProfile::faulty_broker(), ..cut }).await;
     for harm in [BrokerFault::Throttle, BrokerFault::LoseAcknowledgements] {
         let counts = outcome.faults.counts(ClusterFault::Broker(harm));
         assert!(counts.in_flight > 0 && counts.effects > 0, "{harm:?} met nothing: {outcome}");
@@ -46,17 +47,17 @@ async fn while_the_broker_refuses_and_forgets_to_answer_too() {
 
 /// What a takeover sends again is what was under way: never more than the window.
 #[tokio::test]
-async fn without_duplicate_detection_a_takeover_repeats_no_more_than_the_window() {
+async fn a_takeover_republishes_at_most_the_window() {
     const WINDOW: u64 = 64;
     let topic = TopicConfig { duplicate_window: None, ..TopicConfig::default() };
     let producer = format!("start: beginning, window: {{ events: {WINDOW}, bytes: 1MiB }}");
-    let outcome = holds(ProducerSoakOptions { topic, producer, ..ProducerSoakOptions::short(7) }).await;
+    let outcome = assert_clean_run(ProducerSoakOptions { topic, producer, ..ProducerSoakOptions::short(7) }).await;
     let copies = outcome.report.most_duplicates_in_a_term();
     assert!((1..=WINDOW).contains(&copies), "{:?}", outcome.report.duplicates);
 }
 
 /// The defect is found within ten seeds, and the same run without it is clean.
-async fn is_found(defect: Failpoint) {
+async fn assert_failpoint_is_found(defect: Failpoint) {
     let found = find_failing_seed(Path::new(BINARY), defect, 0..10).await.unwrap();
     let (seed, outcome) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));
     println!("{defect:?}: seed {seed}\n{outcome}");
@@ -66,15 +67,15 @@ async fn is_found(defect: Failpoint) {
 
 #[tokio::test]
 async fn without_the_fence_a_deposed_leader_saves() {
-    is_found(Failpoint::NoFence).await;
+    assert_failpoint_is_found(Failpoint::NoFence).await;
 }
 
 #[tokio::test]
-async fn a_checkpoint_ahead_of_the_acknowledgements_loses_events() {
-    is_found(Failpoint::CheckpointAhead).await;
+async fn a_checkpoint_ahead_of_acknowledgements_loses_events() {
+    assert_failpoint_is_found(Failpoint::CheckpointAhead).await;
 }
 
 #[tokio::test]
 async fn two_transfers_in_one_lane_break_the_order() {
-    is_found(Failpoint::TwoTransfersPerLane).await;
+    assert_failpoint_is_found(Failpoint::TwoTransfersPerLane).await;
 }

@@ -9,20 +9,20 @@ use pipeline::event::ChangeEvent;
 use pipeline::publish::{Config, LinkLimits, PublishEnd, PublishTopic, SenderLink, ServiceBusTopic, rejected};
 use servicebus::{EncodedMessage, SendOutcome};
 
-use crate::house::*;
+use crate::fixture::*;
 
 /// Text that makes a message illegible on its way to the bus, which then refuses it.
 const POISON: &str = "POISON";
 
-struct Garbling(ServiceBusTopic);
+struct GarblingTopic(ServiceBusTopic);
 
-struct GarblingLine<L>(L);
+struct GarblingLink<L>(L);
 
-impl PublishTopic for Garbling {
-    type Link = GarblingLine<<ServiceBusTopic as PublishTopic>::Link>;
+impl PublishTopic for GarblingTopic {
+    type Link = GarblingLink<<ServiceBusTopic as PublishTopic>::Link>;
 
     async fn open(&self) -> Result<Self::Link, servicebus::Error> {
-        Ok(GarblingLine(self.0.open().await?))
+        Ok(GarblingLink(self.0.open().await?))
     }
 
     async fn subscription_exists(&self) -> Result<bool, servicebus::Error> {
@@ -34,7 +34,7 @@ impl PublishTopic for Garbling {
     }
 }
 
-impl<L: SenderLink> SenderLink for GarblingLine<L> {
+impl<L: SenderLink> SenderLink for GarblingLink<L> {
     fn limits(&self) -> LinkLimits {
         self.0.limits()
     }
@@ -69,24 +69,24 @@ fn poisoned(aggregate: &str, number: i64) -> CaptureItem {
 }
 
 #[tokio::test]
-async fn a_refused_message_is_kept_and_a_marker_takes_its_place_in_the_lane() {
-    let house = House::as_designed().await;
+async fn a_refused_message_is_stored_and_replaced_by_a_marker() {
+    let fixture = PublishFixture::with_default_topic().await;
     let gate = Arc::new(true.into());
-    let topic = Garbling(house.topic(house.bus.clone(), &gate));
-    let run = house.publish_to(topic, gate, 1, Config::default()).await;
+    let topic = GarblingTopic(fixture.topic(fixture.bus.clone(), &gate));
+    let run = fixture.publish_to(topic, gate, 1, Config::default()).await;
     // Alone in its lane, and in the middle of a batch.
     let mut events = vec![poisoned("b", 1)];
     events.extend((2..=20).map(|number| match number {
         10 => poisoned("a", number),
         _ => CaptureItem::Change(event("a", number)),
     }));
-    run.give(&events).await;
-    run.published(20).await;
+    run.send(&events).await;
+    run.wait_until_published(20).await;
     assert_eq!(run.counts().rejected, 2);
     assert_eq!(run.drain().await.unwrap(), PublishEnd::Drained);
-    assert_eq!(house.phase().await, stream(20));
+    assert_eq!(fixture.phase().await, stream(20));
 
-    let mut received = house.received(20).await;
+    let mut received = fixture.receive_all(20).await;
     let lane = received.remove("a").unwrap();
     let marks: Vec<_> = lane.iter().map(|message| (!is_marker(message)).then(|| number(message))).collect();
     let expected: Vec<_> = (2..=20).map(|number| (number != 10).then_some(number)).collect();
@@ -96,7 +96,7 @@ async fn a_refused_message_is_kept_and_a_marker_takes_its_place_in_the_lane() {
     assert_eq!(typed(marker, property::AGGREGATE), "a".into());
     assert!(marker.body().is_empty() && is_marker(&received.remove("b").unwrap()[0]));
 
-    let kept = house.documents(rejected::COLLECTION).await;
+    let kept = fixture.documents(rejected::COLLECTION).await;
     let id = marker.message_id().unwrap();
     let kept = kept.iter().find(|kept| kept.get_document("_id").unwrap().get_str("message").unwrap() == id).unwrap();
     assert_eq!(kept.get_str("reason").unwrap(), "refused");

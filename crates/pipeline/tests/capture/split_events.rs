@@ -6,28 +6,28 @@ use pipeline::capture::PipelineStart;
 use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::{Operation, ResumeToken};
 
-use crate::house::{House, Reading};
+use crate::fixture::{CaptureFixture, CaptureRun};
 
 const MEGABYTE: usize = 1 << 20;
 
 /// An update whose event holds the document (15 MB) and the change (6 MB).
-async fn write_large(house: &House) {
-    let orders = house.events();
+async fn write_large(fixture: &CaptureFixture) {
+    let orders = fixture.events();
     orders.insert_one(doc! { "_id": 1, "old": "x".repeat(9 * MEGABYTE) }).await.unwrap();
     orders.update_one(doc! { "_id": 1 }, doc! { "$set": { "new": "y".repeat(6 * MEGABYTE) } }).await.unwrap();
     orders.insert_one(doc! { "_id": 2 }).await.unwrap();
 }
 
 #[tokio::test]
-async fn an_event_in_fragments_is_one_event_and_no_token_lies_inside_it() {
-    let house = House::new("split").await;
-    let capture = house.capture(house.documents());
+async fn no_token_lies_inside_a_split_event() {
+    let fixture = CaptureFixture::new("split").await;
+    let capture = fixture.capture(fixture.documents());
     let start = capture.initial_phase(&PipelineStart::Now).await.unwrap();
-    write_large(&house).await;
-    let fragments = fragments(&house, &start).await;
+    write_large(&fixture).await;
+    let fragments = fragments(&fixture, &start).await;
     assert!(fragments.len() >= 2);
 
-    let mut reading = Reading::from(capture, start.clone());
+    let mut reading = CaptureRun::resume(capture, start.clone());
     let events = reading.events(3).await;
     assert_eq!(
         events.iter().map(|event| event.operation).collect::<Vec<_>>(),
@@ -39,31 +39,35 @@ async fn an_event_in_fragments_is_one_event_and_no_token_lies_inside_it() {
     assert_eq!(document.get_str("new").unwrap().len(), 6 * MEGABYTE);
     assert_eq!(Some(&large.token), fragments.last());
     let inside = &fragments[..fragments.len() - 1];
-    for phase in &reading.marks {
+    for phase in &reading.watermarks {
         let CheckpointPhase::Stream { token } = phase else { panic!("{phase:?}") };
         assert!(!inside.contains(token));
     }
     reading.stop().await;
 
     // After the event before it, all of it is read again; after it, only what follows.
-    let mut again =
-        Reading::from(house.capture(house.documents()), CheckpointPhase::Stream { token: events[0].token.clone() });
+    let mut again = CaptureRun::resume(
+        fixture.capture(fixture.documents()),
+        CheckpointPhase::Stream { token: events[0].token.clone() },
+    );
     assert_eq!(again.event().await.token, large.token);
     again.stop().await;
-    let mut after =
-        Reading::from(house.capture(house.documents()), CheckpointPhase::Stream { token: large.token.clone() });
+    let mut after = CaptureRun::resume(
+        fixture.capture(fixture.documents()),
+        CheckpointPhase::Stream { token: large.token.clone() },
+    );
     assert_eq!(after.event().await.key, 2.into());
     after.stop().await;
 }
 
 /// The tokens of the large event's fragments, as the server sends them.
-async fn fragments(house: &House, start: &CheckpointPhase) -> Vec<ResumeToken> {
+async fn fragments(fixture: &CaptureFixture, start: &CheckpointPhase) -> Vec<ResumeToken> {
     let CheckpointPhase::Stream { token } = start else { panic!("{start:?}") };
     let stages = [
         doc! { "$changeStream": { "startAfter": token.to_document(), "fullDocument": "updateLookup" } },
         doc! { "$changeStreamSplitLargeEvent": {} },
     ];
-    let mut raw = house.events().aggregate(stages).batch().await.unwrap();
+    let mut raw = fixture.events().aggregate(stages).batch().await.unwrap();
     let mut tokens = Vec::new();
     loop {
         let batch = raw.next().await.unwrap().unwrap();

@@ -11,58 +11,59 @@ use rand::{RngExt, SeedableRng};
 use servicebus::{Client, Config};
 use testkit::cluster::{MongoTopology, TestCluster, TestClusterConfig};
 
-use super::{BINARY, SOON};
+use super::{BINARY, TIMEOUT};
 
 /// An update's event holds the new fields and the document they are in: twice this.
 const LARGE: usize = 9 << 20;
 const UPDATES: i64 = 14;
 
-/// Updates large documents while leaders are killed; returns the updates that never came, by document.
-async fn missing(seed: u64, defect: Option<Failpoint>) -> BTreeMap<i64, usize> {
+/// Updates large documents while leaders are killed; returns the updates that never received, by document.
+async fn find_missing_updates(seed: u64, defect: Option<Failpoint>) -> BTreeMap<i64, usize> {
     let mut environment = vec![("HEADWATER__SOURCE__KIND".to_owned(), "documents".to_owned())];
     environment.extend(defect.map(|defect| (Failpoint::VARIABLE.to_owned(), format!("{defect:?}"))));
     let producer = "start: now, checkpoint: 1ms".to_owned();
-    let blueprint = TestClusterConfig {
+    let config = TestClusterConfig {
         pods: 2,
         mongo: MongoTopology::Shared,
         producer,
         environment,
         ..TestClusterConfig::new(BINARY)
     };
-    let mut house = TestCluster::start(blueprint).await.unwrap();
-    house.events().drop_indexes().await.unwrap();
-    house.events().insert_many((0..2_i64).map(|id| doc! { "_id": id })).await.unwrap();
-    house.start_pods().unwrap();
-    house.wait_for_stream_phase(SOON).await.unwrap();
+    let mut cluster = TestCluster::start(config).await.unwrap();
+    cluster.events().drop_indexes().await.unwrap();
+    cluster.events().insert_many((0..2_i64).map(|id| doc! { "_id": id })).await.unwrap();
+    cluster.start_pods().unwrap();
+    cluster.wait_for_stream_phase(TIMEOUT).await.unwrap();
 
-    let mut dice = StdRng::seed_from_u64(seed);
+    let mut random = StdRng::seed_from_u64(seed);
     for number in 0..UPDATES {
         let blob = "x".repeat(LARGE);
         let update = doc! { "$set": { "blob": blob, "number": number } };
-        house.events().update_one(doc! { "_id": number % 2 }, update).await.unwrap();
+        cluster.events().update_one(doc! { "_id": number % 2 }, update).await.unwrap();
         if number % 3 == 2 {
-            let leader = house.wait_for_leader(SOON).await.unwrap();
-            tokio::time::sleep(Duration::from_millis(dice.random_range(0..400))).await;
-            house.pod_mut(leader).kill().await;
-            house.restart_pod(leader).await.unwrap();
+            let leader = cluster.wait_for_leader(TIMEOUT).await.unwrap();
+            tokio::time::sleep(Duration::from_millis(random.random_range(0..400))).await;
+            cluster.pod_mut(leader).kill().await;
+            cluster.restart_pod(leader).await.unwrap();
         }
     }
-    let came = arrived(&house).await;
-    house.stop().await;
+    let received = receive_updates(&cluster).await;
+    cluster.stop().await;
     let expected = usize::try_from(UPDATES / 2).unwrap();
-    let missing = (0..2).map(|id| (id, expected - came.get(&id).map_or(0, BTreeSet::len)));
+    let missing = (0..2).map(|id| (id, expected - received.get(&id).map_or(0, BTreeSet::len)));
     missing.filter(|(_, count)| *count > 0).collect()
 }
 
 /// The messages of each document's updates, by their ids; all that come, or all that will.
-async fn arrived(house: &TestCluster) -> BTreeMap<i64, BTreeSet<String>> {
-    let client = Client::new(&house.broker().connection_string(), Config::default()).unwrap();
-    let mut came: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
+async fn receive_updates(cluster: &TestCluster) -> BTreeMap<i64, BTreeSet<String>> {
+    let client = Client::new(&cluster.broker().connection_string(), Config::default()).unwrap();
+    let mut received: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
     let mut last = Instant::now();
-    while came.values().map(BTreeSet::len).sum::<usize>() < usize::try_from(UPDATES).unwrap()
+    while received.values().map(BTreeSet::len).sum::<usize>() < usize::try_from(UPDATES).unwrap()
         && last.elapsed() < Duration::from_secs(15)
     {
-        let session = client.accept_next_session(&house.broker().subscription(), Duration::from_secs(1)).await.unwrap();
+        let session =
+            client.accept_next_session(&cluster.broker().subscription(), Duration::from_secs(1)).await.unwrap();
         let Some(mut session) = session else { continue };
         let messages = session.receive(100, Duration::from_millis(200)).await.unwrap();
         for message in &messages {
@@ -70,14 +71,14 @@ async fn arrived(house: &TestCluster) -> BTreeMap<i64, BTreeSet<String>> {
                 |name: &str| message.application_property(name).and_then(|value| value.as_str().map(str::to_owned));
             if text(property::OPERATION).as_deref() == Some("update") {
                 let id = aggregate(message).expect("an aggregate");
-                came.entry(id).or_default().insert(message.message_id().expect("an id"));
+                received.entry(id).or_default().insert(message.message_id().expect("an id"));
                 last = Instant::now();
             }
         }
         session.settler().complete(&messages).await.unwrap();
         session.close().await.unwrap();
     }
-    came
+    received
 }
 
 fn aggregate(message: &servicebus::ReceivedMessage) -> Option<i64> {
@@ -87,8 +88,8 @@ fn aggregate(message: &servicebus::ReceivedMessage) -> Option<i64> {
 }
 
 #[tokio::test]
-async fn an_event_in_fragments_is_published_whole_though_leaders_are_killed() {
-    let missing = missing(1, None).await;
+async fn split_events_are_published_whole_across_leader_kills() {
+    let missing = find_missing_updates(1, None).await;
     assert!(missing.is_empty(), "{missing:?}");
 }
 
@@ -96,13 +97,13 @@ async fn an_event_in_fragments_is_published_whole_though_leaders_are_killed() {
 async fn a_token_saved_inside_a_split_event_loses_it() {
     let mut found = None;
     for seed in 0..10 {
-        if !missing(seed, Some(Failpoint::TokenInsideSplit)).await.is_empty() {
+        if !find_missing_updates(seed, Some(Failpoint::TokenInsideSplit)).await.is_empty() {
             found = Some(seed);
             break;
         }
     }
     let seed = found.expect("ten seeds did not show it");
     println!("{:?}: seed {seed}", Failpoint::TokenInsideSplit);
-    let without = missing(seed, None).await;
+    let without = find_missing_updates(seed, None).await;
     assert!(without.is_empty(), "{without:?}");
 }

@@ -14,19 +14,19 @@ use tokio_util::sync::CancellationToken;
 const READERS: usize = 32;
 
 #[derive(Default)]
-pub(super) struct Told {
+pub(super) struct TopicContents {
     /// By `_id`, as a consumer leaves them who passes over what he has seen.
     pub(super) documents: HashMap<String, Document>,
-    /// Sessions in which something new came after what follows it.
+    /// Sessions in which something new received after what follows it.
     pub(super) out_of_order: Vec<String>,
     seen: HashSet<String>,
     last: HashMap<String, String>,
     scanned: HashMap<String, u64>,
 }
 
-impl Told {
+impl TopicContents {
     /// How often a snapshot told a document that it had told before.
-    pub(super) fn scanned_again(&self) -> u64 {
+    pub(super) fn repeated_snapshot_messages(&self) -> u64 {
         self.scanned.values().map(|times| times - 1).sum()
     }
 
@@ -60,41 +60,41 @@ impl Told {
 }
 
 /// Readers of a subscription.
-pub(super) struct Listening {
-    told: Arc<Mutex<Told>>,
-    enough: CancellationToken,
+pub(super) struct TopicReader {
+    told: Arc<Mutex<TopicContents>>,
+    stop: CancellationToken,
     readers: JoinSet<()>,
 }
 
-impl Listening {
-    pub(super) fn start(house: &TestCluster, subscription: &str) -> Self {
-        let client = Client::new(&house.broker().connection_string(), Config::default()).unwrap();
-        let (told, enough) = (Arc::<Mutex<Told>>::default(), CancellationToken::new());
+impl TopicReader {
+    pub(super) fn start(cluster: &TestCluster, subscription: &str) -> Self {
+        let client = Client::new(&cluster.broker().connection_string(), Config::default()).unwrap();
+        let (told, stop) = (Arc::<Mutex<TopicContents>>::default(), CancellationToken::new());
         let mut readers = JoinSet::new();
         for _ in 0..READERS {
-            readers.spawn(read(client.clone(), subscription.to_owned(), Arc::clone(&told), enough.clone()));
+            readers.spawn(read(client.clone(), subscription.to_owned(), Arc::clone(&told), stop.clone()));
         }
-        Self { told, enough, readers }
+        Self { told, stop, readers }
     }
 
-    pub(super) fn look<T>(&self, look: impl FnOnce(&Told) -> T) -> T {
+    pub(super) fn look<T>(&self, look: impl FnOnce(&TopicContents) -> T) -> T {
         look(&self.told.lock().unwrap())
     }
 
     /// When nothing more is sent: all that was told.
-    pub(super) async fn finish(self) -> Told {
-        self.enough.cancel();
+    pub(super) async fn finish(self) -> TopicContents {
+        self.stop.cancel();
         self.readers.join_all().await;
         std::mem::take(&mut self.told.lock().unwrap())
     }
 }
 
 /// Until it is enough and nothing is left.
-async fn read(client: Client, subscription: String, told: Arc<Mutex<Told>>, enough: CancellationToken) {
+async fn read(client: Client, subscription: String, told: Arc<Mutex<TopicContents>>, stop: CancellationToken) {
     loop {
         let accepted = client.accept_next_session(&subscription, Duration::from_secs(2)).await.unwrap();
         let Some(mut session) = accepted else {
-            if enough.is_cancelled() {
+            if stop.is_cancelled() {
                 return;
             }
             continue;

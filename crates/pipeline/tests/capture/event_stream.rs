@@ -9,13 +9,13 @@ use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::Operation;
 use testkit::wait::wait_for;
 
-use crate::house::{House, Reading, WITHIN, aggregate, event, insert_all, versions};
+use crate::fixture::{CaptureFixture, CaptureRun, TIMEOUT, aggregate, event, insert_all, versions};
 
 #[tokio::test]
-async fn what_is_inserted_is_handed_on_in_order_with_all_it_says() {
-    let house = House::new("inserts").await;
-    let mut reading = house.read(house.source()).await;
-    insert_all(&house.events(), (0..5000).map(|version| event(format!("order-{}", version % 7), version))).await;
+async fn inserts_are_captured_in_order_with_all_fields() {
+    let fixture = CaptureFixture::new("inserts").await;
+    let mut reading = fixture.read(fixture.source()).await;
+    insert_all(&fixture.events(), (0..5000).map(|version| event(format!("order-{}", version % 7), version))).await;
     let events = reading.events(5000).await;
     assert_eq!(versions(&events), (0..5000).collect::<Vec<_>>());
     assert!(events.windows(2).all(|pair| pair[0].token < pair[1].token));
@@ -37,61 +37,61 @@ async fn what_is_inserted_is_handed_on_in_order_with_all_it_says() {
 }
 
 #[tokio::test]
-async fn aggregates_of_any_type_are_read_as_they_are() {
-    let house = House::new("types").await;
-    let mut reading = house.read(house.source()).await;
+async fn aggregate_ids_of_any_type_are_captured() {
+    let fixture = CaptureFixture::new("types").await;
+    let mut reading = fixture.read(fixture.source()).await;
     let ids: [Bson; 5] = ["a".into(), 7.into(), 7.5.into(), ObjectId::new().into(), Uuid::new().into()];
     for (version, id) in (1..).zip(&ids) {
-        house.events().insert_one(event(id.clone(), version)).await.unwrap();
+        fixture.events().insert_one(event(id.clone(), version)).await.unwrap();
     }
     let read: Vec<_> = reading.events(5).await.iter().map(aggregate).collect();
     assert_eq!(read, ids);
-    house.events().insert_one(doc! { "type": "Homeless" }).await.unwrap();
+    fixture.events().insert_one(doc! { "type": "Homeless" }).await.unwrap();
     let homeless = reading.event().await;
     assert!(homeless.aggregate.is_none() && homeless.sequence.is_none());
     reading.stop().await;
 }
 
 #[tokio::test]
-async fn what_is_not_an_insert_is_counted_and_not_handed_on() {
-    let house = House::new("foreign").await;
-    let mut reading = house.read(house.source()).await;
-    house.events().insert_one(event("a", 1)).await.unwrap();
-    house.events().update_one(doc! {}, doc! { "$set": { "version": 9 } }).await.unwrap();
-    house.events().replace_one(doc! {}, event("a", 10)).await.unwrap();
-    house.events().delete_one(doc! {}).await.unwrap();
-    house.events().insert_one(event("a", 2)).await.unwrap();
+async fn other_operations_are_counted_and_not_captured() {
+    let fixture = CaptureFixture::new("foreign").await;
+    let mut reading = fixture.read(fixture.source()).await;
+    fixture.events().insert_one(event("a", 1)).await.unwrap();
+    fixture.events().update_one(doc! {}, doc! { "$set": { "version": 9 } }).await.unwrap();
+    fixture.events().replace_one(doc! {}, event("a", 10)).await.unwrap();
+    fixture.events().delete_one(doc! {}).await.unwrap();
+    fixture.events().insert_one(event("a", 2)).await.unwrap();
     assert_eq!(versions(&reading.events(2).await), [1, 2]);
     assert_eq!(reading.handle.status().non_inserts, 3);
     reading.stop().await;
 }
 
 #[tokio::test]
-async fn a_quiet_stream_moves_and_what_it_skips_is_not_missed() {
-    let house = House::new("quiet").await;
-    let mut reading = house.read(house.source()).await;
-    let first = reading.mark().await;
-    house.database.collection::<Document>("others").insert_one(doc! { "x": 1 }).await.unwrap();
-    let later = reading.mark().await;
+async fn a_quiet_stream_advances_its_watermark() {
+    let fixture = CaptureFixture::new("quiet").await;
+    let mut reading = fixture.read(fixture.source()).await;
+    let first = reading.next_watermark().await;
+    fixture.database.collection::<Document>("others").insert_one(doc! { "x": 1 }).await.unwrap();
+    let later = reading.next_watermark().await;
     assert!(later > first);
     reading.stop().await;
 
-    house.events().insert_one(event("a", 1)).await.unwrap();
-    let mut resumed = Reading::from(house.capture(house.source()), CheckpointPhase::Stream { token: later });
+    fixture.events().insert_one(event("a", 1)).await.unwrap();
+    let mut resumed = CaptureRun::resume(fixture.capture(fixture.source()), CheckpointPhase::Stream { token: later });
     assert_eq!(versions(&resumed.events(1).await), [1]);
     resumed.stop().await;
 }
 
 #[tokio::test]
-async fn every_token_that_is_handed_on_resumes_after_it() {
-    let house = House::new("resume").await;
-    let mut reading = house.read(house.source()).await;
-    insert_all(&house.events(), (0..10).map(|version| event("a", version))).await;
+async fn every_captured_token_resumes_after_its_event() {
+    let fixture = CaptureFixture::new("resume").await;
+    let mut reading = fixture.read(fixture.source()).await;
+    insert_all(&fixture.events(), (0..10).map(|version| event("a", version))).await;
     let events = reading.events(10).await;
     reading.stop().await;
     for (at, event) in events.iter().enumerate().take(9) {
         let phase = CheckpointPhase::Stream { token: event.token.clone() };
-        let mut resumed = Reading::from(house.capture(house.source()), phase);
+        let mut resumed = CaptureRun::resume(fixture.capture(fixture.source()), phase);
         let expected: Vec<_> = (at as i64 + 1..10).collect();
         assert_eq!(versions(&resumed.events(expected.len()).await), expected);
         resumed.stop().await;
@@ -99,31 +99,31 @@ async fn every_token_that_is_handed_on_resumes_after_it() {
 }
 
 #[tokio::test]
-async fn the_filter_is_run_by_the_server_and_the_mark_passes_what_it_drops() {
-    let house = House::new("filter").await;
+async fn the_watermark_passes_filtered_events() {
+    let fixture = CaptureFixture::new("filter").await;
     let filter = vec![doc! { "$match": { "fullDocument.aggregateId": { "$ne": "noise" } } }];
-    let capture = house.capture_with(house.source(), Config { filter, ..Config::default() });
-    let mut reading = Reading::of(capture, PipelineStart::Now).await;
-    house.events().insert_one(event("a", 1)).await.unwrap();
-    insert_all(&house.events(), (0..100).map(|version| event("noise", version))).await;
+    let capture = fixture.capture_with(fixture.source(), Config { filter, ..Config::default() });
+    let mut reading = CaptureRun::start(capture, PipelineStart::Now).await;
+    fixture.events().insert_one(event("a", 1)).await.unwrap();
+    insert_all(&fixture.events(), (0..100).map(|version| event("noise", version))).await;
     let only = reading.event().await;
     assert_eq!(aggregate(&only), "a".into());
-    assert!(reading.mark().await > only.token);
+    assert!(reading.next_watermark().await > only.token);
     reading.stop().await;
 }
 
 #[tokio::test]
-async fn what_nobody_takes_is_bounded() {
-    let house = House::new("pressure").await;
+async fn the_queue_is_bounded_in_events() {
+    let fixture = CaptureFixture::new("pressure").await;
     let config = Config {
         batch_size: NonZeroU32::new(100).unwrap(),
         read_ahead_events: NonZeroU32::new(300).unwrap(),
         ..Config::default()
     };
-    let mut reading = Reading::of(house.capture_with(house.source(), config), PipelineStart::Now).await;
-    insert_all(&house.events(), (0..5000).map(|version| event("a", version))).await;
+    let mut reading = CaptureRun::start(fixture.capture_with(fixture.source(), config), PipelineStart::Now).await;
+    insert_all(&fixture.events(), (0..5000).map(|version| event("a", version))).await;
     let handle = reading.handle.clone();
-    let seen = wait_for("the queue to be full", WITHIN, async || {
+    let seen = wait_for("the queue to be full", TIMEOUT, async || {
         let status = handle.status();
         if status.state == CaptureState::Full { Ok(status.events) } else { Err(status) }
     });
@@ -141,22 +141,22 @@ async fn what_nobody_takes_is_bounded() {
 }
 
 #[tokio::test]
-async fn bytes_are_bounded_as_events_are() {
-    let house = House::new("bytes").await;
+async fn the_queue_is_bounded_in_bytes() {
+    let fixture = CaptureFixture::new("bytes").await;
     let config = Config {
         batch_size: NonZeroU32::new(10).unwrap(),
         read_ahead_bytes: NonZeroU32::new(1 << 20).unwrap(),
         ..Config::default()
     };
-    let mut reading = Reading::of(house.capture_with(house.source(), config), PipelineStart::Now).await;
+    let mut reading = CaptureRun::start(fixture.capture_with(fixture.source(), config), PipelineStart::Now).await;
     let large = |version| {
         let mut document = event("a", version);
         document.insert("payload", "x".repeat(50_000));
         document
     };
-    insert_all(&house.events(), (0..100).map(large)).await;
+    insert_all(&fixture.events(), (0..100).map(large)).await;
     let handle = reading.handle.clone();
-    let seen = wait_for("the queue to be full", WITHIN, async || {
+    let seen = wait_for("the queue to be full", TIMEOUT, async || {
         let status = handle.status();
         if status.state == CaptureState::Full { Ok(status.events) } else { Err(status) }
     });
@@ -166,14 +166,14 @@ async fn bytes_are_bounded_as_events_are() {
 }
 
 #[tokio::test]
-async fn stopping_ends_it_at_once_and_what_was_read_can_still_be_taken() {
-    let house = House::new("stop").await;
+async fn a_stop_is_immediate_and_keeps_queued_events() {
+    let fixture = CaptureFixture::new("stop").await;
     let config = Config { max_await: Duration::from_secs(30), ..Config::default() };
-    let capture = pipeline::capture::Capture::new(house.database.client(), house.source(), config);
-    let mut reading = Reading::of(capture, PipelineStart::Now).await;
-    house.events().insert_one(event("a", 1)).await.unwrap();
+    let capture = pipeline::capture::Capture::new(fixture.database.client(), fixture.source(), config);
+    let mut reading = CaptureRun::start(capture, PipelineStart::Now).await;
+    fixture.events().insert_one(event("a", 1)).await.unwrap();
     let handle = reading.handle.clone();
-    wait_for("the event to be read", WITHIN, async || {
+    wait_for("the event to be read", TIMEOUT, async || {
         let status = handle.status();
         if status.events == 1 { Ok(()) } else { Err(status) }
     })
@@ -191,17 +191,17 @@ async fn stopping_ends_it_at_once_and_what_was_read_can_still_be_taken() {
 }
 
 #[tokio::test]
-async fn capture_ends_when_nobody_will_take_anything_again() {
-    let house = House::new("deserted").await;
-    let Reading { intake, running, .. } = house.read(house.source()).await;
+async fn capture_ends_when_the_receiver_is_dropped() {
+    let fixture = CaptureFixture::new("deserted").await;
+    let CaptureRun { intake, running, .. } = fixture.read(fixture.source()).await;
     drop(intake);
-    house.events().insert_one(event("a", 1)).await.unwrap();
-    tokio::time::timeout(WITHIN, running).await.unwrap().unwrap().unwrap();
+    fixture.events().insert_one(event("a", 1)).await.unwrap();
+    tokio::time::timeout(TIMEOUT, running).await.unwrap().unwrap().unwrap();
 }
 
 #[tokio::test]
-async fn a_pipeline_without_a_start_is_not_read() {
-    let house = House::new("unstarted").await;
-    let reading = Reading::from(house.capture(house.source()), CheckpointPhase::Unstarted);
-    assert!(matches!(reading.error().await, Error::Unstarted));
+async fn an_unstarted_phase_is_an_error() {
+    let fixture = CaptureFixture::new("unstarted").await;
+    let reading = CaptureRun::resume(fixture.capture(fixture.source()), CheckpointPhase::Unstarted);
+    assert!(matches!(reading.wait_for_error().await, Error::Unstarted));
 }
