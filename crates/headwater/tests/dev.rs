@@ -1,4 +1,4 @@
-//! `headwater dev` as a person meets it: the built program, a real mongod, real pods, signals.
+//! `headwater dev` from outside: the built program, a real mongod, real pods, signals.
 
 use std::net::TcpStream;
 use std::path::Path;
@@ -13,11 +13,11 @@ use testkit::mongo::binaries;
 use testkit::process::{Process, Program};
 use testkit::wait::wait_for;
 
-/// A cold cache is filled first; that took a quarter of a minute on a good line.
-const READY_WITHIN: Duration = Duration::from_secs(180);
+/// With a cold cache mongod is downloaded first; that took 15 s on a fast connection.
+const READY_TIMEOUT: Duration = Duration::from_secs(180);
 const SOON: Duration = Duration::from_secs(60);
-/// What is under way may take its minute, and processes their time to stop; then `dev` itself says what was wrong.
-const ENDED_WITHIN: Duration = Duration::from_secs(120);
+/// The drain may take a minute, and processes need time to stop; after that `dev` itself reports a failure.
+const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
 fn headwater(arguments: &[&str]) -> Process {
     Program::new(env!("CARGO_BIN_EXE_headwater")).args(arguments).start().unwrap()
@@ -28,8 +28,8 @@ fn dev(data_dir: &Path, more: &[&str]) -> Process {
     headwater(&[&arguments, more].concat())
 }
 
-async fn uri_of(dev: &Process) -> String {
-    let line = dev.wait_for_line("MongoDB:   ", READY_WITHIN).await.text;
+async fn mongodb_uri(dev: &Process) -> String {
+    let line = dev.wait_for_line("MongoDB:   ", READY_TIMEOUT).await.text;
     line.trim_start_matches("MongoDB:").trim().to_owned()
 }
 
@@ -38,7 +38,7 @@ async fn database(uri: &str, name: &str) -> Database {
 }
 
 /// Waits until this read model has so many documents.
-async fn grown(views: &Database, model: &str, to: u64) {
+async fn wait_until_documents(views: &Database, model: &str, to: u64) {
     let model = views.collection::<Document>(model);
     wait_for("the read model to grow", SOON, async || match model.count_documents(doc! {}).await {
         Ok(count) if count >= to => Ok(()),
@@ -51,41 +51,41 @@ async fn count(views: &Database, model: &str) -> u64 {
     views.collection::<Document>(model).count_documents(doc! {}).await.unwrap()
 }
 
-/// Pod and pid of the last line that says who leads.
-fn leader(line: &str) -> (String, i32) {
+/// Pod and pid of a line that names the leader.
+fn parse_leader(line: &str) -> (String, i32) {
     let (pod, rest) = line.split_once(" (pid ").unwrap_or_else(|| panic!("no leader in `{line}`"));
     (pod.to_owned(), rest.split(')').next().unwrap().parse().unwrap())
 }
 
-/// What the page that people read first shows of a start, without what differs from one to the next.
-fn is_as_the_readme_shows(dev: &Process) {
+/// The README shows the output of a start; its labels must be the same.
+fn assert_output_matches_readme(dev: &Process) {
     let readme = include_str!("../../../README.md");
     let shown = readme.split("```\n").find(|block| block.starts_with("MongoDB:")).expect("the README shows a start");
     let word = |line: &str| line.split_once(':').map_or(line, |(label, _)| label).to_owned();
     let labels = |line: &&str| !line.is_empty() && !line.starts_with(' ');
-    // After these lines comes how it goes.
+    // The lines after these report progress.
     let expected: Vec<_> =
-        shown.lines().filter(labels).map(word).take_while(|line| !line.contains(" leads, ")).collect();
+        shown.lines().filter(labels).map(word).take_while(|line| !line.contains(" is the leader of ")).collect();
     let said: Vec<_> = dev.lines().into_iter().map(|line| line.text).collect();
-    let from = said.iter().position(|line| line.starts_with("MongoDB:")).expect("it says where MongoDB is");
+    let from = said.iter().position(|line| line.starts_with("MongoDB:")).expect("it prints the MongoDB URI");
     let said = said[from..].iter().map(String::as_str).filter(labels).map(word);
     assert_eq!(said.take(expected.len()).collect::<Vec<_>>(), expected);
 }
 
 #[tokio::test]
-async fn orders_flow_a_killed_leader_is_replaced_and_nothing_is_lost_over_two_runs() {
+async fn a_killed_leader_is_replaced_and_two_runs_lose_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let first = dev(folder.path(), &["--pods", "2", "--rate", "50"]);
-    let uri = uri_of(&first).await;
+    let uri = mongodb_uri(&first).await;
     let views = database(&uri, "shop_views").await;
-    grown(&views, "order_summary", 20).await;
+    wait_until_documents(&views, "order_summary", 20).await;
     let config = folder.path().join("headwater.yaml");
     let check = headwater(&["check", "--config", config.to_str().unwrap()]);
     assert!(check.wait_for_exit(SOON).await.success());
     check.wait_for_line("all is well", SOON).await;
 
-    let (pod, pid) = leader(&first.wait_for_line(" leads, in term ", SOON).await.text);
-    is_as_the_readme_shows(&first);
+    let (pod, pid) = parse_leader(&first.wait_for_line(" is the leader of term ", SOON).await.text);
+    assert_output_matches_readme(&first);
     let token = first.wait_for_line("to act from it: ", SOON).await.text;
     let token = token.trim_start().trim_start_matches("to act from it: ").to_owned();
     assert_eq!(std::fs::read_to_string(folder.path().join("token")).unwrap(), token);
@@ -93,31 +93,31 @@ async fn orders_flow_a_killed_leader_is_replaced_and_nothing_is_lost_over_two_ru
     let mark = first.mark();
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
     first.wait_for_line_from(mark, &format!("{pod} (pid {pid}) was killed by signal 9"), SOON).await;
-    let (next, _) = leader(&first.wait_for_line_from(mark, " leads, in term ", SOON).await.text);
-    assert_ne!(next, pod, "another pod leads");
+    let (next, _) = parse_leader(&first.wait_for_line_from(mark, " is the leader of term ", SOON).await.text);
+    assert_ne!(next, pod, "another pod is the leader");
     let before = count(&views, "order_summary").await;
-    grown(&views, "order_summary", before + 20).await;
-    first.wait_for_line_from(mark, &format!("{pod} is back"), SOON).await;
+    wait_until_documents(&views, "order_summary", before + 20).await;
+    first.wait_for_line_from(mark, &format!("{pod} restarted"), SOON).await;
 
     first.terminate();
-    assert!(first.wait_for_exit(ENDED_WITHIN).await.success(), "{}", first.tail());
+    assert!(first.wait_for_exit(STOP_TIMEOUT).await.success(), "{}", first.tail());
     first.wait_for_line("Check: nothing was lost", SOON).await;
     first.wait_for_line("Stopped; the data is in", SOON).await;
 
     let second = dev(folder.path(), &["--pods", "2", "--rate", "50"]);
-    assert_eq!(uri_of(&second).await, uri);
+    assert_eq!(mongodb_uri(&second).await, uri);
     let views = database(&uri, "shop_views").await;
     let found = count(&views, "order_summary").await;
     assert!(found >= before + 20, "{found} orders of {before} are left");
-    grown(&views, "order_summary", found + 10).await;
+    wait_until_documents(&views, "order_summary", found + 10).await;
     second.terminate();
-    assert!(second.wait_for_exit(ENDED_WITHIN).await.success(), "{}", second.tail());
+    assert!(second.wait_for_exit(STOP_TIMEOUT).await.success(), "{}", second.tail());
     second.wait_for_line("Check: nothing was lost", SOON).await;
 }
 
-/// What `dev` says it took until every address was there.
-async fn took(dev: &Process) -> f64 {
-    let line = dev.wait_for_line("everything is up (", READY_WITHIN).await.text;
+/// The start time that `dev` prints.
+async fn start_seconds(dev: &Process) -> f64 {
+    let line = dev.wait_for_line("everything ready (", READY_TIMEOUT).await.text;
     let seconds = line.split('(').nth(1).and_then(|rest| rest.split(' ').next());
     seconds.and_then(|seconds| seconds.parse().ok()).unwrap_or_else(|| panic!("no time in `{line}`"))
 }
@@ -127,9 +127,9 @@ async fn a_second_start_takes_less_than_three_seconds() {
     let folder = tempfile::tempdir().unwrap();
     let round = async || {
         let dev = dev(folder.path(), &["--pods", "3", "--rate", "20"]);
-        let took = took(&dev).await;
+        let took = start_seconds(&dev).await;
         dev.terminate();
-        assert!(dev.wait_for_exit(ENDED_WITHIN).await.success(), "{}", dev.tail());
+        assert!(dev.wait_for_exit(STOP_TIMEOUT).await.success(), "{}", dev.tail());
         took
     };
     round().await;
@@ -155,25 +155,25 @@ fn processes(folder: &Path) -> Vec<(i32, String)> {
     pids.filter_map(with_command).filter(|(_, command)| command.contains(folder.to_str().unwrap())).collect()
 }
 
-fn left(folder: &Path) -> Vec<String> {
+fn process_commands(folder: &Path) -> Vec<String> {
     processes(folder).into_iter().map(|(_, command)| command).collect()
 }
 
 #[tokio::test]
-async fn ctrl_c_stops_everything_in_order_and_checks_that_nothing_was_lost() {
+async fn ctrl_c_stops_in_order_and_checks_that_nothing_was_lost() {
     let folder = tempfile::tempdir().unwrap();
     let dev = dev(folder.path(), &["--pods", "2", "--rate", "50"]);
-    let views = database(&uri_of(&dev).await, "shop_views").await;
-    grown(&views, "order_summary", 20).await;
+    let views = database(&mongodb_uri(&dev).await, "shop_views").await;
+    wait_until_documents(&views, "order_summary", 20).await;
     // This one, two pods, the broker and mongod.
-    assert!(left(folder.path()).len() >= 5, "{:?}", left(folder.path()));
-    // As a terminal does it: to the whole group.
+    assert!(process_commands(folder.path()).len() >= 5, "{:?}", process_commands(folder.path()));
+    // To the whole process group, as a terminal does.
     kill(Pid::from_raw(-i32::try_from(dev.pid()).unwrap()), Signal::SIGINT).unwrap();
-    let status = dev.wait_for_exit(ENDED_WITHIN).await;
+    let status = dev.wait_for_exit(STOP_TIMEOUT).await;
     assert_eq!(status.code(), Some(0), "{}", dev.tail());
     dev.wait_for_line("Check: nothing was lost", SOON).await;
     dev.wait_for_line("Stopped; the data is in", SOON).await;
-    assert_eq!(left(folder.path()), Vec::<String>::new());
+    assert_eq!(process_commands(folder.path()), Vec::<String>::new());
     for log in ["pod-1", "pod-2"] {
         let said = std::fs::read_to_string(folder.path().join("logs").join(format!("{log}.log"))).unwrap();
         assert!(said.contains("\"stopped\""), "{log} ended in its order:\n{said}");
@@ -181,16 +181,16 @@ async fn ctrl_c_stops_everything_in_order_and_checks_that_nothing_was_lost() {
 }
 
 #[tokio::test]
-async fn a_read_model_that_lacks_something_is_found_at_the_end() {
+async fn the_final_check_finds_a_damaged_read_model() {
     let folder = tempfile::tempdir().unwrap();
     let dev = dev(folder.path(), &["--pods", "1", "--rate", "50"]);
-    let views = database(&uri_of(&dev).await, "shop_views").await;
-    grown(&views, "products", 4).await;
+    let views = database(&mongodb_uri(&dev).await, "shop_views").await;
+    wait_until_documents(&views, "products", 4).await;
     views.collection::<Document>("products").delete_one(doc! {}).await.unwrap();
     let change = doc! { "$inc": { "orders": 1 } };
     views.collection::<Document>("customers").update_one(doc! {}, change).await.unwrap();
     dev.terminate();
-    assert!(!dev.wait_for_exit(ENDED_WITHIN).await.success());
+    assert!(!dev.wait_for_exit(STOP_TIMEOUT).await.success());
     let check = dev.wait_for_line("Check: read models differ", SOON).await.text;
     assert!(check.contains("in `customers`") && check.contains("in `products`"), "{check}");
 }
@@ -199,7 +199,7 @@ async fn a_read_model_that_lacks_something_is_found_at_the_end() {
 async fn a_killed_dev_leaves_nothing_behind() {
     let folder = tempfile::tempdir().unwrap();
     let dev = dev(folder.path(), &["--pods", "2"]);
-    let uri = uri_of(&dev).await;
+    let uri = mongodb_uri(&dev).await;
     let address = uri.trim_start_matches("mongodb://").split('/').next().unwrap();
     TcpStream::connect(address).expect("it listens");
     let bus = dev.wait_for_line("Bus: ", SOON).await.text;
@@ -230,15 +230,15 @@ async fn a_killed_dev_leaves_nothing_behind() {
 async fn a_data_folder_in_use_is_refused_with_what_to_do() {
     let folder = tempfile::tempdir().unwrap();
     let first = dev(folder.path(), &["--pods", "1", "--rate", "0"]);
-    uri_of(&first).await;
+    mongodb_uri(&first).await;
     let second = dev(folder.path(), &[]);
     assert!(!second.wait_for_exit(SOON).await.success());
     second.wait_for_line("pass --data-dir", SOON).await;
 }
 
-/// Of the databases, as it tells a person.
-async fn name_of(dev: &Process) -> String {
-    let line = dev.wait_for_line("events in `", READY_WITHIN).await.text;
+/// The database name that `dev` prints.
+async fn database_name(dev: &Process) -> String {
+    let line = dev.wait_for_line("events in `", READY_TIMEOUT).await.text;
     line.split('`')
         .nth(1)
         .and_then(|name| name.strip_suffix(".events"))
@@ -247,20 +247,20 @@ async fn name_of(dev: &Process) -> String {
 }
 
 #[tokio::test]
-async fn a_given_mongodb_is_used_in_databases_of_its_own_and_left_running() {
+async fn a_given_mongodb_gets_new_databases_and_keeps_running() {
     let shared = testkit::mongo::shared().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
     let mut names = vec![];
     for _ in 0..2 {
         let dev = dev(folder.path(), &["--mongodb-uri", shared.uri(), "--pods", "1"]);
         dev.wait_for_line("yours", SOON).await;
-        let name = name_of(&dev).await;
+        let name = database_name(&dev).await;
         assert!(name.starts_with("shop_"), "{name}");
         let views = database(shared.uri(), &format!("{name}_views")).await;
         let before = count(&views, "order_summary").await;
-        grown(&views, "order_summary", before + 3).await;
+        wait_until_documents(&views, "order_summary", before + 3).await;
         dev.terminate();
-        assert!(dev.wait_for_exit(ENDED_WITHIN).await.success(), "{}", dev.tail());
+        assert!(dev.wait_for_exit(STOP_TIMEOUT).await.success(), "{}", dev.tail());
         dev.wait_for_line("Check: nothing was lost", SOON).await;
         names.push(name);
     }
@@ -271,28 +271,28 @@ async fn a_given_mongodb_is_used_in_databases_of_its_own_and_left_running() {
 }
 
 #[tokio::test]
-async fn a_folder_that_had_a_mongodb_of_its_own_takes_no_name_of_it_to_the_users() {
+async fn database_names_of_an_own_mongodb_are_not_used_elsewhere() {
     let folder = tempfile::tempdir().unwrap();
     let own = dev(folder.path(), &["--pods", "1", "--rate", "0"]);
-    let uri = uri_of(&own).await;
-    let theirs = name_of(&own).await;
+    let uri = mongodb_uri(&own).await;
+    let theirs = database_name(&own).await;
     own.terminate();
-    assert!(own.wait_for_exit(ENDED_WITHIN).await.success(), "{}", own.tail());
-    // A mongod that is the user's alone, with a shop in it.
+    assert!(own.wait_for_exit(STOP_TIMEOUT).await.success(), "{}", own.tail());
+    // The user's mongod, with a database of the same name.
     let users = tempfile::tempdir().unwrap();
     let server = SingleNode::start(&binaries().await.unwrap(), SingleNode::config(users.path())).await.unwrap();
     assert_ne!(server.uri(), uri);
     let shop = database(&server.uri(), &theirs).await;
     shop.collection("events").insert_one(doc! { "_id": "precious" }).await.unwrap();
-    // As an older one remembered it.
+    // As an older version stored it.
     std::fs::write(folder.path().join("database"), &theirs).unwrap();
 
     let given = dev(folder.path(), &["--mongodb-uri", &server.uri(), "--pods", "1"]);
-    let name = name_of(&given).await;
+    let name = database_name(&given).await;
     assert_ne!(name, theirs);
-    grown(&database(&server.uri(), &format!("{name}_views")).await, "order_summary", 3).await;
+    wait_until_documents(&database(&server.uri(), &format!("{name}_views")).await, "order_summary", 3).await;
     given.terminate();
-    assert!(given.wait_for_exit(ENDED_WITHIN).await.success(), "{}", given.tail());
+    assert!(given.wait_for_exit(STOP_TIMEOUT).await.success(), "{}", given.tail());
     given.wait_for_line("Check: nothing was lost", SOON).await;
     assert_eq!(count(&shop, "events").await, 1, "nothing was written to theirs");
     assert_eq!(shop.list_collection_names().await.unwrap(), ["events"]);
@@ -303,7 +303,7 @@ async fn a_folder_that_had_a_mongodb_of_its_own_takes_no_name_of_it_to_the_users
 }
 
 #[tokio::test]
-async fn what_a_shell_has_set_for_pods_elsewhere_reaches_none_of_these() {
+async fn environment_variables_for_other_pods_are_not_inherited() {
     let folder = tempfile::tempdir().unwrap();
     let elsewhere = [
         ("HEADWATER__SOURCE__URI", "mongodb://production.invalid"),
@@ -316,7 +316,7 @@ async fn what_a_shell_has_set_for_pods_elsewhere_reaches_none_of_these() {
     let program = Program::new(env!("CARGO_BIN_EXE_headwater")).args(["dev", "--pods", "1", "--data-dir"]);
     let program = elsewhere.iter().fold(program, |program, (name, value)| program.env(name, value));
     let dev = program.args([folder.path()]).start().unwrap();
-    let views = database(&uri_of(&dev).await, "shop_views").await;
+    let views = database(&mongodb_uri(&dev).await, "shop_views").await;
     let ours = |command: &str| command.contains(" run ") || command.contains(" broker ");
     let ours: Vec<_> = processes(folder.path()).into_iter().filter(|(_, command)| ours(command)).collect();
     assert_eq!(ours.len(), 2, "a broker and a pod: {ours:?}");
@@ -325,18 +325,18 @@ async fn what_a_shell_has_set_for_pods_elsewhere_reaches_none_of_these() {
         let environment = String::from_utf8_lossy(&environment).into_owned();
         assert!(!environment.contains("production"), "{pid}: {environment}");
     }
-    grown(&views, "order_summary", 3).await;
+    wait_until_documents(&views, "order_summary", 3).await;
     assert!(!std::fs::read_to_string(folder.path().join("headwater.yaml")).unwrap().contains("production"));
     dev.terminate();
-    assert!(dev.wait_for_exit(ENDED_WITHIN).await.success(), "{}", dev.tail());
+    assert!(dev.wait_for_exit(STOP_TIMEOUT).await.success(), "{}", dev.tail());
 }
 
 #[tokio::test]
-async fn a_mongodb_that_stands_still_is_told_of_and_the_line_goes_on_as_soon_as_it_does() {
+async fn the_status_shows_a_paused_mongodb_and_recovers_with_it() {
     let folder = tempfile::tempdir().unwrap();
     let dev = dev(folder.path(), &["--pods", "1", "--rate", "20"]);
-    let views = database(&uri_of(&dev).await, "shop_views").await;
-    grown(&views, "order_summary", 3).await;
+    let views = database(&mongodb_uri(&dev).await, "shop_views").await;
+    wait_until_documents(&views, "order_summary", 3).await;
     let is_mongod = |command: &str| command.split(' ').next().is_some_and(|program| program.ends_with("mongod"));
     let mongod = processes(folder.path()).into_iter().find(|(_, command)| is_mongod(command));
     let mongod = Pid::from_raw(mongod.expect("mongod runs").0);
@@ -347,7 +347,7 @@ async fn a_mongodb_that_stands_still_is_told_of_and_the_line_goes_on_as_soon_as_
     dev.wait_for_line_from(mark, "applied ?", SOON).await;
     let mark = dev.mark();
     kill(mongod, Signal::SIGCONT).unwrap();
-    // Twenty times what the last look took would be a minute.
+    // Twenty times the duration of the last read would be a minute.
     let seen =
         async || dev.lines().iter().rev().find(|line| line.text.starts_with("written ")).map(|line| line.text.clone());
     dev.wait_for_line_from(mark, "written ", SOON).await;
@@ -357,7 +357,7 @@ async fn a_mongodb_that_stands_still_is_told_of_and_the_line_goes_on_as_soon_as_
     })
     .await;
     dev.terminate();
-    assert!(dev.wait_for_exit(ENDED_WITHIN).await.success(), "{}", dev.tail());
+    assert!(dev.wait_for_exit(STOP_TIMEOUT).await.success(), "{}", dev.tail());
     dev.wait_for_line("Check: nothing was lost", SOON).await;
 }
 
@@ -375,7 +375,7 @@ async fn a_password_in_a_given_uri_is_never_shown() {
 }
 
 #[tokio::test]
-async fn the_version_and_the_help_are_there() {
+async fn version_and_help_are_printed() {
     let version = headwater(&["--version"]);
     assert!(version.wait_for_exit(SOON).await.success());
     version.wait_for_line(env!("CARGO_PKG_VERSION"), SOON).await;

@@ -1,15 +1,15 @@
-//! Everything on one machine: who is started, in what order, and stopped, in what order.
+//! `headwater dev`: runs everything on one machine, and starts and stops it in order.
 //!
-//! [`store`] (a MongoDB), [`child`] (broker and pods, each a process that is started again when it dies), the shop of
-//! [`crate::shop`], and [`look`] (how far its orders have come). Pods are run as everywhere, by `headwater run` and a configuration file.
+//! [`mongo`] starts or uses a MongoDB, [`supervised_process`] runs broker and pods and restarts them after an exit, [`crate::shop`]
+//! writes orders, and [`progress`] shows how far they have come. Pods run as in production: `headwater run` with a configuration file.
 
-mod child;
-mod folder;
-mod look;
-mod names;
-mod panel;
+mod console;
+mod data_folder;
+mod databases;
+mod mongo;
+mod progress;
 mod settings;
-mod store;
+mod supervised_process;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -22,184 +22,190 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::exit::ExitReason;
-use crate::shop::{self, Shop};
+use crate::shop::{self, ShopWriter};
 use crate::signal::StopSignal;
-use child::Child;
-use folder::Folder;
-use look::{Gauges, Look};
-use panel::Panel;
-use settings::Settings;
-use store::Store;
+use console::Console;
+use data_folder::DataFolder;
+use mongo::DevMongo;
+use progress::{DevProgress, ProgressMonitor};
+use settings::DevSettings;
+use supervised_process::SupervisedProcess;
 
-/// What is asked for.
-pub(crate) struct Plan {
+/// The command's options.
+pub(crate) struct DevOptions {
     pub(crate) pods: u16,
     pub(crate) rate: u32,
     pub(crate) data_dir: PathBuf,
     pub(crate) mongodb_uri: Option<String>,
 }
 
-/// How often children are looked after, and how often a person is told.
-const TEND_EVERY: Duration = Duration::from_millis(100);
-const TELL_EVERY: Duration = Duration::from_secs(1);
-/// What was written is applied in well under a second, if nothing is broken; a takeover and a busy machine get more.
-const DRAIN_WITHIN: Duration = Duration::from_secs(60);
+/// How often exited processes are restarted, and how often the status line changes.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
+const STATUS_INTERVAL: Duration = Duration::from_secs(1);
+/// Without faults an event is applied in well under a second; a takeover and a busy machine need more.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// A pod may take its `consumer.drain` of 20 s, and a little more.
-const STOP_WITHIN: Duration = Duration::from_secs(25);
-/// What does not answer for so long is shown as not known; children are not looked after meanwhile.
-const LOOK_WITHIN: Duration = Duration::from_secs(3);
+const STOP_TIMEOUT: Duration = Duration::from_secs(25);
+/// After this time a value is shown as unknown. Exited processes are not restarted meanwhile.
+const READ_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Runs until a signal.
-pub(crate) async fn run(plan: Plan) -> anyhow::Result<()> {
+pub(crate) async fn run(options: DevOptions) -> anyhow::Result<()> {
     let began = Instant::now();
-    // Signals keep their default meaning until here: Ctrl-C ends a fetch at once, and the next run starts it afresh.
-    let source = store::find(plan.mongodb_uri.clone()).await?;
-    let folder = Folder::open(&plan.data_dir)?;
+    // Signals keep their default meaning until here: Ctrl-C ends a download at once, and the next run starts it again.
+    let source = mongo::find(options.mongodb_uri.clone()).await?;
+    let folder = DataFolder::open(&options.data_dir)?;
     let mut stop = StopSignal::new()?;
-    let mut house = tokio::select! {
-        house = House::build(source, &plan, &folder, began) => house?,
-        () = stop.recv() => return Ok(()), // what is half started is killed when dropped; its journals are its own
+    let mut environment = tokio::select! {
+        environment = DevEnvironment::start(source, &options, &folder, began) => environment?,
+        () = stop.recv() => return Ok(()), // a drop kills what has started; journals survive a kill
     };
     tokio::select! {
-        ended = house.live() => return ended, // cancel-safe: everything it knows is in the house
+        ended = environment.run_until_failure() => return ended, // cancel-safe: all its state is in the environment
         () = stop.recv() => {}
     }
     tokio::select! {
-        stopped = house.close() => stopped?,
+        stopped = environment.shut_down() => stopped?,
         () = stop.recv_second() => {
-            bail!(ExitReason::Interrupted.with_message("stopped at once, on the second signal; nothing was checked"))
+            bail!(ExitReason::Interrupted.with_message("stopped at once by the second signal; nothing was checked"))
         },
     }
-    Panel::default().say(&format!("Stopped; the data is in {}.", plan.data_dir.display()));
+    Console::default().print_line(&format!("Stopped; the data is in {}.", options.data_dir.display()));
     Ok(())
 }
 
-/// All that runs.
-struct House {
-    // Dropped in this order: whoever leans on another goes first.
-    pods: Vec<Child>,
-    broker: Child,
-    store: Store,
+/// Everything that runs.
+struct DevEnvironment {
+    // Dropped in this order: dependents first.
+    pods: Vec<SupervisedProcess>,
+    broker: SupervisedProcess,
+    store: DevMongo,
     shop: JoinHandle<()>,
     closed: CancellationToken,
-    gauges: Gauges,
-    panel: Panel,
-    settings: Settings,
+    monitor: ProgressMonitor,
+    console: Console,
+    settings: DevSettings,
 }
 
-impl House {
-    /// `start`: when this process began, for a person who waits for it.
-    async fn build(source: mongod::Source, plan: &Plan, folder: &Folder, start: Instant) -> anyhow::Result<Self> {
-        let mut panel = Panel::default();
-        panel.status("MongoDB starts …");
+impl DevEnvironment {
+    /// `start`: when this process began, for the total start time.
+    async fn start(
+        source: mongod::Source,
+        options: &DevOptions,
+        folder: &DataFolder,
+        start: Instant,
+    ) -> anyhow::Result<Self> {
+        let mut console = Console::default();
+        console.set_status("starting MongoDB …");
         let began = Instant::now();
-        let store = Store::start(source, folder).await?;
-        panel.step("MongoDB", began);
+        let store = DevMongo::start(source, folder).await?;
+        console.print_ready("MongoDB", began);
         let began = Instant::now();
-        let settings = Settings::of(plan, folder, &store).await?;
+        let settings = DevSettings::of(options, folder, &store).await?;
         let broker = settings.start_broker(folder).await?;
-        panel.step("broker", began);
+        console.print_ready("broker", began);
         let client = Client::with_uri_str(store.uri()).await;
-        let client = client.map_err(mongo_error::DriverError::from).context("connect to MongoDB")?;
+        let client = client.map_err(mongo_error::DriverError::from).context("failed to connect to MongoDB")?;
         let events = client.database(&settings.database).collection::<Document>(settings::COLLECTION);
-        let shop = Shop::open(events).await?;
-        let gauges = Gauges::new(&client, &settings, shop.written())?;
+        let shop = ShopWriter::open(events).await?;
+        let monitor = ProgressMonitor::new(&client, &settings, shop.written())?;
         let began = Instant::now();
         let mut pods = settings.start_pods(folder)?;
         settings.wait_for(&mut pods).await?;
-        panel.step(if pods.len() == 1 { "the pod" } else { "every pod" }, began);
-        panel.step("everything", start);
-        panel.say(&settings.tell(&store, &pods));
+        console.print_ready(if pods.len() == 1 { "pod" } else { "all pods" }, began);
+        console.print_ready("everything", start);
+        console.print_line(&settings.describe(&store, &pods));
         let closed = CancellationToken::new();
-        let shop = tokio::spawn(shop.run(plan.rate, closed.clone()));
-        Ok(Self { pods, broker, store, shop, closed, gauges, panel, settings })
+        let shop = tokio::spawn(shop.run(options.rate, closed.clone()));
+        Ok(Self { pods, broker, store, shop, closed, monitor, console, settings })
     }
 
-    /// Returns only when it cannot go on.
-    async fn live(&mut self) -> anyhow::Result<()> {
-        let mut ticks = interval(TEND_EVERY);
+    /// Supervises everything; returns only on a failure.
+    async fn run_until_failure(&mut self) -> anyhow::Result<()> {
+        let mut ticks = interval(CHECK_INTERVAL);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut told = Instant::now();
+        let mut last_status = Instant::now();
         loop {
             tokio::select! {
-                ended = self.store.ended() => return Err(ended), // cancel-safe: only looks
+                ended = self.store.ended() => return Err(ended), // cancel-safe: it only polls
                 _ = ticks.tick() => {}
             }
-            self.tend()?;
-            if told.elapsed() >= self.gauges.pause().max(TELL_EVERY) {
-                told = Instant::now();
-                let look = self.gauges.look(LOOK_WITHIN).await;
-                self.tell(&look);
+            self.restart_if_exited()?;
+            if last_status.elapsed() >= self.monitor.pause().max(STATUS_INTERVAL) {
+                last_status = Instant::now();
+                let progress = self.monitor.read(READ_TIMEOUT).await;
+                self.describe(&progress);
             }
         }
     }
 
-    /// Starts what has died, and says so.
-    fn tend(&mut self) -> anyhow::Result<()> {
+    /// Restarts exited processes and prints a line for each.
+    fn restart_if_exited(&mut self) -> anyhow::Result<()> {
         for child in self.pods.iter_mut().chain([&mut self.broker]) {
-            if let Some(news) = child.tend()? {
-                self.panel.say(&news);
+            if let Some(message) = child.restart_if_exited()? {
+                self.console.print_line(&message);
             }
         }
         Ok(())
     }
 
-    fn tell(&mut self, look: &Look) {
-        let pid = |name: &str| self.pods.iter().find(|pod| pod.name() == name).and_then(Child::pid);
-        if let Some(change) = self.gauges.change_of_leader(look) {
+    fn describe(&mut self, progress: &DevProgress) {
+        let pid = |name: &str| self.pods.iter().find(|pod| pod.name() == name).and_then(SupervisedProcess::pid);
+        if let Some(change) = self.monitor.change_of_leader(progress) {
             let pid = pid(&change.leader).map_or(String::new(), |pid| format!(" (pid {pid})"));
-            self.panel.say(&format!("{}{pid} leads, in term {}", change.leader, change.term));
+            self.console.print_line(&format!("{}{pid} is the leader of term {}", change.leader, change.term));
         }
-        self.panel.status(&look.to_string());
+        self.console.set_status(&progress.to_string());
     }
 
-    /// The shop, what is under way, the check; then the pods, the broker and MongoDB.
-    async fn close(mut self) -> anyhow::Result<()> {
-        self.panel.say("Stopping: the shop closes, and what it wrote goes on its way.");
+    /// Stops the shop, drains and checks; then stops the pods, the broker and MongoDB.
+    async fn shut_down(mut self) -> anyhow::Result<()> {
+        self.console.print_line("Stopping: the shop stops writing; waiting until all its events are applied.");
         self.closed.cancel();
-        (&mut self.shop).await.context("the shop ended before its time")?;
-        let checked = match timeout(DRAIN_WITHIN, self.drain()).await {
+        (&mut self.shop).await.context("the shop failed")?;
+        let checked = match timeout(DRAIN_TIMEOUT, self.drain()).await {
             Ok(drained) => drained.and(self.check().await),
             Err(_) => {
-                let look = self.gauges.look(LOOK_WITHIN).await;
+                let progress = self.monitor.read(READ_TIMEOUT).await;
                 Err(anyhow::anyhow!(
-                    "not checked: after {DRAIN_WITHIN:?} orders are still under way ({look}); they are kept, and go on \
-                     at the next start"
+                    "not checked: after {DRAIN_TIMEOUT:?} some events are not applied ({progress}); they are kept and continue at \
+                     the next start"
                 ))
             }
         };
-        let pods = self.pods.iter_mut().map(|pod| pod.stop(STOP_WITHIN));
+        let pods = self.pods.iter_mut().map(|pod| pod.stop(STOP_TIMEOUT));
         let stopped = futures_util::future::join_all(pods).await;
-        let broker = self.broker.stop(STOP_WITHIN).await;
+        let broker = self.broker.stop(STOP_TIMEOUT).await;
         let store = self.store.stop().await;
         let ends = [checked].into_iter().chain(stopped).chain([broker, store]);
-        worst(ends, |other| self.panel.say(&other))
+        first_failure(ends, |other| self.console.print_line(&other))
     }
 
-    /// Until every event that was written is applied.
+    /// Waits until every written event is applied.
     async fn drain(&mut self) -> anyhow::Result<()> {
-        let mut told = Instant::now();
+        let mut last_status = Instant::now();
         loop {
-            self.tend()?;
-            // A large shop is summed up for longer than a person likes to wait for a line.
-            let look = self.gauges.look(DRAIN_WITHIN).await;
-            if look.behind() == Some(0) {
+            self.restart_if_exited()?;
+            // The sum over a large shop takes longer than the usual timeout of a status line.
+            let progress = self.monitor.read(DRAIN_TIMEOUT).await;
+            if progress.behind() == Some(0) {
                 return Ok(());
             }
-            if told.elapsed() >= TELL_EVERY {
-                told = Instant::now();
-                self.tell(&look);
+            if last_status.elapsed() >= STATUS_INTERVAL {
+                last_status = Instant::now();
+                self.describe(&progress);
             }
-            tokio::time::sleep(TEND_EVERY.max(self.gauges.pause())).await;
+            tokio::time::sleep(CHECK_INTERVAL.max(self.monitor.pause())).await;
         }
     }
 
     async fn check(&mut self) -> anyhow::Result<()> {
-        let verdict = shop::verify(&self.gauges.events, &self.gauges.views).await.context("check the read models")?;
-        self.panel.say(&format!("Check: {verdict}."));
-        if !verdict.nothing_was_lost() {
+        let result =
+            shop::verify(&self.monitor.events, &self.monitor.views).await.context("failed to check the read models")?;
+        self.console.print_line(&format!("Check: {result}."));
+        if !result.is_clean() {
             bail!(
-                "the read models are not what they should be; is something parked? Ask `headwater parked list --config {}`",
+                "the read models differ from the events; list parked events with `headwater parked list --config {}`",
                 self.settings.file.display()
             );
         }
@@ -207,11 +213,11 @@ impl House {
     }
 }
 
-/// The first failure is why it failed; none of the others is kept from a person.
-fn worst(ends: impl Iterator<Item = anyhow::Result<()>>, mut say: impl FnMut(String)) -> anyhow::Result<()> {
+/// Returns the first failure and prints the others.
+fn first_failure(ends: impl Iterator<Item = anyhow::Result<()>>, mut print: impl FnMut(String)) -> anyhow::Result<()> {
     let mut failures = ends.filter_map(Result::err);
     let Some(first) = failures.next() else { return Ok(()) };
-    failures.for_each(|other| say(format!("Also: {other:#}.")));
+    failures.for_each(|other| print(format!("Also: {other:#}.")));
     Err(first)
 }
 
@@ -220,13 +226,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_check_that_fails_hides_no_pod_that_had_to_be_killed() {
-        let mut said = vec![];
+    fn a_failed_check_does_not_hide_other_failures() {
+        let mut printed = vec![];
         let ends =
             [Err(anyhow::anyhow!("differs")), Ok(()), Err(anyhow::anyhow!("no exit").context("pod-2 was killed"))];
-        let ended = worst(ends.into_iter(), |line| said.push(line));
+        let ended = first_failure(ends.into_iter(), |line| printed.push(line));
         assert_eq!(ended.unwrap_err().to_string(), "differs");
-        assert_eq!(said, ["Also: pod-2 was killed: no exit."]);
-        assert!(worst([Ok(()), Ok(())].into_iter(), |_| unreachable!()).is_ok());
+        assert_eq!(printed, ["Also: pod-2 was killed: no exit."]);
+        assert!(first_failure([Ok(()), Ok(())].into_iter(), |_| unreachable!()).is_ok());
     }
 }

@@ -1,4 +1,4 @@
-//! What the processes of `headwater dev` are started with: files in the data folder, as a person would write them.
+//! Configuration files and addresses of the processes of `headwater dev`.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -9,82 +9,82 @@ use mongod::Port;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use super::Plan;
-use super::child::{Child, Program};
-use super::folder::Folder;
-use super::names::Names;
-use super::store::Store;
+use super::DevOptions;
+use super::data_folder::DataFolder;
+use super::databases::DevDatabases;
+use super::mongo::DevMongo;
+use super::supervised_process::{DevProgram, SupervisedProcess};
 use crate::{config, shop};
 
 pub(super) const COLLECTION: &str = "events";
 pub(super) const PIPELINE: &str = "shop";
 pub(super) const TOPIC: &str = "events";
 pub(super) const SUBSCRIPTION: &str = "read-models";
-/// With a journal to read first, on a busy machine.
-const BROKER_WITHIN: Duration = Duration::from_secs(60);
-/// A pod's dashboard is there before anything else of it.
-const POD_WITHIN: Duration = Duration::from_secs(30);
-/// Where a pod serves its dashboard, once pods have one.
+/// The broker reads its journal first, and the machine may be busy.
+const BROKER_TIMEOUT: Duration = Duration::from_secs(60);
+/// A pod serves its dashboard before it does anything else.
+const POD_TIMEOUT: Duration = Duration::from_secs(30);
+/// The configuration key of a pod's dashboard address.
 const ADMIN_LISTEN: &str = "admin.listen";
 
-/// Names and places of this run.
-pub(super) struct Settings {
+/// DevDatabases and places of this run.
+pub(super) struct DevSettings {
     pub(super) database: String,
     pub(super) views: String,
     pub(super) coordination: String,
     pub(super) bus: String,
-    /// Of the dashboards, on this machine only.
+    /// The operator token of the dashboards.
     token: String,
-    /// Every pod's configuration.
+    /// The configuration file of every pod.
     pub(super) file: PathBuf,
     data_dir: PathBuf,
-    /// Where the broker keeps what it holds for this store.
+    /// The broker's data folder for this MongoDB.
     broker_dir: PathBuf,
     broker: Port,
-    /// One a pod; none while pods serve nothing.
+    /// One per pod.
     admin: Vec<Port>,
     pods: u16,
 }
 
-impl Settings {
-    pub(super) async fn of(plan: &Plan, folder: &Folder, store: &Store) -> anyhow::Result<Self> {
-        let Names { database, views, coordination, broker } = Names::of(store, folder).await?;
+impl DevSettings {
+    pub(super) async fn of(options: &DevOptions, folder: &DataFolder, store: &DevMongo) -> anyhow::Result<Self> {
+        let DevDatabases { database, views, coordination, broker } = DevDatabases::of(store, folder).await?;
         let broker_dir = folder.at(&broker);
         let broker = folder.port("broker")?;
         let bus = connection_string(address(&broker));
-        let admin = (1..=plan.pods).filter(|_| config::has_key(ADMIN_LISTEN)).map(|pod| folder.port(&pod_name(pod)));
+        let admin = (1..=options.pods).filter(|_| config::has_key(ADMIN_LISTEN)).map(|pod| folder.port(&pod_name(pod)));
         let admin = admin.collect::<anyhow::Result<_>>()?;
-        let token = folder.secret("token", || format!("{:032x}", rand::random::<u128>()))?;
+        let token = folder.read_or_create_secret("token", || format!("{:032x}", rand::random::<u128>()))?;
         let text = configuration(store.uri(), &database, &views, &coordination, &bus, &token);
         let file = folder.write("headwater.yaml", &text)?;
         let data_dir = folder.path().to_owned();
-        let pods = plan.pods;
+        let pods = options.pods;
         Ok(Self { database, views, coordination, bus, token, file, data_dir, broker_dir, broker, admin, pods })
     }
 
-    /// Returns when it serves.
-    pub(super) async fn start_broker(&self, folder: &Folder) -> anyhow::Result<Child> {
+    /// Returns when the broker listens.
+    pub(super) async fn start_broker(&self, folder: &DataFolder) -> anyhow::Result<SupervisedProcess> {
         let entities = folder.write("entities.json", &entities())?;
         let address = address(&self.broker);
         let mut arguments = ["broker", "--listen"].map(Into::into).to_vec();
         arguments.extend([address.to_string().into(), "--data-dir".into(), self.broker_dir.clone().into()]);
         arguments.extend(["--config".into(), entities.into()]);
-        let program = Program { name: "broker".into(), arguments, variables: vec![], log: folder.log("broker")? };
-        let mut broker = Child::start(program)?;
-        // It listens before it has read its journal, and answers when it has; a connection waits for that by itself.
-        listens(&mut broker, address, BROKER_WITHIN).await?;
+        let program = DevProgram { name: "broker".into(), arguments, variables: vec![], log: folder.log("broker")? };
+        let mut broker = SupervisedProcess::start(program)?;
+        // It listens before it has read its journal; connections wait until it has.
+        wait_until_listening(&mut broker, address, BROKER_TIMEOUT).await?;
         Ok(broker)
     }
 
-    /// Returns when every address that a person is told of is there.
-    pub(super) async fn wait_for(&self, pods: &mut [Child]) -> anyhow::Result<()> {
+    /// Returns when every dashboard listens.
+    pub(super) async fn wait_for(&self, pods: &mut [SupervisedProcess]) -> anyhow::Result<()> {
         for (pod, port) in pods.iter_mut().zip(&self.admin) {
-            listens(pod, address(port), POD_WITHIN).await?;
+            wait_until_listening(pod, address(port), POD_TIMEOUT).await?;
         }
         Ok(())
     }
 
-    pub(super) fn start_pods(&self, folder: &Folder) -> anyhow::Result<Vec<Child>> {
+    pub(super) fn start_pods(&self, folder: &DataFolder) -> anyhow::Result<Vec<SupervisedProcess>> {
         let pod = |pod: u16| {
             let name = pod_name(pod);
             let mut variables = vec![("HOSTNAME".to_owned(), name.clone())];
@@ -92,13 +92,13 @@ impl Settings {
                 variables.push(("HEADWATER__ADMIN__LISTEN".to_owned(), address(port).to_string()));
             }
             let arguments = vec!["run".into(), "--config".into(), self.file.clone().into()];
-            Child::start(Program { log: folder.log(&name)?, name, arguments, variables })
+            SupervisedProcess::start(DevProgram { log: folder.log(&name)?, name, arguments, variables })
         };
         (1..=self.pods).map(pod).collect()
     }
 
-    /// The addresses a person wants.
-    pub(super) fn tell(&self, store: &Store, pods: &[Child]) -> String {
+    /// The addresses, for the user.
+    pub(super) fn describe(&self, store: &DevMongo, pods: &[SupervisedProcess]) -> String {
         let Self { database, views, bus, token, file, data_dir, .. } = self;
         let pods: Vec<_> =
             pods.iter().map(|pod| format!("{} (pid {})", pod.name(), pod.pid().unwrap_or_default())).collect();
@@ -109,7 +109,7 @@ impl Settings {
                 format!("Dashboard: {} (one a pod; any will do)\n           to act from it: {token}\n", some.join(", "))
             }
         };
-        let (mongodb, pods, logs) = (store.shown(), pods.join(", "), data_dir.join("logs"));
+        let (mongodb, pods, logs) = (store.display(), pods.join(", "), data_dir.join("logs"));
         format!(
             "
 MongoDB:   {mongodb}
@@ -127,11 +127,15 @@ Kill a pod (kill -9) and watch another lead. Ctrl-C stops everything, and checks
     }
 }
 
-async fn listens(child: &mut Child, address: SocketAddr, within: Duration) -> anyhow::Result<()> {
+async fn wait_until_listening(
+    child: &mut SupervisedProcess,
+    address: SocketAddr,
+    within: Duration,
+) -> anyhow::Result<()> {
     let deadline = Instant::now() + within;
     while TcpStream::connect(address).await.is_err() {
         if !child.is_up() || Instant::now() > deadline {
-            bail!("{} does not start; its log is {}", child.name(), child.log().display());
+            bail!("{} did not start; log: {}", child.name(), child.log().display());
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
@@ -150,14 +154,14 @@ fn connection_string(address: SocketAddr) -> String {
     format!("Endpoint=sb://{address};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true")
 }
 
-/// A lease of two seconds: who kills a pod does not want to wait. In production it would be 15.
+/// The lease lasts two seconds, so that a takeover is quick. In production it would be 15.
 fn configuration(uri: &str, database: &str, views: &str, coordination: &str, bus: &str, token: &str) -> String {
-    // JSON's texts are YAML's as well.
+    // A JSON string is also a YAML string.
     let [uri, database, views, coordination, bus] =
         [uri, database, views, coordination, bus].map(|text| serde_json::Value::from(text).to_string());
     let read_models = shop::READ_MODELS.replacen("read_models:\n", &format!("read_models:\n  database: {views}\n"), 1);
     format!(
-        "# Written by `headwater dev` at every start. To try a change of your own: copy it, and `headwater run --config <copy>`.
+        "# Written by `headwater dev` at every start. To try a change, copy this file and run `headwater run --config <copy>`.
 format: 1
 pipeline: {PIPELINE}
 source: {{ uri: {uri}, database: {database}, collection: {COLLECTION}, sequence: version }}
@@ -169,7 +173,7 @@ admin: {{ token: \"{token}\" }}
     )
 }
 
-/// As the official emulator's file has them.
+/// In the format of the official emulator's configuration.
 fn entities() -> String {
     format!(
         r#"{{ "UserConfig": {{ "Namespaces": [ {{ "Name": "dev", "Topics": [ {{
@@ -188,13 +192,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_broker_understands_what_it_is_given() {
+    fn the_broker_reads_its_entities() {
         let read = broker::emulator_config::parse(&entities()).unwrap();
         assert_eq!(read.entities.len(), 2);
     }
 
     #[test]
-    fn a_pod_understands_what_it_is_given() {
+    fn a_pod_reads_its_configuration() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("headwater.yaml");
         let uri = "mongodb://someone:p\"ss@localhost/?replicaSet=rs0";

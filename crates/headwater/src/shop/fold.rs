@@ -1,31 +1,31 @@
-//! What the shop's read models must be after its events, in plain Rust.
+//! The expected read models of the shop: a fold over its events in plain Rust.
 
 use std::collections::BTreeMap;
 
 use mongodb::bson::{Bson, Document};
 
-/// A document, its fields in one order and its whole numbers of one type: neither is promised.
-pub(super) type Plain = BTreeMap<String, Bson>;
-/// Documents of one read model by key.
-pub(super) type View = BTreeMap<String, Plain>;
+/// A document with sorted fields and integers of one type: the pipeline guarantees neither order nor type.
+pub(super) type NormalizedDocument = BTreeMap<String, Bson>;
+/// The documents of one read model, by key.
+pub(super) type ExpectedView = BTreeMap<String, NormalizedDocument>;
 
-/// What one order is, in the read models that have a document an order.
+/// One order in the read models that have one document per order.
 #[derive(Debug, Default)]
-pub(super) struct Order {
-    pub(super) summary: Option<Plain>,
-    pub(super) open: Option<Plain>,
+pub(super) struct ExpectedOrder {
+    pub(super) summary: Option<NormalizedDocument>,
+    pub(super) open: Option<NormalizedDocument>,
 }
 
-/// The read models that many orders write.
+/// The read models to which many orders contribute.
 #[derive(Debug, Default)]
-pub(super) struct Totals {
-    pub(super) customers: View,
-    pub(super) products: View,
-    pub(super) days: View,
+pub(super) struct ExpectedTotals {
+    pub(super) customers: ExpectedView,
+    pub(super) products: ExpectedView,
+    pub(super) days: ExpectedView,
 }
 
-impl Order {
-    pub(super) fn apply(&mut self, event: &Document, totals: &mut Totals) {
+impl ExpectedOrder {
+    pub(super) fn apply(&mut self, event: &Document, totals: &mut ExpectedTotals) {
         let nothing = Document::new();
         let payload = event.get_document("payload").unwrap_or(&nothing);
         let id = event.get("aggregateId").cloned().unwrap_or(Bson::Null);
@@ -42,9 +42,9 @@ impl Order {
                 let open = self.open.get_or_insert_with(|| new(&id));
                 set(open, "customer", value("customer"));
                 set(open, "since", at.clone());
-                let customer = of(&mut totals.customers, &value("customer"));
+                let customer = document(&mut totals.customers, &value("customer"));
                 add(customer, "orders", 1);
-                later(customer, "lastOrderAt", at);
+                set_latest(customer, "lastOrderAt", at);
             }
             "ItemAdded" => {
                 add(summary, "items", number("quantity"));
@@ -55,17 +55,17 @@ impl Order {
                     lines.push(Bson::Document(Document::from_iter(line)));
                 }
                 add(self.open.get_or_insert_with(|| new(&id)), "items", number("quantity"));
-                let product = of(&mut totals.products, &value("sku"));
+                let product = document(&mut totals.products, &value("sku"));
                 add(product, "sold", number("quantity"));
                 add(product, "revenue", number("amount"));
-                later(product, "lastSoldAt", at);
+                set_latest(product, "lastSoldAt", at);
             }
             "PaymentTaken" => {
                 add(summary, "paid", number("amount"));
-                let paid = whole(summary.get("paid")) >= whole(summary.get("total"));
+                let paid = to_i64(summary.get("paid")) >= to_i64(summary.get("total"));
                 set(summary, "status", if paid { "paid" } else { "part_paid" });
-                add(of(&mut totals.customers, &value("customer")), "spent", number("amount"));
-                let day = of(&mut totals.days, &value("day"));
+                add(document(&mut totals.customers, &value("customer")), "spent", number("amount"));
+                let day = document(&mut totals.days, &value("day"));
                 add(day, "payments", 1);
                 add(day, "revenue", number("amount"));
             }
@@ -78,50 +78,50 @@ impl Order {
                 set(summary, "status", "cancelled");
                 set(summary, "reason", value("reason"));
                 self.open = None;
-                add(of(&mut totals.customers, &value("customer")), "cancelled", 1);
+                add(document(&mut totals.customers, &value("customer")), "cancelled", 1);
             }
             _ => {}
         }
     }
 }
 
-pub(super) fn plain(document: Document) -> Plain {
-    document.into_iter().map(|(name, value)| (name, plain_value(value))).collect()
+pub(super) fn normalize(document: Document) -> NormalizedDocument {
+    document.into_iter().map(|(name, value)| (name, normalize_value(value))).collect()
 }
 
-fn plain_value(value: Bson) -> Bson {
+fn normalize_value(value: Bson) -> Bson {
     match value {
         Bson::Int32(number) => Bson::Int64(number.into()),
-        Bson::Array(values) => Bson::Array(values.into_iter().map(plain_value).collect()),
-        Bson::Document(document) => Bson::Document(Document::from_iter(plain(document))),
+        Bson::Array(values) => Bson::Array(values.into_iter().map(normalize_value).collect()),
+        Bson::Document(document) => Bson::Document(Document::from_iter(normalize(document))),
         other => other,
     }
 }
 
-fn new(id: &Bson) -> Plain {
-    Plain::from([("_id".to_owned(), id.clone())])
+fn new(id: &Bson) -> NormalizedDocument {
+    NormalizedDocument::from([("_id".to_owned(), id.clone())])
 }
 
-fn of<'a>(view: &'a mut View, key: &Bson) -> &'a mut Plain {
+fn document<'a>(view: &'a mut ExpectedView, key: &Bson) -> &'a mut NormalizedDocument {
     view.entry(key.as_str().unwrap_or_default().to_owned()).or_insert_with(|| new(key))
 }
 
-fn set(document: &mut Plain, field: &str, value: impl Into<Bson>) {
+fn set(document: &mut NormalizedDocument, field: &str, value: impl Into<Bson>) {
     document.insert(field.to_owned(), value.into());
 }
 
-fn add(document: &mut Plain, field: &str, amount: i64) {
-    let before = whole(document.get(field));
+fn add(document: &mut NormalizedDocument, field: &str, amount: i64) {
+    let before = to_i64(document.get(field));
     document.insert(field.to_owned(), Bson::Int64(before + amount));
 }
 
-fn later(document: &mut Plain, field: &str, at: Bson) {
+fn set_latest(document: &mut NormalizedDocument, field: &str, at: Bson) {
     let time = |value: Option<&Bson>| value.and_then(Bson::as_datetime).copied();
     if time(document.get(field)) < time(Some(&at)) {
         document.insert(field.to_owned(), at);
     }
 }
 
-fn whole(value: Option<&Bson>) -> i64 {
+fn to_i64(value: Option<&Bson>) -> i64 {
     value.and_then(Bson::as_i64).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! What may happen to an order next. Pure: chance and time are arguments.
+//! Generates the next event of an order. Pure: random numbers and time are arguments.
 
 use mongodb::bson::{DateTime, Document, doc};
 use rand::{Rng, RngExt};
@@ -8,7 +8,7 @@ const CUSTOMERS: [&str; 16] = [
     "ken", "leslie", "margaret", "niklaus",
 ];
 const CITIES: [&str; 6] = ["Bergen", "Lisbon", "Lyon", "Porto", "Turin", "Utrecht"];
-/// What is sold, and for how much, in cents.
+/// Products and prices in cents.
 const PRODUCTS: [(&str, i64); 8] = [
     ("atlas", 4_900),
     ("compass", 2_450),
@@ -21,13 +21,13 @@ const PRODUCTS: [(&str, i64); 8] = [
 ];
 const CARRIERS: [&str; 3] = ["barge", "ferry", "kayak"];
 const REASONS: [&str; 3] = ["changed their mind", "found it cheaper", "ordered twice"];
-/// Orders under way at a time; a shop with fewer takes another.
-const FEWEST_OPEN: usize = 12;
-const MOST_OPEN: usize = 60;
+/// Open orders at a time; with fewer the shop places a new one.
+const MIN_OPEN: usize = 12;
+const MAX_OPEN: usize = 60;
 
 /// An order that is neither shipped nor cancelled.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Order {
+pub(super) struct OpenOrder {
     pub(super) number: u64,
     pub(super) version: i64,
     customer: String,
@@ -36,37 +36,37 @@ pub(super) struct Order {
     paid: i64,
 }
 
-/// All that is under way, and the number of the next order.
+/// The open orders, and the number of the next order.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counter {
+pub(super) struct ShopState {
     pub(super) next: u64,
-    pub(super) open: Vec<Order>,
+    pub(super) open: Vec<OpenOrder>,
 }
 
-impl Counter {
-    /// The next event in this shop, as it is stored.
-    pub(super) fn next(&mut self, chance: &mut impl Rng, now: DateTime) -> Document {
+impl ShopState {
+    /// The shop's next event, as stored.
+    pub(super) fn next(&mut self, rng: &mut impl Rng, now: DateTime) -> Document {
         let open = self.open.len();
-        if open < FEWEST_OPEN || (open < MOST_OPEN && chance.random_bool(0.17)) {
-            let (order, event) = Order::place(self.next, chance, now);
+        if open < MIN_OPEN || (open < MAX_OPEN && rng.random_bool(0.17)) {
+            let (order, event) = OpenOrder::place(self.next, rng, now);
             self.next += 1;
             self.open.push(order);
             return event;
         }
-        let at = chance.random_range(0..open);
-        let (event, over) = self.open[at].step(chance, now);
+        let at = rng.random_range(0..open);
+        let (event, over) = self.open[at].step(rng, now);
         if over {
             self.open.swap_remove(at);
         }
         event
     }
 
-    /// Takes up what was written before.
+    /// Replays an event that was written before.
     pub(super) fn replay(&mut self, event: &Document) {
-        let (Some(number), Ok(kind)) = (number_of(event), event.get_str("type")) else { return };
+        let (Some(number), Ok(kind)) = (order_number(event), event.get_str("type")) else { return };
         self.next = self.next.max(number + 1);
         let at = self.open.iter().position(|order| order.number == number).unwrap_or_else(|| {
-            self.open.push(Order { number, version: 0, customer: String::new(), items: 0, total: 0, paid: 0 });
+            self.open.push(OpenOrder { number, version: 0, customer: String::new(), items: 0, total: 0, paid: 0 });
             self.open.len() - 1
         });
         let order = &mut self.open[at];
@@ -82,43 +82,43 @@ impl Counter {
     }
 }
 
-impl Order {
-    fn place(number: u64, chance: &mut impl Rng, now: DateTime) -> (Self, Document) {
-        let customer = pick(chance, &CUSTOMERS);
+impl OpenOrder {
+    fn place(number: u64, rng: &mut impl Rng, now: DateTime) -> (Self, Document) {
+        let customer = choose(rng, &CUSTOMERS);
         let mut order = Self { number, version: 0, customer: customer.to_owned(), items: 0, total: 0, paid: 0 };
-        let event = order.event("OrderPlaced", doc! { "customer": customer, "city": pick(chance, &CITIES) }, now);
+        let event = order.event("OrderPlaced", doc! { "customer": customer, "city": choose(rng, &CITIES) }, now);
         (order, event)
     }
 
-    /// The next thing that happens to it, and whether that is the last.
-    fn step(&mut self, chance: &mut impl Rng, now: DateTime) -> (Document, bool) {
-        if self.items == 0 || (self.paid == 0 && self.items < 6 && chance.random_bool(0.6)) {
-            return (self.add(chance, now), false);
+    /// The order's next event, and whether it is its last.
+    fn step(&mut self, rng: &mut impl Rng, now: DateTime) -> (Document, bool) {
+        if self.items == 0 || (self.paid == 0 && self.items < 6 && rng.random_bool(0.6)) {
+            return (self.add(rng, now), false);
         }
-        if self.paid == 0 && chance.random_bool(0.1) {
-            let payload = doc! { "customer": &self.customer, "reason": pick(chance, &REASONS) };
+        if self.paid == 0 && rng.random_bool(0.1) {
+            let payload = doc! { "customer": &self.customer, "reason": choose(rng, &REASONS) };
             return (self.event("OrderCancelled", payload, now), true);
         }
         if self.paid < self.total {
-            return (self.pay(chance, now), false);
+            return (self.pay(rng, now), false);
         }
-        let payload = doc! { "customer": &self.customer, "carrier": pick(chance, &CARRIERS) };
+        let payload = doc! { "customer": &self.customer, "carrier": choose(rng, &CARRIERS) };
         (self.event("OrderShipped", payload, now), true)
     }
 
-    fn add(&mut self, chance: &mut impl Rng, now: DateTime) -> Document {
-        let (sku, price) = PRODUCTS[chance.random_range(0..PRODUCTS.len())];
-        let quantity = chance.random_range(1..=3_i64);
+    fn add(&mut self, rng: &mut impl Rng, now: DateTime) -> Document {
+        let (sku, price) = PRODUCTS[rng.random_range(0..PRODUCTS.len())];
+        let quantity = rng.random_range(1..=3_i64);
         let amount = quantity * price;
         (self.items, self.total) = (self.items + 1, self.total + amount);
         let payload = doc! { "sku": sku, "quantity": quantity, "price": price, "amount": amount };
         self.event("ItemAdded", payload, now)
     }
 
-    /// Most pay at once; some pay half first.
-    fn pay(&mut self, chance: &mut impl Rng, now: DateTime) -> Document {
+    /// Most customers pay at once; some pay half first.
+    fn pay(&mut self, rng: &mut impl Rng, now: DateTime) -> Document {
         let owed = self.total - self.paid;
-        let amount = if self.paid == 0 && chance.random_bool(0.2) { (owed / 2).max(1) } else { owed };
+        let amount = if self.paid == 0 && rng.random_bool(0.2) { (owed / 2).max(1) } else { owed };
         self.paid += amount;
         let payload = doc! { "customer": &self.customer, "amount": amount, "day": day(now) };
         self.event("PaymentTaken", payload, now)
@@ -131,7 +131,7 @@ impl Order {
     }
 }
 
-fn number_of(event: &Document) -> Option<u64> {
+fn order_number(event: &Document) -> Option<u64> {
     event.get_str("aggregateId").ok()?.strip_prefix("order-")?.parse().ok()
 }
 
@@ -140,8 +140,8 @@ fn day(now: DateTime) -> String {
     now.try_to_rfc3339_string().map(|text| text.chars().take(10).collect()).unwrap_or_default()
 }
 
-fn pick<'a>(chance: &mut impl Rng, from: &[&'a str]) -> &'a str {
-    from[chance.random_range(0..from.len())]
+fn choose<'a>(rng: &mut impl Rng, from: &[&'a str]) -> &'a str {
+    from[rng.random_range(0..from.len())]
 }
 
 #[cfg(test)]
@@ -154,34 +154,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_order_counts_its_events_from_one_and_everything_happens() {
-        let mut counter = Counter::default();
-        let mut chance = StdRng::seed_from_u64(7);
+    fn orders_number_events_from_one_and_all_types_occur() {
+        let mut state = ShopState::default();
+        let mut rng = StdRng::seed_from_u64(7);
         let mut versions = BTreeMap::<String, i64>::new();
         let mut kinds = BTreeSet::new();
         for _ in 0..5_000 {
-            let event = counter.next(&mut chance, DateTime::from_millis(1));
+            let event = state.next(&mut rng, DateTime::from_millis(1));
             let version = versions.entry(event.get_str("aggregateId").unwrap().to_owned()).or_default();
             *version += 1;
             assert_eq!(event.get_i64("version").unwrap(), *version);
             kinds.insert(event.get_str("type").unwrap().to_owned());
         }
         assert_eq!(kinds.len(), 5, "{kinds:?}");
-        assert!(counter.open.len() <= MOST_OPEN);
+        assert!(state.open.len() <= MAX_OPEN);
     }
 
     #[test]
-    fn a_shop_that_opens_again_goes_on_where_it_was() {
-        let mut counter = Counter::default();
-        let mut chance = StdRng::seed_from_u64(8);
-        let mut again = Counter::default();
+    fn a_restarted_shop_continues_its_open_orders() {
+        let mut state = ShopState::default();
+        let mut rng = StdRng::seed_from_u64(8);
+        let mut again = ShopState::default();
         for _ in 0..2_000 {
-            again.replay(&counter.next(&mut chance, DateTime::from_millis(1)));
+            again.replay(&state.next(&mut rng, DateTime::from_millis(1)));
         }
-        let sorted = |mut counter: Counter| {
-            counter.open.sort_by_key(|order| order.number);
-            (counter.next, counter.open)
+        let sorted = |mut state: ShopState| {
+            state.open.sort_by_key(|order| order.number);
+            (state.next, state.open)
         };
-        assert_eq!(sorted(counter), sorted(again));
+        assert_eq!(sorted(state), sorted(again));
     }
 }

@@ -1,6 +1,6 @@
-//! The check that nothing was lost: every read model beside a fold of every event the source holds.
+//! The final check: compares every read model with a fold of all events in the source.
 //!
-//! Orders are walked in the order of their ids on both sides, so that only the totals are held in memory.
+//! Both sides are read in the order of their ids, so that only the totals are in memory.
 
 use std::fmt;
 
@@ -9,25 +9,25 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{ReadConcern, ReadPreference, SelectionCriteria};
 use mongodb::{Collection, Cursor, Database};
 
-use super::fold::{self, Order, Plain, Totals, View};
+use super::fold::{self, ExpectedOrder, ExpectedTotals, ExpectedView, NormalizedDocument};
 
-/// How the comparison ended.
+/// The result of the comparison.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Verdict {
+pub(crate) struct ShopCheckResult {
     pub(crate) events: u64,
     pub(crate) orders: u64,
     pub(crate) documents: u64,
-    /// By read model: documents that are missing, too many, or other than they should be.
+    /// Per read model: documents that are missing, unexpected or different.
     pub(crate) wrong: Vec<(&'static str, u64)>,
 }
 
-impl Verdict {
-    pub(crate) fn nothing_was_lost(&self) -> bool {
+impl ShopCheckResult {
+    pub(crate) fn is_clean(&self) -> bool {
         self.wrong.is_empty()
     }
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for ShopCheckResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { events, orders, documents, wrong } = self;
         if wrong.is_empty() {
@@ -42,43 +42,43 @@ impl fmt::Display for Verdict {
     }
 }
 
-pub(crate) async fn verify(events: &Collection<Document>, views: &Database) -> anyhow::Result<Verdict> {
-    let mut verdict = Verdict::default();
-    let mut totals = Totals::default();
-    let mut summaries = Stored::open(views, "order_summary").await?;
-    let mut opens = Stored::open(views, "open_orders").await?;
+pub(crate) async fn verify(events: &Collection<Document>, views: &Database) -> anyhow::Result<ShopCheckResult> {
+    let mut result = ShopCheckResult::default();
+    let mut totals = ExpectedTotals::default();
+    let mut summaries = StoredModel::open(views, "order_summary").await?;
+    let mut opens = StoredModel::open(views, "open_orders").await?;
     let sorted = read(events).sort(doc! { "aggregateId": 1, "version": 1 });
-    let mut found = sorted.batch_size(1_000).await.map_err(failed("read the events"))?;
-    let mut order: Option<(String, Order)> = None;
-    while found.advance().await.map_err(failed("read the events"))? {
-        let event = found.deserialize_current().map_err(failed("read the events"))?;
-        verdict.events += 1;
+    let mut found = sorted.batch_size(1_000).await.map_err(failed("failed to read the events"))?;
+    let mut order: Option<(String, ExpectedOrder)> = None;
+    while found.advance().await.map_err(failed("failed to read the events"))? {
+        let event = found.deserialize_current().map_err(failed("failed to read the events"))?;
+        result.events += 1;
         let id = event.get_str("aggregateId").unwrap_or_default();
         if order.as_ref().is_some_and(|(open, _)| open != id) {
-            settle(order.take(), &mut summaries, &mut opens).await?;
+            compare_order(order.take(), &mut summaries, &mut opens).await?;
         }
         let (_, folded) = order.get_or_insert_with(|| {
-            verdict.orders += 1;
-            (id.to_owned(), Order::default())
+            result.orders += 1;
+            (id.to_owned(), ExpectedOrder::default())
         });
         folded.apply(&event, &mut totals);
     }
-    settle(order, &mut summaries, &mut opens).await?;
+    compare_order(order, &mut summaries, &mut opens).await?;
     for mut stored in [summaries, opens] {
         stored.finish().await?;
-        verdict.take(&stored);
+        result.add_model(&stored);
     }
     for (name, view) in [("customers", totals.customers), ("products", totals.products), ("sales_by_day", totals.days)]
     {
-        let mut stored = Stored::open(views, name).await?;
+        let mut stored = StoredModel::open(views, name).await?;
         stored.expect_all(view).await?;
-        verdict.take(&stored);
+        result.add_model(&stored);
     }
-    Ok(verdict)
+    Ok(result)
 }
 
-impl Verdict {
-    fn take(&mut self, stored: &Stored) {
+impl ShopCheckResult {
+    fn add_model(&mut self, stored: &StoredModel) {
         self.documents += stored.seen;
         if stored.wrong > 0 {
             self.wrong.push((stored.name, stored.wrong));
@@ -86,25 +86,29 @@ impl Verdict {
     }
 }
 
-async fn settle(order: Option<(String, Order)>, summaries: &mut Stored, opens: &mut Stored) -> anyhow::Result<()> {
-    let Some((id, Order { summary, open })) = order else { return Ok(()) };
+async fn compare_order(
+    order: Option<(String, ExpectedOrder)>,
+    summaries: &mut StoredModel,
+    opens: &mut StoredModel,
+) -> anyhow::Result<()> {
+    let Some((id, ExpectedOrder { summary, open })) = order else { return Ok(()) };
     summaries.expect(&id, summary).await?;
     opens.expect(&id, open).await
 }
 
-/// A read model as it is stored, walked in the order of its keys.
-struct Stored {
+/// A stored read model, read in the order of its keys.
+struct StoredModel {
     name: &'static str,
     cursor: Cursor<Document>,
-    next: Option<(String, Plain)>,
+    next: Option<(String, NormalizedDocument)>,
     seen: u64,
     wrong: u64,
 }
 
-impl Stored {
+impl StoredModel {
     async fn open(views: &Database, name: &'static str) -> anyhow::Result<Self> {
         let collection = views.collection::<Document>(name);
-        let cursor = read(&collection).sort(doc! { "_id": 1 }).await.map_err(failed("read a read model"))?;
+        let cursor = read(&collection).sort(doc! { "_id": 1 }).await.map_err(failed("failed to read a read model"))?;
         let mut stored = Self { name, cursor, next: None, seen: 0, wrong: 0 };
         stored.advance().await?;
         Ok(stored)
@@ -112,17 +116,17 @@ impl Stored {
 
     async fn advance(&mut self) -> anyhow::Result<()> {
         self.next = None;
-        if self.cursor.advance().await.map_err(failed("read a read model"))? {
-            let document = self.cursor.deserialize_current().map_err(failed("read a read model"))?;
+        if self.cursor.advance().await.map_err(failed("failed to read a read model"))? {
+            let document = self.cursor.deserialize_current().map_err(failed("failed to read a read model"))?;
             self.seen += 1;
             let id = document.get("_id").and_then(Bson::as_str).unwrap_or_default().to_owned();
-            self.next = Some((id, fold::plain(document)));
+            self.next = Some((id, fold::normalize(document)));
         }
         Ok(())
     }
 
-    /// To be asked in the order of the keys.
-    async fn expect(&mut self, id: &str, expected: Option<Plain>) -> anyhow::Result<()> {
+    /// Must be called in the order of the keys.
+    async fn expect(&mut self, id: &str, expected: Option<NormalizedDocument>) -> anyhow::Result<()> {
         while self.next.as_ref().is_some_and(|(stored, _)| stored.as_str() < id) {
             self.wrong += 1;
             self.advance().await?;
@@ -135,14 +139,14 @@ impl Stored {
         Ok(())
     }
 
-    async fn expect_all(&mut self, view: View) -> anyhow::Result<()> {
+    async fn expect_all(&mut self, view: ExpectedView) -> anyhow::Result<()> {
         for (key, document) in view {
             self.expect(&key, Some(document)).await?;
         }
         self.finish().await
     }
 
-    /// What is left should not be there.
+    /// Counts the remaining documents as wrong.
     async fn finish(&mut self) -> anyhow::Result<()> {
         while self.next.is_some() {
             self.wrong += 1;
@@ -152,7 +156,7 @@ impl Stored {
     }
 }
 
-/// All of it, as a majority of the servers has it.
+/// The whole collection, with majority read concern.
 fn read(collection: &Collection<Document>) -> mongodb::action::Find<'_, Document> {
     let primary = SelectionCriteria::ReadPreference(ReadPreference::Primary);
     collection.find(doc! {}).read_concern(ReadConcern::majority()).selection_criteria(primary).allow_disk_use(true)

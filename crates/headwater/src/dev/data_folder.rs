@@ -1,4 +1,4 @@
-//! The data folder: one `headwater dev` at a time, and what it remembers from one run to the next.
+//! The data folder: used by one `headwater dev` at a time, and kept from one run to the next.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
@@ -7,17 +7,17 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use mongod::Port;
 
-pub(super) struct Folder {
+pub(super) struct DataFolder {
     path: PathBuf,
     _lock: File,
 }
 
-impl Folder {
-    /// Two of us on one folder would each see the other's half; mongod would say so too, but not as plainly.
+impl DataFolder {
+    /// Refuses a folder in use. mongod would refuse it too, with a less clear message.
     pub(super) fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
-        fs::create_dir_all(path.join("logs")).with_context(|| format!("create the data folder `{shown}`"))?;
-        let lock = File::create(path.join("lock")).with_context(|| format!("write in `{shown}`"))?;
+        fs::create_dir_all(path.join("logs")).with_context(|| format!("failed to create the data folder `{shown}`"))?;
+        let lock = File::create(path.join("lock")).with_context(|| format!("failed to write in `{shown}`"))?;
         if lock.try_lock().is_err() {
             bail!("another `headwater dev` uses the data folder `{shown}`; stop it, or pass --data-dir");
         }
@@ -32,10 +32,10 @@ impl Folder {
         self.path.join(name)
     }
 
-    /// Of this run; what it says of the last one is gone.
+    /// An empty log file for this run.
     pub(super) fn log(&self, name: &str) -> anyhow::Result<PathBuf> {
         let path = self.path.join("logs").join(format!("{name}.log"));
-        File::create(&path).with_context(|| format!("write `{}`", path.display()))?;
+        File::create(&path).with_context(|| format!("failed to write `{}`", path.display()))?;
         Ok(path)
     }
 
@@ -44,24 +44,24 @@ impl Folder {
         let file = self.at(&format!("{name}.port"));
         let last = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
         let port = last.and_then(|last| Port::reserve(Some(last)).ok()).map_or_else(|| Port::reserve(None), Ok);
-        let port = port.with_context(|| format!("find a port for {name}"))?;
-        fs::write(&file, port.number().to_string()).with_context(|| format!("write `{}`", file.display()))?;
+        let port = port.with_context(|| format!("failed to find a port for {name}"))?;
+        fs::write(&file, port.number().to_string()).with_context(|| format!("failed to write `{}`", file.display()))?;
         Ok(port)
     }
 
-    /// What was written here first, for good.
-    pub(super) fn remember(&self, name: &str, first: impl FnOnce() -> String) -> anyhow::Result<String> {
+    /// The content of this file, created on first use.
+    pub(super) fn read_or_create(&self, name: &str, first: impl FnOnce() -> String) -> anyhow::Result<String> {
         let file = self.at(name);
         if let Ok(text) = fs::read_to_string(&file) {
             return Ok(text.trim().to_owned());
         }
         let text = first();
-        fs::write(&file, &text).with_context(|| format!("write `{}`", file.display()))?;
+        fs::write(&file, &text).with_context(|| format!("failed to write `{}`", file.display()))?;
         Ok(text)
     }
 
-    /// Likewise, for its owner's eyes.
-    pub(super) fn secret(&self, name: &str, first: impl FnOnce() -> String) -> anyhow::Result<String> {
+    /// The same, readable by its owner only.
+    pub(super) fn read_or_create_secret(&self, name: &str, first: impl FnOnce() -> String) -> anyhow::Result<String> {
         match fs::read_to_string(self.at(name)) {
             Ok(text) => Ok(text),
             Err(_) => {
@@ -72,11 +72,13 @@ impl Folder {
         }
     }
 
-    /// For its owner's eyes: a URI may hold a password.
+    /// Writes a file that only its owner can read: a URI may hold a password.
     pub(super) fn write(&self, name: &str, text: &str) -> anyhow::Result<PathBuf> {
         let file = self.at(name);
         let written = fs::write(&file, "").and_then(|()| fs::set_permissions(&file, Permissions::from_mode(0o600)));
-        written.and_then(|()| fs::write(&file, text)).with_context(|| format!("write `{}`", file.display()))?;
+        written
+            .and_then(|()| fs::write(&file, text))
+            .with_context(|| format!("failed to write `{}`", file.display()))?;
         Ok(file)
     }
 }
@@ -86,21 +88,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_data_folder_serves_one_at_a_time() {
+    fn a_data_folder_in_use_is_refused() {
         let folder = tempfile::tempdir().unwrap();
-        let first = Folder::open(folder.path()).unwrap();
-        assert!(Folder::open(folder.path()).is_err());
+        let first = DataFolder::open(folder.path()).unwrap();
+        assert!(DataFolder::open(folder.path()).is_err());
         drop(first);
-        assert!(Folder::open(folder.path()).is_ok());
+        assert!(DataFolder::open(folder.path()).is_ok());
     }
 
     #[test]
     fn a_port_and_a_name_are_the_same_in_the_next_run() {
         let folder = tempfile::tempdir().unwrap();
-        let folder = Folder::open(folder.path()).unwrap();
+        let folder = DataFolder::open(folder.path()).unwrap();
         let first = folder.port("broker").unwrap().number();
         assert_eq!(folder.port("broker").unwrap().number(), first);
-        let name = |text: &str| folder.remember("database", || text.to_owned()).unwrap();
+        let name = |text: &str| folder.read_or_create("database", || text.to_owned()).unwrap();
         assert_eq!((name("a"), name("b")), ("a".to_owned(), "a".to_owned()));
     }
 }

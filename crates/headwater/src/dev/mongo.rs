@@ -1,4 +1,4 @@
-//! The MongoDB of `headwater dev`: one of its own, or the user's.
+//! The MongoDB of `headwater dev`: its own, or the user's.
 
 use std::time::Duration;
 
@@ -9,18 +9,18 @@ use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
 
-use super::folder::Folder;
+use super::data_folder::DataFolder;
 use crate::cli::advice::AdvisedContext;
 
 /// mongod flushes and ends in well under a second; a busy disk gets more.
-const STOP_WITHIN: Duration = Duration::from_secs(30);
+const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
-pub(super) enum Store {
-    Own {
+pub(super) enum DevMongo {
+    Owned {
         node: Box<SingleNode>,
         uri: String,
     },
-    /// Neither started nor stopped here.
+    /// The user's MongoDB; `headwater dev` neither starts nor stops it.
     Given {
         uri: String,
         hosts: String,
@@ -32,40 +32,40 @@ pub(super) async fn find(uri: Option<String>) -> anyhow::Result<Source> {
     Ok(tokio::task::spawn_blocking(find).await??)
 }
 
-impl Store {
-    pub(super) async fn start(source: Source, folder: &Folder) -> anyhow::Result<Self> {
+impl DevMongo {
+    pub(super) async fn start(source: Source, folder: &DataFolder) -> anyhow::Result<Self> {
         match source {
             Source::Uri(uri) => given(uri).await,
             Source::Binaries(binaries) => {
                 let mut config = SingleNode::config(folder.at("mongod"));
                 config.last_will = LastWill::Terminate;
                 let node = Box::new(SingleNode::start(&binaries, config).await?);
-                Ok(Self::Own { uri: node.uri(), node })
+                Ok(Self::Owned { uri: node.uri(), node })
             }
         }
     }
 
     pub(super) fn uri(&self) -> &str {
         match self {
-            Self::Own { uri, .. } | Self::Given { uri, .. } => uri,
+            Self::Owned { uri, .. } | Self::Given { uri, .. } => uri,
         }
     }
 
-    /// Hosts only, of a given one: a URI may hold a password.
-    pub(super) fn shown(&self) -> String {
+    /// Only the hosts of the user's MongoDB: a URI may hold a password.
+    pub(super) fn display(&self) -> String {
         match self {
-            Self::Own { uri, .. } => uri.clone(),
-            Self::Given { hosts, .. } => format!("{hosts} (yours: it is neither started nor stopped here)"),
+            Self::Owned { uri, .. } => uri.clone(),
+            Self::Given { hosts, .. } => format!("{hosts} (yours: not started or stopped by this command)"),
         }
     }
 
-    /// Returns when it ends by itself.
+    /// Returns when mongod exits on its own.
     pub(super) async fn ended(&mut self) -> anyhow::Error {
-        let Self::Own { node, .. } = self else { return std::future::pending().await };
+        let Self::Owned { node, .. } = self else { return std::future::pending().await };
         match node.server_mut().ended().await {
             Ok(status) => {
                 let log = node.server().log_file().display();
-                anyhow::anyhow!("mongod ended by itself ({status}); its log is {log}")
+                anyhow::anyhow!("mongod exited ({status}); log: {log}")
             }
             Err(error) => error.into(),
         }
@@ -73,13 +73,13 @@ impl Store {
 
     pub(super) async fn stop(&mut self) -> anyhow::Result<()> {
         match self {
-            Self::Own { node, .. } => Ok(node.stop(STOP_WITHIN).await?),
+            Self::Owned { node, .. } => Ok(node.stop(STOP_TIMEOUT).await?),
             Self::Given { .. } => Ok(()),
         }
     }
 }
 
-async fn given(uri: String) -> anyhow::Result<Store> {
+async fn given(uri: String) -> anyhow::Result<DevMongo> {
     let options = ClientOptions::parse(&uri).await.map_err(|_| {
         anyhow::anyhow!(
             "--mongodb-uri is not a MongoDB URI; write, for example, `mongodb://host:27017/?replicaSet=rs0`"
@@ -92,12 +92,12 @@ async fn given(uri: String) -> anyhow::Result<Store> {
     let hello = admin.run_command(doc! { "hello": 1 }).await.map_err(DriverError::from);
     let reach = || AdvisedContext::new(format!("reach MongoDB at {hosts}"), IS_IT_THERE);
     if !has_change_streams(&hello.with_context(reach)?) {
-        bail!("the MongoDB at {hosts} is neither a replica set nor a sharded cluster, so it has no change streams");
+        bail!("the MongoDB at {hosts} has no change streams; use a replica set or a sharded cluster");
     }
-    Ok(Store::Given { uri, hosts })
+    Ok(DevMongo::Given { uri, hosts })
 }
 
-const IS_IT_THERE: &str = "is MongoDB there, and is `--mongodb-uri` (or HEADWATER_MONGODB_URI) right? Without it, `headwater dev` starts one of its own";
+const IS_IT_THERE: &str = "is MongoDB running, and is `--mongodb-uri` (or HEADWATER_MONGODB_URI) right? Without it, `headwater dev` starts one of its own";
 
 fn has_change_streams(hello: &Document) -> bool {
     hello.contains_key("setName") || hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid")
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_replica_set_and_a_sharded_cluster_have_change_streams_and_a_lone_mongod_has_none() {
+    fn a_standalone_mongod_has_no_change_streams() {
         assert!(has_change_streams(&doc! { "setName": "rs0" }));
         assert!(has_change_streams(&doc! { "msg": "isdbgrid" }));
         assert!(!has_change_streams(&doc! { "isWritablePrimary": true }));

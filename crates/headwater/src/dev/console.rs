@@ -1,4 +1,4 @@
-//! What a person sees: lines that stay, and on a terminal one below them that is written anew. Where nobody looks any more, everything goes on.
+//! Console output: lines, and on a terminal one status line below them that is updated in place. A closed output is ignored.
 
 use std::io::IsTerminal;
 
@@ -6,32 +6,32 @@ use tokio::time::Instant;
 
 use crate::output;
 
-pub(super) struct Panel {
+pub(super) struct Console {
     terminal: bool,
-    /// A status line is on the screen, and the cursor at its end.
+    /// A status line is on the screen, with the cursor at its end.
     open: bool,
 }
 
-impl Default for Panel {
+impl Default for Console {
     fn default() -> Self {
         Self { terminal: std::io::stdout().is_terminal(), open: false }
     }
 }
 
-impl Panel {
-    pub(super) fn say(&mut self, line: &str) {
+impl Console {
+    pub(super) fn print_line(&mut self, line: &str) {
         self.clear();
         output::try_print(format_args!("{line}\n"));
     }
 
-    pub(super) fn step(&mut self, what: &str, began: Instant) {
-        self.say(&format!("{what} is up ({:.1} s)", began.elapsed().as_secs_f64()));
+    pub(super) fn print_ready(&mut self, what: &str, began: Instant) {
+        self.print_line(&format!("{what} ready ({:.1} s)", began.elapsed().as_secs_f64()));
     }
 
-    pub(super) fn status(&mut self, line: &str) {
+    pub(super) fn set_status(&mut self, line: &str) {
         self.clear();
         if self.terminal {
-            // A line that is too long is cut by the terminal, not wrapped: a wrapped one could not be cleared.
+            // No line wrap: the terminal cuts a long line, because a wrapped one could not be cleared.
             output::try_print(format_args!("\x1b[?7l{line}\x1b[?7h"));
             self.open = true;
         } else {

@@ -1,6 +1,6 @@
-//! What the shop's databases are called. In a MongoDB of the user's: as nobody's are, and known again by a mark that is in them.
+//! The names of the shop's databases. In the user's MongoDB they are new, and a marker document identifies them in later runs.
 //!
-//! A name belongs to one store. That of one is never taken to another, where it may be somebody's.
+//! A name belongs to one MongoDB. It is never used in another, where it may belong to somebody else.
 
 use std::collections::BTreeMap;
 
@@ -10,39 +10,39 @@ use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use mongodb::error::{ErrorKind, WriteFailure};
 
-use super::folder::Folder;
-use super::store::Store;
+use super::data_folder::DataFolder;
+use super::mongo::DevMongo;
 
-/// In a MongoDB that is ours alone.
+/// In a MongoDB that `headwater dev` started.
 const OWN: &str = "shop";
-/// In the coordination database: whose it is.
+/// The marker's collection in the coordination database.
 const MARKS: &str = "dev_folder";
 const MARK: &str = "folder";
-/// Of the data folder: it stands in the mark.
+/// File in the data folder with the id that the marker holds.
 const ID_FILE: &str = "id";
-/// Of the data folder: hosts of the user's, and the name that was chosen there.
+/// File in the data folder with the name chosen for each of the user's MongoDBs.
 const NAMES_FILE: &str = "names.json";
-/// One in four thousand million is taken by chance.
+/// A collision has a chance of one in four thousand million.
 const TRIES: u32 = 8;
 const DUPLICATE_KEY: i32 = 11_000;
 
-/// Of one store.
+/// The databases in one MongoDB.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Names {
+pub(super) struct DevDatabases {
     pub(super) database: String,
     pub(super) views: String,
     pub(super) coordination: String,
-    /// Below the data folder: what waits for one store must not reach another.
+    /// The broker's folder below the data folder: messages for one MongoDB must not reach another.
     pub(super) broker: String,
 }
 
-impl Names {
-    pub(super) async fn of(store: &Store, folder: &Folder) -> anyhow::Result<Self> {
+impl DevDatabases {
+    pub(super) async fn of(store: &DevMongo, folder: &DataFolder) -> anyhow::Result<Self> {
         match store {
-            Store::Own { .. } => Ok(Self::beginning_with(OWN.to_owned(), "broker".to_owned())),
-            Store::Given { uri, hosts } => {
+            DevMongo::Owned { .. } => Ok(Self::beginning_with(OWN.to_owned(), "broker".to_owned())),
+            DevMongo::Given { uri, hosts } => {
                 let client = Client::with_uri_str(uri).await.map_err(DriverError::from);
-                given(&client.context("connect to MongoDB")?, hosts, folder).await
+                find_or_create(&client.context("failed to connect to MongoDB")?, hosts, folder).await
             }
         }
     }
@@ -62,36 +62,36 @@ impl Names {
     }
 }
 
-/// Those of the last run with this folder and these hosts, if they are still marked as ours; else new ones.
-async fn given(client: &Client, hosts: &str, folder: &Folder) -> anyhow::Result<Names> {
-    let id = folder.remember(ID_FILE, || format!("{:032x}", rand::random::<u128>()))?;
+/// The databases of the last run with this folder and these hosts, if their marker is still there; else new ones.
+async fn find_or_create(client: &Client, hosts: &str, folder: &DataFolder) -> anyhow::Result<DevDatabases> {
+    let id = folder.read_or_create(ID_FILE, || format!("{:032x}", rand::random::<u128>()))?;
     let mut known: BTreeMap<String, String> =
-        serde_json::from_str(&folder.remember(NAMES_FILE, || "{}".to_owned())?).unwrap_or_default();
+        serde_json::from_str(&folder.read_or_create(NAMES_FILE, || "{}".to_owned())?).unwrap_or_default();
     if let Some(name) = known.get(hosts) {
-        let names = Names::given(name.clone());
-        if is_ours(client, &names, &id).await.context("look for the databases of the last run")? {
+        let names = DevDatabases::given(name.clone());
+        if is_marked(client, &names, &id).await.context("failed to find the databases of the last run")? {
             return Ok(names);
         }
     }
     for _ in 0..TRIES {
         let name = format!("shop_{:08x}", rand::random::<u32>());
-        let names = Names::given(name.clone());
-        if take(client, &names, &id).await.context("make databases of its own")? {
+        let names = DevDatabases::given(name.clone());
+        if claim(client, &names, &id).await.context("failed to create databases")? {
             known.insert(hosts.to_owned(), name);
             folder.write(NAMES_FILE, &serde_json::to_string_pretty(&known)?)?;
             return Ok(names);
         }
     }
-    bail!("every name that was tried for a database is taken at {hosts}")
+    bail!("no free database name found at {hosts}; run `headwater dev` again")
 }
 
-async fn is_ours(client: &Client, names: &Names, id: &str) -> Result<bool, DriverError> {
+async fn is_marked(client: &Client, names: &DevDatabases, id: &str) -> Result<bool, DriverError> {
     let marks = client.database(&names.coordination).collection::<Document>(MARKS);
     Ok(marks.find_one(doc! { "_id": MARK, "id": id }).await?.is_some())
 }
 
-/// Marks them as ours, if nobody has them.
-async fn take(client: &Client, names: &Names, id: &str) -> Result<bool, DriverError> {
+/// Writes the marker, if none of the databases exists.
+async fn claim(client: &Client, names: &DevDatabases, id: &str) -> Result<bool, DriverError> {
     let wanted: Vec<_> = names.databases().into_iter().collect();
     let there = client.list_database_names().filter(doc! { "name": { "$in": wanted } }).await?;
     if !there.is_empty() {
@@ -100,7 +100,7 @@ async fn take(client: &Client, names: &Names, id: &str) -> Result<bool, DriverEr
     let marks = client.database(&names.coordination).collection(MARKS);
     match marks.insert_one(doc! { "_id": MARK, "id": id, "by": "headwater dev" }).await {
         Ok(_) => Ok(true),
-        // Another was quicker.
+        // Another process was faster.
         Err(error) if is_taken(&error) => Ok(false),
         Err(error) => Err(error.into()),
     }
@@ -116,47 +116,47 @@ mod tests {
 
     use super::*;
 
-    /// Leaves nothing behind on a server that others use.
-    async fn drop_all(client: &Client, names: &Names) {
+    /// Other tests use the same server.
+    async fn drop_all(client: &Client, names: &DevDatabases) {
         for name in names.databases() {
             client.database(name).drop().await.unwrap();
         }
     }
 
     #[tokio::test]
-    async fn names_in_a_given_mongodb_are_found_again_by_the_same_folder_only() {
+    async fn only_the_same_folder_finds_its_databases_again() {
         let mongo = shared().await.unwrap();
         let client = mongo.client();
         let (one, other) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let (one, other) = (Folder::open(one.path()).unwrap(), Folder::open(other.path()).unwrap());
-        let first = given(client, "a:1", &one).await.unwrap();
+        let (one, other) = (DataFolder::open(one.path()).unwrap(), DataFolder::open(other.path()).unwrap());
+        let first = find_or_create(client, "a:1", &one).await.unwrap();
         assert!(first.database.starts_with("shop_"), "{first:?}");
-        assert_eq!(given(client, "a:1", &one).await.unwrap(), first);
-        // Whoever knows the name and has not made the mark, does not get it.
+        assert_eq!(find_or_create(client, "a:1", &one).await.unwrap(), first);
+        // A folder that knows the name but not the marker's id does not get it.
         other.write(NAMES_FILE, &format!("{{ \"a:1\": \"{}\" }}", first.database)).unwrap();
-        let second = given(client, "a:1", &other).await.unwrap();
+        let second = find_or_create(client, "a:1", &other).await.unwrap();
         assert_ne!(second.database, first.database);
         assert_ne!(second.broker, first.broker);
         drop_all(client, &first).await;
-        // Another server behind the same address: what waits for the old one is not for this.
-        let third = given(client, "a:1", &one).await.unwrap();
+        // Another server behind the same address: messages for the old one are not for this one.
+        let third = find_or_create(client, "a:1", &one).await.unwrap();
         assert_ne!(third, first);
         drop_all(client, &second).await;
         drop_all(client, &third).await;
     }
 
     #[tokio::test]
-    async fn a_name_that_somebody_has_is_not_taken() {
+    async fn an_existing_database_name_is_not_used() {
         let mongo = shared().await.unwrap();
         let client = mongo.client();
-        let names = Names::given(format!("shop_{:08x}", rand::random::<u32>()));
+        let names = DevDatabases::given(format!("shop_{:08x}", rand::random::<u32>()));
         for theirs in names.databases() {
             client.database(theirs).collection("theirs").insert_one(doc! { "_id": 1 }).await.unwrap();
-            assert!(!take(client, &names, "me").await.unwrap(), "{theirs} is somebody's");
+            assert!(!claim(client, &names, "me").await.unwrap(), "{theirs} is somebody's");
             client.database(theirs).drop().await.unwrap();
         }
-        assert!(take(client, &names, "me").await.unwrap());
-        assert!(!take(client, &names, "me").await.unwrap(), "once is enough");
+        assert!(claim(client, &names, "me").await.unwrap());
+        assert!(!claim(client, &names, "me").await.unwrap(), "once is enough");
         drop_all(client, &names).await;
     }
 }
