@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use broker::core::{
-    BrokerLimits, CallContext, Compaction, Core, CoreLinkId, Effect, EntityDescription, IncomingMessage,
+    BrokerLimits, CallContext, Compaction, Core, CoreLinkId, Effect, EntityDefinition, IncomingMessage,
     MessageDelivery, QueueDescription, QueueId, ReceiveMode, SessionFilter, SettlementOutcome, SnapshotCursor,
     Timestamp,
 };
@@ -139,7 +139,7 @@ fn fill(folder: &Path, count: u64) {
     description.ingress.requires_duplicate_detection = true;
     description.egress.requires_session = true;
     let queue =
-        broker.call(|core, call| core.create(call, PATH, EntityDescription::Queue(description))).expect("a queue");
+        broker.call(|core, call| core.create(call, PATH, EntityDefinition::Queue(description))).expect("a queue");
     let body = bytes::Bytes::from(noise());
     let begun = Instant::now();
     for number in 0..count {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
-use crate::core::{self, Core, EntityDescription, EntityView, Error, Timestamp};
+use crate::core::{self, Core, EntityDefinition, EntityView, Error, Timestamp};
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
 use crate::http::{
     self, BackendError, BrokerFault, FaultKind, Listing, PageRange, TestCommand, TestControl, TestReport,
@@ -68,8 +68,8 @@ impl http::NamespaceBackend for HttpNamespace {
     async fn list(&self, listing: Listing, page: PageRange) -> Result<Vec<AdminEntity>, BackendError> {
         let listed = self.engine.call(move |core, _| {
             let is_wanted = |view: &EntityView<'_>| match listing {
-                Listing::Queues => matches!(view.description, EntityDescription::Queue(_)),
-                Listing::Topics => matches!(view.description, EntityDescription::Topic(_)),
+                Listing::Queues => matches!(view.description, EntityDefinition::Queue(_)),
+                Listing::Topics => matches!(view.description, EntityDefinition::Topic(_)),
                 Listing::Subscriptions { .. } => true,
             };
             let cut = |views: &mut dyn Iterator<Item = EntityView<'_>>| {
@@ -134,7 +134,7 @@ fn entity(view: &EntityView<'_>) -> AdminEntity {
     AdminEntity::new(view, kept.unwrap_or_default())
 }
 
-fn into_stored_description(properties: EntityProperties) -> EntityDescription {
+fn into_stored_description(properties: EntityProperties) -> EntityDefinition {
     let EntityProperties { mut description, passive } = properties;
     let text = serde_json::to_string(&passive).expect("passive properties are plain data");
     description.common_mut().administration_data =

@@ -9,7 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::connection::{ConnectionSettings, Timeouts};
-use crate::core::{self, BrokerLimits, EntityDescription};
+use crate::core::{self, BrokerLimits, EntityDefinition};
 use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, Persistence, StorageError};
 use crate::http::{self, TestCommand, TestControl, TestReport};
 use crate::http_namespace::HttpNamespace;
@@ -23,7 +23,7 @@ pub struct Config {
     pub listen: SocketAddr,
     pub persistence: Persistence,
     /// Created at the start unless they exist.
-    pub entities: Vec<(String, EntityDescription)>,
+    pub entities: Vec<(String, EntityDefinition)>,
     pub tls: Option<TlsFiles>,
     pub limits: BrokerLimits,
     pub max_connections: usize,
@@ -170,7 +170,7 @@ impl Broker {
     }
 }
 
-async fn create_missing(engine: &EngineHandle, entities: Vec<(String, EntityDescription)>) -> Result<(), Error> {
+async fn create_missing(engine: &EngineHandle, entities: Vec<(String, EntityDefinition)>) -> Result<(), Error> {
     for (path, description) in entities {
         let name = path.clone();
         let created = engine.call(move |core, call| match core.create(call, &name, description) {

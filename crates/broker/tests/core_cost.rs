@@ -73,7 +73,7 @@ impl CostFixture {
             sent: 0,
             body: Bytes::from(vec![0; 1024]),
         };
-        let id = fixture.call(|core, call| core.create(call, "q", EntityDescription::Queue(description))).unwrap();
+        let id = fixture.call(|core, call| core.create(call, "q", EntityDefinition::Queue(description))).unwrap();
         fixture.queue = QueueId::main(id);
         fixture
     }

@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use broker::core::{EntityDescription, SubscriptionDescription, TopicDescription};
+use broker::core::{EntityDefinition, SubscriptionDescription, TopicDescription};
 use broker::{Broker, Persistence};
 use lease::CandidateId;
 use mongodb::bson::{Bson, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
@@ -46,8 +46,8 @@ async fn serve(folder: &Path) -> Result<(), Failure> {
     let mut subscription = SubscriptionDescription::default();
     subscription.egress.requires_session = true;
     config.entities = vec![
-        ("events".to_owned(), EntityDescription::Topic(topic)),
-        ("events/Subscriptions/read-models".to_owned(), EntityDescription::Subscription(subscription)),
+        ("events".to_owned(), EntityDefinition::Topic(topic)),
+        ("events/Subscriptions/read-models".to_owned(), EntityDefinition::Subscription(subscription)),
     ];
     let broker = Broker::start(config).await?;
     println!("{}", broker.connection_string());

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::core::{EntityCounts, EntityDescription, EntityView, Timestamp};
+use crate::core::{EntityCounts, EntityDefinition, EntityView, Timestamp};
 
 /// The service's limit per entity.
 pub const MAX_AUTHORIZATION_RULES: usize = 12;
@@ -22,7 +22,7 @@ pub enum EntityAddress {
 
 impl EntityAddress {
     fn from_view(view: &EntityView<'_>) -> Self {
-        let EntityDescription::Subscription(_) = view.description else { return Self::Entity(view.path.to_owned()) };
+        let EntityDefinition::Subscription(_) = view.description else { return Self::Entity(view.path.to_owned()) };
         let (topic, name) = view.path.rsplit_once('/').expect("a subscription's path ends in its name");
         let topic = topic.rsplit_once('/').expect("a subscription's path begins with its topic").0;
         Self::Subscription { topic: topic.to_owned(), name: name.to_owned() }
@@ -49,12 +49,12 @@ impl fmt::Display for EntityAddress {
 /// The properties of an entity: those that the core uses, and those that are only stored for clients.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EntityProperties {
-    pub description: EntityDescription,
+    pub description: EntityDefinition,
     pub passive: PassiveProperties,
 }
 
-impl From<EntityDescription> for EntityProperties {
-    fn from(description: EntityDescription) -> Self {
+impl From<EntityDefinition> for EntityProperties {
+    fn from(description: EntityDefinition) -> Self {
         Self { description, passive: PassiveProperties::default() }
     }
 }

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use crate::core::{
-    CommonProperties, EgressProperties, EntityDescription, EntityStatus, IngressProperties, QueueDescription,
+    CommonEntityProperties, EgressProperties, EntityDefinition, EntityStatus, IngressProperties, QueueDescription,
     SubscriptionDescription, TopicDescription,
 };
 
@@ -61,7 +61,7 @@ impl EntitySubmission {
     }
 
     /// Properties that cannot change keep their value if they are missing; everything else is replaced.
-    pub fn into_update(mut self, current: &EntityDescription) -> EntityProperties {
+    pub fn into_update(mut self, current: &EntityDefinition) -> EntityProperties {
         let (ingress, egress) = sides(&mut self.properties.description);
         if let (Some(new), Some(old)) = (ingress, current.ingress()) {
             if !self.names_duplicate_detection {
@@ -78,11 +78,11 @@ impl EntitySubmission {
     }
 }
 
-fn sides(description: &mut EntityDescription) -> (Option<&mut IngressProperties>, Option<&mut EgressProperties>) {
+fn sides(description: &mut EntityDefinition) -> (Option<&mut IngressProperties>, Option<&mut EgressProperties>) {
     match description {
-        EntityDescription::Queue(queue) => (Some(&mut queue.ingress), Some(&mut queue.egress)),
-        EntityDescription::Topic(topic) => (Some(&mut topic.ingress), None),
-        EntityDescription::Subscription(subscription) => (None, Some(&mut subscription.egress)),
+        EntityDefinition::Queue(queue) => (Some(&mut queue.ingress), Some(&mut queue.egress)),
+        EntityDefinition::Topic(topic) => (Some(&mut topic.ingress), None),
+        EntityDefinition::Subscription(subscription) => (None, Some(&mut subscription.egress)),
     }
 }
 
@@ -106,7 +106,7 @@ fn read(body: &[u8]) -> Result<EntryContent, EntryErrorReason> {
     }
 }
 
-fn submitted(described: &XmlElement, description: EntityDescription) -> Result<EntitySubmission, EntryErrorReason> {
+fn submitted(described: &XmlElement, description: EntityDefinition) -> Result<EntitySubmission, EntryErrorReason> {
     let names = |name| described.child(name).is_some();
     Ok(EntitySubmission {
         properties: EntityProperties { description, passive: passive(described)? },
@@ -116,22 +116,22 @@ fn submitted(described: &XmlElement, description: EntityDescription) -> Result<E
     })
 }
 
-fn queue(described: &XmlElement) -> Result<EntityDescription, EntryErrorReason> {
-    Ok(EntityDescription::Queue(QueueDescription {
+fn queue(described: &XmlElement) -> Result<EntityDefinition, EntryErrorReason> {
+    Ok(EntityDefinition::Queue(QueueDescription {
         common: common(described)?,
         ingress: ingress(described)?,
         egress: egress(described)?,
     }))
 }
 
-fn topic(described: &XmlElement) -> Result<EntityDescription, EntryErrorReason> {
+fn topic(described: &XmlElement) -> Result<EntityDefinition, EntryErrorReason> {
     let mut topic =
         TopicDescription { common: common(described)?, ingress: ingress(described)?, support_ordering: true };
     flag(described, "SupportOrdering", &mut topic.support_ordering)?;
-    Ok(EntityDescription::Topic(topic))
+    Ok(EntityDefinition::Topic(topic))
 }
 
-fn subscription(described: &XmlElement) -> Result<EntityDescription, EntryErrorReason> {
+fn subscription(described: &XmlElement) -> Result<EntityDefinition, EntryErrorReason> {
     let mut subscription = SubscriptionDescription {
         common: common(described)?,
         egress: egress(described)?,
@@ -142,11 +142,11 @@ fn subscription(described: &XmlElement) -> Result<EntityDescription, EntryErrorR
         "DeadLetteringOnFilterEvaluationExceptions",
         &mut subscription.dead_lettering_on_filter_evaluation_exceptions,
     )?;
-    Ok(EntityDescription::Subscription(subscription))
+    Ok(EntityDefinition::Subscription(subscription))
 }
 
-fn common(described: &XmlElement) -> Result<CommonProperties, EntryErrorReason> {
-    let mut common = CommonProperties { enable_batched_operations: true, ..CommonProperties::default() };
+fn common(described: &XmlElement) -> Result<CommonEntityProperties, EntryErrorReason> {
+    let mut common = CommonEntityProperties { enable_batched_operations: true, ..CommonEntityProperties::default() };
     if let Some(text) = described.value("Status") {
         common.status = status(text)?;
     }

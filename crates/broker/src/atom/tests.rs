@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::core::{
-    CommonProperties, EgressProperties, EntityCounts, EntityDescription, EntityStatus, IngressProperties,
+    CommonEntityProperties, EgressProperties, EntityCounts, EntityDefinition, EntityStatus, IngressProperties,
     QueueDescription, SubscriptionDescription, Timestamp, TopicDescription,
 };
 
@@ -75,10 +75,10 @@ fn entity(path: &str, properties: EntityProperties) -> AdminEntity {
 
 #[test]
 fn an_empty_description_is_all_defaults_of_the_service() {
-    let EntityDescription::Queue(queue) = properties(fixture!("python-queue-empty")).description else {
+    let EntityDefinition::Queue(queue) = properties(fixture!("python-queue-empty")).description else {
         panic!("a queue")
     };
-    let common = CommonProperties { enable_batched_operations: true, ..CommonProperties::default() };
+    let common = CommonEntityProperties { enable_batched_operations: true, ..CommonEntityProperties::default() };
     let expected =
         QueueDescription { common, ingress: IngressProperties::default(), egress: EgressProperties::default() };
     assert_eq!(queue, expected);
@@ -88,12 +88,12 @@ fn an_empty_description_is_all_defaults_of_the_service() {
 fn a_queue_as_python_describes_it() {
     let read = properties(fixture!("python-queue-full"));
     let expected = QueueDescription {
-        common: CommonProperties {
+        common: CommonEntityProperties {
             default_message_time_to_live: Some(secs(3 * 3600)),
             auto_delete_on_idle: Some(secs(600)),
             enable_batched_operations: false,
             user_metadata: Some("five < six & \"so on\"".into()),
-            ..CommonProperties::default()
+            ..CommonEntityProperties::default()
         },
         ingress: IngressProperties {
             max_size_in_megabytes: 2048,
@@ -111,7 +111,7 @@ fn a_queue_as_python_describes_it() {
             forward_dead_lettered_messages_to: Some("sb://localhost:5300/graveyard".into()),
         },
     };
-    assert_eq!(read.description, EntityDescription::Queue(expected));
+    assert_eq!(read.description, EntityDefinition::Queue(expected));
     let authorization = AuthorizationRule {
         created_time: Some("2026-01-02T03:04:05.000Z".into()),
         modified_time: Some("2026-01-02T03:04:06.000Z".into()),
@@ -128,7 +128,7 @@ fn a_queue_as_python_describes_it() {
 #[test]
 fn a_queue_as_javascript_describes_it() {
     let read = properties(fixture!("javascript-queue-full"));
-    let EntityDescription::Queue(queue) = read.description else { panic!("a queue") };
+    let EntityDefinition::Queue(queue) = read.description else { panic!("a queue") };
     assert_eq!(queue.common.status, EntityStatus::ReceiveDisabled);
     assert_eq!((queue.egress.lock_duration, queue.egress.max_delivery_count), (secs(45), 8));
     assert_eq!(queue.common.default_message_time_to_live, Some(secs(2 * 86_400)));
@@ -142,7 +142,7 @@ fn a_topic_as_either_describes_it() {
         [(&fixture!("python-topic-full")[..], 300, 14), (&fixture!("javascript-topic-full")[..], 60, 2)]
     {
         let read = properties(body);
-        let EntityDescription::Topic(TopicDescription { common, ingress, support_ordering }) = read.description else {
+        let EntityDefinition::Topic(TopicDescription { common, ingress, support_ordering }) = read.description else {
             panic!("a topic")
         };
         assert!(support_ordering && ingress.requires_duplicate_detection && ingress.enable_partitioning);
@@ -154,16 +154,16 @@ fn a_topic_as_either_describes_it() {
 
 #[test]
 fn a_subscription_and_the_rule_it_begins_with() {
-    let EntityDescription::Subscription(python) = properties(fixture!("python-subscription-full")).description else {
+    let EntityDefinition::Subscription(python) = properties(fixture!("python-subscription-full")).description else {
         panic!("a subscription")
     };
     let expected = SubscriptionDescription {
-        common: CommonProperties {
+        common: CommonEntityProperties {
             default_message_time_to_live: Some(secs(660)),
             auto_delete_on_idle: Some(secs(600)),
             enable_batched_operations: false,
             user_metadata: Some("u".into()),
-            ..CommonProperties::default()
+            ..CommonEntityProperties::default()
         },
         egress: EgressProperties {
             lock_duration: secs(13),
@@ -333,7 +333,7 @@ fn the_default_rule_is_worded_as_the_service_words_it() {
 fn an_update_replaces_all_but_what_is_chosen_once() {
     let EntryContent::Queue(update) = parse_entry(fixture!("python-queue-empty")).unwrap() else { panic!("a queue") };
     let current = properties(fixture!("python-queue-full")).description;
-    let EntityDescription::Queue(queue) = update.into_update(&current).description else { panic!("a queue") };
+    let EntityDefinition::Queue(queue) = update.into_update(&current).description else { panic!("a queue") };
     assert!(
         queue.egress.requires_session
             && queue.ingress.requires_duplicate_detection

@@ -1,7 +1,7 @@
 //! Writes entity descriptions: every property that the SDKs read, in the service's order.
 
 use crate::core::{
-    CommonProperties, EgressProperties, EntityCounts, EntityDescription, EntityStatus, IngressProperties,
+    CommonEntityProperties, EgressProperties, EntityCounts, EntityDefinition, EntityStatus, IngressProperties,
     QueueDescription, SubscriptionDescription, TopicDescription,
 };
 
@@ -23,17 +23,17 @@ pub(super) struct Terms<'a> {
 pub(super) fn description(xml: &mut XmlWriter, entity: &AdminEntity, terms: &Terms<'_>) {
     let (passive, runtime) = (&entity.properties.passive, &entity.runtime);
     match &entity.properties.description {
-        EntityDescription::Queue(described) => queue(xml, described, passive, runtime, terms),
-        EntityDescription::Topic(described) => topic(xml, described, passive, runtime, terms),
-        EntityDescription::Subscription(described) => subscription(xml, described, runtime),
+        EntityDefinition::Queue(described) => queue(xml, described, passive, runtime, terms),
+        EntityDefinition::Topic(described) => topic(xml, described, passive, runtime, terms),
+        EntityDefinition::Subscription(described) => subscription(xml, described, runtime),
     }
 }
 
-pub(super) fn root(description: &EntityDescription) -> &'static str {
+pub(super) fn root(description: &EntityDefinition) -> &'static str {
     match description {
-        EntityDescription::Queue(_) => "QueueDescription",
-        EntityDescription::Topic(_) => "TopicDescription",
-        EntityDescription::Subscription(_) => "SubscriptionDescription",
+        EntityDefinition::Queue(_) => "QueueDescription",
+        EntityDefinition::Topic(_) => "TopicDescription",
+        EntityDefinition::Subscription(_) => "SubscriptionDescription",
     }
 }
 
@@ -123,15 +123,15 @@ fn subscription(xml: &mut XmlWriter, subscription: &SubscriptionDescription, run
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
 }
 
-fn time_to_live(xml: &mut XmlWriter, common: &CommonProperties) {
+fn time_to_live(xml: &mut XmlWriter, common: &CommonEntityProperties) {
     xml.leaf("DefaultMessageTimeToLive", duration::format_bounded(common.default_message_time_to_live));
 }
 
-fn auto_delete(xml: &mut XmlWriter, common: &CommonProperties) {
+fn auto_delete(xml: &mut XmlWriter, common: &CommonEntityProperties) {
     xml.leaf("AutoDeleteOnIdle", duration::format_bounded(common.auto_delete_on_idle));
 }
 
-fn user_metadata(xml: &mut XmlWriter, common: &CommonProperties) {
+fn user_metadata(xml: &mut XmlWriter, common: &CommonEntityProperties) {
     xml.optional_leaf("UserMetadata", common.user_metadata.as_ref());
 }
 

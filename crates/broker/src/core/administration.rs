@@ -2,7 +2,7 @@
 
 use super::Core;
 use super::call_context::{CallContext, Effect};
-use super::description::EntityDescription;
+use super::description::EntityDefinition;
 use super::entity::{Entity, EntityView};
 use super::error::Error;
 use super::id::{CoreLinkId, EntityId, QueueId, Subqueue, Timestamp};
@@ -17,7 +17,7 @@ impl Core {
         &mut self,
         call: &mut CallContext<'_>,
         path: &str,
-        description: EntityDescription,
+        description: EntityDefinition,
     ) -> Result<EntityId, Error> {
         self.handle_due_timers(call);
         description.check()?;
@@ -47,7 +47,7 @@ impl Core {
         &mut self,
         call: &mut CallContext<'_>,
         path: &str,
-        description: EntityDescription,
+        description: EntityDefinition,
     ) -> Result<(), Error> {
         self.handle_due_timers(call);
         let id = self.find_entity(path)?;
@@ -155,8 +155,8 @@ impl Core {
 
     /// Checks the path of a new entity. A subscription's path repeats its topic's path exactly as the topic was
     /// created.
-    fn check_path(&self, path: &str, description: &EntityDescription) -> Result<(Box<str>, Option<EntityId>), Error> {
-        let EntityDescription::Subscription(_) = description else {
+    fn check_path(&self, path: &str, description: &EntityDefinition) -> Result<(Box<str>, Option<EntityId>), Error> {
+        let EntityDefinition::Subscription(_) = description else {
             name::check_entity(path)?;
             return Ok((path.into(), None));
         };
@@ -164,7 +164,7 @@ impl Core {
         name::check_subscription(name)?;
         let id = self.find_entity(topic)?;
         match &self.entities[&id] {
-            Entity { description: EntityDescription::Topic(_), path, .. } => {
+            Entity { description: EntityDefinition::Topic(_), path, .. } => {
                 Ok((name::subscription_path(path, name), Some(id)))
             }
             _ => Err(Error::NotAllowed("only a topic has subscriptions")),

@@ -15,24 +15,24 @@ use crate::journal::{JournalEntry, Location};
 #[derive(Debug, Clone)]
 pub struct Compaction {
     segments: BTreeSet<u32>,
-    position: ScanPosition,
+    position: CompactionPosition,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct ScanPosition {
+struct CompactionPosition {
     entity: EntityId,
-    stage: ScanStage,
+    stage: CompactionStage,
 }
 
 #[derive(Debug, Clone, Copy)]
-enum ScanStage {
+enum CompactionStage {
     Scheduled(u64),
     Messages(Subqueue, TableSlot, u64),
 }
 
 impl Compaction {
     pub fn of(segments: impl IntoIterator<Item = u32>) -> Self {
-        let position = ScanPosition { entity: EntityId(0), stage: ScanStage::Scheduled(0) };
+        let position = CompactionPosition { entity: EntityId(0), stage: CompactionStage::Scheduled(0) };
         Self { segments: segments.into_iter().collect(), position }
     }
 }
@@ -63,11 +63,11 @@ impl Core {
         while left > 0 {
             let Some((id, entity)) = self.entities.range(compaction.position.entity..).next() else { return Ok(false) };
             if *id != compaction.position.entity {
-                compaction.position = ScanPosition { entity: *id, stage: ScanStage::Scheduled(0) };
+                compaction.position = CompactionPosition { entity: *id, stage: CompactionStage::Scheduled(0) };
             }
             let (found, next, scanned) = entity.find_bodies(&compaction.segments, compaction.position.stage, left);
-            let next_entity = ScanPosition { entity: EntityId(id.0 + 1), stage: ScanStage::Scheduled(0) };
-            let next = next.map_or(next_entity, |stage| ScanPosition { entity: *id, stage });
+            let next_entity = CompactionPosition { entity: EntityId(id.0 + 1), stage: CompactionStage::Scheduled(0) };
+            let next = next.map_or(next_entity, |stage| CompactionPosition { entity: *id, stage });
             for found in found {
                 self.move_body(call, &found)?;
             }
@@ -199,12 +199,12 @@ impl Entity {
     fn find_bodies(
         &self,
         segments: &BTreeSet<u32>,
-        stage: ScanStage,
+        stage: CompactionStage,
         budget: usize,
-    ) -> (Vec<LocatedBody>, Option<ScanStage>, usize) {
+    ) -> (Vec<LocatedBody>, Option<CompactionStage>, usize) {
         match stage {
-            ScanStage::Scheduled(from) => self.find_scheduled_bodies(segments, from, budget),
-            ScanStage::Messages(subqueue, slot, from) => {
+            CompactionStage::Scheduled(from) => self.find_scheduled_bodies(segments, from, budget),
+            CompactionStage::Messages(subqueue, slot, from) => {
                 self.find_message_bodies(segments, subqueue, slot, from, budget)
             }
         }
@@ -215,7 +215,7 @@ impl Entity {
         segments: &BTreeSet<u32>,
         from: u64,
         budget: usize,
-    ) -> (Vec<LocatedBody>, Option<ScanStage>, usize) {
+    ) -> (Vec<LocatedBody>, Option<CompactionStage>, usize) {
         let schedule = self.ingress.iter().flat_map(|ingress| ingress.schedule.iter_from(from));
         let scanned: Vec<_> = schedule.take(budget).map(|(counter, message)| (counter, message.location)).collect();
         let here = scanned.iter().filter(|(_, location)| segments.contains(&location.segment));
@@ -227,8 +227,8 @@ impl Entity {
             })
             .collect();
         let next = match scanned.last() {
-            Some((last, _)) if scanned.len() == budget => ScanStage::Scheduled(last + 1),
-            _ => ScanStage::Messages(Subqueue::Main, 0, 0),
+            Some((last, _)) if scanned.len() == budget => CompactionStage::Scheduled(last + 1),
+            _ => CompactionStage::Messages(Subqueue::Main, 0, 0),
         };
         (found, Some(next), scanned.len())
     }
@@ -240,11 +240,11 @@ impl Entity {
         slot: TableSlot,
         from: u64,
         budget: usize,
-    ) -> (Vec<LocatedBody>, Option<ScanStage>, usize) {
+    ) -> (Vec<LocatedBody>, Option<CompactionStage>, usize) {
         let Some(egress) = &self.egress else { return (Vec::new(), None, 0) };
         let queue = egress.queue(subqueue);
         let Some((at, session)) = queue.sessions.iter_from(slot).next() else {
-            let next = (subqueue == Subqueue::Main).then_some(ScanStage::Messages(Subqueue::DeadLetter, 0, 0));
+            let next = (subqueue == Subqueue::Main).then_some(CompactionStage::Messages(Subqueue::DeadLetter, 0, 0));
             return (Vec::new(), next, 0);
         };
         let from = if at == slot { from } else { 0 };
@@ -263,8 +263,8 @@ impl Entity {
             (scanned, last) = (scanned + 1, Some(counter));
         }
         let next = match last {
-            Some(last) if scanned == budget => ScanStage::Messages(subqueue, at, last + 1),
-            _ => ScanStage::Messages(subqueue, at + 1, 0),
+            Some(last) if scanned == budget => CompactionStage::Messages(subqueue, at, last + 1),
+            _ => CompactionStage::Messages(subqueue, at + 1, 0),
         };
         (found, Some(next), scanned)
     }

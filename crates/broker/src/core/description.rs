@@ -11,7 +11,7 @@ use super::error::Error;
 /// The properties of a queue, a topic or a subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum EntityDescription {
+pub enum EntityDefinition {
     Queue(QueueDescription),
     Topic(TopicDescription),
     Subscription(SubscriptionDescription),
@@ -66,7 +66,7 @@ pub struct EgressProperties {
 /// Properties that every entity has.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CommonProperties {
+pub struct CommonEntityProperties {
     pub status: EntityStatus,
     /// `None`: messages without their own time to live never expire.
     #[serde(with = "optional_millis")]
@@ -95,7 +95,7 @@ impl std::fmt::Debug for AdministrationData {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct QueueDescription {
-    pub common: CommonProperties,
+    pub common: CommonEntityProperties,
     // The stored JSON keeps the field names of format version 1.
     #[serde(rename = "inlet")]
     pub ingress: IngressProperties,
@@ -106,7 +106,7 @@ pub struct QueueDescription {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TopicDescription {
-    pub common: CommonProperties,
+    pub common: CommonEntityProperties,
     #[serde(rename = "inlet")]
     pub ingress: IngressProperties,
     pub support_ordering: bool,
@@ -115,7 +115,7 @@ pub struct TopicDescription {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SubscriptionDescription {
-    pub common: CommonProperties,
+    pub common: CommonEntityProperties,
     #[serde(rename = "outlet")]
     pub egress: EgressProperties,
     pub dead_lettering_on_filter_evaluation_exceptions: bool,
@@ -147,8 +147,8 @@ impl Default for EgressProperties {
     }
 }
 
-impl EntityDescription {
-    pub fn common(&self) -> &CommonProperties {
+impl EntityDefinition {
+    pub fn common(&self) -> &CommonEntityProperties {
         match self {
             Self::Queue(queue) => &queue.common,
             Self::Topic(topic) => &topic.common,
@@ -156,7 +156,7 @@ impl EntityDescription {
         }
     }
 
-    pub fn common_mut(&mut self) -> &mut CommonProperties {
+    pub fn common_mut(&mut self) -> &mut CommonEntityProperties {
         match self {
             Self::Queue(queue) => &mut queue.common,
             Self::Topic(topic) => &mut topic.common,
@@ -209,7 +209,7 @@ impl EntityDescription {
     }
 }
 
-fn check_common(common: &CommonProperties) -> Result<(), Error> {
+fn check_common(common: &CommonEntityProperties) -> Result<(), Error> {
     if common.default_message_time_to_live.is_some_and(|ttl| ttl < Duration::from_secs(1)) {
         return Err(Error::invalid("DefaultMessageTimeToLive", "must be at least 1 second"));
     }
@@ -282,16 +282,16 @@ mod optional_millis {
 mod tests {
     use super::*;
 
-    fn queue(change: impl FnOnce(&mut QueueDescription)) -> EntityDescription {
+    fn queue(change: impl FnOnce(&mut QueueDescription)) -> EntityDefinition {
         let mut description = QueueDescription::default();
         change(&mut description);
-        EntityDescription::Queue(description)
+        EntityDefinition::Queue(description)
     }
 
     #[test]
     fn ranges_are_checked_at_both_ends() {
         let secs = Duration::from_secs;
-        let cases: [(&str, EntityDescription, bool); 12] = [
+        let cases: [(&str, EntityDefinition, bool); 12] = [
             ("defaults", queue(|_| {}), true),
             ("lock 5 s", queue(|q| q.egress.lock_duration = secs(5)), true),
             ("lock 4 s", queue(|q| q.egress.lock_duration = secs(4)), false),
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn a_record_of_an_older_version_reads_with_defaults() {
-        let read: EntityDescription =
+        let read: EntityDefinition =
             serde_json::from_str(r#"{"kind":"queue","outlet":{"lock_duration":5000}}"#).unwrap();
         assert_eq!(read, queue(|q| q.egress.lock_duration = Duration::from_secs(5)));
     }

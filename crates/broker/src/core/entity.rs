@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::description::{EntityDescription, IngressProperties};
+use super::description::{EntityDefinition, IngressProperties};
 use super::duplicate_history::DuplicateHistory;
 use super::id::{EntityId, QueueId, Subqueue, Timestamp};
 use super::queue::{MessageQueue, QueuePolicy};
@@ -13,7 +13,7 @@ use super::scheduled_messages::ScheduledMessages;
 pub(super) struct Entity {
     pub(super) id: EntityId,
     pub(super) path: Box<str>,
-    pub(super) description: EntityDescription,
+    pub(super) description: EntityDefinition,
     pub(super) created_at: Timestamp,
     pub(super) updated_at: Timestamp,
     /// The topic of a subscription.
@@ -68,7 +68,7 @@ pub(super) type Entities = BTreeMap<EntityId, Entity>;
 pub struct EntityView<'a> {
     pub id: EntityId,
     pub path: &'a str,
-    pub description: &'a EntityDescription,
+    pub description: &'a EntityDefinition,
     pub created_at: Timestamp,
     pub updated_at: Timestamp,
     pub counts: EntityCounts,
@@ -88,7 +88,7 @@ pub struct EntityCounts {
 }
 
 impl Entity {
-    pub(super) fn new(record: &EntityRecord<'_>, description: EntityDescription) -> Self {
+    pub(super) fn new(record: &EntityRecord<'_>, description: EntityDefinition) -> Self {
         let id = record.id;
         let ingress = description.ingress().map(|ingress| Ingress {
             counter: record.counter,
@@ -117,7 +117,7 @@ impl Entity {
     }
 
     /// Applies a new description to the running entity.
-    pub(super) fn apply_description(&mut self, description: EntityDescription, now: Timestamp) {
+    pub(super) fn apply_description(&mut self, description: EntityDefinition, now: Timestamp) {
         if let (Some(ingress), Some(new)) = (&mut self.ingress, description.ingress())
             && let Some(history) = &mut ingress.history
             && self

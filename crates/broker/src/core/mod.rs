@@ -64,7 +64,7 @@ pub use compaction::Compaction;
 pub use core_state::BrokerLimits;
 use core_state::CoreState;
 pub use description::{
-    AdministrationData, CommonProperties, EgressProperties, EntityDescription, EntityStatus, IngressProperties,
+    AdministrationData, CommonEntityProperties, EgressProperties, EntityDefinition, EntityStatus, IngressProperties,
     QueueDescription, SubscriptionDescription, TopicDescription,
 };
 use entity::{Entities, Ingress};

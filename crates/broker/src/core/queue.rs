@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::backlog::{ExpiryIndex, QueuedMessage};
-use super::description::{CommonProperties, EgressProperties};
+use super::description::{CommonEntityProperties, EgressProperties};
 use super::id::{CoreLinkId, LockToken, QueueId, SequenceNumber, Timestamp};
 use super::message_overrides::MessageOverrides;
 use super::receivers::QueueReceivers;
@@ -27,7 +27,7 @@ pub(super) struct QueuePolicy {
 }
 
 impl QueuePolicy {
-    pub(super) fn main(common: &CommonProperties, egress: &EgressProperties) -> Self {
+    pub(super) fn main(common: &CommonEntityProperties, egress: &EgressProperties) -> Self {
         Self {
             lock_duration: egress.lock_duration,
             sessions: egress.requires_session,
@@ -38,7 +38,7 @@ impl QueuePolicy {
     }
 
     /// A dead-letter queue has no sessions, even if its entity has.
-    pub(super) fn dead_letter(common: &CommonProperties, egress: &EgressProperties) -> Self {
+    pub(super) fn dead_letter(common: &CommonEntityProperties, egress: &EgressProperties) -> Self {
         Self { sessions: false, max_delivery_count: None, dead_letter_expired: false, ..Self::main(common, egress) }
     }
 }

@@ -6,7 +6,7 @@
 
 use super::Core;
 use super::backlog::QueuedMessage;
-use super::description::EntityDescription;
+use super::description::EntityDefinition;
 use super::entity::Entity;
 use super::expiry_time::ExpiryTime;
 use super::id::{EntityId, QueueId, Timestamp};
@@ -84,7 +84,7 @@ impl Core {
     }
 
     fn replay_entity(&mut self, record: &EntityRecord<'_>) -> Result<(), MalformedRecord> {
-        let description: EntityDescription =
+        let description: EntityDefinition =
             serde_json::from_slice(record.description).map_err(|_| MalformedRecord("an entity's description"))?;
         let Some(entity) = self.entities.get_mut(&record.id) else {
             self.insert_entity(Entity::new(record, description));

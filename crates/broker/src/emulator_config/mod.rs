@@ -18,7 +18,7 @@ use jsonc_parser::ast::Value;
 
 pub use problem::{EmulatorConfigProblem, EmulatorConfigProblems};
 
-use crate::core::{EntityDescription, QueueDescription, SubscriptionDescription, TopicDescription};
+use crate::core::{EntityDefinition, QueueDescription, SubscriptionDescription, TopicDescription};
 use properties::{QUEUE, SUBSCRIPTION, TOPIC};
 use reader::{ConfigReader, JsonNode};
 use validation::NameValidator;
@@ -29,7 +29,7 @@ pub struct EmulatorConfig {
     /// The name of its namespace.
     pub namespace: String,
     /// Paths and descriptions, with every topic before its subscriptions.
-    pub entities: Vec<(String, EntityDescription)>,
+    pub entities: Vec<(String, EntityDefinition)>,
 }
 
 /// JSON with comments and trailing commas, and no other extension.
@@ -104,7 +104,7 @@ impl ConfigParser<'_> {
 
     fn queue(&mut self, node: &JsonNode<'_>) {
         let Some(fields) = self.reader.object(node, &["Name", "Properties"]) else { return };
-        let description = self.describe(node, fields.get("Properties"), &QUEUE, EntityDescription::Queue(queue()));
+        let description = self.describe(node, fields.get("Properties"), &QUEUE, EntityDefinition::Queue(queue()));
         let Some((name, shown)) = self.name(node, &fields) else { return };
         if let Err(rule) = self.names.add_entity(&name, &description) {
             self.reader.reject(shown, &rule);
@@ -114,7 +114,7 @@ impl ConfigParser<'_> {
 
     fn topic(&mut self, node: &JsonNode<'_>) {
         let Some(fields) = self.reader.object(node, &["Name", "Properties", "Subscriptions"]) else { return };
-        let description = self.describe(node, fields.get("Properties"), &TOPIC, EntityDescription::Topic(topic()));
+        let description = self.describe(node, fields.get("Properties"), &TOPIC, EntityDefinition::Topic(topic()));
         let named = self.name(node, &fields).map(|(name, shown)| {
             if let Err(rule) = self.names.add_entity(&name, &description) {
                 self.reader.reject(shown, &rule);
@@ -132,7 +132,7 @@ impl ConfigParser<'_> {
 
     fn subscription(&mut self, topic: Option<&str>, node: &JsonNode<'_>, siblings: &mut Vec<String>) {
         let Some(fields) = self.reader.object(node, &["Name", "Properties", "Rules"]) else { return };
-        let new = EntityDescription::Subscription(subscription());
+        let new = EntityDefinition::Subscription(subscription());
         let description = self.describe(node, fields.get("Properties"), &SUBSCRIPTION, new);
         for rule in self.reader.optional_array(&fields, "Rules") {
             rules::check(&mut self.reader, &rule);
@@ -162,8 +162,8 @@ impl ConfigParser<'_> {
         entity: &JsonNode<'_>,
         given: Option<&JsonNode<'_>>,
         known: &[&str],
-        mut description: EntityDescription,
-    ) -> EntityDescription {
+        mut description: EntityDefinition,
+    ) -> EntityDefinition {
         let Some(given) = given.filter(|given| !matches!(given.value, Value::NullKeyword(_))) else {
             return description;
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use jsonc_parser::ast::Value;
 
 use crate::atom::duration;
-use crate::core::{CommonProperties, EgressProperties, EntityDescription, EntityStatus, IngressProperties};
+use crate::core::{CommonEntityProperties, EgressProperties, EntityDefinition, EntityStatus, IngressProperties};
 
 pub(super) const QUEUE: [&str; 16] = [
     "AutoDeleteOnIdle",
@@ -59,7 +59,7 @@ const EXPECTED_DURATION: &str = "expected an ISO 8601 duration, such as \"PT30S\
 const EXPECTED_NUMBER: &str = "expected an integer";
 
 /// Sets one property; `Err` says which values are allowed. Null keeps the default.
-pub(super) fn set(description: &mut EntityDescription, name: &str, value: &Value<'_>) -> Result<(), &'static str> {
+pub(super) fn set(description: &mut EntityDefinition, name: &str, value: &Value<'_>) -> Result<(), &'static str> {
     if let Value::NullKeyword(_) = value {
         return Ok(());
     }
@@ -88,11 +88,11 @@ pub(super) fn set(description: &mut EntityDescription, name: &str, value: &Value
         "SupportOrdering" | "DeadLetteringOnFilterEvaluationExceptions" => {
             let flag = flag(value)?;
             match description {
-                EntityDescription::Topic(topic) => topic.support_ordering = flag,
-                EntityDescription::Subscription(subscription) => {
+                EntityDefinition::Topic(topic) => topic.support_ordering = flag,
+                EntityDefinition::Subscription(subscription) => {
                     subscription.dead_lettering_on_filter_evaluation_exceptions = flag;
                 }
-                EntityDescription::Queue(_) => unreachable!("queues have neither property"),
+                EntityDefinition::Queue(_) => unreachable!("queues have neither property"),
             }
         }
         _ => unreachable!("the reader accepts only the names above"),
@@ -100,27 +100,27 @@ pub(super) fn set(description: &mut EntityDescription, name: &str, value: &Value
     Ok(())
 }
 
-fn common(description: &mut EntityDescription) -> &mut CommonProperties {
+fn common(description: &mut EntityDefinition) -> &mut CommonEntityProperties {
     match description {
-        EntityDescription::Queue(queue) => &mut queue.common,
-        EntityDescription::Topic(topic) => &mut topic.common,
-        EntityDescription::Subscription(subscription) => &mut subscription.common,
+        EntityDefinition::Queue(queue) => &mut queue.common,
+        EntityDefinition::Topic(topic) => &mut topic.common,
+        EntityDefinition::Subscription(subscription) => &mut subscription.common,
     }
 }
 
-fn ingress(description: &mut EntityDescription) -> &mut IngressProperties {
+fn ingress(description: &mut EntityDefinition) -> &mut IngressProperties {
     match description {
-        EntityDescription::Queue(queue) => &mut queue.ingress,
-        EntityDescription::Topic(topic) => &mut topic.ingress,
-        EntityDescription::Subscription(_) => unreachable!("subscriptions have no ingress properties"),
+        EntityDefinition::Queue(queue) => &mut queue.ingress,
+        EntityDefinition::Topic(topic) => &mut topic.ingress,
+        EntityDefinition::Subscription(_) => unreachable!("subscriptions have no ingress properties"),
     }
 }
 
-fn egress(description: &mut EntityDescription) -> &mut EgressProperties {
+fn egress(description: &mut EntityDefinition) -> &mut EgressProperties {
     match description {
-        EntityDescription::Queue(queue) => &mut queue.egress,
-        EntityDescription::Subscription(subscription) => &mut subscription.egress,
-        EntityDescription::Topic(_) => unreachable!("topics have no egress properties"),
+        EntityDefinition::Queue(queue) => &mut queue.egress,
+        EntityDefinition::Subscription(subscription) => &mut subscription.egress,
+        EntityDefinition::Topic(_) => unreachable!("topics have no egress properties"),
     }
 }
 

@@ -65,15 +65,15 @@ fn a_file_as_the_emulator_takes_it() {
     first.egress.dead_lettering_on_message_expiration = true;
     first.egress.max_delivery_count = 3;
     first.egress.requires_session = true;
-    assert_eq!(config.entities[0].1, EntityDescription::Queue(first));
+    assert_eq!(config.entities[0].1, EntityDefinition::Queue(first));
     let mut second = topic();
     second.ingress.enable_partitioning = true;
     second.common.status = EntityStatus::SendDisabled;
-    assert_eq!(config.entities[1].1, EntityDescription::Topic(second));
+    assert_eq!(config.entities[1].1, EntityDefinition::Topic(second));
     let mut third = subscription();
     third.egress.max_delivery_count = 2000;
-    assert_eq!(config.entities[2].1, EntityDescription::Subscription(third));
-    assert_eq!(config.entities[3].1, EntityDescription::Subscription(subscription()));
+    assert_eq!(config.entities[2].1, EntityDefinition::Subscription(third));
+    assert_eq!(config.entities[3].1, EntityDefinition::Subscription(subscription()));
 }
 
 #[test]
@@ -81,9 +81,9 @@ fn every_property_of_every_kind_can_be_set() {
     for (kind, names) in [("queue", &QUEUE[..]), ("topic", &TOPIC[..]), ("subscription", &SUBSCRIPTION[..])] {
         for name in names {
             let mut description = match kind {
-                "queue" => EntityDescription::Queue(queue()),
-                "topic" => EntityDescription::Topic(topic()),
-                _ => EntityDescription::Subscription(subscription()),
+                "queue" => EntityDefinition::Queue(queue()),
+                "topic" => EntityDefinition::Topic(topic()),
+                _ => EntityDefinition::Subscription(subscription()),
             };
             let before = description.clone();
             let set = ["true", "false", "77", "\"PT7M\"", "\"Disabled\""].iter().any(|value| {

@@ -1,6 +1,6 @@
 //! Validates entities on temporary cores, so that the core alone decides what is valid.
 
-use crate::core::{BrokerLimits, CallContext, Core, EntityDescription, Error, Timestamp, TopicDescription};
+use crate::core::{BrokerLimits, CallContext, Core, EntityDefinition, Error, Timestamp, TopicDescription};
 use crate::journal::VolatileJournal;
 
 /// The names of the queues and topics so far.
@@ -14,11 +14,11 @@ impl Default for NameValidator {
 
 impl NameValidator {
     /// `Err` says what is wrong with the name.
-    pub(super) fn add_entity(&mut self, name: &str, description: &EntityDescription) -> Result<(), String> {
+    pub(super) fn add_entity(&mut self, name: &str, description: &EntityDefinition) -> Result<(), String> {
         let plain = match description {
-            EntityDescription::Queue(_) => EntityDescription::Queue(Default::default()),
-            EntityDescription::Topic(_) => EntityDescription::Topic(Default::default()),
-            EntityDescription::Subscription(_) => unreachable!("subscriptions are checked separately"),
+            EntityDefinition::Queue(_) => EntityDefinition::Queue(Default::default()),
+            EntityDefinition::Topic(_) => EntityDefinition::Topic(Default::default()),
+            EntityDefinition::Subscription(_) => unreachable!("subscriptions are checked separately"),
         };
         self.0.create(name, plain).map_err(|error| rule(&error))
     }
@@ -29,18 +29,18 @@ impl NameValidator {
             return Err(TAKEN.to_owned());
         }
         ScratchCore::with_topic()
-            .create(&subscription_path(name), EntityDescription::Subscription(Default::default()))
+            .create(&subscription_path(name), EntityDefinition::Subscription(Default::default()))
             .map_err(|e| rule(&e))
     }
 }
 
 /// `Err` says what is wrong with the properties.
-pub(super) fn validate_description(description: &EntityDescription) -> Result<(), String> {
+pub(super) fn validate_description(description: &EntityDefinition) -> Result<(), String> {
     let outcome = match description {
-        EntityDescription::Subscription(_) => {
+        EntityDefinition::Subscription(_) => {
             ScratchCore::with_topic().create(&subscription_path("any"), description.clone())
         }
-        EntityDescription::Queue(_) | EntityDescription::Topic(_) => {
+        EntityDefinition::Queue(_) | EntityDefinition::Topic(_) => {
             ScratchCore::new().create("any", description.clone())
         }
     };
@@ -75,11 +75,11 @@ impl ScratchCore {
 
     fn with_topic() -> Self {
         let mut scratch = Self::new();
-        scratch.create(TOPIC, EntityDescription::Topic(TopicDescription::default())).expect("a plain topic is valid");
+        scratch.create(TOPIC, EntityDefinition::Topic(TopicDescription::default())).expect("a plain topic is valid");
         scratch
     }
 
-    fn create(&mut self, path: &str, description: EntityDescription) -> Result<(), Error> {
+    fn create(&mut self, path: &str, description: EntityDefinition) -> Result<(), Error> {
         let mut call = CallContext { now: Timestamp::default(), journal: &mut self.journal, effects: &mut Vec::new() };
         self.core.create(&mut call, path, description).map(drop)
     }

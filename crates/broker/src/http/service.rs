@@ -20,7 +20,7 @@ use super::route::{self, Query, Route};
 use super::rules;
 use super::test_hooks::{self, TestControl};
 use crate::atom::{self, EntityAddress, EntitySubmission, EntryContent, FeedPage, RequestContext};
-use crate::core::{EntityDescription, QueueDescription, TopicDescription};
+use crate::core::{EntityDefinition, QueueDescription, TopicDescription};
 
 /// A description with every property and twelve authorization rules is below 8 KiB; a rule may be larger.
 const MAX_BODY: usize = 256 << 10;
@@ -271,11 +271,11 @@ impl<N: NamespaceBackend + TestControl> HttpService<N> {
 /// The broker presents itself as a Standard namespace, where clients cannot choose the maximum message size. An update may send back
 /// the value that it was shown, and does not change the limit.
 fn apply_message_size(
-    new: &mut EntityDescription,
-    current: Option<&EntityDescription>,
+    new: &mut EntityDefinition,
+    current: Option<&EntityDefinition>,
     usual: u64,
 ) -> Result<(), HttpError> {
-    let own = |description: &EntityDescription| {
+    let own = |description: &EntityDefinition| {
         description.ingress().and_then(|ingress| ingress.max_message_size_in_kilobytes)
     };
     let limit = current.and_then(own);
@@ -284,8 +284,8 @@ fn apply_message_size(
         let detail = format!("`MaxMessageSizeInKilobytes` is `{request}`: it cannot be chosen in a Standard namespace");
         return Err(HttpError::bad_request(detail));
     }
-    if let EntityDescription::Queue(QueueDescription { ingress, .. })
-    | EntityDescription::Topic(TopicDescription { ingress, .. }) = new
+    if let EntityDefinition::Queue(QueueDescription { ingress, .. })
+    | EntityDefinition::Topic(TopicDescription { ingress, .. }) = new
     {
         ingress.max_message_size_in_kilobytes = limit;
     }

@@ -28,18 +28,18 @@ pub(super) struct BodyReader {
     open: VecDeque<(PieceName, Arc<dyn DiskFile>)>,
     /// Start of the last entry read.
     last: Option<(PieceName, u64)>,
-    ahead: ReadAhead,
+    ahead: BodyReadAhead,
 }
 
 /// Bytes of one file at the time of reading. Some may have been written since, so an entry counts only if its checksum
 /// holds.
 #[derive(Default)]
-struct ReadAhead {
+struct BodyReadAhead {
     place: Option<(PieceName, u64)>,
     bytes: Vec<u8>,
 }
 
-impl ReadAhead {
+impl BodyReadAhead {
     fn fill(&mut self, name: PieceName, file: &dyn DiskFile, at: u64) -> std::io::Result<()> {
         self.place = None;
         self.bytes.resize(AHEAD, 0);
@@ -59,7 +59,7 @@ impl ReadAhead {
 
 impl BodyReader {
     pub(super) fn new(disk: Arc<dyn Disk>) -> Self {
-        Self { disk, open: VecDeque::new(), last: None, ahead: ReadAhead::default() }
+        Self { disk, open: VecDeque::new(), last: None, ahead: BodyReadAhead::default() }
     }
 
     pub(super) fn read(&mut self, piece: PieceHeader, location: Location, salt: u32) -> Result<StoredEntry, ReadError> {

@@ -22,7 +22,7 @@ const ALIGN: usize = 8;
 const NO_BODY: u32 = u32::MAX;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FrameHeader {
+pub(super) struct LogFrameHeader {
     pub(super) length: u32,
     pub(super) lsn: u64,
     pub(super) synced: u64,
@@ -84,12 +84,12 @@ fn encode_entry(entry: &JournalEntry<'_>, salt: u32, out: &mut Vec<u8>) {
 }
 
 /// Decodes the header at the start of `bytes`, if its checksum holds.
-pub(super) fn decode_header(bytes: &[u8], salt: u32) -> Option<FrameHeader> {
+pub(super) fn decode_header(bytes: &[u8], salt: u32) -> Option<LogFrameHeader> {
     let bytes = bytes.get(..FRAME_HEADER)?;
     if u32_at(bytes, 0) != checksum(salt, &bytes[4..]) {
         return None;
     }
-    let head = FrameHeader {
+    let head = LogFrameHeader {
         length: u32_at(bytes, 4),
         lsn: u64_at(bytes, 8),
         synced: u64_at(bytes, 16),
@@ -99,7 +99,7 @@ pub(super) fn decode_header(bytes: &[u8], salt: u32) -> Option<FrameHeader> {
 }
 
 /// Decodes and verifies all entries of a frame; `None` if any of them fails.
-pub(super) fn decode_entries(frame: &[u8], head: FrameHeader, salt: u32) -> Option<Vec<EntryBounds>> {
+pub(super) fn decode_entries(frame: &[u8], head: LogFrameHeader, salt: u32) -> Option<Vec<EntryBounds>> {
     let frame = frame.get(..head.length as usize)?;
     let mut entries = Vec::with_capacity((head.entries as usize).min(frame.len() / ENTRY_HEADER));
     let mut at = FRAME_HEADER;
@@ -189,7 +189,7 @@ mod tests {
     fn a_frame_decodes_to_its_group() {
         let frame = frame();
         let head = decode_header(&frame, SALT).unwrap();
-        assert_eq!(head, FrameHeader { length: frame.len() as u32, lsn: 8, synced: 3, entries: 3 });
+        assert_eq!(head, LogFrameHeader { length: frame.len() as u32, lsn: 8, synced: 3, entries: 3 });
         let entries = decode_entries(&frame, head, SALT).unwrap();
         for (bounds, entry) in entries.iter().zip(group()) {
             assert_eq!(&frame[bounds.meta.clone()], entry.meta);

@@ -27,12 +27,12 @@ pub(super) struct SnapshotSchedule {
     /// Start and size of the newest complete snapshot.
     from: u64,
     bytes: u64,
-    progress: SnapshotProgress,
+    progress: PendingSnapshot,
     /// After a failure no snapshot starts before this position, unless space was freed.
     not_before: u64,
 }
 
-enum SnapshotProgress {
+enum PendingSnapshot {
     Idle,
     /// The core passes records.
     Gathering {
@@ -47,7 +47,7 @@ enum SnapshotProgress {
 
 impl SnapshotSchedule {
     pub(super) fn new(every: u64, from: u64, bytes: u64) -> Self {
-        Self { every, from, bytes, progress: SnapshotProgress::Idle, not_before: 0 }
+        Self { every, from, bytes, progress: PendingSnapshot::Idle, not_before: 0 }
     }
 
     /// Where the newest complete snapshot started.
@@ -68,11 +68,11 @@ impl SnapshotSchedule {
         threads: &StoreThreads,
     ) -> Option<bool> {
         match self.progress {
-            SnapshotProgress::Idle if self.is_due(active, health, segment_table) => {
+            PendingSnapshot::Idle if self.is_due(active, health, segment_table) => {
                 self.begin(active, health, threads);
                 Some(true)
             }
-            SnapshotProgress::Gathering { .. } if threads.queued_bytes.load(Ordering::Relaxed) < MAX_QUEUED => {
+            PendingSnapshot::Gathering { .. } if threads.queued_bytes.load(Ordering::Relaxed) < MAX_QUEUED => {
                 Some(false)
             }
             _ => None,
@@ -95,13 +95,13 @@ impl SnapshotSchedule {
     /// The snapshot starts at the beginning of the active segment, not at the current position: replaying more than
     /// needed changes nothing, and replay never has to start inside a segment.
     fn begin(&mut self, active: &ActiveSegment, health: &StoreHealth, threads: &StoreThreads) {
-        self.progress = SnapshotProgress::Gathering { blocks: BlockWriter::default(), records: 0 };
+        self.progress = PendingSnapshot::Gathering { blocks: BlockWriter::default(), records: 0 };
         let head = SnapshotHeader { from: active.base(), segment: active.segment() };
         threads.send(BackgroundJob::SnapshotBegin { head, from_reserve: !health.is_good() });
     }
 
     pub(super) fn put_record(&mut self, meta: &[u8], body: Option<Location>, salt: u32, threads: &StoreThreads) {
-        let SnapshotProgress::Gathering { blocks, records } = &mut self.progress else { return };
+        let PendingSnapshot::Gathering { blocks, records } = &mut self.progress else { return };
         blocks.push(meta, body, salt);
         *records += 1;
         if blocks.len() >= CHUNK_BYTES {
@@ -110,27 +110,27 @@ impl SnapshotSchedule {
     }
 
     pub(super) fn finish(&mut self, position: u64, salt: u32, threads: &StoreThreads) {
-        let SnapshotProgress::Gathering { blocks, records } = &mut self.progress else { return };
+        let PendingSnapshot::Gathering { blocks, records } = &mut self.progress else { return };
         send_bytes(blocks.take(salt), threads);
-        self.progress = SnapshotProgress::Complete(SnapshotFooter { records: *records, end: position });
+        self.progress = PendingSnapshot::Complete(SnapshotFooter { records: *records, end: position });
     }
 
     /// Publishing too early would be unsafe: the snapshot may contain a settlement that a crash then takes back.
     pub(super) fn publish_when_durable(&mut self, synced: u64, threads: &StoreThreads) {
-        if let SnapshotProgress::Complete(end) = self.progress
+        if let PendingSnapshot::Complete(end) = self.progress
             && end.end <= synced
         {
             threads.send(BackgroundJob::SnapshotPublish(end));
-            self.progress = SnapshotProgress::Publishing;
+            self.progress = PendingSnapshot::Publishing;
         }
     }
 
     pub(super) fn record_published(&mut self, from: u64, bytes: u64) {
-        (self.from, self.bytes, self.progress) = (from, bytes, SnapshotProgress::Idle);
+        (self.from, self.bytes, self.progress) = (from, bytes, PendingSnapshot::Idle);
     }
 
     pub(super) fn record_failure(&mut self, position: u64) {
-        self.progress = SnapshotProgress::Idle;
+        self.progress = PendingSnapshot::Idle;
         self.not_before = position + self.every / 8;
     }
 

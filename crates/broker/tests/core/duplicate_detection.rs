@@ -100,7 +100,7 @@ fn the_window_can_be_changed_and_keeps_what_is_within_it() {
     let mut description = QueueDescription::default();
     description.ingress.requires_duplicate_detection = true;
     description.ingress.duplicate_detection_window = Duration::from_secs(100);
-    fixture.call(|core, call| core.update(call, "q", EntityDescription::Queue(description))).unwrap();
+    fixture.call(|core, call| core.update(call, "q", EntityDefinition::Queue(description))).unwrap();
     fixture.advance(90_000);
     assert!(!is_new(&mut fixture, queue, "a"));
     fixture.restart();

@@ -2,16 +2,16 @@ use broker::core::*;
 
 use crate::fixture::*;
 
-fn create(fixture: &mut CoreFixture, path: &str, description: EntityDescription) -> Result<EntityId, Error> {
+fn create(fixture: &mut CoreFixture, path: &str, description: EntityDefinition) -> Result<EntityId, Error> {
     fixture.call(|core, call| core.create(call, path, description))
 }
 
-fn queue() -> EntityDescription {
-    EntityDescription::Queue(QueueDescription::default())
+fn queue() -> EntityDefinition {
+    EntityDefinition::Queue(QueueDescription::default())
 }
 
-fn subscription() -> EntityDescription {
-    EntityDescription::Subscription(SubscriptionDescription::default())
+fn subscription() -> EntityDefinition {
+    EntityDefinition::Subscription(SubscriptionDescription::default())
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn invalid_entities_are_not_created() {
     }
     let mut bad = QueueDescription::default();
     bad.egress.max_delivery_count = 0;
-    assert!(create(&mut fixture, "bad", EntityDescription::Queue(bad)).is_err());
+    assert!(create(&mut fixture, "bad", EntityDefinition::Queue(bad)).is_err());
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn forwarding_is_refused() {
     let mut forwards = QueueDescription::default();
     forwards.egress.forward_to = Some("elsewhere".into());
     assert_eq!(
-        create(&mut fixture, "q", EntityDescription::Queue(forwards)).unwrap_err().condition(),
+        create(&mut fixture, "q", EntityDefinition::Queue(forwards)).unwrap_err().condition(),
         "amqp:not-implemented"
     );
 }
@@ -131,12 +131,12 @@ fn a_disabled_entity_delivers_nothing() {
     let link = fixture.receiver(queue, 0);
     let mut description = QueueDescription::default();
     description.common.status = EntityStatus::ReceiveDisabled;
-    fixture.call(|core, call| core.update(call, "q", EntityDescription::Queue(description))).unwrap();
+    fixture.call(|core, call| core.update(call, "q", EntityDefinition::Queue(description))).unwrap();
     assert_eq!(fixture.events(link).detached.as_ref().unwrap().condition(), "com.microsoft:entity-disabled");
     let refused = fixture.try_attach(queue, ReceiveMode::PeekLock, SessionFilter::None).map(|_| ()).unwrap_err();
     assert_eq!(refused.condition(), "com.microsoft:entity-disabled");
     fixture.send(queue.entity, message("sending goes on"));
-    fixture.call(|core, call| core.update(call, "q", EntityDescription::Queue(QueueDescription::default()))).unwrap();
+    fixture.call(|core, call| core.update(call, "q", EntityDefinition::Queue(QueueDescription::default()))).unwrap();
     assert_eq!(fixture.receiver(queue, 9), CoreLinkId(3));
     assert_eq!(fixture.take_deliveries(CoreLinkId(3)).len(), 2);
 }
@@ -148,13 +148,13 @@ fn an_update_takes_effect_and_lasts() {
     fixture.advance(1_000);
     let mut description = QueueDescription::default();
     description.egress.lock_duration = std::time::Duration::from_secs(5);
-    fixture.call(|core, call| core.update(call, "Q", EntityDescription::Queue(description.clone()))).unwrap();
+    fixture.call(|core, call| core.update(call, "Q", EntityDefinition::Queue(description.clone()))).unwrap();
     fixture.restart();
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 1);
     assert_eq!(fixture.receive_one(link).locked_until, Timestamp(fixture.now.0 + 5_000));
     let view = fixture.core.entity("q").unwrap();
-    assert_eq!(view.description, &EntityDescription::Queue(description));
+    assert_eq!(view.description, &EntityDefinition::Queue(description));
     assert_eq!((view.created_at, view.updated_at), (START, Timestamp(START.0 + 1_000)));
 }
 

@@ -97,7 +97,7 @@ impl CoreFixture {
     pub(crate) fn queue(&mut self, path: &str, change: impl FnOnce(&mut QueueDescription)) -> QueueId {
         let mut description = QueueDescription::default();
         change(&mut description);
-        let id = self.call(|core, call| core.create(call, path, EntityDescription::Queue(description))).unwrap();
+        let id = self.call(|core, call| core.create(call, path, EntityDefinition::Queue(description))).unwrap();
         QueueId::main(id)
     }
 
@@ -108,7 +108,7 @@ impl CoreFixture {
     pub(crate) fn topic(&mut self, path: &str, change: impl FnOnce(&mut TopicDescription)) -> EntityId {
         let mut description = TopicDescription::default();
         change(&mut description);
-        self.call(|core, call| core.create(call, path, EntityDescription::Topic(description))).unwrap()
+        self.call(|core, call| core.create(call, path, EntityDefinition::Topic(description))).unwrap()
     }
 
     pub(crate) fn subscription(
@@ -120,8 +120,7 @@ impl CoreFixture {
         let mut description = SubscriptionDescription::default();
         change(&mut description);
         let path = format!("{topic}/Subscriptions/{name}");
-        let id =
-            self.call(|core, call| core.create(call, &path, EntityDescription::Subscription(description))).unwrap();
+        let id = self.call(|core, call| core.create(call, &path, EntityDefinition::Subscription(description))).unwrap();
         QueueId::main(id)
     }
 

@@ -11,7 +11,7 @@ use crate::fixture::{START, core};
 use crate::model::{BrokerModel, LOCK, MAX_DELIVERIES, ModelLink, ModelLock, ModelMessage, ModelQueue, ModelScheduled};
 
 /// The core and the model, side by side.
-pub(crate) struct ModelCheck {
+pub(crate) struct CoreModelCheck {
     core: Core,
     pub(crate) journal: MemoryJournal,
     pub(crate) model: BrokerModel,
@@ -37,7 +37,7 @@ struct TakenSnapshot {
     records: Vec<Vec<u8>>,
 }
 
-impl ModelCheck {
+impl CoreModelCheck {
     pub(crate) fn new() -> Self {
         let mut check = Self {
             core: core(0),
@@ -69,18 +69,18 @@ impl ModelCheck {
             requires_session,
             ..EgressProperties::default()
         };
-        let plain = EntityDescription::Queue(QueueDescription { egress: egress(false), ..Default::default() });
+        let plain = EntityDefinition::Queue(QueueDescription { egress: egress(false), ..Default::default() });
         let ingress = IngressProperties {
             requires_duplicate_detection: true,
             duplicate_detection_window: Duration::from_secs(20),
             ..Default::default()
         };
         let sessions =
-            EntityDescription::Queue(QueueDescription { egress: egress(true), ingress, ..Default::default() });
+            EntityDefinition::Queue(QueueDescription { egress: egress(true), ingress, ..Default::default() });
         let ingress = IngressProperties { enable_partitioning: true, ..Default::default() };
-        let topic = EntityDescription::Topic(TopicDescription { ingress, ..Default::default() });
+        let topic = EntityDefinition::Topic(TopicDescription { ingress, ..Default::default() });
         let subscription = |requires| {
-            EntityDescription::Subscription(SubscriptionDescription { egress: egress(requires), ..Default::default() })
+            EntityDefinition::Subscription(SubscriptionDescription { egress: egress(requires), ..Default::default() })
         };
         let ids: Vec<EntityId> = [
             ("plain", plain),

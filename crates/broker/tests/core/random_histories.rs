@@ -7,19 +7,19 @@ use proptest::prelude::*;
 
 use crate::client_steps::step;
 use crate::fixture::core;
-use crate::model_check::{ModelCheck, held, summary};
+use crate::model_check::{CoreModelCheck, held, summary};
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_core_does_what_the_model_allows(steps in proptest::collection::vec(step(), 1..120)) {
-        ModelCheck::new().run(steps);
+        CoreModelCheck::new().run(steps);
     }
 
     #[test]
     fn a_crash_after_any_step_recovers_exactly_the_model(steps in proptest::collection::vec(step(), 1..100)) {
-        let mut check = ModelCheck::new();
+        let mut check = CoreModelCheck::new();
         check.run(steps);
         for (groups, now, expected) in std::mem::take(&mut check.checkpoints) {
             let mut recovered = core(200);
@@ -36,7 +36,7 @@ proptest! {
 
     #[test]
     fn a_journal_cut_at_any_group_recovers_to_a_usable_state(steps in proptest::collection::vec(step(), 1..80), cut in any::<usize>()) {
-        let mut check = ModelCheck::new();
+        let mut check = CoreModelCheck::new();
         check.run(steps);
         let groups = cut % (check.journal.groups().len() + 1);
         let mut recovered = core(201);

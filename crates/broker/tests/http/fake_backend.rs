@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
 use broker::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
-use broker::core::{BrokerLimits, CallContext, Core, EntityDescription, Error, Timestamp};
+use broker::core::{BrokerLimits, CallContext, Core, EntityDefinition, Error, Timestamp};
 use broker::http::{BackendError, Listing, NamespaceBackend, PageRange, TestCommand, TestControl, TestReport};
 use broker::journal::VolatileJournal;
 
@@ -102,12 +102,12 @@ impl NamespaceBackend for FakeBackend {
                 Listing::Queues => state
                     .core
                     .entities()
-                    .filter(|view| matches!(view.description, EntityDescription::Queue(_)))
+                    .filter(|view| matches!(view.description, EntityDefinition::Queue(_)))
                     .collect(),
                 Listing::Topics => state
                     .core
                     .entities()
-                    .filter(|view| matches!(view.description, EntityDescription::Topic(_)))
+                    .filter(|view| matches!(view.description, EntityDefinition::Topic(_)))
                     .collect(),
             };
             let page = views.iter().skip(page.skip).take(page.top);

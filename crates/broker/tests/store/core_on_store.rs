@@ -192,12 +192,12 @@ impl BrokerRun {
         queue.egress.requires_session = true;
         queue.ingress.requires_duplicate_detection = true;
         queue.ingress.enable_partitioning = true;
-        self.call(|core, call| core.create(call, "sessions", EntityDescription::Queue(queue))).unwrap();
-        self.call(|core, call| core.create(call, "topic", EntityDescription::Topic(TopicDescription::default())))
+        self.call(|core, call| core.create(call, "sessions", EntityDefinition::Queue(queue))).unwrap();
+        self.call(|core, call| core.create(call, "topic", EntityDefinition::Topic(TopicDescription::default())))
             .unwrap();
         for name in ["one", "two"] {
             let path = format!("topic/Subscriptions/{name}");
-            let description = EntityDescription::Subscription(SubscriptionDescription::default());
+            let description = EntityDefinition::Subscription(SubscriptionDescription::default());
             self.call(|core, call| core.create(call, &path, description)).unwrap();
         }
     }
@@ -450,7 +450,7 @@ fn deleting_all_entities_frees_all_disk_space() {
     }
     // A snapshot is due only after more appends.
     let body = Bytes::from(vec![1; 1_000]);
-    let queue = EntityDescription::Queue(QueueDescription::default());
+    let queue = EntityDefinition::Queue(QueueDescription::default());
     let entity = run.call(|core, call| core.create(call, "after", queue)).unwrap();
     let egress = QueueId::main(entity);
     for _ in 0..50 {

@@ -1,7 +1,7 @@
 //! Credit as AMQP means it: all of it is used while there is something to use it for, and a drain is answered after that.
 
 use amqp::performative::{Flow, Performative};
-use broker::core::{EntityDescription, QueueDescription};
+use broker::core::{EntityDefinition, QueueDescription};
 use broker::{Broker, Persistence};
 use bytes::BytesMut;
 
@@ -9,7 +9,7 @@ use crate::peer::{self, Peer, message, transfer};
 
 async fn broker_with(messages: u32) -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
-    config.entities = vec![("q".into(), EntityDescription::Queue(QueueDescription::default()))];
+    config.entities = vec![("q".into(), EntityDefinition::Queue(QueueDescription::default()))];
     let broker = Broker::start(config).await.expect("a broker");
     let mut sender = Peer::sending(broker.address(), "q").await;
     let mut sends = BytesMut::new();

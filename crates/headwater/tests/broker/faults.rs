@@ -160,7 +160,7 @@ async fn faults_strike_by_seed() {
 #[tokio::test]
 async fn the_library_arms_the_same_faults() {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
-    config.entities = vec![("plain".into(), broker::core::EntityDescription::Queue(Default::default()))];
+    config.entities = vec![("plain".into(), broker::core::EntityDefinition::Queue(Default::default()))];
     let broker = Broker::start(config).await.expect("a broker");
     let client = Client::new(&broker.connection_string(), servicebus::Config::default()).expect("a client");
     let busy = BrokerFault { kind: FaultKind::ServerBusy, entity: None, skip: 1, times: 1, one_in: 1, seed: 0 };

@@ -15,12 +15,12 @@ const MEBIBYTES: u32 = 120;
 const LARGE: usize = 512 << 10;
 
 /// A disk of its own, mounted where only those see it who enter its namespace; gone when dropped.
-struct Disk {
+struct LimitedDisk {
     mounted: Process,
     folder: tempfile::TempDir,
 }
 
-impl Disk {
+impl LimitedDisk {
     async fn of(mebibytes: u32) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let mount = format!("mount -t tmpfs -o size={mebibytes}m disk \"$0\" && echo mounted && exec sleep 3600");
@@ -96,7 +96,7 @@ async fn take(client: &Client, queue: &str, most: usize) -> BTreeSet<u32> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_disk_refuses_sends_serves_on_and_loses_nothing() {
     // GIVEN a broker whose disk is filled up
-    let disk = Disk::of(MEBIBYTES).await;
+    let disk = LimitedDisk::of(MEBIBYTES).await;
     let house = disk.broker().await;
     house.queue("q", "").await;
     house.queue("small", "").await;
@@ -134,7 +134,7 @@ async fn a_full_disk_refuses_sends_serves_on_and_loses_nothing() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn it_goes_on_when_somebody_else_makes_room() {
     // GIVEN a disk that something else has filled
-    let disk = Disk::of(MEBIBYTES).await;
+    let disk = LimitedDisk::of(MEBIBYTES).await;
     let house = disk.broker().await;
     house.queue("q", "").await;
     let client = house.client();

@@ -3,7 +3,7 @@
 use amqp::codec::RawValue;
 use amqp::performative::Performative;
 use amqp::{Attach, Source, Target, Value};
-use broker::core::{EntityDescription, SubscriptionDescription, TopicDescription};
+use broker::core::{EntityDefinition, SubscriptionDescription, TopicDescription};
 use broker::{Broker, Persistence};
 use servicebus::{Client, Config};
 use tokio::time::timeout;
@@ -14,9 +14,9 @@ use crate::peer::{Peer, attach, message, transfer};
 async fn broker() -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
     config.entities = vec![
-        ("t".into(), EntityDescription::Topic(TopicDescription::default())),
-        ("t/Subscriptions/s".into(), EntityDescription::Subscription(SubscriptionDescription::default())),
-        ("t/Subscriptions/sessions".into(), EntityDescription::Subscription(with_sessions())),
+        ("t".into(), EntityDefinition::Topic(TopicDescription::default())),
+        ("t/Subscriptions/s".into(), EntityDefinition::Subscription(SubscriptionDescription::default())),
+        ("t/Subscriptions/sessions".into(), EntityDefinition::Subscription(with_sessions())),
     ];
     Broker::start(config).await.expect("a broker")
 }

@@ -6,7 +6,7 @@ use amqp::codec::RawValue;
 use amqp::message::{MessageWriter, Properties};
 use amqp::performative::{Performative, SenderSettleMode};
 use amqp::{Attach, Map, Source, Target, Value};
-use broker::core::{EntityDescription, QueueDescription};
+use broker::core::{EntityDefinition, QueueDescription};
 use broker::{Broker, Persistence, Timeouts};
 use bytes::BytesMut;
 use servicebus::{Client, Message};
@@ -29,7 +29,7 @@ async fn fill(house: &House, queue: &str, messages: usize) {
 async fn broker_with(timeouts: Timeouts, name: &str, queue: QueueDescription) -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
     config.timeouts = timeouts;
-    config.entities = vec![(name.into(), EntityDescription::Queue(queue))];
+    config.entities = vec![(name.into(), EntityDefinition::Queue(queue))];
     Broker::start(config).await.expect("a broker")
 }
 

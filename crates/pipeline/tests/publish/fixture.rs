@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
-use broker::core::{EntityDescription, TopicDescription};
+use broker::core::{EntityDefinition, TopicDescription};
 use broker::{Broker, Persistence};
 use lease::CandidateId;
 use mongodb::bson::{Bson, Document, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
@@ -54,7 +54,7 @@ impl PublishFixture {
         let mut config = broker::Config::new("127.0.0.1:0".parse().unwrap(), Persistence::Ephemeral);
         let mut topic = TopicDescription::default();
         set(&mut topic);
-        config.entities = vec![(TOPIC.to_owned(), EntityDescription::Topic(topic))];
+        config.entities = vec![(TOPIC.to_owned(), EntityDefinition::Topic(topic))];
         config.test_token = Some(TOKEN.to_owned());
         let broker = Broker::start(config).await.unwrap();
         let bus = Client::new(&broker.connection_string(), servicebus::Config::default()).unwrap();

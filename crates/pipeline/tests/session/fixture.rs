@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
 
-use broker::core::{EgressProperties, EntityDescription, SubscriptionDescription, TopicDescription};
+use broker::core::{EgressProperties, EntityDefinition, SubscriptionDescription, TopicDescription};
 use broker::http::{BrokerFault, TestCommand};
 use broker::{Broker, Persistence};
 use futures_util::TryStreamExt;
@@ -53,8 +53,8 @@ impl SessionFixture {
         subscription.egress.max_delivery_count = 2_000;
         set(&mut subscription.egress);
         config.entities = vec![
-            (TOPIC.to_owned(), EntityDescription::Topic(TopicDescription::default())),
-            (SUBSCRIPTION_PATH.to_owned(), EntityDescription::Subscription(subscription)),
+            (TOPIC.to_owned(), EntityDefinition::Topic(TopicDescription::default())),
+            (SUBSCRIPTION_PATH.to_owned(), EntityDefinition::Subscription(subscription)),
         ];
         let broker = Broker::start(config).await.unwrap();
         let shared = shared().await.unwrap();

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use broker::core::{EntityDescription, QueueDescription, SubscriptionDescription, TopicDescription};
+use broker::core::{EntityDefinition, QueueDescription, SubscriptionDescription, TopicDescription};
 use broker::{Broker, Persistence};
 use servicebus::{Client, Config, Message, ReceivedMessage, SessionReceiver};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -76,18 +76,18 @@ pub(crate) async fn start_broker(tls: Option<broker::TlsFiles>) -> Broker {
         (ORDERS.to_owned(), queue(|queue| queue.egress.requires_session = true)),
         (PLAIN.to_owned(), queue(|_| {})),
         (ONCE.to_owned(), queue(|queue| queue.ingress.requires_duplicate_detection = true)),
-        (EVENTS.to_owned(), EntityDescription::Topic(events)),
-        (READ_MODELS.to_owned(), EntityDescription::Subscription(subscription)),
+        (EVENTS.to_owned(), EntityDefinition::Topic(events)),
+        (READ_MODELS.to_owned(), EntityDefinition::Subscription(subscription)),
     ];
     config.test_token = Some(TOKEN.to_owned());
     config.tls = tls;
     Broker::start(config).await.unwrap()
 }
 
-fn queue(set: impl FnOnce(&mut QueueDescription)) -> EntityDescription {
+fn queue(set: impl FnOnce(&mut QueueDescription)) -> EntityDefinition {
     let mut queue = QueueDescription::default();
     set(&mut queue);
-    EntityDescription::Queue(queue)
+    EntityDefinition::Queue(queue)
 }
 
 pub(crate) fn emulator(address: SocketAddr) -> String {
