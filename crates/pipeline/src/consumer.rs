@@ -17,8 +17,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::error_chain::error_chain;
+use crate::error_policy::ErrorClass;
 use crate::publish::ClaimCheckStore;
-use crate::retry::ErrorClass;
 use crate::session::{self, SessionAcceptor, SessionProblem};
 use crate::source::{SourceConfig, SourceKind};
 use crate::view::{

@@ -9,6 +9,7 @@ pub mod checkpoint;
 pub mod consumer;
 pub mod envelope;
 mod error_chain;
+pub mod error_policy;
 pub mod event;
 pub mod failpoints;
 pub mod producer;

@@ -1,37 +1,35 @@
-//! The seam: where messages go. And the one table that says what the bus's answers mean for a publisher.
+//! The topic and its sender link, behind traits that tests wrap to inject faults.
 
 use std::sync::Arc;
 
-use servicebus::{BusErrorKind, Client, EncodedMessage, PipelinedSender, SendOutcome, Sender};
+use servicebus::{Client, EncodedMessage, PipelinedSender, SendOutcome, Sender};
 
-use super::handle::PauseReason;
-
-/// A topic with the subscription that keeps its messages.
+/// A topic with its subscription.
 pub trait PublishTopic: Send + Sync + 'static {
     type Link: SenderLink + 'static;
 
-    /// Opens a way to send. Waits as long as the bus asks for between two tries.
+    /// Opens a sender link. Waits for the backoff that Service Bus asks for.
     fn open(&self) -> impl Future<Output = Result<Self::Link, servicebus::Error>> + Send;
 
     fn subscription_exists(&self) -> impl Future<Output = Result<bool, servicebus::Error>> + Send;
 
-    /// Ends when something happened that may have taken the subscription away. May end without a reason.
+    /// Returns when the subscription may have been deleted. May return without a reason.
     fn changed(&self) -> impl Future<Output = ()> + Send;
 }
 
-/// An open way to send. Every transfer submitted gets exactly one outcome, also when the way is lost.
+/// An open sender link. Every submitted transfer gets exactly one outcome, also when the link is lost.
 pub trait SenderLink: Send {
     fn limits(&self) -> LinkLimits;
 
     fn submit(&mut self, transfers: Vec<(u64, EncodedMessage)>);
 
-    /// Adds what came of transfers to `into`; waits for the first. Cancel-safe.
+    /// Appends outcomes to `into`; waits for the first one. Cancel-safe.
     fn outcomes(&mut self, into: &mut Vec<SendOutcome>) -> impl Future<Output = ()> + Send;
 
-    /// It leads nowhere any more.
+    /// Whether the link is closed.
     fn is_closed(&self) -> bool;
 
-    /// An outcome is overdue: the way is to be given up, and everything under way with it.
+    /// Drops the connection and every transfer in flight, because an outcome is overdue.
     fn abandon(&self);
 }
 
@@ -42,12 +40,12 @@ pub struct LinkLimits {
     pub batch: usize,
 }
 
-/// The smallest tier's, where the bus names none.
+/// Message size limit of the Standard tier, used if the link has none.
 const STANDARD_TIER_LIMIT: usize = 256 << 10;
-/// Outcomes taken at once.
+/// Maximum number of outcomes per poll.
 const OUTCOMES_PER_POLL: usize = 1_024;
 
-/// A topic of Service Bus.
+/// A Service Bus topic.
 pub struct ServiceBusTopic {
     client: Client,
     sender: Sender,
@@ -55,7 +53,7 @@ pub struct ServiceBusTopic {
 }
 
 impl ServiceBusTopic {
-    /// `may_write` is the gate of the term: asked in the task that writes the socket, before each transfer.
+    /// `may_write` is the gate of the term. The task that writes the socket checks it before each transfer.
     pub fn new(
         client: Client,
         topic: &str,
@@ -102,52 +100,5 @@ impl SenderLink for PipelinedSender {
 
     fn abandon(&self) {
         Self::abort_connection(self);
-    }
-}
-
-/// What an answer of the bus means for what was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SendErrorAction {
-    /// This one again, after a pause of its own.
-    Retry,
-    /// The way is lost, and whether it arrived is not known: again on the next.
-    Reopen,
-    /// Nothing goes for a while.
-    Pause(PauseReason),
-    /// Never, as it is.
-    Refused,
-    /// The term's gate is shut: it did not leave, and nothing else will.
-    GateClosed,
-    /// Not to be mended from here.
-    Fatal,
-}
-
-impl SendErrorAction {
-    /// Weighing both mistakes: a message wrongly tried again holds up its lane, and the state says so; one wrongly refused is parked by
-    /// every consumer. So only what the bus says of the message itself is a refusal.
-    pub(super) fn for_error(kind: BusErrorKind) -> Self {
-        match kind {
-            BusErrorKind::Timeout
-            | BusErrorKind::Internal
-            | BusErrorKind::Cancelled
-            | BusErrorKind::Unknown
-            | BusErrorKind::Protocol => Self::Retry,
-            BusErrorKind::Detached | BusErrorKind::ConnectionLost => Self::Reopen,
-            BusErrorKind::Busy | BusErrorKind::QuotaExceeded => Self::Pause(PauseReason::Busy),
-            BusErrorKind::NotFound => Self::Pause(PauseReason::TopicMissing),
-            BusErrorKind::Unauthorized => Self::Pause(PauseReason::Unauthorized),
-            BusErrorKind::Disabled => Self::Pause(PauseReason::Disabled),
-            BusErrorKind::NotAllowed
-            | BusErrorKind::InvalidArgument
-            | BusErrorKind::MessageTooLarge
-            | BusErrorKind::NotImplemented => Self::Refused,
-            // Of receivers; a sender does not meet them.
-            BusErrorKind::MessageLockLost
-            | BusErrorKind::SessionLockLost
-            | BusErrorKind::SessionHeldElsewhere
-            | BusErrorKind::AlreadyExists => Self::Retry,
-            BusErrorKind::Fenced => Self::GateClosed,
-            BusErrorKind::Closed | BusErrorKind::Configuration => Self::Fatal,
-        }
     }
 }

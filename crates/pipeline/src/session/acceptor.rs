@@ -22,9 +22,10 @@ use super::budget::ByteBudget;
 use super::config::Config;
 use super::dead_letters;
 use super::held_session::{self, INITIAL_CREDIT};
-use super::monitor::{SessionMonitor, SessionProblem};
+use super::monitor::SessionMonitor;
 use super::slots::{SessionSlot, SessionSlots};
 use crate::error_chain::error_chain;
+use crate::error_policy;
 use crate::failpoints::LoopStall;
 use crate::publish::ClaimCheckStore;
 use crate::view;
@@ -227,7 +228,7 @@ impl SessionContext {
     fn report_accept_error(&self, error: &Error) {
         // Logged once: every accept task gets the same error.
         let before = self.monitor.problem();
-        let problem = SessionProblem::from_accept_error(error.kind());
+        let problem = error_policy::service_bus(error.kind()).accept;
         self.monitor.0.set_bus_problem(Some(problem));
         if before != Some(problem) && error.kind() != BusErrorKind::Closed {
             warn!(error = error_chain(error), problem = ?problem, "failed to accept session; retrying");

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use servicebus::BusErrorKind;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -158,35 +157,5 @@ impl SessionCounters {
             update_problems(current);
             *current != before
         });
-    }
-}
-
-impl SessionProblem {
-    /// What an error of an accept means.
-    pub(super) fn from_accept_error(kind: BusErrorKind) -> Self {
-        match kind {
-            BusErrorKind::NotFound => Self::SubscriptionMissing,
-            BusErrorKind::Unauthorized => Self::Unauthorized,
-            BusErrorKind::Disabled => Self::Disabled,
-            BusErrorKind::Busy | BusErrorKind::QuotaExceeded => Self::Busy,
-            BusErrorKind::NotAllowed
-            | BusErrorKind::InvalidArgument
-            | BusErrorKind::NotImplemented
-            | BusErrorKind::MessageTooLarge
-            | BusErrorKind::AlreadyExists
-            | BusErrorKind::Fenced
-            | BusErrorKind::Configuration => Self::Refused,
-            BusErrorKind::Timeout
-            | BusErrorKind::Detached
-            | BusErrorKind::ConnectionLost
-            | BusErrorKind::Internal
-            | BusErrorKind::Cancelled
-            | BusErrorKind::Unknown
-            | BusErrorKind::Protocol
-            | BusErrorKind::MessageLockLost
-            | BusErrorKind::SessionLockLost
-            | BusErrorKind::SessionHeldElsewhere
-            | BusErrorKind::Closed => Self::Unreachable,
-        }
     }
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
 use crate::error_chain::error_chain;
-use crate::retry::{self, ErrorClass};
+use crate::error_policy::{self, ErrorClass};
 
 /// Lower bound, so that a clock ahead of the bus's does not cause constant renewals.
 const MIN_INTERVAL: Duration = Duration::from_millis(500);
@@ -48,7 +48,7 @@ fn renewal_delay(now: SystemTime, until: SystemTime, max_lock_duration: Duration
 }
 
 fn means_lock_lost(kind: BusErrorKind) -> bool {
-    match retry::classify_service_bus(kind) {
+    match error_policy::service_bus(kind).request {
         ErrorClass::Transient => {
             matches!(
                 kind,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongo_error::DriverError;
 
 use super::read_model::ModelProblem;
-use crate::retry::{self, ErrorClass};
+use crate::error_policy::{self, ErrorClass};
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -78,8 +78,8 @@ impl Error {
 
     pub fn class(&self) -> ErrorClass {
         match self {
-            Self::Store { source, .. } | Self::Source { source, .. } => retry::classify_mongo(source.get()),
-            Self::Statement { code, .. } => retry::classify_mongo_code(*code),
+            Self::Store { source, .. } | Self::Source { source, .. } => error_policy::classify_mongo(source.get()),
+            Self::Statement { code, .. } => error_policy::classify_mongo_code(*code),
             Self::Timeout { .. } => ErrorClass::Transient,
             Self::NotParked(_) | Self::UnknownModel(_) | Self::ReplayRefused { .. } => ErrorClass::Permanent,
             Self::Format { .. }

@@ -12,7 +12,7 @@ use super::error::Error;
 use super::event_path::PathValue;
 use super::read_model::{EventClause, ModelProblem, ReadModel};
 use super::template::TemplateNode;
-use crate::retry::{self, ErrorClass};
+use crate::error_policy::{self, ErrorClass};
 
 /// All problems of one model; an error only if the server could not be reached.
 pub async fn validate(database: &Database, model: &ReadModel) -> Result<Vec<ModelProblem>, Error> {
@@ -112,7 +112,7 @@ impl ModelCheck<'_> {
     async fn explain(&self, update: &RawBson) -> Result<Option<String>, Error> {
         let reply = self.database.run_raw_command(explain_command(&self.model.name, update)).await;
         let Err(error) = reply else { return Ok(None) };
-        match (retry::classify_mongo(&error), &*error.kind) {
+        match (error_policy::classify_mongo(&error), &*error.kind) {
             // The message quotes only the declaration.
             (ErrorClass::Permanent, mongodb::error::ErrorKind::Command(refused)) => {
                 Ok(Some(format!("{} (error {})", refused.message, refused.code)))

@@ -22,7 +22,7 @@ use super::plan::{
     ApplyRules, CommitCounts, PendingEvent, PlannedOutcome, RefusedStatements, TransactionPlan, TransactionPlanner,
 };
 use super::{CURSORS, PARKED_EVENTS};
-use crate::retry::{self, ErrorClass};
+use crate::error_policy::{self, ErrorClass};
 
 /// The read-model database and the timeout of a transaction.
 #[derive(Clone, Debug)]
@@ -184,14 +184,14 @@ impl TransactionStore {
         let reply = self.database.run_raw_command(command).session(&mut *session).await;
         let reply = match reply {
             Ok(reply) => reply,
-            Err(error) if retry::classify_mongo(&error) == ErrorClass::Permanent => {
+            Err(error) if error_policy::classify_mongo(&error) == ErrorClass::Permanent => {
                 return Err(TransactionFailure::Refused { culprit: None, error: self.store_error(action, error) });
             }
             Err(error) => return Err(self.classify_error(action, error)),
         };
         let Some((_, code)) = first_write_error(&reply) else { return Ok(()) };
         let error = Error::Statement { action, database: self.database.name().to_owned(), code };
-        match retry::classify_mongo_code(code) {
+        match error_policy::classify_mongo_code(code) {
             // A duplicate key: another pod inserted the cursor first; the retry will read it.
             ErrorClass::Permanent if code == DUPLICATE_KEY => Err(TransactionFailure::Transient(error)),
             ErrorClass::Transient => Err(TransactionFailure::Transient(error)),
@@ -216,7 +216,7 @@ impl TransactionStore {
         };
         let reply = match self.database.run_raw_command(document).session(&mut *session).await {
             Ok(reply) => reply,
-            Err(error) if retry::classify_mongo(&error) == ErrorClass::Permanent => {
+            Err(error) if error_policy::classify_mongo(&error) == ErrorClass::Permanent => {
                 return Err(TransactionFailure::Refused {
                     culprit: single_culprit(),
                     error: self.store_error(ACTION, error),
@@ -226,7 +226,7 @@ impl TransactionStore {
         };
         let Some((index, code)) = first_write_error(&reply) else { return Ok(()) };
         let error = Error::Statement { action: ACTION, database: self.database.name().to_owned(), code };
-        match retry::classify_mongo_code(code) {
+        match error_policy::classify_mongo_code(code) {
             ErrorClass::Transient => Err(TransactionFailure::Transient(error)),
             ErrorClass::Fatal => Err(TransactionFailure::Fatal(error)),
             ErrorClass::Permanent => {
@@ -257,8 +257,8 @@ impl TransactionStore {
                 continue;
             }
             // The server refused: nothing was committed.
-            let is_transient =
-                error.contains_label(TRANSIENT_TRANSACTION_ERROR) || retry::classify_mongo(&error) != ErrorClass::Fatal;
+            let is_transient = error.contains_label(TRANSIENT_TRANSACTION_ERROR)
+                || error_policy::classify_mongo(&error) != ErrorClass::Fatal;
             let error = self.store_error("commit", error);
             return Err(if is_transient {
                 TransactionFailure::Transient(error)
@@ -269,7 +269,7 @@ impl TransactionStore {
     }
 
     pub(super) fn classify_error(&self, action: &'static str, error: mongodb::error::Error) -> TransactionFailure {
-        let class = retry::classify_mongo(&error);
+        let class = error_policy::classify_mongo(&error);
         let error = self.store_error(action, error);
         match class {
             ErrorClass::Transient => TransactionFailure::Transient(error),

@@ -11,12 +11,13 @@ use servicebus::{EncodedMessage, SendOutcome};
 use super::{PauseReason, PublishState, Publisher};
 use crate::checkpoint::CheckpointStore;
 use crate::error_chain::error_chain;
+use crate::error_policy::{self, SendErrorAction};
 use crate::publish::batch::BatchLimits;
 use crate::publish::error::Error;
 use crate::publish::lanes::{LaneTransfer, Lanes, RefusedMessage};
 use crate::publish::message::rejected_marker;
 use crate::publish::rejected::{RejectReason, RejectedEvent};
-use crate::publish::topic::{PublishTopic, SendErrorAction, SenderLink};
+use crate::publish::topic::{PublishTopic, SenderLink};
 use crate::retry::backoff;
 
 /// What the bus gives as credit, so that what waits here can still travel together.
@@ -146,7 +147,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
             }
             Err(error) => {
                 tracing::warn!(error = %error_chain(&error), "open a way to the topic");
-                let why = match SendErrorAction::for_error(error.kind()) {
+                let why = match error_policy::service_bus(error.kind()).send {
                     SendErrorAction::Pause(why) => why,
                     SendErrorAction::Retry | SendErrorAction::Reopen | SendErrorAction::Refused => {
                         PauseReason::Unreachable
@@ -222,7 +223,7 @@ impl<T: PublishTopic, S: CheckpointStore + 'static> Publisher<T, S> {
     fn on_failed(&mut self, token: u64, error: servicebus::Error, now: Instant) -> Result<(), Error> {
         let Some((attempts, events)) = self.lanes.attempts(token) else { return Ok(()) };
         let counters = self.handle.counters();
-        match SendErrorAction::for_error(error.kind()) {
+        match error_policy::service_bus(error.kind()).send {
             SendErrorAction::Retry => {
                 counters.uncertain.fetch_add(events as u64, Relaxed);
                 tracing::warn!(error = %error_chain(&error), attempts, "send");

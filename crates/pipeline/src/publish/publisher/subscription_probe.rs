@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::BoxFuture;
-use servicebus::BusErrorKind;
 
 use crate::error_chain::error_chain;
+use crate::error_policy::{self, SubscriptionQueryAction};
 use crate::publish::topic::PublishTopic;
 
 /// A question costs ten of the thousand credits a Standard namespace has each second.
@@ -48,37 +48,14 @@ impl<T: PublishTopic> SubscriptionProbe<T> {
     }
 
     fn record_error(&mut self, error: &servicebus::Error) {
-        match error.kind() {
-            // Who may send need not be allowed to ask. Then there is nothing to go by.
-            BusErrorKind::Unauthorized
-            | BusErrorKind::NotAllowed
-            | BusErrorKind::NotImplemented
-            | BusErrorKind::InvalidArgument => {
+        match error_policy::service_bus(error.kind()).subscription_query {
+            SubscriptionQueryAction::AssumeExists => {
                 if !std::mem::replace(&mut self.is_unanswerable, true) {
-                    tracing::warn!(error = %error_chain(error), "cannot ask whether the subscription exists: taken for granted");
+                    tracing::warn!(error = %error_chain(error), "failed to query the subscription; assuming that it exists");
                 }
                 self.exists = Some(true);
             }
-            // What was known last still is the best there is.
-            BusErrorKind::Busy
-            | BusErrorKind::Timeout
-            | BusErrorKind::Detached
-            | BusErrorKind::ConnectionLost
-            | BusErrorKind::Internal
-            | BusErrorKind::Cancelled
-            | BusErrorKind::Unknown
-            | BusErrorKind::Protocol
-            | BusErrorKind::NotFound
-            | BusErrorKind::AlreadyExists
-            | BusErrorKind::Disabled
-            | BusErrorKind::MessageTooLarge
-            | BusErrorKind::QuotaExceeded
-            | BusErrorKind::MessageLockLost
-            | BusErrorKind::SessionLockLost
-            | BusErrorKind::SessionHeldElsewhere
-            | BusErrorKind::Closed
-            | BusErrorKind::Fenced
-            | BusErrorKind::Configuration => {}
+            SubscriptionQueryAction::KeepLastAnswer => {}
         }
     }
 }

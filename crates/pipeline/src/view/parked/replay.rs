@@ -8,7 +8,7 @@ use mongodb::bson::{Bson, DateTime, RawDocumentBuf, doc};
 use super::ParkedEntry;
 use super::document::DISCARDED;
 use super::store::{ParkedStore, QueueOperation, Queued};
-use crate::retry::{self, ErrorClass};
+use crate::error_policy::{self, ErrorClass};
 use crate::view::delivered_event::{DeliveredEvent, EventBody};
 use crate::view::error::Error;
 use crate::view::plan::PlannedStatement;
@@ -59,7 +59,7 @@ impl ParkedStore {
                 self.store.database.run_raw_command(command.to_document(&planned)).session(&mut *session).await;
             let code = match answer {
                 Ok(answer) => first_write_error(&answer).map(|(_, code)| code),
-                Err(error) => match (retry::classify_mongo(&error), mongo_error::error_code(&error)) {
+                Err(error) => match (error_policy::classify_mongo(&error), mongo_error::error_code(&error)) {
                     (ErrorClass::Permanent, Some(code)) => Some(code),
                     (_, _) => return Err(self.store.classify_error("replay event", error)),
                 },
