@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, bail};
-use mongod::{Environment, Progress};
+use mongod::{Environment, ProgressStyle};
 use sha2::{Digest, Sha256};
 
 use crate::steps::{answers, cargo, run, step};
@@ -59,7 +59,7 @@ pub(crate) struct Tools {
 
 impl Tools {
     pub(crate) fn bring_all(root: &Path) -> anyhow::Result<Self> {
-        let environment = Environment::of_this_process();
+        let environment = Environment::from_process();
         let cache = environment.cache_folder().context("neither HEADWATER_CACHE nor HOME says where to keep tools")?;
         let cache = cache.join("tools");
         fs::create_dir_all(&cache).with_context(|| format!("create `{}`", cache.display()))?;
@@ -67,7 +67,7 @@ impl Tools {
         step("tools: Debian packages", || debian(&environment))?;
         let python = step("tools: Python packages", || python(root, &cache))?;
         let node = step("tools: npm packages", || node(root, &cache))?;
-        step("tools: mongod", || Ok(mongod::provide(None, &environment, Progress::to_stderr())?))?;
+        step("tools: mongod", || Ok(mongod::provide(None, &environment, ProgressStyle::to_stderr())?))?;
         let chromium = environment.find_program("chromium").context("find chromium")?;
         Ok(Self { python, node, chromium, cargo_bin })
     }

@@ -4,7 +4,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::Duration;
 
-use mongod::SingleNode;
+use mongod::SingleNodeReplicaSet;
 use mongodb::bson::{Document, doc};
 use mongodb::{Client, Database};
 use nix::sys::signal::{Signal, kill};
@@ -280,7 +280,9 @@ async fn database_names_of_an_own_mongodb_are_not_used_elsewhere() {
     assert!(own.wait_for_exit(STOP_TIMEOUT).await.success(), "{}", own.tail());
     // The user's mongod, with a database of the same name.
     let users = tempfile::tempdir().unwrap();
-    let server = SingleNode::start(&binaries().await.unwrap(), SingleNode::config(users.path())).await.unwrap();
+    let server = SingleNodeReplicaSet::start(&binaries().await.unwrap(), SingleNodeReplicaSet::config(users.path()))
+        .await
+        .unwrap();
     assert_ne!(server.uri(), uri);
     let shop = database(&server.uri(), &theirs).await;
     shop.collection("events").insert_one(doc! { "_id": "precious" }).await.unwrap();

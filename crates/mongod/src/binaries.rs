@@ -7,21 +7,21 @@ use crate::package::{LIBRARY_FOLDER, Package};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binaries {
     pub mongod: PathBuf,
-    /// Absent where only `mongod` is on the PATH; needed for sharded clusters alone.
+    /// `None` if only `mongod` is on the PATH. Only sharded clusters need it.
     pub mongos: Option<PathBuf>,
-    /// Libraries the host lacks: goes in front of `LD_LIBRARY_PATH`.
+    /// Libraries that the host lacks; added to `LD_LIBRARY_PATH`.
     pub library_path: Option<PathBuf>,
 }
 
 impl Binaries {
-    /// A folder laid out as the cache is: `mongod`, `mongos`, and `lib` where libraries are needed. Nothing is checked:
-    /// this is for handing a folder that has been verified on to other processes of the same run.
+    /// The programs in a folder with the layout of the cache: `mongod`, `mongos`, and `lib` if libraries are needed. Checks
+    /// nothing: this passes a verified folder on to other processes of the same run.
     pub fn in_folder(folder: &Path) -> Self {
         let present = |name: &str| Some(folder.join(name)).filter(|path| path.exists());
         Self { mongod: folder.join("mongod"), mongos: present("mongos"), library_path: present(LIBRARY_FOLDER) }
     }
 
-    /// The folder that [`Self::in_folder`] understands.
+    /// The folder for [`Self::in_folder`].
     pub fn folder(&self) -> &Path {
         self.mongod.parent().expect("mongod was found inside a folder")
     }

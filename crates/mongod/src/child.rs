@@ -1,8 +1,8 @@
-//! Children that do not outlive us, without unsafe code.
+//! Child processes that do not outlive this process, without unsafe code.
 //!
-//! `setpriv --pdeathsig` asks the kernel to signal the child when its parent *thread* ends. So every child is started by
-//! one thread that lives as long as the process; a test's own thread or a runtime's worker would take its children along.
-//! Where there is no `setpriv` (macOS) a child outlives a parent that is killed.
+//! `setpriv --pdeathsig` makes the kernel signal the child when its parent *thread* ends. So one thread that lives as long as the
+//! process starts every child; the end of a test's thread or of a runtime's worker would kill its children.
+//! Without `setpriv` (macOS), a child outlives a parent that is killed.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -10,44 +10,44 @@ use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::{LazyLock, mpsc};
 
-use crate::server::LastWill;
+use crate::server::ParentDeathSignal;
 
 const SETPRIV: [&str; 2] = ["/usr/bin/setpriv", "/bin/setpriv"];
 
-type Request = (Command, mpsc::Sender<io::Result<Child>>);
+type SpawnRequest = (Command, mpsc::Sender<io::Result<Child>>);
 
-static SPAWNER: LazyLock<mpsc::Sender<Request>> = LazyLock::new(|| {
-    let (requests, inbox) = mpsc::channel::<Request>();
+static SPAWNER: LazyLock<mpsc::Sender<SpawnRequest>> = LazyLock::new(|| {
+    let (requests, inbox) = mpsc::channel::<SpawnRequest>();
     std::thread::Builder::new()
         .name("child-spawner".into())
         .spawn(move || {
-            for (mut command, answer) in inbox {
-                // A caller that has gone away needs no child; dropping one leaves it to the last will.
-                let _ = answer.send(command.spawn());
+            for (mut command, reply) in inbox {
+                // A caller that is gone needs no child; a dropped child gets its signal when this process ends.
+                let _ = reply.send(command.spawn());
             }
         })
         .expect("a thread can be started");
     requests
 });
 
-/// Runs `$@`, unless the process that was to be the parent (`$0`) is gone already.
+/// Runs `$@`, unless the expected parent (`$0`) is already gone.
 ///
-/// The kernel's promise holds from the moment it is asked for, some milliseconds after the fork. A parent that dies
-/// before that is never noticed by it; but then the child has been given to another parent, which is noticed here.
+/// The kernel sends the signal only if the parent ends after the request, some milliseconds after the fork. If the parent ends
+/// before, the child has another parent by now; the script checks that.
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
 
-/// The command for `program`, wrapped so that the child gets its signal when we die. To be started with [`spawn`].
-pub fn command(program: &Path, last_will: LastWill) -> Command {
-    child_of(std::process::id(), program, last_will)
+/// The command for `program`, wrapped so that the child gets a signal when this process ends. Start it with [`spawn`].
+pub fn command(program: &Path, parent_death_signal: ParentDeathSignal) -> Command {
+    child_of(std::process::id(), program, parent_death_signal)
 }
 
-fn child_of(parent: u32, program: &Path, last_will: LastWill) -> Command {
+fn child_of(parent: u32, program: &Path, parent_death_signal: ParentDeathSignal) -> Command {
     let mut command = match SETPRIV.iter().find(|path| Path::new(path).exists()) {
         None => Command::new(program),
         Some(setpriv) => {
-            let signal = match last_will {
-                LastWill::Kill => "KILL",
-                LastWill::Terminate => "TERM",
+            let signal = match parent_death_signal {
+                ParentDeathSignal::Kill => "KILL",
+                ParentDeathSignal::Terminate => "TERM",
             };
             let mut command = Command::new(setpriv);
             command.args(["--pdeathsig", signal, "--", "/bin/sh", "-c", UNLESS_ORPHANED]);
@@ -55,16 +55,16 @@ fn child_of(parent: u32, program: &Path, last_will: LastWill) -> Command {
             command
         }
     };
-    // A group of its own: Ctrl-C in a terminal reaches us alone, and we stop our children in our order.
+    // Its own process group: Ctrl-C in a terminal reaches only this process, which stops its children in order.
     command.process_group(0);
     command
 }
 
-/// Starts the child from the thread that never ends.
+/// Starts the child from the spawner thread.
 pub fn spawn(command: Command) -> io::Result<Child> {
-    let (answer, child) = mpsc::channel();
-    let gone = || io::Error::other("the spawning thread is gone");
-    SPAWNER.send((command, answer)).map_err(|_| gone())?;
+    let (reply, child) = mpsc::channel();
+    let gone = || io::Error::other("the spawner thread is gone");
+    SPAWNER.send((command, reply)).map_err(|_| gone())?;
     child.recv().map_err(|_| gone())?
 }
 
@@ -72,16 +72,16 @@ pub fn spawn(command: Command) -> io::Result<Child> {
 mod tests {
     use super::*;
 
-    fn says_hello_as_child_of(parent: u32) -> bool {
-        let output = child_of(parent, Path::new("echo"), LastWill::Kill).arg("hello").output().unwrap();
+    fn runs_as_child_of(parent: u32) -> bool {
+        let output = child_of(parent, Path::new("echo"), ParentDeathSignal::Kill).arg("hello").output().unwrap();
         assert_eq!(output.status.success(), !output.stdout.is_empty());
         output.stdout == b"hello\n"
     }
 
     #[test]
-    fn a_child_whose_parent_died_before_it_was_under_way_does_not_start() {
-        assert!(says_hello_as_child_of(std::process::id()));
-        let someone_else = 1;
-        assert!(!says_hello_as_child_of(someone_else));
+    fn a_child_whose_parent_is_gone_does_not_start() {
+        assert!(runs_as_child_of(std::process::id()));
+        let another_process = 1;
+        assert!(!runs_as_child_of(another_process));
     }
 }

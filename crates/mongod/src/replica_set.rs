@@ -1,4 +1,4 @@
-//! Making replica sets of running servers; and the smallest one, of a single mongod.
+//! Replica sets of running servers, and the smallest one: a single mongod.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -7,52 +7,51 @@ use mongodb::bson::{Bson, Document, doc};
 use mongodb::{Client, Collection};
 
 use crate::binaries::Binaries;
-use crate::server::{self, Role, Server, ServerConfig};
+use crate::server::{self, MongoServer, ServerConfig, ServerRole};
 
-/// Name of the set [`SingleNode`] makes.
+/// Name of the set that [`SingleNodeReplicaSet`] creates.
 const NAME: &str = "headwater";
 const WRITABLE_WITHIN: Duration = Duration::from_secs(60);
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(transparent)]
-    Server(#[from] server::Error),
-    #[error("{doing} on {address}")]
+    MongoServer(#[from] server::Error),
+    #[error("failed to {doing} on {address}")]
     Command {
         doing: &'static str,
         address: String,
         #[source]
         source: mongodb::error::Error,
     },
-    #[error("{address} did not become primary within {within:?}; it last said {last_hello}")]
+    #[error("{address} did not become primary within {within:?}; last hello: {last_hello}")]
     NoPrimary { address: String, within: Duration, last_hello: String },
-    #[error("the replica set configuration on {address} is not one of ours")]
+    #[error("the replica set configuration on {address} was not created by this program")]
     ForeignConfiguration { address: String },
 }
 
-/// A replica set of one: enough for change streams and transactions, and quick to start.
+/// A replica set of one: supports change streams and transactions, and starts fast.
 #[derive(Debug)]
-pub struct SingleNode {
-    server: Server,
+pub struct SingleNodeReplicaSet {
+    server: MongoServer,
 }
 
-impl SingleNode {
-    /// What to start in `folder`, for the caller to adjust.
+impl SingleNodeReplicaSet {
+    /// The default configuration for `folder`; the caller may adjust it.
     pub fn config(folder: impl Into<PathBuf>) -> ServerConfig {
-        ServerConfig::new(Role::Member { replica_set: NAME.into() }, folder)
+        ServerConfig::new(ServerRole::Member { replica_set: NAME.into() }, folder)
     }
 
-    /// Starts mongod and returns when it takes writes. Data that is in the folder already is served again, on the port it
-    /// had if that is still free.
+    /// Starts mongod and returns when it accepts writes. Serves existing data of the folder, on its old port if that is free.
     pub async fn start(binaries: &Binaries, config: ServerConfig) -> Result<Self, Error> {
         let port_file = config.folder.join("port");
-        let server = match start_where_it_was(binaries, &config, &port_file).await? {
+        let server = match start_on_stored_port(binaries, &config, &port_file).await? {
             Some(server) => server,
-            None if has_data(&config) => start_elsewhere(binaries, config).await?,
-            None => Server::start(binaries, config).await?,
+            None if has_data(&config) => start_on_new_port(binaries, config).await?,
+            None => MongoServer::start(binaries, config).await?,
         };
-        // Only a convenience for whoever keeps the URI in a shell; without it the next start is a little slower.
+        // Keeps the URI stable across restarts. If the write fails, only the next start is slower.
         let _ = std::fs::write(&port_file, server.port().to_string());
         if stored_configuration(&server).await?.is_none() {
             initiate(&server, doc! { "_id": NAME, "members": [{ "_id": 0, "host": server.address() }] }).await?;
@@ -65,11 +64,11 @@ impl SingleNode {
         format!("mongodb://{}/?replicaSet={NAME}", self.server.address())
     }
 
-    pub fn server(&self) -> &Server {
+    pub fn server(&self) -> &MongoServer {
         &self.server
     }
 
-    pub fn server_mut(&mut self) -> &mut Server {
+    pub fn server_mut(&mut self) -> &mut MongoServer {
         &mut self.server
     }
 
@@ -83,27 +82,27 @@ impl SingleNode {
     }
 }
 
-async fn start_where_it_was(
+async fn start_on_stored_port(
     binaries: &Binaries,
     config: &ServerConfig,
     port_file: &Path,
-) -> Result<Option<Server>, Error> {
+) -> Result<Option<MongoServer>, Error> {
     let text = std::fs::read_to_string(port_file).unwrap_or_default();
     let Ok(port) = text.trim().parse() else { return Ok(None) };
     if config.port.is_some_and(|wanted| wanted != port) {
         return Ok(None);
     }
-    match Server::start(binaries, ServerConfig { port: Some(port), ..config.clone() }).await {
-        Err(error) if error.is_about_the_port() => Ok(None),
+    match MongoServer::start(binaries, ServerConfig { port: Some(port), ..config.clone() }).await {
+        Err(error) if error.is_port_conflict() => Ok(None),
         started => Ok(Some(started?)),
     }
 }
 
-/// The data names the port of an earlier run as its only member, and a server that does not find itself there never
-/// becomes primary. So the name is changed while the server is no member of anything.
-async fn start_elsewhere(binaries: &Binaries, config: ServerConfig) -> Result<Server, Error> {
+/// The data names the old port as its only member, and a server that does not find itself there never becomes primary. So the
+/// member is changed while the server runs standalone.
+async fn start_on_new_port(binaries: &Binaries, config: ServerConfig) -> Result<MongoServer, Error> {
     let role = config.role.clone();
-    let mut server = Server::start(binaries, ServerConfig { role: Role::Alone, ..config }).await?;
+    let mut server = MongoServer::start(binaries, ServerConfig { role: ServerRole::Standalone, ..config }).await?;
     if let Some(stored) = stored_configuration(&server).await? {
         let moved = with_only_member(stored, &server.address())?;
         let replaced = configurations(&server)?.replace_one(doc! { "_id": NAME }, moved).await;
@@ -120,36 +119,36 @@ fn has_data(config: &ServerConfig) -> bool {
 }
 
 /// Sends `replSetInitiate` to one server of a new set.
-pub async fn initiate(server: &Server, configuration: Document) -> Result<(), Error> {
+pub async fn initiate(server: &MongoServer, configuration: Document) -> Result<(), Error> {
     let admin = server.direct_client()?.database("admin");
-    let answer = admin.run_command(doc! { "replSetInitiate": configuration }).await;
-    answer.map(drop).map_err(failed("initiate the replica set", &server.address()))
+    let reply = admin.run_command(doc! { "replSetInitiate": configuration }).await;
+    reply.map(drop).map_err(failed("initiate the replica set", &server.address()))
 }
 
-/// Waits until this server says that it is a primary that takes writes.
-pub async fn wait_until_writable(server: &Server, within: Duration) -> Result<(), Error> {
+/// Waits until this server is a writable primary.
+pub async fn wait_until_writable(server: &MongoServer, within: Duration) -> Result<(), Error> {
     let admin = server.direct_client()?.database("admin");
     let deadline = Instant::now() + within;
     loop {
         let hello = admin.run_command(doc! { "hello": 1 }).await;
-        if matches!(&hello, Ok(said) if said.get_bool("isWritablePrimary").unwrap_or(false)) {
+        if matches!(&hello, Ok(reply) if reply.get_bool("isWritablePrimary").unwrap_or(false)) {
             return Ok(());
         }
         if Instant::now() > deadline {
-            let last_hello = hello.map_or_else(|error| error.to_string(), |said| said.to_string());
+            let last_hello = hello.map_or_else(|error| error.to_string(), |reply| reply.to_string());
             return Err(Error::NoPrimary { address: server.address(), within, last_hello });
         }
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
-/// Asked of the data itself: a server that is still starting denies having a configuration.
-async fn stored_configuration(server: &Server) -> Result<Option<Document>, Error> {
+/// Reads the stored document: a server that still starts reports no configuration.
+async fn stored_configuration(server: &MongoServer) -> Result<Option<Document>, Error> {
     let found = configurations(server)?.find_one(doc! {}).await;
     found.map_err(failed("read the replica set configuration", &server.address()))
 }
 
-fn configurations(server: &Server) -> Result<Collection<Document>, Error> {
+fn configurations(server: &MongoServer) -> Result<Collection<Document>, Error> {
     Ok(server.direct_client()?.database("local").collection("system.replset"))
 }
 

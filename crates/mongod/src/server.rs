@@ -1,7 +1,7 @@
-//! One mongod or mongos process: started, known to be ready, signalled, stopped, started again on the same port.
+//! One mongod or mongos process: start, readiness, signals, stop, restart on the same port.
 //!
-//! Ready means that this very process said it listens and then answered `hello`. A server is killed when dropped, and
-//! also when this process dies without dropping anything (see [`LastWill`]).
+//! Ready means that this process logged that it listens, and then replied to `hello`. A server is killed when dropped, and also
+//! when this process ends without dropping it (see [`ParentDeathSignal`]).
 
 mod config;
 mod log;
@@ -18,51 +18,51 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 
-pub use config::{LastWill, Role, ServerConfig};
+pub use config::{ParentDeathSignal, ServerConfig, ServerRole};
 
 use crate::binaries::Binaries;
 use crate::child;
-use crate::port::Port;
-use log::Log;
+use crate::port::ReservedPort;
+use log::ServerLog;
 
-/// How often a state that only the operating system knows is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(10);
-/// mongod's exit status when it could not listen.
+/// How often the state of the process is polled.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// The exit status of a mongod that cannot bind its port.
 const COULD_NOT_LISTEN: i32 = 48;
 const PORTS_TO_TRY: usize = 10;
 
 #[derive(Debug)]
-pub struct Server {
+pub struct MongoServer {
     binaries: Binaries,
     config: ServerConfig,
-    port: Port,
-    log: Log,
+    port: ReservedPort,
+    log: ServerLog,
     child: Option<Child>,
 }
 
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    #[error("there is no mongos beside `{mongod}`")]
+    #[error("no mongos next to `{mongod}`")]
     NoMongos { mongod: PathBuf },
     #[error("no free port found")]
     NoPort(#[source] io::Error),
-    #[error("use `{path}`")]
+    #[error("failed to use `{path}`")]
     File {
         path: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("start `{program}`")]
+    #[error("failed to start `{program}`")]
     Start {
         program: PathBuf,
         #[source]
         source: io::Error,
     },
-    #[error("{address} ended before it was ready ({status}); the end of its log:\n{log_tail}")]
+    #[error("{address} exited before it was ready ({status}); last log lines:\n{log_tail}")]
     Ended { address: String, status: ExitStatus, log_tail: String },
-    #[error("{address} was not ready within {within:?}; the end of its log:\n{log_tail}")]
+    #[error("{address} was not ready within {within:?}; last log lines:\n{log_tail}")]
     NotReady { address: String, within: Duration, log_tail: String },
-    #[error("ask {address} `hello`")]
+    #[error("`hello` to {address} failed")]
     Hello {
         address: String,
         #[source]
@@ -70,26 +70,26 @@ pub enum Error {
     },
     #[error("{address} is not running")]
     NotRunning { address: String },
-    #[error("send {signal} to {address}")]
+    #[error("failed to send {signal} to {address}")]
     Signal {
         address: String,
         signal: Signal,
         #[source]
         source: nix::Error,
     },
-    #[error("wait for {address} to end")]
+    #[error("failed to wait for the exit of {address}")]
     Wait {
         address: String,
         #[source]
         source: io::Error,
     },
-    #[error("{address} did not stop within {within:?} and was killed; the end of its log:\n{log_tail}")]
+    #[error("{address} did not stop within {within:?} and was killed; last log lines:\n{log_tail}")]
     StopTooSlow { address: String, within: Duration, log_tail: String },
 }
 
 impl Error {
-    /// Whether another port might do better.
-    pub(crate) fn is_about_the_port(&self) -> bool {
+    /// Whether another port can fix it.
+    pub(crate) fn is_port_conflict(&self) -> bool {
         match self {
             Self::NoPort(_) => true,
             Self::Ended { status, .. } => status.code() == Some(COULD_NOT_LISTEN),
@@ -98,21 +98,21 @@ impl Error {
     }
 }
 
-impl Server {
-    /// Starts the process on a free port (or the configured one) and returns when it answers.
+impl MongoServer {
+    /// Starts the process on a free port (or the configured one) and returns when it is ready.
     pub async fn start(binaries: &Binaries, config: ServerConfig) -> Result<Self, Error> {
         std::fs::create_dir_all(config.database_folder())
             .map_err(|source| Error::File { path: config.database_folder(), source })?;
-        let log = Log::at(config.folder.join("mongod.log"));
+        let log = ServerLog::at(config.folder.join("mongod.log"));
         let mut tries = 0;
         loop {
             tries += 1;
-            let port = Port::reserve(config.port).map_err(Error::NoPort)?;
+            let port = ReservedPort::reserve(config.port).map_err(Error::NoPort)?;
             let mut server =
                 Self { binaries: binaries.clone(), config: config.clone(), port, log: log.clone(), child: None };
             match server.launch().await {
-                // Someone else took the port between our look and its bind.
-                Err(error) if error.is_about_the_port() && config.port.is_none() && tries < PORTS_TO_TRY => {}
+                // Another process took the port between our check and the bind of mongod.
+                Err(error) if error.is_port_conflict() && config.port.is_none() && tries < PORTS_TO_TRY => {}
                 Err(error) => return Err(error),
                 Ok(()) => return Ok(server),
             }
@@ -123,7 +123,7 @@ impl Server {
         self.port.number()
     }
 
-    /// `host:port`, as it stands in URIs and in a replica set's configuration.
+    /// `host:port`, as in URIs and in a replica set's configuration.
     pub fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port())
     }
@@ -152,26 +152,26 @@ impl Server {
         options.direct_connection = Some(true);
         options.server_selection_timeout = Some(Duration::from_secs(5));
         options.connect_timeout = Some(Duration::from_secs(2));
-        Client::with_options(options).map_err(|source| self.hello_failed(source))
+        Client::with_options(options).map_err(|source| self.hello_error(source))
     }
 
-    /// Starts the process again after [`Self::kill`] or [`Self::stop`]: same port, same data, configuration as it is now.
+    /// Starts the process again after [`Self::kill`] or [`Self::stop`]: same port, same data, current configuration.
     pub async fn restart(&mut self) -> Result<(), Error> {
         self.kill().await?;
         self.launch().await
     }
 
-    /// SIGKILL: the process gets no chance to do anything. Returns when it is gone.
+    /// Sends SIGKILL and returns when the process is gone.
     pub async fn kill(&mut self) -> Result<(), Error> {
         if let Some(child) = &mut self.child {
-            // Fails only if it has been waited for already, which is what we want.
+            // Fails only if the process has exited already.
             let _ = child.kill();
             self.wait_for_exit(Duration::from_secs(30)).await?;
         }
         Ok(())
     }
 
-    /// SIGTERM, then waits for a clean end; kills the process, and says so, when that takes too long.
+    /// Sends SIGTERM and waits for a clean exit. If that takes too long, kills the process and returns an error.
     pub async fn stop(&mut self, within: Duration) -> Result<(), Error> {
         if self.child.is_none() {
             return Ok(());
@@ -184,15 +184,15 @@ impl Server {
         Err(Error::StopTooSlow { address: self.address(), within, log_tail: self.log.tail() })
     }
 
-    /// SIGSTOP: connections stay open, nothing answers. Returns when it has stopped.
+    /// Sends SIGSTOP: connections stay open without replies. Returns when the process has stopped.
     pub async fn pause(&mut self) -> Result<(), Error> {
         self.signal(Signal::SIGSTOP)?;
         let pid = self.raw_pid()?;
         loop {
             match waitpid(pid, Some(WaitPidFlag::WUNTRACED | WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Stopped(..)) => return Ok(()),
-                Ok(WaitStatus::StillAlive) => tokio::time::sleep(LOOK_EVERY).await,
-                // It ended by itself at this very moment, and has now been waited for.
+                Ok(WaitStatus::StillAlive) => tokio::time::sleep(POLL_INTERVAL).await,
+                // The process exited meanwhile, and this call has reaped it.
                 Ok(_) | Err(_) => {
                     self.child = None;
                     return Err(Error::NotRunning { address: self.address() });
@@ -206,16 +206,16 @@ impl Server {
         self.signal(Signal::SIGCONT)
     }
 
-    /// Returns when the process ends by itself, which a server that nobody stopped should not.
-    pub async fn ended(&mut self) -> Result<ExitStatus, Error> {
+    /// Returns when the process exits by itself, which is a failure.
+    pub async fn wait_until_exited(&mut self) -> Result<ExitStatus, Error> {
         let address = self.address();
         let child = self.child.as_mut().ok_or(Error::NotRunning { address: address.clone() })?;
         loop {
             if let Some(status) = child.try_wait().map_err(|source| Error::Wait { address: address.clone(), source })? {
                 return Ok(status);
             }
-            // cancel-safe: nothing is held between two looks
-            tokio::time::sleep(LOOK_EVERY * 10).await;
+            // cancel-safe: nothing is held between two polls
+            tokio::time::sleep(POLL_INTERVAL * 10).await;
         }
     }
 
@@ -230,18 +230,18 @@ impl Server {
     }
 
     async fn launch(&mut self) -> Result<(), Error> {
-        self.log.start_anew().map_err(|source| Error::File { path: self.log.path().into(), source })?;
+        self.log.begin_new_start().map_err(|source| Error::File { path: self.log.path().into(), source })?;
         let command = self.config.command(&self.binaries, self.port(), &self.log)?;
         let program = self.binaries.mongod.clone();
         self.child = Some(child::spawn(command).map_err(|source| Error::Start { program, source })?);
         let deadline = Instant::now() + self.config.ready_within;
-        self.wait_until_it_listens(deadline).await?;
-        self.wait_until_it_answers().await
+        self.wait_until_listening(deadline).await?;
+        self.wait_until_replying().await
     }
 
-    /// Its own log, not a connection, says that it listens: behind the port could be someone else's server.
-    async fn wait_until_it_listens(&mut self, deadline: Instant) -> Result<(), Error> {
-        while !self.log.says_listening() {
+    /// Reads the log, not a connection: the server behind the port could be another one.
+    async fn wait_until_listening(&mut self, deadline: Instant) -> Result<(), Error> {
+        while !self.log.contains_listening() {
             let child = self.child.as_mut().expect("just started");
             let ended =
                 child.try_wait().map_err(|source| Error::Wait { address: format!("pid {}", child.id()), source })?;
@@ -253,18 +253,18 @@ impl Server {
                 let within = self.config.ready_within;
                 return Err(Error::NotReady { address: self.address(), within, log_tail: self.log.tail() });
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
         Ok(())
     }
 
-    async fn wait_until_it_answers(&self) -> Result<(), Error> {
+    async fn wait_until_replying(&self) -> Result<(), Error> {
         let client = self.direct_client()?;
         let hello = client.database("admin").run_command(doc! { "hello": 1 }).await;
-        hello.map(drop).map_err(|source| self.hello_failed(source))
+        hello.map(drop).map_err(|source| self.hello_error(source))
     }
 
-    /// The exit status, or `None` when the process is still there at the deadline.
+    /// The exit status, or `None` if the process still runs at the deadline.
     async fn wait_for_exit(&mut self, within: Duration) -> Result<Option<ExitStatus>, Error> {
         let address = self.address();
         let Some(child) = &mut self.child else { return Ok(None) };
@@ -278,19 +278,19 @@ impl Server {
             if Instant::now() > deadline {
                 return Ok(None);
             }
-            tokio::time::sleep(LOOK_EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 
-    fn hello_failed(&self, source: mongodb::error::Error) -> Error {
+    fn hello_error(&self, source: mongodb::error::Error) -> Error {
         Error::Hello { address: self.address(), source }
     }
 }
 
-impl Drop for Server {
+impl Drop for MongoServer {
     fn drop(&mut self) {
         if let Some(child) = &mut self.child {
-            // Both fail only if it is gone already.
+            // Both fail only if the process is gone already.
             let _ = child.kill();
             let _ = child.wait();
         }

@@ -15,7 +15,7 @@ mod shared;
 
 use std::path::Path;
 
-use mongod::{Binaries, Environment, Progress, Source};
+use mongod::{Binaries, Environment, MongoSource, ProgressStyle};
 
 pub use error::Error;
 pub use replica_set::{ReplicaSet, ReplicaSetConfig};
@@ -35,8 +35,8 @@ pub async fn binaries() -> Result<Binaries, Error> {
 }
 
 fn find_binaries() -> Result<Binaries, Error> {
-    match mongod::provide(None, &Environment::of_this_process(), Progress::to_stderr())? {
-        Source::Binaries(binaries) => Ok(binaries),
-        Source::Uri(_) => unreachable!("no URI was given"),
+    match mongod::provide(None, &Environment::from_process(), ProgressStyle::to_stderr())? {
+        MongoSource::Binaries(binaries) => Ok(binaries),
+        MongoSource::Uri(_) => unreachable!("no URI was given"),
     }
 }

@@ -31,7 +31,7 @@ use std::{
     time::Duration,
 };
 
-use mongod::{LastWill, child};
+use mongod::{ParentDeathSignal, child};
 use nix::{
     sys::{
         signal::{self, Signal},
@@ -98,7 +98,7 @@ impl Program {
         if self.path.components().count() > 1 {
             self.path.metadata().map_err(failed)?;
         }
-        let mut command = child::command(&self.path, LastWill::Kill);
+        let mut command = child::command(&self.path, ParentDeathSignal::Kill);
         command.args(&self.args).envs(self.env.iter().map(|(key, value)| (key, value)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = child::spawn(command).map_err(failed)?;

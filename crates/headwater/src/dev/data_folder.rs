@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
-use mongod::Port;
+use mongod::ReservedPort;
 
 pub(super) struct DataFolder {
     path: PathBuf,
@@ -40,10 +40,12 @@ impl DataFolder {
     }
 
     /// The port of the last run if it is free, else another.
-    pub(super) fn port(&self, name: &str) -> anyhow::Result<Port> {
+    pub(super) fn port(&self, name: &str) -> anyhow::Result<ReservedPort> {
         let file = self.at(&format!("{name}.port"));
         let last = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
-        let port = last.and_then(|last| Port::reserve(Some(last)).ok()).map_or_else(|| Port::reserve(None), Ok);
+        let port = last
+            .and_then(|last| ReservedPort::reserve(Some(last)).ok())
+            .map_or_else(|| ReservedPort::reserve(None), Ok);
         let port = port.with_context(|| format!("failed to find a port for {name}"))?;
         fs::write(&file, port.number().to_string()).with_context(|| format!("failed to write `{}`", file.display()))?;
         Ok(port)

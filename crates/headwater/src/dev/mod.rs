@@ -90,7 +90,7 @@ struct DevEnvironment {
 impl DevEnvironment {
     /// `start`: when this process began, for the total start time.
     async fn start(
-        source: mongod::Source,
+        source: mongod::MongoSource,
         options: &DevOptions,
         folder: &DataFolder,
         start: Instant,

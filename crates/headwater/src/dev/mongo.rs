@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use mongo_error::DriverError;
-use mongod::{Environment, LastWill, Progress, SingleNode, Source};
+use mongod::{Environment, MongoSource, ParentDeathSignal, ProgressStyle, SingleNodeReplicaSet};
 use mongodb::Client;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
@@ -17,7 +17,7 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(super) enum DevMongo {
     Owned {
-        node: Box<SingleNode>,
+        node: Box<SingleNodeReplicaSet>,
         uri: String,
     },
     /// The user's MongoDB; `headwater dev` neither starts nor stops it.
@@ -27,19 +27,19 @@ pub(super) enum DevMongo {
     },
 }
 
-pub(super) async fn find(uri: Option<String>) -> anyhow::Result<Source> {
-    let find = move || mongod::provide(uri.as_deref(), &Environment::of_this_process(), Progress::to_stderr());
+pub(super) async fn find(uri: Option<String>) -> anyhow::Result<MongoSource> {
+    let find = move || mongod::provide(uri.as_deref(), &Environment::from_process(), ProgressStyle::to_stderr());
     Ok(tokio::task::spawn_blocking(find).await??)
 }
 
 impl DevMongo {
-    pub(super) async fn start(source: Source, folder: &DataFolder) -> anyhow::Result<Self> {
+    pub(super) async fn start(source: MongoSource, folder: &DataFolder) -> anyhow::Result<Self> {
         match source {
-            Source::Uri(uri) => given(uri).await,
-            Source::Binaries(binaries) => {
-                let mut config = SingleNode::config(folder.at("mongod"));
-                config.last_will = LastWill::Terminate;
-                let node = Box::new(SingleNode::start(&binaries, config).await?);
+            MongoSource::Uri(uri) => given(uri).await,
+            MongoSource::Binaries(binaries) => {
+                let mut config = SingleNodeReplicaSet::config(folder.at("mongod"));
+                config.parent_death_signal = ParentDeathSignal::Terminate;
+                let node = Box::new(SingleNodeReplicaSet::start(&binaries, config).await?);
                 Ok(Self::Owned { uri: node.uri(), node })
             }
         }
@@ -62,7 +62,7 @@ impl DevMongo {
     /// Returns when mongod exits on its own.
     pub(super) async fn ended(&mut self) -> anyhow::Error {
         let Self::Owned { node, .. } = self else { return std::future::pending().await };
-        match node.server_mut().ended().await {
+        match node.server_mut().wait_until_exited().await {
             Ok(status) => {
                 let log = node.server().log_file().display();
                 anyhow::anyhow!("mongod exited ({status}); log: {log}")

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
-use mongod::Port;
+use mongod::ReservedPort;
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
@@ -40,9 +40,9 @@ pub(super) struct DevSettings {
     data_dir: PathBuf,
     /// The broker's data folder for this MongoDB.
     broker_dir: PathBuf,
-    broker: Port,
+    broker: ReservedPort,
     /// One per pod.
-    admin: Vec<Port>,
+    admin: Vec<ReservedPort>,
     pods: u16,
 }
 
@@ -146,7 +146,7 @@ fn pod_name(pod: u16) -> String {
     format!("pod-{pod}")
 }
 
-fn address(port: &Port) -> SocketAddr {
+fn address(port: &ReservedPort) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port.number()))
 }
 

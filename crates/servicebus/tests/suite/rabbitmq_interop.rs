@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use mongod::Port;
+use mongod::ReservedPort;
 use servicebus::{
     BusErrorKind, Client, Config, Error, Message, ReceivedMessage, Receiver, ReceiverSettleMode, Settlement,
 };
@@ -24,7 +24,7 @@ struct Rabbit {
     server: Process,
     _names: Process,
     _folder: TempDir,
-    _ports: [Port; 3],
+    _ports: [ReservedPort; 3],
     address: SocketAddr,
 }
 
@@ -33,8 +33,8 @@ impl Rabbit {
         let folder = TempDir::new().unwrap();
         let path = |name: &str| folder.path().join(name);
         std::fs::write(path("plugins"), "[rabbitmq_amqp1_0].").unwrap();
-        let ports = [(); 3].map(|()| Port::reserve(None).unwrap());
-        let [names, node, distribution] = ports.each_ref().map(Port::number);
+        let ports = [(); 3].map(|()| ReservedPort::reserve(None).unwrap());
+        let [names, node, distribution] = ports.each_ref().map(ReservedPort::number);
         let with_names = |program: Program| {
             program
                 .env("HOME", folder.path())

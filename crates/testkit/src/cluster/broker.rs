@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use mongod::Port;
+use mongod::ReservedPort;
 use tokio::time::timeout;
 
 use super::config::{OBSERVER, REPUBLISH, SUBSCRIPTION, TOPIC, TestClusterConfig, connection_string};
@@ -24,14 +24,14 @@ pub struct ClusterBroker {
     state: ProcessState,
     address: SocketAddr,
     /// Reserves the port while the broker is down.
-    _port: Port,
+    _port: ReservedPort,
 }
 
 impl ClusterBroker {
     pub(super) async fn start(config: &TestClusterConfig, folder: &Path) -> Result<Self, Error> {
         let entities = folder.join("entities.json");
         write_file(&entities, &config.entities())?;
-        let port = Port::reserve(None).map_err(Error::io("reserve a port for the broker"))?;
+        let port = ReservedPort::reserve(None).map_err(Error::io("reserve a port for the broker"))?;
         let address = SocketAddr::from(([127, 0, 0, 1], port.number()));
         let program = Program::new(&config.binary)
             .named("broker")

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::time::Duration;
 
 use futures_util::future::try_join_all;
-use mongod::{Role, Server, ServerConfig};
+use mongod::{MongoServer, ServerConfig, ServerRole};
 use mongodb::Client;
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
 
@@ -57,7 +57,7 @@ impl ReplicaSetConfig {
     pub async fn start(self) -> Result<ReplicaSet, Error> {
         let scratch = ScratchFolder::new().map_err(Error::Scratch)?;
         let binaries = binaries().await?;
-        let starts = (0..self.members).map(|member| Server::start(&binaries, self.member(member, &scratch)));
+        let starts = (0..self.members).map(|member| MongoServer::start(&binaries, self.member(member, &scratch)));
         let members = try_join_all(starts).await?;
         let set = ReplicaSet { paused: vec![false; members.len()], members, _scratch: scratch };
         mongod::initiate(&set.members[0], set.configuration()).await?;
@@ -66,7 +66,7 @@ impl ReplicaSetConfig {
     }
 
     fn member(&self, member: usize, scratch: &ScratchFolder) -> ServerConfig {
-        let role = Role::Member { replica_set: NAME.into() };
+        let role = ServerRole::Member { replica_set: NAME.into() };
         // On shutdown a member waits for its clients to move, by default for fifteen seconds.
         let mut config = ServerConfig::new(role, scratch.path().join(member.to_string()))
             .parameter("shutdownTimeoutMillisForSignaledShutdown", 500);
@@ -80,7 +80,7 @@ impl ReplicaSetConfig {
 /// Members are numbered from 0, in the order of the set's configuration.
 #[derive(Debug)]
 pub struct ReplicaSet {
-    members: Vec<Server>,
+    members: Vec<MongoServer>,
     paused: Vec<bool>,
     _scratch: ScratchFolder,
 }
@@ -92,7 +92,7 @@ impl ReplicaSet {
     }
 
     pub fn uri(&self) -> String {
-        let hosts: Vec<_> = self.members.iter().map(Server::address).collect();
+        let hosts: Vec<_> = self.members.iter().map(MongoServer::address).collect();
         format!("mongodb://{}/?replicaSet={NAME}", hosts.join(","))
     }
 
@@ -100,7 +100,7 @@ impl ReplicaSet {
         Client::with_uri_str(self.uri()).await.map_err(Error::driver("connect to the replica set"))
     }
 
-    pub fn member(&self, member: usize) -> &Server {
+    pub fn member(&self, member: usize) -> &MongoServer {
         &self.members[member]
     }
 

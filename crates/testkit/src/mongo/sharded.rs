@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 
 use futures_util::future::try_join_all;
-use mongod::{Binaries, Role, Server, ServerConfig};
+use mongod::{Binaries, MongoServer, ServerConfig, ServerRole};
 use mongodb::Client;
 use mongodb::bson::doc;
 
@@ -34,17 +34,17 @@ impl ShardedClusterConfig {
     pub async fn start(self) -> Result<ShardedCluster, Error> {
         let scratch = ScratchFolder::new().map_err(Error::Scratch)?;
         let binaries = binaries().await?;
-        let config_role = Role::ConfigServer { replica_set: CONFIG_SET.into() };
+        let config_role = ServerRole::ConfigServer { replica_set: CONFIG_SET.into() };
         let config_server = start_set(&binaries, config_role, CONFIG_SET.into(), &scratch);
         let shards = try_join_all((0..self.shards).map(|shard| {
             let name = shard_set(shard);
-            start_set(&binaries, Role::Shard { replica_set: name.clone() }, name, &scratch)
+            start_set(&binaries, ServerRole::Shard { replica_set: name.clone() }, name, &scratch)
         }));
         let (config_server, shards) = tokio::try_join!(config_server, shards)?;
         let config_servers = format!("{CONFIG_SET}/{}", config_server.address());
-        let mut router = ServerConfig::new(Role::Router { config_servers }, scratch.path().join("mongos"));
+        let mut router = ServerConfig::new(ServerRole::Router { config_servers }, scratch.path().join("mongos"));
         router.variables = self.router_variables;
-        let router = Server::start(&binaries, router).await?;
+        let router = MongoServer::start(&binaries, router).await?;
         let cluster = ShardedCluster { router, shards, config_server, _scratch: scratch };
         cluster.add_shards().await?;
         Ok(cluster)
@@ -53,9 +53,9 @@ impl ShardedClusterConfig {
 
 #[derive(Debug)]
 pub struct ShardedCluster {
-    router: Server,
-    shards: Vec<Server>,
-    config_server: Server,
+    router: MongoServer,
+    shards: Vec<MongoServer>,
+    config_server: MongoServer,
     _scratch: ScratchFolder,
 }
 
@@ -75,25 +75,25 @@ impl ShardedCluster {
         Client::with_uri_str(self.uri()).await.map_err(Error::driver("connect to the mongos"))
     }
 
-    pub fn router(&self) -> &Server {
+    pub fn router(&self) -> &MongoServer {
         &self.router
     }
 
-    pub fn shard(&self, shard: usize) -> &Server {
+    pub fn shard(&self, shard: usize) -> &MongoServer {
         &self.shards[shard]
     }
 
-    pub fn config_server(&self) -> &Server {
+    pub fn config_server(&self) -> &MongoServer {
         &self.config_server
     }
 
     /// To kill, pause or restart the mongos.
-    pub fn router_mut(&mut self) -> &mut Server {
+    pub fn router_mut(&mut self) -> &mut MongoServer {
         &mut self.router
     }
 
     /// To kill, pause or restart a shard.
-    pub fn shard_mut(&mut self, shard: usize) -> &mut Server {
+    pub fn shard_mut(&mut self, shard: usize) -> &mut MongoServer {
         &mut self.shards[shard]
     }
 
@@ -112,13 +112,18 @@ fn shard_set(shard: usize) -> String {
     format!("shard{shard}")
 }
 
-async fn start_set(binaries: &Binaries, role: Role, name: String, scratch: &ScratchFolder) -> Result<Server, Error> {
+async fn start_set(
+    binaries: &Binaries,
+    role: ServerRole,
+    name: String,
+    scratch: &ScratchFolder,
+) -> Result<MongoServer, Error> {
     // A change stream through mongos returns an event once every shard's clock has passed it. An idle shard advances its clock
     // only by these no-ops, by default every ten seconds.
     let config = ServerConfig::new(role, scratch.path().join(&name))
         .parameter("writePeriodicNoops", true)
         .parameter("periodicNoopIntervalSecs", 1);
-    let server = Server::start(binaries, config).await?;
+    let server = MongoServer::start(binaries, config).await?;
     let members = vec![doc! { "_id": 0, "host": server.address() }];
     mongod::initiate(&server, doc! { "_id": name, "members": members }).await?;
     mongod::wait_until_writable(&server, WRITABLE_WITHIN).await?;

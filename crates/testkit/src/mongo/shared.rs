@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
-use mongod::SingleNode;
+use mongod::SingleNodeReplicaSet;
 use mongodb::{Client, Database};
 use tokio::sync::Mutex;
 
@@ -26,7 +26,7 @@ pub struct SharedMongo {
 /// The server of this process, when no run provides one. It ends with the last test that uses it.
 #[derive(Debug)]
 struct OwnedNode {
-    node: SingleNode,
+    node: SingleNodeReplicaSet,
     _scratch: ScratchFolder,
 }
 
@@ -59,9 +59,9 @@ async fn process_node() -> Result<Arc<OwnedNode>, Error> {
 impl OwnedNode {
     async fn start() -> Result<Self, Error> {
         let scratch = ScratchFolder::new().map_err(Error::Scratch)?;
-        let mut config = SingleNode::config(scratch.path());
+        let mut config = SingleNodeReplicaSet::config(scratch.path());
         config.oplog_megabytes = Some(OPLOG_MEGABYTES);
-        let node = SingleNode::start(&binaries().await?, config).await?;
+        let node = SingleNodeReplicaSet::start(&binaries().await?, config).await?;
         Ok(Self { node, _scratch: scratch })
     }
 }
