@@ -42,7 +42,7 @@ use bytes::Bytes;
 
 mod memory;
 
-pub use memory::{MemoryJournal, VolatileJournal};
+pub use memory::{MemoryEntry, MemoryJournal, VolatileJournal};
 
 /// The location of a body and its meta. Twelve bytes, because millions of them are in memory.
 ///

@@ -2,6 +2,7 @@
 //!
 //! A dead-lettered message has no session and no time to live.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::backlog::QueuedMessage;
@@ -64,18 +65,16 @@ impl QueueContext<'_, '_> {
         tokens: &[LockToken],
         reason: &DeadLetterReason<'_>,
     ) -> Result<(), Error> {
-        let places: Vec<_> = tokens.iter().map(|token| self.queue.locks[token]).collect();
-        let places: Vec<_> = places.iter().map(|lock| (lock.slot, lock.counter)).collect();
-        let moves = self.plan_moves(&places, reason);
+        let locks = tokens.iter().map(|token| self.queue.locks[token]);
+        let messages: Vec<_> = locks.map(|lock| (lock.slot, lock.counter)).collect();
+        let moves = self.plan_moves(&messages, reason);
         self.append_moves(&moves)?;
         for token in tokens {
             self.queue.remove_lock(*token);
         }
-        let mut slots: Vec<TableSlot> = moves.iter().map(|pending| pending.slot).collect();
         moves.into_iter().for_each(|pending| self.complete_move(pending));
-        slots.sort_unstable();
-        slots.dedup();
-        self.serve_sessions(slots.into_iter());
+        let slots: BTreeSet<_> = messages.into_iter().map(|(slot, _)| slot).collect();
+        self.serve_sessions(slots);
         Ok(())
     }
 
@@ -92,31 +91,31 @@ impl QueueContext<'_, '_> {
         Ok(())
     }
 
-    fn plan_moves(&self, places: &[(TableSlot, u64)], reason: &DeadLetterReason<'_>) -> Vec<PendingMove> {
+    fn plan_moves(&self, messages: &[(TableSlot, u64)], reason: &DeadLetterReason<'_>) -> Vec<PendingMove> {
         let last = self.dead_letter_queue.as_ref().map_or(0, |queue| queue.counter);
-        let dig = |((slot, counter), new_counter): (&(TableSlot, u64), u64)| {
+        let plan = |((slot, counter), new_counter): (&(TableSlot, u64), u64)| {
             let message = self.queue.sessions.get(*slot).backlog.get(*counter)?;
             let mut overrides = reason.overrides(self.queue.overrides(*counter, message).as_ref());
             overrides.enqueued_sequence = Some(MessageQueue::sequence_number(*counter, message));
             Some(PendingMove { slot: *slot, counter: *counter, new_counter, message, overrides: Arc::new(overrides) })
         };
-        places.iter().zip(last + 1..).filter_map(dig).collect()
+        messages.iter().zip(last + 1..).filter_map(plan).collect()
     }
 
     fn append_moves(&mut self, moves: &[PendingMove]) -> Result<(), Error> {
-        let ids: Vec<_> = moves.iter().map(|pending| self.queue.sessions.get(pending.slot).id.clone()).collect();
-        let records = moves.iter().zip(&ids).map(|(pending, id)| {
+        let queue = &*self.queue;
+        let to_record = |pending: &PendingMove| {
             JournalRecord::DeadLettered(DeadLettered {
-                queue: self.queue.id,
-                session: id.as_deref(),
+                queue: queue.id,
+                session: queue.sessions.id(pending.slot),
                 sequence: MessageQueue::sequence_number(pending.counter, pending.message),
                 counter: pending.new_counter,
                 delivery_count: pending.message.delivery_count,
                 location: pending.message.location,
                 overrides: pending.overrides.clone(),
             })
-        });
-        let records: Vec<_> = records.collect();
+        };
+        let records: Vec<_> = moves.iter().map(to_record).collect();
         Ok(self.state.append_records(self.call, &records)?)
     }
 

@@ -12,6 +12,7 @@ use super::id::{CoreLinkId, LockToken, QueueId, SequenceNumber, Timestamp};
 use super::message_overrides::MessageOverrides;
 use super::receivers::QueueReceivers;
 use super::sessions::{QueueSessions, StoredState, TableSlot};
+use super::settle::PropertyUpdates;
 use super::waiting_attaches::WaitingAttaches;
 use crate::journal::Location;
 
@@ -200,6 +201,18 @@ pub(super) struct MessageUpdate {
     pub(super) delivery_count: u16,
     pub(super) deferred: bool,
     pub(super) overrides: Option<Arc<MessageOverrides>>,
+}
+
+impl MessageUpdate {
+    pub(super) fn count_failed_delivery(&mut self) {
+        self.delivery_count = self.delivery_count.saturating_add(1);
+    }
+
+    pub(super) fn set_properties(&mut self, properties: &PropertyUpdates) {
+        if !properties.is_empty() {
+            self.overrides = Some(Arc::new(MessageOverrides::merge(self.overrides.as_ref(), properties)));
+        }
+    }
 }
 
 impl MessageQueue {

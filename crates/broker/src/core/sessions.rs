@@ -79,6 +79,11 @@ impl QueueSessions {
         self.slots[slot as usize].as_deref_mut().expect("slots are freed only when nothing refers to the session")
     }
 
+    /// The id of the session at `slot`; `None` without sessions.
+    pub(super) fn id(&self, slot: TableSlot) -> Option<&str> {
+        self.get(slot).id.as_deref()
+    }
+
     /// Sessions from `slot` on, in slot order.
     pub(super) fn iter_from(&self, slot: TableSlot) -> impl Iterator<Item = (TableSlot, &QueueSession)> {
         let used = self.slots.iter().enumerate().skip(slot as usize);

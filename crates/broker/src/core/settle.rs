@@ -4,14 +4,13 @@
 //! rises even if the journal refuses the record. The lock has ended in any case, and a crash would lose the lock as
 //! well.
 
-use std::sync::Arc;
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
 use super::dead_letter::DeadLetterReason;
 use super::error::Error;
 use super::id::{LockToken, Timestamp};
-use super::message_overrides::MessageOverrides;
 use super::queue::MessageUpdate;
 use super::queue_context::QueueContext;
 use super::record::{JournalRecord, MessageUpdated};
@@ -125,8 +124,7 @@ impl QueueContext<'_, '_> {
 
     /// Counts one failed delivery for each message, in memory even if the journal refuses the record. The locks stay.
     pub(super) fn count_failed_deliveries(&mut self, tokens: &[LockToken]) {
-        let updates =
-            self.plan_updates(tokens, |_, update| update.delivery_count = update.delivery_count.saturating_add(1));
+        let updates = self.plan_updates(tokens, MessageUpdate::count_failed_delivery);
         let _ = self.append_updates(&updates);
         self.apply_updates(updates);
     }
@@ -153,32 +151,32 @@ impl QueueContext<'_, '_> {
 
     /// Appends that messages were removed, one record per session.
     pub(super) fn append_settled(&mut self, by_session: &[(TableSlot, Vec<u64>)]) -> Result<(), Error> {
-        let ids: Vec<_> = by_session.iter().map(|(slot, _)| self.queue.sessions.get(*slot).id.clone()).collect();
-        let records = by_session.iter().zip(&ids).map(|((_, counters), id)| JournalRecord::Settled {
-            queue: self.queue.id,
-            session: id.as_deref(),
+        let queue = &*self.queue;
+        let to_record = |(slot, counters): &(TableSlot, Vec<u64>)| JournalRecord::Settled {
+            queue: queue.id,
+            session: queue.sessions.id(*slot),
             counters: counters.clone(),
-        });
-        let records: Vec<_> = records.collect();
+        };
+        let records: Vec<_> = by_session.iter().map(to_record).collect();
         Ok(self.state.append_records(self.call, &records)?)
     }
 
     fn abandon(&mut self, tokens: &[LockToken], properties: &PropertyUpdates) -> Result<(), Error> {
-        let updates = self.plan_updates(tokens, |context, update| {
-            update.delivery_count = update.delivery_count.saturating_add(1);
-            context.set_properties(update, properties);
-        });
-        self.append_updates(&updates)?;
-        self.apply_updates(updates);
-        self.unlock_messages(tokens);
-        Ok(())
+        self.update_and_unlock(tokens, |update| {
+            update.count_failed_delivery();
+            update.set_properties(properties);
+        })
     }
 
     fn defer(&mut self, tokens: &[LockToken], properties: &PropertyUpdates) -> Result<(), Error> {
-        let updates = self.plan_updates(tokens, |context, update| {
+        self.update_and_unlock(tokens, |update| {
             update.deferred = true;
-            context.set_properties(update, properties);
-        });
+            update.set_properties(properties);
+        })
+    }
+
+    fn update_and_unlock(&mut self, tokens: &[LockToken], edit: impl Fn(&mut MessageUpdate)) -> Result<(), Error> {
+        let updates = self.plan_updates(tokens, edit);
         self.append_updates(&updates)?;
         self.apply_updates(updates);
         self.unlock_messages(tokens);
@@ -187,10 +185,8 @@ impl QueueContext<'_, '_> {
 
     /// Unlocks messages and serves their sessions.
     fn unlock_messages(&mut self, tokens: &[LockToken]) {
-        let mut slots: Vec<TableSlot> = tokens.iter().filter_map(|token| self.unlock_message(*token)).collect();
-        slots.sort_unstable();
-        slots.dedup();
-        self.serve_sessions(slots.into_iter());
+        let slots: BTreeSet<_> = tokens.iter().filter_map(|token| self.unlock_message(*token)).collect();
+        self.serve_sessions(slots);
     }
 
     /// Unlocks one message. If it has expired or has no deliveries left, it is removed now, not when it is next
@@ -205,23 +201,15 @@ impl QueueContext<'_, '_> {
         Some(lock.slot)
     }
 
-    /// Delivers again after settlements.
-    pub(super) fn serve_sessions(&mut self, slots: impl Iterator<Item = TableSlot>) {
-        for slot in slots {
-            self.serve(slot);
-        }
-    }
-
-    fn set_properties(&self, update: &mut MessageUpdate, properties: &PropertyUpdates) {
-        if !properties.is_empty() {
-            update.overrides = Some(Arc::new(MessageOverrides::merge(update.overrides.as_ref(), properties)));
-        }
+    /// Delivers again in each of these sessions, after settlements.
+    pub(super) fn serve_sessions(&mut self, slots: impl IntoIterator<Item = TableSlot>) {
+        slots.into_iter().for_each(|slot| self.serve(slot));
     }
 
     fn plan_updates(
         &self,
         tokens: &[LockToken],
-        edit: impl Fn(&Self, &mut MessageUpdate),
+        edit: impl Fn(&mut MessageUpdate),
     ) -> Vec<(TableSlot, u64, MessageUpdate)> {
         let update = |token: &LockToken| {
             let lock = self.queue.locks.get(token)?;
@@ -231,25 +219,25 @@ impl QueueContext<'_, '_> {
                 deferred: message.is_deferred(),
                 overrides: self.queue.overrides(lock.counter, message),
             };
-            edit(self, &mut update);
+            edit(&mut update);
             Some((lock.slot, lock.counter, update))
         };
         tokens.iter().filter_map(update).collect()
     }
 
     fn append_updates(&mut self, updates: &[(TableSlot, u64, MessageUpdate)]) -> Result<(), Error> {
-        let ids: Vec<_> = updates.iter().map(|(slot, ..)| self.queue.sessions.get(*slot).id.clone()).collect();
-        let records = updates.iter().zip(&ids).map(|((_, counter, update), id)| {
+        let queue = &*self.queue;
+        let to_record = |(slot, counter, update): &(TableSlot, u64, MessageUpdate)| {
             JournalRecord::MessageUpdated(MessageUpdated {
-                queue: self.queue.id,
-                session: id.as_deref(),
+                queue: queue.id,
+                session: queue.sessions.id(*slot),
                 counter: *counter,
                 delivery_count: update.delivery_count,
                 deferred: update.deferred,
                 overrides: update.overrides.clone(),
             })
-        });
-        let records: Vec<_> = records.collect();
+        };
+        let records: Vec<_> = updates.iter().map(to_record).collect();
         Ok(self.state.append_records(self.call, &records)?)
     }
 

@@ -4,8 +4,7 @@ use crate::fixture::*;
 
 #[test]
 fn messages_are_delivered_in_order_within_credit() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["a", "b", "c"]);
     let link = fixture.receiver(queue, 2);
     assert_eq!(fixture.take_bodies(link), ["a", "b"]);
@@ -17,8 +16,7 @@ fn messages_are_delivered_in_order_within_credit() {
 
 #[test]
 fn receivers_of_one_queue_are_served_round_robin() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     let (one, other) = (fixture.receiver(queue, 10), fixture.receiver(queue, 1));
     fixture.send_all(queue.entity, &["a", "b", "c", "d"]);
     assert_eq!(fixture.take_bodies(one), ["a", "c", "d"]);
@@ -54,8 +52,7 @@ fn a_topic_without_subscriptions_accepts_messages() {
 
 #[test]
 fn receive_and_delete_settles_on_delivery() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["a", "b"]);
     let link = fixture.receive_and_delete_link(queue, 1);
     let delivery = fixture.receive_one(link);
@@ -67,8 +64,7 @@ fn receive_and_delete_settles_on_delivery() {
 
 #[test]
 fn a_drain_delivers_available_messages_and_ends_the_credit() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 0);
     fixture.drain(link, 10);
@@ -82,8 +78,7 @@ fn a_drain_delivers_available_messages_and_ends_the_credit() {
 
 #[test]
 fn a_link_that_settles_nothing_is_limited() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     (0..150).for_each(|n| fixture.send_all(queue.entity, &[&n.to_string()]));
     let link = fixture.receiver(queue, 1000);
     let received = fixture.take_deliveries(link);
@@ -94,8 +89,7 @@ fn a_link_that_settles_nothing_is_limited() {
 
 #[test]
 fn a_detached_link_gets_nothing_more() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     let link = fixture.receiver(queue, 10);
     fixture.detach(link);
     fixture.send_all(queue.entity, &["a"]);

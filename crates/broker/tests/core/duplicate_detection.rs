@@ -61,8 +61,7 @@ fn messages_without_an_id_are_never_duplicates() {
 
 #[test]
 fn without_detection_nothing_is_a_duplicate() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     assert!(is_new(&mut fixture, queue, "a") && is_new(&mut fixture, queue, "a"));
 }
 

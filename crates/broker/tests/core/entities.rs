@@ -125,8 +125,7 @@ fn management_links_detach_when_their_entity_is_deleted() {
 
 #[test]
 fn a_disabled_entity_delivers_nothing() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 0);
     let mut description = QueueDescription::default();
@@ -143,8 +142,7 @@ fn a_disabled_entity_delivers_nothing() {
 
 #[test]
 fn an_update_takes_effect_and_lasts() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.advance(1_000);
     let mut description = QueueDescription::default();
     description.egress.lock_duration = std::time::Duration::from_secs(5);

@@ -15,8 +15,7 @@ fn the_shorter_time_to_live_of_message_and_entity_applies() {
         (Some(day), Some(2_000), 1_999, 2_250),
     ];
     for (own, default, lives, gone) in cases {
-        let mut fixture = CoreFixture::new();
-        let queue = fixture.queue("q", |queue| {
+        let (mut fixture, queue) = CoreFixture::with_queue(|queue| {
             queue.common.default_message_time_to_live = default.map(Duration::from_millis);
         });
         fixture.send(queue.entity, IncomingMessage { time_to_live: own, ..message("a") });
@@ -32,8 +31,8 @@ fn the_shorter_time_to_live_of_message_and_entity_applies() {
 
 #[test]
 fn an_expired_message_is_dead_lettered_if_configured() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| queue.egress.dead_lettering_on_message_expiration = true);
+    let (mut fixture, queue) =
+        CoreFixture::with_queue(|queue| queue.egress.dead_lettering_on_message_expiration = true);
     fixture.send(queue.entity, with_time_to_live(1_000, "a"));
     fixture.advance(2_000);
     let dead_letter_link = fixture.receiver(dead_letters(queue), 1);
@@ -45,8 +44,7 @@ fn an_expired_message_is_dead_lettered_if_configured() {
 
 #[test]
 fn a_locked_message_expires_when_unlocked() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send(queue.entity, with_time_to_live(1_000, "a"));
     fixture.send(queue.entity, with_time_to_live(1_000, "b"));
     let link = fixture.receiver(queue, 2);
@@ -61,8 +59,7 @@ fn a_locked_message_expires_when_unlocked() {
 
 #[test]
 fn deferred_and_session_messages_expire() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     fixture.send(queue.entity, IncomingMessage { time_to_live: Some(1_000), ..in_session("a", "1") });
     fixture.send(queue.entity, IncomingMessage { time_to_live: Some(9_000), ..in_session("b", "2") });
     let link = fixture.named_session(queue, "b").unwrap();
@@ -94,8 +91,8 @@ fn a_subscription_can_shorten_the_time_to_live() {
 
 #[test]
 fn expired_messages_leave_after_the_journal_has_space() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| queue.egress.dead_lettering_on_message_expiration = true);
+    let (mut fixture, queue) =
+        CoreFixture::with_queue(|queue| queue.egress.dead_lettering_on_message_expiration = true);
     for _ in 0..300 {
         fixture.send(queue.entity, with_time_to_live(1_000, "a"));
     }

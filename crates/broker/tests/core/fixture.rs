@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use broker::core::*;
-use broker::journal::{Journal, MemoryJournal};
+use broker::journal::{Journal, MemoryEntry, MemoryJournal};
 
 /// After 2020, the earliest time at which a message can expire.
 pub(crate) const START: Timestamp = Timestamp(1_800_000_000_000);
@@ -34,6 +34,26 @@ pub(crate) fn core(start: u8) -> Core {
     Core::new(BrokerLimits { max_message_size: 1024, max_unsettled: 100, ..BrokerLimits::default() }, [start; 32])
 }
 
+/// A core recovered from the records of a snapshot and the groups appended since it began.
+pub(crate) fn recover(start: u8, snapshot: &[Vec<u8>], groups: &[Vec<MemoryEntry>], now: Timestamp) -> Core {
+    let mut core = core(start);
+    for record in snapshot {
+        core.replay(record, None).unwrap();
+    }
+    for entry in groups.iter().flatten() {
+        core.replay(&entry.meta, entry.body).unwrap();
+    }
+    core.finish_recovery(now);
+    core
+}
+
+/// References to each body, counted by the core.
+pub(crate) fn count_references(core: &Core, journal: &MemoryJournal) -> Vec<i64> {
+    let mut counted = vec![0; journal.references().count()];
+    core.visit_bodies(|location| counted[location.offset as usize] += 1);
+    counted
+}
+
 impl CoreFixture {
     pub(crate) fn new() -> Self {
         Self {
@@ -44,6 +64,18 @@ impl CoreFixture {
             next_link: 1,
             events: HashMap::new(),
         }
+    }
+
+    /// A fixture with the queue `q`.
+    pub(crate) fn with_queue(change: impl FnOnce(&mut QueueDescription)) -> (Self, QueueId) {
+        let mut fixture = Self::new();
+        let queue = fixture.queue("q", change);
+        (fixture, queue)
+    }
+
+    /// A fixture with the queue `q`, which requires sessions.
+    pub(crate) fn with_session_queue() -> (Self, QueueId) {
+        Self::with_queue(|queue| queue.egress.requires_session = true)
     }
 
     /// Calls the core, then records the effects.
@@ -242,14 +274,7 @@ impl CoreFixture {
     /// Restarts from a snapshot and the groups from `from` on.
     pub(crate) fn recover(&mut self, snapshot: &[Vec<u8>], from: usize) {
         self.starts += 1;
-        self.core = core(self.starts);
-        for record in snapshot {
-            self.core.replay(record, None).unwrap();
-        }
-        for entry in self.journal.groups()[from..].iter().flatten() {
-            self.core.replay(&entry.meta, entry.body).unwrap();
-        }
-        self.core.finish_recovery(self.now);
+        self.core = recover(self.starts, snapshot, &self.journal.groups()[from..], self.now);
         self.events.clear();
     }
 }

@@ -8,8 +8,7 @@ fn five_seconds(queue: &mut QueueDescription) {
 
 #[test]
 fn an_expired_lock_counts_a_failed_delivery() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", five_seconds);
+    let (mut fixture, queue) = CoreFixture::with_queue(five_seconds);
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 1);
     let first = fixture.receive_one(link);
@@ -27,8 +26,7 @@ fn an_expired_lock_counts_a_failed_delivery() {
 
 #[test]
 fn a_renewed_lock_lasts_its_full_duration() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", five_seconds);
+    let (mut fixture, queue) = CoreFixture::with_queue(five_seconds);
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 1);
     let delivery = fixture.receive_one(link);
@@ -44,8 +42,7 @@ fn a_renewed_lock_lasts_its_full_duration() {
 
 #[test]
 fn renewal_is_all_or_none() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", five_seconds);
+    let (mut fixture, queue) = CoreFixture::with_queue(five_seconds);
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 1);
     let delivery = fixture.receive_one(link);
@@ -58,8 +55,7 @@ fn renewal_is_all_or_none() {
 
 #[test]
 fn locks_outlive_their_link_and_settle_by_token() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", five_seconds);
+    let (mut fixture, queue) = CoreFixture::with_queue(five_seconds);
     fixture.send_all(queue.entity, &["a", "b"]);
     let link = fixture.receiver(queue, 2);
     let received = fixture.take_deliveries(link);
@@ -73,8 +69,7 @@ fn locks_outlive_their_link_and_settle_by_token() {
 
 #[test]
 fn repeatedly_expired_locks_dead_letter_the_message() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| {
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| {
         five_seconds(queue);
         queue.egress.max_delivery_count = 2;
     });
@@ -109,8 +104,7 @@ fn thousands_of_locks_expire_in_limited_steps() {
 
 #[test]
 fn a_full_journal_does_not_keep_a_lock_alive() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", five_seconds);
+    let (mut fixture, queue) = CoreFixture::with_queue(five_seconds);
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 2);
     fixture.take_deliveries(link);

@@ -7,7 +7,7 @@ use broker::core::*;
 use broker::journal::{Journal, MemoryJournal};
 
 use crate::client_steps::ClientStep;
-use crate::fixture::{START, core};
+use crate::fixture::{START, core, count_references, recover};
 use crate::model::{BrokerModel, LOCK, MAX_DELIVERIES, ModelLink, ModelLock, ModelMessage, ModelQueue, ModelScheduled};
 
 /// The core and the model, side by side.
@@ -371,13 +371,7 @@ impl CoreModelCheck {
         let (records, from) = latest_snapshot
             .map_or((&[][..], 0), |latest_snapshot| (&latest_snapshot.records[..], latest_snapshot.from));
         self.starts += 1;
-        let mut new = core(self.starts);
-        records.iter().for_each(|record| new.replay(record, None).unwrap());
-        for entry in self.journal.groups()[from..].iter().flatten() {
-            new.replay(&entry.meta, entry.body).unwrap();
-        }
-        new.finish_recovery(Timestamp(self.model.now));
-        self.core = new;
+        self.core = recover(self.starts, records, &self.journal.groups()[from..], Timestamp(self.model.now));
         self.snapshot_in_progress = None;
         self.model.restart();
         self.advance(0);
@@ -406,9 +400,8 @@ impl CoreModelCheck {
             let found: Vec<_> = held(&mut self.core, &mut self.journal, queue, self.model.now);
             assert_eq!(found, summary(&expected), "{queue:?}");
         }
-        let mut count_references = vec![0; self.journal.references().count()];
-        self.core.visit_bodies(|location| count_references[location.offset as usize] += 1);
-        assert!(self.journal.references().eq(count_references), "the journal's references are not the core's");
+        let counted = count_references(&self.core, &self.journal);
+        assert!(self.journal.references().eq(counted), "the journal's references are not the core's");
         let mut after_a_crash = self.model.clone();
         after_a_crash.restart();
         self.checkpoints.push((self.journal.groups().len(), self.model.now, after_a_crash.recoverable()));

@@ -70,8 +70,7 @@ fn a_sequence_number_of_another_partition_is_not_found() {
 
 #[test]
 fn a_partitioned_entity_is_sixteen_times_as_large() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| {
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| {
         queue.ingress.enable_partitioning = true;
         queue.ingress.max_size_in_megabytes = 1;
     });

@@ -16,8 +16,7 @@ fn peek(
 #[test]
 fn peek_shows_all_messages_and_locks_none() {
     use MessageState::*;
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["1", "2", "3"]);
     fixture.send(queue.entity, IncomingMessage { scheduled_for: Some(Timestamp(START.0 + 9_000)), ..message("4") });
     fixture.send_all(queue.entity, &["5"]);
@@ -35,8 +34,7 @@ fn peek_shows_all_messages_and_locks_none() {
 #[test]
 fn peek_filters_by_session() {
     use MessageState::*;
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     for (session, body) in [("b", "1"), ("a", "2"), ("b", "3"), ("a", "4"), ("c", "5")] {
         fixture.send(queue.entity, in_session(session, body));
     }
@@ -47,8 +45,7 @@ fn peek_filters_by_session() {
 
 #[test]
 fn a_deferred_message_is_received_by_number_and_settled() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["a", "b"]);
     let link = fixture.receiver(queue, 2);
     let received = fixture.take_deliveries(link);
@@ -77,8 +74,7 @@ fn a_deferred_message_is_received_by_number_and_settled() {
 
 #[test]
 fn a_deferred_message_of_a_session_needs_the_session() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     fixture.send(queue.entity, in_session("a", "1"));
     let link = fixture.next_session(queue);
     fixture.credit(link, 1);
@@ -101,8 +97,7 @@ fn a_deferred_message_of_a_session_needs_the_session() {
 
 #[test]
 fn sessions_with_messages_or_state_are_listed() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     fixture.send(queue.entity, in_session("message", "1"));
     let link = fixture.named_session(queue, "state").unwrap();
     fixture.named_session(queue, "nothing").unwrap();
@@ -123,8 +118,7 @@ fn sessions_with_messages_or_state_are_listed() {
 
 #[test]
 fn messages_are_deleted_in_bulk_oldest_first() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["1", "2", "3", "4"]);
     fixture.advance(1_000);
     fixture.send_all(queue.entity, &["5"]);

@@ -6,7 +6,7 @@ use broker::core::*;
 use proptest::prelude::*;
 
 use crate::client_steps::step;
-use crate::fixture::core;
+use crate::fixture::recover;
 use crate::model_check::{CoreModelCheck, held, summary};
 
 proptest! {
@@ -22,11 +22,7 @@ proptest! {
         let mut check = CoreModelCheck::new();
         check.run(steps);
         for (groups, now, expected) in std::mem::take(&mut check.checkpoints) {
-            let mut recovered = core(200);
-            for entry in check.journal.groups()[..groups].iter().flatten() {
-                recovered.replay(&entry.meta, entry.body).unwrap();
-            }
-            recovered.finish_recovery(Timestamp(now));
+            let mut recovered = recover(200, &[], &check.journal.groups()[..groups], Timestamp(now));
             for (queue, messages) in expected {
                 let found = held(&mut recovered, &mut check.journal, queue, now);
                 prop_assert_eq!(found, summary(&messages), "{:?} after {} groups", queue, groups);
@@ -39,11 +35,7 @@ proptest! {
         let mut check = CoreModelCheck::new();
         check.run(steps);
         let groups = cut % (check.journal.groups().len() + 1);
-        let mut recovered = core(201);
-        for entry in check.journal.groups()[..groups].iter().flatten() {
-            recovered.replay(&entry.meta, entry.body).unwrap();
-        }
-        recovered.finish_recovery(Timestamp(check.model.now));
+        let mut recovered = recover(201, &[], &check.journal.groups()[..groups], Timestamp(check.model.now));
         // All recovered messages can be read, received and settled.
         let mut effects = Vec::new();
         for (n, entity) in check.egresses.iter().enumerate() {

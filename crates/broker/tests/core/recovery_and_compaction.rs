@@ -175,7 +175,7 @@ fn compacted_segments_are_empty_and_contents_unchanged() {
     assert!(held.iter().all(|location| location.segment > 3), "{held:?}");
     assert_eq!(contents(&mut fixture), before);
     assert_eq!(
-        count_references(&fixture),
+        count_references(&fixture.core, &fixture.journal),
         fixture.journal.references().collect::<Vec<_>>(),
         "the journal was told of every move"
     );
@@ -208,14 +208,7 @@ fn a_body_of_several_subscriptions_is_moved_once() {
 #[test]
 fn the_journal_counts_references_to_each_body() {
     let (fixture, ..) = populated();
-    assert_eq!(count_references(&fixture), fixture.journal.references().collect::<Vec<_>>());
-}
-
-/// References to each body, counted by the core.
-fn count_references(fixture: &CoreFixture) -> Vec<i64> {
-    let mut count_references = vec![0; fixture.journal.references().count()];
-    fixture.core.visit_bodies(|location| count_references[location.offset as usize] += 1);
-    count_references
+    assert_eq!(count_references(&fixture.core, &fixture.journal), fixture.journal.references().collect::<Vec<_>>());
 }
 
 #[test]

@@ -8,8 +8,7 @@ fn due(millis: u64, body: &str) -> IncomingMessage {
 
 #[test]
 fn a_due_message_gets_a_new_sequence_number() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     let link = fixture.receiver(queue, 9);
     let scheduled = fixture.send(queue.entity, due(5_000, "later"));
     fixture.send_all(queue.entity, &["now"]);
@@ -26,8 +25,7 @@ fn a_due_message_gets_a_new_sequence_number() {
 
 #[test]
 fn a_past_scheduled_time_means_now() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send(queue.entity, due(0, "a"));
     assert_eq!(fixture.counts("q").active, 1);
 }
@@ -58,8 +56,7 @@ fn a_due_message_without_subscriptions_is_released() {
 
 #[test]
 fn scheduled_messages_are_cancelled_all_or_none() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     let (one, two) = (fixture.send(queue.entity, due(5_000, "1")), fixture.send(queue.entity, due(5_000, "2")));
     let cancel = |fixture: &mut CoreFixture, numbers: &[SequenceNumber]| {
         fixture.call(|core, call| core.cancel(call, queue.entity, numbers))
@@ -76,8 +73,7 @@ fn scheduled_messages_are_cancelled_all_or_none() {
 
 #[test]
 fn time_to_live_starts_when_the_message_is_due() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send(queue.entity, IncomingMessage { time_to_live: Some(2_000), ..due(5_000, "a") });
     fixture.advance(6_500);
     assert_eq!(fixture.counts("q").active, 1);
@@ -87,8 +83,7 @@ fn time_to_live_starts_when_the_message_is_due() {
 
 #[test]
 fn a_scheduled_duplicate_is_dropped() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| queue.ingress.requires_duplicate_detection = true);
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| queue.ingress.requires_duplicate_detection = true);
     let scheduled = IncomingMessage { message_id: Some("a".into()), ..due(5_000, "a") };
     fixture.send(queue.entity, scheduled);
     assert_eq!(fixture.try_send(queue.entity, &[with_id("a")]).unwrap(), [None]);
@@ -96,8 +91,7 @@ fn a_scheduled_duplicate_is_dropped() {
 
 #[test]
 fn scheduled_messages_are_enqueued_in_their_session() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     let waiting = fixture.next_session(queue);
     fixture.send(queue.entity, IncomingMessage { session_id: Some("s".into()), ..due(5_000, "a") });
     assert!(fixture.events(waiting).attached.is_none());
@@ -107,8 +101,7 @@ fn scheduled_messages_are_enqueued_in_their_session() {
 
 #[test]
 fn a_full_journal_delays_what_is_due() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send(queue.entity, due(5_000, "a"));
     fixture.journal.full = true;
     fixture.advance(6_000);

@@ -59,8 +59,7 @@ fn a_batch_is_stored_completely_or_not_at_all() {
 
 #[test]
 fn a_refused_append_stores_nothing_and_remembers_no_id() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| queue.ingress.requires_duplicate_detection = true);
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| queue.ingress.requires_duplicate_detection = true);
     fixture.journal.full = true;
     let refused = fixture.try_send(queue.entity, &[with_id("a")]).unwrap_err();
     assert_eq!((refused.condition(), refused.status()), ("amqp:resource-limit-exceeded", 403));
@@ -74,8 +73,7 @@ fn a_refused_append_stores_nothing_and_remembers_no_id() {
 
 #[test]
 fn deliveries_continue_while_the_journal_is_full() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["a", "b"]);
     fixture.journal.full = true;
     let link = fixture.receiver(queue, 1);
@@ -89,8 +87,7 @@ fn deliveries_continue_while_the_journal_is_full() {
 
 #[test]
 fn a_full_entity_refuses_until_messages_are_consumed() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| queue.ingress.max_size_in_megabytes = 1);
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| queue.ingress.max_size_in_megabytes = 1);
     let batch: Vec<_> = (0..1024).map(|_| message(&"x".repeat(1024))).collect();
     fixture.try_send(queue.entity, &batch).unwrap();
     let refused = fixture.try_send(queue.entity, &[message("one more")]).unwrap_err();

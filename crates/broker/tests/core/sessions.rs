@@ -16,8 +16,7 @@ fn session_of(fixture: &mut CoreFixture, link: CoreLinkId) -> Option<String> {
 
 #[test]
 fn the_next_session_has_the_oldest_message() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     send_to_sessions(&mut fixture, queue, &[("b", "1"), ("a", "2"), ("b", "3"), ("c", "4")]);
     let links = [(); 3].map(|()| fixture.next_session(queue));
     assert_eq!(links.map(|link| session_of(&mut fixture, link).unwrap()), ["b", "a", "c"]);
@@ -27,8 +26,7 @@ fn the_next_session_has_the_oldest_message() {
 
 #[test]
 fn an_attach_waits_for_a_session_first_come_first_served() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     let (first, second) = (fixture.next_session(queue), fixture.next_session(queue));
     assert_eq!(session_of(&mut fixture, first), None);
     send_to_sessions(&mut fixture, queue, &[("a", "1")]);
@@ -42,8 +40,7 @@ fn an_attach_waits_for_a_session_first_come_first_served() {
 
 #[test]
 fn credit_granted_while_waiting_is_kept_for_the_session() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     let link = fixture.next_session(queue);
     fixture.credit(link, 2);
     send_to_sessions(&mut fixture, queue, &[("a", "1"), ("a", "2"), ("a", "3")]);
@@ -52,8 +49,7 @@ fn credit_granted_while_waiting_is_kept_for_the_session() {
 
 #[test]
 fn a_waiting_attach_times_out() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     let link = fixture.next_session(queue);
     fixture.advance(19_999);
     assert!(fixture.events(link).refused.is_none());
@@ -65,8 +61,7 @@ fn a_waiting_attach_times_out() {
 
 #[test]
 fn a_detached_waiting_attach_gets_no_session() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     let (first, second) = (fixture.next_session(queue), fixture.next_session(queue));
     fixture.detach(first);
     send_to_sessions(&mut fixture, queue, &[("a", "1")]);
@@ -76,8 +71,7 @@ fn a_detached_waiting_attach_gets_no_session() {
 
 #[test]
 fn a_session_has_one_holder() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     send_to_sessions(&mut fixture, queue, &[("a", "1")]);
     let link = fixture.named_session(queue, "a").unwrap();
     let refused = fixture.named_session(queue, "a").unwrap_err();
@@ -90,8 +84,7 @@ fn a_session_has_one_holder() {
 
 #[test]
 fn a_named_session_may_be_empty_or_have_an_empty_id() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     for id in ["later", ""] {
         let link = fixture.named_session(queue, id).unwrap();
         fixture.credit(link, 1);
@@ -103,8 +96,7 @@ fn a_named_session_may_be_empty_or_have_an_empty_id() {
 
 #[test]
 fn a_released_session_unlocks_messages_without_counting() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     send_to_sessions(&mut fixture, queue, &[("a", "1"), ("a", "2"), ("a", "3")]);
     let link = fixture.next_session(queue);
     fixture.credit(link, 2);
@@ -121,8 +113,7 @@ fn a_released_session_unlocks_messages_without_counting() {
 
 #[test]
 fn an_expired_session_lock_detaches_and_counts_deliveries() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     send_to_sessions(&mut fixture, queue, &[("a", "1"), ("a", "2")]);
     let link = fixture.next_session(queue);
     fixture.credit(link, 1);
@@ -139,8 +130,7 @@ fn an_expired_session_lock_detaches_and_counts_deliveries() {
 
 #[test]
 fn of_sessions_expired_together_the_oldest_message_is_next() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     // "late" is locked first, so its lock expires first; only the order of the messages puts "early" before it.
     fixture.named_session(queue, "late").unwrap();
     send_to_sessions(&mut fixture, queue, &[("early", "1"), ("late", "2")]);
@@ -153,8 +143,7 @@ fn of_sessions_expired_together_the_oldest_message_is_next() {
 
 #[test]
 fn a_renewed_session_keeps_its_holder() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     send_to_sessions(&mut fixture, queue, &[("a", "1")]);
     let link = fixture.next_session(queue);
     fixture.credit(link, 1);
@@ -173,8 +162,7 @@ fn a_renewed_session_keeps_its_holder() {
 
 #[test]
 fn an_abandoned_message_is_redelivered_before_later_ones() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     send_to_sessions(&mut fixture, queue, &[("a", "1"), ("a", "2"), ("a", "3")]);
     let link = fixture.next_session(queue);
     fixture.credit(link, 1);
@@ -186,8 +174,7 @@ fn an_abandoned_message_is_redelivered_before_later_ones() {
 
 #[test]
 fn a_poison_message_is_dead_lettered_and_the_next_delivered() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| {
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| {
         queue.egress.requires_session = true;
         queue.egress.max_delivery_count = 2;
     });
@@ -207,8 +194,7 @@ fn a_poison_message_is_dead_lettered_and_the_next_delivered() {
 
 #[test]
 fn session_state_needs_the_lock_and_survives_it() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     let link = fixture.named_session(queue, "a").unwrap();
     assert_eq!(fixture.call(|core, call| core.session_state(call, queue, "a")).unwrap(), None);
     fixture.call(|core, call| core.set_session_state(call, queue, "a", Some("one".into()))).unwrap();
@@ -232,8 +218,7 @@ fn session_state_needs_the_lock_and_survives_it() {
 
 #[test]
 fn a_session_with_only_deferred_messages_is_not_offered_as_next() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     send_to_sessions(&mut fixture, queue, &[("a", "1")]);
     let link = fixture.next_session(queue);
     fixture.credit(link, 1);
@@ -246,8 +231,7 @@ fn a_session_with_only_deferred_messages_is_not_offered_as_next() {
 
 #[test]
 fn receive_and_delete_works_within_a_session() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     send_to_sessions(&mut fixture, queue, &[("a", "1"), ("a", "2")]);
     let filter = SessionFilter::Next { timeout: Duration::ZERO };
     let link = fixture.try_attach(queue, ReceiveMode::ReceiveAndDelete, filter).unwrap().0;
@@ -259,8 +243,7 @@ fn receive_and_delete_works_within_a_session() {
 
 #[test]
 fn a_test_fault_can_expire_a_session_lock() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.session_queue("q");
+    let (mut fixture, queue) = CoreFixture::with_session_queue();
     send_to_sessions(&mut fixture, queue, &[("a", "1")]);
     let link = fixture.next_session(queue);
     fixture.call(|core, call| core.expire_session_lock(call, queue, "a")).unwrap();

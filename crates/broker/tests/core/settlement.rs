@@ -18,8 +18,7 @@ fn each_outcome_does_what_it_says() {
         ("dead-letter", dead_letter("bad"), None, 0, 1),
     ];
     for (name, outcome, served_again, active, dead) in cases {
-        let mut fixture = CoreFixture::new();
-        let queue = fixture.queue("q", |_| {});
+        let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
         fixture.send_all(queue.entity, &["a"]);
         let link = fixture.receiver(queue, 5);
         let first = fixture.receive_one(link);
@@ -35,8 +34,7 @@ fn each_outcome_does_what_it_says() {
 
 #[test]
 fn abandoned_messages_are_delivered_before_new_ones() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["a", "b", "c"]);
     let link = fixture.receiver(queue, 2);
     let received = fixture.take_deliveries(link);
@@ -48,8 +46,7 @@ fn abandoned_messages_are_delivered_before_new_ones() {
 
 #[test]
 fn abandoning_and_deferring_may_set_properties() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 9);
     let first = fixture.receive_one(link);
@@ -65,8 +62,7 @@ fn abandoning_and_deferring_may_set_properties() {
 
 #[test]
 fn a_dead_letter_keeps_its_body_its_count_and_its_reason() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["spare", "a"]);
     let link = fixture.receiver(queue, 9);
     let received = fixture.take_deliveries(link);
@@ -93,8 +89,7 @@ fn a_dead_letter_keeps_its_body_its_count_and_its_reason() {
 
 #[test]
 fn a_dead_letter_cannot_be_dead_lettered_again() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| queue.egress.max_delivery_count = 1);
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| queue.egress.max_delivery_count = 1);
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 1);
     let first = fixture.receive_one(link);
@@ -109,8 +104,7 @@ fn a_dead_letter_cannot_be_dead_lettered_again() {
 
 #[test]
 fn too_many_failed_deliveries_dead_letter_the_message() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| queue.egress.max_delivery_count = 3);
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| queue.egress.max_delivery_count = 3);
     fixture.send_all(queue.entity, &["a", "b"]);
     let link = fixture.receiver(queue, 1);
     for count in 0..3 {
@@ -127,8 +121,7 @@ fn too_many_failed_deliveries_dead_letter_the_message() {
 
 #[test]
 fn the_last_failed_delivery_dead_letters_without_more_credit() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |queue| queue.egress.max_delivery_count = 1);
+    let (mut fixture, queue) = CoreFixture::with_queue(|queue| queue.egress.max_delivery_count = 1);
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 1);
     let delivery = fixture.receive_one(link);
@@ -138,8 +131,7 @@ fn the_last_failed_delivery_dead_letters_without_more_credit() {
 
 #[test]
 fn a_range_is_settled_in_one_record_and_lost_locks_reported() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     (0..10).for_each(|n| fixture.send_all(queue.entity, &[&n.to_string()]));
     let link = fixture.receiver(queue, 10);
     let tokens: Vec<_> = fixture.take_deliveries(link).iter().map(|delivery| delivery.token).collect();
@@ -154,8 +146,7 @@ fn a_range_is_settled_in_one_record_and_lost_locks_reported() {
 
 #[test]
 fn a_repeated_token_is_settled_once() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     for outcome in [SettlementOutcome::Complete, abandon(), SettlementOutcome::Release, defer(), dead_letter("x")] {
         fixture.send_all(queue.entity, &["a"]);
         let link = fixture.receiver(queue, 1);
@@ -169,8 +160,7 @@ fn a_repeated_token_is_settled_once() {
 
 #[test]
 fn a_refused_append_settles_nothing() {
-    let mut fixture = CoreFixture::new();
-    let queue = fixture.queue("q", |_| {});
+    let (mut fixture, queue) = CoreFixture::with_queue(|_| {});
     fixture.send_all(queue.entity, &["a"]);
     let link = fixture.receiver(queue, 1);
     let delivery = fixture.receive_one(link);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use broker::journal::{AppendError, Journal, JournalEntry, ReadError};
 use broker::store::{LogStore, OpenError, StoreHealth};
 
-use crate::mini_core::{MiniCore, MiniEngine, MiniMessage, StoreOp, VisibleState, workload};
+use crate::mini_core::{MiniCore, MiniMessage, StoreOp, workload};
 use crate::power_loss::{recover, run, small_segments};
 use crate::simulated_disk::{PowerLoss, SimulatedDisk};
 
@@ -18,12 +18,6 @@ fn failure() -> io::Error {
 
 fn send(sequence: u64) -> StoreOp {
     StoreOp::Send { messages: vec![MiniMessage { sequence, session: 0, body: vec![sequence as u8; 100] }] }
-}
-
-fn expect_visible(engine: &MiniEngine, store: &LogStore, ops: &[StoreOp]) {
-    let mut expected = VisibleState::default();
-    ops.iter().for_each(|op| expected.apply(op));
-    assert_eq!(engine.core.visible(store).unwrap(), expected);
 }
 
 /// Runs the workload with one failure at the `at`-th operation of a kind; `false` if there are not that many.
@@ -51,12 +45,12 @@ fn run_with_one_failure(kind: &'static str, at: usize) -> bool {
     while engine.maintenance(&mut store) || store.run_pending_io() || store.synced() < store.position() {}
     store.run_pending_io();
     assert!(store.health().is_good(), "{kind} {at}: {:?}", store.health());
-    expect_visible(&engine, &store, &ops);
+    engine.assert_visible(&store, &ops);
     drop(store);
     let disk = disk.after(PowerLoss::Everything);
     let (store, engine) =
         recover(disk.shared(), small_segments()).unwrap_or_else(|error| panic!("{kind} {at}: {error}"));
-    expect_visible(&engine, &store, &ops);
+    engine.assert_visible(&store, &ops);
     failed.load(Ordering::Relaxed) == 1
 }
 
@@ -82,7 +76,7 @@ fn after_a_failed_sync_bytes_go_to_a_new_file_before_the_ack() {
     // THEN the append is not acknowledged, it is readable, and new messages are refused with the reason
     assert_eq!(store.synced(), synced);
     assert!(matches!(store.health(), StoreHealth::Failing(_)));
-    expect_visible(&engine, &store, &ops[..2]);
+    engine.assert_visible(&store, &ops[..2]);
     assert!(matches!(engine.core.apply(&ops[2], &mut store), Err(AppendError::Io(_))));
     // WHEN the disk works again, writing continues in a new file
     disk.heal();
@@ -97,7 +91,7 @@ fn after_a_failed_sync_bytes_go_to_a_new_file_before_the_ack() {
     drop(store);
     let disk = disk.after(PowerLoss::Everything);
     let (store, engine) = recover(disk.shared(), small_segments()).unwrap();
-    expect_visible(&engine, &store, &ops);
+    engine.assert_visible(&store, &ops);
 }
 
 #[test]
@@ -136,7 +130,7 @@ fn page_cache_bytes_of_a_failed_sync_are_rewritten_at_start() {
     let disk = disk.after(PowerLoss::Everything);
     // THEN nothing is lost
     let (store, engine) = recover(disk.shared(), small_segments()).unwrap();
-    expect_visible(&engine, &store, &ops);
+    engine.assert_visible(&store, &ops);
 }
 
 /// A folder with closed segments and an active one.
@@ -196,14 +190,14 @@ fn a_torn_log_tail_is_not_damage() {
     let (disk, ops) = populated_disk();
     let last = disk.names().into_iter().rfind(|name| name.ends_with(".seg")).unwrap();
     let (store, engine) = recover(disk.after(PowerLoss::Nothing).shared(), small_segments()).unwrap();
-    expect_visible(&engine, &store, &ops);
+    engine.assert_visible(&store, &ops);
     // In the body of the last frame; nothing was written after it.
     disk.damage(&last, |bytes| {
         let end = bytes.iter().rposition(|byte| *byte != 0).unwrap();
         bytes[end - 20] ^= 1;
     });
     let (store, engine) = recover(disk.shared(), small_segments()).unwrap();
-    expect_visible(&engine, &store, &ops[..ops.len() - 1]);
+    engine.assert_visible(&store, &ops[..ops.len() - 1]);
 }
 
 #[test]

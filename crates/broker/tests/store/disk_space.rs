@@ -53,12 +53,9 @@ fn one_old_message_per_segment_does_not_keep_the_segments() {
             expected.apply(&op);
         }
         store.run_pending_io();
-        for _ in 0..3 {
-            engine.maintenance(&mut store);
-            store.run_pending_io();
-        }
+        engine.run_steps(&mut store, 3);
     }
-    while engine.maintenance(&mut store) || store.run_pending_io() {}
+    engine.run_to_idle(&mut store);
     // 300 live messages of about 360 bytes: the store may use about four times that, plus what no snapshot covers yet.
     let usage = store.usage();
     assert!(usage.bytes < 4 * 300 * 360 + 2 * usage.snapshot + (64 << 10), "{usage:?}");
@@ -145,20 +142,16 @@ fn a_full_disk_refuses_messages_and_accepts_settlements() {
         engine.core.apply(&op, &mut store).unwrap();
         ops.push(op);
         store.run_pending_io();
-        for _ in 0..5 {
-            engine.maintenance(&mut store);
-            store.run_pending_io();
-        }
+        engine.run_steps(&mut store, 5);
     }
-    while engine.maintenance(&mut store) || store.run_pending_io() {}
+    engine.run_to_idle(&mut store);
     assert!(store.health().is_good(), "{:?} with {} bytes used", store.health(), disk.used());
     // THEN messages are accepted again
     let op = send(count + 1);
     engine.core.apply(&op, &mut store).unwrap();
     ops.push(op);
     store.run_pending_io();
-    let mut expected = VisibleState::default();
-    ops.iter().for_each(|op| expected.apply(op));
+    let expected = VisibleState::after(&ops);
     assert_eq!(engine.core.visible(&store).unwrap(), expected);
     drop(store);
     let (store, engine) = recover(disk.after(PowerLoss::Everything).shared(), small_segments()).unwrap();
@@ -175,7 +168,7 @@ fn a_full_disk_triggers_an_early_snapshot_that_frees_space() {
         engine.core.apply(&StoreOp::Settle { sequence }, &mut store).unwrap();
         store.run_pending_io();
     }
-    while engine.maintenance(&mut store) || store.run_pending_io() {}
+    engine.run_to_idle(&mut store);
     assert!(store.health().is_good());
     assert!(store.usage().segments < 3, "{:?}", store.usage());
 }
@@ -209,12 +202,9 @@ fn a_store_can_start_and_settle_on_a_full_disk() {
             );
         }
         store.run_pending_io();
-        for _ in 0..5 {
-            engine.maintenance(&mut store);
-            store.run_pending_io();
-        }
+        engine.run_steps(&mut store, 5);
     }
-    while engine.maintenance(&mut store) || store.run_pending_io() {}
+    engine.run_to_idle(&mut store);
     assert_eq!(store.synced(), store.position());
     assert!(store.health().is_good(), "{:?}, {:?}", store.health(), store.usage());
 }

@@ -45,6 +45,13 @@ pub(crate) struct VisibleState {
 }
 
 impl VisibleState {
+    /// The state after these operations.
+    pub(crate) fn after(ops: &[StoreOp]) -> Self {
+        let mut state = Self::default();
+        ops.iter().for_each(|op| state.apply(op));
+        state
+    }
+
     pub(crate) fn apply(&mut self, op: &StoreOp) {
         match op {
             StoreOp::Send { messages } => {
@@ -241,6 +248,23 @@ pub(crate) struct MiniEngine {
 impl MiniEngine {
     pub(crate) fn new(core: MiniCore) -> Self {
         Self { core, cursor: MiniSnapshotCursor::default() }
+    }
+
+    pub(crate) fn assert_visible(&self, store: &LogStore, ops: &[StoreOp]) {
+        assert_eq!(self.core.visible(store).unwrap(), VisibleState::after(ops));
+    }
+
+    /// Maintains and writes until there is nothing left to do.
+    pub(crate) fn run_to_idle(&mut self, store: &mut LogStore) {
+        while self.maintenance(store) || store.run_pending_io() {}
+    }
+
+    /// A few steps of maintenance, each followed by the writes it causes.
+    pub(crate) fn run_steps(&mut self, store: &mut LogStore, steps: usize) {
+        for _ in 0..steps {
+            self.maintenance(store);
+            store.run_pending_io();
+        }
     }
 
     /// One maintenance step; `false` if there is nothing to do.

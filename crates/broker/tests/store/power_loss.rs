@@ -38,7 +38,7 @@ pub(crate) fn run(disk: &SimulatedDisk, store: &mut LogStore, engine: &mut MiniE
         }
     }
     acknowledge(disk, store, &ends);
-    while engine.maintenance(store) || store.run_pending_io() {}
+    engine.run_to_idle(store);
 }
 
 fn acknowledge(disk: &SimulatedDisk, store: &mut LogStore, ends: &[(u64, broker::journal::Lsn)]) {
@@ -56,8 +56,7 @@ fn check(engine: &MiniEngine, store: &LogStore, ops: &[StoreOp], acknowledged: u
     if recovered < acknowledged {
         return Err(format!("{acknowledged} ops were acknowledged, {recovered} are there"));
     }
-    let mut expected = VisibleState::default();
-    ops[..recovered as usize].iter().for_each(|op| expected.apply(op));
+    let expected = VisibleState::after(&ops[..recovered as usize]);
     let visible = engine.core.visible(store)?;
     if visible == expected { Ok(()) } else { Err(format!("after {recovered} ops: {visible:?} is not {expected:?}")) }
 }

@@ -28,8 +28,7 @@ fn a_restart_on_real_files_recovers_everything() {
         engine.maintenance(&mut store);
     }
     assert!(store.wait_synced(TIMEOUT));
-    let mut expected = VisibleState::default();
-    ops.iter().for_each(|op| expected.apply(op));
+    let expected = VisibleState::after(&ops);
     assert_eq!(engine.core.visible(&store).unwrap(), expected);
     drop(store);
     let (store, engine) = recover(disk.clone(), options()).unwrap();
