@@ -19,13 +19,13 @@ use clap::{Parser, Subcommand};
 use crate::exit;
 
 const GETTING_STARTED: &str = "\
-To begin:
-  headwater dev                                    see it work, with nothing set up before
-  headwater config reference > headwater.yaml      a file to start from, for your own events
-  headwater topology apply && headwater check      topic and subscription; what is still to be mended
-  headwater run                                    one pod; start as many as you like";
+Getting started:
+  headwater dev                                    try everything on this machine, without any setup
+  headwater config reference > headwater.yaml      write a configuration file to start from
+  headwater topology apply && headwater check      create topic and subscription, then check the setup
+  headwater run                                    run one pod; start as many as you need";
 
-/// MongoDB read models in step with a MongoDB event store, through Azure Service Bus.
+/// Keep MongoDB read models in step with a MongoDB event store, through Azure Service Bus.
 #[derive(Debug, Parser)]
 #[command(name = "headwater", version, after_help = format!("{GETTING_STARTED}\n\n{}", exit::HELP))]
 pub(crate) struct Args {
@@ -49,7 +49,7 @@ pub(crate) enum CliCommand {
 }
 
 impl CliCommand {
-    /// What is logged when `RUST_LOG` says nothing: a pod tells its story, a command only what goes wrong.
+    /// The log level if `RUST_LOG` is not set: a pod logs what it does, a command logs only problems.
     pub(crate) fn log_filter(&self) -> &'static str {
         match self {
             Self::Run(_) => "info",

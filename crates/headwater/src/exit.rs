@@ -1,33 +1,33 @@
-//! How a command ends, for scripts: a code means the same whichever command ends with it.
+//! Exit codes. A code means the same for every command.
 //!
-//! `docs/operations.md` has the table; a pod that ends with [`ExitReason::Misconfigured`] ends so again until somebody acts, one that [failed](ExitReason::Failed) may
-//! be well the next time.
+//! `docs/operations.md` has the table. A pod that exits with [`ExitReason::Misconfigured`] fails again until the configuration is changed; one that
+//! [failed](ExitReason::Failed) may succeed on the next start.
 
 use std::fmt;
 use std::process::ExitCode;
 
-/// How it ended, unless well.
+/// Why a command did not succeed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitReason {
     Failed,
-    /// Also `clap`'s own.
+    /// Also used by `clap`.
     Usage,
     Misconfigured,
     Unhealthy,
     Interrupted,
 }
 
-/// Below the help of commands.
+/// Shown below the help of commands.
 pub(crate) const HELP: &str = "\
 ExitReason codes:
-  0    done; a pod, broker or dev: stopped in order
-  1    failed: a server was not there or refused, a port was taken, something broke, or a service of a pod did not end in time
-  2    the command line was not understood, or lacks `--yes`
-  3    the configuration has mistakes: only another one helps
-  4    looked, and it is not well: `status` found something critical, `check` an error
-  130  a second signal ended it before it was done";
+  0    success; a pod, broker or dev: clean stop
+  1    failure: a server was unreachable or refused the request, a port was taken, or a service of a pod did not stop in time
+  2    usage error: invalid command line, or `--yes` is missing
+  3    invalid configuration: fix it before the next start
+  4    unhealthy: `status` found a critical problem, or `check` found an error
+  130  interrupted by a second signal";
 
-/// A reason that has a code of its own; found in an error's chain by [`ExitReason::of`].
+/// An error with its own exit code; [`ExitReason::from_error`] finds it in the chain of causes.
 #[derive(Debug)]
 pub(crate) struct ExitError {
     reason: ExitReason,
@@ -54,7 +54,7 @@ impl From<ExitReason> for ExitCode {
             ExitReason::Usage => 2,
             ExitReason::Misconfigured => 3,
             ExitReason::Unhealthy => 4,
-            // As shells tell of a process that an interrupt ended.
+            // 128 + SIGINT, the convention of shells.
             ExitReason::Interrupted => 130,
         })
     }
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reason_keeps_its_code_whatever_is_said_around_it() {
+    fn an_exit_code_survives_added_context() {
         let refused =
             Err::<(), _>(std::io::Error::other("no such key")).context(ExitReason::Misconfigured.with_message("`a.b`"));
         let error = refused.context("start").unwrap_err();

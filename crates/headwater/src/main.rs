@@ -1,4 +1,4 @@
-//! The binary: reading starts here. Phases only: args, telemetry, runtime, the command, the exit code.
+//! The binary; start reading here. Arguments, logging, runtime, the command, the exit code.
 
 mod admin;
 mod apply_observer;
@@ -39,31 +39,31 @@ fn main() -> ExitCode {
     }
 }
 
-/// The runtime is never taken down: an operation of the MongoDB driver whose pool's task was dropped before it panics,
-/// and a clean stop would now and then end with a backtrace.
+/// The runtime is leaked on purpose. If it were dropped, operations of the MongoDB driver could panic because their pool's task is gone,
+/// and a clean stop would sometimes end with a backtrace.
 fn run(args: cli::Args) -> anyhow::Result<()> {
     let runtime = Box::leak(Box::new(tokio::runtime::Builder::new_multi_thread().enable_all().build()?));
     runtime.block_on(cli::run(args.command))
 }
 
-/// To stderr: for people on a terminal, else one JSON object per line. `RUST_LOG` overrides how much.
+/// Logs to stderr: text on a terminal, otherwise one JSON object per line. `RUST_LOG` overrides the level.
 fn start_telemetry(default: &str) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(default));
     let logs = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
-    // Where would it say that stderr cannot be written? It panics instead, in whatever task has something to log.
+    // By default a failed write to stderr panics in the task that logs. A pod must not lose a task because nobody reads its log.
     let logs = logs.log_internal_errors(false);
     if std::io::stderr().is_terminal() { logs.init() } else { logs.json().flatten_event(true).init() }
 }
 
-/// One line per cause, the outermost first.
+/// Prints the error and its causes, one per line, the outermost first.
 fn print_error(error: &anyhow::Error) {
     let mut text = format!("error: {error}\n");
     for cause in error.chain().skip(1) {
         text.push_str(&format!("caused by: {}\n", cli::advice::describe_cause(cause)));
     }
     if let Some(advice) = cli::advice::advice_for(error) {
-        text.push_str(&format!("what to do: {advice}\n"));
+        text.push_str(&format!("help: {advice}\n"));
     }
-    // The exit code tells those who do not read.
+    // Stderr may be closed; the exit code still reports the failure.
     let _ = std::io::stderr().write_all(text.as_bytes());
 }

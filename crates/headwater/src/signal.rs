@@ -1,15 +1,15 @@
-//! SIGINT or SIGTERM as something to await.
+//! SIGINT and SIGTERM as futures.
 
 use std::io;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Two signals within this time are one wish: a wrapper that passes on what its terminal has sent to everybody takes milliseconds, and nobody presses
-/// twice as fast.
+/// Two signals within this time count as one. Wrappers forward a signal that the terminal has already sent to the whole process group,
+/// within milliseconds; nobody presses Ctrl-C twice that fast.
 const SAME_SIGNAL: Duration = Duration::from_millis(250);
 
-/// From the moment this exists the signals no longer end the process by themselves.
+/// While this exists, the signals do not end the process.
 pub(crate) struct StopSignal {
     interrupt: Signal,
     terminate: Signal,
@@ -20,7 +20,7 @@ impl StopSignal {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }
 
-    /// Returns at the next signal.
+    /// Waits for the next signal.
     pub(crate) async fn recv(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {} // cancel-safe: recv
@@ -28,7 +28,7 @@ impl StopSignal {
         }
     }
 
-    /// Returns at a signal that is meant as a second one: wrappers often pass the first on twice.
+    /// Waits for a second signal, and ignores repeats of the first one.
     pub(crate) async fn recv_second(&mut self) {
         let _ = tokio::time::timeout(SAME_SIGNAL, async {
             loop {

@@ -1,7 +1,7 @@
-//! An operator's request that the leader gives its term up: a document in the coordination database, which the leader looks at.
+//! Step-down requests: an operator asks the leader to end its term. The request is a document in the coordination database, which the leader polls.
 //!
-//! Names the term that is to end, so that a late request ends nobody else's. What ends it is the leader itself, in its own order: what was
-//! read is sent, the checkpoint saved, the lease given back.
+//! A request names the term to end, so that a late request cannot end the term of another leader. The leader stops in its usual order: it publishes
+//! what it has read, saves the checkpoint and releases the lease.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -20,19 +20,19 @@ use crate::admin::LoopHeartbeat;
 
 pub(crate) const COLLECTION: &str = "step_down";
 const FORMAT: i64 = 1;
-/// How often a leader looks. Whoever asks waits this long.
+/// How often a leader polls: the longest delay of a request.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
-/// A server that answers answers sooner; one that does not is asked again.
+/// A read that takes longer is abandoned, and the next poll tries again.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Who is asked to give which term up.
+/// The leader and the term that a request is for.
 #[derive(Clone, Debug)]
 pub(crate) struct StepDownRequest {
     pub(crate) leader: String,
     pub(crate) term: Term,
 }
 
-/// The request for one pipeline.
+/// The step-down request of one pipeline.
 pub(crate) struct StepDownStore {
     requests: Collection<Document>,
     pipeline: String,
@@ -47,35 +47,33 @@ impl StepDownStore {
         Self { requests: coordination.collection_with_options(COLLECTION, majority), pipeline: pipeline.to_owned() }
     }
 
-    /// Asks whoever leads now; an error also where nobody does.
-    pub(crate) async fn request_from_leader(
-        &self,
-        lease: &MongoLeaseStore,
-        by: &str,
-    ) -> anyhow::Result<StepDownRequest> {
+    /// Requests that the current leader steps down. Fails if there is no leader.
+    pub(crate) async fn request_from_leader(&self, lease: &MongoLeaseStore, by: &str) -> anyhow::Result<StepDownRequest> {
         let Some(LeaseDocument { leader_id: Some(leader), term, .. }) = lease.read_document().await? else {
-            bail!("nobody leads `{}` just now, so there is nobody to step down", self.pipeline);
+            bail!("`{}` has no leader at the moment, so no pod can step down", self.pipeline);
         };
         self.save_request(term, by).await?;
         Ok(StepDownRequest { leader, term })
     }
 
-    /// Asks whoever leads in this term to give it up.
+    /// Stores the request for this term.
     async fn save_request(&self, term: Term, by: &str) -> anyhow::Result<()> {
         let term = i64::try_from(term.get())?;
         let update = doc! { "$set": { "format": FORMAT, "term": term, "by": by }, "$currentDate": { "at": true } };
-        let asked = self.requests.update_one(doc! { "_id": &self.pipeline }, update).upsert(true).await;
-        asked.map(drop).map_err(|error| anyhow::Error::new(DriverError::from(error)).context("ask for a step-down"))
+        let stored = self.requests.update_one(doc! { "_id": &self.pipeline }, update).upsert(true).await;
+        stored.map(drop).map_err(|error| {
+            anyhow::Error::new(DriverError::from(error)).context("failed to store the step-down request")
+        })
     }
 
-    /// A pod's part, until `stop`: looks while it leads, and does what is asked.
+    /// Runs in every pod until `stop`. While the pod leads, it polls for a request for its term and steps down.
     pub(crate) async fn watch(self, lease: lease::Handle, heartbeat: LoopHeartbeat, stop: CancellationToken) {
         let round = async || {
             tokio::time::sleep(POLL_INTERVAL).await;
             self.poll(&lease).await;
             heartbeat.beat().await;
         };
-        // cancel-safe: it only looks
+        // cancel-safe: it only reads
         while stop.run_until_cancelled(round()).await.is_some() {}
         heartbeat.set_idle();
     }
@@ -83,11 +81,11 @@ impl StepDownStore {
     async fn poll(&self, lease: &lease::Handle) {
         let Some(term) = lease.term() else { return };
         let request = self.requests.find_one(doc! { "_id": &self.pipeline, "format": FORMAT });
-        // Out of reach: looked at again; so is one of a version that knows more.
+        // Unreachable, or written by a newer version: try again at the next poll.
         let Ok(Ok(Some(request))) = timeout(READ_TIMEOUT, request.into_future()).await else { return };
-        if request.get_i64("term").ok().and_then(|asked| u64::try_from(asked).ok()) == Some(term.get()) {
+        if request.get_i64("term").ok().and_then(|requested| u64::try_from(requested).ok()) == Some(term.get()) {
             let by = request.get_str("by").unwrap_or("?");
-            tracing::info!(pipeline = self.pipeline, %term, by, "asked to step down");
+            tracing::info!(pipeline = self.pipeline, %term, by, "step-down requested");
             lease.step_down();
         }
     }

@@ -1,21 +1,21 @@
-//! What topic and subscription must be like, and what of that a bus has. Pure.
+//! The settings that topic and subscription must have, and how the existing ones differ. Pure.
 
 use std::fmt;
 use std::time::Duration;
 
 use servicebus::administration::EntityDescription;
 
-/// The most that Service Bus takes.
+/// The maximum of Service Bus.
 const MAX_DELIVERY_COUNT: u32 = 2_000;
-/// What the service writes where nothing expires.
+/// The value that Service Bus uses for "never".
 const NEVER: &str = "P10675199DT2H48M5.4775807S";
-/// Longer than anything that was asked for to expire.
+/// Anything above ten years counts as never.
 const AS_GOOD_AS_NEVER: Duration = Duration::from_secs(3_650 * 86_400);
-/// A leader that takes over sends again what its predecessor had not seen acknowledged: seconds, and minutes where the bus was away.
+/// A new leader republishes what its predecessor had in flight: normally seconds back, minutes if Service Bus was unreachable.
 const DUPLICATES_WITHIN: &str = "PT10M";
 const FEWEST_DUPLICATES_WITHIN: Duration = Duration::from_secs(60);
 
-/// One entity as it should be: its properties, in the order the service takes them.
+/// The required settings of an entity, in the order that the service expects.
 pub(crate) struct EntitySpec {
     kind: EntityKind,
     properties: Vec<SpecProperty>,
@@ -29,26 +29,26 @@ enum EntityKind {
 
 pub(crate) struct SpecProperty {
     pub(crate) name: &'static str,
-    /// What it is made with.
+    /// The value that a new entity gets.
     create: String,
     rule: PropertyRule,
 }
 
-/// What another value than that of creation must satisfy.
+/// Which values of an existing entity are acceptable.
 enum PropertyRule {
-    /// Only this, and it cannot be changed later.
+    /// Only this value, and Service Bus cannot change it later.
     Fixed,
-    /// As good as never.
+    /// Practically never.
     Never,
     AtLeast(u64),
     LastsAtLeast(Duration),
     Exactly(Duration),
     Equal,
-    /// Whatever it is.
+    /// Any value.
     Any,
 }
 
-/// What is to be done.
+/// What must be done to an entity.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum TopologyPlan {
     Create,
@@ -128,7 +128,7 @@ impl SpecProperty {
     }
 }
 
-/// What must be done so that what was found is as it should be.
+/// Compares an existing entity with the required settings.
 pub(crate) fn plan_changes(wanted: &EntitySpec, found: Option<&EntityDescription>) -> TopologyPlan {
     let Some(found) = found else { return TopologyPlan::Create };
     let (mut changes, mut fixed) = (vec![], vec![]);
@@ -141,25 +141,25 @@ pub(crate) fn plan_changes(wanted: &EntitySpec, found: Option<&EntityDescription
 }
 
 impl TopologyPlan {
-    /// What cannot be changed in place, each with what to do.
+    /// The differences that Service Bus cannot change in place, each with a fix.
     pub(crate) fn refusals(&self, path: &str) -> Vec<String> {
         let Self::Change { fixed, .. } = self else { return vec![] };
-        let told = fixed.iter().map(|change| {
+        let refusals = fixed.iter().map(|change| {
             let PropertyChange { name, to, .. } = change;
             format!("`{path}`: {name} must be {to}: {}", fix_for(name))
         });
-        told.collect()
+        refusals.collect()
     }
 }
 
-/// What to do about a property that is not as it should be, for people.
+/// How to fix a property, for users.
 pub(crate) fn fix_for(name: &str) -> &'static str {
     match name {
         "RequiresDuplicateDetection" => {
-            "name a new topic in `service_bus.topic` and apply again, or, once it is drained, delete this one and apply again"
+            "set `service_bus.topic` to a new topic and apply again; or, once this topic is drained, delete it and apply again"
         }
         "RequiresSession" => {
-            "name a new subscription in `service_bus.subscription` and apply again, or, once it is drained, delete this one and apply again"
+            "set `service_bus.subscription` to a new subscription and apply again; or, once this one is drained, delete it and apply again"
         }
         _ => "run `headwater topology apply`",
     }
@@ -175,7 +175,7 @@ fn to_iso_duration(duration: Duration) -> String {
     format!("PT{}S", duration.as_secs())
 }
 
-/// `P1DT2H3M4.5S`; years, months and weeks are in use by nobody.
+/// Parses `P1DT2H3M4.5S`. Years, months and weeks are not supported; Service Bus does not use them.
 pub(crate) fn parse_iso_duration(text: &str) -> Option<Duration> {
     let mut total = 0.0;
     let mut digits = String::new();
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_needs_no_change() {
+    fn a_created_entity_needs_no_change() {
         for wanted in [wanted(), EntitySpec::topic(true)] {
             let made = wanted.to_description();
             assert_eq!(plan_changes(&wanted, Some(&made)), TopologyPlan::Change { changes: vec![], fixed: vec![] });
@@ -225,27 +225,27 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_is_changed_and_what_is_better_is_left() {
+    fn only_weaker_settings_are_changed() {
         let better = found(&[("LockDuration", "PT1M"), ("DefaultMessageTimeToLive", "P10675199DT2H48M5.4775807S")]);
         assert_eq!(plan_changes(&wanted(), Some(&better)), TopologyPlan::Change { changes: vec![], fixed: vec![] });
         let worse = found(&[("LockDuration", "PT30S"), ("MaxDeliveryCount", "10"), ("AutoDeleteOnIdle", "P1D")]);
         let TopologyPlan::Change { changes, fixed } = plan_changes(&wanted(), Some(&worse)) else {
-            panic!("it is there")
+            panic!("the entity exists")
         };
         let names: Vec<_> = changes.iter().map(|change| change.name).collect();
         assert_eq!((names, fixed), (vec!["LockDuration", "MaxDeliveryCount", "AutoDeleteOnIdle"], vec![]));
     }
 
     #[test]
-    fn what_no_bus_changes_in_place_is_refused_with_what_to_do() {
+    fn immutable_settings_are_refused_with_a_fix() {
         let refusals =
             plan_changes(&wanted(), Some(&found(&[("RequiresSession", "false")]))).refusals("t/Subscriptions/s");
         assert_eq!(refusals.len(), 1);
-        assert!(refusals[0].contains("RequiresSession must be true: name a new subscription"), "{refusals:?}");
+        assert!(refusals[0].contains("RequiresSession must be true: set `service_bus.subscription`"), "{refusals:?}");
     }
 
     #[test]
-    fn durations_are_read_as_the_service_writes_them() {
+    fn iso_durations_of_service_bus_are_parsed() {
         let seconds = |text| parse_iso_duration(text).map(|duration| duration.as_secs());
         for (text, expected) in
             [("PT1M", 60), ("PT60S", 60), ("P1DT2H3M4S", 93_784), ("P10675199DT2H48M5.4775807S", 922_337_203_685)]

@@ -82,7 +82,7 @@ async fn a_killed_leader_is_replaced_and_two_runs_lose_nothing() {
     let config = folder.path().join("headwater.yaml");
     let check = headwater(&["check", "--config", config.to_str().unwrap()]);
     assert!(check.wait_for_exit(SOON).await.success());
-    check.wait_for_line("all is well", SOON).await;
+    check.wait_for_line("no problems found", SOON).await;
 
     let (pod, pid) = parse_leader(&first.wait_for_line(" is the leader of term ", SOON).await.text);
     assert_output_matches_readme(&first);
@@ -371,7 +371,7 @@ async fn a_password_in_a_given_uri_is_never_shown() {
     assert!(!dev.wait_for_exit(SOON).await.success());
     let said: String = dev.lines().iter().map(|line| format!("{line}\n")).collect();
     assert!(said.contains("reach MongoDB at 127.0.0.1:1"), "{said}");
-    assert!(said.contains("what to do: ") && said.contains("`--mongodb-uri`"), "{said}");
+    assert!(said.contains("help: ") && said.contains("`--mongodb-uri`"), "{said}");
     assert!(!said.contains("config print"), "there is no file to look into: {said}");
     assert!(!said.contains("open-sesame"), "{said}");
 }

@@ -1,14 +1,14 @@
-//! The HTTP side: who can act through it.
+//! Checks the HTTP server: whether the operator token can be overheard.
 
 use std::net::SocketAddr;
 
 use super::CheckFinding;
 
-/// A token on a wire that others can listen to is everybody's.
+/// A token that crosses a network without TLS is readable for everyone on that network.
 pub(super) fn check_configuration(listen: Option<SocketAddr>, has_token: bool) -> Option<CheckFinding> {
     let listen = listen.filter(|address| has_token && !address.ip().is_loopback())?;
-    let problem = format!("listens on {listen}, and `token` goes over that network as it is");
-    let fix = "put TLS in front of it (an ingress, a mesh), or listen on 127.0.0.1 and forward the port";
+    let problem = format!("listens on {listen}, and clients send the operator token over that network in clear text");
+    let fix = "put TLS in front of the pod (ingress or service mesh), or listen on 127.0.0.1 and forward the port";
     Some(CheckFinding::warning("admin", problem, fix))
 }
 
@@ -17,7 +17,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_that_others_could_overhear_is_told() {
+    fn a_token_sent_in_clear_text_is_reported() {
         let check = |listen: &str, has_token| {
             check_configuration(listen.parse().ok(), has_token).map(|finding| finding.problem)
         };

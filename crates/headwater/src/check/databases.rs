@@ -1,4 +1,4 @@
-//! Where pods agree, and where read models are: rights, indexes, and whether the server can hold what is declared.
+//! Checks the databases of coordination and read models: rights, indexes, and whether the server accepts the declarations.
 
 use futures_util::TryStreamExt;
 use mongo_error::DriverError;
@@ -43,7 +43,7 @@ pub(super) async fn check_read_models(config: &Config) -> anyhow::Result<Vec<Che
         Err(finding) => return Ok(vec![CheckFinding { about: SECTION, ..finding }]),
     };
     if !hello.contains_key("setName") && !is_router(&hello) {
-        let problem = "are on a standalone mongod, which has no transactions";
+        let problem = "is a standalone mongod, which has no transactions";
         return Ok(vec![CheckFinding::error(SECTION, problem, "use a replica set; one member is enough")]);
     }
     let database = client.database(&config.read_models.database);
@@ -55,12 +55,12 @@ pub(super) async fn check_read_models(config: &Config) -> anyhow::Result<Vec<Che
     for model in models {
         match view::validate(&database, model).await {
             Ok(mistakes) => findings.extend(mistakes.iter().map(|mistake| {
-                let told = config.read_models.declared.explain(std::slice::from_ref(mistake)).to_string();
-                CheckFinding::error(SECTION, told.replace("\n  ", ": "), "mend the declaration")
+                let text = config.read_models.declared.explain(std::slice::from_ref(mistake)).to_string();
+                CheckFinding::error(SECTION, text.replace("\n  ", ": "), "fix the declaration")
             })),
             Err(error) => {
                 let problem = format!("`{}` cannot be checked: {error}", model.name());
-                findings.push(CheckFinding::error(SECTION, problem, "mend that and check again"));
+                findings.push(CheckFinding::error(SECTION, problem, "fix the cause and check again"));
             }
         }
     }
@@ -69,20 +69,16 @@ pub(super) async fn check_read_models(config: &Config) -> anyhow::Result<Vec<Che
 
 fn check_lease_server(hello: &Document) -> Option<CheckFinding> {
     if is_router(hello) {
-        let problem = "goes through mongos, whose clock is then the lease's, and which is one more thing to be away";
-        let fix = "give `coordination.uri` a replica set of its own, small is enough";
+        let problem = "is reached through mongos: the lease then depends on the clock and the availability of mongos";
+        let fix = "set `coordination.uri` to a replica set of its own; a small one is enough";
         return Some(CheckFinding::warning(COORDINATION, problem, fix));
     }
     (!hello.contains_key("setName")).then(|| {
-        CheckFinding::error(
-            COORDINATION,
-            "is a standalone mongod, which cannot promise a majority",
-            "use a replica set",
-        )
+        CheckFinding::error(COORDINATION, "is a standalone mongod, which has no majority writes", "use a replica set")
     })
 }
 
-/// Tries to read and to write each, without a trace.
+/// Tries to read and write each collection, with statements that match no document.
 async fn check_rights(database: &Database, about: &'static str, collections: &[&str]) -> Vec<CheckFinding> {
     let mut findings = vec![];
     for name in collections {
@@ -96,7 +92,7 @@ async fn check_rights(database: &Database, about: &'static str, collections: &[&
             let fix = if error.code() == Some(UNAUTHORIZED) {
                 format!("grant the user `readWrite` on `{}`", database.name())
             } else {
-                "mend that and check again".to_owned()
+                "fix the cause and check again".to_owned()
             };
             let problem = format!("`{right}` on `{}.{name}` is refused: {error}", database.name());
             findings.push(CheckFinding::error(about, problem, fix));
@@ -114,7 +110,7 @@ fn check_ttl_indexes(indexes: &[IndexModel]) -> Vec<CheckFinding> {
     let expiring = options.filter(|options| options.expire_after.is_some()).map(|options| {
         let name = options.name.as_deref().unwrap_or("?");
         let leases = lease::mongo::COLLECTION;
-        let problem = format!("the TTL index `{name}` on `{leases}` deletes leases, and with them the count of terms");
+        let problem = format!("the TTL index `{name}` on `{leases}` deletes leases, and with them the term counter");
         CheckFinding::error(COORDINATION, problem, format!("drop it: db.{leases}.dropIndex(\"{name}\")"))
     });
     expiring.collect()
@@ -126,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn leases_want_a_replica_set_of_their_own() {
+    fn leases_need_a_replica_set() {
         assert_eq!(check_lease_server(&doc! { "setName": "rs0" }), None);
         let level = |hello| check_lease_server(&hello).map(|finding| finding.level);
         assert_eq!(level(doc! { "msg": "isdbgrid" }), Some(FindingLevel::Warning));

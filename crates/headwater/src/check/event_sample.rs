@@ -1,7 +1,7 @@
-//! Read models and source, looked at with events that are there: what no server can say without data.
+//! Checks source and read models against existing events.
 //!
-//! A value that an event lacks is no mistake to MongoDB, it is left out; so a misspelt path shows only in what is missing. Nothing of an event but
-//! its type is ever shown. The decision is [`evaluate`]'s, which is pure.
+//! MongoDB treats a missing value as absent, not as an error, so only data can reveal a misspelled path. Findings show nothing of an event but its type.
+//! [`evaluate`] decides, and is pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 const SOURCE: &str = "source";
 const READ_MODELS: &str = "read_models";
 
-/// The newest `count` events of every collection.
+/// Checks the newest `count` events of every collection.
 pub(super) async fn check_events(config: &Config, count: u32) -> anyhow::Result<Vec<CheckFinding>> {
     let client = connect::mongo_client(&config.source_uri, "source.uri", SERVER_SELECTION_TIMEOUT).await?;
     let mut events = vec![];
@@ -28,7 +28,7 @@ pub(super) async fn check_events(config: &Config, count: u32) -> anyhow::Result<
             Ok(found) => events.extend(found),
             Err(error) => {
                 let problem = format!("`{namespace}` cannot be sampled: {}", DriverError::from(error));
-                return Ok(vec![CheckFinding::error(SOURCE, problem, "mend that and check again")]);
+                return Ok(vec![CheckFinding::error(SOURCE, problem, "fix the cause and check again")]);
             }
         }
     }
@@ -37,7 +37,7 @@ pub(super) async fn check_events(config: &Config, count: u32) -> anyhow::Result<
 
 fn evaluate(source: &SourceConfig, declared: &ModelDeclarations, events: &[Document]) -> Vec<CheckFinding> {
     if events.is_empty() {
-        return vec![CheckFinding::note(SOURCE, "holds nothing to sample", "sample again when it does")];
+        return vec![CheckFinding::note(SOURCE, "has no events to sample", "sample again when it has")];
     }
     let by_type = group_by_type(source, declared, events);
     let mut findings = check_fields(source, events);
@@ -48,7 +48,7 @@ fn evaluate(source: &SourceConfig, declared: &ModelDeclarations, events: &[Docum
 
 type ByType<'a> = BTreeMap<String, Vec<&'a Document>>;
 
-/// A document stands for every operation that leaves one behind.
+/// For a `documents` source, each document counts as an event of every type but `delete`.
 fn group_by_type<'a>(source: &SourceConfig, declared: &ModelDeclarations, events: &'a [Document]) -> ByType<'a> {
     let mut by_type = ByType::new();
     match source.kind {
@@ -68,7 +68,7 @@ fn group_by_type<'a>(source: &SourceConfig, declared: &ModelDeclarations, events
     by_type
 }
 
-/// What an event must have to become a message in its place.
+/// The fields that an event needs to be published in order.
 fn check_fields(source: &SourceConfig, events: &[Document]) -> Vec<CheckFinding> {
     if source.kind == SourceKind::Documents {
         return vec![];
@@ -76,42 +76,31 @@ fn check_fields(source: &SourceConfig, events: &[Document]) -> Vec<CheckFinding>
     let of = events.len();
     let lacking = |fits: &dyn Fn(&Document) -> bool| events.iter().filter(|event| !fits(event)).count();
     let mut findings = vec![];
-    let nobody = lacking(&|event| !matches!(find_value(event, &source.aggregate_id), None | Some(Bson::Null)));
-    if nobody > 0 {
-        let problem = format!("{nobody} of {of} sampled events have no `{}`: they are rejected", source.aggregate_id);
-        findings.push(CheckFinding::error(
-            SOURCE,
-            problem,
-            "name the right field in `source.aggregate_id`, or mend the events",
-        ));
+    let without_id = lacking(&|event| !matches!(find_value(event, &source.aggregate_id), None | Some(Bson::Null)));
+    if without_id > 0 {
+        let problem =
+            format!("{without_id} of {of} sampled events have no `{}`: they are rejected", source.aggregate_id);
+        findings.push(CheckFinding::error(SOURCE, problem, "correct `source.aggregate_id`, or fix the events"));
     }
     let untyped = lacking(&|event| matches!(find_value(event, &source.event_type), Some(Bson::String(_))));
     if untyped > 0 {
         let problem = format!(
-            "{untyped} of {of} sampled events have no text in `{}`: no read model hears of them",
+            "{untyped} of {of} sampled events have no string in `{}`: they reach no read model",
             source.event_type
         );
-        findings.push(CheckFinding::warning(
-            SOURCE,
-            problem,
-            "name the right field in `source.event_type`, or mend the events",
-        ));
+        findings.push(CheckFinding::warning(SOURCE, problem, "correct `source.event_type`, or fix the events"));
     }
     if let Some(sequence) = &source.sequence {
         let unnumbered = lacking(&|event| matches!(find_value(event, sequence), Some(Bson::Int32(_) | Bson::Int64(_))));
         if unnumbered > 0 {
-            let problem = format!("{unnumbered} of {of} sampled events have no whole number in `{sequence}`");
-            findings.push(CheckFinding::warning(
-                SOURCE,
-                problem,
-                "name the right field in `source.sequence`, or mend the events",
-            ));
+            let problem = format!("{unnumbered} of {of} sampled events have no integer in `{sequence}`");
+            findings.push(CheckFinding::warning(SOURCE, problem, "correct `source.sequence`, or fix the events"));
         }
     }
     findings
 }
 
-/// Types that are declared and not there, and the other way round.
+/// Event types that are declared but do not occur, and event types that occur but are not declared.
 fn check_event_types(source: &SourceConfig, declared: &ModelDeclarations, by_type: &ByType<'_>) -> Vec<CheckFinding> {
     if source.kind == SourceKind::Documents {
         return vec![];
@@ -119,13 +108,13 @@ fn check_event_types(source: &SourceConfig, declared: &ModelDeclarations, by_typ
     let handled: BTreeSet<String> = declared.event_types().collect();
     let mut findings = vec![];
     for name in handled.iter().filter(|name| !by_type.contains_key(*name)) {
-        let problem = format!("no sampled event is of type `{name}`, which is handled");
-        findings.push(CheckFinding::note(READ_MODELS, problem, "sample more, or mind its spelling"));
+        let problem = format!("a read model handles events of type `{name}`, but no sampled event has it");
+        findings.push(CheckFinding::note(READ_MODELS, problem, "check the spelling, or sample more events"));
     }
     if !handled.is_empty() {
         for name in by_type.keys().filter(|name| !handled.contains(*name)) {
-            let problem = format!("events of type `{name}` occur, and no read model handles them");
-            findings.push(CheckFinding::note(READ_MODELS, problem, "nothing, if that is meant"));
+            let problem = format!("no read model handles events of type `{name}`");
+            findings.push(CheckFinding::note(READ_MODELS, problem, "ignore this if it is intended"));
         }
     }
     findings
@@ -144,16 +133,20 @@ fn check_reference(declared: &ModelDeclarations, value: &EventReference, by_type
     };
     let of = events.len();
     let problem = format!("is missing in {lacking} of {of} sampled events{among}");
-    let told = declared.explain(&[value.mistake(problem)]).to_string().replace("\n  ", ": ");
+    let text = declared.explain(&[value.mistake(problem)]).to_string().replace("\n  ", ": ");
     Some(match (value.is_key, lacking == of) {
-        (true, true) => CheckFinding::error(READ_MODELS, told, "mind its spelling: without a key events are parked"),
-        (true, false) => CheckFinding::warning(READ_MODELS, told, "without a key an event is parked"),
-        (false, true) => CheckFinding::warning(READ_MODELS, told, "mind its spelling: what an event lacks is left out"),
-        (false, false) => CheckFinding::note(READ_MODELS, told, "nothing, if it may be missing: it is left out then"),
+        (true, true) => CheckFinding::error(READ_MODELS, text, "check the spelling: events without a key are parked"),
+        (true, false) => CheckFinding::warning(READ_MODELS, text, "events without a key are parked"),
+        (false, true) => {
+            CheckFinding::warning(READ_MODELS, text, "check the spelling: a missing value is left out of the update")
+        }
+        (false, false) => {
+            CheckFinding::note(READ_MODELS, text, "ignore this if the value is optional: it is left out of the update")
+        }
     })
 }
 
-/// A value by its dotted path; through an array it is there if any of its documents has it.
+/// The value at a dotted path. Inside an array, the first document that has it counts.
 fn find_value<'a>(document: &'a Document, path: &str) -> Option<&'a Bson> {
     let (first, rest) = path.split_once('.').map_or((path, None), |(first, rest)| (first, Some(rest)));
     let value = document.get(first)?;
@@ -197,7 +190,7 @@ orders:
     }
 
     #[test]
-    fn what_events_lack_is_found_with_its_line() {
+    fn missing_values_are_reported_with_their_line() {
         let placed = |at: Option<i32>| {
             let mut payload = doc! { "order": 1, "customer": "ann" };
             payload.extend(at.map(|at| ("at".to_owned(), Bson::from(at))));
@@ -211,24 +204,24 @@ orders:
             "`$$event.payload.custmer`: is missing in 2 of 2 sampled events of type `Placed`",
         );
         has(&found, FindingLevel::Note, "`$$event.payload.at`: is missing in 1 of 2 sampled events of type `Placed`");
-        has(&found, FindingLevel::Note, "no sampled event is of type `Gone`");
-        has(&found, FindingLevel::Note, "events of type `Paid` occur, and no read model handles them");
+        has(&found, FindingLevel::Note, "events of type `Gone`, but no sampled event has it");
+        has(&found, FindingLevel::Note, "no read model handles events of type `Paid`");
         assert_eq!(found.len(), 4, "{found:#?}");
         assert!(found.iter().any(|(_, said)| said.contains("line 5, column")), "{found:#?}");
     }
 
     #[test]
-    fn events_without_what_places_them_are_found() {
+    fn events_without_id_type_or_sequence_are_reported() {
         let bare = doc! { "type": "Placed", "payload": {} };
         let found = found(&[bare, doc! { "aggregateId": 1, "version": 1.5 }]);
         has(&found, FindingLevel::Error, "1 of 2 sampled events have no `aggregateId`");
-        has(&found, FindingLevel::Warning, "1 of 2 sampled events have no text in `type`");
-        has(&found, FindingLevel::Warning, "2 of 2 sampled events have no whole number in `version`");
+        has(&found, FindingLevel::Warning, "1 of 2 sampled events have no string in `type`");
+        has(&found, FindingLevel::Warning, "2 of 2 sampled events have no integer in `version`");
         has(&found, FindingLevel::Error, "`$$event.payload.order`: is missing in 1 of 1");
     }
 
     #[test]
-    fn an_empty_source_says_so() {
-        has(&found(&[]), FindingLevel::Note, "holds nothing to sample");
+    fn an_empty_source_is_reported() {
+        has(&found(&[]), FindingLevel::Note, "has no events to sample");
     }
 }

@@ -1,6 +1,6 @@
-//! What stands in the way of running well, each with what to do about it.
+//! `headwater check`: problems of configuration, MongoDB and Service Bus, each with a fix.
 //!
-//! Looks and changes nothing: a right to write is tried with an update that matches no document.
+//! Changes nothing: the right to write is tested with an update that matches no document.
 
 mod admin;
 mod databases;
@@ -14,22 +14,22 @@ use serde_json::{Value as Json, json};
 
 use crate::config::Config;
 
-/// How bad it is.
+/// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FindingLevel {
     /// Worth knowing.
     Note,
-    /// It runs, and will hurt some day.
+    /// Pods run, but will have problems later.
     Warning,
-    /// It does not run, or loses what it promises.
+    /// Pods do not run, or break a guarantee.
     Error,
 }
 
-/// One thing that was found.
+/// One result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CheckFinding {
     pub(crate) level: FindingLevel,
-    /// The part of the configuration it is about.
+    /// The section of the configuration.
     pub(crate) about: &'static str,
     pub(crate) problem: String,
     pub(crate) fix: String,
@@ -68,7 +68,7 @@ impl CheckFinding {
     }
 }
 
-/// One line.
+/// One line for users.
 impl fmt::Display for CheckFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { level, about, problem, fix } = self;
@@ -76,17 +76,17 @@ impl fmt::Display for CheckFinding {
     }
 }
 
-/// What the configuration alone says.
+/// Checks the configuration alone.
 pub(crate) fn check_offline(config: &Config) -> Vec<CheckFinding> {
     let mut findings = source::check_configuration(config);
     findings.extend(admin::check_configuration(config.admin.listen, config.admin.token.is_some()));
     findings
 }
 
-/// What MongoDB and the bus say besides, and so many of the newest events; the worst first.
+/// Also checks MongoDB, Service Bus and, if `sample` is set, that many of the newest events. The most serious findings come first.
 pub(crate) async fn check_online(config: &Config, sample: Option<u32>) -> anyhow::Result<Vec<CheckFinding>> {
     let mut findings = check_offline(config);
-    // Side by side: whoever waits for a server that is away waits once.
+    // Concurrently: several unreachable servers then cost one timeout, not several.
     let asked = (
         source::check_source(config),
         databases::check_coordination(config),

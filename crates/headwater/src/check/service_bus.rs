@@ -1,4 +1,4 @@
-//! The bus: topic and subscription as they should be.
+//! Checks Service Bus: the settings of topic and subscription.
 
 use std::time::Duration;
 
@@ -36,14 +36,14 @@ pub(super) async fn check_service_bus(config: &Config) -> anyhow::Result<Vec<Che
 
 fn unreachable_finding(error: &Error) -> CheckFinding {
     if error.is_unauthorized() {
-        let fix = "use a key with the right to manage for `check` and `topology apply`; pods need only send and listen";
-        return CheckFinding::warning(SECTION, format!("its settings cannot be looked at: {error}"), fix);
+        let fix = "use a key with the Manage right for `check` and `topology apply`; pods need only Send and Listen";
+        return CheckFinding::warning(SECTION, format!("its settings cannot be read: {error}"), fix);
     }
     let cause = std::error::Error::source(error).map_or(String::new(), |cause| format!(" ({cause})"));
     CheckFinding::error(
         SECTION,
         format!("{error}{cause}"),
-        "check `service_bus.connection_string`, and that the bus is there",
+        "check `service_bus.connection_string`, and that Service Bus is reachable",
     )
 }
 
@@ -56,77 +56,79 @@ fn check_entity(
     let (changes, fixed) = match plan_changes(wanted, found) {
         TopologyPlan::Create => {
             let fix = "create it with `headwater topology apply`";
-            return vec![CheckFinding::error(SECTION, format!("`{path}` is not there"), fix)];
+            return vec![CheckFinding::error(SECTION, format!("`{path}` does not exist"), fix)];
         }
         TopologyPlan::Change { changes, fixed } => (changes, fixed),
     };
-    let told = fixed.into_iter().chain(changes).map(|change| {
+    let findings = fixed.into_iter().chain(changes).map(|change| {
         let (level, why) = impact_of(change.name, &change.from, lock);
         let problem = format!("`{path}`: {} is {}: {why}", change.name, change.from);
         CheckFinding::new(level, SECTION, problem, fix_for(change.name))
     });
-    told.collect()
+    findings.collect()
 }
 
-/// What it means that a property is as it is.
+/// How serious a wrong property is, and what it causes.
 fn impact_of(name: &str, value: &str, lock: Duration) -> (FindingLevel, &'static str) {
     match name {
-        "RequiresDuplicateDetection" => {
-            (FindingLevel::Warning, "what a new leader sends again reaches consumers twice (they skip it, at a cost)")
-        }
-        "DuplicateDetectionHistoryTimeWindow" => {
-            (FindingLevel::Warning, "too short: what is sent again after a takeover may not be recognised")
-        }
-        "RequiresSession" => (FindingLevel::Error, "without sessions there is no order, and no pod can receive"),
+        "RequiresDuplicateDetection" => (
+            FindingLevel::Warning,
+            "messages that a new leader republishes reach consumers twice (they skip them, at a cost)",
+        ),
+        "DuplicateDetectionHistoryTimeWindow" => (
+            FindingLevel::Warning,
+            "too short: messages republished after a takeover may not be recognised as duplicates",
+        ),
+        "RequiresSession" => (FindingLevel::Error, "without sessions there is no order, and pods cannot receive"),
         "DefaultMessageTimeToLive" => {
-            (FindingLevel::Error, "events that wait longer expire, and are lost to the read models")
+            (FindingLevel::Error, "messages that wait longer expire and never reach the read models")
         }
         "DeadLetteringOnMessageExpiration" => {
-            (FindingLevel::Warning, "should an event expire, it is dropped without a trace")
+            (FindingLevel::Warning, "expired messages are dropped instead of dead-lettered")
         }
         "AutoDeleteOnIdle" => {
-            (FindingLevel::Error, "it deletes itself, and what it holds, when nobody uses it for that long")
+            (FindingLevel::Error, "it is deleted with all its messages when it is unused for that long")
         }
         "MaxDeliveryCount" => {
-            (FindingLevel::Error, "too low: while something is broken the bus dead-letters events out of order")
+            (FindingLevel::Error, "too low: during an outage messages are dead-lettered out of order")
         }
         "LockDuration" if parse_iso_duration(value).is_some_and(|found| found < lock) => {
-            (FindingLevel::Error, "shorter than `consumer.lock_duration`, so that locks are renewed too late")
+            (FindingLevel::Error, "shorter than `consumer.lock_duration`: locks are renewed too late")
         }
         "LockDuration" => {
-            (FindingLevel::Note, "longer than `consumer.lock_duration`: a dead pod's sessions wait longer")
+            (FindingLevel::Note, "longer than `consumer.lock_duration`: sessions of a crashed pod stay locked longer")
         }
-        "Status" => (FindingLevel::Error, "it takes or gives no messages"),
-        _ => (FindingLevel::Warning, "not as it should be"),
+        "Status" => (FindingLevel::Error, "it does not accept or deliver messages"),
+        _ => (FindingLevel::Warning, "not the required value"),
     }
 }
 
-/// What cannot be looked at is not called well.
+/// Rules that cannot be read are a warning: they may filter events.
 fn check_rules(subscription: &str, rules: Result<Vec<RuleSummary>, Error>) -> Option<CheckFinding> {
     match rules {
         Ok(rules) => filtering_rules(subscription, &rules),
         Err(error) => {
             let cause = std::error::Error::source(&error).map_or(String::new(), |cause| format!(" ({cause})"));
-            let problem =
-                format!("`{subscription}`: its rules cannot be looked at, and may leave events out: {error}{cause}");
-            let fix = "look at them with a key that may manage: one rule with a TrueFilter and no action is right";
+            let problem = format!("`{subscription}`: its rules cannot be read and may filter events: {error}{cause}");
+            let fix = "check with a key that has the Manage right: exactly one rule with a TrueFilter and no action is correct";
             Some(CheckFinding::warning(SECTION, problem, fix))
         }
     }
 }
 
-/// A subscription gets what any of its rules takes; actions change what arrives.
+/// A subscription receives every message that any of its rules matches, once per rule; actions change messages.
 fn filtering_rules(subscription: &str, rules: &[RuleSummary]) -> Option<CheckFinding> {
     if rules.iter().any(|rule| rule.takes_everything) && rules.len() == 1 {
         return None;
     }
     let names: Vec<_> = rules.iter().map(|rule| format!("`{}` ({})", rule.name, rule.filter)).collect();
-    let names = if names.is_empty() { "it has none".to_owned() } else { names.join(", ") };
-    let problem = format!("`{subscription}`: its rules do not let every event through once, as it is: {names}");
+    let names = if names.is_empty() { "there are no rules".to_owned() } else { names.join(", ") };
+    let problem =
+        format!("`{subscription}`: its rules do not deliver every message exactly once and unchanged: {names}");
     Some(CheckFinding::error(
         SECTION,
         problem,
-        "leave it one rule with a TrueFilter and no action; filter with `producer.filter`",
+        "keep one rule with a TrueFilter and no action; to filter, use `producer.filter`",
     ))
 }
 
@@ -144,15 +146,15 @@ mod tests {
     }
 
     #[test]
-    fn each_setting_that_hurts_is_told_with_what_to_do() {
+    fn each_harmful_setting_is_reported_with_a_fix() {
         for (name, value, level, word) in [
-            ("RequiresSession", "false", FindingLevel::Error, "name a new subscription"),
+            ("RequiresSession", "false", FindingLevel::Error, "to a new subscription"),
             ("DefaultMessageTimeToLive", "P14D", FindingLevel::Error, "expire"),
-            ("AutoDeleteOnIdle", "P1D", FindingLevel::Error, "deletes itself"),
+            ("AutoDeleteOnIdle", "P1D", FindingLevel::Error, "is deleted with all its messages"),
             ("MaxDeliveryCount", "10", FindingLevel::Error, "topology apply"),
             ("LockDuration", "PT30S", FindingLevel::Error, "renewed too late"),
-            ("LockDuration", "PT2M", FindingLevel::Note, "longer"),
-            ("Status", "Disabled", FindingLevel::Error, "takes or gives"),
+            ("LockDuration", "PT2M", FindingLevel::Note, "longer than"),
+            ("Status", "Disabled", FindingLevel::Error, "does not accept or deliver"),
         ] {
             let found = findings(&[(name, value)]);
             assert_eq!(found.len(), 1, "{name}: {found:?}");
@@ -163,21 +165,18 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_filter_or_change_are_told() {
-        let rule = |name: &str, takes_everything| RuleSummary {
-            name: name.into(),
-            filter: "SqlFilter".into(),
-            takes_everything,
-        };
+    fn rules_that_filter_are_reported() {
+        let rule =
+            |name: &str, takes_everything| RuleSummary { name: name.into(), filter: "SqlFilter".into(), takes_everything };
         assert_eq!(filtering_rules("s", &[rule("$Default", true)]), None);
         assert!(filtering_rules("s", &[rule("eu", false)]).unwrap().problem.contains("`eu` (SqlFilter)"));
-        assert!(filtering_rules("s", &[]).unwrap().problem.contains("none"));
+        assert!(filtering_rules("s", &[]).unwrap().problem.contains("no rules"));
         assert!(
             filtering_rules("s", &[rule("$Default", true), rule("eu", false)]).is_some(),
-            "an event would come twice"
+            "a message would be delivered twice"
         );
         assert_eq!(check_rules("s", Ok(vec![rule("$Default", true)])), None);
         let unseen = check_rules("s", Err(Error::Refused { status: 500, detail: "later".into() })).unwrap();
-        assert!(unseen.level == FindingLevel::Warning && unseen.problem.contains("cannot be looked at"), "{unseen}");
+        assert!(unseen.level == FindingLevel::Warning && unseen.problem.contains("cannot be read"), "{unseen}");
     }
 }

@@ -1,4 +1,4 @@
-//! The source: a replica set with change streams, an oplog that reaches back far enough, a clock that is ours.
+//! Checks the source: a replica set with change streams, a long enough oplog, and a clock in step with ours.
 
 use std::time::Duration;
 
@@ -15,30 +15,30 @@ use crate::connect::{self, SERVER_SELECTION_TIMEOUT};
 use crate::oplog::OplogWindow;
 
 const SECTION: &str = "source";
-/// A weekend in which nobody looks.
+/// A weekend without anybody on call.
 const MIN_OPLOG_HOURS: f64 = 48.0;
-/// Clocks that differ by more make lag and times in logs untrue.
+/// A larger skew makes lag and times in logs wrong.
 const MAX_CLOCK_SKEW: Duration = Duration::from_secs(2);
-/// A set that is younger than this many seconds says nothing yet of its load.
+/// In seconds. A younger replica set does not show its usual load yet.
 const MIN_OPLOG_SPAN: f64 = 1_800.0;
 
-/// What can be told without asking anybody.
+/// Checks the configuration alone.
 pub(super) fn check_configuration(config: &Config) -> Vec<CheckFinding> {
     let mut findings = vec![];
     let events = config.source.kind == SourceKind::Events;
     if events && config.source.sequence.is_none() {
-        let problem = "has no `sequence`: order is kept, and a gap cannot be seen";
-        let fix = "if events count per aggregate (1, 2, 3 …), name that field in `source.sequence`";
+        let problem = "has no `sequence`: events stay in order, but gaps cannot be detected";
+        let fix = "if events are numbered per aggregate (1, 2, 3 …), set `source.sequence` to that field";
         findings.push(CheckFinding::note(SECTION, problem, fix));
     }
     if config.read_models.models.is_empty() {
-        let fix = "declare some under `read_models`; docs/read-models.md has recipes";
-        findings.push(CheckFinding::note("read_models", "none are declared: pods only publish", fix));
+        let fix = "declare read models under `read_models`; docs/read-models.md has recipes";
+        findings.push(CheckFinding::note("read_models", "no read model is declared: pods only publish", fix));
     }
     findings
 }
 
-/// What the server says.
+/// Checks the server.
 pub(super) async fn check_source(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
     let client = connect::mongo_client(&config.source_uri, "source.uri", SERVER_SELECTION_TIMEOUT).await?;
     let began = DateTime::now();
@@ -54,15 +54,19 @@ pub(super) async fn check_source(config: &Config) -> anyhow::Result<Vec<CheckFin
     }
     findings.extend(check_capture(config, &client).await);
     if is_router(&hello) {
-        let fix = "ask each shard: its oplog must outlast the longest time all pods may be away";
-        findings.push(CheckFinding::note(SECTION, "is a sharded cluster, whose oplogs cannot be seen from here", fix));
+        let fix = "check every shard: its oplog must cover the longest time without a running pod";
+        findings.push(CheckFinding::note(
+            SECTION,
+            "is a sharded cluster, whose oplogs cannot be read through mongos",
+            fix,
+        ));
     } else {
         findings.extend(check_oplog(&client).await);
     }
     Ok(findings)
 }
 
-/// Greets a server, or says why that cannot be done.
+/// Runs `hello`, or returns a finding that says why the server cannot be reached.
 pub(super) async fn hello(client: &Client) -> Result<Document, CheckFinding> {
     client.database("admin").run_command(doc! { "hello": 1 }).await.map_err(|error| {
         let problem = format!("cannot be reached: {}", describe_driver_error(&error.into()));
@@ -74,20 +78,21 @@ pub(super) fn is_router(hello: &Document) -> bool {
     hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid")
 }
 
-/// The same questions a leader asks before it reads.
+/// The checks that a leader makes before it reads.
 async fn check_capture(config: &Config, client: &Client) -> Option<CheckFinding> {
-    let patient = capture::Config { response_timeout: Duration::from_secs(30), ..config.producer.capture.clone() };
-    let capture = Capture::new(client, config.source.clone(), patient);
+    let config_with_timeout =
+        capture::Config { response_timeout: Duration::from_secs(30), ..config.producer.capture.clone() };
+    let capture = Capture::new(client, config.source.clone(), config_with_timeout);
     let error = capture.check(&config.producer.start).await.err()?;
-    let told = mongo_error::ErrorChain(&error).to_string();
-    let fix = if told.contains("error 13 ") {
-        "grant the user `read` on the source's database (find and changeStream)"
+    let text = mongo_error::ErrorChain(&error).to_string();
+    let fix = if text.contains("error 13 ") {
+        "grant the user `read` on the source database (find and changeStream)"
     } else if matches!(error, capture::Error::StartInFuture { .. }) {
-        return Some(CheckFinding::error("producer", format!("`producer.start`: {told}"), "mend `producer.start`"));
+        return Some(CheckFinding::error("producer", format!("`producer.start`: {text}"), "fix `producer.start`"));
     } else {
-        "mend that; no pod can publish before"
+        "fix the cause; until then no pod can publish"
     };
-    Some(CheckFinding::error(SECTION, told, fix))
+    Some(CheckFinding::error(SECTION, text, fix))
 }
 
 fn check_clock(hello: &Document, before: DateTime, after: DateTime) -> Option<CheckFinding> {
@@ -96,25 +101,21 @@ fn check_clock(hello: &Document, before: DateTime, after: DateTime) -> Option<Ch
     let skew = (before - theirs).max(theirs - after).max(0);
     let skew = Duration::from_millis(skew.unsigned_abs());
     (skew > MAX_CLOCK_SKEW).then(|| {
-        let problem = format!("its clock and this machine's differ by {:.1} s", skew.as_secs_f64());
-        let fix = "run a time service (chrony, ntp) on both; who leads does not depend on it, lag and times in logs do";
+        let problem = format!("its clock differs from that of this machine by {:.1} s", skew.as_secs_f64());
+        let fix = "run a time service (chrony, ntp) on both; leader election does not depend on it, but lag and times in logs do";
         CheckFinding::warning(SECTION, problem, fix)
     })
 }
 
-/// How long the oplog would reach back if the load stayed as it was.
+/// How far the oplog would reach back with the load so far.
 async fn check_oplog(source: &Client) -> Option<CheckFinding> {
     let unknown = |why: String| {
-        let fix = "grant the user `read` on `local`, or watch the oplog window elsewhere";
-        Some(CheckFinding::note(
-            SECTION,
-            format!("the oplog cannot be looked at ({why}), so its window is unknown"),
-            fix,
-        ))
+        let fix = "grant the user `read` on `local`, or monitor the oplog window by other means";
+        Some(CheckFinding::note(SECTION, format!("the oplog cannot be read ({why}), so its window is unknown"), fix))
     };
     match OplogWindow::read(source).await {
         Ok(Some(ends)) => check_oplog_window(&ends),
-        Ok(None) => unknown("it says nothing of its time".to_owned()),
+        Ok(None) => unknown("it has no timestamps".to_owned()),
         Err(error) => unknown(DriverError::from(error).to_string()),
     }
 }
@@ -125,7 +126,9 @@ fn check_oplog_window(ends: &OplogWindow) -> Option<CheckFinding> {
     }
     let window = ends.span_when_full() / 3_600.0;
     (window < MIN_OPLOG_HOURS).then(|| {
-        let problem = format!("under this load the oplog reaches back {window:.1} h; pods away for longer lose events");
+        let problem = format!(
+            "with the current load the oplog covers {window:.1} h; after a longer downtime of all pods events are lost"
+        );
         let fix = "enlarge it: db.adminCommand({ replSetResizeOplog: 1, size: <MB>, minRetentionHours: 72 })";
         CheckFinding::warning(SECTION, problem, fix)
     })
@@ -136,22 +139,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_clock_that_is_ahead_or_behind_is_told_and_a_slow_answer_is_not() {
+    fn clock_skew_is_reported_and_a_slow_reply_is_not() {
         let at = DateTime::from_millis;
         let hello = |millis| doc! { "localTime": at(millis) };
-        assert_eq!(check_clock(&hello(105_000), at(100_000), at(110_000)), None, "it was asked for ten seconds");
+        assert_eq!(check_clock(&hello(105_000), at(100_000), at(110_000)), None, "the request took ten seconds");
         assert!(check_clock(&hello(113_000), at(100_000), at(110_000)).unwrap().problem.contains("3.0 s"));
         assert!(check_clock(&hello(90_000), at(100_000), at(110_000)).unwrap().problem.contains("10.0 s"));
     }
 
     #[test]
-    fn an_oplog_is_judged_by_how_long_it_would_last_when_full() {
-        let judge = |hours: f64, full| {
+    fn the_oplog_window_is_that_of_a_full_oplog() {
+        let check = |hours: f64, full| {
             check_oplog_window(&OplogWindow { oldest: 0, newest: (hours * 3_600.0) as u32, used: full, max: 1.0 })
         };
-        assert_eq!(judge(0.1, 0.2), None, "too young to tell");
-        assert_eq!(judge(10.0, 0.1), None, "a hundred hours, when full");
-        assert!(judge(10.0, 0.5).unwrap().problem.contains("20.0 h"));
-        assert!(judge(0.2, 0.99).unwrap().problem.contains("0.2 h"));
+        assert_eq!(check(0.1, 0.2), None, "too young");
+        assert_eq!(check(10.0, 0.1), None, "a hundred hours, when full");
+        assert!(check(10.0, 0.5).unwrap().problem.contains("20.0 h"));
+        assert!(check(0.2, 0.99).unwrap().problem.contains("0.2 h"));
     }
 }

@@ -1,53 +1,53 @@
-//! When a server is not there: said in a line, and what to do about it.
+//! Advice for errors that users meet often: an unreachable server, a port that is taken.
 
 use std::{fmt, io};
 
 use mongo_error::DriverError;
 use servicebus::administration;
 
-/// What was being done, and what to do if it fails: where whoever fails knows better than a table.
+/// Error context with its own advice, for callers that know more than the table below.
 #[derive(Debug)]
 pub(crate) struct AdvisedContext {
-    doing: String,
+    message: String,
     advice: &'static str,
 }
 
 impl AdvisedContext {
-    pub(crate) fn new(doing: impl Into<String>, advice: &'static str) -> Self {
-        Self { doing: doing.into(), advice }
+    pub(crate) fn new(message: impl Into<String>, advice: &'static str) -> Self {
+        Self { message: message.into(), advice }
     }
 }
 
 impl fmt::Display for AdvisedContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.doing)
+        f.write_str(&self.message)
     }
 }
 
 impl std::error::Error for AdvisedContext {}
 
-/// What the driver says of servers it could not find, without the inside of it.
+/// The error of the driver, without the internals of its server selection.
 pub(crate) fn describe_driver_error(error: &DriverError) -> String {
     shorten(&error.to_string())
 }
 
 fn shorten(text: &str) -> String {
     let Some((_, servers)) = text.split_once("Topology:") else { return text.to_owned() };
-    let told = servers.split("Address: ").skip(1).map(|server| {
+    let described = servers.split("Address: ").skip(1).map(|server| {
         let address = server.split([',', ' ', '}']).next().unwrap_or_default();
         let reason = server.split_once("Kind: ").and_then(|(_, reason)| reason.split(", labels").next());
         reason.map_or_else(|| address.to_owned(), |reason| format!("{address}: {reason}"))
     });
-    let told: Vec<_> = told.collect();
-    if told.is_empty() { text.to_owned() } else { format!("no server was found that fits ({})", told.join("; ")) }
+    let described: Vec<_> = described.collect();
+    if described.is_empty() { text.to_owned() } else { format!("no suitable server found ({})", described.join("; ")) }
 }
 
-/// One cause of an error, as people read it.
+/// One cause of an error, for users.
 pub(crate) fn describe_cause(cause: &(dyn std::error::Error + 'static)) -> String {
     cause.downcast_ref::<DriverError>().map_or_else(|| shorten(&cause.to_string()), describe_driver_error)
 }
 
-/// What to do, where it is a server that was not there, or a port that is taken.
+/// Advice if a server was unreachable or a port was taken.
 pub(crate) fn advice_for(error: &anyhow::Error) -> Option<&'static str> {
     if let Some(AdvisedContext { advice, .. }) = error.downcast_ref() {
         return Some(advice);
@@ -63,18 +63,17 @@ pub(crate) fn advice_for(error: &anyhow::Error) -> Option<&'static str> {
     }
     if error.chain().any(mongodb) {
         return Some(
-            "is MongoDB there, and is its URI right? `headwater check` looks at each, `headwater config print` tells what is in force",
+            "check that MongoDB is running and its URI is correct: `headwater check` tests each server, `headwater config print` shows the settings in use",
         );
     }
-    let advice =
-        "is the bus there, and is `service_bus.connection_string` right? `headwater broker` is one to try with";
+    let advice = "check that Service Bus is reachable and `service_bus.connection_string` is correct; `headwater broker` runs a local broker";
     error.chain().any(bus).then_some(advice)
 }
 
 const ANOTHER_ADMIN_PORT: &str =
-    "another process has that port; set `admin.listen` to another one, or to port 0 for any that is free";
+    "another process uses that port; set `admin.listen` to another port, or to port 0 for any free port";
 const ANOTHER_PORT: &str =
-    "another process has that port; pass another one with `--listen`, or port 0 for any that is free";
+    "another process uses that port; use another port with `--listen`, or port 0 for any free port";
 
 fn is_port_taken(cause: &(dyn std::error::Error + 'static)) -> bool {
     cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::AddrInUse)
@@ -85,10 +84,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn servers_that_are_away_are_named_with_the_reason_and_nothing_else() {
-        let said = "Server selection timeout: No available servers. Topology: { Type: ReplicaSetNoPrimary, Set Name: rs0, Servers: [ { Address: a:1, Type: Unknown, Error: Kind: I/O error: Connection refused (os error 111), labels: {\"RetryableError\"}, source: None, server response: None }, { Address: b:2, Type: RsSecondary } ] }";
-        let told = "no server was found that fits (a:1: I/O error: Connection refused (os error 111); b:2)";
-        assert_eq!(shorten(said), told);
+    fn unreachable_servers_are_named_with_the_reason() {
+        let error = "Server selection timeout: No available servers. Topology: { Type: ReplicaSetNoPrimary, Set Name: rs0, Servers: [ { Address: a:1, Type: Unknown, Error: Kind: I/O error: Connection refused (os error 111), labels: {\"RetryableError\"}, source: None, server response: None }, { Address: b:2, Type: RsSecondary } ] }";
+        let expected = "no suitable server found (a:1: I/O error: Connection refused (os error 111); b:2)";
+        assert_eq!(shorten(error), expected);
         assert_eq!(shorten("MongoDB returned error 13 (Unauthorized)"), "MongoDB returned error 13 (Unauthorized)");
     }
 }

@@ -1,4 +1,4 @@
-//! `headwater check`: what stands in the way of running well.
+//! `headwater check`: reports problems of the setup.
 
 use anyhow::bail;
 use serde_json::{Value as Json, json};
@@ -11,29 +11,29 @@ use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
-  headwater check --offline         in a pipeline that builds the configuration
-  headwater check --sample 1000     before the first pod, and after a change of read models
+  headwater check --offline         in CI, without servers
+  headwater check --sample 1000     before the first start, and after a change of read models
   headwater check --json | jq -r '.findings[] | select(.level == \"error\") | .problem'";
 
-/// Check configuration, MongoDB and the bus, and say what to mend.
+/// Check configuration, MongoDB and Service Bus, and suggest fixes.
 ///
-/// Looks and changes nothing. Every finding is one line: how bad it is, what it is about, and what to do. Errors stop pods from running, or
-/// lose what is promised; warnings will hurt some day; notes are worth knowing. Ends with 4 if there is an error, with 3 if it is in the configuration itself, else with 0.
+/// Changes nothing. Every finding is one line: level, section, problem and fix. An error prevents pods from running or breaks a guarantee; a warning
+/// causes problems later; a note is worth knowing. Exits with 4 if there is an error, with 3 if the configuration is invalid, otherwise with 0.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// Only the configuration itself: ask neither MongoDB nor the bus.
+    /// Check only the configuration, without MongoDB and Service Bus
     #[arg(long)]
     offline: bool,
 
-    /// Look at so many of the newest events, too: do they have what source and read models name? Nothing of them but their types is shown.
+    /// Also check that the N newest events have the fields that source and read models use; only event types are shown
     #[arg(long, value_name = "N", conflicts_with = "offline", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     sample: Option<u32>,
 
-    /// As JSON.
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
@@ -59,16 +59,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             output::print_line(finding)?;
         }
         if findings.is_empty() {
-            output::print_line("all is well")?;
+            output::print_line("no problems found")?;
         }
     }
     if errors > 0 {
-        bail!(ExitReason::Unhealthy.with_message(format!("{errors} of {} findings must be mended", findings.len())));
+        bail!(ExitReason::Unhealthy.with_message(format!("{errors} of {} findings are errors", findings.len())));
     }
     Ok(())
 }
 
-/// Why there is no configuration to check, as findings.
+/// The reason why the configuration cannot be loaded, as findings.
 fn load_failure_json(error: &anyhow::Error) -> Json {
     if let Some(problems) = error.downcast_ref::<ConfigProblems>() {
         return problems.to_json();

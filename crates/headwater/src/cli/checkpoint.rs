@@ -1,4 +1,4 @@
-//! `headwater checkpoint`: where the pipeline stands, and the operator's hand on it.
+//! `headwater checkpoint`: shows, sets and resets the checkpoint.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -27,10 +27,10 @@ Examples:
   headwater checkpoint reset --start beginning --yes
   headwater checkpoint reset --start 2026-01-31T12:00:00Z --yes";
 
-/// Show where the pipeline stands, or set it anew.
+/// Show, set or reset the checkpoint.
 ///
-/// The checkpoint is where a leader begins to read: everything before it was taken by the bus. `set` and `reset` work while pods run: they take a
-/// term of their own, so the leader notices, within a second or two, and goes on from there.
+/// The checkpoint is the position where a leader starts to read: Service Bus has accepted everything before it. `set` and `reset` work while pods run: they take a
+/// new term, and the leader continues from the new position within two seconds.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -40,34 +40,35 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum CheckpointCommand {
-    /// Show the checkpoint: term, epoch, how far it has come and since when.
+    /// Show the checkpoint: term, epoch, phase, position and when it was saved
     Show {
         #[command(flatten)]
         config: ConfigArgs,
-        /// As JSON.
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Begin a new epoch at a resume token, such as one that `checkpoint show` printed before.
+    /// Start a new epoch at a resume token that `checkpoint show` printed before
     ///
-    /// For going back to a place that is known, or past one that cannot be read. A later token leaves out what lies between; an earlier one has it
-    /// published again. The oplog must still hold what follows the token.
+    /// Use it to go back to a known position, or past a position that cannot be read. With a later token the events in between are not published; with an
+    /// earlier one they are published again. The oplog must still hold the changes after the token.
     Set {
         #[command(flatten)]
         config: ConfigArgs,
-        /// The token's text, as `checkpoint show` prints it.
+        /// Resume token, as `checkpoint show` prints it
         #[arg(long, value_name = "TOKEN")]
         token: ResumeTokenArg,
         #[command(flatten)]
         confirm: ConfirmArgs,
     },
-    /// Begin a new epoch: at `beginning` (read all the source holds), `now`, or a time the oplog still reaches back to.
+    /// Start a new epoch at `beginning` (read everything the source holds), at `now`, or at a time that the oplog still covers
     ///
-    /// A time that is yet to come is refused: what is written until then would never be published. Nothing is skipped with `beginning`; with `now`, everything between the old checkpoint and this moment is never published.
+    /// `beginning` skips nothing. With `now`, events between the old checkpoint and this moment are never published. A time in the future is refused,
+    /// because events written before it would never be published.
     Reset {
         #[command(flatten)]
         config: ConfigArgs,
-        /// `beginning`, `now`, or a time that has passed, such as 2026-01-31T12:00:00Z.
+        /// `beginning`, `now`, or a time in the past such as 2026-01-31T12:00:00Z
         #[arg(long, value_name = "START")]
         start: PipelineStart,
         #[command(flatten)]
@@ -77,15 +78,15 @@ enum CheckpointCommand {
 
 #[derive(Debug, clap::Args)]
 struct ConfirmArgs {
-    /// Yes, this is confirm.
+    /// Do it without asking for confirmation
     #[arg(long)]
     yes: bool,
-    /// As JSON.
+    /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A resume token as one word.
+/// A resume token on the command line.
 #[derive(Clone, Debug)]
 struct ResumeTokenArg(ResumeToken);
 
@@ -93,7 +94,8 @@ impl FromStr for ResumeTokenArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let refused = || "a token is a row of hexadecimal digits, as `headwater checkpoint show` prints it".to_owned();
+        let refused =
+            || "a resume token is a string of hexadecimal digits, as `headwater checkpoint show` prints it".to_owned();
         if text.len() < 18 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
             return Err(refused());
         }
@@ -113,7 +115,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     }
 }
 
-/// The checkpoint of one pipeline, and its source.
+/// The checkpoint store of one pipeline, and its source.
 struct CheckpointContext {
     config: Config,
     places: ProducerDependencies,
@@ -129,23 +131,22 @@ impl CheckpointContext {
     }
 
     async fn load_checkpoint(&self) -> anyhow::Result<Checkpoint> {
-        let nothing =
-            || format!("`{}` has no checkpoint yet: it gets one when a pod first leads", self.places.pipeline);
+        let nothing = || format!("`{}` has no checkpoint yet: the first leader creates it", self.places.pipeline);
         self.store.load().await?.with_context(nothing)
     }
 
-    /// Without `--yes` nothing is done.
+    /// Fails without `--yes`.
     fn require_confirmation(&self, confirm: &ConfirmArgs, at: &str, consequence: &str) -> anyhow::Result<()> {
         let pipeline = &self.places.pipeline;
         if !confirm.yes {
             bail!(ExitReason::Usage.with_message(format!(
-                "this begins a new epoch of `{pipeline}` at {at}: {consequence}; if that is confirm, say --yes"
+                "this starts a new epoch of `{pipeline}` at {at}: {consequence}; add --yes to do it"
             )));
         }
         Ok(())
     }
 
-    /// Takes a term, so that whoever leads is shut out until it has read the checkpoint again.
+    /// Takes a new term: the current leader can no longer save, and reads the new checkpoint.
     async fn begin_epoch(
         &self,
         stored: &Checkpoint,
@@ -158,13 +159,13 @@ impl CheckpointContext {
             claimant: CandidateId::random(),
             pod_id: format!("{} (operator)", self.places.pod_id),
         };
-        let claimed = self.store.claim(&claim).await.context("take a term")?;
+        let claimed = self.store.claim(&claim).await.context("failed to take a new term")?;
         self.store.begin_epoch(&claim, claimed.epoch, phase).await?;
         let now = self.load_checkpoint().await?;
         if json {
-            let mut told = to_json(&self.places.pipeline, &now);
-            told["consequence"] = consequence.into();
-            output::print_line(format_args!("{told:#}"))?;
+            let mut shown = to_json(&self.places.pipeline, &now);
+            shown["consequence"] = consequence.into();
+            output::print_line(format_args!("{shown:#}"))?;
         } else {
             output::print_line(format_args!("done: {consequence}"))?;
             output::print(to_text(&self.places.pipeline, &now))?;
@@ -179,7 +180,7 @@ async fn show(context: &CheckpointContext, json: bool) -> anyhow::Result<()> {
         (Some(checkpoint), false) => output::print(to_text(pipeline, &checkpoint))?,
         (Some(checkpoint), true) => output::print_line(format_args!("{:#}", to_json(pipeline, &checkpoint)))?,
         (None, false) => {
-            output::print_line(format_args!("`{pipeline}` has no checkpoint yet: it gets one when a pod first leads"))?
+            output::print_line(format_args!("`{pipeline}` has no checkpoint yet: the first leader creates it"))?
         }
         (None, true) => output::print_line(format_args!("{:#}", json!({ "pipeline": pipeline, "phase": null })))?,
     };
@@ -190,36 +191,37 @@ async fn set(context: &CheckpointContext, token: ResumeToken, confirm: &ConfirmA
     let stored = context.load_checkpoint().await?;
     let consequence = match &stored.phase {
         CheckpointPhase::Stream { token: at } if token.key() > at.key() => {
-            "what was written between the checkpoint and that token is never published"
+            "events between the checkpoint and that token are never published"
         }
         CheckpointPhase::Stream { token: at } if token.key() == at.key() => {
-            "it goes on where it stands, in a new epoch"
+            "the position stays the same, in a new epoch"
         }
         CheckpointPhase::Stream { .. } if context.config.source.sequence.is_some() => {
-            "what was written since that token is published again; consumers skip what they have applied"
+            "events since that token are published again; consumers skip those they have applied"
         }
         CheckpointPhase::Stream { .. } => {
-            "what was written since that token is published and applied again: without `source.sequence` consumers cannot know it"
+            "events since that token are published and applied again: without `source.sequence` consumers cannot recognise them"
         }
         CheckpointPhase::Snapshot { .. } => {
-            "the snapshot that is being read ends here, and what it has not read is never published"
+            "the running snapshot is aborted, and events it has not read are never published"
         }
-        CheckpointPhase::Unstarted => "what was written before that token is never published",
+        CheckpointPhase::Unstarted => "events before that token are never published",
     };
     context.require_confirmation(confirm, "that token", consequence)?;
     check_resumable(&context.places, &token).await?;
     context.begin_epoch(&stored, &CheckpointPhase::Stream { token }, consequence, confirm.json).await
 }
 
-/// A server looks for a token only when it is asked for what follows; for one that is yet to come it would wait, and everything until then be left out.
+/// Tests that the source can resume after the token. The server would accept a token in the future and wait, and events until then would be lost.
 async fn check_resumable(places: &ProducerDependencies, token: &ResumeToken) -> anyhow::Result<()> {
     let hello = places.server.database("admin").run_command(doc! { "hello": 1 }).await;
-    let hello = hello.map_err(DriverError::from).context("ask the source for its time")?;
+    let hello = hello.map_err(DriverError::from).context("failed to read the time of the source")?;
     let now = hello.get_datetime("localTime").map_or(i64::MAX, |now| now.timestamp_millis() / 1_000);
     if token.cluster_time().is_some_and(|at| i64::from(at.time) > now.saturating_add(MAX_SECONDS_AHEAD)) {
         bail!(
-            ExitReason::Usage
-                .with_message("that token lies in the future, and nothing was done; is it one of this source?")
+            ExitReason::Usage.with_message(
+                "nothing was changed: that token lies in the future; check that it belongs to this source"
+            )
         );
     }
     let stream = doc! { "$changeStream": { "startAfter": token.to_document() } };
@@ -231,30 +233,30 @@ async fn check_resumable(places: &ProducerDependencies, token: &ResumeToken) -> 
         }
     };
     match tokio::time::timeout(SOURCE_TIMEOUT, open).await {
-        // Still looking for the first event, so it has found the place.
+        // A timeout means that the server waits for the next event, so it has found the token.
         Ok(Ok(())) | Err(_) => Ok(()),
         Ok(Err(error)) => Err(DriverError::from(error)).context(
-            "the source cannot be followed from that token, and nothing was done; `checkpoint reset` begins elsewhere",
+            "nothing was changed: the source cannot resume after that token; use `checkpoint reset` to start elsewhere",
         ),
     }
 }
 
-/// Seconds; members' clocks differ.
+/// Tolerates the clock skew between members.
 const MAX_SECONDS_AHEAD: i64 = 60;
-/// Asked once, by somebody who waits: a busy server is given time.
+/// Long, because a command tries only once and the server may be busy.
 const SOURCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn reset(context: &CheckpointContext, start: PipelineStart, confirm: &ConfirmArgs) -> anyhow::Result<()> {
     let again = match context.config.source.sequence {
-        Some(_) => "consumers skip what they have applied",
-        None => "without `source.sequence` consumers apply it again",
+        Some(_) => "consumers skip those they have applied",
+        None => "without `source.sequence` consumers apply them again",
     };
     let consequence = match start {
-        PipelineStart::Beginning => format!("everything the source holds is published again; {again}"),
-        PipelineStart::Now => "what was written since the checkpoint is never published".to_owned(),
+        PipelineStart::Beginning => format!("all events of the source are published again; {again}"),
+        PipelineStart::Now => "events since the checkpoint are never published".to_owned(),
         PipelineStart::At(_) => format!(
-            "what was written between the checkpoint and that time is never published, if that time is later, and published again, if it \
-             is earlier; {again}"
+            "events between the checkpoint and that time are never published if that time is later, and published again if it is \
+             earlier; {again}"
         ),
     };
     context.require_confirmation(confirm, &start.to_string(), &consequence)?;
@@ -262,12 +264,12 @@ async fn reset(context: &CheckpointContext, start: PipelineStart, confirm: &Conf
     let capture = Capture::new(&context.places.server, context.places.source.clone(), config);
     match capture.check(&start).await {
         Err(error @ capture::Error::StartInFuture { .. }) => {
-            bail!(ExitReason::Usage.with_message(format!("nothing was done: {error}")));
+            bail!(ExitReason::Usage.with_message(format!("nothing was changed: {error}")));
         }
-        looked => looked.context("look at the source")?,
+        checked => checked.context("failed to check the source")?,
     }
     let stored = context.load_checkpoint().await?;
-    let phase = capture.initial_phase(&start).await.context("find where to start")?;
+    let phase = capture.initial_phase(&start).await.context("failed to find the start position")?;
     context.begin_epoch(&stored, &phase, &consequence, confirm.json).await
 }
 
@@ -307,7 +309,7 @@ fn to_json(pipeline: &str, checkpoint: &Checkpoint) -> Json {
     })
 }
 
-/// Where the stream goes on: of a snapshot, when it is done.
+/// Where the change stream continues: for a snapshot, after it is complete.
 fn resume_token(checkpoint: &Checkpoint) -> Option<&ResumeToken> {
     match &checkpoint.phase {
         CheckpointPhase::Stream { token } | CheckpointPhase::Snapshot { start: token, .. } => Some(token),

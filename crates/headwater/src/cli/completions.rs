@@ -1,4 +1,4 @@
-//! `headwater completions`: what lets a shell complete commands and flags.
+//! `headwater completions`: prints completion scripts for shells.
 
 use anyhow::Context;
 use clap::CommandFactory;
@@ -6,9 +6,9 @@ use clap_complete::Shell;
 
 use crate::output;
 
-/// Print a script that lets your shell complete commands and flags.
+/// Print a completion script for your shell.
 ///
-/// Write it where the shell looks, once, and again after an update; then open a new shell:
+/// Save it where the shell finds it, and again after each update; then open a new shell:
 ///
 ///   bash: headwater completions bash > ~/.local/share/bash-completion/completions/headwater
 ///
@@ -16,16 +16,16 @@ use crate::output;
 ///
 ///   fish: headwater completions fish > ~/.config/fish/completions/headwater.fish
 ///
-///   elvish, powershell: append it to the file the shell reads at its start
+///   elvish, powershell: append it to the startup file of the shell
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
-    /// Which shell.
+    /// Shell
     shell: Shell,
 }
 
 pub(crate) fn run(args: &Args) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(args.shell, &mut super::Args::command(), "headwater", &mut script);
-    output::print(String::from_utf8(script).context("a script is text")?)?;
+    output::print(String::from_utf8(script).context("the completion script is not UTF-8")?)?;
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! `headwater config`: what a pod would run with, and every key there is.
+//! `headwater config`: prints the effective configuration, the reference file and the JSON schema.
 
 use clap::Subcommand;
 
@@ -11,7 +11,7 @@ Examples:
   headwater config schema > headwater.schema.json
   HEADWATER__SERVICE_BUS__TOPIC=orders headwater config print --set producer.body=json";
 
-/// Show the configuration.
+/// Print the configuration, its reference or its schema.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -21,17 +21,17 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum ConfigCommand {
-    /// Print what a pod would run with: file, environment and flags together, defaults included; passwords, keys and tokens masked.
+    /// Print the settings that a pod would run with, from file, environment, flags and defaults; secrets are masked
     Print {
         #[command(flatten)]
         config: ConfigArgs,
-        /// As JSON.
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Print every key with its default and its reason: a file to start from.
+    /// Print every key with its default and description: a file to start from
     Reference,
-    /// Print a JSON schema, for editors that check YAML as it is written.
+    /// Print the JSON schema, for editors that validate YAML
     Schema,
 }
 

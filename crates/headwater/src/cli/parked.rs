@@ -1,4 +1,4 @@
-//! `headwater parked`: aggregates that wait behind an event that cannot be applied, and the operator's hand on them.
+//! `headwater parked`: lists, shows, retries and discards parked events.
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -7,7 +7,7 @@ use pipeline::view::{DeliveredEvent, DiscardScope, Error, EventBody, ParkedAggre
 use serde_json::{Value as Json, json};
 
 use super::run::ConfigArgs;
-use super::table::render_table;
+use super::table::{plural, render_table};
 use crate::connect::COMMAND_TIMEOUT;
 use crate::exit::ExitReason;
 use crate::output;
@@ -20,11 +20,11 @@ Examples:
   headwater parked retry order-7 --model order_summary
   headwater parked discard order-7 --yes";
 
-/// Look at aggregates that wait behind an event that cannot be applied, and let them go on.
+/// List, show, retry or discard parked events.
 ///
-/// An event that cannot be applied does not stop the others: its aggregate is parked in that one read model, and its later events queue
-/// behind it, in order. Mend the cause (a read model's declaration, an index, the document it meets), then `retry`. Only if the events
-/// are not wanted in that read model, `discard` them. New events queue behind meanwhile; pods need not be stopped.
+/// An event that cannot be applied parks its aggregate in that one read model: its later events queue behind it, in order, and everything
+/// else continues. Fix the cause (the declaration of the read model, an index, or the document), then `retry`. `discard` the events only if
+/// the read model does not need them. New events keep queueing meanwhile; pods keep running.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -34,70 +34,70 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum ParkedCommand {
-    /// List what is parked: which aggregate, in which read model, why and since when.
+    /// List parked aggregates: read model, reason and since when
     List {
         #[command(flatten)]
         config: ConfigArgs,
-        /// At most so many.
+        /// Maximum number of rows
         #[arg(long, value_name = "N", default_value_t = 100)]
         limit: i64,
-        /// As JSON.
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show the events that wait, in order: ids, types and places, and what they say only with `--bodies`.
+    /// Show the parked events of an aggregate, in order; their bodies only with `--bodies`
     Show {
         #[command(flatten)]
         config: ConfigArgs,
         #[command(flatten)]
         selector: AggregateArgs,
-        /// At most so many.
+        /// Maximum number of rows
         #[arg(long, value_name = "N", default_value_t = 20)]
         limit: i64,
-        /// Also what the events say: this prints documents of the source, and whatever is personal in them.
+        /// Also print the bodies: documents of the source, with any personal data in them
         #[arg(long)]
         bodies: bool,
-        /// As JSON.
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Apply what waits, in order. Stops at the first event that still cannot be applied; what came before it stays applied.
+    /// Apply the parked events, in order; stops at the first event that still cannot be applied, and keeps those before it applied
     Retry {
         #[command(flatten)]
         config: ConfigArgs,
         #[command(flatten)]
         selector: AggregateArgs,
-        /// As JSON.
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
-    /// Leave events out of the read model for good. They are kept, marked as discarded, and never applied.
+    /// Leave parked events out of the read model for good; they are kept, marked as discarded, and never applied
     ///
-    /// Without `--all` only the first, behind which the others wait; `retry` then applies the rest.
+    /// Without `--all`, only the first event is discarded; `retry` then applies the rest.
     Discard {
         #[command(flatten)]
         config: ConfigArgs,
         #[command(flatten)]
         selector: AggregateArgs,
-        /// All that waits, not only the first.
+        /// Discard all parked events of the aggregate, not only the first
         #[arg(long)]
         all: bool,
-        /// Yes, this is meant.
+        /// Do it without asking for confirmation
         #[arg(long)]
         yes: bool,
-        /// As JSON.
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
 }
 
-/// AggregateArgs of those that wait.
+/// Selects a parked aggregate.
 #[derive(Debug, clap::Args)]
 struct AggregateArgs {
-    /// The aggregate, as `parked list` shows it.
+    /// Aggregate id, as `parked list` shows it
     #[arg(value_name = "AGGREGATE")]
     aggregate: String,
-    /// The read model; may be left out where the aggregate waits in one only.
+    /// Read model; optional if the aggregate is parked in only one
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
 }
@@ -135,12 +135,12 @@ async fn list(commands: &ParkedCommands, pipeline: &str, limit: i64, as_json: bo
         return Ok(());
     }
     if list.is_empty() {
-        output::print_line(format_args!("nothing is parked in `{pipeline}`"))?;
+        output::print_line(format_args!("no parked events in `{pipeline}`"))?;
         return Ok(());
     }
     let rows: Vec<_> = list.iter().map(waiting_row).collect();
-    output::print(render_table(["MODEL", "AGGREGATE", "REASON", "AT", "WAITING", "SINCE", "DETAIL"], &rows))?;
-    output::print_line(format_args!("\nMend the cause, then: headwater parked retry AGGREGATE --model MODEL"))?;
+    output::print(render_table(&["MODEL", "AGGREGATE", "REASON", "SEQUENCE", "EVENTS", "SINCE", "DETAIL"], &rows))?;
+    output::print_line(format_args!("\nFix the cause, then run: headwater parked retry AGGREGATE --model MODEL"))?;
     Ok(())
 }
 
@@ -191,9 +191,9 @@ async fn show(
     output::print_line(format_args!("aggregate   {}", format_id(&waiting.aggregate)))?;
     output::print_line(format_args!("reason      {} ({})", waiting.parked.reason, waiting.parked.detail))?;
     output::print_line(format_args!("since       {}", format_time(waiting.parked.since)))?;
-    output::print_line(format_args!("waiting     {}\n", waiting.parked.waiting()))?;
+    output::print_line(format_args!("events      {}\n", waiting.parked.waiting()))?;
     let rows: Vec<_> = events.iter().map(event_row).collect();
-    output::print(render_table(["SEQUENCE", "TYPE", "EVENT", "TERM", "COMMITTED"], &rows))?;
+    output::print(render_table(&["SEQUENCE", "TYPE", "EVENT", "TERM", "COMMITTED"], &rows))?;
     for event in events.iter().filter(|_| bodies) {
         output::print_line(format_args!("\n{:#}", event_json(event, true)))?;
     }
@@ -223,7 +223,7 @@ fn event_json(event: &DeliveredEvent, bodies: bool) -> Json {
         shown["body"] = match &event.body {
             EventBody::Document(document) => mongodb::bson::Document::try_from(&**document)
                 .map_or(Json::Null, |document| to_extended_json(&document.into())),
-            EventBody::Oversize(id) => json!({ "kept_apart": id }),
+            EventBody::Oversize(id) => json!({ "oversize": id }),
             EventBody::Marker(id) => json!({ "rejected": id }),
         };
     }
@@ -242,15 +242,20 @@ async fn retry(commands: &ParkedCommands, selector: &AggregateArgs, as_json: boo
         }
         Ok(events) => {
             output::print_line(format_args!(
-                "{events} events were applied to `{model}`; {} goes on",
+                "applied {} to `{model}`; {} is no longer parked",
+                plural(events, "event"),
                 format_id(aggregate)
             ))?;
         }
         Err(error @ Error::UnknownModel(_)) => {
-            return Err(error).context("this configuration does not declare it; retry with the one that pods run with");
+            return Err(error).context(
+                "this configuration does not declare the read model; retry with the configuration of the pods",
+            );
         }
         Err(error @ Error::ReplayRefused { .. }) => {
-            return Err(error).context("it stays parked; mend the cause and retry, or `parked discard` the event");
+            return Err(error).context(
+                "the aggregate stays parked; fix the cause and retry, or discard the event with `parked discard`",
+            );
         }
         Err(error) => return Err(error.into()),
     }
@@ -268,10 +273,10 @@ async fn discard(
     let ParkedAggregate { aggregate, model, parked, .. } = &waiting;
     let name = format_id(aggregate);
     if !yes {
-        let events = if all { format!("all {} events that wait", parked.waiting()) } else { "the first event".into() };
+        let events = if all { format!("all {} parked events", parked.waiting()) } else { "the first event".into() };
         bail!(ExitReason::Usage.with_message(format!(
-            "this leaves {events} of {name} out of `{model}` for good: the read model will lack what they say; if that is \
-             meant, say --yes"
+            "this leaves {events} of {name} out of `{model}` for good: the read model will lack their changes; add --yes \
+             to do it"
         )));
     }
     let what = if all { DiscardScope::All } else { DiscardScope::First };
@@ -286,11 +291,13 @@ async fn discard(
         return Ok(());
     }
     output::print_line(format_args!(
-        "{events} events of {name} were discarded from `{model}`; they are kept in `parked_events`"
+        "discarded {} of {name} from `{model}`; kept in `parked_events`, marked as discarded",
+        plural(events, "event")
     ))?;
     if left > 0 {
         output::print_line(format_args!(
-            "{left} more wait; apply them with: headwater parked retry {name} --model {model}"
+            "{} still parked; apply with: headwater parked retry {name} --model {model}",
+            plural(left, "event")
         ))?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! `headwater run`: one pod.
+//! `headwater run`: runs one pod.
 
 use std::path::PathBuf;
 
@@ -8,11 +8,11 @@ use crate::signal::StopSignal;
 
 /// Run one pod.
 ///
-/// Takes part in the election; while it leads, it watches the change stream and publishes every event to the topic. Leading or not, it
-/// holds sessions of the subscription and keeps the read models in step. SIGTERM or Ctrl-C stops it in order: what was read is sent, the
-/// checkpoint saved, the lease given back, what was received applied and settled; for no longer than `producer.drain` and `consumer.drain`, side
-/// by side, whatever the servers do. A second signal ends it at once; one within a quarter of a second of the first is taken for the same,
-/// passed on twice.
+/// A pod takes part in the leader election. The leader reads the change stream and publishes every event to the topic. Every pod
+/// receives sessions of the subscription and applies their events to the read models. SIGTERM or Ctrl-C stops the pod cleanly: it publishes
+/// what it has read, saves the checkpoint, releases the lease, and applies and settles received messages. This takes at most the longer of
+/// `producer.drain` and `consumer.drain`, even if a server does not respond. A second signal ends the pod at once; a signal within a quarter of a
+/// second of the first counts as the same signal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = exit::HELP)]
 pub(crate) struct Args {
@@ -20,14 +20,14 @@ pub(crate) struct Args {
     pub(crate) config: ConfigArgs,
 }
 
-/// Where the configuration comes from.
+/// The source of the configuration.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ConfigArgs {
-    /// The configuration file; without it `HEADWATER_CONFIG`, then `./headwater.yaml`.
+    /// Configuration file; default: `HEADWATER_CONFIG`, then `./headwater.yaml`
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
-    /// Set one key, whatever file and environment say: `--set producer.body=json`. May be repeated.
+    /// Override one key of file and environment, for example `--set producer.body=json`; can be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! `headwater status`: how the whole pipeline is, for people and for programs.
+//! `headwater status`: the state of the whole pipeline, as a table or as JSON.
 
 mod table;
 
@@ -14,29 +14,29 @@ use crate::output;
 use crate::signal::StopSignal;
 use crate::status::StatusCollector;
 
-/// Show how the pipeline is: leader, lag, oplog headroom, pods, read models, and what waits for a person.
+/// Show the state of the pipeline: leader, lag, oplog headroom, pods, read models and problems.
 ///
-/// Reads MongoDB, so that it answers while pods are down. Ends with 4 when something is critical: nobody leads, a service waits for an operator, the
-/// checkpoint is about to fall off the oplog. Parked and rejected events are warnings, and end with 0.
+/// Reads MongoDB directly, so it works while pods are down. Exits with 4 if there is a critical problem: no leader, a service that requires operator action, or
+/// a checkpoint that the oplog will soon no longer hold. Parked and rejected events are warnings, and exit with 0.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Args {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// As JSON: the document that `/api/status` of every pod answers with.
+    /// Print JSON, the same document as `/api/status` of a pod
     #[arg(long)]
     json: bool,
 
-    /// Look again every second, until Ctrl-C or until nobody reads it any more.
+    /// Refresh every second, until Ctrl-C or until the pipe is closed
     #[arg(long)]
     watch: bool,
 }
 
-/// Between two looks.
+/// Interval of `--watch`.
 const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 /// Shorter than that of other commands: the status of a server that is down is an answer, and the next refresh is due.
 const SERVER_SELECTION_TIMEOUT: Duration = Duration::from_secs(3);
-/// Clears the screen and goes to its upper left corner.
+/// Clears the terminal and moves the cursor to the top left.
 const CLEAR: &str = "\x1b[2J\x1b[H";
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
@@ -46,7 +46,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     if args.watch { watch(&collector, args.json).await } else { print_once(&collector, args.json).await }
 }
 
-/// Why nothing could be read, if it is a server that is away: a look only knows that it saw nothing.
+/// The error of the first unreachable server. The status itself only says that values are missing.
 async fn find_unreachable_server(collector: &StatusCollector) -> Option<DriverError> {
     for server in [collector.coordination.client(), &collector.source] {
         if let Err(error) = server.database("admin").run_command(doc! { "ping": 1 }).await {
@@ -64,12 +64,12 @@ async fn print_once(collector: &StatusCollector, json: bool) -> anyhow::Result<(
     }
     let critical =
         status.problems.iter().filter(|problem| problem.severity == admin::status::ProblemSeverity::Critical).count();
-    let not_well =
-        ExitReason::Unhealthy.with_message(format!("`{}` is not healthy: {critical} critical", status.pipeline));
+    let unhealthy =
+        ExitReason::Unhealthy.with_message(format!("`{}` is unhealthy: {critical} critical problems", status.pipeline));
     let reason = if status.collected.unavailable.is_empty() { None } else { find_unreachable_server(collector).await };
     Err(match reason {
-        Some(reason) => anyhow::Error::from(reason).context(not_well),
-        None => not_well.into(),
+        Some(reason) => anyhow::Error::from(reason).context(unhealthy),
+        None => unhealthy.into(),
     })
 }
 
@@ -83,7 +83,7 @@ async fn watch(collector: &StatusCollector, json: bool) -> anyhow::Result<()> {
             status = collector.collect(&mut slow) => status,
         };
         let text = render(&status, json)?;
-        // Programs get one document after the other.
+        // JSON is a stream of documents, without control characters.
         if !output::print(if json { text } else { format!("{CLEAR}{text}") })? {
             return Ok(());
         }

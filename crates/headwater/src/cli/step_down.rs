@@ -1,4 +1,4 @@
-//! `headwater step-down`: the leader gives its term up, and another pod leads.
+//! `headwater step-down`: asks the leader to end its term, and waits for the next leader.
 
 use std::time::Duration;
 
@@ -15,31 +15,31 @@ use crate::step_down::{StepDownRequest, StepDownStore};
 const EXAMPLES: &str = "\
 Examples:
   headwater step-down --within 1m
-  kubectl exec pod-2 -- headwater step-down     before its node goes";
+  kubectl exec pod-2 -- headwater step-down     before its node is drained";
 
-/// Ask the leading pod to give its term up, and wait until another leads.
+/// Ask the leader to step down, and wait until another pod leads.
 ///
-/// For moving leadership away from a pod that is to be looked at, or from a node that is to go. The leader sends what it has read, saves the
-/// checkpoint and gives the lease back; nothing is lost and nothing is published twice. It keeps away from the lease for a while, so
-/// that another pod has it; where there is no other, it leads again after that. Every pod goes on applying events all the time.
+/// Use it to move leadership away from a pod or a node. The leader publishes what it has read, saves the checkpoint and releases the lease;
+/// nothing is lost and nothing is published twice. It does not compete for the lease for a while, so that another pod gets it; if there is no
+/// other pod, it leads again after that. All pods keep applying events meanwhile.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     #[command(flatten)]
     config: ConfigArgs,
 
-    /// How long to wait for it.
+    /// How long to wait for the next leader
     #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = parse_timeout)]
     within: Duration,
 
-    /// As JSON, when it is done.
+    /// Print JSON when it is done
     #[arg(long)]
     json: bool,
 }
 
 fn parse_timeout(text: &str) -> Result<Duration, String> {
     match humantime::parse_duration(text) {
-        Ok(Duration::ZERO) => Err("nobody steps down in no time; write, for example, `30s`".to_owned()),
+        Ok(Duration::ZERO) => Err("the timeout must be longer than 0; write, for example, `30s`".to_owned()),
         parsed => parsed.map_err(|error| error.to_string()),
     }
 }
@@ -55,7 +55,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let step_down_store = StepDownStore::new(&coordination, &config.pipeline);
     let StepDownRequest { leader, term } = step_down_store.request_from_leader(&lease, &config.pod_id).await?;
     if !json {
-        output::print_line(format_args!("{leader} is asked to give term {term} up"))?;
+        output::print_line(format_args!("requested: {leader} steps down from term {term}"))?;
     }
     while began.elapsed() < within {
         let now = lease.read_document().await?;
@@ -77,8 +77,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         tokio::time::sleep(POLL_INTERVAL).await;
     }
     bail!(
-        "{leader} still has term {term} after {}, or nobody has taken it; is that pod alive, and is there another? \
-         `headwater status` tells; the request stands until the term ends",
+        "no new leader after {}: {leader} still holds term {term}, or no other pod has taken over; check the pods with \
+         `headwater status`; the request stays valid until the term ends",
         humantime::format_duration(within)
     )
 }

@@ -1,4 +1,4 @@
-//! `headwater topology`: topic and subscription on the bus, as Headwater wants them.
+//! `headwater topology`: creates and changes topic and subscription.
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
@@ -14,7 +14,7 @@ Examples:
   headwater topology apply --dry-run
   headwater topology apply --partitioned false     on a Premium namespace";
 
-/// Create topic and subscription on the bus, or bring them in line.
+/// Create topic and subscription, or correct their settings.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -24,21 +24,21 @@ pub(crate) struct Args {
 
 #[derive(Debug, Subcommand)]
 enum TopologyCommand {
-    /// Create what is missing and change what differs, and say what was created, changed and left.
+    /// Create missing entities, change different settings, and report what was done
     ///
-    /// The topic: duplicate detection, nothing expires, nothing deletes itself. The subscription: sessions, the highest delivery count, nothing
-    /// expires, nothing deletes itself, and the lock of `consumer.lock_duration`. Some things a bus lets nobody change in place (sessions,
-    /// duplicate detection, partitions): then nothing is done, and it says what to do. The key needs the right to manage.
+    /// Topic: duplicate detection, no expiry, no auto-delete. Subscription: sessions, the maximum delivery count, no expiry, no auto-delete, and the lock
+    /// duration of `consumer.lock_duration`. Service Bus cannot change some settings of an existing entity (sessions, duplicate detection, partitions): if
+    /// one of them differs, nothing is changed and the error has a fix. The key needs the Manage right.
     Apply {
         #[command(flatten)]
         config: ConfigArgs,
-        /// Whether a topic that is created is partitioned. Premium namespaces partition as a whole: say false there.
+        /// Create a partitioned topic; use false on a Premium namespace, which is partitioned as a whole
         #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
         partitioned: bool,
-        /// Only say what would be done.
+        /// Only report what would be done
         #[arg(long)]
         dry_run: bool,
-        /// As JSON.
+        /// Print JSON
         #[arg(long)]
         json: bool,
     },
@@ -53,16 +53,16 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let lock = config.consumer.session.lock_duration;
     let wanted = [(topic, EntitySpec::topic(partitioned)), (subscription, EntitySpec::subscription(lock))];
 
-    // Both are looked at before either is touched.
+    // Read both entities before changing either: a refusal must leave nothing half done.
     let mut plans = vec![];
     for (path, wanted) in wanted {
-        let found = bus.get(&path).await.with_context(|| format!("look at `{path}`"))?;
+        let found = bus.get(&path).await.with_context(|| format!("failed to read `{path}`"))?;
         let plan = plan_changes(&wanted, found.as_ref());
         plans.push((path, wanted, found, plan));
     }
     let fixed: Vec<_> = plans.iter().flat_map(|(path, _, _, plan)| plan.refusals(path)).collect();
     if !fixed.is_empty() {
-        bail!("nothing was done: a bus does not change these in place\n  {}", fixed.join("\n  "));
+        bail!("nothing was changed: Service Bus cannot change these settings in place\n  {}", fixed.join("\n  "));
     }
     let mut all = vec![];
     for (path, wanted, found, plan) in plans {
@@ -78,7 +78,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was done to one entity, or would be.
+/// What was done to an entity, or would be done.
 struct EntityResult {
     path: String,
     action: EntityAction,
@@ -95,7 +95,7 @@ impl EntityResult {
         let (path, would) = (&self.path, if dry_run { "would be " } else { "" });
         match &self.action {
             EntityAction::Created => format!("{path}: {would}created"),
-            EntityAction::Unchanged => format!("{path}: left as it is"),
+            EntityAction::Unchanged => format!("{path}: unchanged"),
             EntityAction::Changed(changes) => {
                 let changes: Vec<_> = changes.iter().map(ToString::to_string).collect();
                 format!("{path}: {would}changed ({})", changes.join(", "))
@@ -107,7 +107,7 @@ impl EntityResult {
         let (action, changes) = match &self.action {
             EntityAction::Created => ("created", &[][..]),
             EntityAction::Changed(changes) => ("changed", &changes[..]),
-            EntityAction::Unchanged => ("left", &[][..]),
+            EntityAction::Unchanged => ("unchanged", &[][..]),
         };
         let change =
             |PropertyChange { name, from, to }: &PropertyChange| json!({ "name": name, "from": from, "to": to });
@@ -127,7 +127,9 @@ async fn apply_plan(
     let action = match (plan, found) {
         (TopologyPlan::Create, _) | (_, None) => {
             if !dry_run {
-                bus.create(&path, &wanted.to_description()).await.with_context(|| format!("create `{path}`"))?;
+                bus.create(&path, &wanted.to_description())
+                    .await
+                    .with_context(|| format!("failed to create `{path}`"))?;
             }
             EntityAction::Created
         }
@@ -135,11 +137,11 @@ async fn apply_plan(
         (TopologyPlan::Change { changes, .. }, Some(mut description)) => {
             for PropertyChange { name, to, .. } in &changes {
                 if !description.set(name, to) {
-                    bail!("`{path}` does not show `{name}`, and so it cannot be changed");
+                    bail!("`{path}` has no property `{name}`, so it cannot be changed");
                 }
             }
             if !dry_run {
-                bus.update(&path, &description).await.with_context(|| format!("change `{path}`"))?;
+                bus.update(&path, &description).await.with_context(|| format!("failed to change `{path}`"))?;
             }
             EntityAction::Changed(changes)
         }

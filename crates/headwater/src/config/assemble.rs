@@ -1,4 +1,4 @@
-//! ResolvedSettings to the structs that the parts take. Every setting has a value by now, if only a stand-in; what is wrong is told by others.
+//! Builds the configuration structs of the services from the settings. Every setting has a value here, even an invalid one; problems are reported by others.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
@@ -143,7 +143,7 @@ fn build_consumer(settings: &ResolvedSettings) -> consumer::Config {
     consumer::Config { session, view }
 }
 
-/// As every program that exports by OTLP reads it.
+/// The standard variable of OTLP exporters.
 const OTLP_VARIABLE: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
 
 fn build_telemetry(
@@ -166,7 +166,7 @@ fn build_telemetry(
     }
 }
 
-/// Of a key whose pattern the table has seen to.
+/// The table has checked the format already, so parsing cannot fail.
 fn parse_required<T>(settings: &ResolvedSettings, path: &str, read: impl Fn(&str) -> Option<T>) -> T {
     read(settings.required_text(path)).expect("its pattern fits")
 }
@@ -187,21 +187,23 @@ fn read_usize(settings: &ResolvedSettings, path: &str) -> NonZeroUsize {
     usize::try_from(settings.number(path)).ok().and_then(NonZeroUsize::new).expect("within the table's bounds")
 }
 
-/// What a change stream takes behind its first stage.
+/// The stages that MongoDB allows after `$changeStream`.
 const STAGES: [&str; 8] =
     ["$match", "$project", "$addFields", "$set", "$unset", "$replaceRoot", "$replaceWith", "$redact"];
 
-/// Stages in MongoDB's language, Extended JSON included.
+/// Parses aggregation stages, including Extended JSON.
 fn parse_stages(node: &node::ConfigNode, problems: &mut Vec<ConfigProblem>) -> Vec<Document> {
     let node::NodeValue::List(nodes) = &node.value else { return Vec::new() };
     let read = nodes.iter().enumerate().filter_map(|(at, node)| {
         let wrong = match node.to_bson() {
             Some(Bson::Document(stage)) => match (stage.len(), stage.keys().next()) {
                 (1, Some(name)) if STAGES.contains(&name.as_str()) => return Some(stage),
-                (1, Some(name)) => format!("is a stage `{name}`, and a change stream takes `{}`", STAGES.join("`, `")),
-                (number, _) => format!("has {number} operators, and a stage has one"),
+                (1, Some(name)) => {
+                    format!("is the stage `{name}`, but a change stream accepts only `{}`", STAGES.join("`, `"))
+                }
+                (number, _) => format!("has {number} operators, but a stage has one"),
             },
-            Some(_) | None => format!("is {node}, and no stage"),
+            Some(_) | None => format!("is {node}, not a stage"),
         };
         let what = format!("{wrong}; write, for example, `$match: {{ fullDocument.region: eu }}`");
         problems.push(ConfigProblem::at(node.origin.clone(), format!("producer.filter.{at}"), what));

@@ -1,4 +1,4 @@
-//! What a text must look like, where not every text will do. Pure; nothing that is refused is ever quoted.
+//! Parsers and checks for texts with a fixed format. Pure. Error messages never quote the text, because it may be a secret.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
@@ -11,19 +11,19 @@ use servicebus::ConnectionString;
 
 use super::{redact, units};
 
-/// Fewer can be guessed by whoever reaches the port.
+/// A shorter token could be guessed by anyone who can reach the port.
 const MIN_TOKEN_LENGTH: usize = 16;
 
-const MASKED: &str = "its secrets are masked, as `headwater config print` shows them";
+const MASKED: &str = "its secrets are masked, as in the output of `headwater config print`";
 
-/// By the driver's own rules. Its words are not repeated: they may quote the URI, and with it a password.
+/// Uses the rules of the driver, but not its messages: they may quote the URI, and with it a password.
 pub(super) fn check_mongodb_uri(text: &str) -> Result<(), String> {
     let why = |why: &str| Err(format!("is not a MongoDB URI: {why}"));
     if redact::is_masked(text) {
         return why(MASKED);
     }
     let Some(rest) = text.strip_prefix("mongodb://").or_else(|| text.strip_prefix("mongodb+srv://")) else {
-        return why("it begins neither with `mongodb://` nor with `mongodb+srv://`");
+        return why("it must start with `mongodb://` or `mongodb+srv://`");
     };
     if MongoUri::parse(text).is_ok() {
         return Ok(());
@@ -33,15 +33,15 @@ pub(super) fn check_mongodb_uri(text: &str) -> Result<(), String> {
     let hosts = hosts.split('/').next().unwrap_or_default();
     let encoded = |text: &str| !text.contains(['/', '?', '#', '[', ']', '@']) && text.matches(':').count() <= 1;
     if !encoded(user) || (user.is_empty() && options.contains('@')) {
-        return why("its user or password has a sign that must be percent-encoded, as `@` is `%40` and `/` is `%2F`");
+        return why("its user or password has a character that must be percent-encoded (`@` as `%40`, `/` as `%2F`)");
     }
     if hosts.split(',').any(|host| host.is_empty() || host.starts_with(':')) {
-        return why("it lacks a host");
+        return why("it has no host");
     }
     let alone = |option: &&str| MongoUri::parse(format!("mongodb://host/?{option}")).is_err();
     match options.split('&').find(alone).and_then(|option| option.split('=').next()) {
-        Some(name) if !options.is_empty() => why(&format!("its option `{name}` cannot be used")),
-        Some(_) | None => why("its host, port, user or options are not what the driver takes"),
+        Some(name) if !options.is_empty() => why(&format!("its option `{name}` is not valid")),
+        Some(_) | None => why("its host, port, user or options are not valid"),
     }
 }
 
@@ -53,19 +53,19 @@ pub(super) fn check_connection_string(text: &str) -> Result<(), String> {
     ConnectionString::parse(text).map(drop).map_err(refused)
 }
 
-/// A header carries it.
+/// The token is sent in a header, so it must be printable ASCII.
 pub(super) fn check_token(text: &str) -> Result<(), String> {
-    let told = if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
-        "has signs that cannot be sent".to_owned()
+    let text = if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+        "has characters that cannot be sent in a header".to_owned()
     } else if text.len() < MIN_TOKEN_LENGTH {
-        format!("is {} signs long", text.len())
+        format!("is {} characters long", text.len())
     } else {
         return Ok(());
     };
-    Err(format!("{told}, and must be at least {MIN_TOKEN_LENGTH} letters, digits and signs without spaces"))
+    Err(format!("{text}, but must be at least {MIN_TOKEN_LENGTH} printable ASCII characters without spaces"))
 }
 
-/// As servers on Linux have it, without those that are the server's own.
+/// The rules of MongoDB on Linux, without the databases of the server itself.
 pub(super) fn is_database(text: &str) -> bool {
     let own = ["admin", "config", "local"];
     (1..=63).contains(&text.len()) && !text.contains(['/', '\\', '.', ' ', '"', '$', '\0']) && !own.contains(&text)
@@ -75,7 +75,7 @@ pub(super) fn is_collection(text: &str) -> bool {
     !text.is_empty() && !text.contains(['$', '\0']) && !text.starts_with("system.") && text.len() <= 200
 }
 
-/// Field names with dots between them.
+/// Field names separated by dots.
 pub(super) fn is_path(text: &str) -> bool {
     text.split('.').all(|name| !name.is_empty() && !name.starts_with('$') && !name.contains('\0'))
 }
@@ -88,7 +88,7 @@ pub(super) fn is_subscription(text: &str) -> bool {
     is_entity(text, 50, ".-_")
 }
 
-/// By the rules of Service Bus.
+/// The naming rules of Service Bus.
 fn is_entity(text: &str, longest: usize, also: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric();
     (1..=longest).contains(&text.len())
@@ -121,7 +121,7 @@ pub(super) fn parse_listen(text: &str) -> Option<SocketAddr> {
     text.parse().ok()
 }
 
-/// Without the slash at its end. A user in it would be a secret that is shown.
+/// Returns the URL without a trailing slash. A user in the URL is refused: the URL is shown, and a password must not be.
 pub(super) fn parse_endpoint(text: &str) -> Option<String> {
     let address = text.trim_end_matches('/');
     let rest = address.strip_prefix("http://").or_else(|| address.strip_prefix("https://"))?;
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_the_driver_takes_is_taken_and_what_it_refuses_is_explained_without_quoting_it() {
+    fn invalid_mongodb_uris_are_explained_without_quoting() {
         for fine in [
             "mongodb://localhost",
             "mongodb://u:p%40ss@a:27017,b:27018/?replicaSet=rs0&authSource=admin",
@@ -144,22 +144,22 @@ mod tests {
             assert_eq!(check_mongodb_uri(fine), Ok(()), "{fine}");
         }
         for (wrong, word) in [
-            ("localhost:27017", "begins neither"),
+            ("localhost:27017", "must start with"),
             ("mongodb://u:hush/hush@host", "percent-encoded"),
             ("mongodb://u:hu@sh@host", "percent-encoded"),
             ("mongodb://u:hu?sh@host", "percent-encoded"),
-            ("mongodb://u:hush@", "lacks a host"),
-            ("mongodb://:27017", "lacks a host"),
+            ("mongodb://u:hush@", "has no host"),
+            ("mongodb://:27017", "has no host"),
             ("mongodb://u:hush@host/?maxPoolSize=many", "option `maxPoolSize`"),
-            ("mongodb://u:hush@host:port", "not what the driver takes"),
+            ("mongodb://u:hush@host:port", "are not valid"),
         ] {
-            let said = check_mongodb_uri(wrong).unwrap_err();
-            assert!(said.contains(word) && !said.contains("hush"), "{wrong}: {said}");
+            let text = check_mongodb_uri(wrong).unwrap_err();
+            assert!(text.contains(word) && !text.contains("hush"), "{wrong}: {text}");
         }
     }
 
     #[test]
-    fn names_are_those_that_servers_take() {
+    fn names_follow_the_rules_of_the_servers() {
         assert!(is_database("shop_2024") && !is_database("my.shop") && !is_database("local") && !is_database(""));
         assert!(is_collection("events") && is_collection("a.b") && !is_collection("system.views"));
         assert!(is_path("meta.version") && !is_path("$meta") && !is_path("meta..version"));

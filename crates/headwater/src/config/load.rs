@@ -1,5 +1,5 @@
-//! A tree of nodes to settings, by the table in [`super::schema`]: every mistake is found, not only the first, and what is beside a mistake is
-//! read all the same, so that the rules between keys can be asked as well.
+//! Reads the tree of nodes into settings, by the table in [`super::schema`]. Finds all problems, not only the first: after a problem it reads on, so
+//! that the rules between the other keys can be checked too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,11 +9,11 @@ use super::problem::ConfigProblem;
 use super::schema::{self, ConfigKey, KEYS, KeyDefault, ValueKind};
 use super::{units, yaml};
 
-/// What every key is set to.
+/// The value of every key.
 #[derive(Debug)]
 pub(crate) struct ResolvedSettings {
     set: BTreeMap<&'static str, Setting>,
-    /// Keys that were said wrongly or not at all: a default or an example stands in for them, and no rule is asked about them.
+    /// Keys that are invalid or missing. They have a default or an example as value, and rules that need them are skipped.
     invalid: BTreeSet<&'static str>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) struct Setting {
     pub(crate) origin: Origin,
 }
 
-/// A value that its kind allows.
+/// A value of the type that its key asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum TypedValue {
     Text(String),
@@ -35,18 +35,18 @@ pub(crate) enum TypedValue {
     Tree(ConfigNode),
 }
 
-/// Reads secrets from files; a seam, so that reading a configuration touches nothing else.
+/// Reads a file with a secret. Tests replace it, so that loading a configuration touches no other files.
 pub(crate) type ReadFile<'a> = &'a dyn Fn(&str) -> std::io::Result<String>;
 
-/// The sources of a configuration, weakest first.
+/// The sources of a configuration, lowest precedence first.
 pub(crate) struct ConfigSources<'a> {
-    /// Its text.
+    /// The text of the file.
     pub(crate) file: Option<&'a str>,
     pub(crate) file_name: Option<&'a str>,
     pub(crate) environment: &'a [(String, String)],
-    /// Names of variables that would be in it, were they text.
+    /// Names of `HEADWATER__` variables that are not UTF-8.
     pub(crate) unreadable: &'a [String],
-    /// `path=value`.
+    /// `path=value`, from `--set`.
     pub(crate) flags: &'a [String],
     pub(crate) read_file: ReadFile<'a>,
 }
@@ -54,12 +54,12 @@ pub(crate) struct ConfigSources<'a> {
 pub(super) const PREFIX: &str = "HEADWATER__";
 
 impl ConfigSources<'_> {
-    /// Everything that was said, and everything that is wrong with it.
+    /// All settings, and all problems found while reading them.
     pub(crate) fn read(&self) -> (ResolvedSettings, Vec<ConfigProblem>) {
         let (mut root, mut problems, broken) = match self.file.map(yaml::read) {
             Some(Ok((root, problems))) => (root, problems, false),
-            Some(Err(problem)) => (ConfigNode::map(Origin::Nowhere), vec![problem], true),
-            None => (ConfigNode::map(Origin::Nowhere), vec![], false),
+            Some(Err(problem)) => (ConfigNode::map(Origin::Unset), vec![problem], true),
+            None => (ConfigNode::map(Origin::Unset), vec![], false),
         };
         self.overlay(&mut root, &mut problems);
         let (set, invalid, from_file) = (BTreeMap::new(), BTreeSet::new(), BTreeSet::new());
@@ -68,9 +68,9 @@ impl ConfigSources<'_> {
         reading.fill_defaults();
         let SettingsReader { set, mut invalid, mut problems, .. } = reading;
         if broken {
-            // What it says is not known, so nothing can be missing.
+            // The content of the file is unknown, so no key can be reported as missing.
             invalid.extend(KEYS.iter().map(|key| key.path));
-            problems.retain(|problem| problem.origin != Origin::Nowhere);
+            problems.retain(|problem| problem.origin != Origin::Unset);
         }
         (ResolvedSettings { set, invalid }, problems)
     }
@@ -83,7 +83,7 @@ impl ConfigSources<'_> {
             root.set(&path, node);
         }
         for name in self.unreadable {
-            let what = "is not text (UTF-8), and sets nothing; set it anew, or unset it";
+            let what = "is not valid UTF-8; set it again, or unset it";
             problems.push(ConfigProblem::at(Origin::Environment(name.clone()), "", what));
         }
         for flag in self.flags {
@@ -96,15 +96,15 @@ impl ConfigSources<'_> {
                 _ => problems.push(ConfigProblem::at(
                     Origin::Flag,
                     "",
-                    format!("`{flag}` sets nothing; write `--set producer.body=json`"),
+                    format!("`{flag}` is not KEY=VALUE; write, for example, `--set producer.body=json`"),
                 )),
             }
         }
     }
 }
 
-/// A value from a variable or a flag is YAML too, so that numbers and lists can be given; what is not is a text. A secret is what it is,
-/// whatever it looks like.
+/// Values of variables and flags are parsed as YAML, so that numbers and lists work; anything else is a string. A secret is always taken as
+/// it is, because its characters may look like YAML.
 fn parse_override(path: &[String], value: &str, origin: Origin) -> ConfigNode {
     let secret = schema::key(&path.join(".")).is_some_and(ConfigKey::is_secret);
     if secret && !value.is_empty() {
@@ -112,7 +112,7 @@ fn parse_override(path: &[String], value: &str, origin: Origin) -> ConfigNode {
     }
     let mut node = yaml::parse(value).unwrap_or_else(|_| ConfigNode::text(value, origin.clone()));
     if matches!(node.value, NodeValue::Map(_)) {
-        // `Endpoint=…;ConfigKey: x` may look like a map by accident; nothing that is set this way is one.
+        // `Endpoint=…;Key: x` parses as a map by accident. No variable or flag sets a map, so take it as a string.
         node = ConfigNode::text(value, origin.clone());
     }
     node.origin = origin;
@@ -122,7 +122,7 @@ fn parse_override(path: &[String], value: &str, origin: Origin) -> ConfigNode {
 struct SettingsReader<'a> {
     set: BTreeMap<&'static str, Setting>,
     invalid: BTreeSet<&'static str>,
-    /// Secrets that came from a file of their own.
+    /// Secrets that were read from a file.
     from_file: BTreeSet<&'static str>,
     problems: Vec<ConfigProblem>,
     read_file: ReadFile<'a>,
@@ -132,11 +132,11 @@ impl SettingsReader<'_> {
     fn read_section(&mut self, prefix: &str, node: &ConfigNode) {
         let entries = match &node.value {
             NodeValue::Map(entries) => entries,
-            // `producer:` with nothing below it says nothing.
+            // An empty section, `producer:` alone, sets nothing.
             NodeValue::Null => return,
             _ => {
                 let names = schema::child_names(prefix).join("`, `");
-                return self.report(node, prefix, format!("is {node}, and must be a map with keys such as `{names}`"));
+                return self.report(node, prefix, format!("is {node}, but must be a map with keys such as `{names}`"));
             }
         };
         for entry in entries {
@@ -161,7 +161,7 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// One of the names that a section takes freely: gathered, in the order written.
+    /// An entry of a section that accepts any name. Collected in the order of the file.
     fn read_wildcard(&mut self, key: &'static ConfigKey, entry: &MapEntry) {
         let origin = entry.key_origin.clone();
         let gathered = self
@@ -174,7 +174,7 @@ impl SettingsReader<'_> {
     }
 
     fn read_key(&mut self, key: &'static ConfigKey, node: &ConfigNode) {
-        // A key with nothing behind it is as good as left out.
+        // An empty key counts as not set.
         if node.value == NodeValue::Null {
             return;
         }
@@ -186,33 +186,34 @@ impl SettingsReader<'_> {
 
     fn read_secret_file(&mut self, key: &'static ConfigKey, path: &str, node: &ConfigNode) {
         let NodeValue::Text(file) = &node.value else {
-            return self.report(node, path, format!("is {node}, and must name a file, such as `/run/secrets/uri`"));
+            return self.report(node, path, format!("is {node}, but must name a file, such as `/run/secrets/uri`"));
         };
         match (self.read_file)(file) {
             Ok(text) => {
                 let inside = ConfigNode::text(text.trim_end_matches(['\r', '\n']), node.origin.clone());
                 match parse_value(key, &inside) {
                     Ok(value) => self.store(key, path, value, node),
-                    Err(what) => self.report(node, path, format!("is {node}, and what that file holds {what}")),
+                    Err(what) => self.report(node, path, format!("is {node}, and the content of that file {what}")),
                 }
             }
             Err(error) => {
-                self.report(node, path, format!("is {node}, which cannot be read ({error}); name a file that can"))
+                self.report(node, path, format!("is {node}, which cannot be read ({error}); name a readable file"))
             }
         }
     }
 
-    /// A secret may be said as it is and as a file: who is stronger wins, and in one place it is said once.
+    /// A secret can be set directly or as a file. The source with the higher precedence wins; setting both in one source is a problem.
     fn store(&mut self, key: &'static ConfigKey, path: &str, value: TypedValue, node: &ConfigNode) {
         let origin = node.origin.clone();
         let as_file = path != key.path;
-        let otherwise = |_: &&Setting| self.from_file.contains(key.path) != as_file;
-        if let Some(before) = self.set.get(key.path).filter(otherwise) {
-            match before.origin.strength().cmp(&origin.strength()) {
+        let from_other_form = |_: &&Setting| self.from_file.contains(key.path) != as_file;
+        if let Some(previous) = self.set.get(key.path).filter(from_other_form) {
+            match previous.origin.strength().cmp(&origin.strength()) {
                 std::cmp::Ordering::Less => {}
                 std::cmp::Ordering::Greater => return,
                 std::cmp::Ordering::Equal => {
-                    let what = format!("says what is said already, {}; give the secret or its file", before.origin);
+                    let what =
+                        format!("sets the same secret as {}; set either the secret or its file", previous.origin);
                     return self.report(node, path, what);
                 }
             }
@@ -233,26 +234,26 @@ impl SettingsReader<'_> {
         }
     }
 
-    /// Told, and read as what was probably meant.
+    /// Reports an unknown key, and reads its value as that of the most similar key, to find problems in the value too.
     fn report_unknown(&mut self, prefix: &str, path: &str, entry: &MapEntry) {
         let name = entry.key.as_str();
         let known = schema::child_names(prefix);
         let nearest = known.iter().map(|known| (edit_distance(name, known), *known)).min();
-        let meant = nearest.filter(|(distance, _)| *distance <= 1 + name.len() / 3).map(|(_, nearest)| nearest);
-        let advice = match meant {
+        let intended = nearest.filter(|(distance, _)| *distance <= 1 + name.len() / 3).map(|(_, nearest)| nearest);
+        let advice = match intended {
             Some(nearest) => format!("did you mean `{nearest}`?"),
-            None => format!("known here: `{}`", known.join("`, `")),
+            None => format!("known keys: `{}`", known.join("`, `")),
         };
-        self.problems.push(ConfigProblem::at(entry.key_origin.clone(), path, format!("is not a key; {advice}")));
-        let Some(meant) = meant.map(|meant| join_path(prefix, meant)) else { return };
-        match schema::key(&meant) {
+        self.problems.push(ConfigProblem::at(entry.key_origin.clone(), path, format!("is not a known key; {advice}")));
+        let Some(intended) = intended.map(|intended| join_path(prefix, intended)) else { return };
+        match schema::key(&intended) {
             Some(key) if !self.set.contains_key(key.path) => self.read_key(key, &entry.node),
             Some(_) => {}
-            None => self.read_section(&meant, &entry.node),
+            None => self.read_section(&intended, &entry.node),
         }
     }
 
-    /// Defaults, and what must be there and is not.
+    /// Sets defaults, and reports required keys that are missing.
     fn fill_defaults(&mut self) {
         for key in KEYS {
             if self.set.contains_key(key.path) {
@@ -263,27 +264,28 @@ impl SettingsReader<'_> {
                 KeyDefault::Value(text) => {
                     let node = yaml::parse(text).expect("a default is YAML");
                     let value = parse_value(key, &node).expect("a default is of its own kind");
-                    self.set.insert(key.path, Setting { value, origin: Origin::Nowhere });
+                    self.set.insert(key.path, Setting { value, origin: Origin::Unset });
                 }
                 KeyDefault::Required(text) => {
                     let node = yaml::parse(text).expect("an example is YAML");
                     let value = parse_value(key, &node).expect("an example is of its own kind");
-                    self.set.insert(key.path, Setting { value, origin: Origin::Nowhere });
-                    // Said wrongly, it is in the list already.
+                    self.set.insert(key.path, Setting { value, origin: Origin::Unset });
+                    // If it was set to an invalid value, that is reported already.
                     if self.invalid.insert(key.path) {
                         let what = format!("is missing; write, for example, `{text}`");
-                        self.problems.push(ConfigProblem::at(Origin::Nowhere, key.path, what));
+                        self.problems.push(ConfigProblem::at(Origin::Unset, key.path, what));
                     }
                 }
             }
         }
     }
 
-    /// Of a section, all that is in it becomes invalid.
+    /// Reports a problem. If the path is a section, all its keys become invalid.
     fn report(&mut self, node: &ConfigNode, path: &str, what: impl Into<String>) {
-        let said = path.strip_suffix("_file").filter(|path| schema::key(path).is_some()).unwrap_or(path);
-        let inside =
-            |key: &&ConfigKey| key.path.strip_prefix(said).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        let key_path = path.strip_suffix("_file").filter(|path| schema::key(path).is_some()).unwrap_or(path);
+        let inside = |key: &&ConfigKey| {
+            key.path.strip_prefix(key_path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
         self.invalid.extend(KEYS.iter().filter(inside).map(|key| key.path));
         self.problems.push(ConfigProblem::at(node.origin.clone(), path, what));
     }
@@ -293,10 +295,10 @@ fn join_path(prefix: &str, name: &str) -> String {
     if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
 }
 
-/// The value as its kind has it, or what is wrong with it and what to write instead.
+/// Parses a value, or returns what is wrong with it and what to write instead.
 fn parse_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, String> {
     match (key.kind, &node.value) {
-        // An empty one, as a variable may be, is named by its rule.
+        // An empty secret, as from an empty variable, has its own message below.
         (ValueKind::Secret { check }, NodeValue::Text(text)) if !text.trim().is_empty() => {
             let refused = |why| format!("{why}; write, for example, `{}`", example(key));
             check(text).map(|()| TypedValue::Text(text.clone())).map_err(refused)
@@ -304,18 +306,18 @@ fn parse_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, String>
         (ValueKind::Secret { .. }, NodeValue::Text(_)) => {
             Err(format!("is empty; write, for example, `{}`", example(key)))
         }
-        (ValueKind::Secret { .. }, _) => Err(format!("is not a text; write, for example, `{}`", example(key))),
-        _ => parse_plain_value(key, node).map_err(|rule| format!("is {node}, and {rule}")),
+        (ValueKind::Secret { .. }, _) => Err(format!("is not a string; write, for example, `{}`", example(key))),
+        _ => parse_plain_value(key, node).map_err(|rule| format!("is {node}, but {rule}")),
     }
 }
 
-/// What may be shown: the value, or the rule it breaks with an example of what keeps it.
+/// Parses a value that may be quoted in messages, or returns the rule that it breaks, with an example.
 fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, String> {
     match (key.kind, &node.value) {
         (ValueKind::Text, NodeValue::Text(text)) if !text.trim().is_empty() => Ok(TypedValue::Text(text.clone())),
-        // A pipeline may well be called 2024.
+        // YAML reads `pipeline: 2024` as a number.
         (ValueKind::Text, NodeValue::Integer(number)) => Ok(TypedValue::Text(number.to_string())),
-        (ValueKind::Text, _) => Err(format!("must be a text, such as `{}`", example(key))),
+        (ValueKind::Text, _) => Err(format!("must be a string, such as `{}`", example(key))),
         (ValueKind::Flag, NodeValue::Flag(flag)) => Ok(TypedValue::Flag(*flag)),
         (ValueKind::Flag, _) => Err("must be `true` or `false`".to_owned()),
         (ValueKind::Count { least, most }, value) => {
@@ -353,7 +355,7 @@ fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, S
         (ValueKind::Pattern { rule, example: shown, fits }, value) => {
             let text = match value {
                 NodeValue::Text(text) => Some(text.clone()),
-                // A database may well be called 2024.
+                // YAML reads `database: 2024` as a number.
                 NodeValue::Integer(number) => Some(number.to_string()),
                 _ => None,
             };
@@ -368,9 +370,9 @@ fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, S
             texts
                 .collect::<Option<Vec<_>>>()
                 .map(TypedValue::Texts)
-                .ok_or_else(|| format!("must be a list of texts, such as `{}`", example(key)))
+                .ok_or_else(|| format!("must be a list of strings, such as `{}`", example(key)))
         }
-        (ValueKind::Texts, _) => Err(format!("must be a list of texts, such as `{}`", example(key))),
+        (ValueKind::Texts, _) => Err(format!("must be a list of strings, such as `{}`", example(key))),
         (ValueKind::Documents, NodeValue::List(nodes))
             if nodes.iter().all(|node| matches!(node.value, NodeValue::Map(_))) =>
         {
@@ -400,19 +402,19 @@ fn example(key: &ConfigKey) -> &'static str {
     }
 }
 
-/// Mistakes as they stand in the file, then those of variables and flags, then what is missing.
+/// Sorts problems: by their position in the file, then variables, then flags, then missing keys.
 pub(super) fn sort_problems(mut problems: Vec<ConfigProblem>) -> Vec<ConfigProblem> {
     problems.sort_by_key(|problem| match &problem.origin {
         Origin::File { line, column } => (0, *line, *column),
         Origin::Environment(_) => (1, 0, 0),
         Origin::Flag => (2, 0, 0),
-        Origin::Nowhere => (3, 0, 0),
+        Origin::Unset => (3, 0, 0),
     });
     problems.dedup();
     problems
 }
 
-/// How many letters must change to make one word the other.
+/// The Levenshtein distance of two words.
 pub(super) fn edit_distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -433,14 +435,14 @@ impl ResolvedSettings {
         self.set.get(path)
     }
 
-    /// Whether these were said well or left out where they may be: only then is a rule between them asked.
+    /// Whether all these keys are valid. Rules check this first.
     pub(crate) fn are_valid(&self, paths: &[&str]) -> bool {
         !paths.iter().any(|path| self.invalid.contains(path))
     }
 
-    /// Of some keys, the first that somebody set.
+    /// The first of these keys that the user has set.
     pub(crate) fn first_set<'p>(&self, paths: &[&'p str]) -> Option<&'p str> {
-        paths.iter().copied().find(|path| self.origin(path) != Origin::Nowhere)
+        paths.iter().copied().find(|path| self.origin(path) != Origin::Unset)
     }
 
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
@@ -450,7 +452,7 @@ impl ResolvedSettings {
         }
     }
 
-    /// Of a key that is required or has a default.
+    /// The text of a key that is required or has a default.
     pub(crate) fn required_text(&self, path: &str) -> &str {
         self.text(path).expect("the table gives it a value")
     }
@@ -487,8 +489,8 @@ impl ResolvedSettings {
         }
     }
 
-    /// Where a key was set, for a problem found later.
+    /// Where a key was set, for problems that are found later.
     pub(crate) fn origin(&self, path: &str) -> Origin {
-        self.get(path).map_or(Origin::Nowhere, |setting| setting.origin.clone())
+        self.get(path).map_or(Origin::Unset, |setting| setting.origin.clone())
     }
 }

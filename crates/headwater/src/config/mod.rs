@@ -1,8 +1,8 @@
-//! The configuration of one pod: a YAML file, then the environment, then flags; checked as a whole, and every mistake told at once.
+//! The configuration of one pod, from a YAML file, the environment and flags, in this order. It is checked as a whole, and all problems are reported together.
 //!
-//! SettingsReader order: [`schema`] (every key), [`yaml`] and [`node`] (what was written, and where), [`load`] (by the table), this file and [`assemble`] (the
-//! structs the parts take), [`rules`] (between keys). [`read_models`] has the one section whose keys are the user's. A mistake of any of them hides
-//! none of another: what was said wrongly is left out of the rules that would ask about it, and everything else is asked.
+//! Reading order: [`schema`] (the table of keys), [`yaml`] and [`node`] (the values as written, with their position), [`load`] (values by the table),
+//! this file and [`assemble`] (the structs of the services), [`rules`] (rules between keys). [`read_models`] handles the one section with user-defined keys.
+//! A problem never hides another one: a rule is skipped if a key it needs is invalid, and all other rules are checked.
 
 mod assemble;
 mod formats;
@@ -37,7 +37,7 @@ pub(crate) use reference::{EffectiveConfig, json_schema, reference_file};
 
 use crate::exit::ExitReason;
 
-/// Everything a pod needs to know, checked.
+/// The checked configuration of a pod.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) pipeline: String,
@@ -70,20 +70,20 @@ pub(crate) struct ServiceBus {
 
 #[derive(Debug)]
 pub(crate) struct Admin {
-    /// Left out: the usual port, or any that is free.
+    /// `None`: the default port, or any free port.
     pub(crate) listen: Option<SocketAddr>,
-    /// Whoever shows it may act. Left out: nobody may.
+    /// The operator token. `None`: the HTTP server is read-only.
     pub(crate) token: Option<Secret>,
 }
 
 #[derive(Debug)]
 pub(crate) struct Telemetry {
-    /// Left out: nothing is traced.
+    /// `None`: nothing is traced.
     pub(crate) otlp_endpoint: Option<String>,
     pub(crate) trace_one_in: NonZeroU32,
 }
 
-/// What must not be shown.
+/// A value that is never printed or logged.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
@@ -99,12 +99,12 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// Where a configuration is looked for when no flag names it.
+/// The file that is used if no flag and no variable names one.
 const FILE: &str = "headwater.yaml";
 const FILE_VARIABLE: &str = "HEADWATER_CONFIG";
 
 impl Config {
-    /// Of this process: `--config`, else `HEADWATER_CONFIG`, else `./headwater.yaml` where there is one.
+    /// Loads `--config`, or `HEADWATER_CONFIG`, or `./headwater.yaml` if it exists.
     pub(crate) fn from_process(file: Option<&Path>, flags: &[String]) -> anyhow::Result<Self> {
         with_sources(file, flags, Self::load)
     }
@@ -117,12 +117,12 @@ impl Config {
     }
 }
 
-/// Whether there is such a key.
+/// Whether the table has this key.
 pub(crate) fn has_key(path: &str) -> bool {
     schema::key(path).is_some()
 }
 
-/// What a pod of this process would run with, and nothing by which anybody could come in.
+/// The settings that a pod of this process would run with, secrets masked.
 pub(crate) fn effective_config(file: Option<&Path>, flags: &[String]) -> anyhow::Result<EffectiveConfig> {
     with_sources(file, flags, |sources, hostname| {
         Config::load(sources, hostname)?;
@@ -130,7 +130,7 @@ pub(crate) fn effective_config(file: Option<&Path>, flags: &[String]) -> anyhow:
     })
 }
 
-/// Variables that are text; and the names of those that would set a key and are none. What else a shell has is not ours to judge.
+/// The environment variables that are UTF-8, and the names of `HEADWATER__` variables that are not. Other variables are ignored.
 fn read_environment(variables: impl Iterator<Item = (OsString, OsString)>) -> (Vec<(String, String)>, Vec<String>) {
     let (mut texts, mut unreadable) = (vec![], vec![]);
     for (name, value) in variables {
@@ -143,7 +143,7 @@ fn read_environment(variables: impl Iterator<Item = (OsString, OsString)>) -> (V
     (texts, unreadable)
 }
 
-/// Gathers what this process was given, and names the file in what is wrong with it.
+/// Collects the sources of this process; a problem is reported with the name of the file.
 fn with_sources<T>(
     file: Option<&Path>,
     flags: &[String],
@@ -151,8 +151,8 @@ fn with_sources<T>(
 ) -> anyhow::Result<T> {
     let (environment, unreadable) = read_environment(std::env::vars_os());
     let variable = |name: &str| environment.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
-    let asked = file.map(Path::to_path_buf).or_else(|| std::env::var_os(FILE_VARIABLE).map(PathBuf::from));
-    let path = asked.or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)));
+    let named = file.map(Path::to_path_buf).or_else(|| std::env::var_os(FILE_VARIABLE).map(PathBuf::from));
+    let path = named.or_else(|| Path::new(FILE).exists().then(|| PathBuf::from(FILE)));
     let name = path.as_ref().map(|path| path.display().to_string());
     let text = path.as_ref().map(std::fs::read_to_string).transpose();
     let unread = || {

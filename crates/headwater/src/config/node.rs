@@ -1,10 +1,10 @@
-//! A configuration as written: a tree whose every node knows where it came from.
+//! The configuration as written: a tree in which every node knows where it was set.
 
 use std::fmt;
 
 use mongodb::bson::{Bson, Document};
 
-/// One value, and who said so.
+/// One value, and where it was set.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ConfigNode {
     pub(crate) value: NodeValue,
@@ -19,7 +19,7 @@ pub(crate) enum NodeValue {
     Float(f64),
     Text(String),
     List(Vec<ConfigNode>),
-    /// In the order written. A key that is said twice is here twice, and a problem.
+    /// In the order of the file. A key that is set twice is here twice, and is reported as a problem.
     Map(Vec<MapEntry>),
 }
 
@@ -30,24 +30,24 @@ pub(crate) struct MapEntry {
     pub(crate) node: ConfigNode,
 }
 
-/// Where something was said.
+/// Where a value was set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// In the file, counted from 1.
+    /// In the file; line and column start at 1.
     File { line: usize, column: usize },
-    /// In an environment variable.
+    /// In the environment variable of this name.
     Environment(String),
-    /// After `--set`.
+    /// By `--set`.
     Flag,
-    /// Nowhere: it is the default, or it is missing.
-    Nowhere,
+    /// Not set by the user: the default applies, or the key is missing.
+    Unset,
 }
 
 impl Origin {
-    /// Flags go before the environment, and that before the file.
+    /// Flags override the environment, and the environment overrides the file.
     pub(crate) fn strength(&self) -> u8 {
         match self {
-            Self::Nowhere => 0,
+            Self::Unset => 0,
             Self::File { .. } => 1,
             Self::Environment(_) => 2,
             Self::Flag => 3,
@@ -55,7 +55,7 @@ impl Origin {
     }
 }
 
-/// How Extended JSON writes what JSON has no type for. No operator is called so.
+/// The type wrappers of Extended JSON. None of them is also an operator.
 const EXTENDED: [&str; 13] = [
     "$oid",
     "$date",
@@ -89,13 +89,13 @@ impl ConfigNode {
         }
     }
 
-    /// Of a map, in the order written; nothing of anything else.
+    /// The entries of a map, in the order of the file; none for other values.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&str, &ConfigNode)> {
         let entries = if let NodeValue::Map(entries) = &self.value { entries.as_slice() } else { &[] };
         entries.iter().map(|entry| (entry.key.as_str(), &entry.node))
     }
 
-    /// Says something else at this path, and remembers who did.
+    /// Replaces the value at this path, and records where the new value was set.
     pub(crate) fn set(&mut self, path: &[String], node: ConfigNode) {
         let Some((first, rest)) = path.split_first() else {
             *self = node;
@@ -113,8 +113,7 @@ impl ConfigNode {
         entries[at].node.set(rest, node);
     }
 
-    /// In MongoDB's language: fields in the order written, Extended JSON's types (`{ $oid: … }`) understood. `None` for a value that only
-    /// looks like one of those.
+    /// As BSON, with fields in the order of the file and Extended JSON types (`{ $oid: … }`) resolved. `None` if such a type is malformed.
     pub(crate) fn to_bson(&self) -> Option<Bson> {
         Some(match &self.value {
             NodeValue::Null => Bson::Null,
@@ -133,7 +132,7 @@ impl ConfigNode {
         })
     }
 
-    /// As deep as this path leads, lists by number; with what is left of it.
+    /// The deepest node on this path (list items by index), and the rest of the path.
     pub(crate) fn nearest<'a>(&self, path: &'a [String]) -> (&Self, &'a [String]) {
         let Some((first, rest)) = path.split_first() else { return (self, path) };
         let below = match &self.value {
@@ -144,7 +143,7 @@ impl ConfigNode {
         below.map_or((self, path), |node| node.nearest(rest))
     }
 
-    /// As Extended JSON has it.
+    /// As Extended JSON.
     pub(crate) fn to_json(&self) -> serde_json::Value {
         match &self.value {
             NodeValue::Null => serde_json::Value::Null,
@@ -162,12 +161,12 @@ impl ConfigNode {
     }
 }
 
-/// Whether a text holds, or may hold, what must not be shown: it may stand anywhere by mistake.
+/// Whether a text may be a secret. A user can put a secret under any key by mistake.
 fn looks_secret(text: &str) -> bool {
     (text.contains("://") && text.contains('@')) || text.to_ascii_lowercase().contains("sharedaccess")
 }
 
-/// What was written, short enough for a message, and nothing that may be a secret.
+/// The value for a message: short, and never a possible secret.
 impl fmt::Display for ConfigNode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.value {
@@ -175,13 +174,13 @@ impl fmt::Display for ConfigNode {
             NodeValue::Flag(flag) => write!(f, "`{flag}`"),
             NodeValue::Integer(number) => write!(f, "`{number}`"),
             NodeValue::Float(number) => write!(f, "`{number}`"),
-            NodeValue::Text(text) if looks_secret(text) => f.write_str("a text that holds a secret"),
+            NodeValue::Text(text) if looks_secret(text) => f.write_str("a value that looks like a secret"),
             NodeValue::Text(text) if text.chars().count() > 60 => {
                 write!(f, "`{}…`", text.chars().take(59).collect::<String>())
             }
             NodeValue::Text(text) => write!(f, "`{text}`"),
-            NodeValue::List(nodes) => write!(f, "a list of {}", nodes.len()),
-            NodeValue::Map(entries) => write!(f, "a map of {}", entries.len()),
+            NodeValue::List(_) => f.write_str("a list"),
+            NodeValue::Map(_) => f.write_str("a map"),
         }
     }
 }

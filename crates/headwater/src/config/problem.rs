@@ -1,4 +1,4 @@
-//! What is wrong with a configuration: where, what was written, and what to write instead.
+//! A problem of the configuration: where it is, what is wrong, and what to write instead.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use super::node::Origin;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ConfigProblem {
     pub(crate) origin: Origin,
-    /// Dotted; empty when the file as a whole is meant.
+    /// Dotted; empty if the problem concerns the whole file.
     pub(crate) path: String,
     pub(crate) what: String,
 }
@@ -23,26 +23,26 @@ impl ConfigProblem {
 /// All problems of one configuration, in the order of the file.
 #[derive(Debug)]
 pub(crate) struct ConfigProblems {
-    /// The file's name, where there is one.
+    /// The name of the file, if there is one.
     pub(crate) file: Option<String>,
     pub(crate) list: Vec<ConfigProblem>,
 }
 
 impl ConfigProblems {
-    /// As findings of `check`, for programs.
+    /// As findings of `check --json`.
     pub(crate) fn to_json(&self) -> Json {
         let findings = self.list.iter().map(|ConfigProblem { origin, path, what }| {
             let (line, column) = match origin {
                 Origin::File { line, column } => (Some(line), Some(column)),
-                Origin::Environment(_) | Origin::Flag | Origin::Nowhere => (None, None),
+                Origin::Environment(_) | Origin::Flag | Origin::Unset => (None, None),
             };
-            let mut told = json!({ "level": "error", "about": "configuration", "path": path, "problem": what });
-            told["line"] = json!(line);
-            told["column"] = json!(column);
+            let mut finding = json!({ "level": "error", "about": "configuration", "path": path, "problem": what });
+            finding["line"] = json!(line);
+            finding["column"] = json!(column);
             if let Origin::Environment(name) = origin {
-                told["variable"] = json!(name);
+                finding["variable"] = json!(name);
             }
-            told
+            finding
         });
         json!({ "ok": false, "file": self.file, "findings": findings.collect::<Vec<_>>() })
     }
@@ -54,7 +54,7 @@ impl fmt::Display for Origin {
             Self::File { line, column } => write!(f, "line {line}, column {column}"),
             Self::Environment(name) => write!(f, "environment variable {name}"),
             Self::Flag => f.write_str("--set"),
-            Self::Nowhere => f.write_str("not in the file"),
+            Self::Unset => f.write_str("not set"),
         }
     }
 }
@@ -73,15 +73,15 @@ impl fmt::Display for ConfigProblems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let count = self.list.len();
         let file = self.file.as_deref().map(|file| format!(" `{file}`")).unwrap_or_default();
-        let problems = if count == 1 { "one problem".to_owned() } else { format!("{count} problems") };
+        let problems = if count == 1 { "1 problem".to_owned() } else { format!("{count} problems") };
         write!(f, "the configuration{file} has {problems}")?;
         for problem in &self.list {
             write!(f, "\n  {problem}")?;
         }
-        if self.file.is_none() && self.list.iter().any(|problem| problem.origin == Origin::Nowhere) {
+        if self.file.is_none() && self.list.iter().any(|problem| problem.origin == Origin::Unset) {
             f.write_str(
-                "\nthere is no file: neither `--config` nor HEADWATER_CONFIG names one, and no `headwater.yaml` is here; \
-                 begin with `headwater config reference > headwater.yaml`",
+                "\nno configuration file found: set `--config` or HEADWATER_CONFIG, or create `headwater.yaml` in the current folder; \
+                 `headwater config reference > headwater.yaml` writes one to start from",
             )?;
         }
         Ok(())

@@ -1,4 +1,4 @@
-//! The section `read_models`: what is declared, compiled, with the line of every mistake; also of those that only the server can see.
+//! The section `read_models`: compiles the declarations and finds the line of every problem, also of those that only the server detects.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use super::problem::{ConfigProblem, ConfigProblems};
 use super::schema::READ_MODELS;
 use super::{Config, Secret, reserved};
 
-/// Where the read models are, and what they are.
+/// The read models, and the database they are in.
 #[derive(Debug)]
 pub(crate) struct ReadModels {
     pub(crate) uri: Secret,
@@ -24,7 +24,7 @@ pub(crate) struct ReadModels {
     pub(crate) declared: ModelDeclarations,
 }
 
-/// The declarations as written, by model.
+/// The declarations as written, by read model.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ModelDeclarations {
     file: Option<String>,
@@ -32,7 +32,7 @@ pub(crate) struct ModelDeclarations {
 }
 
 impl ReadModels {
-    /// A read model among what is captured would feed itself; one among what pods write would be written twice.
+    /// A read model must not be a captured collection, because it would feed itself, nor a collection that pods write.
     pub(super) fn check_collections(
         &self,
         config: &Config,
@@ -41,46 +41,44 @@ impl ReadModels {
     ) {
         let Config { source, source_uri, coordination, .. } = config;
         let captured = source.namespaces();
-        let sound = |paths: &[&str]| {
+        let valid = |paths: &[&str]| {
             settings.are_valid(paths) && settings.are_valid(&["read_models.uri", "read_models.database"])
         };
-        let with_source = sound(&["source.uri", "source.database", "source.collection", "source.collections"])
+        let with_source = valid(&["source.uri", "source.database", "source.collection", "source.collections"])
             && self.uri == *source_uri;
-        let with_pods = sound(&["source.uri", "coordination.uri", "coordination.database"])
+        let with_pods = valid(&["source.uri", "coordination.uri", "coordination.database"])
             && (&self.uri, &self.database) == (&coordination.uri, &coordination.database);
         for (name, node) in &self.declared.nodes {
-            let mut wrong = |what: &str| {
-                let what = format!("{what}; give `read_models.database` another name");
+            let mut report = |what: &str| {
+                let what = format!("{what}; change `read_models.database`");
                 problems.push(ConfigProblem::at(node.origin.clone(), format!("read_models.{name}"), what));
             };
             if with_source && captured.contains(&Namespace::new(&self.database, name)) {
-                wrong("is captured itself, and would feed itself");
+                report("is a captured collection and would feed itself");
             }
             if with_pods && reserved::COORDINATION_COLLECTIONS.contains(&name.as_str()) {
-                wrong("is what pods themselves write, in the database they agree in");
+                report("is a collection that pods write in the coordination database");
             }
         }
     }
 
-    /// Event types and collections that can never occur.
+    /// Reports event types and collections that can never occur.
     pub(super) fn check_event_types(
         &self,
         source: &SourceConfig,
         settings: &ResolvedSettings,
         problems: &mut Vec<ConfigProblem>,
     ) {
-        let mut wrong = |node: &ConfigNode, path: String, what: String| {
+        let mut report = |node: &ConfigNode, path: String, what: String| {
             problems.push(ConfigProblem::at(node.origin.clone(), format!("read_models.{path}"), what));
         };
         let captured: Vec<_> = source.namespaces().into_iter().map(|namespace| namespace.collection).collect();
         for (model, node) in &self.declared.nodes {
             if settings.are_valid(&["source.kind"]) && source.kind == SourceKind::Documents {
                 for (name, clause) in clauses(node).filter(|(name, _)| !OPERATIONS.contains(name)) {
-                    let what = format!(
-                        "is no operation, and with `kind: documents` nothing else happens; name one of `{}`",
-                        OPERATIONS.join("`, `")
-                    );
-                    wrong(clause, format!("{model}.when.{name}"), what);
+                    let what =
+                        format!("is not an operation; with `kind: documents` use one of `{}`", OPERATIONS.join("`, `"));
+                    report(clause, format!("{model}.when.{name}"), what);
                 }
             }
             for (_, from) in node.entries().filter(|(name, _)| *name == "from") {
@@ -88,20 +86,23 @@ impl ReadModels {
                     && settings.are_valid(&["source.collection", "source.collections"])
                     && !captured.contains(name)
                 {
-                    let what = format!("is `{name}`, which is not captured; name one of `{}`", captured.join("`, `"));
-                    wrong(from, format!("{model}.from"), what);
+                    let what = format!(
+                        "is `{name}`, which is not a captured collection; use one of `{}`",
+                        captured.join("`, `")
+                    );
+                    report(from, format!("{model}.from"), what);
                 }
             }
         }
     }
 }
 
-/// What happens to documents.
+/// The event types of a `documents` source.
 const OPERATIONS: [&str; 4] = ["insert", "update", "replace", "delete"];
 
 const NAMES: [&str; 5] = ["key", "when", "mirror", "from", "indexes"];
 
-/// Every model that can be compiled, and all that is wrong with the others.
+/// Compiles all valid read models, and reports the problems of the others.
 pub(super) fn compile_models(
     settings: &ResolvedSettings,
     problems: &mut Vec<ConfigProblem>,
@@ -125,12 +126,12 @@ pub(super) fn compile_models(
 
 fn read_declaration(name: &str, node: &ConfigNode, problems: &mut Vec<ConfigProblem>) -> ReadModelDeclaration {
     let mut declaration = ReadModelDeclaration::default();
-    let mut wrong = |node: &ConfigNode, key: &str, rule: &str| {
+    let mut report = |node: &ConfigNode, key: &str, rule: &str| {
         let path = format!("read_models.{name}{key}");
-        problems.push(ConfigProblem::at(node.origin.clone(), path, format!("is {node}, and must be {rule}")));
+        problems.push(ConfigProblem::at(node.origin.clone(), path, format!("is {node}, but must be {rule}")));
     };
     let NodeValue::Map(entries) = &node.value else {
-        wrong(node, "", "a map, such as `{ when: { OrderPlaced: { $set: { status: placed } } } }`");
+        report(node, "", "a map, such as `{ when: { OrderPlaced: { $set: { status: placed } } } }`");
         return declaration;
     };
     let mut unknown = vec![];
@@ -140,31 +141,31 @@ fn read_declaration(name: &str, node: &ConfigNode, problems: &mut Vec<ConfigProb
             ("key", Some(key)) => declaration.key = Some(key),
             ("when", Some(Bson::Document(when))) => declaration.when = when,
             ("when", _) => {
-                wrong(node, ".when", "a map from event types, such as `{ OrderPlaced: { $set: { status: placed } } }`");
+                report(node, ".when", "a map of event types, such as `{ OrderPlaced: { $set: { status: placed } } }`");
             }
             ("mirror", Some(Bson::Boolean(mirror))) => declaration.mirror = mirror,
-            ("mirror", _) => wrong(node, ".mirror", "`true` or `false`"),
+            ("mirror", _) => report(node, ".mirror", "`true` or `false`"),
             ("from", Some(Bson::String(from))) => declaration.from = Some(from),
-            ("from", _) => wrong(node, ".from", "the name of a collection, such as `orders`"),
+            ("from", _) => report(node, ".from", "the name of a collection, such as `orders`"),
             ("indexes", Some(Bson::Array(indexes))) if as_documents(&indexes).is_some() => {
                 declaration.indexes = as_documents(&indexes).unwrap_or_default();
             }
-            ("indexes", _) => wrong(node, ".indexes", "a list of indexes, such as `[ { keys: { customer: 1 } } ]`"),
-            ("key", None) => wrong(node, ".key", "a value of the event, such as `$$event.payload.customer`"),
+            ("indexes", _) => report(node, ".indexes", "a list of indexes, such as `[ { keys: { customer: 1 } } ]`"),
+            ("key", None) => report(node, ".key", "a value of the event, such as `$$event.payload.customer`"),
             (name, _) => unknown.push((name, entry.key_origin.clone())),
         }
     }
     for (unknown, origin) in unknown {
         let nearest = NAMES.iter().map(|known| (edit_distance(unknown, known), *known)).min();
         let advice = match nearest.filter(|(distance, _)| *distance <= 2) {
-            _ if unknown == "on" => "write `when` (`on` means true to many readers of YAML)".to_owned(),
+            _ if unknown == "on" => "write `when` (`on` means `true` in many YAML parsers)".to_owned(),
             Some((_, nearest)) => format!("did you mean `{nearest}`?"),
-            None => format!("known here: `{}`", NAMES.join("`, `")),
+            None => format!("known keys: `{}`", NAMES.join("`, `")),
         };
         problems.push(ConfigProblem::at(
             origin,
             format!("read_models.{name}.{unknown}"),
-            format!("is not a key; {advice}"),
+            format!("is not a known key; {advice}"),
         ));
     }
     declaration
@@ -174,13 +175,13 @@ fn as_documents(values: &[Bson]) -> Option<Vec<Document>> {
     values.iter().map(|value| value.as_document().cloned()).collect()
 }
 
-/// A value of the event that a declaration names, such as `$$event.payload.price`.
+/// A value of the event that a declaration uses, such as `$$event.payload.price`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct EventReference {
     model: String,
-    /// From the model's name on.
-    place: Vec<String>,
-    /// The types of events it is wanted of.
+    /// The path of the reference in the declaration, below the name of the model.
+    location: Vec<String>,
+    /// The event types whose events must have the value.
     pub(crate) event_types: Vec<String>,
     pub(crate) is_key: bool,
     /// Dotted, without `$$event`.
@@ -190,43 +191,47 @@ pub(crate) struct EventReference {
 impl EventReference {
     pub(crate) fn mistake(&self, problem: String) -> ModelProblem {
         let event_type = self.event_types.first().cloned();
-        ModelProblem { model: self.model.clone(), event_type, path: self.place.clone(), problem }
+        ModelProblem { model: self.model.clone(), event_type, path: self.location.clone(), problem }
     }
 }
 
 impl ModelDeclarations {
-    /// Types of events that some model handles.
+    /// The event types that any model handles.
     pub(crate) fn event_types(&self) -> impl Iterator<Item = String> {
         let models = self.nodes.values().flat_map(clauses);
         models.map(|(name, _)| name.to_owned())
     }
 
-    /// Every value of the event that is named anywhere, with its place.
+    /// All references to values of the event.
     pub(crate) fn event_references(&self) -> Vec<EventReference> {
         let mut values = vec![];
         for (model, node) in &self.nodes {
             let all: Vec<String> = clauses(node).map(|(name, _)| name.to_owned()).collect();
-            let mut add = |place: Vec<String>, event_types: &[String], is_key, path| {
+            let mut add = |location: Vec<String>, event_types: &[String], is_key, path| {
                 values.push(EventReference {
                     model: model.clone(),
-                    place,
+                    location,
                     event_types: event_types.to_vec(),
                     is_key,
                     path,
                 });
             };
             for (name, node) in node.entries().filter(|(name, _)| *name == "key") {
-                find_references(node, &mut vec![name.to_owned()], &mut |place, path| add(place, &all, true, path));
+                find_references(node, &mut vec![name.to_owned()], &mut |location, path| {
+                    add(location, &all, true, path)
+                });
             }
             for (name, clause) in clauses(node) {
-                let mut place = vec!["when".to_owned(), name.to_owned()];
-                find_references(clause, &mut place, &mut |place, path| add(place, &[name.to_owned()], false, path));
+                let mut location = vec!["when".to_owned(), name.to_owned()];
+                find_references(clause, &mut location, &mut |location, path| {
+                    add(location, &[name.to_owned()], false, path)
+                });
             }
         }
         values
     }
 
-    /// Tells this set of read models from another.
+    /// An id of this set of declarations: pods with different sets show different ids.
     pub(crate) fn generation(&self) -> Option<String> {
         let text = |(name, node): (&String, &ConfigNode)| format!("{name}\0{}\0", node.to_json());
         let all: String = self.nodes.iter().map(text).collect();
@@ -238,7 +243,7 @@ impl ModelDeclarations {
         self
     }
 
-    /// What the server found wrong, with file, line, model and event type.
+    /// Adds file, line, model and event type to the problems that the server found.
     pub(crate) fn explain(&self, mistakes: &[ModelProblem]) -> ConfigProblems {
         ConfigProblems { file: self.file.clone(), list: mistakes.iter().map(|mistake| self.problem(mistake)).collect() }
     }
@@ -247,7 +252,7 @@ impl ModelDeclarations {
         let path = format!("read_models.{}", mistake.model);
         let path = mistake.path.iter().fold(path, |path, part| format!("{path}.{part}"));
         let Some(node) = self.nodes.get(&mistake.model) else {
-            return ConfigProblem::at(Origin::Nowhere, path, mistake.problem.clone());
+            return ConfigProblem::at(Origin::Unset, path, mistake.problem.clone());
         };
         let (nearest, rest) = node.nearest(&mistake.path);
         let what = match &nearest.value {
@@ -259,41 +264,41 @@ impl ModelDeclarations {
     }
 }
 
-/// What a model does, by event type.
+/// The clauses of a model, by event type.
 fn clauses(model: &ConfigNode) -> impl Iterator<Item = (&str, &ConfigNode)> {
     model.entries().filter(|(name, _)| *name == "when").flat_map(|(_, node)| node.entries())
 }
 
-/// Finds values of the event, wherever they stand; a literal is none.
-fn find_references(node: &ConfigNode, place: &mut Vec<String>, found: &mut impl FnMut(Vec<String>, String)) {
+/// Finds references to the event below a node. Texts inside `$literal` are not references.
+fn find_references(node: &ConfigNode, location: &mut Vec<String>, found: &mut impl FnMut(Vec<String>, String)) {
     match &node.value {
         NodeValue::Text(text) => {
             if let Some(path) = text.strip_prefix("$$event.") {
-                found(place.clone(), path.to_owned());
+                found(location.clone(), path.to_owned());
             }
         }
         NodeValue::List(nodes) => {
             for (at, node) in nodes.iter().enumerate() {
-                place.push(at.to_string());
-                find_references(node, place, found);
-                place.pop();
+                location.push(at.to_string());
+                find_references(node, location, found);
+                location.pop();
             }
         }
         NodeValue::Map(entries) => {
             for entry in entries.iter().filter(|entry| entry.key != "$literal") {
-                place.push(entry.key.clone());
-                find_references(&entry.node, place, found);
-                place.pop();
+                location.push(entry.key.clone());
+                find_references(&entry.node, location, found);
+                location.pop();
             }
         }
         NodeValue::Null | NodeValue::Flag(_) | NodeValue::Integer(_) | NodeValue::Float(_) => {}
     }
 }
 
-/// One declaration, for editors.
+/// The JSON schema of one declaration.
 pub(super) fn json_schema() -> Json {
     let clause = json!({ "oneOf": [
-        { "type": "object", "description": "An update document; `$$event.path` is the event's value." },
+        { "type": "object", "description": "An update document; `$$event.path` is a value of the event." },
         { "type": "array", "items": { "type": "object" }, "description": "An update pipeline, with the event as `$$event`." },
         { "const": "delete" },
     ] });
@@ -301,16 +306,16 @@ pub(super) fn json_schema() -> Json {
         "type": "object",
         "additionalProperties": false,
         "properties": {
-            "key": { "description": "Which document an event changes; by default `$$event.aggregateId`." },
-            "when": { "type": "object", "additionalProperties": clause, "description": "By event type." },
-            "mirror": { "type": "boolean", "description": "Copies a source of documents." },
+            "key": { "description": "The `_id` of the document that an event changes. Default: `$$event.aggregateId`." },
+            "when": { "type": "object", "additionalProperties": clause, "description": "What each event type does." },
+            "mirror": { "type": "boolean", "description": "Copies the documents of a `documents` source." },
             "from": { "type": "string", "description": "Only events of this collection." },
             "indexes": { "type": "array", "items": { "type": "object", "required": ["keys"] } },
         },
     })
 }
 
-/// Declarations as they stand below `read_models`.
+/// Parses the declarations below `read_models`.
 #[cfg(test)]
 pub(crate) fn parse_declarations(text: &str) -> ModelDeclarations {
     let tree = super::yaml::parse(text).expect("YAML");
@@ -325,11 +330,11 @@ mod tests {
     use super::parse_declarations;
 
     #[test]
-    fn another_set_of_read_models_is_another_generation() {
+    fn other_declarations_have_another_generation() {
         let generation = |text| parse_declarations(text).generation();
         let first = generation("a: { when: { X: delete } }\nb: { when: { Y: delete } }\n");
         assert!(first.as_ref().is_some_and(|name| name.len() == 8), "{first:?}");
-        // The same, written another way.
+        // The same declarations, written differently.
         assert_eq!(first, generation("# as before\nb:\n  when: { Y: delete }\na: { when: { X: delete } }\n"));
         assert_ne!(first, generation("a: { when: { X: delete } }\nb: { when: { Z: delete } }\n"));
         assert_eq!(generation("{}\n"), None);

@@ -1,10 +1,10 @@
-//! Secrets as they may be shown: where a server is, and how it is spoken to, but not by what right.
+//! Masks the credentials in URIs and connection strings, so that servers and options can be shown.
 //!
-//! What is not known to be harmless is masked: a part of a URI that nobody thought of must not be what gives a password away.
+//! Masks everything that is not known to be harmless: an option that this code does not know may hold a password.
 
 pub(super) const MASK: &str = "***";
 
-/// Options of a MongoDB URI that say nothing secret; whatever ends with `MS` is a time.
+/// Options of a MongoDB URI without secrets. Options that end with `MS` are durations and are shown too.
 const OPTIONS: [&str; 19] = [
     "appname",
     "authmechanism",
@@ -26,7 +26,7 @@ const OPTIONS: [&str; 19] = [
     "tls",
     "w",
 ];
-/// Parts of a connection string that do not.
+/// Parts of a connection string without secrets.
 const PARTS: [&str; 4] = ["endpoint", "entitypath", "sharedaccesskeyname", "usedevelopmentemulator"];
 
 pub(super) fn redact_mongodb_uri(uri: &str) -> String {
@@ -35,19 +35,19 @@ pub(super) fn redact_mongodb_uri(uri: &str) -> String {
     };
     let (before, options) = rest.split_once('?').unwrap_or((rest, ""));
     if options.contains('@') {
-        // Where a name or a password ends is anybody's guess.
+        // An unencoded `@`: it is unclear where the password ends, so mask everything.
         return MASK.to_owned();
     }
-    let place = match before.rsplit_once('@') {
-        Some((_, place)) => format!("{MASK}@{place}"),
+    let host = match before.rsplit_once('@') {
+        Some((_, host)) => format!("{MASK}@{host}"),
         None => before.to_owned(),
     };
     let options: Vec<_> = options.split('&').filter(|option| !option.is_empty()).map(redact_option).collect();
     let options = if options.is_empty() { String::new() } else { format!("?{}", options.join("&")) };
-    format!("{scheme}://{place}{options}")
+    format!("{scheme}://{host}{options}")
 }
 
-/// Whether it is one of these: a pod that took it would come as nobody.
+/// Whether a value was copied from masked output. A pod that used it would fail to authenticate.
 pub(super) fn is_masked(text: &str) -> bool {
     let user = text.split_once("://").and_then(|(_, rest)| rest.rsplit_once('@')).map(|(user, _)| user);
     user == Some(MASK)
@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_uri_keeps_its_hosts_and_options_and_loses_who_may_come_in() {
+    fn a_masked_uri_keeps_hosts_and_options() {
         for (uri, shown) in [
             ("mongodb://localhost", "mongodb://localhost"),
             ("mongodb://me:pass@a:1,b:2/db?replicaSet=rs0", "mongodb://***@a:1,b:2/db?replicaSet=rs0"),
@@ -86,7 +86,7 @@ mod tests {
                 "mongodb://a/?tlsCertificateKeyFilePassword=***&connectTimeoutMS=5",
             ),
             ("mongodb://a/?authMechanismProperties=AWS_SESSION_TOKEN:pass", "mongodb://a/?authMechanismProperties=***"),
-            // Such a driver refuses; nothing of it is shown all the same.
+            // The driver refuses these URIs; they are masked all the same.
             ("mongodb://me:p@ss@a/", "mongodb://***@a/"),
             ("mongodb://me:pass?word@a/", "***"),
             ("mongodb://me:pa/ss@a/db", "mongodb://***@a/db"),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_string_keeps_its_endpoint_and_the_name_of_its_key() {
+    fn a_masked_connection_string_keeps_endpoint_and_key_name() {
         let text = "Endpoint=sb://shop.example/;SharedAccessKeyName=pods;SharedAccessKey=pass=;EntityPath=events";
         let shown = "Endpoint=sb://shop.example/;SharedAccessKeyName=pods;SharedAccessKey=***;EntityPath=events";
         assert_eq!(redact_connection_string(text), shown);

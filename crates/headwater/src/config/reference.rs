@@ -1,4 +1,4 @@
-//! The table told to people and editors: the commented reference file, the effective configuration, the JSON schema.
+//! Renders the table of keys: the reference file, the effective configuration, and the JSON schema.
 
 use serde_json::{Map, Value as Json, json};
 
@@ -6,14 +6,14 @@ use super::load::{ResolvedSettings, TypedValue};
 use super::schema::{self, ConfigKey, KeyDefault, SECTIONS, ValueKind};
 use super::{node, read_models, redact, units};
 
-/// How wide a comment may grow.
+/// Maximum width of a comment.
 const WIDTH: usize = 110;
 
-/// `config/headwater.yaml`: every key with its default and its reason. What is optional and has none is commented out.
+/// `config/headwater.yaml`: every key with its default and description. Optional keys without a default are commented out.
 pub(crate) fn reference_file() -> String {
-    let mut text = String::from("# Every key of Headwater's configuration, with its default and its reason.\n");
-    text.push_str("# A variable overrides the file (HEADWATER__SERVICE_BUS__TOPIC), and `--set service_bus.topic=…` overrides both.\n");
-    text.push_str("# A secret can be given as a file: `uri_file`, `connection_string_file`, `token_file`.\n");
+    let mut text = String::from("# Every key of the Headwater configuration, with its default and a description.\n");
+    text.push_str("# Environment variables override the file (HEADWATER__SERVICE_BUS__TOPIC), and `--set service_bus.topic=…` overrides both.\n");
+    text.push_str("# Secrets can be read from files: `uri_file`, `connection_string_file`, `token_file`.\n");
     write_section(&mut text, "", true, &mut |text, key, name, indent| {
         write_comment(text, key.about, indent);
         let (off, value) = match key.default {
@@ -25,7 +25,7 @@ pub(crate) fn reference_file() -> String {
     text
 }
 
-/// What a pod would run with; of a secret, only what is none.
+/// The settings that a pod would run with, secrets masked.
 pub(crate) struct EffectiveConfig(ResolvedSettings);
 
 impl EffectiveConfig {
@@ -38,7 +38,7 @@ impl EffectiveConfig {
         write_section(&mut text, "", false, &mut |text, key, name, indent| {
             if let (ValueKind::ReadModels, Some(models)) = (key.kind, self.0.tree(key.path)) {
                 for (name, model) in models.entries() {
-                    // JSON is YAML.
+                    // JSON is valid YAML.
                     text.push_str(&format!("{indent}{}: {}\n", Json::from(name), model.to_json()));
                 }
             } else if let Some(setting) = self.0.get(key.path) {
@@ -48,13 +48,13 @@ impl EffectiveConfig {
         text
     }
 
-    /// The same, key by key.
+    /// The same as JSON.
     pub(crate) fn to_json(&self) -> Json {
         super::yaml::parse(&self.to_yaml()).expect("what is printed can be read").to_json()
     }
 }
 
-/// `commented`: what a section is for stands above it.
+/// `commented`: write the description of each section above it.
 fn write_section(
     text: &mut String,
     path: &str,
@@ -121,7 +121,7 @@ fn format_value(key: &ConfigKey, value: &TypedValue) -> String {
         TypedValue::Duration(duration) => units::format_duration(*duration),
         TypedValue::Size(bytes) => units::format_size(*bytes),
         TypedValue::Texts(texts) => Json::from(texts.clone()).to_string(),
-        // JSON is YAML.
+        // JSON is valid YAML.
         TypedValue::Tree(node) => node::ConfigNode::to_json(node).to_string(),
     }
 }
@@ -134,11 +134,11 @@ fn redact_secret(key: &ConfigKey, secret: &str) -> String {
     }
 }
 
-/// For editors that check YAML as it is written.
+/// The JSON schema for editors that validate YAML.
 pub(crate) fn json_schema() -> Json {
     let mut root = object_schema("");
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
-    root["title"] = "Headwater's configuration".into();
+    root["title"] = "Headwater configuration".into();
     root
 }
 
@@ -154,7 +154,7 @@ fn object_schema(path: &str) -> Json {
                 }
                 properties.insert(name.to_owned(), property_schema(key));
                 if key.is_secret() {
-                    let about = format!("A file that holds `{name}`.");
+                    let about = format!("A file that contains `{name}`.");
                     properties.insert(format!("{name}_file"), json!({ "type": "string", "description": about }));
                 }
             }
@@ -163,7 +163,7 @@ fn object_schema(path: &str) -> Json {
     }
     let about = SECTIONS.iter().find(|(section, _)| *section == path).map_or("", |(_, about)| about);
     let others = schema::wildcard_key(path).map_or(Json::Bool(false), property_schema);
-    // A section with nothing below it says nothing, and is as good as left out.
+    // An empty section is allowed, and parses as null.
     let kind = if path.is_empty() { json!("object") } else { json!(["object", "null"]) };
     json!({ "type": kind, "description": about, "additionalProperties": others, "properties": properties, "required": required })
 }

@@ -1,4 +1,4 @@
-//! What pods write for themselves in the database they agree in: never captured, and no name for a read model there.
+//! The collections that pods write in the coordination database. They are never captured, and a read model there cannot use their names.
 
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
 use pipeline::publish::{claim_check, rejected};

@@ -1,4 +1,4 @@
-//! What must hold between keys. A rule is asked only about keys that were said well.
+//! Rules between keys. A rule is checked only if all keys it needs are valid.
 
 use std::path::Path;
 
@@ -50,14 +50,14 @@ impl RuleChecker<'_> {
         }
         let source = &self.config.source;
         match (&source.collection, &source.collections[..]) {
-            (None, []) if self.settings.origin(SEVERAL) == Origin::Nowhere => {
+            (None, []) if self.settings.origin(SEVERAL) == Origin::Unset => {
                 let what = "is missing; write, for example, `collection: events`, or several under `collections`";
                 self.report(ONE, what);
             }
             (None, []) => self.report(SEVERAL, "is empty; write, for example, `[orders, customers]`"),
             (Some(one), [first, ..]) => {
                 let what = format!(
-                    "is said beside `{ONE}`, which is `{one}`; keep one of them, such as `collections: [{one}, {first}]`"
+                    "is set together with `{ONE}`, which is `{one}`; keep one of them, for example `collections: [{one}, {first}]`"
                 );
                 self.report(SEVERAL, what);
             }
@@ -66,7 +66,7 @@ impl RuleChecker<'_> {
                 if let Some(bad) = several.iter().find(|name| !formats::is_collection(name)) {
                     self.report(
                         SEVERAL,
-                        format!("has `{bad}`, which no collection can be called; write, for example, `orders`"),
+                        format!("has `{bad}`, which is not a valid collection name; write, for example, `orders`"),
                     );
                 }
                 let twice = several.iter().enumerate().find(|(at, name)| several[..*at].contains(name));
@@ -77,7 +77,7 @@ impl RuleChecker<'_> {
         }
     }
 
-    /// What only one kind of source has, and was said of the other.
+    /// Settings that apply to only one kind of source.
     fn check_kind(&mut self) {
         if !self.settings.are_valid(&["source.kind"]) {
             return;
@@ -85,19 +85,24 @@ impl RuleChecker<'_> {
         let source = &self.config.source;
         match source.kind {
             SourceKind::Events if source.full_document == FullDocument::PostImage => {
-                let what = "is `post_image`, which only `kind: documents` has: an event is never updated; leave it out";
+                let what = "is `post_image`, which applies only to `kind: documents`; remove it";
                 self.report("source.full_document", what);
             }
             SourceKind::Events => {}
             SourceKind::Documents => {
                 let (aggregate_id, event_type) = (source.aggregate_id.clone(), source.event_type.clone());
                 let names = [
-                    ("source.aggregate_id", aggregate_id, "aggregateId", "its documents are told apart by `_id`"),
-                    ("source.event_type", event_type, "type", "the type is `insert`, `update`, `replace` or `delete`"),
+                    ("source.aggregate_id", aggregate_id, "aggregateId", "the aggregate id is always `_id`"),
+                    (
+                        "source.event_type",
+                        event_type,
+                        "type",
+                        "the type is always `insert`, `update`, `replace` or `delete`",
+                    ),
                 ];
-                for (path, said, default, why) in names {
-                    if said != default && self.settings.are_valid(&[path]) {
-                        self.report(path, format!("is `{said}`, and for `kind: documents` {why}; leave it out"));
+                for (path, value, default, why) in names {
+                    if value != default && self.settings.are_valid(&[path]) {
+                        self.report(path, format!("is `{value}`, but for `kind: documents` {why}; remove it"));
                     }
                 }
             }
@@ -105,9 +110,9 @@ impl RuleChecker<'_> {
     }
 
     fn check_start(&mut self) {
-        let sound = self.settings.are_valid(&["source.kind", "source.sequence", "producer.start"]);
+        let valid = self.settings.are_valid(&["source.kind", "source.sequence", "producer.start"]);
         let Config { source, producer, .. } = self.config;
-        if sound
+        if valid
             && (source.kind, producer.start) == (SourceKind::Events, PipelineStart::Beginning)
             && source.sequence.is_none()
         {
@@ -125,11 +130,11 @@ impl RuleChecker<'_> {
             return;
         }
         let Err(invalid) = self.config.coordination.lease.validate() else { return };
-        // Of the keys that were set, the one to look at first.
+        // Report the first key that the user has set: the others have their defaults.
         let path = self.settings.first_set(&paths).unwrap_or("coordination.lease.ttl");
-        let said = self.settings.duration(path).map(units::format_duration).unwrap_or_default();
+        let value = self.settings.duration(path).map(units::format_duration).unwrap_or_default();
         let what = format!(
-            "is `{said}`, and does not go with its neighbours: {invalid}; the defaults are ttl 15s, renew_deadline 10s, heartbeat 5s"
+            "is `{value}`, which does not fit the other lease settings: {invalid}; the defaults are ttl 15s, renew_deadline 10s, heartbeat 5s"
         );
         self.report(path, what);
     }
@@ -142,14 +147,14 @@ impl RuleChecker<'_> {
         if !self.settings.are_valid(&[CONNECTIONS, SESSIONS]) || connections <= sessions {
             return;
         }
-        let defaults = "the defaults are 2 and 256";
+        let defaults = "the defaults are 2 connections and 256 sessions";
         if self.settings.first_set(&[CONNECTIONS]).is_some() {
             let what =
-                format!("is `{connections}`, and must not exceed `{SESSIONS}`, which is `{sessions}`; {defaults}");
+                format!("is `{connections}`, but must not exceed `{SESSIONS}`, which is `{sessions}`; {defaults}");
             self.report(CONNECTIONS, what);
         } else {
             let what = format!(
-                "is `{sessions}`, and must not be less than `{CONNECTIONS}`, which is `{connections}`; {defaults}"
+                "is `{sessions}`, but must not be less than `{CONNECTIONS}`, which is `{connections}`; {defaults}"
             );
             self.report(SESSIONS, what);
         }
@@ -163,27 +168,27 @@ impl RuleChecker<'_> {
         if let Some(file) = bus.ca_file.as_deref().and_then(Path::to_str)
             && let Err(error) = read_file(file)
         {
-            self.report(CA, format!("is `{file}`, which cannot be read ({error}); name a PEM file that can"));
+            self.report(CA, format!("is `{file}`, which cannot be read ({error}); name a readable PEM file"));
         }
         let Ok(at) = ConnectionString::parse(bus.connection_string.reveal()) else { return };
         if !self.settings.are_valid(&[STRING]) {
             return;
         }
         if at.emulator && bus.ca_file.is_some() {
-            let what = "trusts nobody: `UseDevelopmentEmulator=true` in the connection string means no TLS; leave one of them out";
+            let what = "has no effect: `UseDevelopmentEmulator=true` in the connection string turns TLS off; remove one of them";
             self.report(CA, what);
         }
         if let Some(entity) = at.entity_path.filter(|entity| self.settings.are_valid(&[TOPIC]) && *entity != bus.topic)
         {
             let topic = &bus.topic;
             let what = format!(
-                "has `EntityPath={entity}`, and `{TOPIC}` is `{topic}`; write `topic: {entity}`, or leave `EntityPath` out"
+                "has `EntityPath={entity}`, but `{TOPIC}` is `{topic}`; write `topic: {entity}`, or remove `EntityPath`"
             );
             self.report(STRING, what);
         }
     }
 
-    /// What pods write must not be read as the source.
+    /// The source must not contain the collections that pods write.
     fn check_reserved_collections(&mut self) {
         let needed = ["source.uri", "source.database", "source.collection", "source.collections", "coordination.uri"];
         let Config { source, source_uri, coordination, .. } = self.config;
@@ -199,7 +204,7 @@ impl RuleChecker<'_> {
         let found: Vec<_> = reserved::COORDINATION_COLLECTIONS.iter().filter(ours).collect();
         for name in found {
             let what = format!(
-                "is `{name}` in the database that pods agree in, which they write themselves; give `coordination.database` another name"
+                "is `{name}`, which pods write themselves in the coordination database; change `coordination.database`"
             );
             self.report(path, what);
         }

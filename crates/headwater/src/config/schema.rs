@@ -1,16 +1,16 @@
-//! Every key there is: its type, its default and its reason. The one table behind loading, `config print`, the commented reference
-//! file and the JSON schema for editors.
+//! The table of all configuration keys: type, default and description. Loading, `config print`, the reference file and the JSON
+//! schema for editors all use it.
 
 use std::time::Duration;
 
 use super::formats;
 
 pub(crate) struct ConfigKey {
-    /// Dotted.
+    /// Dotted, such as `source.uri`.
     pub(crate) path: &'static str,
     pub(crate) kind: ValueKind,
     pub(crate) default: KeyDefault,
-    /// What it means, and why the default is what it is.
+    /// What the key does, and why the default is what it is. Shown to users.
     pub(crate) about: &'static str,
 }
 
@@ -23,9 +23,9 @@ impl ConfigKey {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ValueKind {
     Text,
-    /// Never shown. May also be given as a file, under the same name with `_file` behind it.
+    /// Never shown. Can also be read from a file, with the same key and the suffix `_file`.
     Secret {
-        /// What is wrong with it, without quoting it.
+        /// Returns what is wrong, without quoting the secret.
         check: fn(&str) -> Result<(), String>,
     },
     Flag,
@@ -37,35 +37,35 @@ pub(crate) enum ValueKind {
         least: Duration,
         most: Duration,
     },
-    /// Bytes.
+    /// In bytes.
     Size {
         least: u64,
         most: u64,
     },
     /// One of these words.
     Choice(&'static [&'static str]),
-    /// One of these words, or what the rule says, as `example` shows; where that is empty, the key's own example does.
+    /// A text that `fits` accepts. `rule` and `example` explain it in error messages; an empty example means that of the key.
     Pattern {
         rule: &'static str,
         example: &'static str,
         fits: fn(&str) -> bool,
     },
     Texts,
-    /// A list of documents in MongoDB's own language.
+    /// A list of MongoDB documents.
     Documents,
-    /// Read models by name, as `pipeline::view` has them: the section's other keys, whatever they are called.
+    /// Read models by name: all keys of the section that are not listed here.
     ReadModels,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum KeyDefault {
-    /// Must be given; an example of it.
+    /// Must be set. The text is an example.
     Required(&'static str),
-    /// May be left out; an example of it, which a file to start from has.
+    /// Optional. The text is an example, and the reference file sets it.
     Suggested(&'static str),
-    /// May be left out; an example of it.
+    /// Optional. The text is an example, and the reference file shows it as a comment.
     Optional(&'static str),
-    /// As it would be written.
+    /// The default, as a user would write it.
     Value(&'static str),
 }
 
@@ -78,7 +78,7 @@ const fn millis(number: u64) -> Duration {
 }
 
 const DATABASE: ValueKind = ValueKind::Pattern {
-    rule: "the name of a database, without spaces, `/`, `\\`, `.`, `\"` and `$`, and none of the server's own",
+    rule: "a database name without spaces, `/`, `\\`, `.`, `\"` and `$`, other than `admin`, `config` and `local`",
     example: "",
     fits: formats::is_database,
 };
@@ -86,30 +86,30 @@ const PATH: ValueKind =
     ValueKind::Pattern { rule: "a dotted path of field names", example: "", fits: formats::is_path };
 const MONGODB_URI: ValueKind = ValueKind::Secret { check: formats::check_mongodb_uri };
 
-pub(crate) const OTLP_ENDPOINT: &str = "an http or https address without a user and a path";
+pub(crate) const OTLP_ENDPOINT: &str = "an http or https URL without user and path";
 
-/// What a section is for, shown above it.
+/// The description of each section, shown above it.
 pub(crate) const SECTIONS: &[(&str, &str)] = &[
-    ("source", "Where the events are."),
-    ("coordination", "Where pods agree on who leads and how far they have come."),
+    ("source", "The source: where the events are."),
+    ("coordination", "Where pods elect a leader and store checkpoints."),
     ("coordination.lease", "ttl > renew_deadline > heartbeat."),
-    ("service_bus", "The bus: Azure Service Bus, or `headwater broker`."),
-    ("producer", "The leader's part: change stream to topic."),
+    ("service_bus", "Azure Service Bus, or `headwater broker`."),
+    ("producer", "Used by the leader: from the change stream to the topic."),
     (
         "producer.window",
-        "How much may be under way to the bus at once, over all aggregates; none may fill more than an eighth of it.",
+        "How much may be in flight to Service Bus, over all aggregates. One aggregate gets at most an eighth of it.",
     ),
-    ("producer.read_ahead", "How much is read from the change stream before the bus takes it."),
-    ("consumer", "Every pod's part: sessions of the subscription to read models."),
+    ("producer.read_ahead", "How much is read from the change stream before Service Bus has accepted it."),
+    ("consumer", "Used by every pod: from the sessions of the subscription to the read models."),
     (
         "read_models",
-        "What is built from the events: collections by name, and where they are. None: this pod only publishes. docs/read-models.md has recipes.",
+        "The read models and the database they are in. Without read models a pod only publishes. docs/read-models.md has recipes.",
     ),
     (
         "admin",
-        "The HTTP side of a pod: dashboard, `/api/status`, `/metrics`, `/healthz`, `/readyz`; all of it only for reading, unless there is a `token`.",
+        "The HTTP server of a pod: dashboard, `/api/status`, `/metrics`, `/healthz`, `/readyz`. Read-only, unless `token` is set.",
     ),
-    ("telemetry", "OpenTelemetry: traces of events from insert to read model, across the bus."),
+    ("telemetry", "OpenTelemetry: traces of events from insert to read model, across Service Bus."),
 ];
 
 pub(crate) const KEYS: &[ConfigKey] = &[
@@ -117,43 +117,43 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         path: "format",
         kind: ValueKind::Count { least: 1, most: 1 },
         default: KeyDefault::Required("1"),
-        about: "The shape of this file.",
+        about: "Version of the format of this file.",
     },
     ConfigKey {
         path: "pipeline",
         kind: ValueKind::Text,
         default: KeyDefault::Value("changeStreamPublisher"),
-        about: "Names this deployment: its lease, checkpoint and cursors. Two pipelines in one database don't touch each other.",
+        about: "Name of this deployment. Its lease, checkpoint and cursors are stored under this name, so several pipelines can share one database.",
     },
     ConfigKey {
         path: "pod_id",
         kind: ValueKind::Text,
         default: KeyDefault::Optional("pod-1"),
-        about: "What this pod is called, in logs and in the lease. Left out: HOSTNAME, else something random.",
+        about: "Name of this pod in logs and in the lease. Default: HOSTNAME, or a random name.",
     },
     ConfigKey {
         path: "source.uri",
         kind: MONGODB_URI,
         default: KeyDefault::Required("mongodb://localhost:27017/?replicaSet=rs0"),
-        about: "The MongoDB that holds the events: a replica set or a sharded cluster.",
+        about: "URI of the MongoDB that holds the events: a replica set or a sharded cluster.",
     },
     ConfigKey {
         path: "source.database",
         kind: DATABASE,
         default: KeyDefault::Required("shop"),
-        about: "The database of the collections below.",
+        about: "Database of the collections below.",
     },
     ConfigKey {
         path: "source.collection",
-        kind: ValueKind::Pattern { rule: "the name of a collection", example: "events", fits: formats::is_collection },
+        kind: ValueKind::Pattern { rule: "a collection name", example: "events", fits: formats::is_collection },
         default: KeyDefault::Suggested("events"),
-        about: "One collection, or several under `collections`.",
+        about: "One collection. For several, use `collections`.",
     },
     ConfigKey {
         path: "source.collections",
         kind: ValueKind::Texts,
         default: KeyDefault::Optional("[orders, customers]"),
-        about: "Several collections of one kind; their events share one stream.",
+        about: "Several collections of the same kind, read as one change stream.",
     },
     ConfigKey {
         path: "source.kind",
@@ -165,73 +165,73 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         path: "source.aggregate_id",
         kind: PATH,
         default: KeyDefault::Value("aggregateId"),
-        about: "Dotted path to the id whose events stay in order. For `documents` it is always the document's `_id`.",
+        about: "Dotted path to the aggregate id. Events with the same id stay in order. For `documents` it is always the document's `_id`.",
     },
     ConfigKey {
         path: "source.event_type",
         kind: PATH,
         default: KeyDefault::Value("type"),
-        about: "Dotted path to the event's type. For `documents` the type is the operation.",
+        about: "Dotted path to the event type. For `documents` the type is the operation.",
     },
     ConfigKey {
         path: "source.sequence",
         kind: PATH,
         default: KeyDefault::Suggested("version"),
-        about: "Dotted path to the aggregate's own count of its events (1, 2, 3 …). With it, gaps are seen and healed.",
+        about: "Dotted path to the sequence number of the event in its aggregate (1, 2, 3 …). With it, gaps are detected and filled.",
     },
     ConfigKey {
         path: "source.full_document",
         kind: ValueKind::Choice(&["lookup", "post_image"]),
         default: KeyDefault::Value("lookup"),
-        about: "For `documents`: look the state up when a change is read, or use the post-images that the collection keeps (exact, and faster).",
+        about: "For `documents`: `lookup` reads the current document when a change is read; `post_image` uses the post-images of the collection (exact, and faster).",
     },
     ConfigKey {
         path: "coordination.uri",
         kind: MONGODB_URI,
         default: KeyDefault::Optional("mongodb://localhost:27017/?replicaSet=rs0"),
-        about: "Left out: the source's.",
+        about: "URI of the MongoDB for leases and checkpoints. Default: the source's.",
     },
     ConfigKey {
         path: "coordination.database",
         kind: DATABASE,
         default: KeyDefault::Value("headwater"),
-        about: "Lease, checkpoints, and what pods keep for themselves. Not the read models.",
+        about: "Database of leases, checkpoints and the other data that pods share. Read models are not here.",
     },
     ConfigKey {
         path: "coordination.lease.ttl",
         kind: ValueKind::Duration { least: seconds(1), most: seconds(600) },
         default: KeyDefault::Value("15s"),
-        about: "How long a standby must see nothing of the leader before it takes over: what a crash costs.",
+        about: "A standby takes over when it has seen no renewal for this long: the time without a leader after a crash.",
     },
     ConfigKey {
         path: "coordination.lease.renew_deadline",
         kind: ValueKind::Duration { least: millis(100), most: seconds(600) },
         default: KeyDefault::Value("10s"),
-        about: "How long the leader may rely on its last acknowledged renewal.",
+        about: "The leader stops when its last acknowledged renewal is older than this.",
     },
     ConfigKey {
         path: "coordination.lease.heartbeat",
         kind: ValueKind::Duration { least: millis(50), most: seconds(600) },
         default: KeyDefault::Value("5s"),
-        about: "How long the leader waits between two renewals.",
+        about: "Interval between two renewals by the leader.",
     },
     ConfigKey {
         path: "coordination.lease.poll",
         kind: ValueKind::Duration { least: millis(10), most: seconds(600) },
         default: KeyDefault::Optional("1s"),
-        about: "How often a standby looks at the lease. Left out: a fifth of `heartbeat`.",
+        about: "Interval at which a standby reads the lease. Default: a fifth of `heartbeat`.",
     },
     ConfigKey {
         path: "coordination.lease.watch",
         kind: ValueKind::Flag,
         default: KeyDefault::Value("true"),
-        about: "Whether standbys also watch the lease, and so take over milliseconds after a release. Turn it off for large fleets.",
+        about: "Standbys also watch the lease by change stream and take over within milliseconds of a release. Turn it off for large fleets: every watcher makes the server scan the oplog once more.",
     },
     ConfigKey {
         path: "coordination.lease.max_clock_skew",
         kind: ValueKind::Duration { least: millis(0), most: seconds(86_400) },
         default: KeyDefault::Optional("1m"),
-        about: "A promise about the clocks of the MongoDB servers; lets a pod that has just started take an expired lease at once.",
+        about: "Upper bound that you guarantee for the clock skew between the MongoDB servers. With it, a pod that has just started can take an expired lease at once.",
     },
     ConfigKey {
         path: "service_bus.connection_string",
@@ -239,7 +239,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         default: KeyDefault::Required(
             "Endpoint=sb://localhost;SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true",
         ),
-        about: "As Azure's portal and SDKs have it.",
+        about: "Connection string, as the Azure portal and the SDKs use it.",
     },
     ConfigKey {
         path: "service_bus.topic",
@@ -249,7 +249,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
             fits: formats::is_topic,
         },
         default: KeyDefault::Value("events"),
-        about: "Where every event is sent. `headwater topology apply` creates it.",
+        about: "Topic that every event is sent to. `headwater topology apply` creates it.",
     },
     ConfigKey {
         path: "service_bus.subscription",
@@ -259,13 +259,13 @@ pub(crate) const KEYS: &[ConfigKey] = &[
             fits: formats::is_subscription,
         },
         default: KeyDefault::Value("read-models"),
-        about: "Session-enabled. Publishing pauses while it does not exist: a topic accepts what no subscription keeps.",
+        about: "Session-enabled subscription that pods receive from. Publishing pauses while it does not exist, because a topic without a subscription drops its messages.",
     },
     ConfigKey {
         path: "service_bus.ca_file",
         kind: ValueKind::Text,
         default: KeyDefault::Optional("/etc/headwater/ca.pem"),
-        about: "PEM file of the authorities to trust instead of the public ones.",
+        about: "PEM file with the certificate authorities to trust instead of the public ones.",
     },
     ConfigKey {
         path: "producer.start",
@@ -275,25 +275,25 @@ pub(crate) const KEYS: &[ConfigKey] = &[
             fits: |text| formats::parse_start(text).is_some(),
         },
         default: KeyDefault::Value("beginning"),
-        about: "Where a new pipeline begins. `beginning` reads what the source holds, then follows the stream.",
+        about: "Where a new pipeline starts: `beginning` reads everything the source holds and then follows the change stream; `now`; or a time.",
     },
     ConfigKey {
         path: "producer.on_history_lost",
         kind: ValueKind::Choice(&["halt", "snapshot"]),
         default: KeyDefault::Value("halt"),
-        about: "When the oplog no longer holds the checkpoint: wait for an operator, or read the whole source again.",
+        about: "What the leader does when the oplog no longer holds the checkpoint: `halt` waits for an operator; `snapshot` reads the whole source again.",
     },
     ConfigKey {
         path: "producer.filter",
         kind: ValueKind::Documents,
         default: KeyDefault::Value("[]"),
-        about: "Stages of an aggregation pipeline that the change stream passes, e.g. `- $match: { fullDocument.region: eu }`.",
+        about: "Aggregation stages that the server applies to the change stream, e.g. `- $match: { fullDocument.region: eu }`.",
     },
     ConfigKey {
         path: "producer.body",
         kind: ValueKind::Choice(&["bson", "json"]),
         default: KeyDefault::Value("bson"),
-        about: "`bson` loses nothing; `json` (relaxed Extended JSON) where others read the topic.",
+        about: "Format of message bodies. `bson` keeps every type; use `json` (relaxed Extended JSON) if other programs read the topic.",
     },
     ConfigKey {
         path: "producer.sessions",
@@ -303,7 +303,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
             fits: |text| formats::parse_sessions(text).is_some(),
         },
         default: KeyDefault::Value("aggregate"),
-        about: "One session per aggregate, or one per bucket of aggregates: for millions that live shortly.",
+        about: "`aggregate`: one session per aggregate. `buckets(n)`: aggregates share n sessions; for millions of short-lived aggregates.",
     },
     ConfigKey {
         path: "producer.checkpoint",
@@ -313,19 +313,19 @@ pub(crate) const KEYS: &[ConfigKey] = &[
             fits: |text| formats::parse_checkpoint(text).is_some(),
         },
         default: KeyDefault::Value("200ms"),
-        about: "How often the checkpoint is saved (and every 1,000 events). `each` saves per event, at a fiftieth of the rate.",
+        about: "Interval at which the checkpoint is saved; it is also saved every 1,000 events. `each` saves after every event, at a fiftieth of the rate.",
     },
     ConfigKey {
         path: "producer.window.events",
         kind: ValueKind::Count { least: 16, most: 1_000_000 },
         default: KeyDefault::Value("8192"),
-        about: "In events; more keep a distant bus busy.",
+        about: "In events. A larger window keeps a distant Service Bus busy.",
     },
     ConfigKey {
         path: "producer.window.bytes",
         kind: ValueKind::Size { least: 1 << 20, most: 1 << 31 },
         default: KeyDefault::Value("8MiB"),
-        about: "In bytes of messages; whichever is reached first.",
+        about: "In bytes of messages. The limit that is reached first applies.",
     },
     ConfigKey {
         path: "producer.read_ahead.events",
@@ -337,61 +337,61 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         path: "producer.read_ahead.bytes",
         kind: ValueKind::Size { least: 1 << 20, most: 1 << 31 },
         default: KeyDefault::Value("8MiB"),
-        about: "In bytes; whichever is reached first.",
+        about: "In bytes. The limit that is reached first applies.",
     },
     ConfigKey {
         path: "producer.drain",
         kind: ValueKind::Duration { least: millis(0), most: seconds(600) },
         default: KeyDefault::Value("10s"),
-        about: "How long a leader that stops may take to send what it has read, before it gives the lease back.",
+        about: "On a stop, how long the leader may take to publish what it has read, before it releases the lease.",
     },
     ConfigKey {
         path: "consumer.max_concurrent_sessions",
         kind: ValueKind::Count { least: 1, most: 10_000 },
         default: KeyDefault::Value("256"),
-        about: "SessionMapping one pod holds at a time. Each is cheap; what they hold is bounded by `bytes_in_flight`.",
+        about: "Sessions that one pod holds at a time. A session is cheap; `bytes_in_flight` bounds the memory of their messages.",
     },
     ConfigKey {
         path: "consumer.on_poison",
         kind: ValueKind::Choice(&["park", "dead_letter"]),
         default: KeyDefault::Value("park"),
-        about: "An event that cannot be applied parks its aggregate in that read model; `dead_letter` also puts its message there.",
+        about: "What happens to an event that cannot be applied: `park` parks its aggregate in that read model; `dead_letter` also dead-letters the message.",
     },
     ConfigKey {
         path: "consumer.connections",
         kind: ValueKind::Count { least: 1, most: 64 },
         default: KeyDefault::Value("2"),
-        about: "Connections to the bus that the sessions are spread over.",
+        about: "Connections to Service Bus that the sessions share.",
     },
     ConfigKey {
         path: "consumer.transactions",
         kind: ValueKind::Count { least: 1, most: 64 },
         default: KeyDefault::Value("2"),
-        about: "Transactions side by side; two keep a server of two cores busy.",
+        about: "MongoDB transactions at a time. Two keep a server with two cores busy.",
     },
     ConfigKey {
         path: "consumer.credit",
         kind: ValueKind::Count { least: 2, most: 100_000 },
         default: KeyDefault::Value("1000"),
-        about: "Messages one session may hold unsettled; half of them are a batch, so that the next comes in meanwhile.",
+        about: "Link credit: unsettled messages that one session may hold. Half of them are one batch, so that the next batch arrives meanwhile.",
     },
     ConfigKey {
         path: "consumer.bytes_in_flight",
         kind: ValueKind::Size { least: 1 << 20, most: 1 << 33 },
         default: KeyDefault::Value("64MiB"),
-        about: "What all sessions of a pod may hold together.",
+        about: "Bytes of unsettled messages that all sessions of a pod may hold together.",
     },
     ConfigKey {
         path: "consumer.session_idle_timeout",
         kind: ValueKind::Duration { least: millis(0), most: seconds(600) },
         default: KeyDefault::Value("1s"),
-        about: "How long a session without messages is kept, while nobody waits for its place.",
+        about: "A session without messages is closed after this time; at once, if other sessions need its slot.",
     },
     ConfigKey {
         path: "consumer.max_session_duration",
         kind: ValueKind::Duration { least: millis(100), most: seconds(3_600) },
         default: KeyDefault::Value("10s"),
-        about: "After this time, or after `max_session_events`, a session is let go, so that others have their turn.",
+        about: "A session is closed after this time, or after `max_session_events`, so that other sessions get a turn.",
     },
     ConfigKey {
         path: "consumer.max_session_events",
@@ -403,37 +403,37 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         path: "consumer.lock_duration",
         kind: ValueKind::Duration { least: seconds(5), most: seconds(300) },
         default: KeyDefault::Value("1m"),
-        about: "The subscription's own; locks are renewed at half of it.",
+        about: "Lock duration of the subscription. Locks are renewed at half of it.",
     },
     ConfigKey {
         path: "consumer.gap_timeout",
         kind: ValueKind::Duration { least: millis(0), most: seconds(3_600) },
         default: KeyDefault::Value("10s"),
-        about: "How long a gap may stay that the source does not fill, before what lies behind it is parked.",
+        about: "How long the consumer waits for the source to fill a gap before it parks the aggregate.",
     },
     ConfigKey {
         path: "consumer.first_sequence",
         kind: ValueKind::Count { least: 0, most: 1_000_000 },
         default: KeyDefault::Value("1"),
-        about: "What an aggregate's first event is numbered.",
+        about: "Sequence number of the first event of an aggregate.",
     },
     ConfigKey {
         path: "consumer.drain",
         kind: ValueKind::Duration { least: millis(0), most: seconds(600) },
         default: KeyDefault::Value("20s"),
-        about: "How long a stop may take: what is in hand is applied and settled, then sessions are let go.",
+        about: "On a stop, how long the consumer may take to apply and settle its unsettled messages before it closes its sessions.",
     },
     ConfigKey {
         path: "read_models.uri",
         kind: MONGODB_URI,
         default: KeyDefault::Optional("mongodb://localhost:27017/?replicaSet=rs0"),
-        about: "The MongoDB that holds the read models. Left out: the source's.",
+        about: "URI of the MongoDB that holds the read models. Default: the source's.",
     },
     ConfigKey {
         path: "read_models.database",
         kind: DATABASE,
         default: KeyDefault::Optional("shop_views"),
-        about: "Left out: the source's database with `_views` behind it.",
+        about: "Database of the read models. Default: the source's database name with the suffix `_views`.",
     },
     ConfigKey {
         path: READ_MODELS,
@@ -441,7 +441,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
         default: KeyDefault::Optional(
             "{ when: { OrderPlaced: { $set: { status: placed, customer: $$event.payload.customer } }, OrderCancelled: delete }, indexes: [ { keys: { customer: 1 } } ] }",
         ),
-        about: "Every other key is a read model: a collection, and per event type an update document, a pipeline or `delete`.",
+        about: "Every other key is a read model: the name of its collection, and for each event type an update document, an update pipeline or `delete`.",
     },
     ConfigKey {
         path: "admin.listen",
@@ -451,13 +451,13 @@ pub(crate) const KEYS: &[ConfigKey] = &[
             fits: |text| formats::parse_listen(text).is_some(),
         },
         default: KeyDefault::Optional("127.0.0.1:8080"),
-        about: "Left out: 127.0.0.1:8080, or any other port of 127.0.0.1 where that is taken. Whoever reaches it sees how the pipeline is, and no event.",
+        about: "Address of the HTTP server. Default: 127.0.0.1:8080, or another free port of 127.0.0.1. Everyone who can reach it sees the state of the pipeline, but no event.",
     },
     ConfigKey {
         path: "admin.token",
         kind: ValueKind::Secret { check: formats::check_token },
-        default: KeyDefault::Optional("what openssl rand -hex 16 prints"),
-        about: "Whoever shows it may also act, from the dashboard and over HTTP. Left out: nobody can, and all of it is only for reading. It goes over the wire as it is: where `listen` is not this machine alone, put TLS in front.",
+        default: KeyDefault::Optional("the output of openssl rand -hex 16"),
+        about: "Operator token. Requests with it can change things, from the dashboard and over HTTP. Default: no token, and the HTTP server is read-only. The token is sent in clear text: use TLS in front of the pod unless `listen` is a loopback address.",
     },
     ConfigKey {
         path: "telemetry.otlp_endpoint",
@@ -467,13 +467,13 @@ pub(crate) const KEYS: &[ConfigKey] = &[
             fits: |text| formats::parse_endpoint(text).is_some(),
         },
         default: KeyDefault::Optional("http://127.0.0.1:4318"),
-        about: "A collector that takes OTLP over HTTP; `/v1/traces` is added. Left out: `OTEL_EXPORTER_OTLP_ENDPOINT`, and without that nothing is traced. Keys for it go into `OTEL_EXPORTER_OTLP_HEADERS`.",
+        about: "Collector for OTLP over HTTP; `/v1/traces` is appended. Default: `OTEL_EXPORTER_OTLP_ENDPOINT`; without either, nothing is traced. Credentials go into `OTEL_EXPORTER_OTLP_HEADERS`.",
     },
     ConfigKey {
         path: "telemetry.trace_one_in",
         kind: ValueKind::Count { least: 1, most: 1_000_000_000 },
         default: KeyDefault::Value("100"),
-        about: "One event in so many is traced; 1: every event. Four spans each. All pods pick the same events.",
+        about: "One event in this many is traced, with four spans; 1 traces every event. All pods trace the same events.",
     },
 ];
 
@@ -490,28 +490,28 @@ pub(crate) fn renamed_key(path: &str) -> Option<&'static ConfigKey> {
     RENAMED.iter().find(|(old, _)| *old == path).and_then(|(_, new)| key(new))
 }
 
-/// Stands for every key of its section that has no line of its own.
+/// The path that stands for all keys of the section that are not in the table.
 pub(crate) const READ_MODELS: &str = "read_models.*";
 
-/// An example of a name, where the table has a star.
+/// The example name for the wildcard key.
 pub(crate) const EXAMPLE_READ_MODEL: &str = "order_summary";
 
-/// The key of this path.
+/// The key with this path.
 pub(crate) fn key(path: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| key.path == path)
 }
 
-/// Whether there are keys below this path.
+/// Whether the table has keys below this path.
 pub(crate) fn is_section(path: &str) -> bool {
     KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }
 
-/// The key for names that have none of their own, in a section that takes any.
+/// The wildcard key of a section, if the section accepts any name.
 pub(crate) fn wildcard_key(section: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| key.path.strip_suffix(".*") == Some(section))
 }
 
-/// The names directly below this path (empty: at the top), in the table's order.
+/// The names directly below this path (empty: the top level), in the order of the table.
 pub(crate) fn child_names(path: &str) -> Vec<&'static str> {
     let mut names: Vec<&'static str> = Vec::new();
     for key in KEYS {

@@ -1,4 +1,4 @@
-//! What is loaded, and from where; [`problems`] has every mistake with its exact words.
+//! What is loaded, and from which source. [`problems`] has the exact text of every problem.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -19,7 +19,7 @@ source: { uri: \"mongodb://localhost\", database: shop, collection: events, sequ
 service_bus: { connection_string: \"Endpoint=sb://localhost;UseDevelopmentEmulator=true\" }
 ";
 
-/// A file, and secrets in others.
+/// A file, and secrets in other files.
 fn of_file(file: &str) -> ConfigSources<'_> {
     ConfigSources {
         file: Some(file),
@@ -35,7 +35,7 @@ fn of_file(file: &str) -> ConfigSources<'_> {
     }
 }
 
-/// As `config print` has it.
+/// As `config print` shows it.
 fn shown(file: &str) -> String {
     EffectiveConfig::new(of_file(file).read().0).to_yaml()
 }
@@ -45,8 +45,8 @@ fn load_from(file: &str, environment: &[(&str, &str)], flags: &[&str]) -> Result
         environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
     let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
     let sources = ConfigSources { environment: &environment, flags: &flags, ..of_file(file) };
-    let told = |problems: Vec<ConfigProblem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
-    Config::load(&sources, Some("host-1")).map_err(told)
+    let text = |problems: Vec<ConfigProblem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    Config::load(&sources, Some("host-1")).map_err(text)
 }
 
 fn load(file: &str) -> Result<Config, String> {
@@ -71,7 +71,7 @@ fn a_short_file_is_enough() {
 }
 
 #[test]
-fn the_defaults_are_those_of_the_parts() {
+fn the_defaults_are_those_of_the_services() {
     let config = load(MINIMAL).unwrap().producer;
     assert_eq!(config.capture, capture::Config::default());
     assert_eq!(config.publish, publish::Config::default());
@@ -86,7 +86,7 @@ fn the_environment_overrides_the_file_and_flags_override_both() {
     let config = load_from(MINIMAL, &environment, &["pipeline=from-flag", "coordination.lease.watch=false"]).unwrap();
     assert_eq!((config.service_bus.topic.as_str(), config.pipeline.as_str()), ("from-env", "from-flag"));
     assert!(!config.coordination.lease.watch);
-    // A connection string full of signs is a text all the same.
+    // A connection string with special characters is still a string.
     let key = "Endpoint=sb://a.example/;SharedAccessKeyName=n;SharedAccessKey=a+b/c=: d";
     let config = load_from(MINIMAL, &[("HEADWATER__SERVICE_BUS__CONNECTION_STRING", key)], &[]).unwrap();
     assert_eq!(config.service_bus.connection_string.reveal(), key);
@@ -100,27 +100,27 @@ fn a_secret_can_be_a_file_and_is_never_shown() {
     assert!(!format!("{config:?}").contains("pass"));
     let shown = shown(&file);
     assert!(shown.contains("uri: \"mongodb://***@host\"") && !shown.contains("pass"), "{shown}");
-    // What is printed can be loaded again, once the secrets are back.
-    let told = load(&shown).unwrap_err();
-    assert!(told.contains("its secrets are masked"), "{told}");
+    // The output can be loaded again after the secrets are filled in.
+    let text = load(&shown).unwrap_err();
+    assert!(text.contains("its secrets are masked"), "{text}");
     load(&shown.replace("***@", "user:pass@").replace("=***", "=key")).unwrap();
 }
 
 #[test]
-fn a_token_lets_people_act_and_is_never_shown() {
+fn the_operator_token_is_never_shown() {
     assert!(load(MINIMAL).unwrap().admin.token.is_none());
     let token = |config: Config| config.admin.token.map(|token| token.reveal().to_owned());
     let file = format!("{MINIMAL}admin: {{ token: a-token-of-some-length }}\n");
     let config = load(&file).unwrap();
     assert!(!format!("{config:?}").contains("of-some-length"));
     assert_eq!(token(config).as_deref(), Some("a-token-of-some-length"));
-    // A variable's digits are no number, and its signs no YAML.
+    // Digits in a variable are not a number, and special characters are not YAML.
     for given in ["12345678901234567", "{a: 1}#&*!'\"0123456"] {
         let given = given.replace(' ', "");
         let config = load_from(MINIMAL, &[("HEADWATER__ADMIN__TOKEN", &given)], &[]).unwrap();
         assert_eq!(token(config), Some(given));
     }
-    // From a file, as other secrets.
+    // From a file, like other secrets.
     let config = load(&format!("{MINIMAL}admin: {{ token_file: /token }}\n")).unwrap();
     assert_eq!(token(config).as_deref(), Some("0123456789abcdef"));
     let shown = shown(&file);
@@ -128,7 +128,7 @@ fn a_token_lets_people_act_and_is_never_shown() {
 }
 
 #[test]
-fn the_collector_may_be_named_as_everywhere_and_the_file_goes_first() {
+fn the_file_overrides_the_otlp_endpoint_variable() {
     let endpoint = |more: &str, variable: &str| {
         let config = load_from(&format!("{MINIMAL}{more}"), &[("OTEL_EXPORTER_OTLP_ENDPOINT", variable)], &[]);
         config.map(|config| config.telemetry.otlp_endpoint)
@@ -139,9 +139,9 @@ fn the_collector_may_be_named_as_everywhere_and_the_file_goes_first() {
     assert_eq!(endpoint("", "https://collector:4318/"), named("https://collector:4318"));
     let file = "telemetry: { otlp_endpoint: \"http://127.0.0.1:4318\" }\n";
     assert_eq!(endpoint(file, "https://collector:4318"), named("http://127.0.0.1:4318"));
-    // A password in it is not repeated.
-    let said = endpoint("", "http://me:secret@collector").unwrap_err();
-    assert!(said.contains("OTEL_EXPORTER_OTLP_ENDPOINT") && !said.contains("secret"), "{said}");
+    // The password in it is not repeated.
+    let text = endpoint("", "http://me:secret@collector").unwrap_err();
+    assert!(text.contains("OTEL_EXPORTER_OTLP_ENDPOINT") && !text.contains("secret"), "{text}");
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn every_value_can_be_set() {
 }
 
 #[test]
-fn the_defaults_of_the_consumer_are_those_of_its_parts() {
+fn consumer_defaults_are_those_of_its_services() {
     assert_eq!(load(MINIMAL).unwrap().consumer, consumer::Config::default());
     let config =
         load(&format!("{MINIMAL}consumer: {{ on_poison: dead_letter, transactions: 5, drain: 3s }}\n")).unwrap();
@@ -184,27 +184,27 @@ read_models:
 ";
 
 #[test]
-fn read_models_are_declared_beside_where_they_live() {
+fn read_models_are_compiled_from_their_declarations() {
     use pipeline::view::Projection;
     let file = format!("{MINIMAL}{READ_MODELS}");
     let config = load(&file).unwrap().read_models;
     let names: Vec<_> = config.models.iter().map(|model| model.name()).collect();
     assert_eq!(names, ["order_summary", "customers"]);
-    // The order of an index is the order written.
+    // The index has its fields in the order of the file.
     assert_eq!(config.models[0].indexes()[0].keys, mongodb::bson::doc! { "customer": 1, "_id": -1 });
     assert_eq!((config.database.as_str(), config.uri.reveal()), ("shop_views", "mongodb://localhost"));
     let elsewhere =
         load_from(&file, &[("HEADWATER__READ_MODELS__URI", "mongodb://other")], &["read_models.database=v"]);
     let elsewhere = elsewhere.unwrap().read_models;
     assert_eq!((elsewhere.database.as_str(), elsewhere.uri.reveal()), ("v", "mongodb://other"));
-    // What is printed says the same.
+    // The printed configuration declares the same.
     let shown = shown(&file);
     let again = load(&shown).unwrap().read_models;
     assert_eq!(again.models[0].indexes(), config.models[0].indexes(), "{shown}");
 }
 
 #[test]
-fn what_the_server_finds_wrong_is_told_with_its_line() {
+fn problems_found_by_the_server_have_a_line() {
     let config = load(&format!("{MINIMAL}{READ_MODELS}")).unwrap().read_models;
     let mistake = |path: &[&str]| pipeline::view::ModelProblem {
         model: "order_summary".into(),
@@ -217,8 +217,8 @@ fn what_the_server_finds_wrong_is_told_with_its_line() {
         mistake(&["when", "PaymentTaken", "0"]),
         mistake(&["when", "OrderPlaced", "$set", "status", "deeper"]),
     ];
-    let told = config.declared.explain(&mistakes).to_string();
-    let lines: Vec<&str> = told.lines().skip(1).collect();
+    let text = config.declared.explain(&mistakes).to_string();
+    let lines: Vec<&str> = text.lines().skip(1).collect();
     assert_eq!(
         lines,
         [
@@ -230,15 +230,15 @@ fn what_the_server_finds_wrong_is_told_with_its_line() {
 }
 
 #[test]
-fn the_reference_file_is_the_code_and_loads() {
+fn the_reference_file_matches_the_code_and_loads() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/headwater.yaml");
     let stored = std::fs::read_to_string(&path).expect("config/headwater.yaml");
-    assert_eq!(stored, reference_file(), "write it anew: cargo run -- config reference > config/headwater.yaml");
+    assert_eq!(stored, reference_file(), "regenerate it: cargo run -- config reference > config/headwater.yaml");
     load(&stored).unwrap();
 }
 
 #[test]
-fn every_key_has_its_reason() {
+fn every_key_has_a_description() {
     let bare = super::schema::KEYS.iter().filter(|key| key.about.is_empty()).map(|key| key.path);
     assert_eq!(bare.collect::<Vec<_>>(), [""; 0]);
 }
@@ -254,17 +254,17 @@ fn the_schema_for_editors_knows_every_key() {
 }
 
 #[test]
-fn a_file_that_is_no_yaml_does_not_hide_what_is_wrong_elsewhere() {
-    let told = load_from("source: [\n", &[("HEADWATER__PRODUCER__BODY", "xml")], &["producer.boby=bson"]).unwrap_err();
-    let told: Vec<_> = told.lines().collect();
-    assert_eq!(told.len(), 3, "{told:#?}");
-    assert!(told[0].starts_with("line 2, column 1: not YAML"), "{told:#?}");
-    assert!(told[1].contains("HEADWATER__PRODUCER__BODY: `producer.body` is `xml`"), "{told:#?}");
-    assert!(told[2].contains("--set: `producer.boby` is not a key; did you mean `body`?"), "{told:#?}");
+fn invalid_yaml_does_not_hide_other_problems() {
+    let text = load_from("source: [\n", &[("HEADWATER__PRODUCER__BODY", "xml")], &["producer.boby=bson"]).unwrap_err();
+    let text: Vec<_> = text.lines().collect();
+    assert_eq!(text.len(), 3, "{text:#?}");
+    assert!(text[0].starts_with("line 2, column 1: not YAML"), "{text:#?}");
+    assert!(text[1].contains("HEADWATER__PRODUCER__BODY: `producer.body` is `xml`"), "{text:#?}");
+    assert!(text[2].contains("--set: `producer.boby` is not a known key; did you mean `body`?"), "{text:#?}");
 }
 
 #[test]
-fn of_a_secret_and_its_file_the_stronger_source_wins() {
+fn a_secret_and_its_file_follow_source_precedence() {
     let uri = |file: &str, environment: &[(&str, &str)]| {
         load_from(file, environment, &[]).map(|config| config.source_uri.reveal().to_owned())
     };
@@ -274,5 +274,5 @@ fn of_a_secret_and_its_file_the_stronger_source_wins() {
     let by_file = [("HEADWATER__SOURCE__URI_FILE", "/secret")];
     assert_eq!(uri(MINIMAL, &by_file).as_deref(), Ok("mongodb://user:pass@host"));
     let both = [by_variable[0], by_file[0]];
-    assert!(uri(MINIMAL, &both).unwrap_err().contains("give the secret or its file"));
+    assert!(uri(MINIMAL, &both).unwrap_err().contains("set either the secret or its file"));
 }

@@ -1,4 +1,4 @@
-//! Durations and sizes as people write them.
+//! Durations and sizes in the form that users write.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn durations_and_sizes_are_read_and_written() {
+    fn durations_and_sizes_are_parsed_and_formatted() {
         for text in ["250ms", "15s", "2m", "1h30m", "7days"] {
             assert_eq!(format_duration(parse_duration(text).unwrap()), text);
         }

@@ -1,5 +1,5 @@
-//! YAML to [`ConfigNode`]s. Strict: one document, no key twice, no tags; anchors and aliases work. What is against these rules is told and read
-//! past, so that the mistakes behind it are told as well.
+//! Parses YAML into [`ConfigNode`]s. Strict: one document, no duplicate keys, no tags; anchors and aliases work. After a violation it reads on, so
+//! that all problems are reported together.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span, StrInput};
 use super::node::{ConfigNode, MapEntry, NodeValue, Origin};
 use super::problem::ConfigProblem;
 
-/// All that can be read, and what is wrong with it; `Err` for what is no YAML, behind which nothing is known.
+/// The tree, and the problems found in it. `Err` if the text is not YAML: then nothing is known about its content.
 pub(crate) fn read(text: &str) -> Result<(ConfigNode, Vec<ConfigProblem>), ConfigProblem> {
     let mut reader =
         YamlReader { parser: Parser::new_from_str(text), anchors: HashMap::new(), path: vec![], problems: vec![] };
@@ -18,20 +18,20 @@ pub(crate) fn read(text: &str) -> Result<(ConfigNode, Vec<ConfigProblem>), Confi
             (Event::StreamEnd, _) => break,
             (Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd | Event::Nothing, _) => {}
             (_, span) if root.is_some() => {
-                let what = "a second document begins here; one file holds one configuration";
+                let what = "a second YAML document starts here; a file holds one configuration";
                 reader.problems.push(ConfigProblem::at(origin_of(&span.start), "", what));
                 break;
             }
             (event, span) => root = Some(reader.read_node(event, span)?),
         }
     }
-    let root = root.unwrap_or_else(|| ConfigNode::map(Origin::Nowhere));
-    // An empty file, or one of comments alone, says nothing; that is not a mistake in itself.
+    let root = root.unwrap_or_else(|| ConfigNode::map(Origin::Unset));
+    // A file that is empty, or has only comments, is an empty map and not a problem.
     let root = if root.value == NodeValue::Null { ConfigNode::map(root.origin) } else { root };
     Ok((root, reader.problems))
 }
 
-/// What has nothing wrong with it.
+/// As [`read`], but any problem is an error.
 pub(crate) fn parse(text: &str) -> Result<ConfigNode, ConfigProblem> {
     let (node, problems) = read(text)?;
     problems.into_iter().next().map_or(Ok(node), Err)
@@ -40,7 +40,7 @@ pub(crate) fn parse(text: &str) -> Result<ConfigNode, ConfigProblem> {
 struct YamlReader<'text> {
     parser: Parser<'text, StrInput<'text>>,
     anchors: HashMap<usize, ConfigNode>,
-    /// To what is read just now.
+    /// The path of the node that is being read.
     path: Vec<String>,
     problems: Vec<ConfigProblem>,
 }
@@ -61,7 +61,7 @@ impl<'text> YamlReader<'text> {
         if let Event::Scalar(_, _, _, Some(_)) | Event::SequenceStart(_, Some(_)) | Event::MappingStart(_, Some(_)) =
             event
         {
-            self.report(at.clone(), "has a tag, and tags are not used here; write the value plainly");
+            self.report(at.clone(), "has a YAML tag, which is not supported; remove the tag");
         }
         let (value, anchor) = match event {
             Event::Scalar(text, style, anchor, _) => (parse_scalar(&text, style), anchor),
@@ -70,7 +70,7 @@ impl<'text> YamlReader<'text> {
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
                 Some(known) => return Ok(known.clone()),
                 None => {
-                    self.report(at.clone(), "is an alias of what contains it; write the value out");
+                    self.report(at.clone(), "is a YAML alias of a node that contains it; write the value itself");
                     (NodeValue::Null, 0)
                 }
             },
@@ -106,10 +106,10 @@ impl<'text> YamlReader<'text> {
             let key_origin = origin_of(&span.start);
             let key = match event {
                 Event::MappingEnd => return Ok(entries),
-                // Whatever a key looks like (`1`, `true`), it is a name.
+                // A key is always a string, even if it looks like another type (`1`, `true`).
                 Event::Scalar(text, _, _, None) => text.into_owned(),
                 other => {
-                    self.report(key_origin, "has a key that is not a plain name; write, for example, `name: value`");
+                    self.report(key_origin, "has a key that is not a string; write, for example, `name: value`");
                     self.read_node(other, span)?;
                     let (event, span) = self.next_event()?;
                     self.read_node(event, span)?;
@@ -119,7 +119,7 @@ impl<'text> YamlReader<'text> {
             let (event, span) = self.next_event()?;
             let node = self.read_child(key.clone(), event, span)?;
             if let Some(first) = entries.iter().find(|entry| entry.key == key) {
-                let what = format!("is said before, {}; say it once", first.key_origin);
+                let what = format!("is already set at {}; set it once", first.key_origin);
                 let path = self.path.iter().chain([&key]).cloned().collect::<Vec<_>>().join(".");
                 self.problems.push(ConfigProblem::at(key_origin.clone(), path, what));
             }
@@ -143,7 +143,7 @@ fn origin_of(marker: &Marker) -> Origin {
     Origin::File { line: marker.line(), column: marker.col() + 1 }
 }
 
-/// YAML 1.2's core schema, without its octal and hexadecimal numbers.
+/// The core schema of YAML 1.2, without octal and hexadecimal numbers.
 fn parse_scalar(text: &str, style: ScalarStyle) -> NodeValue {
     if style != ScalarStyle::Plain {
         return NodeValue::Text(text.to_owned());
@@ -169,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_node_knows_its_line() {
+    fn every_node_has_its_line() {
         let root = parse("# a comment\nsource:\n  database: shop\n  list: [1, 2.5, yes, ~]\n").unwrap();
         let source = root.get("source").unwrap();
         assert_eq!(source.get("database").unwrap().origin, Origin::File { line: 3, column: 13 });
@@ -182,21 +182,21 @@ mod tests {
     }
 
     #[test]
-    fn an_anchor_can_be_used_again() {
+    fn anchors_can_be_reused() {
         let root = parse("a: &x { b: 1 }\nc: *x\n").unwrap();
         assert_eq!(root.get("c").unwrap().get("b").unwrap().value, NodeValue::Integer(1));
     }
 
     #[test]
-    fn what_is_not_yaml_is_refused_with_its_line() {
+    fn invalid_yaml_is_refused_with_its_line() {
         for (text, line) in [("a: 1\nb: [\n", 3), ("a: 1\na: 2\n", 2), ("a: !!str 1\n", 1), ("a: 1\n---\nb: 2\n", 3)] {
             let problem = parse(text).unwrap_err();
             assert!(problem.to_string().starts_with(&format!("line {line}")), "{problem}");
         }
         let (root, problems) = read("a: !!str 1\nb: { c: 1, c: 2, ? [d] : 3, e: 4 }\n").unwrap();
-        let told: Vec<_> = problems.iter().map(|problem| (problem.path.as_str(), &problem.origin)).collect();
+        let text: Vec<_> = problems.iter().map(|problem| (problem.path.as_str(), &problem.origin)).collect();
         let at = |line, column| Origin::File { line, column };
-        assert_eq!(told, [("a", &at(1, 4)), ("b.c", &at(2, 12)), ("b", &at(2, 20))], "{problems:#?}");
+        assert_eq!(text, [("a", &at(1, 4)), ("b.c", &at(2, 12)), ("b", &at(2, 20))], "{problems:#?}");
         assert!(root.get("b").unwrap().get("e").is_some(), "what is behind a mistake is read");
         assert!(parse("").unwrap().get("a").is_none());
         assert!(parse("# nothing\n").unwrap().get("a").is_none());

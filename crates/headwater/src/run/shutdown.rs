@@ -1,6 +1,6 @@
-//! The end of a pod's services: each has a deadline of its own, and this is the one for when that is not kept.
+//! Runs the services of a pod, and bounds how long their shutdown takes. Each service has a deadline of its own; this one applies if it misses it.
 //!
-//! A pod that is told to stop and does not is worse than one that dies: its lease is renewed for as long as it runs, and nobody else can lead.
+//! A pod that does not stop is worse than one that crashes: it keeps renewing its lease, and no other pod can lead.
 
 use std::time::Duration;
 
@@ -10,21 +10,21 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit::ExitReason;
 
-/// What follows a drain: the lease goes back, a last transaction ends, connections are closed.
+/// Time after the drain to release the lease, finish the last transaction and close connections.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(3);
 
-/// A service, by the name people know it by.
+/// A running service, with the name that is shown to users.
 pub(super) struct PodService<F> {
     pub(super) name: &'static str,
     pub(super) running: F,
 }
 
-/// How long services may take to end once they are told to.
+/// How long services may take to stop.
 pub(super) fn shutdown_limit(drains: [Duration; 2]) -> Duration {
     drains.into_iter().max().unwrap_or_default() + SHUTDOWN_GRACE
 }
 
-/// Both run until `shutdown`; one that ends before, whatever the reason, takes the other along. After `shutdown` both have `limit`.
+/// Runs both services until `shutdown`. If one ends earlier, for any reason, the other is stopped too. After `shutdown` both have `limit`.
 pub(super) async fn run_services<A, B>(
     first: PodService<A>,
     second: PodService<B>,
@@ -48,7 +48,7 @@ where
             let left = names.into_iter().zip(&ended).filter(|(_, ended)| !ended.is_cancelled()).map(|(name, _)| name);
             let left = left.collect::<Vec<_>>().join(" and ");
             let why = format!(
-                "stopped at once: the {left} did not end within {limit:?}; what was not acknowledged, or not settled, comes again"
+                "stopped at once: the {left} did not stop within {limit:?}; unacknowledged events are republished, and unsettled messages are redelivered"
             );
             Err(ExitReason::Failed.with_message(why).into())
         }
@@ -63,10 +63,10 @@ async fn run_service<F>(
 where
     F: Future<Output = anyhow::Result<()>>,
 {
-    let how = service.running.await;
+    let result = service.running.await;
     ended.cancel();
     shutdown.cancel();
-    how
+    result
 }
 
 #[cfg(test)]
@@ -82,34 +82,34 @@ mod tests {
     }
 
     #[test]
-    fn the_longer_drain_decides_and_there_is_time_for_what_follows() {
+    fn the_limit_is_the_longer_drain_plus_a_grace_period() {
         let [short, long] = [2, 20].map(Duration::from_secs);
         assert_eq!(shutdown_limit([short, long]), Duration::from_secs(23));
         assert_eq!(shutdown_limit([long, short]), Duration::from_secs(23));
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_does_not_end_is_named_and_left() {
+    async fn a_service_that_does_not_stop_is_named() {
         let shutdown = CancellationToken::new();
         let obeys = async {
             shutdown.cancelled().await;
             anyhow::Ok(())
         };
         let running = run_services(service("producer", pending()), service("consumer", obeys), shutdown.clone(), LIMIT);
-        let told = async {
+        let stopped = async {
             sleep(Duration::from_secs(3_600)).await;
             shutdown.cancel();
             Instant::now()
         };
-        let (error, told) = join(running, told).await;
+        let (error, stopped) = join(running, stopped).await;
         let error = error.unwrap_err();
-        assert_eq!(told.elapsed(), LIMIT);
-        assert!(error.to_string().contains("the producer did not end within 13s"), "{error}");
+        assert_eq!(stopped.elapsed(), LIMIT);
+        assert!(error.to_string().contains("the producer did not stop within 13s"), "{error}");
         assert_eq!(ExitReason::from_error(&error), ExitReason::Failed);
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_that_fails_takes_the_other_along_and_does_not_wait_for_it_for_ever() {
+    async fn a_failed_service_stops_the_other_within_the_limit() {
         for other in [true, false] {
             let shutdown = CancellationToken::new();
             let obeys = async {
@@ -120,7 +120,7 @@ mod tests {
             let began = Instant::now();
             let services = (service("lease", fails), service("consumer", obeys));
             let error = run_services(services.0, services.1, shutdown.clone(), LIMIT).await.unwrap_err();
-            let (words, took) = if other { ("unfit", Duration::ZERO) } else { ("the consumer did not end", LIMIT) };
+            let (words, took) = if other { ("unfit", Duration::ZERO) } else { ("the consumer did not stop", LIMIT) };
             assert!(error.to_string().contains(words), "{error}");
             assert_eq!(began.elapsed(), took);
         }

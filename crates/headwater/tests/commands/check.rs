@@ -1,4 +1,4 @@
-//! What `check` finds, and what it says to do.
+//! `headwater check`: findings and their fixes.
 
 use std::fs::Permissions;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ const MODELS: &str =
     "read_models: { database: VIEWS, totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } } }";
 
 #[tokio::test]
-async fn all_is_well_with_what_topology_apply_made() {
+async fn check_is_ok_after_topology_apply() {
     let fixture = CliFixture::new("check_well", MODELS).await;
     fixture.run(&["topology", "apply"]).await.success();
     let output = fixture.run(&["check", "--json"]).await;
@@ -29,11 +29,11 @@ async fn all_is_well_with_what_topology_apply_made() {
 }
 
 #[tokio::test]
-async fn what_events_lack_is_found_by_a_sample_and_nothing_of_them_is_shown() {
+async fn a_sample_finds_missing_values_and_shows_no_event() {
     let fixture = CliFixture::new("check_sample", MODELS).await;
     fixture.run(&["topology", "apply"]).await.success();
     let output = fixture.run(&["check", "--sample", "50"]).await.success();
-    assert!(output.contains("note: source: holds nothing to sample"), "{output}");
+    assert!(output.contains("note: source: has no events to sample"), "{output}");
     for (version, payload) in [(1, doc! { "amount": 5 }), (2, doc! { "amout": 7_777_777 })] {
         fixture.insert("order-1", version, "Added", payload).await;
     }
@@ -42,8 +42,8 @@ async fn what_events_lack_is_found_by_a_sample_and_nothing_of_them_is_shown() {
     let note =
         "`read_models.totals.when.Added.$inc.total` is `$$event.payload.amount`: is missing in 1 of 2 sampled events";
     assert!(output.contains(note), "{output}");
-    assert!(output.contains("events of type `Shipped` occur, and no read model handles them"), "{output}");
-    // Only the newest: there nothing is right.
+    assert!(output.contains("no read model handles events of type `Shipped`"), "{output}");
+    // Only the newest events: none of them has the value.
     let misspelt = MODELS.replace("payload.amount", "payload.price");
     fixture.configure(testkit::mongo::shared().await.unwrap().uri(), &misspelt);
     let output = fixture.run(&["check", "--sample", "2"]).await.success();
@@ -52,11 +52,11 @@ async fn what_events_lack_is_found_by_a_sample_and_nothing_of_them_is_shown() {
 }
 
 #[tokio::test]
-async fn a_bus_that_would_lose_events_is_found() {
+async fn settings_that_lose_events_are_found() {
     let fixture = CliFixture::new("check_bus", "").await;
     let missing = fixture.run(&["check"]).await;
     assert!(
-        missing.stdout.contains("`events` is not there; create it with `headwater topology apply`"),
+        missing.stdout.contains("`events` does not exist; create it with `headwater topology apply`"),
         "{}",
         missing.stdout
     );
@@ -88,7 +88,7 @@ async fn a_bus_that_would_lose_events_is_found() {
 }
 
 #[tokio::test]
-async fn an_index_that_deletes_leases_is_found() {
+async fn a_ttl_index_on_leases_is_found() {
     let fixture = CliFixture::new("check_ttl", "").await;
     let expiring = IndexOptions::builder().expire_after(Duration::from_secs(60)).build();
     let index = IndexModel::builder().keys(doc! { "expiresAt": 1 }).options(expiring).build();
@@ -100,7 +100,7 @@ async fn an_index_that_deletes_leases_is_found() {
 }
 
 #[tokio::test]
-async fn a_missing_index_and_a_mistake_in_a_read_model_are_found() {
+async fn a_missing_index_and_an_invalid_read_model_are_found() {
     let wrong = "read_models: { database: VIEWS, totals: { when: { Added: { $incr: { total: 1 } } } } }";
     let fixture = CliFixture::new("check_models", wrong).await;
     fixture.source.collection::<Document>("events").drop_indexes().await.unwrap();
@@ -121,7 +121,7 @@ async fn binaries() -> Binaries {
 }
 
 #[tokio::test]
-async fn a_lone_mongod_is_told_from_a_replica_set() {
+async fn a_standalone_mongod_is_found() {
     let folder = tempfile::tempdir().unwrap();
     let alone =
         MongoServer::start(&binaries().await, ServerConfig::new(ServerRole::Standalone, folder.path())).await.unwrap();
@@ -131,7 +131,7 @@ async fn a_lone_mongod_is_told_from_a_replica_set() {
     for line in [
         "error: source: is a standalone mongod, which has no change streams; start mongod with `--replSet",
         "error: coordination: is a standalone mongod",
-        "error: read_models: are on a standalone mongod",
+        "error: read_models: is a standalone mongod",
     ] {
         assert!(output.stdout.contains(line), "{line}: {}", output.stdout);
     }
@@ -139,7 +139,7 @@ async fn a_lone_mongod_is_told_from_a_replica_set() {
 }
 
 #[tokio::test]
-async fn offline_asks_nobody_and_a_server_that_is_away_is_told() {
+async fn offline_uses_no_server_and_online_finds_it_unreachable() {
     let fixture = CliFixture::new("check_offline", "").await;
     fixture.configure("mongodb://127.0.0.1:1/?serverSelectionTimeoutMS=200", "producer: { start: now }");
     let offline = fixture.run(&["check", "--offline", "--json"]).await;
@@ -150,8 +150,8 @@ async fn offline_asks_nobody_and_a_server_that_is_away_is_told() {
     online.failure();
 }
 
-/// A replica set of one that asks for passwords, and its root.
-async fn guarded(folder: &Path) -> (MongoServer, Client) {
+/// A replica set with one member and authentication, and a client of its root user.
+async fn start_with_authentication(folder: &Path) -> (MongoServer, Client) {
     let key = folder.join("key");
     std::fs::write(&key, "a key that members share").unwrap();
     std::fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
@@ -169,9 +169,9 @@ async fn guarded(folder: &Path) -> (MongoServer, Client) {
 }
 
 #[tokio::test]
-async fn missing_rights_are_found_and_named_and_the_password_is_not_shown() {
+async fn missing_rights_are_named_without_the_password() {
     let folder = tempfile::tempdir().unwrap();
-    let (server, root) = guarded(folder.path()).await;
+    let (server, root) = start_with_authentication(folder.path()).await;
     let fixture = CliFixture::new("check_rights", MODELS).await;
     fixture.run(&["topology", "apply"]).await.success();
     let [source, coordination, views] =
@@ -189,14 +189,14 @@ async fn missing_rights_are_found_and_named_and_the_password_is_not_shown() {
     };
     let (read, write) = (("read", source), |place| ("readWrite", place));
 
-    // One right is missing at a time; only what lacks it is text.
+    // One right is missing at a time; only its section has findings.
     for (name, granted, about, problem, remedy) in [
         (
             "without-source",
             [write(coordination), write(views)],
             "source",
             "refused by the server".to_owned(),
-            "grant the user `read` on the source's database".to_owned(),
+            "grant the user `read` on the source database".to_owned(),
         ),
         (
             "without-coordination",
@@ -223,19 +223,19 @@ async fn missing_rights_are_found_and_named_and_the_password_is_not_shown() {
         );
         output.failure();
     }
-    // Who may read there may still not write.
+    // A user with `read` cannot write.
     let output = check("reader", &[read, ("read", coordination), write(views)]).await;
     let refused = format!("error: coordination: `update` on `{coordination}.checkpoints` is refused");
     assert!(output.stdout.contains(&refused) && !output.stdout.contains("`find` on"), "{}", output.stdout);
     output.failure();
 
     let output = check("enough", &[read, write(coordination), write(views)]).await;
-    assert!(output.stdout.contains("note: source: the oplog cannot be looked at"), "{}", output.stdout);
+    assert!(output.stdout.contains("note: source: the oplog cannot be read"), "{}", output.stdout);
     output.success();
 }
 
 #[tokio::test]
-async fn a_window_for_duplicates_that_is_too_short_is_found() {
+async fn a_short_duplicate_detection_window_is_found() {
     let fixture = CliFixture::new("check_window", "").await;
     let topic = [("RequiresDuplicateDetection", "true"), ("DuplicateDetectionHistoryTimeWindow", "PT20S")];
     let topic = topic.map(|(name, value)| (name, value.to_owned()));
@@ -250,13 +250,13 @@ async fn a_window_for_duplicates_that_is_too_short_is_found() {
     assert!(!output.stdout.contains("DuplicateDetection"), "{}", output.stdout);
 }
 
-/// Passes requests on to the broker, but for rules, which no broker of ours has: those it answers as Azure does, or not at all.
-async fn ruled(broker: SocketAddr, answer: String) -> SocketAddr {
+/// A proxy that forwards requests to the broker, and replies to requests for rules itself: our broker has no rules yet.
+async fn start_rules_proxy(broker: SocketAddr, reply: String) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
-            let answer = answer.clone();
+            let reply = reply.clone();
             tokio::spawn(async move {
                 let mut head = vec![];
                 while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -266,7 +266,7 @@ async fn ruled(broker: SocketAddr, answer: String) -> SocketAddr {
                 }
                 let path = String::from_utf8_lossy(&head).split(' ').nth(1).unwrap_or_default().to_owned();
                 if path.contains("/Rules") {
-                    let _ = client.write_all(answer.as_bytes()).await;
+                    let _ = client.write_all(reply.as_bytes()).await;
                     return;
                 }
                 let mut bus = TcpStream::connect(broker).await.unwrap();
@@ -279,32 +279,32 @@ async fn ruled(broker: SocketAddr, answer: String) -> SocketAddr {
 }
 
 #[tokio::test]
-async fn rules_that_filter_are_found_and_rules_that_cannot_be_seen_are_not_called_well() {
+async fn filtering_and_unreadable_rules_are_found() {
     let fixture = CliFixture::new("check_rules", "").await;
     fixture.run(&["topology", "apply"]).await.success();
     let rule = r#"<feed xmlns="http://www.w3.org/2005/Atom"><entry><title type="text">europe</title><content type="application/xml"><RuleDescription xmlns="http://schemas.microsoft.com/netservices/2010/10/servicebus/connect" xmlns:i="http://www.w3.org/2001/XMLSchema-instance"><Filter i:type="SqlFilter"><SqlExpression>region = 'eu'</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></Filter><Action i:type="EmptyRuleAction"/><Name>europe</Name></RuleDescription></content></entry></feed>"#;
     let filtering = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n{rule}", rule.len());
     let refusing = "HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n".to_owned();
-    for (answer, text) in [
+    for (reply, expected) in [
         (
             filtering,
-            "error: service_bus: `events/Subscriptions/read-models`: its rules do not let every event through once, as it is: `europe` (SqlFilter); leave it one rule",
+            "error: service_bus: `events/Subscriptions/read-models`: its rules do not deliver every message exactly once and unchanged: `europe` (SqlFilter); keep one rule",
         ),
         (
             refusing,
-            "warning: service_bus: `events/Subscriptions/read-models`: its rules cannot be looked at, and may leave events out",
+            "warning: service_bus: `events/Subscriptions/read-models`: its rules cannot be read and may filter events",
         ),
         (
             String::new(),
-            "warning: service_bus: `events/Subscriptions/read-models`: its rules cannot be looked at, and may leave events out",
+            "warning: service_bus: `events/Subscriptions/read-models`: its rules cannot be read and may filter events",
         ),
     ] {
-        let address = ruled(fixture.broker.address(), answer).await;
+        let address = start_rules_proxy(fixture.broker.address(), reply).await;
         let bus = format!(
             "service_bus.connection_string=Endpoint=sb://{address};SharedAccessKeyName=any;SharedAccessKey=any;UseDevelopmentEmulator=true"
         );
         let output = fixture.run(&["check", "--set", &bus]).await;
-        assert!(output.stdout.lines().any(|line| line.starts_with(text)), "{text}: {}", output.stdout);
-        assert_eq!(output.status.success(), text.starts_with("warning"), "{}", output.stdout);
+        assert!(output.stdout.lines().any(|line| line.starts_with(expected)), "{expected}: {}", output.stdout);
+        assert_eq!(output.status.success(), expected.starts_with("warning"), "{}", output.stdout);
     }
 }

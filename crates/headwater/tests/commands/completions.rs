@@ -11,7 +11,7 @@ fn script(shell: &str) -> String {
 }
 
 #[test]
-fn every_shell_gets_a_script_that_knows_the_commands() {
+fn every_shell_gets_a_completion_script() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = script(shell);
         for word in ["step-down", "parked", "discard", "dry-run"] {

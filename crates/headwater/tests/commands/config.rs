@@ -1,4 +1,4 @@
-//! The configuration as a person meets it: printed, copied, wrong.
+//! `headwater config`, and configuration problems in all commands.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -9,7 +9,7 @@ const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
 
 const MISCONFIGURED: Option<i32> = Some(3);
 
-/// In a folder of its own, with nothing of ours in the environment.
+/// Runs the binary in this folder, without `HEADWATER` variables.
 fn run(folder: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(BINARY);
     let ours = std::env::vars().map(|(name, _)| name).filter(|name| name.starts_with("HEADWATER"));
@@ -29,7 +29,7 @@ fn the_reference_file_can_be_copied_and_used_as_it_is() {
     let reference = run(folder.path(), &["config", "reference"]);
     assert!(reference.status.success());
     std::fs::write(folder.path().join("headwater.yaml"), &reference.stdout).unwrap();
-    // Found where it is looked for.
+    // Found in the current folder.
     let printed = run(folder.path(), &["config", "print"]);
     assert!(printed.status.success(), "{}", text(&printed.stderr));
     let checked = run(folder.path(), &["check", "--offline", "--json"]);
@@ -39,7 +39,7 @@ fn the_reference_file_can_be_copied_and_used_as_it_is() {
 }
 
 #[test]
-fn what_is_in_force_is_printed_as_yaml_and_as_json_without_its_secrets() {
+fn the_effective_configuration_is_printed_without_secrets() {
     let folder = tempfile::tempdir().unwrap();
     let file = "\
 format: 1
@@ -56,7 +56,7 @@ read_models: { totals: { when: { Added: { $inc: { total: $$event.payload.amount 
     let output = text(&printed.stdout);
     assert!(!output.contains("sesame"), "{output}");
     let json: Json = serde_json::from_str(&output).unwrap();
-    // Where it is, a person may know.
+    // Hosts are shown.
     assert_eq!(json["source"]["uri"], "mongodb://***@localhost");
     let bus = "Endpoint=sb://localhost;SharedAccessKeyName=n;SharedAccessKey=***";
     assert_eq!(
@@ -76,7 +76,7 @@ read_models: { totals: { when: { Added: { $inc: { total: $$event.payload.amount 
 }
 
 #[test]
-fn all_mistakes_are_told_by_every_command_before_anything_is_asked() {
+fn every_command_reports_all_configuration_problems() {
     let folder = tempfile::tempdir().unwrap();
     let file = "format: 1\nsource: { uri: nowhere, databse: shop, collection: events }\nproducer: { body: xml }\nconsumer: { connections: 9, max_concurrent_sessions: 3 }\n";
     std::fs::write(folder.path().join("headwater.yaml"), file).unwrap();
@@ -97,7 +97,7 @@ fn all_mistakes_are_told_by_every_command_before_anything_is_asked() {
         assert!(output.starts_with("error: the configuration `headwater.yaml` has 6 problems\n"), "{output}");
         for line in [
             "line 2, column 16: `source.uri` is not a MongoDB URI",
-            "line 2, column 25: `source.databse` is not a key; did you mean `database`?",
+            "line 2, column 25: `source.databse` is not a known key; did you mean `database`?",
             "line 3, column 19: `producer.body` is `xml`",
             "line 4, column 26: `consumer.connections` is `9`",
             "`service_bus.connection_string` is missing",
@@ -109,7 +109,7 @@ fn all_mistakes_are_told_by_every_command_before_anything_is_asked() {
 }
 
 #[test]
-fn a_program_that_checks_gets_the_mistakes_as_json() {
+fn check_json_contains_the_configuration_problems() {
     let folder = tempfile::tempdir().unwrap();
     let file = "format: 1\nsource: { uri: \"mongodb://localhost\", database: shop, collection: events, sequence: version }\nproducer: { body: xml }\n";
     std::fs::write(folder.path().join("headwater.yaml"), file).unwrap();
@@ -119,7 +119,7 @@ fn a_program_that_checks_gets_the_mistakes_as_json() {
     assert_eq!((&text["ok"], &text["file"]), (&json!(false), &json!("headwater.yaml")));
     let body = json!({
         "level": "error", "about": "configuration", "path": "producer.body", "line": 3, "column": 19,
-        "problem": "is `xml`, and must be `bson` or `json`"
+        "problem": "is `xml`, but must be `bson` or `json`"
     });
     assert_eq!(text["findings"][0], body);
     assert_eq!(text["findings"][1]["path"], "service_bus.connection_string");
@@ -127,7 +127,7 @@ fn a_program_that_checks_gets_the_mistakes_as_json() {
 }
 
 #[test]
-fn a_program_that_checks_gets_json_also_of_a_file_that_is_not_there() {
+fn check_json_reports_a_missing_file() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &["check", "--json", "--config", "missing.yaml"]);
     assert_eq!(output.status.code(), MISCONFIGURED);
@@ -138,19 +138,20 @@ fn a_program_that_checks_gets_json_also_of_a_file_that_is_not_there() {
 }
 
 #[test]
-fn who_has_no_file_is_told_how_to_begin() {
+fn without_a_file_the_error_says_how_to_start() {
     let folder = tempfile::tempdir().unwrap();
     let output = run(folder.path(), &["run"]);
     assert_eq!(output.status.code(), MISCONFIGURED);
     let output = text(&output.stderr);
     assert!(
-        output.contains("there is no file") && output.contains("headwater config reference > headwater.yaml"),
+        output.contains("no configuration file found")
+            && output.contains("headwater config reference > headwater.yaml"),
         "{output}"
     );
 }
 
 #[test]
-fn a_server_that_is_away_is_told_in_a_line_with_what_to_do() {
+fn an_unreachable_server_is_reported_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let file = "\
 format: 1
@@ -159,17 +160,17 @@ service_bus: { connection_string: \"Endpoint=sb://127.0.0.1:1;UseDevelopmentEmul
 ";
     std::fs::write(folder.path().join("headwater.yaml"), file).unwrap();
     for (arguments, advice) in [
-        (&["checkpoint", "show"][..], "is MongoDB there"),
-        (&["parked", "list"], "is MongoDB there"),
-        (&["step-down"], "is MongoDB there"),
-        (&["topology", "apply"], "is the bus there"),
-        (&["status"], "is MongoDB there"),
+        (&["checkpoint", "show"][..], "check that MongoDB is running"),
+        (&["parked", "list"], "check that MongoDB is running"),
+        (&["step-down"], "check that MongoDB is running"),
+        (&["topology", "apply"], "check that Service Bus is reachable"),
+        (&["status"], "check that MongoDB is running"),
     ] {
         let output = run(folder.path(), arguments);
         let code = if arguments == ["status"] { 4 } else { 1 };
         assert_eq!(output.status.code(), Some(code), "{arguments:?}");
         let output = text(&output.stderr);
-        assert!(output.contains(&format!("what to do: {advice}")), "{output}");
+        assert!(output.contains(&format!("help: {advice}")), "{output}");
         assert!(output.contains("127.0.0.1:1") && output.contains("refused"), "{output}");
         assert!(!output.contains("Topology") && !output.contains("sesame"), "{output}");
     }

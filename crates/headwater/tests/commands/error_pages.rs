@@ -1,4 +1,4 @@
-//! The pages of `docs/errors/`: one for every reason a pod waits for an operator.
+//! The pages of `docs/errors/`: one for every reason why a producer halts.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,14 +10,14 @@ fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/errors")
 }
 
-/// Every halt, with what its page is called and what the log says of it.
+/// Every halt, with the title of its page.
 fn halts() -> [(HaltReason, &'static str); 3] {
     let all = [
         (HaltReason::HistoryLost, "History lost"),
         (HaltReason::Source(String::new()), "The source cannot be captured"),
         (HaltReason::Checkpoint(String::new()), "The checkpoint cannot be used"),
     ];
-    // A new one does not compile here: give it a line above, and a page.
+    // A new variant does not compile here: add it above, and write its page.
     for (halt, _) in &all {
         match halt {
             HaltReason::HistoryLost | HaltReason::Source(_) | HaltReason::Checkpoint(_) => {}
@@ -27,7 +27,7 @@ fn halts() -> [(HaltReason, &'static str); 3] {
 }
 
 #[test]
-fn every_halt_has_a_page_that_names_it_and_says_what_to_do() {
+fn every_halt_has_a_page_with_a_fix() {
     for (halt, title) in halts() {
         let page = halt.page();
         let path = folder().join(format!("{page}.md"));
@@ -46,14 +46,14 @@ fn every_halt_has_a_page_that_names_it_and_says_what_to_do() {
 }
 
 #[test]
-fn there_is_no_page_that_nothing_leads_to() {
+fn every_page_belongs_to_a_halt() {
     let files = std::fs::read_dir(folder()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let pages = halts().map(|(halt, _)| format!("{}.md", halt.page()));
     assert_eq!(files.collect::<BTreeSet<_>>(), BTreeSet::from(pages));
 }
 
 #[test]
-fn every_command_on_a_page_is_one_there_is() {
+fn every_command_on_a_page_exists() {
     let mut seen = 0;
     for (halt, _) in halts() {
         let text = std::fs::read_to_string(folder().join(format!("{}.md", halt.page()))).unwrap();

@@ -1,4 +1,4 @@
-//! What a command's end tells a script: a code for each kind of reason. The second signal is the pod's own test.
+//! Exit codes. The code for a second signal is tested with the pod.
 
 use std::net::TcpListener;
 use std::process::{Command, Output};
@@ -21,7 +21,7 @@ fn code(arguments: &[&str]) -> i32 {
 }
 
 #[test]
-fn the_help_tells_every_code() {
+fn the_help_lists_every_exit_code() {
     for arguments in [&["--help"][..], &["run", "--help"], &["status", "--help"]] {
         let output = run(arguments);
         let stdout = String::from_utf8_lossy(&output.stdout);
@@ -34,7 +34,7 @@ fn the_help_tells_every_code() {
 }
 
 #[test]
-fn a_command_line_that_is_not_understood_is_told_from_a_failure() {
+fn a_usage_error_has_its_own_exit_code() {
     assert_eq!(code(&["config", "reference"]), 0);
     assert_eq!(code(&["fly"]), USAGE);
     assert_eq!(code(&["run", "--no-such-flag"]), USAGE);
@@ -43,12 +43,12 @@ fn a_command_line_that_is_not_understood_is_told_from_a_failure() {
     let broker = run(&["broker", "--ephemeral", "--listen", &address]);
     assert_eq!(broker.status.code(), Some(FAILED));
     let stderr = String::from_utf8_lossy(&broker.stderr).into_owned();
-    assert!(stderr.contains(&format!("listen on {address}")) && stderr.contains("what to do: "), "{stderr}");
+    assert!(stderr.contains(&format!("listen on {address}")) && stderr.contains("help: "), "{stderr}");
     assert!(stderr.contains("`--listen`"), "{stderr}");
 }
 
 #[test]
-fn a_mistake_in_the_configuration_is_told_from_a_failure() {
+fn a_configuration_problem_has_its_own_exit_code() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("headwater.yaml");
     let file = path.to_str().unwrap();
@@ -73,16 +73,16 @@ fn a_mistake_in_the_configuration_is_told_from_a_failure() {
     let output = run(&["run", "--config", file, "--set", &listen, "--set", "source.uri=mongodb://127.0.0.1:9"]);
     let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(FAILED), "{stderr}");
-    assert!(stderr.contains("what to do: ") && stderr.contains("`admin.listen`"), "{stderr}");
+    assert!(stderr.contains("help: ") && stderr.contains("`admin.listen`"), "{stderr}");
     let (code, stderr) = with("mongodb://127.0.0.1:9/?directConnection=true", "Endpoint=nowhere");
     assert_eq!(code, Some(MISCONFIGURED), "{stderr}");
 }
 
 #[tokio::test]
-async fn an_answer_that_is_no_is_told_from_a_failure() {
+async fn an_unhealthy_result_has_its_own_exit_code() {
     let fixture = CliFixture::new("exit_codes", "").await;
     let exit_code = async |arguments: &[&str]| fixture.run(arguments).await.status.code();
-    // Nobody leads, and there is no topic.
+    // There is no leader and no topic.
     assert_eq!(exit_code(&["status"]).await, Some(UNHEALTHY));
     assert_eq!(exit_code(&["check"]).await, Some(UNHEALTHY));
     assert_eq!(exit_code(&["check", "--offline"]).await, Some(0));

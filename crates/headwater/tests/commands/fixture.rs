@@ -1,4 +1,4 @@
-//! A pipeline with nothing running but its servers, and commands that are asked about it.
+//! A pipeline whose servers run, without pods, and the commands of the built binary.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub(crate) struct CliFixture {
     folder: TempDir,
 }
 
-/// What a command output, and how it ended.
+/// The output and exit status of a command.
 pub(crate) struct CommandOutput {
     pub(crate) status: ExitStatus,
     pub(crate) stdout: String,
@@ -31,7 +31,7 @@ pub(crate) struct CommandOutput {
 }
 
 impl CliFixture {
-    /// `more`: the rest of the configuration, as lines of YAML.
+    /// `more`: the rest of the configuration, as YAML.
     pub(crate) async fn new(purpose: &str, more: &str) -> Self {
         let shared = shared().await.unwrap();
         let [source, views, coordination] =
@@ -61,7 +61,7 @@ service_bus: {{ connection_string: \"{bus}\" }}
         std::fs::write(self.config_path(), text).unwrap();
     }
 
-    /// Where its `headwater.yaml` is.
+    /// The folder of `headwater.yaml`.
     pub(crate) fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -88,7 +88,7 @@ service_bus: {{ connection_string: \"{bus}\" }}
         program.args(["run", "--config", self.config_path().to_str().unwrap()]).args(arguments).start().unwrap()
     }
 
-    /// Runs a command to its end.
+    /// Runs a command until it exits.
     pub(crate) async fn run(&self, arguments: &[&str]) -> CommandOutput {
         let program = Program::new(env!("CARGO_BIN_EXE_headwater")).env("RUST_LOG", "off");
         let process = program.args(arguments).args(["--config", self.config_path().to_str().unwrap()]).start().unwrap();
@@ -102,13 +102,13 @@ service_bus: {{ connection_string: \"{bus}\" }}
 }
 
 impl CommandOutput {
-    /// What it output, if it ended well.
+    /// Stdout of a command that must succeed.
     pub(crate) fn success(self) -> String {
         assert!(self.status.success(), "{}\n{}", self.stdout, self.stderr);
         self.stdout
     }
 
-    /// What it output of why it did not.
+    /// Stderr of a command that must fail.
     pub(crate) fn failure(self) -> String {
         assert!(!self.status.success(), "{}", self.stdout);
         self.stderr

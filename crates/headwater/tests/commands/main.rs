@@ -1,4 +1,4 @@
-//! The operator's commands as a person meets them: the built program, a real MongoDB, the real broker.
+//! The commands of an operator: the built binary, a real MongoDB and the real broker.
 
 mod check;
 mod checkpoint;

@@ -1,4 +1,4 @@
-//! What is parked: listed, shown, applied again, discarded.
+//! `headwater parked`: list, show, retry and discard.
 
 use mongodb::bson::{Document, doc};
 use serde_json::json;
@@ -10,7 +10,7 @@ const MODELS: &str =
     "read_models: { database: VIEWS, totals: { when: { Added: { $inc: { total: $$event.payload.amount } } } } }";
 
 #[tokio::test]
-async fn what_is_parked_is_listed_shown_retried_and_discarded() {
+async fn parked_events_are_listed_shown_retried_and_discarded() {
     let fixture = CliFixture::new("parked", MODELS).await;
     fixture.run(&["topology", "apply"]).await.success();
     fixture.insert("order-1", 1, "Added", doc! { "amount": "a secret" }).await;
@@ -34,16 +34,16 @@ async fn what_is_parked_is_listed_shown_retried_and_discarded() {
 
     let still = fixture.run(&["parked", "retry", "order-1"]).await.failure();
     assert!(still.contains("still cannot be applied") && !still.contains("a secret"), "{still}");
-    let unmeant = fixture.run(&["parked", "discard", "order-1"]).await.failure();
-    assert!(unmeant.contains("for good") && unmeant.contains("--yes"), "{unmeant}");
+    let unconfirmed = fixture.run(&["parked", "discard", "order-1"]).await.failure();
+    assert!(unconfirmed.contains("for good") && unconfirmed.contains("--yes"), "{unconfirmed}");
     let discarded = fixture.run(&["parked", "discard", "order-1", "--yes"]).await.success();
     assert!(
-        discarded.contains("1 events of order-1 were discarded") && discarded.contains("1 more wait"),
+        discarded.contains("discarded 1 event of order-1") && discarded.contains("1 event still parked"),
         "{discarded}"
     );
     let applied = fixture.run(&["parked", "retry", "order-1", "--model", "totals"]).await.success();
-    assert!(applied.contains("1 events were applied"), "{applied}");
-    assert!(fixture.run(&["parked", "list"]).await.success().contains("nothing is parked"));
+    assert!(applied.contains("applied 1 event"), "{applied}");
+    assert!(fixture.run(&["parked", "list"]).await.success().contains("no parked events"));
     let total = fixture.views.collection::<Document>("totals").find_one(doc! { "_id": "order-1" }).await.unwrap();
     assert_eq!(total, Some(doc! { "_id": "order-1", "total": 5 }));
     let gone = fixture.run(&["parked", "retry", "order-1"]).await.failure();

@@ -1,4 +1,4 @@
-//! The recipes of `docs/read-models.md`, as they stand there: a pod runs each, and its events give its documents.
+//! The recipes of `docs/read-models.md`: a pod runs each, and its events must give its documents.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ fn blocks(section: &str, language: &str) -> Vec<String> {
 }
 
 #[tokio::test]
-async fn every_recipe_does_what_the_page_says() {
+async fn every_recipe_gives_the_documents_on_the_page() {
     let recipes = recipes();
     let names: Vec<_> = recipes.iter().map(|recipe| recipe.name.as_str()).collect();
     assert_eq!(names, ["Counters", "Lists", "Joins by fan-out", "Status machines", "Soft delete"]);

@@ -1,4 +1,4 @@
-//! The leader gives its term up when it is asked to.
+//! `headwater step-down`: the leader steps down and another pod leads.
 
 use crate::fixture::{CliFixture, SOON};
 
@@ -6,9 +6,9 @@ use crate::fixture::{CliFixture, SOON};
 async fn the_leader_steps_down_and_another_pod_leads() {
     let fixture = CliFixture::new("step_down", "").await;
     let nobody = fixture.run(&["step-down"]).await.failure();
-    assert!(nobody.contains("nobody leads"), "{nobody}");
+    assert!(nobody.contains("has no leader"), "{nobody}");
     let never = fixture.run(&["step-down", "--within", "0s"]).await.failure();
-    assert!(never.contains("in no time"), "{never}");
+    assert!(never.contains("longer than 0"), "{never}");
     fixture.run(&["topology", "apply"]).await.success();
     let first = fixture.start_pod("pod-1");
     first.wait_for_line("lease acquired", SOON).await;
@@ -16,11 +16,11 @@ async fn the_leader_steps_down_and_another_pod_leads() {
     second.wait_for_line("pod started", SOON).await;
     let output = fixture.run(&["step-down"]).await.success();
     assert!(
-        output.contains("pod-1 is asked to give term 1 up") && output.contains("pod-2 leads in term 2"),
+        output.contains("requested: pod-1 steps down from term 1") && output.contains("pod-2 leads in term 2"),
         "{output}"
     );
-    first.wait_for_line("asked to step down", SOON).await;
-    // And back, for a program.
+    first.wait_for_line("step-down requested", SOON).await;
+    // And back, as JSON.
     let output = fixture.run(&["step-down", "--json"]).await;
     let text = output.json();
     output.success();

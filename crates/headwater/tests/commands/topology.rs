@@ -1,4 +1,4 @@
-//! Topic and subscription: made, brought in line, or refused with what to do.
+//! `headwater topology apply`: creates, changes or refuses.
 
 use std::net::SocketAddr;
 
@@ -11,11 +11,11 @@ use crate::fixture::CliFixture;
 const SUBSCRIPTION: &str = "events/Subscriptions/read-models";
 
 #[tokio::test]
-async fn what_is_missing_is_created_what_differs_is_changed_and_the_rest_is_left() {
+async fn topology_apply_creates_and_changes_entities() {
     let fixture = CliFixture::new("topology", "").await;
     let would = fixture.run(&["topology", "apply", "--dry-run"]).await.success();
     assert!(would.contains("events: would be created"), "{would}");
-    assert!(fixture.administration().get("events").await.unwrap().is_none(), "nothing was done");
+    assert!(fixture.administration().get("events").await.unwrap().is_none(), "nothing was changed");
 
     let created = fixture.run(&["topology", "apply"]).await.success();
     assert_eq!(created, format!("events: created\n{SUBSCRIPTION}: created\n"));
@@ -29,12 +29,12 @@ async fn what_is_missing_is_created_what_differs_is_changed_and_the_rest_is_left
     assert_eq!(value(&subscription, "MaxDeliveryCount"), "2000");
     assert_eq!(value(&subscription, "LockDuration"), "PT1M");
     let left = fixture.run(&["topology", "apply"]).await.success();
-    assert_eq!(left, format!("events: left as it is\n{SUBSCRIPTION}: left as it is\n"));
+    assert_eq!(left, format!("events: unchanged\n{SUBSCRIPTION}: unchanged\n"));
 
     assert!(subscription.set("MaxDeliveryCount", "7"));
     bus.update(SUBSCRIPTION, &subscription).await.unwrap();
     let would = fixture.run(&["topology", "apply", "--dry-run", "--json"]).await.json();
-    assert_eq!((&would["entities"][0]["action"], &would["entities"][1]["action"]), (&"left".into(), &"changed".into()));
+    assert_eq!((&would["entities"][0]["action"], &would["entities"][1]["action"]), (&"unchanged".into(), &"changed".into()));
     assert_eq!(would["entities"][1]["changes"][0]["from"], "7");
     let changed = fixture.run(&["topology", "apply"]).await.success();
     assert!(changed.contains("read-models: changed (MaxDeliveryCount from 7 to 2000)"), "{changed}");
@@ -43,18 +43,18 @@ async fn what_is_missing_is_created_what_differs_is_changed_and_the_rest_is_left
 }
 
 #[tokio::test]
-async fn what_no_bus_changes_in_place_is_refused_and_nothing_is_done() {
+async fn immutable_differences_are_refused_and_nothing_changes() {
     let fixture = CliFixture::new("topology_fixed", "").await;
     let bus = fixture.administration();
     bus.create("events", &EntityDescription::topic(&[])).await.unwrap();
     let refused = fixture.run(&["topology", "apply"]).await.failure();
-    assert!(refused.contains("nothing was done"), "{refused}");
-    assert!(refused.contains("RequiresDuplicateDetection must be true: name a new topic"), "{refused}");
+    assert!(refused.contains("nothing was changed"), "{refused}");
+    assert!(refused.contains("RequiresDuplicateDetection must be true: set `service_bus.topic` to a new topic"), "{refused}");
     assert!(bus.get(SUBSCRIPTION).await.unwrap().is_none());
 }
 
 #[tokio::test]
-async fn administration_goes_over_tls_to_whom_it_trusts_only() {
+async fn administration_uses_tls_with_trusted_authorities_only() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
     let mut params = CertificateParams::new(Vec::new()).unwrap();

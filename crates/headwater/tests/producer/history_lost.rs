@@ -100,7 +100,7 @@ async fn lost_history_halts_the_producer_until_a_reset() {
     };
     let refused = reset(&[]).await;
     assert!(!refused.status.success());
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("say --yes"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("add --yes"));
     let done = reset(&["--yes"]).await;
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 

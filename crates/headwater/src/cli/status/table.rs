@@ -1,11 +1,13 @@
-//! The status as a table that people read.
+//! The status as text.
 
 use std::fmt::Write;
 
 use admin::PipelineStatus;
 use admin::status::{PodRole, ProblemSeverity, TermState, TermStatus};
 
-/// What is said of what nobody knows.
+use crate::cli::table::{plural, render_table};
+
+/// Shown for a value that could not be read.
 const UNKNOWN: &str = "unknown";
 
 pub(super) fn render_status(status: &PipelineStatus) -> String {
@@ -46,7 +48,7 @@ fn leader_text(status: &PipelineStatus) -> String {
                 leader.for_seconds.map_or_else(String::new, |seconds| format!(", for {}", format_long(seconds)));
             format!("{}, term {}{since}", leader.pod, leader.term)
         }
-        None if status.collected.unavailable.is_empty() => "nobody".to_owned(),
+        None if status.collected.unavailable.is_empty() => "none".to_owned(),
         None => UNKNOWN.to_owned(),
     }
 }
@@ -69,9 +71,9 @@ fn checkpoint_text(status: &PipelineStatus) -> String {
 
 fn write_pods(text: &mut String, status: &PipelineStatus) {
     let rows = status.pods.iter().map(|pod| {
-        // What a pod last said is not worth showing once it is silent.
-        let told = |text: Option<String>| text.filter(|_| !pod.silent).unwrap_or_else(|| "-".to_owned());
-        let rate = |rate: Option<f64>| told(rate.map(|rate| format!("{rate:.0}/s")));
+        // The last values of a silent pod are out of date.
+        let if_fresh = |text: Option<String>| text.filter(|_| !pod.silent).unwrap_or_else(|| "-".to_owned());
+        let rate = |rate: Option<f64>| if_fresh(rate.map(|rate| format!("{rate:.0}/s")));
         let role = if pod.role == PodRole::Leader { "leader" } else { "standby" };
         let seen = if pod.silent {
             format!("silent for {}", format_long(pod.last_seen_seconds_ago))
@@ -80,10 +82,10 @@ fn write_pods(text: &mut String, status: &PipelineStatus) {
         };
         vec![
             pod.id.clone(),
-            told(Some(role.to_owned())),
-            told(Some(pod.producer.clone())),
-            told(Some(pod.consumer.clone())),
-            told(pod.sessions.map(|held| held.to_string())),
+            if_fresh(Some(role.to_owned())),
+            if_fresh(Some(pod.producer.clone())),
+            if_fresh(Some(pod.consumer.clone())),
+            if_fresh(pod.sessions.map(|held| held.to_string())),
             rate(pod.published_per_second),
             rate(pod.applied_per_second),
             seen,
@@ -93,7 +95,7 @@ fn write_pods(text: &mut String, status: &PipelineStatus) {
     });
     let names =
         ["pod", "role", "producer", "consumer", "sessions", "published", "applied", "seen", "version", "address"];
-    table(text, &names, rows.collect());
+    write_table(text, &names, &rows.collect::<Vec<_>>());
 }
 
 fn write_read_models(text: &mut String, status: &PipelineStatus) {
@@ -105,15 +107,14 @@ fn write_read_models(text: &mut String, status: &PipelineStatus) {
             or_unknown(model.parked_aggregates),
         ]
     });
-    table(text, &["read model", "documents", "last applied", "parked"], rows.collect());
+    write_table(text, &["read model", "documents", "last applied", "parked"], &rows.collect::<Vec<_>>());
 }
 
 fn write_terms(text: &mut String, status: &PipelineStatus) {
-    let rows =
-        status.terms.iter().take(5).map(|term| {
-            vec![term.term.to_string(), term.pod.clone(), term.started.to_string(), describe_term_end(term)]
-        });
-    table(text, &["term", "pod", "started", "ended"], rows.collect());
+    let rows = status.terms.iter().take(5).map(|term| {
+        vec![term.term.to_string(), term.pod.clone(), term.started.to_string(), describe_term_end(term)]
+    });
+    write_table(text, &["term", "pod", "started", "ended"], &rows.collect::<Vec<_>>());
 }
 
 fn describe_term_end(term: &TermStatus) -> String {
@@ -137,28 +138,16 @@ fn write_problems(text: &mut String, status: &PipelineStatus) {
     }
 }
 
-/// Columns as wide as their widest entry; nothing at all for no rows.
-fn table(text: &mut String, names: &[&str], rows: Vec<Vec<String>>) {
-    if rows.is_empty() {
-        return;
-    }
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).chain([names[column].len()]).max();
-    let widths: Vec<usize> = (0..names.len()).map(|column| width(column).unwrap_or(0)).collect();
-    let heading: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-    text.push('\n');
-    for row in std::iter::once(&heading).chain(&rows) {
-        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
-        let line = cells.collect::<Vec<_>>().join("  ");
-        let _ = writeln!(text, "{}", line.trim_end());
+/// A table after an empty line; nothing if there are no rows.
+fn write_table(text: &mut String, names: &[&str], rows: &[Vec<String>]) {
+    if !rows.is_empty() {
+        text.push('\n');
+        text.push_str(&render_table(names, rows));
     }
 }
 
 fn or_unknown(value: Option<impl ToString>) -> String {
     value.map_or_else(|| UNKNOWN.to_owned(), |value| value.to_string())
-}
-
-fn plural(count: u64, one: &str) -> String {
-    if count == 1 { format!("1 {one}") } else { format!("{count} {one}s") }
 }
 
 fn format_short(seconds: f64) -> String {
@@ -183,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_says_what_is_known_and_what_is_not() {
+    fn the_table_shows_known_and_unknown_values() {
         let mut status = PipelineStatus::unknown("shop", CollectionInfo::default());
         status.leader = Some(LeaderStatus {
             pod: "pod-1".into(),

@@ -1,26 +1,26 @@
-//! The schema for editors, held against documents: a reader of just those keywords that it uses.
+//! The JSON schema for editors, checked against documents by a validator for just the keywords it uses.
 
 use serde_json::{Value as Json, json};
 
 use super::super::{json_schema, reference_file, units, yaml};
 
-/// Where a document is not as the schema says.
-fn wrong(schema: &Json, value: &Json, at: &str) -> Vec<String> {
+/// The violations of the schema in a document.
+fn violations(schema: &Json, value: &Json, at: &str) -> Vec<String> {
     let mut found = vec![];
-    let told = |what: &str| vec![format!("{at}: {what}")];
+    let message = |what: &str| vec![format!("{at}: {what}")];
     for (keyword, rule) in schema.as_object().expect("a schema is an object") {
         found.extend(match keyword.as_str() {
             "$schema" | "title" | "description" | "default" | "additionalProperties" => vec![],
             "type" => {
                 let kinds = rule.as_array().cloned().unwrap_or_else(|| vec![rule.clone()]);
-                if kinds.iter().any(|kind| is(value, kind.as_str().unwrap())) { vec![] } else { told("type") }
+                if kinds.iter().any(|kind| has_type(value, kind.as_str().unwrap())) { vec![] } else { message("type") }
             }
             "enum" if rule.as_array().unwrap().contains(value) => vec![],
             "const" if rule == value => vec![],
             "minimum" if value.as_f64().is_none_or(|number| number >= rule.as_f64().unwrap()) => vec![],
             "maximum" if value.as_f64().is_none_or(|number| number <= rule.as_f64().unwrap()) => vec![],
             "pattern" if value.as_str().is_none_or(|text| fits(rule.as_str().unwrap(), text)) => vec![],
-            "enum" | "const" | "minimum" | "maximum" | "pattern" => told(keyword),
+            "enum" | "const" | "minimum" | "maximum" | "pattern" => message(keyword),
             "required" => {
                 let missing = |name: &&Json| value.is_object() && value.get(name.as_str().unwrap()).is_none();
                 rule.as_array().unwrap().iter().filter(missing).map(|name| format!("{at}: lacks {name}")).collect()
@@ -34,16 +34,16 @@ fn wrong(schema: &Json, value: &Json, at: &str) -> Vec<String> {
             }
             "items" => {
                 let items = value.as_array().into_iter().flatten().enumerate();
-                items.flat_map(|(number, item)| wrong(rule, item, &format!("{at}/{number}"))).collect()
+                items.flat_map(|(number, item)| violations(rule, item, &format!("{at}/{number}"))).collect()
             }
             "oneOf" => {
-                let fitting = rule.as_array().unwrap().iter().filter(|rule| wrong(rule, value, at).is_empty());
-                if fitting.count() == 1 { vec![] } else { told("oneOf") }
+                let fitting = rule.as_array().unwrap().iter().filter(|rule| violations(rule, value, at).is_empty());
+                if fitting.count() == 1 { vec![] } else { message("oneOf") }
             }
             other => panic!("`{other}` is not read here"),
         });
     }
-    // Where there are no `properties`, every entry is another.
+    // Without `properties`, every entry is an additional property.
     if schema.get("properties").is_none()
         && let Some(others) = schema.get("additionalProperties")
     {
@@ -58,11 +58,11 @@ fn entry(schema: &Json, name: &str, value: &Json, at: &str) -> Vec<String> {
     match schema {
         Json::Bool(true) => vec![],
         Json::Bool(false) => vec![format!("{at}: unknown")],
-        schema => wrong(schema, value, &at),
+        schema => violations(schema, value, &at),
     }
 }
 
-fn is(value: &Json, kind: &str) -> bool {
+fn has_type(value: &Json, kind: &str) -> bool {
     match kind {
         "object" => value.is_object(),
         "array" => value.is_array(),
@@ -74,18 +74,18 @@ fn is(value: &Json, kind: &str) -> bool {
     }
 }
 
-/// The two that there are.
+/// The schema uses only these two patterns.
 fn fits(pattern: &str, text: &str) -> bool {
     if pattern.contains("ms|s|m") { units::parse_duration(text).is_some() } else { units::parse_size(text).is_some() }
 }
 
-fn judged(document: &str) -> Vec<String> {
-    wrong(&json_schema(), &yaml::parse(document).expect("YAML").to_json(), "")
+fn validate(document: &str) -> Vec<String> {
+    violations(&json_schema(), &yaml::parse(document).expect("YAML").to_json(), "")
 }
 
 #[test]
-fn the_reference_file_and_what_is_written_by_hand_are_right() {
-    assert_eq!(judged(&reference_file()), [""; 0]);
+fn the_schema_accepts_valid_files() {
+    assert_eq!(validate(&reference_file()), [""; 0]);
     let by_hand = "\
 format: 1
 source: { uri_file: /run/secrets/uri, database: shop, collections: [orders, customers], kind: documents }
@@ -97,12 +97,12 @@ read_models:
   a: { key: $$event.payload.id, when: { insert: { $set: { b: 1 } }, update: [ { $set: { b: 2 } } ], delete: delete } }
   b: { mirror: true, from: orders, indexes: [ { keys: { c: 1 }, unique: true } ] }
 ";
-    assert_eq!(judged(by_hand), [""; 0]);
+    assert_eq!(validate(by_hand), [""; 0]);
 }
 
 #[test]
-fn what_the_loader_refuses_an_editor_refuses_too() {
-    for (document, told) in [
+fn the_schema_refuses_what_the_loader_refuses() {
+    for (document, message) in [
         ("pipeline: a", "/: lacks \"format\""),
         ("format: 2", "/format: maximum"),
         ("format: 1\nproduser: {}", "/produser: unknown"),
@@ -120,18 +120,18 @@ fn what_the_loader_refuses_an_editor_refuses_too() {
         ("format: 1\nread_models: { a: { when: { X: remove } } }", "/read_models/a/when/X: oneOf"),
         ("format: 1\nread_models: { a: { indexes: [ { c: 1 } ] } }", "/read_models/a/indexes/0: lacks \"keys\""),
     ] {
-        let found = judged(document);
-        let told = told.replace("/: lacks", ": lacks");
-        assert!(found.contains(&told), "{document}: {told}: {found:?}");
+        let found = validate(document);
+        let message = message.replace("/: lacks", ": lacks");
+        assert!(found.contains(&message), "{document}: {message}: {found:?}");
     }
 }
 
 #[test]
-fn every_default_is_what_the_schema_allows() {
+fn the_schema_accepts_every_default() {
     fn look(schema: &Json, at: &str, seen: &mut usize) {
         if let Some(default) = schema.get("default") {
             *seen += 1;
-            assert_eq!(wrong(schema, default, at), [""; 0]);
+            assert_eq!(violations(schema, default, at), [""; 0]);
         }
         for (name, below) in schema.get("properties").and_then(Json::as_object).into_iter().flatten() {
             look(below, &format!("{at}/{name}"), seen);
