@@ -48,7 +48,11 @@ impl StepDownStore {
     }
 
     /// Requests that the current leader steps down. Fails if there is no leader.
-    pub(crate) async fn request_from_leader(&self, lease: &MongoLeaseStore, by: &str) -> anyhow::Result<StepDownRequest> {
+    pub(crate) async fn request_from_leader(
+        &self,
+        lease: &MongoLeaseStore,
+        by: &str,
+    ) -> anyhow::Result<StepDownRequest> {
         let Some(LeaseDocument { leader_id: Some(leader), term, .. }) = lease.read_document().await? else {
             bail!("`{}` has no leader at the moment, so no pod can step down", self.pipeline);
         };

@@ -166,8 +166,11 @@ mod tests {
 
     #[test]
     fn rules_that_filter_are_reported() {
-        let rule =
-            |name: &str, takes_everything| RuleSummary { name: name.into(), filter: "SqlFilter".into(), takes_everything };
+        let rule = |name: &str, takes_everything| RuleSummary {
+            name: name.into(),
+            filter: "SqlFilter".into(),
+            takes_everything,
+        };
         assert_eq!(filtering_rules("s", &[rule("$Default", true)]), None);
         assert!(filtering_rules("s", &[rule("eu", false)]).unwrap().problem.contains("`eu` (SqlFilter)"));
         assert!(filtering_rules("s", &[]).unwrap().problem.contains("no rules"));

@@ -49,7 +49,8 @@ fn a_closed_pipe_does_not_change_the_exit_code() {
     for (arguments, code) in commands {
         let ended = headwater(folder.path()).args(arguments).stdout(closed_pipe()).output().unwrap();
         assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {}", error(&ended));
-        let neither = headwater(folder.path()).args(arguments).stdout(closed_pipe()).stderr(closed_pipe()).status().unwrap();
+        let neither =
+            headwater(folder.path()).args(arguments).stdout(closed_pipe()).stderr(closed_pipe()).status().unwrap();
         assert_eq!(neither.code(), Some(code), "{arguments:?}");
     }
 }
@@ -66,7 +67,8 @@ async fn a_closed_pipe_is_ignored_by_commands_with_servers() {
     ];
     for (arguments, code) in commands {
         let mut command = headwater(fixture.folder());
-        let ended = tokio::task::spawn_blocking(move || command.args(arguments).stdout(closed_pipe()).output().unwrap());
+        let ended =
+            tokio::task::spawn_blocking(move || command.args(arguments).stdout(closed_pipe()).output().unwrap());
         let ended = ended.await.unwrap();
         assert_eq!(ended.status.code(), Some(code), "{arguments:?}: {}", error(&ended));
     }

@@ -34,7 +34,10 @@ async fn topology_apply_creates_and_changes_entities() {
     assert!(subscription.set("MaxDeliveryCount", "7"));
     bus.update(SUBSCRIPTION, &subscription).await.unwrap();
     let would = fixture.run(&["topology", "apply", "--dry-run", "--json"]).await.json();
-    assert_eq!((&would["entities"][0]["action"], &would["entities"][1]["action"]), (&"unchanged".into(), &"changed".into()));
+    assert_eq!(
+        (&would["entities"][0]["action"], &would["entities"][1]["action"]),
+        (&"unchanged".into(), &"changed".into())
+    );
     assert_eq!(would["entities"][1]["changes"][0]["from"], "7");
     let changed = fixture.run(&["topology", "apply"]).await.success();
     assert!(changed.contains("read-models: changed (MaxDeliveryCount from 7 to 2000)"), "{changed}");
@@ -49,7 +52,10 @@ async fn immutable_differences_are_refused_and_nothing_changes() {
     bus.create("events", &EntityDescription::topic(&[])).await.unwrap();
     let refused = fixture.run(&["topology", "apply"]).await.failure();
     assert!(refused.contains("nothing was changed"), "{refused}");
-    assert!(refused.contains("RequiresDuplicateDetection must be true: set `service_bus.topic` to a new topic"), "{refused}");
+    assert!(
+        refused.contains("RequiresDuplicateDetection must be true: set `service_bus.topic` to a new topic"),
+        "{refused}"
+    );
     assert!(bus.get(SUBSCRIPTION).await.unwrap().is_none());
 }
 

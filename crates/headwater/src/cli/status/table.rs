@@ -111,9 +111,10 @@ fn write_read_models(text: &mut String, status: &PipelineStatus) {
 }
 
 fn write_terms(text: &mut String, status: &PipelineStatus) {
-    let rows = status.terms.iter().take(5).map(|term| {
-        vec![term.term.to_string(), term.pod.clone(), term.started.to_string(), describe_term_end(term)]
-    });
+    let rows =
+        status.terms.iter().take(5).map(|term| {
+            vec![term.term.to_string(), term.pod.clone(), term.started.to_string(), describe_term_end(term)]
+        });
     write_table(text, &["term", "pod", "started", "ended"], &rows.collect::<Vec<_>>());
 }
 
