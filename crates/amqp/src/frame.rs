@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_frame_beyond_the_maximum_is_refused_as_soon_as_its_head_is_there() {
+    fn an_oversized_frame_is_refused_once_its_header_is_there() {
         let mut buffer = BytesMut::from(&[0, 0, 2, 1, 2, 0, 0, 0][..]);
         assert_eq!(take_frames(&mut buffer, 512), Err(FrameError::TooLarge { size: 513, max: 512 }));
     }

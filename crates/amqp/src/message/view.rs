@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn delivery_annotations_at_the_end_are_read_but_stay_out_of_the_tail() {
+    fn trailing_delivery_annotations_stay_out_of_the_tail() {
         let mut buffer = BytesMut::new();
         MessageWriter::new(&mut buffer)
             .properties(&Properties { subject: Some("s"), ..Properties::default() })

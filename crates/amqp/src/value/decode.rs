@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nesting_beyond_the_bound_is_an_error_and_not_a_stack_overflow() {
+    fn too_deep_nesting_is_an_error_and_no_stack_overflow() {
         let mut bytes = Vec::new();
         for depth in (0..200u8).rev() {
             let size = u32::from(depth) * 9 + 5;
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_at_the_deepest_level_is_read_again_after_it_is_written() {
+    fn a_value_of_maximum_depth_survives_a_round_trip() {
         let mut deepest = 0;
         for depth in 0..=MAX_DEPTH {
             let mut bytes = vec![code::ARRAY8, 2, 1, code::LIST0];

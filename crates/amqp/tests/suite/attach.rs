@@ -7,7 +7,7 @@ use amqp::{Attach, Config, ConnectionEvent, Error, Map, Role, Source, Symbol, Ta
 use crate::fixture::{ConnectionPair, RawPeer, requested};
 
 #[test]
-fn source_and_filters_come_back_byte_for_byte_in_the_form_they_were_sent() {
+fn source_and_filters_are_echoed_byte_for_byte() {
     let described = Encoded::from_value(&Value::described(0x0013_7000_000c, "session".into()));
     let plain = Encoded::string("session");
     for value in [described, plain, Encoded::from_value(&Value::Null)] {
@@ -53,7 +53,7 @@ fn an_attach_may_be_held_while_other_links_work() {
 }
 
 #[test]
-fn a_refusal_is_an_attach_without_terminus_then_a_detach_and_the_answer_is_not_answered() {
+fn a_refusal_is_an_attach_without_terminus_and_one_detach() {
     for (attach, our_role) in [
         (Attach::receiver("r", Source::at("q"), Target::at("me")), Role::Sender),
         (Attach::sender("s", Source::at("me"), Target::at("q")), Role::Receiver),
@@ -121,7 +121,7 @@ fn a_detach_is_answered_with_the_same_closed() {
 }
 
 #[test]
-fn a_forced_detach_carries_the_error_and_both_sides_forget_the_link() {
+fn a_forced_detach_carries_its_error_to_both_sides() {
     let mut pair = ConnectionPair::new();
     let (ours, theirs) = pair.receiver();
     pair.server.detach(theirs, Some(Error::new(condition::DETACH_FORCED, "idle"))).unwrap();

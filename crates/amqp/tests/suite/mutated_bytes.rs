@@ -117,7 +117,7 @@ proptest! {
     }
 
     #[test]
-    fn a_server_survives_good_frames_in_any_order_and_some_bad_bytes(
+    fn a_server_survives_reordered_frames_and_bad_bytes(
         mode: u8,
         frames in prop::collection::vec(session_frame(), 1..20),
         changes in changes(),

@@ -143,7 +143,7 @@ fn deliveries_beyond_the_credit_cost_the_link_only() {
 }
 
 #[test]
-fn a_delivery_on_a_link_that_waits_for_its_answer_is_refused_with_it() {
+fn a_delivery_before_the_attach_reply_refuses_the_link() {
     let mut raw = RawPeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::sender("s", Source::at("me"), Target::at("q")))));
     raw.frame_with(0, &Performative::Transfer(transfer(0, false)), b"x");

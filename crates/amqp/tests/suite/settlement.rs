@@ -97,7 +97,7 @@ fn a_settled_delivery_is_not_heard_of_again() {
 }
 
 #[test]
-fn one_disposition_over_deliveries_of_two_links_is_told_per_link() {
+fn a_disposition_over_two_links_becomes_two_events() {
     let mut pair = ConnectionPair::new();
     let session = pair.session();
     let links: Vec<_> =

@@ -76,7 +76,7 @@ fn no_frame_is_larger_than_the_peer_takes() {
 }
 
 #[test]
-fn deliveries_wait_for_a_narrow_window_and_keep_their_order_over_the_wrap() {
+fn deliveries_wait_for_the_window_and_keep_their_order() {
     let narrow = Config { incoming_window: 3, max_frame_size: 512, ..Config::default() };
     let wrapping = Config { first_outgoing_id: u32::MAX - 20, ..Config::default() };
     let mut pair = ConnectionPair::with(wrapping, narrow);
@@ -286,7 +286,7 @@ fn half_received_messages_are_bounded_per_connection() {
 }
 
 #[test]
-fn what_waits_for_a_window_is_forgotten_with_its_link_or_its_session() {
+fn queued_transfers_are_dropped_with_their_link_or_session() {
     for end_session in [false, true] {
         let mut pair = ConnectionPair::with(Config::default(), Config { incoming_window: 0, ..Config::default() });
         let session = pair.session();

@@ -323,8 +323,8 @@ fn the_default_rule_is_worded_as_the_service_words_it() {
     let page = FeedPage { title: "Rules", path: "t/Subscriptions/s/Rules", skip: 0, top: 100, more: false };
     let text = page.of_rules(&context(), &subscription, &[RuleDescription::default_rule()], Timestamp(0));
     assert!(text.contains(concat!(
-        r#"<RuleFilter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></RuleFilter>"#,
-        r#"<RuleAction i:type="EmptyRuleAction"></RuleAction><CreatedAt>1970-01-01T00:00:00.000Z</CreatedAt><Name>$Default</Name>"#,
+        r#"<Filter i:type="TrueFilter"><SqlExpression>1=1</SqlExpression><CompatibilityLevel>20</CompatibilityLevel></Filter>"#,
+        r#"<Action i:type="EmptyRuleAction"></Action><CreatedAt>1970-01-01T00:00:00.000Z</CreatedAt><Name>$Default</Name>"#,
     )));
     assert!(text.contains("<id>http://localhost:5300/t/Subscriptions/s/Rules/$Default?api-version=2024-05</id>"));
 }
@@ -387,12 +387,12 @@ fn what_a_body_gets_wrong_is_named() {
             "`AuthorizationRules` has 13 rules: at most 12 are allowed",
         ),
         (
-            "<entry><content><RuleDescription><RuleFilter type='LuaFilter'/></RuleDescription></content></entry>"
+            "<entry><content><RuleDescription><Filter type='LuaFilter'/></RuleDescription></content></entry>"
                 .to_owned(),
-            "`RuleFilter` is `LuaFilter`: expected TrueFilter, FalseFilter, SqlFilter or CorrelationFilter",
+            "`Filter` is `LuaFilter`: expected TrueFilter, FalseFilter, SqlFilter or CorrelationFilter",
         ),
         (
-            "<entry><content><RuleDescription><RuleFilter type='SqlFilter'/></RuleDescription></content></entry>"
+            "<entry><content><RuleDescription><Filter type='SqlFilter'/></RuleDescription></content></entry>"
                 .to_owned(),
             "`SqlExpression` is missing",
         ),

@@ -112,7 +112,7 @@ async fn a_delay_shorter_than_the_deadline_is_only_slow() {
 }
 
 #[tokio::test]
-async fn a_frozen_peer_is_noticed_by_its_silence_though_nothing_is_asked_of_it() {
+async fn an_idle_frozen_peer_is_detected_by_its_silence() {
     let config = servicebus::Config { idle_timeout: BRIEF, operation_timeout: SOON * 3, ..short_timeouts() };
     let FaultyConnection { _fixture, proxy, client } = through_proxy(config).await;
     let mut receiver = client.receiver(PLAIN);

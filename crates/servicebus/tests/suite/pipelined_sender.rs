@@ -56,7 +56,7 @@ async fn each_transfer_has_its_own_outcome() {
 }
 
 #[tokio::test]
-async fn no_outcome_is_lost_with_the_connection_not_even_of_what_is_handed_over_later() {
+async fn no_outcome_is_lost_with_the_connection() {
     let fixture = ClientFixture::start().await;
     let proxy = Proxy::start(fixture.broker.address()).await.unwrap();
     let client = ClientFixture::client_by(proxy.address(), long_timeouts());

@@ -93,7 +93,7 @@ async fn receive(receiver: &mut Receiver, count: usize) -> Vec<ReceivedMessage> 
 }
 
 #[tokio::test]
-async fn a_server_of_another_house_is_sent_to_received_from_and_settled_with() {
+async fn messages_are_sent_received_and_settled_with_rabbitmq() {
     let rabbit = Rabbit::start().await;
     let client = rabbit.client();
 

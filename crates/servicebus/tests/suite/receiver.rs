@@ -48,7 +48,7 @@ async fn settling_twice_fails_and_settling_once_does_not() {
 }
 
 #[tokio::test]
-async fn a_lost_lock_is_reported_for_its_message_and_the_others_are_settled() {
+async fn a_lost_lock_fails_only_its_own_message() {
     let fixture = ClientFixture::start().await;
     fixture.send(PLAIN, numbered(1)).await;
     let mut receiver = fixture.client.receiver(PLAIN);
@@ -98,7 +98,7 @@ async fn dead_letters_carry_their_reason() {
 }
 
 #[tokio::test]
-async fn a_released_message_comes_again_unchanged_and_an_abandoned_one_changed() {
+async fn release_redelivers_unchanged_and_abandon_changed() {
     let fixture = ClientFixture::start().await;
     fixture.send(PLAIN, numbered(1)).await;
     let mut receiver = fixture.client.receiver(PLAIN);

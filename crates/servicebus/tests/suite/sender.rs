@@ -140,7 +140,7 @@ async fn a_link_that_was_taken_away_is_opened_again_at_the_next_use() {
 }
 
 #[tokio::test]
-async fn a_lost_acknowledgement_is_a_lost_connection_and_the_duplicate_is_dropped() {
+async fn a_retry_after_a_lost_acknowledgement_is_deduplicated() {
     let fixture = ClientFixture::start().await;
     let sender = fixture.client.sender(ONCE);
     fixture.arm(r#"{"kind": "lose_acknowledgement"}"#).await;
@@ -156,7 +156,7 @@ async fn a_lost_acknowledgement_is_a_lost_connection_and_the_duplicate_is_droppe
 }
 
 #[tokio::test]
-async fn a_partitioned_topic_keeps_each_sessions_order_and_refuses_mixed_batches() {
+async fn a_partitioned_topic_keeps_order_and_refuses_mixed_batches() {
     let fixture = ClientFixture::start().await;
     let sender = fixture.client.sender(EVENTS);
     for number in 0..30 {
@@ -182,7 +182,7 @@ async fn a_partitioned_topic_keeps_each_sessions_order_and_refuses_mixed_batches
 }
 
 #[tokio::test]
-async fn a_send_whose_future_is_dropped_gives_its_place_in_the_window_back() {
+async fn dropping_a_send_future_frees_its_place_in_the_window() {
     let fixture = ClientFixture::start().await;
     let config = servicebus::Config { send_window: 1, ..long_timeouts() };
     let client = ClientFixture::client_by(fixture.broker.address(), config);

@@ -58,7 +58,7 @@ async fn an_accept_that_is_dropped_while_it_waits_keeps_no_session() {
 }
 
 #[tokio::test]
-async fn what_was_not_settled_comes_again_with_its_delivery_count_unchanged() {
+async fn unsettled_messages_are_redelivered_with_the_same_count() {
     let fixture = ClientFixture::start().await;
     fixture.send(ORDERS, (0..5).map(|number| in_session("s", number.to_string()))).await;
     let mut session = fixture.client.accept_session(ORDERS, "s").await.unwrap();
@@ -86,7 +86,7 @@ async fn an_abandoned_message_comes_next_with_a_higher_delivery_count() {
 }
 
 #[tokio::test]
-async fn a_renewed_lock_outlives_its_first_time_and_one_that_is_not_renewed_is_lost() {
+async fn a_renewed_lock_is_kept_and_an_expired_one_is_lost() {
     let fixture = ClientFixture::start().await;
     fixture.send(ORDERS, [in_session("s", "1")]).await;
     let mut session = fixture.client.accept_session(ORDERS, "s").await.unwrap();
@@ -170,7 +170,7 @@ async fn many_sessions_are_held_at_once_on_one_connection() {
 }
 
 #[tokio::test]
-async fn a_client_of_its_own_begins_with_its_own_credit_which_can_be_raised() {
+async fn a_client_with_its_own_connection_has_its_own_credit() {
     let fixture = ClientFixture::start().await;
     fixture.send(ORDERS, (0..10).map(|number| in_session("s", number.to_string()))).await;
     let other = fixture.client.with_own_connection(2);

@@ -4,8 +4,8 @@ use amqp::performative::{Detach, Disposition, Flow, Performative, Transfer};
 use amqp::{Attach, DeliveryState, Role, Source, Target};
 use bytes::{Bytes, BytesMut};
 
-use crate::house::{Bystander, House};
-use crate::peer::{self, Peer, Verdict, attach, begin, credit, message, transfer};
+use crate::fixture::{BrokerFixture, Bystander};
+use crate::raw_peer::{self, CloseError, RawPeer, attach, begin, credit, message, transfer};
 
 /// Where a peer is when it misbehaves.
 #[derive(Clone, Copy, Debug)]
@@ -19,13 +19,13 @@ enum At {
 }
 
 impl At {
-    async fn reach(self, house: &House) -> Peer {
+    async fn reach(self, fixture: &BrokerFixture) -> RawPeer {
         match self {
-            Self::Opened => Peer::opened(house.address).await,
-            Self::Begun => Peer::begun(house.address).await,
-            Self::Sending => Peer::sending(house.address, "plain").await,
-            Self::Receiving => Peer::receiving(house.address, "plain").await,
-            Self::Asking => Peer::sending(house.address, "$cbs").await,
+            Self::Opened => RawPeer::opened(fixture.address).await,
+            Self::Begun => RawPeer::begun(fixture.address).await,
+            Self::Sending => RawPeer::sending(fixture.address, "plain").await,
+            Self::Receiving => RawPeer::receiving(fixture.address, "plain").await,
+            Self::Asking => RawPeer::sending(fixture.address, "$cbs").await,
         }
     }
 }
@@ -33,7 +33,7 @@ impl At {
 fn framed(frames: &[(u16, Performative)]) -> Bytes {
     let mut buffer = BytesMut::new();
     for (channel, performative) in frames {
-        peer::put(&mut buffer, *channel, performative, b"");
+        raw_peer::write_performative(&mut buffer, *channel, performative, b"");
     }
     buffer.freeze()
 }
@@ -109,7 +109,7 @@ fn mistakes() -> Vec<(&'static str, At, Bytes, (&'static str, &'static str))> {
             ("close", "amqp:connection:framing-error"),
         ),
         ("a transfer before begin", At::Opened, one(transfer(0, 0, false)), ("close", "amqp:not-allowed")),
-        ("a second open", At::Begun, one(peer::open()), ("close", "amqp:illegal-state")),
+        ("a second open", At::Begun, one(raw_peer::open()), ("close", "amqp:illegal-state")),
         ("a second begin", At::Begun, one(begin(9)), ("close", "amqp:illegal-state")),
         (
             "a channel above the maximum",
@@ -164,37 +164,37 @@ fn mistakes() -> Vec<(&'static str, At, Bytes, (&'static str, &'static str))> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_mistake_is_answered_with_its_error_and_nobody_else_notices() {
+async fn each_violation_gets_its_error_and_others_are_unaffected() {
     // GIVEN a broker, and a client that goes about its business
-    let house = House::start().await;
-    house.queue("plain", "").await;
-    let bystander = Bystander::start(&house).await;
-    let (before, _) = house.memory();
+    let fixture = BrokerFixture::start().await;
+    fixture.queue("plain", "").await;
+    let bystander = Bystander::start(&fixture).await;
+    let (before, _) = fixture.memory();
     // WHEN peers make every mistake, again and again
     for round in 0..10 {
         for (what, at, bytes, (frame, condition)) in mistakes() {
-            let mut peer = at.reach(&house).await;
+            let mut peer = at.reach(&fixture).await;
             peer.write(&bytes).await;
             // THEN each is told what was wrong
-            let told = peer.verdict().await;
-            let expected: Verdict = Some((frame, condition.to_owned()));
+            let told = peer.close_error().await;
+            let expected: CloseError = Some((frame, condition.to_owned()));
             assert_eq!(told, expected, "{what} (round {round})");
             if frame == "close" {
-                peer.is_hung_up_on().await;
+                peer.wait_closed().await;
             }
         }
     }
     // AND nothing of it stays
-    bystander.was_served(&house, "260 mistakes").await;
-    let (after, _) = house.memory();
+    bystander.assert_served(&fixture, "260 mistakes").await;
+    let (after, _) = fixture.memory();
     assert!(after < before + 48, "{before} MiB before, {after} after");
 }
 
 #[tokio::test]
 async fn what_is_harmless_is_borne_with() {
-    let house = House::start().await;
-    house.queue("plain", "").await;
-    let mut peer = Peer::sending(house.address, "plain").await;
+    let fixture = BrokerFixture::start().await;
+    fixture.queue("plain", "").await;
+    let mut peer = RawPeer::sending(fixture.address, "plain").await;
     // Dispositions for deliveries nobody made, an empty frame, a flow that means nothing.
     let unknown = Disposition {
         role: Role::Receiver,
@@ -215,7 +215,7 @@ async fn what_is_harmless_is_borne_with() {
     assert_eq!(error.condition.as_str(), "amqp:decode-error");
 }
 
-async fn settled(peer: &mut Peer) -> DeliveryState {
+async fn settled(peer: &mut RawPeer) -> DeliveryState {
     let frame = peer.until(|frame| matches!(frame, Performative::Disposition(_))).await;
     let Performative::Disposition(Disposition { state: Some(state), .. }) = frame else { panic!("{frame:?}") };
     state
@@ -223,9 +223,9 @@ async fn settled(peer: &mut Peer) -> DeliveryState {
 
 #[tokio::test]
 async fn administration_bears_huge_and_malformed_requests() {
-    let house = House::start().await;
-    let bystander = Bystander::start(&house).await;
-    let (before, _) = house.memory();
+    let fixture = BrokerFixture::start().await;
+    let bystander = Bystander::start(&fixture).await;
+    let (before, _) = fixture.memory();
     let laughs: String =
         (1..10).map(|level| format!("<!ENTITY l{level} \"{}\">", format!("&l{};", level - 1).repeat(10))).collect();
     let expansion =
@@ -245,12 +245,12 @@ async fn administration_bears_huge_and_malformed_requests() {
     ];
     for round in 0..5 {
         for (path, headers, body, status) in requests {
-            let answer = house.http("PUT", path, headers, body).await;
+            let answer = fixture.http("PUT", path, headers, body).await;
             let start: String = answer.chars().take(200).collect();
             assert!(start.starts_with(&format!("HTTP/1.1 {status}")), "{status} for {path} in round {round}: {start}");
         }
     }
-    bystander.was_served(&house, "bad administration").await;
-    let (after, peak) = house.memory();
+    bystander.assert_served(&fixture, "bad administration").await;
+    let (after, peak) = fixture.memory();
     assert!(peak < before + 48, "{before} MiB before, {after} after, {peak} at most");
 }

@@ -11,18 +11,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::house::SOON;
+use crate::fixture::SOON;
 
-pub(crate) struct Peer {
+pub(crate) struct RawPeer {
     pub(crate) stream: TcpStream,
     input: BytesMut,
     header_seen: bool,
 }
 
 /// How a peer was told to go: by which frame, and for what reason. `None`: the connection ended without a word.
-pub(crate) type Verdict = Option<(&'static str, String)>;
+pub(crate) type CloseError = Option<(&'static str, String)>;
 
-impl Peer {
+impl RawPeer {
     pub(crate) async fn connect(address: SocketAddr) -> Self {
         let stream = TcpStream::connect(address).await.expect("the broker listens");
         Self { stream, input: BytesMut::new(), header_seen: false }
@@ -70,7 +70,7 @@ impl Peer {
 
     pub(crate) async fn frame_with(&mut self, channel: u16, performative: &Performative, payload: &[u8]) {
         let mut buffer = BytesMut::new();
-        put(&mut buffer, channel, performative, payload);
+        write_performative(&mut buffer, channel, performative, payload);
         self.write(&buffer).await;
     }
 
@@ -79,12 +79,12 @@ impl Peer {
         self.next_within(SOON).await
     }
 
-    pub(crate) async fn next_within(&mut self, patience: Duration) -> Option<Performative> {
+    pub(crate) async fn next_within(&mut self, timeout_after: Duration) -> Option<Performative> {
         loop {
             if let Some(performative) = self.buffered() {
                 return Some(performative);
             }
-            match timeout(patience, self.stream.read_buf(&mut self.input))
+            match timeout(timeout_after, self.stream.read_buf(&mut self.input))
                 .await
                 .expect("the broker answers or hangs up")
             {
@@ -121,7 +121,7 @@ impl Peer {
     }
 
     /// Reads until something is ended with an error, or the connection ends.
-    pub(crate) async fn verdict(&mut self) -> Verdict {
+    pub(crate) async fn close_error(&mut self) -> CloseError {
         loop {
             let frame = self.next().await?;
             let error = match &frame {
@@ -137,7 +137,7 @@ impl Peer {
     }
 
     /// Waits until the broker has hung up, whatever it says before.
-    pub(crate) async fn is_hung_up_on(&mut self) {
+    pub(crate) async fn wait_closed(&mut self) {
         let mut sink = [0; 4096];
         while !matches!(
             timeout(SOON, self.stream.read(&mut sink)).await.expect("it is hung up in time"),
@@ -146,7 +146,7 @@ impl Peer {
     }
 }
 
-pub(crate) fn put(buffer: &mut BytesMut, channel: u16, performative: &Performative, payload: &[u8]) {
+pub(crate) fn write_performative(buffer: &mut BytesMut, channel: u16, performative: &Performative, payload: &[u8]) {
     write_frame(buffer, channel, |buffer| {
         performative.encode(buffer);
         buffer.extend_from_slice(payload);

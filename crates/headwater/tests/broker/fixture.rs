@@ -19,13 +19,13 @@ pub(crate) const BYSTANDERS_QUEUE: &str = "bystander";
 pub(crate) const TOKEN: &str = "open sesame";
 
 /// One `headwater broker`, with its messages on disk.
-pub(crate) struct House {
+pub(crate) struct BrokerFixture {
     pub(crate) broker: Process,
     pub(crate) address: SocketAddr,
     _data: TempDir,
 }
 
-impl House {
+impl BrokerFixture {
     pub(crate) async fn start() -> Self {
         Self::with(&[]).await
     }
@@ -36,7 +36,7 @@ impl House {
         Self::of(program, data).await
     }
 
-    /// A broker's command, without the address; its folder goes with the house.
+    /// A broker's command, without the address; its folder goes with the fixture.
     pub(crate) async fn of(program: Program, data: TempDir) -> Self {
         let program = program.named("broker").args(["--listen", "127.0.0.1:0"]);
         let broker = program.start().expect("the binary starts");
@@ -121,19 +121,19 @@ fn address_in(ready: &str) -> SocketAddr {
 /// A client that sends and receives all the while, and remembers how long the slowest message took.
 pub(crate) struct Bystander {
     stop: oneshot::Sender<()>,
-    running: JoinHandle<Seen>,
+    running: JoinHandle<BystanderReport>,
 }
 
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Seen {
+pub(crate) struct BystanderReport {
     pub(crate) messages: u32,
     pub(crate) slowest: Duration,
 }
 
 impl Bystander {
-    pub(crate) async fn start(house: &House) -> Self {
-        house.queue(BYSTANDERS_QUEUE, "").await;
-        Self::of(house.client())
+    pub(crate) async fn start(fixture: &BrokerFixture) -> Self {
+        fixture.queue(BYSTANDERS_QUEUE, "").await;
+        Self::of(fixture.client())
     }
 
     /// The queue is there.
@@ -141,34 +141,34 @@ impl Bystander {
         let (stop, mut stopped) = oneshot::channel();
         let running = tokio::spawn(async move {
             let (sender, mut receiver) = (client.sender(BYSTANDERS_QUEUE), client.receiver(BYSTANDERS_QUEUE));
-            let mut seen = Seen { messages: 0, slowest: Duration::ZERO };
+            let mut report = BystanderReport { messages: 0, slowest: Duration::ZERO };
             while stopped.try_recv().is_err() {
                 let begun = Instant::now();
                 sender.send_message(&Message::new("still there?")).await.expect("a send");
                 let received = receiver.receive(1, SOON).await.expect("a receive");
                 assert_eq!(received.len(), 1, "the message is delivered");
                 receiver.settler().expect("it received").complete(&received).await.expect("a settlement");
-                seen.slowest = seen.slowest.max(begun.elapsed());
-                seen.messages += 1;
+                report.slowest = report.slowest.max(begun.elapsed());
+                report.messages += 1;
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
-            seen
+            report
         });
         Self { stop, running }
     }
 
     /// Ends it. It must have been served, and in good time even on a machine under load.
-    pub(crate) async fn was_served(self, house: &House, what: &str) {
-        self.noticed_nothing(what).await;
-        let (now, peak) = house.memory();
+    pub(crate) async fn assert_served(self, fixture: &BrokerFixture, what: &str) {
+        self.assert_unaffected(what).await;
+        let (now, peak) = fixture.memory();
         println!("{what}: memory {now} MiB, peak {peak}");
     }
 
     /// The same, of a broker in this process.
-    pub(crate) async fn noticed_nothing(self, what: &str) {
+    pub(crate) async fn assert_unaffected(self, what: &str) {
         let _ = self.stop.send(());
-        let seen = self.running.await.expect("the bystander noticed nothing");
-        println!("{what}: bystander {} messages, slowest {:?}", seen.messages, seen.slowest);
-        assert!(seen.messages > 0 && seen.slowest < Duration::from_secs(10), "{what}: {seen:?}");
+        let report = self.running.await.expect("the bystander noticed nothing");
+        println!("{what}: bystander {} messages, slowest {:?}", report.messages, report.slowest);
+        assert!(report.messages > 0 && report.slowest < Duration::from_secs(10), "{what}: {report:?}");
     }
 }

@@ -12,15 +12,15 @@ use bytes::BytesMut;
 use servicebus::{Client, Message};
 use testkit::wait::wait_for;
 
-use crate::house::{BYSTANDERS_QUEUE, Bystander, House, SOON};
-use crate::peer::{self, Peer, attach, begin, credit, message, transfer};
+use crate::fixture::{BYSTANDERS_QUEUE, BrokerFixture, Bystander, SOON};
+use crate::raw_peer::{self, RawPeer, attach, begin, credit, message, transfer};
 
 /// Half a megabyte: a hundred of them are more than a careless broker could hide.
 const LARGE: usize = 512 << 10;
 
-async fn fill(house: &House, queue: &str, messages: usize) {
-    house.queue(queue, "").await;
-    let sender = house.client().sender(queue);
+async fn fill(fixture: &BrokerFixture, queue: &str, messages: usize) {
+    fixture.queue(queue, "").await;
+    let sender = fixture.client().sender(queue);
     for _ in 0..messages {
         sender.send_message(&Message::new(vec![7; LARGE])).await.expect("a send");
     }
@@ -59,16 +59,16 @@ async fn peers_that_dawdle_before_they_are_open_are_hung_up_on() {
     let mut peers = Vec::new();
     for beginning in beginnings {
         for _ in 0..30 {
-            let mut peer = Peer::connect(broker.address()).await;
+            let mut peer = RawPeer::connect(broker.address()).await;
             peer.write(beginning).await;
             peers.push(peer);
         }
     }
     for peer in &mut peers {
-        peer.is_hung_up_on().await;
+        peer.wait_closed().await;
     }
     println!("180 dawdlers gone after {:?}", begun.elapsed());
-    bystander.noticed_nothing("180 dawdlers").await;
+    bystander.assert_unaffected("180 dawdlers").await;
     broker.stop().await;
 }
 
@@ -76,10 +76,10 @@ async fn peers_that_dawdle_before_they_are_open_are_hung_up_on() {
 async fn an_open_peer_that_falls_silent_is_given_up() {
     let broker = impatient("plain").await;
     // Silent; and silent in the middle of a frame, a byte at a time being no sign of life.
-    let mut silent = Peer::begun(broker.address()).await;
-    let mut halting = Peer::sending(broker.address(), "plain").await;
+    let mut silent = RawPeer::begun(broker.address()).await;
+    let mut halting = RawPeer::sending(broker.address(), "plain").await;
     let mut frame = BytesMut::new();
-    peer::put(&mut frame, 0, &transfer(0, 0, false), &message(1_000));
+    raw_peer::write_performative(&mut frame, 0, &transfer(0, 0, false), &message(1_000));
     let begun = Instant::now();
     for byte in frame.iter() {
         halting.write(&[*byte]).await;
@@ -88,8 +88,8 @@ async fn an_open_peer_that_falls_silent_is_given_up() {
             break;
         }
     }
-    assert_eq!(halting.verdict().await, Some(("close", "amqp:resource-limit-exceeded".into())));
-    assert_eq!(silent.verdict().await, Some(("close", "amqp:resource-limit-exceeded".into())));
+    assert_eq!(halting.close_error().await, Some(("close", "amqp:resource-limit-exceeded".into())));
+    assert_eq!(silent.close_error().await, Some(("close", "amqp:resource-limit-exceeded".into())));
     broker.stop().await;
 }
 
@@ -108,7 +108,7 @@ async fn the_session_of_a_peer_that_stops_reading_is_free_again() {
     // WHEN one holds it, asks for all there is, and does not read
     let mut source = Source::at("orders");
     source.filter.get_or_insert_default().set("com.microsoft:session-filter", RawValue::string("s"));
-    let mut deaf = Peer::begun(broker.address()).await;
+    let mut deaf = RawPeer::begun(broker.address()).await;
     deaf.frame(0, &attach(Attach::receiver("r", source, Target::at("me")))).await;
     deaf.until(|frame| matches!(frame, Performative::Attach(_))).await;
     deaf.frame(0, &credit(0, 1_000, u32::MAX / 4)).await;
@@ -132,14 +132,14 @@ async fn the_session_of_a_peer_that_stops_reading_is_free_again() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_never_reads_holds_little_and_takes_little() {
     // GIVEN a hundred and fifty megabytes of messages on disk
-    let house = House::start().await;
-    fill(&house, "large", 300).await;
-    let bystander = Bystander::start(&house).await;
-    let (before, _) = house.memory();
+    let fixture = BrokerFixture::start().await;
+    fill(&fixture, "large", 300).await;
+    let bystander = Bystander::start(&fixture).await;
+    let (before, _) = fixture.memory();
     // WHEN peers grant all the credit there is, and read nothing; one of them deletes as it receives
     let mut deaf = Vec::new();
     for mode in [SenderSettleMode::Settled, SenderSettleMode::Unsettled, SenderSettleMode::Unsettled] {
-        let mut peer = Peer::begun(house.address).await;
+        let mut peer = RawPeer::begun(fixture.address).await;
         let receiver = Attach { snd_settle_mode: mode, ..Attach::receiver("r", Source::at("large"), Target::at("me")) };
         peer.frame(0, &attach(receiver)).await;
         peer.until(|frame| matches!(frame, Performative::Attach(_))).await;
@@ -147,14 +147,14 @@ async fn a_reader_that_never_reads_holds_little_and_takes_little() {
         deaf.push(peer);
     }
     // AND one reads, but never opens its window
-    let mut shut = Peer::opened(house.address).await;
+    let mut shut = RawPeer::opened(fixture.address).await;
     shut.frame(0, &begin(0)).await;
     shut.frame(0, &attach(Attach::receiver("r", Source::at("large"), Target::at("me")))).await;
     for _ in 0..200 {
         shut.frame(0, &credit(0, i32::MAX as u32, 0)).await;
     }
     // THEN a client that reads still gets nearly all, while they stay
-    let mut receiver = house.client().receiver("large");
+    let mut receiver = fixture.client().receiver("large");
     let mut count = 0;
     loop {
         let messages = receiver.receive(20, Duration::from_secs(2)).await.expect("a receive");
@@ -164,25 +164,25 @@ async fn a_reader_that_never_reads_holds_little_and_takes_little() {
         count += messages.len();
         receiver.settler().expect("it received").complete(&messages).await.expect("a settlement");
     }
-    let (_, peak) = house.memory();
+    let (_, peak) = fixture.memory();
     println!("deaf readers: {count} of 300 left for others; {before} MiB before, {peak} at most");
     assert!(count >= 150, "only {count} left for others");
     assert!(peak < before + 80, "{before} MiB before, {peak} at most");
-    bystander.was_served(&house, "deaf readers").await;
+    bystander.assert_served(&fixture, "deaf readers").await;
     drop((deaf, shut));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn links_by_the_thousand_hold_no_more_than_a_few() {
     // GIVEN two hundred megabytes of messages on disk
-    let house = House::start().await;
-    fill(&house, "large", 400).await;
-    let bystander = Bystander::start(&house).await;
-    let (before, _) = house.memory();
+    let fixture = BrokerFixture::start().await;
+    fill(&fixture, "large", 400).await;
+    let bystander = Bystander::start(&fixture).await;
+    let (before, _) = fixture.memory();
     // WHEN peers with two hundred links each grant all the credit there is on every one, and read no more
     let mut peers = Vec::new();
     for _ in 0..10 {
-        let mut peer = Peer::begun(house.address).await;
+        let mut peer = RawPeer::begun(fixture.address).await;
         for handle in 0..200 {
             let receiver = Attach::receiver(format!("r{handle}"), Source::at("large"), Target::at("me"));
             peer.frame(0, &attach(Attach { handle, ..receiver })).await;
@@ -191,28 +191,30 @@ async fn links_by_the_thousand_hold_no_more_than_a_few() {
             peer.until(|frame| matches!(frame, Performative::Attach(_))).await;
         }
         let mut credits = BytesMut::new();
-        (0..200).for_each(|handle| peer::put(&mut credits, 0, &credit(handle, i32::MAX as u32, u32::MAX / 4), b""));
+        (0..200).for_each(|handle| {
+            raw_peer::write_performative(&mut credits, 0, &credit(handle, i32::MAX as u32, u32::MAX / 4), b"")
+        });
         peer.write(&credits).await;
         peers.push(peer);
     }
     // THEN they are given a part of it, and it is one bound for all of them
-    let mut others = house.client().receiver("large");
+    let mut others = fixture.client().receiver("large");
     let left = others.receive(1, SOON).await.expect("a receive");
     assert_eq!(left.len(), 1, "nothing was left for others");
-    let (_, peak) = house.memory();
+    let (_, peak) = fixture.memory();
     println!("2,000 deaf links: {before} MiB before, {peak} at most");
     assert!(peak < before + 120, "{before} MiB before, {peak} at most");
-    bystander.was_served(&house, "2,000 deaf links").await;
+    bystander.assert_served(&fixture, "2,000 deaf links").await;
     drop(peers);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_nobody_fetches_do_not_pile_up() {
     // GIVEN a queue whose every peek is half a megabyte
-    let house = House::start().await;
-    fill(&house, "large", 4).await;
-    let bystander = Bystander::start(&house).await;
-    let (before, _) = house.memory();
+    let fixture = BrokerFixture::start().await;
+    fill(&fixture, "large", 4).await;
+    let bystander = Bystander::start(&fixture).await;
+    let (before, _) = fixture.memory();
     // WHEN peers ask and ask, and give no credit for the answers
     let node = "large/$management";
     let mut request = BytesMut::new();
@@ -225,46 +227,46 @@ async fn answers_that_nobody_fetches_do_not_pile_up() {
         .value(&Value::Map(body));
     let mut requests = BytesMut::new();
     for id in 0..90 {
-        peer::put(&mut requests, 0, &transfer(0, id, false), &request);
+        raw_peer::write_performative(&mut requests, 0, &transfer(0, id, false), &request);
     }
     for _ in 0..10 {
-        let mut peer = Peer::sending(house.address, node).await;
+        let mut peer = RawPeer::sending(fixture.address, node).await;
         peer.frame(0, &attach(Attach { handle: 1, ..Attach::receiver("hear", Source::at(node), Target::at("me")) }))
             .await;
         peer.until(|frame| matches!(frame, Performative::Attach(_))).await;
         peer.write(&requests).await;
         // THEN the link for the answers is closed
-        assert_eq!(peer.verdict().await, Some(("detach", "amqp:resource-limit-exceeded".into())));
+        assert_eq!(peer.close_error().await, Some(("detach", "amqp:resource-limit-exceeded".into())));
     }
-    let (_, peak) = house.memory();
+    let (_, peak) = fixture.memory();
     println!("unfetched answers: {before} MiB before, {peak} at most");
     assert!(peak < before + 80, "{before} MiB before, {peak} at most");
-    bystander.was_served(&house, "unfetched answers").await;
+    bystander.assert_served(&fixture, "unfetched answers").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn messages_that_are_never_finished_share_one_bound() {
-    let house = House::start().await;
-    house.queue("plain", "").await;
-    let bystander = Bystander::start(&house).await;
-    let (before, _) = house.memory();
+    let fixture = BrokerFixture::start().await;
+    fixture.queue("plain", "").await;
+    let bystander = Bystander::start(&fixture).await;
+    let (before, _) = fixture.memory();
     // WHEN two hundred peers each send most of a megabyte, and then wait
     let part = vec![0; 60_000];
     let mut peers = Vec::new();
     for _ in 0..200 {
-        let mut peer = Peer::sending(house.address, "plain").await;
+        let mut peer = RawPeer::sending(fixture.address, "plain").await;
         let mut bytes = BytesMut::new();
         for _ in 0..16 {
-            peer::put(&mut bytes, 0, &transfer(0, 0, true), &part);
+            raw_peer::write_performative(&mut bytes, 0, &transfer(0, 0, true), &part);
         }
         peer.write(&bytes).await;
         peers.push(peer);
     }
-    let client = house.client();
+    let client = fixture.client();
     let sender = client.sender("plain");
     sender.send_message(&Message::new(vec![7; 40_000])).await.expect("a message of one frame is not concerned");
-    let (_, peak) = house.memory();
+    let (_, peak) = fixture.memory();
     println!("unfinished messages: 183 MiB sent, {before} MiB before, {peak} at most");
     assert!(peak < before + 140, "{before} MiB before, {peak} at most");
-    bystander.was_served(&house, "unfinished messages").await;
+    bystander.assert_served(&fixture, "unfinished messages").await;
 }

@@ -8,8 +8,8 @@ use broker::{Broker, Persistence};
 use servicebus::{Client, Config};
 use tokio::time::timeout;
 
-use crate::house::SOON;
-use crate::peer::{Peer, attach, message, transfer};
+use crate::fixture::SOON;
+use crate::raw_peer::{RawPeer, attach, message, transfer};
 
 async fn broker() -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
@@ -39,9 +39,9 @@ fn responses(node: &str) -> Performative {
 async fn the_node_of_what_is_not_there_is_not_attached_to() {
     let broker = broker().await;
     for link in [requests("t/Subscriptions/gone/$management"), responses("nothing/$management")] {
-        let mut peer = Peer::begun(broker.address()).await;
+        let mut peer = RawPeer::begun(broker.address()).await;
         peer.frame(0, &link).await;
-        assert_eq!(peer.verdict().await, Some(("detach", "amqp:not-found".into())));
+        assert_eq!(peer.close_error().await, Some(("detach", "amqp:not-found".into())));
         // The same AMQP session goes on.
         peer.frame(
             0,
@@ -60,7 +60,7 @@ async fn the_node_of_what_is_not_there_is_not_attached_to() {
 async fn the_links_of_a_node_go_with_its_entity() {
     let broker = broker().await;
     let node = "t/Subscriptions/s/$management";
-    let mut peer = Peer::begun(broker.address()).await;
+    let mut peer = RawPeer::begun(broker.address()).await;
     peer.frame(0, &requests(node)).await;
     peer.frame(0, &responses(node)).await;
     for _ in 0..2 {
@@ -74,7 +74,7 @@ async fn the_links_of_a_node_go_with_its_entity() {
     });
     delete(&broker, "/t/Subscriptions/s").await;
     for _ in 0..2 {
-        assert_eq!(peer.verdict().await, Some(("detach", "amqp:not-found".into())));
+        assert_eq!(peer.close_error().await, Some(("detach", "amqp:not-found".into())));
     }
     timeout(SOON, disturbed).await.expect("it is told").expect("it does not panic");
     assert!(!client.entity_exists("t/Subscriptions/s").await.expect("an answer"));
@@ -86,21 +86,21 @@ async fn senders_and_receivers_go_with_their_entity_and_are_told_why() {
     let broker = broker().await;
     let gone = Some(("detach", "amqp:not-found".into()));
     // GIVEN a sender to a topic, a receiver of its subscription, and one that waits for a session of another
-    let mut sender = Peer::sending(broker.address(), "t").await;
-    let mut receiver = Peer::receiving(broker.address(), "t/Subscriptions/s").await;
+    let mut sender = RawPeer::sending(broker.address(), "t").await;
+    let mut receiver = RawPeer::receiving(broker.address(), "t/Subscriptions/s").await;
     let mut source = Source::at("t/Subscriptions/sessions");
     source.filter.get_or_insert_default().set("com.microsoft:session-filter", RawValue::from_value(&Value::Null));
-    let mut waiting = Peer::begun(broker.address()).await;
+    let mut waiting = RawPeer::begun(broker.address()).await;
     waiting.frame(0, &attach(Attach::receiver("r", source, Target::at("me")))).await;
     // WHEN a subscription goes, THEN its receiver goes, and only that
     delete(&broker, "/t/Subscriptions/s").await;
-    assert_eq!(receiver.verdict().await, gone);
+    assert_eq!(receiver.close_error().await, gone);
     sender.frame_with(0, &transfer(0, 0, false), &message(10)).await;
     sender.until(|frame| matches!(frame, Performative::Disposition(_))).await;
     // WHEN the topic goes, THEN all the rest do
     delete(&broker, "/t").await;
-    assert_eq!(sender.verdict().await, gone);
-    assert_eq!(waiting.verdict().await, gone);
+    assert_eq!(sender.close_error().await, gone);
+    assert_eq!(waiting.close_error().await, gone);
     broker.stop().await;
 }
 
@@ -115,6 +115,6 @@ async fn a_topic_exists_like_any_other_entity() {
 }
 
 async fn delete(broker: &Broker, path: &str) {
-    let answer = crate::house::request(broker.address(), "DELETE", path, "", b"").await;
+    let answer = crate::fixture::request(broker.address(), "DELETE", path, "", b"").await;
     assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

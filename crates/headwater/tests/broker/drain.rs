@@ -5,15 +5,15 @@ use broker::core::{EntityDefinition, QueueDescription};
 use broker::{Broker, Persistence};
 use bytes::BytesMut;
 
-use crate::peer::{self, Peer, message, transfer};
+use crate::raw_peer::{self, RawPeer, message, transfer};
 
 async fn broker_with(messages: u32) -> Broker {
     let mut config = broker::Config::new("127.0.0.1:0".parse().expect("an address"), Persistence::Ephemeral);
     config.entities = vec![("q".into(), EntityDefinition::Queue(QueueDescription::default()))];
     let broker = Broker::start(config).await.expect("a broker");
-    let mut sender = Peer::sending(broker.address(), "q").await;
+    let mut sender = RawPeer::sending(broker.address(), "q").await;
     let mut sends = BytesMut::new();
-    (0..messages).for_each(|id| peer::put(&mut sends, 0, &transfer(0, id, false), &message(100)));
+    (0..messages).for_each(|id| raw_peer::write_performative(&mut sends, 0, &transfer(0, id, false), &message(100)));
     sender.write(&sends).await;
     let mut accepted = 0;
     while accepted < messages {
@@ -25,12 +25,12 @@ async fn broker_with(messages: u32) -> Broker {
 }
 
 fn drain(delivery_count: u32, credit: u32) -> Performative {
-    let Performative::Flow(flow) = peer::credit(0, credit, u32::MAX / 4) else { unreachable!("credit is a flow") };
+    let Performative::Flow(flow) = raw_peer::credit(0, credit, u32::MAX / 4) else { unreachable!("credit is a flow") };
     Performative::Flow(Flow { delivery_count: Some(delivery_count), drain: true, ..flow })
 }
 
 /// Transfers until the drain is answered, and the answer's delivery-count.
-async fn drained(peer: &mut Peer) -> (u32, Option<u32>) {
+async fn drained(peer: &mut RawPeer) -> (u32, Option<u32>) {
     let mut transfers = 0;
     loop {
         match peer.next().await.expect("the broker goes on") {
@@ -48,7 +48,7 @@ async fn drained(peer: &mut Peer) -> (u32, Option<u32>) {
 async fn a_drain_brings_everything_there_is_and_then_its_answer() {
     // More than any one portion of what the core is told of.
     let broker = broker_with(1_800).await;
-    let mut receiver = Peer::receiving(broker.address(), "q").await;
+    let mut receiver = RawPeer::receiving(broker.address(), "q").await;
     receiver.frame(0, &drain(0, 5_000)).await;
     assert_eq!(drained(&mut receiver).await, (1_800, Some(5_000)));
     // Nothing is there any more: the answer comes at once.
@@ -60,7 +60,7 @@ async fn a_drain_brings_everything_there_is_and_then_its_answer() {
 #[tokio::test]
 async fn a_drain_ends_with_the_credit() {
     let broker = broker_with(100).await;
-    let mut receiver = Peer::receiving(broker.address(), "q").await;
+    let mut receiver = RawPeer::receiving(broker.address(), "q").await;
     receiver.frame(0, &drain(0, 60)).await;
     assert_eq!(drained(&mut receiver).await, (60, Some(60)));
     receiver.frame(0, &drain(60, 60)).await;

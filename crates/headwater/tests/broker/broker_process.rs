@@ -16,7 +16,7 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
-use crate::house::{BINARY, House, SOON};
+use crate::fixture::{BINARY, BrokerFixture, SOON};
 
 /// A smaller cut of `cargo xtask soak broker-kills`, with a seed of its own.
 #[tokio::test]
@@ -71,33 +71,33 @@ async fn one_port_serves_amqp_and_administration_with_tls_and_without() {
     let folder = tempfile::tempdir().expect("a temporary folder");
     certificates(folder.path());
     let file = |name: &str| folder.path().join(name).display().to_string();
-    let house = House::with(&["--tls-cert", &file("cert.pem"), "--tls-key", &file("key.pem")]).await;
+    let fixture = BrokerFixture::with(&["--tls-cert", &file("cert.pem"), "--tls-key", &file("key.pem")]).await;
     // THEN its one port speaks plain HTTP and plain AMQP
-    house.queue("plain", "").await;
-    house.client().sender("plain").send_message(&Message::new("a")).await.expect("a send in the clear");
+    fixture.queue("plain", "").await;
+    fixture.client().sender("plain").send_message(&Message::new("a")).await.expect("a send in the clear");
     // AND both inside TLS
-    let port = house.address.port();
+    let port = fixture.address.port();
     let secret = format!("Endpoint=sb://localhost:{port}/;SharedAccessKeyName=any;SharedAccessKey=any");
     let config = Config { ca_file: Some(folder.path().join("ca.pem")), ..Config::default() };
     let client = Client::new(&secret, config).expect("a client");
     let received = client.receiver("plain").receive(1, SOON).await.expect("a receive over TLS");
     assert_eq!(received[0].body(), "a");
-    let health = secretly(
-        &house,
+    let health = request_over_tls(
+        &fixture,
         &folder.path().join("ca.pem"),
         b"GET /health HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n",
     )
     .await;
     assert!(health.starts_with("HTTP/1.1 200") && health.contains("healthy"), "{health}");
     // AND who says neither is hung up on.
-    let mut stream = TcpStream::connect(house.address).await.expect("the broker listens");
+    let mut stream = TcpStream::connect(fixture.address).await.expect("the broker listens");
     stream.write_all(b"EHLO broker\r\n").await.expect("a write");
     let mut answer = Vec::new();
     assert!(matches!(stream.read_to_end(&mut answer).await, Ok(0) | Err(_)));
 }
 
 /// What the port answers inside TLS.
-async fn secretly(house: &House, ca: &Path, request: &[u8]) -> String {
+async fn request_over_tls(fixture: &BrokerFixture, ca: &Path, request: &[u8]) -> String {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(ca).expect("a certificate")).expect("an authority");
     let config = ClientConfig::builder_with_provider(Arc::new(crypto::ring::default_provider()))
@@ -106,7 +106,7 @@ async fn secretly(house: &House, ca: &Path, request: &[u8]) -> String {
         .with_root_certificates(roots)
         .with_no_client_auth();
     let name = ServerName::try_from("localhost").expect("a name");
-    let stream = TcpStream::connect(house.address).await.expect("the broker listens");
+    let stream = TcpStream::connect(fixture.address).await.expect("the broker listens");
     let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake");
     stream.write_all(request).await.expect("a write");
     let mut answer = Vec::new();
@@ -118,13 +118,13 @@ async fn secretly(house: &House, ca: &Path, request: &[u8]) -> String {
 /// .NET names the first, and no client that runs in these tests does.
 #[tokio::test]
 async fn every_mechanism_that_is_offered_is_accepted_and_no_other() {
-    let house = House::start().await;
+    let fixture = BrokerFixture::start().await;
     for (mechanism, expected) in [("MSSBCBS", SaslCode::Ok), ("ANONYMOUS", SaslCode::Ok), ("GSSAPI", SaslCode::Auth)] {
         let mut request = BytesMut::from(&ProtocolHeader::Sasl.bytes()[..]);
         let init =
             SaslFrame::Init { mechanism: mechanism.into(), initial_response: Some(Bytes::new()), hostname: None };
         write_sasl_frame(&mut request, &init);
-        let mut stream = TcpStream::connect(house.address).await.expect("the broker listens");
+        let mut stream = TcpStream::connect(fixture.address).await.expect("the broker listens");
         stream.write_all(&request).await.expect("a write");
         let mut answer = BytesMut::new();
         let code = loop {

@@ -6,15 +6,15 @@ use broker::http::{BrokerFault, FaultKind, TestCommand};
 use broker::{Broker, Persistence};
 use servicebus::{BusErrorKind, Client, Message, ReceivedMessage};
 
-use crate::house::{House, SOON, TOKEN};
+use crate::fixture::{BrokerFixture, SOON, TOKEN};
 
 const SESSIONS: &str = "<RequiresSession>true</RequiresSession>";
 
-async fn house() -> House {
-    let house = House::with(&["--test-token", TOKEN]).await;
-    house.queue("plain", "").await;
-    house.queue("orders", SESSIONS).await;
-    house
+async fn fixture() -> BrokerFixture {
+    let fixture = BrokerFixture::with(&["--test-token", TOKEN]).await;
+    fixture.queue("plain", "").await;
+    fixture.queue("orders", SESSIONS).await;
+    fixture
 }
 
 async fn send(client: &Client, body: &'static str) -> Result<(), BusErrorKind> {
@@ -22,7 +22,7 @@ async fn send(client: &Client, body: &'static str) -> Result<(), BusErrorKind> {
 }
 
 /// Everything in the queue, completed.
-async fn taken(client: &Client) -> Vec<String> {
+async fn receive_all(client: &Client) -> Vec<String> {
     let mut receiver = client.receiver("plain");
     let mut bodies = Vec::new();
     loop {
@@ -37,7 +37,7 @@ async fn taken(client: &Client) -> Vec<String> {
 
 #[tokio::test]
 async fn without_the_token_there_are_no_hooks() {
-    let (guarded, plain) = (house().await, House::start().await);
+    let (guarded, plain) = (fixture().await, BrokerFixture::start().await);
     let clock = br#"{"advance_ms": 1000}"#;
     let right = format!("x-headwater-test-token: {TOKEN}\r\n");
     for answer in [
@@ -54,12 +54,12 @@ async fn without_the_token_there_are_no_hooks() {
 
 #[tokio::test]
 async fn the_clock_can_be_moved() {
-    let house = house().await;
-    let client = house.client();
+    let fixture = fixture().await;
+    let client = fixture.client();
     send(&client, "a").await.expect("a send");
     let mut receiver = client.receiver("plain");
     let first = receiver.receive(1, SOON).await.expect("a receive");
-    house.test("POST", "clock", r#"{"advance_ms": 61000}"#).await;
+    fixture.test("POST", "clock", r#"{"advance_ms": 61000}"#).await;
     let again = receiver.receive(1, SOON).await.expect("a receive");
     let counts =
         [first, again].map(|messages| messages.iter().map(ReceivedMessage::delivery_count).collect::<Vec<_>>());
@@ -68,56 +68,56 @@ async fn the_clock_can_be_moved() {
 
 #[tokio::test]
 async fn a_send_can_be_refused_as_busy() {
-    let house = house().await;
-    let client = house.client();
-    house.arm(r#"{"kind": "server_busy", "entity": "plain", "times": 2}"#).await;
+    let fixture = fixture().await;
+    let client = fixture.client();
+    fixture.arm(r#"{"kind": "server_busy", "entity": "plain", "times": 2}"#).await;
     let outcomes = [send(&client, "a").await, send(&client, "b").await, send(&client, "c").await];
     assert_eq!(outcomes, [Err(BusErrorKind::Busy), Err(BusErrorKind::Busy), Ok(())]);
-    assert_eq!(taken(&client).await, ["c"], "nothing that was refused was stored");
+    assert_eq!(receive_all(&client).await, ["c"], "nothing that was refused was stored");
 }
 
 #[tokio::test]
 async fn a_connection_can_be_dropped_before_a_send_is_stored() {
-    let house = house().await;
-    let client = house.client();
+    let fixture = fixture().await;
+    let client = fixture.client();
     send(&client, "a").await.expect("a send");
-    house.arm(r#"{"kind": "drop_connection", "entity": "plain"}"#).await;
+    fixture.arm(r#"{"kind": "drop_connection", "entity": "plain"}"#).await;
     assert_eq!(send(&client, "lost").await, Err(BusErrorKind::ConnectionLost));
     send(&client, "b").await.expect("a send on a new connection");
-    assert_eq!(taken(&client).await, ["a", "b"]);
+    assert_eq!(receive_all(&client).await, ["a", "b"]);
 }
 
 #[tokio::test]
 async fn a_send_can_be_stored_and_its_acknowledgement_lost() {
-    let house = house().await;
-    let client = house.client();
-    house.arm(r#"{"kind": "lose_acknowledgement", "entity": "plain"}"#).await;
+    let fixture = fixture().await;
+    let client = fixture.client();
+    fixture.arm(r#"{"kind": "lose_acknowledgement", "entity": "plain"}"#).await;
     assert_eq!(send(&client, "kept").await, Err(BusErrorKind::ConnectionLost));
-    assert_eq!(taken(&client).await, ["kept"]);
+    assert_eq!(receive_all(&client).await, ["kept"]);
 }
 
 #[tokio::test]
 async fn a_link_can_be_detached_by_force() {
-    let house = house().await;
-    let client = house.client();
+    let fixture = fixture().await;
+    let client = fixture.client();
     let sender = client.sender("plain");
     sender.send_message(&Message::new("a")).await.expect("a send");
-    house.arm(r#"{"kind": "detach_link", "entity": "plain"}"#).await;
+    fixture.arm(r#"{"kind": "detach_link", "entity": "plain"}"#).await;
     let error = sender.send_message(&Message::new("b")).await.expect_err("the link goes");
     assert_eq!((error.kind(), error.condition()), (BusErrorKind::Detached, Some("amqp:link:detach-forced")));
     sender.send_message(&Message::new("c")).await.expect("a send on a new link of the same connection");
-    assert_eq!(taken(&client).await, ["a", "c"]);
+    assert_eq!(receive_all(&client).await, ["a", "c"]);
 }
 
 #[tokio::test]
 async fn a_session_lock_can_be_expired() {
-    let house = house().await;
-    let client = house.client();
+    let fixture = fixture().await;
+    let client = fixture.client();
     let sender = client.sender("orders");
     sender.send_message(&Message::new("a").with_session("s")).await.expect("a send");
     let mut session = client.accept_session("orders", "s").await.expect("the session");
     let held = session.receive(1, SOON).await.expect("a receive");
-    house.arm(r#"{"kind": "expire_session_lock", "entity": "orders", "session": "s"}"#).await;
+    fixture.arm(r#"{"kind": "expire_session_lock", "entity": "orders", "session": "s"}"#).await;
     let error = session.settler().complete(&held).await.expect_err("the lock is lost");
     assert_eq!(error.kind(), BusErrorKind::SessionLockLost, "{error:?}");
     // Another has it at once, and sees that a delivery failed.
@@ -128,24 +128,24 @@ async fn a_session_lock_can_be_expired() {
 
 #[tokio::test]
 async fn an_answer_can_be_delayed() {
-    let house = house().await;
-    let client = house.client();
+    let fixture = fixture().await;
+    let client = fixture.client();
     send(&client, "a").await.expect("a send");
-    house.arm(r#"{"kind": "delay", "ms": 700, "entity": "plain"}"#).await;
+    fixture.arm(r#"{"kind": "delay", "ms": 700, "entity": "plain"}"#).await;
     let begun = Instant::now();
     send(&client, "b").await.expect("a send, later");
     assert!(begun.elapsed() >= Duration::from_millis(700), "{:?}", begun.elapsed());
-    assert_eq!(taken(&client).await, ["a", "b"]);
+    assert_eq!(receive_all(&client).await, ["a", "b"]);
 }
 
 #[tokio::test]
 async fn faults_strike_by_seed() {
-    let house = house().await;
-    let client = house.client();
+    let fixture = fixture().await;
+    let client = fixture.client();
     let mut histories = Vec::new();
     for seed in [7, 7, 8] {
-        house.test("DELETE", "faults", "").await;
-        house.arm(&format!(r#"{{"kind": "server_busy", "one_in": 3, "times": 1000, "seed": {seed}}}"#)).await;
+        fixture.test("DELETE", "faults", "").await;
+        fixture.arm(&format!(r#"{{"kind": "server_busy", "one_in": 3, "times": 1000, "seed": {seed}}}"#)).await;
         let mut history = Vec::new();
         for _ in 0..40 {
             history.push(send(&client, "a").await.is_ok());

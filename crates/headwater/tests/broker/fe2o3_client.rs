@@ -19,24 +19,24 @@ use serde_amqp::described::Described;
 use serde_amqp::descriptor::Descriptor;
 use tokio::time::timeout;
 
-use crate::house::{House, SOON};
+use crate::fixture::{BrokerFixture, SOON};
 
 const SESSION_FILTER: &str = "com.microsoft:session-filter";
 
 struct Bus {
-    house: House,
+    fixture: BrokerFixture,
     _connection: ConnectionHandle<()>,
     session: SessionHandle<()>,
 }
 
 impl Bus {
     async fn start() -> Self {
-        let house = House::start().await;
-        house.queue("plain", "").await;
-        house.queue("orders", "<RequiresSession>true</RequiresSession>").await;
-        let mut connection = connect(&house, SaslProfile::Anonymous).await;
+        let fixture = BrokerFixture::start().await;
+        fixture.queue("plain", "").await;
+        fixture.queue("orders", "<RequiresSession>true</RequiresSession>").await;
+        let mut connection = connect(&fixture, SaslProfile::Anonymous).await;
         let session = Session::begin(&mut connection).await.expect("an AMQP session");
-        Self { house, _connection: connection, session }
+        Self { fixture, _connection: connection, session }
     }
 
     async fn sender(&mut self, entity: &str) -> Sender {
@@ -80,8 +80,8 @@ fn rand_name() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-async fn connect(house: &House, profile: SaslProfile) -> ConnectionHandle<()> {
-    let url = format!("amqp://{}", house.address);
+async fn connect(fixture: &BrokerFixture, profile: SaslProfile) -> ConnectionHandle<()> {
+    let url = format!("amqp://{}", fixture.address);
     let opened = Connection::builder().container_id("fe2o3").sasl_profile(profile).open(&url[..]);
     timeout(SOON, opened).await.expect("an answer").expect("a connection")
 }
@@ -110,10 +110,10 @@ fn delivery_count(delivery: &Delivery<Data>) -> u32 {
 
 #[tokio::test]
 async fn it_connects_by_every_mechanism_it_knows() {
-    let house = House::start().await;
+    let fixture = BrokerFixture::start().await;
     let plain = SaslProfile::Plain { username: "any".into(), password: "any".into() };
     for profile in [SaslProfile::Anonymous, plain] {
-        let mut connection = connect(&house, profile).await;
+        let mut connection = connect(&fixture, profile).await;
         let mut session = Session::begin(&mut connection).await.expect("an AMQP session");
         session.end().await.expect("an end");
         connection.close().await.expect("a close");
@@ -259,9 +259,9 @@ async fn a_session_that_does_not_come_is_waited_for_as_long_as_asked() {
 }
 
 #[tokio::test]
-async fn a_message_sent_twice_is_stored_once_where_duplicates_are_detected() {
+async fn a_duplicate_is_stored_once_with_duplicate_detection() {
     let mut bus = Bus::start().await;
-    bus.house.queue("once", "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>").await;
+    bus.fixture.queue("once", "<RequiresDuplicateDetection>true</RequiresDuplicateDetection>").await;
     let mut sender = bus.sender("once").await;
     for body in ["x", "x", "y"] {
         send(&mut sender, text(body, None)).await;
@@ -365,5 +365,5 @@ async fn a_session_is_renewed_and_keeps_its_state() {
     // Whoever holds no lock renews none.
     let other = [("session-id", Value::String("b".into()))];
     assert_eq!(management.operation("renew-session-lock", &other).await.0, 410);
-    drop(bus.house);
+    drop(bus.fixture);
 }
