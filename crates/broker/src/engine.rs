@@ -141,6 +141,7 @@ impl Engine {
         while let Some(next) = message {
             stopping |= self.handle(next);
             taken += 1;
+            // The next round must start before the first reply of this one gets old.
             message = if taken < ROUND { self.inbox.try_next() } else { None };
         }
         self.call_core(|core, call| core.tick(call));
@@ -163,6 +164,7 @@ impl Engine {
                 for link in links {
                     self.call_core(|core, call| core.detach(call, link));
                 }
+                // Last, because detaching its links still uses the connection's budget.
                 self.core.remove_connection(id);
             }
             EngineMessage::Call(operation) => {
@@ -183,6 +185,7 @@ impl Engine {
     }
 
     fn execute(&mut self, from: ConnectionId, request: EngineRequest) {
+        // An unchanged position means that the request appended nothing, so its reply depends on no sync.
         let before = self.storage.journal().position();
         let reply = self.call_core(|core, call| request.execute(core, call));
         if let Some(reply) = reply {

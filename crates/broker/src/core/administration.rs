@@ -69,6 +69,7 @@ impl Core {
     pub fn delete(&mut self, call: &mut CallContext<'_>, path: &str) -> Result<(), Error> {
         self.handle_due_timers(call);
         let id = self.find_entity(path)?;
+        // Subscriptions first, so that no record refers to a deleted topic.
         let mut ids = self.entities[&id].subscriptions.clone();
         ids.push(id);
         let records: Vec<_> = ids.iter().map(|id| JournalRecord::EntityDeleted { id: *id }).collect();
@@ -78,6 +79,7 @@ impl Core {
             self.detach_all(call, id, &error);
             self.detach_management_links(call, id, &error);
             let entity = self.remove_entity(id).expect("listed above");
+            // Every message of the entity holds a reference, also scheduled ones and session states.
             entity.visit_bodies(&mut |location| call.journal.release(location));
         }
         Ok(())

@@ -128,6 +128,7 @@ impl SessionBacklog {
     /// Appends a message; `counter` must be above [`last`](Self::last).
     pub(super) fn append(&mut self, counter: u64, message: QueuedMessage, slot: u32, expiry_index: &mut ExpiryIndex) {
         debug_assert!(self.last().is_none_or(|last| last < counter), "messages are appended in order");
+        // Offsets have 32 bits. A long gap in the counters therefore starts a new chunk.
         let fits = |chunk: &BacklogChunk| chunk.messages.len() < CHUNK && counter - chunk.base <= u64::from(u32::MAX);
         if !self.chunks.back().is_some_and(fits) {
             grow(&mut self.chunks, 1, usize::MAX);
@@ -139,6 +140,7 @@ impl SessionBacklog {
         }
         let chunk = self.chunks.back_mut().expect("pushed above if there was none");
         let offset = (counter - chunk.base) as u32;
+        // Start with two: most sessions hold one or two messages at a time.
         grow(&mut chunk.messages, 2, CHUNK);
         chunk.messages.push_back(QueuedMessage { offset, ..message });
         chunk.index_expiry(message.expires, slot, expiry_index);
@@ -185,6 +187,7 @@ impl SessionBacklog {
         chunk.index_expiry(message.expires, slot, expiry_index);
         if message.is_available() {
             self.available += 1;
+            // A message at or above `next` is found by the scan anyway.
             if counter < self.next {
                 self.returned.get_or_insert_default().insert(counter);
             }
@@ -197,6 +200,7 @@ impl SessionBacklog {
             let message = &mut self.chunks[chunk].messages[index];
             let before = message.is_available();
             change(message);
+            // Deferring an unlocked message during replay takes it out of the available ones.
             if before && !message.is_available() {
                 self.mark_unavailable(counter);
             }
@@ -224,6 +228,7 @@ impl SessionBacklog {
     /// Messages from `counter` on, in order.
     pub(super) fn iter_from(&self, counter: u64) -> impl Iterator<Item = (u64, QueuedMessage)> + '_ {
         let first = self.chunks.partition_point(|chunk| chunk.base <= counter).saturating_sub(1);
+        // `first` is the chunk that may contain `counter`; later chunks start above it.
         self.chunks.range(first.min(self.chunks.len())..).flat_map(move |chunk| {
             let below = counter.saturating_sub(chunk.base);
             let start = chunk.messages.partition_point(|message| u64::from(message.offset) < below);

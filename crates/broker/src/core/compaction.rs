@@ -67,6 +67,7 @@ impl Core {
             }
             let (found, next, scanned) = entity.find_bodies(&compaction.segments, compaction.position.stage, left);
             let next_entity = CompactionPosition { entity: EntityId(id.0 + 1), stage: CompactionStage::Scheduled(0) };
+            // Computed before the bodies move, because moving needs `self` mutably.
             let next = next.map_or(next_entity, |stage| CompactionPosition { entity: *id, stage });
             for found in found {
                 self.move_body(call, &found)?;
@@ -98,9 +99,11 @@ impl Core {
         }
         let stored = call.journal.read(found.location)?;
         let original = match JournalRecord::decode(&stored.meta) {
+            // Keep the first meta, so that moves do not nest.
             Ok(JournalRecord::BodyMoved(moved)) => moved.original,
             _ => &stored.meta,
         };
+        // Owners in subscriptions with sessions are found by session id.
         let session = message_session(original).or(found.session.as_deref());
         let owners = self.current_owners(found, session);
         let mut meta = Vec::new();
@@ -111,6 +114,7 @@ impl Core {
         call.journal.append(&[entry], &mut locations)?;
         let to = locations.pop().expect("one body, one location");
         for owner in &owners {
+            // An owner may have released the body since it was found.
             if self.relocate(owner, found.location, to) {
                 call.journal.release(found.location);
             }
@@ -147,6 +151,7 @@ impl Core {
     fn queues_sharing_body(&self, queue: QueueId) -> Vec<QueueId> {
         let topic = self.entities.get(&queue.entity).and_then(|entity| entity.topic);
         match topic.and_then(|topic| self.entities.get(&topic)) {
+            // A dead letter's body may be shared too, but its counter differs per queue: it is moved alone.
             Some(topic) if queue.subqueue == Subqueue::Main => {
                 topic.subscriptions.iter().copied().map(QueueId::main).collect()
             }

@@ -79,6 +79,7 @@ impl CoreState {
 
     /// Starts a group in the shared buffer; [`append`](Self::append) returns the buffer.
     pub(super) fn begin_group<'a>(&mut self) -> RecordGroup<'a> {
+        // Reused between groups: an append should not allocate.
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.clear();
         RecordGroup { buffer, parts: Vec::new() }

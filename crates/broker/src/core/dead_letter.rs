@@ -92,6 +92,7 @@ impl QueueContext<'_, '_> {
     }
 
     fn plan_moves(&self, messages: &[(TableSlot, u64)], reason: &DeadLetterReason<'_>) -> Vec<PendingMove> {
+        // Counters are assigned before the append, because the records contain them.
         let last = self.dead_letter_queue.as_ref().map_or(0, |queue| queue.counter);
         let plan = |((slot, counter), new_counter): (&(TableSlot, u64), u64)| {
             let message = self.queue.sessions.get(*slot).backlog.get(*counter)?;

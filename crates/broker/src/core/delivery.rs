@@ -48,6 +48,7 @@ impl QueueContext<'_, '_> {
         {
             if !self.state.outgoing.has_room(link) {
                 self.state.outgoing.wait_for_room(link);
+                // The link rejoins when its connection has written something. Others go on meanwhile.
                 self.queue.receivers.skip_front();
             } else if self.deliver(link, QueueSessions::ONLY, counter) {
                 self.queue.receivers.rotate();
@@ -117,6 +118,7 @@ impl QueueContext<'_, '_> {
         let session = self.queue.sessions.get_mut(slot);
         let message = session.backlog.lock(counter).expect("found by the caller");
         match &mut session.lock {
+            // With sessions the session's lock has the expiry; the message has none of its own.
             Some(lock) => drop(lock.deliveries.insert(counter, token)),
             None => {
                 self.queue.lock_expiries.insert((until, token));

@@ -97,6 +97,7 @@ impl DuplicateHistory {
         let place = position(&self.pages[index], id);
         match self.pages[index].get(place).copied() {
             Some(found) if is_same_id(found, id) => {
+                // Wrapping difference: positive means that the new tick is later.
                 if (moment as u16).wrapping_sub(found as u16) < FUTURE {
                     self.pages[index][place] = moment;
                 }
@@ -104,6 +105,7 @@ impl DuplicateHistory {
             _ => {
                 let page = &mut self.pages[index];
                 if page.len() == page.capacity() {
+                    // `Vec` would double the page; most of that space would stay unused.
                     page.reserve_exact(page.len().clamp(4, STEP));
                 }
                 page.insert(place, moment);
@@ -139,6 +141,7 @@ impl DuplicateHistory {
         let current = now.0 / self.tick;
         Some(page.iter().map(move |id| {
             let age = u64::from((current as u16).wrapping_sub(*id as u16));
+            // A tick from the future (the clock went back) counts as seen now.
             let age = if age >= u64::from(FUTURE) { 0 } else { age };
             (Fingerprint(id & !0xFFFF), Timestamp(current.saturating_sub(age) * self.tick))
         }))
@@ -170,6 +173,7 @@ impl DuplicateHistory {
     }
 
     fn sweep_all(&mut self, now: Timestamp) {
+        // After half the tick range the 16-bit ages are ambiguous, and everything is past the window.
         let unseen = now.0.saturating_sub(self.swept.0) > self.window * (TICKS / 2) && self.swept.0 != 0;
         for index in 0..self.pages.len() {
             if unseen {
@@ -198,6 +202,7 @@ impl DuplicateHistory {
         if self.len <= self.pages.len() * PAGE {
             return;
         }
+        // This bit decides between the old page and the new one.
         let bit = 1 << self.level;
         let (stay, mut leave): (Vec<u128>, Vec<u128>) =
             self.pages[self.split].iter().partition(|id| address(**id) & bit == 0);
@@ -206,6 +211,7 @@ impl DuplicateHistory {
         self.pages[self.split].shrink_to_fit();
         self.pages.push(leave);
         self.split += 1;
+        // All pages of this level are split: the next round uses one bit more.
         if self.split == 1 << self.level {
             self.level += 1;
             self.split = 0;

@@ -34,6 +34,7 @@ impl QueueContext<'_, '_> {
                 &DeadLetterReason::by_broker(dead_letter::EXPIRED, dead_letter::EXPIRED_TEXT),
             );
         }
+        // Dropped silently, as Azure Service Bus does without dead-lettering on expiration.
         self.append_settled(&[(slot, vec![counter])])?;
         let (message, _) = self.queue.remove_message(slot, counter).expect("found above");
         self.call.journal.release(message.location);
@@ -47,6 +48,7 @@ impl QueueContext<'_, '_> {
             && let Some((when, slot, base)) = self.queue.expiry_index.first().copied()
             && when <= due
         {
+            // Retry later: while the journal is full, every further message would fail too.
             let Ok(gone) = self.expire_chunk(slot, base, due) else { return self.retry_later() };
             left = left.saturating_sub(gone.max(1));
         }
@@ -62,6 +64,7 @@ impl QueueContext<'_, '_> {
         if let Some((first, _)) = &refused {
             let backlog = &mut self.queue.sessions.get_mut(slot).backlog;
             let left = expired.iter().filter(|counter| *counter >= first);
+            // `take_expired` has removed these from the index; without this they would never expire.
             left.for_each(|counter| backlog.reindex_expiry(*counter, slot, &mut self.queue.expiry_index));
         }
         self.serve(slot);

@@ -155,6 +155,7 @@ impl MessageQueue {
         let sessions = self.sessions.iter_from(only.unwrap_or(0)).take_while(|(slot, _)| all || Some(*slot) == only);
         for (_, session) in sessions {
             for (counter, message) in session.backlog.iter_from(from).take(max) {
+                // Every further message of this session comes after the last one needed.
                 if found.len() >= max && found.last_key_value().is_some_and(|(last, _)| *last < counter) {
                     break;
                 }
@@ -191,10 +192,12 @@ impl QueueContext<'_, '_> {
         for sequence in sequences {
             let message = self.queue.find(session, *sequence).map(|(_, message)| message);
             let here = message.filter(|message| message.is_deferred() && !message.is_locked());
+            // A repeated number would be locked twice.
             let here = here.filter(|_| seen.insert(*sequence)).ok_or(Error::MessageNotFound(*sequence))?;
             counters.push(sequence.counter());
             bytes += here.location.len as usize;
         }
+        // A single message is always allowed, however large.
         if bytes > MAX_FETCHED && counters.len() > 1 {
             return Err(Error::invalid("sequence-numbers", "name messages of more than 16 MiB together"));
         }

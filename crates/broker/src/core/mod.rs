@@ -132,6 +132,7 @@ impl Core {
         self.handle_due_timers(call);
         let path = self.entities.get(&queue.entity).map(|entity| entity.path.clone());
         let mut context = self.queue_context(call, queue)?;
+        // Checked here and not per delivery: an update detaches the links.
         if !context.queue.policy.receives {
             return Err(Error::EntityDisabled { path: path.unwrap_or_default() });
         }
@@ -291,6 +292,7 @@ impl Core {
         let egress = egress.ok_or_else(deleted_error)?;
         let (queue, dead_letter_queue) = match queue.subqueue {
             Subqueue::Main => (&mut egress.main, Some(&mut egress.dead_letter)),
+            // The second value stays `None`: dead letters cannot be dead-lettered.
             Subqueue::DeadLetter => (&mut egress.dead_letter, None),
         };
         Ok(QueueContext { queue, dead_letter_queue, state: &mut self.state, call })

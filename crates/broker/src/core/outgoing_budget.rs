@@ -17,8 +17,8 @@ const MIN_PER_CONNECTION: usize = 256 << 10;
 
 #[derive(Debug)]
 pub(super) struct OutgoingBudget {
-    most: usize,
-    all: usize,
+    limit: usize,
+    used: usize,
     connections: HashMap<ConnectionId, ConnectionUsage>,
 }
 
@@ -30,8 +30,8 @@ struct ConnectionUsage {
 }
 
 impl OutgoingBudget {
-    pub(super) fn new(most: usize) -> Self {
-        Self { most, all: 0, connections: HashMap::new() }
+    pub(super) fn new(limit: usize) -> Self {
+        Self { limit, used: 0, connections: HashMap::new() }
     }
 
     pub(super) fn has_room(&self, link: CoreLinkId) -> bool {
@@ -43,7 +43,7 @@ impl OutgoingBudget {
     }
 
     fn fair_share(&self) -> usize {
-        (self.most.saturating_sub(self.all) / 4).max(MIN_PER_CONNECTION)
+        (self.limit.saturating_sub(self.used) / 4).max(MIN_PER_CONNECTION)
     }
 
     fn uses_less_than(&self, connection: ConnectionId, bytes: usize) -> bool {
@@ -51,7 +51,7 @@ impl OutgoingBudget {
     }
 
     pub(super) fn add(&mut self, connection: ConnectionId, bytes: usize) {
-        self.all += bytes;
+        self.used += bytes;
         self.connections.entry(connection).or_default().bytes += bytes;
     }
 
@@ -73,9 +73,10 @@ impl OutgoingBudget {
 
     fn record_written(&mut self, connection: ConnectionId, bytes: usize) {
         let Some(usage) = self.connections.get_mut(&connection) else { return };
+        // A connection may report more than was counted: its frames are only estimated.
         let bytes = bytes.min(usage.bytes);
         usage.bytes -= bytes;
-        self.all -= bytes;
+        self.used -= bytes;
     }
 
     /// Removes and returns a waiting link, if its connection has budget.
@@ -88,7 +89,7 @@ impl OutgoingBudget {
 
     fn remove_connection(&mut self, connection: ConnectionId) {
         if let Some(usage) = self.connections.remove(&connection) {
-            self.all -= usage.bytes;
+            self.used -= usage.bytes;
         }
     }
 }
@@ -128,7 +129,7 @@ impl Core {
 mod tests {
     use super::*;
 
-    const MOST: usize = 64 << 20;
+    const LIMIT: usize = 64 << 20;
 
     /// Delivers 1 MiB messages while the connection has budget.
     fn fill(outgoing: &mut OutgoingBudget, connection: ConnectionId) -> usize {
@@ -142,19 +143,19 @@ mod tests {
 
     #[test]
     fn one_connection_may_use_much_and_many_stay_within_the_limit() {
-        let mut outgoing = OutgoingBudget::new(MOST);
+        let mut outgoing = OutgoingBudget::new(LIMIT);
         assert!(fill(&mut outgoing, ConnectionId(1)) >= 12);
         for connection in 2..100 {
             assert!(fill(&mut outgoing, ConnectionId(connection)) >= 1, "everyone gets something");
         }
-        assert!(outgoing.all <= MOST + (100 << 20), "{}", outgoing.all);
+        assert!(outgoing.used <= LIMIT + (100 << 20), "{}", outgoing.used);
         (1..100).for_each(|connection| outgoing.remove_connection(ConnectionId(connection)));
-        assert_eq!((outgoing.all, outgoing.connections.len()), (0, 0));
+        assert_eq!((outgoing.used, outgoing.connections.len()), (0, 0));
     }
 
     #[test]
     fn a_waiting_link_is_next_after_a_write() {
-        let mut outgoing = OutgoingBudget::new(MOST);
+        let mut outgoing = OutgoingBudget::new(LIMIT);
         let connection = ConnectionId(1);
         fill(&mut outgoing, connection);
         let (one, other) = (connection.link(1), connection.link(2));
@@ -167,6 +168,6 @@ mod tests {
         assert!(!outgoing.is_waiting(other));
         assert_eq!(outgoing.next_waiting_link(connection), None);
         outgoing.record_written(connection, usize::MAX);
-        assert_eq!(outgoing.all, 0);
+        assert_eq!(outgoing.used, 0);
     }
 }

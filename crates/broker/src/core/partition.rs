@@ -6,15 +6,15 @@ pub(super) const COUNT: u8 = 16;
 
 /// The key is the session id, else the partition key, else the message id if duplicates are detected. Without a key,
 /// round robin.
-pub(super) fn choose(message: &IncomingMessage, by_message_id: bool, call: &mut u8) -> u8 {
+pub(super) fn choose(message: &IncomingMessage, by_message_id: bool, next: &mut u8) -> u8 {
     let id = message.message_id.as_deref().filter(|_| by_message_id);
     match message.session_id.as_deref().or(message.partition_key.as_deref()).or(id) {
         // CRC-32 gives the same result in every version of the program: a session stays in its partition.
         Some(key) => (crc32fast::hash(key.as_bytes()) % u32::from(COUNT)) as u8,
         None => {
-            let batch = *call % COUNT;
-            *call = (batch + 1) % COUNT;
-            batch
+            let chosen = *next % COUNT;
+            *next = (chosen + 1) % COUNT;
+            chosen
         }
     }
 }
@@ -52,9 +52,9 @@ mod tests {
 
     #[test]
     fn without_a_key_partitions_are_round_robin() {
-        let mut call = 0;
-        let batch: Vec<u8> = (0..18).map(|_| choose(&message(None, None, None), true, &mut call)).collect();
-        assert_eq!(batch, (0..16).chain(0..2).collect::<Vec<_>>());
+        let mut next = 0;
+        let chosen: Vec<u8> = (0..18).map(|_| choose(&message(None, None, None), true, &mut next)).collect();
+        assert_eq!(chosen, (0..16).chain(0..2).collect::<Vec<_>>());
     }
 
     #[test]

@@ -105,6 +105,7 @@ impl MessageQueue {
         overrides: Option<Arc<MessageOverrides>>,
     ) -> TableSlot {
         let slot = self.sessions.find_or_create(session);
+        // A flag in the message saves a lookup in the map for the many that have none.
         message.set_has_overrides(overrides.is_some());
         self.sessions.get_mut(slot).backlog.append(counter, message, slot, &mut self.expiry_index);
         if let Some(overrides) = overrides {
@@ -172,6 +173,7 @@ impl MessageQueue {
     /// Adds an unlocked session to the ready list or removes it, after its backlog changed.
     pub(super) fn update_ready(&mut self, slot: TableSlot) {
         let session = self.sessions.get_mut(slot);
+        // A locked session is never ready, whatever it holds.
         let first = if session.lock.is_none() { session.backlog.first_available() } else { None };
         if session.ready != first {
             if let Some(old) = std::mem::replace(&mut session.ready, first) {

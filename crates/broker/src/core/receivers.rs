@@ -37,6 +37,7 @@ impl QueueReceiver {
     pub(super) fn count_delivery(&mut self) {
         self.delivered = self.delivered.wrapping_add(1);
         self.credit -= 1;
+        // Receive-and-delete deliveries are settled at once.
         self.unsettled += u32::from(self.mode == ReceiveMode::PeekLock);
     }
 
@@ -45,12 +46,14 @@ impl QueueReceiver {
     pub(super) fn set_credit(&mut self, delivery_count: u32, link_credit: u32) {
         let limit = delivery_count.wrapping_add(link_credit);
         let credit = limit.wrapping_sub(self.delivered);
+        // Serial-number arithmetic: a negative credit means that the peer granted less than was already delivered.
         self.credit = if credit > i32::MAX as u32 { 0 } else { credit };
     }
 
     /// Gives up the remaining credit; returns the new delivery count and how much credit was unused.
     pub(super) fn drain(&mut self) -> (u32, u32) {
         let unused = std::mem::take(&mut self.credit);
+        // AMQP: draining advances delivery-count as if the credit were used.
         self.delivered = self.delivered.wrapping_add(unused);
         self.draining = false;
         (self.delivered, unused)

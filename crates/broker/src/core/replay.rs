@@ -23,6 +23,7 @@ impl Core {
         match JournalRecord::decode(meta)? {
             JournalRecord::Entity(record) => self.replay_entity(&record)?,
             JournalRecord::EntityDeleted { id } => {
+                // Ids are never reused, not even those of deleted entities.
                 self.next_entity = self.next_entity.max(id.0 + 1);
                 self.remove_entity(id);
             }
@@ -63,6 +64,7 @@ impl Core {
         for id in ids {
             let entity = self.entities.get_mut(&id).expect("listed above");
             if let Some(history) = entity.ingress.as_mut().and_then(|ingress| ingress.history.as_mut()) {
+                // The process may have been down for longer than the window.
                 history.catch_up(now);
             }
             if let Some(egress) = &mut entity.egress {
@@ -194,6 +196,7 @@ impl MessageQueue {
         self.counter = self.counter.max(counter);
         let slot = self.sessions.find_or_create(session);
         let session = self.sessions.get_mut(slot);
+        // The snapshot already has the message, or it was removed before the snapshot reached it.
         if session.backlog.last().is_some_and(|last| last >= counter) {
             return false;
         }

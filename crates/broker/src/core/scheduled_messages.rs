@@ -97,6 +97,7 @@ impl Core {
         }
         let mut counters: Vec<_> = sequences.iter().map(|sequence| sequence.counter()).collect();
         counters.sort_unstable();
+        // A client may name a number twice.
         counters.dedup();
         self.state.append_record(call, &JournalRecord::Cancelled { entity, counters: counters.clone() })?;
         for counter in counters {
@@ -130,6 +131,7 @@ impl Core {
     fn activate(&mut self, call: &mut CallContext<'_>, entity: EntityId, counter: u64) -> Result<(), Error> {
         let ingress = self.ingress_mut(entity)?;
         let Some(message) = ingress.schedule.get(counter).cloned() else { return Ok(()) };
+        // The partition stays; only the counter is new.
         let sequence = SequenceNumber::new(message.sequence.partition() as u8, ingress.counter + 1);
         let session = message.session.as_deref();
         let targets = self.select_targets(entity, session, message.time_to_live, &mut Vec::new());
@@ -149,7 +151,8 @@ impl Core {
         ingress.counter = sequence.counter();
         match self.count_references(entity, &record.targets) {
             0 => call.journal.release(message.location),
-            owners => call.journal.retain(message.location, owners - 1),
+            // The scheduled message already holds one reference.
+            references => call.journal.retain(message.location, references - 1),
         }
         self.enqueue(call, &RoutedMessage::from(&record), &record.targets);
         Ok(())

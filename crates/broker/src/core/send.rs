@@ -54,6 +54,7 @@ impl Core {
         let mut locations = locations.into_iter();
         for record in records.iter().flatten() {
             self.record_as_seen(record);
+            // A message that no subscription takes has no body, and so no location.
             let stored = record.due_at.is_some() || self.count_references(entity, &record.targets) > 0;
             if let Some(location) = stored.then(|| locations.next()).flatten() {
                 self.enqueue_or_schedule(call, record, location);
@@ -88,6 +89,7 @@ impl Core {
         let partitions = if ingress.enable_partitioning { u64::from(partition::COUNT) } else { 1 };
         let limit = ingress.max_size_in_megabytes * MEGABYTE * partitions;
         let subscriptions = entity.subscriptions.iter().filter_map(|id| self.entities.get(id));
+        // A topic's quota covers the copies in its subscriptions.
         let used = entity.counts().bytes + subscriptions.map(|subscription| subscription.counts().bytes).sum::<u64>();
         let more: u64 = messages.iter().map(|message| message.body.len() as u64).sum();
         if used + more > limit { Err(Error::QuotaExceeded { path: entity.path.clone(), limit }) } else { Ok(()) }
@@ -118,12 +120,13 @@ impl Core {
                 true => partition::choose(message, ingress.history.is_some(), &mut batch.partition),
                 false => 0,
             };
+            // A past time means "now", as in Azure Service Bus.
             let due_at = message.scheduled_for.filter(|due| *due > now);
             let time_to_live = shorter_ttl(message.time_to_live, entity_ttl);
             let session = message.session_id.as_deref();
             let targets = match due_at {
                 Some(_) => Vec::new(),
-                None => self.select_targets(id, session, time_to_live, &mut batch.dead_letter_queue),
+                None => self.select_targets(id, session, time_to_live, &mut batch.reserved_counters),
             };
             let sequence = SequenceNumber::new(partition, batch.counter);
             Some(Enqueued {
@@ -150,7 +153,9 @@ impl Core {
         let mut group = self.state.begin_group();
         for (message, record) in messages.iter().zip(records) {
             let Some(record) = record else { continue };
+            // A scheduled message holds one reference until it is due and its targets are known.
             let references = if record.due_at.is_some() { 1 } else { self.count_references(entity, &record.targets) };
+            // Nobody would read the body of a message without references.
             let body = (references > 0).then_some(&*message.body);
             group.push(|page| record.encode(page), body, references);
         }
@@ -163,6 +168,7 @@ impl Core {
     pub(super) fn record_as_seen(&mut self, record: &Enqueued<'_>) {
         let Ok(ingress) = self.ingress_mut(record.entity) else { return };
         ingress.counter = ingress.counter.max(record.sequence.counter());
+        // Replay only sees the chosen partition; continuing after it keeps the round robin even.
         ingress.next_partition = (record.sequence.partition() as u8).wrapping_add(1) % partition::COUNT;
         if let (Some(history), Some(id)) = (&mut ingress.history, record.fingerprint) {
             history.insert(id, record.enqueued_at);
@@ -197,7 +203,7 @@ struct BatchPlan {
     counter: u64,
     partition: u8,
     seen: HashSet<u128>,
-    dead_letter_queue: Vec<(EntityId, u64)>,
+    reserved_counters: Vec<(EntityId, u64)>,
 }
 
 fn check_message(message: &IncomingMessage, limit: usize, needs_session: bool) -> Result<(), Error> {

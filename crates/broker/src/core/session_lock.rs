@@ -109,6 +109,7 @@ impl QueueContext<'_, '_> {
             let waiting_attach = self.queue.waiting.pop().expect("not empty: checked above");
             let (session, locked_until) = self.lock_session(slot, waiting_attach.link, waiting_attach.mode);
             self.call.effects.push(Effect::Attached { link: waiting_attach.link, session, locked_until });
+            // The client may have sent its flow right after the attach.
             let (delivery_count, link_credit) = waiting_attach.credit;
             self.flow(waiting_attach.link, delivery_count, link_credit, false);
         }
@@ -140,7 +141,9 @@ impl QueueContext<'_, '_> {
         let lock = self.queue.sessions.get(slot).lock.as_deref().expect("only locked sessions have an expiry");
         let link = lock.link;
         let held: Vec<LockToken> = lock.deliveries.values().copied().collect();
+        // Before the release: it needs the locks to find the messages.
         self.count_failed_deliveries(&held);
+        // The client learns of it by the detach, so the core forgets the link first.
         self.queue.receivers.remove(link);
         self.state.links.remove(&link);
         self.state.outgoing.stop_waiting(link);
@@ -160,6 +163,7 @@ impl QueueContext<'_, '_> {
     }
 
     fn attach_named(&mut self, link: CoreLinkId, mode: ReceiveMode, id: &str) -> Result<AttachResult, Error> {
+        // An attach can create the session, so its id obeys the same limit as in a send.
         super::send::check_length("SessionId", Some(id))?;
         if let Some(slot) = self.queue.sessions.find(Some(id)) {
             if self.is_locked(slot) {
@@ -170,6 +174,7 @@ impl QueueContext<'_, '_> {
                 self.expire_session(slot);
             }
         }
+        // A session may be locked before its first message exists.
         let slot = self.queue.sessions.find_or_create(Some(id));
         let (id, locked_until) = self.lock_session(slot, link, mode);
         Ok(AttachResult::Session { id, locked_until })

@@ -94,9 +94,11 @@ impl QueueSessions {
     pub(super) fn remove_if_idle(&mut self, slot: TableSlot) {
         let session = self.get(slot);
         if session.backlog.is_empty() && session.lock.is_none() && session.state.is_none() {
+            // The unnamed session is never removed.
             let Some(id) = session.id.clone() else { return };
             debug_assert!(session.ready.is_none());
             self.by_id.remove(&id);
+            // A burst of sessions must not keep its memory for ever.
             if self.by_id.len() < self.by_id.capacity() / 8 {
                 self.by_id.shrink_to(self.by_id.len() * 2);
             }

@@ -86,12 +86,14 @@ impl QueueContext<'_, '_> {
     pub(super) fn is_lock_valid(&self, token: LockToken) -> bool {
         self.queue.locks.get(&token).is_some_and(|lock| {
             let session_lock = self.queue.sessions.get(lock.slot).lock.as_deref();
+            // Renewing a session lock does not touch the locks of its messages.
             session_lock.map_or(lock.until, |lock| lock.until) > self.call.now
         })
     }
 
     /// Renews message locks, all or none.
     pub(super) fn renew(&mut self, tokens: &[LockToken]) -> Result<Vec<Timestamp>, Error> {
+        // In sessions the message locks follow the session lock.
         if self.queue.policy.sessions {
             return Err(Error::NotAllowed(
                 "a message of a session is locked with its session: renew the session's lock",
@@ -114,6 +116,7 @@ impl QueueContext<'_, '_> {
     /// Expires message locks that are due.
     pub(super) fn expire_message_locks(&mut self) {
         let late = self.queue.lock_expiries.iter().take_while(|(until, _)| *until <= self.call.now);
+        // Collected first, because ending a lock changes the index.
         let late: Vec<_> = late.take(MAX_PER_TIMER).map(|(_, token)| *token).collect();
         self.count_failed_deliveries(&late);
         self.unlock_messages(&late);
@@ -125,6 +128,7 @@ impl QueueContext<'_, '_> {
     /// Counts one failed delivery for each message, in memory even if the journal refuses the record. The locks stay.
     pub(super) fn count_failed_deliveries(&mut self, tokens: &[LockToken]) {
         let updates = self.plan_updates(tokens, MessageUpdate::count_failed_delivery);
+        // The lock ends even if the journal refuses the record, see the module docs.
         let _ = self.append_updates(&updates);
         self.apply_updates(updates);
     }

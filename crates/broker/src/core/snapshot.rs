@@ -116,6 +116,7 @@ impl Entity {
             return (Some(SnapshotStage::Messages(Subqueue::Main, 0, 0)), false);
         };
         let ids: Vec<_> = ids.collect();
+        // An empty page needs no record, but the cursor still moves on.
         let full = !ids.is_empty() && write(&JournalRecord::DuplicateIds { entity: self.id, ids });
         (Some(SnapshotStage::History(page + 1)), full)
     }
@@ -133,6 +134,7 @@ impl Entity {
             let next = (subqueue == Subqueue::Main).then_some(SnapshotStage::Messages(Subqueue::DeadLetter, 0, 0));
             return (next, false);
         };
+        // The session at `slot` may be gone; then the next one starts from its first message.
         let from = if found == slot { from } else { 0 };
         let mut full = from == 0 && queue.snapshot_state(session, write);
         let (last, used_up) = queue.snapshot_backlog(session, from, write);
@@ -171,6 +173,7 @@ impl MessageQueue {
         };
         let messages = part.iter().map(entry).collect();
         let mut full = write(&JournalRecord::Backlog(BacklogRecord { queue: self.id, session: id, messages }));
+        // The compact record has no room for overrides; a second record follows for the few messages that have them.
         for (counter, message) in part.iter().filter(|(_, message)| message.has_overrides()) {
             full |= write(&JournalRecord::MessageUpdated(MessageUpdated {
                 queue: self.id,

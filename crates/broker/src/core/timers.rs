@@ -37,6 +37,7 @@ impl TimerQueue {
     /// late.
     pub(super) fn set(&mut self, timer: Timer, at: Timestamp) {
         if let Some(set) = self.set.get(&timer).copied() {
+            // An early timer only finds nothing to do and sets itself again.
             if set <= at {
                 return;
             }

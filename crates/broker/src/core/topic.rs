@@ -25,25 +25,27 @@ pub(super) struct RoutedMessage<'a> {
 impl Core {
     /// The subscriptions that get a message; empty if the entity is a queue.
     ///
-    /// `dead_letter_queue` holds the counters already reserved in this batch, per dead-letter queue.
+    /// `reserved_counters` holds the counters already reserved in this batch, per dead-letter queue.
     pub(super) fn select_targets(
         &self,
         topic: EntityId,
         session: Option<&str>,
         time_to_live: Option<u64>,
-        dead_letter_queue: &mut Vec<(EntityId, u64)>,
+        reserved_counters: &mut Vec<(EntityId, u64)>,
     ) -> Vec<EnqueueTarget> {
         let subscriptions = self.entities[&topic].subscriptions.iter().filter_map(|id| self.entities.get(id));
         let target = |subscription: &Entity| {
             let egress = subscription.egress.as_ref()?;
+            // The topic accepts the message; only this subscription cannot order it.
             if egress.main.policy.sessions && session.is_none() {
-                let counter = reserve_counter(dead_letter_queue, subscription.id, egress.dead_letter.counter);
+                let counter = reserve_counter(reserved_counters, subscription.id, egress.dead_letter.counter);
                 let reason = DeadLetterReason::by_broker(dead_letter::NO_SESSION, dead_letter::NO_SESSION_TEXT);
                 let overrides = Some(reason.overrides(None).into());
                 let queue = QueueId::dead_letter(subscription.id);
                 return Some(EnqueueTarget { queue, counter: Some(counter), time_to_live: None, overrides });
             }
             let own = subscription.description.common().default_message_time_to_live;
+            // Stored only if it is shorter, because most subscriptions use the topic's value.
             let own = own.map(|ttl| ttl.as_millis() as u64).filter(|own| time_to_live.is_none_or(|ttl| *own < ttl));
             let queue = QueueId::main(subscription.id);
             Some(EnqueueTarget { queue, counter: None, time_to_live: own, overrides: None })
@@ -54,6 +56,7 @@ impl Core {
     /// How many queues will refer to the body.
     pub(super) fn count_references(&self, entity: EntityId, targets: &[EnqueueTarget]) -> u32 {
         let is_queue = self.entities.get(&entity).is_some_and(|entity| entity.egress.is_some());
+        // A queue has no targets: it holds its own messages.
         if is_queue { 1 } else { targets.len() as u32 }
     }
 
@@ -117,14 +120,14 @@ impl<'a> RoutedMessage<'a> {
     }
 }
 
-fn reserve_counter(dead_letter_queue: &mut Vec<(EntityId, u64)>, queue: EntityId, last: u64) -> u64 {
-    match dead_letter_queue.iter_mut().find(|(promised, _)| *promised == queue) {
+fn reserve_counter(reserved_counters: &mut Vec<(EntityId, u64)>, queue: EntityId, last: u64) -> u64 {
+    match reserved_counters.iter_mut().find(|(promised, _)| *promised == queue) {
         Some((_, counter)) => {
             *counter += 1;
             *counter
         }
         None => {
-            dead_letter_queue.push((queue, last + 1));
+            reserved_counters.push((queue, last + 1));
             last + 1
         }
     }

@@ -85,6 +85,7 @@ impl EngineHandle {
 
     /// Wakes the engine: the store made progress, or the clock was moved.
     pub(crate) fn wake(&self) {
+        // One wake-up in the channel is enough, however many threads ask for it.
         if !self.woken.swap(true, Ordering::AcqRel) {
             let _ = self.messages.send(EngineMessage::Woken);
         }
@@ -112,6 +113,7 @@ impl EngineConnection {
     pub(crate) async fn send(&self, requests: Vec<EngineRequest>, bytes: usize) -> Result<(), EngineStopped> {
         let kib = u32::try_from(bytes.div_ceil(1024).min(BUDGET_KIB)).unwrap_or(u32::MAX);
         let budget = match kib {
+            // Requests without a payload never wait, so that settlements get through.
             0 => None,
             kib => Some(Arc::clone(&self.engine.budget).acquire_many_owned(kib).await.map_err(|_| EngineStopped)?),
         };
@@ -155,6 +157,7 @@ impl EngineInbox {
     /// Waits for a wake-up from the store only. Keeps the first other message; the rest stay in the channel.
     pub(super) fn wait_for_wake(&mut self, wait_limit: Duration) {
         if self.early.is_some() {
+            // Only one message can be kept, so none is received. A short sleep instead of a busy loop.
             std::thread::park_timeout(wait_limit.min(Duration::from_millis(1)));
             return;
         }

@@ -82,6 +82,7 @@ impl EngineReply {
         match effect {
             Effect::Deliver { link, delivery } => {
                 let stored = journal.read(delivery.location).map_err(Error::from);
+                // Receive-and-delete: the reference passed to the delivery when the message left its queue.
                 if delivery.settled {
                     journal.release(delivery.location);
                 }

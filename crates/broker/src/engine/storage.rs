@@ -150,6 +150,7 @@ impl DurableStorage {
     }
 
     fn compact(&mut self, core: &mut Core, now: Timestamp, segments: Vec<u32>) {
+        // The store offers the same list until the pass is finished; another list is a new pass.
         if self.compaction.as_ref().is_none_or(|(of, _)| *of != segments) {
             self.compaction = Some((segments.clone(), Compaction::of(segments)));
         }
@@ -165,6 +166,7 @@ impl DurableStorage {
             }
             Err(error) => {
                 warn!(error = %error, "compaction failed: it is retried later");
+                // Otherwise the engine would spin on a full disk.
                 self.busy = false;
             }
         }

@@ -57,6 +57,7 @@ impl Journal for VolatileJournal {
         let Some(place) = self.slots.get_mut(location.offset as usize) else { return };
         let Some(slot) = place else { return };
         slot.references = slot.references.saturating_sub(1);
+        // The slot is reused: nothing can refer to the location any more.
         if slot.references == 0 {
             *place = None;
             self.free.push(location.offset);

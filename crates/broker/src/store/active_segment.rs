@@ -50,6 +50,7 @@ impl ActiveSegment {
         segment_table: &mut SegmentTable,
         locations: &mut Vec<Location>,
     ) {
+        // The frame states what is durable now, which recovery uses as proof.
         let (lsn, synced, segment, at) = (self.end(), state.synced, self.segment, self.length);
         let chunk = state.open_chunk(segment, self.base, at);
         let before = chunk.bytes.len();
@@ -69,6 +70,7 @@ impl ActiveSegment {
         let length = chunk.bytes.len() - before;
         self.length += length as u32;
         segment_table.extend(segment, length as u64, self.end());
+        // Many small records: their index would be as large as the segment.
         if self.index.as_ref().is_some_and(|index| index.len() > index_limit) {
             self.index = None;
         }

@@ -150,6 +150,7 @@ impl BackgroundWorker {
         self.disk.rename(&temporary(&snapshot.name), &snapshot.name)?;
         self.disk.sync_folder()?;
         let report = JobReport::Published { from: snapshot.head.from, bytes: snapshot.size };
+        // Only after the new one is durable under its name.
         self.remove_older_snapshots(snapshot.head.from);
         self.snapshot = None;
         self.report(report);
@@ -180,6 +181,7 @@ impl BackgroundWorker {
 
     fn remove_segment(&self, segment: u32, pieces: &[PieceName]) {
         let gone = |name: &PieceName| match self.disk.remove(&name.to_string()) {
+            // A retry may find some pieces removed already.
             Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         };

@@ -65,6 +65,7 @@ impl BodyReader {
     pub(super) fn read(&mut self, piece: PieceHeader, location: Location, salt: u32) -> Result<StoredEntry, ReadError> {
         let (name, at) = (piece.name, piece.file_offset(location.offset));
         let last = self.last.replace((name, at));
+        // A stale buffer fails the checksum and falls through to a real read.
         if let Some(stored) = self.ahead.entry(name, at, location, salt) {
             return Ok(stored);
         }
@@ -104,6 +105,7 @@ impl BodyReader {
         }
         let file = self.disk.open(&name.to_string())?;
         if self.open.len() == OPEN_FILES {
+            // The oldest file is not necessarily the least used, but reopening is cheap.
             self.open.pop_front();
         }
         self.open.push_back((name, Arc::clone(&file)));

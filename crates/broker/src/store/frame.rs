@@ -69,6 +69,7 @@ pub(super) fn encode(
         placed((out.len() - start) as u32, entry);
         encode_entry(entry, salt, out);
     }
+    // Padding: frames start at multiples of 8.
     out.resize(start + length, 0);
 }
 
@@ -101,6 +102,7 @@ pub(super) fn decode_header(bytes: &[u8], salt: u32) -> Option<LogFrameHeader> {
 /// Decodes and verifies all entries of a frame; `None` if any of them fails.
 pub(super) fn decode_entries(frame: &[u8], head: LogFrameHeader, salt: u32) -> Option<Vec<EntryBounds>> {
     let frame = frame.get(..head.length as usize)?;
+    // The count comes from a verified header, but limit it anyway.
     let mut entries = Vec::with_capacity((head.entries as usize).min(frame.len() / ENTRY_HEADER));
     let mut at = FRAME_HEADER;
     for _ in 0..head.entries {

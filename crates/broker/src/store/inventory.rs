@@ -66,6 +66,7 @@ impl Inventory {
 
     fn find_snapshot(&mut self, disk: &dyn Disk, names: &[String]) -> Result<(), OpenError> {
         let mut snapshots: Vec<_> = names.iter().filter(|name| parse_snapshot_name(name).is_some()).collect();
+        // Names sort by position. An older snapshot exists only if its removal was interrupted.
         let Some(newest) = snapshots.pop() else { return Ok(()) };
         self.obsolete.extend(snapshots.into_iter().cloned());
         self.snapshot = Some(read_snapshot_ends(disk, newest, self.salt)?);
@@ -118,6 +119,7 @@ fn load_or_create_salt(disk: &dyn Disk, names: &[String]) -> Result<u32, OpenErr
     {
         return Err(OpenError::Foreign { file: file.clone() });
     }
+    // Unpredictable is enough here: it only keeps senders from forging frames.
     let salt = RandomState::new().hash_one(FORMAT) as u32;
     write_format(disk, salt).map_err(OpenError::io("write", FORMAT))?;
     Ok(salt)

@@ -277,6 +277,7 @@ impl LogStore {
                 JobReport::Removed { segment } => {
                     self.segment_table.remove(segment);
                     self.snapshots.allow_retry();
+                    // Space was freed: another pass may be worthwhile at once.
                     self.next_compaction = 0;
                 }
                 JobReport::NotRemoved { segment } => self.segment_table.mark_not_removed(segment),
@@ -305,6 +306,7 @@ impl LogStore {
         }
         let shared = Arc::clone(&self.shared);
         let mut state = shared.lock();
+        // Small records may use the reserve: settlements free space.
         let bodies = group.iter().any(|entry| entry.body.is_some());
         self.check_capacity(&state, bodies && !with_reserve, length as u64)?;
         if !self.active.fits(length, self.options.segment_bytes)
@@ -325,6 +327,7 @@ impl LogStore {
                 Err(AppendError::Io(io::Error::new(error.kind(), Arc::clone(error))))
             }
             StoreHealth::Full if bodies || over_limit => Err(AppendError::Full),
+            // The disk works but is far behind.
             StoreHealth::Good if over_limit => Err(AppendError::Full),
             _ => Ok(()),
         }

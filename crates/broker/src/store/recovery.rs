@@ -82,6 +82,7 @@ impl Recovery {
         self,
         mut take: impl FnMut(&[u8], Option<Location>) -> Result<(), E>,
     ) -> Result<ReplayedFolder, OpenError> {
+        // `replay_all` cannot stop early, so the first error is kept.
         let mut refused = None;
         let replayed = self.replay_all(|meta, body| {
             if let Err(error) = take(meta, body) {
@@ -141,6 +142,7 @@ impl SegmentReader<'_> {
                 None => tail = self.replay_last(segment, tail.durable, entry)?,
             }
         }
+        // The snapshot proves more than the segments contain: some are missing.
         if tail.durable > tail.end {
             return Err(OpenError::Missing { after: "snapshot".to_owned() });
         }
@@ -202,6 +204,7 @@ impl SegmentReader<'_> {
         }
         let last = segment.last_piece();
         let mut earlier = segment.clone();
+        // Earlier pieces were durable before the last one was created.
         earlier.pieces.pop();
         let last_at = segment.base + u64::from(last.start);
         if !earlier.pieces.is_empty() {
@@ -301,6 +304,7 @@ impl ReplayedFolder {
             return Ok(());
         };
         let last = segment.last_piece();
+        // A new piece, not a second sync of the old file: its pages may already be lost.
         let name = PieceName { segment: last.name.segment, piece: last.name.piece + 1 };
         let start = (durable - segment.base) as u32;
         let mut head = PieceHeader { name, base: segment.base, start, durable: *end };
@@ -336,6 +340,7 @@ impl ReplayedFolder {
         }
         let mut lost = None;
         visit(&mut |location| {
+            // Reported after the visit, because the closure cannot return an error.
             if !segment_table.count_reference(location) {
                 lost = Some(location.segment);
             }

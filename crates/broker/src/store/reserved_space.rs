@@ -48,6 +48,7 @@ pub(super) fn create_with_space(
         Ok(file) => Ok((file, SpaceStatus::Free)),
         Err(error) if is_disk_full(&error) => match disk.rename(LOG_RESERVE, name) {
             Ok(()) => Ok((disk.open(name)?, SpaceStatus::Scarce)),
+            // The reserve is used up already.
             Err(_) => Ok((allocate(disk, name, needed)?, SpaceStatus::Scarce)),
         },
         Err(error) => Err(error),

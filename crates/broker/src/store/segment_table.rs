@@ -36,6 +36,7 @@ struct SegmentUsage {
 
 impl SegmentUsage {
     fn is_sparse(&self) -> bool {
+        // Without the overhead, a segment full of tiny live messages would look sparse.
         let each = self.overhead.checked_div(self.entries).unwrap_or(USUAL_OVERHEAD);
         self.closed && self.references > 0 && (self.live + self.references * each) * 4 <= self.bytes
     }
@@ -90,6 +91,7 @@ impl SegmentTable {
         debug_assert!(usage.references > 0, "a reference is released once");
         usage.references = usage.references.saturating_sub(1);
         usage.live = usage.live.saturating_sub(u64::from(location.len));
+        // Only the last release counts: at that position the segment became dead.
         usage.dead_at = position;
         if usage.closed {
             self.classify(location.segment);

@@ -88,6 +88,7 @@ impl SnapshotSchedule {
             StoreHealth::Good => grown,
             // On a full disk, a snapshot is worthwhile if any dead segment waits only for it.
             StoreHealth::Full => grown || segment_table.bytes_awaiting_snapshot(self.from) > 0,
+            // It could not be written either.
             StoreHealth::Failing(_) => false,
         }
     }
@@ -131,6 +132,7 @@ impl SnapshotSchedule {
 
     pub(super) fn record_failure(&mut self, position: u64) {
         self.progress = PendingSnapshot::Idle;
+        // Not at once again: the cause is usually a full disk.
         self.not_before = position + self.every / 8;
     }
 

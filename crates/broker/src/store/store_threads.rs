@@ -106,6 +106,7 @@ impl Drop for StoreThreads {
     fn drop(&mut self) {
         self.shared.lock().stopping = true;
         self.shared.notify();
+        // Ends the background worker's receive loop.
         self.jobs = None;
         if let IoWorkers::Threads(threads) = &mut self.io_workers {
             for thread in threads.drain(..) {

@@ -103,6 +103,7 @@ impl UnsyncedTail {
     /// Everything up to `lsn` is durable.
     pub(super) fn advance(&mut self, lsn: u64) {
         self.synced = self.synced.max(lsn);
+        // Only complete chunks: a sync may end inside a later one.
         while self.in_flight.front().is_some_and(|chunk| chunk.end() <= lsn) {
             let chunk = self.in_flight.pop_front().expect("not empty: checked above");
             // If the writer still uses the chunk, its buffer is freed later instead of reused.

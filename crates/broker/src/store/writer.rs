@@ -103,6 +103,7 @@ impl LogWriter {
     fn persist(&mut self, chunks: Vec<Arc<TailChunk>>) -> io::Result<()> {
         for chunk in chunks {
             self.write(&chunk)?;
+            // A closed segment must be durable before the next one gets its name: recovery relies on it.
             if chunk.closing.is_some() {
                 self.sync()?;
                 self.close(chunk);
@@ -119,6 +120,7 @@ impl LogWriter {
             self.current = Some(self.start_piece(chunk)?);
         }
         let current = self.current.as_mut().expect("opened above if there was none");
+        // Before the write: after a failed write the file's contents are unknown.
         current.dirty = true;
         current.file.write_at(&chunk.bytes, current.head.file_offset(chunk.offset))?;
         current.end = chunk.end();
@@ -128,10 +130,12 @@ impl LogWriter {
     /// Starts a new piece with `chunk`.
     fn start_piece(&mut self, chunk: &TailChunk) -> io::Result<OpenPiece> {
         let published = self.shared.lock().pieces.get(&chunk.segment).and_then(|pieces| Some(pieces.last()?.name));
+        // A failed attempt may have left a file with that number.
         let last = self.last_started.filter(|last_started| last_started.segment == chunk.segment).max(published);
         let name = PieceName { segment: chunk.segment, piece: last.map_or(0, |last| last.piece + 1) };
         self.last_started = Some(name);
         let needed = PIECE_HEADER + chunk.bytes.len() as u64;
+        // Allocated at once: appending within allocated space makes each sync cheaper.
         let wanted = PIECE_HEADER + u64::from(self.segment_bytes.saturating_sub(chunk.offset));
         let (file, room) =
             reserved_space::create_with_space(&*self.disk, &temporary(&name.to_string()), wanted.max(needed), needed)?;

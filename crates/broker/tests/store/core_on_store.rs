@@ -289,7 +289,7 @@ impl BrokerRun {
     }
 
     /// One maintenance step of the store.
-    fn maintenance(&mut self) -> bool {
+    fn run_maintenance(&mut self) -> bool {
         match self.store.next_maintenance() {
             None => return false,
             Some(MaintenanceTask::Snapshot { restart }) => {
@@ -318,7 +318,7 @@ impl BrokerRun {
     }
 
     fn settle_store(&mut self) {
-        while self.maintenance() || self.store.run_pending_io() {}
+        while self.run_maintenance() || self.store.run_pending_io() {}
     }
 }
 
@@ -344,7 +344,7 @@ fn run(disk: &SimulatedDisk, seed: u64, acts: usize) -> BrokerRun {
     run.create_entities();
     for act in 0..acts {
         run.random_action();
-        run.maintenance();
+        run.run_maintenance();
         run.store.run_background_io();
         if act % 3 == 0 {
             run.store.run_pending_io();

@@ -39,10 +39,10 @@ fn run_with_one_failure(kind: &'static str, at: usize) -> bool {
         while engine.core.apply(op, &mut store).is_err() {
             store.run_pending_io();
         }
-        engine.maintenance(&mut store);
+        engine.run_maintenance(&mut store);
         store.run_pending_io();
     }
-    while engine.maintenance(&mut store) || store.run_pending_io() || store.synced() < store.position() {}
+    while engine.run_maintenance(&mut store) || store.run_pending_io() || store.synced() < store.position() {}
     store.run_pending_io();
     assert!(store.health().is_good(), "{kind} {at}: {:?}", store.health());
     engine.assert_visible(&store, &ops);

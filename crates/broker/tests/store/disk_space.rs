@@ -25,7 +25,7 @@ fn the_space_of_consumed_messages_is_freed() {
         engine.core.apply(&send(sequence), &mut store).unwrap();
         engine.core.apply(&StoreOp::Settle { sequence }, &mut store).unwrap();
         store.run_pending_io();
-        while engine.maintenance(&mut store) {}
+        while engine.run_maintenance(&mut store) {}
         store.run_pending_io();
         // The log may grow to twice the snapshot, which contains the duplicate history, and two snapshots may exist at
         // once.
@@ -121,7 +121,7 @@ fn fill(
             Err(error) => panic!("{error}"),
         }
         store.run_pending_io();
-        while engine.maintenance(&mut store) {}
+        while engine.run_maintenance(&mut store) {}
         store.run_pending_io();
         assert!(ops.len() < 10_000, "the disk never gets full");
     }
@@ -196,7 +196,7 @@ fn a_store_can_start_and_settle_on_a_full_disk() {
         // Refused only while space is being freed.
         while engine.core.apply(&StoreOp::Settle { sequence }, &mut store).is_err() {
             assert!(
-                engine.maintenance(&mut store) | store.run_pending_io(),
+                engine.run_maintenance(&mut store) | store.run_pending_io(),
                 "stuck at {sequence}: {:?}",
                 store.usage()
             );

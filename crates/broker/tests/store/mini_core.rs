@@ -256,19 +256,19 @@ impl MiniEngine {
 
     /// Maintains and writes until there is nothing left to do.
     pub(crate) fn run_to_idle(&mut self, store: &mut LogStore) {
-        while self.maintenance(store) || store.run_pending_io() {}
+        while self.run_maintenance(store) || store.run_pending_io() {}
     }
 
     /// A few steps of maintenance, each followed by the writes it causes.
     pub(crate) fn run_steps(&mut self, store: &mut LogStore, steps: usize) {
         for _ in 0..steps {
-            self.maintenance(store);
+            self.run_maintenance(store);
             store.run_pending_io();
         }
     }
 
     /// One maintenance step; `false` if there is nothing to do.
-    pub(crate) fn maintenance(&mut self, store: &mut LogStore) -> bool {
+    pub(crate) fn run_maintenance(&mut self, store: &mut LogStore) -> bool {
         match store.next_maintenance() {
             None => false,
             Some(MaintenanceTask::Snapshot { restart }) => {

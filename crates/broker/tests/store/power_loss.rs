@@ -28,10 +28,10 @@ pub(crate) fn run(disk: &SimulatedDisk, store: &mut LogStore, engine: &mut MiniE
     for op in &ops[done..] {
         engine.core.apply(op, store).expect("a healthy disk takes every op");
         ends.push((engine.core.ops, store.position()));
-        engine.maintenance(store);
+        engine.run_maintenance(store);
         // The background worker does not wait for the writer.
         store.run_background_io();
-        engine.maintenance(store);
+        engine.run_maintenance(store);
         store.run_background_io();
         if (engine.core.ops as usize).is_multiple_of(pace) {
             acknowledge(disk, store, &ends);

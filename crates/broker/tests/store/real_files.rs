@@ -25,7 +25,7 @@ fn a_restart_on_real_files_recovers_everything() {
     for op in &ops {
         engine.core.apply(op, &mut store).unwrap();
         store.flush();
-        engine.maintenance(&mut store);
+        engine.run_maintenance(&mut store);
     }
     assert!(store.wait_synced(TIMEOUT));
     let expected = VisibleState::after(&ops);
@@ -104,13 +104,13 @@ fn removed_segments_free_their_space_on_real_files() {
         engine.core.apply(&StoreOp::Send { messages }, &mut store).unwrap();
         engine.core.apply(&StoreOp::Settle { sequence }, &mut store).unwrap();
         store.flush();
-        engine.maintenance(&mut store);
+        engine.run_maintenance(&mut store);
     }
     let deadline = std::time::Instant::now() + TIMEOUT;
     while store.usage().bytes > 2 << 20 {
         assert!(std::time::Instant::now() < deadline, "{:?}", store.usage());
         store.wait_synced(TIMEOUT);
-        if !engine.maintenance(&mut store) {
+        if !engine.run_maintenance(&mut store) {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
