@@ -8,7 +8,7 @@ use servicebus::{BusErrorKind, Client, Message, ReceivedMessage};
 use testkit::process::{Process, Program};
 use testkit::wait::wait_for;
 
-use crate::house::{BINARY, House, SOON};
+use crate::fixture::{BINARY, BrokerFixture, SOON};
 
 /// Room for two segments of the log and what is kept aside for settlements.
 const MEBIBYTES: u32 = 120;
@@ -33,14 +33,14 @@ impl LimitedDisk {
         Self { mounted, folder }
     }
 
-    async fn broker(&self) -> House {
+    async fn broker(&self) -> BrokerFixture {
         let namespaces = Path::new("/proc").join(self.mounted.pid().to_string()).join("ns");
         let option = |name: &str, kind: &str| format!("--{name}={}", namespaces.join(kind).display());
         let program = Program::new("nsenter")
             .args([option("user", "user"), option("mount", "mnt")])
             .args(["--preserve-credentials", "--", BINARY, "broker", "--data-dir"])
             .args([self.folder.path().join("data")]);
-        House::of(program, tempfile::tempdir().expect("a temporary folder")).await
+        BrokerFixture::of(program, tempfile::tempdir().expect("a temporary folder")).await
     }
 
     /// A file on it, as it is seen from outside.
@@ -97,10 +97,10 @@ async fn take(client: &Client, queue: &str, most: usize) -> BTreeSet<u32> {
 async fn a_full_disk_refuses_sends_serves_on_and_loses_nothing() {
     // GIVEN a broker whose disk is filled up
     let disk = LimitedDisk::of(MEBIBYTES).await;
-    let house = disk.broker().await;
-    house.queue("q", "").await;
-    house.queue("small", "").await;
-    let client = house.client();
+    let fixture = disk.broker().await;
+    fixture.queue("q", "").await;
+    fixture.queue("small", "").await;
+    let client = fixture.client();
     client.sender("small").send_message(&Message::new("from before")).await.expect("a send");
     let mut left = fill(&client, "q", 0).await;
     println!("{} messages of 512 KiB on a disk of {MEBIBYTES} MiB", left.len());
@@ -108,16 +108,16 @@ async fn a_full_disk_refuses_sends_serves_on_and_loses_nothing() {
     // THEN it says so to each who sends, and goes on serving those who receive
     let again = client.sender("small").send_message(&Message::new("now")).await.expect_err("there is no room");
     assert_eq!(again.kind(), BusErrorKind::QuotaExceeded, "{again}");
-    let health = house.http("GET", "/health", "", b"").await;
+    let health = fixture.http("GET", "/health", "", b"").await;
     assert!(health.starts_with("HTTP/1.1 200"), "{health}");
     for number in take(&client, "q", 3).await {
         assert!(left.remove(&number), "{number} was never accepted");
     }
     // WHEN it is killed, THEN it starts on the full disk, and everything is there that was accepted and not completed
-    house.broker.kill().await;
-    drop(house);
-    let house = disk.broker().await;
-    let client = house.client();
+    fixture.broker.kill().await;
+    drop(fixture);
+    let fixture = disk.broker().await;
+    let client = fixture.client();
     let taken = take(&client, "q", left.len()).await;
     assert_eq!(taken, left);
     // AND since what was consumed gives back its room, it takes messages again
@@ -135,9 +135,9 @@ async fn a_full_disk_refuses_sends_serves_on_and_loses_nothing() {
 async fn it_goes_on_when_somebody_else_makes_room() {
     // GIVEN a disk that something else has filled
     let disk = LimitedDisk::of(MEBIBYTES).await;
-    let house = disk.broker().await;
-    house.queue("q", "").await;
-    let client = house.client();
+    let fixture = disk.broker().await;
+    fixture.queue("q", "").await;
+    let client = fixture.client();
     client.sender("q").send_message(&Message::new(body(0))).await.expect("a send");
     let filler = disk.file("filler");
     let mut written = std::fs::File::create(&filler).expect("a file");
