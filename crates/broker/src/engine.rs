@@ -54,10 +54,10 @@ enum EngineOutput {
 }
 
 /// Messages per round: enough to make a sync worthwhile, few enough that the first message does not wait for the last.
-const ROUND: usize = 256;
+const MAX_ROUND: usize = 256;
 
 /// How long a stopping engine waits for the last sync.
-const LAST_SYNC: Duration = Duration::from_secs(10);
+const LAST_SYNC_TIMEOUT: Duration = Duration::from_secs(10);
 
 struct Engine {
     core: Core,
@@ -73,7 +73,7 @@ struct Engine {
     flushed: Lsn,
     /// Replies of this round, per connection.
     pending: Vec<PendingReplies>,
-    calls: Vec<Box<dyn FnOnce() + Send>>,
+    call_results: Vec<Box<dyn FnOnce() + Send>>,
     effects: Vec<Effect>,
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn start(
         durable: Lsn::default(),
         flushed: Lsn::default(),
         pending: Vec::new(),
-        calls: Vec::new(),
+        call_results: Vec::new(),
         effects: Vec::new(),
     };
     std::thread::Builder::new().name("broker-engine".into()).spawn(move || {
@@ -124,12 +124,12 @@ impl Engine {
             self.send_durable(self.storage.synced());
         }
         self.storage.flush();
-        let durable = self.storage.wait_synced(LAST_SYNC);
+        let durable = self.storage.wait_synced(LAST_SYNC_TIMEOUT);
         self.send_durable(self.storage.synced());
         if !durable {
             warn!("last sync timed out: unacknowledged messages may be lost");
         }
-        self.storage.close(LAST_SYNC);
+        self.storage.close(LAST_SYNC_TIMEOUT);
         info!("broker engine stopped");
     }
 
@@ -142,7 +142,7 @@ impl Engine {
             stopping |= self.handle(next);
             taken += 1;
             // The next round must start before the first reply of this one gets old.
-            message = if taken < ROUND { self.inbox.try_next() } else { None };
+            message = if taken < MAX_ROUND { self.inbox.try_next() } else { None };
         }
         self.call_core(|core, call| core.tick(call));
         self.dispatch_replies();
@@ -169,7 +169,7 @@ impl Engine {
             }
             EngineMessage::Call(operation) => {
                 let result = self.call_core(operation);
-                self.calls.push(result);
+                self.call_results.push(result);
             }
             EngineMessage::Woken => {}
             EngineMessage::Stop => return true,
@@ -198,30 +198,24 @@ impl Engine {
     /// Fault injection for tests.
     fn execute_with_fault(&mut self, from: ConnectionId, request: EngineRequest, fault: InjectedFault) {
         match fault {
-            InjectedFault::DropConnection => {
-                self.queue_reply(from, EngineReply::DropConnection, ReplyTiming::WhenDurable)
-            }
+            InjectedFault::DropConnection => self.queue_durable_reply(from, EngineReply::DropConnection),
             InjectedFault::Busy => {
                 if let Some(reply) = request.into_busy_reply() {
-                    self.queue_reply(from, reply, ReplyTiming::WhenDurable);
+                    self.queue_durable_reply(from, reply);
                 }
             }
             InjectedFault::LoseAcknowledgement => {
                 self.call_core(|core, call| request.execute(core, call));
-                self.queue_reply(from, EngineReply::DropConnection, ReplyTiming::WhenDurable);
+                self.queue_durable_reply(from, EngineReply::DropConnection);
             }
             InjectedFault::DetachLink => {
                 if let Some(link) = request.link() {
-                    self.queue_reply(from, EngineReply::ForceDetach { link }, ReplyTiming::WhenDurable);
+                    self.queue_durable_reply(from, EngineReply::ForceDetach { link });
                 }
             }
             InjectedFault::Delay(by) => {
                 if let Some(reply) = self.call_core(|core, call| request.execute(core, call)) {
-                    self.queue_reply(
-                        from,
-                        EngineReply::Delayed { by, reply: Box::new(reply) },
-                        ReplyTiming::WhenDurable,
-                    );
+                    self.queue_durable_reply(from, EngineReply::Delayed { by, reply: Box::new(reply) });
                 }
             }
             InjectedFault::LoseSession => self.execute(from, request),
@@ -229,17 +223,17 @@ impl Engine {
     }
 
     /// Calls the core and turns its effects into replies.
-    fn call_core<T>(&mut self, act: impl FnOnce(&mut Core, &mut CallContext<'_>) -> T) -> T {
+    fn call_core<T>(&mut self, operation: impl FnOnce(&mut Core, &mut CallContext<'_>) -> T) -> T {
         let mut effects = std::mem::take(&mut self.effects);
         let now = self.clock.now();
         let before = self.storage.journal().position();
         let mut call = CallContext { now, journal: self.storage.journal(), effects: &mut effects };
-        let result = act(&mut self.core, &mut call);
-        let noted = self.storage.journal().position() != before;
+        let result = operation(&mut self.core, &mut call);
+        let appended = self.storage.journal().position() != before;
         for effect in effects.drain(..) {
             let link = reply::link_of(&effect);
             let fault = self.delivery_fault(&effect);
-            let timing = ReplyTiming::immediate_if(!noted && reply::is_crash_safe(&effect, self.storage.journal()));
+            let timing = ReplyTiming::immediate_if(!appended && reply::is_crash_safe(&effect, self.storage.journal()));
             let reply = EngineReply::from_effect(effect, self.storage.journal());
             self.queue_reply(link.connection(), reply, timing);
             if let Some(fault) = fault {
@@ -255,11 +249,7 @@ impl Engine {
         match fault {
             InjectedFault::DetachLink => {
                 self.call_core(|core, call| core.detach(call, link));
-                self.queue_reply(
-                    link.connection(),
-                    EngineReply::ForceDetachReceiver { link },
-                    ReplyTiming::WhenDurable,
-                );
+                self.queue_durable_reply(link.connection(), EngineReply::ForceDetachReceiver { link });
             }
             InjectedFault::LoseSession => self.call_core(|core, call| core.expire_session_lock_of_link(call, link)),
             InjectedFault::DropConnection
@@ -275,12 +265,16 @@ impl Engine {
         self.faults.next_fault(FaultPoint::Delivery, entity)
     }
 
+    fn queue_durable_reply(&mut self, to: ConnectionId, reply: EngineReply) {
+        self.queue_reply(to, reply, ReplyTiming::WhenDurable);
+    }
+
     fn queue_reply(&mut self, to: ConnectionId, reply: EngineReply, timing: ReplyTiming) {
         let pending = match self.pending.iter().rposition(|pending| pending.to == to) {
             Some(place) => &mut self.pending[place],
             None => {
-                let held = self.outboxes.get(&to).is_some_and(|outbox| outbox.deferred_until > self.durable);
-                self.pending.push(PendingReplies::new(to, held));
+                let deferred = self.outboxes.get(&to).is_some_and(|outbox| outbox.deferred_until > self.durable);
+                self.pending.push(PendingReplies::new(to, deferred));
                 self.pending.last_mut().expect("not empty: just pushed")
             }
         };
@@ -304,7 +298,7 @@ impl Engine {
             }
         }
         self.waiting_for_sync.extend(
-            self.calls.drain(..).map(|call| DurabilityWaiter { until, output: EngineOutput::CallResult(call) }),
+            self.call_results.drain(..).map(|call| DurabilityWaiter { until, output: EngineOutput::CallResult(call) }),
         );
     }
 

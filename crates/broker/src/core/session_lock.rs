@@ -140,9 +140,9 @@ impl QueueContext<'_, '_> {
     pub(super) fn expire_session(&mut self, slot: TableSlot) {
         let lock = self.queue.sessions.get(slot).lock.as_deref().expect("only locked sessions have an expiry");
         let link = lock.link;
-        let held: Vec<LockToken> = lock.deliveries.values().copied().collect();
+        let tokens: Vec<LockToken> = lock.deliveries.values().copied().collect();
         // Before the release: it needs the locks to find the messages.
-        self.count_failed_deliveries(&held);
+        self.count_failed_deliveries(&tokens);
         // The client learns of it by the detach, so the core forgets the link first.
         self.queue.receivers.remove(link);
         self.state.links.remove(&link);
@@ -197,8 +197,8 @@ impl QueueContext<'_, '_> {
     /// same step are released: the session with the oldest message must come first, not the first one released.
     fn release_session(&mut self, slot: TableSlot) {
         let Some(lock) = self.queue.sessions.get(slot).lock.as_deref() else { return };
-        let (until, held) = (lock.until, lock.deliveries.values().copied().collect::<Vec<_>>());
-        for token in held {
+        let (until, tokens) = (lock.until, lock.deliveries.values().copied().collect::<Vec<_>>());
+        for token in tokens {
             self.unlock_message(token);
         }
         self.queue.session_lock_expiries.remove(&(until, slot));

@@ -52,21 +52,21 @@ impl QueueContext<'_, '_> {
         tokens: &[LockToken],
         outcome: &SettlementOutcome,
     ) -> Result<Vec<LockToken>, Error> {
-        let (held, lost): (Vec<LockToken>, Vec<LockToken>) =
+        let (valid, lost): (Vec<LockToken>, Vec<LockToken>) =
             tokens.iter().partition(|token| self.is_lock_valid(**token));
-        let held = self.sort_by_sequence(held);
+        let valid = self.sort_by_sequence(valid);
         match outcome {
-            SettlementOutcome::Complete => self.complete(&held)?,
-            SettlementOutcome::Abandon { properties } => self.abandon(&held, properties)?,
-            SettlementOutcome::Release => self.unlock_messages(&held),
-            SettlementOutcome::Defer { properties } => self.defer(&held, properties)?,
+            SettlementOutcome::Complete => self.complete(&valid)?,
+            SettlementOutcome::Abandon { properties } => self.abandon(&valid, properties)?,
+            SettlementOutcome::Release => self.unlock_messages(&valid),
+            SettlementOutcome::Defer { properties } => self.defer(&valid, properties)?,
             // A message in a dead-letter queue cannot be dead-lettered again. It stays, with one more failed delivery.
             SettlementOutcome::DeadLetter { properties, .. } if self.dead_letter_queue.is_none() => {
-                self.abandon(&held, properties)?
+                self.abandon(&valid, properties)?
             }
             SettlementOutcome::DeadLetter { reason, description, properties } => {
                 let (reason, description) = (reason.as_deref(), description.as_deref());
-                self.dead_letter_locked(&held, &DeadLetterReason { reason, description, properties })?;
+                self.dead_letter_locked(&valid, &DeadLetterReason { reason, description, properties })?;
             }
         }
         Ok(lost)

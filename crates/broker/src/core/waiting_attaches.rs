@@ -16,7 +16,7 @@ pub(super) struct WaitingAttach {
 
 #[derive(Debug, Default)]
 pub(super) struct WaitingAttaches {
-    line: BTreeMap<u64, WaitingAttach>,
+    by_ticket: BTreeMap<u64, WaitingAttach>,
     deadlines: BTreeSet<(Timestamp, u64)>,
     tickets: HashMap<CoreLinkId, u64>,
     next: u64,
@@ -24,26 +24,26 @@ pub(super) struct WaitingAttaches {
 
 impl WaitingAttaches {
     pub(super) fn is_empty(&self) -> bool {
-        self.line.is_empty()
+        self.by_ticket.is_empty()
     }
 
     pub(super) fn push(&mut self, link: CoreLinkId, mode: ReceiveMode, deadline: Timestamp) {
         let ticket = self.next;
         self.next += 1;
-        self.line.insert(ticket, WaitingAttach { link, mode, credit: (0, 0), deadline });
+        self.by_ticket.insert(ticket, WaitingAttach { link, mode, credit: (0, 0), deadline });
         self.deadlines.insert((deadline, ticket));
         self.tickets.insert(link, ticket);
     }
 
     /// Stores the credit until the attach completes.
     pub(super) fn set_credit(&mut self, link: CoreLinkId, delivery_count: u32, link_credit: u32) {
-        if let Some(waiting_attach) = self.tickets.get(&link).and_then(|ticket| self.line.get_mut(ticket)) {
+        if let Some(waiting_attach) = self.tickets.get(&link).and_then(|ticket| self.by_ticket.get_mut(ticket)) {
             waiting_attach.credit = (delivery_count, link_credit);
         }
     }
 
     pub(super) fn pop(&mut self) -> Option<WaitingAttach> {
-        let ticket = *self.line.first_key_value()?.0;
+        let ticket = *self.by_ticket.first_key_value()?.0;
         self.take(ticket)
     }
 
@@ -63,7 +63,7 @@ impl WaitingAttaches {
     }
 
     fn take(&mut self, ticket: u64) -> Option<WaitingAttach> {
-        let waiting_attach = self.line.remove(&ticket)?;
+        let waiting_attach = self.by_ticket.remove(&ticket)?;
         self.deadlines.remove(&(waiting_attach.deadline, ticket));
         self.tickets.remove(&waiting_attach.link);
         Some(waiting_attach)

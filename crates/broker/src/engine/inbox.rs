@@ -140,10 +140,10 @@ impl EngineInbox {
     /// Waits for the next message.
     pub(super) fn wait_next(&mut self, wait_limit: Duration) -> Option<EngineMessage> {
         if let Some(early) = self.early.take() {
-            return self.seen(early);
+            return Some(self.clear_wake(early));
         }
         match self.messages.recv_timeout(wait_limit) {
-            Ok(message) => self.seen(message),
+            Ok(message) => Some(self.clear_wake(message)),
             Err(RecvTimeoutError::Timeout) => None,
             Err(RecvTimeoutError::Disconnected) => Some(EngineMessage::Stop),
         }
@@ -151,7 +151,7 @@ impl EngineInbox {
 
     /// The next message, if one is waiting.
     pub(super) fn try_next(&mut self) -> Option<EngineMessage> {
-        self.messages.try_recv().ok().and_then(|message| self.seen(message))
+        self.messages.try_recv().ok().map(|message| self.clear_wake(message))
     }
 
     /// Waits for a wake-up from the store only. Keeps the first other message; the rest stay in the channel.
@@ -162,18 +162,18 @@ impl EngineInbox {
             return;
         }
         if let Ok(message) = self.messages.recv_timeout(wait_limit) {
-            match message {
-                EngineMessage::Woken => self.woken.store(false, Ordering::Release),
+            match self.clear_wake(message) {
+                EngineMessage::Woken => {}
                 other => self.early = Some(other),
             }
         }
     }
 
-    #[expect(clippy::unnecessary_wraps, reason = "the callers' form")]
-    fn seen(&self, message: EngineMessage) -> Option<EngineMessage> {
+    /// After a wake-up is taken out of the channel, the next one may be sent.
+    fn clear_wake(&self, message: EngineMessage) -> EngineMessage {
         if matches!(message, EngineMessage::Woken) {
             self.woken.store(false, Ordering::Release);
         }
-        Some(message)
+        message
     }
 }

@@ -18,8 +18,8 @@ pub(super) enum ReplyTiming {
 }
 
 impl ReplyTiming {
-    pub(super) fn immediate_if(timing: bool) -> Self {
-        if timing { Self::Now } else { Self::WhenDurable }
+    pub(super) fn immediate_if(crash_safe: bool) -> Self {
+        if crash_safe { Self::Now } else { Self::WhenDurable }
     }
 }
 

@@ -29,7 +29,7 @@ pub(super) enum BackgroundJob {
         index: Bytes,
     },
     SnapshotBegin {
-        head: SnapshotHeader,
+        header: SnapshotHeader,
         from_reserve: bool,
     },
     SnapshotBytes(Vec<u8>),
@@ -62,7 +62,7 @@ pub(super) struct BackgroundWorker {
 /// The snapshot being written.
 pub(super) struct SnapshotWriter {
     name: String,
-    head: SnapshotHeader,
+    header: SnapshotHeader,
     file: Arc<dyn DiskFile>,
     size: u64,
     synced: u64,
@@ -87,8 +87,8 @@ impl BackgroundWorker {
     fn run_job(&mut self, job: BackgroundJob) {
         match job {
             BackgroundJob::CloseSegment { file, end_at, end, index } => self.close_segment(&*file, end_at, end, &index),
-            BackgroundJob::SnapshotBegin { head, from_reserve } => {
-                let last_started = self.begin_snapshot(head, from_reserve);
+            BackgroundJob::SnapshotBegin { header, from_reserve } => {
+                let last_started = self.begin_snapshot(header, from_reserve);
                 self.report_failure(last_started);
             }
             BackgroundJob::SnapshotBytes(bytes) => {
@@ -121,14 +121,14 @@ impl BackgroundWorker {
         }
     }
 
-    fn begin_snapshot(&mut self, head: SnapshotHeader, from_reserve: bool) -> io::Result<()> {
+    fn begin_snapshot(&mut self, header: SnapshotHeader, from_reserve: bool) -> io::Result<()> {
         if from_reserve {
             reserved_space::release_for_snapshot(&*self.disk);
         }
-        let name = snapshot_name(head.from);
+        let name = snapshot_name(header.from);
         let file = self.disk.create(&temporary(&name))?;
-        self.snapshot = Some(SnapshotWriter { name, head, file, size: 0, synced: 0 });
-        self.append_bytes(&head.encode(self.salt))
+        self.snapshot = Some(SnapshotWriter { name, header, file, size: 0, synced: 0 });
+        self.append_bytes(&header.encode(self.salt))
     }
 
     /// Does nothing after a failure, which is already reported to the store.
@@ -149,9 +149,9 @@ impl BackgroundWorker {
         snapshot.file.sync()?;
         self.disk.rename(&temporary(&snapshot.name), &snapshot.name)?;
         self.disk.sync_folder()?;
-        let report = JobReport::Published { from: snapshot.head.from, bytes: snapshot.size };
+        let report = JobReport::Published { from: snapshot.header.from, bytes: snapshot.size };
         // Only after the new one is durable under its name.
-        self.remove_older_snapshots(snapshot.head.from);
+        self.remove_older_snapshots(snapshot.header.from);
         self.snapshot = None;
         self.report(report);
         Ok(())

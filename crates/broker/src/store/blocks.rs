@@ -90,26 +90,26 @@ pub(super) fn read_blocks(
 
 /// Reads the records of the block at `at` into `block`; `false` if they are incomplete or fail their checksum.
 fn read_block(file: &dyn DiskFile, at: u64, to: u64, salt: u32, block: &mut Vec<u8>) -> io::Result<bool> {
-    let mut head = [0; BLOCK_HEADER];
+    let mut header = [0; BLOCK_HEADER];
     let records_at = at + BLOCK_HEADER as u64;
-    if records_at > to || file.read_at(&mut head, at)? < head.len() {
+    if records_at > to || file.read_at(&mut header, at)? < header.len() {
         return Ok(false);
     }
-    let length = u32_at(&head, 0);
+    let length = u32_at(&header, 0);
     if records_at + u64::from(length) > to {
         return Ok(false);
     }
     block.resize(length as usize, 0);
-    Ok(file.read_at(block, records_at)? == block.len() && checksum(salt, block) == u32_at(&head, 4))
+    Ok(file.read_at(block, records_at)? == block.len() && checksum(salt, block) == u32_at(&header, 4))
 }
 
 fn decode_records(mut block: &[u8], record: &mut impl FnMut(&[u8], Option<Location>)) -> Option<u64> {
     let mut count = 0;
     while !block.is_empty() {
-        let head = block.get(..RECORD_HEADER)?;
-        let end = RECORD_HEADER + u32_at(head, 0) as usize;
+        let header = block.get(..RECORD_HEADER)?;
+        let end = RECORD_HEADER + u32_at(header, 0) as usize;
         let meta = block.get(RECORD_HEADER..end)?;
-        let location = Location { segment: u32_at(head, 4), offset: u32_at(head, 8), len: u32_at(head, 12) };
+        let location = Location { segment: u32_at(header, 4), offset: u32_at(header, 8), len: u32_at(header, 12) };
         record(meta, (location.segment != NO_BODY).then_some(location));
         block = &block[end..];
         count += 1;

@@ -177,17 +177,17 @@ mod tests {
 
     /// A piece with this many messages, and their locations.
     fn piece(messages: u8) -> (PieceHeader, Vec<u8>, Vec<Location>) {
-        let head = PieceHeader { name: NAME, base: 0, start: 0, durable: 0 };
-        let mut bytes = vec![0; head.file_offset(0) as usize];
+        let header = PieceHeader { name: NAME, base: 0, start: 0, durable: 0 };
+        let mut bytes = vec![0; header.file_offset(0) as usize];
         let mut locations = Vec::new();
         for n in 0..messages {
-            let (body, offset) = ([n; BODY], (bytes.len() as u64 - head.file_offset(0)) as u32);
+            let (body, offset) = ([n; BODY], (bytes.len() as u64 - header.file_offset(0)) as u32);
             let group = [JournalEntry { meta: b"meta", body: Some(&body), references: 1 }];
             encode(&group, SALT, offset.into(), 0, &mut bytes, |at, _| {
                 locations.push(Location { segment: 1, offset: offset + at, len: BODY as u32 });
             });
         }
-        (head, bytes, locations)
+        (header, bytes, locations)
     }
 
     fn body_reader(bytes: Vec<u8>) -> (BodyReader, Arc<AtomicUsize>) {
@@ -200,29 +200,29 @@ mod tests {
 
     #[test]
     fn sequential_reads_share_a_read_ahead() {
-        let (head, bytes, locations) = piece(100);
+        let (header, bytes, locations) = piece(100);
         let (mut body_reader, reads) = body_reader(bytes);
         for (n, location) in locations.iter().enumerate() {
-            assert_eq!(body_reader.read(head, *location, SALT).unwrap().body, vec![n as u8; BODY]);
+            assert_eq!(body_reader.read(header, *location, SALT).unwrap().body, vec![n as u8; BODY]);
         }
         assert!(reads.swap(0, Ordering::Relaxed) <= 6, "32 KiB at a time");
         for (n, location) in locations.iter().enumerate().rev().step_by(7) {
-            assert_eq!(body_reader.read(head, *location, SALT).unwrap().body, vec![n as u8; BODY]);
+            assert_eq!(body_reader.read(header, *location, SALT).unwrap().body, vec![n as u8; BODY]);
         }
         assert!(body_reader.ahead.bytes.len() <= AHEAD);
     }
 
     #[test]
     fn bytes_written_after_the_read_ahead_are_read_again() {
-        let (head, bytes, locations) = piece(10);
+        let (header, bytes, locations) = piece(10);
         let mut early = bytes.clone();
-        early[head.file_offset(locations[5].offset) as usize..].fill(0);
+        early[header.file_offset(locations[5].offset) as usize..].fill(0);
         let (mut body_reader, _) = body_reader(early);
-        body_reader.read(head, locations[0], SALT).unwrap();
-        body_reader.read(head, locations[1], SALT).unwrap();
+        body_reader.read(header, locations[0], SALT).unwrap();
+        body_reader.read(header, locations[1], SALT).unwrap();
         body_reader.open[0].1 = Arc::new(CountingFile(bytes, Arc::default()));
         for (n, location) in locations.iter().enumerate() {
-            assert_eq!(body_reader.read(head, *location, SALT).unwrap().body, vec![n as u8; BODY]);
+            assert_eq!(body_reader.read(header, *location, SALT).unwrap().body, vec![n as u8; BODY]);
         }
     }
 }

@@ -90,22 +90,22 @@ pub(super) fn decode_header(bytes: &[u8], salt: u32) -> Option<LogFrameHeader> {
     if u32_at(bytes, 0) != checksum(salt, &bytes[4..]) {
         return None;
     }
-    let head = LogFrameHeader {
+    let header = LogFrameHeader {
         length: u32_at(bytes, 4),
         lsn: u64_at(bytes, 8),
         synced: u64_at(bytes, 16),
         entries: u32_at(bytes, 24),
     };
-    (head.length as usize >= FRAME_HEADER && (head.length as usize).is_multiple_of(ALIGN)).then_some(head)
+    (header.length as usize >= FRAME_HEADER && (header.length as usize).is_multiple_of(ALIGN)).then_some(header)
 }
 
 /// Decodes and verifies all entries of a frame; `None` if any of them fails.
-pub(super) fn decode_entries(frame: &[u8], head: LogFrameHeader, salt: u32) -> Option<Vec<EntryBounds>> {
-    let frame = frame.get(..head.length as usize)?;
+pub(super) fn decode_entries(frame: &[u8], header: LogFrameHeader, salt: u32) -> Option<Vec<EntryBounds>> {
+    let frame = frame.get(..header.length as usize)?;
     // The count comes from a verified header, but limit it anyway.
-    let mut entries = Vec::with_capacity((head.entries as usize).min(frame.len() / ENTRY_HEADER));
+    let mut entries = Vec::with_capacity((header.entries as usize).min(frame.len() / ENTRY_HEADER));
     let mut at = FRAME_HEADER;
-    for _ in 0..head.entries {
+    for _ in 0..header.entries {
         let bounds = decode_entry(frame, at, salt)?;
         at = bounds.body.as_ref().map_or(bounds.meta.end, |body| body.end);
         entries.push(bounds);
@@ -117,8 +117,8 @@ pub(super) fn decode_entries(frame: &[u8], head: LogFrameHeader, salt: u32) -> O
 pub(super) fn decode_entry(bytes: &[u8], at: usize, salt: u32) -> Option<EntryBounds> {
     let (meta, body) = entry_bounds(bytes.get(at..)?)?;
     let end = at + body.as_ref().map_or(meta.end, |body| body.end);
-    let sealed = bytes.get(at + 4..end)?;
-    (u32_at(bytes, at) == checksum(salt, sealed)).then(|| EntryBounds {
+    let checked = bytes.get(at + 4..end)?;
+    (u32_at(bytes, at) == checksum(salt, checked)).then(|| EntryBounds {
         at,
         meta: at + meta.start..at + meta.end,
         body: body.map(|body| at + body.start..at + body.end),
@@ -130,10 +130,10 @@ pub(super) fn entry_length(bytes: &[u8]) -> Option<usize> {
     entry_bounds(bytes).map(|(meta, body)| body.map_or(meta.end, |body| body.end))
 }
 
-fn entry_bounds(head: &[u8]) -> Option<(Range<usize>, Option<Range<usize>>)> {
-    let head = head.get(..ENTRY_HEADER)?;
-    let meta = ENTRY_HEADER..ENTRY_HEADER.checked_add(u32_at(head, 4) as usize)?;
-    let body = match u32_at(head, 8) {
+fn entry_bounds(header: &[u8]) -> Option<(Range<usize>, Option<Range<usize>>)> {
+    let header = header.get(..ENTRY_HEADER)?;
+    let meta = ENTRY_HEADER..ENTRY_HEADER.checked_add(u32_at(header, 4) as usize)?;
+    let body = match u32_at(header, 8) {
         NO_BODY => None,
         length => Some(meta.end..meta.end.checked_add(length as usize)?),
     };
@@ -148,7 +148,7 @@ pub(super) fn highest_claim(bytes: &[u8], lsn: u64, salt: u32) -> Option<u64> {
     places
         .filter(|&at| u64_at(bytes, at + 8) == lsn + at as u64)
         .filter_map(|at| decode_header(&bytes[at..], salt))
-        .map(|head| head.synced)
+        .map(|header| header.synced)
         .max()
 }
 
@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn a_frame_decodes_to_its_group() {
         let frame = frame();
-        let head = decode_header(&frame, SALT).unwrap();
-        assert_eq!(head, LogFrameHeader { length: frame.len() as u32, lsn: 8, synced: 3, entries: 3 });
-        let entries = decode_entries(&frame, head, SALT).unwrap();
+        let header = decode_header(&frame, SALT).unwrap();
+        assert_eq!(header, LogFrameHeader { length: frame.len() as u32, lsn: 8, synced: 3, entries: 3 });
+        let entries = decode_entries(&frame, header, SALT).unwrap();
         for (bounds, entry) in entries.iter().zip(group()) {
             assert_eq!(&frame[bounds.meta.clone()], entry.meta);
             assert_eq!(bounds.body.clone().map(|body| &frame[body]), entry.body);
@@ -203,7 +203,7 @@ mod tests {
     fn any_changed_bit_and_any_truncation_is_detected() {
         let frame = frame();
         let whole =
-            |bytes: &[u8]| decode_header(bytes, SALT).and_then(|head| decode_entries(bytes, head, SALT)).is_some();
+            |bytes: &[u8]| decode_header(bytes, SALT).and_then(|header| decode_entries(bytes, header, SALT)).is_some();
         assert!(whole(&frame));
         for cut in 0..frame.len() {
             assert!(!whole(&frame[..cut]), "cut at {cut}");

@@ -43,7 +43,7 @@ impl SegmentFiles {
 pub(super) struct SnapshotFile {
     pub(super) file: String,
     pub(super) size: u64,
-    pub(super) head: SnapshotHeader,
+    pub(super) header: SnapshotHeader,
     pub(super) end: SnapshotFooter,
 }
 
@@ -61,7 +61,7 @@ impl Inventory {
 
     /// Where replay starts.
     pub(super) fn from(&self) -> u64 {
-        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.head.from)
+        self.snapshot.as_ref().map_or(0, |snapshot| snapshot.header.from)
     }
 
     fn find_snapshot(&mut self, disk: &dyn Disk, names: &[String]) -> Result<(), OpenError> {
@@ -76,8 +76,8 @@ impl Inventory {
     fn find_segments(&mut self, disk: &dyn Disk, names: &[String]) -> Result<(), OpenError> {
         let mut pieces: BTreeMap<u32, Vec<(PieceHeader, u64)>> = BTreeMap::new();
         for name in names.iter().filter_map(|name| PieceName::parse(name)) {
-            let (head, size) = read_piece_header(disk, name, self.salt)?;
-            pieces.entry(name.segment).or_default().push((head, size));
+            let (header, size) = read_piece_header(disk, name, self.salt)?;
+            pieces.entry(name.segment).or_default().push((header, size));
         }
         for (number, pieces) in pieces {
             self.add(number, pieces)?;
@@ -88,20 +88,20 @@ impl Inventory {
     fn add(&mut self, number: u32, found: Vec<(PieceHeader, u64)>) -> Result<(), OpenError> {
         let base = found[0].0.base;
         let mut pieces: Vec<(PieceHeader, u64)> = Vec::with_capacity(found.len());
-        for (head, size) in found {
-            if head.base != base {
+        for (header, size) in found {
+            if header.base != base {
                 let reason = "it starts at another position than the previous piece";
-                return Err(OpenError::Damaged { file: head.name.to_string(), at: 0, reason });
+                return Err(OpenError::Damaged { file: header.name.to_string(), at: 0, reason });
             }
-            let replaced = pieces.extract_if(.., |(piece, _)| piece.start >= head.start);
+            let replaced = pieces.extract_if(.., |(piece, _)| piece.start >= header.start);
             self.obsolete.extend(replaced.map(|(piece, _)| piece.name.to_string()));
-            pieces.push((head, size));
+            pieces.push((header, size));
         }
         let bytes = pieces.iter().map(|(_, size)| size).sum();
         self.segments.push(SegmentFiles {
             number,
             base,
-            pieces: pieces.into_iter().map(|(head, _)| head).collect(),
+            pieces: pieces.into_iter().map(|(header, _)| header).collect(),
             bytes,
         });
         Ok(())
@@ -148,22 +148,22 @@ fn read_piece_header(disk: &dyn Disk, name: PieceName, salt: u32) -> Result<(Pie
     let file_name = name.to_string();
     let file = disk.open(&file_name).map_err(OpenError::io("open", &file_name))?;
     let bytes = read_some(&*file, PIECE_HEADER, 0).map_err(OpenError::io("read", &file_name))?;
-    let head = PieceHeader::decode(&bytes, salt).filter(|head| head.name == name);
+    let header = PieceHeader::decode(&bytes, salt).filter(|header| header.name == name);
     let size = file.size().map_err(OpenError::io("measure", &file_name))?;
-    head.map(|head| (head, size)).ok_or(OpenError::Damaged { file: file_name, at: 0, reason: "no valid header" })
+    header.map(|header| (header, size)).ok_or(OpenError::Damaged { file: file_name, at: 0, reason: "no valid header" })
 }
 
 fn read_snapshot_ends(disk: &dyn Disk, name: &str, salt: u32) -> Result<SnapshotFile, OpenError> {
     let file = disk.open(name).map_err(OpenError::io("open", name))?;
     let size = file.size().map_err(OpenError::io("measure", name))?;
     let end_at = size.saturating_sub(SNAPSHOT_FOOTER);
-    let head = read_some(&*file, SNAPSHOT_HEADER, 0).map_err(OpenError::io("read", name))?;
+    let header = read_some(&*file, SNAPSHOT_HEADER, 0).map_err(OpenError::io("read", name))?;
     let end = read_some(&*file, SNAPSHOT_FOOTER, end_at).map_err(OpenError::io("read", name))?;
     let damaged = |at, reason| OpenError::Damaged { file: name.to_owned(), at, reason };
     Ok(SnapshotFile {
         file: name.to_owned(),
         size,
-        head: SnapshotHeader::decode(&head, salt).ok_or_else(|| damaged(0, "no valid header"))?,
+        header: SnapshotHeader::decode(&header, salt).ok_or_else(|| damaged(0, "no valid header"))?,
         end: SnapshotFooter::decode(&end, salt).ok_or_else(|| damaged(end_at, "no valid footer"))?,
     })
 }

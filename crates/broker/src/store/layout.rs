@@ -228,9 +228,9 @@ mod tests {
 
     #[test]
     fn headers_decode_and_any_changed_byte_is_detected() {
-        let head = PieceHeader { name: PieceName { segment: 7, piece: 1 }, base: 99, start: 40, durable: 160 };
-        let bytes = head.encode(5);
-        assert_eq!(PieceHeader::decode(&bytes, 5), Some(head));
+        let header = PieceHeader { name: PieceName { segment: 7, piece: 1 }, base: 99, start: 40, durable: 160 };
+        let bytes = header.encode(5);
+        assert_eq!(PieceHeader::decode(&bytes, 5), Some(header));
         assert_eq!(PieceHeader::decode(&bytes, 6), None);
         for at in 0..bytes.len() {
             let mut damaged = bytes;

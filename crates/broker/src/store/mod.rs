@@ -194,18 +194,18 @@ impl LogStore {
     }
 
     /// Waits until everything appended so far is durable; `false` on timeout.
-    pub fn wait_synced(&mut self, patience: Duration) -> bool {
+    pub fn wait_synced(&mut self, timeout: Duration) -> bool {
         self.flush();
         self.threads.run_pending_io();
-        self.shared.wait_for_sync(self.active.end(), patience)
+        self.shared.wait_for_sync(self.active.end(), timeout)
     }
 
     /// Closes the store cleanly: everything is durable, and the next start can prove it without rewriting anything.
-    pub fn close(mut self, patience: Duration) -> bool {
-        let durable = self.wait_synced(patience);
+    pub fn close(mut self, timeout: Duration) -> bool {
+        let durable = self.wait_synced(timeout);
         // The `synced` field of an empty group proves that everything before it is durable.
         let claimed = durable && self.append(&[], &mut Vec::new()).is_ok();
-        claimed && self.wait_synced(patience)
+        claimed && self.wait_synced(timeout)
     }
 
     /// Does the work of both threads if there are none; returns whether there was any.

@@ -234,9 +234,9 @@ impl SegmentReader<'_> {
         let mut at = 0;
         while start + (at as u64) < until {
             let lsn = start + at as u64;
-            let Some(head) = decode_header(&bytes[at..], self.salt).filter(|head| head.lsn == lsn) else { break };
-            let frame = &bytes[at..bytes.len().min(at + head.length as usize)];
-            let Some(entries) = decode_entries(frame, head, self.salt) else { break };
+            let Some(header) = decode_header(&bytes[at..], self.salt).filter(|header| header.lsn == lsn) else { break };
+            let frame = &bytes[at..bytes.len().min(at + header.length as usize)];
+            let Some(entries) = decode_entries(frame, header, self.salt) else { break };
             for bounds in entries {
                 let location = bounds.body.map(|body| Location {
                     segment: piece.name.segment,
@@ -245,8 +245,8 @@ impl SegmentReader<'_> {
                 });
                 entry(&frame[bounds.meta], location);
             }
-            *claimed = (*claimed).max(head.synced);
-            at += head.length as usize;
+            *claimed = (*claimed).max(header.synced);
+            at += header.length as usize;
         }
         start + at as u64
     }
@@ -277,7 +277,7 @@ impl ReplayedFolder {
         let inventory = self.inventory;
         let last = inventory.segments.last().map_or(0, |last| last.number + 1);
         let from = inventory.from();
-        let (first, snapshot_bytes) = inventory.snapshot.as_ref().map_or((0, 0), |s| (s.head.segment, s.size));
+        let (first, snapshot_bytes) = inventory.snapshot.as_ref().map_or((0, 0), |s| (s.header.segment, s.size));
         let health = match reserved_space::restore(&*self.disk, u64::from(self.options.segment_bytes)) {
             Ok(()) => StoreHealth::Good,
             Err(error) if reserved_space::is_disk_full(&error) => StoreHealth::Full,
@@ -307,14 +307,14 @@ impl ReplayedFolder {
         // A new piece, not a second sync of the old file: its pages may already be lost.
         let name = PieceName { segment: last.name.segment, piece: last.name.piece + 1 };
         let start = (durable - segment.base) as u32;
-        let mut head = PieceHeader { name, base: segment.base, start, durable: *end };
-        let size = head.file_offset(start) + unproven.len() as u64;
+        let mut header = PieceHeader { name, base: segment.base, start, durable: *end };
+        let size = header.file_offset(start) + unproven.len() as u64;
         let (file, _) = reserved_space::create_with_space(&*self.disk, &temporary(&name.to_string()), size, size)?;
-        file.write_at(unproven, head.file_offset(start))?;
-        publish(&*self.disk, &mut head, &*file, *end, self.inventory.salt)?;
+        file.write_at(unproven, header.file_offset(start))?;
+        publish(&*self.disk, &mut header, &*file, *end, self.inventory.salt)?;
         let replaced = segment.pieces.extract_if(.., |piece| piece.start >= start);
         self.inventory.obsolete.extend(replaced.map(|piece| piece.name.to_string()));
-        segment.pieces.push(head);
+        segment.pieces.push(header);
         Ok(())
     }
 

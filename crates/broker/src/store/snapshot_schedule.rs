@@ -97,8 +97,8 @@ impl SnapshotSchedule {
     /// needed changes nothing, and replay never has to start inside a segment.
     fn begin(&mut self, active: &ActiveSegment, health: &StoreHealth, threads: &StoreThreads) {
         self.progress = PendingSnapshot::Gathering { blocks: BlockWriter::default(), records: 0 };
-        let head = SnapshotHeader { from: active.base(), segment: active.segment() };
-        threads.send(BackgroundJob::SnapshotBegin { head, from_reserve: !health.is_good() });
+        let header = SnapshotHeader { from: active.base(), segment: active.segment() };
+        threads.send(BackgroundJob::SnapshotBegin { header, from_reserve: !health.is_good() });
     }
 
     pub(super) fn put_record(&mut self, meta: &[u8], body: Option<Location>, salt: u32, threads: &StoreThreads) {

@@ -118,10 +118,10 @@ impl UnsyncedTail {
     }
 
     /// A new file is durable up to `end`; returns the pieces it replaces completely.
-    pub(super) fn publish(&mut self, head: PieceHeader, end: u64) -> Vec<PieceHeader> {
-        let pieces = self.pieces.entry(head.name.segment).or_default();
-        let replaced = pieces.extract_if(.., |piece| piece.start >= head.start).collect();
-        pieces.push(head);
+    pub(super) fn publish(&mut self, header: PieceHeader, end: u64) -> Vec<PieceHeader> {
+        let pieces = self.pieces.entry(header.name.segment).or_default();
+        let replaced = pieces.extract_if(.., |piece| piece.start >= header.start).collect();
+        pieces.push(header);
         self.advance(end);
         replaced
     }
@@ -167,18 +167,18 @@ impl SharedTail {
     }
 
     /// Waits until the journal is durable up to `lsn`; `false` on timeout.
-    pub(super) fn wait_for_sync(&self, lsn: u64, patience: Duration) -> bool {
-        let waited = self.attempted.wait_timeout_while(self.lock(), patience, |state| state.synced < lsn);
+    pub(super) fn wait_for_sync(&self, lsn: u64, timeout: Duration) -> bool {
+        let waited = self.attempted.wait_timeout_while(self.lock(), timeout, |state| state.synced < lsn);
         waited.is_ok_and(|(state, _)| state.synced >= lsn)
     }
 
     /// Waits until there is something to write, the store stops, or the time limit is reached.
-    pub(super) fn wait_for_work(&self, patience: Option<Duration>) {
+    pub(super) fn wait_for_work(&self, timeout: Option<Duration>) {
         let idle = |state: &mut UnsyncedTail| state.pending.is_empty() && !state.stopping;
         let state = self.lock();
-        match patience {
+        match timeout {
             None => drop(self.appended.wait_while(state, idle)),
-            Some(patience) => drop(self.appended.wait_timeout_while(state, patience, idle)),
+            Some(timeout) => drop(self.appended.wait_timeout_while(state, timeout, idle)),
         }
     }
 

@@ -40,7 +40,7 @@ pub(super) struct LogWriter {
 
 /// The piece being written.
 pub(super) struct OpenPiece {
-    head: PieceHeader,
+    header: PieceHeader,
     file: Arc<dyn DiskFile>,
     /// Set when its first bytes are durable.
     named: bool,
@@ -116,13 +116,13 @@ impl LogWriter {
         if chunk.bytes.is_empty() {
             return Ok(());
         }
-        if self.current.as_ref().is_none_or(|current| current.head.name.segment != chunk.segment) {
+        if self.current.as_ref().is_none_or(|current| current.header.name.segment != chunk.segment) {
             self.current = Some(self.start_piece(chunk)?);
         }
         let current = self.current.as_mut().expect("opened above if there was none");
         // Before the write: after a failed write the file's contents are unknown.
         current.dirty = true;
-        current.file.write_at(&chunk.bytes, current.head.file_offset(chunk.offset))?;
+        current.file.write_at(&chunk.bytes, current.header.file_offset(chunk.offset))?;
         current.end = chunk.end();
         Ok(())
     }
@@ -143,8 +143,8 @@ impl LogWriter {
             tracing::warn!("disk full: messages are refused until space is free");
             self.shared.lock().health = StoreHealth::Full;
         }
-        let head = PieceHeader { name, base: chunk.base, start: chunk.offset, durable: 0 };
-        Ok(OpenPiece { head, file, named: false, end: chunk.base, dirty: false })
+        let header = PieceHeader { name, base: chunk.base, start: chunk.offset, durable: 0 };
+        Ok(OpenPiece { header, file, named: false, end: chunk.base, dirty: false })
     }
 
     fn sync(&mut self) -> io::Result<()> {
@@ -153,10 +153,10 @@ impl LogWriter {
             current.file.sync()?;
             self.shared.lock().advance(current.end);
         } else {
-            publish(&*self.disk, &mut current.head, &*current.file, current.end, self.salt)?;
+            publish(&*self.disk, &mut current.header, &*current.file, current.end, self.salt)?;
             current.named = true;
-            let replaced = self.shared.lock().publish(current.head, current.end);
-            self.abandoned.extend(replaced.iter().map(|head| head.name.to_string()));
+            let replaced = self.shared.lock().publish(current.header, current.end);
+            self.abandoned.extend(replaced.iter().map(|header| header.name.to_string()));
             for file in self.abandoned.drain(..) {
                 // If this fails, recovery sees that the file is replaced.
                 let _ = self.disk.remove(&file);
@@ -172,16 +172,16 @@ impl LogWriter {
         let index = chunk.closing.clone().unwrap_or_default();
         drop(chunk);
         self.shared.lock().advance(end);
-        if let Some(OpenPiece { head, file, .. }) = self.current.take() {
-            let end_at = head.file_offset((end - head.base) as u32);
+        if let Some(OpenPiece { header, file, .. }) = self.current.take() {
+            let end_at = header.file_offset((end - header.base) as u32);
             // The receiver is gone only while the store stops, and the index is optional.
             let _ = self.jobs.send(BackgroundJob::CloseSegment { file, end_at, end, index });
         }
     }
 
     fn abandon_piece(&mut self, error: io::Error) {
-        if let Some(OpenPiece { head, named: false, .. }) = self.current.take() {
-            self.abandoned.extend([temporary(&head.name.to_string()), head.name.to_string()]);
+        if let Some(OpenPiece { header, named: false, .. }) = self.current.take() {
+            self.abandoned.extend([temporary(&header.name.to_string()), header.name.to_string()]);
         }
         let mut state = self.shared.lock();
         if reserved_space::is_disk_full(&error) {
@@ -212,14 +212,14 @@ impl LogWriter {
 /// Gives a piece its final name after its first bytes (up to `end`) are durable.
 pub(super) fn publish(
     disk: &dyn Disk,
-    head: &mut PieceHeader,
+    header: &mut PieceHeader,
     file: &dyn DiskFile,
     end: u64,
     salt: u32,
 ) -> io::Result<()> {
-    head.durable = end;
-    let name = head.name.to_string();
-    file.write_at(&head.encode(salt), 0)?;
+    header.durable = end;
+    let name = header.name.to_string();
+    file.write_at(&header.encode(salt), 0)?;
     file.sync()?;
     disk.rename(&temporary(&name), &name)?;
     disk.sync_folder()
