@@ -1,6 +1,6 @@
-//! Frames: protocol headers, frame headers, and cutting a byte stream into frames.
+//! Frames: protocol headers, frame headers, and splitting a byte stream into frames.
 //!
-//! A frame that is not complete yet is left in the buffer; nothing is reserved for it beyond what has arrived.
+//! An incomplete frame stays in the buffer; no memory is reserved for the rest of it.
 
 use bytes::{Buf, Bytes, BytesMut};
 
@@ -8,7 +8,7 @@ use crate::codec::{DecodeError, Decoder};
 use crate::performative::Performative;
 use crate::sasl::SaslFrame;
 
-/// Every peer must take frames of this size; until open has been seen, none may be larger.
+/// Every peer must accept frames of this size. Until the open has arrived, none may be larger.
 pub const MIN_MAX_FRAME_SIZE: u32 = 512;
 
 const FRAME_HEADER: usize = 8;
@@ -41,7 +41,7 @@ impl ProtocolHeader {
     }
 }
 
-/// Why a byte stream cannot be cut into frames. There is no way on from here.
+/// Why a byte stream cannot be split into frames. The connection cannot continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     #[error("frame of {size} bytes exceeds the maximum of {max}")]
@@ -88,10 +88,10 @@ impl FrameHeader {
     }
 }
 
-/// Takes all complete frames off the front of `buffer`, as one slice that still has to be walked with
-/// [`FrameHeader::parse`]. One split for many frames: their payloads then share one reference count.
+/// Takes all complete frames from the front of `buffer`, as one slice to be iterated with
+/// [`FrameHeader::parse`]. One split for many frames, so that their payloads share one reference count.
 ///
-/// A malformed head ends the run; it is met again when the run before it has been handled.
+/// A malformed header ends the slice; it is found again after the frames before it are handled.
 pub fn take_frames(buffer: &mut BytesMut, max_frame_size: u32) -> Result<Bytes, FrameError> {
     let mut complete = 0;
     loop {
@@ -108,7 +108,7 @@ pub fn take_frames(buffer: &mut BytesMut, max_frame_size: u32) -> Result<Bytes, 
 /// One decoded frame.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Frame {
-    /// A frame without a body, which only shows that the peer is alive.
+    /// A frame without a body: a heartbeat.
     Empty,
     Amqp {
         channel: u16,
@@ -118,12 +118,12 @@ pub enum Frame {
     Sasl(SaslFrame),
 }
 
-/// Why a frame was not read.
+/// Why a frame could not be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ReadFrameError {
-    #[error("cut a frame from the stream")]
+    #[error("invalid frame header")]
     Frame(#[from] FrameError),
-    #[error("decode a frame's body")]
+    #[error("invalid frame body")]
     Body(#[from] DecodeError),
 }
 
@@ -151,7 +151,7 @@ fn decode_body(head: FrameHeader, body: &Bytes) -> Result<Frame, DecodeError> {
     Ok(Frame::Amqp { channel: head.channel, performative, payload: reader.rest_bytes() })
 }
 
-/// Writes an AMQP frame around what `body` writes.
+/// Writes an AMQP frame around the output of `body`.
 #[inline]
 pub fn write_frame(buffer: &mut BytesMut, channel: u16, body: impl FnOnce(&mut BytesMut)) {
     write(buffer, TYPE_AMQP, channel, body);
@@ -161,7 +161,7 @@ pub fn write_sasl_frame(buffer: &mut BytesMut, frame: &SaslFrame) {
     write(buffer, TYPE_SASL, 0, |buffer| frame.encode(buffer));
 }
 
-/// The frame without a body: a heartbeat.
+/// An empty frame: a heartbeat.
 pub fn write_empty_frame(buffer: &mut BytesMut) {
     write(buffer, TYPE_AMQP, 0, |_| {});
 }

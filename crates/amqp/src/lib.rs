@@ -1,6 +1,6 @@
 //! AMQP 1.0 without I/O: codec, and connection, session and link state machines for both sides.
 //!
-//! Bytes in, bytes out. The broker and the Service Bus client put sockets, clocks and tasks around it.
+//! Bytes in, bytes out. The broker and the Service Bus client add sockets, clocks and tasks.
 //!
 //! | to do this | use |
 //! | --- | --- |
@@ -14,12 +14,12 @@
 //! # How an owner runs a connection
 //! In a loop: read into a `BytesMut`, [`Connection::feed`] it, take **all** events with [`Connection::poll_event`], give
 //! commands, then write what [`Connection::take_output`] returns, once. Wake for [`Connection::next_deadline`] and call
-//! [`Connection::on_tick`]. After [`ConnectionEvent::Closed`]: write the rest, hang up. Stop feeding while
-//! [`Connection::output_len`] is large. Commands may be given at any time, between events or days later.
+//! [`Connection::on_tick`]. After [`ConnectionEvent::Closed`]: write the rest, then close the socket. Stop feeding while
+//! [`Connection::output_len`] is large. Commands may be given at any time.
 //!
-//! What is automatic: headers, SASL, open and begin of the answering side, heartbeats, session windows, splitting and
-//! joining of multi-frame deliveries, `echo`, the answers to detach, end and close, joining of
-//! neighbouring dispositions. What the owner does: answer attaches, give credit, send within credit, answer a drain with
+//! Automatic: headers, SASL, open and begin of the replying side, heartbeats, session windows, splitting and
+//! joining of multi-frame deliveries, `echo`, the replies to detach, end and close, joining of
+//! consecutive dispositions. Up to the owner: replying to attaches, granting credit, sending within credit, replying to a drain with
 //! [`Connection::drained`], settle.
 //!
 //! # Server
@@ -32,7 +32,7 @@
 //! fn serve(connection: &mut Connection, input: &mut BytesMut, now: Instant) -> Bytes {
 //!     connection.feed(input, now);
 //!     while let Some(event) = connection.poll_event() {
-//!         // A command fails only when its link has gone meanwhile; the event that says so comes next.
+//!         // A command fails only if its link was detached meanwhile; the event for that follows.
 //!         let _ = react(connection, event);
 //!     }
 //!     connection.take_output()
@@ -41,7 +41,7 @@
 //! fn react(connection: &mut Connection, event: ConnectionEvent) -> Result<(), amqp::CommandError> {
 //!     match event {
 //!         ConnectionEvent::AttachRequested { link, attach, .. } => match attach.role {
-//!             // The client sends: we receive, and keep a thousand deliveries under way.
+//!             // The client sends: we receive, with up to a thousand unsettled deliveries.
 //!             Role::Sender if attach.target.as_ref().and_then(|target| target.address()) == Some("orders") => {
 //!                 let mut reply = attach.reply();
 //!                 reply.max_message_size = Some(262_144);
@@ -49,12 +49,12 @@
 //!                 connection.accept_attach(link, reply)?;
 //!                 connection.keep_credit(link, 1_000)
 //!             }
-//!             // The client receives from a session: the filter is echoed in the form it came in.
+//!             // The client receives from a session: the filter is echoed in the same form.
 //!             Role::Receiver => connection.accept_attach(link, attach.reply()),
 //!             Role::Sender => connection.refuse_attach(link, Error::new(condition::NOT_FOUND, "no such entity")),
 //!         },
 //!         ConnectionEvent::Delivery(delivery) => {
-//!             let message = Message::parse(delivery.payload).expect("answer malformed ones with rejected");
+//!             let message = Message::parse(delivery.payload).expect("reject malformed messages");
 //!             let session_id = message.properties().unwrap().group_id.map(str::to_owned);
 //!             // ... store message.encoded(); when it is on disk:
 //!             connection.dispose(delivery.link, delivery.id, delivery.id, true, Some(DeliveryState::Accepted))
@@ -75,7 +75,7 @@
 //!             }
 //!             if drain { connection.drained(link) } else { Ok(()) }
 //!         }
-//!         // The client settles what we sent; the tokens are those given to `transfer`. Answer with the same outcome.
+//!         // The client settles what we sent; the tokens are those given to `transfer`. Reply with the same outcome.
 //!         ConnectionEvent::Disposition(disposition) if !disposition.settled => {
 //!             for delivery in &disposition.deliveries {
 //!                 connection.dispose(disposition.link, delivery.id, delivery.id, true, disposition.state.clone())?;
@@ -86,7 +86,7 @@
 //!     }
 //! }
 //!
-//! # // the client of the next example, in one go
+//! # // the client of the next example
 //! # use amqp::{Attach, ClientSasl, Source, Target};
 //! # let now = Instant::now();
 //! # let mut server = Connection::server(Config::default(), ServerSasl::default(), now);
@@ -113,7 +113,7 @@
 //! let now = Instant::now();
 //! let config = Config { container_id: "me".into(), hostname: Some("bus".into()), ..Config::default() };
 //! let mut client = Connection::client(config, ClientSasl::Anonymous, now);
-//! // No need to wait: what is asked before the handshake is done follows it.
+//! // No need to wait: commands given before the handshake are sent after it.
 //! let session = client.begin_session()?;
 //! let sender = client.attach(session, Attach::sender("s", Source::at("me"), Target::at("orders")))?;
 //!

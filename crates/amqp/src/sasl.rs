@@ -1,4 +1,4 @@
-//! SASL frames: how a connection says who is there before AMQP begins.
+//! SASL frames: authentication before AMQP begins.
 
 use bytes::{Bytes, BytesMut};
 

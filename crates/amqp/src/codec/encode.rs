@@ -122,7 +122,7 @@ fn variable(buffer: &mut BytesMut, short: u8, long: u8, value: &[u8]) {
     buffer.extend_from_slice(value);
 }
 
-/// Lengths beyond 32 bits cannot be written in AMQP; callers hold messages of at most `max-message-size`.
+/// AMQP cannot encode lengths beyond 32 bits; `max-message-size` keeps callers below that.
 #[inline]
 fn variable_head(buffer: &mut BytesMut, short: u8, long: u8, length: usize) {
     match u8::try_from(length) {

@@ -1,6 +1,6 @@
-//! What can be wrong with encoded bytes.
+//! Decoding errors.
 
-/// Why bytes are not the AMQP value they should be. Small and `Copy`: made on the hot path, and never holds content.
+/// Why bytes are not a valid AMQP value. Small and `Copy`, because it is created on the hot path; never contains content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     #[error("value ends before its declared length")]

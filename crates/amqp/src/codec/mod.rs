@@ -1,19 +1,19 @@
 //! The AMQP 1.0 type system on the wire: reading from [`bytes::Bytes`] without copying, writing into [`bytes::BytesMut`].
 //!
-//! [`Decoder`] walks encoded values and hands out slices of the buffer; [`ValueRef`] and [`RawValue`] are one encoded value,
-//! kept as it was received; [`encode`] and the writers produce encodings. Nothing here panics on any input, nothing
-//! allocates by a length that the buffer does not hold, and nothing recurses without a bound.
+//! [`Decoder`] walks encoded values and returns slices of the buffer; [`ValueRef`] and [`RawValue`] are one encoded value,
+//! kept as received; [`encode`] and the writers produce encodings. Nothing here panics on any input, nothing
+//! allocates for a length that the buffer does not contain, and nothing recurses without a bound.
 
 pub mod code;
+mod decoder;
 pub mod encode;
 mod error;
-mod reader;
 mod value_ref;
 mod writer;
 
+pub use decoder::{Decoder, Descriptor, ListFields, MapEntries};
+pub(crate) use decoder::{ascii, utf8};
 pub use error::DecodeError;
-pub use reader::{Decoder, Descriptor, ListFields, MapEntries};
-pub(crate) use reader::{ascii, utf8};
 pub use value_ref::{RawValue, ValueRef};
 pub use writer::{ListWriter, MapWriter};
 

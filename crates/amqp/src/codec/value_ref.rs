@@ -1,12 +1,12 @@
 //! One encoded value, kept as received: borrowed as [`ValueRef`], owned (still sharing the buffer) as [`RawValue`].
 //!
-//! The typed accessors are exact, since clients tell AMQP types apart: a `long` is not a `timestamp`. They answer `None`
+//! The typed accessors are exact, because clients distinguish AMQP types: a `long` is not a `timestamp`. They return `None`
 //! for any other type and for malformed content.
 
 use bytes::{Bytes, BytesMut};
 use uuid::Uuid;
 
-use super::reader::utf8;
+use super::decoder::utf8;
 use super::{DecodeError, Decoder, Descriptor, ListFields, MapEntries, code};
 use crate::Value;
 
@@ -17,7 +17,7 @@ pub struct ValueRef<'a> {
     encoded: &'a [u8],
 }
 
-/// One encoded value that owns (shares) its bytes, so that it can be echoed exactly as it came.
+/// One encoded value that shares ownership of its bytes, so that it can be echoed exactly.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct RawValue(Bytes);
 
@@ -119,7 +119,7 @@ impl<'a> ValueRef<'a> {
         Some((descriptor, reader.skip().ok()?))
     }
 
-    /// This value, or what it describes if it is described.
+    /// This value, or the value inside if it is described.
     pub fn undescribed(self) -> Self {
         self.as_described().map_or(self, |(_, value)| value)
     }
@@ -133,7 +133,7 @@ impl<'a> ValueRef<'a> {
         RawValue(self.owner.slice_ref(self.encoded))
     }
 
-    /// Is it this text, as string or as symbol? Compares bytes, decodes nothing.
+    /// True if it is this text, as string or symbol. Compares bytes and decodes nothing.
     #[inline]
     pub fn is_text(&self, text: &str) -> bool {
         self.text_bytes() == Some(text.as_bytes())
@@ -193,7 +193,7 @@ impl PartialEq for ValueRef<'_> {
     }
 }
 
-// Content may be a customer's: only the type and the length are shown.
+// May contain customer data: only the type and the length are shown.
 impl std::fmt::Debug for ValueRef<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "ValueRef({:#04x}, {} bytes)", self.code(), self.encoded.len())

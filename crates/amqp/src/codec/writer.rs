@@ -1,6 +1,6 @@
 //! Writers for lists and maps whose size is known only at the end.
 //!
-//! Both begin with the one-byte form and widen when the content outgrows it, so small values stay small and the
+//! Both start with the one-byte form and widen if the content outgrows it, so small values stay small and the
 //! common case never moves a byte.
 
 use bytes::{BufMut, BytesMut};
@@ -155,7 +155,7 @@ impl<'b> MapWriter<'b> {
         finish_compound(self.buffer, self.start, self.count, code::MAP32);
     }
 
-    /// Takes back everything, descriptor included, if no entry was written since `start`.
+    /// Removes everything since `start`, descriptor included, if no entry was written.
     pub(crate) fn finish_or_remove(self, start: usize) {
         if self.count == 0 { self.buffer.truncate(start) } else { self.finish() }
     }

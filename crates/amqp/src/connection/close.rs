@@ -1,4 +1,4 @@
-//! The connection's own beginning and end: open and close.
+//! Opens and closes the connection.
 
 use super::dispatch::{HandlerResult, Violation};
 use super::{CommandError, Connection, ConnectionEvent, ConnectionPhase};
@@ -7,7 +7,7 @@ use crate::frame::MIN_MAX_FRAME_SIZE;
 use crate::performative::{Close, Error, Open};
 
 impl Connection {
-    /// Closes the connection and waits for the peer's close, which comes as [`ConnectionEvent::Closed`]. The owner bounds the wait.
+    /// Sends a close and waits for the peer's close, reported as [`ConnectionEvent::Closed`]. The owner limits the wait.
     pub fn close(&mut self, error: Option<Error>) -> Result<(), CommandError> {
         match self.phase {
             ConnectionPhase::Closed | ConnectionPhase::Closing => Err(CommandError::Closed),
@@ -51,7 +51,7 @@ impl Connection {
         self.emit(ConnectionEvent::Closed { error: close.error, by_peer });
     }
 
-    /// Ends the connection because of something the peer did, or did not do.
+    /// Closes the connection because of a protocol violation or a timeout.
     pub(super) fn fail(&mut self, error: Error) {
         if self.phase == ConnectionPhase::Closed {
             return;
@@ -63,7 +63,7 @@ impl Connection {
         self.emit(ConnectionEvent::Closed { error: Some(Box::new(error)), by_peer: false });
     }
 
-    /// Even a connection that fails before it is open says open first: a close alone is not legal.
+    /// A close before any open is illegal, so an open is sent first.
     fn write_close(&mut self, error: Option<Error>) {
         if !self.peer.opened && self.is_server() {
             self.write_open();

@@ -1,4 +1,4 @@
-//! What one side of a connection offers and how much it lets the other side have.
+//! Settings of one side of a connection: what it offers, and its limits for the peer.
 
 use std::time::Duration;
 
@@ -7,34 +7,34 @@ use bytes::{BufMut, Bytes, BytesMut};
 use crate::codec::RawValue;
 use crate::{Map, Symbol};
 
-/// Settings of one connection. `Default` is what Service Bus itself uses where that is known.
+/// Settings of one connection. `Default` uses the values of Service Bus where they are known.
 #[derive(Debug, Clone)]
 pub struct Config {
     pub container_id: String,
-    /// Named in open by a client: the host it means to reach.
+    /// Sent in the open frame of a client: the host it connects to.
     pub hostname: Option<String>,
-    /// The largest frame we take. The service uses 64 KiB.
+    /// The largest frame that we accept. The service uses 64 KiB.
     pub max_frame_size: u32,
-    /// The highest channel a peer may use, so also how many AMQP sessions it may have.
+    /// The highest channel that a peer may use, so also its number of AMQP sessions.
     pub channel_max: u16,
-    /// The highest handle a peer may use in one AMQP session. At most 65,535.
+    /// The highest handle that a peer may use in one AMQP session. At most 65,535.
     pub handle_max: u32,
-    /// How many links one connection may have in all.
+    /// Maximum number of links per connection.
     pub max_links: usize,
-    /// Silence after which the peer is given up. Half of it is announced, as AMQP advises, because some clients send
+    /// The connection is closed after this time without a frame. Half of it is announced, as AMQP advises, because some clients send
     /// their heartbeats only at the announced time.
     pub idle_time_out: Option<Duration>,
-    /// How long the peer may take until its open has arrived.
+    /// Time limit for the peer's open.
     pub handshake_time_out: Duration,
-    /// Transfer frames the peer may send before it needs a new window; renewed when half is used.
+    /// Transfer frames that the peer may send before it needs a new window; renewed when half is used.
     pub incoming_window: u32,
-    /// Announced only; we send as far as the peer's own window reaches.
+    /// Only announced: the peer's own window limits what we send.
     pub outgoing_window: u32,
-    /// The largest message a receiving link takes, unless its attach says otherwise.
+    /// The largest message that a receiving link accepts, unless its attach sets another limit.
     pub max_message_size: u64,
-    /// Bytes of half-received messages that one connection may pin.
+    /// Bytes of partly received messages per connection.
     pub max_incomplete_bytes: usize,
-    /// The first transfer-id and delivery-id of an AMQP session. Anything does; tests begin near the wrap.
+    /// The first transfer-id and delivery-id of an AMQP session. Any value works; tests start near the wrap.
     pub first_outgoing_id: u32,
     pub offered_capabilities: Option<RawValue>,
     pub desired_capabilities: Option<RawValue>,
@@ -64,10 +64,10 @@ impl Default for Config {
     }
 }
 
-/// How a client says who it is. The `Debug` form hides the password.
+/// How a client authenticates. The `Debug` form hides the password.
 #[derive(Clone, Default)]
 pub enum ClientSasl {
-    /// Straight to AMQP.
+    /// No SASL.
     None,
     #[default]
     Anonymous,
@@ -76,18 +76,18 @@ pub enum ClientSasl {
         user: String,
         password: String,
     },
-    /// Any mechanism that is done with one initial response.
+    /// Any mechanism that needs only one initial response.
     Other {
         mechanism: Symbol,
         response: Bytes,
     },
 }
 
-/// What a server offers. It accepts whatever of this the client picks: Service Bus decides rights by tokens later.
+/// The mechanisms that a server offers. It accepts any of them: Service Bus checks rights later, with tokens.
 #[derive(Debug, Clone)]
 pub struct ServerSasl {
     pub mechanisms: Vec<Symbol>,
-    /// Refuse clients that begin with AMQP at once.
+    /// Refuses clients that skip SASL.
     pub required: bool,
 }
 
@@ -103,7 +103,7 @@ impl ClientSasl {
     pub(super) fn initial(&self) -> Option<(Symbol, Option<Bytes>)> {
         match self {
             Self::None => None,
-            // Some servers want a response, even if it says nothing.
+            // Some servers require a response, even an empty one.
             Self::Anonymous => Some((Symbol::from_static("ANONYMOUS"), Some(Bytes::from_static(b"anonymous")))),
             Self::External => Some((Symbol::from_static("EXTERNAL"), Some(Bytes::new()))),
             Self::Plain { user, password } => {

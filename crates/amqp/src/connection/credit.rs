@@ -7,14 +7,14 @@ use crate::condition;
 use crate::performative::{Flow, Role};
 
 impl Connection {
-    /// As receiver: lets the peer send `credit` deliveries from here on, no more and no less. May be called before
-    /// [`ConnectionEvent::Attached`]. Ends what [`keep_credit`](Self::keep_credit) began.
+    /// As receiver: lets the peer send exactly `credit` more deliveries. May be called before
+    /// [`ConnectionEvent::Attached`]. Ends the effect of [`keep_credit`](Self::keep_credit).
     pub fn set_credit(&mut self, link: LinkId, credit: u32) -> Result<(), CommandError> {
         self.receiver(link)?.credit_target = 0;
         self.grant(link, credit)
     }
 
-    /// As receiver: keeps credit and unsettled deliveries together at `total`, granting more as deliveries are settled.
+    /// As receiver: keeps the sum of credit and unsettled deliveries at `total` by granting more as deliveries are settled.
     pub fn keep_credit(&mut self, link: LinkId, total: u32) -> Result<(), CommandError> {
         let state = self.receiver(link)?;
         state.credit_target = total;
@@ -22,7 +22,7 @@ impl Connection {
         self.grant(link, credit)
     }
 
-    /// As receiver: asks the peer to use the credit at once or give it back. [`ConnectionEvent::Drained`] follows.
+    /// As receiver: asks the peer to use the credit at once or return it. [`ConnectionEvent::Drained`] follows.
     pub fn drain(&mut self, link: LinkId) -> Result<(), CommandError> {
         let state = self.receiver(link)?;
         state.credit_target = 0;
@@ -36,7 +36,7 @@ impl Connection {
         Ok(())
     }
 
-    /// As sender: there is nothing more to send; gives back the credit that the peer wants drained.
+    /// As sender: nothing more to send; returns the credit that the peer wants drained.
     pub fn drained(&mut self, link: LinkId) -> Result<(), CommandError> {
         self.check_open()?;
         let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
@@ -82,7 +82,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Grants more where `keep_credit` asks for it, half a window at a time.
+    /// Grants more credit where `keep_credit` needs it, half a window at a time.
     #[inline]
     pub(super) fn replenish(&mut self, link: LinkId) {
         let Some(state) = self.links.get(link.0) else { return };
@@ -91,7 +91,7 @@ impl Connection {
             return;
         }
         if state.credit == 0 || target - state.credit >= state.credit_target / 2 {
-            // Cannot fail: the link is there.
+            // Cannot fail: the link exists.
             let _ = self.grant(link, target);
         }
     }
@@ -103,7 +103,7 @@ impl Connection {
         let until = flow.next_incoming_id.unwrap_or(initial).wrapping_add(flow.incoming_window);
         state.remote_incoming_window = serial_distance(state.next_outgoing_id, until);
         if flow.incoming_window > i32::MAX as u32 {
-            // Windows beyond the reach of serial arithmetic are as good as endless (.NET opens with the largest).
+            // A window beyond serial arithmetic counts as unlimited (.NET announces the largest).
             state.remote_incoming_window = i32::MAX as u32;
         }
         self.flush_backlog(session);
@@ -137,7 +137,7 @@ impl Connection {
                 }
                 self.emit(ConnectionEvent::Credit { link, credit, drain: flow.drain });
                 if flow.drain && credit == 0 {
-                    // Nothing to give back, but the answer is due all the same.
+                    // There is no credit to return, but the peer still expects a reply.
                     let _ = self.drained(link);
                 } else if flow.echo {
                     self.write_flow_for(link, false, false);
@@ -148,7 +148,7 @@ impl Connection {
                     return Ok(());
                 }
                 if let Some(count) = flow.delivery_count {
-                    // The sender may only use up credit by this, never make any.
+                    // A sender may only use up credit this way, never create it.
                     let advance = count.wrapping_sub(state.delivery_count);
                     if advance <= state.credit {
                         state.delivery_count = count;
@@ -164,7 +164,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Credit used up while draining, be it by deliveries or by the sender's word.
+    /// Reports a completed drain: the credit was used by deliveries or returned by the sender.
     pub(super) fn emit_if_drained(&mut self, link: LinkId) {
         if let Some(state) = self.links.get_mut(link.0)
             && state.drain
@@ -175,7 +175,7 @@ impl Connection {
         }
     }
 
-    /// A flow that speaks of the AMQP session only, and renews the peer's window.
+    /// Writes a flow for the AMQP session only, which renews the peer's window.
     pub(super) fn write_session_flow(&mut self, session: SessionId) {
         self.write_flow(session, Flow::default());
     }
@@ -207,7 +207,7 @@ impl Connection {
     }
 }
 
-/// How far `until` lies ahead of `from`; 0 if it lies behind (RFC 1982).
+/// The distance from `from` to `until` in serial arithmetic; 0 if `until` is behind (RFC 1982).
 fn serial_distance(from: u32, until: u32) -> u32 {
     let distance = until.wrapping_sub(from);
     if distance > i32::MAX as u32 { 0 } else { distance }

@@ -1,4 +1,4 @@
-//! From frames to handlers, and from a peer's mistake to the least that must go.
+//! Dispatches frames to handlers. A protocol violation closes the link, the AMQP session or the connection, whichever is the smallest.
 
 use bytes::{Bytes, BytesMut};
 
@@ -11,7 +11,7 @@ use crate::connection::ConnectionEvent;
 use crate::frame::{FrameHeader, take_frames};
 use crate::performative::{Error, Performative};
 
-/// A peer's mistake, and what it costs.
+/// A protocol violation, and what it closes.
 #[derive(Debug)]
 pub(super) enum Violation {
     Connection(Error),
@@ -36,7 +36,7 @@ impl Violation {
 }
 
 impl Connection {
-    /// Handles all complete frames at once. `false` when there are none.
+    /// Handles all complete frames in the buffer. `false` if there are none.
     pub(super) fn process_frames(&mut self, input: &mut BytesMut) -> bool {
         let run = match take_frames(input, self.config.max_frame_size) {
             Ok(run) if run.is_empty() => return false,

@@ -1,69 +1,69 @@
-//! What a connection tells its owner, and how the owner names things.
+//! Events for the owner of a connection, and the ids of its AMQP sessions and links.
 
 use bytes::Bytes;
 
 use super::slab::SlabKey;
 use crate::performative::{Attach, DeliveryState, Error, Open};
 
-/// One AMQP session of one connection. Never reused for another one.
+/// An AMQP session of one connection. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId(pub(super) SlabKey);
 
-/// One link of one connection. Never reused for another one.
+/// A link of one connection. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub(super) SlabKey);
 
-/// Something the owner has to know. Events come in the order in which the peer's frames did.
+/// An event for the owner. Events come in the order of the peer's frames.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ConnectionEvent {
-    /// The peer's open has arrived; ours is on its way too.
+    /// The peer's open has arrived; ours is sent too.
     Opened(Box<Open>),
-    /// An AMQP session is ready: begun by the peer, or our begin was answered.
+    /// An AMQP session is ready: begun by the peer, or the peer has replied to our begin.
     SessionBegun { session: SessionId, by_peer: bool },
-    /// An AMQP session is over. Its links have been reported `Detached` before.
+    /// An AMQP session has ended. Its links were reported as `Detached` before.
     SessionEnded { session: SessionId, error: Option<Box<Error>> },
-    /// The peer wants a link. Answer with [`super::Connection::accept_attach`] or `refuse_attach`, now or much later.
-    /// If the peer gives up meanwhile, `Detached` says so.
+    /// The peer requests a link. Reply with [`super::Connection::accept_attach`] or `refuse_attach`, at any later time.
+    /// If the peer stops waiting, `Detached` is reported.
     AttachRequested { session: SessionId, link: LinkId, attach: Box<Attach> },
-    /// Our attach was agreed to. A refusal comes as `Detached` alone.
+    /// The peer accepted our attach. A refusal is reported as `Detached` only.
     Attached { link: LinkId, attach: Box<Attach> },
-    /// On a link we send on: how many deliveries we may send now. With `drain`, send what there is, then call
+    /// On a sending link: how many deliveries we may send now. With `drain`, send what is available, then call
     /// [`super::Connection::drained`].
     Credit { link: LinkId, credit: u32, drain: bool },
-    /// On a link we receive on: the peer has no more to send and gave the credit back.
+    /// On a receiving link: the peer has no more to send and returned the credit.
     Drained { link: LinkId },
     /// A complete delivery.
     Delivery(Delivery),
-    /// The peer spoke about deliveries of one link: those we sent, or (its answer) those we received.
+    /// A disposition from the peer for one link: about deliveries that we sent, or a reply about deliveries that we received.
     Disposition(DispositionEvent),
-    /// The link is over. Final for this link; a detach of ours is confirmed by it too.
+    /// The link is closed. This is its last event; it also confirms our own detach.
     Detached { link: LinkId, closed: bool, error: Option<Box<Error>> },
-    /// The connection is over and nothing follows. Write what [`super::Connection::take_output`] still gives, then hang
-    /// up. Links and AMQP sessions are not reported one by one. `by_peer` if the peer closed first.
+    /// The connection is closed; this is the last event. Write the output that [`super::Connection::take_output`] still returns, then close
+    /// the socket. Links and AMQP sessions are not reported one by one. `by_peer` if the peer closed first.
     Closed { error: Option<Box<Error>>, by_peer: bool },
 }
 
-/// A delivery on a link we receive on.
+/// A delivery on a receiving link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Delivery {
     pub link: LinkId,
     pub id: u32,
     pub tag: Bytes,
     pub message_format: u32,
-    /// Settled by the sender: expects no disposition.
+    /// Settled by the sender: no disposition is expected.
     pub settled: bool,
     /// Set inside transactions.
     pub state: Option<DeliveryState>,
-    /// The encoded message. A slice of the read buffer when it came in one frame: copy what is kept for long.
+    /// The encoded message. A slice of the read buffer if it came in one frame, so copy it to keep it for long.
     pub payload: Bytes,
 }
 
-/// What a disposition says about deliveries of one link that are unsettled here.
+/// A disposition about unsettled deliveries of one link.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DispositionEvent {
     pub link: LinkId,
     pub deliveries: Vec<DeliveryRef>,
-    /// The peer has settled: nothing more is expected for these. Otherwise answer with
+    /// The peer has settled: nothing more is expected. Otherwise reply with
     /// [`super::Connection::dispose`], settled.
     pub settled: bool,
     pub state: Option<DeliveryState>,
@@ -73,11 +73,11 @@ pub struct DispositionEvent {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DeliveryRef {
     pub id: u32,
-    /// What the sender's owner gave [`super::Connection::transfer`]; 0 for deliveries we received.
+    /// The token given to [`super::Connection::transfer`]; 0 for deliveries that we received.
     pub token: u64,
 }
 
-/// Why a command was not carried out. Nothing was sent.
+/// Why a command failed. Nothing was sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     #[error("connection is closed")]

@@ -1,6 +1,6 @@
-//! The frames of the hot path, built on the stack and copied out in one go.
+//! Builds the frames of the hot path on the stack and copies them out at once.
 //!
-//! The general writers check the buffer's room at every field; a transfer has eleven of them. Same bytes, a quarter of
+//! The general writers check the buffer's capacity at every field, and a transfer has eleven. This writes the same bytes in a quarter of
 //! the time.
 
 use crate::codec::code;
@@ -19,18 +19,18 @@ pub(super) struct FrameBuilder {
     more: usize,
 }
 
-/// What the first frame of a delivery says beyond the handle.
+/// The fields of a delivery's first frame, besides the handle.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct DeliveryHead<'a> {
     pub(super) id: u32,
-    /// At most 32 bytes: checked where it comes in.
+    /// At most 32 bytes, checked by the caller.
     pub(super) tag: &'a [u8],
     pub(super) message_format: u32,
     pub(super) settled: bool,
 }
 
 impl FrameBuilder {
-    /// A transfer with all eleven fields, because older Python clients take the payload for the twelfth.
+    /// A transfer with all eleven fields, because older Python clients read the payload as the twelfth.
     #[inline]
     pub(super) fn transfer(channel: u16, handle: u32, head: Option<DeliveryHead<'_>>) -> Self {
         let mut start = Self::new(channel, descriptor::TRANSFER as u8, 11);
@@ -49,7 +49,7 @@ impl FrameBuilder {
         start
     }
 
-    /// A disposition, if its state has no content of its own.
+    /// A disposition, if its state has no fields.
     #[inline]
     pub(super) fn disposition(
         channel: u16,
@@ -83,7 +83,7 @@ impl FrameBuilder {
         self.length
     }
 
-    /// The bytes, once it is known how much payload follows and whether this frame is the delivery's last.
+    /// The finished bytes, for a given payload length; `last` marks the delivery's last frame.
     #[inline]
     pub(super) fn finish(&mut self, payload: usize, last: bool) -> &[u8] {
         let size = (self.length + payload) as u32;

@@ -33,7 +33,7 @@ impl Connection {
         }
     }
 
-    /// A client's first bytes when it does not wait for answers.
+    /// A client's first bytes when it does not wait for replies.
     pub(super) fn write_pipelined_handshake(&mut self) {
         self.write_first_bytes();
         if let Some(init) = self.sasl_init() {
@@ -69,7 +69,7 @@ impl Connection {
                 self.phase = ConnectionPhase::Frames
             }
             (ConnectionSide::Server(_), ..) => {
-                // The answer to a header one does not speak is the one that one does.
+                // The reply to an unsupported header is a supported one.
                 self.output.handshake_buffer().extend_from_slice(&ProtocolHeader::Sasl.bytes());
                 self.fail(Error::new(condition::FRAMING_ERROR, "protocol header is not one we speak"));
             }

@@ -1,4 +1,4 @@
-//! Links: attach, answer, refuse, detach.
+//! Attaches, accepts, refuses and detaches links.
 
 use super::dispatch::{HandlerResult, Violation};
 use super::receive::PartialDelivery;
@@ -17,34 +17,34 @@ pub(super) struct Link {
     pub(super) remote_handle: Option<u32>,
     pub(super) delivery_count: u32,
     pub(super) credit: u32,
-    /// The receiver wants the credit used up or given back.
+    /// The receiver wants the credit used up or returned.
     pub(super) drain: bool,
-    /// As receiver: the delivery-count up to which we ever granted credit. What is sent below it is no fault, even if
-    /// we have lowered the credit since.
+    /// As receiver: the highest delivery-count for which we granted credit. A delivery below it is legal, even if
+    /// the credit was lowered since.
     pub(super) granted_until: u32,
-    /// As receiver: credit and unsettled deliveries are kept at this sum; 0 leaves credit to the owner.
+    /// As receiver: target for the sum of credit and unsettled deliveries; 0 leaves credit to the owner.
     pub(super) credit_target: u32,
     pub(super) unsettled: u32,
-    /// The receiver's limit; 0 is none.
+    /// The receiver's limit; 0 means none.
     pub(super) max_message_size: u64,
     pub(super) partial: Option<Box<PartialDelivery>>,
 }
 
 #[derive(Debug)]
 pub(super) enum LinkState {
-    /// The peer's attach waits for the owner's answer. Of it, what a refusal echoes is kept, and counted as `size` bytes
-    /// against the connection's bound.
+    /// The peer's attach waits for the owner's reply. The fields that a refusal echoes are kept, and counted as `size` bytes
+    /// against the connection's limit.
     Requested {
         request: Box<Attach>,
         size: usize,
     },
-    /// Our attach waits for the peer's answer.
+    /// Our attach waits for the peer's reply.
     AttachSent,
-    /// The peer answered with a null terminus; its detach with the reason follows.
+    /// The peer replied with a null terminus; its detach with the error follows.
     Refused,
     Attached,
-    /// Our detach is out. What the peer sent before it knew is ignored, and its own detach is not answered: a second
-    /// one stops Node silently. `report` if the owner waits for the end.
+    /// Our detach is sent. Frames that the peer sent before it saw the detach are ignored, and its own detach gets no reply: a second
+    /// detach silently stops the JavaScript SDK. `report` if the owner waits for the event.
     DetachSent {
         report: bool,
     },
@@ -70,14 +70,14 @@ impl Link {
         }
     }
 
-    /// Has the owner not yet been told that this link is over?
+    /// True if the owner has not yet been told that this link is closed.
     pub(super) fn reports_end(&self) -> bool {
         !matches!(self.state, LinkState::DetachSent { report: false })
     }
 }
 
 impl Connection {
-    /// Asks for a link. [`ConnectionEvent::Attached`] or [`ConnectionEvent::Detached`] follows.
+    /// Requests a link. [`ConnectionEvent::Attached`] or [`ConnectionEvent::Detached`] follows.
     pub fn attach(&mut self, session: SessionId, mut attach: Attach) -> Result<LinkId, CommandError> {
         self.check_open()?;
         let live = self.sessions.get(session.0).is_some_and(|state| {
@@ -105,7 +105,7 @@ impl Connection {
         Ok(id)
     }
 
-    /// Agrees to a link the peer asked for. Make `reply` with [`Attach::reply`] and change what differs.
+    /// Accepts a link that the peer requested. Create `reply` with [`Attach::reply`] and change what differs.
     pub fn accept_attach(&mut self, link: LinkId, mut reply: Attach) -> Result<(), CommandError> {
         self.check_open()?;
         let max_message_size = self.config.max_message_size;
@@ -128,7 +128,7 @@ impl Connection {
         self.write_attach(link, &mut reply)?;
         self.set_state(link, LinkState::Attached);
         let state = self.links.get(link.0).ok_or(CommandError::LinkGone)?;
-        // A hasty receiver may have sent its flow before our answer.
+        // A receiver may send its flow before our reply.
         if state.role == Role::Sender && (state.credit > 0 || state.drain) {
             let (credit, drain) = (state.credit, state.drain);
             self.emit(ConnectionEvent::Credit { link, credit, drain });
@@ -136,13 +136,13 @@ impl Connection {
         Ok(())
     }
 
-    /// Refuses a link the peer asked for: an attach without our terminus, then a detach with the reason.
+    /// Refuses a link that the peer requested: an attach with a null terminus, then a detach with the error.
     pub fn refuse_attach(&mut self, link: LinkId, error: Error) -> Result<(), CommandError> {
         self.check_open()?;
         self.refuse(link, true, Some(error))
     }
 
-    /// Ends a link, with an error if it is not in good order. Its unsettled deliveries are forgotten.
+    /// Detaches a link, with an optional error. Its unsettled deliveries are dropped.
     pub fn detach(&mut self, link: LinkId, error: Option<Error>) -> Result<(), CommandError> {
         self.check_open()?;
         match self.links.get(link.0).ok_or(CommandError::LinkGone)?.state {
@@ -229,8 +229,8 @@ impl Connection {
                 }
             }
             LinkState::Requested { .. } => {
-                // The peer has given up waiting. Its detach is answered on a handle it must first learn of; without
-                // one to spare, the whole AMQP session has just ended.
+                // The peer has stopped waiting. Its detach needs a reply on a handle that it must learn first. Without a free
+                // handle, the whole AMQP session has just ended.
                 if self.refuse(link, closed, None).is_ok() {
                     self.remove_link(link);
                     self.emit(ConnectionEvent::Detached { link, closed, error });
@@ -245,7 +245,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Detaches a link because of what the peer did on it.
+    /// Detaches a link because of a protocol violation.
     pub(super) fn abort_link(&mut self, link: LinkId, error: Error) {
         let Some(state) = self.links.get(link.0) else { return };
         let event = ConnectionEvent::Detached { link, closed: true, error: Some(Box::new(error.clone())) };
@@ -253,7 +253,7 @@ impl Connection {
             LinkState::DetachSent { .. } => return,
             LinkState::Requested { .. } => {
                 if self.refuse(link, true, Some(error)).is_err() {
-                    // Not even a refusal could be sent: the AMQP session has gone, and the owner has been told.
+                    // The refusal could not be sent: the AMQP session has ended, and the owner has been told.
                     return;
                 }
             }
@@ -266,7 +266,7 @@ impl Connection {
         self.emit(event);
     }
 
-    /// The link behind a peer's handle.
+    /// The link of a peer's handle.
     pub(super) fn link_by_handle(&self, session: SessionId, handle: u32) -> Result<LinkId, Box<Violation>> {
         self.sessions.get(session.0).and_then(|state| state.remote_handle(handle)).ok_or_else(|| {
             Violation::session(session, condition::UNATTACHED_HANDLE, format!("handle {handle} is not attached"))
@@ -283,7 +283,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Our half of an attach the peer began. Without a handle to answer on, the AMQP session cannot go on.
+    /// Sends our half of an attach that the peer began. Without a free handle, the AMQP session is ended.
     fn write_attach(&mut self, link: LinkId, attach: &mut Attach) -> Result<(), CommandError> {
         let state = self.links.get_mut(link.0).ok_or(CommandError::LinkGone)?;
         let session_id = state.session;
@@ -316,7 +316,7 @@ impl Connection {
         }
     }
 
-    /// Forgets what is unsettled, queued or half received on a link that is on its way out.
+    /// Drops the unsettled, queued and partly received deliveries of a link that is being detached.
     fn forget_deliveries(&mut self, id: LinkId) {
         let Some(link) = self.links.get_mut(id.0) else { return };
         if let Some(partial) = link.partial.take() {

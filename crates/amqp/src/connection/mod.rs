@@ -1,16 +1,16 @@
 //! One AMQP connection as a state machine without I/O: bytes in, events out; commands in, bytes out.
 //!
 //! The owner reads from its socket into a buffer and calls [`Connection::feed`], takes [events](ConnectionEvent), gives commands,
-//! and writes what [`Connection::take_output`] returns: all frames that were buffered are handled before one write.
-//! Time comes in as an argument; [`Connection::next_deadline`] says when [`Connection::on_tick`] is due.
+//! and writes the bytes that [`Connection::take_output`] returns: all buffered frames are handled before one write.
+//! Time is an argument; [`Connection::next_deadline`] returns when [`Connection::on_tick`] is due.
 //!
-//! A peer that breaks the protocol is told the right AMQP error and loses the link, the AMQP session or the connection,
-//! whichever is the least that must go; the owner sees the same error in an event. Memory that a peer can make us hold
-//! is bounded by [`Config`]: channels, links, half-received messages, and credit the owner gave. The output grows only by
-//! what the owner sends and by at most a few small frames per frame received: an owner that stops feeding while
-//! [`Connection::output_len`] is large bounds it too.
+//! A protocol violation closes the link, the AMQP session or the connection, whichever is the smallest, with the right AMQP
+//! error; the owner gets the same error in an event. [`Config`] bounds the memory that a peer can use: channels, links,
+//! partly received messages, and credit that the owner gave. The output grows only by what the owner sends and by a few small
+//! frames per received frame: an owner that stops feeding while [`Connection::output_len`] is large
+//! bounds it too.
 //!
-//! Never here: sockets, clocks, threads, resumption of links.
+//! Never uses sockets, clocks or threads, and never resumes links.
 
 mod close;
 mod config;
@@ -54,19 +54,19 @@ pub struct Connection {
     phase: ConnectionPhase,
     peer: PeerLimits,
     sessions: Slab<Session>,
-    /// Which AMQP session the peer's channel belongs to.
+    /// The AMQP session of each channel of the peer.
     channels: Vec<Option<SessionId>>,
     links: Slab<Link>,
     events: VecDeque<ConnectionEvent>,
     output: OutputQueue,
     timers: ConnectionTimers,
-    /// Bytes held in half-received messages of all links.
+    /// Bytes of partly received messages on all links.
     incomplete_bytes: usize,
     /// Bytes of deliveries that wait for the peer's windows.
     backlog_bytes: usize,
 }
 
-/// How far the connection has come.
+/// The phase of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ConnectionPhase {
     /// Waiting for the peer's first protocol header.
@@ -75,18 +75,18 @@ enum ConnectionPhase {
     SaslMechanisms,
     /// A server waits for the choice of a mechanism.
     SaslInit,
-    /// A client waits for the verdict.
+    /// A client waits for the SASL outcome.
     SaslOutcome,
     /// SASL is done; waiting for the AMQP header.
     AmqpHeader,
-    /// Frames flow.
+    /// AMQP frames are exchanged.
     Frames,
-    /// We have closed and wait for the peer's close; anything else is ignored.
+    /// Our close is sent; everything but the peer's close is ignored.
     Closing,
     Closed,
 }
 
-/// What the peer's open said.
+/// Limits from the peer's open.
 #[derive(Debug, Clone, Copy)]
 struct PeerLimits {
     opened: bool,
@@ -95,22 +95,22 @@ struct PeerLimits {
 }
 
 impl Connection {
-    /// The side that dials. With SASL, or not; the first bytes are ready to be written at once.
+    /// The connecting side. The first bytes are ready to be written at once.
     pub fn client(config: Config, sasl: ClientSasl, now: Instant) -> Self {
         let mut connection = Self::new(config, ConnectionSide::client(sasl), now);
         connection.write_first_bytes();
         connection
     }
 
-    /// Like [`client`](Self::client), but sends header, SASL and open in one go instead of waiting for each answer.
-    /// Saves two round trips with servers that take it, as ours does.
+    /// Like [`client`](Self::client), but sends header, SASL and open at once instead of waiting for each reply.
+    /// Saves two round trips with servers that support it, as ours does.
     pub fn pipelined_client(config: Config, sasl: ClientSasl, now: Instant) -> Self {
         let mut connection = Self::new(config, ConnectionSide::client(sasl), now);
         connection.write_pipelined_handshake();
         connection
     }
 
-    /// The side that listens.
+    /// The listening side.
     pub fn server(config: Config, sasl: ServerSasl, now: Instant) -> Self {
         Self::new(config, ConnectionSide::Server(sasl), now)
     }
@@ -135,7 +135,7 @@ impl Connection {
         }
     }
 
-    /// Handles everything complete in `input` and leaves the rest there. Then take the events, all of them.
+    /// Handles all complete input and leaves the rest in `input`. Then take all events.
     pub fn feed(&mut self, input: &mut BytesMut, now: Instant) {
         while self.step(input) {
             self.timers.record_received(now);
@@ -161,7 +161,7 @@ impl Connection {
         self.events.pop_front()
     }
 
-    /// Everything to be written to the peer so far. Empty when there is nothing.
+    /// All bytes to write to the peer; may be empty.
     pub fn take_output(&mut self) -> Bytes {
         let output = self.output.take();
         if !output.is_empty() {
@@ -170,24 +170,24 @@ impl Connection {
         output
     }
 
-    /// How much waits to be taken: an owner stops feeding a peer that does not read.
+    /// Bytes that wait to be taken. An owner stops feeding while a peer does not read.
     pub fn output_len(&self) -> usize {
         self.output.len()
     }
 
-    /// Bytes of deliveries given to [`transfer`](Self::transfer) that the peer's session windows do not let out: an owner
-    /// sends nothing more to a peer that grants credit and closes its windows.
+    /// Bytes of deliveries given to [`transfer`](Self::transfer) that wait for the peer's session windows. An owner
+    /// stops sending to a peer that grants credit and closes its windows.
     pub fn backlog_len(&self) -> usize {
         self.backlog_bytes
     }
 
-    /// Bytes held in half-received messages and in attaches that wait for an answer.
+    /// Bytes of partly received messages and of attaches that wait for a reply.
     pub fn incomplete_len(&self) -> usize {
         self.incomplete_bytes
     }
 
-    /// Sets [`Config::max_incomplete_bytes`] anew, for an owner of many connections that share one bound. What is held
-    /// already stays.
+    /// Changes [`Config::max_incomplete_bytes`], for an owner of many connections that share one limit. Bytes held
+    /// already stay.
     pub fn set_max_incomplete_bytes(&mut self, bytes: usize) {
         self.config.max_incomplete_bytes = bytes;
     }
@@ -197,14 +197,14 @@ impl Connection {
         if self.phase == ConnectionPhase::Closed { None } else { self.timers.next_deadline() }
     }
 
-    /// Heartbeats and time-outs. Harmless when nothing is due.
+    /// Sends heartbeats and checks timeouts. Harmless if nothing is due.
     pub fn on_tick(&mut self, now: Instant) {
         if self.phase != ConnectionPhase::Closed {
             self.tick(now);
         }
     }
 
-    /// The owner saw [`ConnectionEvent::Closed`], or will: nothing can be sent any more.
+    /// True if the connection is closed: nothing can be sent any more.
     pub fn is_closed(&self) -> bool {
         self.phase == ConnectionPhase::Closed
     }

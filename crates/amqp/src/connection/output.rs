@@ -1,7 +1,7 @@
-//! Bytes on their way to the peer.
+//! Output bytes for the peer.
 //!
-//! Frames of an owner in a hurry are held back until our open has gone out. Neighbouring dispositions that say the same
-//! become one range, so that a thousand accepted sends cost one frame.
+//! Frames that the owner sends before our open are held until it is written. Consecutive dispositions with the same state
+//! become one range, so that a thousand accepted sends need one frame.
 
 use bytes::{Bytes, BytesMut};
 
@@ -12,7 +12,7 @@ use crate::performative::{DeliveryState, Disposition, Role};
 #[derive(Debug)]
 pub(super) struct OutputQueue {
     ready: BytesMut,
-    /// Frames given before our open was written.
+    /// Frames that wait for our open.
     held: Option<BytesMut>,
     disposition: Option<(u16, Disposition)>,
 }
@@ -22,12 +22,12 @@ impl OutputQueue {
         Self { ready: BytesMut::new(), held: Some(BytesMut::new()), disposition: None }
     }
 
-    /// For headers, SASL frames and open itself: nothing holds these back.
+    /// For headers, SASL frames and the open itself, which are never held.
     pub(super) fn handshake_buffer(&mut self) -> &mut BytesMut {
         &mut self.ready
     }
 
-    /// Our open has been written: what was held back follows it.
+    /// Our open has been written: releases the held frames.
     pub(super) fn release_held(&mut self) {
         self.flush_disposition();
         if let Some(held) = self.held.take() {
@@ -35,7 +35,7 @@ impl OutputQueue {
         }
     }
 
-    /// Where the next frame goes.
+    /// The buffer for the next frame.
     #[inline]
     pub(super) fn frame_buffer(&mut self) -> &mut BytesMut {
         self.flush_disposition();
@@ -88,7 +88,7 @@ impl OutputQueue {
     }
 
     pub(super) fn len(&self) -> usize {
-        /// What a disposition without an error takes.
+        /// Size of a disposition without an error.
         const DISPOSITION: usize = 40;
         self.ready.len()
             + self.held.as_ref().map_or(0, BytesMut::len)

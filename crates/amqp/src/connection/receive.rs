@@ -1,4 +1,4 @@
-//! Deliveries coming in: credit, windows, and messages that span frames.
+//! Receives deliveries: credit, windows, and messages of several frames.
 
 use bytes::{Bytes, BytesMut};
 
@@ -12,7 +12,7 @@ use crate::{Symbol, condition};
 
 const MAX_TAG: usize = 32;
 
-/// A delivery of which more frames are to come.
+/// A delivery whose last frame has not arrived.
 #[derive(Debug)]
 pub(super) struct PartialDelivery {
     id: u32,
@@ -21,7 +21,7 @@ pub(super) struct PartialDelivery {
     settled: bool,
     state: Option<DeliveryState>,
     payload: BytesMut,
-    /// Why the delivery will be refused when it is complete. Its bytes are not kept.
+    /// Why the delivery will be rejected when it is complete. Its bytes are dropped.
     refused: Option<Symbol>,
 }
 
@@ -55,7 +55,7 @@ impl Connection {
         let Some(state) = self.links.get_mut(link.0) else { return Ok(()) };
         match state.state {
             LinkState::Attached => {}
-            // Sent before the peer knew that we had detached.
+            // The peer sent it before it saw our detach.
             LinkState::DetachSent { .. } => return Ok(()),
             LinkState::Requested { .. } | LinkState::AttachSent | LinkState::Refused => {
                 let text = "transfer before any credit";
@@ -153,7 +153,7 @@ impl Connection {
         }
     }
 
-    /// Adds to a half-received message, or, once it is too large, only pretends to.
+    /// Appends to a partly received message. Once the message is too large, its bytes are dropped.
     fn append(&mut self, link: LinkId, payload: &[u8]) {
         let room = self.config.max_incomplete_bytes.saturating_sub(self.incomplete_bytes);
         let state = self.links.get_mut(link.0).expect("found by on_transfer");
@@ -196,7 +196,7 @@ impl Connection {
         Ok(())
     }
 
-    /// A delivery we will not have: rejected, or, if the sender does not listen any more, the end of the link.
+    /// Rejects a delivery. If the sender has already settled it, the link is detached instead.
     fn refuse_delivery(&mut self, link: LinkId, id: u32, settled: bool, condition: Symbol) -> HandlerResult {
         let error = Error::new(condition, "message exceeds the size this link takes");
         if settled {
@@ -212,7 +212,7 @@ impl Connection {
     }
 }
 
-/// The credit left after one more delivery; `None` if there never was credit for it.
+/// The credit left after one more delivery; `None` if no credit was ever granted for it.
 #[inline]
 fn take_credit(link: &Link) -> Option<u32> {
     let allowed = (link.granted_until.wrapping_sub(link.delivery_count) as i32) > 0;

@@ -1,4 +1,4 @@
-//! Deliveries going out: cut to the peer's frames, paced by its window.
+//! Sends deliveries: split into the peer's frame size, limited by its session window.
 
 use bytes::{Bytes, BytesMut};
 
@@ -16,20 +16,20 @@ pub struct OutgoingDelivery<'a> {
     /// At most 32 bytes.
     pub tag: &'a [u8],
     pub message_format: u32,
-    /// Sent and forgotten: no disposition will come.
+    /// Sent settled: no disposition will come.
     pub settled: bool,
-    /// Comes back in [`super::DispositionEvent`]; means nothing here.
+    /// Returned in [`super::DispositionEvent`]; not used otherwise.
     pub token: u64,
     /// Set inside transactions.
     pub state: Option<&'a DeliveryState>,
 }
 
-/// A delivery, or the rest of one, that waits for the peer's window.
+/// A delivery, or the rest of one, that waits for the peer's session window.
 #[derive(Debug)]
 pub(super) struct QueuedTransfer {
     pub(super) link: LinkId,
     handle: u32,
-    /// What the first frame says; `None` if it has gone out.
+    /// The fields of the first frame; `None` if it has been sent.
     head: Option<TransferHead>,
     pub(super) payload: Bytes,
 }
@@ -50,7 +50,7 @@ struct FirstFrame<'a> {
     state: Option<&'a DeliveryState>,
 }
 
-/// A payload in parts, as far as it has not been written.
+/// The unwritten rest of a payload in parts.
 struct PayloadParts<'a> {
     first: &'a [u8],
     rest: &'a [&'a [u8]],
@@ -58,8 +58,8 @@ struct PayloadParts<'a> {
 }
 
 impl Connection {
-    /// Sends one delivery, whose payload is the concatenation of `payload`: new head, stored tail. Returns its
-    /// delivery-id. Costs one credit; needs no room in the session window, whose lack only delays the frames.
+    /// Sends one delivery, whose payload is the concatenation of `payload` (new head, stored tail). Returns its
+    /// delivery-id. Uses one credit. If the session window is closed, the frames are queued.
     #[inline]
     pub fn transfer(
         &mut self,
@@ -94,7 +94,7 @@ impl Connection {
         let OutgoingDelivery { tag, message_format, settled, state, .. } = delivery;
         let mut first = Some(FirstFrame { head: DeliveryHead { id, tag, message_format, settled }, state });
         let max_frame_size = self.peer.max_frame_size as usize;
-        // Order is kept: while anything is backlogged, the window is empty, because a wider one flushes the backlog.
+        // Order is kept: while transfers are queued, the window is 0, because a larger one flushes the queue.
         let done = write_transfers(session, self.output.frame_buffer(), max_frame_size, handle, &mut first, &mut parts);
         if !done {
             let head = first.map(FirstFrame::into_head);
@@ -104,7 +104,7 @@ impl Connection {
         Ok(id)
     }
 
-    /// Sends what the peer's window now lets through.
+    /// Sends queued transfers as far as the peer's window allows.
     pub(super) fn flush_backlog(&mut self, session: SessionId) {
         let Some(session) = self.sessions.get_mut(session.0) else { return };
         while session.remote_incoming_window > 0 {
@@ -165,7 +165,7 @@ fn write_transfers(
     }
 }
 
-/// The rare first frame that carries a delivery state, as inside transactions.
+/// The rare first frame with a delivery state, as in transactions.
 fn write_first_with_state(
     buffer: &mut BytesMut,
     channel: u16,
@@ -193,7 +193,7 @@ fn write_first_with_state(
         let room = max_frame_size.saturating_sub(buffer.len() - start);
         complete = parts.length <= room;
         if complete {
-            // As long as before: either boolean takes one byte, or none.
+            // The length does not change: either boolean takes one byte, or none.
             buffer.truncate(performative);
             transfer.more = false;
             transfer.encode(buffer);

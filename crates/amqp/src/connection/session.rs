@@ -15,12 +15,12 @@ pub(super) struct Session {
     /// Also the session's slot.
     pub(super) channel: u16,
     remote_channel: Option<u16>,
-    /// The transfer-id of the next frame we send.
+    /// The transfer-id of our next frame.
     pub(super) next_outgoing_id: u32,
-    /// Transfer frames the peer still takes.
+    /// Transfer frames that the peer still accepts.
     pub(super) remote_incoming_window: u32,
     pub(super) next_delivery_id: u32,
-    /// The transfer-id of the next frame the peer sends.
+    /// The transfer-id of the peer's next frame.
     pub(super) next_incoming_id: u32,
     /// Transfer frames the peer may still send.
     pub(super) incoming_window: u32,
@@ -36,10 +36,10 @@ pub(super) struct Session {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SessionState {
-    /// Our begin waits for its answer.
+    /// Our begin waits for the peer's reply.
     BeginSent,
     Active,
-    /// We ended it; whatever the peer sent before it knew is ignored. `report` if the owner waits for the end.
+    /// Our end is sent; frames that the peer sent before it saw the end are ignored. `report` if the owner waits for the event.
     EndSent {
         report: bool,
     },
@@ -50,7 +50,7 @@ impl Session {
         self.state != SessionState::BeginSent
     }
 
-    /// Reserves the lowest free handle; `None` if the peer takes no more.
+    /// Allocates the lowest free handle; `None` if the peer allows no more.
     pub(super) fn allocate_handle(&mut self, link: LinkId) -> Option<u32> {
         let free = self.local_handles.iter().position(Option::is_none).unwrap_or(self.local_handles.len());
         let handle = u32::try_from(free).ok().filter(|handle| *handle <= self.remote_handle_max)?;
@@ -88,7 +88,7 @@ impl Connection {
         Ok(session)
     }
 
-    /// Ends an AMQP session and all its links. [`ConnectionEvent::SessionEnded`] comes when the peer has done so too.
+    /// Ends an AMQP session and all its links. [`ConnectionEvent::SessionEnded`] follows when the peer has ended it too.
     pub fn end_session(&mut self, session: SessionId, error: Option<Error>) -> Result<(), CommandError> {
         self.check_open()?;
         let state = self.sessions.get(session.0).ok_or(CommandError::SessionGone)?.state;
@@ -188,7 +188,7 @@ impl Connection {
         self.sessions.remove(session.0);
     }
 
-    /// Ends an AMQP session because of what the peer did in it.
+    /// Ends an AMQP session because of a protocol violation.
     pub(super) fn abort_session(&mut self, session: SessionId, error: Error) {
         let live =
             self.sessions.get(session.0).is_some_and(|state| !matches!(state.state, SessionState::EndSent { .. }));

@@ -1,4 +1,4 @@
-//! Dispositions: what becomes of deliveries, in ranges.
+//! Dispositions: settles deliveries in ranges.
 
 use super::dispatch::{HandlerResult, Violation};
 use super::link::LinkState;
@@ -7,8 +7,8 @@ use crate::condition;
 use crate::performative::{self, DeliveryState, Role};
 
 impl Connection {
-    /// Says what becomes of deliveries `first..=last`: as receiver, of those we got; as sender, of those we sent.
-    /// With `settled` they are forgotten. Neighbouring calls that say the same become one frame.
+    /// Sets the state of deliveries `first..=last`: as receiver, of received ones; as sender, of sent ones.
+    /// With `settled` they are no longer tracked. Consecutive calls with the same state become one frame.
     #[inline]
     pub fn dispose(
         &mut self,

@@ -1,4 +1,4 @@
-//! A store whose keys are never valid again after removal, so that a late command cannot reach the wrong link.
+//! A slab whose keys become invalid on removal, so that a late command cannot reach the wrong link.
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct SlabKey {

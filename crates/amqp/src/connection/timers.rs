@@ -1,4 +1,4 @@
-//! Heartbeats out, idle_limit in.
+//! Sends heartbeats and detects idle peers.
 
 use std::time::{Duration, Instant};
 
@@ -7,12 +7,12 @@ use crate::condition;
 use crate::frame::write_empty_frame;
 use crate::performative::Error;
 
-/// No peer makes us send heartbeats faster than this, whatever it announces.
+/// The shortest heartbeat interval, whatever the peer announces.
 const FASTEST_HEARTBEAT: Duration = Duration::from_millis(20);
 
 #[derive(Debug)]
 pub(super) struct ConnectionTimers {
-    /// The latest time we were told.
+    /// The latest time passed in.
     clock: Instant,
     last_received: Instant,
     last_sent: Instant,
@@ -39,12 +39,12 @@ impl ConnectionTimers {
         self.last_received = self.clock;
     }
 
-    /// The clock may lag behind here, which only makes a heartbeat early.
+    /// The clock may lag here, which only makes a heartbeat early.
     pub(super) fn record_sent(&mut self) {
         self.last_sent = self.clock;
     }
 
-    /// The peer's open has arrived. Heartbeats come well inside half of the time it gives us; 0 means it never minds.
+    /// The peer's open has arrived. Heartbeats are sent well within half of its idle timeout; 0 means no timeout.
     pub(super) fn record_open(&mut self, peer_idle_time_out: Option<u32>) {
         self.handshake_deadline = None;
         self.heartbeat = peer_idle_time_out

@@ -1,7 +1,7 @@
 //! The unsettled deliveries of one direction of an AMQP session, by delivery-id.
 //!
 //! Ids come nearly in sequence and leave mostly in ranges, so they live in chunks of 64 with a bitmap: adding is O(1)
-//! amortised, a range of n costs n plus one tree lookup, and a peer that names four billion ids at once pays for it alone.
+//! amortised, a range of n costs n plus one tree lookup, and a range of four billion ids costs only the entries in it.
 //! Ids wrap at 32 bits; here they are widened around the newest one, so that order survives the wrap.
 
 use std::collections::BTreeMap;
@@ -13,9 +13,9 @@ const CHUNK: u64 = 64;
 #[derive(Debug, Default)]
 pub(super) struct Unsettled {
     chunks: BTreeMap<u64, Box<UnsettledChunk>>,
-    /// The newest id, widened; the first one is put far enough from zero to have neighbours on both sides.
+    /// The newest id, widened to 64 bits. The first one starts far enough from zero to allow smaller ids.
     newest: Option<u64>,
-    /// The chunk emptied last, kept because the next one is needed soon.
+    /// The chunk emptied last, kept for reuse.
     spare: Option<Box<UnsettledChunk>>,
 }
 
@@ -47,7 +47,7 @@ impl Unsettled {
         true
     }
 
-    /// Shows every entry in `first..=last` to `see`; takes them out if `remove`. `false` if the range runs backwards.
+    /// Calls `see` for every entry in `first..=last`, and removes them if `remove`. `false` if the range is reversed.
     pub(super) fn visit(
         &mut self,
         first: u32,
@@ -83,7 +83,7 @@ impl Unsettled {
         true
     }
 
-    /// Forgets all deliveries of a link.
+    /// Removes all deliveries of a link.
     pub(super) fn remove_link(&mut self, link: LinkId) {
         self.chunks.retain(|_, chunk| {
             for (bit, entry) in chunk.entries.iter().enumerate() {

@@ -14,12 +14,12 @@ pub struct BatchBuilder {
     count: usize,
 }
 
-/// The message does not fit beside what is already there.
+/// The message does not fit into the batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BatchFull {
     #[error("batch of {limit} bytes has no room for {wanted} more")]
     NoRoom { wanted: usize, limit: usize },
-    #[error("decode the message to be added")]
+    #[error("invalid message")]
     Malformed(#[from] DecodeError),
 }
 

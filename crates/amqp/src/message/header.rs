@@ -13,7 +13,7 @@ pub struct Header {
     /// Milliseconds to live.
     pub ttl: Option<u32>,
     pub first_acquirer: bool,
-    /// Earlier attempts that failed.
+    /// Failed earlier deliveries.
     pub delivery_count: u32,
 }
 
@@ -28,7 +28,7 @@ impl Header {
         })
     }
 
-    /// Writes the section. The delivery count is always there: clients show it.
+    /// Writes the section. The delivery count is always written: clients show it.
     pub fn encode(&self, buffer: &mut BytesMut) {
         ListWriter::described(buffer, section::HEADER)
             .boolean(self.durable)

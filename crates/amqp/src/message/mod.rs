@@ -1,7 +1,7 @@
 //! Messages: a view over received bytes, and a writer for new ones.
 //!
-//! A received message is never taken apart: [`Message`] notes where its sections are in one pass and decodes only what is
-//! asked for; [`MessageWriter`] puts a new header and new annotations before stored bytes without copying them.
+//! A received message is not decoded as a whole: [`Message`] finds its sections in one pass and decodes only what is
+//! needed; [`MessageWriter`] writes a new header and new annotations before stored bytes without copying them.
 
 mod batch;
 mod header;

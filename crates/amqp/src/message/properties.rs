@@ -1,4 +1,4 @@
-//! The properties section, borrowed from the message or from whoever writes one.
+//! The properties section, borrowed from a message or from the writer's data.
 
 use std::borrow::Cow;
 
@@ -9,7 +9,7 @@ use super::section;
 use crate::Value;
 use crate::codec::{DecodeError, ListFields, ListWriter, ValueRef, code, encode};
 
-/// A message-id or correlation-id, in the type it came in: an answer must carry the same one.
+/// A message-id or correlation-id in its original type: a response must use the same type.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum MessageId<'a> {
     Ulong(u64),
@@ -106,7 +106,7 @@ impl<'a> MessageId<'a> {
         }
     }
 
-    /// The same id, borrowed from nobody.
+    /// The same id, with owned data.
     pub fn into_owned(self) -> MessageId<'static> {
         match self {
             Self::Ulong(value) => MessageId::Ulong(value),

@@ -1,4 +1,4 @@
-//! A view over an encoded message: where its sections are, and what they say when asked.
+//! A view of an encoded message: finds its sections and decodes them on demand.
 
 use std::ops::Range;
 
@@ -26,7 +26,7 @@ pub struct Message {
 /// What kind of body a message has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BodyKind {
-    /// No body section at all; not legal, but stored and returned all the same.
+    /// No body section: illegal, but stored and returned.
     Empty,
     Data,
     Sequence,
@@ -47,13 +47,13 @@ const PROPERTIES: usize = 3;
 const APPLICATION_PROPERTIES: usize = 4;
 const FOOTER: usize = 5;
 
-/// Where we are in the order that sections must have; body sections may repeat.
+/// The required order of sections; body sections may repeat.
 const RANK_BODY: usize = 5;
 const RANK_FOOTER: usize = 6;
 const RANK_END: usize = 8;
 
 impl Message {
-    /// Finds the sections. Their content is looked at only when asked for.
+    /// Finds the sections. Their content is decoded on demand.
     pub fn parse(bytes: Bytes) -> Result<Self, DecodeError> {
         let length = u32::try_from(bytes.len()).map_err(|_| DecodeError::OutOfRange("message size"))?;
         let whole = SectionSpan { start: length, end: length };
@@ -83,17 +83,17 @@ impl Message {
         &self.bytes
     }
 
-    /// The bare message: properties, application properties and body, which nobody on the way may change.
+    /// The bare message: properties, application properties and body, which intermediaries must not change.
     pub fn bare(&self) -> Bytes {
         self.bytes.slice(self.bare as usize..self.body.end as usize)
     }
 
-    /// Everything after the annotations: the bare message and the footer. What a broker puts behind its own header.
+    /// Everything after the annotations: the bare message and the footer. A broker appends it to its own header.
     pub fn after_annotations(&self) -> Bytes {
         self.bytes.slice(self.bare as usize..self.tail as usize)
     }
 
-    /// The encoded properties section, empty if there is none: what stays when application properties are rewritten.
+    /// The encoded properties section, empty if there is none; unchanged when application properties are rewritten.
     pub fn properties_section(&self) -> Bytes {
         let span = self.spans[PROPERTIES];
         if span.is_empty() { Bytes::new() } else { self.bytes.slice(self.bare as usize..span.end as usize) }
@@ -122,12 +122,12 @@ impl Message {
         }
     }
 
-    /// The message-id alone: what is not asked for is not decoded.
+    /// Decodes only the message-id.
     pub fn message_id(&self) -> Result<Option<MessageId<'_>>, DecodeError> {
         self.property(0)?.map(MessageId::decode).transpose()
     }
 
-    /// The group-id alone, which Service Bus calls the session id.
+    /// Decodes only the group-id, which Service Bus calls the session id.
     pub fn group_id(&self) -> Result<Option<&str>, DecodeError> {
         const GROUP_ID: u32 = 10;
         self.property(GROUP_ID)?.map_or(Ok(None), |value| value.reader().string())
@@ -307,7 +307,7 @@ fn expect(value: ValueRef<'_>, is: fn(u8) -> bool, expected: &'static str) -> Re
     if is(value.code()) { Ok(()) } else { Err(DecodeError::Unexpected { expected, found: value.code() }) }
 }
 
-/// A null section says as little as one left out.
+/// A null section is the same as a missing one.
 fn is_list(format: u8) -> bool {
     matches!(format, code::NULL | code::LIST0 | code::LIST8 | code::LIST32)
 }
@@ -348,7 +348,7 @@ impl Iterator for DataSections<'_> {
     }
 }
 
-// Content may be a customer's: only the shape is shown.
+// May contain customer data: only the structure is shown.
 impl std::fmt::Debug for Message {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Message({} bytes, {:?} body)", self.bytes.len(), self.body_kind)

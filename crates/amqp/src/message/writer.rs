@@ -1,4 +1,4 @@
-//! Writes message sections, in the order AMQP wants them.
+//! Writes message sections in the order that AMQP requires.
 
 use bytes::BytesMut;
 
@@ -6,10 +6,10 @@ use super::{Header, Properties, section};
 use crate::Value;
 use crate::codec::{ListWriter, MapEntries, MapWriter, encode};
 
-/// Appends sections to a buffer. Call in the order of the methods below; any may be left out.
+/// Appends sections to a buffer. Call the methods in the order below; each is optional.
 ///
-/// A broker writes header and annotations and puts [`super::Message::after_annotations`] of the stored message behind
-/// them; a client goes on with properties and a body.
+/// A broker writes header and annotations and appends [`super::Message::after_annotations`] of the stored message.
+/// A client continues with properties and a body.
 #[derive(Debug)]
 pub struct MessageWriter<'b> {
     buffer: &'b mut BytesMut,
@@ -25,7 +25,7 @@ impl<'b> MessageWriter<'b> {
         self
     }
 
-    /// Left out if `write` writes nothing; so are the other maps.
+    /// Omitted if `write` writes nothing, like the other maps.
     pub fn delivery_annotations(&mut self, write: impl FnOnce(&mut MapWriter<'_>)) -> &mut Self {
         self.map(section::DELIVERY_ANNOTATIONS, write)
     }

@@ -1,4 +1,4 @@
-//! Performatives of a link's life: attach and detach.
+//! The performatives attach and detach.
 
 use bytes::BytesMut;
 
@@ -26,7 +26,7 @@ pub enum ReceiverSettleMode {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Attach {
     pub name: String,
-    /// Chosen by [`crate::Connection`]; whatever a caller puts here is replaced.
+    /// Set by [`crate::Connection`]; a caller's value is replaced.
     pub handle: u32,
     /// The role of the peer that sends this attach.
     pub role: Role,
@@ -74,7 +74,7 @@ impl Attach {
         }
     }
 
-    /// The answer that agrees to everything asked: same name, modes, source and target, byte for byte. Change what
+    /// The reply that accepts everything: same name, modes, source and target, byte for byte. Change what
     /// differs, then hand it to [`crate::Connection::accept_attach`].
     pub fn reply(&self) -> Self {
         let role = self.role.opposite();
@@ -97,13 +97,13 @@ impl Attach {
         }
     }
 
-    /// What of a request an answer may echo, without the rest.
+    /// The fields of a request that a reply may echo.
     pub(crate) fn echoed(&self) -> Self {
         let copied = Self { handle: self.handle, role: self.role, properties: None, ..self.reply() };
         Self { initial_delivery_count: self.initial_delivery_count, max_message_size: self.max_message_size, ..copied }
     }
 
-    /// The answer that refuses: the terminus we would have provided is null. A detach with the reason follows it.
+    /// The reply that refuses: our terminus is null. A detach with the error follows it.
     pub fn refusal(&self) -> Self {
         let mut reply = self.reply();
         match reply.role {

@@ -1,4 +1,4 @@
-//! What has become of a delivery: the outcomes, and the states on the way to them.
+//! Delivery states: outcomes and intermediate states.
 
 use bytes::{Bytes, BytesMut};
 
@@ -12,7 +12,7 @@ pub enum DeliveryState {
     Rejected(Option<Box<Error>>),
     Released,
     Modified(Box<Modified>),
-    /// Partly transferred; used only to resume links, which nobody here does.
+    /// Partly transferred; used only to resume links, which is not supported.
     Received {
         section_number: u32,
         section_offset: u64,
@@ -22,7 +22,7 @@ pub enum DeliveryState {
         transaction: Bytes,
     },
     Transactional(Box<TransactionalState>),
-    /// A state of an extension, as encoded.
+    /// An unknown state, as encoded.
     Other(RawValue),
 }
 

@@ -1,4 +1,4 @@
-//! The error that a peer is told.
+//! The AMQP error type.
 
 use bytes::BytesMut;
 
@@ -6,7 +6,7 @@ use super::descriptor;
 use crate::codec::{DecodeError, Decoder, ListWriter, encode};
 use crate::{Map, Symbol};
 
-/// What went wrong, in AMQP's own form. Travels in detach, end, close and in the rejected outcome.
+/// An AMQP error, sent in detach, end, close and in the rejected outcome.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{condition}: {}", description.as_deref().unwrap_or("no description"))]
 pub struct Error {

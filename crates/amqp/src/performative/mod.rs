@@ -1,7 +1,7 @@
 //! The nine performatives, and the composite types inside them.
 //!
-//! Transfer, disposition and flow are read and written field by field without allocation; the rest is cold but made the
-//! same way. What must be echoed byte for byte (addresses, filters, capabilities) is kept as [`crate::codec::RawValue`].
+//! Transfer, disposition and flow are read and written field by field without allocation; the others are rare and use the
+//! same code. Fields that must be echoed byte for byte (addresses, filters, capabilities) are [`crate::codec::RawValue`].
 
 mod attach;
 mod delivery_state;
@@ -48,7 +48,7 @@ pub mod descriptor {
     pub const TRANSACTIONAL_STATE: u64 = 0x34;
 }
 
-/// Which end of a link one is; on the wire a boolean, true for the receiver.
+/// The end of a link; on the wire a boolean, true for the receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Role {
     Sender,
@@ -87,7 +87,7 @@ pub enum Performative {
 }
 
 impl Performative {
-    /// Reads one performative; what the reader then holds is the payload.
+    /// Reads one performative; the rest of the reader is the payload.
     #[inline]
     pub fn decode(reader: &mut Decoder<'_>) -> Result<Self, DecodeError> {
         let kind = reader.descriptor()?.standard().ok_or(DecodeError::UnknownDescriptor)?;
@@ -137,7 +137,7 @@ impl Performative {
 }
 
 impl Descriptor<'_> {
-    /// The numeric code of a standard type, whichever way it was named.
+    /// The numeric code of a standard type, by code or by name.
     #[inline]
     pub fn standard(self) -> Option<u64> {
         match self {

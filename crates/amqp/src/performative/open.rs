@@ -12,7 +12,7 @@ pub struct Open {
     pub hostname: Option<String>,
     pub max_frame_size: u32,
     pub channel_max: u16,
-    /// Milliseconds without a frame after which this peer may cut the connection.
+    /// Milliseconds without a frame after which this peer may close the connection.
     pub idle_time_out: Option<u32>,
     pub outgoing_locales: Option<RawValue>,
     pub incoming_locales: Option<RawValue>,
@@ -56,7 +56,7 @@ impl Open {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Begin {
-    /// Set in an answer: the channel the peer chose.
+    /// Set in a reply: the peer's channel.
     pub remote_channel: Option<u16>,
     pub next_outgoing_id: u32,
     pub incoming_window: u32,
@@ -87,7 +87,7 @@ impl Begin {
             .uint(self.next_outgoing_id)
             .uint(self.incoming_window)
             .uint(self.outgoing_window)
-            // Never left out: the Python SDK indexes it.
+            // Never omitted: the Python SDK indexes it.
             .uint(self.handle_max)
             .optional(self.offered_capabilities.as_ref(), put_raw)
             .optional(self.desired_capabilities.as_ref(), put_raw)

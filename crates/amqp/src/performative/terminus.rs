@@ -1,4 +1,4 @@
-//! Source and target: the two ends of a link, kept as the peer wrote them.
+//! Source and target of a link, kept as the peer encoded them.
 
 use bytes::BytesMut;
 
@@ -6,7 +6,7 @@ use super::{descriptor, put_raw, raw_field};
 use crate::Symbol;
 use crate::codec::{DecodeError, Decoder, ListWriter, MapWriter, RawValue, ValueRef, encode};
 
-/// Where messages come from. Everything not interpreted here is kept as encoded, to be echoed byte for byte.
+/// Where messages come from. Fields that are not interpreted are kept as encoded, to be echoed byte for byte.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Source {
     /// Usually a string; see [`Source::address`].

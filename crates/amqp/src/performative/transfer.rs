@@ -18,7 +18,7 @@ pub struct Transfer {
     pub rcv_settle_mode: Option<ReceiverSettleMode>,
     pub state: Option<DeliveryState>,
     pub resume: bool,
-    /// The frames received so far are to be forgotten.
+    /// The frames received so far must be dropped.
     pub aborted: bool,
     pub batchable: bool,
 }
@@ -54,7 +54,7 @@ impl Transfer {
             .optional(self.state.as_ref(), |buffer, state| state.encode(buffer))
             .flag(self.resume)
             .flag(self.aborted)
-            // Spelt out to the last field: older Python clients take the payload for the twelfth.
+            // Written to the last field: older Python clients take the payload for the twelfth.
             .boolean(self.batchable)
             .finish();
     }
@@ -62,7 +62,7 @@ impl Transfer {
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Disposition {
-    /// The role of the peer that sends this: a receiver speaks of what it received.
+    /// The role of the sending peer: a receiver refers to received deliveries.
     pub role: Role,
     pub first: u32,
     /// Absent means `first` alone.
@@ -105,7 +105,7 @@ pub struct Flow {
     pub incoming_window: u32,
     pub next_outgoing_id: u32,
     pub outgoing_window: u32,
-    /// Absent in a flow that speaks of the AMQP session only.
+    /// Absent in a flow for the AMQP session only.
     pub handle: Option<u32>,
     pub delivery_count: Option<u32>,
     pub link_credit: Option<u32>,

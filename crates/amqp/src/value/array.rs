@@ -36,7 +36,7 @@ pub enum ElementType {
     Array,
 }
 
-/// Items that all have the same type, checked when built. `descriptor` is set for an array of described values, whose
+/// Items of one type, checked on construction. `descriptor` is set for an array of described values, whose
 /// items are then the values without it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Array {

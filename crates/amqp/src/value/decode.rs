@@ -8,7 +8,7 @@ use super::{Described, Map, Value};
 use crate::Symbol;
 use crate::codec::{DecodeError, Decoder, MAX_DEPTH, MAX_ITEMS, code};
 
-/// What is left of the bounds while one value is decoded.
+/// The remaining limits while one value is decoded.
 struct DecodeBudget {
     depth: u32,
     items: u32,

@@ -43,7 +43,7 @@ impl Value {
         }
     }
 
-    /// [`encode`](Self::encode) with its arguments turned, to stand beside the functions of [`encode`].
+    /// [`encode`](Self::encode) with swapped arguments, to match the functions of [`encode`].
     pub fn write(buffer: &mut BytesMut, value: &Self) {
         value.encode(buffer);
     }
@@ -92,7 +92,7 @@ impl Map {
         map.finish();
     }
 
-    /// [`encode`](Self::encode) with its arguments turned, to stand beside the functions of [`encode`].
+    /// [`encode`](Self::encode) with swapped arguments, to match the functions of [`encode`].
     pub fn write(buffer: &mut BytesMut, map: &Self) {
         map.encode(buffer);
     }

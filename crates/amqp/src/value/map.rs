@@ -1,4 +1,4 @@
-//! A map that keeps the order of its entries, so that what is read and written again stays the same.
+//! A map that keeps the order of its entries, so that a decoded map encodes to the same bytes.
 
 use super::Value;
 

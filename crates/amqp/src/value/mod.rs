@@ -1,6 +1,6 @@
 //! Any AMQP value as a tree: for cold paths such as management requests, filters and link properties.
 //!
-//! Leans on [`crate::codec`]. The message path does not come through here: it stays with [`crate::codec::ValueRef`].
+//! Uses [`crate::codec`]. The message path does not use it: it works with [`crate::codec::ValueRef`].
 
 mod array;
 mod decode;
@@ -30,7 +30,7 @@ pub enum Value {
     Long(i64),
     Float(f32),
     Double(f64),
-    /// IEEE 754 decimals are carried, not computed with.
+    /// IEEE 754 decimals are passed through, not computed.
     Decimal32([u8; 4]),
     Decimal64([u8; 8]),
     Decimal128([u8; 16]),

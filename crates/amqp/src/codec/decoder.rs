@@ -1,20 +1,20 @@
 //! A cursor over encoded bytes: typed reads, skips, and slices that share the buffer.
 //!
-//! Every typed read accepts null and says so with `None`, because an AMQP field may always be null.
+//! Every typed read returns `None` for null, because an AMQP field may always be null.
 
 use bytes::Bytes;
 use uuid::Uuid;
 
 use super::{DecodeError, ValueRef, code};
 
-/// Reads encoded values one after another. Copying a reader is a bookmark.
+/// Decodes one value after another. A copy keeps its position, so it can be used to look ahead.
 #[derive(Debug, Clone, Copy)]
 pub struct Decoder<'a> {
     owner: &'a Bytes,
     rest: &'a [u8],
 }
 
-/// What a described value says it is.
+/// The descriptor of a described value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Descriptor<'a> {
     Code(u64),
@@ -63,7 +63,7 @@ impl<'a> Decoder<'a> {
         self.owner
     }
 
-    /// The next format code, unread.
+    /// The next format code, without consuming it.
     pub fn peek(&self) -> Option<u8> {
         self.rest.first().copied()
     }
@@ -99,14 +99,14 @@ impl<'a> Decoder<'a> {
         Ok(u32::from_be_bytes(self.array()?) as usize)
     }
 
-    /// Steps over one value, described or not, and returns its encoding.
+    /// Skips one value, described or not, and returns its encoding.
     #[inline]
     pub fn skip(&mut self) -> Result<ValueRef<'a>, DecodeError> {
         let start = self.rest;
         let mut needed = 1u32;
         while needed > 0 {
             match self.byte()? {
-                // A description is two values, descriptor and described, where one was expected.
+                // A described value is two values, descriptor and value, where one was expected.
                 code::DESCRIBED => needed += 1,
                 format => {
                     self.skip_body(format)?;
@@ -118,7 +118,7 @@ impl<'a> Decoder<'a> {
         Ok(ValueRef::new(self.owner, &start[..length]))
     }
 
-    /// The high half of a format code tells the width, known code or not (part 1, section 1.2).
+    /// The high half of a format code gives the width, even for unknown codes (part 1, section 1.2).
     #[inline]
     pub(crate) fn skip_body(&mut self, format: u8) -> Result<(), DecodeError> {
         let width = match format >> 4 {
@@ -135,7 +135,7 @@ impl<'a> Decoder<'a> {
         self.take(width).map(drop)
     }
 
-    /// Enters a described value: reads the descriptor, leaves the described value to be read.
+    /// Reads the descriptor of a described value; the value itself comes next.
     #[inline]
     pub fn descriptor(&mut self) -> Result<Descriptor<'a>, DecodeError> {
         match self.byte()? {
@@ -337,7 +337,7 @@ impl<'a> Decoder<'a> {
         body.holds(count)
     }
 
-    /// An item of a list or map takes a byte at least, so a count beyond the bytes is a lie.
+    /// Every item takes at least one byte, so a count beyond the remaining bytes is invalid.
     #[inline]
     fn holds(self, count: u32) -> Result<(Self, u32), DecodeError> {
         if count as usize > self.rest.len() { Err(DecodeError::Truncated) } else { Ok((self, count)) }
