@@ -1,6 +1,6 @@
 //! `headwater dev` from outside: the built program, a real mongod, real pods, signals.
 
-use std::net::TcpStream;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
@@ -24,12 +24,13 @@ fn headwater(arguments: &[&str]) -> Process {
 }
 
 fn dev(data_dir: &Path, more: &[&str]) -> Process {
-    let arguments = ["dev", "--data-dir", data_dir.to_str().unwrap()];
+    // Tests run in parallel, so none may depend on a fixed port.
+    let arguments = ["dev", "--ports", "random", "--data-dir", data_dir.to_str().unwrap()];
     headwater(&[&arguments, more].concat())
 }
 
 async fn mongodb_uri(dev: &Process) -> String {
-    let line = dev.wait_for_line("MongoDB:   ", READY_TIMEOUT).await.text;
+    let line = dev.wait_for_line("MongoDB:  ", READY_TIMEOUT).await.text;
     line.trim_start_matches("MongoDB:").trim().to_owned()
 }
 
@@ -86,8 +87,8 @@ async fn a_killed_leader_is_replaced_and_two_runs_lose_nothing() {
 
     let (pod, pid) = parse_leader(&first.wait_for_line(" is the leader of term ", SOON).await.text);
     assert_output_matches_readme(&first);
-    let token = first.wait_for_line("to act from it: ", SOON).await.text;
-    let token = token.trim_start().trim_start_matches("to act from it: ").to_owned();
+    let token = first.wait_for_line("Operator token: ", SOON).await.text;
+    let token = token.trim_start_matches("Operator token: ").to_owned();
     assert_eq!(std::fs::read_to_string(folder.path().join("token")).unwrap(), token);
     assert!(std::fs::read_to_string(&config).unwrap().contains(&token), "pods know it");
     let mark = first.mark();
@@ -142,6 +143,33 @@ async fn a_second_start_takes_less_than_three_seconds() {
         }
     }
     panic!("the best of five starts took {best} s");
+}
+
+/// The port of the address in this line.
+fn port(line: &str) -> u16 {
+    let (_, after) = line.split_once("127.0.0.1:").unwrap_or_else(|| panic!("no address in `{line}`"));
+    after.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap()
+}
+
+#[tokio::test]
+async fn stable_ports_are_used_and_taken_ones_skipped() {
+    // One that fails to bind is taken by another process, which serves as well.
+    let _taken = [8080, 5672, 27017].map(|port| TcpListener::bind(("127.0.0.1", port)));
+    let folder = tempfile::tempdir().unwrap();
+    let dev = headwater(&["dev", "--pods", "2", "--rate", "0", "--data-dir", folder.path().to_str().unwrap()]);
+    let mongodb = port(&mongodb_uri(&dev).await);
+    assert!((27018..27217).contains(&mongodb), "{mongodb}");
+    let broker = port(&dev.wait_for_line("Broker: ", SOON).await.text);
+    assert!((5673..5872).contains(&broker), "{broker}");
+    let line = dev.wait_for_line("Dashboard: ", SOON).await.text;
+    let dashboard = port(&line);
+    assert!((8081..8280).contains(&dashboard), "{line}");
+    assert!(line.contains("(any pod shows the same; the others on 8"), "{line}");
+    for port in [mongodb, broker, dashboard] {
+        TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    }
+    dev.terminate();
+    assert!(dev.wait_for_exit(STOP_TIMEOUT).await.success(), "{}", dev.tail());
 }
 
 /// Processes that were started for this folder, with their command lines.
@@ -202,7 +230,7 @@ async fn a_killed_dev_leaves_nothing_behind() {
     let uri = mongodb_uri(&dev).await;
     let address = uri.trim_start_matches("mongodb://").split('/').next().unwrap();
     TcpStream::connect(address).expect("it listens");
-    let bus = dev.wait_for_line("Bus: ", SOON).await.text;
+    let bus = dev.wait_for_line("Broker: ", SOON).await.text;
     let bus = bus.split("sb://").nth(1).unwrap().split(';').next().unwrap();
     TcpStream::connect(bus).expect("it listens");
     let pods = dev.wait_for_line("Pods: ", SOON).await.text;
@@ -315,7 +343,8 @@ async fn environment_variables_for_other_pods_are_not_inherited() {
         ("HEADWATER_BROKER_TEST_TOKEN", "production"),
         ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://production.invalid"),
     ];
-    let program = Program::new(env!("CARGO_BIN_EXE_headwater")).args(["dev", "--pods", "1", "--data-dir"]);
+    let program =
+        Program::new(env!("CARGO_BIN_EXE_headwater")).args(["dev", "--ports", "random", "--pods", "1", "--data-dir"]);
     let program = elsewhere.iter().fold(program, |program, (name, value)| program.env(name, value));
     let dev = program.args([folder.path()]).start().unwrap();
     let views = database(&mongodb_uri(&dev).await, "shop_views").await;

@@ -34,7 +34,7 @@ use tokio::{
     task::JoinSet,
 };
 
-use acceptor::{ProxyAcceptor, ProxyCommand, ProxyLinks, ReservedPort};
+use acceptor::{ProxyAcceptor, ProxyCommand, ProxyLinks, ProxyPort};
 pub use connection::ProxyConnection;
 pub use counters::{ProxyCounters, Traffic};
 pub use fault::{CloseReason, Direction, FaultRule, NetworkFault};
@@ -55,7 +55,7 @@ impl Proxy {
     /// Runs on the caller's runtime.
     pub async fn start(target: impl ToSocketAddrs) -> io::Result<Self> {
         let target: Arc<[SocketAddr]> = lookup_host(target).await?.collect();
-        let port = ReservedPort::reserve()?;
+        let port = ProxyPort::reserve()?;
         let address = port.address();
         let links = ProxyLinks::default();
         let (commands, received) = mpsc::channel(1);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::dev::{self, DevOptions};
+use crate::dev::{self, DevOptions, PortMode};
 
 /// Run everything on this machine, for development: MongoDB, the broker, pods, and a shop that writes orders.
 ///
@@ -27,9 +27,13 @@ pub(crate) struct Args {
     /// Use this MongoDB (a replica set or a sharded cluster) instead of starting one. The shop uses new databases there.
     #[arg(long, value_name = "URI", env = "HEADWATER_MONGODB_URI", hide_env_values = true)]
     mongodb_uri: Option<String>,
+
+    /// Which ports to use. The ports of the last run with the same data folder are used again if they are free.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = PortMode::Stable)]
+    ports: PortMode,
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let Args { pods, rate, data_dir, mongodb_uri } = args;
-    dev::run(DevOptions { pods, rate, data_dir, mongodb_uri }).await
+    let Args { pods, rate, data_dir, mongodb_uri, ports } = args;
+    dev::run(DevOptions { pods, rate, data_dir, mongodb_uri, ports }).await
 }

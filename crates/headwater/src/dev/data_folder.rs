@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use mongod::ReservedPort;
 
+use super::ports::{PortRange, last_port};
+
 pub(super) struct DataFolder {
     path: PathBuf,
     _lock: File,
@@ -40,13 +42,9 @@ impl DataFolder {
     }
 
     /// The port of the last run if it is free, else another.
-    pub(super) fn port(&self, name: &str) -> anyhow::Result<ReservedPort> {
+    pub(super) fn reserve_port(&self, name: &str, range: PortRange) -> anyhow::Result<ReservedPort> {
         let file = self.at(&format!("{name}.port"));
-        let last = fs::read_to_string(&file).ok().and_then(|text| text.trim().parse().ok());
-        let port = last
-            .and_then(|last| ReservedPort::reserve(Some(last)).ok())
-            .map_or_else(|| ReservedPort::reserve(None), Ok);
-        let port = port.with_context(|| format!("failed to find a port for {name}"))?;
+        let port = range.reserve(last_port(&file)).with_context(|| format!("failed to find a port for {name}"))?;
         fs::write(&file, port.number().to_string()).with_context(|| format!("failed to write `{}`", file.display()))?;
         Ok(port)
     }
@@ -102,8 +100,8 @@ mod tests {
     fn a_port_and_a_name_are_the_same_in_the_next_run() {
         let folder = tempfile::tempdir().unwrap();
         let folder = DataFolder::open(folder.path()).unwrap();
-        let first = folder.port("broker").unwrap().number();
-        assert_eq!(folder.port("broker").unwrap().number(), first);
+        let reserve = || folder.reserve_port("broker", PortRange::Random).unwrap().number();
+        assert_eq!(reserve(), reserve());
         let name = |text: &str| folder.read_or_create("database", || text.to_owned()).unwrap();
         assert_eq!((name("a"), name("b")), ("a".to_owned(), "a".to_owned()));
     }

@@ -7,6 +7,7 @@ mod console;
 mod data_folder;
 mod databases;
 mod mongo;
+mod ports;
 mod progress;
 mod settings;
 mod supervised_process;
@@ -27,6 +28,7 @@ use crate::signal::StopSignal;
 use console::Console;
 use data_folder::DataFolder;
 use mongo::DevMongo;
+pub(crate) use ports::PortMode;
 use progress::{DevProgress, ProgressMonitor};
 use settings::DevSettings;
 use supervised_process::SupervisedProcess;
@@ -37,6 +39,7 @@ pub(crate) struct DevOptions {
     pub(crate) rate: u32,
     pub(crate) data_dir: PathBuf,
     pub(crate) mongodb_uri: Option<String>,
+    pub(crate) ports: PortMode,
 }
 
 /// How often exited processes are restarted, and how often the status line changes.
@@ -98,7 +101,7 @@ impl DevEnvironment {
         let mut console = Console::default();
         console.set_status("starting MongoDB …");
         let began = Instant::now();
-        let store = DevMongo::start(source, folder).await?;
+        let store = DevMongo::start(source, folder, options.ports).await?;
         console.print_ready("MongoDB", began);
         let began = Instant::now();
         let settings = DevSettings::of(options, folder, &store).await?;

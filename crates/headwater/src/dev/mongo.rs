@@ -10,6 +10,7 @@ use mongodb::bson::{Document, doc};
 use mongodb::options::ClientOptions;
 
 use super::data_folder::DataFolder;
+use super::ports::{PortMode, last_port};
 use crate::cli::advice::AdvisedContext;
 
 /// mongod flushes and ends in well under a second; a busy disk gets more.
@@ -33,11 +34,17 @@ pub(super) async fn find(uri: Option<String>) -> anyhow::Result<MongoSource> {
 }
 
 impl DevMongo {
-    pub(super) async fn start(source: MongoSource, folder: &DataFolder) -> anyhow::Result<Self> {
+    pub(super) async fn start(source: MongoSource, folder: &DataFolder, ports: PortMode) -> anyhow::Result<Self> {
         match source {
             MongoSource::Uri(uri) => given(uri).await,
             MongoSource::Binaries(binaries) => {
                 let mut config = SingleNodeReplicaSet::config(folder.at("mongod"));
+                if ports == PortMode::Stable {
+                    // Freed at once: mongod reserves it itself.
+                    let last = last_port(&config.folder.join("port"));
+                    let port = ports.mongodb().reserve(last).context("failed to find a port for MongoDB")?;
+                    config.port = Some(port.number());
+                }
                 config.parent_death_signal = ParentDeathSignal::Terminate;
                 let node = Box::new(SingleNodeReplicaSet::start(&binaries, config).await?);
                 Ok(Self::Owned { uri: node.uri(), node })

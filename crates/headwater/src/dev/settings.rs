@@ -50,9 +50,11 @@ impl DevSettings {
     pub(super) async fn of(options: &DevOptions, folder: &DataFolder, store: &DevMongo) -> anyhow::Result<Self> {
         let DevDatabases { database, views, coordination, broker } = DevDatabases::of(store, folder).await?;
         let broker_dir = folder.at(&broker);
-        let broker = folder.port("broker")?;
+        let broker = folder.reserve_port("broker", options.ports.broker())?;
         let bus = connection_string(address(&broker));
-        let admin = (1..=options.pods).filter(|_| config::has_key(ADMIN_LISTEN)).map(|pod| folder.port(&pod_name(pod)));
+        let admin = (1..=options.pods)
+            .filter(|_| config::has_key(ADMIN_LISTEN))
+            .map(|pod| folder.reserve_port(&pod_name(pod), options.ports.dashboard()));
         let admin = admin.collect::<anyhow::Result<_>>()?;
         let token = folder.read_or_create_secret("token", || format!("{:032x}", rand::random::<u128>()))?;
         let text = configuration(store.uri(), &database, &views, &coordination, &bus, &token);
@@ -102,29 +104,35 @@ impl DevSettings {
         let Self { database, views, bus, token, file, data_dir, .. } = self;
         let pods: Vec<_> =
             pods.iter().map(|pod| format!("{} (pid {})", pod.name(), pod.pid().unwrap_or_default())).collect();
-        let dashboards: Vec<_> = self.admin.iter().map(|port| format!("http://{}", address(port))).collect();
-        let dashboards = match dashboards.as_slice() {
-            [] => String::new(),
-            some => {
-                format!("Dashboard: {} (one a pod; any will do)\n           to act from it: {token}\n", some.join(", "))
-            }
-        };
+        let dashboards = describe_dashboards(&self.admin);
         let (mongodb, pods, logs) = (store.display(), pods.join(", "), data_dir.join("logs"));
         format!(
             "
-MongoDB:   {mongodb}
-           events in `{database}.{COLLECTION}`, read models in `{views}`
-Bus:       {bus}
-{dashboards}Data:      {}
-           configuration in {}, logs in {}
-Pods:      {pods}
+MongoDB:        {mongodb}
+                events in `{database}.{COLLECTION}`, read models in `{views}`
+Broker:         {bus}
+{dashboards}Operator token: {token}
+Data:           {}
+                configuration in {}, logs in {}
+Pods:           {pods}
 
-Kill a pod (kill -9) and watch another lead. Ctrl-C stops everything, and checks that nothing was lost.",
+Kill a pod (kill -9) and another takes over. Ctrl-C stops everything and checks that nothing was lost.",
             data_dir.display(),
             file.display(),
             logs.display()
         )
     }
+}
+
+/// Any pod shows the same, so one address is enough; the others are there if that pod is down.
+fn describe_dashboards(ports: &[ReservedPort]) -> String {
+    let Some((first, others)) = ports.split_first() else { return String::new() };
+    let others: Vec<_> = others.iter().map(|port| port.number().to_string()).collect();
+    let others = match others.as_slice() {
+        [] => String::new(),
+        others => format!(" (any pod shows the same; the others on {})", others.join(", ")),
+    };
+    format!("Dashboard:      http://{}{others}\n", address(first))
 }
 
 async fn wait_until_listening(

@@ -33,7 +33,7 @@ pub(super) enum ProxyCommand {
 }
 
 pub(super) struct ProxyAcceptor {
-    port: ReservedPort,
+    port: ProxyPort,
     /// `None` while connections are refused.
     listener: Option<TcpListener>,
     target: Arc<[SocketAddr]>,
@@ -47,7 +47,7 @@ pub(super) struct ProxyAcceptor {
 
 impl ProxyAcceptor {
     pub(super) fn new(
-        port: ReservedPort,
+        port: ProxyPort,
         target: Arc<[SocketAddr]>,
         links: ProxyLinks,
         commands: mpsc::Receiver<(ProxyCommand, oneshot::Sender<()>)>,
@@ -151,12 +151,12 @@ async fn accept(listener: Option<&TcpListener>) -> io::Result<(TcpStream, Socket
 ///
 /// A refused connection needs a port without a listener, and the kernel soon gives such a port to another test. A
 /// socket that is bound and never listens keeps it: connects are refused, and a bind to "any port" skips it.
-pub(super) struct ReservedPort {
+pub(super) struct ProxyPort {
     address: SocketAddr,
     _reservation: TcpSocket,
 }
 
-impl ReservedPort {
+impl ProxyPort {
     pub(super) fn reserve() -> io::Result<Self> {
         let reservation = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?;
         Ok(Self { address: reservation.local_addr()?, _reservation: reservation })
