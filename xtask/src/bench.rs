@@ -1,103 +1,103 @@
-//! `bench`, `soak` and `verify-lease`: programs of their own, built in release and run with what follows.
+//! `bench`, `soak` and `verify-lease`: separate programs, built in release mode and run with the forwarded arguments.
 
 use std::path::Path;
 
 use anyhow::bail;
 
-use crate::steps::{cargo, run};
+use crate::process::{cargo, run};
 
-/// A program, and what it answers.
-pub(crate) struct Program {
+/// A program, and what it measures or shows.
+pub(crate) struct BenchProgram {
     name: &'static str,
     binary: &'static str,
-    answers: &'static str,
+    measures: &'static str,
 }
 
-pub(crate) const BENCHES: &[Program] = &[
-    Program {
+pub(crate) const BENCHES: &[BenchProgram] = &[
+    BenchProgram {
         name: "failover",
         binary: "failover",
-        answers: "how long until the next pod owns the lease, after a release and after a crash",
+        measures: "time until the next pod holds the lease, after a release and after a crash",
     },
-    Program {
+    BenchProgram {
         name: "broker",
         binary: "broker",
-        answers: "how fast the durable broker sends, receives and accepts, beside raw TCP in the same run; --flat: the same as it fills",
+        measures: "throughput of the durable broker for sends, receives and session accepts, next to raw TCP in the same run; --flat: the same while it fills",
     },
-    Program {
+    BenchProgram {
         name: "producer",
         binary: "producer",
-        answers: "how fast a pod publishes a backlog, beside the raw change stream in the same run; how late a live event is",
+        measures: "throughput of a pod that publishes a backlog, next to the raw change stream in the same run; latency of a live event",
     },
-    Program {
+    BenchProgram {
         name: "consumer",
         binary: "consumer",
-        answers: "how fast a pod applies a backlog, beside the raw cursor transactions in the same run; long sessions, short ones, buckets",
+        measures: "throughput of a pod that applies a backlog, next to raw cursor transactions in the same run; long sessions, short sessions, buckets",
     },
 ];
 
-pub(crate) const SOAKS: &[Program] = &[
-    Program {
+pub(crate) const SOAKS: &[BenchProgram] = &[
+    BenchProgram {
         name: "lease-races",
         binary: "lease-races",
-        answers: "eight contenders race for a fresh lease, 200 rounds: one leader each time, nothing logged as an error",
+        measures: "eight candidates start on a new lease, 200 rounds: one leader each time, no warning or error logged",
     },
-    Program {
+    BenchProgram {
         name: "broker-kills",
         binary: "broker-kills",
-        answers: "the broker killed -9 under load, 200 rounds: nothing accepted lost, nothing completed back, order kept",
+        measures: "kill -9 of the broker under load, 200 rounds: no accepted message lost, no completed message redelivered, order kept",
     },
-    Program {
+    BenchProgram {
         name: "producer",
         binary: "soak-producer",
-        answers: "200,000 events while leaders are killed, paused and deposed: all on the topic, in order, once",
+        measures: "200,000 events while leaders are killed, paused and deposed: all on the topic, in order, once",
     },
-    Program {
+    BenchProgram {
         name: "consumer",
         binary: "soak-consumer",
-        answers: "200,000 events while pods, primary and broker are killed, one pod sleeps past its locks, messages are said twice, one event refused: read models equal a fold",
+        measures: "200,000 events while pods, primary and broker are killed, one pod is paused past its locks, messages are republished, one event rejected: read models equal a fold of the source",
     },
-    Program {
+    BenchProgram {
         name: "stops",
         binary: "soak-stops",
-        answers: "SIGTERM to the leader under load, 100 rounds: in order, in time, nothing lost or twice; how soon the next one leads and publishes",
+        measures: "SIGTERM to the leader under load, 100 rounds: in order, in time, nothing lost or duplicated; time until the next pod leads and publishes",
     },
 ];
 
 #[derive(clap::Args)]
-pub(crate) struct Arguments {
-    /// Which one
+pub(crate) struct Args {
+    /// Name of the program
     name: Option<String>,
     #[command(flatten)]
-    passed: Passed,
+    forwarded: ForwardedArgs,
 }
 
 #[derive(clap::Args)]
-pub(crate) struct Passed {
-    /// Handed to the program as they are
+pub(crate) struct ForwardedArgs {
+    /// Arguments for the program
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     arguments: Vec<String>,
 }
 
-pub(crate) fn run_named(root: &Path, programs: &[Program], kind: &str, arguments: &Arguments) -> anyhow::Result<()> {
-    let listed = || programs.iter().map(|p| format!("  {:<14} {}", p.name, p.answers)).collect::<Vec<_>>().join("\n");
+pub(crate) fn run_named(root: &Path, programs: &[BenchProgram], kind: &str, arguments: &Args) -> anyhow::Result<()> {
+    let listed = || programs.iter().map(|p| format!("  {:<14} {}", p.name, p.measures)).collect::<Vec<_>>().join("\n");
     let Some(name) = &arguments.name else {
         println!("cargo xtask {kind} NAME\n\n{}", listed());
         return Ok(());
     };
     let Some(program) = programs.iter().find(|program| program.name == name) else {
-        bail!("there is no {kind} `{name}`; there is\n{}", listed());
+        bail!("unknown {kind} `{name}`; available:\n{}", listed());
     };
-    release(root, "bench", program.binary, &arguments.passed)
+    release(root, "bench", program.binary, &arguments.forwarded)
 }
 
-pub(crate) fn verify_lease(root: &Path, passed: &Passed) -> anyhow::Result<()> {
-    release(root, "lease-model", "verify_lease", passed)
+pub(crate) fn verify_lease(root: &Path, forwarded: &ForwardedArgs) -> anyhow::Result<()> {
+    release(root, "lease-model", "verify_lease", forwarded)
 }
 
-fn release(root: &Path, package: &str, binary: &str, passed: &Passed) -> anyhow::Result<()> {
-    // What is measured as a process of its own lies beside the program that measures it.
+fn release(root: &Path, package: &str, binary: &str, forwarded: &ForwardedArgs) -> anyhow::Result<()> {
+    // The bench starts the headwater binary that lies next to it.
     run(&mut cargo(root, ["build", "--release", "--locked", "--quiet", "--package", "headwater"]))?;
     let mut command = cargo(root, ["run", "--release", "--locked", "--quiet", "--package", package, "--bin", binary]);
-    run(command.arg("--").args(&passed.arguments))
+    run(command.arg("--").args(&forwarded.arguments))
 }

@@ -1,42 +1,42 @@
-//! The commands of this repository. `cargo xtask test` is what the gate runs; everything else is for people.
+//! The commands of this repository. The gate runs `cargo xtask test`; developers use the rest.
 
 mod bench;
-mod gate;
 mod policy;
-mod steps;
-mod tally;
+mod process;
+mod test_counts;
+mod test_gate;
 mod tools;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// Headwater's own commands: test, measure, soak.
+/// Headwater's developer commands: test, bench, soak.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
-struct Arguments {
+struct Args {
     #[command(subcommand)]
-    command: Command,
+    command: XtaskCommand,
 }
 
 #[derive(Subcommand)]
-enum Command {
-    /// Everything that must pass, from formatting to the SDK suites; sets up what it needs by itself
-    Test(gate::Arguments),
-    /// Brings the tools that `test` needs (mongod, Python and npm packages, Debian packages) and stops
+enum XtaskCommand {
+    /// Run everything that must pass, from formatting to the SDK suites; installs the tools it needs
+    Test(test_gate::Args),
+    /// Install the tools that `test` needs (mongod, Python, npm and Debian packages)
     Setup,
-    /// Checks licences, bans and duplicates of the dependency graph against deny.toml
+    /// Check licences, banned crates and duplicate versions against deny.toml
     Policy,
-    /// Measures, in release builds; the last line is JSON. Without a name: lists what can be measured
-    Bench(bench::Arguments),
-    /// The long runs: many rounds of faults, by seed. Without a name: lists what there is
-    Soak(bench::Arguments),
-    /// Explores the lease protocol's model exhaustively and prints states and result
-    VerifyLease(bench::Passed),
+    /// Run a benchmark in a release build; the last line of output is JSON. Without a name: list the benchmarks
+    Bench(bench::Args),
+    /// Run a soak test: many rounds of faults, by seed. Without a name: list the soak tests
+    Soak(bench::Args),
+    /// Explore the model of the lease protocol exhaustively and print the states and the result
+    VerifyLease(bench::ForwardedArgs),
 }
 
 fn main() -> ExitCode {
-    match obey(Arguments::parse().command) {
+    match run_command(Args::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("\nerror: {error:#}");
@@ -45,14 +45,14 @@ fn main() -> ExitCode {
     }
 }
 
-fn obey(command: Command) -> anyhow::Result<()> {
-    let root = steps::workspace_root();
+fn run_command(command: XtaskCommand) -> anyhow::Result<()> {
+    let root = process::workspace_root()?;
     match command {
-        Command::Test(arguments) => gate::check(&root, &arguments),
-        Command::Setup => tools::Tools::bring_all(&root).map(drop),
-        Command::Policy => policy::check(&root).map(|report| println!("{report}")),
-        Command::Bench(arguments) => bench::run_named(&root, bench::BENCHES, "bench", &arguments),
-        Command::Soak(arguments) => bench::run_named(&root, bench::SOAKS, "soak", &arguments),
-        Command::VerifyLease(passed) => bench::verify_lease(&root, &passed),
+        XtaskCommand::Test(arguments) => test_gate::check(&root, &arguments),
+        XtaskCommand::Setup => tools::Tools::install_all(&root).map(drop),
+        XtaskCommand::Policy => policy::check(&root).map(|report| println!("{report}")),
+        XtaskCommand::Bench(arguments) => bench::run_named(&root, bench::BENCHES, "bench", &arguments),
+        XtaskCommand::Soak(arguments) => bench::run_named(&root, bench::SOAKS, "soak", &arguments),
+        XtaskCommand::VerifyLease(passed) => bench::verify_lease(&root, &passed),
     }
 }

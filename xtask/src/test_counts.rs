@@ -1,4 +1,4 @@
-//! How many tests ran, suite by suite, read from the reports the runners leave. A suite that ran none has failed.
+//! Counts the executed tests of each suite from the JUnit reports. A suite without an executed test has failed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,24 +9,24 @@ use quick_xml::Reader;
 use quick_xml::events::{BytesStart, Event};
 
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
-struct Count {
+struct SuiteCount {
     passed: u32,
     failed: u32,
     skipped: u32,
 }
 
-pub(crate) struct Tally {
-    suites: BTreeMap<String, Count>,
+pub(crate) struct TestCounts {
+    suites: BTreeMap<String, SuiteCount>,
 }
 
-impl Tally {
-    /// A tally in which these suites, and the ones in other languages, must each run at least one test.
-    pub(crate) fn expecting(rust: Vec<String>) -> Self {
+impl TestCounts {
+    /// Each of these suites, and of those in other languages, must run at least one test.
+    pub(crate) fn with_suites(rust: Vec<String>) -> Self {
         let others = ["doctests", "python", "javascript"].map(str::to_owned);
-        Self { suites: rust.into_iter().chain(others).map(|name| (name, Count::default())).collect() }
+        Self { suites: rust.into_iter().chain(others).map(|name| (name, SuiteCount::default())).collect() }
     }
 
-    /// nextest names a test suite after crate and binary, `lease::races` or `xtask::bin/xtask`: counted per crate.
+    /// nextest names a test suite after crate and binary, `lease::suite` or `xtask::bin/xtask`; counts are per crate.
     pub(crate) fn read_nextest(&mut self, junit: &Path) -> anyhow::Result<()> {
         for (suite, count) in read(junit)? {
             let name = suite.split("::").next().unwrap_or(&suite).to_owned();
@@ -42,7 +42,7 @@ impl Tally {
         Ok(())
     }
 
-    /// cargo's closing lines: `test result: ok. 3 passed; 0 failed; 0 ignored; …`, one a crate.
+    /// Reads the summary lines of cargo: `test result: ok. 3 passed; 0 failed; 0 ignored; …`, one per crate.
     pub(crate) fn read_doctests(&mut self, printed: &str) {
         for line in printed.lines().filter(|line| line.starts_with("test result:")) {
             let number = |word: &str| {
@@ -51,19 +51,19 @@ impl Tally {
             };
             let [passed, failed, skipped] =
                 [" passed", " failed", " ignored"].map(|word| number(word).unwrap_or_default());
-            self.add("doctests", Count { passed, failed, skipped });
+            self.add("doctests", SuiteCount { passed, failed, skipped });
         }
     }
 
-    pub(crate) fn judge(&self) -> anyhow::Result<()> {
-        let silent: Vec<_> = self.suites.iter().filter(|(_, count)| count.passed + count.failed == 0).collect();
-        if !silent.is_empty() {
-            let names: Vec<_> = silent.into_iter().map(|(name, _)| name.as_str()).collect();
+    pub(crate) fn verify(&self) -> anyhow::Result<()> {
+        let empty: Vec<_> = self.suites.iter().filter(|(_, count)| count.passed + count.failed == 0).collect();
+        if !empty.is_empty() {
+            let names: Vec<_> = empty.into_iter().map(|(name, _)| name.as_str()).collect();
             bail!("no test ran in: {}", names.join(", "));
         }
         let skipped: u32 = self.suites.values().map(|count| count.skipped).sum();
         if skipped > 0 {
-            bail!("{skipped} tests were skipped; nothing here may be");
+            bail!("{skipped} tests were skipped; no test may be skipped");
         }
         let failed: u32 = self.suites.values().map(|count| count.failed).sum();
         if failed > 0 {
@@ -72,7 +72,7 @@ impl Tally {
         Ok(())
     }
 
-    fn add(&mut self, name: &str, count: Count) {
+    fn add(&mut self, name: &str, count: SuiteCount) {
         let sum = self.suites.entry(name.to_owned()).or_default();
         sum.passed += count.passed;
         sum.failed += count.failed;
@@ -80,10 +80,10 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for TestCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<14} {:>7} {:>7}", "suite", "passed", "failed")?;
-        let mut sum = Count::default();
+        let mut sum = SuiteCount::default();
         for (name, count) in &self.suites {
             writeln!(f, "{name:<14} {:>7} {:>7}", count.passed, count.failed)?;
             sum.passed += count.passed;
@@ -94,27 +94,28 @@ impl fmt::Display for Tally {
 }
 
 /// The counts of a JUnit report, per `testsuite` (the innermost one around each `testcase`).
-fn read(junit: &Path) -> anyhow::Result<Vec<(String, Count)>> {
-    let text = std::fs::read_to_string(junit).with_context(|| format!("read the report `{}`", junit.display()))?;
-    parse(&text).with_context(|| format!("parse the report `{}`", junit.display()))
+fn read(junit: &Path) -> anyhow::Result<Vec<(String, SuiteCount)>> {
+    let text =
+        std::fs::read_to_string(junit).with_context(|| format!("failed to read the report `{}`", junit.display()))?;
+    parse(&text).with_context(|| format!("failed to parse the report `{}`", junit.display()))
 }
 
-fn parse(text: &str) -> anyhow::Result<Vec<(String, Count)>> {
+fn parse(text: &str) -> anyhow::Result<Vec<(String, SuiteCount)>> {
     let mut reader = Reader::from_str(text);
-    let (mut suites, mut nested, mut case) = (BTreeMap::<String, Count>::new(), Vec::new(), None);
+    let (mut suites, mut nested, mut case) = (BTreeMap::<String, SuiteCount>::new(), Vec::new(), None);
     loop {
         match reader.read_event()? {
             Event::Start(tag) if tag.name().as_ref() == "testsuite" => nested.push(name(&tag)?),
             Event::End(tag) if tag.name().as_ref() == "testsuite" => drop(nested.pop()),
             Event::Start(tag) if tag.name().as_ref() == "testcase" => {
-                case = Some(Count { passed: 1, ..Count::default() })
+                case = Some(SuiteCount { passed: 1, ..SuiteCount::default() })
             }
             Event::Empty(tag) if tag.name().as_ref() == "testcase" => {
                 suites.entry(nested.last().cloned().unwrap_or_default()).or_default().passed += 1;
             }
             Event::Start(tag) | Event::Empty(tag) if case.is_some() => match tag.name().as_ref() {
-                "failure" | "error" => case = Some(Count { failed: 1, ..Count::default() }),
-                "skipped" => case = Some(Count { skipped: 1, ..Count::default() }),
+                "failure" | "error" => case = Some(SuiteCount { failed: 1, ..SuiteCount::default() }),
+                "skipped" => case = Some(SuiteCount { skipped: 1, ..SuiteCount::default() }),
                 _ => {}
             },
             Event::End(tag) if tag.name().as_ref() == "testcase" => {
@@ -137,43 +138,43 @@ fn name(tag: &BytesStart<'_>) -> anyhow::Result<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Count, Tally, parse};
+    use super::{SuiteCount, TestCounts, parse};
 
-    const REPORT: &str = r#"<testsuites><testsuite name="lease::races" tests="3">
+    const REPORT: &str = r#"<testsuites><testsuite name="lease::suite" tests="3">
         <testcase name="a"/><testcase name="b"><failure>no <![CDATA[<testcase name="x"/>]]></failure></testcase>
         <testcase name="c"><skipped/></testcase><testcase name="d"><system-out>fine</system-out></testcase>
         </testsuite></testsuites>"#;
 
     #[test]
-    fn a_report_is_counted_by_what_became_of_each_case() {
-        let count = Count { passed: 2, failed: 1, skipped: 1 };
-        assert_eq!(parse(REPORT).expect("parse"), [("lease::races".to_owned(), count)]);
+    fn a_report_is_counted_by_the_result_of_each_case() {
+        let count = SuiteCount { passed: 2, failed: 1, skipped: 1 };
+        assert_eq!(parse(REPORT).expect("parse"), [("lease::suite".to_owned(), count)]);
     }
 
     #[test]
-    fn a_suite_that_ran_nothing_fails_the_run() {
-        let mut tally = Tally::expecting(vec!["lease".into()]);
+    fn a_suite_without_tests_fails_the_run() {
+        let mut counts = TestCounts::with_suites(vec!["lease".into()]);
         for name in ["doctests", "python", "javascript"] {
-            tally.add(name, Count { passed: 1, ..Count::default() });
+            counts.add(name, SuiteCount { passed: 1, ..SuiteCount::default() });
         }
-        assert_eq!(tally.judge().unwrap_err().to_string(), "no test ran in: lease");
-        tally.add("lease", Count { passed: 1, ..Count::default() });
-        tally.judge().expect("every suite ran");
+        assert_eq!(counts.verify().unwrap_err().to_string(), "no test ran in: lease");
+        counts.add("lease", SuiteCount { passed: 1, ..SuiteCount::default() });
+        counts.verify().expect("every suite ran");
     }
 
     #[test]
     fn a_skipped_test_fails_the_run() {
-        let mut tally = Tally::expecting(vec![]);
+        let mut counts = TestCounts::with_suites(vec![]);
         for name in ["doctests", "python", "javascript"] {
-            tally.add(name, Count { passed: 1, failed: 0, skipped: 1 });
+            counts.add(name, SuiteCount { passed: 1, failed: 0, skipped: 1 });
         }
-        assert_eq!(tally.judge().unwrap_err().to_string(), "3 tests were skipped; nothing here may be");
+        assert_eq!(counts.verify().unwrap_err().to_string(), "3 tests were skipped; no test may be skipped");
     }
 
     #[test]
-    fn doctests_are_counted_from_cargos_closing_lines() {
-        let mut tally = Tally::expecting(vec![]);
-        tally.read_doctests("x\ntest result: ok. 12 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out\n");
-        assert_eq!(tally.suites["doctests"], Count { passed: 12, failed: 1, skipped: 2 });
+    fn doctests_are_counted_from_the_summary_lines() {
+        let mut counts = TestCounts::with_suites(vec![]);
+        counts.read_doctests("x\ntest result: ok. 12 passed; 1 failed; 2 ignored; 0 measured; 0 filtered out\n");
+        assert_eq!(counts.suites["doctests"], SuiteCount { passed: 12, failed: 1, skipped: 2 });
     }
 }
