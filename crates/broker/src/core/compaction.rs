@@ -50,6 +50,16 @@ enum OwnerKey {
     Scheduled(EntityId, u64),
 }
 
+impl LocatedBody {
+    fn owner<'a>(&self, session: Option<&'a str>) -> BodyOwner<'a> {
+        match self.key {
+            OwnerKey::State(queue) => BodyOwner::State { queue, session: session.unwrap_or_default() },
+            OwnerKey::Scheduled(entity, counter) => BodyOwner::Scheduled { entity, counter },
+            OwnerKey::Message(queue, counter) => BodyOwner::Message { queue, session, counter },
+        }
+    }
+}
+
 impl Core {
     /// Scans up to `budget` messages and moves those stored in the segments; returns false when none is left. Any
     /// number of other calls may run between two steps: nothing new is ever stored in these segments.
@@ -85,12 +95,13 @@ impl Core {
 
     /// Points an owner to a body's new location; false if it no longer refers to the old one.
     pub(super) fn relocate(&mut self, owner: &BodyOwner<'_>, from: Location, to: Location) -> bool {
-        let Some(place) = self.location_of(owner) else { return false };
-        let here = *place == from;
-        if here {
-            *place = to;
+        match self.location_of(owner) {
+            Some(location) if *location == from => {
+                *location = to;
+                true
+            }
+            _ => false,
         }
-        here
     }
 
     fn move_body(&mut self, call: &mut CallContext<'_>, found: &LocatedBody) -> Result<(), Error> {
@@ -114,7 +125,6 @@ impl Core {
         call.journal.append(&[entry], &mut locations)?;
         let to = locations.pop().expect("one body, one location");
         for owner in &owners {
-            // An owner may have released the body since it was found.
             if self.relocate(owner, found.location, to) {
                 call.journal.release(found.location);
             }
@@ -125,27 +135,23 @@ impl Core {
     /// Whether the owner still refers to this location. A body shared by several subscriptions is found once per
     /// subscription but moved only once.
     fn is_still_at(&mut self, found: &LocatedBody) -> bool {
-        let session = found.session.as_deref();
-        let owner = match found.key {
-            OwnerKey::State(queue) => BodyOwner::State { queue, session: session.unwrap_or_default() },
-            OwnerKey::Scheduled(entity, counter) => BodyOwner::Scheduled { entity, counter },
-            OwnerKey::Message(queue, counter) => BodyOwner::Message { queue, session, counter },
-        };
-        self.location_of(&owner).is_some_and(|place| *place == found.location)
+        self.refers_to(&found.owner(found.session.as_deref()), found.location)
     }
 
     /// The owner and, for a topic's message, the other subscriptions that share the body: it is copied once for all.
     fn current_owners<'a>(&mut self, found: &LocatedBody, session: Option<&'a str>) -> Vec<BodyOwner<'a>> {
-        let owners = match found.key {
-            OwnerKey::State(queue) => vec![BodyOwner::State { queue, session: session.unwrap_or_default() }],
-            OwnerKey::Scheduled(entity, counter) => vec![BodyOwner::Scheduled { entity, counter }],
+        let owners: Vec<_> = match found.key {
             OwnerKey::Message(queue, counter) => {
-                let queues_sharing_body = self.queues_sharing_body(queue);
-                queues_sharing_body.into_iter().map(|queue| BodyOwner::Message { queue, session, counter }).collect()
+                let queues = self.queues_sharing_body(queue).into_iter();
+                queues.map(|queue| BodyOwner::Message { queue, session, counter }).collect()
             }
+            OwnerKey::State(_) | OwnerKey::Scheduled(..) => vec![found.owner(session)],
         };
-        let is_here = |owner: &BodyOwner<'_>| self.location_of(owner).is_some_and(|place| *place == found.location);
-        owners.into_iter().filter(is_here).collect()
+        owners.into_iter().filter(|owner| self.refers_to(owner, found.location)).collect()
+    }
+
+    fn refers_to(&mut self, owner: &BodyOwner<'_>, location: Location) -> bool {
+        self.location_of(owner).is_some_and(|current| *current == location)
     }
 
     fn queues_sharing_body(&self, queue: QueueId) -> Vec<QueueId> {
