@@ -1,6 +1,6 @@
-//! How long the hot paths take, per message: `cargo run --release -p amqp --example codec_speed`.
+//! Time per message of the hot paths: `cargo run --release -p amqp --example codec_speed`.
 //!
-//! Each figure is the best of many rounds, since other work on the machine only ever adds; rounds are shorter than a slice
+//! Each figure is the best of many rounds, because other work on the machine only adds time; rounds are shorter than a slice
 //! of the scheduler, so that the best one is not interrupted. The last line is JSON.
 
 use std::hint::black_box;
@@ -138,7 +138,7 @@ fn performatives() -> Vec<(&'static str, f64)> {
     figures
 }
 
-/// Client and server joined by memory: one thousand messages under way, every one accepted.
+/// Client and server in one process: one thousand messages in flight, all accepted.
 fn engine(message: &Bytes) -> Vec<(&'static str, f64)> {
     let now = Instant::now();
     let config = Config { incoming_window: 100_000, ..Config::default() };

@@ -1,6 +1,6 @@
-//! What is done with arbitrary bytes: by the fuzz targets beside this file, and by bounded property tests in the suite.
+//! Fuzz bodies, used by the fuzz targets beside this file and by bounded property tests in the suite.
 //!
-//! Each body must return, whatever it is given, and checks what must hold of whatever was understood.
+//! Each body must return on any input, and checks the properties of whatever was decoded.
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use amqp::{
 };
 use bytes::{Bytes, BytesMut};
 
-/// A value that is understood is skipped by the same length, and reads the same after it is written.
+/// A decoded value has the length that `skip` reports, and survives a round trip.
 pub(super) fn types(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let mut reader = Decoder::new(&bytes);
@@ -41,7 +41,7 @@ fn encoded(value: &Value) -> Bytes {
     buffer.freeze()
 }
 
-/// A performative that is understood reads the same after it is written; a run of frames is walked to its end.
+/// A decoded performative survives a round trip; all frames are visited.
 pub(super) fn frames(data: &[u8]) {
     let mut bytes = Bytes::copy_from_slice(data);
     while let Ok(Some(frame)) = read_frame(&mut bytes, 1 << 20) {
@@ -68,7 +68,7 @@ fn written(performative: &Performative) -> Bytes {
     buffer.freeze()
 }
 
-/// A message that is understood keeps its bare part under a new head, and comes out of a batch as it went in.
+/// A decoded message keeps its bare part under a new head, and survives a batch.
 pub(super) fn messages(data: &[u8]) {
     let bytes = Bytes::copy_from_slice(data);
     let Ok(message) = Message::parse(bytes.clone()) else { return };
@@ -98,7 +98,7 @@ pub(super) fn messages(data: &[u8]) {
     }
 }
 
-/// A server under arbitrary input: never panics, says no more than it must, and does not care how bytes are cut.
+/// A server under arbitrary input: never panics, bounds its output, and does not depend on chunk boundaries.
 ///
 /// The first byte chooses: whether a good handshake comes first, whether the rest is raw or cut into well-formed
 /// frames, and how the stream is chunked.
@@ -116,7 +116,7 @@ pub(super) fn server(data: &[u8]) {
     assert_eq!(silent(stream.len().max(1)), silent(chunk), "chunks must not matter");
 }
 
-/// With an owner who does everything an owner can do.
+/// With an owner that uses all commands.
 fn served(stream: &[u8], chunk: usize) {
     let start = Instant::now();
     let mut server = Connection::server(config(), ServerSasl::default(), start);
@@ -139,7 +139,7 @@ fn served(stream: &[u8], chunk: usize) {
     assert!(server.is_closed());
 }
 
-/// Without an owner's reactions: everything heard and everything said.
+/// Without an owner: all events and all output.
 fn listened(stream: &[u8], chunk: usize) -> (Vec<String>, Vec<u8>) {
     let start = Instant::now();
     let mut server = Connection::server(config(), ServerSasl::default(), start);

@@ -187,7 +187,7 @@ impl AdministrationClient {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_name_cannot_leave_its_place_in_the_path() {
+    fn names_are_percent_encoded_in_the_path() {
         assert_eq!(super::percent_encode_path("a/b/Subscriptions/c d?e\r\n"), "a/b/Subscriptions/c%20d%3Fe%0D%0A");
     }
 }

@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_pause_doubles_up_to_its_bound_and_is_never_nothing() {
+    fn the_backoff_doubles_up_to_its_maximum() {
         let config = Config {
             initial_backoff: Duration::from_millis(100),
             max_backoff: Duration::from_secs(1),

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said_without_the_secret() {
+    fn errors_never_contain_the_secret() {
         for (text, error) in [
             ("", Error::NoEndpoint),
             ("SharedAccessKey=hush", Error::NoEndpoint),

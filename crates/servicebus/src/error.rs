@@ -346,7 +346,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_may_be_tried_again_is_what_the_contract_says() {
+    fn retryable_conditions_match_the_documentation() {
         let retryable = [
             "com.microsoft:server-busy",
             "com.microsoft:timeout",

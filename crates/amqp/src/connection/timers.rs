@@ -81,7 +81,7 @@ impl Connection {
             return self.fail(Error::new(condition::RESOURCE_LIMIT_EXCEEDED, "nothing arrived for the idle time-out"));
         }
         if self.timers.is_heartbeat_due() {
-            // OutputQueue that still waits will do as a sign of life.
+            // Waiting output also counts as a heartbeat.
             if self.output.len() == 0 && self.phase == ConnectionPhase::Frames {
                 write_empty_frame(self.output.frame_buffer());
             }

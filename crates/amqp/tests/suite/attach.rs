@@ -1,4 +1,4 @@
-//! Links come and go: agreed, held, refused, given up, forced out.
+//! Attach and detach: accepted, delayed, refused, withdrawn, forced.
 
 use amqp::codec::RawValue as Encoded;
 use amqp::performative::{Detach, Performative};
@@ -28,7 +28,7 @@ fn source_and_filters_are_echoed_byte_for_byte() {
 }
 
 #[test]
-fn an_attach_may_be_held_while_other_links_work() {
+fn an_attach_may_wait_while_other_links_work() {
     let mut pair = ConnectionPair::new();
     let session = pair.session();
     let waiting = pair.client.attach(session, Attach::receiver("w", Source::at("q"), Target::at("me"))).unwrap();
@@ -40,7 +40,7 @@ fn an_attach_may_be_held_while_other_links_work() {
     pair.server.set_credit(other, 1).unwrap();
     pair.run();
     assert!(pair.take_client_events().iter().any(|event| matches!(event, ConnectionEvent::Credit { credit: 1, .. })));
-    // The credit that came before the answer is reported with it.
+    // Credit that arrived before the reply is reported with it.
     let mut reply = request.reply();
     reply.properties = Some(Map::new().with(Symbol::from("com.microsoft:locked-until-utc"), 5i64));
     pair.server.accept_attach(held, reply).unwrap();
@@ -75,7 +75,7 @@ fn a_refusal_is_an_attach_without_terminus_and_one_detach() {
 }
 
 #[test]
-fn the_asking_side_sees_a_refusal_as_detached_alone() {
+fn a_refused_attach_is_reported_as_detached() {
     let mut pair = ConnectionPair::new();
     let session = pair.session();
     let link = pair.client.attach(session, Attach::receiver("r", Source::at("q"), Target::at("me"))).unwrap();
@@ -92,7 +92,7 @@ fn the_asking_side_sees_a_refusal_as_detached_alone() {
 }
 
 #[test]
-fn a_peer_that_gives_up_waiting_gets_attach_and_detach() {
+fn a_withdrawn_attach_gets_attach_and_detach() {
     let mut raw = RawPeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
     let (link, request) = requested(&raw.events()).unwrap();
@@ -107,7 +107,7 @@ fn a_peer_that_gives_up_waiting_gets_attach_and_detach() {
 }
 
 #[test]
-fn a_detach_is_answered_with_the_same_closed() {
+fn a_detach_reply_has_the_same_closed_flag() {
     for closed in [true, false] {
         let mut raw = RawPeer::begun(Config::default());
         raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
@@ -175,7 +175,7 @@ fn the_end_of_an_amqp_session_is_the_end_of_its_links() {
 }
 
 #[test]
-fn many_sessions_and_links_live_beside_each_other() {
+fn many_sessions_and_links_work_concurrently() {
     let mut pair = ConnectionPair::new();
     let mut links = Vec::new();
     for _ in 0..20 {

@@ -1,4 +1,4 @@
-//! Live comparison with `serde_amqp` and `fe2o3-amqp-types`: what we write, they read and write again, and we read that.
+//! Interop with `serde_amqp` and `fe2o3-amqp-types`: they decode and encode our bytes, and we decode theirs.
 
 use amqp::codec::Decoder;
 use amqp::performative::Performative;

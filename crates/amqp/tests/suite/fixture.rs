@@ -1,4 +1,4 @@
-//! A client and a server joined by two byte buffers, and a raw peer that writes whatever it likes.
+//! A client and a server connected by two byte buffers, and a raw peer that writes any frames.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use amqp::performative::{Begin, Open, Performative};
 use amqp::{Attach, ClientSasl, Config, Connection, ConnectionEvent, LinkId, ServerSasl, SessionId, Source, Target};
 use bytes::{Buf, Bytes, BytesMut};
 
-/// Both sides, what is on the wire between them, and what each was told.
+/// Both sides, the bytes between them, and their events.
 pub(crate) struct ConnectionPair {
     pub(crate) client: Connection,
     pub(crate) server: Connection,
@@ -40,12 +40,12 @@ impl ConnectionPair {
         }
     }
 
-    /// Carries bytes to and fro until both are silent.
+    /// Transfers bytes until both sides are idle.
     pub(crate) fn run(&mut self) {
         while self.step(usize::MAX, usize::MAX) {}
     }
 
-    /// Carries at most so many bytes each way. `false` if nothing moved.
+    /// Transfers at most this many bytes each way. `false` if there were none.
     pub(crate) fn step(&mut self, to_server: usize, to_client: usize) -> bool {
         self.to_server.extend_from_slice(&self.client.take_output());
         self.to_client.extend_from_slice(&self.server.take_output());
@@ -67,7 +67,7 @@ impl ConnectionPair {
         std::mem::take(&mut self.server_events)
     }
 
-    /// A begun AMQP session; the handshake's events are gone.
+    /// Begins an AMQP session and drops the handshake's events.
     pub(crate) fn session(&mut self) -> SessionId {
         let session = self.client.begin_session().unwrap();
         self.run();
@@ -106,7 +106,7 @@ impl ConnectionPair {
         (ours, theirs)
     }
 
-    /// Both sides' clocks move on, with the wire carried in between.
+    /// Advances both clocks and transfers bytes.
     pub(crate) fn pass(&mut self, time: Duration) {
         self.now += time;
         self.client.on_tick(self.now);
@@ -127,7 +127,7 @@ pub(crate) fn requested(events: &[ConnectionEvent]) -> Option<(LinkId, Attach)> 
     })
 }
 
-/// A server under a peer that is not ours: frames are written by hand, answers read frame by frame.
+/// A server with a raw peer: frames are written by hand, replies are read frame by frame.
 pub(crate) struct RawPeer {
     pub(crate) server: Connection,
     pub(crate) now: Instant,
@@ -169,7 +169,7 @@ impl RawPeer {
         self.write(&buffer);
     }
 
-    /// What the server wrote since last asked, headers left out.
+    /// The server's frames since the last call, without headers.
     pub(crate) fn frames(&mut self) -> Vec<(u16, Performative, Bytes)> {
         frames_of(self.server.take_output())
     }

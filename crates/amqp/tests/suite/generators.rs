@@ -1,4 +1,4 @@
-//! Anything AMQP can say, for property tests.
+//! Generators of AMQP values and frames for property tests.
 
 use amqp::codec::RawValue;
 use amqp::performative::{

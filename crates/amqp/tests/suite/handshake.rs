@@ -14,7 +14,7 @@ fn opened(events: &[ConnectionEvent]) -> bool {
 }
 
 #[test]
-fn every_way_to_say_who_one_is_ends_in_an_open_connection() {
+fn every_sasl_mechanism_leads_to_an_open_connection() {
     let plain = ClientSasl::Plain { user: "u".into(), password: "p".into() };
     for sasl in [ClientSasl::None, ClientSasl::Anonymous, ClientSasl::External, plain] {
         let mut pair = ConnectionPair::new();
@@ -25,7 +25,7 @@ fn every_way_to_say_who_one_is_ends_in_an_open_connection() {
 }
 
 #[test]
-fn a_client_that_does_not_wait_is_answered_in_one_go() {
+fn a_pipelined_handshake_gets_one_reply() {
     let mut pair = ConnectionPair::new();
     pair.client = Connection::pipelined_client(Config::default(), ClientSasl::Anonymous, pair.now);
     let session = pair.client.begin_session().unwrap();
@@ -36,7 +36,7 @@ fn a_client_that_does_not_wait_is_answered_in_one_go() {
 }
 
 #[test]
-fn an_unknown_header_is_answered_with_ours_and_the_end() {
+fn an_unknown_header_gets_ours_and_a_close() {
     let mut raw = RawPeer::new(Config::default());
     raw.write(b"AMQP\x01\x00\x09\x01");
     assert_eq!(&raw.server.take_output()[..], ProtocolHeader::Sasl.bytes());
@@ -76,7 +76,7 @@ fn the_server_announces_half_of_its_idle_time_out() {
 }
 
 #[test]
-fn two_silent_peers_keep_each_other_alive_by_heartbeats() {
+fn heartbeats_keep_an_idle_connection_open() {
     let mut pair = ConnectionPair::new();
     pair.run();
     for _ in 0..1000 {
@@ -89,7 +89,7 @@ fn two_silent_peers_keep_each_other_alive_by_heartbeats() {
 }
 
 #[test]
-fn heartbeats_come_well_inside_half_of_what_the_peer_allows() {
+fn heartbeats_are_sent_within_half_of_the_idle_timeout() {
     let mut pair = ConnectionPair::with(
         Config { idle_time_out: Some(Duration::from_secs(20)), ..Config::default() },
         Config::default(),
@@ -103,7 +103,7 @@ fn heartbeats_come_well_inside_half_of_what_the_peer_allows() {
 }
 
 #[test]
-fn a_peer_that_falls_silent_is_given_up() {
+fn an_idle_peer_is_closed() {
     let mut pair = ConnectionPair::new();
     pair.run();
     let later = pair.now + Duration::from_secs(120);
@@ -115,7 +115,7 @@ fn a_peer_that_falls_silent_is_given_up() {
 }
 
 #[test]
-fn a_peer_that_never_opens_is_given_up() {
+fn a_peer_that_never_opens_is_closed() {
     let now = Instant::now();
     let mut server = Connection::server(Config::default(), ServerSasl::default(), now);
     let deadline = server.next_deadline().unwrap();
@@ -126,7 +126,7 @@ fn a_peer_that_never_opens_is_given_up() {
 }
 
 #[test]
-fn a_close_is_answered_and_both_sides_know_who_began() {
+fn a_close_gets_a_reply_and_reports_who_closed() {
     let mut pair = ConnectionPair::new();
     pair.run();
     pair.client.close(None).unwrap();
@@ -136,7 +136,7 @@ fn a_close_is_answered_and_both_sides_know_who_began() {
 }
 
 #[test]
-fn a_server_that_fails_before_open_says_open_before_close() {
+fn a_server_that_fails_early_sends_open_before_close() {
     let mut raw = RawPeer::new(Config::default());
     raw.write(&ProtocolHeader::Amqp.bytes());
     raw.write(&[0, 0, 0, 7, 2, 0, 0, 0]);

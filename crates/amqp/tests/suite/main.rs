@@ -1,4 +1,4 @@
-//! One test binary: two machines talking, hostile peers, round trips, other implementations' bytes, fuzz bodies.
+//! Tests of the AMQP crate: conversations, protocol violations, round trips, interop, fuzz bodies.
 
 mod attach;
 mod fe2o3_interop;

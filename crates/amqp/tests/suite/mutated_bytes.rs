@@ -1,4 +1,4 @@
-//! The fuzz bodies on stable: arbitrary bytes, and good bytes with a few changed.
+//! Runs the fuzz bodies on stable Rust: arbitrary bytes, and valid bytes with a few changes.
 
 use amqp::frame::write_frame;
 use amqp::message::{Header, MessageWriter, Properties};
@@ -84,7 +84,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn noise_is_survived_by_all(data in noise()) {
+    fn random_bytes_never_panic(data in noise()) {
         bodies::types(&data);
         bodies::frames(&data);
         bodies::messages(&data);
@@ -92,19 +92,19 @@ proptest! {
     }
 
     #[test]
-    fn changed_values_are_survived(value in generators::value(), changes in changes()) {
+    fn mutated_values_never_panic(value in generators::value(), changes in changes()) {
         let mut buffer = BytesMut::new();
         value.encode(&mut buffer);
         bodies::types(&changed(buffer.to_vec(), &changes));
     }
 
     #[test]
-    fn changed_frames_are_survived(frames in prop::collection::vec(session_frame(), 1..5), changes in changes()) {
+    fn mutated_frames_never_panic(frames in prop::collection::vec(session_frame(), 1..5), changes in changes()) {
         bodies::frames(&changed(framed(&frames), &changes));
     }
 
     #[test]
-    fn changed_messages_are_survived(value in generators::value(), data in generators::bytes(), changes in changes()) {
+    fn mutated_messages_never_panic(value in generators::value(), data in generators::bytes(), changes in changes()) {
         let mut buffer = BytesMut::new();
         MessageWriter::new(&mut buffer)
             .header(&Header::default())
@@ -122,7 +122,7 @@ proptest! {
         frames in prop::collection::vec(session_frame(), 1..20),
         changes in changes(),
     ) {
-        // RawValue stream after a good handshake.
+        // Raw stream after a good handshake.
         let mut data = vec![mode & !2 | 1];
         data.extend(changed(framed(&frames), &changes));
         bodies::server(&data);

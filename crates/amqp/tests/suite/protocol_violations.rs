@@ -1,4 +1,4 @@
-//! Peers that break the protocol: the right error, and no more lost than must be.
+//! Protocol violations: each gets the right error and closes as little as possible.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::fixture::{RawPeer, begin, open, requested};
 use crate::settlement::disposition;
 use crate::transfer::{receiving, transfer};
 
-/// What the peer was told: which frame ended what, and why.
+/// The error frame that the peer received.
 fn verdict(raw: &mut RawPeer) -> (&'static str, Symbol) {
     let last = raw.performatives().pop().expect("an answer");
     let error = match &last {
@@ -79,7 +79,7 @@ fn a_frame_before_open_closes_the_connection() {
 }
 
 #[test]
-fn mistakes_in_an_amqp_session_end_only_that_session() {
+fn a_session_violation_ends_only_that_session() {
     let long_tag = Transfer { delivery_tag: Some(Bytes::from(vec![0; 33])), ..transfer(0, false) };
     let attach = |handle| {
         Performative::Attach(Box::new(Attach { handle, ..Attach::sender("x", Source::at("a"), Target::at("b")) }))
@@ -109,7 +109,7 @@ fn mistakes_in_an_amqp_session_end_only_that_session() {
             ),
             "{events:?}"
         );
-        // What was on its way is ignored; the other session lives.
+        // Frames in flight are ignored; the other session continues.
         raw.frame(0, &Performative::Transfer(transfer(0, false)));
         raw.frame(1, &attach(0));
         assert!(requested(&raw.events()).is_some());
@@ -126,7 +126,7 @@ fn a_handle_above_the_maximum_closes_the_connection() {
 }
 
 #[test]
-fn deliveries_beyond_the_credit_cost_the_link_only() {
+fn deliveries_beyond_the_credit_detach_only_the_link() {
     let mut raw = receiving(Config::default());
     for id in 0..11 {
         raw.frame_with(0, &Performative::Transfer(transfer(id, false)), b"x");
@@ -135,7 +135,7 @@ fn deliveries_beyond_the_credit_cost_the_link_only() {
     let events = raw.events();
     assert_eq!(events.iter().filter(|event| matches!(event, ConnectionEvent::Delivery(_))).count(), 10);
     assert!(matches!(events.last(), Some(ConnectionEvent::Detached { error: Some(_), .. })));
-    // Deliveries on their way are ignored, and the peer's detach ends it without an answer.
+    // Deliveries in flight are ignored, and the peer's detach gets no reply.
     raw.frame_with(0, &Performative::Transfer(transfer(11, false)), b"x");
     raw.frame(0, &Performative::Detach(Detach { handle: 0, closed: true, error: None }));
     assert_eq!(raw.performatives(), []);
@@ -204,7 +204,7 @@ fn a_flow_cannot_make_credit_on_a_link_we_receive_on() {
 }
 
 #[test]
-fn an_absurd_idle_time_out_does_not_make_us_spin() {
+fn a_tiny_idle_timeout_does_not_flood_heartbeats() {
     let mut raw = RawPeer::new(Config::default());
     raw.write(&ProtocolHeader::Amqp.bytes());
     let Performative::Open(mut hasty) = open() else { unreachable!() };
@@ -216,7 +216,7 @@ fn an_absurd_idle_time_out_does_not_make_us_spin() {
 }
 
 #[test]
-fn a_wrong_role_is_told_apart() {
+fn a_command_for_the_wrong_role_fails() {
     let mut raw = RawPeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
     let (link, request) = requested(&raw.events()).unwrap();

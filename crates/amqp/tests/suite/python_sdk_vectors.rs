@@ -1,4 +1,4 @@
-//! Bytes written by the Python SDK's encoder (`vectors/pyamqp.py`), read by ours.
+//! Bytes from the Python SDK's encoder (`vectors/pyamqp.py`), decoded by ours.
 
 use amqp::codec::RawValue;
 use amqp::frame::{Frame, read_frame};

@@ -1,4 +1,4 @@
-//! Two machines talk over arbitrary chunk boundaries: everything sent arrives once, in order, and is settled once.
+//! Random conversations with random chunk boundaries: every delivery arrives once, in order, and is settled once.
 
 use amqp::{
     Attach, ClientSasl, Config, Connection, ConnectionEvent, DeliveryState, LinkId, OutgoingDelivery, Source, Target,
@@ -50,7 +50,7 @@ fn config() -> impl Strategy<Value = Config> {
     })
 }
 
-/// One side's deliveries out, and what it heard of them.
+/// The deliveries of one side, and their outcomes.
 #[derive(Default)]
 struct SenderProgress {
     link: Option<LinkId>,

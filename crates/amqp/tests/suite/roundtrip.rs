@@ -1,4 +1,4 @@
-//! What is written is read back: values, performatives, frames, messages.
+//! Round trips of values, performatives, frames and messages.
 
 use amqp::codec::{Decoder, encode};
 use amqp::frame::{Frame, read_frame, write_frame};

@@ -85,7 +85,7 @@ fn every_outcome_comes_back_as_it_was_sent() {
 }
 
 #[test]
-fn a_settled_delivery_is_not_heard_of_again() {
+fn a_settled_delivery_gets_no_disposition() {
     let mut pair = ConnectionPair::new();
     let (ours, _) = delivered(&mut pair, 3);
     pair.client.dispose(ours, 1, 1, true, Some(DeliveryState::Accepted)).unwrap();
@@ -123,7 +123,7 @@ fn a_disposition_over_two_links_becomes_two_events() {
 }
 
 #[test]
-fn deliveries_of_a_detached_link_are_forgotten() {
+fn deliveries_of_a_detached_link_are_dropped() {
     let mut pair = ConnectionPair::new();
     let (ours, _) = delivered(&mut pair, 3);
     pair.client.detach(ours, None).unwrap();
@@ -154,7 +154,7 @@ fn accepted_sends_of_pipelined_transfers_become_one_frame() {
 }
 
 #[test]
-fn a_refusal_among_accepted_sends_keeps_its_own_frame_and_place() {
+fn a_rejected_delivery_among_accepted_ones_has_its_own_frame() {
     let mut raw = receiving(Config::default());
     for id in 0..3 {
         raw.frame_with(0, &Performative::Transfer(transfer(id, false)), b"x");

@@ -1,4 +1,4 @@
-//! Deliveries: whole and in frames, within credit and windows, drained, refused when too large.
+//! Transfers: single and multi-frame, credit, windows, drain, size limits.
 
 use amqp::performative::{Flow, Performative, Transfer};
 use amqp::{Attach, Config, ConnectionEvent, DeliveryState, LinkId, OutgoingDelivery, Source, Target, condition};
@@ -37,7 +37,7 @@ fn a_delivery_arrives_with_its_tag_format_and_parts_joined() {
 }
 
 #[test]
-fn a_large_delivery_is_cut_to_the_peers_frames_and_joined_again() {
+fn a_large_delivery_is_split_into_frames_and_joined() {
     let mut pair = ConnectionPair::with(Config::default(), Config { max_frame_size: 600, ..Config::default() });
     let (ours, theirs) = pair.sender();
     pair.server.set_credit(theirs, 10).unwrap();
@@ -112,7 +112,7 @@ fn deliveries_wait_for_the_window_and_keep_their_order() {
 }
 
 #[test]
-fn a_drained_sender_gives_back_what_it_does_not_use() {
+fn a_drained_sender_returns_unused_credit() {
     let mut pair = ConnectionPair::new();
     let (ours, theirs) = pair.receiver();
     pair.client.set_credit(ours, 10).unwrap();
@@ -138,7 +138,7 @@ fn a_drained_sender_gives_back_what_it_does_not_use() {
 }
 
 #[test]
-fn a_drain_without_credit_is_answered_by_itself() {
+fn a_drain_without_credit_gets_a_reply() {
     let mut raw = RawPeer::begun(Config::default());
     raw.frame(0, &Performative::Attach(Box::new(Attach::receiver("r", Source::at("q"), Target::at("me")))));
     let (link, request) = requested(&raw.events()).unwrap();
@@ -159,7 +159,7 @@ fn a_drain_without_credit_is_answered_by_itself() {
 }
 
 #[test]
-fn an_echo_is_answered_for_link_and_session() {
+fn an_echo_gets_a_reply_for_link_and_session() {
     let mut raw = receiving(Config::default());
     for handle in [None, Some(0)] {
         let flow = Flow {
@@ -178,7 +178,7 @@ fn an_echo_is_answered_for_link_and_session() {
 }
 
 #[test]
-fn kept_credit_bounds_what_is_unsettled_and_follows_settlement() {
+fn kept_credit_bounds_unsettled_deliveries() {
     let mut pair = ConnectionPair::new();
     let (ours, theirs) = pair.sender();
     pair.server.keep_credit(theirs, 10).unwrap();
@@ -197,7 +197,7 @@ fn kept_credit_bounds_what_is_unsettled_and_follows_settlement() {
 }
 
 #[test]
-fn lowered_credit_does_not_make_deliveries_on_their_way_a_fault() {
+fn deliveries_sent_before_credit_was_lowered_are_accepted() {
     let mut pair = ConnectionPair::new();
     let (ours, theirs) = pair.sender();
     pair.server.set_credit(theirs, 5).unwrap();
@@ -227,7 +227,7 @@ pub(crate) fn transfer(id: u32, more: bool) -> Transfer {
 }
 
 #[test]
-fn an_aborted_delivery_is_forgotten_and_the_next_one_arrives() {
+fn an_aborted_delivery_is_dropped_and_the_next_one_arrives() {
     let mut raw = receiving(Config::default());
     raw.frame_with(0, &Performative::Transfer(transfer(0, true)), b"half");
     raw.frame_with(0, &Performative::Transfer(Transfer { aborted: true, ..Transfer::default() }), b"junk");
@@ -262,7 +262,7 @@ fn a_message_over_the_limit_is_rejected_and_the_link_goes_on() {
 }
 
 #[test]
-fn a_settled_message_over_the_limit_costs_the_link() {
+fn a_settled_message_over_the_limit_detaches_the_link() {
     let mut raw = receiving(Config { max_message_size: 100, ..Config::default() });
     let settled = Transfer { settled: Some(true), ..transfer(0, false) };
     raw.frame_with(0, &Performative::Transfer(settled), &[0; 101]);
@@ -273,7 +273,7 @@ fn a_settled_message_over_the_limit_costs_the_link() {
 }
 
 #[test]
-fn half_received_messages_are_bounded_per_connection() {
+fn partly_received_messages_are_bounded_per_connection() {
     let mut raw = receiving(Config { max_incomplete_bytes: 1000, ..Config::default() });
     raw.frame_with(0, &Performative::Transfer(transfer(0, true)), &[0; 900]);
     raw.frame_with(0, &Performative::Transfer(Transfer { more: true, ..Transfer::default() }), &[0; 900]);

@@ -108,7 +108,7 @@ mod tests {
     const HOUR: u64 = 3600;
 
     #[test]
-    fn spans_are_read_as_the_service_reads_them() {
+    fn durations_are_parsed_like_the_service() {
         let cases = [
             ("PT42S", Duration::from_secs(42)),
             ("PT1M", Duration::from_secs(60)),
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_duration_is_refused() {
+    fn invalid_durations_are_refused() {
         for text in [
             "",
             "P",
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_are_written_as_the_service_writes_them() {
+    fn durations_are_formatted_like_the_service() {
         let cases = [
             (Duration::ZERO, "PT0S"),
             (Duration::from_secs(42), "PT42S"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn for_ever_is_told_even_when_a_client_has_rounded_it() {
+    fn forever_is_recognized_even_if_rounded() {
         for text in [FOREVER, "P10675199DT2H48M5.477539S", "P10675199DT2H48M5.47758S", "P10675199D", "P29300Y"] {
             assert_eq!(parse_bounded(text), Ok(None), "{text}");
         }
@@ -194,7 +194,7 @@ mod tests {
 
     proptest::proptest! {
         #[test]
-        fn what_is_written_reads_back(seconds in 0_u64..10_675_199 * DAY, nanos in 0_u32..1_000_000_000) {
+        fn a_round_trip_keeps_everything(seconds in 0_u64..10_675_199 * DAY, nanos in 0_u32..1_000_000_000) {
             let span = Duration::new(seconds, nanos);
             proptest::prop_assert_eq!(parse_bounded(&format(span)), Ok(Some(span)));
         }

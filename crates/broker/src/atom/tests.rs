@@ -153,7 +153,7 @@ fn a_topic_as_either_describes_it() {
 }
 
 #[test]
-fn a_subscription_and_the_rule_it_begins_with() {
+fn a_subscription_with_its_default_rule() {
     let EntityDefinition::Subscription(python) = properties(fixture!("python-subscription-full")).description else {
         panic!("a subscription")
     };
@@ -224,7 +224,7 @@ fn rules_as_the_sdks_describe_them() {
 }
 
 #[test]
-fn the_default_rule_is_known_however_it_is_spelt() {
+fn the_default_rule_is_recognized_in_every_form() {
     assert!(RuleDescription::default_rule().is_default());
     let spelt = RuleDescription { name: "$default".into(), ..rule(fixture!("javascript-rule-none-given")) };
     assert!(spelt.is_default(), "an SQL filter that is always true");
@@ -233,7 +233,7 @@ fn the_default_rule_is_known_however_it_is_spelt() {
 }
 
 #[test]
-fn what_is_written_reads_back() {
+fn a_round_trip_keeps_everything() {
     for (path, body) in [
         ("q", &fixture!("python-queue-full")[..]),
         ("a/b", &fixture!("javascript-queue-full")[..]),
@@ -259,7 +259,7 @@ fn what_is_written_reads_back() {
 }
 
 #[test]
-fn an_entry_is_worded_as_the_service_words_it() {
+fn an_entry_is_formatted_like_the_service() {
     let mut queue = entity("orders", properties(fixture!("python-queue-empty")));
     queue.runtime.counts =
         EntityCounts { active: 3, dead_letter: 1, scheduled: 2, bytes: 4096, ..EntityCounts::default() };
@@ -292,7 +292,7 @@ fn an_entry_is_worded_as_the_service_words_it() {
 }
 
 #[test]
-fn an_older_client_is_not_shown_what_it_does_not_know() {
+fn an_older_client_gets_no_newer_properties() {
     let queue = entity("orders", properties(fixture!("python-queue-full")));
     let older = RequestContext { version: ApiVersion::parse("2017-04").unwrap(), ..context() };
     assert!(!entity_entry(&older, &queue).contains("MaxMessageSizeInKilobytes"));
@@ -303,7 +303,7 @@ fn an_older_client_is_not_shown_what_it_does_not_know() {
 }
 
 #[test]
-fn a_feed_names_its_next_page_only_when_there_is_one() {
+fn a_feed_links_its_next_page_only_if_there_is_one() {
     let queues = [entity("a", properties(fixture!("python-queue-empty")))];
     let page = FeedPage { title: "Queues", path: "$Resources/queues", skip: 2, top: 1, more: true };
     let text = page.of_entities(&context(), &queues);
@@ -318,7 +318,7 @@ fn a_feed_names_its_next_page_only_when_there_is_one() {
 }
 
 #[test]
-fn the_default_rule_is_worded_as_the_service_words_it() {
+fn the_default_rule_is_formatted_like_the_service() {
     let subscription = EntityAddress::Subscription { topic: "t".into(), name: "s".into() };
     let page = FeedPage { title: "Rules", path: "t/Subscriptions/s/Rules", skip: 0, top: 100, more: false };
     let text = page.of_rules(&context(), &subscription, &[RuleDescription::default_rule()], Timestamp(0));
@@ -330,7 +330,7 @@ fn the_default_rule_is_worded_as_the_service_words_it() {
 }
 
 #[test]
-fn an_update_replaces_all_but_what_is_chosen_once() {
+fn an_update_replaces_all_but_immutable_properties() {
     let EntryContent::Queue(update) = parse_entry(fixture!("python-queue-empty")).unwrap() else { panic!("a queue") };
     let current = properties(fixture!("python-queue-full")).description;
     let EntityDefinition::Queue(queue) = update.into_update(&current).description else { panic!("a queue") };
@@ -343,7 +343,7 @@ fn an_update_replaces_all_but_what_is_chosen_once() {
 }
 
 #[test]
-fn what_a_body_gets_wrong_is_named() {
+fn errors_name_the_invalid_element() {
     let queue =
         |inside: &str| format!("<entry><content><QueueDescription>{inside}</QueueDescription></content></entry>");
     let rules = "<AuthorizationRule/>".repeat(13);
@@ -403,7 +403,7 @@ fn what_a_body_gets_wrong_is_named() {
 }
 
 #[test]
-fn unknown_elements_and_what_only_the_service_sets_are_ignored() {
+fn unknown_and_read_only_elements_are_ignored() {
     let body = b"<entry><id>x</id><content><QueueDescription><Shiny>1</Shiny><MessageCount>nine</MessageCount>
         <CreatedAt>yesterday</CreatedAt></QueueDescription></content></entry>";
     assert_eq!(properties(body), properties(fixture!("python-queue-empty")));

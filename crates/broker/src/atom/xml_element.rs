@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn prefixes_declarations_comments_and_escapes_are_seen_through() {
+    fn prefixes_comments_and_escapes_are_handled() {
         let body = br#"<?xml version="1.0"?><a:entry xmlns:a="x" i:type="q:Thing" xmlns:i="y"><!-- no -->
             <b>1 &lt; 2 &#38; 3 &#x3e; 2</b><c><![CDATA[<raw>]]></c><d/></a:entry>"#;
         let root = parse(body).unwrap();

@@ -61,7 +61,7 @@ mod tests {
     use super::LinkAddress;
 
     #[test]
-    fn every_form_of_an_address_names_the_same_place() {
+    fn every_form_of_an_address_is_parsed() {
         let entity = |path: &str| LinkAddress::Entity(path.to_owned());
         let management = |path: &str| LinkAddress::Management(path.to_owned());
         let cases = [

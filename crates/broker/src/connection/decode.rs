@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_refused_by_its_kind() {
+    fn invalid_transfers_are_refused_with_their_condition() {
         let unreadable =
             |format, bytes: &'static [u8]| decode_messages(format, Bytes::from_static(bytes)).unwrap_err().to_amqp();
         assert_eq!(unreadable(0, b"\x00\x53").condition, condition::DECODE_ERROR);

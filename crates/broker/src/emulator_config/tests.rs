@@ -149,7 +149,7 @@ fn a_property_problem_has_its_position_value_and_valid_values() {
 }
 
 #[test]
-fn a_structure_s_mistake_is_named_with_its_place() {
+fn a_structure_problem_has_its_position() {
     let cases = [
         (file("{ \"Properties\": {} }", ""), format!("4:1: {Q}.Name is missing")),
         (file("{ \"Name\": 5 }", ""), format!("4:11: {Q}.Name is 5: expected a string")),
@@ -248,7 +248,7 @@ fn a_filtering_or_malformed_rule_is_refused() {
 }
 
 #[test]
-fn what_is_not_json_is_named_with_its_place() {
+fn a_syntax_problem_has_its_position() {
     let cases = [
         ("", "1:1: the file is empty"),
         ("// only a comment\n", "1:1: the file is empty"),
@@ -267,7 +267,7 @@ fn what_is_not_json_is_named_with_its_place() {
 }
 
 #[test]
-fn all_mistakes_of_a_file_are_told_at_once_in_its_order() {
+fn all_problems_of_a_file_are_reported_in_order() {
     let text = file(
         "{ \"Name\": \"a\", \"Properties\": { \"LockDuration\": \"PT1S\", \"MaxDeliveryCount\": 0, \"Shiny\": true } },\n{ \"Nam\": \"b\" }",
         "{ \"Name\": \"a b\", \"Subscriptions\": [ { \"Name\": \"\" }, { \"Name\": \"s\", \"Properties\": { \"LockDuration\": \"x\" } } ] }",

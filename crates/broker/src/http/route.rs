@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_that_lead_nowhere_are_refused() {
+    fn invalid_paths_are_refused() {
         for (path, status) in [
             ("/", 400),
             ("/a%2", 400),
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_asked_for_in_the_query() {
+    fn the_page_is_parsed_from_the_query() {
         let page = |text| parse_query(text).unwrap().page;
         assert_eq!(page("%24skip=200&%24top=50&api-version=2021-05"), PageRange { skip: 200, top: 50 });
         assert_eq!(page("$skip=0&$top=100"), PageRange { skip: 0, top: 100 });

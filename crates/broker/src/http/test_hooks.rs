@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_written_as_a_test_author_would() {
+    fn faults_are_parsed_from_json() {
         let plain = fault(r#"{"kind": "drop_connection"}"#);
         assert_eq!((plain.times, plain.one_in, plain.skip, plain.entity.clone()), (1, 1, 0, None));
         let named = fault(r#"{"kind": "expire_session_lock", "session": "a", "entity": "orders"}"#);
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_strikes_when_it_was_said_to() {
+    fn a_fault_is_injected_on_schedule() {
         assert_eq!(should_inject(r#"{"kind": "server_busy"}"#, 5), [0]);
         assert_eq!(should_inject(r#"{"kind": "server_busy", "skip": 2, "times": 2}"#, 6), [2, 3]);
         let random = r#"{"kind": "server_busy", "one_in": 10, "times": 9999, "seed": 1}"#;
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_configured_token_opens_the_hooks() {
+    fn only_the_configured_token_is_accepted() {
         let shown = |token: Option<&str>| {
             let mut headers = HeaderMap::new();
             if let Some(token) = token {

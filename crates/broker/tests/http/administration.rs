@@ -1,4 +1,4 @@
-//! What each request does and how it is answered.
+//! Administration requests and their responses.
 
 use std::sync::Arc;
 
@@ -105,7 +105,7 @@ async fn a_queue_is_created_read_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn what_is_only_kept_comes_back() {
+async fn passive_properties_are_stored_and_returned() {
     let client = HttpClient::new(Config::default());
     let rule =
         "<AuthorizationRule><Rights><AccessRights>Send</AccessRights></Rights><KeyName>k</KeyName></AuthorizationRule>";
@@ -120,7 +120,7 @@ async fn what_is_only_kept_comes_back() {
 }
 
 #[tokio::test]
-async fn what_exists_or_is_missing_or_of_another_kind_is_refused() {
+async fn invalid_requests_are_refused_with_their_status() {
     let client = HttpClient::new(Config::default());
     client.put("/q", QUEUE).await;
     client.put("/t", TOPIC).await;
@@ -154,7 +154,7 @@ async fn what_exists_or_is_missing_or_of_another_kind_is_refused() {
 }
 
 #[tokio::test]
-async fn what_is_chosen_once_cannot_be_changed() {
+async fn immutable_properties_cannot_be_changed() {
     let client = HttpClient::new(Config::default());
     client.put("/q", "<QueueDescription><RequiresSession>true</RequiresSession></QueueDescription>").await;
     let off =
@@ -165,7 +165,7 @@ async fn what_is_chosen_once_cannot_be_changed() {
 }
 
 #[tokio::test]
-async fn how_large_a_message_may_be_is_shown_and_not_chosen() {
+async fn the_message_size_limit_is_read_only() {
     let client = HttpClient::new(Config::default());
     let sized = |size: u32| {
         format!("<QueueDescription><MaxMessageSizeInKilobytes>{size}</MaxMessageSizeInKilobytes></QueueDescription>")
@@ -184,7 +184,7 @@ async fn how_large_a_message_may_be_is_shown_and_not_chosen() {
 }
 
 #[tokio::test]
-async fn lists_come_in_pages() {
+async fn lists_are_paged() {
     let client = HttpClient::new(Config::default());
     for name in ["b", "a", "d", "c", "e"] {
         client.put(&format!("/{name}"), QUEUE).await;
@@ -204,7 +204,7 @@ async fn lists_come_in_pages() {
 }
 
 #[tokio::test]
-async fn subscriptions_have_the_default_rule_and_no_other_yet() {
+async fn subscriptions_have_only_the_default_rule() {
     let client = HttpClient::new(Config::default());
     client.put("/t", TOPIC).await;
     let created = client.put("/t/subscriptions/s", SUBSCRIPTION).await;
@@ -240,7 +240,7 @@ async fn subscriptions_have_the_default_rule_and_no_other_yet() {
 }
 
 #[tokio::test]
-async fn the_namespace_and_its_health_are_told() {
+async fn namespace_info_and_health_are_reported() {
     let client = HttpClient::new(Config::default());
     let info = client.get("/$namespaceinfo?api-version=2017-04").await;
     assert_eq!((info.value("Name"), info.value("MessagingSKU")), ("sbemulatorns", "Standard"));
@@ -253,7 +253,7 @@ async fn the_namespace_and_its_health_are_told() {
 }
 
 #[tokio::test]
-async fn links_of_a_secure_connection_are_secure() {
+async fn links_of_a_tls_connection_use_https() {
     let mut client = HttpClient::new(Config::default());
     client.service = client.service.clone().over_tls();
     assert_eq!(client.put("/q", QUEUE).await.value("id"), "https://localhost:5300/q?api-version=2024-05");

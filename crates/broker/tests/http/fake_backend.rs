@@ -1,4 +1,4 @@
-//! A namespace that is the core itself behind a lock, with a clock that stands still.
+//! A backend that is the core behind a lock, with a manual clock.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

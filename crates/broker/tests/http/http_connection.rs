@@ -1,4 +1,4 @@
-//! Whole connections: keep-alive, limits, slow peers, and a stop. Time is paused, so patience costs none.
+//! HTTP connections: keep-alive, limits, slow peers, shutdown. Time is paused, so timeouts take no time.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::fake_backend::FakeBackend;
 
-/// Beyond all patience; costs nothing while time is paused.
+/// Longer than any timeout; takes no time while time is paused.
 const LONG_TIMEOUT: Duration = Duration::from_secs(3600);
 
 struct ServedConnection {
@@ -33,14 +33,14 @@ impl ServedConnection {
         self.peer.write_all(text.as_bytes()).await.unwrap();
     }
 
-    /// Everything up to where the other side closed.
+    /// Reads until the other side closes.
     async fn rest(&mut self) -> String {
         let mut text = Vec::new();
         timeout(LONG_TIMEOUT, self.peer.read_to_end(&mut text)).await.expect("it closes").unwrap();
         String::from_utf8(text).unwrap()
     }
 
-    /// One answer, whose body ends as given.
+    /// Reads one reply, whose body ends with `end`.
     async fn handle(&mut self, end: &str) -> String {
         let mut text = String::new();
         while !text.ends_with(end) {
@@ -71,7 +71,7 @@ async fn one_connection_carries_many_requests() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_stop_lets_the_answer_under_way_out() {
+async fn shutdown_finishes_responses_in_flight() {
     let idle = connect(4096);
     let mut busy = connect(4096);
     busy.write("PUT /q HTTP/1.1\r\nhost: x\r\ncontent-length: 53\r\n\r\n<entry>").await;
@@ -86,7 +86,7 @@ async fn a_stop_lets_the_answer_under_way_out() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_head_and_an_idle_peer_are_let_go() {
+async fn slow_headers_and_idle_peers_time_out() {
     for begun in ["", "GET /heal", "GET /health HTTP/1.1\r\nhost: x\r\n"] {
         let mut connection = connect(4096);
         let since = Instant::now();
@@ -97,7 +97,7 @@ async fn a_slow_head_and_an_idle_peer_are_let_go() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_slow_body_is_not_waited_for_for_ever() {
+async fn a_slow_body_times_out() {
     let mut connection = connect(4096);
     let since = Instant::now();
     connection.write("PUT /q HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n<entry>").await;
@@ -107,7 +107,7 @@ async fn a_slow_body_is_not_waited_for_for_ever() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_peer_that_reads_nothing_is_cut_off() {
+async fn a_peer_that_does_not_read_is_closed() {
     let mut connection = connect(64);
     let since = Instant::now();
     connection.write(HEALTH).await;
@@ -116,7 +116,7 @@ async fn a_peer_that_reads_nothing_is_cut_off() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_too_large_is_refused() {
+async fn oversized_bodies_and_headers_are_refused() {
     let mut body = connect(1 << 20);
     body.write("PUT /q HTTP/1.1\r\nhost: x\r\ncontent-length: 300000\r\n\r\n").await;
     body.write(&"x".repeat(300_000)).await;
@@ -140,7 +140,7 @@ async fn what_is_too_large_is_refused() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_not_http_is_refused() {
+async fn invalid_http_is_refused() {
     let mut connection = connect(4096);
     connection.write("GET nonsense\r\n\r\n").await;
     assert!(connection.rest().await.starts_with("HTTP/1.1 400 Bad Request\r\n"));

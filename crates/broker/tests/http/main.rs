@@ -1,4 +1,4 @@
-//! The HTTP side as its clients see it, over the real core with a journal in memory.
+//! The HTTP API over the real core, with a journal in memory.
 
 mod administration;
 mod fake_backend;

@@ -1,4 +1,4 @@
-//! Test hooks: there for who has the token, invisible to others.
+//! Test hooks: usable with the token, 404 without.
 
 use broker::http::{Config, FaultKind, TEST_TOKEN_HEADER, TestCommand, TestReport};
 use hyper::{Method, StatusCode};
@@ -35,7 +35,7 @@ async fn commands_reach_the_engine() {
 }
 
 #[tokio::test]
-async fn without_the_token_there_is_nothing_there() {
+async fn without_the_token_the_hooks_return_404() {
     let (open, closed) = (with_hooks(), HttpClient::new(Config::default()));
     let wrong = [(TEST_TOKEN_HEADER, "open sesamE")];
     let replies = [
@@ -52,7 +52,7 @@ async fn without_the_token_there_is_nothing_there() {
 }
 
 #[tokio::test]
-async fn what_a_test_gets_wrong_is_said() {
+async fn invalid_test_commands_are_refused() {
     let client = with_hooks();
     for (method, path, body, status) in [
         (Method::POST, "/$test/clock", r#"{"advance": 1}"#, 400),

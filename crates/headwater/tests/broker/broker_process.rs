@@ -1,4 +1,4 @@
-//! Killed under load, and what it says on the command line.
+//! The broker process: killed under load, and its command line.
 
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ use tokio_rustls::rustls::{ClientConfig, RootCertStore, crypto};
 
 use crate::fixture::{BINARY, BrokerFixture, SOON};
 
-/// A smaller cut of `cargo xtask soak broker-kills`, with a seed of its own.
+/// A short `cargo xtask soak broker-kills` with its own seed.
 #[tokio::test]
 async fn a_broker_killed_again_and_again_loses_nothing_it_accepted() {
     let report =
@@ -52,7 +52,7 @@ fn a_port_in_use_is_told() {
     assert!(String::from_utf8_lossy(&output.stderr).contains(&format!("listen on {address}")));
 }
 
-/// An authority made for one test, and a certificate for `localhost`: the files `ca.pem`, `cert.pem` and `key.pem`.
+/// A test certificate authority and a certificate for `localhost`: the files `ca.pem`, `cert.pem` and `key.pem`.
 fn certificates(folder: &Path) {
     let mut params = CertificateParams::new(Vec::new()).expect("parameters");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -89,14 +89,14 @@ async fn one_port_serves_amqp_and_administration_with_tls_and_without() {
     )
     .await;
     assert!(health.starts_with("HTTP/1.1 200") && health.contains("healthy"), "{health}");
-    // AND who says neither is hung up on.
+    // AND another protocol is refused by closing the connection.
     let mut stream = TcpStream::connect(fixture.address).await.expect("the broker listens");
     stream.write_all(b"EHLO broker\r\n").await.expect("a write");
     let mut answer = Vec::new();
     assert!(matches!(stream.read_to_end(&mut answer).await, Ok(0) | Err(_)));
 }
 
-/// What the port answers inside TLS.
+/// Sends a request over TLS and returns the response.
 async fn request_over_tls(fixture: &BrokerFixture, ca: &Path, request: &[u8]) -> String {
     let mut roots = RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(ca).expect("a certificate")).expect("an authority");
@@ -110,14 +110,14 @@ async fn request_over_tls(fixture: &BrokerFixture, ca: &Path, request: &[u8]) ->
     let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await.expect("a handshake");
     stream.write_all(request).await.expect("a write");
     let mut answer = Vec::new();
-    // It may end without a goodbye.
+    // The server may close without a TLS close_notify.
     let _ = stream.read_to_end(&mut answer).await;
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// .NET names the first, and no client that runs in these tests does.
+/// .NET uses the first mechanism; no client in these tests does.
 #[tokio::test]
-async fn every_mechanism_that_is_offered_is_accepted_and_no_other() {
+async fn only_offered_sasl_mechanisms_are_accepted() {
     let fixture = BrokerFixture::start().await;
     for (mechanism, expected) in [("MSSBCBS", SaslCode::Ok), ("ANONYMOUS", SaslCode::Ok), ("GSSAPI", SaslCode::Auth)] {
         let mut request = BytesMut::from(&ProtocolHeader::Sasl.bytes()[..]);

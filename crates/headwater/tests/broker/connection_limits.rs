@@ -1,4 +1,4 @@
-//! Crowds: as many connections, AMQP sessions and links as are allowed, and one more.
+//! Limits of connections, AMQP sessions and links.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +10,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use crate::fixture::{BrokerFixture, Bystander};
 use crate::raw_peer::{self, RawPeer, attach, begin};
 
-/// Both ends of a connection may be in need of descriptors; this end is ours.
+/// The test's end of each connection needs a file descriptor too.
 fn raise_open_file_limit() {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).expect("a limit");
     setrlimit(Resource::RLIMIT_NOFILE, most, most).expect("up to the hard limit is allowed");
@@ -33,8 +33,8 @@ async fn five_thousand_idle_connections_cost_little() {
     fixture.queue("another", "").await;
     fixture.client().sender("another").send_message(&servicebus::Message::new("x")).await.expect("a send");
     bystander.assert_served(&fixture, "5,000 idle connections").await;
-    // AND when they go, others have their place. The allocator keeps the pages of those who left for those who come, so what shows that
-    // nothing of them is kept is that more crowds take no more.
+    // AND when they close, others can connect. The allocator keeps freed pages, so the proof that
+    // nothing leaks is that further rounds use no more memory.
     drop(peers);
     for _ in 0..2 {
         drop(crowd(&fixture).await);
@@ -44,7 +44,7 @@ async fn five_thousand_idle_connections_cost_little() {
     assert!(most < peak + 15, "{peak} MiB with one crowd, {most} after three");
 }
 
-/// Each was answered, and the broker had room: there are fewer places than two crowds would take.
+/// Every connection was served: the limit is below two rounds of connections.
 async fn crowd(fixture: &BrokerFixture) -> Vec<RawPeer> {
     testkit::wait::wait_for("the last crowd has left", Duration::from_secs(30), async || {
         let open = fixture.open_files();
@@ -62,7 +62,7 @@ async fn crowd(fixture: &BrokerFixture) -> Vec<RawPeer> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_connection_may_have_its_sessions_and_links_and_no_more() {
+async fn sessions_and_links_per_connection_are_limited() {
     let fixture = BrokerFixture::start().await;
     fixture.queue("plain", "").await;
     let bystander = Bystander::start(&fixture).await;

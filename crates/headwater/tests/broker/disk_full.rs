@@ -1,4 +1,4 @@
-//! A disk without room: sends are refused for what they are, everything else goes on, and nothing that was accepted is lost.
+//! A full disk: sends are refused with the right error, everything else works, and no accepted message is lost.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -10,11 +10,11 @@ use testkit::wait::wait_for;
 
 use crate::fixture::{BINARY, BrokerFixture, SOON};
 
-/// Room for two segments of the log and what is kept aside for settlements.
+/// Space for two log segments and the reserve for settlements.
 const MEBIBYTES: u32 = 120;
 const LARGE: usize = 512 << 10;
 
-/// A disk of its own, mounted where only those see it who enter its namespace; gone when dropped.
+/// A small file system, mounted in its own mount namespace; unmounted on drop.
 struct LimitedDisk {
     mounted: Process,
     folder: tempfile::TempDir,
@@ -43,7 +43,7 @@ impl LimitedDisk {
         BrokerFixture::of(program, tempfile::tempdir().expect("a temporary folder")).await
     }
 
-    /// A file on it, as it is seen from outside.
+    /// The path of a file on it, from outside the namespace.
     fn file(&self, name: &str) -> PathBuf {
         let root = Path::new("/proc").join(self.mounted.pid().to_string()).join("root");
         root.join(self.folder.path().strip_prefix("/").expect("an absolute path")).join(name)
@@ -60,7 +60,7 @@ fn number(message: &ReceivedMessage) -> u32 {
     u32::from_be_bytes(message.body()[..4].try_into().expect("a whole body"))
 }
 
-/// Sends until there is no room; what was accepted.
+/// Sends until the disk is full; returns the accepted messages.
 async fn fill(client: &Client, queue: &str, from: u32) -> BTreeSet<u32> {
     let sender = client.sender(queue);
     let mut accepted = BTreeSet::new();
@@ -78,7 +78,7 @@ async fn fill(client: &Client, queue: &str, from: u32) -> BTreeSet<u32> {
     panic!("the disk was never full");
 }
 
-/// Receives and completes up to so many.
+/// Receives and completes up to this many messages.
 async fn take(client: &Client, queue: &str, most: usize) -> BTreeSet<u32> {
     let mut receiver = client.receiver(queue);
     let mut taken = BTreeSet::new();
@@ -105,7 +105,7 @@ async fn a_full_disk_refuses_sends_serves_on_and_loses_nothing() {
     let mut left = fill(&client, "q", 0).await;
     println!("{} messages of 512 KiB on a disk of {MEBIBYTES} MiB", left.len());
     assert!(left.len() > 50);
-    // THEN it says so to each who sends, and goes on serving those who receive
+    // THEN senders get the error, and receivers are still served
     let again = client.sender("small").send_message(&Message::new("now")).await.expect_err("there is no room");
     assert_eq!(again.kind(), BusErrorKind::QuotaExceeded, "{again}");
     let health = fixture.http("GET", "/health", "", b"").await;
@@ -120,7 +120,7 @@ async fn a_full_disk_refuses_sends_serves_on_and_loses_nothing() {
     let client = fixture.client();
     let taken = take(&client, "q", left.len()).await;
     assert_eq!(taken, left);
-    // AND since what was consumed gives back its room, it takes messages again
+    // AND since consumed messages free space, it accepts messages again
     let sent = wait_for("room", SOON, async || {
         client.sender("q").send_message(&Message::new(body(5_000))).await.map_err(|error| error.kind())
     });

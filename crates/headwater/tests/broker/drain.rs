@@ -1,4 +1,4 @@
-//! Credit as AMQP means it: all of it is used while there is something to use it for, and a drain is answered after that.
+//! Credit and drain: all credit is used while there are messages; then the drain gets its reply.
 
 use amqp::performative::{Flow, Performative};
 use broker::core::{EntityDefinition, QueueDescription};
@@ -29,7 +29,7 @@ fn drain(delivery_count: u32, credit: u32) -> Performative {
     Performative::Flow(Flow { delivery_count: Some(delivery_count), drain: true, ..flow })
 }
 
-/// Transfers until the drain is answered, and the answer's delivery-count.
+/// Counts transfers until the reply to the drain; returns the reply's delivery-count too.
 async fn drained(peer: &mut RawPeer) -> (u32, Option<u32>) {
     let mut transfers = 0;
     loop {
@@ -45,13 +45,13 @@ async fn drained(peer: &mut RawPeer) -> (u32, Option<u32>) {
 }
 
 #[tokio::test]
-async fn a_drain_brings_everything_there_is_and_then_its_answer() {
-    // More than any one portion of what the core is told of.
+async fn a_drain_delivers_everything_before_its_reply() {
+    // More than one credit window of the core.
     let broker = broker_with(1_800).await;
     let mut receiver = RawPeer::receiving(broker.address(), "q").await;
     receiver.frame(0, &drain(0, 5_000)).await;
     assert_eq!(drained(&mut receiver).await, (1_800, Some(5_000)));
-    // Nothing is there any more: the answer comes at once.
+    // The queue is empty: the reply comes at once.
     receiver.frame(0, &drain(5_000, 7)).await;
     assert_eq!(drained(&mut receiver).await, (0, Some(5_007)));
     broker.stop().await;

@@ -1,7 +1,7 @@
-//! `fe2o3-amqp` as a client: a reading of AMQP 1.0 that is neither ours nor an SDK's.
+//! `fe2o3-amqp` as a client: an AMQP 1.0 implementation that is neither ours nor an SDK's.
 //!
-//! It shows what a plain AMQP client can have of the broker. Where it falls short, the test says so: it has no way to name the mechanism
-//! `MSSBCBS`, and wants TLS for `EXTERNAL`, and it does not tell what the broker answered to a settlement, so outcomes are read off the queue instead.
+//! Shows what a plain AMQP client can do with the broker. Its limits: it cannot use the mechanism
+//! `MSSBCBS`, needs TLS for `EXTERNAL`, and does not report the broker's reply to a settlement, so outcomes are checked on the queue.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ impl Bus {
 const PEEK_LOCK: (SenderSettleMode, ReceiverSettleMode) = (SenderSettleMode::Unsettled, ReceiverSettleMode::Second);
 const DELETE: (SenderSettleMode, ReceiverSettleMode) = (SenderSettleMode::Settled, ReceiverSettleMode::First);
 
-/// A link's name must be its own.
+/// Link names must be unique.
 fn rand_name() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -136,12 +136,12 @@ async fn it_sends_singles_and_batches_and_receives_in_both_modes() {
     let batch = Sendable::builder().message(envelope).message_format(BATCH_FORMAT).build();
     let outcome = sender.send(batch).await.expect("a batch");
     assert!(matches!(outcome, Outcome::Accepted(_)), "{outcome:?}");
-    // Receive and delete: gone when it arrives.
+    // Receive and delete: removed on delivery.
     let mut deleting = bus.receiver("plain", DELETE).await;
     let bodies = [receive(&mut deleting).await, receive(&mut deleting).await, receive(&mut deleting).await];
     assert_eq!(bodies.each_ref().map(body), ["one", "two", "three"]);
     deleting.close().await.expect("a close");
-    // Peek-lock: gone when it is accepted, and not before.
+    // Peek-lock: removed when accepted, not before.
     send(&mut sender, text("four", None)).await;
     let mut locking = bus.locking("plain").await;
     let four = receive(&mut locking).await;
@@ -158,12 +158,12 @@ async fn every_outcome_means_what_service_bus_means_by_it() {
     let mut sender = bus.sender("plain").await;
     let mut receiver = bus.locking("plain").await;
     send(&mut sender, text("a", None)).await;
-    // Released: again, and nothing is counted.
+    // Released: redelivered with the same delivery count.
     let delivery = receive(&mut receiver).await;
     receiver.release(&delivery).await.expect("a settlement");
     let delivery = receive(&mut receiver).await;
     assert_eq!(delivery_count(&delivery), 0);
-    // Modified: abandoned, counted, with properties changed.
+    // Modified: abandoned, with a higher count and changed properties.
     let changed = Fields::from_iter([(Symbol::from("why"), Value::String("not today".into()))]);
     let modified =
         Modified { delivery_failed: Some(true), undeliverable_here: None, message_annotations: Some(changed) };
@@ -220,7 +220,7 @@ async fn a_session_is_accepted_by_name_and_has_one_holder() {
     assert!(matches!(until, Some(Value::Long(1..))), "{until:?}");
     let first = receive(&mut a).await;
     assert_eq!(body(&first), "a1");
-    // It is held: nobody else gets it.
+    // The session is locked: nobody else gets it.
     let refused = bus.receiver_of(session_source(Value::String("a".into())), PEEK_LOCK).await.expect_err("it is held");
     assert!(refused.contains("session-cannot-be-locked"), "{refused}");
 }
@@ -244,7 +244,7 @@ async fn the_next_session_is_had_in_order_and_let_go_and_had_again() {
     assert_eq!((body(&first).as_str(), body(&receive(&mut next).await).as_str()), ("a1", "a2"));
     next.accept(&first).await.expect("a settlement");
     next.close().await.expect("a close");
-    // What was not settled comes again, first, and uncounted.
+    // Unsettled messages are redelivered first, with the same count.
     let mut again = bus.receiver_of(session_source(described("a")), PEEK_LOCK).await.expect("session a again");
     let second = receive(&mut again).await;
     assert_eq!((body(&second).as_str(), delivery_count(&second)), ("a2", 0));
@@ -270,7 +270,7 @@ async fn a_duplicate_is_stored_once_with_duplicate_detection() {
     assert_eq!([body(&receive(&mut receiver).await), body(&receive(&mut receiver).await)], ["x", "y"]);
 }
 
-/// Requests to a node, and their answers.
+/// Requests to a node, and their responses.
 struct Node {
     requests: Sender,
     answers: Receiver,
@@ -362,7 +362,7 @@ async fn a_session_is_renewed_and_keeps_its_state() {
     ];
     let (status, listed) = management.operation("get-message-sessions", &everything).await;
     assert_eq!(status, 200, "{listed:?}");
-    // Whoever holds no lock renews none.
+    // A lock that is not held cannot be renewed.
     let other = [("session-id", Value::String("b".into()))];
     assert_eq!(management.operation("renew-session-lock", &other).await.0, 410);
     drop(bus.fixture);

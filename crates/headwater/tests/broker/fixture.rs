@@ -1,4 +1,4 @@
-//! A broker process, what it costs, its administration, and a client that must never notice anything.
+//! A broker process with helpers, and a bystander client that must not be affected.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_headwater");
-/// Long enough for a machine under load; no test waits for it in vain.
+/// Long enough for a machine under load; no passing test waits this long.
 pub(crate) const SOON: Duration = Duration::from_secs(60);
 pub(crate) const BYSTANDERS_QUEUE: &str = "bystander";
 pub(crate) const TOKEN: &str = "open sesame";
 
-/// One `headwater broker`, with its messages on disk.
+/// A `headwater broker` process with a data directory.
 pub(crate) struct BrokerFixture {
     pub(crate) broker: Process,
     pub(crate) address: SocketAddr,
@@ -36,7 +36,7 @@ impl BrokerFixture {
         Self::of(program, data).await
     }
 
-    /// A broker's command, without the address; its folder goes with the fixture.
+    /// Starts a broker command; `--listen` is added here.
     pub(crate) async fn of(program: Program, data: TempDir) -> Self {
         let program = program.named("broker").args(["--listen", "127.0.0.1:0"]);
         let broker = program.start().expect("the binary starts");
@@ -66,12 +66,12 @@ impl BrokerFixture {
         assert!(answer.starts_with("HTTP/1.1 201"), "{answer}");
     }
 
-    /// As [`request`] does.
+    /// See [`request`].
     pub(crate) async fn http(&self, method: &str, path: &str, headers: &str, body: &[u8]) -> String {
         request(self.address, method, path, headers, body).await
     }
 
-    /// As `/$test` is asked by a test that has the token.
+    /// A `/$test` request with the token.
     pub(crate) async fn test(&self, method: &str, path: &str, body: &str) -> String {
         let token = format!("x-headwater-test-token: {TOKEN}\r\n");
         self.http(method, &format!("/$test/{path}"), &token, body.as_bytes()).await
@@ -82,13 +82,13 @@ impl BrokerFixture {
         assert!(answer.starts_with("HTTP/1.1 200"), "{fault}: {answer}");
     }
 
-    /// Descriptors it has: its connections, and a few files.
+    /// Open file descriptors: connections and a few files.
     pub(crate) fn open_files(&self) -> usize {
         let path = Path::new("/proc").join(self.broker.pid().to_string()).join("fd");
         std::fs::read_dir(path).expect("it runs").count()
     }
 
-    /// Mebibytes it has in memory now, and the most it ever had.
+    /// Resident memory in MiB: now, and at its peak.
     pub(crate) fn memory(&self) -> (u64, u64) {
         let path = Path::new("/proc").join(self.broker.pid().to_string()).join("status");
         let status = std::fs::read_to_string(path).expect("it runs");
@@ -100,14 +100,14 @@ impl BrokerFixture {
     }
 }
 
-/// One request, on a connection of its own; the whole answer as text.
+/// Sends one request on a new connection; returns the whole response.
 pub(crate) async fn request(address: SocketAddr, method: &str, path: &str, headers: &str, body: &[u8]) -> String {
     let head = format!(
         "{method} {path} HTTP/1.1\r\nhost: broker\r\nconnection: close\r\n{headers}content-length: {}\r\n\r\n",
         body.len()
     );
     let mut stream = TcpStream::connect(address).await.expect("the broker listens");
-    // A broker that refuses early need not read the rest.
+    // A broker that refuses early may not read the rest.
     let _ = stream.write_all(&[head.as_bytes(), body].concat()).await;
     let mut answer = Vec::new();
     let _ = tokio::time::timeout(SOON, stream.read_to_end(&mut answer)).await.expect("an answer in time");
@@ -118,7 +118,7 @@ fn address_in(ready: &str) -> SocketAddr {
     ready.split_whitespace().find_map(|word| word.parse().ok()).expect("the line names the address")
 }
 
-/// A client that sends and receives all the while, and remembers how long the slowest message took.
+/// A client that sends and receives all the time and records the slowest message.
 pub(crate) struct Bystander {
     stop: oneshot::Sender<()>,
     running: JoinHandle<BystanderReport>,
@@ -157,14 +157,14 @@ impl Bystander {
         Self { stop, running }
     }
 
-    /// Ends it. It must have been served, and in good time even on a machine under load.
+    /// Stops it and checks that it was served in time.
     pub(crate) async fn assert_served(self, fixture: &BrokerFixture, what: &str) {
         self.assert_unaffected(what).await;
         let (now, peak) = fixture.memory();
         println!("{what}: memory {now} MiB, peak {peak}");
     }
 
-    /// The same, of a broker in this process.
+    /// The same for a broker in this process.
     pub(crate) async fn assert_unaffected(self, what: &str) {
         let _ = self.stop.send(());
         let report = self.running.await.expect("the bystander noticed nothing");

@@ -1,4 +1,4 @@
-//! Faults that tests ask for, over HTTP and through the library: each shows in what a client sees.
+//! Injected faults, over HTTP and through the library, as a client sees them.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ async fn send(client: &Client, body: &'static str) -> Result<(), BusErrorKind> {
     client.sender("plain").send_message(&Message::new(body)).await.map_err(|error| error.kind())
 }
 
-/// Everything in the queue, completed.
+/// Receives and completes everything in the queue.
 async fn receive_all(client: &Client) -> Vec<String> {
     let mut receiver = client.receiver("plain");
     let mut bodies = Vec::new();
@@ -53,7 +53,7 @@ async fn without_the_token_there_are_no_hooks() {
 }
 
 #[tokio::test]
-async fn the_clock_can_be_moved() {
+async fn the_clock_can_be_advanced() {
     let fixture = fixture().await;
     let client = fixture.client();
     send(&client, "a").await.expect("a send");
@@ -120,14 +120,14 @@ async fn a_session_lock_can_be_expired() {
     fixture.arm(r#"{"kind": "expire_session_lock", "entity": "orders", "session": "s"}"#).await;
     let error = session.settler().complete(&held).await.expect_err("the lock is lost");
     assert_eq!(error.kind(), BusErrorKind::SessionLockLost, "{error:?}");
-    // Another has it at once, and sees that a delivery failed.
+    // Another receiver can accept it at once, and sees a failed delivery.
     let mut next = client.accept_session("orders", "s").await.expect("the session again");
     let again = next.receive(1, SOON).await.expect("a receive");
     assert_eq!(again[0].delivery_count(), 1);
 }
 
 #[tokio::test]
-async fn an_answer_can_be_delayed() {
+async fn a_reply_can_be_delayed() {
     let fixture = fixture().await;
     let client = fixture.client();
     send(&client, "a").await.expect("a send");
@@ -139,7 +139,7 @@ async fn an_answer_can_be_delayed() {
 }
 
 #[tokio::test]
-async fn faults_strike_by_seed() {
+async fn faults_are_injected_by_seed() {
     let fixture = fixture().await;
     let client = fixture.client();
     let mut histories = Vec::new();

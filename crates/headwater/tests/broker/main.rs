@@ -1,4 +1,4 @@
-//! The broker as a process: killed, attacked, made to fail on purpose, and served to a client we did not write.
+//! The broker process: kills, protocol violations, injected faults, slow peers, and a third-party client.
 
 mod broker_process;
 mod connection_limits;

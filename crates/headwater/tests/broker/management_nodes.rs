@@ -1,4 +1,4 @@
-//! `$management` is there as long as its entity, and no longer: by that a client learns at once that a subscription is gone.
+//! `$management` exists exactly as long as its entity: so a client notices at once that a subscription is deleted.
 
 use amqp::codec::RawValue;
 use amqp::performative::Performative;
@@ -92,12 +92,12 @@ async fn senders_and_receivers_go_with_their_entity_and_are_told_why() {
     source.filter.get_or_insert_default().set("com.microsoft:session-filter", RawValue::from_value(&Value::Null));
     let mut waiting = RawPeer::begun(broker.address()).await;
     waiting.frame(0, &attach(Attach::receiver("r", source, Target::at("me")))).await;
-    // WHEN a subscription goes, THEN its receiver goes, and only that
+    // WHEN a subscription is deleted, THEN only its receiver is detached
     delete(&broker, "/t/Subscriptions/s").await;
     assert_eq!(receiver.close_error().await, gone);
     sender.frame_with(0, &transfer(0, 0, false), &message(10)).await;
     sender.until(|frame| matches!(frame, Performative::Disposition(_))).await;
-    // WHEN the topic goes, THEN all the rest do
+    // WHEN the topic is deleted, THEN all others are detached
     delete(&broker, "/t").await;
     assert_eq!(sender.close_error().await, gone);
     assert_eq!(waiting.close_error().await, gone);

@@ -1,4 +1,4 @@
-//! Peers that break the protocol: the right error to them, and nobody else notices.
+//! Protocol violations: the peer gets the right error, and other clients are not affected.
 
 use amqp::performative::{Detach, Disposition, Flow, Performative, Transfer};
 use amqp::{Attach, DeliveryState, Role, Source, Target};
@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use crate::fixture::{BrokerFixture, Bystander};
 use crate::raw_peer::{self, CloseError, RawPeer, attach, begin, credit, message, transfer};
 
-/// Where a peer is when it misbehaves.
+/// The peer's state when it violates the protocol.
 #[derive(Clone, Copy, Debug)]
 enum At {
     Opened,
@@ -42,7 +42,7 @@ fn one(performative: Performative) -> Bytes {
     framed(&[(0, performative)])
 }
 
-/// What a peer writes, from where, and what it must be told.
+/// What a peer writes, in which state, and the error it must get.
 fn mistakes() -> Vec<(&'static str, At, Bytes, (&'static str, &'static str))> {
     let raw = Bytes::from_static;
     let disposition = |first, last| {
@@ -165,17 +165,17 @@ fn mistakes() -> Vec<(&'static str, At, Bytes, (&'static str, &'static str))> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_violation_gets_its_error_and_others_are_unaffected() {
-    // GIVEN a broker, and a client that goes about its business
+    // GIVEN a broker and a working client
     let fixture = BrokerFixture::start().await;
     fixture.queue("plain", "").await;
     let bystander = Bystander::start(&fixture).await;
     let (before, _) = fixture.memory();
-    // WHEN peers make every mistake, again and again
+    // WHEN peers violate the protocol in every way, repeatedly
     for round in 0..10 {
         for (what, at, bytes, (frame, condition)) in mistakes() {
             let mut peer = at.reach(&fixture).await;
             peer.write(&bytes).await;
-            // THEN each is told what was wrong
+            // THEN each gets its error
             let told = peer.close_error().await;
             let expected: CloseError = Some((frame, condition.to_owned()));
             assert_eq!(told, expected, "{what} (round {round})");
@@ -184,7 +184,7 @@ async fn each_violation_gets_its_error_and_others_are_unaffected() {
             }
         }
     }
-    // AND nothing of it stays
+    // AND nothing leaks
     bystander.assert_served(&fixture, "260 mistakes").await;
     let (after, _) = fixture.memory();
     assert!(after < before + 48, "{before} MiB before, {after} after");
@@ -195,7 +195,7 @@ async fn what_is_harmless_is_borne_with() {
     let fixture = BrokerFixture::start().await;
     fixture.queue("plain", "").await;
     let mut peer = RawPeer::sending(fixture.address, "plain").await;
-    // Dispositions for deliveries nobody made, an empty frame, a flow that means nothing.
+    // Dispositions for unknown deliveries, an empty frame, a flow without effect.
     let unknown = Disposition {
         role: Role::Receiver,
         first: 5,
@@ -207,7 +207,7 @@ async fn what_is_harmless_is_borne_with() {
     peer.frame(0, &Performative::Disposition(unknown)).await;
     peer.write(b"\0\0\0\x08\x02\0\0\0").await;
     peer.frame(0, &Performative::Flow(Flow { next_incoming_id: Some(0), incoming_window: 9, ..Flow::default() })).await;
-    // The link still works; what cannot be read is refused by itself.
+    // The link still works; only the invalid message is rejected.
     peer.frame_with(0, &transfer(0, 0, false), b"\x00\x53\x75\xb0\xff\xff\xff\xff").await;
     peer.frame_with(0, &transfer(0, 1, false), &message(10)).await;
     let states = [settled(&mut peer).await, settled(&mut peer).await];

@@ -1,4 +1,4 @@
-//! A peer that writes whatever it likes, frame by frame.
+//! A peer that writes arbitrary frames.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub(crate) struct RawPeer {
     header_seen: bool,
 }
 
-/// How a peer was told to go: by which frame, and for what reason. `None`: the connection ended without a word.
+/// The frame and condition that closed something; `None`: the socket was closed without one.
 pub(crate) type CloseError = Option<(&'static str, String)>;
 
 impl RawPeer {
@@ -59,7 +59,7 @@ impl RawPeer {
         peer
     }
 
-    /// A peer that the broker has hung up on cannot be written to, which is no failure here.
+    /// A write to a closed connection is ignored.
     pub(crate) async fn write(&mut self, bytes: &[u8]) {
         let _ = timeout(SOON, self.stream.write_all(bytes)).await.expect("the broker reads");
     }
@@ -74,7 +74,7 @@ impl RawPeer {
         self.write(&buffer).await;
     }
 
-    /// The next frame that says something; `None` when the connection has ended.
+    /// The next non-empty frame; `None` when the connection is closed.
     pub(crate) async fn next(&mut self) -> Option<Performative> {
         self.next_within(SOON).await
     }
@@ -120,7 +120,7 @@ impl RawPeer {
         }
     }
 
-    /// Reads until something is ended with an error, or the connection ends.
+    /// Reads until a frame with an error, or until the connection is closed.
     pub(crate) async fn close_error(&mut self) -> CloseError {
         loop {
             let frame = self.next().await?;
@@ -136,7 +136,7 @@ impl RawPeer {
         }
     }
 
-    /// Waits until the broker has hung up, whatever it says before.
+    /// Waits until the broker closes the connection.
     pub(crate) async fn wait_closed(&mut self) {
         let mut sink = [0; 4096];
         while !matches!(
@@ -209,7 +209,7 @@ pub(crate) fn credit(handle: u32, credit: u32, incoming_window: u32) -> Performa
     })
 }
 
-/// A message whose body has so many bytes, as it goes over the wire.
+/// An encoded message with a body of this size.
 pub(crate) fn message(bytes: usize) -> Bytes {
     let mut buffer = BytesMut::new();
     amqp::message::MessageWriter::new(&mut buffer).data(&vec![7; bytes]);

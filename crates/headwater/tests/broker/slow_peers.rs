@@ -1,4 +1,4 @@
-//! Slow peers: they are borne with for a while, and then let go.
+//! Slow peers: closed after a timeout.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use testkit::wait::wait_for;
 use crate::fixture::{BYSTANDERS_QUEUE, BrokerFixture, Bystander, SOON};
 use crate::raw_peer::{self, RawPeer, attach, begin, credit, message, transfer};
 
-/// Half a megabyte: a hundred of them are more than a careless broker could hide.
+/// Half a megabyte: a hundred of them would show in the memory use.
 const LARGE: usize = 512 << 10;
 
 async fn fill(fixture: &BrokerFixture, queue: &str, messages: usize) {
@@ -33,7 +33,7 @@ async fn broker_with(timeouts: Timeouts, name: &str, queue: QueueDescription) ->
     Broker::start(config).await.expect("a broker")
 }
 
-/// A broker with the same waits as any, made short.
+/// A broker with short timeouts.
 async fn impatient(queue: &str) -> Broker {
     let timeouts = Timeouts {
         first_bytes: Duration::from_secs(1),
@@ -49,7 +49,7 @@ fn client(broker: &Broker) -> Client {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn peers_that_dawdle_before_they_are_open_are_hung_up_on() {
+async fn peers_that_never_finish_the_handshake_are_closed() {
     let broker = impatient(BYSTANDERS_QUEUE).await;
     let bystander = Bystander::of(client(&broker));
     let begun = Instant::now();
@@ -73,9 +73,9 @@ async fn peers_that_dawdle_before_they_are_open_are_hung_up_on() {
 }
 
 #[tokio::test]
-async fn an_open_peer_that_falls_silent_is_given_up() {
+async fn an_idle_peer_is_closed() {
     let broker = impatient("plain").await;
-    // Silent; and silent in the middle of a frame, a byte at a time being no sign of life.
+    // Silent, or silent inside a frame: single bytes do not count as a frame.
     let mut silent = RawPeer::begun(broker.address()).await;
     let mut halting = RawPeer::sending(broker.address(), "plain").await;
     let mut frame = BytesMut::new();
@@ -94,8 +94,8 @@ async fn an_open_peer_that_falls_silent_is_given_up() {
 }
 
 #[tokio::test]
-async fn the_session_of_a_peer_that_stops_reading_is_free_again() {
-    // GIVEN a session with more than sockets hold
+async fn the_session_of_a_peer_that_stops_reading_is_released() {
+    // GIVEN a session with more messages than socket buffers hold
     let timeouts = Timeouts { write: Duration::from_secs(1), ..Timeouts::default() };
     let mut sessions = QueueDescription::default();
     sessions.egress.requires_session = true;
@@ -105,15 +105,15 @@ async fn the_session_of_a_peer_that_stops_reading_is_free_again() {
     for _ in 0..40 {
         sender.send_message(&Message::new(vec![7; LARGE]).with_session("s")).await.expect("a send");
     }
-    // WHEN one holds it, asks for all there is, and does not read
+    // WHEN a peer accepts it, grants much credit, and does not read
     let mut source = Source::at("orders");
     source.filter.get_or_insert_default().set("com.microsoft:session-filter", RawValue::string("s"));
     let mut deaf = RawPeer::begun(broker.address()).await;
     deaf.frame(0, &attach(Attach::receiver("r", source, Target::at("me")))).await;
     deaf.until(|frame| matches!(frame, Performative::Attach(_))).await;
     deaf.frame(0, &credit(0, 1_000, u32::MAX / 4)).await;
-    // THEN it is given up, and another gets everything, long before the lock ends. (Locks of a queue without sessions are the messages'
-    // own: they outlive the link, as they do in the service.)
+    // THEN it is closed, and another receiver gets everything, long before the lock expires. (Without sessions, locks belong to the
+    // messages: they outlive the link, as in the service.)
     let mut receiver = wait_for("the session", Duration::from_secs(20), async || {
         client.accept_session("orders", "s").await.map_err(|error| error.kind())
     })
@@ -130,13 +130,13 @@ async fn the_session_of_a_peer_that_stops_reading_is_free_again() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_reader_that_never_reads_holds_little_and_takes_little() {
+async fn a_peer_that_never_reads_uses_little_memory() {
     // GIVEN a hundred and fifty megabytes of messages on disk
     let fixture = BrokerFixture::start().await;
     fill(&fixture, "large", 300).await;
     let bystander = Bystander::start(&fixture).await;
     let (before, _) = fixture.memory();
-    // WHEN peers grant all the credit there is, and read nothing; one of them deletes as it receives
+    // WHEN peers grant maximum credit and read nothing; one of them uses receive-and-delete
     let mut deaf = Vec::new();
     for mode in [SenderSettleMode::Settled, SenderSettleMode::Unsettled, SenderSettleMode::Unsettled] {
         let mut peer = RawPeer::begun(fixture.address).await;
@@ -146,14 +146,14 @@ async fn a_reader_that_never_reads_holds_little_and_takes_little() {
         peer.frame(0, &credit(0, i32::MAX as u32, u32::MAX / 4)).await;
         deaf.push(peer);
     }
-    // AND one reads, but never opens its window
+    // AND one reads, but never opens its session window
     let mut shut = RawPeer::opened(fixture.address).await;
     shut.frame(0, &begin(0)).await;
     shut.frame(0, &attach(Attach::receiver("r", Source::at("large"), Target::at("me")))).await;
     for _ in 0..200 {
         shut.frame(0, &credit(0, i32::MAX as u32, 0)).await;
     }
-    // THEN a client that reads still gets nearly all, while they stay
+    // THEN a client that reads still gets nearly all messages
     let mut receiver = fixture.client().receiver("large");
     let mut count = 0;
     loop {
@@ -173,13 +173,13 @@ async fn a_reader_that_never_reads_holds_little_and_takes_little() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn links_by_the_thousand_hold_no_more_than_a_few() {
+async fn thousands_of_links_use_bounded_memory() {
     // GIVEN two hundred megabytes of messages on disk
     let fixture = BrokerFixture::start().await;
     fill(&fixture, "large", 400).await;
     let bystander = Bystander::start(&fixture).await;
     let (before, _) = fixture.memory();
-    // WHEN peers with two hundred links each grant all the credit there is on every one, and read no more
+    // WHEN peers with two hundred links each grant maximum credit on every link, and stop reading
     let mut peers = Vec::new();
     for _ in 0..10 {
         let mut peer = RawPeer::begun(fixture.address).await;
@@ -197,7 +197,7 @@ async fn links_by_the_thousand_hold_no_more_than_a_few() {
         peer.write(&credits).await;
         peers.push(peer);
     }
-    // THEN they are given a part of it, and it is one bound for all of them
+    // THEN they get only a part of it, and one bound holds for all of them
     let mut others = fixture.client().receiver("large");
     let left = others.receive(1, SOON).await.expect("a receive");
     assert_eq!(left.len(), 1, "nothing was left for others");
@@ -209,13 +209,13 @@ async fn links_by_the_thousand_hold_no_more_than_a_few() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn answers_that_nobody_fetches_do_not_pile_up() {
+async fn unfetched_responses_do_not_pile_up() {
     // GIVEN a queue whose every peek is half a megabyte
     let fixture = BrokerFixture::start().await;
     fill(&fixture, "large", 4).await;
     let bystander = Bystander::start(&fixture).await;
     let (before, _) = fixture.memory();
-    // WHEN peers ask and ask, and give no credit for the answers
+    // WHEN peers send many requests and give no credit for the responses
     let node = "large/$management";
     let mut request = BytesMut::new();
     let body = Map::new().with("from-sequence-number", 0i64).with("message-count", 100i32);
@@ -235,7 +235,7 @@ async fn answers_that_nobody_fetches_do_not_pile_up() {
             .await;
         peer.until(|frame| matches!(frame, Performative::Attach(_))).await;
         peer.write(&requests).await;
-        // THEN the link for the answers is closed
+        // THEN the response link is detached
         assert_eq!(peer.close_error().await, Some(("detach", "amqp:resource-limit-exceeded".into())));
     }
     let (_, peak) = fixture.memory();
@@ -245,7 +245,7 @@ async fn answers_that_nobody_fetches_do_not_pile_up() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn messages_that_are_never_finished_share_one_bound() {
+async fn unfinished_messages_share_one_bound() {
     let fixture = BrokerFixture::start().await;
     fixture.queue("plain", "").await;
     let bystander = Bystander::start(&fixture).await;

@@ -194,12 +194,12 @@ mod tests {
     }
 
     #[test]
-    fn a_list_of_nothing_describes_nothing() {
+    fn an_empty_feed_has_no_description() {
         assert_eq!(EntityDescription::read(r#"<feed xmlns="a"><title>Publicly Listed Services</title></feed>"#), None);
     }
 
     #[test]
-    fn rules_are_told_apart_by_what_they_take() {
+    fn rules_that_select_everything_are_recognized() {
         let rule = |filter: &str, action: &str, name: &str| {
             format!(
                 r#"<entry><RuleDescription xmlns="x"><Filter i:type="{filter}"><SqlExpression>1=1</SqlExpression></Filter><Action i:type="{action}"/><Name>{name}</Name></RuleDescription></entry>"#

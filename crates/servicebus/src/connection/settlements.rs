@@ -151,13 +151,13 @@ mod tests {
     use tokio::sync::oneshot;
 
     #[test]
-    fn neighbours_become_one_range() {
+    fn consecutive_ids_become_one_range() {
         assert_eq!(ranges(vec![7, 3, 4, 5, 9, 8]), [(3, 5), (7, 9)]);
         assert_eq!(ranges(vec![u32::MAX, 0]), [(0, 0), (u32::MAX, u32::MAX)]);
     }
 
     #[test]
-    fn a_call_is_answered_when_each_of_its_deliveries_is() {
+    fn a_call_completes_with_its_last_delivery() {
         let mut settling = PendingSettlements::default();
         (0..4).for_each(|delivery| settling.add(delivery));
         let (reply, mut answer) = oneshot::channel();
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_settled_before_is_not_asked_again() {
+    fn a_delivery_is_settled_only_once() {
         let mut settling = PendingSettlements::default();
         settling.add(5);
         let (reply, _kept) = oneshot::channel();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_are_found_around_the_end_of_their_range_and_out_of_order() {
+    fn ids_are_found_across_the_wrap_and_out_of_order() {
         let mut settling = PendingSettlements::default();
         let ids = [u32::MAX - 1, u32::MAX, 0, 1];
         ids.iter().for_each(|delivery| settling.add(*delivery));

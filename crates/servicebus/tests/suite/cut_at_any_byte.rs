@@ -1,8 +1,8 @@
-//! Nothing hangs, wherever a conversation is cut or freezes.
+//! No call hangs, wherever a connection is cut or frozen.
 //!
-//! One conversation with every step a pod takes is run once to learn how many bytes it has each way. Then it is run again for point after
-//! point along those bytes, each over a line that fails there: every call must end by its deadline, well or with an error that may be
-//! retried, and the client must come back.
+//! One conversation with all operations of a pod is run once to count its bytes each way. Then it is run again for many
+//! byte positions, each over a connection that fails there: every call must end by its deadline, successfully or with a
+//! retryable error, and the client must recover.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -18,7 +18,7 @@ use crate::fixture::*;
 /// A call's own deadline, and room for a machine that is busy with a hundred other conversations.
 const LIMIT: Duration = Duration::from_secs(8);
 
-/// How far a conversation came.
+/// A conversation with all operations.
 struct Conversation {
     client: Client,
     session: String,
@@ -37,7 +37,7 @@ impl Conversation {
         let mut messages = Vec::new();
         while messages.len() < 2 {
             let more = timely("receive", receiver.receive(2, BRIEF)).await?;
-            // Nothing came in time, which is no error; the next step tells.
+            // No message in time is not an error; the next operation fails.
             if more.is_empty() {
                 break;
             }
@@ -106,7 +106,7 @@ async fn sweep(fault: NetworkFault, direction: Direction, stride: usize) {
             if conversation.run().await.is_err() {
                 failed.fetch_add(1, Relaxed);
             }
-            // Whatever happened, a client is not spoilt by it.
+            // Whatever happened, the client can be used again.
             let again = ClientFixture::client_by(proxy.address(), short_timeouts());
             let client = if point % 2 == 0 { again } else { conversation.client };
             comes_back(&client, &conversation.session).await;
@@ -130,7 +130,7 @@ async fn comes_back(client: &Client, session: &str) {
             .expect("no hang")
         {
             Ok(()) => return,
-            // Its conversation was told to the end.
+            // Its conversation was complete.
             Err(Error::Closed { .. }) => return,
             Err(error) => assert!(Instant::now() < until, "{error:?}"),
         }

@@ -9,7 +9,7 @@ use servicebus::{Client, Config, Message, ReceivedMessage, SessionReceiver};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-/// Long enough for a machine under load; no test waits for it in vain.
+/// Long enough for a machine under load; no passing test waits this long.
 pub(crate) const SOON: Duration = Duration::from_secs(20);
 /// How long a call may take in tests of peers that do not answer.
 pub(crate) const BRIEF: Duration = Duration::from_secs(1);
@@ -40,7 +40,7 @@ impl ClientFixture {
         Self { broker, client }
     }
 
-    /// A client that reaches the broker by another way, such as a proxy.
+    /// A client that connects to another address, such as a proxy.
     pub(crate) fn client_by(address: SocketAddr, config: Config) -> Client {
         Client::new(&emulator(address), config).unwrap()
     }
@@ -52,7 +52,7 @@ impl ClientFixture {
         }
     }
 
-    /// Arms a fault of the broker's own.
+    /// Arms a fault in the broker.
     pub(crate) async fn arm(&self, fault: &str) {
         let mut stream = TcpStream::connect(self.broker.address()).await.unwrap();
         let length = fault.len();

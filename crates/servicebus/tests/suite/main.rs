@@ -1,4 +1,4 @@
-//! The client against the real broker, in this process, and through networks that fail.
+//! The client against the real broker, in process and through failing networks.
 
 mod cut_at_any_byte;
 mod fixture;

@@ -1,4 +1,4 @@
-//! Every fault of the proxy, as this client sees it: what was under way fails in time, and the next use connects again.
+//! Every fault of the proxy: operations in flight fail in time, and the next use reconnects.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ async fn through_proxy(config: servicebus::Config) -> FaultyConnection {
     FaultyConnection { _fixture: fixture, proxy, client }
 }
 
-/// A send, a settlement, a receive and a renewal under way; the fault strikes; each must fail well before `limit`.
+/// Injects a fault while a send, a settlement, a receive and a renewal are in flight; each must fail before `limit`.
 async fn all_fail(config: servicebus::Config, fault: NetworkFault, limit: Duration) -> Vec<Error> {
     let FaultyConnection { _fixture, proxy, client } = through_proxy(config).await;
     let sender = client.sender(ORDERS);
@@ -48,7 +48,7 @@ async fn all_fail(config: servicebus::Config, fault: NetworkFault, limit: Durati
     errors.into()
 }
 
-/// The next use connects again; the pause before it is short here.
+/// The next use reconnects; the backoff is short here.
 async fn send_again(sender: &servicebus::Sender) {
     testkit::wait::wait_for("a send that goes through", SOON, async || {
         sender.send_message(&in_session("s", "3")).await.map_err(|error| format!("{error:?}"))
@@ -65,7 +65,7 @@ fn retryable(errors: &[Error]) {
 
 #[tokio::test]
 async fn a_cut_is_noticed_at_once() {
-    // Patient calls: it is the hang-up that ends them, not their deadline.
+    // Long deadlines: the closed socket ends the calls, not a timeout.
     let config = servicebus::Config { operation_timeout: SOON * 3, ..short_timeouts() };
     retryable(&all_fail(config, NetworkFault::Cut, SOON).await);
 }
@@ -77,12 +77,12 @@ async fn a_reset_is_noticed_at_once() {
 }
 
 #[tokio::test]
-async fn a_black_hole_costs_no_more_than_one_deadline_for_everyone() {
+async fn a_black_hole_fails_all_calls_within_one_deadline() {
     retryable(&all_fail(short_timeouts(), NetworkFault::BlackHole, BRIEF + SOON / 2).await);
 }
 
 #[tokio::test]
-async fn a_freeze_costs_no_more_than_one_deadline_for_everyone() {
+async fn a_freeze_fails_all_calls_within_one_deadline() {
     retryable(&all_fail(short_timeouts(), NetworkFault::Freeze, BRIEF + SOON / 2).await);
 }
 
@@ -148,7 +148,7 @@ async fn a_peer_that_does_not_read_cannot_hold_a_large_send() {
 }
 
 #[tokio::test]
-async fn nobody_is_home() {
+async fn an_unreachable_server_is_a_retryable_error() {
     let proxy = Proxy::start("127.0.0.1:1").await.unwrap();
     proxy.inject(NetworkFault::Cut).await;
     let client = ClientFixture::client_by(proxy.address(), short_timeouts());
@@ -162,7 +162,7 @@ async fn nobody_is_home() {
 }
 
 #[tokio::test]
-async fn failed_dials_are_paced_however_many_callers_retry() {
+async fn failed_connects_back_off_for_all_callers() {
     let proxy = Proxy::start("127.0.0.1:1").await.unwrap();
     proxy.inject(NetworkFault::Reset).await;
     let pause = Duration::from_millis(200);
@@ -188,7 +188,7 @@ async fn failed_dials_are_paced_however_many_callers_retry() {
 }
 
 #[tokio::test]
-async fn a_broker_that_stops_says_so_and_one_that_closes_is_closed() {
+async fn a_stopping_broker_and_a_closed_client_are_reported() {
     let fixture = ClientFixture::start().await;
     let mut receiver = fixture.client.receiver(PLAIN);
     receiver.receive(1, MOMENT).await.unwrap();

@@ -1,4 +1,4 @@
-//! Many transfers with one channel of outcomes, and the guard that holds them back.
+//! Many transfers with one channel of outcomes, and the write guard.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -75,7 +75,7 @@ async fn no_outcome_is_lost_with_the_connection() {
 }
 
 #[tokio::test]
-async fn an_overdue_outcome_ends_the_connection_and_everyones_wait() {
+async fn an_overdue_outcome_closes_the_connection() {
     let fixture = ClientFixture::start().await;
     let proxy = Proxy::start(fixture.broker.address()).await.unwrap();
     let client = ClientFixture::client_by(proxy.address(), long_timeouts());
@@ -90,13 +90,13 @@ async fn an_overdue_outcome_ends_the_connection_and_everyones_wait() {
 }
 
 #[tokio::test]
-async fn a_guard_that_says_no_holds_back_even_what_waits_for_credit() {
+async fn the_write_guard_also_refuses_transfers_without_credit() {
     let fixture = ClientFixture::start().await;
     let open = Arc::new(AtomicBool::new(true));
     let asked = Arc::new(AtomicU64::new(0));
     let guard = {
         let (open, asked) = (Arc::clone(&open), Arc::clone(&asked));
-        // Shuts by itself in the middle of what is handed over at once.
+        // Refuses from the 700th transfer of one submission on.
         Arc::new(move || asked.fetch_add(1, SeqCst) < 700 && open.load(SeqCst))
     };
     let sender = fixture.client.sender(ORDERS).with_write_guard(guard);
@@ -113,12 +113,12 @@ async fn a_guard_that_says_no_holds_back_even_what_waits_for_credit() {
     assert_eq!(receive_all(&mut session, 200).await.len(), 200);
     let messages = fixture.client.entity_exists(ORDERS).await.unwrap();
     assert!(messages);
-    // A sender without the guard is not held back.
+    // A sender without the guard is not affected.
     fixture.client.sender(ORDERS).send_message(&in_session("t", "x")).await.unwrap();
 }
 
 #[tokio::test]
-async fn an_entity_is_there_or_not_and_its_link_tells_of_its_end() {
+async fn entity_existence_is_checked_and_its_end_noticed() {
     let fixture = ClientFixture::start().await;
     assert!(fixture.client.entity_exists(READ_MODELS).await.unwrap());
     assert!(fixture.client.entity_exists(ORDERS).await.unwrap());

@@ -1,5 +1,5 @@
-//! An AMQP 1.0 server we did not write: RabbitMQ with its AMQP 1.0 plugin (Debian's `rabbitmq-server`). What client and broker of this fixture might
-//! both misread, this one reads by itself.
+//! A third-party AMQP 1.0 server: RabbitMQ with its AMQP 1.0 plugin (Debian's `rabbitmq-server`). It finds errors that our client and
+//! our broker might share.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -15,7 +15,7 @@ use testkit::process::{Process, Program};
 use crate::fixture::*;
 
 const SERVER: &str = "/usr/lib/rabbitmq/bin/rabbitmq-server";
-/// An Erlang machine takes its time to start.
+/// The Erlang runtime starts slowly.
 const START: Duration = Duration::from_secs(90);
 const QUEUE: &str = "/queue/walk";
 
@@ -70,7 +70,7 @@ impl Rabbit {
     fn client(&self) -> Client {
         // No key, no token: it has no `$cbs`.
         let connection_string = format!("Endpoint=sb://{};UseDevelopmentEmulator=true", self.address);
-        // And it forgets a message as soon as we have settled.
+        // And it removes a message as soon as we have settled.
         Client::new(&connection_string, Config { settle_mode: ReceiverSettleMode::First, ..long_timeouts() }).unwrap()
     }
 }
@@ -141,7 +141,7 @@ async fn messages_are_sent_received_and_settled_with_rabbitmq() {
     })
     .await;
 
-    // Killed while a receive waits: told at once.
+    // Killed while a receive waits: the receive fails at once.
     let mut receiver = client.receiver("/queue/quiet");
     receiver.receive(1, MOMENT).await.unwrap();
     let waiting = tokio::spawn(async move { receiver.receive(1, SOON * 3).await.map(drop).unwrap_err() });

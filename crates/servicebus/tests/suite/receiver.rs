@@ -1,4 +1,4 @@
-//! Queues without sessions, dead letters, and what settlement answers.
+//! Queues without sessions, dead letters, and settlement results.
 
 use std::time::Duration;
 
@@ -55,7 +55,7 @@ async fn a_lost_lock_fails_only_its_own_message() {
     let mut messages = receiver.receive(1, SOON).await.unwrap();
     fixture.broker.advance_clock(Duration::from_secs(61));
     fixture.send(PLAIN, [Message::new("fresh")]).await;
-    // The expired one comes again, and the fresh one; both with locks that hold.
+    // The expired message is redelivered, and the new one arrives; both are locked.
     let mut fresh = Vec::new();
     while fresh.len() < 2 {
         fresh.extend(receiver.receive(2, SOON).await.unwrap());
@@ -116,7 +116,7 @@ async fn release_redelivers_unchanged_and_abandon_changed() {
 }
 
 #[tokio::test]
-async fn what_was_fetched_ahead_is_let_go_when_a_receiver_closes() {
+async fn closing_a_receiver_releases_prefetched_messages() {
     let fixture = ClientFixture::start().await;
     fixture.send(PLAIN, numbered(20)).await;
     let mut receiver = fixture.client.receiver(PLAIN);

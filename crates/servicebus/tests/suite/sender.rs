@@ -1,4 +1,4 @@
-//! Sends, windows, batches, and the bus's own outcomes.
+//! Sends, windows, batches and outcomes.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use servicebus::{BusErrorKind, Error, Message};
 use crate::fixture::*;
 
 #[tokio::test]
-async fn many_sends_are_under_way_at_once_and_arrive_in_order() {
+async fn many_sends_in_flight_arrive_in_order() {
     let fixture = ClientFixture::start().await;
     let sender = fixture.client.sender(ORDERS);
     let mut outcomes = Vec::new();
@@ -86,7 +86,7 @@ async fn a_batch_is_one_delivery_and_many_messages() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_too_large_is_told_before_it_is_sent() {
+async fn an_oversized_message_fails_before_it_is_sent() {
     let fixture = ClientFixture::start().await;
     let sender = fixture.client.sender(PLAIN);
     let error = sender.send_message(&Message::new(vec![0; 64 << 20])).await.unwrap_err();
@@ -97,7 +97,7 @@ async fn a_message_that_is_too_large_is_told_before_it_is_sent() {
 }
 
 #[tokio::test]
-async fn a_refused_send_says_why_and_the_others_go_through() {
+async fn a_rejected_send_does_not_affect_the_others() {
     let fixture = ClientFixture::start().await;
     let sender = fixture.client.sender(ORDERS);
     let good = sender.enqueue(&in_session("s", "1").encode()).await.unwrap();
@@ -119,7 +119,7 @@ async fn an_entity_that_does_not_exist_is_not_found() {
 }
 
 #[tokio::test]
-async fn a_busy_bus_asks_for_patience_and_takes_the_next_one() {
+async fn a_throttled_send_is_retryable() {
     let fixture = ClientFixture::start().await;
     fixture.arm(r#"{"kind": "server_busy"}"#).await;
     let sender = fixture.client.sender(PLAIN);
@@ -129,7 +129,7 @@ async fn a_busy_bus_asks_for_patience_and_takes_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_link_that_was_taken_away_is_opened_again_at_the_next_use() {
+async fn a_detached_link_is_reopened_at_the_next_use() {
     let fixture = ClientFixture::start().await;
     let sender = fixture.client.sender(PLAIN);
     sender.send_message(&Message::new("1")).await.unwrap();
@@ -194,7 +194,7 @@ async fn dropping_a_send_future_frees_its_place_in_the_window() {
 }
 
 #[tokio::test]
-async fn tokens_are_put_again_before_they_expire() {
+async fn tokens_are_renewed_before_they_expire() {
     let fixture = ClientFixture::start().await;
     let proxy = testkit::proxy::Proxy::start(fixture.broker.address()).await.unwrap();
     let config = servicebus::Config { token_lifetime: Duration::from_millis(200), ..long_timeouts() };

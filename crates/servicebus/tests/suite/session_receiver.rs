@@ -1,4 +1,4 @@
-//! SessionPool: accepted, held, renewed, let go, lost.
+//! Sessions: accepted, locked, renewed, released, lost.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use servicebus::{BusErrorKind, Settlement};
 use crate::fixture::*;
 
 #[tokio::test]
-async fn without_a_session_the_wait_ends_when_it_was_said_to() {
+async fn accept_without_a_session_waits_as_long_as_asked() {
     let fixture = ClientFixture::start().await;
     let started = Instant::now();
     let none = fixture.client.accept_next_session(ORDERS, Duration::from_millis(300)).await.unwrap();
@@ -16,7 +16,7 @@ async fn without_a_session_the_wait_ends_when_it_was_said_to() {
 }
 
 #[tokio::test]
-async fn a_waiting_accept_gets_the_session_that_comes() {
+async fn a_waiting_accept_gets_the_next_session() {
     let fixture = ClientFixture::start().await;
     let client = fixture.client.clone();
     let waiting = tokio::spawn(async move { client.accept_next_session(ORDERS, SOON).await });
@@ -38,7 +38,7 @@ async fn a_session_has_one_holder_until_it_is_closed() {
 }
 
 #[tokio::test]
-async fn a_dropped_receiver_lets_its_session_go() {
+async fn a_dropped_receiver_releases_its_session() {
     let fixture = ClientFixture::start().await;
     fixture.send(ORDERS, [in_session("s", "1")]).await;
     drop(fixture.client.accept_session(ORDERS, "s").await.unwrap());
@@ -47,7 +47,7 @@ async fn a_dropped_receiver_lets_its_session_go() {
 }
 
 #[tokio::test]
-async fn an_accept_that_is_dropped_while_it_waits_keeps_no_session() {
+async fn a_cancelled_accept_locks_no_session() {
     let fixture = ClientFixture::start().await;
     fixture.client.connect().await.unwrap();
     let abandoned = tokio::time::timeout(MOMENT, fixture.client.accept_next_session(ORDERS, SOON)).await;
@@ -72,7 +72,7 @@ async fn unsettled_messages_are_redelivered_with_the_same_count() {
 }
 
 #[tokio::test]
-async fn an_abandoned_message_comes_next_with_a_higher_delivery_count() {
+async fn an_abandoned_message_is_redelivered_with_a_higher_count() {
     let fixture = ClientFixture::start().await;
     fixture.send(ORDERS, [in_session("s", "1"), in_session("s", "2")]).await;
     let config = servicebus::Config { credit: 1, ..long_timeouts() };
@@ -118,7 +118,7 @@ async fn a_settlement_after_the_lock_was_lost_fails() {
 }
 
 #[tokio::test]
-async fn a_sessions_state_is_kept_and_cleared() {
+async fn session_state_is_stored_and_cleared() {
     let fixture = ClientFixture::start().await;
     let session = fixture.client.accept_session(ORDERS, "s").await.unwrap();
     assert_eq!(session.session().state().await.unwrap(), None);

@@ -1,4 +1,4 @@
-//! TLS: whom the client trusts, and whom not.
+//! TLS: which certificates the client trusts.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use crate::fixture::*;
 
-/// An authority made for one test, with a certificate for one name.
+/// A test certificate authority with one certificate.
 struct Authority {
     folder: TempDir,
 }
@@ -44,7 +44,7 @@ fn client(host: &str, port: u16, ca: Option<&Path>) -> Client {
 }
 
 #[tokio::test]
-async fn a_broker_whose_authority_is_trusted_is_talked_to_over_tls() {
+async fn a_trusted_broker_is_used_over_tls() {
     let authority = Authority::new("localhost");
     let broker = start_broker(Some(authority.server())).await;
     let proxy = testkit::proxy::Proxy::start(broker.address()).await.unwrap();
@@ -82,7 +82,7 @@ async fn a_certificate_for_another_name_is_refused() {
 }
 
 #[tokio::test]
-async fn a_broker_without_tls_is_not_talked_to_in_the_clear() {
+async fn tls_never_falls_back_to_plain_tcp() {
     let broker = start_broker(None).await;
     let authority = Authority::new("localhost");
     let config = Config { ca_file: Some(authority.file("ca.pem")), ..short_timeouts() };
