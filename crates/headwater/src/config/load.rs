@@ -259,23 +259,19 @@ impl SettingsReader<'_> {
             if self.set.contains_key(key.path) {
                 continue;
             }
-            match key.default {
-                KeyDefault::Optional(_) | KeyDefault::Suggested(_) => {}
-                KeyDefault::Value(text) => {
-                    let node = yaml::parse(text).expect("a default is YAML");
-                    let value = parse_value(key, &node).expect("a default is of its own kind");
-                    self.set.insert(key.path, Setting { value, origin: Origin::Unset });
-                }
-                KeyDefault::Required(text) => {
-                    let node = yaml::parse(text).expect("an example is YAML");
-                    let value = parse_value(key, &node).expect("an example is of its own kind");
-                    self.set.insert(key.path, Setting { value, origin: Origin::Unset });
-                    // If it was set to an invalid value, that is reported already.
-                    if self.invalid.insert(key.path) {
-                        let what = format!("is missing; write, for example, `{text}`");
-                        self.problems.push(ConfigProblem::at(Origin::Unset, key.path, what));
-                    }
-                }
+            let required = matches!(key.default, KeyDefault::Required(_));
+            if !required && !key.has_default() {
+                continue;
+            }
+            // A required key gets its example as value, so that the configuration can be built and the rules for other keys checked.
+            let text = key.example();
+            let node = yaml::parse(&text).expect("defaults and examples are YAML");
+            let value = parse_value(key, &node).expect("defaults and examples have the type of their key");
+            self.set.insert(key.path, Setting { value, origin: Origin::Unset });
+            // If it was set to an invalid value, that is reported already.
+            if required && self.invalid.insert(key.path) {
+                let what = format!("is missing; write, for example, `{text}`");
+                self.problems.push(ConfigProblem::at(Origin::Unset, key.path, what));
             }
         }
     }
@@ -300,13 +296,13 @@ fn parse_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, String>
     match (key.kind, &node.value) {
         // An empty secret, as from an empty variable, has its own message below.
         (ValueKind::Secret { check }, NodeValue::Text(text)) if !text.trim().is_empty() => {
-            let refused = |why| format!("{why}; write, for example, `{}`", example(key));
+            let refused = |why| format!("{why}; write, for example, `{}`", key.example());
             check(text).map(|()| TypedValue::Text(text.clone())).map_err(refused)
         }
         (ValueKind::Secret { .. }, NodeValue::Text(_)) => {
-            Err(format!("is empty; write, for example, `{}`", example(key)))
+            Err(format!("is empty; write, for example, `{}`", key.example()))
         }
-        (ValueKind::Secret { .. }, _) => Err(format!("is not a string; write, for example, `{}`", example(key))),
+        (ValueKind::Secret { .. }, _) => Err(format!("is not a string; write, for example, `{}`", key.example())),
         _ => parse_plain_value(key, node).map_err(|rule| format!("is {node}, but {rule}")),
     }
 }
@@ -317,7 +313,7 @@ fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, S
         (ValueKind::Text, NodeValue::Text(text)) if !text.trim().is_empty() => Ok(TypedValue::Text(text.clone())),
         // YAML reads `pipeline: 2024` as a number.
         (ValueKind::Text, NodeValue::Integer(number)) => Ok(TypedValue::Text(number.to_string())),
-        (ValueKind::Text, _) => Err(format!("must be a string, such as `{}`", example(key))),
+        (ValueKind::Text, _) => Err(format!("must be a string, such as `{}`", key.example())),
         (ValueKind::Flag, NodeValue::Flag(flag)) => Ok(TypedValue::Flag(*flag)),
         (ValueKind::Flag, _) => Err("must be `true` or `false`".to_owned()),
         (ValueKind::Count { least, most }, value) => {
@@ -325,14 +321,14 @@ fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, S
                 if least == most {
                     format!("must be `{least}`")
                 } else {
-                    format!("must be a whole number from {least} to {most}, such as `{}`", example(key))
+                    format!("must be a whole number from {least} to {most}, such as `{}`", key.example())
                 }
             })
         }
         (ValueKind::Duration { least, most }, value) => {
             let duration = if let NodeValue::Text(text) = value { units::parse_duration(text) } else { None };
             duration.filter(|duration| (least..=most).contains(duration)).map(TypedValue::Duration).ok_or_else(|| {
-                let unit = as_count(value).map_or_else(|| example(key).to_owned(), |number| format!("{number}s"));
+                let unit = as_count(value).map_or_else(|| key.example().into_owned(), |number| format!("{number}s"));
                 let (least, most) = (units::format_duration(least), units::format_duration(most));
                 format!("must be a duration from {least} to {most}, such as `{unit}`")
             })
@@ -344,7 +340,7 @@ fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, S
                     "must be a size from {} to {}, such as `{}`",
                     units::format_size(least),
                     units::format_size(most),
-                    example(key)
+                    key.example()
                 )
             })
         }
@@ -359,7 +355,7 @@ fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, S
                 NodeValue::Integer(number) => Some(number.to_string()),
                 _ => None,
             };
-            let shown = if shown.is_empty() { example(key) } else { shown };
+            let shown = if shown.is_empty() { key.example() } else { shown.into() };
             let refused = || format!("must be {rule}, such as `{shown}`");
             text.filter(|text| fits(text)).map(TypedValue::Text).ok_or_else(refused)
         }
@@ -370,9 +366,9 @@ fn parse_plain_value(key: &ConfigKey, node: &ConfigNode) -> Result<TypedValue, S
             texts
                 .collect::<Option<Vec<_>>>()
                 .map(TypedValue::Texts)
-                .ok_or_else(|| format!("must be a list of strings, such as `{}`", example(key)))
+                .ok_or_else(|| format!("must be a list of strings, such as `{}`", key.example()))
         }
-        (ValueKind::Texts, _) => Err(format!("must be a list of strings, such as `{}`", example(key))),
+        (ValueKind::Texts, _) => Err(format!("must be a list of strings, such as `{}`", key.example())),
         (ValueKind::Documents, NodeValue::List(nodes))
             if nodes.iter().all(|node| matches!(node.value, NodeValue::Map(_))) =>
         {
@@ -390,15 +386,6 @@ fn as_count(value: &NodeValue) -> Option<u64> {
     match value {
         NodeValue::Integer(number) => u64::try_from(*number).ok(),
         _ => None,
-    }
-}
-
-fn example(key: &ConfigKey) -> &'static str {
-    match key.default {
-        KeyDefault::Required(text)
-        | KeyDefault::Suggested(text)
-        | KeyDefault::Optional(text)
-        | KeyDefault::Value(text) => text,
     }
 }
 

@@ -16,11 +16,8 @@ pub(crate) fn reference_file() -> String {
     text.push_str("# Secrets can be read from files: `uri_file`, `connection_string_file`, `token_file`.\n");
     write_section(&mut text, "", true, &mut |text, key, name, indent| {
         write_comment(text, key.about, indent);
-        let (off, value) = match key.default {
-            KeyDefault::Required(value) | KeyDefault::Suggested(value) | KeyDefault::Value(value) => ("", value),
-            KeyDefault::Optional(value) => ("# ", value),
-        };
-        text.push_str(&format!("{indent}{off}{name}: {}\n", quote(key, value)));
+        let off = if matches!(key.default, KeyDefault::Optional(_)) { "# " } else { "" };
+        text.push_str(&format!("{indent}{off}{name}: {}\n", quote(key, &key.example())));
     });
     text
 }
@@ -181,8 +178,8 @@ fn property_schema(key: &ConfigKey) -> Json {
         ValueKind::ReadModels => read_models::json_schema(),
     };
     property["description"] = key.about.into();
-    if let KeyDefault::Value(value) = key.default {
-        property["default"] = super::yaml::parse(value).expect("a default is YAML").to_json();
+    if key.has_default() {
+        property["default"] = super::yaml::parse(&key.example()).expect("a default is YAML").to_json();
     }
     property
 }

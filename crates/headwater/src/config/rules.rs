@@ -10,7 +10,7 @@ use servicebus::ConnectionString;
 use super::load::{ReadFile, ResolvedSettings};
 use super::node::Origin;
 use super::problem::ConfigProblem;
-use super::{Config, formats, reserved, units};
+use super::{Config, formats, reserved, schema, units};
 
 pub(super) fn check(
     config: &Config,
@@ -134,7 +134,10 @@ impl RuleChecker<'_> {
         let path = self.settings.first_set(&paths).unwrap_or("coordination.lease.ttl");
         let value = self.settings.duration(path).map(units::format_duration).unwrap_or_default();
         let what = format!(
-            "is `{value}`, which does not fit the other lease settings: {invalid}; the defaults are ttl 15s, renew_deadline 10s, heartbeat 5s"
+            "is `{value}`, which does not fit the other lease settings: {invalid}; the defaults are ttl {}, renew_deadline {}, heartbeat {}",
+            schema::default_of(paths[0]),
+            schema::default_of(paths[1]),
+            schema::default_of(paths[2])
         );
         self.report(path, what);
     }
@@ -147,7 +150,11 @@ impl RuleChecker<'_> {
         if !self.settings.are_valid(&[CONNECTIONS, SESSIONS]) || connections <= sessions {
             return;
         }
-        let defaults = "the defaults are 2 connections and 256 sessions";
+        let defaults = format!(
+            "the defaults are {} connections and {} sessions",
+            schema::default_of(CONNECTIONS),
+            schema::default_of(SESSIONS)
+        );
         if self.settings.first_set(&[CONNECTIONS]).is_some() {
             let what =
                 format!("is `{connections}`, but must not exceed `{SESSIONS}`, which is `{sessions}`; {defaults}");

@@ -1,9 +1,13 @@
 //! The table of all configuration keys: type, default and description. Loading, `config print`, the reference file and the JSON
 //! schema for editors all use it.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use pipeline::{capture, publish, session, view};
+
 use super::formats;
+use super::units::{format_duration, format_size};
 
 pub(crate) struct ConfigKey {
     /// Dotted, such as `source.uri`.
@@ -17,6 +21,21 @@ pub(crate) struct ConfigKey {
 impl ConfigKey {
     pub(crate) fn is_secret(&self) -> bool {
         matches!(self.kind, ValueKind::Secret { .. })
+    }
+
+    /// The default, or an example if there is none, as a user would write it.
+    pub(crate) fn example(&self) -> Cow<'static, str> {
+        match self.default {
+            KeyDefault::Required(text)
+            | KeyDefault::Suggested(text)
+            | KeyDefault::Optional(text)
+            | KeyDefault::Value(text) => text.into(),
+            KeyDefault::Service(read) => read(&ServiceDefaults::default()).into(),
+        }
+    }
+
+    pub(crate) fn has_default(&self) -> bool {
+        matches!(self.default, KeyDefault::Value(_) | KeyDefault::Service(_))
     }
 }
 
@@ -67,6 +86,18 @@ pub(crate) enum KeyDefault {
     Optional(&'static str),
     /// The default, as a user would write it.
     Value(&'static str),
+    /// The default of the service that the key configures. The number is stated only there.
+    Service(fn(&ServiceDefaults) -> String),
+}
+
+/// The defaults of the services, in their own code.
+#[derive(Default)]
+pub(crate) struct ServiceDefaults {
+    lease: lease::Config,
+    capture: capture::Config,
+    publish: publish::Config,
+    session: session::Config,
+    view: view::Config,
 }
 
 const fn seconds(number: u64) -> Duration {
@@ -200,19 +231,19 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "coordination.lease.ttl",
         kind: ValueKind::Duration { least: seconds(1), most: seconds(600) },
-        default: KeyDefault::Value("15s"),
+        default: KeyDefault::Service(|it| format_duration(it.lease.ttl)),
         about: "A standby takes over when it has seen no renewal for this long: the time without a leader after a crash.",
     },
     ConfigKey {
         path: "coordination.lease.renew_deadline",
         kind: ValueKind::Duration { least: millis(100), most: seconds(600) },
-        default: KeyDefault::Value("10s"),
+        default: KeyDefault::Service(|it| format_duration(it.lease.renew_deadline)),
         about: "The leader stops when its last acknowledged renewal is older than this.",
     },
     ConfigKey {
         path: "coordination.lease.heartbeat",
         kind: ValueKind::Duration { least: millis(50), most: seconds(600) },
-        default: KeyDefault::Value("5s"),
+        default: KeyDefault::Service(|it| format_duration(it.lease.heartbeat)),
         about: "Interval between two renewals by the leader.",
     },
     ConfigKey {
@@ -224,7 +255,7 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "coordination.lease.watch",
         kind: ValueKind::Flag,
-        default: KeyDefault::Value("true"),
+        default: KeyDefault::Service(|it| it.lease.watch.to_string()),
         about: "Standbys also watch the lease by change stream and take over within milliseconds of a release. Turn it off for large fleets: every watcher makes the server scan the oplog once more.",
     },
     ConfigKey {
@@ -318,37 +349,37 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "producer.window.events",
         kind: ValueKind::Count { least: 16, most: 1_000_000 },
-        default: KeyDefault::Value("8192"),
+        default: KeyDefault::Service(|it| it.publish.window_events.to_string()),
         about: "In events. A larger window keeps a distant Service Bus busy.",
     },
     ConfigKey {
         path: "producer.window.bytes",
         kind: ValueKind::Size { least: 1 << 20, most: 1 << 31 },
-        default: KeyDefault::Value("8MiB"),
+        default: KeyDefault::Service(|it| format_size(it.publish.window_bytes.get() as u64)),
         about: "In bytes of messages. The limit that is reached first applies.",
     },
     ConfigKey {
         path: "producer.read_ahead.events",
         kind: ValueKind::Count { least: 1, most: 1_000_000 },
-        default: KeyDefault::Value("16000"),
+        default: KeyDefault::Service(|it| it.capture.read_ahead_events.to_string()),
         about: "In events.",
     },
     ConfigKey {
         path: "producer.read_ahead.bytes",
         kind: ValueKind::Size { least: 1 << 20, most: 1 << 31 },
-        default: KeyDefault::Value("8MiB"),
+        default: KeyDefault::Service(|it| format_size(it.capture.read_ahead_bytes.get().into())),
         about: "In bytes. The limit that is reached first applies.",
     },
     ConfigKey {
         path: "producer.drain",
         kind: ValueKind::Duration { least: millis(0), most: seconds(600) },
-        default: KeyDefault::Value("10s"),
+        default: KeyDefault::Service(|it| format_duration(it.publish.drain)),
         about: "On a stop, how long the leader may take to publish what it has read, before it releases the lease.",
     },
     ConfigKey {
         path: "consumer.max_concurrent_sessions",
         kind: ValueKind::Count { least: 1, most: 10_000 },
-        default: KeyDefault::Value("256"),
+        default: KeyDefault::Service(|it| it.session.max_concurrent_sessions.to_string()),
         about: "Sessions that one pod holds at a time. A session is cheap; `bytes_in_flight` bounds the memory of their messages.",
     },
     ConfigKey {
@@ -360,67 +391,67 @@ pub(crate) const KEYS: &[ConfigKey] = &[
     ConfigKey {
         path: "consumer.connections",
         kind: ValueKind::Count { least: 1, most: 64 },
-        default: KeyDefault::Value("2"),
+        default: KeyDefault::Service(|it| it.session.connections.to_string()),
         about: "Connections to Service Bus that the sessions share.",
     },
     ConfigKey {
         path: "consumer.transactions",
         kind: ValueKind::Count { least: 1, most: 64 },
-        default: KeyDefault::Value("2"),
+        default: KeyDefault::Service(|it| it.view.connections.to_string()),
         about: "MongoDB transactions at a time. Two keep a server with two cores busy.",
     },
     ConfigKey {
         path: "consumer.credit",
         kind: ValueKind::Count { least: 2, most: 100_000 },
-        default: KeyDefault::Value("1000"),
+        default: KeyDefault::Service(|it| it.session.credit.to_string()),
         about: "Link credit: unsettled messages that one session may hold. Half of them are one batch, so that the next batch arrives meanwhile.",
     },
     ConfigKey {
         path: "consumer.bytes_in_flight",
         kind: ValueKind::Size { least: 1 << 20, most: 1 << 33 },
-        default: KeyDefault::Value("64MiB"),
+        default: KeyDefault::Service(|it| format_size(it.session.bytes_in_flight.get() as u64)),
         about: "Bytes of unsettled messages that all sessions of a pod may hold together.",
     },
     ConfigKey {
         path: "consumer.session_idle_timeout",
         kind: ValueKind::Duration { least: millis(0), most: seconds(600) },
-        default: KeyDefault::Value("1s"),
+        default: KeyDefault::Service(|it| format_duration(it.session.session_idle_timeout)),
         about: "A session without messages is closed after this time; at once, if other sessions need its slot.",
     },
     ConfigKey {
         path: "consumer.max_session_duration",
         kind: ValueKind::Duration { least: millis(100), most: seconds(3_600) },
-        default: KeyDefault::Value("10s"),
+        default: KeyDefault::Service(|it| format_duration(it.session.max_session_duration)),
         about: "A session is closed after this time, or after `max_session_events`, so that other sessions get a turn.",
     },
     ConfigKey {
         path: "consumer.max_session_events",
         kind: ValueKind::Count { least: 1, most: 10_000_000 },
-        default: KeyDefault::Value("5000"),
+        default: KeyDefault::Service(|it| it.session.max_session_events.to_string()),
         about: "See `max_session_duration`.",
     },
     ConfigKey {
         path: "consumer.lock_duration",
         kind: ValueKind::Duration { least: seconds(5), most: seconds(300) },
-        default: KeyDefault::Value("1m"),
+        default: KeyDefault::Service(|it| format_duration(it.session.lock_duration)),
         about: "Lock duration of the subscription. Locks are renewed at half of it.",
     },
     ConfigKey {
         path: "consumer.gap_timeout",
         kind: ValueKind::Duration { least: millis(0), most: seconds(3_600) },
-        default: KeyDefault::Value("10s"),
+        default: KeyDefault::Service(|it| format_duration(it.view.gap_timeout)),
         about: "How long the consumer waits for the source to fill a gap before it parks the aggregate.",
     },
     ConfigKey {
         path: "consumer.first_sequence",
         kind: ValueKind::Count { least: 0, most: 1_000_000 },
-        default: KeyDefault::Value("1"),
+        default: KeyDefault::Service(|it| it.view.first_sequence.to_string()),
         about: "Sequence number of the first event of an aggregate.",
     },
     ConfigKey {
         path: "consumer.drain",
         kind: ValueKind::Duration { least: millis(0), most: seconds(600) },
-        default: KeyDefault::Value("20s"),
+        default: KeyDefault::Service(|it| format_duration(it.session.drain_within)),
         about: "On a stop, how long the consumer may take to apply and settle its unsettled messages before it closes its sessions.",
     },
     ConfigKey {
@@ -495,6 +526,11 @@ pub(crate) const READ_MODELS: &str = "read_models.*";
 
 /// The example name for the wildcard key.
 pub(crate) const EXAMPLE_READ_MODEL: &str = "order_summary";
+
+/// The default of this key, for messages.
+pub(crate) fn default_of(path: &str) -> Cow<'static, str> {
+    key(path).expect("the table has this key").example()
+}
 
 /// The key with this path.
 pub(crate) fn key(path: &str) -> Option<&'static ConfigKey> {
