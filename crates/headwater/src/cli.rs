@@ -9,6 +9,7 @@ mod config;
 mod dev;
 mod parked;
 mod run;
+mod shared_args;
 mod status;
 mod step_down;
 mod table;

@@ -16,6 +16,11 @@ pub(crate) fn print_line(text: impl Display) -> anyhow::Result<bool> {
     print(format_args!("{text}\n"))
 }
 
+/// Prints an indented JSON document.
+pub(crate) fn print_json(document: &serde_json::Value) -> anyhow::Result<bool> {
+    print_line(format_args!("{document:#}"))
+}
+
 /// Prints the text and ignores errors.
 pub(crate) fn try_print(text: impl Display) {
     let _ = print(text);

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use servicebus::administration::EntityDescription;
 
+use crate::config::Config;
+
 /// The maximum of Service Bus.
 const MAX_DELIVERY_COUNT: u32 = 2_000;
 /// The value that Service Bus uses for "never".
@@ -126,6 +128,14 @@ impl SpecProperty {
             PropertyRule::Any => true,
         }
     }
+}
+
+/// Path and settings of the topic and of the subscription that a pipeline needs.
+pub(crate) fn required_entities(config: &Config, partitioned: bool) -> [(String, EntitySpec); 2] {
+    let topic = config.service_bus.topic.clone();
+    let subscription = format!("{topic}/Subscriptions/{}", config.service_bus.subscription);
+    let lock_duration = config.consumer.session.lock_duration;
+    [(topic, EntitySpec::topic(partitioned)), (subscription, EntitySpec::subscription(lock_duration))]
 }
 
 /// Compares an existing entity with the required settings.

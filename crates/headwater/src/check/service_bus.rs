@@ -6,31 +6,32 @@ use servicebus::administration::{EntityDescription, Error, RuleSummary};
 
 use super::{CheckFinding, FindingLevel};
 use crate::config::Config;
-use crate::topology::{EntitySpec, TopologyPlan, fix_for, parse_iso_duration, plan_changes};
+use crate::topology::{self, EntitySpec, TopologyPlan, fix_for, parse_iso_duration, plan_changes};
 
 const SECTION: &str = "service_bus";
 
 pub(super) async fn check_service_bus(config: &Config) -> anyhow::Result<Vec<CheckFinding>> {
     let bus = crate::connect::bus_administration(config)?;
     let lock = config.consumer.session.lock_duration;
-    let topic = config.service_bus.topic.clone();
-    let subscription = format!("{topic}/Subscriptions/{}", config.service_bus.subscription);
+    // Partitioned or not is the user's choice, and accepted either way.
+    let [topic, subscription] = topology::required_entities(config, true);
     let mut findings = vec![];
-    let found = match bus.get(&topic).await {
-        Ok(found) => found,
-        Err(error) => return Ok(vec![unreachable_finding(&error)]),
-    };
-    findings.extend(check_entity(&topic, &EntitySpec::topic(true), found.as_ref(), lock));
-    if found.is_some() {
-        let found = match bus.get(&subscription).await {
+    let rules_of = subscription.0.clone();
+    for (path, spec) in [topic, subscription] {
+        let found = match bus.get(&path).await {
             Ok(found) => found,
-            Err(error) => return Ok(findings.into_iter().chain([unreachable_finding(&error)]).collect()),
+            Err(error) => {
+                findings.push(unreachable_finding(&error));
+                return Ok(findings);
+            }
         };
-        findings.extend(check_entity(&subscription, &EntitySpec::subscription(lock), found.as_ref(), lock));
-        if found.is_some() {
-            findings.extend(check_rules(&subscription, bus.rules(&subscription).await));
+        findings.extend(check_entity(&path, &spec, found.as_ref(), lock));
+        // Without the topic there is no subscription, and without the subscription there are no rules.
+        if found.is_none() {
+            return Ok(findings);
         }
     }
+    findings.extend(check_rules(&rules_of, bus.rules(&rules_of).await));
     Ok(findings)
 }
 

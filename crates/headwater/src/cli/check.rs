@@ -3,7 +3,7 @@
 use anyhow::bail;
 use serde_json::{Value as Json, json};
 
-use super::run::ConfigArgs;
+use super::shared_args::ConfigArgs;
 use crate::check::{self, CheckFinding, FindingLevel};
 use crate::config::ConfigProblems;
 use crate::exit::ExitReason;
@@ -43,7 +43,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         Ok(config) => config,
         Err(error) => {
             if args.json {
-                output::print_line(format_args!("{:#}", load_failure_json(&error)))?;
+                output::print_json(&load_failure_json(&error))?;
             }
             return Err(error);
         }
@@ -53,7 +53,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let errors = findings.iter().filter(|finding| finding.level == FindingLevel::Error).count();
     if args.json {
         let list: Vec<_> = findings.iter().map(CheckFinding::to_json).collect();
-        output::print_line(format_args!("{:#}", json!({ "ok": errors == 0, "findings": Json::Array(list) })))?;
+        output::print_json(&json!({ "ok": errors == 0, "findings": Json::Array(list) }))?;
     } else {
         for finding in &findings {
             output::print_line(finding)?;

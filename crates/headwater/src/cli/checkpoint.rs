@@ -14,7 +14,7 @@ use pipeline::event::ResumeToken;
 use pipeline::producer::ProducerDependencies;
 use serde_json::{Value as Json, json};
 
-use super::run::ConfigArgs;
+use super::shared_args::{ConfigArgs, ConfirmArgs};
 use crate::config::Config;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::exit::ExitReason;
@@ -60,6 +60,9 @@ enum CheckpointCommand {
         token: ResumeTokenArg,
         #[command(flatten)]
         confirm: ConfirmArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Start a new epoch at `beginning` (read everything the source holds), at `now`, or at a time that the oplog still covers
     ///
@@ -73,17 +76,10 @@ enum CheckpointCommand {
         start: PipelineStart,
         #[command(flatten)]
         confirm: ConfirmArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
-}
-
-#[derive(Debug, clap::Args)]
-struct ConfirmArgs {
-    /// Do it without asking for confirmation
-    #[arg(long)]
-    yes: bool,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
 }
 
 /// A resume token on the command line.
@@ -106,11 +102,11 @@ impl FromStr for ResumeTokenArg {
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     match args.command {
         CheckpointCommand::Show { config, json } => show(&CheckpointContext::open(&config).await?, json).await,
-        CheckpointCommand::Set { config, token, confirm } => {
-            set(&CheckpointContext::open(&config).await?, token.0, &confirm).await
+        CheckpointCommand::Set { config, token, confirm, json } => {
+            set(&CheckpointContext::open(&config).await?, token.0, &confirm, json).await
         }
-        CheckpointCommand::Reset { config, start, confirm } => {
-            reset(&CheckpointContext::open(&config).await?, start, &confirm).await
+        CheckpointCommand::Reset { config, start, confirm, json } => {
+            reset(&CheckpointContext::open(&config).await?, start, &confirm, json).await
         }
     }
 }
@@ -118,32 +114,29 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
 /// The checkpoint store of one pipeline, and its source.
 struct CheckpointContext {
     config: Config,
-    places: ProducerDependencies,
+    dependencies: ProducerDependencies,
     store: MongoCheckpointStore,
 }
 
 impl CheckpointContext {
     async fn open(args: &ConfigArgs) -> anyhow::Result<Self> {
         let config = args.load()?;
-        let places = connect::producer_dependencies(&config, COMMAND_TIMEOUT).await?;
-        let store = MongoCheckpointStore::new(&places.coordination, &places.pipeline, places.source.fingerprint());
-        Ok(Self { config, places, store })
+        let dependencies = connect::producer_dependencies(&config, COMMAND_TIMEOUT).await?;
+        let store = MongoCheckpointStore::new(
+            &dependencies.coordination,
+            &dependencies.pipeline,
+            dependencies.source.fingerprint(),
+        );
+        Ok(Self { config, dependencies, store })
     }
 
     async fn load_checkpoint(&self) -> anyhow::Result<Checkpoint> {
-        let nothing = || format!("`{}` has no checkpoint yet: the first leader creates it", self.places.pipeline);
-        self.store.load().await?.with_context(nothing)
+        self.store.load().await?.with_context(|| no_checkpoint(&self.dependencies.pipeline))
     }
 
-    /// Fails without `--yes`.
     fn require_confirmation(&self, confirm: &ConfirmArgs, at: &str, consequence: &str) -> anyhow::Result<()> {
-        let pipeline = &self.places.pipeline;
-        if !confirm.yes {
-            bail!(ExitReason::Usage.with_message(format!(
-                "this starts a new epoch of `{pipeline}` at {at}: {consequence}; add --yes to do it"
-            )));
-        }
-        Ok(())
+        let pipeline = &self.dependencies.pipeline;
+        confirm.require(&format!("starts a new epoch of `{pipeline}` at {at}: {consequence}"))
     }
 
     /// Takes a new term: the current leader can no longer save, and reads the new checkpoint.
@@ -157,37 +150,39 @@ impl CheckpointContext {
         let claim = Claim {
             term: stored.term.next(),
             claimant: CandidateId::random(),
-            pod_id: format!("{} (operator)", self.places.pod_id),
+            pod_id: format!("{} (operator)", self.dependencies.pod_id),
         };
         let claimed = self.store.claim(&claim).await.context("failed to take a new term")?;
         self.store.begin_epoch(&claim, claimed.epoch, phase).await?;
         let now = self.load_checkpoint().await?;
         if json {
-            let mut shown = to_json(&self.places.pipeline, &now);
+            let mut shown = to_json(&self.dependencies.pipeline, &now);
             shown["consequence"] = consequence.into();
-            output::print_line(format_args!("{shown:#}"))?;
+            output::print_json(&shown)?;
         } else {
             output::print_line(format_args!("done: {consequence}"))?;
-            output::print(to_text(&self.places.pipeline, &now))?;
+            output::print(to_text(&self.dependencies.pipeline, &now))?;
         }
         Ok(())
     }
 }
 
+fn no_checkpoint(pipeline: &str) -> String {
+    format!("`{pipeline}` has no checkpoint yet: the first leader creates it")
+}
+
 async fn show(context: &CheckpointContext, json: bool) -> anyhow::Result<()> {
-    let pipeline = &context.places.pipeline;
+    let pipeline = &context.dependencies.pipeline;
     match (context.store.load().await?, json) {
         (Some(checkpoint), false) => output::print(to_text(pipeline, &checkpoint))?,
-        (Some(checkpoint), true) => output::print_line(format_args!("{:#}", to_json(pipeline, &checkpoint)))?,
-        (None, false) => {
-            output::print_line(format_args!("`{pipeline}` has no checkpoint yet: the first leader creates it"))?
-        }
-        (None, true) => output::print_line(format_args!("{:#}", json!({ "pipeline": pipeline, "phase": null })))?,
+        (Some(checkpoint), true) => output::print_json(&to_json(pipeline, &checkpoint))?,
+        (None, false) => output::print_line(no_checkpoint(pipeline))?,
+        (None, true) => output::print_json(&json!({ "pipeline": pipeline, "phase": null }))?,
     };
     Ok(())
 }
 
-async fn set(context: &CheckpointContext, token: ResumeToken, confirm: &ConfirmArgs) -> anyhow::Result<()> {
+async fn set(context: &CheckpointContext, token: ResumeToken, confirm: &ConfirmArgs, json: bool) -> anyhow::Result<()> {
     let stored = context.load_checkpoint().await?;
     let consequence = match &stored.phase {
         CheckpointPhase::Stream { token: at } if token.key() > at.key() => {
@@ -208,13 +203,13 @@ async fn set(context: &CheckpointContext, token: ResumeToken, confirm: &ConfirmA
         CheckpointPhase::Unstarted => "events before that token are never published",
     };
     context.require_confirmation(confirm, "that token", consequence)?;
-    check_resumable(&context.places, &token).await?;
-    context.begin_epoch(&stored, &CheckpointPhase::Stream { token }, consequence, confirm.json).await
+    check_resumable(&context.dependencies, &token).await?;
+    context.begin_epoch(&stored, &CheckpointPhase::Stream { token }, consequence, json).await
 }
 
 /// Tests that the source can resume after the token. The server would accept a token in the future and wait, and events until then would be lost.
-async fn check_resumable(places: &ProducerDependencies, token: &ResumeToken) -> anyhow::Result<()> {
-    let hello = places.server.database("admin").run_command(doc! { "hello": 1 }).await;
+async fn check_resumable(dependencies: &ProducerDependencies, token: &ResumeToken) -> anyhow::Result<()> {
+    let hello = dependencies.server.database("admin").run_command(doc! { "hello": 1 }).await;
     let hello = hello.map_err(DriverError::from).context("failed to read the time of the source")?;
     let now = hello.get_datetime("localTime").map_or(i64::MAX, |now| now.timestamp_millis() / 1_000);
     if token.cluster_time().is_some_and(|at| i64::from(at.time) > now.saturating_add(MAX_SECONDS_AHEAD)) {
@@ -225,9 +220,9 @@ async fn check_resumable(places: &ProducerDependencies, token: &ResumeToken) -> 
         );
     }
     let stream = doc! { "$changeStream": { "startAfter": token.to_document() } };
-    let database = places.server.database(&places.source.database);
+    let database = dependencies.server.database(&dependencies.source.database);
     let open = async {
-        match &places.source.collection {
+        match &dependencies.source.collection {
             Some(name) => database.collection::<Document>(name).aggregate([stream]).batch_size(1).await.map(drop),
             None => database.aggregate([stream]).batch_size(1).await.map(drop),
         }
@@ -246,7 +241,12 @@ const MAX_SECONDS_AHEAD: i64 = 60;
 /// Long, because a command tries only once and the server may be busy.
 const SOURCE_TIMEOUT: Duration = Duration::from_secs(60);
 
-async fn reset(context: &CheckpointContext, start: PipelineStart, confirm: &ConfirmArgs) -> anyhow::Result<()> {
+async fn reset(
+    context: &CheckpointContext,
+    start: PipelineStart,
+    confirm: &ConfirmArgs,
+    json: bool,
+) -> anyhow::Result<()> {
     let again = match context.config.source.sequence {
         Some(_) => "consumers skip those they have applied",
         None => "without `source.sequence` consumers apply them again",
@@ -261,7 +261,7 @@ async fn reset(context: &CheckpointContext, start: PipelineStart, confirm: &Conf
     };
     context.require_confirmation(confirm, &start.to_string(), &consequence)?;
     let config = capture::Config { response_timeout: SOURCE_TIMEOUT, ..context.config.producer.capture.clone() };
-    let capture = Capture::new(&context.places.server, context.places.source.clone(), config);
+    let capture = Capture::new(&context.dependencies.server, context.dependencies.source.clone(), config);
     match capture.check(&start).await {
         Err(error @ capture::Error::StartInFuture { .. }) => {
             bail!(ExitReason::Usage.with_message(format!("nothing was changed: {error}")));
@@ -270,7 +270,7 @@ async fn reset(context: &CheckpointContext, start: PipelineStart, confirm: &Conf
     }
     let stored = context.load_checkpoint().await?;
     let phase = capture.initial_phase(&start).await.context("failed to find the start position")?;
-    context.begin_epoch(&stored, &phase, &consequence, confirm.json).await
+    context.begin_epoch(&stored, &phase, &consequence, json).await
 }
 
 fn to_text(pipeline: &str, checkpoint: &Checkpoint) -> String {

@@ -2,7 +2,7 @@
 
 use clap::Subcommand;
 
-use super::run::ConfigArgs;
+use super::shared_args::ConfigArgs;
 use crate::{config, output};
 
 const EXAMPLES: &str = "\

@@ -1,15 +1,14 @@
 //! `headwater parked`: lists, shows, retries and discards parked events.
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use clap::Subcommand;
 use mongodb::bson::Bson;
 use pipeline::view::{DeliveredEvent, DiscardScope, Error, EventBody, ParkedAggregate};
 use serde_json::{Value as Json, json};
 
-use super::run::ConfigArgs;
+use super::shared_args::{ConfigArgs, ConfirmArgs};
 use super::table::{plural, render_table};
 use crate::connect::COMMAND_TIMEOUT;
-use crate::exit::ExitReason;
 use crate::output;
 use crate::parked::{ParkedCommands, format_bson, format_id, format_time};
 
@@ -82,9 +81,8 @@ enum ParkedCommand {
         /// Discard all parked events of the aggregate, not only the first
         #[arg(long)]
         all: bool,
-        /// Do it without asking for confirmation
-        #[arg(long)]
-        yes: bool,
+        #[command(flatten)]
+        confirm: ConfirmArgs,
         /// Print JSON
         #[arg(long)]
         json: bool,
@@ -118,8 +116,8 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             show(&open(&config).await?, &selector, limit, bodies, json).await
         }
         ParkedCommand::Retry { config, selector, json } => retry(&open(&config).await?, &selector, json).await,
-        ParkedCommand::Discard { config, selector, all, yes, json } => {
-            discard(&open(&config).await?, &selector, all, yes, json).await
+        ParkedCommand::Discard { config, selector, all, confirm, json } => {
+            discard(&open(&config).await?, &selector, all, &confirm, json).await
         }
     }
 }
@@ -131,7 +129,7 @@ async fn open(config: &ConfigArgs) -> anyhow::Result<ParkedCommands> {
 async fn list(commands: &ParkedCommands, pipeline: &str, limit: i64, as_json: bool) -> anyhow::Result<()> {
     let list = commands.list(limit).await?;
     if as_json {
-        output::print_line(format_args!("{:#}", Json::Array(list.iter().map(waiting_json).collect())))?;
+        output::print_json(&Json::Array(list.iter().map(waiting_json).collect()))?;
         return Ok(());
     }
     if list.is_empty() {
@@ -184,7 +182,7 @@ async fn show(
     if as_json {
         let mut shown = waiting_json(&waiting);
         shown["events"] = Json::Array(events.iter().map(|event| event_json(event, bodies)).collect());
-        output::print_line(format_args!("{shown:#}"))?;
+        output::print_json(&shown)?;
         return Ok(());
     }
     output::print_line(format_args!("read model  {}", waiting.model))?;
@@ -235,10 +233,9 @@ async fn retry(commands: &ParkedCommands, selector: &AggregateArgs, as_json: boo
     let ParkedAggregate { aggregate, model, .. } = &waiting;
     match commands.retry(&waiting).await {
         Ok(events) if as_json => {
-            output::print_line(format_args!(
-                "{:#}",
-                json!({ "model": model, "aggregate": to_extended_json(aggregate.value()), "applied": events })
-            ))?;
+            output::print_json(
+                &json!({ "model": model, "aggregate": to_extended_json(aggregate.value()), "applied": events }),
+            )?;
         }
         Ok(events) => {
             output::print_line(format_args!(
@@ -266,28 +263,22 @@ async fn discard(
     commands: &ParkedCommands,
     selector: &AggregateArgs,
     all: bool,
-    yes: bool,
+    confirm: &ConfirmArgs,
     as_json: bool,
 ) -> anyhow::Result<()> {
     let waiting = selector.find_in(commands).await?;
     let ParkedAggregate { aggregate, model, parked, .. } = &waiting;
     let name = format_id(aggregate);
-    if !yes {
-        let events = if all { format!("all {} parked events", parked.waiting()) } else { "the first event".into() };
-        bail!(ExitReason::Usage.with_message(format!(
-            "this leaves {events} of {name} out of `{model}` for good: the read model will lack their changes; add --yes \
-             to do it"
-        )));
-    }
+    let scope = if all { format!("all {} parked events", parked.waiting()) } else { "the first event".to_owned() };
+    confirm.require(&format!(
+        "leaves {scope} of {name} out of `{model}` for good: the read model will lack their changes"
+    ))?;
     let what = if all { DiscardScope::All } else { DiscardScope::First };
     let events = commands.discard(&waiting, what).await?;
     let left = parked.waiting().saturating_sub(events);
     if as_json {
         let aggregate = to_extended_json(aggregate.value());
-        output::print_line(format_args!(
-            "{:#}",
-            json!({ "model": model, "aggregate": aggregate, "discarded": events, "waiting": left })
-        ))?;
+        output::print_json(&json!({ "model": model, "aggregate": aggregate, "discarded": events, "waiting": left }))?;
         return Ok(());
     }
     output::print_line(format_args!(

@@ -1,8 +1,6 @@
 //! `headwater run`: runs one pod.
 
-use std::path::PathBuf;
-
-use crate::config::Config;
+use super::shared_args::ConfigArgs;
 use crate::exit;
 use crate::signal::StopSignal;
 
@@ -18,24 +16,6 @@ use crate::signal::StopSignal;
 pub(crate) struct Args {
     #[command(flatten)]
     pub(crate) config: ConfigArgs,
-}
-
-/// The source of the configuration.
-#[derive(Debug, clap::Args)]
-pub(crate) struct ConfigArgs {
-    /// Configuration file; default: `HEADWATER_CONFIG`, then `./headwater.yaml`
-    #[arg(long, value_name = "FILE")]
-    pub(crate) config: Option<PathBuf>,
-
-    /// Override one key of file and environment, for example `--set producer.body=json`; can be repeated
-    #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub(crate) set: Vec<String>,
-}
-
-impl ConfigArgs {
-    pub(crate) fn load(&self) -> anyhow::Result<Config> {
-        Config::from_process(self.config.as_deref(), &self.set)
-    }
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use mongo_error::DriverError;
 use mongodb::bson::doc;
 
-use super::run::ConfigArgs;
+use super::shared_args::ConfigArgs;
 use crate::connect;
 use crate::exit::ExitReason;
 use crate::output;

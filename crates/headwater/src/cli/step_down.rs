@@ -7,7 +7,7 @@ use lease::LeaseDocument;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::run::ConfigArgs;
+use super::shared_args::ConfigArgs;
 use crate::connect::{self, COMMAND_TIMEOUT};
 use crate::output;
 use crate::step_down::{StepDownRequest, StepDownStore};
@@ -65,10 +65,9 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
             let took = began.elapsed().as_secs_f64();
             if json {
                 let (before, now) = (json!({ "leader": leader, "term": term.get() }), next_term.get());
-                output::print_line(format_args!(
-                    "{:#}",
-                    json!({ "before": before, "after": { "leader": next, "term": now }, "seconds": took })
-                ))?;
+                output::print_json(
+                    &json!({ "before": before, "after": { "leader": next, "term": now }, "seconds": took }),
+                )?;
             } else {
                 output::print_line(format_args!("{next} leads in term {next_term} ({took:.1} s)"))?;
             }

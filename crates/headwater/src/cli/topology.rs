@@ -5,9 +5,9 @@ use clap::Subcommand;
 use serde_json::{Value as Json, json};
 use servicebus::administration::{AdministrationClient, EntityDescription};
 
-use super::run::ConfigArgs;
+use super::shared_args::ConfigArgs;
 use crate::output;
-use crate::topology::{EntitySpec, PropertyChange, TopologyPlan, plan_changes};
+use crate::topology::{self, EntitySpec, PropertyChange, TopologyPlan, plan_changes};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -48,14 +48,10 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
     let TopologyCommand::Apply { config, partitioned, dry_run, json } = args.command;
     let config = config.load()?;
     let bus = crate::connect::bus_administration(&config)?;
-    let topic = config.service_bus.topic.clone();
-    let subscription = format!("{topic}/Subscriptions/{}", config.service_bus.subscription);
-    let lock = config.consumer.session.lock_duration;
-    let wanted = [(topic, EntitySpec::topic(partitioned)), (subscription, EntitySpec::subscription(lock))];
 
     // Read both entities before changing either: a refusal must leave nothing half done.
     let mut plans = vec![];
-    for (path, wanted) in wanted {
+    for (path, wanted) in topology::required_entities(&config, partitioned) {
         let found = bus.get(&path).await.with_context(|| format!("failed to read `{path}`"))?;
         let plan = plan_changes(&wanted, found.as_ref());
         plans.push((path, wanted, found, plan));
@@ -73,7 +69,7 @@ pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
         all.push(result.to_json());
     }
     if json {
-        output::print_line(format_args!("{:#}", json!({ "dry_run": dry_run, "entities": Json::Array(all) })))?;
+        output::print_json(&json!({ "dry_run": dry_run, "entities": Json::Array(all) }))?;
     }
     Ok(())
 }

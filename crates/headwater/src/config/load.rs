@@ -145,7 +145,7 @@ impl SettingsReader<'_> {
     }
 
     fn read_entry(&mut self, prefix: &str, entry: &MapEntry) {
-        let path = join_path(prefix, &entry.key);
+        let path = schema::join_path(prefix, &entry.key);
         if let Some(key) = schema::key(&path).filter(|_| entry.key != "*") {
             self.read_key(key, &entry.node);
         } else if schema::is_section(&path) {
@@ -238,14 +238,10 @@ impl SettingsReader<'_> {
     fn report_unknown(&mut self, prefix: &str, path: &str, entry: &MapEntry) {
         let name = entry.key.as_str();
         let known = schema::child_names(prefix);
-        let nearest = known.iter().map(|known| (edit_distance(name, known), *known)).min();
-        let intended = nearest.filter(|(distance, _)| *distance <= 1 + name.len() / 3).map(|(_, nearest)| nearest);
-        let advice = match intended {
-            Some(nearest) => format!("did you mean `{nearest}`?"),
-            None => format!("known keys: `{}`", known.join("`, `")),
-        };
-        self.problems.push(ConfigProblem::at(entry.key_origin.clone(), path, format!("is not a known key; {advice}")));
-        let Some(intended) = intended.map(|intended| join_path(prefix, intended)) else { return };
+        let intended = most_similar(name, &known, 1 + name.len() / 3);
+        let what = unknown_key(intended, &known);
+        self.problems.push(ConfigProblem::at(entry.key_origin.clone(), path, what));
+        let Some(intended) = intended.map(|intended| schema::join_path(prefix, intended)) else { return };
         match schema::key(&intended) {
             Some(key) if !self.set.contains_key(key.path) => self.read_key(key, &entry.node),
             Some(_) => {}
@@ -285,10 +281,6 @@ impl SettingsReader<'_> {
         self.invalid.extend(KEYS.iter().filter(inside).map(|key| key.path));
         self.problems.push(ConfigProblem::at(node.origin.clone(), path, what));
     }
-}
-
-fn join_path(prefix: &str, name: &str) -> String {
-    if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") }
 }
 
 /// Parses a value, or returns what is wrong with it and what to write instead.
@@ -401,8 +393,21 @@ pub(super) fn sort_problems(mut problems: Vec<ConfigProblem>) -> Vec<ConfigProbl
     problems
 }
 
+/// The known name that is at most `max_distance` edits away, if any.
+pub(super) fn most_similar<'k>(name: &str, known: &[&'k str], max_distance: usize) -> Option<&'k str> {
+    let nearest = known.iter().map(|known| (edit_distance(name, known), *known)).min();
+    nearest.filter(|(distance, _)| *distance <= max_distance).map(|(_, nearest)| nearest)
+}
+
+pub(super) fn unknown_key(intended: Option<&str>, known: &[&str]) -> String {
+    match intended {
+        Some(intended) => format!("is not a known key; did you mean `{intended}`?"),
+        None => format!("is not a known key; known keys: `{}`", known.join("`, `")),
+    }
+}
+
 /// The Levenshtein distance of two words.
-pub(super) fn edit_distance(one: &str, other: &str) -> usize {
+fn edit_distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
     for (at, letter) in one.chars().enumerate() {

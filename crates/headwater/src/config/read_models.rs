@@ -9,7 +9,7 @@ use pipeline::source::{SourceConfig, SourceKind};
 use pipeline::view::{ModelProblem, ReadModel, ReadModelDeclaration};
 use serde_json::{Value as Json, json};
 
-use super::load::{ResolvedSettings, edit_distance};
+use super::load::{ResolvedSettings, most_similar, unknown_key};
 use super::node::{ConfigNode, NodeValue, Origin};
 use super::problem::{ConfigProblem, ConfigProblems};
 use super::schema::READ_MODELS;
@@ -156,17 +156,12 @@ fn read_declaration(name: &str, node: &ConfigNode, problems: &mut Vec<ConfigProb
         }
     }
     for (unknown, origin) in unknown {
-        let nearest = NAMES.iter().map(|known| (edit_distance(unknown, known), *known)).min();
-        let advice = match nearest.filter(|(distance, _)| *distance <= 2) {
-            _ if unknown == "on" => "write `when` (`on` means `true` in many YAML parsers)".to_owned(),
-            Some((_, nearest)) => format!("did you mean `{nearest}`?"),
-            None => format!("known keys: `{}`", NAMES.join("`, `")),
+        let what = if unknown == "on" {
+            "is not a known key; write `when` (`on` means `true` in many YAML parsers)".to_owned()
+        } else {
+            unknown_key(most_similar(unknown, &NAMES, 2), &NAMES)
         };
-        problems.push(ConfigProblem::at(
-            origin,
-            format!("read_models.{name}.{unknown}"),
-            format!("is not a known key; {advice}"),
-        ));
+        problems.push(ConfigProblem::at(origin, format!("read_models.{name}.{unknown}"), what));
     }
     declaration
 }

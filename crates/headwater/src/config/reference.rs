@@ -3,7 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::load::{ResolvedSettings, TypedValue};
-use super::schema::{self, ConfigKey, KeyDefault, SECTIONS, ValueKind};
+use super::schema::{self, ConfigKey, KeyDefault, ValueKind};
 use super::{node, read_models, redact, units};
 
 /// Maximum width of a comment.
@@ -61,7 +61,7 @@ fn write_section(
     let depth = if path.is_empty() { 0 } else { path.split('.').count() };
     let indent = "  ".repeat(depth);
     for name in schema::child_names(path) {
-        let below = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        let below = schema::join_path(path, name);
         match schema::key(&below) {
             Some(key) => write(text, key, name, &indent),
             None => {
@@ -74,8 +74,7 @@ fn write_section(
                     if depth == 0 {
                         text.push('\n');
                     }
-                    let about = SECTIONS.iter().find(|(section, _)| *section == below).map_or("", |(_, about)| about);
-                    write_comment(text, about, &indent);
+                    write_comment(text, schema::describe_section(&below), &indent);
                 }
                 text.push_str(&format!("{indent}{name}:\n{inner}"));
             }
@@ -143,7 +142,7 @@ fn object_schema(path: &str) -> Json {
     let mut properties = Map::new();
     let mut required = Vec::new();
     for name in schema::child_names(path) {
-        let below = if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+        let below = schema::join_path(path, name);
         match schema::key(&below) {
             Some(key) => {
                 if matches!(key.default, KeyDefault::Required(_)) && !key.is_secret() {
@@ -158,7 +157,7 @@ fn object_schema(path: &str) -> Json {
             None => drop(properties.insert(name.to_owned(), object_schema(&below))),
         }
     }
-    let about = SECTIONS.iter().find(|(section, _)| *section == path).map_or("", |(_, about)| about);
+    let about = schema::describe_section(path);
     let others = schema::wildcard_key(path).map_or(Json::Bool(false), property_schema);
     // An empty section is allowed, and parses as null.
     let kind = if path.is_empty() { json!("object") } else { json!(["object", "null"]) };

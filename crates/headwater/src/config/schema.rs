@@ -120,7 +120,7 @@ const MONGODB_URI: ValueKind = ValueKind::Secret { check: formats::check_mongodb
 pub(crate) const OTLP_ENDPOINT: &str = "an http or https URL without user and path";
 
 /// The description of each section, shown above it.
-pub(crate) const SECTIONS: &[(&str, &str)] = &[
+const SECTIONS: &[(&str, &str)] = &[
     ("source", "The source: where the events are."),
     ("coordination", "Where pods elect a leader and store checkpoints."),
     ("coordination.lease", "ttl > renew_deadline > heartbeat."),
@@ -535,6 +535,16 @@ pub(crate) fn default_of(path: &str) -> Cow<'static, str> {
 /// The key with this path.
 pub(crate) fn key(path: &str) -> Option<&'static ConfigKey> {
     KEYS.iter().find(|key| key.path == path)
+}
+
+/// The path of a name in a section; an empty section means the top level.
+pub(crate) fn join_path(section: &str, name: &str) -> String {
+    if section.is_empty() { name.to_owned() } else { format!("{section}.{name}") }
+}
+
+/// The description of a section.
+pub(crate) fn describe_section(path: &str) -> &'static str {
+    SECTIONS.iter().find(|(section, _)| *section == path).map_or("", |(_, about)| about)
 }
 
 /// Whether the table has keys below this path.

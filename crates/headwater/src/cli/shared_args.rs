@@ -1,0 +1,44 @@
+//! Arguments that several commands have.
+
+use std::path::PathBuf;
+
+use anyhow::bail;
+
+use crate::config::Config;
+use crate::exit::ExitReason;
+
+/// The source of the configuration.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConfigArgs {
+    /// Configuration file; default: `HEADWATER_CONFIG`, then `./headwater.yaml`
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Override one key of file and environment, for example `--set producer.body=json`; can be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+}
+
+impl ConfigArgs {
+    pub(crate) fn load(&self) -> anyhow::Result<Config> {
+        Config::from_process(self.config.as_deref(), &self.set)
+    }
+}
+
+/// The flag of commands that can lose events.
+#[derive(Debug, clap::Args)]
+pub(crate) struct ConfirmArgs {
+    /// Do it without asking for confirmation
+    #[arg(long)]
+    yes: bool,
+}
+
+impl ConfirmArgs {
+    /// Fails without `--yes`, and says what the command would do.
+    pub(crate) fn require(&self, consequence: &str) -> anyhow::Result<()> {
+        if !self.yes {
+            bail!(ExitReason::Usage.with_message(format!("this {consequence}; add --yes to do it")));
+        }
+        Ok(())
+    }
+}
