@@ -16,7 +16,7 @@ use broker::core::{
     Timestamp,
 };
 use broker::journal::Journal;
-use broker::store::{DataFolder, LogStore, MaintenanceTask, StoreOptions};
+use broker::store::{LogStore, MaintenanceTask, StoreFolder, StoreOptions};
 
 const START: Timestamp = Timestamp(1_800_000_000_000);
 const SESSIONS: u64 = 1_000;
@@ -56,7 +56,7 @@ impl ScaleBroker {
     fn open(folder: &Path) -> Self {
         let begun = Instant::now();
         let mut core = Core::new(BrokerLimits::default(), [7; 32]);
-        let disk = Arc::new(DataFolder::new(folder).expect("a folder"));
+        let disk = Arc::new(StoreFolder::new(folder).expect("a folder"));
         let recovery = LogStore::open(disk, StoreOptions::default()).expect("a sound folder");
         let replayed = recovery.replay(|meta, body| core.replay(meta, body)).expect("sound records");
         let replayed_after = begun.elapsed();

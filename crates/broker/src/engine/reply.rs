@@ -120,7 +120,7 @@ mod tests {
     use super::*;
     use crate::core::{LockToken, SequenceNumber};
     use crate::journal::{JournalEntry, Location};
-    use crate::store::{DataFolder, LogStore, StoreOptions};
+    use crate::store::{LogStore, StoreFolder, StoreOptions};
 
     fn deliver(location: Location, settled: bool) -> Effect {
         let delivery = MessageDelivery {
@@ -138,7 +138,7 @@ mod tests {
     #[test]
     fn a_delivery_is_crash_safe_once_the_message_is_durable() {
         let folder = tempfile::tempdir().unwrap();
-        let disk = Arc::new(DataFolder::new(folder.path()).unwrap());
+        let disk = Arc::new(StoreFolder::new(folder.path()).unwrap());
         let recovery = LogStore::open(disk, StoreOptions { manual_io: true, ..StoreOptions::default() }).unwrap();
         let mut store = recovery.replay(|_, _| Ok::<_, Error>(())).unwrap().finish(|_| {}).unwrap();
         let mut locations = Vec::new();

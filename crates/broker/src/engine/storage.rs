@@ -9,7 +9,7 @@ use tracing::warn;
 use super::EngineHandle;
 use crate::core::{BrokerLimits, CallContext, Compaction, Core, SnapshotCursor, Timestamp};
 use crate::journal::{Journal, Lsn, VolatileJournal};
-use crate::store::{DataFolder, LogStore, MaintenanceTask, OpenError, StoreOptions};
+use crate::store::{LogStore, MaintenanceTask, OpenError, StoreFolder, StoreOptions};
 
 /// Where a broker stores its messages.
 #[derive(Debug, Clone)]
@@ -64,7 +64,7 @@ impl EngineStorage {
         let Persistence::Folder(path) = persistence else {
             return Ok((core, Self::Volatile(VolatileJournal::default())));
         };
-        let folder = DataFolder::new(path).map_err(|source| Error::Create { path: path.clone(), source })?;
+        let folder = StoreFolder::new(path).map_err(|source| Error::Create { path: path.clone(), source })?;
         let open = |source| Error::Open { path: path.clone(), source };
         let waker = engine.clone();
         let options = StoreOptions { wake: Arc::new(move || waker.wake()), ..StoreOptions::default() };

@@ -133,7 +133,7 @@ mod tests {
     use std::io;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use super::super::DataFolder;
+    use super::super::StoreFolder;
     use super::super::frame::encode;
     use super::*;
     use crate::journal::JournalEntry;
@@ -193,7 +193,7 @@ mod tests {
     fn body_reader(bytes: Vec<u8>) -> (BodyReader, Arc<AtomicUsize>) {
         let reads = Arc::new(AtomicUsize::new(0));
         let mut body_reader =
-            BodyReader::new(Arc::new(DataFolder::new(std::env::temp_dir()).expect("the temporary folder exists")));
+            BodyReader::new(Arc::new(StoreFolder::new(std::env::temp_dir()).expect("the temporary folder exists")));
         body_reader.open.push_back((NAME, Arc::new(CountingFile(bytes, Arc::clone(&reads)))));
         (body_reader, reads)
     }

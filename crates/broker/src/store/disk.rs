@@ -1,6 +1,6 @@
 //! The file-system operations that the store needs, as a trait: tests inject loss, torn writes and errors.
 //!
-//! [`DataFolder`] is the real implementation. Names are plain file names in one folder. Nothing here retries or
+//! [`StoreFolder`] is the real implementation. Names are plain file names in one folder. Nothing here retries or
 //! interprets an error; the [writer](super::writer) decides what a failed sync means.
 
 use std::any::Any;
@@ -51,11 +51,11 @@ pub trait DiskFile: Send + Sync {
 
 /// A folder in the file system.
 #[derive(Debug)]
-pub struct DataFolder {
+pub struct StoreFolder {
     path: PathBuf,
 }
 
-impl DataFolder {
+impl StoreFolder {
     /// Creates the folder durably if it does not exist.
     pub fn new(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = std::path::absolute(path.into())?;
@@ -68,7 +68,7 @@ impl DataFolder {
     }
 }
 
-impl Disk for DataFolder {
+impl Disk for StoreFolder {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in std::fs::read_dir(&self.path)? {

@@ -47,7 +47,7 @@ mod store_threads;
 mod unsynced_tail;
 mod writer;
 
-pub use disk::{DataFolder, Disk, DiskFile};
+pub use disk::{Disk, DiskFile, StoreFolder};
 pub use error::OpenError;
 pub use recovery::{Recovery, ReplayedFolder};
 pub use unsynced_tail::{StoreHealth, WakeFn};

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use broker::journal::{Journal, JournalEntry};
-use broker::store::{DataFolder, LogStore, OpenError, StoreOptions};
+use broker::store::{LogStore, OpenError, StoreFolder, StoreOptions};
 
 use crate::mini_core::{MiniMessage, StoreOp, VisibleState, workload};
 use crate::power_loss::recover;
@@ -19,7 +19,7 @@ fn options() -> StoreOptions {
 #[test]
 fn a_restart_on_real_files_recovers_everything() {
     let folder = tempfile::tempdir().unwrap();
-    let disk = Arc::new(DataFolder::new(folder.path()).unwrap());
+    let disk = Arc::new(StoreFolder::new(folder.path()).unwrap());
     let ops = workload(9, 20_000);
     let (mut store, mut engine) = recover(disk.clone(), options()).unwrap();
     for op in &ops {
@@ -46,7 +46,7 @@ fn appends_during_a_sync_share_the_next_one() {
     let wake: broker::store::WakeFn = Arc::new(move || {
         counter.fetch_add(1, Ordering::Relaxed);
     });
-    let disk = Arc::new(DataFolder::new(folder.path()).unwrap());
+    let disk = Arc::new(StoreFolder::new(folder.path()).unwrap());
     let (mut store, _) = recover(disk, StoreOptions { wake, ..StoreOptions::default() }).unwrap();
     let body = [1; 1024];
     for _ in 0..20_000 {
@@ -63,7 +63,7 @@ fn appends_during_a_sync_share_the_next_one() {
 #[test]
 fn bodies_are_readable_before_during_and_after_the_sync() {
     let folder = tempfile::tempdir().unwrap();
-    let disk = Arc::new(DataFolder::new(folder.path()).unwrap());
+    let disk = Arc::new(StoreFolder::new(folder.path()).unwrap());
     let (mut store, _) = recover(disk, options()).unwrap();
     let mut locations = Vec::new();
     for number in 0..5_000_u32 {
@@ -87,7 +87,7 @@ fn bodies_are_readable_before_during_and_after_the_sync() {
 #[test]
 fn a_second_broker_on_a_real_folder_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || LogStore::open(Arc::new(DataFolder::new(folder.path()).unwrap()), options());
+    let open = || LogStore::open(Arc::new(StoreFolder::new(folder.path()).unwrap()), options());
     let first = open().unwrap();
     assert!(matches!(open().err(), Some(OpenError::Locked)));
     drop(first);
@@ -97,7 +97,7 @@ fn a_second_broker_on_a_real_folder_is_refused() {
 #[test]
 fn removed_segments_free_their_space_on_real_files() {
     let folder = tempfile::tempdir().unwrap();
-    let disk = Arc::new(DataFolder::new(folder.path()).unwrap());
+    let disk = Arc::new(StoreFolder::new(folder.path()).unwrap());
     let (mut store, mut engine) = recover(disk, options()).unwrap();
     for sequence in 1..=5_000 {
         let messages = vec![MiniMessage { sequence, session: 0, body: vec![1; 1024] }];
