@@ -22,7 +22,7 @@ impl ExpositionPage {
         self.start_family(metric.name, metric.kind, metric.help)
     }
 
-    fn start_family(&mut self, name: &'static str, kind: MetricKind, help: &str) -> MetricFamily<'_> {
+    pub(crate) fn start_family(&mut self, name: &'static str, kind: MetricKind, help: &str) -> MetricFamily<'_> {
         let kind = match kind {
             MetricKind::Counter => "counter",
             MetricKind::Gauge => "gauge",

@@ -12,10 +12,9 @@
 //! Depends on plain types only ([`PodTelemetry`], [`StatusCache`]). It never talks to MongoDB or Service Bus, and a GET never waits for another
 //! component. It changes nothing itself: operator actions are done by the [`OperatorActions`] that it is given.
 //!
-//! Reading order: [`liveness`] and [`health`] (probes), [`status`] and [`problems`] (the status document and its evaluation), [`counters`],
-//! [`latency`] and [`metrics`] (numbers), [`status_cache`], [`operator`] (token and actions), [`server`].
+//! Reading order: [`liveness`] and [`health`] (probes), [`status`] and [`problems`] (the status document and its evaluation), [`latency`]
+//! and [`metrics`] (numbers), [`status_cache`], [`operator`] (token and actions), [`server`].
 
-pub mod counters;
 mod dashboard;
 mod exposition;
 pub mod health;
@@ -32,11 +31,11 @@ pub mod status;
 pub mod status_cache;
 mod time;
 
-pub use counters::PodCounters;
 pub use health::{PodHealth, Readiness, ServiceHealth};
 pub use history::HistoryPoint;
 pub use latency::{LatencyBuckets, LatencyHistogram};
 pub use liveness::{Activity, Heartbeat, LoopLiveness, ProgressTracker};
+pub use metrics::PodSample;
 pub use operator::{OperatorAccess, OperatorActions, OperatorToken};
 pub use server::{AdminServer, Error, PodTelemetry, RunningServer};
 pub use status::PipelineStatus;

@@ -1,11 +1,11 @@
-//! All metrics in one table: name, meaning, and the source of the value.
+//! The metrics of the pipeline in one table (name, meaning, and the source of the value), and the page with those and the samples of this pod.
 //!
-//! The first part describes the whole pipeline as this pod last saw it. Every pod reports the same values, so aggregate them with `max`. The second
-//! part describes this pod alone; aggregate its counters with `sum`. `docs/operations.md` lists the label values.
+//! The table describes the whole pipeline as this pod last saw it. Every pod reports the same values, so aggregate them with `max`. The samples
+//! describe this pod alone; aggregate its counters with `sum`. The components of the pod declare them. `docs/operations.md` lists all metrics.
 
-use crate::counters::PodCounters;
 use crate::exposition::{ExpositionPage, MetricFamily};
 use crate::health::{HealthReport, LoopState};
+use crate::latency::LatencyBuckets;
 use crate::status::{ParkedCount, PipelineStatus, PodStatus, ProblemSeverity, REJECTION_REASONS};
 
 /// One row of the table.
@@ -29,9 +29,6 @@ pub enum MetricKind {
 enum MetricSource {
     Pipeline(fn(&PipelineStatus) -> Option<f64>),
     PipelineBy(&'static str, fn(&PipelineStatus) -> Vec<(&str, f64)>),
-    Pod(fn(&PodCounters) -> u64),
-    PodBy(&'static str, fn(&PodCounters) -> Vec<(&str, u64)>),
-    Identity,
     Latency,
     Services,
     Loops,
@@ -95,81 +92,6 @@ pub const METRICS: &[Metric] = &[
         Some(status.collected.seconds_ago)
     }),
     // This pod.
-    gauge("headwater_build_info", "Always 1; labels hold the pod id and its version.", MetricSource::Identity),
-    pod_gauge("headwater_is_leader", "1 while this pod is the leader.", |pod| pod.leads.into()),
-    pod_counter("headwater_terms_total", "Terms in which this pod was the leader.", |pod| pod.terms),
-    pod_counter("headwater_events_captured_total", "Events read from the source.", |pod| pod.captured),
-    pod_counter(
-        "headwater_changes_ignored_total",
-        "Changes to a source of kind `events` that are not inserts; they are not published.",
-        |pod| pod.foreign,
-    ),
-    pod_counter("headwater_capture_reopened_total", "Times the change stream was reopened.", |pod| pod.reopened),
-    pod_counter("headwater_events_published_total", "Events acknowledged by Service Bus.", |pod| pod.published),
-    pod_counter("headwater_transfers_total", "Transfers that carried these events.", |pod| pod.transfers),
-    pod_counter_by(
-        "headwater_events_republished_total",
-        "Events sent again: the first acknowledgement was lost (unacknowledged), or Service Bus refused for now (refused).",
-        "reason",
-        |pod| vec![("unacknowledged", pod.uncertain), ("refused", pod.retried)],
-    ),
-    pod_counter("headwater_events_rejected_total", "Events that could not be turned into messages.", |pod| {
-        pod.rejected
-    }),
-    pod_counter("headwater_events_oversize_total", "Events too large for a message, sent by claim check.", |pod| {
-        pod.oversize
-    }),
-    pod_gauge("headwater_in_flight_events", "Events sent or buffered, and not acknowledged yet.", |pod| {
-        pod.in_flight_events
-    }),
-    pod_gauge("headwater_in_flight_bytes", "Bytes of the events in flight.", |pod| pod.in_flight_bytes),
-    pod_counter("headwater_checkpoint_saves_total", "Checkpoints saved.", |pod| pod.saves),
-    pod_counter("headwater_store_errors_total", "Failed MongoDB writes of the producer; each is retried.", |pod| {
-        pod.store_errors
-    }),
-    pod_gauge("headwater_sessions_held", "Sessions that this pod holds.", |pod| pod.sessions_held),
-    pod_counter("headwater_sessions_accepted_total", "Sessions accepted.", |pod| pod.sessions_accepted),
-    pod_counter(
-        "headwater_sessions_dropped_total",
-        "Sessions closed with unsettled messages, because of a failure.",
-        |pod| pod.sessions_dropped,
-    ),
-    pod_counter("headwater_session_locks_lost_total", "Sessions whose lock was lost.", |pod| pod.locks_lost),
-    pod_counter("headwater_messages_received_total", "Messages received, including redelivered ones.", |pod| {
-        pod.received
-    }),
-    pod_counter(
-        "headwater_messages_redelivered_total",
-        "Messages received that Service Bus had delivered before.",
-        |pod| pod.redelivered,
-    ),
-    pod_counter("headwater_messages_settled_total", "Messages settled.", |pod| pod.settled),
-    pod_counter_by(
-        "headwater_dead_letters_read_total",
-        "Dead letters read: parked in their read model (parked), or left in the dead-letter queue for an operator (left).",
-        "action",
-        |pod| vec![("parked", pod.dead_letters_parked), ("left", pod.dead_letters_left)],
-    ),
-    pod_counter("headwater_events_applied_total", "Events applied to the read models.", |pod| pod.applied),
-    pod_counter_by("headwater_read_model_events_total", "Events applied, by read model.", "read_model", |pod| {
-        pod.applied_in.iter().map(|(model, applied)| (&**model, *applied)).collect()
-    }),
-    pod_counter("headwater_events_duplicate_total", "Events skipped because they were applied before.", |pod| {
-        pod.duplicates
-    }),
-    pod_counter(
-        "headwater_events_regressed_total",
-        "Events with a lower sequence than the cursor, and not duplicates.",
-        |pod| pod.regressed,
-    ),
-    pod_counter("headwater_events_parked_total", "Events parked, or queued behind a parked event.", |pod| pod.parked),
-    pod_counter("headwater_gaps_healed_total", "Gaps filled from the source.", |pod| pod.gaps_healed),
-    pod_counter_by(
-        "headwater_transactions_total",
-        "Transactions of the applier: committed, conflict (retried), or unknown (commit result lost).",
-        "outcome",
-        |pod| vec![("committed", pod.transactions), ("conflict", pod.conflicts), ("unknown", pod.unknown_commits)],
-    ),
     Metric {
         name: "headwater_insert_to_read_model_seconds",
         kind: MetricKind::Histogram,
@@ -184,9 +106,32 @@ pub const METRICS: &[Metric] = &[
     ),
 ];
 
-/// The page. `status` is `None` until the first collection.
-pub fn render(status: Option<&PipelineStatus>, counters: &PodCounters, health: &HealthReport) -> String {
+/// A value of this pod. By Prometheus convention a name that ends with `_total` is a counter, and any other a gauge.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodSample {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub labels: Vec<(&'static str, String)>,
+    pub value: u64,
+}
+
+/// The page. `status` is `None` until the first collection. In `samples`, those of one name must follow each other.
+pub fn render(
+    status: Option<&PipelineStatus>,
+    samples: &[PodSample],
+    latency: &LatencyBuckets,
+    health: &HealthReport,
+) -> String {
     let mut page = ExpositionPage::default();
+    for same_name in samples.chunk_by(|one, next| one.name == next.name) {
+        let (name, help) = (same_name[0].name, same_name[0].help);
+        let kind = if name.ends_with("_total") { MetricKind::Counter } else { MetricKind::Gauge };
+        let mut family = page.start_family(name, kind, help);
+        for sample in same_name {
+            let labels: Vec<_> = sample.labels.iter().map(|(label, value)| (*label, value.as_str())).collect();
+            family.sample(&labels, sample.value);
+        }
+    }
     for metric in METRICS {
         let mut family = page.family(metric);
         match metric.source {
@@ -199,12 +144,7 @@ pub fn render(status: Option<&PipelineStatus>, counters: &PodCounters, health: &
                 let samples = status.map(read).unwrap_or_default();
                 samples.into_iter().for_each(|(name, value)| family.sample(&[(label, name)], value));
             }
-            MetricSource::Pod(read) => family.sample(&[], read(counters)),
-            MetricSource::PodBy(label, read) => {
-                read(counters).into_iter().for_each(|(name, value)| family.sample(&[(label, name)], value));
-            }
-            MetricSource::Identity => family.sample(&[("pod", &counters.pod), ("version", &counters.version)], 1),
-            MetricSource::Latency => family.histogram(&counters.latency),
+            MetricSource::Latency => family.histogram(latency),
             MetricSource::Services => services(&mut family, health),
             MetricSource::Loops => loops(&mut family, health),
         }
@@ -228,25 +168,6 @@ const fn pipeline_by(
     read: fn(&PipelineStatus) -> Vec<(&str, f64)>,
 ) -> Metric {
     gauge(name, help, MetricSource::PipelineBy(label, read))
-}
-
-/// A present value of this pod.
-const fn pod_gauge(name: &'static str, help: &'static str, read: fn(&PodCounters) -> u64) -> Metric {
-    gauge(name, help, MetricSource::Pod(read))
-}
-
-/// A total of this pod since its start.
-const fn pod_counter(name: &'static str, help: &'static str, read: fn(&PodCounters) -> u64) -> Metric {
-    Metric { name, kind: MetricKind::Counter, help, source: MetricSource::Pod(read) }
-}
-
-const fn pod_counter_by(
-    name: &'static str,
-    help: &'static str,
-    label: &'static str,
-    read: fn(&PodCounters) -> Vec<(&str, u64)>,
-) -> Metric {
-    Metric { name, kind: MetricKind::Counter, help, source: MetricSource::PodBy(label, read) }
 }
 
 fn to_sample(number: u64) -> Option<f64> {

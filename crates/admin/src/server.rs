@@ -21,8 +21,9 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::{debug, warn};
 
-use crate::counters::PodCounters;
 use crate::health::{HealthReport, PodHealth};
+use crate::latency::LatencyBuckets;
+use crate::metrics::PodSample;
 use crate::operator::OperatorAccess;
 use crate::operator_routes::OperatorRoute;
 use crate::response::{self, HttpResponse};
@@ -45,7 +46,10 @@ const MAX_HEAD: usize = 16 << 10;
 pub trait PodTelemetry: Send + Sync + 'static {
     fn health(&self, now: Instant) -> PodHealth;
 
-    fn counters(&self) -> PodCounters;
+    /// Samples of one metric must follow each other.
+    fn samples(&self) -> Vec<PodSample>;
+
+    fn latency(&self) -> LatencyBuckets;
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -211,8 +215,8 @@ impl RequestHandler {
                 response::json(ok_or_unavailable(report.ready), &report)
             }
             "/metrics" => {
-                let status = self.status_cache.latest(now);
-                response::metrics(metrics::render(status.as_ref(), &self.pod.counters(), &self.health_report(now)))
+                let (status, health) = (self.status_cache.latest(now), self.health_report(now));
+                response::metrics(metrics::render(status.as_ref(), &self.pod.samples(), &self.pod.latency(), &health))
             }
             "/api/status" => {
                 self.status_cache.request_refresh(now);

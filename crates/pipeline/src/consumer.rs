@@ -106,6 +106,8 @@ pub struct Handle {
 pub struct ConsumerCounts {
     pub sessions: session::SessionCounts,
     pub events: view::ApplyCounts,
+    /// Bytes charged to sessions.
+    pub bytes_in_flight: usize,
 }
 
 impl Handle {
@@ -118,7 +120,11 @@ impl Handle {
     }
 
     pub fn counts(&self) -> ConsumerCounts {
-        ConsumerCounts { sessions: self.sessions.counts(), events: self.applier.counts() }
+        ConsumerCounts {
+            sessions: self.sessions.counts(),
+            events: self.applier.counts(),
+            bytes_in_flight: self.sessions.bytes_in_flight(),
+        }
     }
 
     /// Events applied by read model, and when last.

@@ -7,6 +7,7 @@
 pub mod capture;
 pub mod checkpoint;
 pub mod consumer;
+pub mod counters;
 pub mod envelope;
 mod error_chain;
 pub mod error_policy;

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use admin::status::{CollectionInfo, LeaderStatus};
 use admin::{
-    AdminServer, OperatorAccess, PipelineStatus, PodCounters, PodHealth, PodTelemetry, RunningServer, StatusCache,
-    WallTime,
+    AdminServer, LatencyBuckets, OperatorAccess, PipelineStatus, PodHealth, PodSample, PodTelemetry, RunningServer,
+    StatusCache, WallTime,
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 #[derive(Default)]
 pub(crate) struct FakePodState {
     pub(crate) health: PodHealth,
-    pub(crate) counters: PodCounters,
+    pub(crate) samples: Vec<PodSample>,
+    pub(crate) latency: LatencyBuckets,
 }
 
 #[derive(Default)]
@@ -27,8 +28,12 @@ impl PodTelemetry for FakePod {
         self.0.lock().unwrap().health.clone()
     }
 
-    fn counters(&self) -> PodCounters {
-        self.0.lock().unwrap().counters.clone()
+    fn samples(&self) -> Vec<PodSample> {
+        self.0.lock().unwrap().samples.clone()
+    }
+
+    fn latency(&self) -> LatencyBuckets {
+        self.0.lock().unwrap().latency.clone()
     }
 }
 

@@ -91,7 +91,7 @@ impl LoopMonitor {
 
     /// Has work from the receipt of a message until it is applied, settled or dropped.
     pub(super) fn applier(&self, counts: consumer::ConsumerCounts, now: Instant) -> LoopLiveness {
-        let consumer::ConsumerCounts { sessions, events } = counts;
+        let consumer::ConsumerCounts { sessions, events, .. } = counts;
         let progress = events.groups + events.conflicts + events.unknown + sessions.settled + sessions.dropped;
         let mut input = self.applier_input.lock().unwrap_or_else(PoisonError::into_inner);
         if input.0 != progress || sessions.held == 0 {
@@ -167,6 +167,7 @@ mod tests {
         consumer::ConsumerCounts {
             sessions: session::SessionCounts { held, accepted: 1, received, settled, ..Default::default() },
             events: view::ApplyCounts { groups, ..Default::default() },
+            ..Default::default()
         }
     }
 

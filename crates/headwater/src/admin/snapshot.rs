@@ -4,9 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use admin::{LatencyHistogram, PodCounters, PodHealth, PodTelemetry, Readiness, ServiceHealth, StatusCache};
+use admin::{
+    LatencyBuckets, LatencyHistogram, PodHealth, PodSample, PodTelemetry, Readiness, ServiceHealth, StatusCache,
+};
 use lease::LeaseStatus;
-use pipeline::{capture, consumer, producer};
+use pipeline::counters::MetricSample;
+use pipeline::{capture, consumer, producer, publish};
 
 use super::heartbeats::BackgroundHeartbeats;
 use super::liveness::LoopMonitor;
@@ -65,6 +68,13 @@ impl PodMonitor {
 
     pub(crate) fn count_term(&self) {
         self.terms.fetch_add(1, Relaxed);
+    }
+
+    /// Events published and applied by this pod since its start.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let PodServices { producer, consumer, .. } = &self.services;
+        let applied = consumer.as_ref().map_or(0, |consumer| consumer.counts().events.applied);
+        (producer.publish_handle().counts().published, applied)
     }
 
     /// The present state. The announcer adds rates, latencies and the address.
@@ -196,50 +206,110 @@ impl PodTelemetry for PodMonitor {
         PodHealth { services, stopping: self.stopping.load(Relaxed) }
     }
 
-    fn counters(&self) -> PodCounters {
-        let PodServices { pod_id, lease, producer, consumer, latency, .. } = &self.services;
-        let published = producer.publish_handle().counts();
+    fn samples(&self) -> Vec<PodSample> {
+        let PodServices { pod_id, lease, producer, consumer, .. } = &self.services;
+        let identity = vec![("pod", pod_id.clone()), ("version", env!("CARGO_PKG_VERSION").to_owned())];
+        let mut samples = vec![
+            PodSample {
+                name: "headwater_build_info",
+                help: "Always 1; labels hold the pod id and its version.",
+                labels: identity,
+                value: 1,
+            },
+            PodSample {
+                name: "headwater_is_leader",
+                help: "1 while this pod is the leader.",
+                labels: vec![],
+                value: lease.is_leader().into(),
+            },
+            PodSample {
+                name: "headwater_terms_total",
+                help: "Terms in which this pod was the leader.",
+                labels: vec![],
+                value: self.terms.load(Relaxed),
+            },
+        ];
         let captured = producer.capture_handle().map(|handle| handle.status());
-        let consumer::ConsumerCounts { sessions, events } =
-            consumer.as_ref().map(consumer::Handle::counts).unwrap_or_default();
+        let captured = captured.unwrap_or_else(|| capture::CaptureStatus::initial(tokio::time::Instant::now()));
+        let consumed = consumer.as_ref().map(consumer::Handle::counts).unwrap_or_default();
+        samples.extend(counter_samples(&captured, &producer.publish_handle().counts(), &consumed));
         let models = consumer.as_ref().map(consumer::Handle::models).unwrap_or_default();
-        PodCounters {
-            pod: pod_id.clone(),
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            leads: lease.is_leader(),
-            terms: self.terms.load(Relaxed),
-            captured: captured.as_ref().map_or(0, |status| status.events),
-            foreign: captured.as_ref().map_or(0, |status| status.non_inserts),
-            reopened: captured.as_ref().map_or(0, |status| status.reopens),
-            published: published.published,
-            transfers: published.transfers,
-            uncertain: published.uncertain,
-            retried: published.retried,
-            rejected: published.rejected,
-            oversize: published.oversize,
-            in_flight_events: published.in_flight_events,
-            in_flight_bytes: published.in_flight_bytes,
-            saves: published.saves,
-            store_errors: published.store_errors,
-            sessions_held: sessions.held,
-            sessions_accepted: sessions.accepted,
-            sessions_dropped: sessions.dropped,
-            locks_lost: sessions.locks_lost,
-            received: sessions.received,
-            redelivered: sessions.redelivered,
-            settled: sessions.settled,
-            dead_letters_parked: sessions.dead_letters_parked,
-            dead_letters_left: sessions.dead_letters_deferred,
-            applied: events.applied,
-            applied_in: models.into_iter().map(|counts| (counts.model, counts.applied)).collect(),
-            duplicates: events.duplicates,
-            gaps_healed: events.gaps_healed,
-            regressed: events.regressed,
-            parked: events.parked,
-            transactions: events.groups,
-            conflicts: events.conflicts,
-            unknown_commits: events.unknown,
-            latency: latency.snapshot(),
+        samples.extend(models.into_iter().map(|counts| PodSample {
+            name: "headwater_read_model_events_total",
+            help: "Events applied, by read model.",
+            labels: vec![("read_model", counts.model)],
+            value: counts.applied,
+        }));
+        samples
+    }
+
+    fn latency(&self) -> LatencyBuckets {
+        self.services.latency.snapshot()
+    }
+}
+
+/// The counters of all stations, in the order of the event flow.
+fn counter_samples(
+    captured: &capture::CaptureStatus,
+    published: &publish::PublishCounts,
+    consumed: &consumer::ConsumerCounts,
+) -> Vec<PodSample> {
+    let stations = [captured.samples(), published.samples(), consumed.sessions.samples(), consumed.events.samples()];
+    let to_pod_sample = |MetricSample { name, help, label, value }| {
+        let labels = label.into_iter().map(|(label, value)| (label, value.to_owned())).collect();
+        PodSample { name, help, labels, value }
+    };
+    stations.into_iter().flatten().map(to_pod_sample).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// The page for operators lists all metrics and alerts.
+    const RUNBOOK: &str = include_str!("../../../../docs/operations.md");
+
+    /// Metrics of a pod that no station counts.
+    const OF_THE_POD: [&str; 4] =
+        ["headwater_build_info", "headwater_is_leader", "headwater_terms_total", "headwater_read_model_events_total"];
+
+    fn all_metrics() -> BTreeSet<&'static str> {
+        let captured = capture::CaptureStatus::initial(tokio::time::Instant::now());
+        let counters = counter_samples(&captured, &Default::default(), &Default::default());
+        let pipeline = admin::metrics::METRICS.iter().map(|metric| metric.name);
+        pipeline.chain(counters.into_iter().map(|sample| sample.name)).chain(OF_THE_POD).collect()
+    }
+
+    #[test]
+    fn the_runbook_lists_exactly_the_exposed_metrics() {
+        let rows = RUNBOOK.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next());
+        let documented: BTreeSet<_> = rows.filter(|name| name.starts_with("headwater_")).collect();
+        assert_eq!(documented, all_metrics());
+    }
+
+    #[test]
+    fn runbook_alerts_use_known_metrics_and_have_advice() {
+        let known = all_metrics();
+        let words = RUNBOOK.split(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let used = words.filter(|word| word.starts_with("headwater_")).map(|word| word.trim_end_matches("_bucket"));
+        for name in used {
+            assert!(known.contains(name), "`{name}` is not a metric");
         }
+        let alerts: Vec<_> =
+            RUNBOOK.lines().filter_map(|line| line.strip_prefix("| `Headwater")?.split('`').next()).collect();
+        assert!(alerts.len() >= 10, "{alerts:?}");
+        for alert in alerts {
+            assert!(RUNBOOK.contains(&format!("**Headwater{alert}")), "advice for Headwater{alert}");
+        }
+    }
+
+    #[test]
+    fn samples_of_one_metric_follow_each_other() {
+        let captured = capture::CaptureStatus::initial(tokio::time::Instant::now());
+        let samples = counter_samples(&captured, &Default::default(), &Default::default());
+        let families: Vec<_> = samples.chunk_by(|one, next| one.name == next.name).map(|same| same[0].name).collect();
+        assert_eq!(families.len(), families.iter().collect::<BTreeSet<_>>().len(), "{families:?}");
     }
 }

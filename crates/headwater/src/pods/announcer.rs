@@ -122,9 +122,8 @@ impl Announcer {
     }
 
     fn announcement(&mut self, now: Instant) -> Announcement {
-        let counters = self.monitor.counters();
-        let sample =
-            RateSample { at: now, published: counters.published, applied: counters.applied, latency: counters.latency };
+        let (published, applied) = self.monitor.totals();
+        let sample = RateSample { at: now, published, applied, latency: self.monitor.latency() };
         // An announcement outside the interval may follow another one closely.
         let before =
             self.samples.iter().rev().find(|sample| now.saturating_duration_since(sample.at) >= MIN_RATE_PERIOD);

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use mongodb::bson::Timestamp;
 use tokio::time::Instant;
 
+use crate::counters::MetricSample;
 use crate::event::ResumeToken;
 
 /// Cheap to clone; outlives its term.
@@ -62,6 +63,19 @@ impl CaptureStatus {
             reopens: 0,
             last_response_at,
         }
+    }
+
+    pub fn samples(&self) -> Vec<MetricSample> {
+        let sample = |name, help, value| MetricSample { name, help, label: None, value };
+        vec![
+            sample("headwater_events_captured_total", "Events read from the source.", self.events),
+            sample(
+                "headwater_changes_ignored_total",
+                "Changes to a source of kind `events` that are not inserts; they are not published.",
+                self.non_inserts,
+            ),
+            sample("headwater_capture_reopened_total", "Times the change stream was reopened.", self.reopens),
+        ]
     }
 }
 

@@ -7,6 +7,8 @@ use std::time::Instant;
 use mongodb::bson::Timestamp;
 use tokio::sync::watch;
 
+use crate::counters::counters;
+
 /// One per pod; the publisher of every term writes to it.
 #[derive(Clone, Debug, Default)]
 pub struct Handle(Arc<HandleState>);
@@ -59,45 +61,35 @@ pub struct PublishProgress {
     pub last_save: Option<Instant>,
 }
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        #[derive(Debug, Default)]
-        pub(super) struct PublishCounters { $(pub(super) $name: AtomicU64),* }
-
-        /// The counters at one moment.
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct PublishCounts { $($(#[$doc])* pub $name: u64),* }
-
-        impl PublishCounters {
-            fn read(&self) -> PublishCounts {
-                PublishCounts { $($name: self.$name.load(Relaxed)),* }
-            }
-        }
-    };
-}
-
 counters! {
-    /// Events acknowledged by Service Bus.
-    published,
-    /// Transfers that carried them.
-    transfers,
-    in_flight_events,
-    in_flight_bytes,
-    /// Events republished although the first send may have arrived. Duplicate detection and cursors absorb them.
-    uncertain,
-    /// Events republished after a temporary refusal.
-    retried,
-    rejected,
-    oversize,
-    /// Checkpoints saved.
-    saves,
-    /// Failed writes to MongoDB, which are retried.
-    store_errors,
+    PublishCounters => PublishCounts {
+        /// Events acknowledged by Service Bus.
+        published: "headwater_events_published_total",
+        /// Transfers that carried these events.
+        transfers: "headwater_transfers_total",
+        /// Events sent again: the first acknowledgement was lost (unacknowledged), or Service Bus refused for now (refused).
+        /// The first send may have arrived; duplicate detection and cursors absorb it.
+        uncertain: "headwater_events_republished_total" { "reason" = "unacknowledged" },
+        /// Events republished after a temporary refusal.
+        retried: "headwater_events_republished_total" { "reason" = "refused" },
+        /// Events that could not be turned into messages.
+        rejected: "headwater_events_rejected_total",
+        /// Events too large for a message, sent by claim check.
+        oversize: "headwater_events_oversize_total",
+        /// Events sent or buffered, and not acknowledged yet.
+        in_flight_events: "headwater_in_flight_events",
+        /// Bytes of the events in flight.
+        in_flight_bytes: "headwater_in_flight_bytes",
+        /// Checkpoints saved.
+        saves: "headwater_checkpoint_saves_total",
+        /// Failed MongoDB writes of the producer; each is retried.
+        store_errors: "headwater_store_errors_total",
+    }
 }
 
 impl Handle {
     pub fn counts(&self) -> PublishCounts {
-        self.0.counters.read()
+        self.0.counters.snapshot()
     }
 
     pub fn state(&self) -> PublishState {

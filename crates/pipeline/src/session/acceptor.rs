@@ -172,7 +172,7 @@ impl SessionContext {
                 () = sessions.stop.cancelled() => return,
                 accepted = self.accept(&client) => accepted,
             };
-            self.monitor.0.accept_attempts.fetch_add(1, Relaxed);
+            self.monitor.0.counters.accept_attempts.fetch_add(1, Relaxed);
             match accepted {
                 Ok((receiver, slot)) => {
                     failures = 0;
@@ -209,7 +209,7 @@ impl SessionContext {
     }
 
     async fn run_session(self: Arc<Self>, receiver: SessionReceiver, slot: SessionSlot, sessions: HeldSessions) {
-        let counters = &self.monitor.0;
+        let counters = &self.monitor.0.counters;
         counters.accepted.fetch_add(1, Relaxed);
         counters.held.fetch_add(1, Relaxed);
         let _held = HeldGuard(&self.monitor);
@@ -241,6 +241,6 @@ struct HeldGuard<'a>(&'a SessionMonitor);
 
 impl Drop for HeldGuard<'_> {
     fn drop(&mut self) {
-        self.0.0.held.fetch_sub(1, Relaxed);
+        self.0.0.counters.held.fetch_sub(1, Relaxed);
     }
 }

@@ -68,7 +68,7 @@ async fn poll_until_failure(
             () = stop.cancelled() => break,
             received = receive(&mut receiver) => received,
         };
-        context.monitor.0.dead_letter_polls.fetch_add(1, Relaxed);
+        context.monitor.0.counters.dead_letter_polls.fetch_add(1, Relaxed);
         let handled = match received {
             Ok(dead_letters) if dead_letters.is_empty() => continue,
             Ok(dead_letters) => handle_dead_letters(context, &receiver, applier, &dead_letters).await,
@@ -119,12 +119,12 @@ async fn handle_dead_letters(
     }
     if !parked.is_empty() {
         receiver.settle(parked.iter().copied(), Settlement::Complete).await?;
-        context.monitor.0.dead_letters_parked.fetch_add(parked.len() as u64, Relaxed);
+        context.monitor.0.counters.dead_letters_parked.fetch_add(parked.len() as u64, Relaxed);
         warn!(dead_letters = parked.len(), "parked events that Service Bus had dead-lettered");
     }
     if !deferred.is_empty() {
         receiver.settle(deferred.iter().copied(), Settlement::Defer { properties: Map::new() }).await?;
-        context.monitor.0.dead_letters_deferred.fetch_add(deferred.len() as u64, Relaxed);
+        context.monitor.0.counters.dead_letters_deferred.fetch_add(deferred.len() as u64, Relaxed);
         info!(dead_letters = deferred.len(), "dead letters need operator action");
     }
     if !released.is_empty() {

@@ -68,7 +68,7 @@ pub(super) async fn run_session(
         never = renewal::renew_while_held(&session, context.config.lock_duration, &lock_lost) => match never {},
         reason = held.run() => reason,
     };
-    let counters = &context.monitor.0;
+    let counters = &context.monitor.0.counters;
     match &reason {
         CloseReason::Idle | CloseReason::Limit | CloseReason::Stopped => {}
         CloseReason::Lost(kind) => {
@@ -250,7 +250,7 @@ impl<'a> HeldSession<'a> {
     }
 
     fn count_unreadable(&self) {
-        self.context.monitor.0.unreadable.fetch_add(1, Relaxed);
+        self.context.monitor.0.counters.unreadable.fetch_add(1, Relaxed);
     }
 
     async fn receive(&mut self, has_unsettled: bool) -> Result<Vec<ReceivedMessage>, CloseReason> {
@@ -285,7 +285,7 @@ impl<'a> HeldSession<'a> {
 
     /// Counts the messages and raises the credit of a session that has used it up.
     fn record_received(&mut self, received: &[ReceivedMessage]) {
-        let counters = &self.context.monitor.0;
+        let counters = &self.context.monitor.0.counters;
         counters.received.fetch_add(received.len() as u64, Relaxed);
         let redelivered = received.iter().filter(|message| message.delivery_count() > 0).count();
         counters.redelivered.fetch_add(redelivered as u64, Relaxed);
@@ -386,7 +386,7 @@ async fn settle_counted(
         debug!(error = error_chain(&error), "failed to settle messages");
         connection_lost(&error)
     })?;
-    context.monitor.0.settled.fetch_add(settled as u64, Relaxed);
+    context.monitor.0.counters.settled.fetch_add(settled as u64, Relaxed);
     Ok(())
 }
 

@@ -1,27 +1,32 @@
 //! Counters of the applier since its start.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
 
 use tokio::time::Instant;
 
 use super::plan::CommitCounts;
+use crate::counters::counters;
 
-/// A snapshot of the counters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ApplyCounts {
-    pub applied: u64,
-    pub duplicates: u64,
-    pub gaps_healed: u64,
-    pub regressed: u64,
-    /// Events parked, or queued behind a parked one.
-    pub parked: u64,
-    /// Committed transactions.
-    pub groups: u64,
-    /// Retried transactions.
-    pub conflicts: u64,
-    /// Transactions with an unknown commit result.
-    pub unknown: u64,
+counters! {
+    TransactionCounters => ApplyCounts {
+        /// Events applied to the read models.
+        applied: "headwater_events_applied_total",
+        /// Events skipped because they were applied before.
+        duplicates: "headwater_events_duplicate_total",
+        /// Events with a lower sequence than the cursor, and not duplicates.
+        regressed: "headwater_events_regressed_total",
+        /// Events parked, or queued behind a parked event.
+        parked: "headwater_events_parked_total",
+        /// Gaps filled from the source.
+        gaps_healed: "headwater_gaps_healed_total",
+        /// Transactions of the applier: committed, conflict (retried), or unknown (commit result lost).
+        groups: "headwater_transactions_total" { "outcome" = "committed" },
+        /// Retried transactions.
+        conflicts: "headwater_transactions_total" { "outcome" = "conflict" },
+        /// Transactions with an unknown commit result.
+        unknown: "headwater_transactions_total" { "outcome" = "unknown" },
+    }
 }
 
 /// Counters of one read model.
@@ -35,14 +40,7 @@ pub struct ReadModelCounts {
 
 #[derive(Debug, Default)]
 pub(super) struct ApplyCounters {
-    applied: AtomicU64,
-    duplicates: AtomicU64,
-    pub(super) gaps_healed: AtomicU64,
-    regressed: AtomicU64,
-    parked: AtomicU64,
-    groups: AtomicU64,
-    pub(super) conflicts: AtomicU64,
-    pub(super) unknown: AtomicU64,
+    pub(super) totals: TransactionCounters,
     /// In the order of the applier's models.
     models: Mutex<Vec<ReadModelCounts>>,
 }
@@ -54,11 +52,12 @@ impl ApplyCounters {
     }
 
     pub(super) fn record_commit(&self, commit: &CommitCounts) {
-        self.groups.fetch_add(1, Relaxed);
-        self.applied.fetch_add(commit.applied, Relaxed);
-        self.duplicates.fetch_add(commit.duplicates, Relaxed);
-        self.regressed.fetch_add(commit.regressed, Relaxed);
-        self.parked.fetch_add(commit.parked, Relaxed);
+        let totals = &self.totals;
+        totals.groups.fetch_add(1, Relaxed);
+        totals.applied.fetch_add(commit.applied, Relaxed);
+        totals.duplicates.fetch_add(commit.duplicates, Relaxed);
+        totals.regressed.fetch_add(commit.regressed, Relaxed);
+        totals.parked.fetch_add(commit.parked, Relaxed);
         let (now, mut models) = (Instant::now(), self.models.lock().unwrap_or_else(PoisonError::into_inner));
         for (model, applied) in models.iter_mut().zip(&commit.models).filter(|(_, applied)| **applied > 0) {
             model.applied += applied;
@@ -71,15 +70,6 @@ impl ApplyCounters {
     }
 
     pub(super) fn snapshot(&self) -> ApplyCounts {
-        ApplyCounts {
-            applied: self.applied.load(Relaxed),
-            duplicates: self.duplicates.load(Relaxed),
-            gaps_healed: self.gaps_healed.load(Relaxed),
-            regressed: self.regressed.load(Relaxed),
-            parked: self.parked.load(Relaxed),
-            groups: self.groups.load(Relaxed),
-            conflicts: self.conflicts.load(Relaxed),
-            unknown: self.unknown.load(Relaxed),
-        }
+        self.totals.snapshot()
     }
 }

@@ -119,7 +119,7 @@ impl GroupRunner {
                     isolate_refused(candidates, part, culprit, &error, &mut parts)
                 }
                 Err(TransactionFailure::Unknown) => {
-                    self.counters.unknown.fetch_add(1, Relaxed);
+                    self.counters.totals.unknown.fetch_add(1, Relaxed);
                     set_results(results, &part, &EventResult::Unknown);
                 }
                 Err(TransactionFailure::Transient(error))
@@ -196,7 +196,7 @@ impl GroupRunner {
                 return Err(TransactionFailure::Transient(error));
             }
             tracing::debug!(error = %error, events = indices.len(), "run a transaction again");
-            self.counters.conflicts.fetch_add(1, Relaxed);
+            self.counters.totals.conflicts.fetch_add(1, Relaxed);
             // Who waits for long does not hold up those who may succeed. With the defect the lock would keep a batch's second half behind its first.
             let waits = part.conflict_timeout >= self.retry_for;
             let back_off = async {

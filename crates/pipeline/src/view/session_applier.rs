@@ -197,7 +197,7 @@ impl SessionApplier {
         let found = self.history()?.read_range(&event.aggregate, from, to).await?;
         if found.first().is_some_and(|first| first.sequence == Some(from)) {
             if repair.aggregate.as_ref() != Some(&held.candidate.identity) {
-                self.context.counters.gaps_healed.fetch_add(1, Relaxed);
+                self.context.counters.totals.gaps_healed.fetch_add(1, Relaxed);
                 tracing::info!(aggregate = ?event.aggregate, from, to, "a gap is healed from the source");
             }
             repair.aggregate = Some(held.candidate.identity.clone());
