@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use mongodb::Database;
-use pipeline::capture::PipelineStart;
+use pipeline::capture::StartPosition;
 use pipeline::consumer::{self, Consumer};
 use pipeline::event::Namespace;
 use pipeline::producer::{Producer, ProducerDependencies};
@@ -128,8 +128,8 @@ fn build_consumer(config: &Config, dependencies: &ProducerDependencies, views: D
         source: dependencies.source.clone(),
         source_database: dependencies.server.database(&dependencies.source.database),
         start: match config.producer.start {
-            PipelineStart::Beginning => view::PipelineStart::Beginning,
-            PipelineStart::Now | PipelineStart::At(_) => view::PipelineStart::Now,
+            StartPosition::Beginning => view::PipelineStart::Beginning,
+            StartPosition::Now | StartPosition::At(_) => view::PipelineStart::Now,
         },
         filtered: !config.producer.capture.filter.is_empty(),
         views,

@@ -8,7 +8,7 @@ use futures_util::StreamExt;
 use mongodb::Collection;
 use mongodb::bson::{Document, doc};
 use mongodb::options::ReadConcern;
-use pipeline::capture::{Capture, Config, PipelineStart};
+use pipeline::capture::{Capture, Config, StartPosition};
 use pipeline::checkpoint::CheckpointPhase;
 use pipeline::source::SourceConfig;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ async fn main() {
         let collection = database.collection::<Document>(&format!("events_{payload}"));
         let source = SourceConfig::events(database.name(), collection.name());
         let capture = || Capture::new(database.client(), source.clone(), Config::default());
-        let start = capture().initial_phase(&PipelineStart::Now).await.unwrap();
+        let start = capture().initial_phase(&StartPosition::Now).await.unwrap();
         let size = write(&collection, events, payload).await;
         let (mut bare, mut captured) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {

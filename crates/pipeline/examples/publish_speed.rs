@@ -17,9 +17,8 @@ use mongodb::bson::{Bson, RawDocumentBuf, Timestamp, doc, oid::ObjectId};
 use pipeline::capture::CaptureItem;
 use pipeline::checkpoint::{CheckpointStore, Claim, MongoCheckpointStore};
 use pipeline::event::{AggregateId, ChangeEvent, Namespace, Operation, ResumeToken, Term};
-use pipeline::publish::{
-    CaptureInput, ClaimCheckStore, Config, Handle, PublishTerm, Publisher, RejectedStore, ServiceBusTopic,
-};
+use pipeline::publish::{CaptureInput, Config, Handle, PublishTerm, Publisher, RejectedStore, ServiceBusTopic};
+use pipeline::stored::ClaimCheckStore;
 use servicebus::Client;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;

@@ -18,9 +18,9 @@ use tracing::{error, info, warn};
 
 use crate::error_chain::error_chain;
 use crate::error_policy::ErrorClass;
-use crate::publish::ClaimCheckStore;
 use crate::session::{self, SessionAcceptor, SessionProblem};
 use crate::source::{SourceConfig, SourceKind};
+use crate::stored::ClaimCheckStore;
 use crate::view::{
     self, Applier, ApplierSetup, ApplyObserver, Error, PipelineStart, Projection, ReadModel, SourceHistory,
 };

@@ -18,5 +18,6 @@ pub mod publish;
 pub mod retry;
 pub mod session;
 pub mod source;
+pub mod stored;
 pub mod trace;
 pub mod view;

@@ -18,14 +18,13 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use crate::capture::{self, Capture, PipelineStart};
+use crate::capture::{self, Capture, StartPosition};
 use crate::checkpoint::{self, Checkpoint, CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
 use crate::error_chain::error_chain;
 use crate::event::{Epoch, Term};
-use crate::publish::{
-    self, ClaimCheckStore, PublishEnd, PublishTerm, PublishTracer, Publisher, RejectedStore, ServiceBusTopic,
-};
+use crate::publish::{self, PublishEnd, PublishTerm, PublishTracer, Publisher, RejectedStore, ServiceBusTopic};
 use crate::source::SourceConfig;
+use crate::stored::ClaimCheckStore;
 
 use error::Error;
 use retry_loop::retry_transient;
@@ -33,7 +32,7 @@ use retry_loop::retry_transient;
 /// Settings of the producer.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    pub start: PipelineStart,
+    pub start: StartPosition,
     pub on_history_lost: OnHistoryLost,
     pub capture: capture::Config,
     pub publish: publish::Config,
@@ -206,7 +205,7 @@ impl Producer {
     async fn start_term(&self, claim: &Claim) -> Result<(Epoch, CheckpointPhase), Error> {
         let Checkpoint { epoch, phase, .. } = self.claim_checkpoint(claim).await?;
         // The conditions of a first start must not stop a pipeline that already runs.
-        let start = if phase == CheckpointPhase::Unstarted { self.config.start } else { PipelineStart::Now };
+        let start = if phase == CheckpointPhase::Unstarted { self.config.start } else { StartPosition::Now };
         self.wait_until_capturable(claim, start).await;
         if phase != CheckpointPhase::Unstarted {
             return Ok((epoch, phase));
@@ -234,7 +233,7 @@ impl Producer {
     }
 
     /// Checks the source until it can be captured.
-    async fn wait_until_capturable(&self, claim: &Claim, start: PipelineStart) {
+    async fn wait_until_capturable(&self, claim: &Claim, start: StartPosition) {
         let capture = self.capture();
         while let Err(error) =
             retry_transient("check the source", capture::Error::is_transient, || capture.check(&start)).await
@@ -244,7 +243,7 @@ impl Producer {
         self.state.send_replace(ProducerState::Starting { term: claim.term });
     }
 
-    async fn initial_phase(&self, claim: &Claim, start: PipelineStart) -> CheckpointPhase {
+    async fn initial_phase(&self, claim: &Claim, start: StartPosition) -> CheckpointPhase {
         let capture = self.capture();
         loop {
             match retry_transient("find the start position", capture::Error::is_transient, || {
@@ -335,8 +334,8 @@ impl Producer {
         let why = match &error {
             capture::Error::HistoryLost(_) if self.config.on_history_lost == OnHistoryLost::Snapshot => {
                 warn!(term = %claim.term, page = HaltReason::HistoryLost.page(), "history lost; starting a new snapshot of the source");
-                self.wait_until_capturable(claim, PipelineStart::Beginning).await;
-                let phase = self.initial_phase(claim, PipelineStart::Beginning).await;
+                self.wait_until_capturable(claim, StartPosition::Beginning).await;
+                let phase = self.initial_phase(claim, StartPosition::Beginning).await;
                 let started = retry_transient("start a new epoch", checkpoint::Error::is_transient, || {
                     self.checkpoints.begin_epoch(claim, epoch, &phase)
                 });

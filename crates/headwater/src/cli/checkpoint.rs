@@ -8,7 +8,7 @@ use clap::Subcommand;
 use lease::CandidateId;
 use mongo_error::DriverError;
 use mongodb::bson::{Document, doc};
-use pipeline::capture::{self, Capture, PipelineStart};
+use pipeline::capture::{self, Capture, StartPosition};
 use pipeline::checkpoint::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, MongoCheckpointStore};
 use pipeline::event::ResumeToken;
 use pipeline::producer::ProducerDependencies;
@@ -73,7 +73,7 @@ enum CheckpointCommand {
         config: ConfigArgs,
         /// `beginning`, `now`, or a time in the past such as 2026-01-31T12:00:00Z
         #[arg(long, value_name = "START")]
-        start: PipelineStart,
+        start: StartPosition,
         #[command(flatten)]
         confirm: ConfirmArgs,
         /// Print JSON
@@ -243,7 +243,7 @@ const SOURCE_TIMEOUT: Duration = Duration::from_secs(60);
 
 async fn reset(
     context: &CheckpointContext,
-    start: PipelineStart,
+    start: StartPosition,
     confirm: &ConfirmArgs,
     json: bool,
 ) -> anyhow::Result<()> {
@@ -252,9 +252,9 @@ async fn reset(
         None => "without `source.sequence` consumers apply them again",
     };
     let consequence = match start {
-        PipelineStart::Beginning => format!("all events of the source are published again; {again}"),
-        PipelineStart::Now => "events since the checkpoint are never published".to_owned(),
-        PipelineStart::At(_) => format!(
+        StartPosition::Beginning => format!("all events of the source are published again; {again}"),
+        StartPosition::Now => "events since the checkpoint are never published".to_owned(),
+        StartPosition::At(_) => format!(
             "events between the checkpoint and that time are never published if that time is later, and published again if it is \
              earlier; {again}"
         ),

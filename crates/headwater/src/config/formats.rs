@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use mongodb::options::ConnectionString as MongoUri;
-use pipeline::capture::PipelineStart;
+use pipeline::capture::StartPosition;
 use pipeline::publish::{CheckpointInterval, SessionMapping};
 use servicebus::ConnectionString;
 
@@ -97,7 +97,7 @@ fn is_entity(text: &str, longest: usize, also: &str) -> bool {
         && text.ends_with(plain)
 }
 
-pub(super) fn parse_start(text: &str) -> Option<PipelineStart> {
+pub(super) fn parse_start(text: &str) -> Option<StartPosition> {
     text.parse().ok()
 }
 

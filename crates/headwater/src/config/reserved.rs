@@ -1,7 +1,7 @@
 //! The collections that pods write in the coordination database. They are never captured, and a read model there cannot use their names.
 
 use pipeline::checkpoint::{COLLECTION as CHECKPOINTS, PIPELINES};
-use pipeline::publish::{claim_check, rejected};
+use pipeline::{publish::rejected, stored::claim_check};
 
 use crate::{pods, step_down};
 

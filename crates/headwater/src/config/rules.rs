@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use pipeline::capture::PipelineStart;
+use pipeline::capture::StartPosition;
 use pipeline::event::Namespace;
 use pipeline::source::{FullDocument, SourceKind};
 use servicebus::ConnectionString;
@@ -113,7 +113,7 @@ impl RuleChecker<'_> {
         let valid = self.settings.are_valid(&["source.kind", "source.sequence", "producer.start"]);
         let Config { source, producer, .. } = self.config;
         if valid
-            && (source.kind, producer.start) == (SourceKind::Events, PipelineStart::Beginning)
+            && (source.kind, producer.start) == (SourceKind::Events, StartPosition::Beginning)
             && source.sequence.is_none()
         {
             let what = "is missing, and `producer.start: beginning` needs it: without it old events have no order; write, for example, \

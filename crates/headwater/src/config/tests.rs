@@ -75,7 +75,7 @@ fn the_defaults_are_those_of_the_services() {
     let config = load(MINIMAL).unwrap().producer;
     assert_eq!(config.capture, capture::Config::default());
     assert_eq!(config.publish, publish::Config::default());
-    assert_eq!(config.start, capture::PipelineStart::default());
+    assert_eq!(config.start, capture::StartPosition::default());
     assert_eq!(config.on_history_lost, OnHistoryLost::default());
 }
 
@@ -152,7 +152,7 @@ fn every_value_can_be_set() {
          filter: [ { $match: { fullDocument.region: eu } } ]\n  window: { events: 100, bytes: 1MiB }\n  drain: 3s\n"
     );
     let producer = load(&file).unwrap().producer;
-    assert!(matches!(producer.start, capture::PipelineStart::At(_)));
+    assert!(matches!(producer.start, capture::StartPosition::At(_)));
     assert_eq!(producer.publish.sessions, SessionMapping::Buckets(NonZeroU32::new(256).unwrap()));
     assert_eq!((producer.publish.checkpoint, producer.publish.body), (CheckpointInterval::Each, BodyFormat::Json));
     assert_eq!(producer.publish.window_bytes.get(), 1 << 20);

@@ -4,7 +4,7 @@ use futures_util::TryStreamExt;
 use mongodb::IndexModel;
 use mongodb::bson::{Bson, DateTime, Document, doc};
 
-use super::config::PipelineStart;
+use super::config::StartPosition;
 use super::error::{Error, with_timeout};
 use super::source_client::{SourceClient, StreamStart};
 use super::unresumable::is_refusal;
@@ -17,7 +17,7 @@ const MAX_CLOCK_SKEW_MS: i64 = 60_000;
 /// The `msg` of a mongos in its `hello` reply.
 const MONGOS: &str = "isdbgrid";
 
-pub(super) async fn check(source_client: &SourceClient, start: &PipelineStart) -> Result<(), Error> {
+pub(super) async fn check(source_client: &SourceClient, start: &StartPosition) -> Result<(), Error> {
     source_client.source.validate()?;
     check_not_own(source_client)?;
     check_filter_shape(&source_client.config.filter)?;
@@ -25,7 +25,7 @@ pub(super) async fn check(source_client: &SourceClient, start: &PipelineStart) -
     check_start_has_passed(source_client, start).await?;
     for namespace in source_client.source.namespaces() {
         match source_client.source.kind {
-            SourceKind::Events if *start == PipelineStart::Beginning => {
+            SourceKind::Events if *start == StartPosition::Beginning => {
                 check_scan_index(source_client, namespace).await?
             }
             SourceKind::Events => {}
@@ -83,11 +83,11 @@ fn filter_error(number: usize, name: String, error: Error) -> Error {
 }
 
 /// A stream that starts in the future would skip everything written until then.
-async fn check_start_has_passed(source_client: &SourceClient, start: &PipelineStart) -> Result<(), Error> {
-    let PipelineStart::At(time) = *start else { return Ok(()) };
+async fn check_start_has_passed(source_client: &SourceClient, start: &StartPosition) -> Result<(), Error> {
+    let StartPosition::At(time) = *start else { return Ok(()) };
     let hello = hello(source_client).await?;
     match hello.get_datetime("localTime") {
-        Ok(&now) if is_ahead(time, now) => Err(Error::StartInFuture { start: *start, now: PipelineStart::At(now) }),
+        Ok(&now) if is_ahead(time, now) => Err(Error::StartInFuture { start: *start, now: StartPosition::At(now) }),
         Ok(_) | Err(_) => Ok(()),
     }
 }

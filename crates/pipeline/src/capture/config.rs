@@ -68,7 +68,7 @@ impl Config {
 /// Where a new pipeline starts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum PipelineStart {
+pub enum StartPosition {
     /// With a snapshot of everything in the source.
     #[default]
     Beginning,
@@ -85,7 +85,7 @@ const NOW: &str = "now";
 #[error("a start must be `beginning`, `now`, or a time such as 2026-01-31T12:00:00Z")]
 pub struct InvalidStart;
 
-impl FromStr for PipelineStart {
+impl FromStr for StartPosition {
     type Err = InvalidStart;
 
     fn from_str(text: &str) -> Result<Self, InvalidStart> {
@@ -97,7 +97,7 @@ impl FromStr for PipelineStart {
     }
 }
 
-impl TryFrom<String> for PipelineStart {
+impl TryFrom<String> for StartPosition {
     type Error = InvalidStart;
 
     fn try_from(text: String) -> Result<Self, InvalidStart> {
@@ -105,7 +105,7 @@ impl TryFrom<String> for PipelineStart {
     }
 }
 
-impl fmt::Display for PipelineStart {
+impl fmt::Display for StartPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Beginning => f.write_str(BEGINNING),
@@ -119,8 +119,8 @@ impl fmt::Display for PipelineStart {
     }
 }
 
-impl From<PipelineStart> for String {
-    fn from(start: PipelineStart) -> Self {
+impl From<StartPosition> for String {
+    fn from(start: StartPosition) -> Self {
         start.to_string()
     }
 }
@@ -132,8 +132,8 @@ mod tests {
     #[test]
     fn a_start_formats_as_it_parses() {
         for text in ["beginning", "now", "2026-01-31T12:00:00Z"] {
-            assert_eq!(text.parse::<PipelineStart>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<StartPosition>().unwrap().to_string(), text);
         }
-        assert_eq!("yesterday".parse::<PipelineStart>(), Err(InvalidStart));
+        assert_eq!("yesterday".parse::<StartPosition>(), Err(InvalidStart));
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use mongo_error::DriverError;
 
-use super::config::PipelineStart;
+use super::config::StartPosition;
 use super::unresumable::{StreamErrorClass, classify};
 use crate::event::Namespace;
 use crate::source::InvalidSource;
@@ -48,7 +48,7 @@ pub enum Error {
     HistoryLost(#[source] DriverError),
     #[error("the oplog does not reach back to {start}")]
     StartTooEarly {
-        start: PipelineStart,
+        start: StartPosition,
         #[source]
         source: DriverError,
     },
@@ -56,7 +56,7 @@ pub enum Error {
         "`{start}` is in the future: the clock of the source says {now}, and events written until then would never be published; start \
          at `now`, `beginning` or a time in the past"
     )]
-    StartInFuture { start: PipelineStart, now: PipelineStart },
+    StartInFuture { start: StartPosition, now: StartPosition },
     /// Post-images expire, and there are none from before they were enabled.
     #[error("a change event has no post-image; to continue, set `source.full_document: lookup`")]
     PostImageGone(#[source] DriverError),
@@ -187,8 +187,8 @@ mod tests {
             Error::NoIndex { namespace: namespace.clone(), aggregate_id: "a".into(), sequence: "b".into() },
             Error::NoPostImages { namespace: namespace.clone() },
             Error::ShardedBy { namespace, field: "region".into() },
-            Error::StartTooEarly { start: PipelineStart::Now, source: driver() },
-            Error::StartInFuture { start: PipelineStart::Beginning, now: PipelineStart::Now },
+            Error::StartTooEarly { start: StartPosition::Now, source: driver() },
+            Error::StartInFuture { start: StartPosition::Beginning, now: StartPosition::Now },
             Error::PostImageGone(driver()),
             Error::TooLarge(driver()),
             Error::Refused { operation: "read", source: driver() },

@@ -44,7 +44,7 @@ use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
 use crate::event::{ChangeEvent, Epoch, ResumeToken};
 use crate::source::SourceConfig;
 
-pub use config::{Config, InvalidStart, PipelineStart};
+pub use config::{Config, InvalidStart, StartPosition};
 pub use error::Error;
 pub use handle::{CaptureState, CaptureStatus, Handle};
 pub use queue::CaptureReceiver;
@@ -129,16 +129,16 @@ impl Capture {
     }
 
     /// Checks that the source can be captured from `start`; see [`Error`] for the conditions.
-    pub async fn check(&self, start: &PipelineStart) -> Result<(), Error> {
+    pub async fn check(&self, start: &StartPosition) -> Result<(), Error> {
         check::check(&self.source_client, start).await
     }
 
     /// The first phase of a new pipeline. The token is fetched before anything is read, so the stored phase covers every later event.
-    pub async fn initial_phase(&self, start: &PipelineStart) -> Result<CheckpointPhase, Error> {
+    pub async fn initial_phase(&self, start: &StartPosition) -> Result<CheckpointPhase, Error> {
         match *start {
-            PipelineStart::Now => Ok(CheckpointPhase::Stream { token: self.token(StreamStart::Now).await? }),
-            PipelineStart::At(time) => self.initial_phase_at(time).await,
-            PipelineStart::Beginning => {
+            StartPosition::Now => Ok(CheckpointPhase::Stream { token: self.token(StreamStart::Now).await? }),
+            StartPosition::At(time) => self.initial_phase_at(time).await,
+            StartPosition::Beginning => {
                 let progress =
                     SnapshotProgress { run: format!("{:032x}", rand::random::<u128>()), scanned: 0, after: None };
                 Ok(CheckpointPhase::Snapshot { start: self.token(StreamStart::Now).await?, progress })
@@ -175,7 +175,7 @@ impl Capture {
 
     async fn initial_phase_at(&self, time: DateTime) -> Result<CheckpointPhase, Error> {
         let too_early = |error| match error {
-            Error::HistoryLost(source) => Error::StartTooEarly { start: PipelineStart::At(time), source },
+            Error::HistoryLost(source) => Error::StartTooEarly { start: StartPosition::At(time), source },
             error => error,
         };
         let seconds = u32::try_from(time.timestamp_millis().div_euclid(1000)).unwrap_or(0);

@@ -29,7 +29,8 @@ use super::stream::{ReaderExit, SourceReader};
 use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
 use crate::event::{Epoch, Namespace};
 use crate::source::SourceKind;
-use crate::view::{CURSORS, GONE, Identity};
+use crate::stored::Identity;
+use crate::stored::cursors::{CURSORS, GONE};
 
 const LIST: &str = "read the cursors of the read models";
 const LOOK_UP: &str = "look up keys in the source";

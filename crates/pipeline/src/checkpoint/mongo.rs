@@ -5,10 +5,7 @@
 
 use mongo_error::error_code;
 use mongodb::bson::{Bson, Document, Timestamp, doc};
-use mongodb::options::{
-    Acknowledgment, Collation, CollectionOptions, ReadConcern, ReadPreference, ReturnDocument, SelectionCriteria,
-    WriteConcern,
-};
+use mongodb::options::{Collation, ReturnDocument};
 use mongodb::{Collection, Database};
 
 use super::document::{FORMAT, SNAPSHOT, STREAM, StoredCheckpoint, UNSTARTED, phase_fields, stored_number};
@@ -18,6 +15,7 @@ use super::refusal;
 use super::store::{Checkpoint, CheckpointPhase, CheckpointStore, Claim, SaveResult};
 use crate::event::Epoch;
 use crate::failpoints::Failpoint;
+use crate::stored::majority_collection;
 
 /// The collection in the coordination database; one document per pipeline.
 pub const COLLECTION: &str = "checkpoints";
@@ -36,13 +34,8 @@ pub struct MongoCheckpointStore {
 impl MongoCheckpointStore {
     /// `fingerprint` identifies the source; a checkpoint with another fingerprint is never written.
     pub fn new(database: &Database, pipeline: impl Into<String>, fingerprint: impl Into<String>) -> Self {
-        let options = CollectionOptions::builder()
-            .read_concern(ReadConcern::majority())
-            .write_concern(WriteConcern::builder().w(Acknowledgment::Majority).journal(true).build())
-            .selection_criteria(SelectionCriteria::ReadPreference(ReadPreference::Primary))
-            .build();
-        let registry = PipelineRegistry::new(database, options.clone());
-        let checkpoints = database.collection_with_options(COLLECTION, options);
+        let registry = PipelineRegistry::new(database);
+        let checkpoints = majority_collection(database, COLLECTION);
         Self { checkpoints, registry, pipeline: pipeline.into(), fingerprint: fingerprint.into() }
     }
 

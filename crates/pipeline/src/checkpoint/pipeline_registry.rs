@@ -5,12 +5,12 @@
 
 use mongo_error::error_code;
 use mongodb::bson::{Document, doc};
-use mongodb::options::CollectionOptions;
 use mongodb::{Collection, Database};
 
 use super::document::stored_number;
 use super::mongo::DUPLICATE_KEY;
 use super::store::Claim;
+use crate::stored::majority_collection;
 
 /// The collection in the coordination database.
 pub const PIPELINES: &str = "pipelines";
@@ -19,8 +19,8 @@ pub const PIPELINES: &str = "pipelines";
 pub(super) struct PipelineRegistry(Collection<Document>);
 
 impl PipelineRegistry {
-    pub(super) fn new(database: &Database, options: CollectionOptions) -> Self {
-        Self(database.collection_with_options(PIPELINES, options))
+    pub(super) fn new(database: &Database) -> Self {
+        Self(majority_collection(database, PIPELINES))
     }
 
     pub(super) async fn contains(&self, pipeline: &str) -> Result<bool, mongodb::error::Error> {

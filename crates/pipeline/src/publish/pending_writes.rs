@@ -9,7 +9,6 @@ use futures_util::StreamExt;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 
-use super::claim_check::ClaimCheckStore;
 use super::handle::Handle;
 use super::lanes::LaneId;
 use super::prefix::Ordinal;
@@ -17,6 +16,7 @@ use super::rejected::{RejectedEvent, RejectedStore};
 use crate::error_chain::error_chain;
 use crate::event::Term;
 use crate::retry::backoff;
+use crate::stored::ClaimCheckStore;
 
 const FIRST_BACKOFF: Duration = Duration::from_millis(50);
 const MAX_BACKOFF: Duration = Duration::from_secs(2);

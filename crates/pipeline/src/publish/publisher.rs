@@ -23,7 +23,6 @@ use self::sending::TopicConnection;
 use self::subscription_probe::SubscriptionProbe;
 use super::batch::BatchLimits;
 use super::checkpoint_saver::CheckpointSaver;
-use super::claim_check::ClaimCheckStore;
 use super::config::Config;
 use super::error::{Error, PublishEnd};
 use super::handle::{Handle, PauseReason, PublishState};
@@ -38,6 +37,7 @@ use crate::capture::CaptureItem;
 use crate::checkpoint::{self, CheckpointStore, Claim, SaveResult};
 use crate::event::Epoch;
 use crate::failpoints::LoopStall;
+use crate::stored::ClaimCheckStore;
 
 /// Where captured events come from, in order. `None`: there is no more to come, and what there was is to be brought out.
 pub trait CaptureInput: Send {

@@ -6,10 +6,10 @@ use mongodb::bson::spec::BinarySubtype;
 use mongodb::bson::{Binary, Bson, DateTime, Document, doc};
 use mongodb::{Collection, Database};
 
-use super::majority_collection;
 use super::message::EventMessageId;
 use crate::envelope::property;
 use crate::event::{ChangeEvent, Term};
+use crate::stored::majority_collection;
 
 /// The collection in the coordination database. Documents without a `reason` are further chunks of another document.
 pub const COLLECTION: &str = "rejected_events";

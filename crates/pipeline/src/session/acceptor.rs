@@ -27,7 +27,7 @@ use super::slots::{SessionSlot, SessionSlots};
 use crate::error_chain::error_chain;
 use crate::error_policy;
 use crate::failpoints::LoopStall;
-use crate::publish::ClaimCheckStore;
+use crate::stored::ClaimCheckStore;
 use crate::view;
 
 /// What the acceptor needs: the subscription it accepts from, and the applier that gets the events.

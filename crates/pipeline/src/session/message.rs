@@ -15,7 +15,7 @@ use mongodb::bson::{Bson, DateTime, Document, RawDocument, RawDocumentBuf};
 use crate::envelope::{FORMAT, content_type, property};
 use crate::error_chain::error_chain;
 use crate::event::{AggregateId, Epoch, Namespace, Operation, Term};
-use crate::publish::{ClaimCheckStore, claim_check};
+use crate::stored::{ClaimCheckStore, claim_check};
 use crate::trace::TraceContext;
 use crate::view::{DeliveredEvent, EventBody, PositionKey};
 

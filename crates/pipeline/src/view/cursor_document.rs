@@ -10,9 +10,9 @@ use super::error::Error;
 use super::identity::Identity;
 use super::parked::{parked_entries_document, read_parked_entries};
 use crate::event::{AggregateId, Epoch, Namespace};
+pub(super) use crate::stored::cursors::FORMAT;
+use crate::stored::cursors::GONE;
 
-/// In every document. A higher format was written by a newer version.
-pub(super) const FORMAT: i64 = 1;
 const CURSOR: &str = "cursor";
 
 /// How the `_id` of a cursor is built.
@@ -43,9 +43,6 @@ impl CursorNaming {
         self.by_collection.then_some(namespace.collection.as_str())
     }
 }
-
-/// Field that marks an aggregate whose document is deleted.
-pub const GONE: &str = "gone";
 
 /// The cursor and its aggregate.
 pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), Error> {

@@ -6,29 +6,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use mongodb::bson::{Bson, Document, doc};
-
 use super::cursor::Cursor;
-use super::cursor_document::{FORMAT, to_i64};
 use super::identity::Identity;
-use crate::event::{AggregateId, Epoch};
-
-/// Collection names are not empty, so no aggregate has this id.
-const NO_COLLECTION: &str = "";
-const NAME: &str = "swept";
-
-/// The `_id` of the floor.
-pub(crate) fn floor_id(pipeline: &str) -> Document {
-    doc! { "pipeline": pipeline, "collection": NO_COLLECTION, "aggregate": NAME }
-}
-
-/// Raises the floor; it never goes back.
-pub(crate) fn floor_update(epoch: Epoch) -> Document {
-    doc! {
-        "$max": { "epoch": to_i64(epoch.get()) },
-        "$set": { "position": "", "eventId": Bson::Null, "format": FORMAT },
-    }
-}
+use crate::event::AggregateId;
+use crate::stored::cursors::{FLOOR_AGGREGATE, FLOOR_COLLECTION};
 
 /// Removes the floor from the cursors, if present, and uses it for missing cursors and deleted documents.
 pub(super) fn apply_floor(cursors: &mut HashMap<Identity, Cursor>, requested: &HashSet<&Identity>) {
@@ -45,8 +26,8 @@ pub(super) fn apply_floor(cursors: &mut HashMap<Identity, Cursor>, requested: &H
 }
 
 fn floor_identity() -> Identity {
-    let aggregate = AggregateId::new(NAME.into()).expect("a string is a valid aggregate id");
-    Identity::of_aggregate(Some(NO_COLLECTION), &aggregate)
+    let aggregate = AggregateId::new(FLOOR_AGGREGATE.into()).expect("a string is a valid aggregate id");
+    Identity::of_aggregate(Some(FLOOR_COLLECTION), &aggregate)
 }
 
 #[cfg(test)]
@@ -54,6 +35,8 @@ mod tests {
     use super::super::cursor::{CursorDecision, EventFacts, OrderingMode, decide};
     use super::super::delivered_event::PositionKey;
     use super::*;
+    use crate::event::Epoch;
+    use mongodb::bson::Bson;
 
     fn at(epoch: u64, key: &str) -> Option<PositionKey> {
         Some(PositionKey::new(Epoch::new(epoch), key))

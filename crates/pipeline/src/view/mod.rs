@@ -21,7 +21,6 @@ mod epoch_floor;
 mod error;
 mod event_path;
 mod group;
-mod identity;
 mod model_check;
 mod observer;
 mod orphaned_transactions;
@@ -37,20 +36,20 @@ mod statement;
 mod template;
 mod transaction;
 
+use crate::stored::identity;
+
+pub use crate::stored::Identity;
+pub use crate::stored::cursors::{CURSORS, GONE, application_name};
 pub use applier::{Applier, ApplierSetup, Handle};
 pub use config::{Config, OnPoison};
 pub use counters::{ApplyCounts, ReadModelCounts};
 pub use cursor::{
     Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion, decide,
 };
-pub use cursor_document::GONE;
 pub use delivered_event::{DeliveredEvent, EventBody, PositionKey};
-pub(crate) use epoch_floor::{floor_id, floor_update};
 pub use error::Error;
-pub use identity::Identity;
 pub use model_check::validate;
 pub use observer::{ApplyObserver, ApplyTimings};
-pub use orphaned_transactions::application_name;
 pub use parked::{DiscardScope, ParkReason, ParkedAggregate, ParkedEntry, ParkedStore};
 pub use plan::ApplyOutcome;
 pub use prepare::prepare;
@@ -59,7 +58,5 @@ pub use read_model::{ModelProblem, ReadModel, ReadModelDeclaration};
 pub use session_applier::{AppliedBatch, BatchEnd, SessionApplier};
 pub use source_history::SourceHistory;
 
-/// Cursors, in the database of the read models.
-pub const CURSORS: &str = "_headwater_cursors";
 /// Events that wait, beside them.
 pub const PARKED_EVENTS: &str = "parked_events";

@@ -15,6 +15,8 @@ use mongodb::Client;
 use mongodb::bson::{Bson, Document, doc};
 use tokio::time::{Instant, timeout};
 
+use crate::stored::cursors::application_name;
+
 /// Far longer than a live pod lets a transaction wait for its next statement.
 const IDLE_THRESHOLD: Duration = Duration::from_secs(2);
 /// A look costs the server a list of its operations: no pod looks more often.
@@ -22,13 +24,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A conflict that is over sooner is two live pods meeting.
 pub(super) const CHECK_AFTER: Duration = Duration::from_millis(700);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What the read-model connections of a pipeline's pods call themselves (`appName`): by that they know each other's transactions.
-pub fn application_name(pipeline: &str) -> String {
-    // The server takes 128 bytes.
-    let pipeline: String = pipeline.chars().take(24).collect();
-    format!("headwater {pipeline}")
-}
 
 #[derive(Debug)]
 pub(super) struct OrphanedTransactions {

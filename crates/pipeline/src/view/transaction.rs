@@ -23,6 +23,7 @@ use super::plan::{
 };
 use super::{CURSORS, PARKED_EVENTS};
 use crate::error_policy::{self, ErrorClass};
+use crate::stored::cursors;
 
 /// The read-model database and the timeout of a transaction.
 #[derive(Clone, Debug)]
@@ -147,7 +148,7 @@ impl TransactionStore {
         let mut ids: Vec<RawDocumentBuf> = ids.collect();
         // Only a source of documents is swept, and it names aggregates by collection.
         if naming.by_collection {
-            ids.extend(RawDocumentBuf::try_from(&epoch_floor::floor_id(&naming.pipeline)));
+            ids.extend(RawDocumentBuf::try_from(&cursors::floor_id(&naming.pipeline)));
         }
         let mut cursors = self.find_cursors(session, &ids).await?;
         epoch_floor::apply_floor(&mut cursors, &requested);

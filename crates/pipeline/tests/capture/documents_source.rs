@@ -2,7 +2,7 @@
 
 use mongodb::bson::{Document, RawDocumentBuf, doc};
 use mongodb::options::ChangeStreamPreAndPostImages;
-use pipeline::capture::{Error, PipelineStart};
+use pipeline::capture::{Error, StartPosition};
 use pipeline::event::{ChangeEvent, Operation};
 use pipeline::source::{FullDocument, SourceConfig};
 
@@ -44,7 +44,7 @@ async fn every_operation_is_an_event_with_the_new_document() {
 async fn an_update_of_a_since_deleted_document_has_only_its_key() {
     let fixture = CaptureFixture::new("gone").await;
     let capture = fixture.capture(fixture.documents());
-    let phase = capture.initial_phase(&PipelineStart::Now).await.unwrap();
+    let phase = capture.initial_phase(&StartPosition::Now).await.unwrap();
     fixture.events().insert_one(doc! { "_id": "x", "n": 1 }).await.unwrap();
     fixture.events().update_one(doc! {}, doc! { "$set": { "n": 2 } }).await.unwrap();
     fixture.events().delete_one(doc! {}).await.unwrap();
@@ -61,7 +61,7 @@ async fn post_images_show_every_intermediate_state() {
     let images = ChangeStreamPreAndPostImages::builder().enabled(true).build();
     fixture.database.create_collection("events").change_stream_pre_and_post_images(images).await.unwrap();
     let capture = fixture.capture(SourceConfig { full_document: FullDocument::PostImage, ..fixture.documents() });
-    let phase = capture.initial_phase(&PipelineStart::Now).await.unwrap();
+    let phase = capture.initial_phase(&StartPosition::Now).await.unwrap();
     fixture.events().insert_one(doc! { "_id": 1, "n": 0 }).await.unwrap();
     for n in 1..=3 {
         fixture.events().update_one(doc! {}, doc! { "$set": { "n": n } }).await.unwrap();
@@ -78,7 +78,7 @@ async fn a_missing_post_image_is_an_error() {
     let fixture = CaptureFixture::new("imageless").await;
     fixture.database.create_collection("events").await.unwrap();
     let capture = fixture.capture(SourceConfig { full_document: FullDocument::PostImage, ..fixture.documents() });
-    let reading = CaptureRun::start(capture, PipelineStart::Now).await;
+    let reading = CaptureRun::start(capture, StartPosition::Now).await;
     fixture.events().insert_one(doc! { "_id": 1 }).await.unwrap();
     fixture.events().update_one(doc! {}, doc! { "$set": { "n": 1 } }).await.unwrap();
     let error = reading.wait_for_error().await;

@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 use std::time::{Duration, Instant};
 
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId, uuid::Uuid};
-use pipeline::capture::{CaptureState, Config, Error, PipelineStart};
+use pipeline::capture::{CaptureState, Config, Error, StartPosition};
 use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::Operation;
 use testkit::wait::wait_for;
@@ -103,7 +103,7 @@ async fn the_watermark_passes_filtered_events() {
     let fixture = CaptureFixture::new("filter").await;
     let filter = vec![doc! { "$match": { "fullDocument.aggregateId": { "$ne": "noise" } } }];
     let capture = fixture.capture_with(fixture.source(), Config { filter, ..Config::default() });
-    let mut reading = CaptureRun::start(capture, PipelineStart::Now).await;
+    let mut reading = CaptureRun::start(capture, StartPosition::Now).await;
     fixture.events().insert_one(event("a", 1)).await.unwrap();
     insert_all(&fixture.events(), (0..100).map(|version| event("noise", version))).await;
     let only = reading.event().await;
@@ -120,7 +120,7 @@ async fn the_queue_is_bounded_in_events() {
         read_ahead_events: NonZeroU32::new(300).unwrap(),
         ..Config::default()
     };
-    let mut reading = CaptureRun::start(fixture.capture_with(fixture.source(), config), PipelineStart::Now).await;
+    let mut reading = CaptureRun::start(fixture.capture_with(fixture.source(), config), StartPosition::Now).await;
     insert_all(&fixture.events(), (0..5000).map(|version| event("a", version))).await;
     let handle = reading.handle.clone();
     let seen = wait_for("the queue to be full", TIMEOUT, async || {
@@ -148,7 +148,7 @@ async fn the_queue_is_bounded_in_bytes() {
         read_ahead_bytes: NonZeroU32::new(1 << 20).unwrap(),
         ..Config::default()
     };
-    let mut reading = CaptureRun::start(fixture.capture_with(fixture.source(), config), PipelineStart::Now).await;
+    let mut reading = CaptureRun::start(fixture.capture_with(fixture.source(), config), StartPosition::Now).await;
     let large = |version| {
         let mut document = event("a", version);
         document.insert("payload", "x".repeat(50_000));
@@ -170,7 +170,7 @@ async fn a_stop_is_immediate_and_keeps_queued_events() {
     let fixture = CaptureFixture::new("stop").await;
     let config = Config { max_await: Duration::from_secs(30), ..Config::default() };
     let capture = pipeline::capture::Capture::new(fixture.database.client(), fixture.source(), config);
-    let mut reading = CaptureRun::start(capture, PipelineStart::Now).await;
+    let mut reading = CaptureRun::start(capture, StartPosition::Now).await;
     fixture.events().insert_one(event("a", 1)).await.unwrap();
     let handle = reading.handle.clone();
     wait_for("the event to be read", TIMEOUT, async || {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
 use mongodb::{Client, Collection, Database};
-use pipeline::capture::{Capture, CaptureItem, CaptureReceiver, Config, Error, Handle, PipelineStart};
+use pipeline::capture::{Capture, CaptureItem, CaptureReceiver, Config, Error, Handle, StartPosition};
 use pipeline::checkpoint::{CheckpointPhase, SnapshotProgress};
 use pipeline::event::{ChangeEvent, ResumeToken};
 use pipeline::source::SourceConfig;
@@ -49,7 +49,7 @@ impl CaptureFixture {
 
     /// Reads the source from now on.
     pub(crate) async fn read(&self, source: SourceConfig) -> CaptureRun {
-        CaptureRun::start(self.capture(source), PipelineStart::Now).await
+        CaptureRun::start(self.capture(source), StartPosition::Now).await
     }
 }
 
@@ -81,7 +81,7 @@ pub(crate) struct CaptureRun {
 }
 
 impl CaptureRun {
-    pub(crate) async fn start(capture: Capture, start: PipelineStart) -> Self {
+    pub(crate) async fn start(capture: Capture, start: StartPosition) -> Self {
         let phase = capture.initial_phase(&start).await.unwrap();
         Self::resume(capture, phase)
     }

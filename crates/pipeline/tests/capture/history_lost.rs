@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use mongodb::Client;
 use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
-use pipeline::capture::{Capture, CaptureState, Config, Error, PipelineStart};
+use pipeline::capture::{Capture, CaptureState, Config, Error, StartPosition};
 use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::ResumeToken;
 use pipeline::source::SourceConfig;
@@ -26,7 +26,7 @@ async fn history_lost_is_reported_on_open_and_on_an_open_stream() {
         ..Config::default()
     };
     let capture = || Capture::new(&client, source.clone(), short_await(config.clone()));
-    let start = capture().initial_phase(&PipelineStart::Now).await.unwrap();
+    let start = capture().initial_phase(&StartPosition::Now).await.unwrap();
 
     // One that is open and not taken from; it holds a cursor far from the oplog's end.
     let behind = CaptureRun::resume(capture(), start.clone());
@@ -46,7 +46,7 @@ async fn history_lost_is_reported_on_open_and_on_an_open_stream() {
     assert_eq!(code(&error), Some(286), "{error:?}");
     assert!(error.to_string().contains("history"), "{error}");
 
-    let early = PipelineStart::At(DateTime::from_millis(1_000_000_000_000));
+    let early = StartPosition::At(DateTime::from_millis(1_000_000_000_000));
     let error = capture().initial_phase(&early).await.unwrap_err();
     assert!(matches!(error, Error::StartTooEarly { .. }), "{error:?}");
     assert!(error.to_string().contains("2001-09-09"), "{error}");

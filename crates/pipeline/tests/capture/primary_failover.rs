@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::time::Duration;
 
-use pipeline::capture::{Capture, Config, PipelineStart};
+use pipeline::capture::{Capture, Config, StartPosition};
 use pipeline::source::SourceConfig;
 use testkit::mongo::ReplicaSet;
 use testkit::wait::wait_for;
@@ -23,7 +23,7 @@ async fn a_failed_or_silent_primary_loses_and_repeats_no_event() {
     let slow = "heartbeatFrequencyMS=500&connectTimeoutMS=120000";
     let client = direct(&format!("{}&{slow}", set.uri())).await;
     let config = Config { response_timeout: Duration::from_secs(2), ..Config::default() };
-    let mut reading = CaptureRun::start(Capture::new(&client, source(), short_await(config)), PipelineStart::Now).await;
+    let mut reading = CaptureRun::start(Capture::new(&client, source(), short_await(config)), StartPosition::Now).await;
     let (written, done) = (Arc::new(AtomicI32::new(0)), Arc::new(AtomicBool::new(false)));
     let writer = tokio::spawn(write(set.client().await.unwrap(), Arc::clone(&written), Arc::clone(&done)));
 
@@ -70,7 +70,7 @@ async fn kill_primary_during_snapshot(set: &mut ReplicaSet, held: i32) {
         ..Config::default()
     };
     let mut reading =
-        CaptureRun::start(Capture::new(&client, source(), short_await(config)), PipelineStart::Beginning).await;
+        CaptureRun::start(Capture::new(&client, source(), short_await(config)), StartPosition::Beginning).await;
     let mut scanned = reading.events(20).await;
     let primary = set.primary().await.unwrap();
     set.kill(primary).await.unwrap();

@@ -2,7 +2,7 @@
 
 use mongodb::Client;
 use mongodb::bson::{Bson, Document, doc};
-use pipeline::capture::{Capture, Config, Error, PipelineStart};
+use pipeline::capture::{Capture, Config, Error, StartPosition};
 use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::{ChangeEvent, Operation};
 use pipeline::publish::message::EventMessageId;
@@ -91,10 +91,10 @@ async fn documents_on_two_shards_are_in_order_per_document() {
     let shop = ShardedFixture::open().await;
     shop.shard("orders", "_id", DOCUMENTS / 2).await;
     let (orders, source) = (shop.collection("orders"), SourceConfig::documents("shop", "orders"));
-    shop.capture(&source).check(&PipelineStart::Beginning).await.unwrap();
+    shop.capture(&source).check(&StartPosition::Beginning).await.unwrap();
 
     // Live, from now on.
-    let mut live = CaptureRun::start(shop.capture(&source), PipelineStart::Now).await;
+    let mut live = CaptureRun::start(shop.capture(&source), StartPosition::Now).await;
     let count = write_all_operations(&orders).await;
     let read = live.events(count).await;
     assert_operations_in_order(&read);
@@ -112,7 +112,7 @@ async fn documents_on_two_shards_are_in_order_per_document() {
 
     // A snapshot while documents come, change and go; resumed in its middle, and the stream after it.
     let held = (DOCUMENTS - DOCUMENTS / 4) as usize;
-    let begun = shop.capture(&source).initial_phase(&PipelineStart::Beginning).await.unwrap();
+    let begun = shop.capture(&source).initial_phase(&StartPosition::Beginning).await.unwrap();
     let CheckpointPhase::Snapshot { start, .. } = begun.clone() else { panic!("{begun:?}") };
     let mut first = CaptureRun::resume(shop.capture(&source), begun);
     let scanned = first.snapshot().await;
@@ -146,7 +146,7 @@ async fn documents_not_sharded_by_id_are_refused() {
     insert_all(&customers, [NORTH, SOUTH].map(|region| doc! { "_id": 7, "region": region })).await;
     assert_eq!(shop.spread("customers").await, [1, 1]);
     let source = SourceConfig::documents("shop", "customers");
-    let error = shop.capture(&source).check(&PipelineStart::Now).await.unwrap_err();
+    let error = shop.capture(&source).check(&StartPosition::Now).await.unwrap_err();
     assert!(matches!(&error, Error::ShardedBy { field, .. } if field == "region"), "{error:?}");
     assert!(!error.is_transient());
 
@@ -155,8 +155,8 @@ async fn documents_not_sharded_by_id_are_refused() {
     let orders = shop.collection("orders");
     let region = |id: i32, region: &str| doc! { "_id": id, "region": region };
     orders.insert_one(region(1, NORTH)).await.unwrap();
-    shop.capture(&source).check(&PipelineStart::Now).await.unwrap();
-    let mut reading = CaptureRun::start(shop.capture(&source), PipelineStart::Now).await;
+    shop.capture(&source).check(&StartPosition::Now).await.unwrap();
+    let mut reading = CaptureRun::start(shop.capture(&source), StartPosition::Now).await;
     orders.insert_one(region(2, NORTH)).await.unwrap();
     assert_eq!(reading.event().await.key, 2.into());
     let by_region = mongodb::IndexModel::builder().keys(doc! { "region": 1 }).build();
@@ -175,8 +175,8 @@ async fn events_with_the_same_id_on_two_shards_are_two_events() {
     let events = shop.collection("events");
     index(&events).await;
     let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
-    shop.capture(&source).check(&PipelineStart::Beginning).await.unwrap();
-    let mut live = CaptureRun::start(shop.capture(&source), PipelineStart::Now).await;
+    shop.capture(&source).check(&StartPosition::Beginning).await.unwrap();
+    let mut live = CaptureRun::start(shop.capture(&source), StartPosition::Now).await;
     let named = |aggregate: &str| {
         let mut event = event(aggregate, 1);
         event.insert("_id", 1);
@@ -186,7 +186,7 @@ async fn events_with_the_same_id_on_two_shards_are_two_events() {
     assert_eq!(shop.spread("events").await, [1, 1]);
     let streamed = live.events(2).await;
     live.stop().await;
-    let mut reading = CaptureRun::start(shop.capture(&source), PipelineStart::Beginning).await;
+    let mut reading = CaptureRun::start(shop.capture(&source), StartPosition::Beginning).await;
     let scanned = reading.snapshot().await;
     reading.stop().await;
     let of_both: Vec<_> = scanned.iter().map(|(event, _)| aggregate(event)).collect();

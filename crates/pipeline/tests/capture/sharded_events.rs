@@ -2,7 +2,7 @@
 
 use mongodb::Client;
 use mongodb::bson::{Bson, doc};
-use pipeline::capture::{Capture, CaptureItem, PipelineStart};
+use pipeline::capture::{Capture, CaptureItem, StartPosition};
 use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::ChangeEvent;
 use pipeline::source::SourceConfig;
@@ -22,10 +22,10 @@ async fn events_on_two_shards_are_in_order_per_aggregate() {
     index(&events).await;
     let source = SourceConfig { sequence: Some("version".into()), ..SourceConfig::events("shop", "events") };
     let capture = || Capture::new(&client, source.clone(), short_await(Default::default()));
-    capture().check(&PipelineStart::Beginning).await.unwrap();
+    capture().check(&StartPosition::Beginning).await.unwrap();
 
     // Live, from now on.
-    let mut live = CaptureRun::start(capture(), PipelineStart::Now).await;
+    let mut live = CaptureRun::start(capture(), StartPosition::Now).await;
     for version in 0..EACH {
         insert_all(&events, (0..AGGREGATES).map(|id| event(id, version))).await;
     }
@@ -43,7 +43,7 @@ async fn events_on_two_shards_are_in_order_per_aggregate() {
     resumed.stop().await;
 
     // A snapshot, resumed in the middle, and the stream after it.
-    let start = capture().initial_phase(&PipelineStart::Beginning).await.unwrap();
+    let start = capture().initial_phase(&StartPosition::Beginning).await.unwrap();
     let mut first = CaptureRun::resume(capture(), start.clone());
     let scanned = first.snapshot().await;
     first.stop().await;

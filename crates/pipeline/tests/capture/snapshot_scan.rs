@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId, uuid::Uuid};
-use pipeline::capture::{CaptureItem, Config, Error, PipelineStart};
+use pipeline::capture::{CaptureItem, Config, Error, StartPosition};
 use pipeline::checkpoint::{CheckpointPhase, SnapshotProgress};
 use pipeline::event::{ChangeEvent, Operation, ResumeToken};
 use pipeline::source::SourceConfig;
@@ -40,7 +40,7 @@ pub(crate) fn small_batches() -> Config {
 
 async fn begin(fixture: &CaptureFixture, source: &SourceConfig, config: &Config) -> (ResumeToken, SnapshotProgress) {
     let capture = fixture.capture_with(source.clone(), config.clone());
-    match capture.initial_phase(&PipelineStart::Beginning).await.unwrap() {
+    match capture.initial_phase(&StartPosition::Beginning).await.unwrap() {
         CheckpointPhase::Snapshot { start, progress } => (start, progress),
         other => panic!("{other:?}"),
     }
@@ -129,7 +129,7 @@ async fn a_document_snapshot_reads_all_collections_by_key() {
     }
     let collections = vec!["orders".into(), "missing".into(), "customers".into()];
     let source = SourceConfig { collection: None, collections, ..fixture.documents() };
-    fixture.capture(source.clone()).check(&PipelineStart::Beginning).await.unwrap();
+    fixture.capture(source.clone()).check(&StartPosition::Beginning).await.unwrap();
     let (start, progress) = begin(&fixture, &source, &small_batches()).await;
     let scanned = scan(&fixture, &source, &small_batches(), &start, &progress).await;
     let order: Vec<_> =
@@ -158,7 +158,7 @@ async fn a_filter_passes_the_same_in_snapshot_and_stream() {
     ];
     let config = Config { filter, ..small_batches() };
     let source = fixture.source();
-    let mut live = CaptureRun::start(fixture.capture_with(source.clone(), config.clone()), PipelineStart::Now).await;
+    let mut live = CaptureRun::start(fixture.capture_with(source.clone(), config.clone()), StartPosition::Now).await;
     // A value that looks like an expression is a value.
     let written = (0..20).map(|version| {
         let mut event = event("a", version);
@@ -192,7 +192,7 @@ async fn a_document_made_too_large_by_a_filter_is_an_error() {
     let fixture = CaptureFixture::new("doubled").await;
     let filter = vec![doc! { "$set": { "fullDocument.again": "$fullDocument.text" } }];
     let (source, config) = (fixture.documents(), Config { filter, ..small_batches() });
-    let live = CaptureRun::start(fixture.capture_with(source.clone(), config.clone()), PipelineStart::Now).await;
+    let live = CaptureRun::start(fixture.capture_with(source.clone(), config.clone()), StartPosition::Now).await;
     fixture.events().insert_one(doc! { "_id": 1, "text": "x".repeat(LARGE) }).await.unwrap();
     assert_eq!(too_large(&live.wait_for_error().await), Some(7_182_500));
 

@@ -7,7 +7,7 @@ use futures_util::TryStreamExt;
 use mongodb::bson::{Bson, Document, doc};
 use mongodb::options::{ClientOptions, WriteConcern};
 use mongodb::{Client, Database};
-use pipeline::capture::{CaptureItem, Config, PipelineStart};
+use pipeline::capture::{CaptureItem, Config, StartPosition};
 use pipeline::checkpoint::{CheckpointPhase, SnapshotProgress};
 use pipeline::event::{ChangeEvent, Epoch, Operation, ResumeToken, Term};
 use pipeline::publish::message::EventMessageId;
@@ -63,7 +63,7 @@ impl SweepFixture {
     }
 
     async fn begin(&self) -> (ResumeToken, SnapshotProgress) {
-        match self.fixture.capture(self.source()).initial_phase(&PipelineStart::Beginning).await.unwrap() {
+        match self.fixture.capture(self.source()).initial_phase(&StartPosition::Beginning).await.unwrap() {
             CheckpointPhase::Snapshot { start, progress } => (start, progress),
             other => panic!("{other:?}"),
         }

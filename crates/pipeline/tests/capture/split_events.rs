@@ -2,7 +2,7 @@
 
 use futures_util::StreamExt;
 use mongodb::bson::{Document, doc};
-use pipeline::capture::PipelineStart;
+use pipeline::capture::StartPosition;
 use pipeline::checkpoint::CheckpointPhase;
 use pipeline::event::{Operation, ResumeToken};
 
@@ -22,7 +22,7 @@ async fn write_large(fixture: &CaptureFixture) {
 async fn no_token_lies_inside_a_split_event() {
     let fixture = CaptureFixture::new("split").await;
     let capture = fixture.capture(fixture.documents());
-    let start = capture.initial_phase(&PipelineStart::Now).await.unwrap();
+    let start = capture.initial_phase(&StartPosition::Now).await.unwrap();
     write_large(&fixture).await;
     let fragments = fragments(&fixture, &start).await;
     assert!(fragments.len() >= 2);

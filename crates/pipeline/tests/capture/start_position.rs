@@ -1,7 +1,7 @@
 //! Where a new pipeline starts, and that nothing between its start and its first read is skipped.
 
 use mongodb::bson::{DateTime, Timestamp, doc};
-use pipeline::capture::PipelineStart;
+use pipeline::capture::StartPosition;
 use pipeline::checkpoint::CheckpointPhase;
 
 use crate::fixture::{CaptureFixture, CaptureRun, event, insert_all, versions};
@@ -10,7 +10,7 @@ use crate::fixture::{CaptureFixture, CaptureRun, event, insert_all, versions};
 async fn start_now_includes_the_next_write() {
     let fixture = CaptureFixture::new("now").await;
     fixture.events().insert_one(event("a", 1)).await.unwrap();
-    let phase = fixture.capture(fixture.source()).initial_phase(&PipelineStart::Now).await.unwrap();
+    let phase = fixture.capture(fixture.source()).initial_phase(&StartPosition::Now).await.unwrap();
     // The first leader dies here, having stored the phase and read nothing.
     insert_all(&fixture.events(), (2..5).map(|version| event("a", version))).await;
     let mut reading = CaptureRun::resume(fixture.capture(fixture.source()), phase);
@@ -29,7 +29,7 @@ async fn a_start_time_is_inclusive_and_skips_nothing() {
     }
     fixture.events().insert_one(event("a", 2)).await.unwrap();
     let second = cluster_second(&fixture).await;
-    let at = PipelineStart::At(DateTime::from_millis(i64::from(first + 1) * 1000));
+    let at = StartPosition::At(DateTime::from_millis(i64::from(first + 1) * 1000));
     let phase = fixture.capture(fixture.source()).initial_phase(&at).await.unwrap();
     fixture.events().insert_one(event("a", 3)).await.unwrap();
     assert!(second > first);
@@ -51,7 +51,7 @@ async fn each_start_at_the_beginning_is_a_new_snapshot_run() {
     let capture = fixture.capture(fixture.source());
     let mut runs = Vec::new();
     for _ in 0..2 {
-        match capture.initial_phase(&PipelineStart::Beginning).await.unwrap() {
+        match capture.initial_phase(&StartPosition::Beginning).await.unwrap() {
             CheckpointPhase::Snapshot { progress, .. } => {
                 assert_eq!((progress.scanned, &progress.after), (0, &None));
                 runs.push(progress.run);

@@ -15,9 +15,10 @@ use pipeline::checkpoint::{CheckpointPhase, CheckpointStore, Claim, MongoCheckpo
 use pipeline::envelope::property;
 use pipeline::event::{AggregateId, ChangeEvent, Epoch, Namespace, Operation, ResumeToken, Term};
 use pipeline::publish::{
-    ClaimCheckStore, Config, Error, Handle, PublishCounts, PublishEnd, PublishState, PublishTerm, PublishTopic,
-    Publisher, RejectedStore, ServiceBusTopic,
+    Config, Error, Handle, PublishCounts, PublishEnd, PublishState, PublishTerm, PublishTopic, Publisher,
+    RejectedStore, ServiceBusTopic,
 };
+use pipeline::stored::ClaimCheckStore;
 use servicebus::{Client, ReceivedMessage};
 use testkit::mongo::{ScratchDatabase, shared};
 use testkit::wait::wait_for;

@@ -6,8 +6,8 @@ use mongodb::bson::{Bson, RawDocumentBuf, doc};
 use pipeline::capture::CaptureItem;
 use pipeline::envelope::property;
 use pipeline::event::ChangeEvent;
-use pipeline::publish::claim_check;
-use pipeline::publish::{ClaimCheckStore, Config, PublishEnd, rejected};
+use pipeline::publish::{Config, PublishEnd, rejected};
+use pipeline::stored::{ClaimCheckStore, claim_check};
 
 use crate::fixture::*;
 

@@ -16,7 +16,7 @@ use crate::capture::handle::CaptureState;
 use crate::capture::retry_state::RetryState;
 use crate::capture::stream::{ReaderExit, SourceReader};
 use crate::event::Epoch;
-use crate::view::{application_name, floor_id, floor_update};
+use crate::stored::cursors::{application_name, floor_id, floor_update};
 
 const RAISE: &str = "raise the epoch floor";
 const LIST: &str = "list open transactions";

@@ -22,7 +22,7 @@ impl Identity {
     }
 
     /// `scope`: the collection, where it is part of the aggregate's identity.
-    pub(super) fn of_aggregate(scope: Option<&str>, aggregate: &AggregateId) -> Self {
+    pub(crate) fn of_aggregate(scope: Option<&str>, aggregate: &AggregateId) -> Self {
         let mut bytes = Vec::with_capacity(48);
         write_text(scope.unwrap_or_default(), &mut bytes);
         write(aggregate.value(), &mut bytes);
