@@ -80,8 +80,8 @@ mod tests {
             Err::<(), _>(std::io::Error::other("no such key")).context(ExitReason::Misconfigured.with_message("`a.b`"));
         let error = refused.context("start").unwrap_err();
         assert_eq!(ExitReason::from_error(&error), ExitReason::Misconfigured);
-        let told: Vec<_> = error.chain().map(ToString::to_string).collect();
-        assert_eq!(told, ["start", "`a.b`", "no such key"]);
+        let chain: Vec<_> = error.chain().map(ToString::to_string).collect();
+        assert_eq!(chain, ["start", "`a.b`", "no such key"]);
         assert_eq!(
             ExitReason::from_error(&ExitReason::Interrupted.with_message("twice").into()),
             ExitReason::Interrupted

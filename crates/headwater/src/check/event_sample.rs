@@ -186,7 +186,7 @@ orders:
     }
 
     fn has(found: &[(FindingLevel, String)], level: FindingLevel, words: &str) {
-        assert!(found.iter().any(|(at, said)| *at == level && said.contains(words)), "{level:?} {words}: {found:#?}");
+        assert!(found.iter().any(|(at, text)| *at == level && text.contains(words)), "{level:?} {words}: {found:#?}");
     }
 
     #[test]
@@ -207,7 +207,7 @@ orders:
         has(&found, FindingLevel::Note, "events of type `Gone`, but no sampled event has it");
         has(&found, FindingLevel::Note, "no read model handles events of type `Paid`");
         assert_eq!(found.len(), 4, "{found:#?}");
-        assert!(found.iter().any(|(_, said)| said.contains("line 5, column")), "{found:#?}");
+        assert!(found.iter().any(|(_, text)| text.contains("line 5, column")), "{found:#?}");
     }
 
     #[test]
