@@ -25,13 +25,13 @@ use crate::event_traces::EventTraces;
 use crate::exit::ExitReason;
 use crate::operator;
 use crate::pods::PodRegistry;
-use crate::signal::StopSignal;
+use crate::signal::ShutdownSignal;
 use crate::step_down::StepDownStore;
 
 /// Runs until a signal, then stops producer and consumer side by side. The producer, if this pod leads, stops reading, publishes what it has read,
 /// saves the checkpoint and releases the lease. The consumer applies and settles its unsettled messages and closes its sessions. `/readyz` fails as soon as
 /// the stop begins; the HTTP server stops last. A second signal ends the pod at once, and so does a service that does not stop in time.
-pub(crate) async fn run_pod(config: Config, mut stop: StopSignal) -> anyhow::Result<()> {
+pub(crate) async fn run_pod(config: Config, mut stop: ShutdownSignal) -> anyhow::Result<()> {
     // First: a port that is taken must fail the pod before it touches anything.
     let listener = AdminListener::bind(config.admin.listen)?;
     let dependencies = connect::producer_dependencies(&config, SERVER_SELECTION_TIMEOUT).await?;

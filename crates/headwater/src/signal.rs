@@ -10,12 +10,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 const SAME_SIGNAL: Duration = Duration::from_millis(250);
 
 /// While this exists, the signals do not end the process.
-pub(crate) struct StopSignal {
+pub(crate) struct ShutdownSignal {
     interrupt: Signal,
     terminate: Signal,
 }
 
-impl StopSignal {
+impl ShutdownSignal {
     pub(crate) fn new() -> io::Result<Self> {
         Ok(Self { interrupt: signal(SignalKind::interrupt())?, terminate: signal(SignalKind::terminate())? })
     }

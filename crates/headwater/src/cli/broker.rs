@@ -8,7 +8,7 @@ use broker::{Broker, Config, Persistence, TlsFiles, emulator_config};
 
 use crate::exit::ExitReason;
 use crate::output;
-use crate::signal::StopSignal;
+use crate::signal::ShutdownSignal;
 
 /// Run the Service Bus-compatible broker.
 ///
@@ -47,7 +47,7 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let mut stop = StopSignal::new()?;
+    let mut stop = ShutdownSignal::new()?;
     let storage = if args.ephemeral {
         "messages are not stored".to_owned()
     } else {

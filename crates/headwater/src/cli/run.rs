@@ -2,7 +2,7 @@
 
 use super::shared_args::ConfigArgs;
 use crate::exit;
-use crate::signal::StopSignal;
+use crate::signal::ShutdownSignal;
 
 /// Run one pod.
 ///
@@ -19,6 +19,6 @@ pub(crate) struct Args {
 }
 
 pub(crate) async fn run(args: Args) -> anyhow::Result<()> {
-    let stop = StopSignal::new()?;
+    let stop = ShutdownSignal::new()?;
     crate::run::run_pod(args.config.load()?, stop).await
 }

@@ -11,7 +11,7 @@ use super::shared_args::ConfigArgs;
 use crate::connect;
 use crate::exit::ExitReason;
 use crate::output;
-use crate::signal::StopSignal;
+use crate::signal::ShutdownSignal;
 use crate::status::StatusCollector;
 
 /// Show the state of the pipeline: leader, lag, oplog headroom, pods, read models and problems.
@@ -74,7 +74,7 @@ async fn print_once(collector: &StatusCollector, json: bool) -> anyhow::Result<(
 }
 
 async fn watch(collector: &StatusCollector, json: bool) -> anyhow::Result<()> {
-    let mut stop = StopSignal::new()?;
+    let mut stop = ShutdownSignal::new()?;
     let mut slow = None;
     loop {
         let status = tokio::select! {

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::exit::ExitReason;
 use crate::shop::{self, ShopWriter};
-use crate::signal::StopSignal;
+use crate::signal::ShutdownSignal;
 use console::Console;
 use data_folder::DataFolder;
 use mongo::DevMongo;
@@ -58,7 +58,7 @@ pub(crate) async fn run(options: DevOptions) -> anyhow::Result<()> {
     // Signals keep their default meaning until here: Ctrl-C ends a download at once, and the next run starts it again.
     let source = mongo::find(options.mongodb_uri.clone()).await?;
     let folder = DataFolder::open(&options.data_dir)?;
-    let mut stop = StopSignal::new()?;
+    let mut stop = ShutdownSignal::new()?;
     let mut environment = tokio::select! {
         environment = DevEnvironment::start(source, &options, &folder, began) => environment?,
         () = stop.recv() => return Ok(()), // a drop kills what has started; journals survive a kill
