@@ -2,7 +2,7 @@
 
 use hyper::StatusCode;
 
-use crate::response::{self, HttpResponse};
+use crate::response::{self, AdminResponse};
 
 const PAGE: &str = include_str!("../dashboard/index.html");
 const STYLE: &str = include_str!("../dashboard/dashboard.css");
@@ -15,7 +15,7 @@ const MARK: &str = include_str!("../dashboard/mark.svg");
 
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-pub(crate) fn file(path: &str) -> Option<HttpResponse> {
+pub(crate) fn file(path: &str) -> Option<AdminResponse> {
     let (content_type, body) = match path {
         "/" => ("text/html; charset=utf-8", PAGE),
         "/dashboard.css" => ("text/css; charset=utf-8", STYLE),

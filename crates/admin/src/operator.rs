@@ -18,7 +18,7 @@ pub trait OperatorActions: Send + Sync + 'static {
     fn step_down(&self) -> ActionFuture<'_, ActionDone>;
 
     /// The parked aggregates of all read models.
-    fn list_parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>>;
+    fn list_parked(&self) -> ActionFuture<'_, Vec<ParkedListEntry>>;
 
     /// Applies the parked events of one aggregate, in order.
     fn retry_parked(&self, selector: ParkedSelector) -> ActionFuture<'_, ActionDone>;
@@ -53,7 +53,7 @@ pub enum ActionRefusalKind {
 
 /// An aggregate that is parked in one read model.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct ParkedEntry {
+pub struct ParkedListEntry {
     pub read_model: String,
     /// For display.
     pub aggregate: String,
@@ -64,7 +64,7 @@ pub struct ParkedEntry {
     pub since: String,
 }
 
-/// Selects one [`ParkedEntry`].
+/// Selects one [`ParkedListEntry`].
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ParkedSelector {

@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use crate::operator::{ActionRefusal, ActionRefusalKind, OperatorAccess, ParkedSelector};
-use crate::response::{self, HttpResponse};
+use crate::response::{self, AdminResponse};
 
 /// A body names one aggregate and one read model.
 const MAX_BODY: usize = 64 << 10;
@@ -37,7 +37,7 @@ impl OperatorRoute {
     }
 
     /// Checks the token first: without it a peer learns nothing about method or body.
-    pub(crate) async fn respond(self, operator: Option<&OperatorAccess>, request: Request<Incoming>) -> HttpResponse {
+    pub(crate) async fn respond(self, operator: Option<&OperatorAccess>, request: Request<Incoming>) -> AdminResponse {
         let Some(OperatorAccess { token, actions }) = operator else {
             return response::text(
                 StatusCode::FORBIDDEN,
@@ -62,7 +62,7 @@ impl OperatorRoute {
     }
 }
 
-async fn read_selector(request: Request<Incoming>) -> Result<ParkedSelector, HttpResponse> {
+async fn read_selector(request: Request<Incoming>) -> Result<ParkedSelector, AdminResponse> {
     let body = Limited::new(request.into_body(), MAX_BODY).collect();
     let too_large = || response::text(StatusCode::PAYLOAD_TOO_LARGE, "the body is too large, or took too long\n");
     let body: Bytes = timeout(BODY_TIMEOUT, body).await.map_err(|_| too_large())?.map_err(|_| too_large())?.to_bytes();
@@ -70,7 +70,7 @@ async fn read_selector(request: Request<Incoming>) -> Result<ParkedSelector, Htt
     serde_json::from_slice(&body).map_err(|_| response::text(StatusCode::BAD_REQUEST, example))
 }
 
-fn respond_with(result: Result<impl Serialize, ActionRefusal>) -> HttpResponse {
+fn respond_with(result: Result<impl Serialize, ActionRefusal>) -> AdminResponse {
     match result {
         Ok(value) => response::json(StatusCode::OK, &value),
         Err(refusal) => {

@@ -9,14 +9,14 @@ use hyper::header::{
 };
 use serde::Serialize;
 
-pub(crate) type HttpResponse = hyper::Response<Full<Bytes>>;
+pub(crate) type AdminResponse = hyper::Response<Full<Bytes>>;
 
 /// Allows only files of this pod and nothing inline, so that markup in a name cannot run.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; \
                       base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-pub(crate) fn build(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> HttpResponse {
-    let mut response = HttpResponse::new(Full::new(body.into()));
+pub(crate) fn build(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> AdminResponse {
+    let mut response = AdminResponse::new(Full::new(body.into()));
     *response.status_mut() = status;
     for (name, value) in [
         (CONTENT_TYPE, content_type),
@@ -32,36 +32,36 @@ pub(crate) fn build(status: StatusCode, content_type: &'static str, body: impl I
     response
 }
 
-pub(crate) fn text(status: StatusCode, body: impl Into<String>) -> HttpResponse {
+pub(crate) fn text(status: StatusCode, body: impl Into<String>) -> AdminResponse {
     build(status, "text/plain; charset=utf-8", body.into())
 }
 
-pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> HttpResponse {
+pub(crate) fn json(status: StatusCode, value: &impl Serialize) -> AdminResponse {
     let mut body = serde_json::to_string_pretty(value).expect("responses are plain data");
     body.push('\n');
     build(status, "application/json", body)
 }
 
 /// Prometheus text format, version 0.0.4.
-pub(crate) fn metrics(body: String) -> HttpResponse {
+pub(crate) fn metrics(body: String) -> AdminResponse {
     build(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", body)
 }
 
-pub(crate) fn allow_get_only() -> HttpResponse {
+pub(crate) fn allow_get_only() -> AdminResponse {
     method_not_allowed("GET, HEAD", "read-only: use GET or HEAD\n")
 }
 
-pub(crate) fn allow_post_only() -> HttpResponse {
+pub(crate) fn allow_post_only() -> AdminResponse {
     method_not_allowed("POST", "this changes state: use POST\n")
 }
 
-fn method_not_allowed(allowed: &'static str, explanation: &str) -> HttpResponse {
+fn method_not_allowed(allowed: &'static str, explanation: &str) -> AdminResponse {
     let mut response = text(StatusCode::METHOD_NOT_ALLOWED, explanation);
     response.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
     response
 }
 
-pub(crate) fn unauthorized() -> HttpResponse {
+pub(crate) fn unauthorized() -> AdminResponse {
     let mut response = text(StatusCode::UNAUTHORIZED, "operator token required: send `Authorization: Bearer …`\n");
     response.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
     response

@@ -26,7 +26,7 @@ use crate::latency::LatencyBuckets;
 use crate::metrics::PodSample;
 use crate::operator::OperatorAccess;
 use crate::operator_routes::OperatorRoute;
-use crate::response::{self, HttpResponse};
+use crate::response::{self, AdminResponse};
 use crate::status_cache::StatusCache;
 use crate::{dashboard, metrics};
 
@@ -106,7 +106,7 @@ impl AdminServer {
         let run_server = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Thread);
             let result = runtime.and_then(|runtime| runtime.block_on(self.serve(handler, shutdown)));
-            // The receiver may be gone: nobody has to wait for the end.
+            // The receiver may be gone: no task has to wait for the end.
             drop(result_sender.send(result));
         };
         thread::Builder::new().name("admin".into()).spawn(run_server).map_err(Error::Thread)?;
@@ -192,7 +192,7 @@ impl RequestHandler {
         }
     }
 
-    async fn respond(&self, request: Request<Incoming>) -> HttpResponse {
+    async fn respond(&self, request: Request<Incoming>) -> AdminResponse {
         if let Some(route) = OperatorRoute::from_path(request.uri().path()) {
             return route.respond(self.operator.as_ref(), request).await;
         }
@@ -203,7 +203,7 @@ impl RequestHandler {
         }
     }
 
-    fn get(&self, path: &str) -> HttpResponse {
+    fn get(&self, path: &str) -> AdminResponse {
         let now = Instant::now();
         match path {
             "/healthz" => {

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use crate::history::{HistoryPoint, StatusHistory};
 use crate::status::PipelineStatus;
 
-/// A dashboard asks every second; after this long without a request nobody watches.
+/// A dashboard asks every second; after this long without a request no client watches.
 const WATCHED_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Default)]

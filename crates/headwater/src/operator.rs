@@ -6,7 +6,7 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use admin::operator::{ActionDone, ActionFuture, ActionRefusal, OperatorActions, ParkedEntry, ParkedSelector};
+use admin::operator::{ActionDone, ActionFuture, ActionRefusal, OperatorActions, ParkedListEntry, ParkedSelector};
 use admin::{OperatorAccess, OperatorToken};
 use lease::mongo::MongoLeaseStore;
 use mongodb::Database;
@@ -71,7 +71,7 @@ impl OperatorActions for SpawnedActions {
         self.run(|actions| async move { actions.step_down().await })
     }
 
-    fn list_parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>> {
+    fn list_parked(&self) -> ActionFuture<'_, Vec<ParkedListEntry>> {
         self.run(|actions| async move { actions.list_parked().await })
     }
 
@@ -92,7 +92,7 @@ impl PodActions {
         Ok(ActionDone { done: format!("requested that {leader} steps down from term {term}") })
     }
 
-    async fn list_parked(&self) -> Result<Vec<ParkedEntry>, ActionRefusal> {
+    async fn list_parked(&self) -> Result<Vec<ParkedListEntry>, ActionRefusal> {
         let list = self.parked_commands.list(MAX_LISTED).await.map_err(|error| conflict(&error.into()))?;
         Ok(list.iter().map(to_entry).collect())
     }
@@ -131,8 +131,8 @@ fn conflict(error: &anyhow::Error) -> ActionRefusal {
     ActionRefusal::conflict(format!("{error:#}"))
 }
 
-fn to_entry(waiting: &view::ParkedAggregate) -> ParkedEntry {
-    ParkedEntry {
+fn to_entry(waiting: &view::ParkedAggregate) -> ParkedListEntry {
+    ParkedListEntry {
         read_model: waiting.model.clone(),
         aggregate: format_id(&waiting.aggregate),
         id: format_typed_id(&waiting.aggregate),

@@ -45,7 +45,7 @@ pub(crate) struct AdminFixture {
     running: RunningServer,
 }
 
-pub(crate) struct HttpReply {
+pub(crate) struct AdminReply {
     pub(crate) status: u16,
     pub(crate) head: String,
     pub(crate) body: String,
@@ -73,16 +73,16 @@ impl AdminFixture {
         change(&mut self.pod.0.lock().unwrap());
     }
 
-    pub(crate) async fn get(&self, path: &str) -> HttpReply {
+    pub(crate) async fn get(&self, path: &str) -> AdminReply {
         self.request("GET", path).await
     }
 
-    pub(crate) async fn request(&self, method: &str, path: &str) -> HttpReply {
+    pub(crate) async fn request(&self, method: &str, path: &str) -> AdminReply {
         self.send(method, path, "", "").await
     }
 
     /// `headers` are complete lines, each with its CRLF.
-    pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> HttpReply {
+    pub(crate) async fn send(&self, method: &str, path: &str, headers: &str, body: &str) -> AdminReply {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let length = if body.is_empty() { String::new() } else { format!("content-length: {}\r\n", body.len()) };
         let request =
@@ -92,7 +92,7 @@ impl AdminFixture {
         stream.read_to_string(&mut text).await.unwrap();
         let (head, body) = text.split_once("\r\n\r\n").expect("a response has a head");
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a response has a status");
-        HttpReply { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
+        AdminReply { status, head: head.to_ascii_lowercase(), body: body.to_owned() }
     }
 
     pub(crate) async fn stop(mut self) {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use admin::operator::{ActionDone, ActionFuture, ActionRefusal, OperatorActions, ParkedEntry, ParkedSelector};
+use admin::operator::{ActionDone, ActionFuture, ActionRefusal, OperatorActions, ParkedListEntry, ParkedSelector};
 use admin::{OperatorAccess, OperatorToken};
 
 use crate::fixture::AdminFixture;
@@ -25,7 +25,7 @@ impl OperatorActions for RecordedActions {
         self.record("step down".into())
     }
 
-    fn list_parked(&self) -> ActionFuture<'_, Vec<ParkedEntry>> {
+    fn list_parked(&self) -> ActionFuture<'_, Vec<ParkedListEntry>> {
         Box::pin(async { Ok(vec![]) })
     }
 

@@ -43,6 +43,7 @@ impl Announcement {
             "address": self.address.clone(),
             "producer": &self.producer,
             "consumer": &self.consumer,
+            // The stored name of format 1.
             "troubles": self.problems.iter().map(problem).collect::<Vec<_>>(),
             "sessions": self.sessions.map(to_bson_int),
             "appliedPerSecond": self.applied_per_second,
@@ -98,7 +99,7 @@ impl AnnouncedPod {
             silent: last_seen_seconds_ago > SILENT_AFTER.as_secs_f64(),
             producer: text("producer").unwrap_or_default(),
             consumer: text("consumer").unwrap_or_default(),
-            problems: read_troubles(document),
+            problems: read_problems(document),
             sessions: read_u64(document.get("sessions")),
             published_per_second: figure("publishedPerSecond"),
             applied_per_second: figure("appliedPerSecond"),
@@ -132,7 +133,7 @@ fn read_applied(document: &Document, seen: i64, now: i64) -> Vec<(String, LastAp
     models.filter_map(read).collect()
 }
 
-fn read_troubles(document: &Document) -> Vec<PodProblem> {
+fn read_problems(document: &Document) -> Vec<PodProblem> {
     let problems = document.get_array("troubles").into_iter().flatten().filter_map(Bson::as_document);
     let read = |problem: &Document| {
         let text = |field| problem.get_str(field).ok().map(str::to_owned);

@@ -175,7 +175,8 @@ async fn an_idle_leader_notices_a_checkpoint_reset() {
     wait_for("the status to tell it", SOON, async || {
         let output = fixture.run(&["status", "--json"]).await;
         let status = output.json();
-        let ahead = status["problems"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == "ahead"));
+        let ahead =
+            status["problems"].as_array().is_some_and(|all| all.iter().any(|one| one["code"] == "checkpoint_ahead"));
         if ahead && output.status.code() == Some(4) && status["leader"]["term"] == 3 {
             Ok(())
         } else {

@@ -25,7 +25,7 @@ pub(crate) const CUSTOMER: &str = "ann of the mill";
 /// A test cluster whose pods run and follow the change stream.
 pub(crate) struct PodFixture(pub(crate) cluster::TestCluster);
 
-pub(crate) struct HttpReply {
+pub(crate) struct PodReply {
     pub(crate) status: u16,
     pub(crate) body: String,
 }
@@ -55,37 +55,37 @@ impl PodFixture {
         line["address"].as_str().and_then(|address| address.parse().ok()).expect("the line has an address")
     }
 
-    pub(crate) async fn get(&self, path: &str) -> HttpReply {
+    pub(crate) async fn get(&self, path: &str) -> PodReply {
         self.get_of(0, path).await
     }
 
-    pub(crate) async fn get_of(&self, pod: usize, path: &str) -> HttpReply {
+    pub(crate) async fn get_of(&self, pod: usize, path: &str) -> PodReply {
         self.send(pod, &format!("GET {path} HTTP/1.1\r\nhost: pod\r\nconnection: close\r\n\r\n")).await
     }
 
     /// `token`: sent as bearer token.
-    pub(crate) async fn post(&self, path: &str, token: Option<&str>, body: &str) -> HttpReply {
+    pub(crate) async fn post(&self, path: &str, token: Option<&str>, body: &str) -> PodReply {
         let header = token.map_or(String::new(), |token| format!("authorization: Bearer {token}\r\n"));
         self.request(&header, "POST", path, body).await
     }
 
-    pub(crate) async fn request_with(&self, token: &str, method: &str, path: &str, body: &str) -> HttpReply {
+    pub(crate) async fn request_with(&self, token: &str, method: &str, path: &str, body: &str) -> PodReply {
         self.request(&format!("authorization: Bearer {token}\r\n"), method, path, body).await
     }
 
-    async fn request(&self, header: &str, method: &str, path: &str, body: &str) -> HttpReply {
+    async fn request(&self, header: &str, method: &str, path: &str, body: &str) -> PodReply {
         let head = format!("{method} {path} HTTP/1.1\r\nhost: pod\r\n{header}content-length: {}", body.len());
         self.send(0, &format!("{head}\r\nconnection: close\r\n\r\n{body}")).await
     }
 
-    async fn send(&self, pod: usize, request: &str) -> HttpReply {
+    async fn send(&self, pod: usize, request: &str) -> PodReply {
         let mut stream = TcpStream::connect(self.address_of(pod).await).await.unwrap();
         stream.write_all(request.as_bytes()).await.unwrap();
         let mut text = String::new();
         stream.read_to_string(&mut text).await.unwrap();
         let (head, body) = text.split_once("\r\n\r\n").expect("a response has a head");
         let status = head.split(' ').nth(1).and_then(|code| code.parse().ok()).expect("a response has a status");
-        HttpReply { status, body: body.to_owned() }
+        PodReply { status, body: body.to_owned() }
     }
 
     pub(crate) async fn json(&self, path: &str) -> Json {

@@ -64,7 +64,7 @@ async fn stop_leader_and_wait_for_takeover(fixture: &mut PodFixture, leader: usi
     wait_for("the other pod to lead", STOP_LIMIT, async || {
         match leases.find_one(doc! { "_id": "shop", "leaderId": &name }).await {
             Ok(Some(_)) => Ok(()),
-            nobody => Err(format!("{nobody:?}")),
+            other => Err(format!("{other:?}")),
         }
     })
     .await;
@@ -130,5 +130,5 @@ async fn a_service_that_does_not_stop_is_named_and_abandoned() {
     let status = fixture.pod().wait_for_exit(SOON).await;
     assert_eq!(status.code(), Some(1), "{}", fixture.pod().tail());
     let log = fixture.pod().tail().to_string();
-    assert!(log.contains("the producer did not end within 5s"), "{log}");
+    assert!(log.contains("the producer did not stop within 5s"), "{log}");
 }

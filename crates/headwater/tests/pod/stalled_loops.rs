@@ -44,8 +44,8 @@ async fn wait_for_problem(fixture: &PodFixture, words: &str) {
         let said = fixture.run_command(&["status", "--json"]).await;
         let status: Json = serde_json::from_str(&said).unwrap_or(Json::Null);
         let problems = status["problems"].as_array().cloned().unwrap_or_default();
-        let told = |problem: &Json| problem["text"].as_str().is_some_and(|text| text.contains(words));
-        if problems.iter().any(told) { Ok(()) } else { Err(problems) }
+        let matches = |problem: &Json| problem["text"].as_str().is_some_and(|text| text.contains(words));
+        if problems.iter().any(matches) { Ok(()) } else { Err(problems) }
     })
     .await;
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use testkit::cluster::MongoTopology;
 use testkit::wait::wait_for;
 
-use crate::fixture::{HttpReply, PodFixture, SOON, cluster_config};
+use crate::fixture::{PodFixture, PodReply, SOON, cluster_config};
 
 #[tokio::test]
 async fn a_second_signal_ends_a_pod_that_cannot_drain() {
@@ -38,7 +38,7 @@ async fn a_stopping_pod_is_unready_and_serves_until_drained() {
     fixture.pod().terminate();
     fixture.pod().wait_for_line("stopping", SOON).await;
     wait_for("the pod to be unready", SOON, async || {
-        let HttpReply { status, body } = fixture.get("/readyz").await;
+        let PodReply { status, body } = fixture.get("/readyz").await;
         let report: serde_json::Value = serde_json::from_str(&body).unwrap();
         if status == 503 && report["stopping"] == true { Ok(()) } else { Err(report) }
     })

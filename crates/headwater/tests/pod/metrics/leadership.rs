@@ -44,12 +44,12 @@ async fn a_step_down_moves_the_leadership_metrics() {
         }
     });
     wait_for_value(&fixture, "headwater_is_leader", 0.0).await;
-    let between = wait_for("nobody to lead", SOON, async || match MetricsSnapshot::read(&fixture).await {
+    let between = wait_for("no leader", SOON, async || match MetricsSnapshot::read(&fixture).await {
         reading if reading.get("headwater_leader_present") == Some(0.0) => Ok(reading),
         reading => Err(reading.get("headwater_leader_present")),
     })
     .await;
-    assert_eq!(between.get("headwater_term"), None, "nobody's");
+    assert_eq!(between.get("headwater_term"), None, "no leader, no term");
     assert_eq!(between.get("headwater_problems{severity=\"critical\"}"), Some(1.0));
     wait_for_value(&fixture, "headwater_is_leader", 1.0).await;
     wait_for_value(&fixture, "headwater_terms_total", 2.0).await;
