@@ -8,9 +8,9 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::election::{CandidateReport, ElectionTest, Millis, run_if_candidate};
 use bench::latency::percentile;
-use bench::lease_cold_start::short_ttl;
+use election_test::cold_start::short_ttl;
+use election_test::{CandidateReport, ElectionTest, Millis, run_if_candidate};
 use testkit::mongo::shared;
 
 const GRACEFUL_ROUNDS: usize = 200;

@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use bench::lease_cold_start::{cold_start, database, options};
+use election_test::cold_start::{cold_start, database, options};
 use testkit::mongo::shared;
 
 const CANDIDATES: usize = 8;

@@ -1,6 +1,6 @@
 //! Cold starts. `cargo run -p bench --bin lease-races` runs 200 of them.
 
-use bench::lease_cold_start::{cold_start, cold_start_with, database, options};
+use election_test::cold_start::{cold_start, cold_start_with, database, options};
 use lease::mongo::COLLECTION;
 use mongodb::bson::{Document, doc};
 use testkit::mongo::shared;

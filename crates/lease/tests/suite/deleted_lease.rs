@@ -1,6 +1,6 @@
 //! The lease is deleted, and the checkpoint is not.
 
-use bench::election::CandidateReport;
+use election_test::CandidateReport;
 use lease::mongo::COLLECTION;
 use mongodb::bson::{Document, doc};
 use testkit::mongo::shared;

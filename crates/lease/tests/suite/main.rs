@@ -14,7 +14,7 @@ mod wall_clock_skew;
 
 use std::time::Duration;
 
-use bench::election::ElectionTest;
+use election_test::ElectionTest;
 use lease::Config;
 
 /// The arguments that make this program run as a candidate.
@@ -23,7 +23,7 @@ const CANDIDATE_ARGS: &[&str] = &["--exact", "candidate", "--nocapture"];
 /// Not a test: the entry point when [`ElectionTest`] starts this program again.
 #[test]
 fn candidate() {
-    bench::election::run_if_candidate();
+    election_test::run_if_candidate();
 }
 
 fn election(uri: &str, database: &str) -> ElectionTest {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bench::election::ElectionTest;
+use election_test::ElectionTest;
 use lease::BootInstant;
 use testkit::mongo::ReplicaSet;
 use testkit::wait::wait_for;

@@ -1,6 +1,6 @@
 //! MongoDB is unreachable.
 
-use bench::election::CandidateReport;
+use election_test::CandidateReport;
 use testkit::mongo::shared;
 use testkit::proxy::{Direction, NetworkFault, Proxy};
 

@@ -1,6 +1,6 @@
 //! A leader that is paused past its lease.
 
-use bench::election::{CandidateReport, LateSave};
+use election_test::{CandidateReport, LateSave};
 use testkit::mongo::shared;
 
 use crate::{election, secs};

@@ -1,6 +1,6 @@
 //! Releasing the lease.
 
-use bench::election::{CandidateReport, ElectionTest};
+use election_test::{CandidateReport, ElectionTest};
 use lease::Config;
 use testkit::mongo::shared;
 

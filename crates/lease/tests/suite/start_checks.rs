@@ -91,9 +91,9 @@ async fn two_processes_with_one_pod_id_are_two_candidates() {
     let shared = shared().await.unwrap();
     let database = shared.database("same_pod_id");
     let mut election = election(shared.uri(), database.name()).with_checkpoint();
-    election.start_candidate_with("first", "pod", bench::election::WallClock::Accurate);
+    election.start_candidate_with("first", "pod", election_test::WallClock::Accurate);
     let (leader, term, _) = election.next_leader(0, None, secs(20)).await;
-    election.start_candidate_with("second", "pod", bench::election::WallClock::Accurate).wait_until_started().await;
+    election.start_candidate_with("second", "pod", election_test::WallClock::Accurate).wait_until_started().await;
     // The second process does not take the lease that names its pod id.
     tokio::time::sleep(quick().ttl + quick().ttl / 2).await;
     assert_eq!(election.evaluate().terms.len(), 1, "{:?}", election.evaluate().terms);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use bench::election::{CandidateReport, ElectionProtocol, ElectionTest, WallClock};
+use election_test::{CandidateReport, ElectionProtocol, ElectionTest, WallClock};
 use lease::Config;
 use mongodb::bson::{DateTime, doc};
 use testkit::mongo::{ReplicaSet, ReplicaSetConfig, shared};

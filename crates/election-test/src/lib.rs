@@ -7,6 +7,7 @@
 mod candidate;
 mod candidate_process;
 mod client_clock_election;
+pub mod cold_start;
 mod evaluation;
 mod report;
 mod wall_clock;
