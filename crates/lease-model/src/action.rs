@@ -1,33 +1,33 @@
-//! Everything that can happen next, each as one sentence.
+//! The steps of the model, each displayed as one sentence.
 
 use std::fmt;
 
 use crate::bounds::PODS;
 use crate::time::ClockRate;
 
-/// One step. Pods are numbered from zero here and from one when shown.
+/// One step. Pods are numbered from zero in code, and from one in output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ModelAction {
-    /// Time passes, for each pod at its own pace.
+    /// Time passes, for each pod at its own clock rate.
     Tick([ClockRate; PODS]),
-    /// A standby reads the lease; the answer is on its way with what a majority has now.
+    /// A standby reads the lease; the reply, with the majority's lease, is in flight.
     SendRead(usize),
-    /// The answer arrives; the standby decides, and sends what it decided.
+    /// The reply arrives; the standby decides and sends its statement.
     ReceiveRead(usize),
     Renew(usize),
     Raise(usize),
     StepDown(usize),
-    /// The process dies; another one starts in its place.
+    /// The process crashes; a new one starts in its place.
     Crash(usize),
     /// The statement a pod waits for reaches the primary.
     StatementArrives(usize),
-    /// A statement nobody waits for reaches the primary.
+    /// An abandoned statement reaches the primary.
     LateStatementArrives(usize),
-    /// A majority has the primary's oldest write.
+    /// The primary's oldest write is replicated to a majority.
     Replicate,
-    /// The answer reaches the pod.
+    /// The reply reaches the pod.
     ReceiveReply(usize),
-    /// The pod waits no longer.
+    /// The pod no longer waits for the reply.
     AbandonStatement(usize, AbandonedRequest),
     FailOver {
         kept: usize,
@@ -42,7 +42,7 @@ pub enum ModelAction {
     LateCheckpointRequestArrives(usize),
 }
 
-/// What becomes of a request that nobody waits for any more.
+/// What happens to an abandoned request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AbandonedRequest {
     /// It may still arrive.
@@ -66,20 +66,20 @@ impl fmt::Display for ModelAction {
                 Ok(())
             }
             Self::SendRead(p) => write!(f, "{} reads the lease", pod(p)),
-            Self::ReceiveRead(p) => write!(f, "{} sees what it read, and decides", pod(p)),
+            Self::ReceiveRead(p) => write!(f, "{} receives the read and decides", pod(p)),
             Self::Renew(p) => write!(f, "{} sends a renewal", pod(p)),
-            Self::Raise(p) => write!(f, "{} asks to raise its term", pod(p)),
+            Self::Raise(p) => write!(f, "{} sends a raise of its term", pod(p)),
             Self::StepDown(p) => write!(f, "{} steps down and sends a release", pod(p)),
-            Self::Crash(p) => write!(f, "{} crashes and starts anew", pod(p)),
+            Self::Crash(p) => write!(f, "{} crashes and restarts", pod(p)),
             Self::StatementArrives(p) => write!(f, "the statement of {} reaches the primary", pod(p)),
             Self::LateStatementArrives(_) => f.write_str("a late statement reaches the primary"),
-            Self::Replicate => f.write_str("a majority has the write"),
-            Self::ReceiveReply(p) => write!(f, "{} gets its answer", pod(p)),
+            Self::Replicate => f.write_str("the write reaches a majority"),
+            Self::ReceiveReply(p) => write!(f, "{} receives the reply", pod(p)),
             Self::AbandonStatement(p, AbandonedRequest::InFlight) => {
-                write!(f, "{} waits no longer; the statement is still on its way", pod(p))
+                write!(f, "{} times out; the statement is still in flight", pod(p))
             }
             Self::AbandonStatement(p, AbandonedRequest::Lost) => {
-                write!(f, "{} waits no longer; nothing more comes of it", pod(p))
+                write!(f, "{} times out; the statement is lost", pod(p))
             }
             Self::FailOver { kept, offset } => {
                 write!(
@@ -89,14 +89,14 @@ impl fmt::Display for ModelAction {
             }
             Self::Delete => f.write_str("an operator deletes the lease"),
             Self::Claim(p) => write!(f, "{} claims the checkpoint", pod(p)),
-            Self::Save(p) => write!(f, "{} publishes on, and sends a save", pod(p)),
-            Self::CheckpointRequestArrives(p) => write!(f, "what {} asked reaches the checkpoint", pod(p)),
-            Self::ReceiveCheckpointReply(p) => write!(f, "{} hears from the checkpoint", pod(p)),
+            Self::Save(p) => write!(f, "{} publishes and sends a save", pod(p)),
+            Self::CheckpointRequestArrives(p) => write!(f, "the request of {} reaches the checkpoint", pod(p)),
+            Self::ReceiveCheckpointReply(p) => write!(f, "{} receives the reply of the checkpoint", pod(p)),
             Self::AbandonCheckpointRequest(p, AbandonedRequest::InFlight) => {
-                write!(f, "{} waits no longer for the checkpoint", pod(p))
+                write!(f, "{} times out on the checkpoint; the request is still in flight", pod(p))
             }
             Self::AbandonCheckpointRequest(p, AbandonedRequest::Lost) => {
-                write!(f, "what {} asked of the checkpoint is lost", pod(p))
+                write!(f, "the request of {} to the checkpoint is lost", pod(p))
             }
             Self::LateCheckpointRequestArrives(_) => f.write_str("a late claim or save reaches the checkpoint"),
         }

@@ -1,4 +1,4 @@
-//! How often each kind of step was taken: shows that a run really met the faults it claims to cover.
+//! Counts the steps of each kind: shows that a run took the faults it claims to cover.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,8 +14,8 @@ const KINDS: [&str; 14] = [
     "step-downs",
     "crashes",
     "writes replicated",
-    "answers",
-    "waits given up",
+    "replies",
+    "abandoned requests",
     "late arrivals",
     "failovers",
     "rollbacks",

@@ -1,7 +1,7 @@
-//! How much of the protocol one run of the checker covers.
+//! The bounds of one run of the checker.
 //!
-//! Never bounded: pauses, lost answers, heartbeats, time, and the delay of whatever is in flight. A fault whose bound is `None` may
-//! happen for ever; that is possible because a state forgets what no longer matters (`forget.rs`, `canon.rs`).
+//! Never bounded: pauses, lost replies, heartbeats, time, and the delay of messages in flight. A fault whose bound is `None` may
+//! happen without limit; the run still ends, because equivalent states are merged (`prune.rs`, `canonical.rs`).
 
 use lease::decide::ElectionRules;
 
@@ -9,27 +9,27 @@ use crate::compact::skew;
 use crate::protocol_defect::ProtocolDefect;
 use crate::time::{AgeHorizon, PodTiming};
 
-/// The most pods there can be.
+/// The maximum number of pods.
 pub const PODS: usize = 3;
 
-/// What the pods' boot clocks do.
+/// How the pods' boot clocks behave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClockModel {
-    /// They keep the drift bound, and may change their rate within it at every tick.
+    /// Within the drift bound; the rate may change at every tick.
     Drifting,
-    /// They lie as badly as clocks can: every wait is over at once, and no leader ever sees its deadline pass. Two pods then lead at
-    /// once all the time, and the fence must hold all the same.
+    /// As wrong as possible: every wait is over at once, and no leader ever sees its deadline pass. Two pods lead at once all the
+    /// time, and the fence must still hold.
     Unreliable,
 }
 
-/// How alike states must be to count as one.
+/// Which states count as the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StateEquivalence {
-    /// They behave alike, whatever their pods are called. For searching everything.
+    /// Same behaviour after any permutation of the pods. For exhaustive runs.
     UpToSymmetry,
-    /// They behave alike, pod by pod. For histories that are to be read.
+    /// Same behaviour, pod by pod. For readable counterexamples.
     SameBehaviour,
-    /// Only names of the dead and distances of heartbeats may differ. For checking the two above.
+    /// Only the names of crashed candidates and the distances of heartbeats may differ. For testing the two above.
     NearlyExact,
 }
 
@@ -37,11 +37,11 @@ pub enum StateEquivalence {
 #[derive(Clone, Debug)]
 pub struct Bounds {
     pub clocks: ClockModel,
-    /// The spans of each pod that takes part.
+    /// The timing of each pod.
     pub pods: Vec<PodTiming>,
-    /// Statements that nobody waits for and that may still arrive, at one time.
+    /// How many abandoned statements may still be in flight at one time.
     pub late: usize,
-    /// Writes a primary may have that a majority has not, at one time.
+    /// How many writes the primary may have that a majority does not have, at one time.
     pub unreplicated: usize,
     /// Crashes and restarts in a history.
     pub crashes: Option<u8>,
@@ -49,28 +49,28 @@ pub struct Bounds {
     pub failovers: Option<u8>,
     /// Voluntary step-downs in a history.
     pub step_downs: Option<u8>,
-    /// How often an operator deletes the lease. Only with pods of one span: of a passed version, its holder's ttl is forgotten.
+    /// How often an operator deletes the lease. Only with pods of one timing: a superseded version loses its holder's ttl.
     pub deletions: u8,
-    /// Whether two pods may be valid at once after a deletion, in the one way that is known (see `model.rs`).
+    /// Whether two pods may be valid at once after a deletion, in the one known way (see `model.rs`).
     pub excuse_deletion: bool,
-    /// No contender asks for a higher term.
+    /// The highest term that a candidate may request.
     pub terms: Option<u8>,
     /// By how many ticks a primary's wall clock may be wrong.
     pub offsets: Vec<i8>,
-    /// What the operator says about that, in ticks, if anything.
+    /// The `max_clock_skew` setting, in ticks.
     pub max_clock_skew: Option<u8>,
-    /// How far the checkpoint moves. Zero: nothing is led.
+    /// How far the checkpoint moves. Zero: there is no checkpoint.
     pub positions: u8,
-    /// Claims and saves that nobody waits for and that may still arrive, at one time.
+    /// How many abandoned claims and saves may still be in flight at one time.
     pub late_checkpoint_requests: usize,
-    /// Whether to ask of every state that somebody will lead.
+    /// Whether to check in every state that a pod will lead.
     pub liveness: bool,
     pub equivalence: StateEquivalence,
     pub defect: Option<ProtocolDefect>,
 }
 
 impl Bounds {
-    /// So many pods with the default spans, and no fault bounded but what is in flight.
+    /// This many pods with the default timing; only messages in flight are bounded.
     pub fn without_limits(pods: usize) -> Self {
         Self {
             clocks: ClockModel::Drifting,
@@ -93,14 +93,14 @@ impl Bounds {
         }
     }
 
-    /// So many pods with the default spans, and neither crash nor failover nor step-down.
+    /// This many pods with the default timing, without crash, failover or step-down.
     pub fn without_faults(pods: usize) -> Self {
         Self { crashes: Some(0), failovers: Some(0), step_downs: Some(0), ..Self::without_limits(pods) }
     }
 
     pub fn horizon(&self) -> AgeHorizon {
         let longest = self.pods.iter().map(|timing| timing.ttl()).max().expect("there is a pod");
-        // With that defect the deadline is a longer span's.
+        // With this defect, the deadline is that of a longer timing.
         AgeHorizon { ttl: if self.has(ProtocolDefect::TtlTooShort) { longest + 1 } else { longest } }
     }
 
@@ -108,19 +108,19 @@ impl Bounds {
         ElectionRules { timing: timing.to_timing(), max_clock_skew: self.max_clock_skew.map(skew) }
     }
 
-    /// Whether any statement asks what time it is.
+    /// Whether any statement reads a wall clock.
     pub fn wall_clocks_matter(&self) -> bool {
         self.max_clock_skew.is_some() || self.has(ProtocolDefect::ClientClock)
     }
 
-    /// A write further back than this has expired on every server.
+    /// A write older than this has expired on every server.
     pub fn oldest_write(&self) -> i8 {
         let slowest = self.offsets.iter().copied().min().unwrap_or(0);
         let ticks = self.horizon().ttl + self.max_clock_skew.unwrap_or(0) + 1;
         slowest - i8::try_from(ticks).expect("a few ticks")
     }
 
-    /// Whether terms may be written by their order: nothing may count them, nor start them at one again.
+    /// Whether only the order of terms matters: nothing counts terms or restarts them at one.
     pub fn only_order_of_terms(&self) -> bool {
         self.terms.is_none() && self.deletions == 0 && self.equivalence != StateEquivalence::NearlyExact
     }

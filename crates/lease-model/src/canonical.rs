@@ -1,15 +1,14 @@
-//! One way to write all states that behave equivalence: this is what lets the checker finish without bounding time, heartbeats or terms.
+//! The canonical form of equivalent states. Without it, the checker could not finish with unbounded time, heartbeats and terms.
 //!
-//! After `forget.rs` has dropped what the store made meaningless, these are given up, in this order:
+//! After `prune.rs` has removed data that the store has superseded, this module removes, in this order:
 //!
 //! * *Distances between old terms.* Terms are only compared, except that a takeover adds one to the current one. So the current
-//!   term and those above it keep their distances, and those below keep only their order. Not while a deletion may start the count at
-//!   one again.
-//! * *Distances between heartbeats.* A contender's numbers are compared with its own only, and its next is above all that are left.
-//! * *CandidateRenaming.* Contenders are only told apart: the living are named after their place, the dead in the order of mention. Up to
-//!   names, pods have no place either; they are sorted.
+//!   term and those above keep their distances, and those below keep only their order. Not while a deletion may restart terms at one.
+//! * *Distances between heartbeats.* A candidate's numbers are compared only with its own, and its next one is above all of them.
+//! * *Names.* Candidates are only compared for equality: running ones are named by their position, crashed ones in the order of first
+//!   use. Up to symmetry, the positions of pods do not matter either; they are sorted.
 //!
-//! Ages beyond every threshold are scenario in `tick.rs`. Tests in `tests/reduction.rs` compare what can be observed with and without all this.
+//! `time.rs` cuts ages beyond every threshold. `tests/state_reduction.rs` compares the behaviour with and without the reduction.
 
 use crate::bounds::{Bounds, PODS, StateEquivalence};
 use crate::compact::CandidateNumber;
@@ -18,7 +17,7 @@ use crate::prune::prune;
 use crate::state::ModelState;
 use crate::visitor::StateVisitor;
 
-/// The state that stands for all that behave like this one.
+/// The canonical form of all states equivalent to this one.
 pub fn canonical(mut state: ModelState, bounds: &Bounds) -> ModelState {
     if bounds.equivalence != StateEquivalence::NearlyExact {
         prune(&mut state, bounds);
@@ -27,12 +26,12 @@ pub fn canonical(mut state: ModelState, bounds: &Bounds) -> ModelState {
         pack_terms(&mut state);
     }
     rank_beats(&mut state);
-    let places = PodOrderings::of(&state, bounds);
-    let written = places.orders().map(|order| named(&state, &order));
+    let orderings = PodOrderings::of(&state, bounds);
+    let written = orderings.orders().map(|order| named(&state, &order));
     written.min().expect("there is at least one order")
 }
 
-/// The world with its pods in this order, and everybody renamed accordingly.
+/// The state with its pods in this order, and all candidates renamed accordingly.
 fn named(state: &ModelState, order: &[usize; PODS]) -> ModelState {
     let mut state = *state;
     state.pods = order.map(|place| state.pods[place]);
@@ -81,7 +80,7 @@ impl StateVisitor for TermPacking {
     }
 }
 
-/// The heartbeats that occur, owner by owner, as bits. (More contenders than this are never remembered at once.)
+/// The heartbeats that occur, by owner, as bits. (There are never more candidates than this at once.)
 #[derive(Default)]
 struct HeartbeatSet([u64; 16]);
 
@@ -91,7 +90,7 @@ impl StateVisitor for HeartbeatSet {
     }
 }
 
-/// Writes each heartbeat as the number of its owner's heartbeats up to it. Zero stays: it was never sent.
+/// Replaces each heartbeat by its rank among its owner's heartbeats. Zero stays: it was never sent.
 struct HeartbeatRanking(HeartbeatSet);
 
 impl StateVisitor for HeartbeatRanking {
@@ -113,10 +112,10 @@ fn rank_beats(state: &mut ModelState) {
     state.visit(&mut HeartbeatRanking(last_heartbeat));
 }
 
-/// In which orders the pods may be written.
+/// The orders in which the pods may be written.
 struct PodOrderings {
     sorted: [usize; PODS],
-    /// Which neighbours cannot be told apart without looking at everything.
+    /// Which neighbours are equal without their relations to other candidates.
     equal: [bool; PODS - 1],
 }
 
@@ -149,7 +148,7 @@ impl PodOrderings {
     }
 }
 
-/// The pod as one sees it who knows no name but the pod's own.
+/// The pod with every candidate except itself made anonymous.
 fn anonymous(pod: &ModelPod) -> ModelPod {
     let mut anonymous = *pod;
     anonymous.visit(&mut AnonymousView { own: pod.candidate });
@@ -176,7 +175,7 @@ impl StateVisitor for AnonymousView {
     }
 }
 
-/// New names: the living by place, the dead as they are met.
+/// New names: running candidates by position, crashed ones in the order of first use.
 struct CandidateRenaming {
     known: [CandidateNumber; 16],
     count: usize,
@@ -195,11 +194,11 @@ impl StateVisitor for CandidateRenaming {
         if *candidate == CandidateNumber::NOBODY {
             return;
         }
-        let place = self.known[..self.count].iter().position(|known| known == candidate).unwrap_or_else(|| {
+        let position = self.known[..self.count].iter().position(|known| known == candidate).unwrap_or_else(|| {
             self.known[self.count] = *candidate;
             self.count += 1;
             self.count - 1
         });
-        *candidate = CandidateNumber(u8::try_from(place + 1).expect("few contenders are remembered"));
+        *candidate = CandidateNumber(u8::try_from(position + 1).expect("there are few candidates"));
     }
 }

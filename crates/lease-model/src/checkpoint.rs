@@ -1,9 +1,9 @@
-//! What is led, as far as the lease must guard it: a checkpoint that is claimed with a term, and then moved.
+//! The leader's work in the model: a checkpoint that a leader claims with its term, and then moves.
 //!
-//! A new leader claims; the claim is refused to a term that is behind, or that somebody else has claimed already, and the refusal
-//! names the term to rise above. Every save carries the term of its leader and is refused after a later claim; a save
-//! never lowers the position. Claims and saves arrive when the network likes, long after their sender was deposed. The
-//! store decides each at once: a claim or save that a failover undoes is, for everyone, one that never arrived.
+//! A new leader claims. The store refuses a claim whose term is behind, or was claimed by another candidate; the refusal names the term
+//! to rise above. Every save carries the term of its leader and is refused after a later claim; a save never lowers the position.
+//! Claims and saves may arrive long after their sender was deposed. The store decides each at once: a claim or save that a failover
+//! rolls back counts as one that never arrived.
 
 use crate::compact::CandidateNumber;
 use crate::protocol_defect::ProtocolDefect;
@@ -11,16 +11,16 @@ use crate::protocol_defect::ProtocolDefect;
 /// The stored checkpoint, within one epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelCheckpoint {
-    /// The last claim: zero when there was none.
+    /// The term of the last claim; zero if there was none.
     pub term: u8,
     pub claimant: CandidateNumber,
     pub position: u8,
 }
 
-/// The producer of one pod: what it was told, and what it has pending.
+/// The producer of one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProducerState {
-    /// How far it has published in the term it claimed.
+    /// The position it has published up to, if it has claimed the checkpoint in its term.
     pub claimed: Option<u8>,
     pub request: Option<CheckpointRequest>,
 }
@@ -29,7 +29,7 @@ impl ProducerState {
     pub const NONE: Self = Self { claimed: None, request: None };
 }
 
-/// A claim or a save under way. It may outlive the term it was sent in.
+/// A claim or a save in flight. It may outlive its term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CheckpointRequest {
     pub by: CandidateNumber,
@@ -46,7 +46,7 @@ pub enum CheckpointOperation {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum CheckpointReply {
-    /// Go on from here.
+    /// Continue from this position.
     Claimed {
         position: u8,
     },
@@ -56,20 +56,20 @@ pub enum CheckpointReply {
     },
 }
 
-/// A promise of the checkpoint that an request broke.
+/// An invariant of the checkpoint that a request violated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvariantViolation {
     /// A claim was accepted although its term is not above the last one claimed.
     TermReused,
     /// A save was accepted from a leader that is not the last one to have claimed.
     DeposedSaved,
-    /// The position fell.
+    /// The position moved back.
     MovedBack,
 }
 
 impl ModelCheckpoint {
-    /// Lets one request in, or refuses it. Also says which promises that broke, which without a defect is none.
-    pub fn receive(
+    /// Accepts or refuses one request. Also returns the invariants it violated; without a defect there are none.
+    pub fn apply(
         &mut self,
         request: &CheckpointRequest,
         defect: Option<ProtocolDefect>,

@@ -1,7 +1,7 @@
-//! The nouns of production, written small: a state of the model holds dozens of them, and there are millions of states.
+//! Compact forms of the production types: a state contains dozens of them, and there are millions of states.
 //!
-//! Nothing is decided here. [`SentStatement::apply`] turns the small forms into [`LeaseRecord`] and [`LeaseStatement`], lets the production code
-//! answer, and writes the answer small again.
+//! Decides nothing. [`SentStatement::apply`] converts the compact forms to [`LeaseRecord`] and [`LeaseStatement`], calls the production
+//! code, and converts the result back.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use lease::{CandidateId, Term};
 
 use crate::time::{PodTiming, TICK};
 
-/// A contender. Zero is nobody.
+/// A candidate. Zero is nobody.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CandidateNumber(pub u8);
 
@@ -21,13 +21,13 @@ impl CandidateNumber {
         CandidateId::new(u128::from(self.0))
     }
 
-    fn of(contender: CandidateId) -> Self {
-        let found = (1..=u8::MAX).map(Self).find(|candidate| candidate.to_id() == contender);
-        found.expect("every contender of the model has a small candidate")
+    fn of(id: CandidateId) -> Self {
+        let found = (1..=u8::MAX).map(Self).find(|candidate| candidate.to_id() == id);
+        found.expect("every candidate of the model has a small number")
     }
 }
 
-/// What a compare-and-set compares.
+/// See [`LeaseVersion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CompactVersion {
     pub holder: CandidateNumber,
@@ -36,18 +36,18 @@ pub struct CompactVersion {
 }
 
 impl CompactVersion {
-    pub fn version(self) -> LeaseVersion {
+    pub fn to_version(self) -> LeaseVersion {
         let holder = (self.holder != CandidateNumber::NOBODY).then(|| self.holder.to_id());
         LeaseVersion { holder, term: Term::new(self.term.into()), heartbeat: self.heartbeat.into() }
     }
 
     fn of(version: &LeaseVersion) -> Self {
         let holder = version.holder.map_or(CandidateNumber::NOBODY, CandidateNumber::of);
-        Self { holder, term: small_term(version.term), heartbeat: small(version.heartbeat) }
+        Self { holder, term: compact_term(version.term), heartbeat: compact_number(version.heartbeat) }
     }
 }
 
-/// What a pod sees of the lease. (`expiresAt` decides at the server only.)
+/// The lease as a pod reads it. (Only the server uses `expiresAt`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CompactRecord {
     pub version: CompactVersion,
@@ -55,9 +55,9 @@ pub struct CompactRecord {
 }
 
 impl CompactRecord {
-    pub fn record(self) -> LeaseRecord {
+    pub fn to_record(self) -> LeaseRecord {
         LeaseRecord {
-            version: self.version.version(),
+            version: self.version.to_version(),
             ttl: self.timing.to_timing().ttl(),
             expires_at: ServerTime::default(),
         }
@@ -68,33 +68,33 @@ impl CompactRecord {
     }
 }
 
-/// The lease as the store keeps it.
+/// The stored lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CompactLease {
     pub record: CompactRecord,
-    /// What the server's clock showed when this was written, in ticks from the true present. Falls as time passes.
+    /// The server's clock at the time of the write, in ticks from the true present. Decreases as time passes.
     pub written: i8,
 }
 
 impl CompactLease {
-    fn record(self) -> LeaseRecord {
-        let record = self.record.record();
+    fn to_record(self) -> LeaseRecord {
+        let record = self.record.to_record();
         let ttl = i64::try_from(record.ttl.as_millis()).expect("a few ticks");
         LeaseRecord { expires_at: ServerTime(server_time(self.written).0 + ttl), ..record }
     }
 }
 
-/// A clock that many ticks from the true present.
+/// A server clock at this many ticks from the true present.
 pub fn server_time(offset: i8) -> ServerTime {
     ServerTime(i64::from(offset) * i64::from(TICK))
 }
 
-/// How far apart the operator says the servers' clocks may be.
+/// The `max_clock_skew` of this many ticks.
 pub fn skew(ticks: u8) -> Duration {
     Duration::from_millis(u64::from(ticks) * u64::from(TICK))
 }
 
-/// A statement, and who sent it.
+/// A statement and its sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SentStatement {
     pub by: CandidateNumber,
@@ -132,7 +132,7 @@ pub enum CompactStatement {
     Release {
         term: u8,
     },
-    /// Whatever it was, the store has moved on and will refuse it whenever it comes. Written by `canon.rs`.
+    /// The store will always refuse it. Written by `prune.rs` and `normalize.rs`.
     AlwaysRefused,
 }
 
@@ -140,33 +140,35 @@ impl SentStatement {
     pub fn of(statement: &LeaseStatement, by: CandidateNumber, timing: PodTiming) -> Self {
         let statement = match *statement {
             LeaseStatement::Create { term, heartbeat, .. } => {
-                CompactStatement::Create { term: small_term(term), heartbeat: small(heartbeat) }
+                CompactStatement::Create { term: compact_term(term), heartbeat: compact_number(heartbeat) }
             }
             LeaseStatement::Take { expected, term, heartbeat, .. } => CompactStatement::Take {
                 expected: CompactVersion::of(&expected),
-                term: small_term(term),
-                heartbeat: small(heartbeat),
+                term: compact_term(term),
+                heartbeat: compact_number(heartbeat),
             },
             LeaseStatement::TakeIfExpired { expected, max_clock_skew, term, heartbeat, .. } => {
                 CompactStatement::TakeIfExpired {
                     expected: CompactVersion::of(&expected),
-                    skew: small(max_clock_skew.as_millis() as u64 / u64::from(TICK)),
-                    term: small_term(term),
-                    heartbeat: small(heartbeat),
+                    skew: compact_number(max_clock_skew.as_millis() as u64 / u64::from(TICK)),
+                    term: compact_term(term),
+                    heartbeat: compact_number(heartbeat),
                 }
             }
             LeaseStatement::Renew { term, heartbeat, .. } => {
-                CompactStatement::Renew { term: small_term(term), heartbeat: small(heartbeat) }
+                CompactStatement::Renew { term: compact_term(term), heartbeat: compact_number(heartbeat) }
             }
-            LeaseStatement::Raise { term, to, heartbeat, .. } => {
-                CompactStatement::Raise { term: small_term(term), to: small_term(to), heartbeat: small(heartbeat) }
-            }
-            LeaseStatement::Release { term, .. } => CompactStatement::Release { term: small_term(term) },
+            LeaseStatement::Raise { term, to, heartbeat, .. } => CompactStatement::Raise {
+                term: compact_term(term),
+                to: compact_term(to),
+                heartbeat: compact_number(heartbeat),
+            },
+            LeaseStatement::Release { term, .. } => CompactStatement::Release { term: compact_term(term) },
         };
         Self { by, statement, timing }
     }
 
-    /// `None` for a doomed one.
+    /// `None` if it is always refused.
     pub fn statement(&self) -> Option<LeaseStatement> {
         let candidate = self.by.to_id();
         let term = |number: u8| Term::new(number.into());
@@ -175,14 +177,14 @@ impl SentStatement {
                 LeaseStatement::Create { candidate, term: term(t), heartbeat: heartbeat.into() }
             }
             CompactStatement::Take { expected, term: t, heartbeat } => LeaseStatement::Take {
-                expected: expected.version(),
+                expected: expected.to_version(),
                 candidate,
                 term: term(t),
                 heartbeat: heartbeat.into(),
             },
             CompactStatement::TakeIfExpired { expected, skew: ticks, term: t, heartbeat } => {
                 LeaseStatement::TakeIfExpired {
-                    expected: expected.version(),
+                    expected: expected.to_version(),
                     max_clock_skew: skew(ticks),
                     candidate,
                     term: term(t),
@@ -200,13 +202,13 @@ impl SentStatement {
         })
     }
 
-    /// What the store holds afterwards, if it does not refuse, at a server whose clock is `offset` from the true present.
+    /// The lease afterwards, or `None` if refused, at a server whose clock is `offset` ticks from the true present.
     pub fn apply(&self, stored: Option<&CompactLease>, offset: i8) -> Option<CompactLease> {
-        let stored_record = stored.map(|lease| lease.record());
+        let stored_record = stored.map(|lease| lease.to_record());
         let ttl = self.timing.to_timing().ttl();
         let record = self.statement()?.apply(stored_record.as_ref(), ttl, server_time(offset))?;
         // A release keeps the old expiry; everything else writes a new one.
-        let kept = stored.filter(|lease| lease.record().expires_at == record.expires_at);
+        let kept = stored.filter(|lease| lease.to_record().expires_at == record.expires_at);
         let written = kept.map_or(offset, |lease| lease.written);
         Some(CompactLease { record: CompactRecord::of(&record), written })
     }
@@ -224,15 +226,15 @@ impl SentStatement {
     }
 }
 
-pub fn small(number: u64) -> u8 {
+pub fn compact_number(number: u64) -> u8 {
     u8::try_from(number).expect("numbers of the model stay small")
 }
 
-pub fn small_term(term: Term) -> u8 {
-    small(term.get())
+pub fn compact_term(term: Term) -> u8 {
+    compact_number(term.get())
 }
 
 fn timing_of(ttl: Duration) -> PodTiming {
     let found = PodTiming::ALL.into_iter().find(|timing| timing.to_timing().ttl() == ttl);
-    found.expect("every ttl of the model is a timing's")
+    found.expect("every ttl of the model belongs to a timing")
 }

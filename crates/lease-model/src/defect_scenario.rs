@@ -1,30 +1,30 @@
-//! For each planted defect, the smallest setting that shows it, and the promise it breaks.
+//! For each planted defect, the smallest bounds that show it, and the invariant it violates.
 
 use crate::bounds::{Bounds, ClockModel, StateEquivalence};
-use crate::model::{FENCED, FORWARD, ONE_VALID, SOMEBODY_LEADS};
+use crate::model::{FENCED, FORWARD, ONE_VALID, RECOVERS};
 use crate::protocol_defect::ProtocolDefect;
 use crate::time::PodTiming;
 
-/// Where to look for a defect, and what it must break.
+/// The bounds to search for a defect, and the invariant it must violate.
 #[derive(Clone, Debug)]
 pub struct DefectScenario {
     pub defect: ProtocolDefect,
-    pub breaks: &'static str,
+    pub violates: &'static str,
     pub bounds: Bounds,
 }
 
 impl DefectScenario {
     pub fn new(defect: ProtocolDefect) -> Self {
-        let (breaks, bounds) = setting(defect);
+        let (violates, bounds) = bounds_for(defect);
         Self {
             defect,
-            breaks,
+            violates,
             bounds: Bounds { defect: Some(defect), equivalence: StateEquivalence::SameBehaviour, ..bounds },
         }
     }
 }
 
-fn setting(defect: ProtocolDefect) -> (&'static str, Bounds) {
+fn bounds_for(defect: ProtocolDefect) -> (&'static str, Bounds) {
     let work = Bounds { positions: 2, ..Bounds::without_faults(2) };
     match defect {
         ProtocolDefect::NoFence => (FENCED, work),
@@ -56,7 +56,7 @@ fn setting(defect: ProtocolDefect) -> (&'static str, Bounds) {
             (ONE_VALID, Bounds { step_downs: Some(1), ..Bounds::without_faults(2) })
         }
         ProtocolDefect::WaitsForRelease => {
-            (SOMEBODY_LEADS, Bounds { crashes: Some(1), liveness: true, ..Bounds::without_faults(2) })
+            (RECOVERS, Bounds { crashes: Some(1), liveness: true, ..Bounds::without_faults(2) })
         }
     }
 }

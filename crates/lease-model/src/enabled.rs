@@ -1,7 +1,6 @@
-//! Which actions are possible in a state.
+//! The enabled actions of a state.
 //!
-//! A pod that is not scheduled is paused: its clock runs, and nothing else happens to it. So whatever a pod may do, it may
-//! also put off for ever.
+//! A pod that takes no step is paused: its clock runs, and nothing else happens. So a pod may delay any of its actions without limit.
 
 use lease::decide::LeaderAction;
 
@@ -11,28 +10,28 @@ use crate::compact::CandidateNumber;
 use crate::normalize::after_tick;
 use crate::pod::{ModelPod, RequestStage};
 use crate::protocol_defect::ProtocolDefect;
-use crate::state::{ModelState, is_valid, lead};
+use crate::state::{ModelState, is_valid, leader_action};
 use crate::time::ClockRate;
 
-/// Appends what can happen next, in a fixed order.
+/// Appends the enabled actions, in a fixed order.
 pub fn enabled(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
     if bounds.clocks == ClockModel::Drifting {
-        ticks(state, bounds, actions);
+        push_ticks(state, bounds, actions);
     }
     for (index, pod) in state.pods.iter().enumerate().take(bounds.pods.len()) {
-        election(state, index, pod, bounds, actions);
+        push_election_actions(state, index, pod, bounds, actions);
         if bounds.positions > 0 {
-            work(state, index, pod, bounds, actions);
+            push_checkpoint_actions(state, index, pod, bounds, actions);
         }
     }
-    store(state, bounds, actions);
+    push_store_actions(state, bounds, actions);
     let late_checkpoint_requests =
         state.late_checkpoint_requests.iter().enumerate().filter(|(_, request)| request.is_some());
     actions.extend(late_checkpoint_requests.map(|(index, _)| ModelAction::LateCheckpointRequestArrives(index)));
 }
 
-/// Every pod's clock may be slow or fast, where that makes a difference.
-fn ticks(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+/// Every pod's clock may be slow or fast, if that makes a difference.
+fn push_ticks(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
     let rates = state.pods.each_ref().map(|pod| {
         let differs = after_tick(pod, ClockRate::Slow, bounds) != after_tick(pod, ClockRate::Fast, bounds);
         let suspended = bounds.has(ProtocolDefect::ClockStopsInSuspend) && pod.held.is_some();
@@ -47,29 +46,43 @@ fn ticks(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
     }
 }
 
-fn election(state: &ModelState, index: usize, pod: &ModelPod, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+fn push_election_actions(
+    state: &ModelState,
+    index: usize,
+    pod: &ModelPod,
+    bounds: &Bounds,
+    actions: &mut Vec<ModelAction>,
+) {
     if is_within(bounds.crashes, state.faults.crashes) && *pod != ModelPod::new(pod.candidate, pod.timing) {
         actions.push(ModelAction::Crash(index));
     }
     if let Some(pending) = pod.pending {
         match pending.stage {
-            RequestStage::Sent if has_room(state, index, bounds) => actions.push(ModelAction::StatementArrives(index)),
+            RequestStage::Sent if has_write_capacity(state, index, bounds) => {
+                actions.push(ModelAction::StatementArrives(index))
+            }
             RequestStage::Acknowledged | RequestStage::Refused => actions.push(ModelAction::ReceiveReply(index)),
             RequestStage::Sent | RequestStage::Written => {}
         }
         push_abandon_actions(state, index, pending.stage, bounds, actions);
         return;
     }
-    match lead(pod, bounds) {
+    match leader_action(pod, bounds) {
         None if pod.pending_read.is_some() => actions.push(ModelAction::ReceiveRead(index)),
         None => actions.push(ModelAction::SendRead(index)),
-        Some(_) => leader(state, index, pod, bounds, actions),
+        Some(_) => push_leader_actions(state, index, pod, bounds, actions),
     }
 }
 
-fn leader(state: &ModelState, index: usize, pod: &ModelPod, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
-    let held = pod.held.expect("a leader holds");
-    let decided = lead(pod, bounds);
+fn push_leader_actions(
+    state: &ModelState,
+    index: usize,
+    pod: &ModelPod,
+    bounds: &Bounds,
+    actions: &mut Vec<ModelAction>,
+) {
+    let held = pod.held.expect("a leader holds a lease");
+    let decided = leader_action(pod, bounds);
     match (held.raising_above, decided) {
         (_, None | Some(LeaderAction::Expired)) => {}
         (Some(floor), _) if is_term_allowed(held.term.max(floor) + 1, bounds) => {
@@ -80,7 +93,7 @@ fn leader(state: &ModelState, index: usize, pod: &ModelPod, bounds: &Bounds, act
             if decided == Some(LeaderAction::Renew) {
                 actions.push(ModelAction::Renew(index));
             }
-            // The lease goes back only after the work has ended.
+            // The lease is released only after the work has ended.
             if pod.work.request.is_none() && is_within(bounds.step_downs, state.faults.step_downs) {
                 actions.push(ModelAction::StepDown(index));
             }
@@ -95,28 +108,34 @@ fn push_abandon_actions(
     bounds: &Bounds,
     actions: &mut Vec<ModelAction>,
 ) {
-    let room = state.late.iter().flatten().count() < bounds.late;
-    if stage == RequestStage::Sent && room {
+    let has_capacity = state.late.iter().flatten().count() < bounds.late;
+    if stage == RequestStage::Sent && has_capacity {
         actions.push(ModelAction::AbandonStatement(index, AbandonedRequest::InFlight));
     }
     actions.push(ModelAction::AbandonStatement(index, AbandonedRequest::Lost));
 }
 
-/// Whether the primary may have one more write alone; a statement it refuses needs no room.
-fn has_room(state: &ModelState, index: usize, bounds: &Bounds) -> bool {
+/// Whether the primary may have one more unreplicated write; a refused statement needs none.
+fn has_write_capacity(state: &ModelState, index: usize, bounds: &Bounds) -> bool {
     let mut store = state.store;
-    let pending = state.pods[index].pending.expect("asked");
+    let pending = state.pods[index].pending.expect("a statement is pending");
     store.unreplicated_writes() < bounds.unreplicated
         || store.receive(&pending.statement, CandidateNumber::NOBODY, store.offset, bounds.defect)
             == RequestStage::Refused
 }
 
-fn work(state: &ModelState, index: usize, pod: &ModelPod, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+fn push_checkpoint_actions(
+    state: &ModelState,
+    index: usize,
+    pod: &ModelPod,
+    bounds: &Bounds,
+    actions: &mut Vec<ModelAction>,
+) {
     if let Some(request) = pod.work.request {
-        let room = state.late_checkpoint_requests.iter().flatten().count() < bounds.late_checkpoint_requests;
+        let has_capacity = state.late_checkpoint_requests.iter().flatten().count() < bounds.late_checkpoint_requests;
         if request.reply.is_none() {
             actions.push(ModelAction::CheckpointRequestArrives(index));
-            if room {
+            if has_capacity {
                 actions.push(ModelAction::AbandonCheckpointRequest(index, AbandonedRequest::InFlight));
             }
         } else {
@@ -135,7 +154,7 @@ fn work(state: &ModelState, index: usize, pod: &ModelPod, bounds: &Bounds, actio
     }
 }
 
-fn store(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
+fn push_store_actions(state: &ModelState, bounds: &Bounds, actions: &mut Vec<ModelAction>) {
     let unreplicated = state.store.unreplicated_writes();
     if unreplicated > 0 {
         actions.push(ModelAction::Replicate);

@@ -1,4 +1,4 @@
-//! The protocol as [`stateright`] wants it, and the properties it must have in every state.
+//! The protocol as a [`stateright`] model, and the invariants of every state.
 
 use stateright::{Model, Property};
 
@@ -14,7 +14,7 @@ use crate::step::step;
 pub const ONE_VALID: &str = "no two pods are valid at once";
 pub const TERMS_RISE: &str = "terms only rise";
 pub const FORWARD: &str = "the checkpoint never moves back";
-pub const SOMEBODY_LEADS: &str = "somebody leads once faults stop";
+pub const RECOVERS: &str = "a pod leads once faults stop";
 pub const FENCED: &str = "a deposed leader's save is refused";
 
 /// The protocol within bounds.
@@ -65,18 +65,18 @@ impl Model for LeaseProtocol {
             properties.push(Property::always(ONE_VALID, |model: &Self, state| one_valid(state, &model.bounds)));
         }
         if self.bounds.liveness {
-            properties.push(Property::always(SOMEBODY_LEADS, |model: &Self, state| recovers(state, &model.bounds)));
+            properties.push(Property::always(RECOVERS, |model: &Self, state| recovers(state, &model.bounds)));
         }
         properties
     }
 }
 
-/// At most one gate is open. One exception is known and named: after an operator deleted the lease, and a pod that had never seen it
-/// wrote a new one at once, a leader from before the deletion may go on until its next renewal.
+/// At most one gate is open. There is one known exception: after an operator deletes the lease, a pod that never saw it may create a
+/// new one at once, while the leader from before the deletion continues until its next renewal.
 fn one_valid(state: &ModelState, bounds: &Bounds) -> bool {
     let open = || state.pods.iter().filter(|pod| is_valid(pod, bounds)).filter_map(|pod| pod.held);
-    let lease_deleted = open().filter(|held| held.lease_deleted).count();
-    let others = open().count() - lease_deleted;
+    let old = open().filter(|held| held.lease_deleted).count();
+    let others = open().count() - old;
     let excused = state.history.created_after_deletion && bounds.excuse_deletion;
-    if excused { lease_deleted <= 1 && others <= 1 } else { lease_deleted + others <= 1 }
+    if excused { old <= 1 && others <= 1 } else { old + others <= 1 }
 }

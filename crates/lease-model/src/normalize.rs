@@ -1,4 +1,4 @@
-//! A pod through one tick, and without what can make no difference to it any more.
+//! Ages a pod by one tick, and removes data that no longer affects its behaviour.
 
 use lease::decide::LeaderAction;
 
@@ -6,10 +6,10 @@ use crate::bounds::{Bounds, ClockModel};
 use crate::compact::{CandidateNumber, CompactStatement};
 use crate::pod::{ModelPod, RequestStage};
 use crate::protocol_defect::ProtocolDefect;
-use crate::state::lead;
+use crate::state::leader_action;
 use crate::time::{ClockRate, LeaseAge, WaitAge};
 
-/// The pod one tick later.
+/// The pod after one tick.
 pub fn after_tick(pod: &ModelPod, rate: ClockRate, bounds: &Bounds) -> ModelPod {
     let horizon = bounds.horizon();
     let add_wait = |age: &mut WaitAge| *age = horizon.after_wait_tick(*age, rate);
@@ -23,15 +23,15 @@ pub fn after_tick(pod: &ModelPod, rate: ClockRate, bounds: &Bounds) -> ModelPod 
     normalized(&pod, bounds)
 }
 
-/// The same pod without what nothing will ask for.
+/// The pod without data that no step reads.
 pub fn normalized(pod: &ModelPod, bounds: &Bounds) -> ModelPod {
     let mut pod = *pod;
     if bounds.clocks == ClockModel::Unreliable {
         apply_unreliable_clock(&mut pod, bounds);
     }
     normalize_statement(&mut pod);
-    // An expired leader that waits for nothing can only notice it.
-    if pod.pending.is_none() && lead(&pod, bounds) == Some(LeaderAction::Expired) {
+    // An expired leader without a pending statement can only stop.
+    if pod.pending.is_none() && leader_action(&pod, bounds) == Some(LeaderAction::Expired) {
         pod.held = None;
     }
     normalize_work(&mut pod);
@@ -39,14 +39,14 @@ pub fn normalized(pod: &ModelPod, bounds: &Bounds) -> ModelPod {
     pod
 }
 
-/// Every wait is over, and nothing was sent long ago.
+/// Makes every wait over, and every statement just sent.
 fn apply_unreliable_clock(pod: &mut ModelPod, bounds: &Bounds) {
     pod.observation.iter_mut().for_each(|observation| observation.since = bounds.horizon().over());
     pod.held.iter_mut().for_each(|held| held.sent = LeaseAge::ZERO);
     pod.step_down_pause = None;
 }
 
-/// Of an answer that carries nothing, only that it comes is kept.
+/// Keeps only the arrival of a reply without content.
 fn normalize_statement(pod: &mut ModelPod) {
     let Some(pending) = &mut pod.pending else { return };
     let release = matches!(pending.statement.statement, CompactStatement::Release { .. });
@@ -58,7 +58,7 @@ fn normalize_statement(pod: &mut ModelPod) {
     }
 }
 
-/// An answer to a leadership that is over is thrown away.
+/// Drops a reply that belongs to a term that is over.
 fn normalize_work(pod: &mut ModelPod) {
     if pod.held.is_none() {
         pod.work.claimed = None;
@@ -73,13 +73,13 @@ fn normalize_memory(pod: &mut ModelPod, bounds: &Bounds) {
     }
     if let Some(observation) = &mut pod.observation {
         let holder = observation.record.map(|record| record.version.holder);
-        // Taken at once, however long it was seen.
+        // Taken at once, whatever the wait.
         if observation.is_empty() || holder == Some(CandidateNumber::NOBODY) || holder == Some(pod.candidate) {
             observation.since = WaitAge::ZERO;
         }
-        // Only the rule that trusts wall clocks asks whether a lease was ever seen to move.
+        // Only the rule that trusts wall clocks uses whether the lease was ever seen to change.
         observation.has_changed |= observation.record.is_some() && bounds.max_clock_skew.is_none();
-        // A patience no longer than one's own ttl changes no wait.
+        // A holder's ttl that is not longer than the pod's own changes no wait.
         observation.holder_timing =
             observation.holder_timing.filter(|holder_timing| holder_timing.ttl() > pod.timing.ttl());
         let highest_term = observation.highest_term;

@@ -1,8 +1,8 @@
-//! One pod as the model keeps it: what it remembers, and what it has under way.
+//! One pod of the model: its memory, and its requests in flight.
 //!
-//! Production keeps [`CandidateState`], [`LeaseObservation`] and [`HeldLease`], which hold moments. The model keeps ages and builds the production
-//! values from them whenever it asks a production function. `CompactObservation::of` goes the other way by search: the small form is the one
-//! whose rebuilt value *equals* what production made, so nothing production remembers can be forgotten here unnoticed.
+//! Production keeps [`CandidateState`], [`LeaseObservation`] and [`HeldLease`], which contain instants. The model keeps ages, and builds
+//! the production values from them for every call. `CompactObservation::of` searches the reverse: the compact form whose rebuilt value
+//! *equals* the production value, so the model cannot silently lose anything that production remembers.
 
 use std::iter;
 
@@ -11,10 +11,10 @@ use lease::record::{LeaseRecord, LeaseStatement, LeaseVersion, ServerTime};
 use lease::{Term, Timing};
 
 use crate::checkpoint::ProducerState;
-use crate::compact::{CandidateNumber, CompactRecord, SentStatement, small, small_term};
+use crate::compact::{CandidateNumber, CompactRecord, SentStatement, compact_number, compact_term};
 use crate::time::{LeaseAge, PodTiming, WaitAge};
 
-/// One process. A crash replaces it by a new one.
+/// One process. A crash replaces it with a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelPod {
     pub candidate: CandidateNumber,
@@ -23,42 +23,42 @@ pub struct ModelPod {
     pub last_heartbeat: u8,
     pub step_down_pause: Option<RecentStepDown>,
     pub observation: Option<CompactObservation>,
-    /// The answer to its last read, on its way.
+    /// The reply to its last read, in flight.
     pub pending_read: Option<PendingRead>,
     pub held: Option<CompactHeldLease>,
-    /// The statement whose answer it waits for.
+    /// The statement whose reply it waits for.
     pub pending: Option<PendingStatement>,
     pub work: ProducerState,
 }
 
-/// It gave up this term on purpose.
+/// A voluntary step-down from this term.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RecentStepDown {
     pub term: u8,
     pub age: WaitAge,
 }
 
-/// A read on its way back, with what it found.
+/// The reply to a read, in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PendingRead {
     pub found: Option<CompactRecord>,
-    /// Since it was pending. Nothing counts from here, except in a planted defect.
+    /// Since the read was sent. Only a planted defect uses it.
     pub age: WaitAge,
 }
 
-/// A leadership, as the pod believes in it.
+/// The lease that the pod believes to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CompactHeldLease {
     pub term: u8,
     /// Since the last acknowledged statement was sent.
     pub sent: LeaseAge,
-    /// The gate is shut, and the term is being raised above this one.
+    /// The gate is closed, and the pod raises its term above this one.
     pub raising_above: Option<u8>,
-    /// Rests on a lease that an operator has since deleted.
+    /// An operator has deleted this lease since.
     pub lease_deleted: bool,
 }
 
-/// A statement under way.
+/// A statement in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PendingStatement {
     pub statement: SentStatement,
@@ -68,16 +68,16 @@ pub struct PendingStatement {
     pub lease_deleted: bool,
 }
 
-/// How far a statement has come.
+/// The progress of a statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RequestStage {
     /// On its way to the primary.
     Sent,
     /// Written by the primary, not yet by a majority.
     Written,
-    /// A majority has it; the answer is on its way.
+    /// A majority has it; the reply is in flight.
     Acknowledged,
-    /// The answer "refused" is on its way.
+    /// The reply "refused" is in flight.
     Refused,
 }
 
@@ -110,14 +110,14 @@ impl ModelPod {
         me
     }
 
-    /// Hands a statement to the network.
+    /// Sends a statement.
     pub fn send(&mut self, statement: &LeaseStatement, timing: &Timing) {
         let mut me = self.candidate_state(timing);
         me.record_sent(statement);
         let LeaseStatement::Renew { heartbeat: next, .. } = me.renew_statement(Term::default()) else {
             unreachable!("a renewal is a renewal");
         };
-        self.last_heartbeat = small(next - 1);
+        self.last_heartbeat = compact_number(next - 1);
         let statement = SentStatement::of(statement, self.candidate, self.timing);
         self.pending =
             Some(PendingStatement { statement, sent: LeaseAge::ZERO, stage: RequestStage::Sent, lease_deleted: false });
@@ -128,25 +128,25 @@ impl ModelPod {
     }
 }
 
-/// What a standby has seen of the lease.
+/// See [`LeaseObservation`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CompactObservation {
     pub record: Option<CompactRecord>,
     pub since: WaitAge,
     pub has_changed: bool,
     pub highest_term: u8,
-    /// Whose spans the last holder had, when the lease has vanished.
+    /// The timing of the last holder, if the lease has vanished.
     pub holder_timing: Option<PodTiming>,
 }
 
 impl CompactObservation {
     pub fn to_observation(&self) -> LeaseObservation {
-        let record = self.record.map(CompactRecord::record);
+        let record = self.record.map(CompactRecord::to_record);
         let since = self.since.instant();
         if !self.has_changed {
             return LeaseObservation::new(record, since);
         }
-        // Anything else that was seen before: only its term and its holder's patience are remembered.
+        // Stands for any earlier record: only its term and its holder's ttl are remembered.
         let holder = self.holder_timing.map(|_| CandidateNumber(u8::MAX).to_id());
         let version = LeaseVersion { holder, term: Term::new(self.highest_term.into()), heartbeat: u64::MAX };
         let ttl = self.holder_timing.unwrap_or(PodTiming::Short).to_timing().ttl();
@@ -154,9 +154,9 @@ impl CompactObservation {
             .update(record, since)
     }
 
-    /// The next read, as production takes it. `at` is when the answer arrived.
+    /// The next observation, computed by production code. `at` is when the reply arrived.
     pub fn after(before: Option<Self>, found: Option<CompactRecord>, at: WaitAge) -> Self {
-        let record = found.map(CompactRecord::record);
+        let record = found.map(CompactRecord::to_record);
         let observation = match before {
             None => LeaseObservation::new(record, at.instant()),
             Some(before) => before.to_observation().update(record, at.instant()),
@@ -165,20 +165,20 @@ impl CompactObservation {
         Self::of(&observation, [at, began])
     }
 
-    /// The small form of `sighting`, whose wait began at one of these.
+    /// The compact form of `observation`, whose wait began at one of these ages.
     fn of(observation: &LeaseObservation, began: [WaitAge; 2]) -> Self {
         let record = observation.record().map(CompactRecord::of);
-        let highest_term = small_term(observation.highest_term());
+        let highest_term = compact_term(observation.highest_term());
         let holder_timings = iter::once(None).chain(PodTiming::ALL.map(Some));
         let patient = holder_timings.flat_map(|holder_timing| began.map(|since| (holder_timing, since)));
         let mut forms = patient.flat_map(|(holder_timing, since)| {
             [false, true].map(|has_changed| Self { record, since, has_changed, highest_term, holder_timing })
         });
         let same = forms.find(|form| form.to_observation() == *observation);
-        same.expect("whatever production remembers of the lease has a small form")
+        same.expect("every production observation has a compact form")
     }
 
-    /// Whether the lease was looked at in vain: there was none, and never had been.
+    /// Whether the pod has read the lease and never found one.
     pub fn is_empty(&self) -> bool {
         self.record.is_none() && !self.has_changed
     }

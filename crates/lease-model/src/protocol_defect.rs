@@ -1,9 +1,9 @@
-//! Mistakes one could make, planted one at a time to see that the checker finds them.
+//! Possible protocol defects, planted one at a time to show that the checker finds them.
 //!
-//! A defect lives in the shell of the model or wraps a production function; the production code has no switch for any. Each has
-//! a test that demands a counterexample.
+//! A defect changes the model or wraps a production function; the production code has no switch for it. Each has a test that requires a
+//! counterexample.
 
-/// One planted mistake.
+/// One planted defect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolDefect {
     /// A save is accepted whatever its term; its position may still not fall.
@@ -12,27 +12,27 @@ pub enum ProtocolDefect {
     UncheckedSave,
     /// Claims and saves compare terms only, so two leaders with the same term pass as one.
     ClaimByTermAlone,
-    /// The leader acts as long as the store has not told it otherwise.
+    /// The leader acts until the store refuses a renewal.
     NoDeadline,
-    /// Validity is counted from when the answer arrived.
+    /// Validity counts from the arrival of the reply.
     ValidFromReply,
-    /// A standby counts its wait from when it pending, not from when the answer arrived.
+    /// A standby counts its wait from its request, not from the arrival of the reply.
     WaitFromRequest,
-    /// The boot clock stands still while the machine is suspended.
+    /// The boot clock stops while the machine is suspended.
     ClockStopsInSuspend,
     /// The takeover compares holder and term, not the heartbeat.
     CompareTermOnly,
-    /// The seeds' statement: taken when `expiresAt` has passed on the *client's* clock.
+    /// The lease is taken when `expiresAt` has passed on the *client's* clock.
     ClientClock,
-    /// The ttl is no longer than the deadline, in ticks: what the production check of the configuration refuses.
+    /// The ttl is no longer than the deadline, in ticks: which the configuration check refuses.
     TtlTooShort,
     /// A standby waits for its own ttl, though the holder was configured with a longer one.
     OwnTtlOnly,
     /// The servers' clocks are further apart than the operator said.
     SkewUnderstated,
-    /// A write that only the primary has is taken for an acknowledged one.
+    /// A write that only the primary has counts as acknowledged.
     PrimaryAckTrusted,
-    /// The lease is given back before the gate is shut.
+    /// The lease is released before the gate closes.
     ReleaseBeforeGateCloses,
     /// A standby never takes a silent lease; it waits for a release.
     WaitsForRelease,

@@ -1,9 +1,9 @@
-//! "Somebody leads eventually", as a question about one state.
+//! Liveness ("a pod leads eventually"), as a property of one state.
 //!
-//! With faults that never stop nobody need ever lead, and a checker's `eventually` says nothing about runs that go round in circles.
-//! So of every reachable state this is pending: if the faults stop here, everything in flight arrives, every pod gets its turn and
-//! all clocks run as slowly as they may, is there a leader within [`recovery_ticks`] ticks, and does the same one still lead a ttl later?
-//! The continuation is one fixed order of fair steps, made of the same actions the checker explores.
+//! If faults never stop, no pod need ever lead, and a checker's `eventually` says nothing about cyclic histories. So the check asks in
+//! every reachable state: if faults stop now, everything in flight arrives, every pod takes its turn and all clocks run as slowly as
+//! allowed, is there a leader within [`recovery_ticks`] ticks, and does the same pod still lead a ttl later?
+//! The continuation is one fixed order of fair steps, made of the same actions that the checker explores.
 
 use lease::decide::LeaderAction;
 
@@ -11,29 +11,29 @@ use crate::action::ModelAction;
 use crate::bounds::{Bounds, PODS};
 use crate::compact::CandidateNumber;
 use crate::pod::{ModelPod, RequestStage};
-use crate::state::{ModelState, is_valid, lead};
+use crate::state::{ModelState, is_valid, leader_action};
 use crate::step::step;
 use crate::time::ClockRate;
 
-/// How many ticks may pass without a leader once the faults have stopped: a standby counts one ttl from its first read, on the slowest
-/// clock one tick longer. A pod that stood down lets as much pass, at the same time.
+/// How many ticks may pass without a leader after faults stop: a standby waits one ttl from its first read, on the slowest clock one
+/// tick longer. A pod that stepped down pauses for the same time, in parallel.
 pub fn recovery_ticks(bounds: &Bounds) -> u8 {
     bounds.horizon().ttl + 1
 }
 
-/// Whether somebody will lead, and go on leading, if nothing more goes wrong.
+/// Whether a pod will lead, and keep leading, if no more faults happen.
 pub fn recovers(state: &ModelState, bounds: &Bounds) -> bool {
-    let Some((mut calm, leader)) = (FaultFreeRun { state: *state, bounds }).until_led(recovery_ticks(bounds)) else {
+    let Some((mut run, leader)) = (FaultFreeRun { state: *state, bounds }).until_led(recovery_ticks(bounds)) else {
         return false;
     };
     (0..bounds.horizon().ttl + 1).all(|_| {
-        calm.tick();
-        calm.turn();
-        calm.leader() == Some(leader)
+        run.tick();
+        run.run_round();
+        run.leader() == Some(leader)
     })
 }
 
-/// A world in which nothing goes wrong any more.
+/// A continuation without faults.
 struct FaultFreeRun<'a> {
     state: ModelState,
     bounds: &'a Bounds,
@@ -41,13 +41,13 @@ struct FaultFreeRun<'a> {
 
 impl<'a> FaultFreeRun<'a> {
     fn until_led(mut self, ticks: u8) -> Option<(FaultFreeRun<'a>, (CandidateNumber, u8))> {
-        self.turn();
+        self.run_round();
         for _ in 0..ticks {
             if self.leader().is_some() {
                 break;
             }
             self.tick();
-            self.turn();
+            self.run_round();
         }
         let leader = self.leader()?;
         Some((self, leader))
@@ -67,9 +67,8 @@ impl<'a> FaultFreeRun<'a> {
         self.act(ModelAction::Tick([ClockRate::Slow; PODS]));
     }
 
-    /// Everything arrives, and every pod does what it would do. Three times, which is enough for a claim that was refused and a term that had
-    /// to be raised before it.
-    fn turn(&mut self) {
+    /// Delivers everything and lets every pod act. Three rounds are enough for a refused claim and a raised term.
+    fn run_round(&mut self) {
         self.deliver();
         for _ in 0..3 {
             for p in 0..self.bounds.pods.len() {
@@ -84,7 +83,7 @@ impl<'a> FaultFreeRun<'a> {
     fn elect(&mut self, p: usize) {
         let pod = &self.state.pods[p];
         let raising = pod.held.is_some_and(|held| held.raising_above.is_some());
-        match lead(pod, self.bounds) {
+        match leader_action(pod, self.bounds) {
             None => {
                 self.act(ModelAction::SendRead(p));
                 self.act(ModelAction::ReceiveRead(p));
@@ -103,7 +102,7 @@ impl<'a> FaultFreeRun<'a> {
         }
     }
 
-    /// Whatever is in flight arrives, in a fixed order, and so do the answers.
+    /// Delivers everything in flight, and the replies, in a fixed order.
     fn deliver(&mut self) {
         self.replicate();
         for index in 0..self.state.late.len() {

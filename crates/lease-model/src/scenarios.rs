@@ -1,7 +1,7 @@
-//! The runs of `cargo xtask verify-lease`: each scenarios one exhaustive piece out of everything that can happen.
+//! The runs of `cargo xtask verify-lease`: each explores one part of the protocol exhaustively.
 //!
-//! One run with every fault, every bound and the checkpoint at once would not end this year. Each scenario leaves something out, says so, and is
-//! complete in what it has. Where a scenario bounds nothing but what is in flight, it covers histories of any length.
+//! One run with every fault, no bounds and the checkpoint would take years. Each scenario leaves something out, states what it covers,
+//! and is complete within that. A scenario that bounds only messages in flight covers histories of any length.
 
 use crate::bounds::{Bounds, ClockModel};
 use crate::time::PodTiming;
@@ -10,12 +10,12 @@ use crate::time::PodTiming;
 #[derive(Clone, Debug)]
 pub struct Scenario {
     pub name: &'static str,
-    /// What it covers, in a sentence.
+    /// What it covers, in one sentence.
     pub covers: &'static str,
     pub bounds: Bounds,
 }
 
-/// The default runs: some ten million states.
+/// The default runs: about ten million states.
 pub fn all() -> Vec<Scenario> {
     vec![
         Scenario {
@@ -30,7 +30,7 @@ pub fn all() -> Vec<Scenario> {
         },
         Scenario {
             name: "crowded-network",
-            covers: "two pods, two late statements and two unreplicated writes at a time, no fault bounded",
+            covers: "two pods, two late statements and two unreplicated writes at a time, unlimited faults",
             bounds: Bounds { late: 2, unreplicated: 2, ..Bounds::without_limits(2) },
         },
         Scenario {
@@ -44,17 +44,17 @@ pub fn all() -> Vec<Scenario> {
         },
         Scenario {
             name: "wall-clocks",
-            covers: "two pods that may trust the servers' clocks, which are apart by all that `max_clock_skew` allows",
+            covers: "two pods that trust the servers' clocks, which are as far apart as `max_clock_skew` allows",
             bounds: Bounds { offsets: vec![0, 1], max_clock_skew: Some(1), ..Bounds::without_limits(2) },
         },
         Scenario {
             name: "checkpoint",
-            covers: "two pods that claim and move a checkpoint, no fault bounded",
+            covers: "two pods that claim and move a checkpoint, unlimited faults",
             bounds: Bounds { positions: 2, ..Bounds::without_limits(2) },
         },
         Scenario {
             name: "fence",
-            covers: "three pods whose clocks lie without limit, crashes and failovers unbounded, one late claim or save; only the fence protects",
+            covers: "three pods with unreliable clocks, unlimited crashes and failovers, one late claim or save; only the fence protects",
             bounds: fence(),
         },
         Scenario {
@@ -64,7 +64,7 @@ pub fn all() -> Vec<Scenario> {
         },
         Scenario {
             name: "deletion-fence",
-            covers: "three pods whose clocks lie, a deletion, and the term raised again above the checkpoint's; at most four terms",
+            covers: "three pods with unreliable clocks, a deletion, and the term raised again above the checkpoint's; at most four terms",
             bounds: Bounds {
                 deletions: 1,
                 terms: Some(4),
@@ -75,33 +75,33 @@ pub fn all() -> Vec<Scenario> {
         },
         Scenario {
             name: "recovery",
-            covers: "three pods, no fault bounded: from every state somebody leads, once faults stop",
+            covers: "three pods, unlimited faults: from every state a pod leads once faults stop",
             bounds: Bounds { liveness: true, ..Bounds::without_limits(3) },
         },
     ]
 }
 
-/// Cuts small enough for the test suite.
+/// Scenarios small enough for the test suite.
 pub fn small() -> Vec<Scenario> {
     vec![
         Scenario {
             name: "small-election",
-            covers: "two pods, no fault bounded, nothing late",
+            covers: "two pods, unlimited faults, no late statement",
             bounds: Bounds { liveness: true, ..Bounds::without_limits(2) },
         },
         Scenario {
             name: "small-trio",
-            covers: "three pods, failovers unbounded, neither crash nor step-down",
+            covers: "three pods, unlimited failovers, neither crash nor step-down",
             bounds: Bounds { failovers: None, ..Bounds::without_faults(3) },
         },
         Scenario {
             name: "small-fence",
-            covers: "three pods whose clocks lie, failovers unbounded, one late claim or save",
+            covers: "three pods with unreliable clocks, unlimited failovers, one late claim or save",
             bounds: Bounds { crashes: Some(0), ..fence() },
         },
         Scenario {
             name: "small-deletion",
-            covers: "two pods whose clocks lie, a deletion, and the term raised again above the checkpoint's; at most four terms",
+            covers: "two pods with unreliable clocks, a deletion, and the term raised again above the checkpoint's; at most four terms",
             bounds: Bounds {
                 deletions: 1,
                 terms: Some(4),

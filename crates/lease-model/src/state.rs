@@ -1,4 +1,4 @@
-//! One state of everything: pods, store, network, and what the properties need to remember.
+//! One state of the model: pods, store, network, and the history variables of the invariants.
 
 use lease::Timing;
 use lease::decide::{self, LeaderAction};
@@ -11,14 +11,14 @@ use crate::protocol_defect::ProtocolDefect;
 use crate::store::ModelStore;
 use crate::time::{PodTiming, now};
 
-/// The most statements, or checkpoint requests, that may be in flight with nobody waiting.
+/// The maximum number of abandoned statements, or checkpoint requests, in flight.
 pub const MAX_LATE: usize = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelState {
     pub pods: [ModelPod; PODS],
     pub store: ModelStore,
-    /// Statements whose sender has given up, or is gone.
+    /// Statements whose sender no longer waits, or has crashed.
     pub late: [Option<SentStatement>; MAX_LATE],
     pub checkpoint: ModelCheckpoint,
     pub late_checkpoint_requests: [Option<CheckpointRequest>; MAX_LATE],
@@ -35,15 +35,15 @@ pub struct FaultCounts {
     pub deletions: u8,
 }
 
-/// What no part of the system knows, kept for the properties alone.
+/// History that no part of the system knows; only the invariants use it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HistoryVariables {
-    /// The highest term in which a leadership began, since the last deletion.
+    /// The highest term that started since the last deletion.
     pub granted: u8,
     pub term_reused: bool,
     pub deposed_saved: bool,
     pub moved_back: bool,
-    /// After a deletion, a pod that had never seen the lease was free to write a new one at once.
+    /// After a deletion, a pod that had never seen the lease could create a new one at once.
     pub created_after_deletion: bool,
 }
 
@@ -72,17 +72,17 @@ impl ModelState {
     }
 }
 
-/// What the pod's leadership tells it to do now.
-pub fn lead(pod: &ModelPod, bounds: &Bounds) -> Option<LeaderAction> {
-    let tenure = pod.held_lease(&belief(pod, bounds))?;
-    Some(match decide::decide_leader(&tenure, now()) {
+/// The leader's next action, if the pod leads.
+pub fn leader_action(pod: &ModelPod, bounds: &Bounds) -> Option<LeaderAction> {
+    let held = pod.held_lease(&leader_timing(pod, bounds))?;
+    Some(match decide::decide_leader(&held, now()) {
         LeaderAction::Expired if bounds.has(ProtocolDefect::NoDeadline) => LeaderAction::Renew,
         decided => decided,
     })
 }
 
-/// The spans a leader goes by.
-fn belief(pod: &ModelPod, bounds: &Bounds) -> Timing {
+/// The timing that a leader uses.
+fn leader_timing(pod: &ModelPod, bounds: &Bounds) -> Timing {
     match pod.timing {
         PodTiming::Brief if bounds.has(ProtocolDefect::TtlTooShort) => PodTiming::Short.to_timing(),
         timing => timing.to_timing(),
@@ -91,6 +91,6 @@ fn belief(pod: &ModelPod, bounds: &Bounds) -> Timing {
 
 /// Whether the pod's gate is open: it may act, by its own clock.
 pub fn is_valid(pod: &ModelPod, bounds: &Bounds) -> bool {
-    let shut = pod.held.is_some_and(|held| held.raising_above.is_some());
-    !shut && lead(pod, bounds).is_some_and(|decided| decided != LeaderAction::Expired)
+    let is_closed = pod.held.is_some_and(|held| held.raising_above.is_some());
+    !is_closed && leader_action(pod, bounds).is_some_and(|decided| decided != LeaderAction::Expired)
 }

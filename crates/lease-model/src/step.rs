@@ -1,5 +1,5 @@
-//! What each action does. Every decision of a pod is asked from production: [`decide::decide_standby`], [`decide::decide_leader`], and the
-//! statements of [`CandidateState`]; every judgement of the store is [`LeaseStatement::apply`](lease::record::LeaseStatement::apply).
+//! What each action does. Production code makes every decision of a pod ([`decide::decide_standby`], [`decide::decide_leader`], the
+//! statements of [`CandidateState`]) and of the store ([`LeaseStatement::apply`](lease::record::LeaseStatement::apply)).
 
 use lease::Term;
 use lease::decide::{self, CandidateState, StandbyAction, TakeoverReason};
@@ -8,7 +8,7 @@ use lease::record::{LeaseStatement, LeaseVersion};
 use crate::action::{AbandonedRequest, ModelAction};
 use crate::bounds::{Bounds, ClockModel};
 use crate::checkpoint::{CheckpointOperation, CheckpointReply, CheckpointRequest};
-use crate::compact::{CandidateNumber, CompactRecord, CompactStatement, CompactVersion, SentStatement, small_term};
+use crate::compact::{CandidateNumber, CompactRecord, CompactStatement, CompactVersion, SentStatement, compact_term};
 use crate::enabled::is_term_allowed;
 use crate::normalize::{after_tick, normalized};
 use crate::pod::{
@@ -78,7 +78,7 @@ impl ModelState {
         }
     }
 
-    /// The read arrives: production observes, decides, and what it decided is sent.
+    /// The read arrives: production code observes and decides, and the decision is sent.
     fn receive_read(&mut self, p: usize, bounds: &Bounds) {
         let Some(read) = self.pods[p].pending_read.take() else { return };
         let (found, at) = match bounds.defect {
@@ -105,11 +105,11 @@ impl ModelState {
         if reason == TakeoverReason::HolderSilent && bounds.has(ProtocolDefect::WaitsForRelease) {
             return;
         }
-        // Nobody leads again before the work of a lost term has ended.
+        // A pod takes no new term before the work of its lost term has ended.
         if pod.work.request.is_some() {
             return;
         }
-        if statement.granted_term().is_some_and(|term| !is_term_allowed(small_term(term), bounds)) {
+        if statement.granted_term().is_some_and(|term| !is_term_allowed(compact_term(term), bounds)) {
             return;
         }
         self.history.created_after_deletion |= reason == TakeoverReason::NoLease && self.faults.deletions > 0;
@@ -138,7 +138,7 @@ impl ModelState {
         self.faults.crashes += u8::from(bounds.crashes.is_some());
         self.stop_waiting(self.pods[p].candidate);
         let timing = self.pods[p].timing;
-        // Nobody remembers a contender that nobody mentions; its number may be used again.
+        // A candidate number that the state no longer contains may be used again.
         self.pods[p] = ModelPod::new(CandidateNumber::NOBODY, timing);
         self.pods[p].candidate = self.unused_candidate();
     }
@@ -155,7 +155,7 @@ impl ModelState {
     }
 
     fn receive(&mut self, statement: &SentStatement, awaited_by: CandidateNumber, bounds: &Bounds) -> RequestStage {
-        // With the seeds' statement it is the sender's wall clock that counts; the third pod's is far ahead.
+        // With this defect, the wall clock of the sender decides; the third pod's clock is far ahead.
         let clock = match bounds.defect {
             Some(ProtocolDefect::ClientClock) if statement.by == CandidateNumber(3) => 9,
             _ => self.store.offset,
@@ -198,7 +198,7 @@ impl ModelState {
         let sent = if bounds.has(ProtocolDefect::ValidFromReply) { LeaseAge::ZERO } else { pending.sent };
         match &mut pod.held {
             Some(held) if held.term == term => {
-                // An answer that comes after the deadline changes nothing.
+                // A reply after the deadline changes nothing.
                 let renewed = CompactHeldLease { sent, ..*held };
                 if is_valid(pod, bounds) {
                     pod.held = Some(renewed);
@@ -212,7 +212,7 @@ impl ModelState {
         }
     }
 
-    /// A leadership begins, unless its deadline has passed already.
+    /// Starts a term, unless its deadline has passed already.
     fn begin_term(&mut self, p: usize, held: CompactHeldLease, bounds: &Bounds) {
         let pod = &mut self.pods[p];
         pod.held = Some(held);
@@ -258,7 +258,7 @@ impl ModelState {
             in_flight.any(|statement| matches!(statement.statement, CompactStatement::Create { .. }));
     }
 
-    /// A statement under way has come this far, if somebody waits for it.
+    /// Sets the stage of a statement, if a candidate waits for it.
     fn set_stage(&mut self, waiting: CandidateNumber, stage: RequestStage) {
         let pod = self.pods.iter_mut().find(|pod| waiting != CandidateNumber::NOBODY && pod.candidate == waiting);
         if let Some(pending) = pod.and_then(|pod| pod.pending.as_mut()) {
@@ -290,12 +290,12 @@ impl ModelState {
     }
 
     fn apply_checkpoint_request(&mut self, request: &CheckpointRequest, bounds: &Bounds) -> CheckpointReply {
-        let (reply, violations) = self.checkpoint.receive(request, bounds.defect);
+        let (reply, violations) = self.checkpoint.apply(request, bounds.defect);
         violations.into_iter().for_each(|violation| self.history.record(violation));
         reply
     }
 
-    /// The producer learns what became of its claim or save, in a term that still goes on.
+    /// The producer receives the result of its claim or save, if its term continues.
     fn receive_checkpoint_reply(&mut self, p: usize) {
         let pod = &mut self.pods[p];
         let Some(CheckpointRequest { task, reply, .. }) = pod.work.request.take() else { return };
@@ -311,7 +311,7 @@ impl ModelState {
 
 impl ModelPod {
     fn term(&self) -> u8 {
-        self.held.expect("only a leader is asked for its term").term
+        self.held.expect("only a leader has a term").term
     }
 
     fn floor(&self) -> Term {
@@ -326,11 +326,11 @@ fn store_in_free_slot<T>(slots: &mut [Option<T>; MAX_LATE], value: Option<T>) {
     }
 }
 
-/// The seeds look at nothing but `expiresAt`: they always try.
+/// The unsafe election checks only `expiresAt`: it always tries.
 fn take_by_client_clock(decided: StandbyAction, me: &CandidateState, found: Option<CompactRecord>) -> StandbyAction {
     let Some(record) = found else { return decided };
-    let LeaseVersion { term, heartbeat, .. } = record.version.version();
-    let expected = record.version.version();
+    let LeaseVersion { term, heartbeat, .. } = record.version.to_version();
+    let expected = record.version.to_version();
     let statement = LeaseStatement::Take { expected, candidate: me.id(), term: term.next(), heartbeat: heartbeat + 1 };
     StandbyAction::Try { statement, reason: TakeoverReason::ServerClockExpired }
 }

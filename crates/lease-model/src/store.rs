@@ -1,22 +1,22 @@
-//! MongoDB, as far as the lease sees it: one document, written by the primary first and by a majority later.
+//! MongoDB as the lease sees it: one document, written by the primary first and replicated to a majority later.
 //!
-//! Statements are judged against what the primary has. What a majority has is never lost and is all that reads show. At a
-//! failover the new primary may lack any end of what the old one had alone; a driver that still waits for a lost write sends
-//! it again. The server's wall clock is the current primary's, and changes with it.
+//! The primary applies statements to its own latest write. A write on a majority is never lost, and reads return only those. At a
+//! failover, the new primary may lack any number of the last unreplicated writes; a driver that still waits for a lost write sends it
+//! again. The server's wall clock is that of the current primary.
 
 use crate::bounds::Bounds;
 use crate::compact::{CandidateNumber, CompactLease, CompactStatement, CompactVersion, SentStatement};
 use crate::pod::RequestStage;
 use crate::protocol_defect::ProtocolDefect;
 
-/// The most writes a primary may have alone.
+/// The maximum number of unreplicated writes.
 pub const MAX_UNREPLICATED: usize = 2;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ModelStore {
-    /// What a majority has.
+    /// The lease that a majority has.
     pub majority: Option<CompactLease>,
-    /// What only the primary has, oldest first.
+    /// Writes that only the primary has, oldest first.
     pub unreplicated: [Option<UnreplicatedWrite>; MAX_UNREPLICATED],
     /// How far the primary's wall clock is from true time, in ticks.
     pub offset: i8,
@@ -26,12 +26,12 @@ pub struct ModelStore {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnreplicatedWrite {
     pub lease: CompactLease,
-    /// Who waits to hear of it.
+    /// The candidate that waits for its acknowledgement.
     pub awaited_by: CandidateNumber,
 }
 
 impl ModelStore {
-    /// What the primary has.
+    /// The lease that the primary has.
     pub fn current(&self) -> Option<CompactLease> {
         self.unreplicated.iter().flatten().last().map(|write| write.lease).or(self.majority)
     }
@@ -40,7 +40,7 @@ impl ModelStore {
         self.unreplicated.iter().flatten().count()
     }
 
-    /// Judges a statement. `clock` is the wall clock that decides: the server's, unless a defect says otherwise.
+    /// Applies or refuses a statement. `clock` is the deciding wall clock: the server's, unless a defect changes it.
     pub fn receive(
         &mut self,
         statement: &SentStatement,
@@ -49,16 +49,16 @@ impl ModelStore {
         defect: Option<ProtocolDefect>,
     ) -> RequestStage {
         let current = self.current();
-        let statement = misjudged(statement, current.as_ref(), defect);
+        let statement = with_defect(statement, current.as_ref(), defect);
         let Some(lease) = statement.apply(current.as_ref(), clock) else { return RequestStage::Refused };
-        let free = self.unreplicated_writes();
-        if let Some(place) = self.unreplicated.get_mut(free) {
-            *place = Some(UnreplicatedWrite { lease, awaited_by });
+        let next = self.unreplicated_writes();
+        if let Some(slot) = self.unreplicated.get_mut(next) {
+            *slot = Some(UnreplicatedWrite { lease, awaited_by });
         }
         RequestStage::Written
     }
 
-    /// A majority has the oldest of the primary's writes. Returns who waited for it.
+    /// Replicates the oldest write of the primary. Returns the candidate that waits for it.
     pub fn replicate(&mut self) -> Option<CandidateNumber> {
         let write = self.unreplicated[0]?;
         self.majority = Some(write.lease);
@@ -67,12 +67,12 @@ impl ModelStore {
         Some(write.awaited_by)
     }
 
-    /// A tick passes: what was written is one tick further back.
+    /// A tick passes: every write is one tick older.
     pub fn add_tick(&mut self) {
         self.leases().for_each(|lease| lease.written -= 1);
     }
 
-    /// Forgets when a lease was written, if nobody will ask, or could call it unexpired.
+    /// Removes the write time if no statement reads it, or if the lease has expired on every server.
     pub fn normalize(&mut self, bounds: &Bounds) {
         if !bounds.wall_clocks_matter() {
             self.offset = 0;
@@ -86,7 +86,7 @@ impl ModelStore {
         self.majority.iter_mut().chain(self.unreplicated.iter_mut().flatten().map(|write| &mut write.lease))
     }
 
-    /// Another primary, with the first `kept` of the writes. Returns who waits for a write that is lost.
+    /// Another primary, with the first `kept` of the writes. Returns the candidates that wait for a lost write.
     pub fn fail_over(&mut self, kept: usize, offset: i8) -> impl Iterator<Item = CandidateNumber> {
         let lost = self.unreplicated;
         for write in &mut self.unreplicated[kept..] {
@@ -97,8 +97,8 @@ impl ModelStore {
     }
 }
 
-/// The statement as a store with a planted defect would read it.
-fn misjudged(
+/// The statement as a store with a planted defect applies it.
+fn with_defect(
     statement: &SentStatement,
     current: Option<&CompactLease>,
     defect: Option<ProtocolDefect>,

@@ -1,11 +1,11 @@
-//! Time in the model: true time goes in ticks, and no clock is ever read, only ages.
+//! Time in the model: true time advances in ticks, and states contain ages instead of clock readings.
 //!
 //! A tick stands for the default heartbeat of five seconds, so the default 15 / 10 / 5 s become 3 / 2 / 1 ticks. In one tick a
-//! pod's boot clock advances by [`SLOW`] or by [`FAST`], the two ends of the drift bound the production code states, and
-//! may choose anew at every tick. Rates between the ends add nothing: a slower clock only lets a leader believe longer, a
-//! faster one only lets a standby take over sooner, and a pod uses its clock for one of the two at a time.
+//! pod's boot clock advances by [`SLOW`] or by [`FAST`], the two ends of the drift bound of the production code, and may
+//! change at every tick. Rates between the ends add nothing: a slower clock only keeps a leader valid for longer, a faster one only
+//! lets a standby take over sooner, and a pod uses its clock for one of the two at a time.
 //!
-//! Whole ticks suffice because [`PodTiming::timing`] makes both bounds closed in ticks: a leader with the slowest clock is still
+//! Whole ticks suffice because [`PodTiming::to_timing`] makes both bounds closed in ticks: a leader with the slowest clock is still
 //! valid *at* its last tick, a standby with the fastest may act *at* tick ttl, and message delays and pauses are not bounded at
 //! all. (Integer times are enough for closed bounds: Henzinger, Manna, Pnueli, "What good are digital clocks?", 1992.)
 
@@ -18,14 +18,14 @@ use lease::timing::DRIFT_PERCENT;
 /// True milliseconds in a tick.
 pub const TICK: u16 = 5_000;
 const DRIFT: u16 = TICK / 100 * DRIFT_PERCENT as u16;
-/// How far the slowest clock within the drift bound gets in a tick.
+/// How far the slowest clock within the drift bound advances in a tick.
 pub const SLOW: u16 = TICK - DRIFT;
-/// How far the fastest clock within the drift bound gets in a tick.
+/// How far the fastest clock within the drift bound advances in a tick.
 pub const FAST: u16 = TICK + DRIFT;
 /// Due at every tick, on the slowest clock too; short enough for the shortest deadline.
 const HEARTBEAT: u16 = SLOW - 200;
 
-/// Every pod's boot clock always shows this: what happened before has an age.
+/// The constant reading of every boot clock: past events are stored as ages.
 const NOW: Duration = Duration::from_secs(600);
 
 /// The present, for the production functions.
@@ -38,22 +38,22 @@ pub const fn now() -> BootInstant {
 pub enum ClockRate {
     Slow,
     Fast,
-    /// Beyond the bound: a clock that does not count suspend. Only a planted defect has it.
+    /// Outside the bound: a clock that does not count suspend. Only a planted defect uses it.
     Stopped,
 }
 
-/// How long ago something happened, on the clock of the pod that remembers it: whole ticks, and whether that clock ran at
-/// `PURE` all the time. If not, it cannot reach `PURE`'s end of the interval any more, and one value, `MIXED`'s end, stands
-/// for all: no threshold lies between (a test holds this together with the thresholds).
+/// The age of an event on the clock of one pod: whole ticks, and whether that clock always ran at the rate `PURE`. If not, the age
+/// can no longer reach the `PURE` end of the interval, and the `MIXED` end stands for all values: no threshold lies between them (a
+/// test checks this).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClockAge<const PURE: u16, const MIXED: u16> {
     ticks: u8,
     pure: bool,
 }
 
-/// The age of what makes a standby wait: the fastest clock is the dangerous one.
+/// The age of a standby's observation: the fastest clock is the dangerous one.
 pub type WaitAge = ClockAge<FAST, SLOW>;
-/// The age of what a leader's validity rests on: the slowest clock is the dangerous one.
+/// The age of a leader's last acknowledged statement: the slowest clock is the dangerous one.
 pub type LeaseAge = ClockAge<SLOW, FAST>;
 
 impl<const PURE: u16, const MIXED: u16> ClockAge<PURE, MIXED> {
@@ -78,7 +78,7 @@ impl<const PURE: u16, const MIXED: u16> ClockAge<PURE, MIXED> {
     }
 }
 
-/// From which age on nothing changes any more. Older ages are written as this one.
+/// The age from which nothing changes. Older ages are replaced by this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AgeHorizon {
     /// The longest ttl among the pods, in ticks.
@@ -86,7 +86,7 @@ pub struct AgeHorizon {
 }
 
 impl AgeHorizon {
-    /// A wait that is over even for the longest ttl has no age.
+    /// A wait that is over even for the longest ttl needs no exact age.
     pub fn after_wait_tick(self, age: WaitAge, rate: ClockRate) -> WaitAge {
         let age = age.after_tick(rate);
         if self.is_over(age) { self.over() } else { age }
@@ -101,7 +101,7 @@ impl AgeHorizon {
         age.ticks > self.ttl || (age.ticks == self.ttl && age.pure)
     }
 
-    /// A belief that is over even for the longest deadline has no age.
+    /// A lease that is expired even for the longest deadline needs no exact age.
     pub fn after_lease_tick(self, age: LeaseAge, rate: ClockRate) -> LeaseAge {
         let age = age.after_tick(rate);
         if self.is_expired(age) { LeaseAge { ticks: self.ttl, pure: false } } else { age }
@@ -113,7 +113,7 @@ impl AgeHorizon {
     }
 }
 
-/// A pod's configured spans. Several sorts, because a fleet may be half way through a change of its settings.
+/// The timing of a pod. There are several, because a rolling change of settings is in progress for a while.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum PodTiming {
     /// ttl 2, deadline 1, heartbeat 1.
@@ -141,7 +141,7 @@ impl PodTiming {
     }
 }
 
-/// A ttl the fastest clock reaches at `ttl` ticks sharp, a deadline the slowest has not yet reached after `deadline` ticks.
+/// A ttl that the fastest clock reaches at exactly `ttl` ticks, and a deadline that the slowest has not reached after `deadline` ticks.
 pub fn timing(ttl: u8, deadline: u8) -> Result<Timing, lease::timing::InvalidTiming> {
     let millis = |count: u16| Duration::from_millis(u64::from(count));
     Timing::new(millis(u16::from(ttl) * FAST), millis(u16::from(deadline) * SLOW + 1), millis(HEARTBEAT))
@@ -152,20 +152,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_ttl_of_as_many_ticks_as_the_deadline_is_refused_by_the_production_check() {
+    fn a_ttl_equal_to_the_deadline_is_refused_by_production() {
         for ticks in 1..10 {
             assert!(timing(ticks + 1, ticks).is_ok());
             assert_eq!(timing(ticks, ticks), Err(lease::timing::InvalidTiming::TtlTooShort));
         }
     }
 
-    /// Every clock reading that is possible after `ticks`.
+    /// Every possible clock reading after `ticks`.
     fn readings(ticks: u16) -> impl Iterator<Item = u16> {
         (0..=ticks).map(move |fast| fast * FAST + (ticks - fast) * SLOW)
     }
 
     #[test]
-    fn no_threshold_lies_between_the_readings_that_one_age_stands_for() {
+    fn no_threshold_lies_between_the_readings_of_one_age() {
         for timing in PodTiming::ALL {
             let ttl = u16::from(timing.ttl()) * FAST;
             let deadline = u16::from(timing.ttl() - 1) * SLOW + 1;

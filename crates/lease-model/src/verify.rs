@@ -1,4 +1,4 @@
-//! Runs the checker over one scenario and says what it found.
+//! Runs the checker over one scenario and returns the result.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -10,63 +10,63 @@ use crate::action_counts::ActionCounts;
 use crate::bounds::Bounds;
 use crate::model::LeaseProtocol;
 
-/// What a run found.
+/// The result of a run.
 #[derive(Debug)]
 pub struct VerificationResult {
-    /// Different states.
+    /// The number of distinct states.
     pub states: usize,
-    /// Steps taken, to states new and known.
+    /// The number of steps, to new and known states.
     pub steps: usize,
-    /// The longest way that was needed to reach a state.
+    /// The longest of the shortest paths to a state.
     pub depth: usize,
     pub took: Duration,
-    /// The promises that were checked.
+    /// The invariants that were checked.
     pub checked: Vec<&'static str>,
-    pub broken: Vec<Counterexample>,
+    pub counterexamples: Vec<Counterexample>,
     pub counts: ActionCounts,
 }
 
-/// A promise, and a history that breaks it.
+/// An invariant, and a history that violates it.
 #[derive(Clone, Debug)]
 pub struct Counterexample {
-    pub promise: &'static str,
+    pub invariant: &'static str,
     pub history: Vec<ModelAction>,
 }
 
-/// Visits every state within the bounds; or, if a promise is named, every state until one is found that breaks it.
+/// Visits every state within the bounds; or, if an invariant is given, until a state violates it.
 pub fn verify(bounds: &Bounds, threads: usize, until_broken: Option<&'static str>) -> VerificationResult {
     let started = Instant::now();
     let model = LeaseProtocol::new(bounds.clone());
     let checked = model.properties().iter().map(|property| property.name).collect();
-    let until = until_broken.map_or(HasDiscoveries::All, |promise| HasDiscoveries::AllOf([promise].into()));
+    let until = until_broken.map_or(HasDiscoveries::All, |invariant| HasDiscoveries::AllOf([invariant].into()));
     let checker = model.checker().threads(threads).finish_when(until).spawn_bfs().join();
     let found = checker.discoveries().into_iter();
-    let mut broken: Vec<Counterexample> =
-        found.map(|(promise, path)| Counterexample { promise, history: path.into_actions() }).collect();
-    broken.sort_by_key(|broken| broken.history.len());
+    let mut counterexamples: Vec<Counterexample> =
+        found.map(|(invariant, path)| Counterexample { invariant, history: path.into_actions() }).collect();
+    counterexamples.sort_by_key(|found| found.history.len());
     VerificationResult {
         states: checker.unique_state_count(),
         steps: checker.state_count(),
         depth: checker.max_depth(),
         took: started.elapsed(),
         checked,
-        broken,
+        counterexamples,
         counts: checker.model().counts.clone(),
     }
 }
 
-/// A shortest history that breaks the promise, if there is one. (What [`verify`] reports is short, not always shortest.)
-pub fn shortest(bounds: &Bounds, promise: &'static str) -> Option<Counterexample> {
+/// A shortest history that violates the invariant, if there is one. (A counterexample of [`verify`] is short, but not always shortest.)
+pub fn shortest(bounds: &Bounds, invariant: &'static str) -> Option<Counterexample> {
     let mut found: Option<Counterexample> = None;
     loop {
-        let model = LeaseProtocol::new(bounds.clone()).checker().finish_when(HasDiscoveries::AllOf([promise].into()));
+        let model = LeaseProtocol::new(bounds.clone()).checker().finish_when(HasDiscoveries::AllOf([invariant].into()));
         // A history of n steps ends at depth n + 1.
         let search = match &found {
-            Some(broken) => model.target_max_depth(broken.history.len() + 1),
+            Some(shorter) => model.target_max_depth(shorter.history.len() + 1),
             None => model,
         };
-        match search.spawn_bfs().join().discovery(promise) {
-            Some(path) => found = Some(Counterexample { promise, history: path.into_actions() }),
+        match search.spawn_bfs().join().discovery(invariant) {
+            Some(path) => found = Some(Counterexample { invariant, history: path.into_actions() }),
             None => return found,
         }
     }
@@ -74,7 +74,7 @@ pub fn shortest(bounds: &Bounds, promise: &'static str) -> Option<Counterexample
 
 impl fmt::Display for Counterexample {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "broken: {}, after {} steps", self.promise, self.history.len())?;
+        writeln!(f, "violated: {}, after {} steps", self.invariant, self.history.len())?;
         for (number, action) in self.history.iter().enumerate() {
             writeln!(f, "  {:>3}. {action}", number + 1)?;
         }

@@ -1,11 +1,11 @@
-//! A walk over every name and number in a world, in a fixed order.
+//! Visits every candidate, term and heartbeat of a state, in a fixed order.
 
 use crate::checkpoint::{CheckpointReply, CheckpointRequest};
 use crate::compact::{CandidateNumber, CompactStatement, CompactVersion, SentStatement};
 use crate::pod::ModelPod;
 use crate::state::ModelState;
 
-/// Something done to every name and number of a kind.
+/// Called for every value of a kind.
 pub trait StateVisitor {
     fn candidate(&mut self, _: &mut CandidateNumber) {}
     fn term(&mut self, _: &mut u8) {}
@@ -31,12 +31,12 @@ impl ModelState {
         visitor.term(&mut self.history.granted);
     }
 
-    /// A contender that nobody remembers.
+    /// A candidate number that the state does not contain.
     pub fn unused_candidate(&self) -> CandidateNumber {
         let mut known = KnownCandidates([false; 256]);
         { *self }.visit(&mut known);
         let unused = (1..=u8::MAX).find(|number| !known.0[usize::from(*number)]);
-        CandidateNumber(unused.expect("few contenders are remembered"))
+        CandidateNumber(unused.expect("there are few candidates"))
     }
 }
 

@@ -9,11 +9,15 @@ use lease_model::verify::{shortest, verify};
 
 /// Searches for the defect. Its shortest counterexample has exactly `steps` steps.
 fn assert_found(defect: ProtocolDefect, steps: usize) {
-    let DefectScenario { bounds, breaks, .. } = DefectScenario::new(defect);
-    let broken = shortest(&bounds, breaks).expect("a history that shows the defect");
+    let DefectScenario { bounds, violates, .. } = DefectScenario::new(defect);
+    let broken = shortest(&bounds, violates).expect("a history that shows the defect");
     assert_eq!(broken.history.len(), steps, "{broken}");
-    let outcome = verify(&Bounds { equivalence: StateEquivalence::UpToSymmetry, ..bounds }, 1, Some(breaks));
-    assert!(outcome.broken.iter().any(|broken| broken.promise == breaks), "not among {} states", outcome.states);
+    let result = verify(&Bounds { equivalence: StateEquivalence::UpToSymmetry, ..bounds }, 1, Some(violates));
+    assert!(
+        result.counterexamples.iter().any(|broken| broken.invariant == violates),
+        "not among {} states",
+        result.states
+    );
 }
 
 #[test]

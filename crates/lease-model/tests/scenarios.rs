@@ -9,21 +9,21 @@ use lease_model::verify::{shortest, verify};
 fn holds(name: &str, covered: &[&str]) {
     let scenario = scenarios::small().into_iter().find(|scenario| scenario.name == name);
     let Scenario { bounds, .. } = scenario.expect("a scenario of that name exists");
-    let outcome = verify(&bounds, 1, None);
-    assert!(outcome.broken.is_empty(), "{}", outcome.broken[0]);
+    let result = verify(&bounds, 1, None);
+    assert!(result.counterexamples.is_empty(), "{}", result.counterexamples[0]);
     for kind in covered {
-        assert!(outcome.counts.of(kind) > 0, "no {kind} among {}", outcome.counts);
+        assert!(result.counts.of(kind) > 0, "no {kind} among {}", result.counts);
     }
 }
 
 #[test]
 fn an_election_of_two_with_every_fault_holds_and_recovers() {
-    holds("small-election", &["crashes", "step-downs", "rollbacks", "waits given up", "renewals", "ticks"]);
+    holds("small-election", &["crashes", "step-downs", "rollbacks", "abandoned requests", "renewals", "ticks"]);
 }
 
 #[test]
 fn an_election_of_three_with_failovers_holds() {
-    holds("small-trio", &["rollbacks", "waits given up", "renewals", "ticks"]);
+    holds("small-trio", &["rollbacks", "abandoned requests", "renewals", "ticks"]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! `cargo xtask verify-lease`: searches every history of the lease protocol within stated bounds for one that breaks a promise.
+//! `cargo xtask verify-lease`: searches every history of the lease protocol within stated bounds, for one that violates an invariant.
 
 use std::process::ExitCode;
 use std::thread;
@@ -10,28 +10,30 @@ use lease_model::scenarios::{self, Scenario};
 use lease_model::verify::{VerificationResult, shortest, verify};
 
 #[derive(Parser)]
-#[command(about = "Searches every history of the lease protocol, within stated bounds, for one that breaks a promise")]
+#[command(
+    about = "Searches every history of the lease protocol, within stated bounds, for one that violates an invariant"
+)]
 struct Args {
-    /// Only these scenarios; `--list` names them
+    /// Run only these scenarios; `--list` shows them
     scenarios: Vec<String>,
-    /// Name the scenarios and what they cover
+    /// List the scenarios and what they cover
     #[arg(long)]
     list: bool,
-    /// Search with each planted defect instead; every one must be found
+    /// Search for each planted defect instead; the checker must find every one
     #[arg(long)]
-    planted: bool,
+    defects: bool,
     /// Defaults to the number of cores
     #[arg(long)]
     threads: Option<usize>,
 }
 
 fn main() -> ExitCode {
-    let arguments = Args::parse();
-    if arguments.list {
+    let args = Args::parse();
+    if args.list {
         all_cuts().iter().for_each(|scenario| println!("{:<16} {}", scenario.name, scenario.covers));
         return ExitCode::SUCCESS;
     }
-    let held = if arguments.planted { search_for_defects() } else { search(&arguments) };
+    let held = if args.defects { search_for_defects() } else { search(&args) };
     if held { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -39,19 +41,19 @@ fn all_cuts() -> Vec<Scenario> {
     scenarios::all().into_iter().chain(scenarios::small()).collect()
 }
 
-fn search(arguments: &Args) -> bool {
-    let threads = arguments.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
-    let wanted = |scenario: &Scenario| arguments.scenarios.iter().any(|name| name == scenario.name);
-    let chosen: Vec<Scenario> = match arguments.scenarios.as_slice() {
+fn search(args: &Args) -> bool {
+    let threads = args.threads.unwrap_or_else(|| thread::available_parallelism().map_or(1, usize::from));
+    let wanted = |scenario: &Scenario| args.scenarios.iter().any(|name| name == scenario.name);
+    let chosen: Vec<Scenario> = match args.scenarios.as_slice() {
         [] => scenarios::all(),
         _ => all_cuts().into_iter().filter(wanted).collect(),
     };
     let mut total = Total::default();
     for scenario in &chosen {
         println!("{}: {}", scenario.name, scenario.covers);
-        let outcome = verify(&scenario.bounds, threads, None);
-        print(&outcome);
-        total.add(&outcome);
+        let result = verify(&scenario.bounds, threads, None);
+        print(&result);
+        total.add(&result);
     }
     let result = if total.broken == 0 && !chosen.is_empty() { "holds" } else { "broken" };
     println!(
@@ -73,29 +75,29 @@ struct Total {
 }
 
 impl Total {
-    fn add(&mut self, outcome: &VerificationResult) {
-        self.states += outcome.states;
-        self.steps += outcome.steps;
-        self.seconds += outcome.took.as_secs_f64();
-        self.broken += outcome.broken.len();
+    fn add(&mut self, result: &VerificationResult) {
+        self.states += result.states;
+        self.steps += result.steps;
+        self.seconds += result.took.as_secs_f64();
+        self.broken += result.counterexamples.len();
     }
 }
 
-fn print(outcome: &VerificationResult) {
-    let VerificationResult { states, steps, depth, took, .. } = outcome;
+fn print(result: &VerificationResult) {
+    let VerificationResult { states, steps, depth, took, .. } = result;
     println!("  {states} states, {steps} steps, depth {depth}, {:.1} s", took.as_secs_f64());
-    println!("  met: {}", outcome.counts);
-    for promise in &outcome.checked {
-        let kept = outcome.broken.iter().all(|broken| broken.promise != *promise);
-        println!("  {} {promise}", if kept { "holds: " } else { "BROKEN:" });
+    println!("  steps: {}", result.counts);
+    for invariant in &result.checked {
+        let kept = result.counterexamples.iter().all(|broken| broken.invariant != *invariant);
+        println!("  {} {invariant}", if kept { "holds:   " } else { "VIOLATED:" });
     }
-    outcome.broken.iter().for_each(|broken| println!("{broken}"));
+    result.counterexamples.iter().for_each(|broken| println!("{broken}"));
 }
 
 fn search_for_defects() -> bool {
     let found = ProtocolDefect::ALL.map(|defect| {
-        let planted = DefectScenario::new(defect);
-        let broken = shortest(&planted.bounds, planted.breaks);
+        let scenario = DefectScenario::new(defect);
+        let broken = shortest(&scenario.bounds, scenario.violates);
         match &broken {
             Some(broken) => println!("{defect:?}\n{broken}"),
             None => println!("{defect:?}\nNOT FOUND\n"),
