@@ -1,4 +1,4 @@
-//! A bare AMQP client for measurements and soaks: the protocol, a socket, and nothing that could be slow in between.
+//! A minimal AMQP client for measurements and soaks: the protocol engine on a socket, without other overhead.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// A broker that says nothing for so long has failed the measurement.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// A broker that does not respond for this long has failed the measurement.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub struct RawAmqpClient {
     stream: TcpStream,
@@ -39,7 +39,7 @@ impl RawAmqpClient {
         self.amqp.attach(self.session, attach).expect("an AMQP session takes a link")
     }
 
-    /// A receiver that locks; with `session` of that session, with `Some(None)` of the next available one.
+    /// A peek-lock receiver. `Some(Some(id))` accepts that session, `Some(None)` the next available one.
     pub fn receiver(&mut self, name: String, address: &str, session: Option<Option<&str>>) -> LinkId {
         let mut source = Source::at(address);
         if let Some(id) = session {
@@ -53,13 +53,13 @@ impl RawAmqpClient {
         self.amqp.attach(self.session, attach).expect("an AMQP session takes a link")
     }
 
-    /// Writes what there is to write.
+    /// Writes pending output.
     pub async fn flush(&mut self) -> io::Result<()> {
         let output = self.amqp.take_output();
         if output.is_empty() { Ok(()) } else { self.stream.write_all(&output).await }
     }
 
-    /// Writes, reads once, and returns what that brought; an error when the broker is gone or silent.
+    /// Writes, reads once, and returns the events. Fails when the broker is gone or does not respond.
     pub async fn exchange(&mut self) -> io::Result<Vec<ConnectionEvent>> {
         self.flush().await?;
         let waiting = self.events();
@@ -67,7 +67,7 @@ impl RawAmqpClient {
             return Ok(waiting);
         }
         self.input.reserve(256 << 10);
-        if timeout(PATIENCE, self.stream.read_buf(&mut self.input)).await?? == 0 {
+        if timeout(RESPONSE_TIMEOUT, self.stream.read_buf(&mut self.input)).await?? == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.amqp.feed(&mut self.input, Instant::now());

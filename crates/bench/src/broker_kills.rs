@@ -1,9 +1,9 @@
-//! A broker killed -9 again and again under load, and a ledger of what it had said before each kill.
+//! Kills the broker with SIGKILL again and again under load, and checks its promises against a ledger of its acknowledgements.
 //!
-//! One sender keeps one message of each session under way, and sends it again after a kill if it never heard what became of it: duplicate
-//! detection must make that harmless. Two receivers accept whatever session is next and complete what they get. The ledger then holds the broker to:
-//! nothing accepted is lost, nothing whose completion was acknowledged comes back, and every session reads 1, 2, 3 ….
-//! Bodies of up to 16 KiB fill enough segments that kills also hit while snapshots are written and consumed segments removed.
+//! One sender keeps one message of each session in flight, and retries it after a kill if it got no acknowledgement; duplicate detection
+//! must make that harmless. Two receivers accept the next session and complete what they receive. The check: nothing accepted is lost,
+//! nothing with an acknowledged completion is redelivered, and every session delivers 1, 2, 3 ….
+//! Bodies of up to 16 KiB fill enough segments that kills also happen while snapshots are written and consumed segments removed.
 
 use std::collections::HashMap;
 use std::io;
@@ -31,13 +31,13 @@ const LONGEST_ROUND_MS: u64 = 150;
 const LARGEST_BODY: usize = 16 << 10;
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What was seen.
+/// Counts of a run.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct KillReport {
     pub rounds: u32,
     pub accepted: u64,
     pub completed: u64,
-    /// Kills that hit while a send, or a completion, had no answer yet.
+    /// Kills while a send, or a completion, had no acknowledgement yet.
     pub sends_in_doubt: u64,
     pub completions_in_doubt: u64,
 }
@@ -46,11 +46,11 @@ pub struct KillReport {
 struct SessionRecord {
     /// Accepted by the broker: 1 to this.
     accepted: u64,
-    /// The next one is under way, or was when the broker died.
+    /// The next one is in flight, or was when the broker was killed.
     in_flight: bool,
     /// Its completion was acknowledged: 1 to this.
     completed: u64,
-    /// Its completion was requested for: at most this.
+    /// Its completion was requested: at most this.
     requested: u64,
 }
 
@@ -62,7 +62,7 @@ struct SessionLedger {
 
 impl SessionLedger {
     fn sessions(&self) -> MutexGuard<'_, Vec<SessionRecord>> {
-        self.sessions.lock().expect("nobody panics while writing the ledger")
+        self.sessions.lock().expect("no one panics while holding the ledger")
     }
 
     fn violation(&self, what: String) {
@@ -70,10 +70,10 @@ impl SessionLedger {
     }
 
     fn violations(&self) -> MutexGuard<'_, Vec<String>> {
-        self.violations.lock().expect("nobody panics while writing the ledger")
+        self.violations.lock().expect("no one panics while holding the ledger")
     }
 
-    /// Adds what is in doubt now, and tells what is certain.
+    /// Adds what is in doubt now and sets the certain counts.
     fn update_report(&self, report: &mut KillReport) {
         (report.accepted, report.completed) = (0, 0);
         for session in self.sessions().iter() {
@@ -85,7 +85,7 @@ impl SessionLedger {
     }
 }
 
-/// DispositionRanges the rounds, then drains the queue and closes the ledger; `seen` is summarize after every kill. The error says what the broker did wrong.
+/// Runs the rounds, then drains the queue and checks the ledger. Calls `seen` after every kill. The error lists the violations.
 pub async fn run(
     binary: &Path,
     rounds: u32,
@@ -106,7 +106,7 @@ pub async fn run(
         }
         let work = load(broker.address(), &ledger);
         let round = Duration::from_millis(rng.random_range(1..=LONGEST_ROUND_MS));
-        // Ended by the kill in any case; the peers see a dead connection and stop.
+        // The kill ends it in any case: the clients stop on a closed connection.
         let _ = timeout(round, work).await;
         broker.kill().await;
         report.rounds += 1;
@@ -133,7 +133,7 @@ async fn load(address: SocketAddr, ledger: &Arc<SessionLedger>) {
     }
 }
 
-/// Sends what is in doubt again, receives until everything accepted is completed.
+/// Retries the sends in doubt and receives until everything accepted is completed.
 async fn drain(address: SocketAddr, ledger: &Arc<SessionLedger>) -> Result<(), String> {
     send(address, ledger, false).await.map_err(|error| format!("send what is in doubt: {error}"))?;
     let receivers: Vec<_> = (0..RECEIVERS).map(|_| tokio::spawn(receive(address, Arc::clone(ledger)))).collect();
@@ -152,7 +152,7 @@ async fn drain(address: SocketAddr, ledger: &Arc<SessionLedger>) -> Result<(), S
     })
 }
 
-/// Keeps one message of each session under way; `more: false` sends only those in doubt.
+/// Keeps one message of each session in flight; `more: false` retries only those in doubt.
 async fn send(address: SocketAddr, ledger: &SessionLedger, more: bool) -> io::Result<()> {
     let mut client = RawAmqpClient::connect(address).await?;
     let link = client.sender(QUEUE);
@@ -199,7 +199,7 @@ async fn send(address: SocketAddr, ledger: &SessionLedger, more: bool) -> io::Re
     Ok(())
 }
 
-/// Accepts one session after the other and completes what it gets, until the broker is gone.
+/// Accepts one session after the other and completes what it receives, until the broker is gone.
 async fn receive(address: SocketAddr, ledger: Arc<SessionLedger>) -> io::Result<()> {
     let mut client = RawAmqpClient::connect(address).await?;
     for turn in 0_u64.. {
@@ -242,7 +242,7 @@ async fn receive(address: SocketAddr, ledger: Arc<SessionLedger>) -> io::Result<
     Ok(())
 }
 
-/// The first of a hold must be the one after what was completed, for certain or perhaps; every other the one after the last.
+/// The first delivery of a session lock must follow the completed ones, including those in doubt; every other must follow the last.
 fn check(ledger: &SessionLedger, session: usize, number: u64, last: Option<u64>) {
     let entry = ledger.sessions()[session];
     let expected = match last {
@@ -254,7 +254,7 @@ fn check(ledger: &SessionLedger, session: usize, number: u64, last: Option<u64>)
     }
 }
 
-/// Of a length that differs from message to message, and is the same when one is sent again.
+/// A length that differs between messages and is the same for a retry.
 fn body(session: usize, number: u64) -> Vec<u8> {
     vec![b'x'; (session * 7_919 + number as usize * 104_729) % LARGEST_BODY]
 }
@@ -265,5 +265,5 @@ fn read(payload: bytes::Bytes) -> io::Result<(usize, u64)> {
     let id = properties.message_id.as_ref().and_then(|id| id.as_str());
     let parts = id.and_then(|id| id.split_once('-'));
     let parsed = parts.and_then(|(session, number)| Some((session.parse().ok()?, number.parse().ok()?)));
-    parsed.ok_or_else(|| io::Error::other("a message that was never sent"))
+    parsed.ok_or_else(|| io::Error::other("received a message that was never sent"))
 }

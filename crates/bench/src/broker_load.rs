@@ -1,4 +1,4 @@
-//! What is done to a broker while it is measured: sending, receiving one session, and accepting one session after the other.
+//! Load on a broker under measurement: sends, one session, and many short sessions.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,12 +13,12 @@ use tokio_util::sync::CancellationToken;
 
 use crate::amqp_client::{RawAmqpClient, message};
 
-/// What a batch unsettled_by_link at most: under the service's 256 KB.
+/// The largest batch: below the service's limit of 256 KB.
 const BATCH_BYTES: usize = 200 << 10;
-/// Bytes written at once: as many as the broker reads at once, a few times over.
+/// Bytes per write: a few times what the broker reads at once.
 const WRITE_BYTES: usize = 256 << 10;
 
-/// Messages of one size, each with an id of its own, dealt out to a number of sessions in turn.
+/// Messages of one size with unique ids, spread over the sessions in turn.
 pub fn messages(ids: std::ops::Range<u64>, sessions: u64, body: usize) -> impl Iterator<Item = Bytes> + Send {
     let body = vec![b'x'; body];
     ids.map(move |n| message(&format!("{n:032}"), Some(&format!("session-{}", n % sessions)), &body))
@@ -75,7 +75,7 @@ pub async fn send(
     Ok(())
 }
 
-/// A receiver that unsettled_by_link one session.
+/// A receiver of one session.
 pub struct SingleSessionReceiver {
     client: RawAmqpClient,
     link: LinkId,
@@ -89,7 +89,7 @@ impl SingleSessionReceiver {
         Ok(Self { client, link })
     }
 
-    /// Receives so many messages, settles them in ranges and waits for the answers.
+    /// Receives `count` messages, settles them in ranges and waits for the acknowledgements.
     pub async fn receive(mut self, count: usize) -> io::Result<()> {
         self.client.amqp.keep_credit(self.link, 2_000).map_err(io::Error::other)?;
         let mut settled = 0;
@@ -113,7 +113,7 @@ impl SingleSessionReceiver {
     }
 }
 
-/// How a consumer takes sessions: so many connections, so many sessions at once on each, so many messages at most of one hold.
+/// How a consumer accepts sessions: connections, parallel sessions on each, and messages per session lock.
 #[derive(Debug, Clone, Copy)]
 pub struct AcceptLoad {
     pub connections: usize,
@@ -122,14 +122,14 @@ pub struct AcceptLoad {
 }
 
 impl AcceptLoad {
-    /// Accepts whatever session is next, receives, completes, lets it go, and begins again, until so many messages are completed.
+    /// Accepts the next session, receives, completes, releases it, and repeats until this many messages are completed.
     pub async fn complete_messages(self, address: SocketAddr, queue: &str, messages: u64) -> io::Result<()> {
         let goal = Arc::new(CompletionGoal { left: AtomicU64::new(messages), reached: CancellationToken::new() });
         let workers = (0..self.connections).map(|worker| {
             let (queue, goal) = (queue.to_owned(), Arc::clone(&goal));
             tokio::spawn(async move {
                 let mut worker = AcceptWorker::connect(address, worker, queue, self.credit).await?;
-                // cancel-safe enough: what is half read is of no interest once the goal is reached
+                // not cancel-safe, but nothing is read after the goal is reached
                 tokio::select! {
                     ended = worker.run(self.sessions, &goal) => ended,
                     () = goal.reached.cancelled() => Ok(()),
@@ -158,13 +158,13 @@ impl CompletionGoal {
     }
 }
 
-/// One connection that unsettled_by_link several sessions at a time.
+/// One connection with several parallel sessions.
 struct AcceptWorker {
     client: RawAmqpClient,
     worker: usize,
     queue: String,
     credit: u32,
-    /// Sessions held or asked for, and how many deliveries of each are not settled yet.
+    /// Sessions that are accepted or requested, with their number of unsettled deliveries.
     unsettled_by_link: HashMap<LinkId, usize>,
     accepted: u64,
 }
@@ -183,7 +183,7 @@ impl AcceptWorker {
             let mut runs = DispositionRanges::default();
             for event in self.client.exchange().await? {
                 match event {
-                    // What still came for a session that was let go has gone back to it.
+                    // A delivery for a released session has returned to the queue.
                     ConnectionEvent::Delivery(delivery) => {
                         if let Some(unsettled) = self.unsettled_by_link.get_mut(&delivery.link) {
                             *unsettled += 1;
@@ -223,7 +223,7 @@ impl AcceptWorker {
     }
 }
 
-/// Deliveries to complete, neighbours of one link as one range.
+/// Deliveries to complete; consecutive ones of a link form one range.
 #[derive(Default)]
 struct DispositionRanges(Vec<(LinkId, u32, u32)>);
 

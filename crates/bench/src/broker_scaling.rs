@@ -1,8 +1,8 @@
-//! Whether a message costs the broker the same however many messages and sessions it holds already.
+//! Measures whether the broker's cost per message depends on the number of stored messages and sessions.
 //!
-//! A real process with a folder on disk. CursorWrite the same load over a growing store: messages come in one a transfer while others are taken out,
-//! so that as many stay as there were. Then the same load over a growing number of sessions: sessions accepted for one message each.
-//! The measure is the broker's processor time for a message, which other work on the machine disturbs least; the rate is told beside it.
+//! A real process with a folder on disk. First the same load over a growing store: messages are sent one per transfer while others are
+//! received, so that the store keeps its size. Then the same load over a growing number of sessions, each accepted for one message.
+//! The measure is the broker's CPU time per message, which other load on the machine disturbs least; the rate is printed beside it.
 
 use std::io;
 use std::path::Path;
@@ -16,11 +16,11 @@ use crate::broker_process::BrokerProcess;
 const BODY: usize = 1024;
 const QUEUE: &str = "<RequiresSession>true</RequiresSession><MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
 
-/// Messages that pass through at each size of the store: the log grows by more than the store's distance between snapshots, so that each
-/// size pays for its share of them.
+/// Messages that pass through at each size of the store. The log grows by more than the distance between two snapshots, so that each
+/// size includes its share of snapshots.
 const THROUGH: u64 = 300_000;
 const FEW_SESSIONS: u64 = 10;
-/// Fewer at once than the fewest sessions, so that none waits for another.
+/// Fewer parallel sessions than exist, so that none waits for another.
 const BULK: AcceptLoad = AcceptLoad { connections: 2, sessions: 4, credit: 100 };
 
 /// Messages stored, and accepts measured, at each number of sessions.
@@ -37,7 +37,7 @@ pub struct ScalingRow {
     pub rss_mb: f64,
 }
 
-/// How the broker came back with everything stored.
+/// How the broker restarted with the full store.
 #[derive(Debug, Clone, Copy)]
 pub struct RestartTiming {
     pub ready: Duration,
@@ -73,7 +73,7 @@ pub async fn measure_by_messages(
     Ok(restart)
 }
 
-/// Cost of a session accepted, one message received and completed, and the session let go, by sessions that have messages.
+/// Cost of accepting a session, receiving and completing one message and releasing the session, by the number of sessions with messages.
 pub async fn measure_by_sessions(folder: &Path, sizes: &[u64], mut seen: impl FnMut(ScalingRow)) -> io::Result<()> {
     let broker = BrokerProcess::start(folder, None).await;
     for sessions in sizes {
@@ -105,7 +105,7 @@ async fn measure(
     })
 }
 
-/// How much dearer the dearest size is than the smallest.
+/// The highest cost relative to the smallest size.
 pub fn max_cost_ratio(rows: &[ScalingRow]) -> f64 {
     let first = rows.first().map_or(f64::NAN, |row| row.cpu_us);
     rows.iter().map(|row| row.cpu_us / first).fold(f64::NAN, f64::max)

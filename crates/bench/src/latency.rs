@@ -1,9 +1,9 @@
-//! Times taken, and what is said of many: half of them, nearly all, the worst.
+//! Percentiles of measured durations.
 
 use std::fmt;
 use std::time::Duration;
 
-/// Sorted.
+/// Sorted durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LatencySummary(Vec<Duration>);
 
@@ -42,7 +42,7 @@ impl fmt::Display for LatencySummary {
     }
 }
 
-/// The smallest value that so many percent do not exceed; nothing's is zero.
+/// The smallest value that this many percent do not exceed; zero for an empty slice.
 pub fn percentile<T: Copy + Default>(sorted: &[T], percent: usize) -> T {
     let rank = (sorted.len() * percent).div_ceil(100);
     sorted.get(rank.saturating_sub(1)).copied().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Questions asked with a clock: benches and soaks.
+//! Benches and soaks of the pipeline and the broker.
 
 pub mod amqp_client;
 pub mod broker_kills;

@@ -1,6 +1,6 @@
-//! The transactions of a pod that applies, without the pod: statements made beforehand, and nothing else to do. What a bench divides by.
+//! The transactions of a consuming pod without the pod: prepared statements only. The baseline of the consumer bench.
 //!
-//! Each reads the cursors of its events, writes them, writes the read model and commits with majority.
+//! Each transaction reads the cursors of its events, writes them, writes the read model and commits with majority.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use mongodb::{Client, ClientSession, Database};
 
 use crate::broker_process::cpu_of;
 
-/// As the applier's own groups.
+/// Like the groups of the applier.
 const STATEMENTS: u64 = 1_000;
 const CONNECTIONS: u64 = 2;
 const CURSORS: &str = "_headwater_cursors";
@@ -29,14 +29,14 @@ struct TransactionCommands {
     model: RawDocumentBuf,
 }
 
-/// How a cursor that is not there is written.
+/// How a new cursor is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum CursorWrite {
     Upsert,
     Insert,
 }
 
-/// How fast the transactions alone are, and the time of processors they took.
+/// The rate of the transactions alone, and their CPU time.
 #[derive(Clone, Copy)]
 pub struct TransactionRate {
     /// Events a second.
@@ -45,7 +45,7 @@ pub struct TransactionRate {
     pub own: Duration,
 }
 
-/// DispositionRanges them, in an empty database; `server` is its process.
+/// Runs the transactions in an empty database; `server` is the pid of mongod.
 pub async fn measure_transactions(
     database: &Database,
     server: u32,
@@ -92,7 +92,7 @@ async fn run(database: &Database, session: &mut ClientSession, command: RawDocum
     assert!(answer.get_array("writeErrors").is_err(), "refused");
 }
 
-/// The events as they were written, in full groups, half of the aggregates for each connection.
+/// The events in write order, in full groups, with half of the aggregates per connection.
 pub fn groups_as_written(events: u64, each: u64) -> Vec<Vec<EventGroup>> {
     let aggregates = events / each;
     let share = |number: u64| aggregates * number / CONNECTIONS..aggregates * (number + 1) / CONNECTIONS;
@@ -106,7 +106,7 @@ pub fn groups_as_written(events: u64, each: u64) -> Vec<Vec<EventGroup>> {
 
 impl TransactionCommands {
     fn new(group: &EventGroup, cursor_write: CursorWrite) -> Self {
-        // The cursor once for each aggregate: where it stood, and where it will.
+        // One cursor write per aggregate: its version before and after.
         let mut versions: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
         for (aggregate, version) in group {
             versions.entry(*aggregate).or_insert((version - 1, *version)).1 = *version;
@@ -116,7 +116,7 @@ impl TransactionCommands {
         let id = |number| doc! { "pipeline": "many", "aggregate": aggregate(number) };
         let ids: Vec<Bson> = aggregates.iter().map(|number| Bson::Document(id(*number))).collect();
         let cursor_fields = |number| {
-            // As long as a resume token of an insert.
+            // The length of an insert's resume token.
             let position = format!("82{number:0170X}");
             let sequence = i64::try_from(versions[&number].1).expect("a version");
             doc! { "epoch": 1_i64, "position": position, "sequence": sequence, "eventId": ObjectId::new(), "format": 1_i64 }
@@ -157,18 +157,18 @@ fn raw(command: &Document) -> RawDocumentBuf {
     RawDocumentBuf::try_from(command).expect("it is BSON")
 }
 
-/// What a pod's transactions summary, in their order.
+/// The writes of a pod's transactions, in order.
 #[derive(Default)]
 pub struct OplogSummary {
     pub transactions: u64,
     pub cursors_inserted: u64,
     pub cursors_updated: u64,
-    /// Of each statement on the read model, the aggregate.
+    /// The aggregate of each statement on the read model.
     statements: Vec<u64>,
 }
 
 impl OplogSummary {
-    /// Of one pod, which summary nothing else into that database.
+    /// Reads the oplog. Only one pod may have written into that database.
     pub async fn from_oplog(client: &Client, views: &str, since: Timestamp) -> Self {
         let oplog = client.database("local").collection::<RawDocumentBuf>("oplog.rs");
         let (cursors, model) = (format!("{views}.{CURSORS}"), format!("{views}.{MODEL}"));
@@ -195,14 +195,14 @@ impl OplogSummary {
         summary
     }
 
-    /// The same events for each connection, in the same order, in full groups.
+    /// The same events per connection, in the same order, in full groups.
     pub fn groups(&self, aggregates: u64) -> Vec<Vec<EventGroup>> {
         let mut versions = vec![0; usize::try_from(aggregates).expect("few")];
         let mut of_connection = vec![vec![]; usize::try_from(CONNECTIONS).expect("few")];
         for aggregate in &self.statements {
             let version = &mut versions[usize::try_from(*aggregate).expect("few")];
             *version += 1;
-            // Disjoint, so that nobody waits for the other's documents.
+            // Disjoint, so that no connection waits for a document of the other.
             of_connection[usize::try_from(aggregate % CONNECTIONS).expect("few")].push((*aggregate, *version));
         }
         let full = |events: Vec<(u64, u64)>| {

@@ -1,8 +1,8 @@
-//! Soaks of the whole cluster: writers write, a [nemesis](testkit::nemesis) breaks things, a [checker](testkit::checker) keeps the books.
+//! Soaks of a whole cluster: writers insert events, a [nemesis](testkit::nemesis) injects faults, a [checker](testkit::checker) compares.
 //!
-//! [`producer`](run) is the walk as far as the topic: everything acknowledged to a writer comes out of the subscription, in order per session, once.
-//! [`consumer`] is the whole walk: the read models equal a fold of the source, whoever fell on the way.
-//! [`stops`] is the whole walk too, while leaders are told to end: in order, in time, and nothing is republished or applied twice.
+//! [`producer`](run) covers the pipeline up to the topic: the subscription holds every acknowledged write once, in order per session.
+//! [`consumer`] covers the whole pipeline: the read models equal a fold of the source despite all faults.
+//! [`stops`] covers the whole pipeline while leaders get SIGTERM: they stop in time, and nothing is published or applied twice.
 //! [`find_failing_seed`] plants a failpoint in the pods and looks for the seed that shows it: a check that cannot fail proves nothing.
 
 mod args;

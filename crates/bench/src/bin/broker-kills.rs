@@ -1,6 +1,6 @@
 //! `cargo xtask soak broker-kills [-- ROUNDS [SEED]]`: the broker killed -9 under load, 200 rounds unless summarize otherwise.
 //!
-//! A line every ten rounds, and the verdict as the last one. The seed decides when each kill comes; what it hits is up to the machine.
+//! Prints a line every ten rounds and the result at the end. The seed decides when each kill happens; what it hits depends on the machine.
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -24,11 +24,14 @@ async fn main() -> ExitCode {
     };
     match broker_kills::run(&binary(), rounds, seed, line).await {
         Ok(report) => {
-            println!("held: nothing accepted lost, nothing completed back, order kept; {}", summarize(&report));
+            println!(
+                "clean: nothing accepted is lost, nothing completed is redelivered, order is kept; {}",
+                summarize(&report)
+            );
             ExitCode::SUCCESS
         }
         Err(violations) => {
-            println!("broken, seed {seed}, {violations}");
+            println!("violations with seed {seed}, {violations}");
             ExitCode::FAILURE
         }
     }

@@ -1,12 +1,12 @@
-//! How fast the durable broker is, beside raw TCP on the same machine in the same run; with `--flat`, whether that stays so as it fills.
+//! Throughput of the durable broker relative to raw TCP on the same machine; with `--flat`, its cost as it fills.
 //!
 //! `cargo xtask bench broker [-- MESSAGES]`. A real process, release, loopback, 1 KiB bodies. Raw: the same bytes in 64 KiB
-//! writes over a bare connection. Single: messages sent one a transfer, as many under way as the broker gives credit for, every one awaited.
-//! Batch: the same in Service Bus's batch format. Receive: one session, all its messages, settled in ranges and the answers awaited. Accepts: a
-//! session of one message accepted, received, completed and let go, by a consumer of eight connections with eight sessions each.
+//! writes over a bare connection. Single: messages sent one a transfer, as many in flight as the broker grants credit for, every one awaited.
+//! Batch: the same in Service Bus's batch format. Receive: one session, all its messages, settled in ranges and the acknowledgements awaited. Accepts: a
+//! session of one message accepted, received, completed and released, by a consumer of eight connections with eight sessions each.
 //!
 //! `cargo xtask bench broker -- --flat [MESSAGES]`: cost per message from 1 thousand to 5 million stored (or `MESSAGES`) and from 10 to 100,000
-//! sessions, memory, and the start after a kill -9. Takes some 7 GB of the folder for temporary files, given back at the end.
+//! sessions, memory, and the restart after a kill -9. Needs some 7 GB in the folder for temporary files, removed at the end.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 const BODY: usize = 1024;
 const QUEUE: &str = "<MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
 const SESSIONS: &str = "<RequiresSession>true</RequiresSession><MaxSizeInMegabytes>81920</MaxSizeInMegabytes>";
-/// 64 sessions at once is what a pod has by default.
+/// A pod has 64 parallel sessions by default.
 const CONSUMER: AcceptLoad = AcceptLoad { connections: 8, sessions: 8, credit: 1 };
 
 #[tokio::main]
@@ -48,7 +48,7 @@ async fn measure_speed(count: u64) -> io::Result<()> {
 
     let made: Vec<Bytes> = messages(0..count, 1, BODY).collect();
     let bytes = made.iter().map(Bytes::len).sum();
-    // Bare TCP wavers by a factor of two from one second to the next: it is asked between all the others, and the median counts.
+    // Bare TCP varies by a factor of two from one second to the next: it is measured between all the others, and the median counts.
     let mut bare = vec![measure_raw_tcp(bytes, count).await?];
     let single = measure("single", &broker, count, send(address, "single", made.iter().cloned(), FORMAT)).await?;
     bare.push(measure_raw_tcp(bytes, count).await?);
@@ -103,7 +103,7 @@ fn print_row(row: ScalingRow) -> ScalingRow {
     row
 }
 
-/// Messages a second, and a line that tells what they cost the broker.
+/// Messages per second; prints the rate and the broker's CPU time.
 async fn measure(
     what: &str,
     broker: &BrokerProcess,
@@ -117,7 +117,7 @@ async fn measure(
     Ok(rate)
 }
 
-/// Messages a second that the same bytes would make over a bare connection.
+/// Messages per second if the same bytes went over a bare TCP connection.
 async fn measure_raw_tcp(bytes: usize, count: u64) -> io::Result<f64> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;

@@ -1,17 +1,17 @@
-//! How fast a pod applies, beside the raw transactions of the same statements in the same run.
+//! Throughput of a consuming pod relative to raw transactions with the same statements.
 //!
 //! `cargo xtask bench consumer [-- EVENTS [SETTINGS [SHAPE]]]`, settings as in the configuration: `'{ max_concurrent_sessions: 64 }'`; with
-//! a workload (`many`, `short`, `buckets`) that one alone, and no verdict. Real processes, release, one machine: mongod, the durable broker and
-//! one pod. A backlog is published first; counted is what the broker says is settled. Three workloads: 1,000 aggregates; as many aggregates as
+//! a workload (`many`, `short`, `buckets`) that one alone, and no JSON. Real processes, release, one machine: mongod, the durable broker and
+//! one pod. A backlog is published first; the count is what the broker reports as settled. Three workloads: 1,000 aggregates; as many aggregates as
 //! events; the same in 256 buckets. Then one aggregate with all events; last, the rate of 1,000 aggregates while one more fails all the
-//! time, beside the rate without it. A backlog that stands still for ten seconds fails the run.
+//! time, beside the rate without it. A backlog that stalls for ten seconds fails the run.
 //!
-//! Two ceilings, each of two connections with half of the aggregates and 1,000 statements on the read model in a transaction:
+//! Two baselines, each with two connections with half of the aggregates and 1,000 statements on the read model in a transaction:
 //! - `ratio…`: the cursor transaction: events in the order in which they were written, every cursor an upsert.
 //! - `ratio…_own`: the events in the order in which the pod applied them, by the oplog, and cursors inserted where there were none. What a
-//!   pod saves by the order in which it takes events counts for it in the first and not in the second.
+//!   pod saves by its order of events counts in the first ratio and not in the second.
 //!
-//! A pod that knows an aggregate to be new reads no cursor for it; both ceilings do.
+//! A pod that knows an aggregate to be new reads no cursor for it; both baselines do.
 
 use std::fs;
 use std::time::Duration;
@@ -40,7 +40,7 @@ const TOPIC: &str = r#"{ "Name": "NAME", "Properties": { "RequiresDuplicateDetec
     "Subscriptions": [ { "Name": "read-models", "Properties": { "RequiresSession": true, "LockDuration": "PT1M", "MaxDeliveryCount": 2000 } } ] }"#;
 const READ_MODELS: &str = "read_models:\n  totals: { when: { ItemAdded: { $inc: { events: 1, total: $$event.payload.price }, $set: { last: $$event.version } } } }\n";
 
-/// How events spread over aggregates, and those over sessions.
+/// How events are spread over aggregates, and aggregates over sessions.
 struct Workload {
     name: &'static str,
     each: u64,
@@ -55,7 +55,7 @@ struct WorkloadResult {
     rss: f64,
 }
 
-/// One pod's way through a backlog.
+/// How one pod consumed a backlog.
 struct ConsumeResult {
     rate: f64,
     rss: f64,
@@ -69,7 +69,7 @@ struct ConsumerBench {
     folder: TempDir,
     mongo: testkit::mongo::SharedMongo,
     broker: BrokerProcess,
-    /// mongod's process.
+    /// The pid of mongod.
     server: u32,
     events: u64,
 }
@@ -124,7 +124,7 @@ impl ConsumerBench {
         Self { folder, mongo, broker, server, events }
     }
 
-    /// Ceilings and pods by turns, and the best of each: whatever else the machine does, it does to both.
+    /// Measures baselines and pods in turn and takes the best of each, so that other load on the machine affects both.
     async fn measure(&self, workload: &Workload) -> WorkloadResult {
         let raw = self.mongo.database(&format!("{}_raw", workload.name));
         let written = groups_as_written(self.events, workload.each);
@@ -165,7 +165,7 @@ impl ConsumerBench {
         measured
     }
 
-    /// A backlog of its own, and a pod that takes it.
+    /// Publishes a backlog and measures a pod that consumes it.
     async fn consume_backlog(&self, workload: &Workload, topic: &str) -> ConsumeResult {
         let source = self.mongo.database(workload.name);
         self.publish_backlog(&source, workload, topic).await;
@@ -182,7 +182,7 @@ impl ConsumerBench {
         ConsumeResult { rate, rss, server, broker, pod: spent, oplog }
     }
 
-    /// Writes events, and has a pod that only publishes bring them to the topic.
+    /// Writes events and publishes them with a pod that has no read models.
     async fn publish_backlog(&self, source: &Database, workload: &Workload, topic: &str) {
         write(source, self.events, workload.each).await;
         let more = format!("producer: {{ start: beginning, sessions: \"{}\" }}\n", workload.sessions);
@@ -198,14 +198,14 @@ impl ConsumerBench {
         PodProcess::start(self.folder.path(), self.mongo.uri(), source.name(), topic, &self.broker, &more)
     }
 
-    /// One session with everything: no workload to compare, but it must not stand still.
+    /// One session with all events: there is no baseline to compare with, but it must not stall.
     async fn measure_single_aggregate(&self) {
         let workload = Workload { name: "one", each: self.events, sessions: "aggregate" };
         let applied = self.consume_backlog(&workload, workload.name).await;
         println!("     one: applied {:>6.0}/s; the pod has {:.0} MB at most", applied.rate, applied.rss);
     }
 
-    /// The rate of the others while one document is held by other for as long as it takes: events of its aggregate fail all the time.
+    /// The rate of the other aggregates while another transaction holds one document: events of its aggregate fail all the time.
     async fn measure_with_failing_aggregate(&self, round: u32) -> f64 {
         let workload = Workload { name: FAILING, ..WORKLOADS[0] };
         let (source, topic) = (self.mongo.database(workload.name), topic(&workload, round));
@@ -241,7 +241,7 @@ async fn server_pid(server: &mongodb::Client) -> u32 {
     pid.and_then(|pid| u32::try_from(pid).ok()).expect("a process's number")
 }
 
-/// The aggregates' by turns.
+/// Takes the aggregates in turn.
 async fn write(source: &Database, count: u64, each: u64) {
     let majority = WriteConcern::builder().w(Acknowledgment::Majority).build();
     let options = mongodb::options::CollectionOptions::builder().write_concern(majority).build();

@@ -1,9 +1,9 @@
-//! How fast the producer is, beside the raw reading of the same change stream in the same run; and how latencies an event is.
+//! Throughput of the producer relative to a raw read of the same change stream, and the latency of an event.
 //!
 //! `cargo xtask bench producer [-- EVENTS]`. Real processes, release, one machine: mongod, the durable broker (partitioned topic, duplicate
-//! detection, sessions) and one pod. TransactionRate: `aggregate().batch()` with a read-ahead task, nothing done with what is read. SourceBacklog: events of 158
-//! bytes and of 1 KiB over 10,000 aggregates, written before the pod starts; counted is what the subscription holds. Live: 1,000 inserts a
-//! second with majority, from the moment an insert is sent to the moment the broker says it enqueued the message, which it says in whole
+//! detection, sessions) and one pod. TransactionRate: `aggregate().batch()` with a read-ahead task, discarding what is read. SourceBacklog: events of 158
+//! bytes and of 1 KiB over 10,000 aggregates, written before the pod starts; the count is what the subscription holds. Live: 1,000 inserts a
+//! second with majority, from the moment an insert is sent to the enqueued time of the message, which is in whole
 //! milliseconds: one is added, so that the figures are upper bounds.
 //!
 //! `docs/decisions/014-the-producers-ceiling.md` says what the ceiling depends on, and what to make of one that is low.
@@ -25,7 +25,7 @@ use tokio::time::{interval, sleep};
 const AGGREGATES: u64 = 10_000;
 /// Paddings that make documents of 158 bytes and of 1 KiB.
 const SIZES: [(usize, usize); 2] = [(158, 55), (1024, 920)];
-/// What the ceiling of each was when the design was made, on two cores that did nothing else.
+/// The ceiling of each size on the reference machine with two idle cores.
 const REFERENCE: [f64; 2] = [153_000.0, 123_000.0];
 const LIVE_RATE: u64 = 1_000;
 const LIVE_SECONDS: u64 = 15;
@@ -53,7 +53,7 @@ async fn main() {
         let ceiling = backlog.measure_ceiling(events).await;
         if ceiling < 0.8 * reference {
             println!(
-                "{size:>5} B: raw is {:.0} % below the reference: does the machine do something else?",
+                "{size:>5} B: raw is {:.0} % below the reference: is the machine busy?",
                 100.0 - 100.0 * ceiling / reference
             );
         }
@@ -108,7 +108,7 @@ fn start_pod(
     PodProcess::start(folder, uri, database.name(), topic, broker, &format!("producer: {{ start: \"{start}\" }}\n"))
 }
 
-/// Events that wait in the source.
+/// A backlog of events in the source.
 struct SourceBacklog {
     events: Collection<Document>,
     /// A time before the first of them.
@@ -119,7 +119,7 @@ struct SourceBacklog {
 impl SourceBacklog {
     async fn write(database: &Database, count: u64, padding: usize) -> Self {
         let events = collection(database);
-        // So that there is a time between what was before and the first event.
+        // Leaves a distinct time between earlier events and the first one.
         let before = DateTime::now();
         sleep(Duration::from_millis(1_100)).await;
         let token = first_token(&events).await;
@@ -137,7 +137,7 @@ impl SourceBacklog {
         Self { events, start, token }
     }
 
-    /// Events a second of a reader that does nothing with them; the best of three, as a ceiling should be.
+    /// Events per second of a reader that discards them; the best of three.
     async fn measure_ceiling(&self, count: u64) -> f64 {
         let mut best: f64 = 0.0;
         for _ in 0..3 {
@@ -150,8 +150,8 @@ impl SourceBacklog {
 
     async fn read(&self, count: u64) {
         let stages = [doc! { "$changeStream": { "startAfter": self.token.clone() } }];
-        let asked = self.events.aggregate(stages).batch_size(BATCH).read_concern(ReadConcern::majority());
-        let mut batches = asked.batch().await.expect("a change stream");
+        let request = self.events.aggregate(stages).batch_size(BATCH).read_concern(ReadConcern::majority());
+        let mut batches = request.batch().await.expect("a change stream");
         let (sender, mut read_ahead) = mpsc::channel(2);
         let reader = tokio::spawn(async move {
             while let Some(batch) = batches.next().await {
@@ -187,10 +187,10 @@ fn event(number: u64, padding: &str) -> Document {
     doc! { "aggregateId": aggregate, "version": version, "type": "ItemAdded", "padding": padding }
 }
 
-/// How latencies each event was, in milliseconds.
+/// The latency of each event, in milliseconds.
 async fn measure_live(database: &Database, broker: &BrokerProcess) -> Vec<f64> {
     let events = collection(database);
-    // The pipeline starts now: what is written before its first checkpoint is saved is not its.
+    // The pipeline starts at `now`: events written before its first checkpoint are not published.
     let warm = wait_for_checkpoint(database).await;
     assert!(warm, "the pod stored where it starts");
     let count = LIVE_RATE * LIVE_SECONDS;
@@ -252,7 +252,7 @@ async fn wait_for_checkpoint(database: &Database) -> bool {
     false
 }
 
-/// The wall clock, which the broker stamps with too: only ever subtracted from one another.
+/// The wall clock, which the broker also uses for its timestamps; only differences are used.
 #[allow(clippy::disallowed_methods)]
 fn wall_clock_micros() -> i64 {
     SystemTime::now()

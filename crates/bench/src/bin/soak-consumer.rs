@@ -1,9 +1,9 @@
 //! `cargo xtask soak consumer`: events written with majority while pods are killed, paused and stopped, primary and broker killed once,
-//! one message in ten republished again out of turn, and one event of one aggregate refused.
+//! one message in ten republished out of order, and one event of one aggregate refused.
 //!
-//! At the end every read model must equal a fold of the source, and one lists 1, 2, 3 … for every aggregate. A run that did not see what it
-//! was to see fails too: one in which no pod slept past its locks while another took its sessions, say. The last line is JSON; a run
-//! that was not clean says its seed, and is run again with `--seed`.
+//! At the end every read model must equal a fold of the source, and one lists 1, 2, 3 … for every aggregate. A run that did not cover what it
+//! was to cover fails too, for example one in which no pod was paused past its locks while another took its sessions. The last line is
+//! JSON; a run that was not clean prints its seed and can be repeated with `--seed`.
 
 use std::process::ExitCode;
 
@@ -12,7 +12,7 @@ use bench::soak;
 use bench::soak::consumer::{ConsumerSoakOptions, run};
 use clap::Parser;
 
-/// Where a consumer could stall.
+/// Workloads in which a consumer could stall.
 const SHAPES: &str = "\
 Very many aggregates, of one event each:
   --peace --rate 0 --events 100000 --aggregates 100000 --run 1 --by-turns --together 100
@@ -22,33 +22,33 @@ One document that all of them write:
   --peace --rate 0 --events 20000 --customers 1
 Without --peace, the same under faults.
 
-standstill_s is the longest time in which events waited and none was applied,
-drained_in_s the time from the last write to the last event applied.";
+standstill_s is the longest time with unprocessed events in which none was applied,
+drained_in_s the time from the last write to the last applied event.";
 
 #[derive(Parser)]
 #[command(name = "soak-consumer", after_help = SHAPES)]
 struct Args {
     #[command(flatten)]
     soak: soak::SoakArgs,
-    /// How many events of one aggregate are written in one go, at most
+    /// Most events of one aggregate that are written in a row
     #[arg(long, default_value_t = 6)]
     run: u64,
-    /// How many aggregates' events are written in one statement: many, where the writers are not to be what keeps MongoDB busy
+    /// Aggregates whose events are written in one statement: many keep the writers from loading MongoDB
     #[arg(long, default_value_t = 1)]
     together: u64,
-    /// Customers the aggregates belong to: few make hot documents
+    /// Customers that the aggregates belong to: few make hot documents
     #[arg(long, default_value_t = 100)]
     customers: u64,
-    /// Nothing is broken, republished twice or refused
+    /// No faults, no republished messages, no refused event
     #[arg(long)]
     peace: bool,
-    /// Without the events' sequence: only the position orders
+    /// Without the events' sequence: only the position gives the order
     #[arg(long)]
     position: bool,
-    /// Without the model that lists everything applied: for one aggregate of very many events
+    /// Without the read model that lists all applied events: for one aggregate of very many events
     #[arg(long)]
     no_history: bool,
-    /// The inside of the pods' `producer:`, besides where to start
+    /// The content of the pods' `producer:`, besides `start`
     #[arg(long)]
     producer: Option<String>,
 }
@@ -76,7 +76,7 @@ async fn main() -> ExitCode {
         let options = args.options(seed);
         let outcome = run(&binary(), &options).await?;
         let missing = outcome.missing(&options);
-        missing.iter().for_each(|what| println!("the run was to see this, and did not: {what}"));
+        missing.iter().for_each(|what| println!("the run did not cover: {what}"));
         println!("{outcome}\n{}", outcome.json());
         Ok::<_, bench::soak::consumer::Error>(
             outcome.is_clean() && missing.is_empty() && outcome.unexpected_exits.is_empty(),

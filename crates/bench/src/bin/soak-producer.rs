@@ -1,7 +1,7 @@
 //! `cargo xtask soak producer`: events written with majority while leaders are killed, paused and deposed and the primary is killed once.
 //!
-//! Everything acknowledged must come out of the subscription, in order per session, once. The last line is JSON; a run that was not clean
-//! says its seed, and is run again with `--seed`.
+//! The subscription must hold every acknowledged write once, in order per session. The last line is JSON; a run that was not clean
+//! prints its seed and can be repeated with `--seed`.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use testkit::nemesis::FaultProfile;
 struct Args {
     #[command(flatten)]
     soak: soak::SoakArgs,
-    /// Break the broker and its links too
+    /// Also inject faults into the broker and its links
     #[arg(long)]
     everything: bool,
     /// A topic without duplicate detection: copies are counted by the term that sent them
@@ -25,7 +25,7 @@ struct Args {
     no_duplicate_detection: bool,
     #[arg(long)]
     partitioned: bool,
-    /// Without duplicate detection, more copies than this in one term fail the run: the window, as it is by default
+    /// Without duplicate detection, more copies than this in one term fail the run [the default window in flight]
     #[arg(long, default_value_t = 8_192)]
     most_copies: u64,
 }
@@ -50,7 +50,7 @@ async fn main() -> ExitCode {
         let options = args.options(seed);
         let outcome = run(&binary(), &options).await?;
         let missing = outcome.missing(&options);
-        missing.iter().for_each(|what| println!("the run was to see this, and did not: {what}"));
+        missing.iter().for_each(|what| println!("the run did not cover: {what}"));
         println!("{outcome}\n{}", outcome.json("producer"));
         let copies = outcome.report.most_duplicates_in_a_term() <= args.most_copies;
         let good = outcome.is_clean() && copies && missing.is_empty() && outcome.unexpected_exits.is_empty();

@@ -1,7 +1,7 @@
 //! `cargo xtask soak stops`: SIGTERM to the leader under load, a hundred rounds, and sometimes to a standby with it.
 //!
-//! Every stop must be in order and within its deadline, every event on the topic once and in order, every read model equal to a fold of
-//! the source. Says how long stops, the next lease and the next event took. The last line is JSON; a run that was not clean says its seed.
+//! Every stop must be orderly and meet its deadline, every event must be on the topic once and in order, and every read model must equal a
+//! fold of the source. Prints how long stops, the next lease and the next event took. The last line is JSON.
 
 use std::process::ExitCode;
 
@@ -18,7 +18,7 @@ struct Args {
     aggregates: u64,
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Events a second; 0: as fast as they are acknowledged
+    /// Events per second; 0: as fast as they are acknowledged
     #[arg(long, default_value_t = 1_000.0)]
     rate: f64,
     #[arg(long, default_value_t = 3)]
@@ -46,7 +46,7 @@ async fn main() -> ExitCode {
             if outcome.is_clean() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
-            println!("seed {}: the cluster failed: {error}", args.seed);
+            println!("seed {}: the test cluster failed: {error}", args.seed);
             ExitCode::FAILURE
         }
     }

@@ -1,4 +1,4 @@
-//! What every soak can be told, and its rounds: one seed after the other.
+//! The arguments that all soaks share, and their rounds: one seed after the other.
 
 use std::process::ExitCode;
 
@@ -14,18 +14,18 @@ pub struct SoakArgs {
     pub events: u64,
     #[arg(long, default_value_t = 5_000)]
     pub aggregates: u64,
-    /// Of the first round; each round has the next
+    /// Seed of the first round; each round uses the next
     #[arg(long, default_value_t = 1)]
     seed: u64,
     #[arg(long, default_value_t = 1)]
     rounds: u64,
-    /// Events a second; 0: as fast as they are acknowledged
+    /// Events per second; 0: as fast as they are acknowledged
     #[arg(long, default_value_t = 1_000.0)]
     rate: f64,
-    /// Who write side by side [default: as many as the soak has]
+    /// Parallel writers [default: as many as the soak has]
     #[arg(long)]
     writers: Option<u64>,
-    /// Aggregates one after the other, not at random; with runs of one event, as many of them as events have one each
+    /// Take aggregates in turn instead of at random
     #[arg(long = "by-turns")]
     round_robin: bool,
     #[arg(long, default_value_t = 3)]
@@ -42,7 +42,7 @@ impl SoakArgs {
         options.pods = self.pods;
     }
 
-    /// DispositionRanges every round; each says whether all promises were kept.
+    /// Runs every round; a round returns whether every guarantee held.
     pub async fn rounds<E: std::fmt::Debug>(&self, round: impl AsyncFn(u64) -> Result<bool, E>) -> ExitCode {
         let mut failed = 0;
         for seed in self.seed..self.seed + self.rounds {
@@ -50,7 +50,7 @@ impl SoakArgs {
             match round(seed).await {
                 Ok(is_clean) => failed += u64::from(!is_clean),
                 Err(error) => {
-                    println!("seed {seed}: the cluster failed: {error:?}");
+                    println!("seed {seed}: the test cluster failed: {error:?}");
                     failed += 1;
                 }
             }

@@ -1,4 +1,4 @@
-//! The consumer's soak: from writes that were acknowledged to what the read models hold.
+//! The consumer's soak: compares acknowledged writes with the read models.
 
 mod progress;
 mod result;
@@ -23,32 +23,32 @@ use super::producer::{self, ProducerSoakOptions};
 pub(super) use progress::{ApplyProgress, wait_until_applied};
 pub use result::ConsumerSoakResult;
 
-/// The cluster's, the driver's or the desk's.
+/// An error of the cluster, the driver or the parked store.
 pub type Error = Box<dyn std::error::Error + Send + Sync>;
 
-const LED_WITHIN: Duration = Duration::from_secs(60);
+const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Which aggregate is poisoned, and at which of its events.
+/// The poisoned aggregate, and the event at which it is poisoned.
 const POISONED: u64 = 7;
 const POISON: i64 = 5;
 
-/// What to do, and to selector.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct ConsumerSoakOptions {
-    /// Load, pods, store, faults.
+    /// Load, pods, MongoDB, faults.
     pub base: ProducerSoakOptions,
-    /// Whether pods are told of the events' sequence.
+    /// Whether pods read the events' sequence.
     pub sequence: bool,
-    /// Say one message in ten again, later and out of turn.
+    /// Republishes one message in ten, later and out of order.
     pub republish: bool,
-    /// Let one event of one aggregate be refused in one model, until it is retried.
+    /// Lets MongoDB refuse one event of one aggregate in one read model, until the retry.
     pub poison: bool,
-    /// Keep the model that lists all that was applied: for many aggregates, not for one of 100,000 events.
+    /// Keeps the read model that lists all applied events: for many aggregates, not for one of 100,000 events.
     pub history: bool,
 }
 
 impl ConsumerSoakOptions {
-    /// The run: 200,000 events of 5,000 aggregates, everything broken now and then.
+    /// The full run: 200,000 events of 5,000 aggregates, with faults of every process.
     pub fn full(seed: u64) -> Self {
         let topic = TopicConfig {
             duplicate_window: None,
@@ -60,7 +60,7 @@ impl ConsumerSoakOptions {
         Self { base, sequence: true, republish: true, poison: true, history: true }
     }
 
-    /// A cut for the suite: some seconds, on one member. Longer than the producer's: no lock is shorter than five seconds, and one is slept over.
+    /// A short run for the test suite, on a single node. Longer than the producer's: one pause outlasts a lock of five seconds, the minimum.
     pub fn short(seed: u64) -> Self {
         let Self { base: full, .. } = Self::full(seed);
         let cut = ProducerSoakOptions::short(seed);
@@ -70,7 +70,7 @@ impl ConsumerSoakOptions {
         Self { base, ..Self::full(seed) }
     }
 
-    /// Nothing is broken and nothing republished twice.
+    /// No faults and no republished messages.
     #[must_use]
     pub fn without_faults(mut self) -> Self {
         self.base.profile = FaultProfile::none();
@@ -79,7 +79,7 @@ impl ConsumerSoakOptions {
         Self { republish: false, poison: false, ..self }
     }
 
-    /// Whether the aggregate that is to be poisoned can be expected to come so far.
+    /// Whether the poisoned aggregate is expected to have enough events.
     pub fn can_poison(&self) -> bool {
         let Load { events, aggregates, .. } = self.base.load;
         aggregates > POISONED && events / aggregates >= 2 * POISON.unsigned_abs()
@@ -92,14 +92,14 @@ impl ConsumerSoakOptions {
         let mut blueprint =
             TestClusterConfig { with_sequence: self.sequence, extra_yaml: more, ..self.base.blueprint(binary) };
         if !self.sequence {
-            // What the source holds has an order only where events are numbered.
+            // The existing events of a source have an order only by their sequence.
             blueprint.producer = blueprint.producer.replace("start: beginning", "start: now");
         }
         blueprint
     }
 }
 
-/// Builds the cluster, writes, breaks, mends, waits, retries what is parked, and compares.
+/// Starts the cluster, writes under faults, repairs, waits, retries parked events and compares.
 pub async fn run(binary: &Path, options: &ConsumerSoakOptions) -> Result<ConsumerSoakResult, Error> {
     let began = Instant::now();
     let mut cluster = TestCluster::start(options.blueprint(binary)).await?;
@@ -109,8 +109,8 @@ pub async fn run(binary: &Path, options: &ConsumerSoakOptions) -> Result<Consume
         poison(&views).await?;
     }
     cluster.start_pods()?;
-    cluster.wait_for_leader(LED_WITHIN).await?;
-    cluster.wait_for_stream_phase(LED_WITHIN).await?;
+    cluster.wait_for_leader(LEADER_TIMEOUT).await?;
+    cluster.wait_for_stream_phase(LEADER_TIMEOUT).await?;
     wait_until_ready(&cluster).await?;
     let checker = Arc::new(Checker::new());
     let broker = cluster.broker();
@@ -162,7 +162,7 @@ pub async fn run(binary: &Path, options: &ConsumerSoakOptions) -> Result<Consume
     })
 }
 
-/// Until every pod accepts sessions: who comes late to a short run has nothing to do.
+/// Waits until every pod accepts sessions: a pod that is late for a short run would process nothing.
 async fn wait_until_ready(cluster: &TestCluster) -> Result<(), Error> {
     let ready = async || {
         let ready = read_sample(cluster, "headwater_service_ready{service=\"consumer\"}").await;
@@ -171,7 +171,7 @@ async fn wait_until_ready(cluster: &TestCluster) -> Result<(), Error> {
     Ok(try_wait_for("all pods to be ready", READY_WITHIN, ready).await?)
 }
 
-/// By each pod, since it was started last; 0 by one that cannot be asked.
+/// The sample of each pod since its last start; 0 for a pod that does not respond.
 async fn read_sample(cluster: &TestCluster, sample: &str) -> Vec<u64> {
     let mut counts = vec![];
     for pod in cluster.pods() {
@@ -180,7 +180,7 @@ async fn read_sample(cluster: &TestCluster, sample: &str) -> Vec<u64> {
     counts
 }
 
-/// The server itself refuses one event: only a cause outside the event can be removed.
+/// Lets the server refuse one event by a validator: only a cause outside the event can be removed later.
 async fn poison(views: &Database) -> Result<(), Error> {
     let refused = doc! { "$nor": [{ "_id": aggregate(POISONED), "last": POISON }] };
     let command = doc! { "create": models::TOTALS, "validator": refused };
@@ -188,7 +188,7 @@ async fn poison(views: &Database) -> Result<(), Error> {
     Ok(())
 }
 
-/// What is parked; then the cause is removed, and everything is replayed.
+/// Lists the parked events, removes the cause and replays them.
 async fn retry(
     cluster: &TestCluster,
     views: &Database,
@@ -221,7 +221,7 @@ fn compiled(with_history: bool) -> Vec<Arc<dyn Projection>> {
     models::declarations(with_history).into_iter().map(compile).collect()
 }
 
-/// The poisoned aggregate, if it came so far.
+/// The poisoned aggregate, if it has enough events.
 fn expected_parked(
     expected: &models::ExpectedModels,
     options: &ConsumerSoakOptions,

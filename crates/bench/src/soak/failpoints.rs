@@ -1,4 +1,4 @@
-//! A failpoint is planted in every pod; the soak that suits it must notice within a few seeds.
+//! Runs a soak with a failpoint active in every pod; one of a few seeds must fail.
 
 use std::ops::Range;
 use std::path::Path;
@@ -12,7 +12,7 @@ use testkit::nemesis::FaultProfile;
 use super::consumer::{self, ConsumerSoakOptions, ConsumerSoakResult};
 use super::producer::{ProducerSoakOptions, ProducerSoakResult, run};
 
-/// The first of the seeds whose run was not clean, with what it found.
+/// The first seed whose run was not clean, with its result.
 pub async fn find_failing_seed(
     binary: &Path,
     failpoint: Failpoint,
@@ -28,7 +28,7 @@ pub async fn find_failing_seed(
     Ok(None)
 }
 
-/// The run in which this failpoint would show, without it: must be clean.
+/// The run that reveals this failpoint. Without the failpoint it must be clean.
 pub fn producer_options_for(failpoint: Failpoint, seed: u64) -> ProducerSoakOptions {
     let cut = ProducerSoakOptions { stall_timeout: Duration::from_secs(8), ..ProducerSoakOptions::short(seed) };
     let load = cut.load.clone();
@@ -36,23 +36,23 @@ pub fn producer_options_for(failpoint: Failpoint, seed: u64) -> ProducerSoakOpti
         Failpoint::NoFence => ProducerSoakOptions { profile: FaultProfile::late_saves(), ..cut },
         Failpoint::CheckpointAhead => ProducerSoakOptions { profile: FaultProfile::lost_sends(), ..cut },
         Failpoint::TwoTransfersPerLane => ProducerSoakOptions {
-            // Few aggregates, each written again and again: a refused transfer has a successor on the way. What is written in one go is
-            // sent in one transfer, and shows nothing.
+            // Few aggregates with many writes each, so that a refused transfer has a successor in flight. Events written together are
+            // sent in one transfer and would reveal nothing.
             load: Load { aggregates: 8, run_length: 1..=4, ..load },
             profile: FaultProfile::busy_broker(),
             ..cut
         },
         // An insert with a short `_id` is never split (measured: a document of 16,777,042 bytes makes one event of 16,777,439 bytes, in one piece). Large
-        // updates are, which this load does not write: `headwater/tests/producer/split.rs` hunts it.
+        // updates are, which this load does not write: `headwater/tests/producer/split.rs` tests it.
         Failpoint::TokenInsideSplit => ProducerSoakOptions { profile: FaultProfile::leader_kills(), ..cut },
         Failpoint::NoCursorCheck
         | Failpoint::SettleBeforeCommit
         | Failpoint::OverlappingTransactions
-        | Failpoint::ParkedCheckSkipped => unreachable!("a consumer's: see `consumer_options_for`"),
+        | Failpoint::ParkedCheckSkipped => unreachable!("a consumer failpoint: see `consumer_options_for`"),
     }
 }
 
-/// As [`find_failing_seed`], for what consumers do.
+/// Like [`find_failing_seed`], for the consumer.
 pub async fn find_failing_consumer_seed(
     binary: &Path,
     failpoint: Failpoint,
@@ -69,24 +69,24 @@ pub async fn find_failing_consumer_seed(
     Ok(None)
 }
 
-/// As [`producer_options_for`], for what consumers do.
+/// Like [`producer_options_for`], for the consumer.
 pub fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOptions {
     let mut cut = ConsumerSoakOptions { republish: false, poison: false, ..ConsumerSoakOptions::short(seed) };
     let base = &mut cut.base;
     base.stall_timeout = Duration::from_secs(6);
     base.load = Load { events: 1_500, aggregates: 20, customers: 2, run_length: 4..=12, ..base.load.clone() };
     match failpoint {
-        // What was applied is republished again.
+        // Applied events are published again.
         Failpoint::NoCursorCheck => {
             base.profile = FaultProfile::none();
             cut.republish = true;
         }
-        // Without a sequence nothing heals what was settled and never applied.
+        // Without a sequence nothing repairs an event that was settled and never applied.
         Failpoint::SettleBeforeCommit => {
             base.profile = FaultProfile::pod_kills();
             cut.sequence = false;
         }
-        // Two customers for twenty aggregates: first halves of batches meet at a hot document, second halves overtake them.
+        // Two customers for twenty aggregates: first halves of batches conflict on a hot document, second halves overtake them.
         Failpoint::OverlappingTransactions => {
             base.profile = FaultProfile::none();
             cut.sequence = false;
@@ -99,7 +99,7 @@ pub fn consumer_options_for(failpoint: Failpoint, seed: u64) -> ConsumerSoakOpti
         | Failpoint::CheckpointAhead
         | Failpoint::TwoTransfersPerLane
         | Failpoint::TokenInsideSplit => {
-            unreachable!("a producer's: see `producer_options_for`")
+            unreachable!("a producer failpoint: see `producer_options_for`")
         }
     }
     cut

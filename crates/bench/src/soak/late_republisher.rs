@@ -1,4 +1,4 @@
-//! Says again what was republished on the topic, later and out of turn: the late messages of leaders long deposed.
+//! Republishes messages of the topic later and out of order, like the late sends of a deposed leader.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use tokio::task::JoinSet;
 
 const PARTITION_KEY: &str = "x-opt-partition-key";
 const AT_ONCE: usize = 100;
-/// How many messages it remembers, to say one of them again.
+/// How many messages it keeps to republish one of them.
 const MAX_REMEMBERED: usize = 500;
-/// One in so many is republished again.
+/// One message in this many is republished.
 const ONE_IN: u32 = 10;
 
-/// DispositionRanges until it is dropped.
+/// Runs until it is dropped.
 #[derive(Debug)]
 pub(super) struct LateRepublisher {
     republished: Arc<AtomicU64>,
@@ -28,7 +28,7 @@ pub(super) struct LateRepublisher {
 
 impl LateRepublisher {
     /// # Panics
-    /// When the connection string is none.
+    /// When the connection string is invalid.
     pub(super) fn start(connection_string: &str, topic: &str, subscription: &str, seed: u64) -> Self {
         let config = Config { container_id: "echo".into(), ..Config::default() };
         let client = Client::new(connection_string, config).expect("the cluster's connection string is valid");
@@ -47,7 +47,7 @@ impl LateRepublisher {
         Self { republished, _task: task }
     }
 
-    /// How many messages were republished again.
+    /// The number of republished messages.
     pub(super) fn republished(&self) -> u64 {
         self.republished.load(Relaxed)
     }
@@ -55,7 +55,7 @@ impl LateRepublisher {
 
 struct RepublishWorker {
     sender: Sender,
-    /// What came once: a copy comes again, and is not republished a third time.
+    /// Ids received so far: a republished message arrives again and must not be republished a second time.
     seen_ids: HashSet<String>,
     remembered: Vec<EncodedMessage>,
     rng: StdRng,
@@ -65,7 +65,7 @@ struct RepublishWorker {
 impl RepublishWorker {
     async fn run(mut self, mut receiver: Receiver) {
         loop {
-            // A broker that is down comes back.
+            // The broker restarts after a kill.
             if self.receive_and_republish(&mut receiver).await.is_err() {
                 tokio::time::sleep(Duration::from_millis(200)).await;
             }
@@ -99,7 +99,7 @@ impl RepublishWorker {
     }
 }
 
-/// As its sender sent it.
+/// The message as its sender encoded it.
 fn copy(message: &ReceivedMessage) -> EncodedMessage {
     let mut bytes = BytesMut::new();
     MessageWriter::new(&mut bytes).message_annotations(|map| {

@@ -1,4 +1,4 @@
-//! The read models of a soak, and what they must hold: a fold in plain Rust over the events as stored, which shares no code with `pipeline`.
+//! The read models of a soak, and their expected content: a fold over the stored events in plain Rust, without code of `pipeline`.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use mongodb::options::ReadConcern;
 use mongodb::{Collection, Database};
 use testkit::checker::{Checker, ObservedEvent};
 
-/// Appends everything applied to it.
+/// Lists every event applied to it.
 pub const HISTORY: &str = "history";
 /// One aggregate of it can be poisoned.
 pub const TOTALS: &str = "totals";
@@ -18,12 +18,12 @@ const OPEN: &str = "open_orders";
 
 const TYPES: [&str; 4] = ["OrderPlaced", "ItemAdded", "PaymentTaken", "OrderShipped"];
 
-/// As `read_models:` has them, by name. JSON is YAML.
+/// The read models for `read_models:`, by name. JSON is also YAML.
 pub fn declarations(with_history: bool) -> Vec<(&'static str, serde_json::Value)> {
     use serde_json::json;
     let always = |clause: serde_json::Value| TYPES.iter().map(|name| ((*name).to_owned(), clause.clone())).collect();
     let when = |clause: serde_json::Value| -> serde_json::Map<String, serde_json::Value> { always(clause) };
-    // An update document; a pipeline; a foreign key; deletes.
+    // One of each kind: an update document, an aggregation pipeline, a foreign key, deletes.
     let totals =
         json!({ "$inc": { "events": 1, "total": "$$event.payload.price" }, "$set": { "last": "$$event.version" } });
     let next = json!({ "$eq": [ "$$event.version", { "$add": [ { "$ifNull": [ "$last", 0 ] }, 1 ] } ] });
@@ -45,10 +45,10 @@ pub fn declarations(with_history: bool) -> Vec<(&'static str, serde_json::Value)
     models
 }
 
-/// What every model but the history must hold; fields by name.
+/// The expected documents of every read model but the history.
 pub type ExpectedModels = BTreeMap<&'static str, BTreeMap<String, BTreeMap<String, Bson>>>;
 
-/// Folds the source, event by event.
+/// Folds all events of the source.
 pub async fn fold(events: &Collection<Document>) -> Result<ExpectedModels, mongodb::error::Error> {
     let mut expected: ExpectedModels =
         [TOTALS, CHAIN, CUSTOMERS, OPEN].into_iter().map(|model| (model, BTreeMap::new())).collect();
@@ -102,7 +102,7 @@ fn add(document: &mut BTreeMap<String, Bson>, field: &str, amount: i32) {
     document.insert(field.to_owned(), sum.into());
 }
 
-/// How the models differ from what they must hold, a line each; the first few of each model.
+/// The differences between stored and expected read models, one line each; the first few of each model.
 pub async fn differences(views: &Database, expected: &ExpectedModels) -> Result<Vec<String>, mongodb::error::Error> {
     let mut lines = vec![];
     for (model, documents) in expected {
@@ -138,7 +138,7 @@ async fn read(views: &Database, model: &str) -> Result<StoredModel, mongodb::err
     Ok(stored)
 }
 
-/// Tells the checker what the history says was applied, in its order.
+/// Records the applied events of the history model in the checker, in order.
 pub async fn record_history(views: &Database, checker: &Checker) -> Result<(), mongodb::error::Error> {
     let history = views.collection::<Document>(HISTORY);
     let mut found = history.find(doc! {}).read_concern(ReadConcern::majority()).await?;
@@ -154,7 +154,7 @@ pub async fn record_history(views: &Database, checker: &Checker) -> Result<(), m
     Ok(())
 }
 
-/// How many events the models say were applied.
+/// The number of applied events, by the customers model.
 pub async fn applied(views: &Database) -> Result<u64, mongodb::error::Error> {
     let sum = doc! { "$group": { "_id": null, "applied": { "$sum": "$events" } } };
     let mut found = views.collection::<Document>(CUSTOMERS).aggregate([sum]).await?;

@@ -1,4 +1,4 @@
-//! The producer's soak: from writes that were acknowledged to what the subscription holds.
+//! The producer's soak: compares acknowledged writes with the messages of the subscription.
 
 use std::fmt;
 use std::path::Path;
@@ -19,41 +19,41 @@ use tokio_util::sync::CancellationToken;
 
 use super::SubscriptionReader;
 
-const LED_WITHIN: Duration = Duration::from_secs(60);
-/// Nothing more came for so long: all that will come has come.
-const QUIET: Duration = Duration::from_secs(1);
-const SAY_EVERY: Duration = Duration::from_secs(5);
-/// In a run of so long whatever falls once must fall while events are in flight.
-const LONG: Duration = Duration::from_secs(20);
+const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Without a new event for this long, everything has arrived.
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// In a run of this length, a once-only fault must occur while events are in flight.
+const LONG_RUN: Duration = Duration::from_secs(20);
 
-/// What to do, and to selector.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct ProducerSoakOptions {
     pub load: Load,
     pub pods: usize,
-    pub store: MongoTopology,
+    pub mongo: MongoTopology,
     pub topic: TopicConfig,
-    /// The inside of the pods' `producer:`.
+    /// The content of the pods' `producer:`.
     pub producer: String,
     pub profile: FaultProfile,
-    /// Of the plan; the load has its own.
+    /// Seed of the fault plan; the load has its own.
     pub seed: u64,
     pub failpoint: Option<Failpoint>,
-    /// When nothing has come for so long, what is still missing is lost.
+    /// Without progress for this long, outstanding events count as lost.
     pub stall_timeout: Duration,
-    /// Print the plan and how far things are.
+    /// Prints the plan and the progress.
     pub verbose: bool,
 }
 
 impl ProducerSoakOptions {
-    /// The run: 200,000 events of 5,000 aggregates at 1,000 a second.
+    /// The full run: 200,000 events of 5,000 aggregates at 1,000 per second.
     pub fn full(seed: u64) -> Self {
         let load =
             Load { events: 200_000, aggregates: 5_000, writers: 32, rate: Some(1_000.0), seed, ..Load::default() };
         Self {
             load,
             pods: 3,
-            store: MongoTopology::ThreeNodes,
+            mongo: MongoTopology::ThreeNodes,
             topic: TopicConfig::default(),
             producer: TestClusterConfig::new("").producer,
             profile: FaultProfile::leaders(),
@@ -64,14 +64,14 @@ impl ProducerSoakOptions {
         }
     }
 
-    /// A cut for the suite: a few thousand events in some ten seconds, on one member.
+    /// A short run for the test suite: a few thousand events in some ten seconds, on a single node.
     pub fn short(seed: u64) -> Self {
         let load = Load { events: 3_000, aggregates: 150, writers: 8, rate: Some(300.0), seed, ..Load::default() };
-        let (pods, store, stall_timeout) = (2, MongoTopology::SingleNode, Duration::from_secs(30));
+        let (pods, mongo, stall_timeout) = (2, MongoTopology::SingleNode, Duration::from_secs(30));
         Self {
             load,
             pods,
-            store,
+            mongo,
             stall_timeout,
             profile: FaultProfile::leaders().shortened(),
             verbose: false,
@@ -83,7 +83,7 @@ impl ProducerSoakOptions {
         let environment = self.failpoint.map(|failpoint| (Failpoint::VARIABLE.to_owned(), format!("{failpoint:?}")));
         TestClusterConfig {
             pods: self.pods,
-            mongo: self.store,
+            mongo: self.mongo,
             topic: self.topic,
             producer: self.producer.clone(),
             environment: environment.into_iter().collect(),
@@ -91,7 +91,7 @@ impl ProducerSoakOptions {
         }
     }
 
-    /// Without duplicate detection copies are what a takeover costs.
+    /// Without duplicate detection a takeover may publish copies.
     fn duplicates(&self) -> DuplicatePolicy {
         if self.topic.duplicate_window.is_some() { DuplicatePolicy::Forbidden } else { DuplicatePolicy::Counted }
     }
@@ -100,7 +100,7 @@ impl ProducerSoakOptions {
         FaultPlan::draw(&self.profile, self.seed, self.length().saturating_sub(self.lock_pause_length()))
     }
 
-    /// The plan up to the last of what falls once, which is carried out however long that takes; and the rest, while there is load.
+    /// The plan up to the last once-only fault, which always runs to its end; and the rest, which ends with the load.
     fn split_plan(&self) -> (FaultPlan, FaultPlan) {
         let FaultPlan { faults: mut must } = self.plan();
         let once: Vec<&ClusterFault> = self.profile.once.iter().filter_map(|group| group.last()).collect();
@@ -109,13 +109,13 @@ impl ProducerSoakOptions {
         (FaultPlan { faults: must }, FaultPlan { faults: may })
     }
 
-    /// How long nothing else happens while a pod sleeps past its locks.
+    /// How long the plan pauses while a pod is paused past its locks.
     fn lock_pause_length(&self) -> Duration {
         let sleeps = self.profile.once.iter().flatten().filter(|fault| is_lock_pause(**fault)).count();
         (self.topic.lock + Duration::from_secs(1)) * sleeps as u32
     }
 
-    /// What was to be broken, and was not. In peace nothing is.
+    /// Planned faults that did not occur. Empty without faults.
     pub(super) fn missing_faults(&self, faults: &nemesis::FaultReport) -> Vec<String> {
         let mut missing = vec![];
         if self.profile.groups.is_empty() && self.profile.once.is_empty() {
@@ -128,7 +128,7 @@ impl ProducerSoakOptions {
             let counts = faults.counts(*fault);
             if counts.injected == 0 {
                 missing.push(format!("to {fault}"));
-            } else if counts.in_flight == 0 && self.length() >= LONG {
+            } else if counts.in_flight == 0 && self.length() >= LONG_RUN {
                 missing.push(format!("to {fault} while events were in flight"));
             } else if is_lock_pause(*fault) && counts.effects == 0 {
                 missing.push(format!("to {fault} while another takes its sessions"));
@@ -137,32 +137,32 @@ impl ProducerSoakOptions {
         missing
     }
 
-    /// How long writing should take.
+    /// The planned duration of the writes.
     fn length(&self) -> Duration {
         Duration::from_secs_f64(self.load.rate.map_or(60.0, |rate| self.load.events as f64 / rate))
     }
 }
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub struct ProducerSoakResult {
     pub report: CheckReport,
-    /// Who took the lease, and who saved the checkpoint.
+    /// Lease holders and checkpoint saves.
     pub fence: FencingHistory,
     pub faults: nemesis::FaultReport,
     pub written: LoadResult,
-    /// Pods that ended on their own.
+    /// Pods that exited on their own.
     pub unexpected_exits: Vec<UnexpectedExit>,
     pub took: Duration,
 }
 
 impl ProducerSoakResult {
-    /// Every promise was kept. (A pod that died and was started again is told apart: see [`Self::unexpected_exits`].)
+    /// Whether every guarantee held. (Restarted pods are reported separately: see [`Self::unexpected_exits`].)
     pub fn is_clean(&self) -> bool {
         self.report.is_clean() && self.fence.violations().is_empty()
     }
 
-    /// What should have happened in such a run and did not: a run in which nothing was broken shows nothing.
+    /// What this run was to cover and did not: a run without faults proves nothing.
     pub fn missing(&self, options: &ProducerSoakOptions) -> Vec<String> {
         let mut missing = options.missing_faults(&self.faults);
         if self.fence.terms() < 2 {
@@ -214,15 +214,15 @@ fn is_lock_pause(fault: ClusterFault) -> bool {
     matches!(fault, ClusterFault::Pod(_, PodFault::PausePastLocks))
 }
 
-/// Builds the cluster, writes, breaks, mends, drains and judges.
+/// Starts the cluster, writes under faults, repairs, reads the subscription and checks.
 pub async fn run(binary: &Path, options: &ProducerSoakOptions) -> Result<ProducerSoakResult, Error> {
     let began = Instant::now();
     let mut cluster = TestCluster::start(options.blueprint(binary)).await?;
     let observer = CoordinationObserver::start(&cluster).await?;
     cluster.start_pods()?;
-    cluster.wait_for_leader(LED_WITHIN).await?;
-    // What is written while a snapshot is read may come twice, once by it and once by the stream: that is how snapshots are, and not what is asked here.
-    cluster.wait_for_stream_phase(LED_WITHIN).await?;
+    cluster.wait_for_leader(LEADER_TIMEOUT).await?;
+    // An event written during the snapshot may arrive twice, from the snapshot and from the stream. This soak does not test that.
+    cluster.wait_for_stream_phase(LEADER_TIMEOUT).await?;
     let checker = Arc::new(Checker::new());
     let reader =
         SubscriptionReader::start(&cluster.broker().connection_string(), &cluster.broker().subscription(), &checker);
@@ -235,8 +235,8 @@ pub async fn run(binary: &Path, options: &ProducerSoakOptions) -> Result<Produce
 
     wait_until_all_observed(&mut cluster, &checker, options.stall_timeout).await?;
     cluster.stop_pods().await;
-    // A pod that flushed at its end may have sent more.
-    wait_until_all_observed(&mut cluster, &checker, QUIET).await?;
+    // A pod may have published more while it stopped.
+    wait_until_all_observed(&mut cluster, &checker, QUIET_PERIOD).await?;
     drop(reader);
     let fence = observer.history();
     let unexpected_exits = cluster.stop().await;
@@ -244,8 +244,8 @@ pub async fn run(binary: &Path, options: &ProducerSoakOptions) -> Result<Produce
     Ok(ProducerSoakResult { report, fence, faults, written, unexpected_exits, took: began.elapsed() })
 }
 
-/// Writes the load while the plan is carried out; more of it, on a slow machine, until all has fallen that falls once. `in_flight` tells how
-/// many events are under way.
+/// Writes the load while the plan runs, and more on a slow machine until all once-only faults have occurred. `in_flight` returns the
+/// number of unprocessed events.
 pub(super) async fn write_under_faults(
     cluster: &mut TestCluster,
     options: &ProducerSoakOptions,
@@ -272,7 +272,7 @@ pub(super) async fn write_under_faults(
     Ok((faults, writing.await.expect("writers do not panic")))
 }
 
-/// All of it, and then more until it is enough. What stays in doubt cannot be followed by anything.
+/// Writes the whole load, and more until `enough`. Stops when a write stays in doubt, because its aggregate cannot continue.
 async fn write(
     load: &Load,
     events: &Collection<Document>,
@@ -288,7 +288,7 @@ async fn write(
     written
 }
 
-/// Until nothing is outstanding and nothing more comes, or nothing has come for as long as `stall_timeout`.
+/// Waits until nothing is outstanding and nothing more arrives, or until `stall_timeout` passes without a new event.
 pub(super) async fn wait_until_all_observed(
     cluster: &mut TestCluster,
     checker: &Checker,
@@ -302,7 +302,7 @@ pub(super) async fn wait_until_all_observed(
         if counts.observed != seen {
             (seen, since) = (counts.observed, Instant::now());
         }
-        let enough = if counts.outstanding == 0 { QUIET } else { stall_timeout };
+        let enough = if counts.outstanding == 0 { QUIET_PERIOD } else { stall_timeout };
         if since.elapsed() > enough {
             return Ok(());
         }
@@ -312,7 +312,7 @@ pub(super) async fn wait_until_all_observed(
 async fn print_progress(checker: Arc<Checker>) {
     let began = Instant::now();
     loop {
-        tokio::time::sleep(SAY_EVERY).await;
+        tokio::time::sleep(PROGRESS_INTERVAL).await;
         let counts = checker.counts();
         let (seconds, acknowledged) = (began.elapsed().as_secs(), counts.acknowledged);
         println!(

@@ -1,8 +1,8 @@
-//! The soak of stops: under load the leader is timings to end, again and again, and the next one carries on.
+//! The soak of stops: the leader gets SIGTERM under load, again and again, and another pod takes over.
 //!
-//! Two ends are judged. The topic, read beside the pods and without duplicate detection: a leader that ends in order leaves nothing behind
-//! that its successor would have to send twice. And the read models, as in [`consumer`](super::consumer): equal to a fold of the source, and
-//! one lists 1, 2, 3 … for every aggregate. Beside the verdicts: how long stops took, and how long nobody led and nothing was published.
+//! It checks two ends. The topic, read beside the pods and without duplicate detection: after an orderly stop the next leader republishes
+//! nothing. And the read models, as in [`consumer`](super::consumer): equal to a fold of the source, and one lists 1, 2, 3 … for every
+//! aggregate. It also measures how long stops take, and how long there is no leader and no new message.
 
 mod result;
 mod rounds;
@@ -23,38 +23,38 @@ use super::{SubscriptionReader, models, producer};
 pub use result::StopSoakResult;
 use rounds::StopRounds;
 
-/// What Kubernetes gives a pod to end, unless timings otherwise.
+/// The default termination grace period of Kubernetes.
 const DEADLINE: Duration = Duration::from_secs(30);
-/// What a pod gives itself by default: to its sessions, and to a leader's flush.
+/// A pod's default drain timeouts: of its sessions, and of a leader's flush.
 const SESSION_DRAIN: Duration = Duration::from_secs(20);
 const FLUSH: Duration = Duration::from_secs(10);
-const LED_WITHIN: Duration = Duration::from_secs(60);
-/// Nothing more came for so long: all that will come has come.
-const QUIET: Duration = Duration::from_secs(1);
+const LEADER_TIMEOUT: Duration = Duration::from_secs(60);
+/// Without a new event for this long, everything has arrived.
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-/// What to do, and to selector.
+/// Options of a run.
 #[derive(Clone, Debug)]
 pub struct StopSoakOptions {
-    /// Each ends one leader, and sometimes a standby with it.
+    /// Each stops one leader, and sometimes a standby with it.
     pub rounds: u64,
-    /// Goes on until the rounds are over.
+    /// Runs until the rounds end.
     pub load: Load,
     pub pods: usize,
-    pub store: MongoTopology,
-    /// Of the rounds; the load has its own.
+    pub mongo: MongoTopology,
+    /// Seed of the rounds; the load has its own.
     pub seed: u64,
-    /// How long a leader leads undisturbed, at most.
+    /// The longest time a leader runs before it is stopped.
     pub pause: Duration,
-    /// What a leader may take to send what it has read.
+    /// How long a leader may take to publish what it has read.
     pub flush: Duration,
-    /// When nothing has come for so long, what is still missing is lost.
+    /// Without progress for this long, outstanding events count as lost.
     pub stall_timeout: Duration,
-    /// Say how far things are.
+    /// Prints the progress.
     pub verbose: bool,
 }
 
 impl StopSoakOptions {
-    /// The run: a hundred rounds at 1,000 events a second.
+    /// The full run: a hundred rounds at 1,000 events per second.
     pub fn full(seed: u64) -> Self {
         let load =
             Load { events: u64::MAX, aggregates: 5_000, writers: 16, rate: Some(1_000.0), seed, ..Load::default() };
@@ -62,7 +62,7 @@ impl StopSoakOptions {
             rounds: 100,
             load,
             pods: 3,
-            store: MongoTopology::ThreeNodes,
+            mongo: MongoTopology::ThreeNodes,
             seed,
             pause: Duration::from_secs(2),
             flush: FLUSH,
@@ -71,12 +71,12 @@ impl StopSoakOptions {
         }
     }
 
-    /// A cut for the suite: six rounds in some ten seconds.
+    /// A short run for the test suite: six rounds in some ten seconds.
     pub fn short(seed: u64) -> Self {
         let full = Self::full(seed);
         let load = Load { aggregates: 200, ..full.load };
-        let (store, pause) = (MongoTopology::Shared, Duration::from_millis(500));
-        Self { rounds: 6, load, store, pause, verbose: false, ..full }
+        let (mongo, pause) = (MongoTopology::Shared, Duration::from_millis(500));
+        Self { rounds: 6, load, mongo, pause, verbose: false, ..full }
     }
 
     fn blueprint(&self, binary: &Path) -> TestClusterConfig {
@@ -85,9 +85,9 @@ impl StopSoakOptions {
         let (drain, flush) = (SESSION_DRAIN.as_millis(), self.flush.as_millis());
         TestClusterConfig {
             pods: self.pods,
-            mongo: self.store,
+            mongo: self.mongo,
             topic: TopicConfig { duplicate_window: None, observer_subscription: true, ..TopicConfig::default() },
-            // As pods have it: whoever leads too long without a word is not what is asked here.
+            // The default timings of a pod: lease expiry is not part of this soak.
             lease: LeaseTimings {
                 ttl: Duration::from_secs(15),
                 renew_deadline: Duration::from_secs(10),
@@ -100,15 +100,15 @@ impl StopSoakOptions {
     }
 }
 
-/// Builds the cluster, writes, ends leaders, waits until everything came, and compares.
+/// Starts the cluster, writes, stops leaders, waits until everything has arrived, and compares.
 pub async fn run(binary: &Path, options: &StopSoakOptions) -> Result<StopSoakResult, Error> {
     let began = Instant::now();
     let mut cluster = TestCluster::start(options.blueprint(binary)).await?;
     let observer = CoordinationObserver::start(&cluster).await?;
     let views = cluster.mongo().client().database(&format!("{}_views", cluster.mongo().source()));
     cluster.start_pods()?;
-    cluster.wait_for_leader(LED_WITHIN).await?;
-    cluster.wait_for_stream_phase(LED_WITHIN).await?;
+    cluster.wait_for_leader(LEADER_TIMEOUT).await?;
+    cluster.wait_for_stream_phase(LEADER_TIMEOUT).await?;
     let checker = Arc::new(Checker::new());
     let reader = SubscriptionReader::start(
         &cluster.broker().connection_string(),
@@ -132,8 +132,8 @@ pub async fn run(binary: &Path, options: &StopSoakOptions) -> Result<StopSoakRes
     producer::wait_until_all_observed(&mut cluster, &checker, options.stall_timeout).await?;
     wait_until_applied(&mut cluster, &checker, &progress, options.stall_timeout, written).await?;
     cluster.stop_pods().await;
-    // A pod that flushed at its end may have sent more.
-    producer::wait_until_all_observed(&mut cluster, &checker, QUIET).await?;
+    // A pod may have published more while it stopped.
+    producer::wait_until_all_observed(&mut cluster, &checker, QUIET_PERIOD).await?;
     drop((reader, progress));
     let applied = checker.with_same_writes();
     models::record_history(&views, &applied).await?;

@@ -1,4 +1,4 @@
-//! Reads a subscription to its end, session after session, and tells the checker what came.
+//! Reads a subscription session by session and records every message in the checker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,10 +10,10 @@ use servicebus::{Client, Config, Error, ReceivedMessage, SessionReceiver};
 use testkit::checker::{Checker, ObservedEvent};
 use tokio::task::JoinSet;
 
-/// Sessions held at once, and the connections that share them.
+/// Parallel sessions, and the connections that they share.
 const READERS: usize = 32;
 const CONNECTIONS: usize = 2;
-/// A broker that was killed or paused is not waited for: whatever was under way is delivered again.
+/// Short, because a killed or paused broker redelivers everything in flight.
 const TIMEOUT: Duration = Duration::from_secs(5);
 const BATCH: usize = 200;
 
@@ -25,7 +25,7 @@ pub struct SubscriptionReader {
 
 impl SubscriptionReader {
     /// # Panics
-    /// When the connection string is none.
+    /// When the connection string is invalid.
     pub fn start(connection_string: &str, subscription: &str, checker: &Arc<Checker>) -> Self {
         let config = Config {
             container_id: "drain".into(),
@@ -51,7 +51,7 @@ async fn read(client: Client, subscription: String, checker: Arc<Checker>) {
     loop {
         match client.accept_next_session(&subscription, Duration::from_secs(1)).await {
             Ok(Some(mut session)) => {
-                // Whatever went wrong, what was not completed comes again.
+                // After any failure the broker redelivers what was not completed.
                 let _ = read_session(&mut session, &checker).await;
                 let _ = session.close().await;
             }
@@ -61,7 +61,7 @@ async fn read(client: Client, subscription: String, checker: Arc<Checker>) {
     }
 }
 
-/// Takes what the session has. Entered before it is completed: a completed message is never seen again.
+/// Reads the whole session. Records a message before it completes it, because a completed message is never redelivered.
 async fn read_session(session: &mut SessionReceiver, checker: &Checker) -> Result<(), Error> {
     let settler = session.settler();
     loop {
@@ -74,7 +74,7 @@ async fn read_session(session: &mut SessionReceiver, checker: &Checker) -> Resul
     }
 }
 
-/// What the properties say of its place, and what the body says of who it is: if the two do not belong together, the checker calls it an alien.
+/// Aggregate and sequence come from the properties, the id from the body: if they do not match, the checker reports the event as unexpected.
 fn record(message: &ReceivedMessage, checker: &Checker) {
     let named = bson_property(message, property::AGGREGATE).and_then(|value| match value {
         Bson::String(text) => Some(text),

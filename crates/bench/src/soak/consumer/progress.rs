@@ -1,4 +1,4 @@
-//! How far the read models are, all the while, and how long they once stood still.
+//! The progress of the read models during a run, and their longest stall.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,24 +11,24 @@ use tokio::time::timeout;
 
 use super::{Error, models};
 
-/// A store without a primary does not answer; who waits for it would miss what comes after.
-const ANSWER_WITHIN: Duration = Duration::from_secs(2);
-const LOOK_EVERY: Duration = Duration::from_millis(50);
-const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(500);
-/// Of its time, one part in so many is spent looking: it is the store's, which the pods need.
-const LOOKING: u32 = 10;
-const SAY_EVERY: Duration = Duration::from_secs(5);
-/// Nothing changed for so long: all that will come has come.
-const QUIET: Duration = Duration::from_secs(1);
+/// A MongoDB without a primary does not respond; a longer wait would miss the progress after it.
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(2);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(500);
+/// Polls take one part in this many of the time, because the pods need MongoDB.
+const POLL_SHARE: u32 = 10;
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(5);
+/// Without a change for this long, everything has arrived.
+const QUIET_PERIOD: Duration = Duration::from_secs(1);
 
-/// Counts what was applied, until it is dropped.
+/// Polls the number of applied events until it is dropped.
 pub(in crate::soak) struct ApplyProgress {
     progress: Arc<Mutex<ProgressState>>,
     _tasks: JoinSet<()>,
 }
 
 impl ApplyProgress {
-    /// Says how far things are, if it is `verbose`.
+    /// Also prints the progress if `verbose`.
     pub(in crate::soak) fn start(views: &Database, checker: &Arc<Checker>, verbose: bool) -> Self {
         let progress = Arc::new(Mutex::new(ProgressState::new(Instant::now())));
         let mut tasks = JoinSet::new();
@@ -43,7 +43,7 @@ impl ApplyProgress {
         read(&self.progress).applied
     }
 
-    /// The longest time in which events waited and none was applied.
+    /// The longest time with unprocessed events in which none was applied.
     pub(super) fn longest_stall(&self) -> Duration {
         read(&self.progress).longest_stall
     }
@@ -52,18 +52,18 @@ impl ApplyProgress {
 async fn count(views: Database, checker: Arc<Checker>, progress: Arc<Mutex<ProgressState>>) {
     loop {
         let asked = Instant::now();
-        let looked = timeout(ANSWER_WITHIN, models::applied(&views)).await;
+        let looked = timeout(RESPONSE_TIMEOUT, models::applied(&views)).await;
         if let Ok(Ok(applied)) = looked {
             read(&progress).note(applied, checker.counts().acknowledged, Instant::now());
         }
-        tokio::time::sleep((asked.elapsed() * (LOOKING - 1)).clamp(LOOK_EVERY, LOOK_AT_LEAST_EVERY)).await;
+        tokio::time::sleep((asked.elapsed() * (POLL_SHARE - 1)).clamp(POLL_INTERVAL, MAX_POLL_INTERVAL)).await;
     }
 }
 
 async fn print_progress(checker: Arc<Checker>, progress: Arc<Mutex<ProgressState>>) {
     let began = Instant::now();
     loop {
-        tokio::time::sleep(SAY_EVERY).await;
+        tokio::time::sleep(PROGRESS_INTERVAL).await;
         let (written, applied) = (checker.counts().acknowledged, read(&progress).applied);
         println!("{:5} s: {written} acknowledged, {applied} applied", began.elapsed().as_secs());
     }
@@ -76,7 +76,7 @@ fn read(progress: &Mutex<ProgressState>) -> MutexGuard<'_, ProgressState> {
 #[derive(Debug)]
 struct ProgressState {
     applied: u64,
-    /// When something was last applied, or nothing waited.
+    /// When an event was last applied, or when there was no backlog.
     since: Instant,
     longest_stall: Duration,
 }
@@ -97,7 +97,8 @@ impl ProgressState {
     }
 }
 
-/// Until everything is applied and nothing more changes, or nothing has changed for as long as `stall_timeout`; when the last change was.
+/// Waits until everything is applied and nothing more changes, or until `stall_timeout` passes without a change. Returns the time from
+/// the last write to the last change.
 pub(in crate::soak) async fn wait_until_applied(
     cluster: &mut TestCluster,
     checker: &Checker,
@@ -107,13 +108,13 @@ pub(in crate::soak) async fn wait_until_applied(
 ) -> Result<Duration, Error> {
     let (mut seen, mut since) = (progress.applied(), Instant::now());
     loop {
-        tokio::time::sleep(LOOK_EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         cluster.restart_exited_pods()?;
         let now = progress.applied();
         if now != seen {
             (seen, since) = (now, Instant::now());
         }
-        let enough = if now >= checker.counts().acknowledged { QUIET } else { stall_timeout };
+        let enough = if now >= checker.counts().acknowledged { QUIET_PERIOD } else { stall_timeout };
         if since.elapsed() > enough {
             return Ok(since.saturating_duration_since(written));
         }
@@ -125,18 +126,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_standstill_is_a_time_in_which_events_wait_and_none_is_applied() {
+    fn a_stall_is_time_with_a_backlog_and_no_progress() {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let mut progress = ProgressState::new(start);
         progress.note(0, 0, at(30));
         progress.note(0, 10, at(31));
         progress.note(10, 10, at(32));
-        assert_eq!(progress.longest_stall, Duration::from_secs(2), "while nothing waits nothing stands still");
+        assert_eq!(progress.longest_stall, Duration::from_secs(2), "without a backlog there is no stall");
         progress.note(10, 10, at(90));
         progress.note(10, 20, at(91));
         progress.note(10, 20, at(94));
-        assert_eq!(progress.longest_stall, Duration::from_secs(4), "told before it is over");
+        assert_eq!(progress.longest_stall, Duration::from_secs(4), "known before it ends");
         progress.note(11, 20, at(97));
         progress.note(20, 20, at(98));
         assert_eq!((progress.longest_stall, progress.applied), (Duration::from_secs(7), 20));

@@ -1,4 +1,4 @@
-//! What came of a consumer's soak, for people and for programs.
+//! The result of a consumer soak, as text and as JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,19 +9,19 @@ use testkit::nemesis::{self, ClusterFault, PodFault, PodSelector};
 
 use super::ConsumerSoakOptions;
 
-/// What came of it.
+/// The result of a run.
 #[derive(Debug)]
 pub struct ConsumerSoakResult {
-    /// Of the model that lists what was applied; says nothing without it.
+    /// The check of the history model; empty without it.
     pub report: CheckReport,
-    /// Writes the source has acknowledged.
+    /// Acknowledged writes.
     pub acknowledged: u64,
-    /// Read models against a fold of the source.
+    /// Differences between the read models and a fold of the source.
     pub differences: Vec<String>,
-    /// What was parked when everything had come, and what must have been.
+    /// Parked events at the end, and the expected ones.
     pub parked: Vec<(String, String, Option<i64>)>,
     pub expected_parked: Vec<(String, String, Option<i64>)>,
-    /// Events replayed when the cause was gone.
+    /// Events replayed after the cause was removed.
     pub replayed: u64,
     pub republished: u64,
     pub violations: usize,
@@ -29,18 +29,18 @@ pub struct ConsumerSoakResult {
     pub faults: nemesis::FaultReport,
     pub unexpected_exits: Vec<UnexpectedExit>,
     pub took: Duration,
-    /// From the last write to the last event applied.
+    /// From the last write to the last applied event.
     pub drained_in: Duration,
-    /// The longest time in which events waited and none was applied.
+    /// The longest time with unprocessed events in which none was applied.
     pub longest_stall: Duration,
-    /// By each pod, since it was started last.
+    /// Per pod, since its last start.
     pub applied_by: Vec<u64>,
-    /// Transactions of these pods that met another's writes, and were run again.
+    /// Transactions of these pods that conflicted and were retried.
     pub conflicts: u64,
 }
 
 impl ConsumerSoakResult {
-    /// Every promise was kept.
+    /// Whether every guarantee held.
     pub fn is_clean(&self) -> bool {
         self.report.is_clean()
             && self.differences.is_empty()
@@ -48,13 +48,13 @@ impl ConsumerSoakResult {
             && self.violations == 0
     }
 
-    /// What should have happened in such a run and did not: a run in which nothing was broken shows nothing.
+    /// What this run was to cover and did not: a run without faults proves nothing.
     pub fn missing(&self, options: &ConsumerSoakOptions) -> Vec<String> {
         let mut missing = options.base.missing_faults(&self.faults);
         let wanted = [
             (self.acknowledged == 0, "an acknowledged write"),
-            (options.republish && self.republished == 0, "a message that was republished again"),
-            (options.poison && self.replayed == 0, "a parked event that was replayed"),
+            (options.republish && self.republished == 0, "a republished message"),
+            (options.poison && self.replayed == 0, "a replayed parked event"),
         ];
         missing.extend(wanted.into_iter().filter(|(is_missing, _)| *is_missing).map(|(_, what)| what.to_owned()));
         missing
@@ -94,13 +94,13 @@ fn tenths(span: Duration) -> f64 {
 impl fmt::Display for ConsumerSoakResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.report.counts.intended {
-            0 => writeln!(f, "{} acknowledged; what was applied was not listed", self.acknowledged)?,
+            0 => writeln!(f, "{} acknowledged; applied events were not listed", self.acknowledged)?,
             _ => writeln!(f, "{}", self.report)?,
         }
         let Self { parked, expected_parked, replayed, republished, terms, .. } = self;
         writeln!(
             f,
-            "parked {parked:?} (expected {expected_parked:?}), {replayed} replayed, {republished} republished again"
+            "parked {parked:?} (expected {expected_parked:?}), {replayed} replayed, {republished} republished"
         )?;
         writeln!(f, "{terms} terms, drained in {:?}, {:?} in all", self.drained_in, self.took)?;
         let Self { longest_stall, applied_by, conflicts, .. } = self;

@@ -1,4 +1,4 @@
-//! What came of it, for people and as the last line.
+//! The result of a stop soak, as text and as JSON.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,30 +10,30 @@ use super::rounds::StopTimings;
 
 #[derive(Debug)]
 pub struct StopSoakResult {
-    /// Of what was published.
+    /// The check of the topic.
     pub topic: CheckReport,
-    /// Of the model that lists what was applied.
+    /// The check of the history model.
     pub applied: CheckReport,
-    /// Read models against a fold of the source.
+    /// Differences between the read models and a fold of the source.
     pub differences: Vec<String>,
-    /// Saves that should have been refused.
+    /// Checkpoint saves that the fence should have refused.
     pub violations: usize,
     pub figures: StopTimings,
-    /// What a stop may take.
+    /// The deadline of a stop.
     pub deadline: Duration,
-    /// Pods that ended on their own, or not well.
+    /// Pods that exited on their own, or with a failure.
     pub unexpected_exits: Vec<UnexpectedExit>,
     pub took: Duration,
 }
 
 impl StopSoakResult {
-    /// Every promise was kept.
+    /// Whether every guarantee held.
     pub fn is_clean(&self) -> bool {
-        let judged = self.topic.is_clean() && self.applied.is_clean() && self.differences.is_empty();
-        judged && self.violations == 0 && self.unexpected_exits.is_empty() && self.is_in_time()
+        let is_correct = self.topic.is_clean() && self.applied.is_clean() && self.differences.is_empty();
+        is_correct && self.violations == 0 && self.unexpected_exits.is_empty() && self.is_in_time()
     }
 
-    /// Every stop was within its deadline.
+    /// Whether every stop met its deadline.
     pub fn is_in_time(&self) -> bool {
         self.figures.stops.max() <= self.deadline
     }

@@ -1,4 +1,4 @@
-//! The rounds: selector SIGTERM meets, what is waited for, and what the clock republished.
+//! The rounds: which pods get SIGTERM, what is awaited, and what is measured.
 
 use std::time::{Duration, Instant};
 
@@ -8,35 +8,35 @@ use testkit::checker::Checker;
 use testkit::cluster::{CoordinationObserver, ProcessState, TestCluster};
 use tokio::time::sleep;
 
-use super::{DEADLINE, Error, LED_WITHIN, StopSoakOptions};
+use super::{DEADLINE, Error, LEADER_TIMEOUT, StopSoakOptions};
 use crate::latency::LatencySummary;
 
-/// How closely the clock is read.
+/// The resolution of the measurements.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
-/// One that has not ended by then never will.
+/// A pod that has not ended by then hangs.
 const HUNG_AFTER: Duration = Duration::from_secs(60);
 const STARTED: &str = "pod started";
-/// One round in so many meets a leader that has only just gained the lease.
+/// One round in this many stops a leader that has just acquired the lease.
 const IMMEDIATE_STOP_ONE_IN: u32 = 8;
-/// One in so many of the others ends a standby too.
+/// One in this many of the other rounds also stops a standby.
 const STANDBY_STOP_ONE_IN: u32 = 4;
 const LINE_EVERY: u64 = 10;
 
-/// What the clock republished.
+/// The measurements.
 #[derive(Clone, Debug, Default)]
 pub struct StopTimings {
     pub rounds: u64,
-    /// Ends of leaders while events were under way.
+    /// Leader stops while events were in flight.
     pub in_flight: u64,
     /// From SIGTERM to the end of the process.
     pub stops: LatencySummary,
-    /// From SIGTERM to the lease in the next leader's hands.
+    /// From SIGTERM until the next leader holds the lease.
     pub leases: LatencySummary,
-    /// From SIGTERM to the first event of the next leader, seen on the topic.
+    /// From SIGTERM to the next leader's first event on the topic.
     pub first_events: LatencySummary,
 }
 
-/// A leader was timings to end, and another one gained the lease.
+/// A leader got SIGTERM, and another pod acquired the lease.
 #[derive(Clone, Copy)]
 struct Handover {
     at: Instant,
@@ -50,7 +50,7 @@ pub(super) struct StopRounds<'a> {
     checker: &'a Checker,
     options: &'a StopSoakOptions,
     rng: StdRng,
-    /// Pods that were timings to end, and when.
+    /// Pods that got SIGTERM, and when.
     stopping: Vec<(usize, Instant)>,
     stops: Vec<Duration>,
     handovers: Vec<Handover>,
@@ -106,15 +106,15 @@ impl<'a> StopRounds<'a> {
         }
     }
 
-    /// Ends the leader of this moment, and waits until there is another.
+    /// Stops the current leader and waits until there is another.
     async fn round(&mut self) -> Result<(), Error> {
         let (term, leader) = self.leader()?;
         let mut targets = vec![leader];
-        // Somebody must be there to take over.
+        // A standby must remain to take over.
         if self.stopping.is_empty() && self.rng.random_ratio(1, STANDBY_STOP_ONE_IN) {
             let pods = self.cluster.pods().len();
             let standby = (leader + self.rng.random_range(1..pods)) % pods;
-            // A process that has hardly begun has yet to hear signals, and dies of one.
+            // A process that has just started has no signal handler yet, and SIGTERM would kill it.
             let has_begun = self.cluster.pod(standby).process().is_some_and(|it| it.find_line(STARTED).is_some());
             targets.extend(has_begun.then_some(standby));
         }
@@ -129,14 +129,14 @@ impl<'a> StopRounds<'a> {
         Ok(())
     }
 
-    /// The last to gain the lease, which is up: nobody loses it but by our hand.
+    /// The current lease holder, which runs: only this soak takes the lease from a pod.
     fn leader(&self) -> Result<(i64, usize), Error> {
         let last = self.observer.read(|history| history.last_term().map(|(term, holder)| (term, holder.name.clone())));
-        let (term, name) = last.ok_or("nobody has led yet")?;
+        let (term, name) = last.ok_or("there was no leader yet")?;
         let leader = self.cluster.pods().iter().position(|pod| pod.name() == name);
         match leader.filter(|leader| self.cluster.pod(*leader).state() == ProcessState::Running) {
             Some(leader) => Ok((term, leader)),
-            None => Err(format!("`{name}` has the lease of term {term}, and was timings to end").into()),
+            None => Err(format!("`{name}` holds the lease of term {term} and already got SIGTERM").into()),
         }
     }
 
@@ -148,26 +148,26 @@ impl<'a> StopRounds<'a> {
                 return Ok(next);
             }
             self.restart_ended_pods().await?;
-            if since.elapsed() > LED_WITHIN {
-                return Err(format!("nobody gained the lease within {LED_WITHIN:?} after term {after}").into());
+            if since.elapsed() > LEADER_TIMEOUT {
+                return Err(format!("no pod acquired the lease within {LEADER_TIMEOUT:?} after term {after}").into());
             }
             sleep(POLL_INTERVAL).await;
         }
     }
 
-    /// All that were timings to end have ended, all that replace them have started, and the leader has published.
+    /// Waits until all stopping pods have ended, their replacements have started, and the leader has published.
     async fn wait_until_all_ready(&mut self) -> Result<(), Error> {
         while !self.stopping.is_empty() {
             self.restart_ended_pods().await?;
             sleep(POLL_INTERVAL).await;
         }
         for pod in self.cluster.pods() {
-            pod.process().ok_or("a pod is down")?.wait_for_line(STARTED, LED_WITHIN).await;
+            pod.process().ok_or("a pod is down")?.wait_for_line(STARTED, LEADER_TIMEOUT).await;
         }
         let (term, since) = (self.leader()?.0, Instant::now());
         while self.checker.first_observed_in(u64::try_from(term)?).is_none() {
             if since.elapsed() > self.options.stall_timeout {
-                return Err(format!("the leader of term {term} publishes nothing").into());
+                return Err(format!("the leader of term {term} published nothing").into());
             }
             sleep(POLL_INTERVAL).await;
         }
@@ -178,12 +178,12 @@ impl<'a> StopRounds<'a> {
         let mut running = vec![];
         for (pod, since) in std::mem::take(&mut self.stopping) {
             let took = since.elapsed();
-            let process = self.cluster.pod(pod).process().ok_or("what was timings to end was started once")?;
+            let process = self.cluster.pod(pod).process().ok_or("a stopping pod has a process")?;
             match process.exit_status() {
                 None if took > HUNG_AFTER => {
                     let name = self.cluster.pod(pod).name();
                     return Err(format!(
-                        "`{name}` did not end, {DEADLINE:?} were allowed; it said\n{}",
+                        "`{name}` did not end within {DEADLINE:?}; its last lines:\n{}",
                         process.tail()
                     )
                     .into());
