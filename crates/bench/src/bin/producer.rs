@@ -6,7 +6,7 @@
 //! second with majority, from the moment an insert is sent to the enqueued time of the message, which is in whole
 //! milliseconds: one is added, so that the figures are upper bounds.
 //!
-//! `docs/decisions/014-the-producers-ceiling.md` says what the ceiling depends on, and what to make of one that is low.
+//! `docs/decisions/014-producer-throughput-ceiling.md` says what the ceiling depends on, and what to make of one that is low.
 
 use std::fs;
 use std::path::Path;

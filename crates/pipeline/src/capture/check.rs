@@ -146,7 +146,7 @@ async fn check_post_images(source_client: &SourceClient, namespace: Namespace) -
 }
 
 /// Two documents must not share an `_id`. Only a shard key of `_id` guarantees that across shards
-/// (`docs/decisions/013-documents-on-shards.md`). `translate` catches a collection that is sharded later.
+/// (`docs/decisions/013-sharded-documents.md`). `translate` catches a collection that is sharded later.
 async fn check_sharded_by_id(source_client: &SourceClient, namespace: &Namespace) -> Result<(), Error> {
     let timeout = source_client.config.initial_timeout();
     let hello = hello(source_client).await?;
