@@ -1,4 +1,4 @@
-//! Cuts of the two shapes at which a consumer could stall: very many aggregates of one event, and one of very many.
+//! Short runs of the two backlog shapes that could stall a consumer: very many aggregates of one event, and one aggregate of very many.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,9 +8,9 @@ use testkit::load::Load;
 
 use super::BINARY;
 
-/// On a machine that does much else; a quick one takes a second or two.
+/// For a busy machine; an idle one takes a second or two.
 const SOON: Duration = Duration::from_secs(60);
-/// Less than the bus is asked to wait for a session, and than a lock that nobody renews lasts twice.
+/// Below the accept timeout, and below twice the time of a lock that nobody renews.
 const STANDSTILL: Duration = Duration::from_secs(10);
 
 async fn drains(load: Load, history: bool) {
@@ -39,6 +39,6 @@ async fn thousands_of_single_event_aggregates_drain() {
 #[tokio::test]
 async fn one_aggregate_with_thousands_of_events_drains() {
     let one = Load { events: 5_000, aggregates: 1, writers: 1, run_length: 1..=100, ..Load::default() };
-    // A list of what was applied would be copied with every event.
+    // A list of the applied events would be copied with every event.
     drains(one, false).await;
 }

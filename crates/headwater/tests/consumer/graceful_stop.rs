@@ -1,4 +1,4 @@
-//! A cut of `cargo xtask soak stops`, with a seed of its own; and a leader that does not bring out what it has read, which must not pass it.
+//! A short `cargo xtask soak stops` with its own seed; and a leader that does not flush what it has read, which must not pass.
 
 use std::path::Path;
 use std::time::Duration;
@@ -15,13 +15,13 @@ async fn a_leader_stopped_under_load_publishes_and_applies_once() {
     println!("{outcome}");
     assert!(outcome.is_clean(), "{outcome}");
     assert_eq!(outcome.figures.rounds, 6);
-    assert!(outcome.figures.in_flight > 0, "nothing was under way: {outcome}");
+    assert!(outcome.figures.in_flight > 0, "nothing was in flight: {outcome}");
 }
 
 #[tokio::test]
 async fn releasing_the_lease_before_acknowledgements_is_detected() {
     let cut = StopSoakOptions::short(10);
-    // As fast as they are acknowledged: something is always under way.
+    // As fast as they are acknowledged, so that transfers are always in flight.
     let load = Load { rate: None, ..cut.load };
     let outcome = run(Path::new(BINARY), &StopSoakOptions { load, flush: Duration::ZERO, ..cut }).await.unwrap();
     println!("{outcome}");

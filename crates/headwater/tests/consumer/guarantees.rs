@@ -1,4 +1,4 @@
-//! Cuts of `cargo xtask soak consumer`, with seeds of their own; and the defects that must not pass it.
+//! Short runs of `cargo xtask soak consumer` with their own seeds; and the planted defects that must not pass.
 
 use std::path::Path;
 
@@ -26,7 +26,7 @@ async fn read_models_equal_a_fold_without_a_sequence() {
     assert_eq!(outcome.missing(&options), [""; 0], "{outcome}");
 }
 
-/// The defect is found within ten seeds, and the same run without it is clean.
+/// The defect is found within ten seeds, and the same run without it passes.
 async fn is_found(defect: Failpoint) {
     let found = find_failing_consumer_seed(Path::new(BINARY), defect, 0..10).await.unwrap();
     let (seed, outcome) = found.unwrap_or_else(|| panic!("{defect:?} was not found"));

@@ -1,4 +1,4 @@
-//! Pods as processes, the whole walk: pods, primary and broker fall, messages are said twice, and the read models equal a fold of the source.
+//! Pod processes and the whole pipeline: pods, primary and broker are killed, messages are duplicated, and the read models equal a fold of the source.
 
 mod aggregate_shapes;
 mod graceful_stop;

@@ -1,4 +1,4 @@
-//! Events on the bus end in the read model.
+//! Events published to the bus reach the read models.
 
 use mongodb::bson::doc;
 use pipeline::consumer::ConsumerState;
@@ -12,7 +12,7 @@ async fn every_event_takes_effect_once_and_in_order() {
     fixture.publish(&events).await;
     let consumer = fixture.consume(sessions(8));
     fixture.assert_applied(&events).await;
-    consumer.wait_until("everything to be settled", |counts, _| counts.sessions.settled == 3_000).await;
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 3_000).await;
     let counts = consumer.counts();
     assert_eq!((counts.events.applied, counts.events.duplicates, counts.sessions.redelivered), (3_000, 0, 0));
     assert!(consumer.handle.last_progress().is_some());
@@ -39,7 +39,7 @@ async fn events_published_twice_take_effect_once() {
     fixture.publish(&events).await;
     fixture.publish(&events).await;
     let consumer = fixture.consume(sessions(4));
-    consumer.wait_until("all to be settled", |counts, _| counts.sessions.settled == 200).await;
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 200).await;
     fixture.assert_applied(&events).await;
     assert_eq!(consumer.counts().events.duplicates, 100);
     consumer.stop().await.unwrap();
@@ -55,7 +55,7 @@ async fn two_consumers_share_the_sessions() {
     }
     fixture.assert_applied(&events).await;
     let applied = [one.counts().events.applied, other.counts().events.applied];
-    assert!(applied.iter().all(|applied| *applied > 400), "both took part: {applied:?}");
+    assert!(applied.iter().all(|applied| *applied > 400), "one consumer applied too little: {applied:?}");
     one.stop().await.unwrap();
     other.stop().await.unwrap();
     fixture.assert_drained().await;
@@ -69,7 +69,7 @@ async fn many_single_event_aggregates_drain_without_a_stall() {
     let started = std::time::Instant::now();
     let consumer = fixture.consume(sessions(32));
     fixture.assert_applied(&events).await;
-    // Had each session been held idle for its second, this would have taken over a minute.
+    // If each session were held idle for its second, this would take over a minute.
     assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
     println!("2,000 sessions of one event in {:?}: {:?}", started.elapsed(), consumer.counts());
     consumer.stop().await.unwrap();
@@ -96,7 +96,7 @@ async fn a_missing_subscription_is_reported_and_waited_for() {
     dependencies.subscription = "nobody".into();
     let consumer = RunningConsumer::start(sessions(2), dependencies);
     let missing = ConsumerState::Blocked(pipeline::session::SessionProblem::SubscriptionMissing);
-    consumer.wait_until("the trouble to be told", |_, state| state == missing).await;
+    consumer.wait_until("the problem to be reported", |_, state| state == missing).await;
     consumer.stop().await.unwrap();
     assert_eq!(
         fixture.views.collection::<mongodb::bson::Document>("orders").count_documents(doc! {}).await.unwrap(),

@@ -1,4 +1,4 @@
-//! The tests find what they are for: the mechanism is left out, in a process of its own, and the test that holds it fails.
+//! Checks the tests: with a mechanism disabled in a process of its own, the test of that mechanism must fail.
 
 use pipeline::failpoints::Failpoint;
 

@@ -1,4 +1,4 @@
-//! A broker with a subscription, a database of read models, and consumers between them.
+//! A broker with a subscription, a read-model database, and the consumers under test.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -25,7 +25,7 @@ use testkit::wait::wait_for;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-/// Long enough for a machine under load; no test waits for it in vain.
+/// Upper bound for a loaded machine.
 pub(crate) const SOON: Duration = Duration::from_secs(30);
 
 pub(crate) const TOPIC: &str = "events";
@@ -99,7 +99,7 @@ impl SessionFixture {
         RunningConsumer::start(config, self.dependencies(client(&self.broker)))
     }
 
-    /// Sends, and waits until the bus has everything.
+    /// Sends the events and waits for the acknowledgements.
     pub(crate) async fn publish(&self, events: &[ChangeEvent]) {
         self.publish_as(events, encoder()).await;
     }
@@ -130,7 +130,7 @@ impl SessionFixture {
         found.try_collect().await.unwrap()
     }
 
-    /// What each aggregate has seen, in the order in which it was applied.
+    /// The event numbers applied to each aggregate, in order.
     pub(crate) async fn applied_numbers(&self) -> BTreeMap<String, Vec<i64>> {
         let numbers =
             |order: &Document| order.get_array("seen").unwrap().iter().map(|number| number.as_i64().unwrap()).collect();
@@ -141,7 +141,7 @@ impl SessionFixture {
             .collect()
     }
 
-    /// Every event took effect once and in order, and nothing else did.
+    /// Every event took effect once and in order, and no other event did.
     pub(crate) async fn assert_applied(&self, events: &[ChangeEvent]) {
         self.assert_applied_within(events, SOON).await;
     }
@@ -158,7 +158,7 @@ impl SessionFixture {
         assert_eq!(self.applied_numbers().await, expected);
     }
 
-    /// The reason an aggregate waits for, and how many events wait.
+    /// Why an aggregate is parked, and how many events are queued.
     pub(crate) async fn parked(&self, aggregate: &str) -> Option<(String, i64)> {
         let id = doc! { "pipeline": "shop", "aggregate": aggregate };
         let cursors = self.views.collection::<Document>("_headwater_cursors");
@@ -168,13 +168,13 @@ impl SessionFixture {
         Some((reason, entry.get_i64("next").unwrap() - entry.get_i64("head").unwrap()))
     }
 
-    /// Every message is settled, by the bus's own count.
+    /// Waits until the broker counts no active message.
     pub(crate) async fn wait_until_settled(&self) {
         let administration =
             AdministrationClient::new(&connection_string(&self.broker.address().to_string()), &Default::default());
         let administration = administration.unwrap();
         wait_for("all messages to be settled", SOON, async || {
-            let subscription = administration.get(SUBSCRIPTION_PATH).await.unwrap().expect("the subscription is there");
+            let subscription = administration.get(SUBSCRIPTION_PATH).await.unwrap().expect("the subscription exists");
             match subscription.count("ActiveMessageCount") {
                 Some(0) => Ok(()),
                 left => Err(left),
@@ -183,7 +183,7 @@ impl SessionFixture {
         .await;
     }
 
-    /// Nothing is left in the subscription.
+    /// The subscription has no messages.
     pub(crate) async fn assert_drained(&self) {
         let next = self.bus.accept_next_session(SUBSCRIPTION_PATH, Duration::from_millis(100)).await.unwrap();
         if let Some(mut session) = next {
@@ -193,7 +193,7 @@ impl SessionFixture {
     }
 }
 
-/// Somebody else's transaction, which has the document of `order-0`: whoever wants to write it must try again.
+/// A foreign transaction that locks the document of `order-0`: other writers get a write conflict.
 pub(crate) struct DocumentLock(mongodb::ClientSession);
 
 impl DocumentLock {
@@ -212,7 +212,7 @@ impl DocumentLock {
     }
 }
 
-/// What a consumer that starts from nothing comes to.
+/// The read model after these events.
 pub(crate) fn expected(events: &[ChangeEvent]) -> BTreeMap<String, Vec<i64>> {
     let mut expected: BTreeMap<String, Vec<i64>> = BTreeMap::new();
     for event in events {
@@ -239,7 +239,7 @@ fn connection_string(address: &str) -> String {
     format!("Endpoint=sb://{address};SharedAccessKeyName=R;SharedAccessKey=k;UseDevelopmentEmulator=true")
 }
 
-/// A consumer at work.
+/// A running consumer.
 pub(crate) struct RunningConsumer {
     pub(crate) handle: Handle,
     stop: CancellationToken,
@@ -272,7 +272,7 @@ impl RunningConsumer {
     }
 
     pub(crate) async fn join(self) -> Result<(), Error> {
-        tokio::time::timeout(SOON, self.task).await.expect("it ends in time").unwrap()
+        tokio::time::timeout(SOON, self.task).await.expect("the consumer ends in time").unwrap()
     }
 }
 
@@ -299,7 +299,7 @@ pub(crate) fn encode(encoder: &mut Encoder, event: &ChangeEvent, content: BodyLo
     ))
 }
 
-/// The number is its place in the oplog and in the read model.
+/// `number` orders the event in the oplog and in the read model.
 pub(crate) fn event(aggregate: impl Into<Bson>, number: i64) -> ChangeEvent {
     let aggregate = aggregate.into();
     ChangeEvent {
@@ -316,7 +316,7 @@ pub(crate) fn event(aggregate: impl Into<Bson>, number: i64) -> ChangeEvent {
     }
 }
 
-/// So many events, dealt out to so many aggregates in turn.
+/// So many events, spread over the aggregates in turn.
 pub(crate) fn events(count: i64, aggregates: i64) -> Vec<ChangeEvent> {
     (1..=count).map(|number| event(format!("order-{}", number % aggregates), number)).collect()
 }

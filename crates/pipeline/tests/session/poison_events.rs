@@ -1,4 +1,4 @@
-//! Events that cannot be applied, and those that the bus gave up on.
+//! Events that cannot be applied, and events that the bus dead-lettered.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use servicebus::Settlement;
 
 use crate::fixture::*;
 
-/// Nothing can be appended to it.
+/// Makes `$push` fail for this aggregate.
 async fn poison(fixture: &SessionFixture, aggregate: &str) {
     let orders = fixture.views.collection::<Document>("orders");
     orders.insert_one(doc! { "_id": aggregate, "seen": "no list" }).await.unwrap();
@@ -26,7 +26,7 @@ async fn a_poisoned_aggregate_is_parked_and_others_continue() {
     poison(&fixture, "order-2").await;
     fixture.publish(&events).await;
     let consumer = fixture.consume(sessions(6));
-    consumer.wait_until("all to be settled", |counts, _| counts.sessions.settled == 600).await;
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 600).await;
     assert_eq!(fixture.parked("order-2").await, Some(("poison".to_owned(), 100)));
     assert_eq!((consumer.counts().events.applied, consumer.counts().events.parked), (500, 100));
     consumer.stop().await.unwrap();
@@ -47,16 +47,16 @@ async fn a_poisoned_message_may_also_be_dead_lettered() {
     config.view.on_poison = OnPoison::DeadLetter;
     let consumer = fixture.consume(config);
     consumer
-        .wait_until("it to be left for people", |counts, _| {
+        .wait_until("the dead letter to be deferred", |counts, _| {
             counts.sessions.settled == 5 && counts.sessions.dead_letters_deferred == 1
         })
         .await;
-    assert_eq!(consumer.counts().sessions.dead_letters_parked, 0, "our own letters are not parked again");
+    assert_eq!(consumer.counts().sessions.dead_letters_parked, 0, "our own dead letters are not parked again");
     assert_eq!(fixture.parked("order-0").await, Some(("poison".to_owned(), 5)));
     consumer.stop().await.unwrap();
 }
 
-/// Gives a session's first message back as failed, so many times.
+/// Abandons the first message of a session so many times.
 async fn abandon(fixture: &SessionFixture, session: &str, times: u32) {
     for _ in 0..times {
         let mut held = fixture.bus.accept_session(SUBSCRIPTION_PATH, session).await.unwrap();
@@ -73,7 +73,7 @@ async fn an_event_at_half_the_delivery_limit_is_parked_untried() {
     fixture.publish(&events).await;
     abandon(&fixture, "order-0", 10).await;
     let consumer = fixture.consume(sessions(1).with_max_delivery_count(20));
-    consumer.wait_until("all to be settled", |counts, _| counts.sessions.settled == 3).await;
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 3).await;
     assert_eq!(fixture.parked("order-0").await, Some(("delivery_count".to_owned(), 3)));
     assert!(fixture.view("orders").await.is_empty());
     consumer.stop().await.unwrap();
@@ -98,14 +98,14 @@ async fn events_dead_lettered_by_the_bus_are_parked() {
     fixture.publish(&events).await;
     abandon(&fixture, "order-0", 1).await;
     let consumer = fixture.consume(sessions(2));
-    consumer.wait_until("the letter to be parked", |counts, _| counts.sessions.dead_letters_parked == 1).await;
-    consumer.wait_until("all to be settled", |counts, _| counts.sessions.settled == 5).await;
+    consumer.wait_until("the dead letter to be parked", |counts, _| counts.sessions.dead_letters_parked == 1).await;
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 5).await;
     let (reason, waiting) = fixture.parked("order-0").await.unwrap();
     assert_eq!(reason, "dead_lettered");
-    // Those behind it were applied before the letter was read, or wait with it.
+    // Later events were applied before the dead letter was read, or are queued with it.
     let applied = fixture.applied_numbers().await.get("order-0").map_or(0, Vec::len);
     assert_eq!((applied as i64 + waiting, fixture.applied_numbers().await["order-1"].len()), (3, 3));
     consumer.stop().await.unwrap();
     let mut letters = fixture.bus.receiver(&format!("{SUBSCRIPTION_PATH}/$DeadLetterQueue"));
-    assert!(letters.receive(1, Duration::from_millis(100)).await.unwrap().is_empty(), "the letter is taken");
+    assert!(letters.receive(1, Duration::from_millis(100)).await.unwrap().is_empty(), "the dead letter is settled");
 }

@@ -1,4 +1,4 @@
-//! How long a session is held: while nobody waits for its place, and no longer than its turn.
+//! When a session is released: at its limits, or earlier when another session needs the slot.
 
 use std::num::NonZeroUsize;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ async fn a_session_is_kept_while_nobody_needs_its_slot() {
     let events = events(5, 1);
     for (event, settled) in events.iter().zip(1..) {
         fixture.publish(std::slice::from_ref(event)).await;
-        consumer.wait_until("it to be settled", |counts, _| counts.sessions.settled == settled).await;
+        consumer.wait_until("the message to be settled", |counts, _| counts.sessions.settled == settled).await;
     }
     assert_eq!((consumer.counts().sessions.accepted, consumer.counts().sessions.held), (1, 1));
     fixture.assert_applied(&events).await;
@@ -33,7 +33,7 @@ async fn an_idle_session_is_released_after_the_idle_timeout() {
     let consumer = fixture.consume(config);
     fixture.publish(&events(1, 1)).await;
     consumer
-        .wait_until("it to be settled and let go", |counts, _| {
+        .wait_until("the session to be settled and closed", |counts, _| {
             counts.sessions.settled == 1 && counts.sessions.held == 0
         })
         .await;
@@ -45,14 +45,14 @@ async fn an_idle_session_is_released_after_the_idle_timeout() {
 async fn an_idle_session_is_released_at_once_when_others_wait() {
     let fixture = SessionFixture::start().await;
     let mut config = sessions(1);
-    // Nobody in this test waits so long.
+    // Longer than this test runs.
     config.session.session_idle_timeout = Duration::from_secs(3_600);
     config.session.max_session_duration = Duration::from_secs(3_600);
     let consumer = fixture.consume(config);
     let events = events(30, 3);
     for (event, settled) in events.iter().zip(1..) {
         fixture.publish(std::slice::from_ref(event)).await;
-        consumer.wait_until("it to be settled", |counts, _| counts.sessions.settled == settled).await;
+        consumer.wait_until("the message to be settled", |counts, _| counts.sessions.settled == settled).await;
     }
     fixture.assert_applied(&events).await;
     consumer.stop().await.unwrap();
@@ -67,9 +67,9 @@ async fn a_session_is_released_after_its_event_limit() {
     config.session.max_session_events = NonZeroUsize::new(100).unwrap();
     let consumer = fixture.consume(config);
     fixture.assert_applied(&events).await;
-    consumer.wait_until("everything to be settled", |counts, _| counts.sessions.settled == 1_000).await;
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 1_000).await;
     assert!(consumer.counts().sessions.accepted >= 10, "{:?}", consumer.counts());
-    assert_eq!(consumer.counts().sessions.redelivered, 0, "what was not its turn comes again as if for the first time");
+    assert_eq!(consumer.counts().sessions.redelivered, 0, "released messages do not count as redelivered");
     consumer.stop().await.unwrap();
 }
 
@@ -81,7 +81,7 @@ async fn a_session_is_released_after_its_time_limit() {
     config.session.session_idle_timeout = Duration::from_secs(60);
     let consumer = fixture.consume(config);
     let mut events = vec![];
-    // Never idle for long, and yet it is accepted again and again.
+    // Never idle for long, and yet released and accepted several times.
     while consumer.counts().sessions.accepted < 4 {
         let next = event("order-0", events.len() as i64 + 1);
         fixture.publish(std::slice::from_ref(&next)).await;
@@ -114,7 +114,7 @@ async fn large_messages_stay_within_the_budget() {
         assert!(started.elapsed() < SOON, "{:?}", consumer.counts());
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
-    // One message for each session may be over.
+    // One message per session may exceed the budget.
     assert!(most > 0 && most <= budget + 8 * (104 << 10), "{most}");
     fixture.assert_applied(&events).await;
     consumer.stop().await.unwrap();

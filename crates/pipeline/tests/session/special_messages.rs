@@ -1,4 +1,4 @@
-//! Messages that are not simply an event: bodies kept apart, markers, those of others, those of a newer version.
+//! Messages that are no plain event: oversize bodies, markers, foreign messages, newer formats.
 
 use std::time::Duration;
 
@@ -31,8 +31,8 @@ async fn an_oversize_body_is_fetched_and_applied_in_order() {
             .await;
     }
     let consumer = fixture.consume(sessions(2));
-    consumer.wait_until("all to be settled", |counts, _| counts.sessions.settled == 6).await;
-    // What came as JSON has small numbers, and applies as well.
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 6).await;
+    // JSON turns small integers into 32-bit ones, which apply as well.
     let order = fixture.view("orders").await.remove(0);
     let applied_numbers = order.get_array("seen").unwrap().iter();
     let applied_numbers: Vec<i64> =
@@ -51,7 +51,7 @@ async fn a_missing_body_parks_only_its_own_aggregate() {
     };
     fixture.send(events.iter().map(|event| encode(&mut encoder, event, content(event))).collect()).await;
     let consumer = fixture.consume(sessions(2));
-    consumer.wait_until("all to be settled", |counts, _| counts.sessions.settled == 20).await;
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 20).await;
     assert_eq!(fixture.parked("order-0").await, Some(("no_body".to_owned(), 6)));
     assert_eq!(fixture.parked("order-1").await, None);
     let applied_numbers = fixture.applied_numbers().await;
@@ -72,7 +72,7 @@ async fn a_marker_parks_its_aggregate() {
     messages[1] = EncodedMessage::message(rejected_marker(&refused).unwrap());
     fixture.send(messages).await;
     let consumer = fixture.consume(sessions(1));
-    consumer.wait_until("all to be settled", |counts, _| counts.sessions.settled == 3).await;
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 3).await;
     assert_eq!(fixture.parked("order-0").await, Some(("marker".to_owned(), 2)));
     assert_eq!(fixture.applied_numbers().await["order-0"], [1]);
     consumer.stop().await.unwrap();
@@ -88,11 +88,11 @@ async fn a_foreign_message_is_dead_lettered_and_its_session_continues() {
     let consumer = fixture.consume(sessions(1));
     fixture.assert_applied(&events).await;
     consumer
-        .wait_until("it to be left for people", |counts, _| {
+        .wait_until("the dead letter to be deferred", |counts, _| {
             counts.sessions.unreadable == 1 && counts.sessions.dead_letters_deferred == 1
         })
         .await;
-    consumer.wait_until("all to be settled", |counts, _| counts.sessions.settled == 5).await;
+    consumer.wait_until("all messages to be settled", |counts, _| counts.sessions.settled == 5).await;
     consumer.stop().await.unwrap();
     fixture.assert_drained().await;
 }
@@ -106,7 +106,7 @@ async fn a_message_with_a_newer_format_stays_in_the_subscription() {
     fixture.send(vec![newer.encode()]).await;
     let consumer = fixture.consume(sessions(2));
     fixture.assert_applied(&others).await;
-    consumer.wait_until("it to be tried more than once", |counts, _| counts.sessions.dropped > 1).await;
+    consumer.wait_until("more than one attempt", |counts, _| counts.sessions.dropped > 1).await;
     consumer.stop().await.unwrap();
     let mut session = fixture.bus.accept_session(SUBSCRIPTION_PATH, "order-9").await.unwrap();
     let left = session.receive(1, SOON).await.unwrap();
@@ -123,7 +123,7 @@ async fn an_unreadable_body_parks_its_aggregate_and_is_dead_lettered() {
     fixture.send(messages).await;
     let consumer = fixture.consume(sessions(1));
     consumer
-        .wait_until("it to be kept for people", |counts, _| {
+        .wait_until("the dead letter to be deferred", |counts, _| {
             counts.sessions.settled == 3 && counts.sessions.dead_letters_deferred == 1
         })
         .await;
@@ -132,7 +132,7 @@ async fn an_unreadable_body_parks_its_aggregate_and_is_dead_lettered() {
     consumer.stop().await.unwrap();
 }
 
-/// The same envelope around something that is no document.
+/// The same envelope with a body that is no document.
 fn broken(message: bytes::Bytes) -> bytes::Bytes {
     let message = amqp::Message::parse(message).unwrap();
     let mut buffer = bytes::BytesMut::new();
@@ -144,7 +144,7 @@ fn broken(message: bytes::Bytes) -> bytes::Bytes {
     buffer.freeze()
 }
 
-/// A gap that only a sequence shows is healed from the source, also through the bus.
+/// A gap in the sequence is healed from the source, also for events from the bus.
 #[tokio::test]
 async fn a_sequence_gap_on_the_bus_is_healed_from_the_source() {
     let mut fixture = SessionFixture::start().await;

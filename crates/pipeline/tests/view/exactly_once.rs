@@ -1,4 +1,4 @@
-//! Exactly once, in order, whoever applies.
+//! Exactly once and in order, whichever pod applies.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use testkit::wait::{try_wait_for, wait_for};
 use crate::expected_fold::{day, fold, plain};
 use crate::fixture::{TestApplier, ViewFixture, all_delivered, complete, delivered, event, position};
 
-/// Each order is a session; every message comes twice, and runs of them again.
+/// Each order is a session; every message is delivered twice, and some runs again.
 fn sessions(events: &[Document], orders: usize) -> Vec<Vec<DeliveredEvent>> {
     let all = all_delivered(events);
     let of_order = |order: usize| {
@@ -25,7 +25,7 @@ fn sessions(events: &[Document], orders: usize) -> Vec<Vec<DeliveredEvent>> {
     (0..orders).map(of_order).collect()
 }
 
-/// As many feeds as sessions, in batches of seven.
+/// One session applier per session, in batches of seven.
 async fn drain(pod: &TestApplier, sessions: Vec<Vec<DeliveredEvent>>) {
     let appliers = sessions.into_iter().map(|session| {
         let mut applier = pod.session_applier();
@@ -54,7 +54,7 @@ async fn redelivered_events_take_effect_once_and_in_order() {
     let counts = pod.handle.counts();
     assert_eq!(counts.applied, events.len() as u64);
     assert!(counts.duplicates >= counts.applied, "{counts:?}");
-    assert!(counts.groups < counts.applied, "events are gathered: {counts:?}");
+    assert!(counts.groups < counts.applied, "events are grouped: {counts:?}");
     pod.stop().await;
 }
 
@@ -65,11 +65,11 @@ async fn a_redelivered_first_event_switches_cursor_reads_back_on() {
     let events = day(3, 1);
     let mut applier = pod.session_applier();
     assert_eq!(complete(applier.apply(all_delivered(&events)).await), [ApplyOutcome::Applied; 3]);
-    assert_eq!(pod.handle.counts().conflicts, 0, "no cursor was there");
+    assert_eq!(pod.handle.counts().conflicts, 0, "there was no cursor");
     assert_eq!(complete(applier.apply(all_delivered(&events)).await), [ApplyOutcome::Duplicate; 3]);
-    assert_eq!(pod.handle.counts().conflicts, 1, "a cursor was there after all");
+    assert_eq!(pod.handle.counts().conflicts, 1, "the cursor existed");
     assert_eq!(complete(applier.apply(all_delivered(&events)).await), [ApplyOutcome::Duplicate; 3]);
-    assert_eq!(pod.handle.counts().conflicts, 1, "it was looked for");
+    assert_eq!(pod.handle.counts().conflicts, 1, "the cursor was read first");
     assert_folded(&fixture, &events).await;
     pod.stop().await;
 }
@@ -119,7 +119,7 @@ async fn three_pods_make_progress_on_a_hot_document() {
     tokio::time::timeout(Duration::from_secs(60), futures_util::future::join_all(appliers)).await.expect("progress");
     assert_folded(&fixture, &events).await;
     let conflicts: u64 = pods.iter().map(|pod| pod.handle.counts().conflicts).sum();
-    assert!(conflicts > 0, "nobody met anybody: nothing is shown");
+    assert!(conflicts > 0, "without conflicts this test shows nothing");
 }
 
 #[tokio::test]
@@ -171,7 +171,7 @@ async fn a_cancelled_apply_resolves_before_the_next_starts() {
     let events = day(1, 60);
     let mut applier = pod.session_applier();
     for (at, batch) in all_delivered(&events).chunks(3).enumerate() {
-        // Dropped while its transaction is under way, as a session does whose lock is lost.
+        // Cancelled while its transaction runs, as by a session that lost its lock.
         let dropped = tokio::time::timeout(Duration::from_micros(200 * at as u64), applier.apply(batch.to_vec())).await;
         if dropped.is_err() {
             complete(applier.apply(batch.to_vec()).await);
@@ -188,17 +188,17 @@ async fn a_batch_does_not_overtake_a_cancelled_one() {
     let events = day(1, 20);
     let all = all_delivered(&events);
     let mut applier = pod.session_applier();
-    // GIVEN somebody who keeps the customer's document, so that all but the last event must be tried again and again
-    let mut somebody = keep_customer(&fixture).await;
-    // WHEN their call is dropped, and the session goes on with the last
+    // GIVEN a foreign transaction that locks the customer's document, so that all but the last event are retried
+    let mut foreign = lock_customer(&fixture).await;
+    // WHEN their call is cancelled, and the session continues with the last
     {
         let mut dropped = std::pin::pin!(applier.apply(all[..19].to_vec()));
         assert!(futures_util::poll!(dropped.as_mut()).is_pending());
-        until_a_conflict(&pod).await;
+        wait_for_conflict(&pod).await;
     }
     let early = tokio::time::timeout(Duration::from_millis(500), applier.apply(all[19..].to_vec())).await;
-    somebody.abort_transaction().await.unwrap();
-    // THEN the last waited for the others
+    foreign.abort_transaction().await.unwrap();
+    // THEN the last event waited for the others
     assert!(early.is_err(), "{early:?}");
     assert_eq!(complete(applier.apply(all[19..].to_vec()).await), [ApplyOutcome::Applied]);
     assert_folded(&fixture, &events).await;
@@ -212,24 +212,24 @@ async fn a_retried_batch_is_not_split() {
     let added = (1..=10).map(|version| event("order-0", version, "Added", payload.clone()));
     let paid = (11..=20).map(|version| event("order-0", version, "Paid", doc! { "amount": 1_i64 }));
     let events: Vec<Document> = added.chain(paid).collect();
-    let mut somebody = keep_customer(&fixture).await;
-    let let_go = async {
-        until_a_conflict(&pod).await;
-        // Time for a second half to overtake the first, if there were two.
+    let mut foreign = lock_customer(&fixture).await;
+    let unlock = async {
+        wait_for_conflict(&pod).await;
+        // Time for a second half to overtake the first, if the batch were split.
         let _ = try_wait_for("nothing", Duration::from_millis(500), async || match pod.handle.counts().applied {
             0 => Err(()),
             _ => Ok(()),
         })
         .await;
-        somebody.abort_transaction().await.unwrap();
+        foreign.abort_transaction().await.unwrap();
     };
     let mut applier = pod.session_applier();
-    let (applied, ()) = tokio::join!(applier.apply(all_delivered(&events)), let_go);
+    let (applied, ()) = tokio::join!(applier.apply(all_delivered(&events)), unlock);
     assert_eq!(complete(applied), [ApplyOutcome::Applied; 20]);
     assert_folded(&fixture, &events).await;
 }
 
-/// One connection, and somebody who holds a document for as long as the others take.
+/// One connection, and a foreign transaction that locks a document for as long as the others take.
 #[tokio::test]
 async fn only_events_on_a_locked_document_wait() {
     let mut fixture = ViewFixture::shop("held").await;
@@ -238,10 +238,10 @@ async fn only_events_on_a_locked_document_wait() {
     let events = day(14, 4);
     let all = all_delivered(&events);
     let of_order = |order: usize| all.iter().skip(order).step_by(14).cloned().collect::<Vec<_>>();
-    // Of fourteen orders, two are the held customer's.
+    // Two of the fourteen orders belong to the locked customer.
     let (wanting, others): (Vec<_>, Vec<_>) = (0..14).partition(|order| order % 7 == 0);
     let wanting: Vec<_> = wanting.into_iter().map(of_order).collect();
-    let mut somebody = keep_customer(&fixture).await;
+    let mut foreign = lock_customer(&fixture).await;
     let handle = pod.handle.clone();
     let waiting = tokio::spawn(async move {
         let waits = wanting.into_iter().map(|session| {
@@ -250,18 +250,18 @@ async fn only_events_on_a_locked_document_wait() {
         });
         futures_util::future::join_all(waits).await
     });
-    until_a_conflict(&pod).await;
+    wait_for_conflict(&pod).await;
     for order in others {
         pod.apply(of_order(order)).await;
     }
     assert!(!waiting.is_finished());
-    somebody.abort_transaction().await.unwrap();
+    foreign.abort_transaction().await.unwrap();
     assert_eq!(waiting.await.unwrap(), [[ApplyOutcome::Applied; 4]; 2]);
     assert_folded(&fixture, &events).await;
 }
 
-/// Whoever writes this customer conflicts until the transaction that is returned ends.
-async fn keep_customer(fixture: &ViewFixture) -> mongodb::ClientSession {
+/// Writers of this customer conflict until the returned transaction ends.
+async fn lock_customer(fixture: &ViewFixture) -> mongodb::ClientSession {
     let mut session = fixture.views.client().start_session().await.unwrap();
     session.start_transaction().await.unwrap();
     let kept = doc! { "_id": "customer-0", "orders": 0 };
@@ -269,7 +269,7 @@ async fn keep_customer(fixture: &ViewFixture) -> mongodb::ClientSession {
     session
 }
 
-async fn until_a_conflict(pod: &TestApplier) {
+async fn wait_for_conflict(pod: &TestApplier) {
     wait_for("a conflict", Duration::from_secs(10), async || match pod.handle.counts().conflicts {
         0 => Err(pod.handle.counts()),
         _ => Ok(()),

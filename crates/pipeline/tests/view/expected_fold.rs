@@ -1,4 +1,4 @@
-//! What the shop's read models must be, in plain Rust. Shares nothing with the pipeline.
+//! The expected read models of the shop, in plain Rust. Shares no code with the pipeline.
 
 use std::collections::BTreeMap;
 
@@ -49,7 +49,7 @@ fn add(document: &mut Document, field: &str, amount: i64) {
     document.insert(field, before + amount);
 }
 
-/// Fields in one order, and numbers of one type: neither is promised.
+/// Normalises field order and number types: neither is guaranteed.
 pub(crate) fn plain(documents: Vec<Document>) -> Vec<BTreeMap<String, Bson>> {
     let number = |value: Bson| match value {
         Bson::Int32(number) => Bson::Int64(number.into()),
@@ -58,7 +58,7 @@ pub(crate) fn plain(documents: Vec<Document>) -> Vec<BTreeMap<String, Bson>> {
     documents.into_iter().map(|it| it.into_iter().map(|(name, value)| (name, number(value))).collect()).collect()
 }
 
-/// A shop's day: orders in turn, each with so many events, of few customers.
+/// Events of a shop: so many per order, the orders in turn, with few customers.
 pub(crate) fn day(orders: usize, events_each: i64) -> Vec<Document> {
     let mut all = vec![];
     for version in 1..=events_each {

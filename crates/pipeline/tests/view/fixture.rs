@@ -1,4 +1,4 @@
-//! A source, a database of read models, and pods that apply.
+//! A source, a read-model database, and the appliers under test.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +30,7 @@ pub(crate) struct ViewFixture {
     pub(crate) by_collection: bool,
 }
 
-/// An applier that runs.
+/// A running applier.
 pub(crate) struct TestApplier {
     pub(crate) handle: Handle,
     stop: CancellationToken,
@@ -54,7 +54,7 @@ impl ViewFixture {
         }
     }
 
-    /// The shop's orders, and its customers by a foreign key.
+    /// Orders, and customers by a foreign key.
     pub(crate) async fn shop(purpose: &str) -> Self {
         Self::new(purpose, shop_models()).await
     }
@@ -73,7 +73,7 @@ impl ViewFixture {
         TestApplier::start(self.setup(&self.views))
     }
 
-    /// With connections of its own, as another process has.
+    /// With its own connections, like another process.
     pub(crate) async fn other_pod(&self) -> TestApplier {
         let shared = shared().await.unwrap();
         let client = Client::with_uri_str(shared.uri()).await.unwrap();
@@ -131,7 +131,7 @@ impl TestApplier {
         self.handle.session_applier()
     }
 
-    /// Applies as one session, and expects that all of it was resolved.
+    /// Applies as one session and expects that every event is resolved.
     pub(crate) async fn apply(&self, events: Vec<DeliveredEvent>) -> Vec<ApplyOutcome> {
         complete(self.session_applier().apply(events).await)
     }
@@ -177,12 +177,12 @@ pub(crate) fn shop_models() -> Value {
     })
 }
 
-/// An event as the source holds it.
+/// An event as stored in the source.
 pub(crate) fn event(aggregate: &str, version: i64, event_type: &str, payload: Document) -> Document {
     doc! { "_id": format!("{aggregate}-{version}"), "aggregateId": aggregate, "version": version, "type": event_type, "payload": payload }
 }
 
-/// The same as it comes from the bus; its token is its place in the oplog.
+/// The same event as delivered by the bus; `token` is its position in the oplog.
 pub(crate) fn delivered(event: &Document, token: u32) -> DeliveredEvent {
     DeliveredEvent {
         message_id: format!("message-{token}"),
@@ -206,7 +206,7 @@ pub(crate) fn position(epoch: u64, token: u32) -> PositionKey {
     PositionKey::new(Epoch::new(epoch), format!("82{token:010}"))
 }
 
-/// In the order of the list.
+/// With tokens in the order of the list.
 pub(crate) fn all_delivered(events: &[Document]) -> Vec<DeliveredEvent> {
     events.iter().zip(1..).map(|(event, token)| delivered(event, token)).collect()
 }

@@ -1,4 +1,4 @@
-//! Gaps, regressions, and what only the source can say.
+//! Gaps, regressions, and questions that only the source can answer.
 
 use mongodb::bson::{Document, doc};
 use pipeline::view::{ApplyOutcome, DeliveredEvent, OrderingMode, ParkReason, PipelineStart};
@@ -24,7 +24,7 @@ async fn a_gap_is_healed_from_the_source() {
     assert_eq!(plain(fixture.view("orders").await), plain(fold(&events).0));
     let counts = pod.handle.counts();
     assert_eq!((counts.gaps_healed, counts.applied), (1, events.len() as u64), "{counts:?}");
-    // what was missing comes at last
+    // the missing event is delivered late
     assert_eq!(pod.apply(vec![delivered(&events[3], 4)]).await, [ApplyOutcome::Duplicate]);
 }
 
@@ -62,28 +62,29 @@ async fn an_unhealable_gap_parks_only_its_own_aggregate() {
 async fn a_recreated_aggregate_is_parked_and_not_skipped() {
     let fixture = ViewFixture::shop("regressed").await;
     let pod = fixture.pod();
-    let first_life = day(1, 5);
-    pod.apply(all_delivered(&first_life)).await;
-    let second_life: Vec<Document> = (1..=3_i64)
+    let first_aggregate = day(1, 5);
+    pod.apply(all_delivered(&first_aggregate)).await;
+    let second_aggregate: Vec<Document> = (1..=3_i64)
         .map(|version| {
             let mut event = event("order-0000", version, "Added", doc! { "customer": "new", "price": 1_i64 });
             event.insert("_id", format!("second-{version}"));
             event
         })
         .collect();
-    fixture.write_source(&second_life).await;
-    let again: Vec<DeliveredEvent> = (50..).zip(&second_life).map(|(token, event)| delivered(event, token)).collect();
+    fixture.write_source(&second_aggregate).await;
+    let again: Vec<DeliveredEvent> =
+        (50..).zip(&second_aggregate).map(|(token, event)| delivered(event, token)).collect();
     assert_eq!(pod.apply(again.clone()).await, [ApplyOutcome::Parked; 3]);
     assert_eq!(reasons(&fixture).await, [ParkReason::VersionRegressed; 2]);
     assert_eq!(pod.handle.counts().regressed, 1);
     assert_eq!(pod.apply(again).await, [ApplyOutcome::Duplicate; 3]);
     assert_eq!(
         plain(fixture.view("orders").await),
-        plain(fold(&first_life).0),
-        "nothing of the second life is applied"
+        plain(fold(&first_aggregate).0),
+        "no event of the recreated aggregate is applied"
     );
-    // late, from the first life
-    assert_eq!(pod.apply(vec![delivered(&first_life[4], 5)]).await, [ApplyOutcome::Duplicate]);
+    // a late event of the first aggregate
+    assert_eq!(pod.apply(vec![delivered(&first_aggregate[4], 5)]).await, [ApplyOutcome::Duplicate]);
 }
 
 #[tokio::test]
@@ -92,7 +93,7 @@ async fn a_restored_source_is_parked_even_if_sequences_match() {
     let pod = fixture.pod();
     let events = day(1, 6);
     pod.apply(all_delivered(&events)).await;
-    // restored to version 4, from where it went another way
+    // restored to version 4, then continued with another event
     let mut other = event("order-0000", 5, "Added", doc! { "customer": "c", "price": 5_i64 });
     other.insert("_id", "another-5");
     fixture.write_source(&events[..4]).await;
@@ -111,7 +112,7 @@ async fn events_read_by_a_snapshot_are_duplicates_on_the_stream() {
     let snapshot: Vec<DeliveredEvent> =
         events.iter().map(|event| DeliveredEvent { position: Some(position(1, 1)), ..delivered(event, 1) }).collect();
     assert_eq!(pod.apply(snapshot).await, [ApplyOutcome::Applied; 6]);
-    // versions 3 to 6 were committed after the snapshot began, and come again with their own positions
+    // versions 3 to 6 were committed after the snapshot began, and are delivered again with their own positions
     let stream: Vec<DeliveredEvent> = (10..).zip(&events[2..]).map(|(token, event)| delivered(event, token)).collect();
     assert_eq!(pod.apply(stream).await, [ApplyOutcome::Duplicate; 4]);
     assert_eq!(plain(fixture.view("orders").await), plain(fold(&events).0));

@@ -1,4 +1,4 @@
-//! Events to read models on a real mongod. What is expected is a fold in plain Rust that shares no code with the pipeline.
+//! Events to read models on a real mongod. The expectation is a fold in plain Rust that shares no code with the pipeline.
 
 mod exactly_once;
 mod expected_fold;

@@ -1,15 +1,15 @@
-//! Mistakes in declarations, found before the first event, with their places.
+//! Problems in declarations are found before the first event, with their paths.
 
 use pipeline::view::{ModelProblem, ReadModel, ReadModelDeclaration, validate};
 use serde_json::{Value, json};
 use testkit::mongo::shared;
 
-/// All that is found, without and with the server, as `path: problem`.
-async fn mistakes(declared: Value) -> Vec<ModelProblem> {
+/// All problems, found with and without the server.
+async fn find_problems(declared: Value) -> Vec<ModelProblem> {
     let views = shared().await.unwrap().database("validation");
     let declaration: ReadModelDeclaration = serde_json::from_value(declared).unwrap();
     match ReadModel::compile("orders", &declaration) {
-        Err(mistakes) => mistakes,
+        Err(problems) => problems,
         Ok(model) => validate(&views, &model).await.unwrap(),
     }
 }
@@ -47,11 +47,11 @@ async fn each_problem_is_reported_at_its_path() {
         (json!({ "when": { "a": "delete" }, "indexes": [{ "unique": true }] }), "indexes.0", "needs `keys`"),
     ];
     for (declared, path, problem) in table {
-        let found = mistakes(declared.clone()).await;
+        let found = find_problems(declared.clone()).await;
         assert_eq!(found.len(), 1, "{declared}: {found:?}");
-        let ModelProblem { model, event_type, path: at, problem: said } = &found[0];
-        assert_eq!((model.as_str(), at.join(".").as_str()), ("orders", path), "{declared}: {said}");
-        assert!(said.contains(problem), "{declared}: {said}");
+        let ModelProblem { model, event_type, path: at, problem: reported } = &found[0];
+        assert_eq!((model.as_str(), at.join(".").as_str()), ("orders", path), "{declared}: {reported}");
+        assert!(reported.contains(problem), "{declared}: {reported}");
         assert_eq!(event_type.as_deref(), path.contains("Placed").then_some("Placed"), "{declared}");
     }
 }
@@ -74,7 +74,7 @@ async fn valid_declarations_pass_for_any_value_type() {
         json!({ "mirror": true }),
     ];
     for declared in right {
-        let found = mistakes(declared.clone()).await;
+        let found = find_problems(declared.clone()).await;
         assert!(found.is_empty(), "{declared}: {found:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! Transactions that somebody left open on a document that events want to change.
+//! Transactions left open on a document that events change.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::fixture::{TestApplier, ViewFixture, all_delivered, complete, event};
 const CUSTOMER: &str = "ada";
 const SOON: Duration = Duration::from_secs(30);
 
-/// Writes the customer's document in a transaction, and leaves it so.
+/// Writes the customer's document in a transaction and leaves it open.
 async fn left_open(fixture: &ViewFixture, application: &str) -> (Client, ClientSession) {
     let mut options = ClientOptions::parse(shared().await.unwrap().uri()).await.unwrap();
     options.app_name = Some(application.to_owned());
@@ -40,7 +40,7 @@ async fn orphaned_transactions_are_aborted_by_another_pod() {
     let fixture = ViewFixture::shop("orphaned").await;
     let pod = pod_of(&fixture, "orphaned");
     let (_client, mut session) = left_open(&fixture, &application_name("orphaned")).await;
-    // Without help the server would keep the document for a minute, longer than a session is kept waiting.
+    // Otherwise the server would lock the document for a minute, longer than a session waits.
     pod.apply(all_delivered(&[an_order()])).await;
     assert_eq!(fixture.view("customers").await, [doc! { "_id": CUSTOMER, "orders": 1 }]);
     session.commit_transaction().await.unwrap_err();
@@ -53,7 +53,7 @@ async fn transactions_of_other_applications_are_left_alone() {
     let (_client, mut session) = left_open(&fixture, "somebody else").await;
     let mut applier = pod.session_applier();
     let applying = tokio::spawn(async move { applier.apply(all_delivered(&[an_order()])).await });
-    // Far longer than a transaction of ours would have been left alone.
+    // Far longer than the idle threshold of our own transactions.
     wait_for("twenty conflicts", SOON, async || match pod.handle.counts().conflicts {
         enough @ 20.. => Ok(enough),
         few => Err(few),

@@ -1,4 +1,4 @@
-//! What cannot be applied waits, and nothing else does.
+//! Aggregates whose events cannot be applied are parked, and no others.
 
 use mongodb::bson::{Bson, Document, doc};
 use pipeline::view::{ApplyOutcome, Config, DeliveredEvent, DiscardScope, Error, EventBody, OnPoison, ParkReason};
@@ -9,7 +9,7 @@ use crate::fixture::{
     TestApplier, ViewFixture, aggregate, all_delivered, complete, delivered, event, events_namespace,
 };
 
-/// A value that `$inc` cannot take: the order's total is a text.
+/// Makes `$inc` fail: the total of the order is text.
 async fn corrupt(fixture: &ViewFixture, order: &str) {
     let orders = fixture.views.collection::<Document>("orders");
     orders.insert_one(doc! { "_id": order, "total": "not a number" }).await.unwrap();
@@ -36,13 +36,13 @@ async fn retrying_poison_restores_the_read_model() {
     let events = day(10, 6);
     corrupt(&fixture, "order-0003").await;
     let outcomes = drain(&pod, &events, 10).await;
-    // version 1 is a `$set` and goes well; 2 to 6 wait
+    // version 1 is a `$set` and succeeds; 2 to 6 are queued
     assert_eq!(outcomes.iter().filter(|outcome| **outcome == ApplyOutcome::Parked).count(), 5);
     let (orders, customers) = fold(&events);
     let others =
         |all: Vec<Document>| plain(all.into_iter().filter(|it| it.get_str("_id").ok() != Some("order-0003")).collect());
     assert_eq!(others(fixture.view("orders").await), others(orders.clone()));
-    assert_eq!(plain(fixture.view("customers").await), plain(customers.clone()), "the other model goes on");
+    assert_eq!(plain(fixture.view("customers").await), plain(customers.clone()), "the other model continues");
 
     let store = fixture.parked_store();
     let list = store.list(10).await.unwrap();
@@ -55,7 +55,7 @@ async fn retrying_poison_restores_the_read_model() {
 
     let refused = store.retry(&id, &events_namespace(), "orders").await.unwrap_err();
     assert!(matches!(refused, Error::ReplayRefused { .. }), "{refused}");
-    assert_eq!(store.list(10).await.unwrap()[0].parked.waiting(), 5, "nothing is lost by a replay that fails");
+    assert_eq!(store.list(10).await.unwrap()[0].parked.waiting(), 5, "a failed replay loses nothing");
 
     repair(&fixture, "order-0003").await;
     fixture.views.collection::<Document>("orders").insert_one(orders_at_first(&events)).await.unwrap();
@@ -67,7 +67,7 @@ async fn retrying_poison_restores_the_read_model() {
     assert!(matches!(store.retry(&id, &events_namespace(), "orders").await, Err(Error::NotParked(_))));
 }
 
-/// What version 1 made of the order that is poisoned later.
+/// The order after version 1, before it is poisoned.
 fn orders_at_first(events: &[Document]) -> Document {
     let first = events.iter().find(|event| event.get_str("_id").ok() == Some("order-0003-1")).unwrap().clone();
     fold(&[first]).0.remove(0)
@@ -82,7 +82,7 @@ async fn events_of_a_parked_aggregate_queue_in_order() {
     let all = all_delivered(&events);
     pod.apply(all[..3].to_vec()).await;
     repair(&fixture, "order-0000").await;
-    // the cause is gone, and still the order of events is kept
+    // the cause is gone, and the order of events is still kept
     assert_eq!(pod.apply(all[3..5].to_vec()).await, [ApplyOutcome::Parked, ApplyOutcome::Parked]);
     assert_eq!(pod.apply(all[..5].to_vec()).await, [ApplyOutcome::Duplicate; 5]);
     assert!(fixture.view("orders").await.is_empty());
@@ -101,7 +101,7 @@ async fn a_discarded_event_is_kept_and_the_queue_continues() {
     events[2].insert("payload", doc! { "customer": "c", "price": "a lot" });
     assert_eq!(pod.apply(all_delivered(&events)).await[1..3], [ApplyOutcome::Applied, ApplyOutcome::Parked]);
     let (store, id) = (fixture.parked_store(), aggregate("order-0000"));
-    assert_eq!(store.list(10).await.unwrap().len(), 2, "both models add up prices");
+    assert_eq!(store.list(10).await.unwrap().len(), 2, "both models sum prices");
     for model in ["orders", "customers"] {
         assert_eq!(store.discard(&id, &events_namespace(), model, DiscardScope::First).await.unwrap(), 1);
     }
@@ -116,7 +116,7 @@ async fn a_discarded_event_is_kept_and_the_queue_continues() {
     assert_eq!(kept.len(), 3, "discarded events are never dropped");
     assert!(kept.iter().all(|event| event.get_str("state").ok() == Some("discarded")));
 
-    // parked again, the numbers of the queue begin again, and nothing stands in the way
+    // parked again, the queue numbers restart without a conflict
     let again = event("order-0000", 6, "Added", doc! { "customer": "c", "price": "more" });
     assert_eq!(pod.apply(vec![delivered(&again, 60)]).await, [ApplyOutcome::Parked]);
 }
@@ -150,7 +150,7 @@ async fn many_poisoned_aggregates_do_not_affect_others() {
     let outcomes = pod.apply(all_delivered(&events)).await;
     let waiting = outcomes.iter().filter(|outcome| **outcome == ApplyOutcome::Parked).count();
     assert_eq!(fixture.parked_store().list(100).await.unwrap().len(), 10);
-    // versions 2 and 3 of ten orders; of every fifth the third is a pipeline, which waits as well
+    // versions 2 and 3 of ten orders; every fifth order ends with a pipeline, which is queued as well
     assert_eq!(waiting, 20);
     let healthy = |all: Vec<Document>| {
         let poisoned = |id: &str| id[6..].parse::<u32>().unwrap() % 4 == 0;
@@ -217,7 +217,7 @@ async fn without_a_sequence_a_late_dead_letter_is_parked() {
     pod.apply(all).await;
     letter.dead_lettered = true;
     assert_eq!(pod.apply(vec![letter.clone()]).await, [ApplyOutcome::Parked]);
-    assert_eq!(pod.apply(vec![letter]).await, [ApplyOutcome::Duplicate], "given out again, it waits once");
+    assert_eq!(pod.apply(vec![letter]).await, [ApplyOutcome::Duplicate], "a redelivered dead letter is queued once");
     let cursor = fixture.cursor("order-0000").await.unwrap();
     assert_eq!(
         cursor.get_str("position").ok(),

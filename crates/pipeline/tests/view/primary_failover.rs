@@ -11,7 +11,7 @@ use testkit::wait::wait_for;
 use crate::expected_fold::{day, fold, plain};
 use crate::fixture::{STRICT, TestApplier, all_delivered, compiled, contents, shop_models};
 
-/// A session as it is held: what failed or is unknown is given out again from the first unsettled message on.
+/// Behaves like a held session: redelivers from the first unsettled message on.
 async fn hold(handle: Handle, messages: Vec<DeliveredEvent>) {
     let mut settled = 0;
     while settled < messages.len() {
@@ -57,9 +57,9 @@ async fn views_equal_the_fold_after_a_primary_failover() {
     .await;
     let primary = set.primary().await.unwrap();
     set.kill(primary).await.unwrap();
-    assert!(pod.handle.counts().applied < events.len() as u64, "it was killed in the middle");
+    assert!(pod.handle.counts().applied < events.len() as u64, "the primary was killed too late");
     for session in sessions {
-        tokio::time::timeout(Duration::from_secs(120), session).await.expect("an end").unwrap();
+        tokio::time::timeout(Duration::from_secs(120), session).await.expect("the session ends").unwrap();
     }
     let (orders, customers) = fold(&events);
     assert_eq!(plain(contents(&views, "orders").await), plain(orders));

@@ -1,14 +1,14 @@
-//! `examples/projection.rs`, run as its reader runs it: the program that was built beside this one.
+//! Runs `examples/projection.rs` as its reader would: the program built next to this one.
 
 use std::time::Duration;
 
 use pipeline::failpoints::Failpoint;
 use testkit::process::{OutputStream, Program};
 
-/// It may have to start a MongoDB of its own, on a busy machine.
+/// It may have to start its own MongoDB on a busy machine.
 const SOON: Duration = Duration::from_secs(90);
 
-/// Two days' sales of a till that sold coffee at four and tea at three, in turn.
+/// Two days of sales, coffee for four and tea for three in turn.
 const SALES: [&str; 4] = [
     r#"{ "_id": { "day": "2026-11-15", "product": "coffee" }, "count": 2, "revenue": 8 }"#,
     r#"{ "_id": { "day": "2026-11-15", "product": "tea" }, "count": 2, "revenue": 6 }"#,
@@ -16,13 +16,13 @@ const SALES: [&str; 4] = [
     r#"{ "_id": { "day": "2026-11-16", "product": "tea" }, "count": 1, "revenue": 3 }"#,
 ];
 
-/// What it prints, line by line: two deliveries of the same six events, then the read model.
+/// Its output: two deliveries of the same six events, then the read model.
 async fn printed(environment: Option<(&str, &str)>) -> Vec<String> {
     let beside =
         std::env::current_exe().ok().and_then(|path| Some(path.parent()?.parent()?.join("examples/projection")));
-    let path = beside.expect("a test program lies in `deps`, beside `examples`");
-    // A run of one test target builds no examples.
-    assert!(path.exists(), "the example is not built: `cargo build --workspace --example projection`");
+    let path = beside.expect("a test program is in `deps`, next to `examples`");
+    // Building one test target does not build the examples.
+    assert!(path.exists(), "the example is not built; run `cargo build --workspace --example projection`");
     let program = environment.into_iter().fold(Program::new(path), |program, (name, value)| program.env(name, value));
     let example = program.start().unwrap();
     let status = example.wait_for_exit(SOON).await;

@@ -1,4 +1,4 @@
-//! The update language, event by event.
+//! The update language and Rust projections.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -42,7 +42,7 @@ async fn a_key_that_looks_like_an_operator_stays_a_key() {
     let third = seen(3, doc! { "$gt": "" }.into());
     let fourth = event("a", 4, "Seen", doc! {});
     let outcomes = pod.apply(all_delivered(&[first, second, third, fourth])).await;
-    // MongoDB has no such `_id`, so the third waits, and with it the fourth
+    // MongoDB refuses this `_id`, so the third event is parked, and the fourth behind it
     assert_eq!(outcomes, [ApplyOutcome::Applied, ApplyOutcome::Applied, ApplyOutcome::Parked, ApplyOutcome::Parked]);
     let things = fixture.view("things").await;
     assert_eq!(things.iter().map(|thing| thing.get_i32("seen").unwrap()).collect::<Vec<_>>(), [1, 1]);
@@ -114,7 +114,7 @@ impl Projection for EventTypeCounter {
     fn apply(&self, event: &ProjectionEvent<'_>, writes: &mut Statements) -> Result<(), ProjectionError> {
         let name = event.event_type.clone().unwrap_or_default();
         if name == "Cancelled" {
-            return Err(ProjectionError::new("nobody cancels here"));
+            return Err(ProjectionError::new("cancelling is not supported"));
         }
         writes.update("tally", name, doc! { "$inc": { "count": 1 } })?;
         Ok(())
@@ -134,7 +134,7 @@ async fn a_rust_projection_writes_in_the_transaction_and_may_park() {
     assert_eq!(fixture.view("tally").await, [doc! { "_id": "Added", "count": 2 }]);
     let list = fixture.parked_store().list(10).await.unwrap();
     assert_eq!((list.len(), list[0].model.as_str()), (1, "tally"));
-    assert_eq!(list[0].parked.detail, "nobody cancels here");
+    assert_eq!(list[0].parked.detail, "cancelling is not supported");
 }
 
 #[tokio::test]
@@ -167,7 +167,7 @@ async fn indexes_are_created_at_start_and_a_restart_is_fine() {
     assert_eq!(names, ["_id_", "codes", "customer_1_at_-1"]);
 }
 
-/// Falls over an event it does not like.
+/// Panics on one event.
 struct PanickingProjection;
 
 impl Projection for PanickingProjection {
@@ -176,7 +176,7 @@ impl Projection for PanickingProjection {
     }
 
     fn apply(&self, event: &ProjectionEvent<'_>, _writes: &mut Statements) -> Result<(), ProjectionError> {
-        assert_ne!(event.sequence, Some(2), "it does not like twos");
+        assert_ne!(event.sequence, Some(2), "planted panic");
         Ok(())
     }
 }
@@ -211,7 +211,7 @@ async fn one_key_in_two_collections_is_two_aggregates() {
     assert_eq!(fixture.view("others").await, [doc! { "_id": 1, "a": "right" }]);
 }
 
-/// Its first word is a panic, once for each of the transactions that run side by side.
+/// Panics on its first calls, once per concurrent transaction.
 struct PanickingObserver(AtomicU32);
 
 impl ApplyObserver for PanickingObserver {
@@ -221,7 +221,7 @@ impl ApplyObserver for PanickingObserver {
 
     fn record_applied(&self, _: &DeliveredEvent, _: ApplyTimings) {
         let left = self.0.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
-        assert!(left.is_err(), "it cannot look on");
+        assert!(left.is_err(), "planted panic");
     }
 }
 
@@ -234,7 +234,7 @@ async fn a_panicking_observer_costs_only_one_batch() {
     let added = event("a", 1, "Added", doc! { "customer": "c", "price": 1_i64 });
     let first = pod.session_applier().apply(all_delivered(std::slice::from_ref(&added))).await;
     assert!(matches!(first.end, BatchEnd::Failed(_)), "{:?}", first.end);
-    // It was committed, and is known when its session is accepted again; and so on until nobody is left to panic.
+    // The batch was committed and is a duplicate when redelivered; repeat until no panic is left.
     for _ in 1..times {
         let next = event("b", 1, "Added", doc! { "customer": "c", "price": 1_i64 });
         let other = pod.session_applier().apply(all_delivered(&[next])).await;

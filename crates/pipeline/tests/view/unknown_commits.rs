@@ -1,4 +1,4 @@
-//! Commits whose answer is lost, or late: the server does its work and says otherwise.
+//! Commits whose reply is lost or late, although the server has committed.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use testkit::mongo::{ReplicaSet, ReplicaSetConfig};
 use crate::expected_fold::{day, fold, plain};
 use crate::fixture::{STRICT, TestApplier, all_delivered, compiled, complete, contents, shop_models};
 
-/// On a busy machine the driver needs seconds to find a server again.
+/// On a busy machine the driver takes seconds to find the server again.
 const LONG: Duration = Duration::from_secs(30);
 
-/// A server that can be told to fail.
+/// A server with fail points.
 struct UnreliableServer {
     client: Client,
     views: Database,
@@ -22,7 +22,7 @@ struct UnreliableServer {
 }
 
 impl UnreliableServer {
-    /// A transaction may take so long.
+    /// With this transaction timeout.
     async fn start(transaction_within: Duration) -> Self {
         let set = ReplicaSetConfig::with_members(1).argument("--setParameter").argument("enableTestCommands=1");
         let set = set.start().await.unwrap();
@@ -43,7 +43,7 @@ impl UnreliableServer {
         Self { client, views, pod, _set: set }
     }
 
-    /// What becomes of commits from now on.
+    /// Configures the fail point for commits.
     async fn commits(&self, mode: impl Into<mongodb::bson::Bson>, mut how: Document) {
         how.insert("failCommands", vec!["commitTransaction"]);
         let command = doc! { "configureFailPoint": "failCommand", "mode": mode.into(), "data": how };
@@ -61,7 +61,7 @@ impl UnreliableServer {
 async fn an_unknown_commit_is_resolved_by_the_cursor_on_redelivery() {
     let fixture = UnreliableServer::start(Duration::from_secs(2)).await;
     let events = day(5, 4);
-    // committed, and answered with a write concern that was not met in time
+    // committed, but the reply reports a write concern timeout
     fixture
         .commits(
             "alwaysOn",
@@ -81,7 +81,7 @@ async fn an_unknown_commit_is_resolved_by_the_cursor_on_redelivery() {
 async fn a_commit_that_never_arrived_is_retried() {
     let fixture = UnreliableServer::start(LONG).await;
     let events = day(5, 4);
-    // the line goes, three times: more often than the driver tries by itself
+    // the connection drops three times: more often than the driver retries
     fixture.commits(doc! { "times": 3 }, doc! { "closeConnection": true }).await;
     assert_eq!(
         complete(fixture.pod.session_applier().apply(all_delivered(&events)).await),
