@@ -1,70 +1,63 @@
-//! One per pod: gathers the events of all sessions into transactions.
+//! One per pod: applies the events of all sessions in transactions.
 //!
-//! What is handed in waits in a [queue](super::queue) until a transaction takes it. As many as there are connections run side by side,
-//! and each session is told when all it handed in is resolved.
+//! Submitted batches wait in a queue until a transaction takes them. As many transactions run concurrently as there are connections; each
+//! session gets its results once all events of its batch are resolved. How groups are formed, retried and split is in
+//! [`contention`](super::contention).
 
-use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
-use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use mongodb::Database;
-use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
-use super::blocked_aggregates::BlockedAggregates;
 use super::config::{Config, OnPoison};
+use super::contention::{GroupLimits, GroupRunner, OpenGroup, SessionApplier, SubmissionQueue, TransactionGroup};
 use super::counters::{ApplyCounters, ApplyCounts, ReadModelCounts};
 use super::cursor::OrderingMode;
 use super::cursor_document::CursorNaming;
 use super::error::Error;
-use super::group::{EventResult, EventResults, GroupRunner, group_by_aggregate};
 use super::observer::ApplyObserver;
-use super::orphaned_transactions::OrphanedTransactions;
-use super::plan::{ApplyRules, PendingEvent};
+use super::plan::ApplyRules;
 use super::projection::Projection;
-use super::queue::{GroupLimits, Submission, SubmissionQueue, TransactionGroup};
-use super::session_applier::SessionApplier;
 use super::source_history::SourceHistory;
 use super::transaction::TransactionStore;
 
-/// Applies what its [`SessionApplier`]s hand in, while it runs.
+/// Applies the batches that its [`SessionApplier`]s submit, while it runs.
 pub struct Applier {
     context: Arc<ApplierContext>,
 }
 
-/// For sessions, and for who asks how it goes.
+/// For sessions, and for reading the counters.
 #[derive(Clone)]
 pub struct Handle {
     pub(super) context: Arc<ApplierContext>,
 }
 
-/// What is applied where, and in what order.
+/// What an applier needs: database, models, and the order of events.
 pub struct ApplierSetup {
     pub config: Config,
-    /// The database of the read models.
+    /// The read-model database.
     pub database: Database,
-    /// The pipeline's name; keys its cursors.
+    /// Name of the pipeline; part of the cursor ids.
     pub pipeline: String,
     pub mode: OrderingMode,
-    /// In a source of documents, the same key in two collections is two aggregates.
+    /// In a source of documents, one key in two collections is two aggregates.
     pub by_collection: bool,
     pub models: Vec<Arc<dyn Projection>>,
-    /// Where missing events are read; needed where events have a sequence.
+    /// For reading missing events; needed if events have a sequence.
     pub history: Option<SourceHistory>,
 }
 
 pub(super) struct ApplierContext {
     pub(super) config: Config,
-    pub(super) groups: GroupRunner,
+    pub(super) runner: GroupRunner,
     pub(super) history: Option<SourceHistory>,
     pub(super) counters: Arc<ApplyCounters>,
     pub(super) queue: SubmissionQueue,
 }
 
 impl Applier {
-    /// Two models of one name are refused: an aggregate is parked under it.
+    /// Fails if two models have one name, as aggregates are parked under it.
     pub fn new(setup: ApplierSetup) -> Result<Self, Error> {
         let ApplierSetup { config, database, pipeline, mode, by_collection, models, history } = setup;
         let mut names: Vec<&str> = models.iter().map(|model| model.name()).collect();
@@ -73,7 +66,6 @@ impl Applier {
             return Err(Error::DuplicateModelName(duplicate[0].to_owned()));
         }
         let counters = Arc::new(ApplyCounters::new(models.iter().map(|model| model.name())));
-        let orphaned = OrphanedTransactions::new(&pipeline);
         let rules = ApplyRules {
             naming: CursorNaming { pipeline, by_collection },
             mode,
@@ -81,33 +73,22 @@ impl Applier {
             dead_letter_poison: config.on_poison == OnPoison::DeadLetter,
             park_at_delivery: config.park_at_delivery.get(),
         };
-        let groups = GroupRunner {
-            store: TransactionStore { database, within: config.transaction_within },
-            rules,
-            counters: counters.clone(),
-            retry_for: config.retry_for,
-            alone_at_delivery: config.alone_at_delivery,
-            orphaned,
-            retry_lock: tokio::sync::Mutex::new(()),
-            blocked: BlockedAggregates::default(),
-            verify_first_events: AtomicU32::new(0),
-            stopping: CancellationToken::new(),
-            observer: OnceLock::new(),
-        };
+        let store = TransactionStore { database, within: config.transaction_within };
+        let runner = GroupRunner::new(&config, store, rules, counters.clone());
         let limits = GroupLimits {
             statements: config.group_statements,
             bytes: config.group_bytes,
             within: config.group_within,
             groups: config.connections,
         };
-        let context = ApplierContext { config, groups, history, counters, queue: SubmissionQueue::new(limits) };
+        let context = ApplierContext { config, runner, history, counters, queue: SubmissionQueue::new(limits) };
         Ok(Self { context: Arc::new(context) })
     }
 
-    /// One is told, and the first stays.
+    /// Reports applied events to `observer`; the first observer stays.
     #[must_use]
     pub fn with_observer(self, observer: Arc<dyn ApplyObserver>) -> Self {
-        let _ = self.context.groups.observer.set(observer);
+        self.context.runner.set_observer(observer);
         self
     }
 
@@ -115,7 +96,7 @@ impl Applier {
         Handle { context: self.context.clone() }
     }
 
-    /// Returns after `stop`, when all that was handed in before is resolved. What comes later is told that it failed.
+    /// Returns after `stop`, once all earlier submissions are resolved. Later ones fail.
     pub async fn run(self, stop: CancellationToken) {
         let mut workers = JoinSet::new();
         for _ in 0..self.context.config.connections.get() {
@@ -130,10 +111,10 @@ impl Applier {
         loop {
             tokio::select! {
                 () = &mut stopped, if is_open => is_open = false,
-                // cancel-safe: join_next. While it is open, a worker only ends by a panic, and those who wait need another.
+                // cancel-safe: join_next. While the queue is open a worker ends only by a panic, and must be replaced.
                 ended = workers.join_next() => match ended {
                     Some(Err(error)) => {
-                        tracing::error!(error = %error, "a transaction's task ended before its time; another takes its place");
+                        tracing::error!(error = %error, "applier worker panicked; starting a replacement");
                         workers.spawn(self.context.clone().run_worker());
                     }
                     Some(Ok(())) => {}
@@ -151,34 +132,33 @@ impl Drop for Applier {
 }
 
 impl Handle {
-    /// A session's way in.
+    /// The applier of one session.
     pub fn session_applier(&self) -> SessionApplier {
         SessionApplier::new(self.context.clone())
     }
 
-    /// Whether somebody traces what is applied.
+    /// Whether applied events should carry their trace context.
     pub fn is_traced(&self) -> bool {
-        self.context.groups.observer.get().is_some_and(|observer| observer.needs_trace())
+        self.context.runner.is_traced()
     }
 
     pub fn counts(&self) -> ApplyCounts {
         self.context.counters.snapshot()
     }
 
-    /// One for each read model.
+    /// Counters by read model.
     pub fn models(&self) -> Vec<ReadModelCounts> {
         self.context.counters.models()
     }
 
-    /// The pod is about to stop: what has not begun is given back untried, now and from now on, and what fails is not tried again. What is
-    /// under way is resolved.
+    /// For a pod that stops: drops pending submissions and later ones untried, and ends retries. Running transactions are resolved.
     pub(crate) fn drop_pending(&self) {
-        self.context.groups.stopping.cancel();
+        self.context.runner.stop();
         self.context.queue.drop_pending();
     }
 
-    /// Returns while there is less in hand than the next transactions take: whoever would bring more sessions need not hurry before. A
-    /// few with much to say are served better than many that have said little. Cancel-safe.
+    /// Returns when less is pending than the next transactions take, so that more sessions would be of use. Few sessions with many events are
+    /// faster than many with few. Cancel-safe.
     pub(crate) async fn wait_for_capacity(&self) {
         self.context.queue.wait_for_capacity().await;
     }
@@ -186,89 +166,19 @@ impl Handle {
 
 impl ApplierContext {
     async fn run_worker(self: Arc<Self>) {
-        // Who conflicts with somebody that holds on waits beside the work, not in it.
-        let mut waiting = JoinSet::new();
+        // Blocked aggregates wait in tasks of their own, so that the worker can take the next group.
+        let mut blocked = JoinSet::new();
         while let Some(TransactionGroup { submissions, running }) = self.queue.next().await {
-            let mut open = OpenGroup::from_submissions(submissions);
-            self.groups.resolve(&open.candidates, &mut open.results).await;
+            let mut group = OpenGroup::new(submissions);
+            group.resolve(&self.runner).await;
+            // Before the replies: the queue may start the next group now.
             drop(running);
-            if let Some(rest) = open.reply_resolved() {
-                waiting.spawn(self.clone().resolve_blocked(rest));
+            if let Some(rest) = group.into_unresolved() {
+                let context = self.clone();
+                blocked.spawn(async move { rest.resolve_blocked(&context.runner).await });
             }
-            while waiting.try_join_next().is_some() {}
+            while blocked.try_join_next().is_some() {}
         }
-        while waiting.join_next().await.is_some() {}
-    }
-
-    /// Side by side: nobody waits for another's document.
-    async fn resolve_blocked(self: Arc<Self>, mut open: OpenGroup) {
-        let unresolved: Vec<usize> = (0..open.results.len()).filter(|at| open.results[*at].is_none()).collect();
-        let candidates = std::mem::take(&mut open.candidates);
-        let aggregates = group_by_aggregate(&candidates, &unresolved).into_iter();
-        let mut waits: FuturesUnordered<_> =
-            aggregates.map(|places| self.groups.resolve_blocked(&candidates, places)).collect();
-        while let Some(results) = waits.next().await {
-            for (at, results) in results {
-                open.results[at] = Some(results);
-            }
-            open.send_resolved();
-        }
-    }
-}
-
-/// A group of which not every submission has its answer yet.
-struct OpenGroup {
-    candidates: Vec<PendingEvent>,
-    /// How many events each submission has; in their order.
-    event_counts: Vec<usize>,
-    replies: Vec<Option<oneshot::Sender<Vec<EventResult>>>>,
-    results: EventResults,
-}
-
-impl OpenGroup {
-    fn from_submissions(group: Vec<Submission>) -> Self {
-        let event_counts: Vec<usize> = group.iter().map(|submission| submission.candidates.len()).collect();
-        let mut candidates = Vec::with_capacity(event_counts.iter().sum());
-        let mut replies = Vec::with_capacity(group.len());
-        for submission in group {
-            candidates.extend(submission.candidates);
-            replies.push(Some(submission.reply));
-        }
-        let results = vec![None; candidates.len()];
-        Self { candidates, event_counts, replies, results }
-    }
-
-    /// Answers every submission of which all is known.
-    fn send_resolved(&mut self) {
-        let mut at = 0;
-        for (length, reply) in self.event_counts.iter().zip(&mut self.replies) {
-            let results = &mut self.results[at..at + length];
-            at += length;
-            if results.iter().all(Option::is_some)
-                && let Some(reply) = reply.take()
-            {
-                // A session that has gone meanwhile needs no answer.
-                let _ = reply.send(results.iter().flatten().cloned().collect());
-            }
-        }
-    }
-
-    /// Answers what can be answered; what is left holds on to no more than it must.
-    fn reply_resolved(mut self) -> Option<Self> {
-        self.send_resolved();
-        let (mut candidates, mut results) = (self.candidates.into_iter(), self.results.into_iter());
-        let mut rest = Self { candidates: vec![], event_counts: vec![], replies: vec![], results: vec![] };
-        for (length, reply) in self.event_counts.into_iter().zip(self.replies) {
-            let (candidates, results) = (candidates.by_ref().take(length), results.by_ref().take(length));
-            if reply.is_some() {
-                rest.candidates.extend(candidates);
-                rest.results.extend(results);
-                rest.event_counts.push(length);
-                rest.replies.push(reply);
-            } else {
-                candidates.zip(results).for_each(drop);
-            }
-        }
-        (!rest.replies.is_empty()).then_some(rest)
+        while blocked.join_next().await.is_some() {}
     }
 }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use mongodb::bson::raw::cstr;
 use mongodb::bson::{RawArrayBuf, RawDocumentBuf};
 
-use super::plan::PlannedStatement;
-use super::statement::StatementKind;
+use super::identity::Identity;
+use super::statement::{StatementKind, WriteStatement};
 
 /// Limit of a command document, below the server's 16 MB. A single statement may be larger.
 const MAX_COMMAND_BYTES: usize = 12 * 1024 * 1024;
@@ -24,21 +24,21 @@ pub(super) struct WriteCommand {
 }
 
 /// One command per statement, so that an error identifies the statement.
-pub(super) fn one_per_statement(statements: &[PlannedStatement]) -> Vec<WriteCommand> {
-    let command = |(index, planned): (usize, &PlannedStatement)| WriteCommand {
-        collection: planned.statement.collection.clone(),
-        kind: planned.statement.kind,
+pub(super) fn one_per_statement<S: AsRef<WriteStatement>>(statements: &[S]) -> Vec<WriteCommand> {
+    let command = |(index, statement): (usize, &WriteStatement)| WriteCommand {
+        collection: statement.collection.clone(),
+        kind: statement.kind,
         statements: vec![index],
     };
-    statements.iter().enumerate().map(command).collect()
+    statements.iter().map(AsRef::as_ref).enumerate().map(command).collect()
 }
 
-pub(super) fn batched(statements: &[PlannedStatement]) -> Vec<WriteCommand> {
+/// As few commands as possible.
+pub(super) fn batched<S: AsRef<WriteStatement>>(statements: &[S]) -> Vec<WriteCommand> {
     let mut collections: Vec<CollectionCommands> = vec![];
-    for (index, planned) in statements.iter().enumerate() {
-        let collection = &planned.statement.collection;
-        let found =
-            collections.iter_mut().position(|collection_commands| collection_commands.collection == *collection);
+    for (index, statement) in statements.iter().map(AsRef::as_ref).enumerate() {
+        let collection = &statement.collection;
+        let found = collections.iter().position(|known| known.collection == *collection);
         let at = found.unwrap_or_else(|| {
             collections.push(CollectionCommands {
                 collection: collection.clone(),
@@ -48,11 +48,10 @@ pub(super) fn batched(statements: &[PlannedStatement]) -> Vec<WriteCommand> {
             });
             collections.len() - 1
         });
-        collections[at].add(index, planned);
+        collections[at].add(index, statement);
     }
-    let commands: Vec<WriteCommand> =
-        collections.into_iter().flat_map(|collection_commands| collection_commands.commands).collect();
-    commands.into_iter().flat_map(|command| split_by_size(command, statements)).collect()
+    let commands = collections.into_iter().flat_map(|collection| collection.commands);
+    commands.flat_map(|command| split_by_size(command, statements)).collect()
 }
 
 /// The commands of one collection, in order.
@@ -60,14 +59,13 @@ struct CollectionCommands<'a> {
     collection: Arc<str>,
     commands: Vec<WriteCommand>,
     /// By document: the command of its last statement.
-    last_command: HashMap<&'a super::identity::Identity, usize>,
+    last_command: HashMap<&'a Identity, usize>,
     /// No statement may go before this command.
     earliest_allowed: usize,
 }
 
 impl<'a> CollectionCommands<'a> {
-    fn add(&mut self, index: usize, planned: &'a PlannedStatement) {
-        let PlannedStatement { statement, .. } = planned;
+    fn add(&mut self, index: usize, statement: &'a WriteStatement) {
         let earliest = match &statement.document {
             Some(document) => self.last_command.get(document).copied().unwrap_or(0).max(self.earliest_allowed),
             None => self.commands.len().saturating_sub(1),
@@ -86,11 +84,11 @@ impl<'a> CollectionCommands<'a> {
     }
 }
 
-fn split_by_size(command: WriteCommand, statements: &[PlannedStatement]) -> Vec<WriteCommand> {
+fn split_by_size<S: AsRef<WriteStatement>>(command: WriteCommand, statements: &[S]) -> Vec<WriteCommand> {
     let mut commands = vec![];
     let (mut bytes, mut taken) = (0, vec![]);
     for index in command.statements {
-        let size = statements[index].statement.raw.as_bytes().len();
+        let size = statements[index].as_ref().raw.as_bytes().len();
         if bytes + size > MAX_COMMAND_BYTES && !taken.is_empty() {
             let statements = std::mem::take(&mut taken);
             commands.push(WriteCommand { collection: command.collection.clone(), kind: command.kind, statements });
@@ -104,8 +102,8 @@ fn split_by_size(command: WriteCommand, statements: &[PlannedStatement]) -> Vec<
 }
 
 impl WriteCommand {
-    pub(super) fn to_document(&self, statements: &[PlannedStatement]) -> RawDocumentBuf {
-        let entries = self.statements.iter().map(|index| &statements[*index].statement.raw);
+    pub(super) fn to_document<S: AsRef<WriteStatement>>(&self, statements: &[S]) -> RawDocumentBuf {
+        let entries = self.statements.iter().map(|index| &statements[*index].as_ref().raw);
         match self.kind {
             StatementKind::Update => update_command(&self.collection, entries),
             StatementKind::Delete => {
@@ -189,7 +187,7 @@ mod tests {
     use crate::view::statement::Statements;
 
     /// `u1` updates document 1, `d1` deletes it.
-    fn planned(words: &str) -> Vec<PlannedStatement> {
+    fn planned(words: &str) -> Vec<WriteStatement> {
         let mut statements = Statements::default();
         for word in words.split_whitespace() {
             let id = Bson::from(word[1..].parse::<i32>().unwrap());
@@ -199,8 +197,7 @@ mod tests {
                 statements.update("orders", id, mongodb::bson::doc! { "$set": { "a": 1 } }).unwrap();
             }
         }
-        let planned = |statement| PlannedStatement { at: 0, model: 0, statement };
-        statements.list.into_iter().map(planned).collect()
+        statements.list
     }
 
     fn shown(words: &str) -> Vec<Vec<usize>> {

@@ -1,18 +1,25 @@
 //! Station 5 of 5: messages become read models.
 //!
-//! `session` hands over what it received, through a [`SessionApplier`]; the [`Applier`] gathers the events of all sessions into transactions. One
-//! transaction reads the cursors of its aggregates, decides for each event whether it is next, and writes the read models and the
-//! cursors together: that is what makes the effect exactly once. (Of an aggregate's first event no cursor is read; its insert is refused
-//! if there is one.) Leans on nothing else for that: not on the session's lock, not on
-//! the bus's duplicate detection, not on who leads.
+//! `session` submits its batches through a [`SessionApplier`]; the [`Applier`] applies the events of all sessions in transactions. One
+//! transaction reads the cursors of its aggregates, decides for each event whether it is next, and writes the read models and the cursors
+//! together: that makes the effect exactly once. (For the first event of an aggregate no cursor is read; its insert fails if there is one.)
+//! Exactly-once depends on nothing else: not on the session lock, not on duplicate detection, not on the leader.
 //!
-//! Never settles a message, and never waits for one. Only [`SourceHistory`] reads the source, and only where events are missing or in doubt.
+//! Never settles a message. Only [`SourceHistory`] reads the source, and only if events are missing or in doubt.
+//!
+//! Reading order:
+//! 1. What is applied: [`DeliveredEvent`] (the event), [`cursor`](decide) (next, duplicate, gap or regressed), `plan` (what a transaction
+//!    writes), `transaction` (one transaction).
+//! 2. Who is applied with whom: [`applier`](Applier), then `contention` (groups, retries, splits), whose `mod.rs` lists its layers.
+//! 3. What the models write: [`projection`](Projection), `read_model` with `template` and `event_path`, `statement`, `commands`.
+//! 4. What cannot be applied: `parked`, and `source_history` for gaps.
+//! 5. Stored documents: `cursor_document`, `epoch_floor`, `bson_writer`, `identity`; and `prepare` and `model_check` before the first event.
 
 mod applier;
-mod blocked_aggregates;
 mod bson_writer;
 mod commands;
 mod config;
+mod contention;
 mod counters;
 mod cursor;
 mod cursor_document;
@@ -20,17 +27,14 @@ mod delivered_event;
 mod epoch_floor;
 mod error;
 mod event_path;
-mod group;
+mod indices;
 mod model_check;
 mod observer;
-mod orphaned_transactions;
 mod parked;
 mod plan;
 mod prepare;
 mod projection;
-mod queue;
 mod read_model;
-mod session_applier;
 mod source_history;
 mod statement;
 mod template;
@@ -42,6 +46,7 @@ pub use crate::stored::Identity;
 pub use crate::stored::cursors::{CURSORS, GONE, application_name};
 pub use applier::{Applier, ApplierSetup, Handle};
 pub use config::{Config, OnPoison};
+pub use contention::{AppliedBatch, BatchEnd, SessionApplier};
 pub use counters::{ApplyCounts, ReadModelCounts};
 pub use cursor::{
     Cursor, CursorDecision, EventFacts, OrderingMode, PipelineStart, SourceEvidence, SourceQuestion, decide,
@@ -55,8 +60,7 @@ pub use plan::ApplyOutcome;
 pub use prepare::prepare;
 pub use projection::{Index, Projection, ProjectionError, ProjectionEvent, Statements, UnwritableValue};
 pub use read_model::{ModelProblem, ReadModel, ReadModelDeclaration};
-pub use session_applier::{AppliedBatch, BatchEnd, SessionApplier};
 pub use source_history::SourceHistory;
 
-/// Events that wait, beside them.
+/// The collection of parked events, in the read-model database.
 pub const PARKED_EVENTS: &str = "parked_events";

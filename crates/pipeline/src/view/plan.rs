@@ -13,6 +13,7 @@ use super::cursor::{Cursor, CursorDecision, EventFacts, OrderingMode, SourceEvid
 use super::cursor_document::{CursorNaming, StoredFlags, cursor_document, cursor_statement};
 use super::delivered_event::{DeliveredEvent, EventBody};
 use super::identity::Identity;
+use super::indices::{EventIndex, ModelIndex};
 use super::parked::{ParkReason, ParkedEntry, parked_event_document, parked_event_id};
 use super::projection::{self, Projection, ProjectionEvent};
 use super::statement::WriteStatement;
@@ -79,9 +80,9 @@ pub(super) struct ApplyRules {
 
 impl ApplyRules {
     /// Whether it claims to be the first of its aggregate and is no known redelivery. Only a sequence can tell.
-    pub(super) fn looks_like_first_event(&self, candidate: &PendingEvent) -> bool {
+    pub(super) fn looks_like_first_event(&self, pending: &PendingEvent) -> bool {
         let OrderingMode::Sequence { first, .. } = self.mode else { return false };
-        let event = &candidate.event;
+        let event = &pending.event;
         !self.naming.by_collection
             && event.sequence.is_some_and(|sequence| sequence <= first)
             && event.delivery_count == 0
@@ -89,19 +90,31 @@ impl ApplyRules {
 }
 
 /// Statements the server is known to refuse, by event and model, with the error.
-pub(super) type RefusedStatements = HashMap<(usize, usize), String>;
+pub(super) type RefusedStatements = HashMap<StatementOrigin, String>;
+
+/// The event and the model that a statement comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct StatementOrigin {
+    pub(super) event: EventIndex,
+    pub(super) model: ModelIndex,
+}
 
 /// A statement with the event and the model it comes from.
 pub(super) struct PlannedStatement {
-    pub(super) at: usize,
-    pub(super) model: usize,
+    pub(super) origin: StatementOrigin,
     pub(super) statement: WriteStatement,
+}
+
+impl AsRef<WriteStatement> for PlannedStatement {
+    fn as_ref(&self) -> &WriteStatement {
+        &self.statement
+    }
 }
 
 #[derive(Default)]
 pub(super) struct TransactionPlan {
-    /// One per event, with its index in the group.
-    pub(super) answers: Vec<(usize, PlannedOutcome)>,
+    /// One per event.
+    pub(super) outcomes: Vec<(EventIndex, PlannedOutcome)>,
     pub(super) statements: Vec<PlannedStatement>,
     /// Cursors of aggregates that have none yet.
     pub(super) first_cursors: Vec<RawDocumentBuf>,
@@ -133,7 +146,7 @@ struct AggregateState {
 
 pub(super) struct TransactionPlanner<'a> {
     rules: &'a ApplyRules,
-    refusals: &'a RefusedStatements,
+    refused: &'a RefusedStatements,
     now: DateTime,
     state: HashMap<Identity, AggregateState>,
     plan: TransactionPlan,
@@ -142,7 +155,7 @@ pub(super) struct TransactionPlanner<'a> {
 impl<'a> TransactionPlanner<'a> {
     pub(super) fn new(
         rules: &'a ApplyRules,
-        refusals: &'a RefusedStatements,
+        refused: &'a RefusedStatements,
         cursors: HashMap<Identity, Cursor>,
         now: DateTime,
     ) -> Self {
@@ -154,28 +167,28 @@ impl<'a> TransactionPlanner<'a> {
         };
         let state = cursors.into_iter().map(|(identity, cursor)| (identity, from_stored(cursor))).collect();
         let counts = CommitCounts { models: vec![0; rules.models.len()], ..CommitCounts::default() };
-        Self { rules, refusals, now, state, plan: TransactionPlan { counts, ..TransactionPlan::default() } }
+        Self { rules, refused, now, state, plan: TransactionPlan { counts, ..TransactionPlan::default() } }
     }
 
-    pub(super) fn plan(mut self, candidates: &[PendingEvent], part: &[usize]) -> TransactionPlan {
+    pub(super) fn plan(mut self, events: &[PendingEvent], indices: &[EventIndex]) -> TransactionPlan {
         let mut states = std::mem::take(&mut self.state);
-        self.plan.answers.reserve(part.len());
-        for at in part {
-            let candidate = &candidates[*at];
-            let state = states.entry(candidate.identity.clone()).or_default();
-            let answer = self.plan_event(*at, candidate, state);
-            self.plan.answers.push((*at, answer));
+        self.plan.outcomes.reserve(indices.len());
+        for index in indices {
+            let pending = &events[*index];
+            let state = states.entry(pending.identity.clone()).or_default();
+            let outcome = self.plan_event(*index, pending, state);
+            self.plan.outcomes.push((*index, outcome));
         }
-        self.write_cursors(candidates, part, &mut states);
+        self.write_cursors(events, indices, &mut states);
         self.plan
     }
 
-    fn plan_event(&mut self, at: usize, candidate: &PendingEvent, state: &mut AggregateState) -> PlannedOutcome {
+    fn plan_event(&mut self, index: EventIndex, pending: &PendingEvent, state: &mut AggregateState) -> PlannedOutcome {
         if state.blocked {
             return PlannedOutcome::Blocked;
         }
-        let event = &*candidate.event;
-        let mut decision = decide(state.cursor.as_ref(), candidate.facts(), self.rules.mode);
+        let event = &*pending.event;
+        let mut decision = decide(state.cursor.as_ref(), pending.facts(), self.rules.mode);
         if Failpoint::NoCursorCheck.is_enabled() {
             decision = CursorDecision::Next;
         }
@@ -186,19 +199,19 @@ impl<'a> TransactionPlanner<'a> {
             decision = if is_there { CursorDecision::Duplicate } else { CursorDecision::Next };
         }
         match decision {
-            CursorDecision::Next => self.apply_or_park(at, candidate, state, self.park_reason(event)),
+            CursorDecision::Next => self.apply_or_park(index, pending, state, self.park_reason(event)),
             CursorDecision::Duplicate => {
                 self.plan.counts.duplicates += 1;
                 PlannedOutcome::Done(ApplyOutcome::Duplicate)
             }
             CursorDecision::Regressed => {
                 self.plan.counts.regressed += 1;
-                self.apply_or_park(at, candidate, state, Some(ParkReason::VersionRegressed))
+                self.apply_or_park(index, pending, state, Some(ParkReason::VersionRegressed))
             }
             CursorDecision::Gap { .. } | CursorDecision::AskSource(SourceQuestion::IsFirst { .. })
-                if candidate.is_unhealable =>
+                if pending.is_unhealable =>
             {
-                self.apply_or_park(at, candidate, state, Some(ParkReason::Unhealable))
+                self.apply_or_park(index, pending, state, Some(ParkReason::Unhealable))
             }
             CursorDecision::Gap { from, to } => {
                 state.blocked = true;
@@ -227,16 +240,17 @@ impl<'a> TransactionPlanner<'a> {
     /// Applies or parks an event that is next, in each model.
     fn apply_or_park(
         &mut self,
-        at: usize,
-        candidate: &PendingEvent,
+        index: EventIndex,
+        pending: &PendingEvent,
         state: &mut AggregateState,
         park_reason: Option<ParkReason>,
     ) -> PlannedOutcome {
-        let event = &*candidate.event;
+        let event = &*pending.event;
         let cursor = state.cursor.get_or_insert_default();
         let mut is_poison = false;
         let mut is_queued = false;
         for (number, model) in self.rules.models.iter().enumerate() {
+            let origin = StatementOrigin { event: index, model: ModelIndex::new(number) };
             // Without type and body it is unknown which models the event concerns, so it concerns all.
             let unknown = event.event_type.is_none() && park_reason.is_some();
             let concerned = model.handles(event) || unknown || park_reason.is_some_and(ParkReason::affects_all_models);
@@ -247,7 +261,7 @@ impl<'a> TransactionPlanner<'a> {
             let refused = if is_parked { None } else { park_reason.map(|reason| (reason, String::new())) };
             let refused = match refused {
                 None if !is_parked => {
-                    self.add_statements(at, number, event).err().map(|detail| (ParkReason::Poison, detail))
+                    self.add_statements(origin, event).err().map(|detail| (ParkReason::Poison, detail))
                 }
                 refused => refused,
             };
@@ -269,8 +283,8 @@ impl<'a> TransactionPlanner<'a> {
                 is_queued = true;
             }
         }
-        cursor.advance(candidate.facts());
-        cursor.gone = candidate.event.operation == Operation::Delete;
+        cursor.advance(pending.facts());
+        cursor.gone = pending.event.operation == Operation::Delete;
         state.changed = true;
         PlannedOutcome::Done(self.count_outcome(is_queued, is_poison))
     }
@@ -290,33 +304,34 @@ impl<'a> TransactionPlanner<'a> {
     }
 
     /// Adds the statements of one model; an error makes the event poison.
-    fn add_statements(&mut self, at: usize, model: usize, event: &DeliveredEvent) -> Result<(), String> {
-        if let Some(refused) = self.refusals.get(&(at, model)) {
+    fn add_statements(&mut self, origin: StatementOrigin, event: &DeliveredEvent) -> Result<(), String> {
+        if let Some(refused) = self.refused.get(&origin) {
             return Err(refused.clone());
         }
         let EventBody::Document(document) = &event.body else {
             unreachable!("park_reason parks events without a body");
         };
-        let statements = projection::project(&*self.rules.models[model], &ProjectionEvent::new(event, document))?;
-        let written = statements.list.into_iter();
-        self.plan.statements.extend(written.map(|statement| PlannedStatement { at, model, statement }));
-        self.plan.counts.models[model] += 1;
+        let statements =
+            projection::project(&*self.rules.models[origin.model.get()], &ProjectionEvent::new(event, document))?;
+        let statements = statements.list.into_iter();
+        self.plan.statements.extend(statements.map(|statement| PlannedStatement { origin, statement }));
+        self.plan.counts.models[origin.model.get()] += 1;
         Ok(())
     }
 
     /// One cursor write per changed aggregate.
     fn write_cursors(
         &mut self,
-        candidates: &[PendingEvent],
-        part: &[usize],
+        events: &[PendingEvent],
+        indices: &[EventIndex],
         states: &mut HashMap<Identity, AggregateState>,
     ) {
-        for candidate in part.iter().map(|at| &candidates[*at]) {
+        for pending in indices.iter().map(|index| &events[*index]) {
             if let Some(AggregateState { cursor: Some(cursor), stored, changed, .. }) =
-                states.get_mut(&candidate.identity)
+                states.get_mut(&pending.identity)
                 && std::mem::take(changed)
             {
-                let id = self.rules.naming.id(&candidate.event.namespace, &candidate.event.aggregate);
+                let id = self.rules.naming.id(&pending.event.namespace, &pending.event.aggregate);
                 match stored {
                     Some(stored) => self.plan.cursors.push(cursor_statement(&id, cursor, *stored)),
                     None => self.plan.first_cursors.push(cursor_document(&id, cursor)),

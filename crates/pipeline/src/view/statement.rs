@@ -24,6 +24,12 @@ pub(super) enum StatementKind {
     Delete,
 }
 
+impl AsRef<Self> for WriteStatement {
+    fn as_ref(&self) -> &Self {
+        self
+    }
+}
+
 /// The changes of one event, in order; executed in one transaction with the cursor of the aggregate.
 #[derive(Default)]
 pub struct Statements {

@@ -18,8 +18,10 @@ use super::cursor_document::read_cursor;
 use super::epoch_floor;
 use super::error::{DUPLICATE_KEY, Error};
 use super::identity::Identity;
+use super::indices::EventIndex;
 use super::plan::{
-    ApplyRules, CommitCounts, PendingEvent, PlannedOutcome, RefusedStatements, TransactionPlan, TransactionPlanner,
+    ApplyRules, CommitCounts, PendingEvent, PlannedOutcome, RefusedStatements, StatementOrigin, TransactionPlan,
+    TransactionPlanner,
 };
 use super::{CURSORS, PARKED_EVENTS};
 use crate::error_policy::{self, ErrorClass};
@@ -35,11 +37,11 @@ pub(super) struct TransactionStore {
 /// The events of one attempt and how to apply them.
 pub(super) struct TransactionAttempt<'a> {
     pub(super) rules: &'a ApplyRules,
-    pub(super) candidates: &'a [PendingEvent],
-    pub(super) part: &'a [usize],
-    pub(super) refusals: &'a RefusedStatements,
+    pub(super) events: &'a [PendingEvent],
+    pub(super) indices: &'a [EventIndex],
+    pub(super) refused: &'a RefusedStatements,
     /// One command per statement, so that a refusal identifies its event.
-    pub(super) strict: bool,
+    pub(super) one_by_one: bool,
     /// Events that claim to be the first of their aggregate are applied without reading a cursor. An existing cursor is not overwritten: the
     /// insert fails.
     pub(super) trust_first_events: bool,
@@ -51,7 +53,7 @@ pub(super) enum TransactionFailure {
     Transient(Error),
     /// The server will always refuse one statement: event and model, if it reported which.
     Refused {
-        culprit: Option<(usize, usize)>,
+        culprit: Option<StatementOrigin>,
         error: Error,
     },
     Fatal(Error),
@@ -59,7 +61,7 @@ pub(super) enum TransactionFailure {
     Unknown,
 }
 
-type CommittedResults = (Vec<(usize, PlannedOutcome)>, CommitCounts);
+type CommittedResults = (Vec<(EventIndex, PlannedOutcome)>, CommitCounts);
 
 impl TransactionStore {
     pub(super) async fn attempt(
@@ -75,7 +77,7 @@ impl TransactionStore {
         match done {
             Ok(plan) => {
                 self.commit(&mut session, deadline).await?;
-                Ok((plan.answers, plan.counts))
+                Ok((plan.outcomes, plan.counts))
             }
             Err(failure) => {
                 // Releases the locks at once; if the abort is lost, the server ends the transaction itself.
@@ -105,10 +107,10 @@ impl TransactionStore {
         attempt: &TransactionAttempt<'_>,
     ) -> Result<TransactionPlan, TransactionFailure> {
         let cursors = self.read_cursors(session, attempt).await?;
-        let TransactionAttempt { rules, refusals, .. } = *attempt;
+        let TransactionAttempt { rules, refused, .. } = *attempt;
         // The clock is only informational, in parked entries.
-        let planner = TransactionPlanner::new(rules, refusals, cursors, DateTime::now());
-        let plan = planner.plan(attempt.candidates, attempt.part);
+        let planner = TransactionPlanner::new(rules, refused, cursors, DateTime::now());
+        let plan = planner.plan(attempt.events, attempt.indices);
         // Cursors first: a second holder of the session conflicts before the rest is sent.
         for cursors in commands::chunks_by_size(&plan.first_cursors) {
             let command = commands::insert_command(CURSORS, cursors.iter());
@@ -122,12 +124,12 @@ impl TransactionStore {
             let command = commands::insert_command(PARKED_EVENTS, documents.iter());
             self.run_own_command(session, "park events", command).await?;
         }
-        let runs = if attempt.strict {
+        let commands = if attempt.one_by_one {
             commands::one_per_statement(&plan.statements)
         } else {
             commands::batched(&plan.statements)
         };
-        for command in &runs {
+        for command in &commands {
             self.write_models(session, &plan, command).await?;
         }
         Ok(plan)
@@ -139,12 +141,12 @@ impl TransactionStore {
         attempt: &TransactionAttempt<'_>,
     ) -> Result<HashMap<Identity, Cursor>, TransactionFailure> {
         let mut requested = HashSet::new();
-        let of_part = attempt.part.iter().map(|at| &attempt.candidates[*at]);
-        let first_of_each = of_part.filter(|candidate| requested.insert(&candidate.identity));
+        let events = attempt.indices.iter().map(|index| &attempt.events[*index]);
+        let first_of_each = events.filter(|pending| requested.insert(&pending.identity));
         let to_read = first_of_each
-            .filter(|candidate| !(attempt.trust_first_events && attempt.rules.looks_like_first_event(candidate)));
+            .filter(|pending| !(attempt.trust_first_events && attempt.rules.looks_like_first_event(pending)));
         let naming = &attempt.rules.naming;
-        let ids = to_read.map(|candidate| naming.id(&candidate.event.namespace, &candidate.event.aggregate));
+        let ids = to_read.map(|pending| naming.id(&pending.event.namespace, &pending.event.aggregate));
         let mut ids: Vec<RawDocumentBuf> = ids.collect();
         // Only a source of documents is swept, and it names aggregates by collection.
         if naming.by_collection {
@@ -210,7 +212,7 @@ impl TransactionStore {
     ) -> Result<(), TransactionFailure> {
         const ACTION: &str = "write read model";
         let document = command.to_document(&plan.statements);
-        let culprit = |number: usize| (plan.statements[number].at, plan.statements[number].model);
+        let culprit = |statement: usize| plan.statements[statement].origin;
         let single_culprit = || match command.statements[..] {
             [one] => Some(culprit(one)),
             _ => None,
@@ -231,7 +233,7 @@ impl TransactionStore {
             ErrorClass::Transient => Err(TransactionFailure::Transient(error)),
             ErrorClass::Fatal => Err(TransactionFailure::Fatal(error)),
             ErrorClass::Permanent => {
-                let culprit = command.statements.get(index).map(|number| culprit(*number));
+                let culprit = command.statements.get(index).map(|statement| culprit(*statement));
                 Err(TransactionFailure::Refused { culprit, error })
             }
         }

@@ -11,7 +11,6 @@ use super::store::{ParkedStore, QueueOperation, Queued};
 use crate::error_policy::{self, ErrorClass};
 use crate::view::delivered_event::{DeliveredEvent, EventBody};
 use crate::view::error::Error;
-use crate::view::plan::PlannedStatement;
 use crate::view::projection::{ProjectionEvent, Statements, project};
 use crate::view::transaction::{TransactionFailure, first_write_error};
 use crate::view::{PARKED_EVENTS, commands};
@@ -52,11 +51,9 @@ impl ParkedStore {
         session: &mut ClientSession,
         statements: Statements,
     ) -> Result<Result<(), String>, TransactionFailure> {
-        let planned = |statement| PlannedStatement { at: 0, model: 0, statement };
-        let planned: Vec<PlannedStatement> = statements.list.into_iter().map(planned).collect();
-        for command in commands::one_per_statement(&planned) {
+        for command in commands::one_per_statement(&statements.list) {
             let answer =
-                self.store.database.run_raw_command(command.to_document(&planned)).session(&mut *session).await;
+                self.store.database.run_raw_command(command.to_document(&statements.list)).session(&mut *session).await;
             let code = match answer {
                 Ok(answer) => first_write_error(&answer).map(|(_, code)| code),
                 Err(error) => match (error_policy::classify_mongo(&error), mongo_error::error_code(&error)) {

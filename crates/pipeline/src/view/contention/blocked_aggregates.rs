@@ -1,6 +1,7 @@
-//! Aggregates that want a document which somebody holds on to.
+//! Aggregates that need a document which another transaction keeps locked.
 //!
-//! Whoever is in a group with one of them waits until it is found out, so it is remembered: next time it waits apart from the beginning.
+//! Every event in a group with one of them waits until the group is split. So they are remembered, and the next groups exclude them from
+//! the start.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,9 +9,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::identity::Identity;
+use crate::view::identity::Identity;
+use crate::view::indices::EventIndex;
 
-/// What is not heard of for so long is forgotten: another pod may have applied it.
+/// An entry expires, as another pod may have applied the events since.
 const EXPIRY: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -27,15 +29,16 @@ impl BlockedAggregates {
         self.lock().remove(aggregate);
     }
 
-    /// Of these places, those whose aggregate is not known to be stuck.
+    /// The events whose aggregate is not known to be blocked; `aggregates` has one per event of a group.
     pub(super) fn unblocked<'a>(
         &self,
-        places: impl Iterator<Item = (usize, &'a Identity)>,
+        aggregates: impl Iterator<Item = &'a Identity>,
         now: Instant,
-    ) -> Vec<usize> {
+    ) -> Vec<EventIndex> {
         let mut since = self.lock();
         since.retain(|_, since| now.saturating_duration_since(*since) < EXPIRY);
-        places.filter(|(_, aggregate)| !since.contains_key(aggregate)).map(|(at, _)| at).collect()
+        let unblocked = aggregates.enumerate().filter(|(_, aggregate)| !since.contains_key(aggregate));
+        unblocked.map(|(index, _)| EventIndex::new(index)).collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<Identity, Instant>> {
@@ -53,7 +56,8 @@ mod tests {
     fn blocked_aggregates_are_excluded_until_cleared_or_expired() {
         let (blocked, now) = (BlockedAggregates::default(), Instant::now());
         let aggregates = ["a", "b", "a", "c"].map(|name| Identity::of(&Bson::from(name)));
-        let unblocked = |at| blocked.unblocked(aggregates.iter().enumerate(), at);
+        let unblocked =
+            |at| blocked.unblocked(aggregates.iter(), at).into_iter().map(EventIndex::get).collect::<Vec<_>>();
         assert_eq!(unblocked(now), [0, 1, 2, 3]);
         blocked.mark(&aggregates[0], now);
         blocked.mark(&aggregates[3], now);

@@ -1,8 +1,8 @@
-//! What sessions have handed in, until a transaction takes it.
+//! Collects the submissions of all sessions into groups, one transaction each.
 //!
-//! When it is quiet a group begins at once: nobody waits for company. Beside another, one begins that is at least as large, and so it is for
-//! a moment after a large one: a small one costs the server nearly as much, so it waits for more to be handed in, or for the other to end.
-//! That is how groups grow under load, up to their limits, and vanish when it is over.
+//! On an idle pod a group starts at once. While another group runs, and for a moment after a large one, a group starts only when it is at
+//! least as large: a small transaction costs the server nearly as much as a large one, so it waits for more submissions, or for the other to
+//! end. So groups grow under load, up to their limits, and shrink again when it is over.
 
 use std::collections::VecDeque;
 use std::num::NonZeroUsize;
@@ -13,94 +13,94 @@ use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, timeout_at};
 
-use super::group::EventResult;
-use super::plan::PendingEvent;
+use super::event_results::EventResult;
 use crate::failpoints::Failpoint;
+use crate::view::plan::PendingEvent;
 
-/// So long at most does a group wait beside another: that may be held up itself.
+/// How long a group waits while another runs, as that one may itself be delayed.
 const MAX_GROUP_WAIT: Duration = Duration::from_millis(25);
 
-/// And so long with nothing beside it, after one of so many statements: then thousands come each second, and it is the throughput that counts.
+/// How long a group waits when none runs, after one of at least [`LARGE_GROUP`] statements: at that rate throughput matters more.
 const MAX_LONE_WAIT: Duration = Duration::from_millis(15);
 const LARGE_GROUP: usize = 64;
 
-/// Under this a group is never made smaller.
+/// The group size is never reduced below this.
 const MIN_GROUP_STATEMENTS: usize = 16;
 
-/// Events of one session, which fit into one group; told once all of them are resolved.
-pub(super) struct Submission {
-    pub(super) candidates: Vec<PendingEvent>,
-    pub(super) reply: oneshot::Sender<Vec<EventResult>>,
-    pub(super) submitted_at: Instant,
+/// Events of one session that fit into one group. The session gets its reply once all of them are resolved.
+pub(in crate::view) struct Submission {
+    pub(in crate::view) events: Vec<PendingEvent>,
+    pub(in crate::view) reply: oneshot::Sender<Vec<EventResult>>,
+    pub(in crate::view) submitted_at: Instant,
 }
 
-/// Submissions of one transaction.
-pub(super) struct TransactionGroup<'a> {
-    pub(super) submissions: Vec<Submission>,
-    pub(super) running: RunningGroup<'a>,
+/// The submissions of one transaction.
+pub(in crate::view) struct TransactionGroup<'a> {
+    pub(in crate::view) submissions: Vec<Submission>,
+    pub(in crate::view) running: RunningGroup<'a>,
 }
 
-/// A group is under way until this is dropped, however that comes about.
-pub(super) struct RunningGroup<'a> {
+/// Counts a group as running until it is dropped, also by a panic.
+pub(in crate::view) struct RunningGroup<'a> {
     queue: &'a SubmissionQueue,
     statements: usize,
     started: Instant,
 }
 
-/// What bounds a group, and how many there are side by side.
+/// Limits of a group, and the number of concurrent groups.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct GroupLimits {
-    pub(super) statements: NonZeroUsize,
-    pub(super) bytes: usize,
-    /// One that takes longer is followed by smaller ones.
-    pub(super) within: Duration,
-    pub(super) groups: NonZeroUsize,
+pub(in crate::view) struct GroupLimits {
+    pub(in crate::view) statements: NonZeroUsize,
+    pub(in crate::view) bytes: usize,
+    /// After a group that takes longer, the next ones are smaller.
+    pub(in crate::view) within: Duration,
+    pub(in crate::view) groups: NonZeroUsize,
 }
 
-pub(super) struct SubmissionQueue {
+pub(in crate::view) struct SubmissionQueue {
     limits: GroupLimits,
     state: Mutex<QueueState>,
-    /// Something was handed in, or a group has ended.
+    /// A submission arrived, or a group ended.
     changed: Notify,
     capacity_freed: Notify,
-    /// How many statements a group may have just now.
+    /// The current limit of statements per group.
     max_statements: AtomicUsize,
 }
 
 #[derive(Default)]
 struct QueueState {
     pending: VecDeque<Submission>,
-    /// Statements of what waits.
+    /// Statements of all pending submissions.
     queued_statements: usize,
-    /// And their bytes.
+    /// Bytes of all pending submissions.
     bytes: usize,
-    /// Statements of each group under way.
+    /// Statements of each running group.
     running: Vec<usize>,
-    /// Of the one that ended last, and when.
+    /// Statements of the last group, and when it ended.
     last: Option<(usize, Instant)>,
     closed: bool,
-    /// Nothing begins any more.
+    /// No group starts any more.
     dropped: bool,
 }
 
-/// When what waits becomes a group.
+/// When the pending submissions become a group.
 #[derive(Debug, PartialEq, Eq)]
 enum GroupStart {
     Now,
-    /// Unless more comes, or another ends.
+    /// Earlier if more is submitted, or another group ends.
     At(Instant),
-    /// When something waits.
+    /// Nothing is pending.
     WhenSubmitted,
 }
 
 impl SubmissionQueue {
-    pub(super) fn new(limits: GroupLimits) -> Self {
+    pub(in crate::view) fn new(limits: GroupLimits) -> Self {
         let max_statements = AtomicUsize::new(limits.statements.get());
         Self { limits, state: Mutex::default(), changed: Notify::new(), capacity_freed: Notify::new(), max_statements }
     }
 
-    /// Dropped, it tells its session that nobody will answer.
-    pub(super) fn submit(&self, submission: Submission) {
+    /// After [`Self::close`] the submission is dropped, which closes its reply channel.
+    pub(in crate::view) fn submit(&self, submission: Submission) {
         let mut state = self.state();
         if !state.closed && !state.dropped {
             state.queued_statements += submission.statements();
@@ -110,29 +110,29 @@ impl SubmissionQueue {
         }
     }
 
-    /// What waits is dropped, and so is what is still handed in: its sessions are told.
-    pub(super) fn drop_pending(&self) {
+    /// Drops all pending and later submissions; their sessions see a closed reply channel.
+    pub(in crate::view) fn drop_pending(&self) {
         let mut state = self.state();
         state.dropped = true;
         (state.queued_statements, state.bytes) = (0, 0);
-        // Sessions are woken when nobody holds the line.
+        // Dropping wakes the sessions, so release the lock first.
         let pending = std::mem::take(&mut state.pending);
         drop(state);
         drop(pending);
     }
 
-    /// What waits is still taken; nothing more is let in.
-    pub(super) fn close(&self) {
+    /// Accepts no more submissions; pending ones are still taken.
+    pub(in crate::view) fn close(&self) {
         self.state().closed = true;
         self.changed.notify_waiters();
     }
 
-    /// `None` when it is closed and empty.
-    pub(super) async fn next(&self) -> Option<TransactionGroup<'_>> {
+    /// `None` once the queue is closed and empty.
+    pub(in crate::view) async fn next(&self) -> Option<TransactionGroup<'_>> {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Before the look, so that what comes right after it wakes us.
+            // Enable before the check, so that a change right after it wakes us.
             changed.as_mut().enable();
             let until = {
                 let mut state = self.state();
@@ -163,7 +163,7 @@ impl SubmissionQueue {
         TransactionGroup { submissions, running: RunningGroup { queue: self, statements, started: Instant::now() } }
     }
 
-    /// After a group that took too long the next ones have half its size; it is given back step by step.
+    /// Halves the limit after a slow group, and raises it again step by step.
     fn record_end(&self, statements: usize, took: Duration) {
         let max_statements = self.max_statements();
         let adapted = if took > self.limits.within {
@@ -177,16 +177,16 @@ impl SubmissionQueue {
         if let Some(at) = state.running.iter().position(|running| *running == statements) {
             state.running.swap_remove(at);
         }
-        // Who waited for company need not.
+        // A waiting group may start now.
         self.changed.notify_one();
     }
 
-    /// Returns while there is less in hand than the next groups take. Cancel-safe.
-    pub(super) async fn wait_for_capacity(&self) {
+    /// Returns when fewer statements are pending than the next groups take. Cancel-safe.
+    pub(in crate::view) async fn wait_for_capacity(&self) {
         loop {
             let capacity_freed = self.capacity_freed.notified();
             tokio::pin!(capacity_freed);
-            // Before the look, so that what is taken right after it wakes us.
+            // Enable before the check, so that a group right after it wakes us.
             capacity_freed.as_mut().enable();
             if self.has_capacity(&self.state()) {
                 return;
@@ -195,12 +195,12 @@ impl SubmissionQueue {
         }
     }
 
-    /// How many statements a submission may have.
-    pub(super) fn max_statements(&self) -> usize {
+    /// The current limit of statements per submission.
+    pub(in crate::view) fn max_statements(&self) -> usize {
         self.max_statements.load(Relaxed)
     }
 
-    /// Not when every transaction has its next group waiting already.
+    /// Whether not every worker has its next full group pending.
     fn has_capacity(&self, state: &QueueState) -> bool {
         state.queued_statements < self.limits.statements.get() * self.limits.groups.get()
     }
@@ -217,13 +217,13 @@ impl Drop for RunningGroup<'_> {
 }
 
 impl QueueState {
-    fn next_start(&self, max_statements: usize, most_bytes: usize, now: Instant) -> GroupStart {
+    fn next_start(&self, max_statements: usize, max_bytes: usize, now: Instant) -> GroupStart {
         let Some(first) = self.pending.front() else { return GroupStart::WhenSubmitted };
         let largest = self.running.iter().max().copied().unwrap_or(0).max(self.recent_large_group(first.submitted_at));
         let max_wait = if self.running.is_empty() { MAX_LONE_WAIT } else { MAX_GROUP_WAIT };
         let start_at = first.submitted_at + max_wait;
         let overlapping = Failpoint::OverlappingTransactions.is_enabled();
-        let is_full = self.queued_statements >= largest.min(max_statements) || self.bytes >= most_bytes;
+        let is_full = self.queued_statements >= largest.min(max_statements) || self.bytes >= max_bytes;
         if self.closed || overlapping || is_full || now >= start_at {
             GroupStart::Now
         } else {
@@ -231,21 +231,21 @@ impl QueueState {
         }
     }
 
-    /// What the last group had, if it was large and has only just ended: there is more to come, then.
+    /// Statements of the last group if it was large and has just ended: more will follow.
     fn recent_large_group(&self, moment: Instant) -> usize {
         let is_recent = |ended: Instant| moment.saturating_duration_since(ended) < MAX_GROUP_WAIT;
         self.last
             .map_or(0, |(statements, ended)| if statements >= LARGE_GROUP && is_recent(ended) { statements } else { 0 })
     }
 
-    /// As many as fit; one always does.
-    fn take_group(&mut self, max_statements: usize, most_bytes: usize) -> Vec<Submission> {
+    /// As many submissions as fit, and at least one.
+    fn take_group(&mut self, max_statements: usize, max_bytes: usize) -> Vec<Submission> {
         let (mut statements, mut bytes, mut group) = (0, 0, vec![]);
         while let Some(next) = self.pending.front() {
             statements += next.statements();
             bytes += next.bytes();
-            let fits = statements <= max_statements && bytes <= most_bytes;
-            // The defect would be harmless if both halves of a batch came into one transaction.
+            let fits = statements <= max_statements && bytes <= max_bytes;
+            // With the failpoint, both halves of a batch must not share a transaction: that would be harmless.
             let overlapping = Failpoint::OverlappingTransactions.is_enabled();
             if (!fits || overlapping) && !group.is_empty() {
                 break;
@@ -262,11 +262,11 @@ impl QueueState {
 
 impl Submission {
     fn statements(&self) -> usize {
-        self.candidates.iter().map(|candidate| candidate.weight).sum()
+        self.events.iter().map(|pending| pending.weight).sum()
     }
 
     fn bytes(&self) -> usize {
-        self.candidates.iter().map(|candidate| candidate.event.body.len()).sum()
+        self.events.iter().map(|pending| pending.event.body.len()).sum()
     }
 }
 
@@ -276,7 +276,7 @@ mod tests {
 
     fn state(queued_statements: usize, running: &[usize], submitted_at: Instant) -> QueueState {
         let (reply, _) = oneshot::channel();
-        let submission = Submission { candidates: vec![], reply, submitted_at };
+        let submission = Submission { events: vec![], reply, submitted_at };
         QueueState {
             pending: [submission].into(),
             queued_statements,
@@ -285,28 +285,32 @@ mod tests {
         }
     }
 
-    const MOST_BYTES: usize = 100;
+    const MAX_BYTES: usize = 100;
 
     #[test]
     fn a_group_starts_when_idle_when_large_enough_or_after_a_wait() {
         let now = Instant::now();
-        let next_start = |state: QueueState, max_statements, at| state.next_start(max_statements, MOST_BYTES, at);
+        let next_start = |state: QueueState, max_statements, at| state.next_start(max_statements, MAX_BYTES, at);
         let queued_statements =
             |queued_statements, running: &[usize]| next_start(state(queued_statements, running, now), 1_000, now);
         assert_eq!(queued_statements(1, &[]), GroupStart::Now);
-        assert_eq!(queued_statements(1, &[1]), GroupStart::Now, "when it is quiet nobody waits");
+        assert_eq!(queued_statements(1, &[1]), GroupStart::Now, "an idle pod does not wait");
         assert_eq!(queued_statements(99, &[100, 20]), GroupStart::At(now + MAX_GROUP_WAIT));
         assert_eq!(queued_statements(100, &[100, 20]), GroupStart::Now);
-        assert_eq!(next_start(state(50, &[1_000], now), 50, now), GroupStart::Now, "it can grow no further");
-        let heavy = QueueState { bytes: MOST_BYTES, ..state(1, &[1_000], now) };
+        assert_eq!(next_start(state(50, &[1_000], now), 50, now), GroupStart::Now, "it cannot grow further");
+        let heavy = QueueState { bytes: MAX_BYTES, ..state(1, &[1_000], now) };
         assert_eq!(next_start(heavy, 1_000, now), GroupStart::Now, "nor in bytes");
         assert_eq!(next_start(state(1, &[1_000], now), 1_000, now + MAX_GROUP_WAIT), GroupStart::Now);
         assert_eq!(next_start(QueueState::default(), 1_000, now), GroupStart::WhenSubmitted);
         let after = |statements, at| QueueState { last: Some((statements, at)), ..state(50, &[], now) };
-        assert_eq!(next_start(after(100, now), 1_000, now), GroupStart::At(now + MAX_LONE_WAIT), "more is to come");
+        assert_eq!(next_start(after(100, now), 1_000, now), GroupStart::At(now + MAX_LONE_WAIT), "more will follow");
         assert_eq!(next_start(after(50, now), 1_000, now), GroupStart::Now);
         assert_eq!(next_start(after(LARGE_GROUP - 1, now), 1_000, now), GroupStart::Now);
-        assert_eq!(next_start(after(100, now - MAX_GROUP_WAIT), 1_000, now), GroupStart::Now, "that is long over");
+        assert_eq!(
+            next_start(after(100, now - MAX_GROUP_WAIT), 1_000, now),
+            GroupStart::Now,
+            "the large group ended long ago"
+        );
         assert_eq!(next_start(QueueState { closed: true, ..state(1, &[100], now) }, 1_000, now), GroupStart::Now);
     }
 
@@ -314,35 +318,35 @@ mod tests {
         let few = NonZeroUsize::new(10).expect("some");
         SubmissionQueue::new(GroupLimits {
             statements: few,
-            bytes: MOST_BYTES,
+            bytes: MAX_BYTES,
             within: Duration::from_secs(2),
             groups: few,
         })
     }
 
     fn submission(submitted_at: Instant) -> Submission {
-        Submission { candidates: vec![], reply: oneshot::channel().0, submitted_at }
+        Submission { events: vec![], reply: oneshot::channel().0, submitted_at }
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_waiting_group_starts_when_another_ends_or_time_is_up() {
         let queue = queue();
         queue.submit(submission(Instant::now()));
-        let mut first = queue.next().await.expect("it is open");
-        // As if it had been a large one.
+        let mut first = queue.next().await.expect("the queue is open");
+        // Pretend that it was larger than the next.
         (first.running.statements, queue.state().running[0]) = (5, 5);
         queue.submit(submission(Instant::now()));
         let mut next = Box::pin(queue.next());
         assert!(futures_util::poll!(&mut next).is_pending());
         drop(first);
-        let second = next.await.expect("it is open");
-        assert_eq!(queue.state().running.len(), 1, "nobody is left behind");
+        let second = next.await.expect("the queue is open");
+        assert_eq!(queue.state().running.len(), 1, "the first group is no longer counted");
 
         queue.state().running[0] = 5;
         queue.submit(submission(Instant::now()));
         let started = Instant::now();
-        let third = queue.next().await.expect("it is open");
-        assert_eq!(started.elapsed(), MAX_GROUP_WAIT, "the other did not end");
+        let third = queue.next().await.expect("the queue is open");
+        assert_eq!(started.elapsed(), MAX_GROUP_WAIT, "it waited for the maximum");
         drop((second, third));
     }
 
@@ -352,10 +356,10 @@ mod tests {
         let (reply, results) = oneshot::channel();
         queue.submit(Submission { reply, ..submission(Instant::now()) });
         queue.drop_pending();
-        assert!(results.await.is_err(), "nobody will answer");
+        assert!(results.await.is_err(), "the reply channel is closed");
         let (reply, results) = oneshot::channel();
         queue.submit(Submission { reply, ..submission(Instant::now()) });
-        assert!(results.await.is_err(), "nor this one");
+        assert!(results.await.is_err(), "for later submissions, too");
         queue.close();
         assert!(queue.next().await.is_none());
     }

@@ -1,11 +1,10 @@
-//! Transactions whose pod died in the middle.
+//! Aborts transactions that a dead pod left open.
 //!
-//! The server keeps what they had written locked until their time is over, a minute as it comes, whether or not anybody is left at the other
-//! end; every event that touches the same document would wait for that. A transaction of ours is never quiet for long, so one that is
-//! belongs to a pod that is dead or paused, and may be ended by any other: for a pod that wakes, it failed in passing, and the cursor knows
-//! what became of its events.
+//! The server keeps the documents of an open transaction locked until its time limit, one minute by default, even if the client is gone; every
+//! event on such a document would wait. Our transactions are never idle for long, so an idle one belongs to a dead or paused pod, and any
+//! pod may abort it: for a pod that resumes, its transaction failed transiently, and the cursor tells what was applied.
 //!
-//! Needs no more rights than writing does: a user may see and end what is his own. Where the server does not let us, its own limit holds.
+//! Needs no rights beyond writing: a user may list and end its own sessions. If the server refuses, its own time limit applies.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -17,11 +16,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::stored::cursors::application_name;
 
-/// Far longer than a live pod lets a transaction wait for its next statement.
+/// Far longer than a live pod pauses between two statements of a transaction.
 const IDLE_THRESHOLD: Duration = Duration::from_secs(2);
-/// A look costs the server a list of its operations: no pod looks more often.
+/// A check makes the server list its operations, so no pod checks more often.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// A conflict that is over sooner is two live pods meeting.
+/// A conflict between two live pods ends sooner.
 pub(super) const CHECK_AFTER: Duration = Duration::from_millis(700);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -36,19 +35,19 @@ impl OrphanedTransactions {
         Self { application_name: application_name(pipeline), last_check: Mutex::default() }
     }
 
-    /// Ends what is quiet, unless somebody of this pod has just looked.
+    /// Aborts idle transactions, unless this pod has just checked.
     pub(super) async fn abort(&self, client: &Client) {
         if !self.is_due(Instant::now()) {
             return;
         }
         match timeout(COMMAND_TIMEOUT, self.find_and_kill(client)).await {
             Ok(Ok(0)) => {}
-            Ok(Ok(killed)) => tracing::warn!(killed, "ended transactions that a dead or paused pod had left open"),
-            // Not allowed, not known to this server, or not just now: then the server's own limit ends them.
+            Ok(Ok(killed)) => tracing::warn!(killed, "aborted orphaned transactions of a dead or paused pod"),
+            // Not permitted, not supported, or unavailable: then the server's own time limit ends them.
             Ok(Err(error)) => {
-                tracing::debug!(error = %mongo_error::DriverError::from(error), "cannot end transactions left open");
+                tracing::debug!(error = %mongo_error::DriverError::from(error), "failed to abort orphaned transactions");
             }
-            Err(_) => tracing::debug!("cannot end transactions left open: no answer in time"),
+            Err(_) => tracing::debug!("failed to abort orphaned transactions: timed out"),
         }
     }
 

@@ -1,0 +1,26 @@
+//! Many sessions, few transactions, shared documents: who is applied with whom, and who waits.
+//!
+//! The outcome never depends on this module: the cursor decides what is applied. Contention only decides how many transactions that takes
+//! and who waits for whom, so that one bad event or one locked document delays its own aggregate and no other.
+//!
+//! Reading order, from the session to the server:
+//! 1. [`session_applier`]: one batch per session at a time; asks the source about gaps, outside any transaction.
+//! 2. [`queue`]: collects the submissions of all sessions into groups, one transaction each.
+//! 3. [`open_group`]: one group until every submission has its reply.
+//! 4. [`group_runner`]: runs a group, retries conflicts, and splits it into [`sub_group`]s when a statement is refused or a conflict lasts.
+//! 5. [`blocked_aggregates`]: aggregates on a locked document wait apart from the others.
+//! 6. [`orphaned_transactions`]: aborts transactions that a dead pod left open.
+
+mod blocked_aggregates;
+mod event_results;
+mod group_runner;
+mod open_group;
+mod orphaned_transactions;
+mod queue;
+mod session_applier;
+mod sub_group;
+
+pub(super) use group_runner::GroupRunner;
+pub(super) use open_group::OpenGroup;
+pub(super) use queue::{GroupLimits, SubmissionQueue, TransactionGroup};
+pub use session_applier::{AppliedBatch, BatchEnd, SessionApplier};
