@@ -234,6 +234,7 @@ impl Consumer {
                         ErrorClass::Transient => ConsumerState::Preparing,
                         ErrorClass::Permanent | ErrorClass::Fatal => ConsumerState::Halted(error_chain(&failed)),
                     };
+                    // Logged once per state, not on every retry.
                     if *self.phase.borrow() != state {
                         error!(
                             pipeline = self.dependencies.pipeline,

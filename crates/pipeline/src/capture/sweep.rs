@@ -30,7 +30,7 @@ use crate::checkpoint::{CheckpointPhase, SnapshotProgress};
 use crate::event::{Epoch, Namespace};
 use crate::source::SourceKind;
 use crate::stored::Identity;
-use crate::stored::cursors::{CURSORS, GONE};
+use crate::stored::cursors::{CURSORS, DELETED_FIELD};
 
 const LIST: &str = "read the cursors of the read models";
 const LOOK_UP: &str = "look up keys in the source";
@@ -68,7 +68,7 @@ impl ReadModelCursors {
         if let Some(after) = after {
             range.insert("$gt", after);
         }
-        let there = doc! { "_id": range, GONE: { "$ne": true } };
+        let there = doc! { "_id": range, DELETED_FIELD: { "$ne": true } };
         let request = self.cursors.find(there).projection(doc! { "_id": 1 }).sort(doc! { "_id": 1 });
         let mut session = self.cursors.client().start_session().causal_consistency(true).await?;
         if let Some(time) = self.as_of {

@@ -46,6 +46,7 @@ impl AcceptPermit<'_> {
         let AcceptPermits { permits, total, max } = self.pool;
         let decrement = |total: usize| (total > MIN_PERMITS).then(|| total - 1);
         let increment = |total: usize| (total < *max).then_some(total + 1);
+        // The permit itself returns on drop, so a quick grant adds one and a slow one removes its own.
         if granted_quickly && total.fetch_update(Relaxed, Relaxed, increment).is_ok() {
             permits.add_permits(1);
         } else if !granted_quickly && total.fetch_update(Relaxed, Relaxed, decrement).is_ok() {

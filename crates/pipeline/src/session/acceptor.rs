@@ -95,10 +95,12 @@ impl SessionAcceptor {
         let Config { connections, max_concurrent_sessions, drain_within, .. } = self.context.config;
         let clients: Vec<Client> =
             (0..connections.get()).map(|_| self.context.bus.with_own_connection(INITIAL_CREDIT)).collect();
+        // Round robin, so that a lost connection drops only its share of the sessions.
         let client = |number: usize| clients[number % clients.len()].clone();
         let sessions = HeldSessions { held: TaskTracker::new(), stop: stop.clone(), abort: CancellationToken::new() };
         let mut accept_tasks = JoinSet::new();
         let accept_loop = |number: usize| Arc::clone(&self.context).accept_loop(client(number), sessions.clone());
+        // At least one accept task per connection; the permits limit how many accept at a time.
         for number in 0..max_concurrent_sessions.get().min(accept_permits::MAX_PERMITS).max(connections.get()) {
             accept_tasks.spawn(accept_loop(number));
         }
@@ -153,6 +155,7 @@ async fn drain(accept_tasks: &mut JoinSet<()>, sessions: &HeldSessions, within: 
         Ok(()) => info!(took = ?started.elapsed(), "all sessions closed"),
         Err(_) => {
             warn!(open = sessions.held.len(), timeout = ?within, "sessions did not close in time; dropping them unsettled");
+            // Accept tasks first: none may spawn another session.
             accept_tasks.shutdown().await;
             sessions.abort.cancel();
             sessions.held.close();
@@ -172,11 +175,13 @@ impl SessionContext {
                 () = sessions.stop.cancelled() => return,
                 accepted = self.accept(&client) => accepted,
             };
+            // Also counts accepts without a session: the liveness probe sees an idle acceptor as alive.
             self.monitor.0.counters.accept_attempts.fetch_add(1, Relaxed);
             match accepted {
                 Ok((receiver, slot)) => {
                     failures = 0;
                     self.monitor.0.set_bus_problem(None);
+                    // `None`: the accept timed out because no session has messages.
                     if let Some(receiver) = receiver {
                         sessions.held.spawn(Arc::clone(&self).run_session(receiver, slot, sessions.clone()));
                     }
@@ -195,6 +200,7 @@ impl SessionContext {
     }
 
     async fn accept(&self, client: &Client) -> Result<(Option<SessionReceiver>, SessionSlot), Error> {
+        // The permit comes first: a task without one must not occupy a slot.
         let permit = self.accept_permits.acquire().await;
         let capacity = async {
             self.budget.wait_for_free_bytes().await;
@@ -213,6 +219,7 @@ impl SessionContext {
         counters.accepted.fetch_add(1, Relaxed);
         counters.held.fetch_add(1, Relaxed);
         let _held = HeldGuard(&self.monitor);
+        // Charged before the first message arrives, as the bus may send up to the initial credit at once.
         let share = self.budget.share(INITIAL_CREDIT);
         tokio::select! {
             biased;
@@ -222,6 +229,7 @@ impl SessionContext {
                 error!("session task panicked; the session will be accepted again");
             },
         }
+        // Last, so that the next accept starts only after this session is closed.
         drop(slot);
     }
 

@@ -26,6 +26,7 @@ impl SessionBackoff {
         }
         let count = failures.entry(session.to_owned()).or_default();
         *count = count.saturating_add(1);
+        // No jitter: the session lock already keeps other pods away.
         backoff_delay(count.saturating_sub(1), 1.0)
     }
 

@@ -85,6 +85,7 @@ impl BudgetShare {
         let mut credit = 1;
         self.charge(|others| {
             let free = total.saturating_sub(others);
+            // A share never shrinks below what it has, as long as its bytes are within the budget.
             let affordable = u32::try_from((free / SHARE_DIVISOR).max(own_bytes.min(free)) / size).unwrap_or(u32::MAX);
             credit = wanted.min(affordable).max(1);
             size.saturating_mul(credit as usize)
@@ -96,6 +97,7 @@ impl BudgetShare {
     fn charge(&mut self, mut bytes: impl FnMut(usize) -> usize) {
         let (before, mut after) = (self.bytes, 0);
         let changed = self.budget.charged.fetch_update(SeqCst, SeqCst, |charged| {
+            // The closure may run again if another session changed the total meanwhile.
             let others = charged.saturating_sub(before);
             after = bytes(others);
             Some(others.saturating_add(after))

@@ -31,6 +31,7 @@ pub(super) async fn run(context: Arc<SessionContext>, stop: CancellationToken) {
     while !stop.is_cancelled() {
         let receiver = client.receiver(&format!("{}/$DeadLetterQueue", context.entity));
         let progress = poll_until_failure(&context, receiver, &mut applier, &stop).await;
+        // After progress the backoff starts again at its first step, not at zero: an error ended the polling.
         failures = if progress == PollProgress::Progressed { 1 } else { failures + 1 };
         let pause = backoff_delay(failures, rand::random_range(0.75..1.25));
         tokio::select! {
@@ -112,6 +113,7 @@ async fn handle_dead_letters(
     let mut parked = vec![];
     for (at, (dead_letter, after_parking)) in pending.into_iter().enumerate() {
         match after_parking {
+            // Not resolved, so the message must stay in the queue.
             _ if at >= applied.outcomes.len() => released.push(dead_letter),
             AfterParking::Complete => parked.push(dead_letter),
             AfterParking::Defer => deferred.push(dead_letter),

@@ -179,6 +179,7 @@ impl<'a> HeldSession<'a> {
             // Concurrently: the previous batch is committed, and this transaction does not depend on its messages.
             let (settled, applied) = join(settle_counted(context, &settler, &unsettled), self.apply(events)).await;
             unsettled = if settle_too_early { vec![] } else { settleable_messages(messages, &applied) };
+            // The link is lost: this batch is redelivered and then skipped as duplicate.
             settled?;
             if !can_continue(&applied.end) {
                 self.settle(&unsettled).await?;
@@ -209,11 +210,13 @@ impl<'a> HeldSession<'a> {
             self.record_received(&received);
             self.buffer.extend(received);
         }
+        // A batch ends at the event limit of the session.
         let max_events = self.context.config.max_session_events.get().saturating_sub(self.events).max(1);
         let mut batch = SessionBatch::default();
         while let Some(message) = self.buffer.pop_front() {
             let parsed = ParsedMessage::parse(&message, &mut self.reader);
             if parsed.starts_new_batch() && !batch.is_empty() {
+                // It starts the next batch.
                 self.buffer.push_front(message);
                 break;
             }
@@ -256,6 +259,7 @@ impl<'a> HeldSession<'a> {
     async fn receive(&mut self, has_unsettled: bool) -> Result<Vec<ReceivedMessage>, CloseReason> {
         let max_events = self.context.config.batch_size();
         if has_unsettled {
+            // Only what has already arrived: committed messages should be settled without a delay.
             return self.receiver.receive(max_events, Duration::ZERO).await.map_err(|error| connection_lost(&error));
         }
         let idle_timeout = self.context.config.session_idle_timeout;
@@ -293,6 +297,7 @@ impl<'a> HeldSession<'a> {
             return;
         }
         self.has_received = true;
+        // Half of the credit in one receive means that the bus sends as fast as the credit allows.
         self.window_full = received.len() as u64 * 2 >= u64::from(self.credit);
         let largest = received.iter().map(|message| message.body().len()).max().unwrap_or(0) + ENVELOPE_BYTES;
         self.context.budget.record_message_size(largest);
@@ -323,6 +328,7 @@ impl<'a> HeldSession<'a> {
         self.events += applied.outcomes.len();
         if !applied.outcomes.is_empty() {
             self.context.monitor.0.record_progress();
+            // One applied event is progress: the next failure starts without backoff again.
             self.context.backoff.record_success(self.receiver.session_id());
         }
         applied
@@ -363,6 +369,7 @@ impl<'a> HeldSession<'a> {
     /// Keeps a failed session locked for its backoff, so that it does not fail again at once on another pod.
     async fn back_off_after(&mut self, reason: &CloseReason) {
         let CloseReason::Failed = reason else { return };
+        // Frees the memory during the backoff; the bus redelivers the messages after the close.
         self.buffer.clear();
         self.oversize_permit = None;
         let pause = self.context.backoff.record_failure(self.receiver.session_id());

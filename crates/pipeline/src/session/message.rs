@@ -50,6 +50,7 @@ impl MessageReader {
     pub fn read(&mut self, message: &Message, delivery_count: u32) -> Result<DeliveredEvent, UnreadableMessage> {
         let envelope = EnvelopeProperties::read(message);
         let format = envelope.format.and_then(|value| value.as_integer()).ok_or(UnreadableMessage::NotHeadwater)?;
+        // Before anything else is read: a newer format may have renamed the other properties.
         if format > i64::from(FORMAT) {
             return Err(UnreadableMessage::NewerFormat { format });
         }
@@ -74,6 +75,7 @@ impl MessageReader {
             sequence: envelope.sequence.and_then(|value| value.as_integer()),
             position: Some(PositionKey::new(Epoch::new(epoch), token)),
             term: Term::new(read_number(envelope.term, property::TERM)?),
+            // Placeholder; the body is set below, once the envelope is complete.
             body: EventBody::Oversize(String::new()),
             committed: committed.map(DateTime::from_millis),
             delivery_count,
@@ -82,11 +84,13 @@ impl MessageReader {
         };
         let id = |property: Option<ValueRef<'_>>| property.and_then(|value| value.as_str()).map(str::to_owned);
         event.body = match (id(envelope.marker), id(envelope.oversize)) {
+            // A marker replaces a refused message, so it wins over the oversize reference copied from it.
             (Some(id), _) => EventBody::Marker(id),
             (None, Some(id)) => EventBody::Oversize(id),
             (None, None) => match parse_document(properties.content_type, read_body_bytes(message)) {
                 Some(document) => EventBody::Document(document),
                 None => {
+                    // An event without a readable body is parked like one whose oversize body is missing.
                     event.body = EventBody::Oversize(event.message_id.clone());
                     return Err(UnreadableMessage::Body(Box::new(event)));
                 }

@@ -33,6 +33,7 @@ pub(super) async fn renew_while_held(
         if let Err(error) = Box::pin(session.renew_lock()).await {
             if session.lost_reason().is_some() || means_lock_lost(error.kind()) {
                 lock_lost.cancel();
+                // The session sees `lock_lost` and ends by itself.
                 return std::future::pending().await;
             }
             warn!(error = error_chain(&error), "failed to renew session lock; retrying");

@@ -44,12 +44,14 @@ impl SessionSlots {
             SessionSlot { _permit: permit }
         };
         let mut acquiring = std::pin::pin!(acquiring);
+        // Without a wait no session has to be asked to release its slot.
         if let Some(slot) = acquiring.as_mut().now_or_never() {
             return (slot, WaitingGuard::new(self, |counts| &mut counts.accepting));
         }
         let waiting = WaitingGuard::new(self, |counts| &mut counts.waiting);
         let slot = acquiring.await;
         let accepting = WaitingGuard::new(self, |counts| &mut counts.accepting);
+        // After `accepting` is counted, so that no release is requested in between.
         drop(waiting);
         (slot, accepting)
     }

@@ -12,7 +12,7 @@ pub const CURSORS: &str = "_headwater_cursors";
 /// Format version in every document. A newer version of Headwater may write a higher one.
 pub(crate) const FORMAT: i64 = 1;
 /// Field that marks an aggregate whose document is deleted.
-pub const GONE: &str = "gone";
+pub const DELETED_FIELD: &str = "gone";
 
 /// Collection names are not empty, so no aggregate has the id of the floor.
 pub(crate) const FLOOR_COLLECTION: &str = "";

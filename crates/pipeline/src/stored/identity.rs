@@ -53,6 +53,7 @@ fn write(value: &Bson, out: &mut Vec<u8>) {
         Bson::Document(document) => {
             out.push(ElementType::EmbeddedDocument as u8);
             for (name, value) in document {
+                // Separates elements from the terminator, so that no two documents have the same bytes.
                 out.push(1);
                 write_text(name, out);
                 write(value, out);

@@ -177,6 +177,7 @@ impl ApplierContext {
                 let context = self.clone();
                 blocked.spawn(async move { rest.resolve_blocked(&context.runner).await });
             }
+            // Only reaps finished tasks.
             while blocked.try_join_next().is_some() {}
         }
         while blocked.join_next().await.is_some() {}

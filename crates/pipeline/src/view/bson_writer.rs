@@ -64,6 +64,7 @@ impl BsonWriter {
                 let mut alone = RawDocumentBuf::new();
                 alone.append(name, other);
                 let bytes = alone.as_bytes();
+                // Without the length and the terminator of the helper document.
                 self.bytes.extend(&bytes[4..bytes.len() - 1]);
             }
         }
@@ -90,6 +91,7 @@ impl BsonWriter {
 
     fn write_nested(&mut self, fill: impl FnOnce(&mut Self)) {
         let at = self.bytes.len();
+        // The length comes first and is known last: reserve its four bytes.
         self.bytes.extend([0; 4]);
         fill(self);
         self.bytes.push(0);

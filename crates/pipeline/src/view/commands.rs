@@ -68,8 +68,10 @@ impl<'a> CollectionCommands<'a> {
     fn add(&mut self, index: usize, statement: &'a WriteStatement) {
         let earliest = match &statement.document {
             Some(document) => self.last_command.get(document).copied().unwrap_or(0).max(self.earliest_allowed),
+            // An unknown document may be any of them, so it goes after everything before it.
             None => self.commands.len().saturating_sub(1),
         };
+        // A later command of the same kind is fine: no statement on this document is in between.
         let fits = self.commands.iter().skip(earliest).position(|command| command.kind == statement.kind);
         let at = fits.map_or(self.commands.len(), |offset| earliest + offset);
         if at == self.commands.len() {

@@ -27,7 +27,7 @@ pub struct Cursor {
     /// Where the aggregate is parked, by read model.
     pub parked: BTreeMap<String, ParkedEntry>,
     /// The last event deleted the document; a [sweep](crate::capture) need not publish that again.
-    pub gone: bool,
+    pub document_deleted: bool,
 }
 
 /// What orders the events of an aggregate.
@@ -134,10 +134,12 @@ struct SequencedEvent<'a> {
 
 impl SequencedEvent<'_> {
     fn decide(&self) -> CursorDecision {
+        // First: a late message is a duplicate whatever its sequence says.
         if self.lies_behind() {
             return CursorDecision::Duplicate;
         }
         if self.sequence > self.at {
+            // With filtered types every higher sequence is next, as the missing ones may be filtered.
             let next = self.sequence == self.at.saturating_add(1) || self.filtered;
             let gap = CursorDecision::Gap { from: self.at.saturating_add(1), to: self.sequence - 1 };
             return if next { CursorDecision::Next } else { gap };
@@ -145,10 +147,12 @@ impl SequencedEvent<'_> {
         if self.is_the_cursors_own() || !self.is_higher() {
             return CursorDecision::Duplicate;
         }
+        // Same sequence, another event: no question to the source can make it a duplicate.
         if self.sequence == self.at {
             return CursorDecision::Regressed;
         }
         match self.event.evidence {
+            // Evidence counts only if the cursor has not moved since the question.
             Some(SourceEvidence::Same { cursor }) if cursor == self.at => CursorDecision::Duplicate,
             Some(SourceEvidence::Different { cursor }) if cursor == self.at => CursorDecision::Regressed,
             Some(SourceEvidence::First | SourceEvidence::Same { .. } | SourceEvidence::Different { .. }) | None => {

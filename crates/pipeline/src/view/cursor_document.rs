@@ -11,7 +11,7 @@ use super::identity::Identity;
 use super::parked::{parked_entries_document, read_parked_entries};
 use crate::event::{AggregateId, Epoch, Namespace};
 pub(super) use crate::stored::cursors::FORMAT;
-use crate::stored::cursors::GONE;
+use crate::stored::cursors::DELETED_FIELD;
 
 const CURSOR: &str = "cursor";
 
@@ -61,21 +61,24 @@ pub(super) fn read_cursor(document: &RawDocument) -> Result<(Identity, Cursor), 
         Err(_) => Default::default(),
     };
     let event_id = Some(fields.value("eventId")?).filter(|id| *id != Bson::Null);
-    let gone = document.get_bool(GONE).unwrap_or(false);
-    Ok((identity, Cursor { position, sequence: fields.optional_number("sequence")?, event_id, parked, gone }))
+    let document_deleted = document.get_bool(DELETED_FIELD).unwrap_or(false);
+    Ok((
+        identity,
+        Cursor { position, sequence: fields.optional_number("sequence")?, event_id, parked, document_deleted },
+    ))
 }
 
 /// The optional fields that a stored cursor has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StoredFlags {
     parked: bool,
-    gone: bool,
+    document_deleted: bool,
 }
 
 impl StoredFlags {
     /// Of a cursor as read.
     pub(super) fn of(cursor: &Cursor) -> Self {
-        Self { parked: !cursor.parked.is_empty(), gone: cursor.gone }
+        Self { parked: !cursor.parked.is_empty(), document_deleted: cursor.document_deleted }
     }
 }
 
@@ -90,15 +93,19 @@ pub(super) fn cursor_document(id: &RawDocument, cursor: &Cursor) -> RawDocumentB
 /// An entry of an `update` command. `stored`: the optional fields it may find; the document may be missing if an [epoch
 /// floor](super::epoch_floor) was used in its place. Fields of newer versions are kept.
 pub(super) fn cursor_statement(id: &RawDocument, cursor: &Cursor, stored: StoredFlags) -> RawDocumentBuf {
-    let removed = StoredFlags { parked: stored.parked && cursor.parked.is_empty(), gone: stored.gone && !cursor.gone };
+    let removed = StoredFlags {
+        parked: stored.parked && cursor.parked.is_empty(),
+        document_deleted: stored.document_deleted && !cursor.document_deleted,
+    };
     BsonWriter::build(|out| {
         out.write_document(cstr!("q"), |out| out.write_value(cstr!("_id"), RawBsonRef::Document(id)));
         out.write_document(cstr!("u"), |out| {
-            if removed.parked || removed.gone {
+            if removed.parked || removed.document_deleted {
                 out.write_document(cstr!("$unset"), |out| write_unset(removed, out));
             }
             out.write_document(cstr!("$set"), |out| write_fields(cursor, out));
         });
+        // The cursor may be missing if the epoch floor stood in for it.
         out.write_value(cstr!("upsert"), RawBsonRef::Boolean(true));
     })
 }
@@ -107,7 +114,7 @@ fn write_unset(removed: StoredFlags, out: &mut BsonWriter) {
     if removed.parked {
         out.write_value(cstr!("parked"), RawBsonRef::String(""));
     }
-    if removed.gone {
+    if removed.document_deleted {
         out.write_value(cstr!("gone"), RawBsonRef::String(""));
     }
 }
@@ -121,6 +128,7 @@ fn write_fields(cursor: &Cursor, out: &mut BsonWriter) {
         out.write_value(cstr!("sequence"), RawBsonRef::Int64(sequence));
     }
     let event_id = cursor.event_id.as_ref().unwrap_or(&Bson::Null);
+    // Only compared for identity, so a value that BSON cannot hold may be null.
     if out.write_bson(cstr!("eventId"), event_id).is_err() {
         out.write_value(cstr!("eventId"), RawBsonRef::Null);
     }
@@ -128,7 +136,7 @@ fn write_fields(cursor: &Cursor, out: &mut BsonWriter) {
     if !cursor.parked.is_empty() {
         out.write_value(cstr!("parked"), RawBsonRef::Document(&parked_entries_document(&cursor.parked)));
     }
-    if cursor.gone {
+    if cursor.document_deleted {
         out.write_value(cstr!("gone"), RawBsonRef::Boolean(true));
     }
 }

@@ -17,7 +17,8 @@ pub(super) fn apply_floor(cursors: &mut HashMap<Identity, Cursor>, requested: &H
     for aggregate in requested {
         match cursors.get_mut(*aggregate) {
             None => drop(cursors.insert((*aggregate).clone(), floor.clone())),
-            Some(cursor) if cursor.gone && cursor.position < floor.position => {
+            // Only for deleted documents: the sweep published a live one, and its delete will follow.
+            Some(cursor) if cursor.document_deleted && cursor.position < floor.position => {
                 cursor.position.clone_from(&floor.position);
             }
             Some(_) => {}
@@ -57,17 +58,17 @@ mod tests {
 
     #[test]
     fn the_epoch_floor_applies_to_unknown_and_deleted_documents() {
-        let [unknown, gone, live, later] = ["unknown", "gone", "live", "later"].map(aggregate);
-        let cursor = |position, gone| Cursor { position, gone, ..Cursor::default() };
+        let [unknown, deleted, live, later] = ["unknown", "gone", "live", "later"].map(aggregate);
+        let cursor = |position, document_deleted| Cursor { position, document_deleted, ..Cursor::default() };
         let mut cursors = HashMap::from([
             (floor_identity(), cursor(at(2, ""), false)),
-            (gone.clone(), cursor(at(1, "8211"), true)),
+            (deleted.clone(), cursor(at(1, "8211"), true)),
             (live.clone(), cursor(at(1, "8211"), false)),
             (later.clone(), cursor(at(2, "8299"), true)),
         ]);
-        apply_floor(&mut cursors, &[&unknown, &gone, &live, &later].into());
+        apply_floor(&mut cursors, &[&unknown, &deleted, &live, &later].into());
         assert_eq!(cursors.len(), 4, "the floor itself is not an aggregate");
-        for passed_over in [&unknown, &gone] {
+        for passed_over in [&unknown, &deleted] {
             assert_eq!(decided(cursors.get(passed_over), 1), CursorDecision::Duplicate);
             assert_eq!(decided(cursors.get(passed_over), 2), CursorDecision::Next);
         }

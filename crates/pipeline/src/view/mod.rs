@@ -43,7 +43,7 @@ mod transaction;
 use crate::stored::identity;
 
 pub use crate::stored::Identity;
-pub use crate::stored::cursors::{CURSORS, GONE, application_name};
+pub use crate::stored::cursors::{CURSORS, DELETED_FIELD, application_name};
 pub use applier::{Applier, ApplierSetup, Handle};
 pub use config::{Config, OnPoison};
 pub use contention::{AppliedBatch, BatchEnd, SessionApplier};

@@ -90,7 +90,7 @@ pub struct ParkedEntry {
     pub head: i64,
     pub next: i64,
     /// Message ids of queued dead letters. Without a sequence only they identify a redelivered dead letter.
-    pub letters: Vec<String>,
+    pub dead_letter_ids: Vec<String>,
 }
 
 impl ParkedEntry {

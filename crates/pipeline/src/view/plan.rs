@@ -30,7 +30,7 @@ pub(super) struct PendingEvent {
     /// The source does not have the events before it: it is parked.
     pub(super) is_unhealable: bool,
     /// Expected number of statements; at least one, as every event takes part in the group limits.
-    pub(super) weight: usize,
+    pub(super) expected_statements: usize,
     pub(super) submitted_at: SystemTime,
 }
 
@@ -175,6 +175,7 @@ impl<'a> TransactionPlanner<'a> {
         self.plan.outcomes.reserve(indices.len());
         for index in indices {
             let pending = &events[*index];
+            // Later events of the group see the cursor as the earlier ones leave it.
             let state = states.entry(pending.identity.clone()).or_default();
             let outcome = self.plan_event(*index, pending, state);
             self.plan.outcomes.push((*index, outcome));
@@ -195,8 +196,8 @@ impl<'a> TransactionPlanner<'a> {
         // Without a sequence the gap went unnoticed, and later events may be applied already.
         if event.dead_lettered && self.rules.mode == OrderingMode::Position {
             let parked = state.cursor.iter().flat_map(|cursor| cursor.parked.values());
-            let is_there = parked.flat_map(|entry| &entry.letters).any(|id| *id == event.message_id);
-            decision = if is_there { CursorDecision::Duplicate } else { CursorDecision::Next };
+            let is_queued_already = parked.flat_map(|entry| &entry.dead_letter_ids).any(|id| *id == event.message_id);
+            decision = if is_queued_already { CursorDecision::Duplicate } else { CursorDecision::Next };
         }
         match decision {
             CursorDecision::Next => self.apply_or_park(index, pending, state, self.park_reason(event)),
@@ -257,7 +258,9 @@ impl<'a> TransactionPlanner<'a> {
             if !concerned {
                 continue;
             }
+            // Checked per model: the aggregate may be parked in one and current in another.
             let is_parked = cursor.parked.contains_key(model.name()) && !Failpoint::ParkedCheckSkipped.is_enabled();
+            // An aggregate that is parked already only queues; its reason stays that of the first event.
             let refused = if is_parked { None } else { park_reason.map(|reason| (reason, String::new())) };
             let refused = match refused {
                 None if !is_parked => {
@@ -278,13 +281,14 @@ impl<'a> TransactionPlanner<'a> {
                 self.plan.parked.push(parked_event_document(id, event, self.now));
                 entry.next += 1;
                 if event.dead_lettered {
-                    entry.letters.push(event.message_id.clone());
+                    entry.dead_letter_ids.push(event.message_id.clone());
                 }
                 is_queued = true;
             }
         }
+        // Also when the event is parked: it is in the queue, so a redelivery is a duplicate.
         cursor.advance(pending.facts());
-        cursor.gone = pending.event.operation == Operation::Delete;
+        cursor.document_deleted = pending.event.operation == Operation::Delete;
         state.changed = true;
         PlannedOutcome::Done(self.count_outcome(is_queued, is_poison))
     }
@@ -331,6 +335,7 @@ impl<'a> TransactionPlanner<'a> {
                 states.get_mut(&pending.identity)
                 && std::mem::take(changed)
             {
+                // Once per aggregate: `changed` was reset by the first of its events.
                 let id = self.rules.naming.id(&pending.event.namespace, &pending.event.aggregate);
                 match stored {
                     Some(stored) => self.plan.cursors.push(cursor_statement(&id, cursor, *stored)),
@@ -344,9 +349,16 @@ impl<'a> TransactionPlanner<'a> {
 impl PendingEvent {
     pub(super) fn new(event: DeliveredEvent, rules: &ApplyRules) -> Self {
         let identity = rules.naming.identity(&event.namespace, &event.aggregate);
-        let weight = rules.models.iter().filter(|model| model.handles(&event)).count().max(1);
+        let expected_statements = rules.models.iter().filter(|model| model.handles(&event)).count().max(1);
         let submitted_at = wall_clock();
-        Self { event: Arc::new(event), identity, evidence: None, is_unhealable: false, weight, submitted_at }
+        Self {
+            event: Arc::new(event),
+            identity,
+            evidence: None,
+            is_unhealable: false,
+            expected_statements,
+            submitted_at,
+        }
     }
 
     fn facts(&self) -> EventFacts<'_> {
@@ -364,6 +376,6 @@ fn new_parked_entry(reason: ParkReason, detail: String, event: &DeliveredEvent, 
         since: now,
         head: 0,
         next: 0,
-        letters: vec![],
+        dead_letter_ids: vec![],
     }
 }

@@ -44,6 +44,7 @@ async fn create_index(database: &Database, index: Index) -> Result<(), Error> {
     let command = doc! {
         "createIndexes": index.collection,
         "indexes": [wanted],
+        // An index that is rolled back would let a unique violation through.
         "writeConcern": { "w": "majority" },
     };
     let created = database.run_command(command).await;

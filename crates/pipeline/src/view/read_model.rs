@@ -155,6 +155,7 @@ impl Projection for ReadModel {
             }
             EventClause::Pipeline(stages) => {
                 let mut constants = RawDocumentBuf::new();
+                // A constant is never evaluated, so event text that looks like an expression stays text.
                 constants.append(cstr!("event"), event.document);
                 let stages = RawBsonRef::Array(stages);
                 writes.upsert(&self.name, &key, |name, out| out.write_value(name, stages), Some(&constants))?;

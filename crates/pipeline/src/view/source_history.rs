@@ -73,6 +73,7 @@ impl SourceHistory {
         for (namespace, collection) in &self.collections {
             let failed = source_error("look up event", namespace);
             let filter = self.filter(aggregate, doc! { "$eq": sequence });
+            // Two are enough to see that a sequence is not unique.
             let query = collection.find(filter).projection(doc! { "_id": 1 }).limit(2);
             let mut found = query.await.map_err(&failed)?;
             while found.advance().await.map_err(&failed)? {
@@ -102,6 +103,7 @@ impl SourceHistory {
             let query = collection.find(filter).sort(doc! { self.sequence.as_str(): 1 }).limit(PAGE_EVENTS);
             let mut found = query.await.map_err(&failed)?;
             let mut bytes = 0;
+            // Stops early on large events; the gap is then healed with the next page.
             while bytes < PAGE_BYTES && found.advance().await.map_err(&failed)? {
                 bytes += found.current().as_bytes().len();
                 page.extend(self.to_event(namespace, aggregate, found.current()));

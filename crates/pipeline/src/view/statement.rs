@@ -109,6 +109,7 @@ impl Statements {
         document: &RawDocument,
     ) -> Result<(), UnwritableValue> {
         let first = document.iter_elements().next();
+        // A replacement document that starts with `$` would be parsed as update operators.
         let looks_like_operators = matches!(first, Some(Ok(element)) if element.key().as_str().starts_with('$'));
         if !looks_like_operators {
             return self.upsert(

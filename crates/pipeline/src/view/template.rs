@@ -118,6 +118,7 @@ impl TemplateNode {
                 for (at, node) in nodes.iter().enumerate() {
                     let (name, before) = (BsonWriter::index_name(at), out.len());
                     node.write(&name, value, out);
+                    // Nothing was written: the value is missing.
                     if out.len() == before {
                         out.write_value(&name, RawBsonRef::Null);
                     }

@@ -69,6 +69,7 @@ impl TransactionStore {
         attempt: TransactionAttempt<'_>,
     ) -> Result<CommittedResults, TransactionFailure> {
         let deadline = Instant::now() + self.within;
+        // The deadline covers all steps, as the server holds the locks from the first write on.
         let mut session = self.begin().await?;
         let done = match timeout_at(deadline, self.write_plan(&mut session, &attempt)).await {
             Ok(done) => done,
@@ -140,6 +141,7 @@ impl TransactionStore {
         session: &mut ClientSession,
         attempt: &TransactionAttempt<'_>,
     ) -> Result<HashMap<Identity, Cursor>, TransactionFailure> {
+        // Of each aggregate only the first event counts: the planner carries the cursor on to the later ones.
         let mut requested = HashSet::new();
         let events = attempt.indices.iter().map(|index| &attempt.events[*index]);
         let first_of_each = events.filter(|pending| requested.insert(&pending.identity));
@@ -252,6 +254,7 @@ impl TransactionStore {
                 Ok(Err(error)) => error,
                 Err(_) => return Err(TransactionFailure::Unknown),
             };
+            // Committing again is safe: the server commits a transaction at most once.
             if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) {
                 if Instant::now() + PAUSE >= deadline {
                     return Err(TransactionFailure::Unknown);

@@ -116,6 +116,7 @@ impl GroupRunner {
     }
 
     async fn run_all(&self, events: &[PendingEvent], mut sub_groups: Vec<SubGroup>, results: &mut EventResults) {
+        // Splits push onto the same list, so the order does not matter: no aggregate is in two sub-groups.
         while let Some(sub_group) = sub_groups.pop() {
             if self.stopping.is_cancelled() {
                 results.set_all(&sub_group.indices, &EventResult::Failed(Arc::new(Error::Stopped)));
@@ -182,6 +183,7 @@ impl GroupRunner {
         let mut failures = 0;
         let mut retry_guard = None;
         loop {
+            // A retry always reads the cursors: the failure may have been an existing one.
             let trust_first_events = failures == 0 && self.first_events.is_trusted();
             let attempt = TransactionAttempt {
                 rules: &self.rules,

@@ -154,6 +154,7 @@ impl SubmissionQueue {
         let submissions = state.take_group(self.max_statements(), self.limits.bytes);
         let statements = submissions.iter().map(Submission::statements).sum();
         state.running.push(statements);
+        // Wake another worker: one notification may stand for several submissions.
         if !state.pending.is_empty() {
             self.changed.notify_one();
         }
@@ -166,6 +167,7 @@ impl SubmissionQueue {
     /// Halves the limit after a slow group, and raises it again step by step.
     fn record_end(&self, statements: usize, took: Duration) {
         let max_statements = self.max_statements();
+        // From its actual size, not from the limit: a small group may be slow, too.
         let adapted = if took > self.limits.within {
             (statements / 2).max(MIN_GROUP_STATEMENTS).min(max_statements)
         } else {
@@ -219,6 +221,7 @@ impl Drop for RunningGroup<'_> {
 impl QueueState {
     fn next_start(&self, max_statements: usize, max_bytes: usize, now: Instant) -> GroupStart {
         let Some(first) = self.pending.front() else { return GroupStart::WhenSubmitted };
+        // A group at least as large as the largest running one is worth its transaction.
         let largest = self.running.iter().max().copied().unwrap_or(0).max(self.recent_large_group(first.submitted_at));
         let max_wait = if self.running.is_empty() { MAX_LONE_WAIT } else { MAX_GROUP_WAIT };
         let start_at = first.submitted_at + max_wait;
@@ -262,7 +265,7 @@ impl QueueState {
 
 impl Submission {
     fn statements(&self) -> usize {
-        self.events.iter().map(|pending| pending.weight).sum()
+        self.events.iter().map(|pending| pending.expected_statements).sum()
     }
 
     fn bytes(&self) -> usize {

@@ -99,7 +99,7 @@ impl SessionApplier {
         let mut part: Vec<BatchEvent> = vec![];
         while let Some(next) = waiting.front() {
             bytes += next.pending.event.body.len();
-            statements += next.pending.weight;
+            statements += next.pending.expected_statements;
             let fits = statements <= self.context.queue.max_statements() && bytes <= self.context.config.group_bytes;
             // A single event that exceeds the limits is applied alone.
             if !fits && !part.is_empty() {

@@ -11,7 +11,7 @@ fn place(epoch: u64, token: u32) -> PositionKey {
 
 fn cursor(sequence: i64, position: PositionKey) -> Cursor {
     Cursor {
-        gone: false,
+        document_deleted: false,
         position: Some(position),
         sequence: Some(sequence),
         event_id: Some(id(sequence).into()),

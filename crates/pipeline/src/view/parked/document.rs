@@ -31,10 +31,10 @@ pub(in crate::view) fn parked_entries_document(parked: &BTreeMap<String, ParkedE
         raw.append(cstr!("since"), entry.since);
         raw.append(cstr!("head"), entry.head);
         raw.append(cstr!("next"), entry.next);
-        if !entry.letters.is_empty() {
-            let mut letters = RawArrayBuf::new();
-            entry.letters.iter().for_each(|id| letters.push(id.as_str()));
-            raw.append(cstr!("letters"), letters);
+        if !entry.dead_letter_ids.is_empty() {
+            let mut ids = RawArrayBuf::new();
+            entry.dead_letter_ids.iter().for_each(|id| ids.push(id.as_str()));
+            raw.append(cstr!("letters"), ids);
         }
         fields.append(model, raw);
     }
@@ -62,13 +62,13 @@ fn read_entry(document: &RawDocument) -> Result<ParkedEntry, Error> {
         since: fields.date("since")?,
         head: fields.number("head")?,
         next: fields.number("next")?,
-        letters: read_letters(document),
+        dead_letter_ids: read_dead_letter_ids(document),
     })
 }
 
-fn read_letters(document: &RawDocument) -> Vec<String> {
-    let letters = document.get_array("letters").into_iter().flatten().flatten();
-    letters.filter_map(|id| id.as_str().map(str::to_owned)).collect()
+fn read_dead_letter_ids(document: &RawDocument) -> Vec<String> {
+    let ids = document.get_array("letters").into_iter().flatten().flatten();
+    ids.filter_map(|id| id.as_str().map(str::to_owned)).collect()
 }
 
 /// The `_id` of a queued event. The ids of one queue are adjacent and in the order of their numbers.

@@ -104,6 +104,7 @@ fn to_discarded(raw: &RawDocumentBuf) -> RawDocumentBuf {
         match name.as_str() {
             "_id" => {
                 let mut id = value.as_document().map(ToOwned::to_owned).unwrap_or_default();
+                // Unique: a later queue of this aggregate uses the same numbers again.
                 id.append(cstr!("discarded"), ObjectId::new());
                 kept.append(name, id);
             }
@@ -116,7 +117,7 @@ fn to_discarded(raw: &RawDocumentBuf) -> RawDocumentBuf {
 }
 
 /// The entry after these events left the queue; `None` if the queue is empty.
-pub(super) fn remaining_entry(parked: &ParkedEntry, gone: &[Queued]) -> Option<ParkedEntry> {
-    let head = gone.last().map_or(parked.next, |(_, number, _)| number + 1);
+pub(super) fn remaining_entry(parked: &ParkedEntry, document_deleted: &[Queued]) -> Option<ParkedEntry> {
+    let head = document_deleted.last().map_or(parked.next, |(_, number, _)| number + 1);
     (head < parked.next).then(|| ParkedEntry { head, ..parked.clone() })
 }

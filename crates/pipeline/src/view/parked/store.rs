@@ -243,6 +243,7 @@ impl ParkedStore {
         operation: &QueueOperation,
     ) -> Result<QueueStep, TransactionFailure> {
         let id = self.naming.id(namespace, aggregate);
+        // This transaction also writes the cursor, so it conflicts with a concurrent one of the applier.
         let mut cursors = self.store.find_cursors(session, std::slice::from_ref(&id)).await?;
         let mut cursor = cursors.remove(&self.naming.identity(namespace, aggregate)).unwrap_or_default();
         let stored = StoredFlags::of(&cursor);
