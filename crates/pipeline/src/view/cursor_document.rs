@@ -10,8 +10,8 @@ use super::error::Error;
 use super::identity::Identity;
 use super::parked::{parked_entries_document, read_parked_entries};
 use crate::event::{AggregateId, Epoch, Namespace};
-pub(super) use crate::stored::cursors::FORMAT;
 use crate::stored::cursors::DELETED_FIELD;
+pub(super) use crate::stored::cursors::FORMAT;
 
 const CURSOR: &str = "cursor";
 
