@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use servicebus::administration::EntityDescription;
+use servicebus::administration::{self, EntityDescription};
 
 use crate::config::Config;
 
@@ -185,31 +185,9 @@ fn to_iso_duration(duration: Duration) -> String {
     format!("PT{}S", duration.as_secs())
 }
 
-/// Parses `P1DT2H3M4.5S`. Years, months and weeks are not supported; Service Bus does not use them.
+/// `None` if it is not an ISO 8601 duration.
 pub(crate) fn parse_iso_duration(text: &str) -> Option<Duration> {
-    let mut total = 0.0;
-    let mut digits = String::new();
-    let mut in_time = false;
-    for character in text.strip_prefix('P')?.chars() {
-        let unit = match (character, in_time) {
-            ('0'..='9' | '.', _) => {
-                digits.push(character);
-                continue;
-            }
-            ('T', false) if digits.is_empty() => {
-                in_time = true;
-                continue;
-            }
-            ('D', false) => 86_400.0,
-            ('H', true) => 3_600.0,
-            ('M', true) => 60.0,
-            ('S', true) => 1.0,
-            _ => return None,
-        };
-        total += digits.parse::<f64>().ok()? * unit;
-        digits.clear();
-    }
-    if digits.is_empty() { Duration::try_from_secs_f64(total).ok() } else { None }
+    administration::duration::parse(text).ok()
 }
 
 #[cfg(test)]
@@ -252,18 +230,5 @@ mod tests {
             plan_changes(&wanted(), Some(&found(&[("RequiresSession", "false")]))).refusals("t/Subscriptions/s");
         assert_eq!(refusals.len(), 1);
         assert!(refusals[0].contains("RequiresSession must be true: set `service_bus.subscription`"), "{refusals:?}");
-    }
-
-    #[test]
-    fn iso_durations_of_service_bus_are_parsed() {
-        let seconds = |text| parse_iso_duration(text).map(|duration| duration.as_secs());
-        for (text, expected) in
-            [("PT1M", 60), ("PT60S", 60), ("P1DT2H3M4S", 93_784), ("P10675199DT2H48M5.4775807S", 922_337_203_685)]
-        {
-            assert_eq!(seconds(text), Some(expected), "{text}");
-        }
-        for wrong in ["", "P1M", "PT1D", "PT5", "1M"] {
-            assert_eq!(parse_iso_duration(wrong), None, "{wrong}");
-        }
     }
 }

@@ -18,6 +18,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::pki_types::ServerName;
 
+pub use atom_xml::duration;
 pub use description::{EntityDescription, RuleSummary};
 
 use crate::{Config, ConnectionString, ConnectionStringError, cbs, tls};

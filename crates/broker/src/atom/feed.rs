@@ -2,16 +2,15 @@
 
 use std::fmt;
 
+use atom_xml::{ATOM, SERVICE_BUS, XmlWriter};
+
 use crate::core::Timestamp;
 
 use super::entity::{AdminEntity, EntityAddress, NamespaceInfo};
 use super::rule::{self, RuleDescription};
 use super::timestamp;
-use super::write::{self, Terms};
-use super::xml_writer::XmlWriter;
+use super::write;
 
-const ATOM: &str = "http://www.w3.org/2005/Atom";
-const SERVICE_BUS: &str = "http://schemas.microsoft.com/netservices/2010/10/servicebus/connect";
 const INSTANCE: &str = "http://www.w3.org/2001/XMLSchema-instance";
 
 /// The API version of a client, such as `2021-05`. Newer versions only add properties.
@@ -60,10 +59,6 @@ impl RequestContext {
 
     fn page(&self, path: &str, skip: usize, top: usize) -> String {
         format!("{}/{path}?$skip={skip}&$top={top}&api-version={}", self.base, self.version)
-    }
-
-    fn terms(&self) -> Terms<'_> {
-        Terms { version: &self.version, namespace: &self.namespace }
     }
 }
 
@@ -177,7 +172,7 @@ fn write_entity(xml: &mut XmlWriter, attributes: &[(&str, &str)], context: &Requ
     let times = (entity.runtime.created_at, entity.runtime.updated_at);
     let head = EntryHead { id: context.url(&entity.address), title: entity.address.name(), times, author };
     let root = write::root(&entity.properties.description);
-    entry(xml, attributes, &head, root, |xml| write::description(xml, entity, &context.terms()));
+    entry(xml, attributes, &head, root, |xml| write::description(xml, entity, context));
 }
 
 fn write_rule(

@@ -4,15 +4,12 @@
 //! Names and order of elements are those of the service, because clients depend on both. Accepts what clients send:
 //! any namespace prefix, and unknown elements are ignored. Never touches a socket, a clock or a stored entity.
 
-pub mod duration;
 mod entity;
 mod feed;
 mod parse;
 mod rule;
 mod timestamp;
 mod write;
-mod xml_element;
-mod xml_writer;
 
 pub use entity::{
     AccessRight, AdminEntity, AuthorizationRule, EntityAddress, EntityProperties, MAX_AUTHORIZATION_RULES,

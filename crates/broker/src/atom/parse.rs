@@ -6,25 +6,21 @@
 use std::str::FromStr;
 use std::time::Duration;
 
+use atom_xml::{XmlElement, XmlError, duration};
+
 use crate::core::{
     CommonEntityProperties, EgressProperties, EntityDefinition, EntityStatus, IngressProperties, QueueDescription,
     SubscriptionDescription, TopicDescription,
 };
 
-use super::duration;
 use super::entity::{AccessRight, AuthorizationRule, EntityProperties, MAX_AUTHORIZATION_RULES, PassiveProperties};
 use super::rule::{self, RuleDescription};
-use super::xml_element::{self, XmlElement};
 
 /// Why a body is invalid: the element, and the values allowed.
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
-pub struct EntryError(#[from] EntryErrorReason);
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum EntryErrorReason {
+pub enum EntryError {
     #[error(transparent)]
-    Xml(#[from] xml_element::Error),
+    Xml(#[from] XmlError),
     #[error("body is not an Atom entry with a description")]
     NoContent,
     #[error("unknown description `{0}`")]
@@ -87,13 +83,9 @@ fn sides(description: &mut EntityDefinition) -> (Option<&mut IngressProperties>,
 }
 
 pub fn parse_entry(body: &[u8]) -> Result<EntryContent, EntryError> {
-    Ok(read(body)?)
-}
-
-fn read(body: &[u8]) -> Result<EntryContent, EntryErrorReason> {
-    let entry = xml_element::parse(body)?;
-    let content = entry.child("content").filter(|_| entry.name == "entry").ok_or(EntryErrorReason::NoContent)?;
-    let described = content.children.first().ok_or(EntryErrorReason::NoContent)?;
+    let entry = XmlElement::parse(body)?;
+    let content = entry.child("content").filter(|_| entry.name == "entry").ok_or(EntryError::NoContent)?;
+    let described = content.children.first().ok_or(EntryError::NoContent)?;
     match described.name.as_str() {
         "QueueDescription" => Ok(EntryContent::Queue(submitted(described, queue(described)?)?)),
         "TopicDescription" => Ok(EntryContent::Topic(submitted(described, topic(described)?)?)),
@@ -102,11 +94,11 @@ fn read(body: &[u8]) -> Result<EntryContent, EntryErrorReason> {
             default_rule: described.child("DefaultRuleDescription").map(rule::read).transpose()?.map(Box::new),
         }),
         "RuleDescription" => Ok(EntryContent::Rule(Box::new(rule::read(described)?))),
-        other => Err(EntryErrorReason::UnknownContent(other.to_owned())),
+        other => Err(EntryError::UnknownContent(other.to_owned())),
     }
 }
 
-fn submitted(described: &XmlElement, description: EntityDefinition) -> Result<EntitySubmission, EntryErrorReason> {
+fn submitted(described: &XmlElement, description: EntityDefinition) -> Result<EntitySubmission, EntryError> {
     let names = |name| described.child(name).is_some();
     Ok(EntitySubmission {
         properties: EntityProperties { description, passive: passive(described)? },
@@ -116,7 +108,7 @@ fn submitted(described: &XmlElement, description: EntityDefinition) -> Result<En
     })
 }
 
-fn queue(described: &XmlElement) -> Result<EntityDefinition, EntryErrorReason> {
+fn queue(described: &XmlElement) -> Result<EntityDefinition, EntryError> {
     Ok(EntityDefinition::Queue(QueueDescription {
         common: common(described)?,
         ingress: ingress(described)?,
@@ -124,14 +116,14 @@ fn queue(described: &XmlElement) -> Result<EntityDefinition, EntryErrorReason> {
     }))
 }
 
-fn topic(described: &XmlElement) -> Result<EntityDefinition, EntryErrorReason> {
+fn topic(described: &XmlElement) -> Result<EntityDefinition, EntryError> {
     let mut topic =
         TopicDescription { common: common(described)?, ingress: ingress(described)?, support_ordering: true };
     flag(described, "SupportOrdering", &mut topic.support_ordering)?;
     Ok(EntityDefinition::Topic(topic))
 }
 
-fn subscription(described: &XmlElement) -> Result<EntityDefinition, EntryErrorReason> {
+fn subscription(described: &XmlElement) -> Result<EntityDefinition, EntryError> {
     let mut subscription = SubscriptionDescription {
         common: common(described)?,
         egress: egress(described)?,
@@ -145,7 +137,7 @@ fn subscription(described: &XmlElement) -> Result<EntityDefinition, EntryErrorRe
     Ok(EntityDefinition::Subscription(subscription))
 }
 
-fn common(described: &XmlElement) -> Result<CommonEntityProperties, EntryErrorReason> {
+fn common(described: &XmlElement) -> Result<CommonEntityProperties, EntryError> {
     let mut common = CommonEntityProperties { enable_batched_operations: true, ..CommonEntityProperties::default() };
     if let Some(text) = described.value("Status") {
         common.status = status(text)?;
@@ -158,7 +150,7 @@ fn common(described: &XmlElement) -> Result<CommonEntityProperties, EntryErrorRe
     Ok(common)
 }
 
-fn ingress(described: &XmlElement) -> Result<IngressProperties, EntryErrorReason> {
+fn ingress(described: &XmlElement) -> Result<IngressProperties, EntryError> {
     let mut ingress = IngressProperties::default();
     number(described, "MaxSizeInMegabytes", &mut ingress.max_size_in_megabytes)?;
     ingress.max_message_size_in_kilobytes = optional_number(described, "MaxMessageSizeInKilobytes")?;
@@ -168,7 +160,7 @@ fn ingress(described: &XmlElement) -> Result<IngressProperties, EntryErrorReason
     Ok(ingress)
 }
 
-fn egress(described: &XmlElement) -> Result<EgressProperties, EntryErrorReason> {
+fn egress(described: &XmlElement) -> Result<EgressProperties, EntryError> {
     let mut egress = EgressProperties::default();
     span(described, "LockDuration", &mut egress.lock_duration)?;
     flag(described, "RequiresSession", &mut egress.requires_session)?;
@@ -179,20 +171,20 @@ fn egress(described: &XmlElement) -> Result<EgressProperties, EntryErrorReason> 
     Ok(egress)
 }
 
-fn passive(described: &XmlElement) -> Result<PassiveProperties, EntryErrorReason> {
+fn passive(described: &XmlElement) -> Result<PassiveProperties, EntryError> {
     let mut passive = PassiveProperties::default();
     flag(described, "EnableExpress", &mut passive.enable_express)?;
     flag(described, "FilteringMessagesBeforePublishing", &mut passive.filtering_messages_before_publishing)?;
     if let Some(rules) = described.child("AuthorizationRules") {
         if rules.children.len() > MAX_AUTHORIZATION_RULES {
-            return Err(EntryErrorReason::TooManyAuthorizationRules(rules.children.len()));
+            return Err(EntryError::TooManyAuthorizationRules(rules.children.len()));
         }
         passive.authorization_rules = rules.children.iter().map(authorization_rule).collect::<Result<_, _>>()?;
     }
     Ok(passive)
 }
 
-fn authorization_rule(rule: &XmlElement) -> Result<AuthorizationRule, EntryErrorReason> {
+fn authorization_rule(rule: &XmlElement) -> Result<AuthorizationRule, EntryError> {
     let rights = rule.child("Rights").map_or(&[][..], |rights| &rights.children);
     Ok(AuthorizationRule {
         claim_type: text(rule, "ClaimType"),
@@ -206,12 +198,12 @@ fn authorization_rule(rule: &XmlElement) -> Result<AuthorizationRule, EntryError
     })
 }
 
-fn access_right(text: &str) -> Result<AccessRight, EntryErrorReason> {
+fn access_right(text: &str) -> Result<AccessRight, EntryError> {
     let found = AccessRight::ALL.into_iter().find(|right| right.to_string() == text.trim());
     found.ok_or_else(|| wrong("AccessRights", text, "expected Manage, Send or Listen"))
 }
 
-fn status(text: &str) -> Result<EntityStatus, EntryErrorReason> {
+fn status(text: &str) -> Result<EntityStatus, EntryError> {
     match text {
         "Active" => Ok(EntityStatus::Active),
         "Disabled" => Ok(EntityStatus::Disabled),
@@ -225,7 +217,7 @@ pub(super) fn text(described: &XmlElement, field: &str) -> Option<String> {
     described.value(field).map(str::to_owned)
 }
 
-fn flag(described: &XmlElement, field: &'static str, into: &mut bool) -> Result<(), EntryErrorReason> {
+fn flag(described: &XmlElement, field: &'static str, into: &mut bool) -> Result<(), EntryError> {
     if let Some(element) = described.child(field) {
         *into = boolean(&element.text).ok_or_else(|| wrong(field, &element.text, "expected true or false"))?;
     }
@@ -240,27 +232,27 @@ pub(super) fn boolean(text: &str) -> Option<bool> {
     }
 }
 
-fn number<N: FromStr>(described: &XmlElement, field: &'static str, into: &mut N) -> Result<(), EntryErrorReason> {
+fn number<N: FromStr>(described: &XmlElement, field: &'static str, into: &mut N) -> Result<(), EntryError> {
     if let Some(number) = optional_number(described, field)? {
         *into = number;
     }
     Ok(())
 }
 
-fn optional_number<N: FromStr>(described: &XmlElement, field: &'static str) -> Result<Option<N>, EntryErrorReason> {
+fn optional_number<N: FromStr>(described: &XmlElement, field: &'static str) -> Result<Option<N>, EntryError> {
     let Some(element) = described.child(field) else { return Ok(None) };
     let parsed = element.text.trim().parse().ok();
     parsed.map(Some).ok_or_else(|| wrong(field, &element.text, "expected an integer in the property's range"))
 }
 
-fn span(described: &XmlElement, field: &'static str, into: &mut Duration) -> Result<(), EntryErrorReason> {
+fn span(described: &XmlElement, field: &'static str, into: &mut Duration) -> Result<(), EntryError> {
     if let Some(element) = described.child(field) {
         *into = duration::parse(&element.text).map_err(|_| wrong(field, &element.text, EXPECTED_DURATION))?;
     }
     Ok(())
 }
 
-fn bounded(described: &XmlElement, field: &'static str, into: &mut Option<Duration>) -> Result<(), EntryErrorReason> {
+fn bounded(described: &XmlElement, field: &'static str, into: &mut Option<Duration>) -> Result<(), EntryError> {
     if let Some(element) = described.child(field) {
         *into = duration::parse_bounded(&element.text).map_err(|_| wrong(field, &element.text, EXPECTED_DURATION))?;
     }
@@ -270,6 +262,6 @@ fn bounded(described: &XmlElement, field: &'static str, into: &mut Option<Durati
 const EXPECTED_DURATION: &str = "expected an ISO 8601 duration, such as PT30S, PT1M or P1DT12H";
 
 /// Shortens the client's value, which is sent back in the error.
-pub(super) fn wrong(field: &'static str, value: &str, expected: &'static str) -> EntryErrorReason {
-    EntryErrorReason::Value { field, value: value.trim().chars().take(100).collect(), expected }
+pub(super) fn wrong(field: &'static str, value: &str, expected: &'static str) -> EntryError {
+    EntryError::Value { field, value: value.trim().chars().take(100).collect(), expected }
 }

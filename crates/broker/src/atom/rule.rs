@@ -2,13 +2,12 @@
 //!
 //! Fully read and written, but the broker applies only the default rule and refuses others before they get here.
 
+use atom_xml::{XmlElement, XmlWriter, duration};
+
 use crate::core::Timestamp;
 
-use super::duration;
-use super::parse::{EntryErrorReason, boolean, text, wrong};
+use super::parse::{EntryError, boolean, text, wrong};
 use super::timestamp;
-use super::xml_element::XmlElement;
-use super::xml_writer::XmlWriter;
 
 /// The rule that every subscription starts with. It selects every message.
 pub const DEFAULT_RULE: &str = "$Default";
@@ -86,7 +85,7 @@ impl RuleDescription {
 }
 
 /// Parses a `RuleDescription`. A missing name means the default rule.
-pub(super) fn read(described: &XmlElement) -> Result<RuleDescription, EntryErrorReason> {
+pub(super) fn read(described: &XmlElement) -> Result<RuleDescription, EntryError> {
     Ok(RuleDescription {
         name: text(described, "Name").unwrap_or_else(|| DEFAULT_RULE.to_owned()),
         filter: described.child("Filter").map_or(Ok(RuleFilter::True), filter)?,
@@ -94,7 +93,7 @@ pub(super) fn read(described: &XmlElement) -> Result<RuleDescription, EntryError
     })
 }
 
-fn filter(element: &XmlElement) -> Result<RuleFilter, EntryErrorReason> {
+fn filter(element: &XmlElement) -> Result<RuleFilter, EntryError> {
     match element.kind() {
         Some("TrueFilter") => Ok(RuleFilter::True),
         Some("FalseFilter") => Ok(RuleFilter::False),
@@ -108,7 +107,7 @@ fn filter(element: &XmlElement) -> Result<RuleFilter, EntryErrorReason> {
     }
 }
 
-fn action(element: &XmlElement) -> Result<Option<RuleAction>, EntryErrorReason> {
+fn action(element: &XmlElement) -> Result<Option<RuleAction>, EntryError> {
     match element.kind() {
         Some("EmptyRuleAction") => Ok(None),
         Some("SqlRuleAction") => Ok(Some(RuleAction(sql(element)?))),
@@ -116,12 +115,12 @@ fn action(element: &XmlElement) -> Result<Option<RuleAction>, EntryErrorReason> 
     }
 }
 
-fn sql(element: &XmlElement) -> Result<SqlExpression, EntryErrorReason> {
-    let expression = text(element, "SqlExpression").ok_or(EntryErrorReason::Missing { field: "SqlExpression" })?;
+fn sql(element: &XmlElement) -> Result<SqlExpression, EntryError> {
+    let expression = text(element, "SqlExpression").ok_or(EntryError::Missing { field: "SqlExpression" })?;
     Ok(SqlExpression { expression, parameters: pairs(element, "Parameters")? })
 }
 
-fn correlation(element: &XmlElement) -> Result<CorrelationFilter, EntryErrorReason> {
+fn correlation(element: &XmlElement) -> Result<CorrelationFilter, EntryError> {
     Ok(CorrelationFilter {
         correlation_id: text(element, "CorrelationId"),
         message_id: text(element, "MessageId"),
@@ -135,17 +134,17 @@ fn correlation(element: &XmlElement) -> Result<CorrelationFilter, EntryErrorReas
     })
 }
 
-fn pairs(element: &XmlElement, name: &str) -> Result<Vec<(String, PropertyValue)>, EntryErrorReason> {
+fn pairs(element: &XmlElement, name: &str) -> Result<Vec<(String, PropertyValue)>, EntryError> {
     element.child(name).map_or(&[][..], |list| &list.children).iter().map(pair).collect()
 }
 
-fn pair(element: &XmlElement) -> Result<(String, PropertyValue), EntryErrorReason> {
-    let key = text(element, "Key").ok_or(EntryErrorReason::Missing { field: "Key" })?;
-    let value = element.child("Value").ok_or(EntryErrorReason::Missing { field: "Value" })?;
+fn pair(element: &XmlElement) -> Result<(String, PropertyValue), EntryError> {
+    let key = text(element, "Key").ok_or(EntryError::Missing { field: "Key" })?;
+    let value = element.child("Value").ok_or(EntryError::Missing { field: "Value" })?;
     Ok((key, typed(value)?))
 }
 
-fn typed(element: &XmlElement) -> Result<PropertyValue, EntryErrorReason> {
+fn typed(element: &XmlElement) -> Result<PropertyValue, EntryError> {
     let raw = element.text.as_str();
     let text = raw.trim();
     let parsed = match element.kind().unwrap_or("string") {

@@ -1,30 +1,24 @@
 //! Writes entity descriptions: every property that the SDKs read, in the service's order.
 
+use atom_xml::{XmlWriter, duration};
+
 use crate::core::{
     CommonEntityProperties, EgressProperties, EntityCounts, EntityDefinition, EntityStatus, IngressProperties,
     QueueDescription, SubscriptionDescription, TopicDescription,
 };
 
-use super::duration;
-use super::entity::{AdminEntity, AuthorizationRule, NamespaceInfo, PassiveProperties, RuntimeProperties};
-use super::feed::ApiVersion;
+use super::entity::{AdminEntity, AuthorizationRule, PassiveProperties, RuntimeProperties};
+use super::feed::RequestContext;
 use super::timestamp;
-use super::xml_writer::XmlWriter;
 
 const COUNTS: &str = "http://schemas.microsoft.com/netservices/2011/06/servicebus";
 const AVAILABLE: &str = "Available";
 
-/// What every answer needs besides the entity.
-pub(super) struct Terms<'a> {
-    pub(super) version: &'a ApiVersion,
-    pub(super) namespace: &'a NamespaceInfo,
-}
-
-pub(super) fn description(xml: &mut XmlWriter, entity: &AdminEntity, terms: &Terms<'_>) {
+pub(super) fn description(xml: &mut XmlWriter, entity: &AdminEntity, context: &RequestContext) {
     let (passive, runtime) = (&entity.properties.passive, &entity.runtime);
     match &entity.properties.description {
-        EntityDefinition::Queue(described) => queue(xml, described, passive, runtime, terms),
-        EntityDefinition::Topic(described) => topic(xml, described, passive, runtime, terms),
+        EntityDefinition::Queue(described) => queue(xml, described, passive, runtime, context),
+        EntityDefinition::Topic(described) => topic(xml, described, passive, runtime, context),
         EntityDefinition::Subscription(described) => subscription(xml, described, runtime),
     }
 }
@@ -42,7 +36,7 @@ fn queue(
     queue: &QueueDescription,
     passive: &PassiveProperties,
     runtime: &RuntimeProperties,
-    terms: &Terms<'_>,
+    context: &RequestContext,
 ) {
     let QueueDescription { common, ingress, egress } = queue;
     xml.leaf("LockDuration", duration::format(egress.lock_duration));
@@ -69,7 +63,7 @@ fn queue(
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
     forward_dead_letters(xml, egress);
     xml.leaf("EnableExpress", passive.enable_express);
-    max_message_size(xml, ingress, terms);
+    max_message_size(xml, ingress, context);
 }
 
 fn topic(
@@ -77,7 +71,7 @@ fn topic(
     topic: &TopicDescription,
     passive: &PassiveProperties,
     runtime: &RuntimeProperties,
-    terms: &Terms<'_>,
+    context: &RequestContext,
 ) {
     let TopicDescription { common, ingress, support_ordering } = topic;
     time_to_live(xml, common);
@@ -100,7 +94,7 @@ fn topic(
     xml.leaf("EntityAvailabilityStatus", AVAILABLE);
     xml.leaf("EnableSubscriptionPartitioning", false);
     xml.leaf("EnableExpress", passive.enable_express);
-    max_message_size(xml, ingress, terms);
+    max_message_size(xml, ingress, context);
 }
 
 fn subscription(xml: &mut XmlWriter, subscription: &SubscriptionDescription, runtime: &RuntimeProperties) {
@@ -166,9 +160,9 @@ fn counts(xml: &mut XmlWriter, counts: &EntityCounts) {
 }
 
 /// Older clients do not know this property, and the service does not send it to them.
-fn max_message_size(xml: &mut XmlWriter, ingress: &IngressProperties, terms: &Terms<'_>) {
-    if terms.version.knows_large_messages() {
-        let limit = ingress.max_message_size_in_kilobytes.unwrap_or(terms.namespace.max_message_size_in_kilobytes);
+fn max_message_size(xml: &mut XmlWriter, ingress: &IngressProperties, context: &RequestContext) {
+    if context.version.knows_large_messages() {
+        let limit = ingress.max_message_size_in_kilobytes.unwrap_or(context.namespace.max_message_size_in_kilobytes);
         xml.leaf("MaxMessageSizeInKilobytes", limit);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use atom_xml::duration;
 use jsonc_parser::ast::Value;
 
-use crate::atom::duration;
 use crate::core::{CommonEntityProperties, EgressProperties, EntityDefinition, EntityStatus, IngressProperties};
 
 pub(super) const QUEUE: [&str; 16] = [

@@ -4,15 +4,17 @@ use std::fmt::{self, Write};
 
 use quick_xml::escape::escape;
 
+use crate::XmlElement;
+
 #[derive(Default)]
-pub(super) struct XmlWriter(String);
+pub struct XmlWriter(String);
 
 impl XmlWriter {
-    pub(super) fn into_text(self) -> String {
+    pub fn into_text(self) -> String {
         self.0
     }
 
-    pub(super) fn element(&mut self, name: &str, attributes: &[(&str, &str)], inside: impl FnOnce(&mut Self)) {
+    pub fn element(&mut self, name: &str, attributes: &[(&str, &str)], inside: impl FnOnce(&mut Self)) {
         self.open(name, attributes);
         inside(self);
         self.0.push_str("</");
@@ -20,19 +22,29 @@ impl XmlWriter {
         self.0.push('>');
     }
 
-    pub(super) fn leaf(&mut self, name: &str, value: impl fmt::Display) {
+    pub fn leaf(&mut self, name: &str, value: impl fmt::Display) {
         self.leaf_with(name, &[], value);
     }
 
-    pub(super) fn leaf_with(&mut self, name: &str, attributes: &[(&str, &str)], value: impl fmt::Display) {
+    pub fn leaf_with(&mut self, name: &str, attributes: &[(&str, &str)], value: impl fmt::Display) {
         let text: String = value.to_string().chars().filter(|character| allowed(*character)).collect();
         self.element(name, attributes, |xml| xml.0.push_str(&escape(text)));
     }
 
-    pub(super) fn optional_leaf(&mut self, name: &str, value: Option<impl fmt::Display>) {
+    pub fn optional_leaf(&mut self, name: &str, value: Option<impl fmt::Display>) {
         if let Some(value) = value {
             self.leaf(name, value);
         }
+    }
+
+    /// Writes a parsed element back.
+    pub fn tree(&mut self, element: &XmlElement) {
+        let attributes: Vec<_> =
+            element.attributes.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
+        if element.children.is_empty() {
+            return self.leaf_with(&element.tag, &attributes, &element.text);
+        }
+        self.element(&element.tag, &attributes, |xml| element.children.iter().for_each(|child| xml.tree(child)));
     }
 
     fn open(&mut self, name: &str, attributes: &[(&str, &str)]) {
