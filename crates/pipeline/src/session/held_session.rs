@@ -40,7 +40,7 @@ const ENVELOPE_BYTES: usize = 1 << 10;
 
 /// Why a session is closed.
 #[derive(Debug)]
-enum CloseReason {
+enum SessionCloseReason {
     /// No more messages.
     Idle,
     /// The time or event limit is reached.
@@ -70,8 +70,8 @@ pub(super) async fn run_session(
     };
     let counters = &context.monitor.0.counters;
     match &reason {
-        CloseReason::Idle | CloseReason::Limit | CloseReason::Stopped => {}
-        CloseReason::Lost(kind) => {
+        SessionCloseReason::Idle | SessionCloseReason::Limit | SessionCloseReason::Stopped => {}
+        SessionCloseReason::Lost(kind) => {
             let kind = kind.or_else(|| session.lost_reason().map(|error| error.kind()));
             if matches!(kind, None | Some(BusErrorKind::SessionLockLost)) {
                 counters.locks_lost.fetch_add(1, Relaxed);
@@ -79,7 +79,7 @@ pub(super) async fn run_session(
             counters.dropped.fetch_add(1, Relaxed);
             info!(?kind, "session lost; unsettled messages will be redelivered");
         }
-        CloseReason::Failed => drop(counters.dropped.fetch_add(1, Relaxed)),
+        SessionCloseReason::Failed => drop(counters.dropped.fetch_add(1, Relaxed)),
     }
     debug!(?reason, events = held.events, "session closed");
     if let Err(error) = held.receiver.close().await {
@@ -139,13 +139,13 @@ impl<'a> HeldSession<'a> {
         }
     }
 
-    async fn run(&mut self) -> CloseReason {
+    async fn run(&mut self) -> SessionCloseReason {
         let (Ok(reason) | Err(reason)) = self.process_batches().await;
         self.back_off_after(&reason).await;
         reason
     }
 
-    async fn process_batches(&mut self) -> Result<CloseReason, CloseReason> {
+    async fn process_batches(&mut self) -> Result<SessionCloseReason, SessionCloseReason> {
         // Applied but not yet settled.
         let mut unsettled: Vec<(ReceivedMessage, SettleAction)> = vec![];
         loop {
@@ -163,7 +163,7 @@ impl<'a> HeldSession<'a> {
             };
             if batch.is_empty() {
                 if unsettled.is_empty() {
-                    return Ok(self.close_reason().unwrap_or(CloseReason::Idle));
+                    return Ok(self.close_reason().unwrap_or(SessionCloseReason::Idle));
                 }
                 self.settle(&unsettled).await?;
                 unsettled.clear();
@@ -188,22 +188,22 @@ impl<'a> HeldSession<'a> {
         }
     }
 
-    fn close_reason(&self) -> Option<CloseReason> {
+    fn close_reason(&self) -> Option<SessionCloseReason> {
         if self.lock_lost.is_cancelled() {
-            Some(CloseReason::Lost(None))
+            Some(SessionCloseReason::Lost(None))
         } else if self.stop.is_cancelled() {
-            Some(CloseReason::Stopped)
+            Some(SessionCloseReason::Stopped)
         } else if self.events >= self.context.config.max_session_events.get()
             || self.accepted_at.elapsed() >= self.context.config.max_session_duration
         {
-            Some(CloseReason::Limit)
+            Some(SessionCloseReason::Limit)
         } else {
             None
         }
     }
 
     /// The next events, in order. Empty on timeout. `has_unsettled`: do not wait, as messages are to be settled.
-    async fn next_batch(&mut self, has_unsettled: bool) -> Result<SessionBatch, CloseReason> {
+    async fn next_batch(&mut self, has_unsettled: bool) -> Result<SessionBatch, SessionCloseReason> {
         self.oversize_permit = None;
         if self.buffer.is_empty() {
             let received = self.receive(has_unsettled).await?;
@@ -256,7 +256,7 @@ impl<'a> HeldSession<'a> {
         self.context.monitor.0.counters.unreadable.fetch_add(1, Relaxed);
     }
 
-    async fn receive(&mut self, has_unsettled: bool) -> Result<Vec<ReceivedMessage>, CloseReason> {
+    async fn receive(&mut self, has_unsettled: bool) -> Result<Vec<ReceivedMessage>, SessionCloseReason> {
         let max_events = self.context.config.batch_size();
         if has_unsettled {
             // Only what has already arrived: committed messages should be settled without a delay.
@@ -278,7 +278,7 @@ impl<'a> HeldSession<'a> {
         // cancel-safe: a dropped `receive` loses no message.
         let received = tokio::select! {
             biased;
-            () = self.lock_lost.cancelled() => return Err(CloseReason::Lost(None)),
+            () = self.lock_lost.cancelled() => return Err(SessionCloseReason::Lost(None)),
             received = self.receiver.receive(max_events, idle_timeout) => received,
             () = self.stop.cancelled() => return Ok(vec![]),
             // A consumed release request must be met: return nothing, so that the session closes.
@@ -311,7 +311,11 @@ impl<'a> HeldSession<'a> {
         }
     }
 
-    async fn fetch_body(&mut self, message: &ReceivedMessage, event: &mut DeliveredEvent) -> Result<(), CloseReason> {
+    async fn fetch_body(
+        &mut self,
+        message: &ReceivedMessage,
+        event: &mut DeliveredEvent,
+    ) -> Result<(), SessionCloseReason> {
         let permit = Arc::clone(&self.context.oversize_permits).acquire_owned().await;
         self.oversize_permit = permit.ok();
         fetch_oversize_body(&self.context.oversize, message.raw(), event).await.map_err(|error| {
@@ -334,22 +338,22 @@ impl<'a> HeldSession<'a> {
         applied
     }
 
-    async fn settle(&self, messages: &[(ReceivedMessage, SettleAction)]) -> Result<(), CloseReason> {
+    async fn settle(&self, messages: &[(ReceivedMessage, SettleAction)]) -> Result<(), SessionCloseReason> {
         settle_counted(self.context, &self.settler, messages).await
     }
 
     /// Failpoint: settles received messages whether or not they are applied.
-    async fn settle_unapplied(&self, messages: &[(ReceivedMessage, SettlementRule)]) -> Result<(), CloseReason> {
+    async fn settle_unapplied(&self, messages: &[(ReceivedMessage, SettlementRule)]) -> Result<(), SessionCloseReason> {
         self.settler
             .complete(messages.iter().map(|(message, _)| message))
             .await
             .map_err(|error| connection_lost(&error))
     }
 
-    fn close_reason_after(&self, end: &BatchEnd) -> CloseReason {
+    fn close_reason_after(&self, end: &BatchEnd) -> SessionCloseReason {
         match end {
             BatchEnd::Failed(error) if matches!(**error, view::Error::Stopped) && self.stop.is_cancelled() => {
-                return CloseReason::Stopped;
+                return SessionCloseReason::Stopped;
             }
             BatchEnd::Complete | BatchEnd::Unknown => {
                 warn!("commit result unknown; the session will be accepted again");
@@ -361,14 +365,14 @@ impl<'a> HeldSession<'a> {
         self.fail_with(SessionProblem::ReadModels)
     }
 
-    fn fail_with(&self, problem: SessionProblem) -> CloseReason {
+    fn fail_with(&self, problem: SessionProblem) -> SessionCloseReason {
         self.context.monitor.0.set_apply_problem(Some(problem));
-        CloseReason::Failed
+        SessionCloseReason::Failed
     }
 
     /// Keeps a failed session locked for its backoff, so that it does not fail again at once on another pod.
-    async fn back_off_after(&mut self, reason: &CloseReason) {
-        let CloseReason::Failed = reason else { return };
+    async fn back_off_after(&mut self, reason: &SessionCloseReason) {
+        let SessionCloseReason::Failed = reason else { return };
         // Frees the memory during the backoff; the bus redelivers the messages after the close.
         self.buffer.clear();
         self.oversize_permit = None;
@@ -385,7 +389,7 @@ async fn settle_counted(
     context: &SessionContext,
     settler: &Settler,
     messages: &[(ReceivedMessage, SettleAction)],
-) -> Result<(), CloseReason> {
+) -> Result<(), SessionCloseReason> {
     if messages.is_empty() {
         return Ok(());
     }
@@ -398,6 +402,6 @@ async fn settle_counted(
 }
 
 /// Also after a failed settlement: settled messages are gone, the others are redelivered.
-fn connection_lost(error: &servicebus::Error) -> CloseReason {
-    CloseReason::Lost(Some(error.kind()))
+fn connection_lost(error: &servicebus::Error) -> SessionCloseReason {
+    SessionCloseReason::Lost(Some(error.kind()))
 }

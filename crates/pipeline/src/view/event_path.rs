@@ -11,12 +11,12 @@ const EVENT: &str = "$$event";
 pub(super) struct EventPath(Vec<String>);
 
 /// The value at a path: a single one, or those collected from an array.
-pub(super) enum PathValue<'a> {
+pub(super) enum EventPathValue<'a> {
     Single(RawBsonRef<'a>),
     Collected(RawArrayBuf),
 }
 
-impl PathValue<'_> {
+impl EventPathValue<'_> {
     pub(super) fn as_ref(&self) -> RawBsonRef<'_> {
         match self {
             Self::Single(value) => *value,
@@ -53,14 +53,14 @@ impl EventPath {
         Self::parse_segments(path).ok()
     }
 
-    pub(super) fn find<'a>(&self, event: &'a RawDocument) -> Option<PathValue<'a>> {
+    pub(super) fn find<'a>(&self, event: &'a RawDocument) -> Option<EventPathValue<'a>> {
         resolve(RawBsonRef::Document(event), &self.0)
     }
 }
 
-fn resolve<'a>(value: RawBsonRef<'a>, path: &[String]) -> Option<PathValue<'a>> {
+fn resolve<'a>(value: RawBsonRef<'a>, path: &[String]) -> Option<EventPathValue<'a>> {
     let Some((first, rest)) = path.split_first() else {
-        return Some(PathValue::Single(value));
+        return Some(EventPathValue::Single(value));
     };
     match value {
         RawBsonRef::Document(document) => resolve(document.get(first).ok().flatten()?, rest),
@@ -69,7 +69,7 @@ fn resolve<'a>(value: RawBsonRef<'a>, path: &[String]) -> Option<PathValue<'a>> 
             for found in values.into_iter().flatten().filter_map(|value| resolve(value, path)) {
                 collected.push(found.as_ref());
             }
-            Some(PathValue::Collected(collected))
+            Some(EventPathValue::Collected(collected))
         }
         _ => None,
     }

@@ -9,7 +9,7 @@ use mongodb::bson::raw::cstr;
 use mongodb::bson::{Bson, DateTime, Document, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::error::Error;
-use super::event_path::PathValue;
+use super::event_path::EventPathValue;
 use super::read_model::{EventClause, ModelProblem, ReadModel};
 use super::template::TemplateNode;
 use crate::error_policy::{self, ErrorClass};
@@ -80,7 +80,7 @@ impl ModelCheck<'_> {
     ) -> Result<Result<Option<Bson>, String>, Error> {
         let mut first_error = None;
         for sample in sample_values() {
-            let value = node.fill(&|_| sample.as_ref().map(|value| PathValue::Single(value.as_raw_bson_ref())));
+            let value = node.fill(&|_| sample.as_ref().map(|value| EventPathValue::Single(value.as_raw_bson_ref())));
             let value = value.and_then(|value| Bson::try_from(value).ok());
             let fields = value.clone().map(|value| (field.to_owned(), value)).into_iter().collect::<Document>();
             let update: Document = [(operator.to_owned(), Bson::Document(fields))].into_iter().collect();

@@ -7,7 +7,7 @@ use mongodb::bson::raw::{CStr, CString, cstr};
 use mongodb::bson::{Bson, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::bson_writer::BsonWriter;
-use super::event_path::{EventPath, PathValue};
+use super::event_path::{EventPath, EventPathValue};
 
 /// One value of the template.
 #[derive(Clone, Debug)]
@@ -129,7 +129,7 @@ impl TemplateNode {
 }
 
 /// The event's value at a path.
-pub(super) type ValueLookup<'f, 'a> = &'f dyn Fn(&EventPath) -> Option<PathValue<'a>>;
+pub(super) type ValueLookup<'f, 'a> = &'f dyn Fn(&EventPath) -> Option<EventPathValue<'a>>;
 
 fn literal(value: &Bson) -> Result<TemplateNode, TemplateError> {
     let raw = RawBson::try_from(value.clone()).map_err(|_| TemplateError::new("cannot be written as BSON"))?;
