@@ -5,9 +5,7 @@ use std::sync::Arc;
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
 use crate::core::{self, Core, EntityDefinition, EntityView, Error, Timestamp};
 use crate::engine::{BrokerClock, EngineHandle, EngineStopped, FaultInjector};
-use crate::http::{
-    self, BackendError, BrokerFault, FaultKind, Listing, PageRange, TestCommand, TestControl, TestReport,
-};
+use crate::http::{self, BackendError, BrokerFault, FaultKind, Listing, PageRange, TestCommand, TestReport};
 
 const NAME: &str = "headwater";
 
@@ -82,9 +80,7 @@ impl http::NamespaceBackend for HttpNamespace {
         });
         Ok(listed.await??)
     }
-}
 
-impl TestControl for HttpNamespace {
     async fn run_test_command(&self, command: TestCommand) -> Result<TestReport, BackendError> {
         match command {
             TestCommand::Report => {}

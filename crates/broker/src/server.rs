@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::connection::{ConnectionSettings, Timeouts};
 use crate::core::{self, BrokerLimits, EntityDefinition};
 use crate::engine::{self, BrokerClock, EngineHandle, FaultInjector, Persistence, StorageError};
-use crate::http::{self, TestCommand, TestControl, TestReport};
+use crate::http::{self, NamespaceBackend, TestCommand, TestReport};
 use crate::http_namespace::HttpNamespace;
 use crate::listener::{Listener, raise_open_file_limit};
 use crate::tls::{self, TlsFiles};

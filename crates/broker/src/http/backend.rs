@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use super::test_hooks::{TestCommand, TestReport};
 use crate::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo};
 use crate::core;
 
@@ -35,6 +36,9 @@ pub trait NamespaceBackend: Clone + Send + Sync + 'static {
         listing: Listing,
         page: PageRange,
     ) -> impl Future<Output = Result<Vec<AdminEntity>, BackendError>> + Send;
+
+    /// Advances the clock or arms a fault, for tests.
+    fn run_test_command(&self, command: TestCommand) -> impl Future<Output = Result<TestReport, BackendError>> + Send;
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

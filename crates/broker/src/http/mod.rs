@@ -12,7 +12,6 @@
 //! | `/$namespaceinfo`, `/health` | |
 //! | `/$test/…` | only if a token is configured and sent: see [`TestCommand`] |
 
-mod access;
 mod backend;
 mod response;
 mod route;
@@ -22,8 +21,7 @@ mod service;
 mod test_hooks;
 mod write_timeout;
 
-pub use access::TokenCheck;
 pub use backend::{BackendError, Listing, NamespaceBackend, PageRange};
 pub use server::serve_connection;
 pub use service::{Config, HttpService};
-pub use test_hooks::{BrokerFault, FaultKind, FaultSchedule, TEST_TOKEN_HEADER, TestCommand, TestControl, TestReport};
+pub use test_hooks::{BrokerFault, FaultKind, FaultSchedule, TEST_TOKEN_HEADER, TestCommand, TestReport};

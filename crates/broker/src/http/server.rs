@@ -14,7 +14,6 @@ use tracing::debug;
 
 use super::backend::NamespaceBackend;
 use super::service::HttpService;
-use super::test_hooks::TestControl;
 use super::write_timeout::WriteTimeoutStream;
 
 /// Time limit for a peer to read a response.
@@ -30,7 +29,7 @@ const MAX_HEADERS: usize = 64;
 pub async fn serve_connection<S, N>(stream: S, service: HttpService<N>, shutdown: impl Future<Output = ()>)
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    N: NamespaceBackend + TestControl,
+    N: NamespaceBackend,
 {
     let header_timeout = service.header_timeout();
     let answer = service_fn(move |request| {

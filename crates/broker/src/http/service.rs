@@ -7,18 +7,17 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use hyper::body::Body;
-use hyper::header::{AUTHORIZATION, HOST, HeaderMap, IF_MATCH};
+use hyper::header::{HOST, HeaderMap, IF_MATCH};
 use hyper::{Method, Request, StatusCode};
 use serde_json::json;
 use tokio::time::timeout;
 use tracing::debug;
 
-use super::access::TokenCheck;
 use super::backend::{Listing, NamespaceBackend, PageRange};
 use super::response::{self, HttpError, HttpResponse};
 use super::route::{self, Query, Route};
 use super::rules;
-use super::test_hooks::{self, TestControl};
+use super::test_hooks;
 use crate::atom::{self, EntityAddress, EntitySubmission, EntryContent, FeedPage, RequestContext};
 use crate::core::{EntityDefinition, QueueDescription, TopicDescription};
 
@@ -37,15 +36,13 @@ type BoxError = Box<dyn std::error::Error + Send + Sync>;
 pub struct Config {
     /// With a token, the test hooks are enabled; see [`super::TestCommand`].
     pub test_token: Option<String>,
-    /// `None`: everyone who can reach the port may administer the broker.
-    pub access: Option<Arc<dyn TokenCheck>>,
     /// Time limit for the header of a request, and for idle time between requests.
     pub header_timeout: Duration,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { test_token: None, access: None, header_timeout: Duration::from_secs(30) }
+        Self { test_token: None, header_timeout: Duration::from_secs(30) }
     }
 }
 
@@ -70,7 +67,7 @@ struct AdminRequest {
     context: RequestContext,
 }
 
-impl<N: NamespaceBackend + TestControl> HttpService<N> {
+impl<N: NamespaceBackend> HttpService<N> {
     pub fn new(namespace: N, config: Config) -> Self {
         Self { namespace, config: Arc::new(config), scheme: "http" }
     }
@@ -112,7 +109,7 @@ impl<N: NamespaceBackend + TestControl> HttpService<N> {
                 let body = read_body(body).await?;
                 return test_hooks::handle(&self.namespace, &head.method, &path, &body).await;
             }
-            _ => self.check_access(&head.headers, head.uri.path())?,
+            _ => {}
         }
         let request = AdminRequest {
             changes: head.headers.contains_key(IF_MATCH),
@@ -141,17 +138,6 @@ impl<N: NamespaceBackend + TestControl> HttpService<N> {
                 &json!({"status": "unhealthy", "message": "Service is not healthy."}),
             ),
         })
-    }
-
-    fn check_access(&self, headers: &HeaderMap, path: &str) -> Result<(), HttpError> {
-        let Some(check) = &self.config.access else { return Ok(()) };
-        let token = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        match token.is_some_and(|token| check.may_manage(token, path)) {
-            true => Ok(()),
-            false => {
-                Err(HttpError::new(StatusCode::UNAUTHORIZED, "token is missing, invalid or does not allow Manage"))
-            }
-        }
     }
 
     fn context(&self, headers: &HeaderMap, query: &Query) -> RequestContext {

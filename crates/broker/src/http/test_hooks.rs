@@ -10,13 +10,11 @@
 //! | `POST /$test/faults` | a [`BrokerFault`], such as `{"kind": "server_busy", "times": 3}` | arms it |
 //! | `DELETE /$test/faults` | | disarms all |
 
-use std::future::Future;
-
 use hyper::header::HeaderMap;
 use hyper::{Method, StatusCode};
 use serde::{Deserialize, Serialize};
 
-use super::backend::BackendError;
+use super::backend::NamespaceBackend;
 use super::response::{self, HttpError, HttpResponse};
 
 pub const TEST_TOKEN_HEADER: &str = "x-headwater-test-token";
@@ -126,11 +124,6 @@ pub struct TestReport {
     pub injected: u64,
 }
 
-/// Runs the commands; implemented by the engine's side.
-pub trait TestControl: Send + Sync {
-    fn run_test_command(&self, command: TestCommand) -> impl Future<Output = Result<TestReport, BackendError>> + Send;
-}
-
 /// Checks the token in constant time, so that timing does not reveal how much of it is right.
 pub(super) fn check_token(token: Option<&str>, headers: &HeaderMap) -> Option<()> {
     let (token, shown) = (token?.as_bytes(), headers.get(TEST_TOKEN_HEADER)?.as_bytes());
@@ -139,7 +132,7 @@ pub(super) fn check_token(token: Option<&str>, headers: &HeaderMap) -> Option<()
 }
 
 pub(super) async fn handle(
-    control: &impl TestControl,
+    backend: &impl NamespaceBackend,
     method: &Method,
     path: &str,
     body: &[u8],
@@ -157,7 +150,7 @@ pub(super) async fn handle(
         (_, "state" | "clock" | "faults") => return Err(HttpError::method_not_allowed(method)),
         _ => return Err(HttpError::not_found(&format!("$test/{path}"))),
     };
-    let report = control.run_test_command(command).await?;
+    let report = backend.run_test_command(command).await?;
     Ok(response::json(StatusCode::OK, &report))
 }
 

@@ -1,8 +1,6 @@
 //! Administration requests and their responses.
 
-use std::sync::Arc;
-
-use broker::http::{Config, HttpService, TokenCheck};
+use broker::http::{Config, HttpService};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, StatusCode};
@@ -257,28 +255,4 @@ async fn links_of_a_tls_connection_use_https() {
     let mut client = HttpClient::new(Config::default());
     client.service = client.service.clone().over_tls();
     assert_eq!(client.put("/q", QUEUE).await.value("id"), "https://localhost:5300/q?api-version=2024-05");
-}
-
-struct OnlyOrders;
-
-impl TokenCheck for OnlyOrders {
-    fn may_manage(&self, token: &str, resource: &str) -> bool {
-        token == "SharedAccessSignature good" && resource == "/orders"
-    }
-}
-
-#[tokio::test]
-async fn a_strict_broker_asks_for_a_token() {
-    let client = HttpClient::new(Config { access: Some(Arc::new(OnlyOrders)), ..Config::default() });
-    for (path, token, status) in [
-        ("/orders", Some("SharedAccessSignature good"), 404),
-        ("/orders", Some("SharedAccessSignature bad"), 401),
-        ("/orders", None, 401),
-        ("/others", Some("SharedAccessSignature good"), 401),
-        ("/health", None, 200),
-    ] {
-        let headers: Vec<_> = token.map(|token| ("authorization", token)).into_iter().collect();
-        let reply = client.request(Method::GET, path, &headers, "").await;
-        assert_eq!(reply.status.as_u16(), status, "{path} {token:?}");
-    }
 }

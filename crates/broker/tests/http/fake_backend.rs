@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use broker::atom::{AdminEntity, EntityAddress, EntityProperties, NamespaceInfo, PassiveProperties};
 use broker::core::{BrokerLimits, CallContext, Core, EntityDefinition, Error, Timestamp};
-use broker::http::{BackendError, Listing, NamespaceBackend, PageRange, TestCommand, TestControl, TestReport};
+use broker::http::{BackendError, Listing, NamespaceBackend, PageRange, TestCommand, TestReport};
 use broker::journal::VolatileJournal;
 
 #[derive(Clone)]
@@ -115,9 +115,7 @@ impl NamespaceBackend for FakeBackend {
             Ok(page.map(|view| AdminEntity::new(view, passive(view.path))).collect())
         })
     }
-}
 
-impl TestControl for FakeBackend {
     async fn run_test_command(&self, command: TestCommand) -> Result<TestReport, BackendError> {
         self.with(|state| {
             if let TestCommand::AdvanceClock { ms } = command {
